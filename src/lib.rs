@@ -1,0 +1,2 @@
+//! redlatch (skeleton)
+pub mod resp;
