@@ -1,0 +1,372 @@
+//! Settings of a client: which masters, and how long anything may take.
+
+mod url;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::limits;
+use crate::lock::{Drift, InputError, Ttl};
+pub(crate) use url::{Address, Login};
+pub use url::{MasterUrl, UrlError};
+
+/// Checked settings of a client. All clients of one fleet must share the masters, `max_ttl`, prefix and drift.
+///
+/// ```
+/// use redlatch::Config;
+/// use std::time::Duration;
+///
+/// let config = Config::builder()
+///     .masters(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
+///     .max_ttl(Duration::from_secs(20))
+///     .prefix("lock:")
+///     .build()?;
+/// assert_eq!(config.master_count(), 3);
+/// # Ok::<(), redlatch::ConfigError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub(crate) masters: Vec<MasterUrl>,
+    pub(crate) labels: Vec<Arc<str>>,
+    pub(crate) prefix: Vec<u8>,
+    pub(crate) client_name: String,
+    pub(crate) max_ttl: Duration,
+    pub(crate) max_hold: Duration,
+    pub(crate) drift: Drift,
+    pub(crate) answer_timeout: Option<Duration>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) retry_delay_min: Duration,
+    pub(crate) retry_delay_max: Duration,
+    pub(crate) quarantine: Quarantine,
+    pub(crate) ask_holder: bool,
+}
+
+/// What is asked of a master that (re)appears before its votes count: it may have lost locks that still live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Quarantine {
+    /// Its votes count once it is known to have run for `max_ttl` plus the drift: by its own `uptime_in_seconds`, or
+    /// because this client has seen the same `run_id` for that long. The default.
+    ///
+    /// A fleet that was just started therefore grants nothing for `max_ttl`. The uptime is wall-clock time of the
+    /// master: a clock that jumps ahead there shortens the wait.
+    #[default]
+    Uptime,
+    /// Its votes always count. Only right if each master writes every change to disk before it answers
+    /// (`appendonly yes`, `appendfsync always`) and comes back with that file, or in tests.
+    Trust,
+}
+
+impl Config {
+    /// Starts with the defaults and no master.
+    #[must_use]
+    pub fn builder() -> ConfigBuilder {
+        ConfigBuilder::default()
+    }
+
+    /// How many masters are configured; the quorum is a majority of them, whatever is reachable.
+    #[must_use]
+    pub const fn master_count(&self) -> usize {
+        self.masters.len()
+    }
+
+    /// Checks a TTL against the drift and `max_ttl`.
+    ///
+    /// # Errors
+    /// See [`Ttl::new`].
+    pub fn ttl(&self, ttl: Duration) -> Result<Ttl, InputError> {
+        Ttl::new(ttl, self.drift, self.max_ttl)
+    }
+
+    /// How long one round of a lock with this TTL waits for a master.
+    #[must_use]
+    pub fn answer_limit(&self, ttl: Ttl) -> Duration {
+        let scaled = ttl.as_duration() / 50;
+        self.answer_timeout
+            .unwrap_or_else(|| scaled.clamp(Duration::from_millis(5), Duration::from_millis(50)))
+    }
+
+    /// How long a master that restarted is kept from voting.
+    #[must_use]
+    pub fn quarantine_time(&self) -> Duration {
+        self.max_ttl + self.drift.of(self.max_ttl)
+    }
+}
+
+/// Builds a [`Config`]; nothing is checked before [`ConfigBuilder::build`].
+#[derive(Debug, Clone)]
+pub struct ConfigBuilder {
+    urls: Vec<String>,
+    config: Config,
+    drift_ppm: Option<u32>,
+}
+
+impl Default for ConfigBuilder {
+    fn default() -> Self {
+        let config = Config {
+            masters: Vec::new(),
+            labels: Vec::new(),
+            prefix: Vec::new(),
+            client_name: "redlatch".to_owned(),
+            max_ttl: Duration::from_secs(30),
+            max_hold: Duration::from_secs(3600),
+            drift: Drift::DEFAULT,
+            answer_timeout: None,
+            connect_timeout: Duration::from_secs(1),
+            retry_delay_min: Duration::from_millis(1),
+            retry_delay_max: Duration::from_millis(100),
+            quarantine: Quarantine::default(),
+            ask_holder: true,
+        };
+        Self { urls: Vec::new(), config, drift_ppm: None }
+    }
+}
+
+impl ConfigBuilder {
+    /// Adds a master by its URL (see [`MasterUrl`]).
+    #[must_use]
+    pub fn master(mut self, url: impl AsRef<str>) -> Self {
+        self.urls.push(url.as_ref().to_owned());
+        self
+    }
+
+    /// Adds several masters.
+    #[must_use]
+    pub fn masters<U: AsRef<str>>(self, urls: impl IntoIterator<Item = U>) -> Self {
+        urls.into_iter().fold(self, Self::master)
+    }
+
+    /// Bytes put in front of each resource name to make its key; empty by default, at most
+    /// [`limits::PREFIX_SIZE_MAX`].
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
+        self.config.prefix = prefix.as_ref().to_vec();
+        self
+    }
+
+    /// The name that the masters show for the connections (`CLIENT SETNAME`); `redlatch` by default.
+    #[must_use]
+    pub fn client_name(mut self, name: impl Into<String>) -> Self {
+        self.config.client_name = name.into();
+        self
+    }
+
+    /// The longest TTL that any client of the fleet uses; 30 s by default, at most [`limits::MAX_TTL_MAX`].
+    ///
+    /// A longer TTL is refused, and a restarted master is kept from voting for this long.
+    #[must_use]
+    pub const fn max_ttl(mut self, max_ttl: Duration) -> Self {
+        self.config.max_ttl = max_ttl;
+        self
+    }
+
+    /// How long a lock may be held in all, however often it is extended; one hour by default.
+    #[must_use]
+    pub const fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.config.max_hold = max_hold;
+        self
+    }
+
+    /// What clock rates may differ by, in parts per million of the TTL; 10,000 (1 %) by default. 2 ms are added to it.
+    #[must_use]
+    pub const fn drift_ppm(mut self, ppm: u32) -> Self {
+        self.drift_ppm = Some(ppm);
+        self
+    }
+
+    /// How long one round waits for a master's answer; by default a fiftieth of the TTL, between 5 and 50 ms.
+    ///
+    /// A master that misses it is skipped until it answers again, so set it well above the usual round trip: a round
+    /// trip near 50 ms needs a larger one.
+    #[must_use]
+    pub const fn answer_timeout(mut self, limit: Duration) -> Self {
+        self.config.answer_timeout = Some(limit);
+        self
+    }
+
+    /// How long one attempt to connect may take, and then the handshake; 1 s by default.
+    #[must_use]
+    pub const fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.config.connect_timeout = limit;
+        self
+    }
+
+    /// Bounds of the random delay between two attempts of a waiting acquire; 1 ms and 100 ms by default.
+    ///
+    /// The delay is larger than the time that the attempt took, and grows from attempt to attempt.
+    #[must_use]
+    pub const fn retry_delay(mut self, min: Duration, max: Duration) -> Self {
+        self.config.retry_delay_min = min;
+        self.config.retry_delay_max = max;
+        self
+    }
+
+    /// What is asked of a master that restarted; [`Quarantine::Uptime`] by default.
+    #[must_use]
+    pub const fn quarantine(mut self, quarantine: Quarantine) -> Self {
+        self.config.quarantine = quarantine;
+        self
+    }
+
+    /// Whether a refused attempt asks how long the holder's key still lives; on by default.
+    ///
+    /// It costs a refused attempt that does not wait one more round trip, and lets a waiting one retry when the
+    /// holder's time ends.
+    #[must_use]
+    pub const fn ask_holder(mut self, ask: bool) -> Self {
+        self.config.ask_holder = ask;
+        self
+    }
+
+    /// Checks everything.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the setting and its bounds.
+    pub fn build(self) -> Result<Config, ConfigError> {
+        let Self { urls, mut config, drift_ppm } = self;
+        if urls.is_empty() || urls.len() > limits::MASTER_COUNT_MAX {
+            return Err(ConfigError::MasterCount { count: urls.len() });
+        }
+        for (index, url) in urls.iter().enumerate() {
+            let url: MasterUrl = url.parse().map_err(|source| ConfigError::Url { index, source })?;
+            if let Some(other) = config.masters.iter().position(|master| master.address == url.address) {
+                return Err(ConfigError::SameMaster { index, other, address: url.to_string() });
+            }
+            config.labels.push(url.to_string().into());
+            config.masters.push(url);
+        }
+        if let Some(ppm) = drift_ppm {
+            config.drift = Drift::from_ppm(ppm)?;
+        }
+        if config.prefix.len() > limits::PREFIX_SIZE_MAX {
+            return Err(ConfigError::PrefixTooLong { size: config.prefix.len() });
+        }
+        if config.client_name.is_empty() || !config.client_name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(ConfigError::ClientName);
+        }
+        let bounded = |setting, value, min, max| {
+            if value < min || value > max {
+                Err(ConfigError::OutOfBounds { setting, value, min, max })
+            } else {
+                Ok(())
+            }
+        };
+        let ms = Duration::from_millis(1);
+        bounded("max_ttl", config.max_ttl, ms, limits::MAX_TTL_MAX)?;
+        Ttl::new(config.max_ttl, config.drift, config.max_ttl)?;
+        bounded("answer_timeout", config.answer_timeout.unwrap_or(ms), ms, limits::TIME_LIMIT_MAX)?;
+        bounded("connect_timeout", config.connect_timeout, ms, limits::TIME_LIMIT_MAX)?;
+        bounded("retry_delay max", config.retry_delay_max, config.retry_delay_min, limits::TIME_LIMIT_MAX)?;
+        Ok(config)
+    }
+}
+
+/// Settings that cannot work. Nothing was connected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// No master, or more than the limit.
+    #[error(
+        "{count} masters given; 1 to {} are possible, and an odd number from 3 up is sensible",
+        limits::MASTER_COUNT_MAX
+    )]
+    MasterCount {
+        /// Masters given.
+        count: usize,
+    },
+    /// A master's URL cannot be used.
+    #[error("master {index}: {source}")]
+    Url {
+        /// Its place in the list, from 0.
+        index: usize,
+        /// What is wrong with it.
+        source: UrlError,
+    },
+    /// One address twice: it would vote twice.
+    #[error("master {index} is the same server as master {other} ({address}); each may be listed once")]
+    SameMaster {
+        /// Its place in the list, from 0.
+        index: usize,
+        /// The place of the first mention.
+        other: usize,
+        /// The address, without the login.
+        address: String,
+    },
+    /// A prefix above the limit.
+    #[error("the prefix has {size} bytes; at most {} are allowed", limits::PREFIX_SIZE_MAX)]
+    PrefixTooLong {
+        /// Bytes of the prefix.
+        size: usize,
+    },
+    /// A client name that the servers would refuse.
+    #[error("the client name must be printable ASCII without spaces, and not empty")]
+    ClientName,
+    /// A time outside its bounds.
+    #[error("{setting} is {value:?}; it must be from {min:?} to {max:?}")]
+    OutOfBounds {
+        /// The setting's name.
+        setting: &'static str,
+        /// What it was set to.
+        value: Duration,
+        /// The least it may be.
+        min: Duration,
+        /// The most it may be.
+        max: Duration,
+    },
+    /// Drift and `max_ttl` that leave no validity.
+    #[error(transparent)]
+    Input(#[from] InputError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one() -> ConfigBuilder {
+        Config::builder().master("redis://h")
+    }
+
+    #[test]
+    fn a_config_needs_one_to_thirty_two_different_masters() {
+        let count = |count: usize| {
+            Config::builder().masters((0..count).map(|port| format!("redis://h:{}", port + 1)))
+        };
+        assert_eq!(count(0).build().err(), Some(ConfigError::MasterCount { count: 0 }));
+        assert_eq!(count(32).build().map(|config| config.master_count()), Ok(32));
+        assert_eq!(count(33).build().err(), Some(ConfigError::MasterCount { count: 33 }));
+        let twice = one().master("redis://other").master("redis://user:pw@h:6379/1").build();
+        assert!(matches!(twice, Err(ConfigError::SameMaster { index: 2, other: 0, .. })), "{twice:?}");
+    }
+
+    #[test]
+    fn settings_outside_their_bounds_are_refused() {
+        let bad = [
+            one().max_ttl(Duration::ZERO),
+            one().max_ttl(Duration::from_millis(3)),
+            one().max_ttl(limits::MAX_TTL_MAX + Duration::from_millis(1)),
+            one().drift_ppm(limits::DRIFT_PPM_MAX + 1),
+            one().prefix([b'x'; limits::PREFIX_SIZE_MAX + 1]),
+            one().client_name("two words"),
+            one().client_name(""),
+            one().answer_timeout(Duration::ZERO),
+            one().connect_timeout(Duration::MAX),
+            one().retry_delay(Duration::from_millis(2), Duration::from_millis(1)),
+            one().master("redis://h2?x=1"),
+        ];
+        for (row, builder) in bad.into_iter().enumerate() {
+            assert!(builder.build().is_err(), "row {row}");
+        }
+    }
+
+    #[test]
+    fn the_answer_limit_scales_with_the_ttl_between_5_and_50_ms() {
+        let limit = |config: &Config, ms| {
+            config.answer_limit(config.ttl(Duration::from_millis(ms)).expect("valid")).as_millis()
+        };
+        let config = one().build().expect("valid");
+        let limits = [10, 250, 1000, 2500, 30_000].map(|ms| limit(&config, ms));
+        assert_eq!(limits, [5, 5, 20, 50, 50]);
+        let config = one().answer_timeout(Duration::from_millis(300)).build().expect("valid");
+        assert_eq!(limit(&config, 1000), 300);
+    }
+}

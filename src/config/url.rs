@@ -1,0 +1,261 @@
+//! Where a master is, and how to log in there, from one line of text.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The place of a master: `redis://[user[:password]@]host[:port][/db]`, `unix://[user[:password]@]/path`, or the bare
+/// absolute path of a Unix socket. User and password may be percent-encoded; an IPv6 host stands in brackets.
+///
+/// Anything else (a query, a fragment, another scheme) is refused rather than ignored. Neither `Display` nor `Debug`
+/// shows user or password.
+///
+/// ```
+/// use redlatch::MasterUrl;
+/// let url: MasterUrl = "redis://locker:s3cret@[::1]:7001/2".parse()?;
+/// assert_eq!(url.to_string(), "redis://[::1]:7001/2");
+/// assert!("redis://host?timeout=1".parse::<MasterUrl>().is_err());
+/// # Ok::<(), redlatch::UrlError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct MasterUrl {
+    pub(crate) address: Address,
+    pub(crate) login: Option<Login>,
+    pub(crate) db: u32,
+}
+
+/// Where to connect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// A host name or IP address without brackets, and a port.
+    Tcp { host: String, port: u16 },
+    /// The path of a Unix socket.
+    Unix { path: PathBuf },
+}
+
+/// What `AUTH` is given. No `Debug`, so that it cannot reach a log.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Login {
+    /// `None` is the server's default user.
+    pub(crate) user: Option<Vec<u8>>,
+    pub(crate) password: Vec<u8>,
+}
+
+/// Why a text is not the URL of a master. Holds nothing of the text before its last `@`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason} in `{shown}`; expected redis://[user[:password]@]host[:port][/db] or unix:///path")]
+pub struct UrlError {
+    reason: &'static str,
+    shown: String,
+}
+
+const PORT_DEFAULT: u16 = 6379;
+
+impl FromStr for MasterUrl {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        parse(text).map_err(|reason| UrlError { reason, shown: redacted(text) })
+    }
+}
+
+impl fmt::Display for MasterUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.address {
+            Address::Tcp { host, port } if host.contains(':') => write!(f, "redis://[{host}]:{port}")?,
+            Address::Tcp { host, port } => write!(f, "redis://{host}:{port}")?,
+            Address::Unix { path } => write!(f, "unix://{}", path.display())?,
+        }
+        if self.db == 0 { Ok(()) } else { write!(f, "/{}", self.db) }
+    }
+}
+
+impl fmt::Debug for MasterUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn parse(text: &str) -> Result<MasterUrl, &'static str> {
+    if text.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err("a space or control character");
+    }
+    if text.starts_with('/') {
+        return Ok(MasterUrl { address: Address::Unix { path: text.into() }, login: None, db: 0 });
+    }
+    let (scheme, rest) = text.split_once("://").ok_or("no scheme")?;
+    match scheme {
+        "redis" => {
+            let (authority, db) = rest.split_once('/').unwrap_or((rest, ""));
+            let (login, place) = split_login(authority)?;
+            Ok(MasterUrl { address: parse_tcp(place)?, login, db: parse_db(db)? })
+        }
+        "unix" => {
+            let (authority, _) = rest.split_once('/').ok_or("no absolute path")?;
+            let (login, place) = if authority.is_empty() { (None, rest) } else { split_login(rest)? };
+            if !place.starts_with('/') || place.len() == 1 {
+                return Err("no absolute path");
+            }
+            Ok(MasterUrl { address: Address::Unix { path: place.into() }, login, db: 0 })
+        }
+        "rediss" | "valkeys" => Err("TLS, which this version does not speak,"),
+        _ => Err("an unknown scheme"),
+    }
+}
+
+fn split_login(authority: &str) -> Result<(Option<Login>, &str), &'static str> {
+    let Some((login, place)) = authority.rsplit_once('@') else { return Ok((None, authority)) };
+    let (user, password) = login.split_once(':').ok_or("a user without a password")?;
+    let user = if user.is_empty() { None } else { Some(percent_decode(user)?) };
+    let password = percent_decode(password)?;
+    if password.is_empty() { Err("an empty password") } else { Ok((Some(Login { user, password }), place)) }
+}
+
+fn parse_tcp(place: &str) -> Result<Address, &'static str> {
+    let (host, port) = if let Some(bracketed) = place.strip_prefix('[') {
+        let (host, rest) = bracketed.split_once(']').ok_or("an unclosed bracket")?;
+        host.parse::<std::net::Ipv6Addr>().map_err(|_| "no IPv6 address between the brackets")?;
+        let port = if rest.is_empty() {
+            None
+        } else {
+            Some(rest.strip_prefix(':').ok_or("text after the bracket")?)
+        };
+        (host, port)
+    } else {
+        match place.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (place, None),
+        }
+    };
+    if host.is_empty() {
+        return Err("no host");
+    }
+    if host.contains(['?', '#', '@', '%', '[', ']', '\\']) {
+        return Err("an unknown part");
+    }
+    let port = match port {
+        None => PORT_DEFAULT,
+        Some(digits) => {
+            parse_digits(digits).filter(|port| *port != 0).ok_or("a port that is not 1 to 65535")?
+        }
+    };
+    Ok(Address::Tcp { host: host.to_owned(), port })
+}
+
+fn parse_db(text: &str) -> Result<u32, &'static str> {
+    if text.is_empty() { Ok(0) } else { parse_digits(text).ok_or("a database that is not a number") }
+}
+
+/// Digits only: `FromStr` of the integers would take a sign as well.
+fn parse_digits<N: FromStr>(text: &str) -> Option<N> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
+}
+
+fn percent_decode(text: &str) -> Result<Vec<u8>, &'static str> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            decoded.push(byte);
+            continue;
+        }
+        let digits =
+            [bytes.next(), bytes.next()].map(|digit| digit.and_then(|digit| char::from(digit).to_digit(16)));
+        let [Some(high), Some(low)] = digits else { return Err("a % without two hexadecimal digits") };
+        decoded.push(u8::try_from(high * 16 + low).unwrap_or_default());
+    }
+    Ok(decoded)
+}
+
+fn redacted(text: &str) -> String {
+    match text.rsplit_once('@') {
+        Some((_, place)) => format!("…@{place}"),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str, port: u16) -> Address {
+        Address::Tcp { host: host.to_owned(), port }
+    }
+
+    #[test]
+    fn every_documented_form_is_read() {
+        let login = |user: Option<&str>, password: &str| {
+            Some(Login { user: user.map(|user| user.into()), password: password.into() })
+        };
+        let unix = |path: &str| Address::Unix { path: path.into() };
+        for (text, address, login, db) in [
+            ("redis://h", tcp("h", 6379), None, 0),
+            ("redis://h/", tcp("h", 6379), None, 0),
+            ("redis://10.0.0.1:7000/15", tcp("10.0.0.1", 7000), None, 15),
+            ("redis://[::1]", tcp("::1", 6379), None, 0),
+            ("redis://[fe80::2]:65535/1", tcp("fe80::2", 65535), None, 1),
+            ("redis://:pw@h:1", tcp("h", 1), login(None, "pw"), 0),
+            ("redis://me:p%40%2Fw%3a@h", tcp("h", 6379), login(Some("me"), "p@/w:"), 0),
+            ("redis://me:a:b@h", tcp("h", 6379), login(Some("me"), "a:b"), 0),
+            ("unix:///run/redis.sock", unix("/run/redis.sock"), None, 0),
+            ("unix://me:pw@/run/redis.sock", unix("/run/redis.sock"), login(Some("me"), "pw"), 0),
+            ("/run/redis@1.sock", unix("/run/redis@1.sock"), None, 0),
+            ("unix:///run/redis@1.sock", unix("/run/redis@1.sock"), None, 0),
+        ] {
+            assert!(text.parse() == Ok(MasterUrl { address, login, db }), "{text}");
+        }
+    }
+
+    #[test]
+    fn unknown_parts_are_refused() {
+        for text in [
+            "",
+            "h",
+            "h:6379",
+            "redis:",
+            "redis://",
+            "redis:///1",
+            "redis://:6379",
+            "redis://h:",
+            "redis://h:0",
+            "redis://h:65536",
+            "redis://h:+1",
+            "redis://h:1:2",
+            "redis://h/x",
+            "redis://h/-1",
+            "redis://h/1/2",
+            "redis://h?db=1",
+            "redis://h/1?x",
+            "redis://h#f",
+            "redis://[::1",
+            "redis://[::1]1",
+            "redis://[h]",
+            "redis://me@h",
+            "redis://me:@h",
+            "redis://me:%4@h",
+            "redis://me:%zz@h",
+            "redis://h h",
+            "rediss://h",
+            "http://h",
+            "unix://",
+            "unix:///",
+            "unix://run/x",
+            "redis://h/4294967296",
+            "redis://h\r\nx",
+        ] {
+            assert!(text.parse::<MasterUrl>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn neither_errors_nor_debug_output_show_the_login() {
+        for text in
+            ["redis://me:s3cret@h:x", "redis://me:s3/cret@h", "redis://me:s3%cret@h", "x://me:s3cret@h"]
+        {
+            let error = text.parse::<MasterUrl>().expect_err(text).to_string();
+            assert!(!error.contains("s3") && !error.contains("me:"), "{error}");
+        }
+        let url: MasterUrl = "redis://me:s3cret@h".parse().expect("valid");
+        assert!(!format!("{url} {url:?}").contains("s3cret"));
+    }
+}

@@ -1,0 +1,195 @@
+//! Sockets, clock and randomness for an [`Engine`]: the only place that touches any of them.
+//!
+//! One [`Driver::turn`] writes what is queued (one write for each master), sleeps until something arrives or is due,
+//! reads it (one read for each readable master, and none that finds nothing) and lets the engine act on it.
+
+mod resolve;
+mod socket;
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll, Token};
+use rand::TryRng;
+use rand::rngs::SysRng;
+
+use crate::config::{Address, Config};
+use crate::engine::{Engine, LinkRequest};
+use crate::lock::MasterId;
+use resolve::Resolver;
+use socket::{Received, Socket};
+
+/// An [`Engine`] with its sockets.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(crate) engine: Engine,
+    poll: Poll,
+    events: Events,
+    /// One for each master; `None` while it is not connected.
+    sockets: Vec<Option<Socket>>,
+    resolver: Resolver,
+}
+
+/// The event of the resolver; those of the masters are their places in the list.
+const RESOLVER_TOKEN: Token = Token(usize::MAX);
+
+/// Events taken from the kernel at once: one for each master and the resolver's.
+const EVENT_COUNT_MAX: usize = crate::limits::MASTER_COUNT_MAX + 1;
+
+impl Driver {
+    /// Prepares everything; the first [`Driver::turn`] starts to connect.
+    pub(crate) fn new(config: Arc<Config>) -> io::Result<Self> {
+        let mut seed = [0; 32];
+        SysRng.try_fill_bytes(&mut seed).map_err(io::Error::other)?;
+        let poll = Poll::new()?;
+        let resolver = Resolver::new(poll.registry(), RESOLVER_TOKEN)?;
+        let sockets = (0..config.master_count()).map(|_| None).collect();
+        let engine = Engine::new(config, seed, Instant::now());
+        Ok(Self { engine, poll, events: Events::with_capacity(EVENT_COUNT_MAX), sockets, resolver })
+    }
+
+    /// Writes, waits at most `limit` or until the engine's next deadline, reads, and does what is due.
+    pub(crate) fn turn(&mut self, limit: Option<Duration>) -> io::Result<()> {
+        self.follow_links();
+        self.flush();
+        let due = self.engine.next_timeout().map(|(at, _)| at.saturating_duration_since(Instant::now()));
+        let timeout = match (due, limit) {
+            (Some(due), Some(limit)) => Some(due.min(limit)),
+            (due, limit) => due.or(limit),
+        };
+        match self.poll.poll(&mut self.events, timeout) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        self.handle_events();
+        // Only now: an answer that had already arrived is not late.
+        if let Some((at, _)) = self.engine.next_timeout() {
+            let now = Instant::now();
+            if at <= now {
+                self.engine.handle_timeout(now);
+            }
+        }
+        self.follow_links();
+        self.flush();
+        Ok(())
+    }
+
+    /// Writes what is queued, as far as the sockets take it without waiting.
+    pub(crate) fn flush(&mut self) {
+        for master in self.engine.masters() {
+            let Some(socket) = &mut self.sockets[master.index()] else { continue };
+            let bytes = self.engine.send_ready(master);
+            if bytes.is_empty() || !socket.is_writable() {
+                continue;
+            }
+            match socket.send(bytes) {
+                Ok(size) => self.engine.send_done(master, size),
+                Err(error) => self.disconnect(master, &error.to_string()),
+            }
+        }
+    }
+
+    fn handle_events(&mut self) {
+        let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
+        for event in &events {
+            if event.token() == RESOLVER_TOKEN {
+                while let Some((master, found)) = self.resolver.poll_found() {
+                    self.open(master, found);
+                }
+                continue;
+            }
+            let Some(master) = MasterId::new(event.token().0) else { continue };
+            let Some(socket) = &mut self.sockets[master.index()] else { continue };
+            if event.is_writable() {
+                match socket.handle_writable() {
+                    Ok(true) => self.engine.handle_connected(Instant::now(), master),
+                    Ok(false) => {}
+                    Err(error) => {
+                        self.disconnect(master, &error.to_string());
+                        continue;
+                    }
+                }
+            }
+            if event.is_readable() || event.is_read_closed() || event.is_error() {
+                self.receive(master, event.is_read_closed() || event.is_error());
+            }
+        }
+        self.events = events;
+    }
+
+    /// Reads until the socket is known to be empty; `to_the_end` if the peer has closed it.
+    fn receive(&mut self, master: MasterId, to_the_end: bool) {
+        loop {
+            let Some(socket) = &mut self.sockets[master.index()] else { return };
+            let space = self.engine.recv_space(master);
+            let space_size = space.len();
+            match socket.recv(space) {
+                Ok(Received::Bytes(size)) => {
+                    self.engine.recv_done(Instant::now(), master, size);
+                    // A short read emptied the socket: the next byte brings a new event.
+                    if size < space_size && !to_the_end {
+                        return;
+                    }
+                }
+                Ok(Received::Nothing) => return,
+                Ok(Received::End) => return self.disconnect(master, "the server closed the connection"),
+                Err(error) => return self.disconnect(master, &error.to_string()),
+            }
+            if self.engine_wants_close(master) {
+                return;
+            }
+        }
+    }
+
+    /// Whether the engine gave this connection up while its bytes were being handled.
+    fn engine_wants_close(&mut self, master: MasterId) -> bool {
+        self.follow_links();
+        self.sockets[master.index()].is_none()
+    }
+
+    /// Opens and closes connections as the engine asks for it.
+    fn follow_links(&mut self) {
+        while let Some(request) = self.engine.poll_link() {
+            match request {
+                LinkRequest::Close(master) => {
+                    self.resolver.forget(master);
+                    self.sockets[master.index()] = None;
+                }
+                LinkRequest::Connect(master) => {
+                    let config = self.engine.config().clone();
+                    match &config.masters[master.index()].address {
+                        Address::Unix { path } => {
+                            self.connect(master, |registry, token| Socket::unix(path, registry, token))
+                        }
+                        Address::Tcp { host, port } => {
+                            if let Some(found) = self.resolver.resolve(master, host, *port) {
+                                self.open(master, found);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, master: MasterId, found: io::Result<std::net::SocketAddr>) {
+        match found {
+            Ok(address) => self.connect(master, |registry, token| Socket::tcp(address, registry, token)),
+            Err(error) => self.disconnect(master, &format!("its name cannot be resolved: {error}")),
+        }
+    }
+
+    fn connect(&mut self, master: MasterId, open: impl FnOnce(&mio::Registry, Token) -> io::Result<Socket>) {
+        match open(self.poll.registry(), Token(master.index())) {
+            Ok(socket) => self.sockets[master.index()] = Some(socket),
+            Err(error) => self.disconnect(master, &error.to_string()),
+        }
+    }
+
+    fn disconnect(&mut self, master: MasterId, why: &str) {
+        self.sockets[master.index()] = None;
+        self.engine.handle_disconnected(Instant::now(), master, why);
+    }
+}

@@ -1,0 +1,137 @@
+//! One non-blocking stream, TCP or Unix, registered for edge-triggered events.
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use mio::net::{TcpStream, UnixStream};
+use mio::{Interest, Registry, Token};
+use socket2::{Domain, Protocol, SockRef, TcpKeepalive, Type};
+
+use crate::limits;
+
+/// A connection, or an attempt at one.
+#[derive(Debug)]
+pub(super) struct Socket {
+    stream: Stream,
+    is_connected: bool,
+    /// Whether a write may succeed; a short one clears it until the kernel says otherwise.
+    is_writable: bool,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// What a read brought.
+#[derive(Debug)]
+pub(super) enum Received {
+    Bytes(usize),
+    Nothing,
+    End,
+}
+
+/// Idle time before the kernel asks whether the peer's host still lives, and between its questions.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+
+impl Socket {
+    /// Starts to connect. Nagle's delay is off; the kernel gives up on a peer that acknowledges nothing for
+    /// [`limits::SILENCE_MAX`].
+    pub(super) fn tcp(address: SocketAddr, registry: &Registry, token: Token) -> io::Result<Self> {
+        let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        socket.set_tcp_nodelay(true)?;
+        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE))?;
+        #[cfg(target_os = "linux")]
+        socket.set_tcp_user_timeout(Some(limits::SILENCE_MAX))?;
+        match socket.connect(&address.into()) {
+            Ok(()) => {}
+            Err(error) if is_under_way(&error) => {}
+            Err(error) => return Err(error),
+        }
+        let mut stream = TcpStream::from_std(socket.into());
+        registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+        Ok(Self { stream: Stream::Tcp(stream), is_connected: false, is_writable: false })
+    }
+
+    /// Starts to connect to a Unix socket.
+    pub(super) fn unix(path: &Path, registry: &Registry, token: Token) -> io::Result<Self> {
+        let mut stream = UnixStream::connect(path)?;
+        registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+        Ok(Self { stream: Stream::Unix(stream), is_connected: false, is_writable: false })
+    }
+
+    pub(super) const fn is_writable(&self) -> bool {
+        self.is_connected && self.is_writable
+    }
+
+    /// The kernel says that writing may succeed. True once, when this means that the connection stands.
+    pub(super) fn handle_writable(&mut self) -> io::Result<bool> {
+        self.is_writable = true;
+        if self.is_connected {
+            return Ok(false);
+        }
+        let (error, peer) = match &self.stream {
+            Stream::Tcp(stream) => (SockRef::from(stream).take_error()?, SockRef::from(stream).peer_addr()),
+            Stream::Unix(stream) => (SockRef::from(stream).take_error()?, SockRef::from(stream).peer_addr()),
+        };
+        if let Some(error) = error {
+            return Err(error);
+        }
+        match peer {
+            Ok(_) => {
+                self.is_connected = true;
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes once. Fewer bytes than given mean that the socket takes no more for now.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let result = match &mut self.stream {
+            Stream::Tcp(stream) => stream.write(bytes),
+            Stream::Unix(stream) => stream.write(bytes),
+        };
+        match result {
+            Ok(size) => {
+                self.is_writable = size == bytes.len();
+                Ok(size)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.is_writable = false;
+                Ok(0)
+            }
+            // The bytes stay queued; the next turn writes them.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads once, again if a signal came in between.
+    pub(super) fn recv(&mut self, space: &mut [u8]) -> io::Result<Received> {
+        loop {
+            let result = match &mut self.stream {
+                Stream::Tcp(stream) => stream.read(space),
+                Stream::Unix(stream) => stream.read(space),
+            };
+            return match result {
+                Ok(0) => Ok(Received::End),
+                Ok(size) => Ok(Received::Bytes(size)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Received::Nothing),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => Err(error),
+            };
+        }
+    }
+}
+
+/// Whether a non-blocking connect has begun and not failed.
+fn is_under_way(error: &io::Error) -> bool {
+    // EINPROGRESS on Linux (115) and on the BSDs and macOS (36); std has no stable kind for it.
+    error.kind() == io::ErrorKind::WouldBlock || matches!(error.raw_os_error(), Some(115 | 36))
+}

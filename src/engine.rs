@@ -1,0 +1,645 @@
+//! The whole protocol without I/O, without a clock and without threads, for people who bring their own event loop, and
+//! for simulators: the same calls with the same seed and times give the same history.
+//!
+//! # Order of calls
+//!
+//! 1. [`Engine::submit`] requests at any time; it queues bytes and returns at once.
+//! 2. Do what [`Engine::poll_link`] asks for: open or close the connection of a master. Tell the result with
+//!    [`Engine::handle_connected`] or [`Engine::handle_disconnected`].
+//! 3. For each connected master write [`Engine::send_ready`] and tell how much went out with [`Engine::send_done`].
+//! 4. Sleep until a socket is readable or [`Engine::next_timeout`] has come. Read whatever has arrived into
+//!    [`Engine::recv_space`] and call [`Engine::recv_done`] with a fresh time, *then* call [`Engine::handle_timeout`]:
+//!    an answer that is already here must not be called late.
+//! 5. Drain [`Engine::poll_outcome`]; go on with 2.
+//!
+//! Every call takes `now`, which must never go backwards.
+//!
+//! ```text
+//!            submit                                    poll_outcome
+//!               │                                           ▲
+//!               ▼                                           │
+//!        Op (a caller's request) ── attempt ──► Claim (one token on the masters) ── release ──► gone
+//!               │        ▲                          │  ▲
+//!               │        └──── verdict ◄── votes ───┘  │
+//!            timers                                 Link × N ◄──► wire bytes
+//! ```
+//!
+//! Keeps I1 to I10, I14 to I16, I18 to I20, I22 and I25 of the rules; the quorum itself is in [`crate::lock`].
+
+mod acquire;
+mod claim;
+mod handshake;
+mod hold;
+mod link;
+mod op;
+mod slab;
+mod timers;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+use crate::config::Config;
+use crate::error::{AcquireError, ExtendError, ReleaseError};
+use crate::limits;
+use crate::lock::command::{self, ExtendBy, ReleaseBy};
+use crate::lock::{Failure, InputError, MasterId, MasterSet, Resource, Token, Ttl, Vote, quorum};
+use claim::Claim;
+use link::{Answer, Link, Owed, State};
+use op::{Op, OpState};
+use slab::{Id, Slab};
+use timers::Timers;
+
+/// Names one lock of one [`Engine`], from [`Engine::submit`] of its acquisition to its release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OpId(Id);
+
+/// What can be asked of the engine.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum Request<'a> {
+    /// Acquire a lock. Answered by [`Outcome::Acquire`].
+    Acquire {
+        /// The lock's name; the configured prefix is put in front.
+        resource: Resource<'a>,
+        /// How long it lives on the masters unless it is extended.
+        ttl: Ttl,
+        /// How long to go on trying; zero makes one attempt.
+        wait: Duration,
+        /// Validity that must be left when it is handed out; zero asks for any.
+        min_validity: Duration,
+    },
+    /// Give a held lock a new TTL, counted from now. Answered by [`Outcome::Extend`].
+    Extend {
+        /// The lock.
+        lock: OpId,
+        /// The new TTL.
+        ttl: Ttl,
+    },
+    /// Release a lock in whatever state it is; an acquisition under way is cancelled and has no outcome.
+    Release {
+        /// The lock.
+        lock: OpId,
+        /// Whether an [`Outcome::Release`] is wanted.
+        awaited: bool,
+    },
+}
+
+/// A request was not taken; nothing was sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// As many locks as [`limits::OPERATION_COUNT_MAX`] are in hand.
+    #[error("too many locks in hand; release some, or try again later")]
+    Overloaded,
+    /// The request cannot work.
+    #[error(transparent)]
+    Input(#[from] InputError),
+}
+
+/// The answer to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// To [`Request::Acquire`].
+    Acquire(Result<Grant, AcquireError>),
+    /// To [`Request::Extend`]: the end of the new validity.
+    Extend(Result<Instant, ExtendError>),
+    /// To an awaited [`Request::Release`].
+    Release(Result<Released, ReleaseError>),
+}
+
+/// A lock that was acquired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// The value that the masters hold.
+    pub token: Token,
+    /// When its validity ends: TTL minus drift after the attempt began, whenever the answers came.
+    pub valid_until: Instant,
+    /// Masters that had granted when a quorum was reached; later ones are counted by [`Engine::granted`].
+    pub granted: MasterSet,
+    /// Attempts that it took, at least 1.
+    pub attempts: u32,
+}
+
+/// A release that was carried out as far as a quorum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Released {
+    /// Masters that had the key and deleted it, when the answer was given.
+    pub deleted: usize,
+    /// Masters that no longer had it.
+    pub absent: usize,
+    /// Masters that had not answered; they are released in the background.
+    pub unanswered: usize,
+}
+
+impl Released {
+    /// Whether the lock was already gone everywhere: expired, or released before. That is no error.
+    #[must_use]
+    pub const fn was_already_gone(&self) -> bool {
+        self.deleted == 0
+    }
+}
+
+/// What the driver is to do with a master's connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkRequest {
+    /// Open a connection, and say what came of it.
+    Connect(MasterId),
+    /// Close the connection or the attempt at one; nothing is to be said of it any more.
+    Close(MasterId),
+}
+
+/// Why [`Engine::next_timeout`] wants to be woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// A master is due to be connected, gives no answer in its handshake, or has been silent for too long.
+    Link(MasterId),
+    /// An operation's votes are due, or its next attempt.
+    Operation,
+    /// A release is to be sent again, or its lock has expired.
+    Claim,
+}
+
+/// What is known of one master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MasterStatus {
+    /// Its URL without the login.
+    pub name: Arc<str>,
+    /// The state of its connection.
+    pub state: MasterState,
+    /// The version that it reports.
+    pub version: Option<Box<str>>,
+    /// The identity of the process behind it.
+    pub run_id: Option<Box<str>>,
+    /// The command by which locks are released there.
+    pub release_command: &'static str,
+    /// Optional commands that it refused, with its words.
+    pub refused: Vec<(&'static str, Box<str>)>,
+    /// What is wrong with it as a master of locks, in words.
+    pub warnings: Vec<String>,
+}
+
+/// The state of a master's connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MasterState {
+    /// Not connected, and why.
+    Down(Arc<str>),
+    /// Being connected, for the reason before if there was one.
+    Connecting,
+    /// Its votes count.
+    Ready,
+    /// It is sent commands, and its votes count after this time.
+    Quarantined(Duration),
+    /// It owes an answer and is skipped until it gives it.
+    Silent,
+}
+
+/// The protocol; see the [module](self).
+#[derive(Debug)]
+pub struct Engine {
+    config: Arc<Config>,
+    rng: StdRng,
+    links: Vec<Link>,
+    /// Masters that are sent acquisitions: ready and not silent.
+    usable: MasterSet,
+    /// Masters whose votes may not count yet; each has a time in its link.
+    unseasoned: MasterSet,
+    connect_wanted: MasterSet,
+    close_wanted: MasterSet,
+    ops: Slab<Op>,
+    claims: Slab<Claim>,
+    timers: Timers,
+    outcomes: VecDeque<(OpId, Outcome)>,
+    /// Where a command is encoded once for all masters.
+    scratch: Vec<u8>,
+}
+
+impl Engine {
+    /// An engine whose masters are all to be connected. The seed must come from the operating system's randomness:
+    /// the tokens are drawn from it.
+    #[must_use]
+    pub fn new(config: Arc<Config>, seed: [u8; 32], now: Instant) -> Self {
+        let links: Vec<Link> = (0..config.master_count())
+            .filter_map(MasterId::new)
+            .map(|master| Link::new(master, now))
+            .collect();
+        assert_eq!(
+            links.len(),
+            config.master_count(),
+            "a configuration has at most {} masters",
+            limits::MASTER_COUNT_MAX
+        );
+        let mut timers = Timers::default();
+        links.iter().for_each(|link| timers.arm(master_timer(link.master), now));
+        Self {
+            config,
+            rng: StdRng::from_seed(seed),
+            links,
+            usable: MasterSet::EMPTY,
+            unseasoned: MasterSet::EMPTY,
+            connect_wanted: MasterSet::EMPTY,
+            close_wanted: MasterSet::EMPTY,
+            ops: Slab::new(limits::OPERATION_COUNT_MAX),
+            claims: Slab::new(limits::OPERATION_COUNT_MAX),
+            timers,
+            outcomes: VecDeque::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The settings.
+    #[must_use]
+    pub const fn config(&self) -> &Arc<Config> {
+        &self.config
+    }
+
+    /// The masters in the order of the configuration.
+    pub fn masters(&self) -> impl Iterator<Item = MasterId> + use<> {
+        MasterSet::first(self.links.len()).iter()
+    }
+
+    /// Takes a request. Its outcome comes from [`Engine::poll_outcome`], possibly at once.
+    ///
+    /// # Errors
+    /// [`SubmitError`]; nothing was queued then.
+    pub fn submit(&mut self, now: Instant, request: Request<'_>) -> Result<OpId, SubmitError> {
+        match request {
+            Request::Acquire { resource, ttl, wait, min_validity } => {
+                self.submit_acquire(now, resource, ttl, wait, min_validity)
+            }
+            Request::Extend { lock, ttl } => {
+                self.submit_extend(now, lock.0, ttl);
+                Ok(lock)
+            }
+            Request::Release { lock, awaited } => {
+                self.submit_release(now, lock.0, awaited);
+                Ok(lock)
+            }
+        }
+    }
+
+    /// The next outcome, and the lock that it is about.
+    pub fn poll_outcome(&mut self) -> Option<(OpId, Outcome)> {
+        self.outcomes.pop_front()
+    }
+
+    /// The next thing to do with a connection.
+    pub fn poll_link(&mut self) -> Option<LinkRequest> {
+        if let Some(master) = self.close_wanted.iter().next() {
+            self.close_wanted.remove(master);
+            return Some(LinkRequest::Close(master));
+        }
+        let master = self.connect_wanted.iter().next()?;
+        self.connect_wanted.remove(master);
+        Some(LinkRequest::Connect(master))
+    }
+
+    /// The connection that was asked for stands; its handshake waits in [`Engine::send_ready`].
+    pub fn handle_connected(&mut self, now: Instant, master: MasterId) {
+        let link = &mut self.links[master.index()];
+        if !matches!(link.state, State::Connecting { .. }) {
+            return;
+        }
+        // The handshake's few hundred bytes always fit an empty queue.
+        let queued = link.start_handshake(now, &self.config, &mut self.rng);
+        assert!(queued.is_ok(), "the handshake is larger than the outbox");
+        self.arm_link(master);
+    }
+
+    /// The connection broke, or could not be made; `why` is shown to people.
+    pub fn handle_disconnected(&mut self, now: Instant, master: MasterId, why: &str) {
+        if !matches!(self.links[master.index()].state, State::Down { .. }) {
+            self.fail_link(now, master, why);
+            // The driver has no connection left that would have to be closed.
+            self.close_wanted.remove(master);
+        }
+    }
+
+    /// Bytes to write to a master.
+    #[must_use]
+    pub fn send_ready(&self, master: MasterId) -> &[u8] {
+        self.links[master.index()].wire.send_ready()
+    }
+
+    /// `size` bytes of [`Engine::send_ready`] were written.
+    pub fn send_done(&mut self, master: MasterId, size: usize) {
+        self.links[master.index()].wire.send_done(size);
+    }
+
+    /// Where to read a master's bytes into; never empty.
+    pub fn recv_space(&mut self, master: MasterId) -> &mut [u8] {
+        self.links[master.index()].wire.recv_space()
+    }
+
+    /// `size` bytes were read into [`Engine::recv_space`]; `now` must have been read after them (I2).
+    pub fn recv_done(&mut self, now: Instant, master: MasterId, size: usize) {
+        let link = &mut self.links[master.index()];
+        link.wire.recv_done(size);
+        if size > 0 {
+            link.heard_at = now;
+            if let State::Ready { silent_since: silent @ Some(_), .. } = &mut link.state {
+                *silent = None;
+                self.usable.insert(master);
+            }
+        }
+        loop {
+            match self.links[master.index()].next_answer() {
+                Ok(Some(answer)) => self.handle_answer(now, master, answer),
+                Ok(None) => break,
+                Err(why) => {
+                    self.fail_link(now, master, &why);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// When [`Engine::handle_timeout`] is to be called next, and for what. It may be earlier than needed.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<(Instant, Reason)> {
+        self.timers.next().map(|(at, id)| {
+            let reason = match timer_of(id) {
+                Timer::Master(master) => Reason::Link(master),
+                Timer::Op(_) => Reason::Operation,
+                Timer::Claim(_) => Reason::Claim,
+            };
+            (at, reason)
+        })
+    }
+
+    /// Does what is due by `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(timer) = self.timers.pop_due(now) {
+            match timer_of(timer) {
+                Timer::Master(master) => self.handle_link_timeout(now, master),
+                Timer::Op(index) => {
+                    if let Some(id) = self.ops.occupant(index) {
+                        self.handle_op_timeout(now, id);
+                    }
+                }
+                Timer::Claim(index) => {
+                    if let Some(id) = self.claims.occupant(index) {
+                        self.handle_claim_timeout(now, id);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The masters known to hold a held lock, late answers included; the margin is what they are above the quorum.
+    #[must_use]
+    pub fn granted(&self, lock: OpId) -> Option<MasterSet> {
+        let op = self.ops.find(lock.0)?;
+        match op.state {
+            OpState::Held { .. } => self.claims.find(op.claim).map(|claim| claim.tally.granted),
+            _ => None,
+        }
+    }
+
+    /// How many masters above the quorum are known to hold a held lock: so many may lose it without harm.
+    #[must_use]
+    pub fn margin(&self, lock: OpId) -> usize {
+        self.granted(lock).map_or(0, |granted| granted.count().saturating_sub(quorum(self.links.len())))
+    }
+
+    /// Locks that are being acquired, held, or whose release is awaited.
+    #[must_use]
+    pub fn operation_count(&self) -> usize {
+        self.ops.count()
+    }
+
+    /// Tokens that may be on some master: those of held locks and those whose release is not yet proven everywhere.
+    #[must_use]
+    pub fn claim_count(&self) -> usize {
+        self.claims.count()
+    }
+
+    /// Replies that a master owes.
+    #[must_use]
+    pub fn owed_count(&self, master: MasterId) -> usize {
+        self.links[master.index()].wire.owed_count()
+    }
+
+    /// Whether each master is ready or has failed at least once since the start.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.links.iter().all(|link| link.is_ready() || link.has_failed())
+    }
+
+    /// What is known of a master.
+    #[must_use]
+    pub fn master_status(&self, now: Instant, master: MasterId) -> MasterStatus {
+        let link = &self.links[master.index()];
+        let state = match &link.state {
+            State::Down { .. } => MasterState::Down(link.why.clone()),
+            State::Connecting { .. } | State::Handshake { .. } if link.has_failed() => {
+                MasterState::Down(link.why.clone())
+            }
+            State::Connecting { .. } | State::Handshake { .. } => MasterState::Connecting,
+            State::Ready { silent_since: Some(_), .. } => MasterState::Silent,
+            State::Ready { .. } => match link.seasoned_at.filter(|at| *at > now) {
+                Some(at) => MasterState::Quarantined(at - now),
+                None => MasterState::Ready,
+            },
+        };
+        MasterStatus {
+            name: self.config.labels[master.index()].clone(),
+            state,
+            version: link.learnt.version.clone(),
+            run_id: link.learnt.run_id.clone(),
+            release_command: match link.release_by {
+                ReleaseBy::DelIfEq => "DELIFEQ",
+                ReleaseBy::DelEx => "DELEX IFEQ",
+                ReleaseBy::EvalSha | ReleaseBy::Eval => "EVALSHA",
+            },
+            refused: link.learnt.refused.clone(),
+            warnings: link.warnings(),
+        }
+    }
+
+    fn handle_answer(&mut self, now: Instant, master: MasterId, answer: Answer) {
+        match answer {
+            Answer::Acquire(id, vote) => self.handle_acquire_vote(now, master, id, vote),
+            Answer::Release(id, answer) => self.handle_release_answer(now, master, id, answer),
+            Answer::Extend(id, round, vote) => self.handle_extend_vote(now, master, id, round, vote),
+            Answer::Holder(id, told) => self.handle_holder(now, master, id, told),
+            Answer::NoScript(owed) => self.send_whole_script(now, master, owed),
+            Answer::HandshakeStep => {}
+            Answer::HandshakeDone => self.handle_ready(now, master),
+        }
+    }
+
+    /// The master forgot the script: sends it with the command, which also makes it known again.
+    fn send_whole_script(&mut self, now: Instant, master: MasterId, owed: Owed) {
+        self.scratch.clear();
+        let claim = match owed {
+            Owed::Release(id) => self.claims.find(id),
+            Owed::Extend(id, _) => self.ops.find(id).and_then(|op| self.claims.find(op.claim)),
+            _ => None,
+        };
+        let Some(claim) = claim else { return };
+        match owed {
+            Owed::Extend(id, _) => {
+                let Some(op) = self.ops.find(id) else { return };
+                command::encode_extend(&mut self.scratch, ExtendBy::Eval, &claim.key, &claim.token, op.ttl);
+            }
+            _ => command::encode_release(&mut self.scratch, ReleaseBy::Eval, &claim.key, &claim.token),
+        }
+        if !send(&mut self.links[master.index()], &self.scratch, owed) {
+            match owed {
+                Owed::Extend(id, round) => {
+                    self.handle_extend_vote(now, master, id, round, Vote::Failed(Failure::QueueFull));
+                }
+                Owed::Release(id) => {
+                    let answer = command::ReleaseAnswer::Failed(Failure::QueueFull);
+                    self.handle_release_answer(now, master, id, answer);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn handle_ready(&mut self, now: Instant, master: MasterId) {
+        let learnt_run_id = match &self.links[master.index()].state {
+            State::Handshake { handshake, .. } => handshake.learnt.run_id.clone(),
+            _ => None,
+        };
+        if let Some(run_id) = learnt_run_id
+            && let Some(other) = self.links.iter().find(|link| link.run_id() == Some(&run_id))
+        {
+            let other = &self.config.labels[other.master.index()];
+            let why = format!("it is the same server as {other} (run_id {run_id}), and may vote only once");
+            self.fail_link(now, master, &why);
+            return;
+        }
+        let link = &mut self.links[master.index()];
+        link.finish_handshake(now, &self.config);
+        self.usable.insert(master);
+        if link.seasoned_at.is_some() {
+            self.unseasoned.insert(master);
+        } else {
+            self.unseasoned.remove(master);
+        }
+        self.release_orphans(master);
+    }
+
+    /// Ends a connection and settles all that it owed.
+    fn fail_link(&mut self, now: Instant, master: MasterId, why: &str) {
+        let link = &mut self.links[master.index()];
+        let was_open = !matches!(link.state, State::Down { .. });
+        let was_ready = link.is_ready();
+        link.fail(now, why, &mut self.rng);
+        self.usable.remove(master);
+        self.connect_wanted.remove(master);
+        if was_open {
+            self.close_wanted.insert(master);
+        }
+        self.arm_link(master);
+        if was_ready {
+            for id in self.claims.ids() {
+                self.stray_claim(now, master, id);
+            }
+        }
+    }
+
+    fn handle_link_timeout(&mut self, now: Instant, master: MasterId) {
+        let link = &mut self.links[master.index()];
+        let limit = self.config.connect_timeout;
+        if link.deadline().is_none_or(|at| at > now) {
+            self.arm_link(master);
+            return;
+        }
+        match link.state {
+            State::Down { .. } => {
+                link.state = State::Connecting { deadline: now + limit };
+                self.connect_wanted.insert(master);
+                self.arm_link(master);
+            }
+            State::Connecting { .. } => {
+                self.fail_link(now, master, &format!("no connection within {limit:?}"))
+            }
+            State::Handshake { .. } => {
+                self.fail_link(now, master, &format!("no answer to the handshake within {limit:?}"))
+            }
+            State::Ready { .. } => {
+                self.fail_link(now, master, &format!("no answer for {:?}", limits::SILENCE_MAX));
+            }
+        }
+    }
+
+    /// A master let a deadline pass. If it has said nothing at all since `asked_at`, it is skipped until it does.
+    fn note_missed(&mut self, now: Instant, master: MasterId, asked_at: Instant) {
+        let link = &mut self.links[master.index()];
+        if let State::Ready { silent_since: silent @ None, .. } = &mut link.state
+            && link.heard_at <= asked_at
+        {
+            *silent = Some(now);
+            self.usable.remove(master);
+            self.arm_link(master);
+        }
+    }
+
+    fn arm_link(&mut self, master: MasterId) {
+        if let Some(at) = self.links[master.index()].deadline() {
+            self.timers.arm(master_timer(master), at);
+        }
+    }
+
+    fn arm_op(&mut self, id: Id) {
+        if let Some(at) = self.ops.find(id).and_then(Op::deadline) {
+            self.timers.arm(op_timer(id), at);
+        }
+    }
+
+    /// The masters whose votes do not count at this moment (I8).
+    fn quarantined(&mut self, now: Instant) -> MasterSet {
+        for master in self.unseasoned.iter() {
+            let link = &mut self.links[master.index()];
+            if link.seasoned_at.is_none_or(|at| at <= now) {
+                link.seasoned_at = None;
+                self.unseasoned.remove(master);
+            }
+        }
+        self.unseasoned
+    }
+}
+
+/// Queues a request; false if the link has no room.
+fn send(link: &mut Link, bytes: &[u8], owed: Owed) -> bool {
+    link.wire.request(bytes, owed).is_ok()
+}
+
+/// Whose deadline a timer id is.
+enum Timer {
+    Master(MasterId),
+    Op(u32),
+    Claim(u32),
+}
+
+/// Timer ids: the masters first, then operations and claims in turns.
+const MASTER_TIMERS: u32 = 32;
+
+#[expect(clippy::cast_possible_truncation, reason = "a master's index is below 32")]
+const fn master_timer(master: MasterId) -> u32 {
+    master.index() as u32
+}
+
+const fn op_timer(id: Id) -> u32 {
+    MASTER_TIMERS + id.index * 2
+}
+
+const fn claim_timer(id: Id) -> u32 {
+    MASTER_TIMERS + id.index * 2 + 1
+}
+
+fn timer_of(id: u32) -> Timer {
+    match id.checked_sub(MASTER_TIMERS) {
+        None => Timer::Master(MasterId::new(id as usize).expect("below the number of master timers")),
+        Some(index) if index % 2 == 0 => Timer::Op(index / 2),
+        Some(index) => Timer::Claim(index / 2),
+    }
+}

@@ -1,0 +1,302 @@
+//! Attempts: the `SET` to all masters, the verdict at the earliest reply that fixes it, and the next try.
+
+use std::time::{Duration, Instant};
+
+use rand::RngExt;
+
+use super::claim::Claim;
+use super::link::Owed;
+use super::op::{Cause, Denied, Op, OpState};
+use super::slab::Id;
+use super::{Engine, Grant, OpId, Outcome, SubmitError, send};
+use crate::error::{AcquireError, Round};
+use crate::lock::command;
+use crate::lock::{
+    Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Ttl, Verdict, Vote, quorum,
+};
+
+/// A wait without end, for one that would overflow the clock.
+const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// A retry follows the end of a holder's time by at most this, so that waiters do not all come at once.
+const HOLDER_JITTER: Duration = Duration::from_millis(2);
+
+impl Engine {
+    pub(super) fn submit_acquire(
+        &mut self,
+        now: Instant,
+        resource: Resource<'_>,
+        ttl: Ttl,
+        wait: Duration,
+        min_validity: Duration,
+    ) -> Result<OpId, SubmitError> {
+        if min_validity >= ttl.validity() {
+            return Err(
+                InputError::MinValidityTooLong { asked: min_validity, validity: ttl.validity() }.into()
+            );
+        }
+        if ttl.as_duration() > self.config.max_ttl {
+            return Err(
+                InputError::TtlTooLong { ttl: ttl.as_duration(), max_ttl: self.config.max_ttl }.into()
+            );
+        }
+        if self.claims.is_full() {
+            return Err(SubmitError::Overloaded);
+        }
+        let wait_until = (!wait.is_zero()).then(|| now.checked_add(wait).unwrap_or(now + WAIT_MAX));
+        let prefix = &self.config.prefix;
+        let id = self.ops.insert(|old| {
+            let (mut key, mut holders) = old.map(|old| (old.key, old.holders)).unwrap_or_default();
+            key.clear();
+            holders.clear();
+            command::encode_key(&mut key, prefix, resource.as_bytes());
+            Op {
+                key,
+                ttl,
+                min_validity,
+                submitted: now,
+                wait_until,
+                attempts: 0,
+                claim: Id::NOBODY,
+                state: OpState::Acquiring { deadline: now },
+                round: 0,
+                holders,
+            }
+        });
+        let id = id.ok_or(SubmitError::Overloaded)?;
+        self.start_attempt(now, id);
+        Ok(OpId(id))
+    }
+
+    /// Draws a token and queues the `SET` on every usable master (I6: a token for each attempt).
+    fn start_attempt(&mut self, now: Instant, id: Id) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let token = Token::random(&mut self.rng);
+        let claim_id = self.claims.insert(|old| Claim::new(old, &op.key, token, now));
+        op.attempts += 1;
+        let Some((claim_id, claim)) = claim_id.and_then(|id| Some((id, self.claims.find_mut(id)?))) else {
+            self.ops.free(id);
+            self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));
+            return;
+        };
+        let answer_limit = self.config.answer_limit(op.ttl);
+        claim.owner = Some(id);
+        claim.note_ttl(now, op.ttl, self.config.drift.of(op.ttl.as_duration()), answer_limit);
+        self.scratch.clear();
+        command::encode_acquire(&mut self.scratch, &claim.key, &token, op.ttl);
+        for master in self.usable.iter() {
+            if send(&mut self.links[master.index()], &self.scratch, Owed::Acquire(claim_id)) {
+                claim.asked.insert(master);
+            } else {
+                claim.record(master, Vote::Failed(Failure::QueueFull));
+            }
+        }
+        // An attempt lasts until its answers are due, its validity is over, or nobody waits for it any more.
+        let deadline =
+            (now + answer_limit.min(op.ttl.validity())).min(op.wait_until.unwrap_or(now + answer_limit));
+        op.claim = claim_id;
+        op.holders.clear();
+        op.state = OpState::Acquiring { deadline };
+        if self.usable != MasterSet::first(self.links.len()) {
+            self.note_unusable(claim_id);
+            self.decide_acquire(now, id);
+        }
+        self.arm_op(id);
+    }
+
+    /// Masters known to be down or silent vote `Failed` at once.
+    fn note_unusable(&mut self, claim_id: Id) {
+        for master in MasterSet::first(self.links.len()).without(self.usable).iter() {
+            let vote = Vote::Failed(self.links[master.index()].absence());
+            if let Some(claim) = self.claims.find_mut(claim_id) {
+                claim.record(master, vote);
+            }
+        }
+    }
+
+    pub(super) fn handle_acquire_vote(&mut self, now: Instant, master: MasterId, id: Id, vote: Vote) {
+        let Some(claim) = self.claims.find_mut(id) else { return };
+        // Once the release is queued behind the SET, its own answer is the one that matters.
+        if claim.release.is_some() {
+            return;
+        }
+        claim.record(master, vote);
+        if let Some(op) = claim.owner {
+            self.decide_acquire(now, op);
+        }
+    }
+
+    fn decide_acquire(&mut self, now: Instant, id: Id) {
+        let quarantined = self.quarantined(now);
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let OpState::Acquiring { .. } = op.state else { return };
+        let Some(claim) = self.claims.find(op.claim) else { return };
+        let cause = match claim.tally.verdict(self.links.len(), quarantined) {
+            Verdict::Open => return,
+            Verdict::Contended => Cause::Contended,
+            Verdict::NoQuorum => Cause::NoQuorum,
+            Verdict::Granted => {
+                // The deadline counts from the start of the attempt, and is tested last (I2, I3).
+                let valid_until = claim.started + op.ttl.validity();
+                if now + op.min_validity < valid_until {
+                    op.state = OpState::Held { since: claim.started, valid_until, extension: None };
+                    let granted = claim.tally.granted;
+                    let grant = Grant { token: claim.token, valid_until, granted, attempts: op.attempts };
+                    self.outcomes.push_back((OpId(id), Outcome::Acquire(Ok(grant))));
+                    return;
+                }
+                Cause::Expired
+            }
+        };
+        self.fail_attempt(now, id, cause);
+    }
+
+    /// Releases what the attempt may have left, then waits for the next one or ends the operation.
+    fn fail_attempt(&mut self, now: Instant, id: Id, cause: Cause) {
+        let Some(op) = self.ops.find(id) else { return };
+        let Some(claim) = self.claims.find(op.claim) else { return };
+        let refused = claim.tally.refused;
+        // Had every other master granted, this many of those that refused would still have been needed.
+        let free_count = self.links.len() - refused.count() - claim.tally.failed.count();
+        let missing_count = quorum(self.links.len()).saturating_sub(free_count);
+        let report = self.report(now, Round::Acquire, claim, &claim.tally);
+        let mut denied = Denied { cause, report, missing_count, asked: MasterSet::EMPTY };
+        let (claim_id, started, limit) = (op.claim, claim.started, claim.answer_limit);
+        let retry_at = self.next_attempt(now, id, started);
+        if let Some(claim) = self.claims.find_mut(claim_id) {
+            claim.owner = None;
+        }
+        self.release_claim(now, claim_id);
+        if self.config.ask_holder && cause == Cause::Contended {
+            denied.asked = self.ask_holders(id, refused);
+        }
+        let Some(op) = self.ops.find_mut(id) else { return };
+        op.state = match retry_at {
+            Some(retry_at) => OpState::Waiting { retry_at, denied },
+            None if denied.asked.is_empty() => return self.deny(now, id, denied),
+            None => OpState::Asking { deadline: now + limit, denied },
+        };
+        self.arm_op(id);
+    }
+
+    /// When to try again, after a random delay that is longer than the attempt was and grows; `None` to give up.
+    fn next_attempt(&mut self, now: Instant, id: Id, started: Instant) -> Option<Instant> {
+        let op = self.ops.find(id)?;
+        let wait_until = op.wait_until?;
+        let took = now - started;
+        let base = took.max(self.config.retry_delay_min);
+        let doubled = base.saturating_mul(1 << op.attempts.min(16));
+        let range = doubled.min(self.config.retry_delay_max.max(base));
+        let delay = base + self.rng.random_range(Duration::ZERO..=range);
+        // The last attempt is made early enough to be answered before the wait ends.
+        let last = wait_until.checked_sub(took.max(Duration::from_millis(1)))?;
+        (last > now + took).then(|| last.min(now + delay))
+    }
+
+    /// Asks the masters that refused how long the key in the way still lives.
+    fn ask_holders(&mut self, id: Id, refused: MasterSet) -> MasterSet {
+        let Some(op) = self.ops.find(id) else { return MasterSet::EMPTY };
+        self.scratch.clear();
+        command::encode_pttl(&mut self.scratch, &op.key);
+        let usable = refused.intersection(self.usable);
+        usable
+            .iter()
+            .filter(|at| send(&mut self.links[at.index()], &self.scratch, Owed::Holder(id)))
+            .collect()
+    }
+
+    pub(super) fn handle_holder(&mut self, now: Instant, master: MasterId, id: Id, told: HolderTtl) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let (OpState::Asking { denied, .. } | OpState::Waiting { denied, .. }) = &mut op.state else {
+            return;
+        };
+        if !denied.asked.contains(master) {
+            return;
+        }
+        denied.asked.remove(master);
+        op.holders.push((master, told));
+        if denied.asked.is_empty() {
+            self.finish_asking(now, id);
+        }
+    }
+
+    /// All were heard, or none will be any more: ends the operation, or lets it retry when the holder's time ends.
+    fn finish_asking(&mut self, now: Instant, id: Id) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        match std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now }) {
+            OpState::Asking { denied, .. } => self.deny(now, id, denied),
+            OpState::Waiting { mut retry_at, denied } => {
+                if let HolderTtl::Left(left) = op.holder(&denied) {
+                    let free_at =
+                        now + left + self.rng.random_range(Duration::from_millis(1)..=HOLDER_JITTER);
+                    retry_at = retry_at.min(free_at);
+                }
+                op.state = OpState::Waiting { retry_at, denied };
+                self.arm_op(id);
+            }
+            other => op.state = other,
+        }
+    }
+
+    fn deny(&mut self, now: Instant, id: Id, denied: Denied) {
+        let Some(op) = self.ops.find(id) else { return };
+        let error = op.denial(now, denied);
+        self.ops.free(id);
+        self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(error))));
+    }
+
+    pub(super) fn handle_op_timeout(&mut self, now: Instant, id: Id) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        if op.deadline().is_none_or(|at| at > now) {
+            self.arm_op(id);
+            return;
+        }
+        match &op.state {
+            OpState::Acquiring { .. } => self.miss_acquire(now, id),
+            OpState::Asking { .. } => self.finish_asking(now, id),
+            OpState::Waiting { .. } => self.start_attempt(now, id),
+            OpState::Held { .. } => self.miss_extend(now, id),
+            OpState::Releasing { .. } => self.miss_release(now, id),
+        }
+        self.arm_op(id);
+    }
+
+    /// The attempt's time is over: who has not answered has failed.
+    fn miss_acquire(&mut self, now: Instant, id: Id) {
+        let Some(claim_id) = self.ops.find(id).map(|op| op.claim) else { return };
+        let Some(claim) = self.claims.find_mut(claim_id) else { return };
+        let (started, limit) = (claim.started, claim.answer_limit);
+        let missing = claim.asked.without(claim.tally.heard());
+        for master in missing.iter() {
+            claim.record(master, Vote::Failed(Failure::NoAnswer { limit: now - started }));
+        }
+        if now - started >= limit {
+            missing.iter().for_each(|master| self.note_missed(now, master, started));
+        }
+        self.decide_acquire(now, id);
+    }
+
+    /// A connection broke on which this operation had something under way.
+    pub(super) fn handle_lost_connection(&mut self, now: Instant, master: MasterId, id: Id) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        match &mut op.state {
+            OpState::Acquiring { .. } => {
+                // Even a grant is void: the master may have lost it with the connection (I7).
+                if let Some(claim) = self.claims.find_mut(op.claim)
+                    && !claim.tally.refused.contains(master)
+                {
+                    claim.record(master, Vote::Failed(Failure::ConnectionLost));
+                }
+                self.decide_acquire(now, id);
+            }
+            OpState::Held { extension: Some(extension), .. } => {
+                let round = op.round;
+                if !extension.tally.heard().contains(master) {
+                    self.handle_extend_vote(now, master, id, round, Vote::Failed(Failure::ConnectionLost));
+                }
+            }
+            OpState::Releasing { .. } => self.settle_release(now, id, false),
+            OpState::Held { extension: None, .. } | OpState::Asking { .. } | OpState::Waiting { .. } => {}
+        }
+    }
+}

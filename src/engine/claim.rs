@@ -1,0 +1,285 @@
+//! A claim: one token's life on the masters, from its `SET` to the proof that it is gone.
+//!
+//! An acquisition has a claim for each attempt. When the attempt fails, or the lock is released, the claim goes on by
+//! itself until each master that was sent the `SET` has answered the release (I9); until then it is what Redis's users
+//! would call an orphan.
+
+use std::time::{Duration, Instant};
+
+use super::slab::Id;
+use super::{Engine, claim_timer, send};
+use crate::error::{Report, Round};
+use crate::lock::command::{self, ReleaseAnswer};
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
+
+use super::link::Owed;
+
+#[derive(Debug)]
+pub(super) struct Claim {
+    /// The key as an encoded bulk string.
+    pub(super) key: Vec<u8>,
+    pub(super) token: Token,
+    /// Read before the first byte was queued (I1).
+    pub(super) started: Instant,
+    /// No key of this claim lives after this time.
+    pub(super) gone_at: Instant,
+    /// How long each round waits for answers.
+    pub(super) answer_limit: Duration,
+    /// The operation that gets to know what happens to this claim.
+    pub(super) owner: Option<Id>,
+    /// Masters that were sent the `SET`.
+    pub(super) asked: MasterSet,
+    /// Their votes, late ones included.
+    pub(super) tally: Tally,
+    /// Why masters failed in the round under way.
+    pub(super) failures: Vec<(MasterId, Failure)>,
+    pub(super) release: Option<Release>,
+    /// Masters whose connection has broken since the `SET`: it may still be carried out there, after any release.
+    strayed: MasterSet,
+}
+
+/// How far the release of a claim is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Release {
+    pub(super) started: Instant,
+    /// Masters that may hold the key.
+    owed: MasterSet,
+    /// Masters whose answer to a release is under way.
+    pub(super) sent: MasterSet,
+    deleted: MasterSet,
+    absent: MasterSet,
+}
+
+impl Claim {
+    pub(super) fn new(old: Option<Self>, key: &[u8], token: Token, now: Instant) -> Self {
+        let (mut own_key, mut failures) = old.map(|old| (old.key, old.failures)).unwrap_or_default();
+        own_key.clear();
+        own_key.extend_from_slice(key);
+        failures.clear();
+        Self {
+            key: own_key,
+            token,
+            started: now,
+            gone_at: now,
+            answer_limit: Duration::ZERO,
+            owner: None,
+            asked: MasterSet::EMPTY,
+            tally: Tally::default(),
+            failures,
+            release: None,
+            strayed: MasterSet::EMPTY,
+        }
+    }
+
+    /// Records that a command with this TTL is being sent now.
+    pub(super) fn note_ttl(&mut self, now: Instant, ttl: Ttl, margin: Duration, answer_limit: Duration) {
+        self.gone_at = self.gone_at.max(now + ttl.as_duration() + margin);
+        self.answer_limit = answer_limit;
+    }
+
+    /// Records a vote of this claim's acquisition; a late one takes the place of "no answer".
+    pub(super) fn record(&mut self, master: MasterId, vote: Vote) {
+        let Tally { granted, refused, failed } = &mut self.tally;
+        match vote {
+            Vote::Granted => {
+                failed.remove(master);
+                granted.insert(master);
+            }
+            Vote::Refused { .. } => {
+                failed.remove(master);
+                refused.insert(master);
+            }
+            Vote::Failed(failure) => {
+                granted.remove(master);
+                failed.insert(master);
+                self.failures.push((master, failure));
+            }
+            Vote::Pending => {}
+        }
+    }
+
+    /// Masters on which the key may live.
+    pub(super) fn holders(&self) -> MasterSet {
+        self.asked.without(self.tally.refused)
+    }
+
+    fn failure(&self, master: MasterId) -> Option<&Failure> {
+        self.failures.iter().rev().find(|(failed, _)| *failed == master).map(|(_, failure)| failure)
+    }
+
+    /// When something is to be done for the release.
+    fn release_deadline(&self, now: Instant) -> Option<Instant> {
+        let release = self.release?;
+        // Each pause is as long as all the time so far, so a master is asked about log2(TTL / limit) times.
+        let pause = (now - release.started).max(self.answer_limit);
+        Some((now + pause).min(self.gone_at.max(now + self.answer_limit)))
+    }
+}
+
+impl Release {
+    /// Whether an awaited release need not wait any longer: a quorum has answered, or nobody is left who would.
+    pub(super) fn is_settled(&self, quorum: usize) -> bool {
+        self.deleted.union(self.absent).count() >= quorum || self.sent.is_empty()
+    }
+
+    /// Masters that said they deleted the key, masters that said it was gone, masters that may still have it.
+    pub(super) const fn counts(&self) -> (usize, usize, usize) {
+        (self.deleted.count(), self.absent.count(), self.owed.without(self.absent).count())
+    }
+}
+
+impl Engine {
+    /// Starts to release a claim on every master that may hold its key, behind whatever was sent before.
+    pub(super) fn release_claim(&mut self, now: Instant, id: Id) {
+        let Some(claim) = self.claims.find_mut(id) else { return };
+        if claim.release.is_some() {
+            return;
+        }
+        let (owed, empty) = (claim.holders(), MasterSet::EMPTY);
+        claim.failures.clear();
+        claim.release = Some(Release { started: now, owed, sent: empty, deleted: empty, absent: empty });
+        self.send_release(id, owed);
+        self.free_claim_if_done(id);
+        if let Some(claim) = self.claims.find(id)
+            && let Some(at) = claim.release_deadline(now)
+        {
+            self.timers.arm(claim_timer(id), at);
+        }
+    }
+
+    /// Queues the release on those of `masters` that are connected. A silent master gets it too: on the connection
+    /// that carried the `SET`, it will come to it in order.
+    pub(super) fn send_release(&mut self, id: Id, masters: MasterSet) {
+        let Some(claim) = self.claims.find_mut(id) else { return };
+        let Some(release) = &mut claim.release else { return };
+        let mut encoded_by = None;
+        for master in masters.without(release.sent).iter() {
+            let link = &mut self.links[master.index()];
+            if !link.is_ready() {
+                continue;
+            }
+            if encoded_by != Some(link.release_by) {
+                self.scratch.clear();
+                command::encode_release(&mut self.scratch, link.release_by, &claim.key, &claim.token);
+                encoded_by = Some(link.release_by);
+            }
+            if send(link, &self.scratch, Owed::Release(id)) {
+                release.sent.insert(master);
+            }
+        }
+    }
+
+    pub(super) fn handle_release_answer(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        id: Id,
+        answer: ReleaseAnswer,
+    ) {
+        let Some(claim) = self.claims.find_mut(id) else { return };
+        let Some(release) = &mut claim.release else { return };
+        release.sent.remove(master);
+        match answer {
+            ReleaseAnswer::Deleted => {
+                release.owed.remove(master);
+                release.deleted.insert(master);
+            }
+            ReleaseAnswer::Absent => {
+                release.absent.insert(master);
+                // On the connection that carried the SET, its absence is proof; elsewhere the SET may come later.
+                if !claim.strayed.contains(master) {
+                    release.owed.remove(master);
+                }
+            }
+            ReleaseAnswer::Failed(failure) => claim.failures.push((master, failure)),
+        }
+        if let Some(op) = claim.owner {
+            self.settle_release(now, op, false);
+        }
+        self.free_claim_if_done(id);
+    }
+
+    /// Sends again what is owed, or gives up once the key has expired everywhere.
+    pub(super) fn handle_claim_timeout(&mut self, now: Instant, id: Id) {
+        let Some(claim) = self.claims.find(id) else { return };
+        let Some(release) = claim.release else { return };
+        self.send_release(id, release.owed);
+        let Some(claim) = self.claims.find(id) else { return };
+        if now >= claim.gone_at && claim.owner.is_none() {
+            self.claims.free(id);
+        } else if let Some(at) = claim.release_deadline(now) {
+            self.timers.arm(claim_timer(id), at);
+        }
+    }
+
+    /// A connection broke: what it owed to this claim will not come.
+    pub(super) fn stray_claim(&mut self, now: Instant, master: MasterId, id: Id) {
+        let Some(claim) = self.claims.find_mut(id) else { return };
+        if !claim.asked.contains(master) {
+            return;
+        }
+        claim.strayed.insert(master);
+        if let Some(release) = &mut claim.release {
+            release.sent.remove(master);
+        }
+        if let Some(op) = claim.owner {
+            self.handle_lost_connection(now, master, op);
+        }
+    }
+
+    /// A link is ready: sends what claims still owe there, before anything else.
+    pub(super) fn release_orphans(&mut self, master: MasterId) {
+        for id in self.claims.ids() {
+            let owes = |claim: &Claim| claim.release.is_some_and(|release| release.owed.contains(master));
+            if self.claims.find(id).is_some_and(owes) {
+                self.send_release(id, std::iter::once(master).collect());
+            }
+        }
+    }
+
+    pub(super) fn free_claim_if_done(&mut self, id: Id) {
+        let is_done =
+            |claim: &Claim| claim.owner.is_none() && claim.release.is_some_and(|it| it.owed.is_empty());
+        if self.claims.find(id).is_some_and(is_done) {
+            self.claims.free(id);
+        }
+    }
+
+    /// What each master said in a round of this claim, for an error.
+    pub(super) fn report(&self, now: Instant, round: Round, claim: &Claim, tally: &Tally) -> Report {
+        let votes = self.links.iter().map(|link| {
+            let master = link.master;
+            let quarantined = link.seasoned_at.filter(|at| *at > now);
+            let vote = if tally.refused.contains(master) {
+                Vote::Refused { holder: HolderTtl::Unknown }
+            } else if let (Some(at), true, true) =
+                (quarantined, tally.granted.contains(master), round != Round::Release)
+            {
+                Vote::Failed(Failure::Quarantined { left: at - now })
+            } else if tally.granted.contains(master) {
+                Vote::Granted
+            } else {
+                claim.failure(master).cloned().map_or(Vote::Pending, Vote::Failed)
+            };
+            (self.config.labels[master.index()].clone(), vote)
+        });
+        Report { round, votes: votes.collect() }
+    }
+
+    /// The same for a release, whose answers are kept apart.
+    pub(super) fn release_report(&self, now: Instant, claim: &Claim, release: &Release) -> Report {
+        let tally = Tally { granted: release.deleted, refused: release.absent, failed: MasterSet::EMPTY };
+        let mut report = self.report(now, Round::Release, claim, &tally);
+        for ((_, vote), link) in report.votes.iter_mut().zip(&self.links) {
+            if *vote != Vote::Pending {
+                continue;
+            }
+            *vote = Vote::Failed(match (claim.asked.contains(link.master), link.is_ready()) {
+                (false, _) => Failure::NotHeld,
+                (true, false) => Failure::NotConnected { why: link.why.clone() },
+                (true, true) => Failure::NoAnswer { limit: claim.answer_limit },
+            });
+        }
+        report
+    }
+}

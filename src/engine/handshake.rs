@@ -1,0 +1,259 @@
+//! What a new connection says first, in one write, and what is learnt from the answers.
+//!
+//! The last command echoes a nonce: only when it comes back does the connection vote (I20), since then every earlier
+//! reply has met its request. Login and database must succeed; all else is optional, and what a server refused is kept
+//! to be shown.
+
+use std::time::Duration;
+
+use memchr::memmem;
+use rand::Rng;
+
+use crate::config::{Config, Login};
+use crate::lock::MasterId;
+use crate::lock::command::{self, EXTEND_SCRIPT, ExtendBy, RELEASE_SCRIPT, ReleaseBy};
+use crate::resp::{self, Reply};
+
+/// A command of the handshake, in the order in which they are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Auth,
+    Select,
+    SetName,
+    LoadRelease,
+    LoadExtend,
+    InfoServer,
+    InfoReplication,
+    InfoMemory,
+    TrySetIfEq,
+    TryDelIfEq,
+    TryDelEx,
+    Echo,
+}
+
+impl Step {
+    /// What a person is told that a server refused.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Auth => "AUTH",
+            Self::Select => "SELECT",
+            Self::SetName => "CLIENT SETNAME",
+            Self::LoadRelease | Self::LoadExtend => "SCRIPT LOAD",
+            Self::InfoServer => "INFO server",
+            Self::InfoReplication => "INFO replication",
+            Self::InfoMemory => "INFO memory",
+            Self::TrySetIfEq => "SET IFEQ",
+            Self::TryDelIfEq => "DELIFEQ",
+            Self::TryDelEx => "DELEX IFEQ",
+            Self::Echo => "ECHO",
+        }
+    }
+}
+
+const NONCE_SIZE: usize = 16;
+
+/// A handshake under way, and what it has learnt so far.
+#[derive(Debug)]
+pub(super) struct Handshake {
+    nonce: [u8; NONCE_SIZE],
+    pub(super) learnt: Learnt,
+}
+
+/// What a master told of itself.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Learnt {
+    pub(super) run_id: Option<Box<str>>,
+    pub(super) uptime: Option<Duration>,
+    pub(super) version: Option<Box<str>>,
+    pub(super) is_replica: bool,
+    pub(super) maxmemory_policy: Option<Box<str>>,
+    pub(super) has_del_if_eq: bool,
+    pub(super) has_del_ex: bool,
+    pub(super) has_set_if_eq: bool,
+    /// Optional commands that were refused, with the server's words.
+    pub(super) refused: Vec<(&'static str, Box<str>)>,
+}
+
+impl Learnt {
+    pub(super) const fn release_by(&self) -> ReleaseBy {
+        if self.has_del_if_eq {
+            ReleaseBy::DelIfEq
+        } else if self.has_del_ex {
+            ReleaseBy::DelEx
+        } else {
+            ReleaseBy::EvalSha
+        }
+    }
+
+    pub(super) const fn extend_by(&self) -> ExtendBy {
+        if self.has_set_if_eq { ExtendBy::SetIfEq } else { ExtendBy::EvalSha }
+    }
+}
+
+impl Handshake {
+    /// The handshake and its commands, each as bytes with its step.
+    pub(super) fn new(config: &Config, master: MasterId, rng: &mut impl Rng) -> (Self, Vec<(Step, Vec<u8>)>) {
+        let mut random = [0_u8; NONCE_SIZE / 2];
+        rng.fill_bytes(&mut random);
+        let mut nonce = [0; NONCE_SIZE];
+        for (pair, byte) in nonce.chunks_exact_mut(2).zip(random) {
+            pair.copy_from_slice(&[
+                b"0123456789abcdef"[usize::from(byte >> 4)],
+                b"0123456789abcdef"[usize::from(byte & 15)],
+            ]);
+        }
+        let url = &config.masters[master.index()];
+        // No lock has this key, and the conditions name a value that it never has: the trials write nothing anywhere.
+        let key = [&config.prefix, b"redlatch:probe:".as_slice(), &nonce].concat();
+        let db = url.db.to_string();
+        let mut commands = Vec::new();
+        let mut push = |step, arguments: &[&[u8]]| {
+            let mut bytes = Vec::new();
+            resp::encode_command(&mut bytes, arguments);
+            commands.push((step, bytes));
+        };
+        match &url.login {
+            Some(Login { user: Some(user), password }) => push(Step::Auth, &[b"AUTH", user, password]),
+            Some(Login { user: None, password }) => push(Step::Auth, &[b"AUTH", password]),
+            None => {}
+        }
+        if url.db != 0 {
+            push(Step::Select, &[b"SELECT", db.as_bytes()]);
+        }
+        push(Step::SetName, &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()]);
+        push(Step::LoadRelease, &[b"SCRIPT", b"LOAD", RELEASE_SCRIPT.as_bytes()]);
+        push(Step::LoadExtend, &[b"SCRIPT", b"LOAD", EXTEND_SCRIPT.as_bytes()]);
+        push(Step::InfoServer, &[b"INFO", b"server"]);
+        push(Step::InfoReplication, &[b"INFO", b"replication"]);
+        push(Step::InfoMemory, &[b"INFO", b"memory"]);
+        push(Step::TrySetIfEq, &[b"SET", &key, &nonce, b"IFEQ", &nonce, b"PX", b"1"]);
+        push(Step::TryDelIfEq, &[b"DELIFEQ", &key, &nonce]);
+        push(Step::TryDelEx, &[b"DELEX", &key, b"IFEQ", &nonce]);
+        push(Step::Echo, &[b"ECHO", &nonce]);
+        (Self { nonce, learnt: Learnt::default() }, commands)
+    }
+
+    /// Takes the reply to one step. `Ok(true)` ends the handshake; an error ends the connection.
+    pub(super) fn handle_reply(&mut self, step: Step, reply: &Reply<'_>) -> Result<bool, String> {
+        let learnt = &mut self.learnt;
+        match (step, reply) {
+            (_, Reply::Error(text)) => {
+                let shown = command::error_text(text);
+                if matches!(step, Step::Auth | Step::Select | Step::Echo) || text.starts_with(b"LOADING") {
+                    return Err(format!("{} was refused: {shown}", step.name()));
+                }
+                // A server without a native command is the usual case, not worth a word.
+                if !matches!(step, Step::TrySetIfEq | Step::TryDelIfEq | Step::TryDelEx)
+                    || text.starts_with(b"NOPERM")
+                {
+                    learnt.refused.push((step.name(), shown));
+                }
+            }
+            (Step::Echo, Reply::Bulk(echo)) if *echo == self.nonce => return Ok(true),
+            (Step::Auth | Step::Select | Step::SetName, Reply::Simple(b"OK")) => {}
+            (Step::LoadRelease | Step::LoadExtend, Reply::Bulk(_)) => {}
+            (Step::InfoServer, Reply::Bulk(info)) => {
+                learnt.run_id = info_field(info, "run_id").map(command::error_text);
+                learnt.uptime = info_field(info, "uptime_in_seconds").and_then(parse_seconds);
+                let version =
+                    info_field(info, "valkey_version").or_else(|| info_field(info, "redis_version"));
+                learnt.version = version.map(command::error_text);
+            }
+            (Step::InfoReplication, Reply::Bulk(info)) => {
+                learnt.is_replica = info_field(info, "role") == Some(b"slave")
+            }
+            (Step::InfoMemory, Reply::Bulk(info)) => {
+                learnt.maxmemory_policy = info_field(info, "maxmemory_policy").map(command::error_text);
+            }
+            (Step::TrySetIfEq, Reply::NullBulk) => learnt.has_set_if_eq = true,
+            (Step::TryDelIfEq, Reply::Integer(0)) => learnt.has_del_if_eq = true,
+            (Step::TryDelEx, Reply::Integer(0)) => learnt.has_del_ex = true,
+            _ => return Err(format!("{} got a reply of the wrong shape", step.name())),
+        }
+        Ok(false)
+    }
+}
+
+/// The value of `name:value` on a line of its own in the text of `INFO`.
+fn info_field<'a>(info: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let mut rest = info;
+    while !rest.is_empty() {
+        let (line, next) = match memmem::find(rest, b"\r\n") {
+            Some(end) => (rest.get(..end)?, rest.get(end + 2..)?),
+            None => (rest, b"".as_slice()),
+        };
+        if let Some(value) = line.strip_prefix(name.as_bytes()).and_then(|value| value.strip_prefix(b":")) {
+            return Some(value).filter(|value| !value.is_empty());
+        }
+        rest = next;
+    }
+    None
+}
+
+fn parse_seconds(digits: &[u8]) -> Option<Duration> {
+    std::str::from_utf8(digits).ok()?.parse().ok().map(Duration::from_secs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    fn handshake(url: &str) -> (Handshake, Vec<(Step, Vec<u8>)>) {
+        let config = Config::builder().master(url).prefix("p:").build().expect("valid");
+        let master = MasterId::new(0).expect("small");
+        Handshake::new(&config, master, &mut StdRng::seed_from_u64(1))
+    }
+
+    #[test]
+    fn login_and_database_come_first_and_the_nonce_last() {
+        let steps = |url| handshake(url).1.into_iter().map(|(step, _)| step).collect::<Vec<_>>();
+        let plain = steps("redis://h");
+        assert_eq!((plain.first(), plain.last()), (Some(&Step::SetName), Some(&Step::Echo)));
+        assert_eq!(steps("redis://me:pw@h/3")[..2], [Step::Auth, Step::Select]);
+        let (_, commands) = handshake("redis://me:pw@h");
+        assert_eq!(commands[0].1, b"*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$2\r\npw\r\n");
+        let (_, commands) = handshake("redis://:pw@h");
+        assert_eq!(commands[0].1, b"*2\r\n$4\r\nAUTH\r\n$2\r\npw\r\n");
+    }
+
+    #[test]
+    fn only_the_right_echo_ends_the_handshake() {
+        let (mut handshake, _) = handshake("redis://h");
+        let nonce = handshake.nonce;
+        assert!(handshake.handle_reply(Step::Echo, &Reply::Bulk(b"0123456789abcdef")).is_err());
+        assert!(handshake.handle_reply(Step::Echo, &Reply::Simple(b"OK")).is_err());
+        assert_eq!(handshake.handle_reply(Step::Echo, &Reply::Bulk(&nonce)), Ok(true));
+    }
+
+    #[test]
+    fn refusals_of_optional_commands_are_kept_and_of_needed_ones_end_it() {
+        let (mut handshake, _) = handshake("redis://h");
+        let noperm = Reply::Error(b"NOPERM no");
+        for step in [Step::SetName, Step::LoadRelease, Step::InfoServer, Step::TryDelIfEq] {
+            assert_eq!(handshake.handle_reply(step, &noperm), Ok(false), "{step:?}");
+        }
+        assert_eq!(handshake.handle_reply(Step::TryDelEx, &Reply::Error(b"ERR unknown command")), Ok(false));
+        let names: Vec<_> = handshake.learnt.refused.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["CLIENT SETNAME", "SCRIPT LOAD", "INFO server", "DELIFEQ"]);
+        for step in [Step::Auth, Step::Select, Step::Echo] {
+            assert!(handshake.handle_reply(step, &noperm).is_err(), "{step:?}");
+        }
+        assert!(
+            handshake.handle_reply(Step::InfoServer, &Reply::Error(b"LOADING Redis is loading")).is_err()
+        );
+        assert!(handshake.handle_reply(Step::SetName, &Reply::Integer(1)).is_err());
+    }
+
+    #[test]
+    fn info_fields_are_found_on_their_own_line_only() {
+        let info = b"# Server\r\nredis_version:7.0.15\r\nxrun_id:no\r\nrun_id:abc\r\nempty:\r\nlast:1";
+        assert_eq!(info_field(info, "run_id"), Some(b"abc".as_slice()));
+        assert_eq!(info_field(info, "last"), Some(b"1".as_slice()));
+        assert_eq!(info_field(info, "empty"), None);
+        assert_eq!(info_field(info, "uptime_in_seconds"), None);
+        assert_eq!(parse_seconds(b"7201"), Some(Duration::from_secs(7201)));
+        assert_eq!(parse_seconds(b"-1"), None);
+    }
+}

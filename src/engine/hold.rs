@@ -1,0 +1,222 @@
+//! What can be done with a lock that is held: extend it, release it.
+
+use std::time::Instant;
+
+use super::link::Owed;
+use super::op::{Extension, OpState};
+use super::slab::Id;
+use super::{Engine, OpId, Outcome, Released, send};
+use crate::error::{ExtendError, ReleaseError, Round};
+use crate::lock::command;
+use crate::lock::{Failure, HolderTtl, MasterId, Tally, Ttl, Verdict, Vote, quorum};
+
+impl Engine {
+    pub(super) fn submit_extend(&mut self, now: Instant, id: Id, ttl: Ttl) {
+        if let Err(error) = self.start_extend(now, id, ttl) {
+            self.outcomes.push_back((OpId(id), Outcome::Extend(Err(error))));
+        } else {
+            self.decide_extend(now, id);
+            self.arm_op(id);
+        }
+    }
+
+    /// Queues the extension on every usable master that may hold the key.
+    fn start_extend(&mut self, now: Instant, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
+        let max_hold = self.config.max_hold;
+        let op = self.ops.find_mut(id).ok_or(ExtendError::NotHeld)?;
+        let OpState::Held { since, valid_until, extension } = &mut op.state else {
+            return Err(ExtendError::NotHeld);
+        };
+        let claim = self.claims.find_mut(op.claim).ok_or(ExtendError::NotHeld)?;
+        if extension.is_some() {
+            return Err(ExtendError::Busy);
+        }
+        if now >= *valid_until {
+            return Err(ExtendError::Expired);
+        }
+        if (now - *since).saturating_add(ttl.as_duration()) > max_hold {
+            return Err(ExtendError::HoldLimit { max_hold });
+        }
+        let extended_until = now + ttl.validity();
+        let answer_limit = self.config.answer_limit(ttl);
+        // It must succeed while the lock is still valid: a lock that was called lost never comes back (I11).
+        let deadline = (now + answer_limit).min(*valid_until);
+        // A shorter TTL may take effect on some masters even if the round fails, so it counts from here on.
+        *valid_until = extended_until.min(*valid_until);
+        op.round = op.round.wrapping_add(1);
+        op.ttl = ttl;
+        claim.note_ttl(now, ttl, self.config.drift.of(ttl.as_duration()), answer_limit);
+        claim.failures.clear();
+        let mut tally = Tally { refused: claim.tally.refused, ..Tally::default() };
+        let mut encoded_by = None;
+        for link in &mut self.links {
+            let master = link.master;
+            if tally.refused.contains(master) {
+                continue;
+            }
+            let failure = if !claim.asked.contains(master) {
+                Failure::NotHeld
+            } else if !self.usable.contains(master) {
+                link.absence()
+            } else {
+                if encoded_by != Some(link.extend_by) {
+                    self.scratch.clear();
+                    command::encode_extend(&mut self.scratch, link.extend_by, &claim.key, &claim.token, ttl);
+                    encoded_by = Some(link.extend_by);
+                }
+                if send(link, &self.scratch, Owed::Extend(id, op.round)) {
+                    continue;
+                }
+                Failure::QueueFull
+            };
+            tally.failed.insert(master);
+            claim.failures.push((master, failure));
+        }
+        *extension = Some(Extension { deadline, valid_until: extended_until, tally });
+        Ok(())
+    }
+
+    pub(super) fn handle_extend_vote(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        id: Id,
+        round: u32,
+        vote: Vote,
+    ) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let OpState::Held { extension, .. } = &mut op.state else { return };
+        let Some(claim) = self.claims.find_mut(op.claim) else { return };
+        if vote == (Vote::Refused { holder: HolderTtl::Unknown }) {
+            // Whichever round it answers: this master no longer holds the key.
+            claim.tally.granted.remove(master);
+        }
+        let Some(extension) = extension.as_mut().filter(|_| op.round == round) else { return };
+        match vote {
+            Vote::Granted => {
+                extension.tally.granted.insert(master);
+                claim.tally.granted.insert(master);
+            }
+            Vote::Refused { .. } => extension.tally.refused.insert(master),
+            Vote::Failed(failure) => {
+                extension.tally.granted.remove(master);
+                extension.tally.failed.insert(master);
+                claim.failures.push((master, failure));
+            }
+            Vote::Pending => {}
+        }
+        self.decide_extend(now, id);
+    }
+
+    fn decide_extend(&mut self, now: Instant, id: Id) {
+        let quarantined = self.quarantined(now);
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let OpState::Held { valid_until, extension, .. } = &mut op.state else { return };
+        let Some(Extension { deadline, valid_until: extended_until, tally }) = *extension else { return };
+        let verdict = tally.verdict(self.links.len(), quarantined);
+        if verdict == Verdict::Open {
+            return;
+        }
+        *extension = None;
+        let result = if verdict == Verdict::Granted && now < deadline && now < extended_until {
+            *valid_until = extended_until;
+            Ok(extended_until)
+        } else {
+            let Some(claim) = self.claims.find(op.claim) else { return };
+            let report = self.report(now, Round::Extend, claim, &tally);
+            Err(match verdict {
+                Verdict::Granted => ExtendError::Expired,
+                Verdict::Contended => ExtendError::Lost(report),
+                Verdict::NoQuorum | Verdict::Open => ExtendError::NoQuorum(report),
+            })
+        };
+        self.outcomes.push_back((OpId(id), Outcome::Extend(result)));
+    }
+
+    /// The extension's time is over: who has not answered has failed.
+    pub(super) fn miss_extend(&mut self, now: Instant, id: Id) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let OpState::Held { extension: Some(extension), .. } = &mut op.state else { return };
+        let Some(claim) = self.claims.find_mut(op.claim) else { return };
+        let limit = claim.answer_limit;
+        let started = extension.valid_until - op.ttl.validity();
+        let missing = claim.asked.without(extension.tally.heard());
+        for master in missing.iter() {
+            extension.tally.failed.insert(master);
+            claim.failures.push((master, Failure::NoAnswer { limit }));
+        }
+        if now - started >= limit {
+            missing.iter().for_each(|master| self.note_missed(now, master, started));
+        }
+        self.decide_extend(now, id);
+    }
+
+    pub(super) fn submit_release(&mut self, now: Instant, id: Id, awaited: bool) {
+        let quorum = quorum(self.links.len());
+        let Some(op) = self.ops.find_mut(id) else {
+            // Released before: the answer is that nothing was left to release.
+            if awaited {
+                let nothing = Released { deleted: 0, absent: 0, unanswered: 0 };
+                self.outcomes.push_back((OpId(id), Outcome::Release(Ok(nothing))));
+            }
+            return;
+        };
+        if let OpState::Releasing { .. } = op.state {
+            return;
+        }
+        let claim_id = op.claim;
+        let Some(claim) = self.claims.find_mut(claim_id).filter(|claim| claim.owner == Some(id)) else {
+            // Between two attempts: the last one's claim is being released already.
+            self.ops.free(id);
+            return self.submit_release(now, id, awaited);
+        };
+        if awaited {
+            op.state = OpState::Releasing { deadline: now + claim.answer_limit };
+            self.release_claim(now, claim_id);
+            let settled =
+                |claim: &super::Claim| claim.release.is_none_or(|release| release.is_settled(quorum));
+            if self.claims.find(claim_id).is_none_or(settled) {
+                self.settle_release(now, id, true);
+            }
+            self.arm_op(id);
+        } else {
+            claim.owner = None;
+            self.ops.free(id);
+            self.release_claim(now, claim_id);
+        }
+    }
+
+    /// Ends an awaited release once enough has been heard, or, if it is `due`, with what has been heard.
+    pub(super) fn settle_release(&mut self, now: Instant, id: Id, due: bool) {
+        let quorum = quorum(self.links.len());
+        let Some(op) = self.ops.find(id) else { return };
+        let OpState::Releasing { .. } = op.state else { return };
+        let claim_id = op.claim;
+        let Some(claim) = self.claims.find(claim_id) else { return };
+        let Some(release) = claim.release else { return };
+        if !due && !release.is_settled(quorum) {
+            return;
+        }
+        let (deleted, absent, unanswered) = release.counts();
+        let result = if self.links.len() - unanswered >= quorum {
+            Ok(Released { deleted, absent, unanswered })
+        } else {
+            Err(ReleaseError::Unconfirmed(self.release_report(now, claim, &release)))
+        };
+        self.ops.free(id);
+        self.outcomes.push_back((OpId(id), Outcome::Release(result)));
+        if let Some(claim) = self.claims.find_mut(claim_id) {
+            claim.owner = None;
+        }
+        self.free_claim_if_done(claim_id);
+    }
+
+    /// The release's time is over; it goes on without the caller.
+    pub(super) fn miss_release(&mut self, now: Instant, id: Id) {
+        let claim = self.ops.find(id).and_then(|op| self.claims.find(op.claim));
+        if let Some(release) = claim.and_then(|claim| claim.release) {
+            release.sent.iter().for_each(|master| self.note_missed(now, master, release.started));
+        }
+        self.settle_release(now, id, true);
+    }
+}

@@ -1,0 +1,246 @@
+//! One master as the engine sees it: its connection's state, its bytes, and whether its votes count.
+//!
+//! ```text
+//!        Connect              handle_connected            nonce echoed
+//!  Down ────────► Connecting ─────────────────► Handshake ────────────► Ready ⇄ silent
+//!   ▲ random, growing pause │                        │                    │
+//!   └───────────────────────┴────────────────────────┴────────────────────┘  lost, late, malformed
+//! ```
+//!
+//! A `Ready` link whose master may have restarted lately is in quarantine until `seasoned_at`: it is sent commands, and
+//! its votes are not counted. A silent one is not sent acquisitions until it answers what it owes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::{Rng, RngExt};
+
+use super::handshake::{Handshake, Learnt, Step};
+use super::slab::Id;
+use crate::config::{Config, Quarantine};
+use crate::limits;
+use crate::lock::command::{self, ExtendBy, ReleaseAnswer, ReleaseBy, WrongShape};
+use crate::lock::{Failure, HolderTtl, MasterId, Vote};
+use crate::resp::Reply;
+use crate::wire::{Full, Wire};
+
+/// Which request a reply is owed to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owed {
+    Handshake(Step),
+    Acquire(Id),
+    Extend(Id, u32),
+    Release(Id),
+    Holder(Id),
+}
+
+/// A reply, taken apart and matched with its request.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// A step of the handshake, not the last.
+    HandshakeStep,
+    /// The nonce came back: the link is ready.
+    HandshakeDone,
+    Acquire(Id, Vote),
+    Extend(Id, u32, Vote),
+    Release(Id, ReleaseAnswer),
+    Holder(Id, HolderTtl),
+    /// The script was unknown; the request is to be sent again in full.
+    NoScript(Owed),
+}
+
+#[derive(Debug)]
+pub(super) enum State {
+    /// No connection; the next attempt starts at `retry_at`.
+    Down { retry_at: Instant },
+    /// The driver was asked to connect.
+    Connecting { deadline: Instant },
+    /// Connected; the first replies are owed.
+    Handshake { deadline: Instant, handshake: Handshake },
+    /// Usable. `silent_since` is the deadline that it missed first.
+    Ready { since: Instant, silent_since: Option<Instant> },
+}
+
+/// Who answered the last handshake, and since when this client has known that process.
+#[derive(Debug)]
+struct Identity {
+    run_id: Box<str>,
+    first_seen: Instant,
+}
+
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) master: MasterId,
+    pub(super) state: State,
+    pub(super) wire: Wire<Owed>,
+    pub(super) release_by: ReleaseBy,
+    pub(super) extend_by: ExtendBy,
+    pub(super) learnt: Learnt,
+    /// When its votes start to count; `None` once they do.
+    pub(super) seasoned_at: Option<Instant>,
+    /// When bytes last came from it.
+    pub(super) heard_at: Instant,
+    /// Why it is not connected.
+    pub(super) why: Arc<str>,
+    identity: Option<Identity>,
+    /// Failures in a row; a connection that lasted starts a new row.
+    failure_count: u32,
+}
+
+impl Link {
+    pub(super) fn new(master: MasterId, now: Instant) -> Self {
+        Self {
+            master,
+            state: State::Down { retry_at: now },
+            wire: Wire::new(),
+            release_by: ReleaseBy::EvalSha,
+            extend_by: ExtendBy::EvalSha,
+            learnt: Learnt::default(),
+            seasoned_at: None,
+            heard_at: now,
+            why: Arc::from("it was not tried yet"),
+            identity: None,
+            failure_count: 0,
+        }
+    }
+
+    pub(super) const fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready { .. })
+    }
+
+    /// Why this master is not being asked, when it is not.
+    pub(super) fn absence(&self) -> Failure {
+        if let State::Ready { .. } = self.state {
+            Failure::Silent
+        } else {
+            Failure::NotConnected { why: self.why.clone() }
+        }
+    }
+
+    /// Whether it was ever lost, or not reached.
+    pub(super) const fn has_failed(&self) -> bool {
+        self.failure_count > 0
+    }
+
+    /// What is wrong with it as a master of locks, in words.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.learnt.is_replica {
+            warnings.push("it is a replica, and grants nothing: list its master instead".to_owned());
+        }
+        if let Some(policy) = self.learnt.maxmemory_policy.as_deref().filter(|policy| *policy != "noeviction")
+        {
+            warnings.push(format!("its maxmemory-policy is {policy}, which may evict locks: set noeviction"));
+        }
+        if self.learnt.run_id.is_none() && self.is_ready() {
+            warnings.push("it does not tell its run_id, so each reconnect counts as a restart".to_owned());
+        }
+        warnings
+    }
+
+    /// The process behind a ready link.
+    pub(super) fn run_id(&self) -> Option<&str> {
+        if self.is_ready() { self.learnt.run_id.as_deref() } else { None }
+    }
+
+    /// When something is to be done about this link, whatever else happens.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.state {
+            State::Down { retry_at } => Some(retry_at),
+            State::Connecting { deadline } | State::Handshake { deadline, .. } => Some(deadline),
+            State::Ready { silent_since, .. } => silent_since.map(|since| since + limits::SILENCE_MAX),
+        }
+    }
+
+    /// The connection stands: queues the handshake.
+    pub(super) fn start_handshake(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        rng: &mut impl Rng,
+    ) -> Result<(), Full> {
+        let (handshake, commands) = Handshake::new(config, self.master, rng);
+        self.wire.clear();
+        self.state = State::Handshake { deadline: now + config.connect_timeout, handshake };
+        self.heard_at = now;
+        commands.iter().try_for_each(|(step, bytes)| self.wire.request(bytes, Owed::Handshake(*step)))
+    }
+
+    /// The nonce came back: takes over what was learnt, and decides when the master counts.
+    pub(super) fn finish_handshake(&mut self, now: Instant, config: &Config) {
+        let silent_since = None;
+        let before = std::mem::replace(&mut self.state, State::Ready { since: now, silent_since });
+        if let State::Handshake { handshake, .. } = before {
+            self.learnt = handshake.learnt;
+        }
+        (self.release_by, self.extend_by) = (self.learnt.release_by(), self.learnt.extend_by());
+        let is_known = |identity: &Identity| Some(&identity.run_id) == self.learnt.run_id.as_ref();
+        if !self.identity.as_ref().is_some_and(is_known) {
+            self.identity = self.learnt.run_id.clone().map(|run_id| Identity { run_id, first_seen: now });
+        }
+        self.seasoned_at = match config.quarantine {
+            Quarantine::Trust => None,
+            Quarantine::Uptime => {
+                Some(self.seasoned_from(now, config.quarantine_time())).filter(|at| *at > now)
+            }
+        };
+    }
+
+    /// When the master will have run for `needed`: since this client first saw this process, or by its own uptime.
+    fn seasoned_from(&self, now: Instant, needed: Duration) -> Instant {
+        let first_seen = self.identity.as_ref().map_or(now, |identity| identity.first_seen);
+        // The uptime is a difference of whole seconds, so up to one second of it may not have passed yet.
+        let uptime = self.learnt.uptime.unwrap_or_default().saturating_sub(Duration::from_secs(1));
+        (first_seen + needed).min(now + needed.saturating_sub(uptime))
+    }
+
+    /// The connection is gone, or must go: all that was owed is lost. Sets the time of the next attempt.
+    pub(super) fn fail(&mut self, now: Instant, why: &str, rng: &mut impl Rng) {
+        let was_stable =
+            matches!(self.state, State::Ready { since, .. } if now - since > limits::BACKOFF_MAX);
+        self.failure_count = if was_stable { 1 } else { self.failure_count.saturating_add(1) };
+        let doubled = limits::BACKOFF_MIN.saturating_mul(1 << (self.failure_count - 1).min(16));
+        let pause = rng.random_range(Duration::ZERO..doubled.min(limits::BACKOFF_MAX));
+        // A server that is full says so in place of its first reply, and then closes the connection.
+        let told = match &self.state {
+            State::Handshake { handshake, .. } => handshake.learnt.refused.last().map(|(_, text)| text),
+            _ => None,
+        };
+        self.why = told.map_or_else(|| Arc::from(why), |text| format!("{why}, after \"{text}\"").into());
+        self.state = State::Down { retry_at: now + pause };
+        self.wire.clear();
+    }
+
+    /// Takes the next whole reply apart. An error ends the connection and says why.
+    pub(super) fn next_answer(&mut self) -> Result<Option<Answer>, String> {
+        let Some((owed, reply)) = self.wire.next_reply().map_err(|error| error.to_string())? else {
+            return Ok(None);
+        };
+        let by_script = match owed {
+            Owed::Release(_) => self.release_by == ReleaseBy::EvalSha,
+            Owed::Extend(..) => self.extend_by == ExtendBy::EvalSha,
+            _ => false,
+        };
+        if by_script && command::is_noscript(&reply) {
+            return Ok(Some(Answer::NoScript(owed)));
+        }
+        let answer = match owed {
+            Owed::Acquire(id) => command::acquire_vote(&reply).map(|vote| Answer::Acquire(id, vote)),
+            Owed::Release(id) => command::release_answer(&reply).map(|answer| Answer::Release(id, answer)),
+            Owed::Extend(id, round) => {
+                command::extend_vote(&reply).map(|vote| Answer::Extend(id, round, vote))
+            }
+            Owed::Holder(id) => command::holder_ttl(&reply).map(|ttl| Answer::Holder(id, ttl)),
+            Owed::Handshake(step) => return Self::handle_handshake(&mut self.state, step, &reply).map(Some),
+        };
+        answer.map(Some).map_err(|WrongShape| "a reply of the wrong shape".to_owned())
+    }
+
+    fn handle_handshake(state: &mut State, step: Step, reply: &Reply<'_>) -> Result<Answer, String> {
+        let State::Handshake { handshake, .. } = state else {
+            return Err("a handshake reply out of turn".to_owned());
+        };
+        let done = handshake.handle_reply(step, reply)?;
+        Ok(if done { Answer::HandshakeDone } else { Answer::HandshakeStep })
+    }
+}

@@ -1,0 +1,119 @@
+//! An operation: one caller's request, from `submit` to its last outcome.
+
+use std::time::{Duration, Instant};
+
+use super::slab::Id;
+use crate::error::{AcquireError, Denial, Report};
+use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote};
+
+#[derive(Debug)]
+pub(super) struct Op {
+    /// The key as an encoded bulk string.
+    pub(super) key: Vec<u8>,
+    pub(super) ttl: Ttl,
+    pub(super) min_validity: Duration,
+    pub(super) submitted: Instant,
+    /// Attempts start before this time only; without it there is one.
+    pub(super) wait_until: Option<Instant>,
+    /// Attempts started.
+    pub(super) attempts: u32,
+    /// The latest attempt's claim.
+    pub(super) claim: Id,
+    pub(super) state: OpState,
+    /// Extensions started; tells a late answer to one from an answer to the next.
+    pub(super) round: u32,
+    /// What masters told of the key that was in the way of the latest attempt.
+    pub(super) holders: Vec<(MasterId, HolderTtl)>,
+}
+
+#[derive(Debug)]
+pub(super) enum OpState {
+    /// An attempt waits for votes.
+    Acquiring { deadline: Instant },
+    /// The only or last attempt was refused; the masters that did are being asked for the holder's time.
+    Asking { deadline: Instant, denied: Denied },
+    /// An attempt failed; the next one starts at `retry_at`.
+    Waiting { retry_at: Instant, denied: Denied },
+    /// The lock is held, or was and is not yet released.
+    Held { since: Instant, valid_until: Instant, extension: Option<Extension> },
+    /// The caller waits for the release.
+    Releasing { deadline: Instant },
+}
+
+/// An extension under way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extension {
+    pub(super) deadline: Instant,
+    /// What `valid_until` becomes if it succeeds: counted from its own sending (I3).
+    pub(super) valid_until: Instant,
+    pub(super) tally: Tally,
+}
+
+/// Why an attempt failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    Contended,
+    NoQuorum,
+    Expired,
+}
+
+/// How an attempt failed.
+#[derive(Debug)]
+pub(super) struct Denied {
+    pub(super) cause: Cause,
+    pub(super) report: Report,
+    /// How many of the masters that refused must turn free for a quorum.
+    pub(super) missing_count: usize,
+    /// Masters asked for the holder's time that have not answered.
+    pub(super) asked: MasterSet,
+}
+
+impl Op {
+    /// When something is to be done for this operation whatever else happens.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match &self.state {
+            OpState::Acquiring { deadline }
+            | OpState::Asking { deadline, .. }
+            | OpState::Releasing { deadline }
+            | OpState::Held { extension: Some(Extension { deadline, .. }), .. } => Some(*deadline),
+            OpState::Waiting { retry_at, .. } => Some(*retry_at),
+            OpState::Held { extension: None, .. } => None,
+        }
+    }
+
+    /// When enough of the masters that refused will be free, if the holder does nothing.
+    pub(super) fn holder(&self, denied: &Denied) -> HolderTtl {
+        let mut left: Vec<Duration> = Vec::with_capacity(self.holders.len());
+        for (_, holder) in &self.holders {
+            match holder {
+                HolderTtl::Left(time) => left.push(*time),
+                HolderTtl::Gone => left.push(Duration::ZERO),
+                HolderTtl::Never | HolderTtl::Unknown => {}
+            }
+        }
+        left.sort_unstable();
+        match left.get(denied.missing_count.saturating_sub(1)) {
+            Some(time) if time.is_zero() => HolderTtl::Gone,
+            Some(time) => HolderTtl::Left(*time),
+            None if self.holders.iter().any(|(_, holder)| *holder == HolderTtl::Never) => HolderTtl::Never,
+            None => left.last().map_or(HolderTtl::Unknown, |time| HolderTtl::Left(*time)),
+        }
+    }
+
+    /// The error of an acquisition that ends with this attempt.
+    pub(super) fn denial(&self, now: Instant, mut denied: Denied) -> AcquireError {
+        let holder = self.holder(&denied);
+        for (master, told) in &self.holders {
+            if let Some((_, Vote::Refused { holder })) = denied.report.votes.get_mut(master.index()) {
+                *holder = *told;
+            }
+        }
+        let denial =
+            Denial { attempts: self.attempts, took: now - self.submitted, holder, report: denied.report };
+        match denied.cause {
+            Cause::Contended => AcquireError::Contended(Box::new(denial)),
+            Cause::NoQuorum => AcquireError::NoQuorum(Box::new(denial)),
+            Cause::Expired => AcquireError::Expired(Box::new(denial)),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Deadlines: one for each master, operation and claim, the earliest on top.
+
+use std::time::Instant;
+
+/// An indexed binary heap of deadlines: an id has at most one, so the heap is never larger than the tables.
+///
+/// A deadline that turns out to be too early costs one needless wake-up and nothing else: whoever is woken looks at
+/// its own state and sets the next one. So a deadline is only ever moved forward in time by firing, and a lock that is
+/// acquired and released within its answer limit touches the heap not at all once its slot has been used before.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    heap: Vec<(Instant, u32)>,
+    /// Place of each id in `heap`, or `NOWHERE`.
+    place: Vec<u32>,
+}
+
+const NOWHERE: u32 = u32::MAX;
+
+impl Timers {
+    /// Makes sure that `id` fires at `at` or before.
+    pub(super) fn arm(&mut self, id: u32, at: Instant) {
+        let index = id as usize;
+        if index >= self.place.len() {
+            self.place.resize(index + 1, NOWHERE);
+        }
+        match self.place[index] {
+            NOWHERE => {
+                self.heap.push((at, id));
+                self.sift_up(self.heap.len() - 1);
+            }
+            place if at < self.heap[place as usize].0 => {
+                self.heap[place as usize].0 = at;
+                self.sift_up(place as usize);
+            }
+            _ => {}
+        }
+    }
+
+    /// The earliest deadline.
+    pub(super) fn next(&self) -> Option<(Instant, u32)> {
+        self.heap.first().copied()
+    }
+
+    /// Takes out one id that is due.
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<u32> {
+        let (at, id) = *self.heap.first()?;
+        if at > now {
+            return None;
+        }
+        self.place[id as usize] = NOWHERE;
+        let last = self.heap.pop()?;
+        if last.1 != id {
+            self.heap[0] = last;
+            self.sift_down(0);
+        }
+        Some(id)
+    }
+
+    fn sift_up(&mut self, mut at: usize) {
+        while at > 0 && self.heap[at].0 < self.heap[(at - 1) / 2].0 {
+            self.heap.swap(at, (at - 1) / 2);
+            self.note(at);
+            at = (at - 1) / 2;
+        }
+        self.note(at);
+    }
+
+    fn sift_down(&mut self, mut at: usize) {
+        loop {
+            let mut child = 2 * at + 1;
+            if child + 1 < self.heap.len() && self.heap[child + 1].0 < self.heap[child].0 {
+                child += 1;
+            }
+            if child >= self.heap.len() || self.heap[at].0 <= self.heap[child].0 {
+                break;
+            }
+            self.heap.swap(at, child);
+            self.note(at);
+            at = child;
+        }
+        self.note(at);
+    }
+
+    /// Heap indexes fit 32 bits: ids do, and each has one entry.
+    #[expect(clippy::cast_possible_truncation, reason = "a heap index is below the number of 32-bit ids")]
+    fn note(&mut self, at: usize) {
+        let id = self.heap[at].1;
+        self.place[id as usize] = at as u32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    #[test]
+    fn fires_in_order_like_a_sorted_map() {
+        let start = Instant::now();
+        let (mut timers, mut oracle) = (Timers::default(), BTreeMap::<u32, Instant>::new());
+        let mut random = 1_u64;
+        for round in 0..20_000_u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (id, ms) = (u32::try_from(random >> 33).expect("31 bits") % 64, round + (random >> 20) % 500);
+            let at = start + Duration::from_millis(ms);
+            timers.arm(id, at);
+            let entry = oracle.entry(id).or_insert(at);
+            *entry = at.min(*entry);
+            assert_eq!(timers.next().map(|(at, _)| at), oracle.values().min().copied());
+            if random.is_multiple_of(3) {
+                let now = start + Duration::from_millis(round + 50);
+                while let Some(id) = timers.pop_due(now) {
+                    let at = oracle.remove(&id).expect("armed");
+                    assert!(at <= now && oracle.values().all(|other| *other >= at));
+                }
+                assert!(oracle.values().all(|at| *at > now));
+            }
+        }
+        assert!(timers.heap.len() <= 64);
+    }
+}

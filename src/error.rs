@@ -1,0 +1,237 @@
+//! What can go wrong with each operation, with what every master said.
+//!
+//! Contention, an outage and a misconfiguration are different errors. A failed operation loses nothing: whatever an
+//! attempt may have left on a master is released, now or when that master can be reached again.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::lock::{Failure, HolderTtl, InputError, Vote, quorum};
+
+/// Which command the votes of a [`Report`] answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Round {
+    /// Acquiring the lock.
+    Acquire,
+    /// Extending its TTL.
+    Extend,
+    /// Releasing it; a granted vote is a deleted key.
+    Release,
+}
+
+/// What each master said in one round.
+///
+/// `{}` is one line for a log; `{:#}` has a line for each master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The round.
+    pub round: Round,
+    /// Name (its URL without login) and vote of each master, in the order of the configuration.
+    pub votes: Vec<(Arc<str>, Vote)>,
+}
+
+impl Report {
+    /// How many masters a quorum is.
+    #[must_use]
+    pub fn quorum(&self) -> usize {
+        quorum(self.votes.len())
+    }
+
+    /// How many masters granted.
+    #[must_use]
+    pub fn granted(&self) -> usize {
+        self.votes.iter().filter(|(_, vote)| *vote == Vote::Granted).count()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let done = match self.round {
+            Round::Acquire => "granted",
+            Round::Extend => "extended",
+            Round::Release => "deleted",
+        };
+        write!(f, "{} of {} masters {done}, {} needed", self.granted(), self.votes.len(), self.quorum())?;
+        for (index, (master, vote)) in self.votes.iter().enumerate() {
+            let separator = if f.alternate() {
+                "\n  "
+            } else if index == 0 {
+                ": "
+            } else {
+                "; "
+            };
+            write!(f, "{separator}{master} ")?;
+            match vote {
+                Vote::Granted => f.write_str(done)?,
+                Vote::Refused { holder } => match self.round {
+                    Round::Acquire => write!(f, "refused: held by another{}", ShownHolder(*holder))?,
+                    Round::Extend => f.write_str("no longer has this lock")?,
+                    Round::Release => f.write_str("had no such lock any more")?,
+                },
+                Vote::Failed(failure) => write!(f, "{failure}")?,
+                Vote::Pending => f.write_str("was not waited for")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotConnected { why } => write!(f, "is not connected: {why}"),
+            Self::ConnectionLost => f.write_str("lost the connection before it answered"),
+            Self::NoAnswer { limit } => write!(f, "did not answer within {limit:?}"),
+            Self::Silent => f.write_str(
+                "was skipped: it still owes an answer from before (stopped, or answer_timeout too short)",
+            ),
+            Self::Quarantined { left } => {
+                write!(
+                    f,
+                    "does not count for another {left:.1?}: it restarted and may have forgotten a lock (max_ttl)"
+                )
+            }
+            Self::QueueFull => f.write_str("was skipped: its queue is full"),
+            Self::NotHeld => f.write_str("was not part of this lock"),
+            Self::Replied(text) => write!(f, "replied with an error: {text}{}", advice(text)),
+        }
+    }
+}
+
+/// What a person can do about the usual error replies.
+fn advice(text: &str) -> &'static str {
+    let code = text.split(' ').next().unwrap_or_default();
+    match code {
+        "NOAUTH" | "WRONGPASS" => " (check user and password in this master's URL)",
+        "NOPERM" => " (the ACL user lacks a command or the key pattern)",
+        "READONLY" => " (this is a replica; list its master instead)",
+        "OOM" => " (out of memory: raise maxmemory; keep the policy noeviction)",
+        "MISCONF" => " (it cannot write its snapshot; look at its log and disk)",
+        "LOADING" => " (it is reading its data set; it will be back by itself)",
+        "MOVED" | "CLUSTERDOWN" => " (this is a cluster node; use independent masters)",
+        _ => "",
+    }
+}
+
+struct ShownHolder(HolderTtl);
+
+impl fmt::Display for ShownHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            HolderTtl::Unknown => Ok(()),
+            HolderTtl::Left(left) => write!(f, " for at most {left:?}"),
+            HolderTtl::Never => {
+                f.write_str(" by a key without TTL, which no lock is: delete it by hand if it is stale")
+            }
+            HolderTtl::Gone => f.write_str(", and free since"),
+        }
+    }
+}
+
+/// The story of an acquisition that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denial {
+    /// Attempts made, at least 1.
+    pub attempts: u32,
+    /// Time from the request to the answer.
+    pub took: Duration,
+    /// When a quorum of masters may be free again, if the holder neither extends nor releases.
+    pub holder: HolderTtl,
+    /// The last attempt's votes.
+    pub report: Report,
+}
+
+impl fmt::Display for Denial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { attempts, took, .. } = self;
+        write!(f, "after {attempts} attempt{} in {took:.1?}; ", if *attempts == 1 { "" } else { "s" })?;
+        // The report's own form, one line or many, follows the caller's.
+        fmt::Display::fmt(&self.report, f)
+    }
+}
+
+/// Why a lock was not acquired. Whatever the attempt left behind is being released.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// Enough masters answer, and somebody else holds keys on too many of them. Wait or try again.
+    Contended(Box<Denial>),
+    /// Too few masters can grant: they are unreachable, silent, in error or in quarantine. The report tells which.
+    NoQuorum(Box<Denial>),
+    /// A quorum granted, but by then less validity was left than asked for. Ask for a longer TTL.
+    Expired(Box<Denial>),
+    /// The client has as many locks in hand as it may have; nothing was sent.
+    Overloaded,
+    /// The request itself cannot work; nothing was sent.
+    Input(#[from] InputError),
+    /// The event loop cannot go on.
+    Stopped(Arc<str>),
+}
+
+impl fmt::Display for AcquireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Contended(denial) => {
+                write!(f, "the lock is held by another{} ", ShownHolder(denial.holder))?;
+                fmt::Display::fmt(denial, f)
+            }
+            Self::NoQuorum(denial) => {
+                f.write_str("no quorum of masters ")?;
+                fmt::Display::fmt(denial, f)
+            }
+            Self::Expired(denial) => {
+                f.write_str("the lock expired while it was being acquired ")?;
+                fmt::Display::fmt(denial, f)
+            }
+            Self::Overloaded => f.write_str("too many locks in hand; release some, or try again later"),
+            Self::Input(error) => fmt::Display::fmt(error, f),
+            Self::Stopped(why) => write!(f, "the event loop stopped: {why}"),
+        }
+    }
+}
+
+/// Why a lock was not extended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExtendError {
+    /// Its validity had ended; nothing was sent. Somebody else may hold it.
+    #[error("the lock's validity has ended; it cannot be extended any more")]
+    Expired,
+    /// So many masters no longer have the key that no quorum can be left. Stop the protected work.
+    #[error("the lock is lost: {0}")]
+    Lost(Report),
+    /// Too few masters answered. The lock is valid as long as it was before; try again until then.
+    #[error("the lock was not extended, and stays valid as long as it was: {0}")]
+    NoQuorum(Report),
+    /// Extending would pass the longest total time that a lock may be held.
+    #[error("the lock may be held for {max_hold:?} in all (max_hold); release it and acquire it anew")]
+    HoldLimit {
+        /// The configured limit.
+        max_hold: Duration,
+    },
+    /// Another extension of this lock is under way.
+    #[error("another extension of this lock is under way")]
+    Busy,
+    /// The lock is not held by this client: it was released, or never acquired.
+    #[error("the lock is not held by this client")]
+    NotHeld,
+    /// The TTL cannot work; nothing was sent.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The event loop cannot go on.
+    #[error("the event loop stopped: {0}")]
+    Stopped(Arc<str>),
+}
+
+/// Why a release is not known to have worked. It goes on in the background, until the keys have expired at the latest.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// So few masters answered that the lock may still bar others until its TTL has passed.
+    #[error("the release is not confirmed; the lock ends with its TTL at the latest: {0}")]
+    Unconfirmed(Report),
+    /// The event loop cannot go on.
+    #[error("the event loop stopped: {0}")]
+    Stopped(Arc<str>),
+}

@@ -1,0 +1,60 @@
+//! Every limit of the crate in one place, with what happens when it is reached.
+//!
+//! A limit is a constant where no user has a reason to change it, and the bound of a setting where one has.
+
+use std::time::Duration;
+
+/// Masters of one client. More is refused when the configuration is built.
+pub const MASTER_COUNT_MAX: usize = 32;
+
+/// Bytes of a resource name without the prefix. An empty or longer name is refused before anything is sent.
+pub const RESOURCE_SIZE_MAX: usize = 1024;
+
+/// Bytes of the naming prefix. A longer one is refused when the configuration is built.
+pub const PREFIX_SIZE_MAX: usize = 256;
+
+/// Upper bound of the `max_ttl` setting: a week. A master that restarted is kept from voting for this long.
+pub const MAX_TTL_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Upper bound of the clock drift setting, in parts per million: half of the TTL.
+pub const DRIFT_PPM_MAX: u32 = 500_000;
+
+/// Upper bound of the settable time limits for an answer, a connection and a wait: a day.
+pub const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// Locks of one engine that are being acquired, held, or not yet proven released. One more is `Overloaded`, at once.
+pub const OPERATION_COUNT_MAX: usize = 131_072;
+
+/// Bytes waiting to be written to one master. A command that does not fit is not sent: that master's vote is a failure.
+pub const OUTBOX_SIZE_MAX: usize = 8 * 1024 * 1024;
+
+/// Replies owed by one master. A command beyond it is not sent: that master's vote is a failure.
+pub const OWED_COUNT_MAX: usize = 262_144;
+
+/// Bytes of one line of a reply, without its CRLF. A longer line ends the connection.
+pub const REPLY_LINE_SIZE_MAX: usize = 16 * 1024;
+
+/// Bytes of one whole reply, headers included. A larger one ends the connection.
+pub const REPLY_SIZE_MAX: usize = 1024 * 1024;
+
+/// Elements of one array in a reply. A longer array ends the connection.
+pub const REPLY_ELEMENT_COUNT_MAX: usize = 1024;
+
+/// Arrays inside arrays in a reply. A deeper nesting ends the connection.
+pub const REPLY_DEPTH_MAX: usize = 8;
+
+/// Bytes of an error reply that are kept to be shown; the rest is cut off.
+pub const ERROR_TEXT_SIZE_MAX: usize = 160;
+
+/// Bytes that a connection lends to one read at the least; the inbox grows from here up to one reply.
+pub const READ_SIZE: usize = 16 * 1024;
+
+/// How long a connection that answers nothing is kept, in the hope that the master goes on and carries out in order
+/// what it was sent. Then it is closed, and what may have been granted is released over the next connection.
+pub const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// Upper bound of the random pause before the first reconnect; it doubles with each failure up to [`BACKOFF_MAX`].
+pub const BACKOFF_MIN: Duration = Duration::from_millis(50);
+
+/// Upper bound of the random pause between two attempts to connect.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(2);

@@ -1,0 +1,438 @@
+//! The nouns of the algorithm: [`Resource`], [`Token`], [`Ttl`], [`Drift`], [`MasterSet`], [`Vote`].
+//!
+//! Each is a small value whose constructor checks it, so that the engine never meets an invalid one. Nothing here
+//! knows of connections or of time passing. Keeps invariants I4 (quorum of the configured masters), I5 (a set, not a
+//! count, of votes) and I10 (release and extend compare; see [`command`]).
+
+pub(crate) mod command;
+mod tally;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::Rng;
+
+use crate::limits;
+pub use tally::{Tally, Verdict, quorum};
+
+/// The name of a lock: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes of any value.
+///
+/// ```
+/// use redlatch::lock::Resource;
+/// assert!(Resource::new("orders:42").is_ok());
+/// assert!(Resource::new("").is_err());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Resource<'a>(&'a [u8]);
+
+impl<'a> Resource<'a> {
+    /// Checks the length of a name.
+    ///
+    /// # Errors
+    /// [`InputError`] if the name is empty or longer than [`limits::RESOURCE_SIZE_MAX`].
+    pub fn new<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
+        let name = name.as_ref();
+        match name.len() {
+            0 => Err(InputError::ResourceEmpty),
+            size if size > limits::RESOURCE_SIZE_MAX => Err(InputError::ResourceTooLong { size }),
+            _ => Ok(Self(name)),
+        }
+    }
+
+    /// The bytes of the name.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &'a [u8] {
+        self.0
+    }
+}
+
+impl fmt::Debug for Resource<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+/// The random value that a lock's key holds: 20 bytes, new for every attempt.
+///
+/// It is what makes a release safe: only a key that still holds this value is deleted. `Display` is hexadecimal.
+/// Treat it as a secret among cooperating processes: who knows it can release the lock.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token([u8; Self::SIZE]);
+
+impl Token {
+    /// Bytes of a token, the number that Redis's page on distributed locks proposes.
+    pub const SIZE: usize = 20;
+
+    /// Draws a token; the generator must be a cryptographic one.
+    pub(crate) fn random(rng: &mut impl Rng) -> Self {
+        let mut bytes = [0; Self::SIZE];
+        rng.fill_bytes(&mut bytes);
+        Self(bytes)
+    }
+
+    /// The bytes as the masters store them.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; Self::SIZE] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What clocks may differ by while a lock is held: a share of the TTL in parts per million, and 2 ms.
+///
+/// The 2 ms cover the masters' expiry granularity of 1 ms and the rounding of both sides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drift {
+    ppm: u32,
+}
+
+impl Drift {
+    const FIXED: Duration = Duration::from_millis(2);
+
+    /// The customary 1 % of the TTL.
+    pub const DEFAULT: Self = Self { ppm: 10_000 };
+
+    /// A drift of `ppm` parts per million of the TTL, besides the 2 ms.
+    ///
+    /// # Errors
+    /// [`InputError::DriftTooLarge`] above [`limits::DRIFT_PPM_MAX`].
+    pub const fn from_ppm(ppm: u32) -> Result<Self, InputError> {
+        if ppm > limits::DRIFT_PPM_MAX { Err(InputError::DriftTooLarge { ppm }) } else { Ok(Self { ppm }) }
+    }
+
+    /// The allowance for one TTL, rounded up to the nanosecond.
+    #[must_use]
+    pub fn of(&self, ttl: Duration) -> Duration {
+        let share = (ttl.as_nanos() * u128::from(self.ppm)).div_ceil(1_000_000);
+        // A TTL is at most a week, so its share fits 64 bits; a larger argument gets the largest allowance.
+        Duration::from_nanos(u64::try_from(share).unwrap_or(u64::MAX)).saturating_add(Self::FIXED)
+    }
+}
+
+/// A lock's time to live on the masters: whole milliseconds, and at least 1 ms more than the drift allowance.
+///
+/// Carries its validity (TTL minus drift), so the deadline of an attempt is one addition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ttl {
+    ms: u64,
+    validity: Duration,
+}
+
+impl Ttl {
+    /// Checks a TTL against the drift and the agreed maximum. A fraction of a millisecond is cut off.
+    ///
+    /// # Errors
+    /// [`InputError::TtlTooShort`] if less than 1 ms would be left after the drift, [`InputError::TtlTooLong`] above
+    /// `max_ttl`: a master that restarted votes again after `max_ttl`, so no lock may live longer.
+    pub fn new(ttl: Duration, drift: Drift, max_ttl: Duration) -> Result<Self, InputError> {
+        if ttl > max_ttl {
+            return Err(InputError::TtlTooLong { ttl, max_ttl });
+        }
+        let ms = u64::try_from(ttl.as_millis()).map_err(|_| InputError::TtlTooLong { ttl, max_ttl })?;
+        let whole = Duration::from_millis(ms);
+        match whole.checked_sub(drift.of(whole)) {
+            Some(validity) if validity >= Duration::from_millis(1) => Ok(Self { ms, validity }),
+            _ => Err(InputError::TtlTooShort { ttl, drift: drift.of(whole) }),
+        }
+    }
+
+    /// The TTL in milliseconds, as the masters get it.
+    #[must_use]
+    pub const fn as_millis(&self) -> u64 {
+        self.ms
+    }
+
+    /// The TTL.
+    #[must_use]
+    pub const fn as_duration(&self) -> Duration {
+        Duration::from_millis(self.ms)
+    }
+
+    /// TTL minus drift: how long after the first byte was queued a lock of this TTL is valid.
+    #[must_use]
+    pub const fn validity(&self) -> Duration {
+        self.validity
+    }
+}
+
+/// Input that was refused before anything was sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InputError {
+    /// A resource name of no bytes.
+    #[error("the resource name is empty; give at least one byte")]
+    ResourceEmpty,
+    /// A resource name above the limit.
+    #[error("the resource name has {size} bytes; at most {} are allowed", limits::RESOURCE_SIZE_MAX)]
+    ResourceTooLong {
+        /// Bytes of the name.
+        size: usize,
+    },
+    /// Nothing of the TTL would be left after the drift allowance.
+    #[error(
+        "a TTL of {ttl:?} is too short: the clock drift allowance takes {drift:?}, and at least 1 ms must be left"
+    )]
+    TtlTooShort {
+        /// The TTL asked for.
+        ttl: Duration,
+        /// The allowance for it.
+        drift: Duration,
+    },
+    /// A TTL above the maximum that all clients agreed on.
+    #[error(
+        "a TTL of {ttl:?} is above the maximum of {max_ttl:?}; raise max_ttl on every client or ask for less"
+    )]
+    TtlTooLong {
+        /// The TTL asked for.
+        ttl: Duration,
+        /// The configured maximum.
+        max_ttl: Duration,
+    },
+    /// A minimum validity that no acquisition with this TTL could have.
+    #[error("a minimum validity of {asked:?} cannot be met: the TTL leaves {validity:?} after drift")]
+    MinValidityTooLong {
+        /// The minimum validity asked for.
+        asked: Duration,
+        /// What the TTL leaves after the drift allowance.
+        validity: Duration,
+    },
+    /// A drift allowance above the limit.
+    #[error("a drift of {ppm} ppm is above the maximum of {} ppm", limits::DRIFT_PPM_MAX)]
+    DriftTooLarge {
+        /// The drift asked for.
+        ppm: u32,
+    },
+}
+
+/// The place of a master in the configured list, from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MasterId(u8);
+
+impl MasterId {
+    /// The master at `index` of the list, if a list can be that long.
+    #[must_use]
+    pub fn new(index: usize) -> Option<Self> {
+        if index < limits::MASTER_COUNT_MAX { u8::try_from(index).ok().map(Self) } else { None }
+    }
+
+    /// The place in the list.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A set of masters. Votes are kept as sets, so that a master can never count twice (I5).
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct MasterSet(u32);
+
+impl MasterSet {
+    /// No master.
+    pub const EMPTY: Self = Self(0);
+
+    /// The first `count` masters of the list.
+    #[must_use]
+    pub const fn first(count: usize) -> Self {
+        if count >= 32 { Self(u32::MAX) } else { Self((1 << count) - 1) }
+    }
+
+    /// Adds a master.
+    pub const fn insert(&mut self, master: MasterId) {
+        self.0 |= 1 << master.0;
+    }
+
+    /// Takes a master out.
+    pub const fn remove(&mut self, master: MasterId) {
+        self.0 &= !(1 << master.0);
+    }
+
+    /// Whether the master is in the set.
+    #[must_use]
+    pub const fn contains(self, master: MasterId) -> bool {
+        self.0 & (1 << master.0) != 0
+    }
+
+    /// How many masters the set has.
+    #[must_use]
+    pub const fn count(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Whether the set has no master.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The masters of either set.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// The masters of both sets.
+    #[must_use]
+    pub const fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// The masters of this set that are not in the other.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// The masters in the order of the list.
+    pub fn iter(self) -> impl Iterator<Item = MasterId> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let index = u8::try_from(left.trailing_zeros()).ok().filter(|index| *index < 32)?;
+            left &= left - 1;
+            Some(MasterId(index))
+        })
+    }
+}
+
+impl FromIterator<MasterId> for MasterSet {
+    fn from_iter<I: IntoIterator<Item = MasterId>>(masters: I) -> Self {
+        let mut set = Self::EMPTY;
+        masters.into_iter().for_each(|master| set.insert(master));
+        set
+    }
+}
+
+impl fmt::Debug for MasterSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter().map(MasterId::index)).finish()
+    }
+}
+
+/// What one master said to one attempt, or why it said nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Vote {
+    /// It took the command: the key is set, or its TTL was.
+    Granted,
+    /// An explicit no. To an acquire: the key exists. To an extension: the key is gone or somebody else's.
+    Refused {
+        /// The time left of the key that is in the way, if the master was asked and told.
+        holder: HolderTtl,
+    },
+    /// Neither. The command may or may not have been carried out, so it is released too.
+    Failed(Failure),
+    /// Not heard when the outcome was already fixed; its answer is still dealt with.
+    Pending,
+}
+
+/// What a master told of the key that is in the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HolderTtl {
+    /// The master was not asked, or has not answered.
+    #[default]
+    Unknown,
+    /// The key expires after this time at the latest unless its holder extends it.
+    Left(Duration),
+    /// The key has no TTL: no lock of any Redlock client; it stays until somebody deletes it.
+    Never,
+    /// The key was gone when the master was asked.
+    Gone,
+}
+
+/// Why a master's vote is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// There was no usable connection.
+    NotConnected {
+        /// What happened to the connection, and to the latest attempt to make it.
+        why: Arc<str>,
+    },
+    /// The connection broke after the command was queued.
+    ConnectionLost,
+    /// No answer by the limit of the attempt.
+    NoAnswer {
+        /// How long the answer was waited for.
+        limit: Duration,
+    },
+    /// It had not answered an earlier command in time, so it was not asked.
+    Silent,
+    /// Whatever it said is not counted: it restarted too recently, so it may have forgotten a lock that still lives.
+    Quarantined {
+        /// Time until it counts.
+        left: Duration,
+    },
+    /// Its queue of bytes or of owed replies was full, so it was not asked.
+    QueueFull,
+    /// It never was sent this lock, so it cannot extend it.
+    NotHeld,
+    /// An error reply, cut off at [`limits::ERROR_TEXT_SIZE_MAX`] bytes.
+    Replied(Box<str>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ttl_starts_one_ms_above_the_drift_and_ends_at_the_maximum() {
+        let max = Duration::from_secs(30);
+        let ttl = |ms| Ttl::new(Duration::from_millis(ms), Drift::DEFAULT, max);
+        for ms in 0..=3 {
+            assert!(matches!(ttl(ms), Err(InputError::TtlTooShort { .. })), "{ms} ms");
+        }
+        assert_eq!(ttl(4).map(|ttl| ttl.validity()), Ok(Duration::from_micros(1960)));
+        assert_eq!(ttl(10_000).map(|ttl| ttl.validity()), Ok(Duration::from_millis(9898)));
+        assert!(ttl(30_000).is_ok());
+        assert!(matches!(ttl(30_001), Err(InputError::TtlTooLong { .. })));
+        assert!(matches!(Ttl::new(Duration::MAX, Drift::DEFAULT, max), Err(InputError::TtlTooLong { .. })));
+        let huge = Duration::from_millis(i64::MAX.unsigned_abs());
+        assert!(matches!(Ttl::new(huge, Drift::DEFAULT, max), Err(InputError::TtlTooLong { .. })));
+    }
+
+    #[test]
+    fn ttl_cuts_off_fractions_of_a_millisecond() {
+        let ttl = Ttl::new(Duration::from_micros(99_999), Drift::DEFAULT, Duration::from_secs(1));
+        assert_eq!(ttl.map(|ttl| ttl.as_millis()), Ok(99));
+    }
+
+    #[test]
+    fn drift_never_wraps() {
+        let drift = Drift::from_ppm(limits::DRIFT_PPM_MAX).expect("the maximum is allowed");
+        assert!(drift.of(Duration::MAX) > Duration::from_secs(1_000_000));
+        assert!(Drift::from_ppm(limits::DRIFT_PPM_MAX + 1).is_err());
+    }
+
+    #[test]
+    fn resource_bounds() {
+        assert!(Resource::new(&vec![0; limits::RESOURCE_SIZE_MAX]).is_ok());
+        assert_eq!(
+            Resource::new(&vec![0; limits::RESOURCE_SIZE_MAX + 1]),
+            Err(InputError::ResourceTooLong { size: limits::RESOURCE_SIZE_MAX + 1 })
+        );
+    }
+
+    #[test]
+    fn a_master_set_holds_each_master_once() {
+        let mut set = MasterSet::EMPTY;
+        for index in [31, 0, 7, 7] {
+            set.insert(MasterId::new(index).expect("below the limit"));
+        }
+        assert_eq!(set.count(), 3);
+        assert_eq!(set.iter().map(MasterId::index).collect::<Vec<_>>(), [0, 7, 31]);
+        assert_eq!(MasterSet::first(32).count(), 32);
+        assert_eq!(
+            MasterSet::first(5).without(set).iter().map(MasterId::index).collect::<Vec<_>>(),
+            [1, 2, 3, 4]
+        );
+        assert_eq!(MasterId::new(32), None);
+    }
+}

@@ -1,0 +1,326 @@
+//! The commands of the lock protocol as bytes, and their replies as votes.
+//!
+//! Sources: `SET NX PX` with a random value and the compare-and-delete script are those of Redis's page on distributed
+//! locks; the native commands are Valkey's `DELIFEQ` and `SET IFEQ`, and Redis's `DELEX`. No form without its
+//! comparison exists here (I10): a `DELEX` that lost its condition would delete anybody's key.
+
+use super::{Failure, HolderTtl, Token, Ttl, Vote};
+use crate::limits;
+use crate::resp::{self, Reply};
+use std::time::Duration;
+
+/// Deletes the key if it still holds the token.
+pub(crate) const RELEASE_SCRIPT: &str =
+    "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
+
+/// Sets the key's TTL if it still holds the token.
+pub(crate) const EXTEND_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) else return 0 end";
+
+/// SHA-1 of [`RELEASE_SCRIPT`] as the servers compute it.
+#[cfg(test)]
+const RELEASE_SHA: &str = "b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
+/// SHA-1 of [`EXTEND_SCRIPT`].
+#[cfg(test)]
+const EXTEND_SHA: &str = "53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
+
+const SET_HEAD: &[u8] = b"*6\r\n$3\r\nSET\r\n";
+const SET_NX_PX: &[u8] = b"\r\n$2\r\nNX\r\n$2\r\nPX\r\n";
+const TOKEN_HEAD: &[u8] = b"$20\r\n";
+const CRLF: &[u8] = b"\r\n";
+
+const RELEASE_EVALSHA: &[u8] =
+    b"*5\r\n$7\r\nEVALSHA\r\n$40\r\nb998f9dfb154cdbea8cda65ad5177aadf0e945a2\r\n$1\r\n1\r\n";
+const EXTEND_EVALSHA: &[u8] =
+    b"*6\r\n$7\r\nEVALSHA\r\n$40\r\n53f2c61c14d7b92a6f44852b306cc8ed3636d4db\r\n$1\r\n1\r\n";
+const RELEASE_DELIFEQ: &[u8] = b"*3\r\n$7\r\nDELIFEQ\r\n";
+const RELEASE_DELEX: &[u8] = b"*4\r\n$5\r\nDELEX\r\n";
+const IFEQ: &[u8] = b"$4\r\nIFEQ\r\n";
+
+/// How one master compares and deletes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReleaseBy {
+    /// `DELIFEQ key token`, Valkey 9.0.
+    DelIfEq,
+    /// `DELEX key IFEQ token`, Redis 8.4 and Valkey 9.2.
+    DelEx,
+    /// The script by its digest.
+    EvalSha,
+    /// The script in full, after the master said `NOSCRIPT`.
+    Eval,
+}
+
+/// How one master compares and sets the TTL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExtendBy {
+    /// `SET key token IFEQ token PX ttl`, Valkey 8.1 and Redis 8.4.
+    SetIfEq,
+    /// The script by its digest.
+    EvalSha,
+    /// The script in full, after the master said `NOSCRIPT`.
+    Eval,
+}
+
+/// Appends prefix and name as one bulk string, the form in which every command below takes its key.
+pub(crate) fn encode_key(out: &mut Vec<u8>, prefix: &[u8], name: &[u8]) {
+    out.push(b'$');
+    encode_decimal(out, (prefix.len() + name.len()) as u64);
+    out.extend_from_slice(CRLF);
+    out.extend_from_slice(prefix);
+    out.extend_from_slice(name);
+    out.extend_from_slice(CRLF);
+}
+
+/// `SET key token NX PX ttl`
+pub(crate) fn encode_acquire(out: &mut Vec<u8>, key: &[u8], token: &Token, ttl: Ttl) {
+    out.extend_from_slice(SET_HEAD);
+    out.extend_from_slice(key);
+    out.extend_from_slice(TOKEN_HEAD);
+    out.extend_from_slice(token.as_bytes());
+    out.extend_from_slice(SET_NX_PX);
+    encode_decimal_bulk(out, ttl.as_millis());
+}
+
+/// Compare and delete.
+pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, key: &[u8], token: &Token) {
+    match by {
+        ReleaseBy::DelIfEq => out.extend_from_slice(RELEASE_DELIFEQ),
+        ReleaseBy::DelEx => out.extend_from_slice(RELEASE_DELEX),
+        ReleaseBy::EvalSha => out.extend_from_slice(RELEASE_EVALSHA),
+        ReleaseBy::Eval => encode_eval_head(out, 5, RELEASE_SCRIPT),
+    }
+    out.extend_from_slice(key);
+    if by == ReleaseBy::DelEx {
+        out.extend_from_slice(IFEQ);
+    }
+    encode_token(out, token);
+}
+
+/// Compare and set the TTL.
+pub(crate) fn encode_extend(out: &mut Vec<u8>, by: ExtendBy, key: &[u8], token: &Token, ttl: Ttl) {
+    match by {
+        ExtendBy::SetIfEq => {
+            out.extend_from_slice(b"*7\r\n$3\r\nSET\r\n");
+            out.extend_from_slice(key);
+            encode_token(out, token);
+            out.extend_from_slice(IFEQ);
+            encode_token(out, token);
+            out.extend_from_slice(b"$2\r\nPX\r\n");
+        }
+        ExtendBy::EvalSha | ExtendBy::Eval => {
+            if by == ExtendBy::EvalSha {
+                out.extend_from_slice(EXTEND_EVALSHA);
+            } else {
+                encode_eval_head(out, 6, EXTEND_SCRIPT);
+            }
+            out.extend_from_slice(key);
+            encode_token(out, token);
+        }
+    }
+    encode_decimal_bulk(out, ttl.as_millis());
+}
+
+/// `PTTL key`: what is left of the holder's time.
+pub(crate) fn encode_pttl(out: &mut Vec<u8>, key: &[u8]) {
+    out.extend_from_slice(b"*2\r\n$4\r\nPTTL\r\n");
+    out.extend_from_slice(key);
+}
+
+fn encode_eval_head(out: &mut Vec<u8>, argument_count: usize, script: &str) {
+    resp::encode_array_header(out, argument_count);
+    resp::encode_bulk(out, b"EVAL");
+    resp::encode_bulk(out, script.as_bytes());
+    resp::encode_bulk(out, b"1");
+}
+
+fn encode_token(out: &mut Vec<u8>, token: &Token) {
+    out.extend_from_slice(TOKEN_HEAD);
+    out.extend_from_slice(token.as_bytes());
+    out.extend_from_slice(CRLF);
+}
+
+fn encode_decimal_bulk(out: &mut Vec<u8>, number: u64) {
+    out.push(b'$');
+    encode_decimal(out, u64::from(number.checked_ilog10().unwrap_or(0)) + 1);
+    out.extend_from_slice(CRLF);
+    encode_decimal(out, number);
+    out.extend_from_slice(CRLF);
+}
+
+fn encode_decimal(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[start..]);
+}
+
+/// A reply that no command of ours can get: replies and requests no longer match, so the connection must end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WrongShape;
+
+/// What a master said to a release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ReleaseAnswer {
+    /// The key held the token and is deleted.
+    Deleted,
+    /// The key was gone or somebody else's.
+    Absent,
+    /// An error reply: the key may still be there.
+    Failed(Failure),
+}
+
+/// Whether the master does not know the script that it was asked to run by its digest.
+pub(crate) fn is_noscript(reply: &Reply<'_>) -> bool {
+    matches!(reply, Reply::Error(text) if text.starts_with(b"NOSCRIPT"))
+}
+
+/// The vote in a reply to [`encode_acquire`]. An error is never a no (I16).
+pub(crate) fn acquire_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
+    match reply {
+        Reply::Simple(b"OK") => Ok(Vote::Granted),
+        Reply::NullBulk => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
+        Reply::Error(text) => Ok(Vote::Failed(failure(text))),
+        _ => Err(WrongShape),
+    }
+}
+
+/// The vote in a reply to [`encode_extend`], native or script.
+pub(crate) fn extend_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
+    match reply {
+        Reply::Simple(b"OK") | Reply::Integer(1) => Ok(Vote::Granted),
+        Reply::NullBulk | Reply::Integer(0) => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
+        Reply::Error(text) => Ok(Vote::Failed(failure(text))),
+        _ => Err(WrongShape),
+    }
+}
+
+/// The answer in a reply to [`encode_release`].
+pub(crate) fn release_answer(reply: &Reply<'_>) -> Result<ReleaseAnswer, WrongShape> {
+    match reply {
+        Reply::Integer(1) => Ok(ReleaseAnswer::Deleted),
+        Reply::Integer(0) => Ok(ReleaseAnswer::Absent),
+        Reply::Error(text) => Ok(ReleaseAnswer::Failed(failure(text))),
+        _ => Err(WrongShape),
+    }
+}
+
+/// The holder's time in a reply to [`encode_pttl`].
+pub(crate) fn holder_ttl(reply: &Reply<'_>) -> Result<HolderTtl, WrongShape> {
+    match *reply {
+        Reply::Integer(-2) => Ok(HolderTtl::Gone),
+        Reply::Integer(-1) => Ok(HolderTtl::Never),
+        Reply::Integer(left_ms) => match u64::try_from(left_ms) {
+            Ok(left_ms) => Ok(HolderTtl::Left(Duration::from_millis(left_ms))),
+            Err(_) => Err(WrongShape),
+        },
+        Reply::Error(_) => Ok(HolderTtl::Unknown),
+        _ => Err(WrongShape),
+    }
+}
+
+fn failure(text: &[u8]) -> Failure {
+    Failure::Replied(error_text(text))
+}
+
+/// An error reply as text to be shown: bounded, and nothing in it that could upset a terminal or a log.
+pub(crate) fn error_text(text: &[u8]) -> Box<str> {
+    let shown = text.get(..limits::ERROR_TEXT_SIZE_MAX).unwrap_or(text);
+    String::from_utf8_lossy(shown).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::Drift;
+
+    const KEY: &[u8] = b"$4\r\na\r\nb\r\n";
+
+    fn token() -> Token {
+        Token(*b"0123456789abcdefghij")
+    }
+
+    fn ttl(ms: u64) -> Ttl {
+        Ttl::new(Duration::from_millis(ms), Drift::DEFAULT, Duration::from_secs(86_400)).expect("valid")
+    }
+
+    #[test]
+    fn templates_equal_the_general_encoder() {
+        let (key, token) = (b"a\r\nb".as_slice(), token());
+        let value = token.as_bytes().as_slice();
+        let check = |args: &[&[u8]], write: &dyn Fn(&mut Vec<u8>)| {
+            let (mut expected, mut out) = (Vec::new(), Vec::new());
+            resp::encode_command(&mut expected, args);
+            write(&mut out);
+            assert_eq!(out.escape_ascii().to_string(), expected.escape_ascii().to_string());
+        };
+        for ms in [4_u64, 9, 10, 99, 100, 12_345, 86_400_000] {
+            let digits = ms.to_string();
+            let digits = digits.as_bytes();
+            check(&[b"SET", key, value, b"NX", b"PX", digits], &|out| {
+                encode_acquire(out, KEY, &token, ttl(ms))
+            });
+            for (by, name, code) in
+                [(ExtendBy::EvalSha, "EVALSHA", EXTEND_SHA), (ExtendBy::Eval, "EVAL", EXTEND_SCRIPT)]
+            {
+                let args = [name.as_bytes(), code.as_bytes(), b"1", key, value, digits];
+                check(&args, &|out| encode_extend(out, by, KEY, &token, ttl(ms)));
+            }
+            check(&[b"SET", key, value, b"IFEQ", value, b"PX", digits], &|out| {
+                encode_extend(out, ExtendBy::SetIfEq, KEY, &token, ttl(ms));
+            });
+        }
+        let release = |args: &[&[u8]], by| check(args, &|out| encode_release(out, by, KEY, &token));
+        release(&[b"EVALSHA", RELEASE_SHA.as_bytes(), b"1", key, value], ReleaseBy::EvalSha);
+        release(&[b"EVAL", RELEASE_SCRIPT.as_bytes(), b"1", key, value], ReleaseBy::Eval);
+        release(&[b"DELIFEQ", key, value], ReleaseBy::DelIfEq);
+        release(&[b"DELEX", key, b"IFEQ", value], ReleaseBy::DelEx);
+        check(&[b"PTTL", key], &|out| encode_pttl(out, KEY));
+    }
+
+    #[test]
+    fn a_key_is_prefix_and_name_in_one_bulk_string() {
+        let mut out = Vec::new();
+        encode_key(&mut out, b"a\r", b"\nb");
+        assert_eq!(out, KEY);
+    }
+
+    #[test]
+    fn only_an_explicit_nil_is_a_refusal() {
+        let refused = Ok(Vote::Refused { holder: HolderTtl::Unknown });
+        assert_eq!(acquire_vote(&Reply::Simple(b"OK")), Ok(Vote::Granted));
+        assert_eq!(acquire_vote(&Reply::NullBulk), refused);
+        for text in ["LOADING x", "NOSCRIPT x", "OOM x", "READONLY x", "BUSY x", ""] {
+            let vote = acquire_vote(&Reply::Error(text.as_bytes()));
+            assert_eq!(vote, Ok(Vote::Failed(Failure::Replied(text.into()))));
+        }
+        for reply in [Reply::Simple(b"QUEUED"), Reply::Integer(1), Reply::Bulk(b"OK"), Reply::NullArray] {
+            assert_eq!(acquire_vote(&reply), Err(WrongShape), "{reply:?}");
+        }
+        assert_eq!(extend_vote(&Reply::Integer(0)), refused);
+        assert_eq!(extend_vote(&Reply::NullBulk), refused);
+        assert_eq!(extend_vote(&Reply::Integer(2)), Err(WrongShape));
+        assert_eq!(release_answer(&Reply::Integer(2)), Err(WrongShape));
+        assert_eq!(release_answer(&Reply::NullBulk), Err(WrongShape));
+    }
+
+    #[test]
+    fn holder_time_keeps_absent_and_endless_apart() {
+        assert_eq!(holder_ttl(&Reply::Integer(-2)), Ok(HolderTtl::Gone));
+        assert_eq!(holder_ttl(&Reply::Integer(-1)), Ok(HolderTtl::Never));
+        assert_eq!(holder_ttl(&Reply::Integer(7)), Ok(HolderTtl::Left(Duration::from_millis(7))));
+        assert_eq!(holder_ttl(&Reply::Integer(i64::MIN)), Err(WrongShape));
+    }
+
+    #[test]
+    fn error_texts_are_bounded_and_printable() {
+        let text = error_text(&[b'\x1b'; 4096]);
+        assert_eq!(text.len(), limits::ERROR_TEXT_SIZE_MAX);
+        assert!(text.chars().all(|c| c == '?'));
+    }
+}

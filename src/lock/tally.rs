@@ -1,0 +1,125 @@
+//! Votes in, verdict out: the quorum table and the earliest moment at which an outcome is fixed.
+
+use super::MasterSet;
+
+/// The quorum of N masters, listed rather than computed so that a reader can check each row; index 0 is unused.
+const QUORUM: [usize; 33] = [
+    0, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, //
+    9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15, 16, 16, 17,
+];
+
+/// The quorum of `master_count` configured masters, whatever is reachable (I4).
+///
+/// # Panics
+/// If `master_count` is 0 or above [`crate::limits::MASTER_COUNT_MAX`]: a configuration cannot have that many.
+#[must_use]
+pub const fn quorum(master_count: usize) -> usize {
+    assert!(master_count >= 1 && master_count < QUORUM.len());
+    QUORUM[master_count]
+}
+
+/// The votes of one round, each master in at most one of the sets.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tally {
+    /// Masters that granted.
+    pub granted: MasterSet,
+    /// Masters that refused.
+    pub refused: MasterSet,
+    /// Masters that failed.
+    pub failed: MasterSet,
+}
+
+/// Whether the outcome of a round is fixed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// A quorum granted.
+    Granted,
+    /// A quorum can no longer be reached, though a quorum of masters is or may yet be heard: somebody else holds keys.
+    Contended,
+    /// A quorum can no longer be reached, and so many masters failed that it could not have been.
+    NoQuorum,
+    /// Open: later votes decide.
+    Open,
+}
+
+impl Tally {
+    /// The verdict over `master_count` masters, of which `quarantined` do not count whatever they said (I8).
+    #[must_use]
+    pub const fn verdict(&self, master_count: usize, quarantined: MasterSet) -> Verdict {
+        let needed = quorum(master_count);
+        let spare = master_count - needed;
+        let missing = self.failed.union(quarantined);
+        if self.granted.without(quarantined).count() >= needed {
+            Verdict::Granted
+        } else if missing.count() > spare {
+            Verdict::NoQuorum
+        } else if missing.union(self.refused).count() > spare {
+            Verdict::Contended
+        } else {
+            Verdict::Open
+        }
+    }
+
+    /// The masters that have voted.
+    #[must_use]
+    pub const fn heard(&self) -> MasterSet {
+        self.granted.union(self.refused).union(self.failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::MasterId;
+
+    #[test]
+    fn quorum_table_is_a_strict_majority() {
+        for count in 1..=32 {
+            assert_eq!(quorum(count), count / 2 + 1, "{count} masters");
+        }
+    }
+
+    /// Every assignment of {silent, granted, refused, failed} × {counted, quarantined} to up to five masters.
+    #[test]
+    fn verdict_agrees_with_counting_by_hand_in_all_small_cases() {
+        for count in 1..=5_usize {
+            for case in 0..8_usize.pow(u32::try_from(count).expect("small")) {
+                let (mut tally, mut quarantined) = (Tally::default(), MasterSet::EMPTY);
+                let (mut yes, mut no, mut missing) = (0, 0, 0);
+                for index in 0..count {
+                    let master = MasterId::new(index).expect("small");
+                    let kind = case / 8_usize.pow(u32::try_from(index).expect("small")) % 8;
+                    match kind % 4 {
+                        1 => tally.granted.insert(master),
+                        2 => tally.refused.insert(master),
+                        3 => tally.failed.insert(master),
+                        _ => {}
+                    }
+                    if kind >= 4 {
+                        quarantined.insert(master);
+                        missing += 1;
+                    } else {
+                        yes += usize::from(kind == 1);
+                        no += usize::from(kind == 2);
+                        missing += usize::from(kind == 3);
+                    }
+                }
+                let majority = count / 2 + 1;
+                let expected = if yes >= majority {
+                    Verdict::Granted
+                } else if count - missing < majority {
+                    Verdict::NoQuorum
+                } else if count - missing - no < majority {
+                    Verdict::Contended
+                } else {
+                    Verdict::Open
+                };
+                assert_eq!(
+                    tally.verdict(count, quarantined),
+                    expected,
+                    "{count} masters, case {case}: {tally:?}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! [`Redlock`]: the protocol owned by one thread, without a background thread and without a hand-off.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::config::{Config, ConfigBuilder, ConfigError};
+use crate::driver::Driver;
+use crate::engine::{MasterStatus, OpId, Outcome, Released, Request, SubmitError};
+use crate::error::{AcquireError, ExtendError, ReleaseError};
+use crate::lock::{Resource, Token, Ttl};
+
+/// A lock client for one thread: the lowest latency, and nothing happens between its calls.
+///
+/// It implements the Redlock algorithm of Redis's page on distributed locks over all configured masters; with one
+/// master it is that page's single-instance lock. Blocking calls drive the event loop on the caller's own thread and
+/// return by the limits that the configuration sets. The pipelined form ([`Redlock::submit`], [`Redlock::turn`],
+/// [`Redlock::poll_outcome`]) has many locks under way at once.
+///
+/// Reconnecting, too, happens inside calls only; a service that is idle for long calls [`Redlock::turn`] now and then.
+/// Dropping a `Redlock` writes what is queued, as far as that needs no waiting, and closes the connections. Leases that
+/// outlive it end by their TTL.
+///
+/// ```no_run
+/// use redlatch::Redlock;
+/// use std::time::Duration;
+///
+/// let mut redlock = Redlock::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+/// let lease = redlock.acquire("orders:42", Duration::from_secs(10), Duration::from_secs(2))?;
+/// // … work while lease.is_valid() …
+/// redlock.release(lease)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Redlock {
+    driver: Driver,
+    /// Locks whose lease was dropped.
+    dropped: Arc<Dropped>,
+    /// Outcomes of the pipelined form that a blocking call came across.
+    set_aside: VecDeque<(OpId, Outcome)>,
+}
+
+/// Where the drop of a lease leaves its lock, to be released by the next call.
+type Dropped = Mutex<Vec<OpId>>;
+
+/// A lock held by a [`Redlock`].
+///
+/// Dropping it queues its release, which goes out with the next call of its `Redlock`, in one write with whatever that
+/// call sends. It never blocks, and may be dropped on another thread or in a panic. To have the release sent at once,
+/// use [`Redlock::release`] or call [`Redlock::flush`] afterwards.
+#[must_use = "dropping the lease releases the lock"]
+pub struct Lease {
+    lock: OpId,
+    token: Token,
+    valid_until: Instant,
+    dropped: Arc<Dropped>,
+    /// Whether the drop is to queue a release.
+    is_armed: bool,
+}
+
+/// Why a client could not be set up. An unreachable master is no reason.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The settings cannot work.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The operating system refused what the event loop needs.
+    #[error("the event loop cannot start: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Redlock {
+    /// Connects to the masters at these URLs with default settings; see [`Redlock::open`].
+    ///
+    /// # Errors
+    /// [`ConnectError`]; a master that cannot be reached is not one.
+    pub fn connect<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, ConnectError> {
+        Self::open(Config::builder().masters(urls).build()?)
+    }
+
+    /// Settings to start from, for [`Redlock::open`].
+    #[must_use]
+    pub fn builder() -> ConfigBuilder {
+        Config::builder()
+    }
+
+    /// Connects with these settings: returns when each master is ready or has failed once, after twice the
+    /// `connect_timeout` at most.
+    ///
+    /// Masters that cannot be reached are tried again in the background of later calls; [`Redlock::masters`] tells how
+    /// they are.
+    ///
+    /// # Errors
+    /// [`ConnectError::Io`] if the operating system gives no event queue or randomness.
+    pub fn open(config: Config) -> Result<Self, ConnectError> {
+        let limit = config.connect_timeout * 2;
+        let driver = Driver::new(Arc::new(config))?;
+        let mut redlock = Self { driver, dropped: Arc::default(), set_aside: VecDeque::new() };
+        let deadline = Instant::now() + limit;
+        while !redlock.driver.engine.is_settled() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            redlock.driver.turn(Some(left))?;
+        }
+        Ok(redlock)
+    }
+
+    /// Makes one attempt to acquire a lock, in about one round trip.
+    ///
+    /// # Errors
+    /// [`AcquireError`] tells contention from an outage, with what each master said.
+    pub fn try_acquire(&mut self, resource: impl AsRef<[u8]>, ttl: Duration) -> Result<Lease, AcquireError> {
+        self.acquire(resource, ttl, Duration::ZERO)
+    }
+
+    /// Acquires a lock, trying again for `wait` after random delays. `ttl` is how long the lock lives on the masters
+    /// unless it is extended: at least 1 ms more than the drift allowance, at most the configured `max_ttl`.
+    ///
+    /// # Errors
+    /// [`AcquireError`] of the last attempt; whatever was acquired in part is released.
+    pub fn acquire(
+        &mut self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<Lease, AcquireError> {
+        let resource = Resource::new(&resource)?;
+        let ttl = self.ttl(ttl)?;
+        let request = Request::Acquire { resource, ttl, wait, min_validity: Duration::ZERO };
+        let lock = self.submit(request).map_err(|error| match error {
+            SubmitError::Overloaded => AcquireError::Overloaded,
+            SubmitError::Input(error) => error.into(),
+        })?;
+        match self.wait_for(lock) {
+            Ok(Outcome::Acquire(result)) => result.map(|grant| Lease {
+                lock,
+                token: grant.token,
+                valid_until: grant.valid_until,
+                dropped: self.dropped.clone(),
+                is_armed: true,
+            }),
+            Ok(_) => unreachable!("an acquisition is answered by its own outcome"),
+            Err(error) => Err(AcquireError::Stopped(error.to_string().into())),
+        }
+    }
+
+    /// Gives a held lock a new TTL, counted from now, if a quorum of masters still has it.
+    ///
+    /// # Errors
+    /// [`ExtendError`]; the lease is valid as long as it was before, unless the error says that it is lost.
+    pub fn extend(&mut self, lease: &mut Lease, ttl: Duration) -> Result<(), ExtendError> {
+        let ttl = self.ttl(ttl)?;
+        if !Arc::ptr_eq(&lease.dropped, &self.dropped) {
+            return Err(ExtendError::NotHeld);
+        }
+        self.submit(Request::Extend { lock: lease.lock, ttl }).map_err(|_| ExtendError::NotHeld)?;
+        let result = match self.wait_for(lease.lock) {
+            Ok(Outcome::Extend(result)) => result,
+            Ok(_) => unreachable!("an extension is answered by its own outcome"),
+            Err(error) => Err(ExtendError::Stopped(error.to_string().into())),
+        };
+        match result {
+            Ok(valid_until) => {
+                lease.valid_until = valid_until;
+                Ok(())
+            }
+            Err(error) => {
+                // Masters may have taken the new TTL though too few said so: if it is shorter, it is what counts.
+                lease.valid_until = lease.valid_until.min(Instant::now() + ttl.validity());
+                Err(error)
+            }
+        }
+    }
+
+    /// Releases a lock and waits until a quorum of masters has confirmed it. A lock that has expired is an answer
+    /// ([`Released::was_already_gone`]), not an error.
+    ///
+    /// # Errors
+    /// [`ReleaseError`] if too few masters answered in time; the release goes on in the background of later calls.
+    pub fn release(&mut self, mut lease: Lease) -> Result<Released, ReleaseError> {
+        if !Arc::ptr_eq(&lease.dropped, &self.dropped) {
+            // Another client's lock: its drop leaves it there.
+            return Ok(Released { deleted: 0, absent: 0, unanswered: 0 });
+        }
+        let lock = lease.lock;
+        lease.is_armed = false;
+        let submitted = self.submit(Request::Release { lock, awaited: true });
+        assert!(submitted.is_ok(), "a release is always taken");
+        match self.wait_for(lock) {
+            Ok(Outcome::Release(result)) => result,
+            Ok(_) => unreachable!("a release is answered by its own outcome"),
+            Err(error) => Err(ReleaseError::Stopped(error.to_string().into())),
+        }
+    }
+
+    /// How many masters above the quorum are known to hold this lock: so many may lose it without harm.
+    #[must_use]
+    pub fn margin(&self, lease: &Lease) -> usize {
+        if Arc::ptr_eq(&lease.dropped, &self.dropped) { self.driver.engine.margin(lease.lock) } else { 0 }
+    }
+
+    /// How the masters are, in the order of the configuration.
+    #[must_use]
+    pub fn masters(&self) -> Vec<MasterStatus> {
+        let (engine, now) = (&self.driver.engine, Instant::now());
+        engine.masters().map(|master| engine.master_status(now, master)).collect()
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        self.driver.engine.config()
+    }
+
+    /// Checks a TTL against the settings, for [`Redlock::submit`].
+    ///
+    /// # Errors
+    /// [`crate::lock::InputError`] if it is too short or too long.
+    pub fn ttl(&self, ttl: Duration) -> Result<Ttl, crate::lock::InputError> {
+        self.config().ttl(ttl)
+    }
+
+    /// Queues a request of the pipelined form; nothing is written before [`Redlock::turn`] or [`Redlock::flush`].
+    ///
+    /// The caller keeps the returned id, and releases each lock that was acquired: there is no lease that would.
+    ///
+    /// # Errors
+    /// [`SubmitError`]; nothing was queued then.
+    pub fn submit(&mut self, request: Request<'_>) -> Result<OpId, SubmitError> {
+        let now = Instant::now();
+        self.release_dropped(now);
+        self.driver.engine.submit(now, request)
+    }
+
+    /// Writes what is queued, waits at most `limit` for answers, and handles those that came.
+    ///
+    /// # Errors
+    /// An error of the operating system's event queue; there is no way to go on after it.
+    pub fn turn(&mut self, limit: Duration) -> io::Result<()> {
+        self.release_dropped(Instant::now());
+        self.driver.turn(Some(limit))
+    }
+
+    /// Writes what is queued, as far as that needs no waiting.
+    pub fn flush(&mut self) {
+        self.release_dropped(Instant::now());
+        self.driver.flush();
+    }
+
+    /// The next outcome of the pipelined form.
+    pub fn poll_outcome(&mut self) -> Option<(OpId, Outcome)> {
+        self.set_aside.pop_front().or_else(|| self.driver.engine.poll_outcome())
+    }
+
+    /// Waits at most `limit` until everything queued is released on every master, and returns how many locks are not.
+    #[must_use]
+    pub fn close(mut self, limit: Duration) -> usize {
+        let deadline = Instant::now() + limit;
+        self.release_dropped(Instant::now());
+        while self.driver.engine.claim_count() > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.driver.turn(Some(left)).is_err() {
+                break;
+            }
+        }
+        self.driver.engine.claim_count()
+    }
+
+    /// Drives the loop until this lock has its outcome.
+    fn wait_for(&mut self, lock: OpId) -> io::Result<Outcome> {
+        loop {
+            while let Some((id, outcome)) = self.driver.engine.poll_outcome() {
+                if id == lock {
+                    return Ok(outcome);
+                }
+                self.set_aside.push_back((id, outcome));
+            }
+            self.driver.turn(None)?;
+        }
+    }
+
+    /// Queues the release of locks whose lease was dropped since the last call.
+    fn release_dropped(&mut self, now: Instant) {
+        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        for lock in dropped.drain(..) {
+            // A release is always taken, and this one's outcome is not wanted.
+            let _ = self.driver.engine.submit(now, Request::Release { lock, awaited: false });
+        }
+    }
+}
+
+impl Drop for Redlock {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+impl fmt::Debug for Redlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redlock").field("masters", &self.masters()).finish_non_exhaustive()
+    }
+}
+
+impl Lease {
+    /// The value that the masters hold.
+    #[must_use]
+    pub const fn token(&self) -> Token {
+        self.token
+    }
+
+    /// When its validity ends. After this moment nothing is promised: stop the protected work before.
+    #[must_use]
+    pub const fn valid_until(&self) -> Instant {
+        self.valid_until
+    }
+
+    /// The validity left, zero when it has ended.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.valid_until.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether the validity has not ended.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        Instant::now() < self.valid_until
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.is_armed {
+            self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(self.lock);
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("remaining", &self.remaining()).finish_non_exhaustive()
+    }
+}

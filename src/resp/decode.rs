@@ -1,0 +1,577 @@
+//! Bytes to replies: a cursor that walks over one frame.
+//!
+//! Owns the order in which bytes are looked at. Each step needs only bytes at or before its position; when they run out
+//! it says how many are missing and the caller starts again from the front, so nothing is kept between two calls.
+
+use memchr::memchr2;
+
+use super::{Array, ProtocolError, Reply};
+use crate::limits::{REPLY_DEPTH_MAX, REPLY_ELEMENT_COUNT_MAX, REPLY_LINE_SIZE_MAX, REPLY_SIZE_MAX};
+
+/// What the bytes so far amount to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decoded<'a> {
+    /// The input starts with a whole reply.
+    Complete {
+        /// The first reply of the input.
+        reply: Reply<'a>,
+        /// Bytes of the input that the reply takes up; the next reply starts behind them.
+        size: usize,
+    },
+    /// The input is the beginning of a reply. This is not an error.
+    Partial {
+        /// Bytes from the start of the reply below which decoding again is in vain, greater than the size of the input
+        /// and at most [`REPLY_SIZE_MAX`].
+        size_min: usize,
+    },
+}
+
+/// Decodes the first reply of `input`.
+///
+/// The work is proportional to the size of that reply, not of the input; nothing is allocated or copied.
+///
+/// # Errors
+///
+/// The first byte that makes `input` no beginning of an acceptable reply gives an error, and so does every longer input.
+///
+/// ```
+/// use redlatch::resp::{Decoded, ProtocolError, Reply, decode};
+///
+/// assert_eq!(decode(b"+OK\r\n:7\r\n"), Ok(Decoded::Complete { reply: Reply::Simple(b"OK"), size: 5 }));
+/// // Ten bytes, then a CR that could turn out to be something else: 16 bytes are needed to know more.
+/// assert_eq!(decode(b"$10\r\nabc"), Ok(Decoded::Partial { size_min: 16 }));
+/// assert_eq!(decode(b":+1\r\n"), Err(ProtocolError::NumberInvalid));
+///
+/// let Ok(Decoded::Complete { reply: Reply::Array(array), .. }) = decode(b"*2\r\n$4\r\nBUSY\r\n:42\r\n") else {
+///     panic!("not an array")
+/// };
+/// assert!(array.iter().eq([Reply::Bulk(b"BUSY"), Reply::Integer(42)]));
+/// ```
+#[inline]
+pub fn decode(input: &[u8]) -> Result<Decoded<'_>, ProtocolError> {
+    // Nearly all replies are one of these four. Comparing them as words takes about a tenth of the time of the walk
+    // (benches/codec.rs, `decode/fixed`).
+    if let Some(head) = input.first_chunk::<4>() {
+        match head {
+            b":1\r\n" => return Ok(Decoded::Complete { reply: Reply::Integer(1), size: 4 }),
+            b":0\r\n" => return Ok(Decoded::Complete { reply: Reply::Integer(0), size: 4 }),
+            _ => {}
+        }
+    }
+    if let Some(head) = input.first_chunk::<5>() {
+        match head {
+            b"+OK\r\n" => return Ok(Decoded::Complete { reply: Reply::Simple(b"OK"), size: 5 }),
+            b"$-1\r\n" => return Ok(Decoded::Complete { reply: Reply::NullBulk, size: 5 }),
+            _ => {}
+        }
+    }
+    decode_any(input)
+}
+
+/// Decodes a reply of any form. Kept out of line so that the fast path above stays small where it is inlined.
+#[inline(never)]
+fn decode_any(input: &[u8]) -> Result<Decoded<'_>, ProtocolError> {
+    // A frame that needs a byte behind the limit is refused below, so no byte there is worth a look.
+    let frame = input.get(..REPLY_SIZE_MAX).unwrap_or(input);
+    let mut cursor = Cursor { frame_size: frame.len(), rest: frame, elements_left: REPLY_ELEMENT_COUNT_MAX };
+    match cursor.reply(0) {
+        Ok(reply) => Ok(Decoded::Complete { reply, size: cursor.position() }),
+        Err(Stop::Wrong(error)) => Err(error),
+        Err(Stop::Short { missing }) => {
+            let size_min = frame.len().saturating_add(missing);
+            if size_min > REPLY_SIZE_MAX {
+                return Err(ProtocolError::ReplyTooLarge);
+            }
+            Ok(Decoded::Partial { size_min })
+        }
+    }
+}
+
+/// A walk over one frame.
+///
+/// ```text
+///  0            position()                     frame_size ≤ REPLY_SIZE_MAX
+///  ├── read ────────┼────────── rest ──────────────┤
+/// ```
+struct Cursor<'a> {
+    frame_size: usize,
+    rest: &'a [u8],
+    /// Elements that the arrays still to come in this frame may announce.
+    elements_left: usize,
+}
+
+/// Why a walk ended before the reply did.
+enum Stop {
+    /// The bytes ran out; fewer than `missing` more of them change nothing.
+    Short {
+        missing: usize,
+    },
+    Wrong(ProtocolError),
+}
+
+impl From<ProtocolError> for Stop {
+    fn from(error: ProtocolError) -> Stop {
+        Stop::Wrong(error)
+    }
+}
+
+impl<'a> Cursor<'a> {
+    fn position(&self) -> usize {
+        self.frame_size.saturating_sub(self.rest.len())
+    }
+
+    /// Reads a reply that stands inside `depth` arrays. Calls itself through [`Cursor::array`], at most
+    /// [`REPLY_DEPTH_MAX`] times deep.
+    fn reply(&mut self, depth: usize) -> Result<Reply<'a>, Stop> {
+        match self.byte()? {
+            b'+' => Ok(Reply::Simple(self.line()?)),
+            b'-' => Ok(Reply::Error(self.line()?)),
+            b':' => Ok(Reply::Integer(self.integer()?)),
+            b'$' => match self.length(REPLY_SIZE_MAX, ProtocolError::ReplyTooLarge)? {
+                Some(size) => Ok(Reply::Bulk(self.bulk(size)?)),
+                None => Ok(Reply::NullBulk),
+            },
+            b'*' if depth >= REPLY_DEPTH_MAX => Err(ProtocolError::NestingTooDeep.into()),
+            b'*' => match self.length(self.elements_left, ProtocolError::ElementsTooMany)? {
+                Some(count) => Ok(Reply::Array(self.array(count, depth)?)),
+                None => Ok(Reply::NullArray),
+            },
+            other => Err(ProtocolError::TypeUnknown(other).into()),
+        }
+    }
+
+    fn byte(&mut self) -> Result<u8, Stop> {
+        let (&byte, rest) = self.rest.split_first().ok_or(Stop::Short { missing: 1 })?;
+        self.rest = rest;
+        Ok(byte)
+    }
+
+    /// Reads a line with its CRLF and returns it without.
+    fn line(&mut self) -> Result<&'a [u8], Stop> {
+        // The longest line and its CR; whatever a longer line holds is too late to matter.
+        let window = self.rest.get(..=REPLY_LINE_SIZE_MAX).unwrap_or(self.rest);
+        let Some(size) = memchr2(b'\r', b'\n', window) else {
+            if window.len() > REPLY_LINE_SIZE_MAX {
+                return Err(ProtocolError::LineTooLong.into());
+            }
+            return Err(Stop::Short { missing: 1 });
+        };
+        let (line, rest) = self.rest.split_at_checked(size).ok_or(Stop::Short { missing: 1 })?;
+        self.rest = rest;
+        self.crlf(ProtocolError::LineBreak)?;
+        Ok(line)
+    }
+
+    fn crlf(&mut self, otherwise: ProtocolError) -> Result<(), Stop> {
+        for expected in *b"\r\n" {
+            if self.byte()? != expected {
+                return Err(otherwise.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn integer(&mut self) -> Result<i64, Stop> {
+        let too_large = ProtocolError::NumberTooLarge;
+        let integer = match self.byte()? {
+            b'-' => 0i64.checked_sub_unsigned(self.negative(i64::MIN.unsigned_abs(), too_large)?),
+            first => 0i64.checked_add_unsigned(self.number(first, i64::MAX.unsigned_abs(), too_large)?),
+        };
+        Ok(integer.ok_or(too_large)?)
+    }
+
+    /// Reads the length of a bulk string or an array; none is the length of a null. Above `max` it is `too_large`.
+    fn length(&mut self, max: usize, too_large: ProtocolError) -> Result<Option<usize>, Stop> {
+        match self.byte()? {
+            b'-' => {
+                self.negative(1, ProtocolError::LengthNegative)?;
+                Ok(None)
+            }
+            first => {
+                let max = u64::try_from(max).unwrap_or(u64::MAX);
+                let length = self.number(first, max, too_large)?;
+                Ok(Some(usize::try_from(length).map_err(|_| too_large)?))
+            }
+        }
+    }
+
+    /// Reads a number behind its minus and returns it without. There is no minus zero.
+    fn negative(&mut self, max: u64, too_large: ProtocolError) -> Result<u64, Stop> {
+        match self.byte()? {
+            b'0' => Err(ProtocolError::NumberInvalid.into()),
+            first => self.number(first, max, too_large),
+        }
+    }
+
+    /// Reads decimal digits, of which `first` is already read, and their CRLF. Above `max` they are `too_large`, which
+    /// is said at the digit that goes beyond it, so a number is never an endless line.
+    fn number(&mut self, first: u8, max: u64, too_large: ProtocolError) -> Result<u64, Stop> {
+        let mut number = digit(first)?;
+        if number > max {
+            return Err(too_large.into());
+        }
+        loop {
+            match self.byte()? {
+                b'\r' => break,
+                b'\n' => return Err(ProtocolError::LineBreak.into()),
+                // A zero is a number of its own, never the start of one.
+                _ if number == 0 => return Err(ProtocolError::NumberInvalid.into()),
+                byte => {
+                    // No limit comes near `u64::MAX`, so a saturated number is always beyond it.
+                    number = number.saturating_mul(10).saturating_add(digit(byte)?);
+                    if number > max {
+                        return Err(too_large.into());
+                    }
+                }
+            }
+        }
+        match self.byte()? {
+            b'\n' => Ok(number),
+            _ => Err(ProtocolError::LineBreak.into()),
+        }
+    }
+
+    /// Reads the `size` bytes of a bulk string and their CRLF.
+    fn bulk(&mut self, size: usize) -> Result<&'a [u8], Stop> {
+        // Refused by its header: the inbox never grows for a string that cannot be accepted.
+        let end = self.position().saturating_add(size).saturating_add(b"\r\n".len());
+        if end > REPLY_SIZE_MAX {
+            return Err(ProtocolError::ReplyTooLarge.into());
+        }
+        let Some((bytes, rest)) = self.rest.split_at_checked(size) else {
+            // The byte behind the string may already be wrong, so the first one to wait for is that one.
+            let missing = size.saturating_sub(self.rest.len()).saturating_add(1);
+            return Err(Stop::Short { missing });
+        };
+        self.rest = rest;
+        self.crlf(ProtocolError::BulkUnterminated)?;
+        Ok(bytes)
+    }
+
+    /// Checks the `count` elements of an array that stands inside `depth` others.
+    fn array(&mut self, count: usize, depth: usize) -> Result<Array<'a>, Stop> {
+        self.elements_left = self.elements_left.saturating_sub(count);
+        let elements = self.rest;
+        for _ in 0..count {
+            self.reply(depth.saturating_add(1))?;
+        }
+        let size = elements.len().saturating_sub(self.rest.len());
+        Ok(Array { count, body: elements.get(..size).unwrap_or_default() })
+    }
+}
+
+fn digit(byte: u8) -> Result<u64, ProtocolError> {
+    match byte {
+        b'0'..=b'9' => Ok(u64::from(byte.wrapping_sub(b'0'))),
+        _ => Err(ProtocolError::NumberInvalid),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ProtocolError::*;
+
+    use super::*;
+
+    /// One whole reply and how it is shown.
+    const GOOD: &[(&[u8], &str)] = &[
+        (b"+OK\r\n", r#"Simple("OK")"#),
+        (b"+\r\n", r#"Simple("")"#),
+        (b"+OKAY\r\n", r#"Simple("OKAY")"#),
+        (b"+\0\xff:$*\r\n", r#"Simple("\x00\xff:$*")"#),
+        (b"-ERR unknown command\r\n", r#"Error("ERR unknown command")"#),
+        (b"-\r\n", r#"Error("")"#),
+        (b":0\r\n", "Integer(0)"),
+        (b":1\r\n", "Integer(1)"),
+        (b":-1\r\n", "Integer(-1)"),
+        (b":10\r\n", "Integer(10)"),
+        (b":9223372036854775807\r\n", "Integer(9223372036854775807)"),
+        (b":-9223372036854775808\r\n", "Integer(-9223372036854775808)"),
+        (b"$0\r\n\r\n", r#"Bulk("")"#),
+        (b"$1\r\n1\r\n", r#"Bulk("1")"#),
+        (b"$2\r\n\r\n\r\n", r#"Bulk("\r\n")"#),
+        (b"$11\r\n:0\r\n+OK\r\n\0\xff\r\n", r#"Bulk(":0\r\n+OK\r\n\x00\xff")"#),
+        (b"$-1\r\n", "NullBulk"),
+        (b"*-1\r\n", "NullArray"),
+        (b"*0\r\n", "Array([])"),
+        (b"*2\r\n$4\r\nBUSY\r\n:42\r\n", r#"Array([Bulk("BUSY"), Integer(42)])"#),
+        (b"*4\r\n+OK\r\n$-1\r\n*-1\r\n-NO\r\n", r#"Array([Simple("OK"), NullBulk, NullArray, Error("NO")])"#),
+        (
+            b"*3\r\n*2\r\n:1\r\n*0\r\n:2\r\n*1\r\n:3\r\n",
+            "Array([Array([Integer(1), Array([])]), Integer(2), Array([Integer(3)])])",
+        ),
+        (
+            b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:8\r\n",
+            "Array([Array([Array([Array([Array([Array([Array([Array([Integer(8)])])])])])])])])",
+        ),
+    ];
+
+    /// The beginning of a reply and the size from which on more may be known.
+    const PARTIAL: &[(&[u8], usize)] = &[
+        (b"", 1),
+        (b"+", 2),
+        (b"+OK", 4),
+        (b"+OK\r", 5),
+        (b"-ERR", 5),
+        (b":", 2),
+        (b":-", 3),
+        (b":1", 3),
+        (b":1\r", 4),
+        (b"$", 2),
+        (b"$-", 3),
+        (b"$-1\r", 5),
+        (b"$3", 3),
+        (b"$3\r\n", 8),
+        (b"$3\r\nab", 8),
+        (b"$3\r\nabc", 8),
+        (b"$3\r\nabc\r", 9),
+        (b"$100000\r\nabc", 100_010),
+        (b"*2\r\n", 5),
+        (b"*2\r\n:1\r\n", 9),
+        (b"*2\r\n:1\r\n$70\r\n", 84),
+        (b"*1\r\n*1\r\n", 9),
+    ];
+
+    /// Bytes that end in the very one that makes them wrong.
+    const BAD: &[(&[u8], ProtocolError)] = &[
+        (b"x", TypeUnknown(b'x')),
+        (b"\r", TypeUnknown(b'\r')),
+        (b"\n", TypeUnknown(b'\n')),
+        (b"\0", TypeUnknown(0)),
+        // RESP3 is never asked for.
+        (b"_", TypeUnknown(b'_')),
+        (b"%", TypeUnknown(b'%')),
+        (b"*2\r\n:1\r\nx", TypeUnknown(b'x')),
+        (b"+OK\n", LineBreak),
+        (b"+OK\rX", LineBreak),
+        (b"+OK\r\r", LineBreak),
+        (b"-ERR\n", LineBreak),
+        (b":1\n", LineBreak),
+        (b":0\n", LineBreak),
+        (b":1\rX", LineBreak),
+        (b"$3\n", LineBreak),
+        (b"$-1\n", LineBreak),
+        (b"$-1\rX", LineBreak),
+        (b"*1\rX", LineBreak),
+        (b":\r", NumberInvalid),
+        (b":\n", NumberInvalid),
+        (b":+", NumberInvalid),
+        (b":-\r", NumberInvalid),
+        (b":--", NumberInvalid),
+        (b":-0", NumberInvalid),
+        (b":00", NumberInvalid),
+        (b":01", NumberInvalid),
+        (b":1 ", NumberInvalid),
+        (b":1.", NumberInvalid),
+        (b":1-", NumberInvalid),
+        (b": ", NumberInvalid),
+        (b":\xb2", NumberInvalid),
+        (b"$\r", NumberInvalid),
+        (b"$+", NumberInvalid),
+        (b"$03", NumberInvalid),
+        (b"$-0", NumberInvalid),
+        (b"$-x", NumberInvalid),
+        (b"$-1x", NumberInvalid),
+        (b"$?", NumberInvalid),
+        (b"*\r", NumberInvalid),
+        (b"*+", NumberInvalid),
+        (b"*01", NumberInvalid),
+        (b"*-0", NumberInvalid),
+        (b":9223372036854775808", NumberTooLarge),
+        (b":-9223372036854775809", NumberTooLarge),
+        (b":92233720368547758070", NumberTooLarge),
+        (b"$-2", LengthNegative),
+        (b"$-10", LengthNegative),
+        (b"*-2", LengthNegative),
+        (b"*-11", LengthNegative),
+        (b"$3\r\nabcd", BulkUnterminated),
+        (b"$3\r\nabc\rX", BulkUnterminated),
+        (b"$3\r\nabc\n", BulkUnterminated),
+        (b"$0\r\n+", BulkUnterminated),
+        (b"$1048577", ReplyTooLarge),
+        (b"$9999999", ReplyTooLarge),
+        // A string of exactly the limit leaves no room for its own header.
+        (b"$1048576\r\n", ReplyTooLarge),
+        (b"$1048565\r\n", ReplyTooLarge),
+        (b"*1025", ElementsTooMany),
+        (b"*4294", ElementsTooMany),
+        (b"*1024\r\n*1", ElementsTooMany),
+        (b"*1000\r\n*24\r\n*1", ElementsTooMany),
+        (b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*", NestingTooDeep),
+    ];
+
+    /// Whole lines of the list of bad replies that every implementation should know.
+    const BAD_LINES: &[(&[u8], ProtocolError)] = &[
+        (b"$99999999999\r\n", ReplyTooLarge),
+        (b"$18446744073709551617\r\n", ReplyTooLarge),
+        (b"$-2\r\n", LengthNegative),
+        (b"*4294967295\r\n", ElementsTooMany),
+        (b"*4294967297\r\n", ElementsTooMany),
+        (b":9999999999999999999999\r\n", NumberTooLarge),
+        (b":+5\r\n", NumberInvalid),
+        (b":007\r\n", NumberInvalid),
+        (b":5\r:6\r\n", LineBreak),
+        (b"+OK\n+OK\r\n", LineBreak),
+        (b"$2\r\nOK:1\r\n", BulkUnterminated),
+        (b"HTTP/1.1 400 Bad Request\r\n", TypeUnknown(b'H')),
+    ];
+
+    fn rows() -> impl Iterator<Item = &'static [u8]> {
+        let bad = BAD.iter().chain(BAD_LINES).map(|row| row.0);
+        GOOD.iter().map(|row| row.0).chain(PARTIAL.iter().map(|row| row.0)).chain(bad)
+    }
+
+    fn complete(input: &[u8]) -> (Reply<'_>, usize) {
+        match decode(input) {
+            Ok(Decoded::Complete { reply, size }) => (reply, size),
+            other => panic!("{}: {other:?}", input.escape_ascii()),
+        }
+    }
+
+    /// What a connection makes of a stream that arrives in `pieces`: it waits for `size_min` bytes before it tries again.
+    fn receive<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<String>, Option<ProtocolError>) {
+        let (mut inbox, mut size_min, mut replies) = (Vec::new(), 0, Vec::new());
+        for piece in pieces {
+            inbox.extend_from_slice(piece);
+            while inbox.len() >= size_min {
+                match decode(&inbox) {
+                    Ok(Decoded::Complete { reply, size }) => {
+                        replies.push(format!("{reply:?}"));
+                        inbox.drain(..size);
+                        size_min = 1;
+                    }
+                    Ok(Decoded::Partial { size_min: wanted }) => size_min = wanted,
+                    Err(error) => return (replies, Some(error)),
+                }
+            }
+        }
+        (replies, None)
+    }
+
+    #[test]
+    fn good_replies_are_decoded_and_leave_what_follows() {
+        for (input, shown) in GOOD {
+            for tail in [&b""[..], b"+", b":1\r\n", b"garbage", b"\r\n"] {
+                let stream = [input, tail].concat();
+                let (reply, size) = complete(&stream);
+                assert_eq!((format!("{reply:?}").as_str(), size), (*shown, input.len()));
+            }
+        }
+    }
+
+    #[test]
+    fn every_prefix_of_a_good_reply_is_partial() {
+        for (input, _) in GOOD {
+            for size in 0..input.len() {
+                match decode(&input[..size]) {
+                    Ok(Decoded::Partial { size_min }) => assert!(size < size_min && size_min <= input.len()),
+                    other => panic!("{}: {other:?}", input[..size].escape_ascii()),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn partial_says_from_which_size_on_more_may_be_known() {
+        for &(input, size_min) in PARTIAL {
+            assert_eq!(decode(input), Ok(Decoded::Partial { size_min }), "{}", input.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn bad_bytes_are_an_error_at_the_first_wrong_one_and_stay_it() {
+        for (input, error) in BAD {
+            let before = &input[..input.len() - 1];
+            assert!(matches!(decode(before), Ok(Decoded::Partial { .. })), "{}", before.escape_ascii());
+            for tail in [&b""[..], b"\r\n", b"0\r\n", b"+OK\r\n"] {
+                let stream = [input, tail].concat();
+                assert_eq!(decode(&stream), Err(*error), "{}", stream.escape_ascii());
+            }
+        }
+        for (input, error) in BAD_LINES {
+            assert_eq!(decode(input), Err(*error), "{}", input.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn any_split_gives_the_replies_and_the_error_of_one_piece() {
+        for row in rows() {
+            // A reply before and one behind, so that cuts fall on borders between replies too.
+            let stream = [b"+OK\r\n", row, b":1\r\n"].concat();
+            let whole = receive([&stream[..]]);
+            assert_eq!(receive(stream.chunks(1)), whole, "{} by bytes", stream.escape_ascii());
+            for first in 0..stream.len() {
+                for second in first..stream.len() {
+                    let pieces = [&stream[..first], &stream[first..second], &stream[second..]];
+                    assert_eq!(receive(pieces), whole, "{} at {first}, {second}", stream.escape_ascii());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_may_have_the_limit_and_not_one_byte_more() {
+        for kind in *b"+-" {
+            let mut input = vec![b'a'; 1 + REPLY_LINE_SIZE_MAX];
+            input[0] = kind;
+            assert_eq!(decode(&input), Ok(Decoded::Partial { size_min: input.len() + 1 }));
+            let longest = [&input, &b"\r\n"[..]].concat();
+            assert_eq!(complete(&longest).1, longest.len());
+            // Endless, ended too late, and broken too late are the same error: the first to come.
+            for tail in [&b"a"[..], b"aaaa", b"a\r\n", b"a\n"] {
+                assert_eq!(decode(&[&input, tail].concat()), Err(LineTooLong));
+            }
+        }
+    }
+
+    #[test]
+    fn a_reply_may_have_the_limit_and_not_one_byte_more() {
+        let largest = [&b"$1048564\r\n"[..], &vec![b'a'; 1_048_564], b"\r\n"].concat();
+        assert_eq!(largest.len(), REPLY_SIZE_MAX);
+        assert_eq!(complete(&largest).1, REPLY_SIZE_MAX);
+        assert_eq!(decode(b"$1048565\r\n"), Err(ReplyTooLarge));
+        // The same with the reply filled by lines, where no header says how large it will become.
+        let line = [&b"+"[..], &[b'a'; 16_000], b"\r\n"].concat();
+        let mut lines = [&b"*1024\r\n"[..], &line.repeat(65)].concat();
+        lines.resize(REPLY_SIZE_MAX - 1, b'+');
+        assert_eq!(decode(&lines), Ok(Decoded::Partial { size_min: REPLY_SIZE_MAX }));
+        lines.push(b'+');
+        assert_eq!(decode(&lines), Err(ReplyTooLarge));
+        lines.extend_from_slice(b"\r\n");
+        assert_eq!(decode(&lines), Err(ReplyTooLarge));
+    }
+
+    #[test]
+    fn the_elements_of_all_arrays_of_a_reply_are_counted_together() {
+        let flat = [&b"*1024\r\n"[..], &b":1\r\n".repeat(1024)].concat();
+        let (Reply::Array(array), size) = complete(&flat) else { panic!("not an array") };
+        assert_eq!((array.len(), array.iter().count(), size), (1024, 1024, flat.len()));
+        // 2 + 511 + 511 elements.
+        let inner = [&b"*511\r\n"[..], &b":1\r\n".repeat(511)].concat();
+        let nested = [&b"*2\r\n"[..], &inner, &inner].concat();
+        assert_eq!(complete(&nested).1, nested.len());
+        assert_eq!(decode(&[&b"*2\r\n"[..], &inner, b"*512\r\n"].concat()), Err(ElementsTooMany));
+    }
+
+    #[test]
+    fn nesting_ends_at_the_limit_however_deep_it_goes_on() {
+        let nested = |depth: usize| [&b"*1\r\n".repeat(depth)[..], b":1\r\n"].concat();
+        for depth in 1..=REPLY_DEPTH_MAX {
+            assert_eq!(complete(&nested(depth)).1, nested(depth).len());
+        }
+        for depth in [REPLY_DEPTH_MAX + 1, 100, 10_000, 200_000] {
+            assert_eq!(decode(&nested(depth)), Err(NestingTooDeep));
+        }
+    }
+
+    #[test]
+    fn the_size_to_wait_for_keeps_a_large_string_from_being_scanned_again() {
+        let stream = [&b"$1000000\r\n"[..], &vec![b'a'; 1_000_000], b"\r\n"].concat();
+        let (mut size_min, mut tries) = (1, 0);
+        while let Ok(Decoded::Partial { size_min: wanted }) = decode(&stream[..size_min]) {
+            (size_min, tries) = (wanted, tries + 1);
+        }
+        // Ten bytes of header one at a time, the string at once, CR and LF.
+        assert_eq!((size_min, tries), (stream.len(), 11));
+    }
+}

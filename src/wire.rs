@@ -1,0 +1,158 @@
+//! One connection's bytes: what waits to be written, what was read, and which replies are owed.
+//!
+//! Owns the first-in-first-out order that ties replies to requests: an entry is pushed with the bytes of its request
+//! and popped by a parsed reply, by nothing else (I14, I15). Knows nothing of locks or of sockets; `T` is whatever
+//! the owner wants to find again beside a reply.
+//!
+//! ```text
+//!  request(bytes, tag) ──► outbox ──► send_ready / send_done          (driver writes)
+//!                    └───► owed  ─┐
+//!  next_reply ◄── (tag, reply) ◄──┴── inbox ◄── recv_space / recv_done (driver reads)
+//! ```
+
+mod inbox;
+mod outbox;
+
+use std::collections::VecDeque;
+
+use crate::limits;
+use crate::resp::{ProtocolError, Reply};
+use inbox::Inbox;
+use outbox::Outbox;
+
+/// The bytes of one connection. A new connection gets a cleared one.
+#[derive(Debug)]
+pub(crate) struct Wire<T> {
+    inbox: Inbox,
+    outbox: Outbox,
+    owed: VecDeque<T>,
+}
+
+/// No room for another request; nothing was queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// The peer broke the protocol; the connection must end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WireError {
+    #[error("malformed reply: {0}")]
+    Protocol(#[from] ProtocolError),
+    #[error("a reply to no request")]
+    Unsolicited,
+}
+
+impl<T: Copy> Wire<T> {
+    pub(crate) const fn new() -> Self {
+        Self { inbox: Inbox::new(), outbox: Outbox::new(), owed: VecDeque::new() }
+    }
+
+    /// Forgets everything of the connection that ended and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.inbox.clear();
+        self.outbox.clear();
+        self.owed.clear();
+    }
+
+    /// Queues the bytes of one request and the tag under which its reply is handed out.
+    pub(crate) fn request(&mut self, bytes: &[u8], tag: T) -> Result<(), Full> {
+        if self.owed.len() >= limits::OWED_COUNT_MAX || !self.outbox.append(bytes) {
+            return Err(Full);
+        }
+        self.owed.push_back(tag);
+        Ok(())
+    }
+
+    /// How many replies are owed.
+    pub(crate) fn owed_count(&self) -> usize {
+        self.owed.len()
+    }
+
+    /// Bytes that wait to be written.
+    pub(crate) fn send_ready(&self) -> &[u8] {
+        self.outbox.ready()
+    }
+
+    /// `size` bytes of [`Wire::send_ready`] were written.
+    pub(crate) fn send_done(&mut self, size: usize) {
+        self.outbox.consume(size);
+    }
+
+    /// Room to read into, never empty.
+    pub(crate) fn recv_space(&mut self) -> &mut [u8] {
+        self.inbox.space()
+    }
+
+    /// `size` bytes were read into [`Wire::recv_space`].
+    pub(crate) fn recv_done(&mut self, size: usize) {
+        self.inbox.filled(size);
+    }
+
+    /// The next whole reply with the tag of its request.
+    pub(crate) fn next_reply(&mut self) -> Result<Option<(T, Reply<'_>)>, WireError> {
+        let Some(reply) = self.inbox.next_reply()? else { return Ok(None) };
+        let tag = self.owed.pop_front().ok_or(WireError::Unsolicited)?;
+        Ok(Some((tag, reply)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receive(wire: &mut Wire<u8>, bytes: &[u8]) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let space = wire.recv_space();
+            let size = space.len().min(rest.len());
+            space[..size].copy_from_slice(&rest[..size]);
+            wire.recv_done(size);
+            rest = &rest[size..];
+        }
+    }
+
+    #[test]
+    fn replies_meet_their_requests_in_order_however_they_are_cut() {
+        let mut wire = Wire::new();
+        for tag in 0..3 {
+            wire.request(b"x", tag).expect("room");
+        }
+        receive(&mut wire, b"+OK\r\n:1");
+        assert_eq!(wire.next_reply(), Ok(Some((0, Reply::Simple(b"OK")))));
+        assert_eq!(wire.next_reply(), Ok(None));
+        assert_eq!(wire.owed_count(), 2, "half a reply pops nothing");
+        receive(&mut wire, b"\r\n$-1\r\n");
+        assert_eq!(wire.next_reply(), Ok(Some((1, Reply::Integer(1)))));
+        assert_eq!(wire.next_reply(), Ok(Some((2, Reply::NullBulk))));
+        assert_eq!(wire.owed_count(), 0);
+    }
+
+    #[test]
+    fn a_reply_to_no_request_is_an_error() {
+        let mut wire = Wire::<u8>::new();
+        receive(&mut wire, b"-ERR max number of clients reached\r\n");
+        assert_eq!(wire.next_reply(), Err(WireError::Unsolicited));
+    }
+
+    #[test]
+    fn a_full_outbox_queues_neither_bytes_nor_entry() {
+        let mut wire = Wire::new();
+        let bytes = vec![0; limits::OUTBOX_SIZE_MAX];
+        assert_eq!(wire.request(&bytes, 0), Ok(()));
+        assert_eq!(wire.request(b"x", 1), Err(Full));
+        assert_eq!((wire.owed_count(), wire.send_ready().len()), (1, limits::OUTBOX_SIZE_MAX));
+        wire.send_done(1);
+        assert_eq!(wire.request(b"x", 1), Ok(()));
+    }
+
+    #[test]
+    fn clear_forgets_the_connection() {
+        let mut wire = Wire::new();
+        wire.request(b"x", 0).expect("room");
+        receive(&mut wire, b"+O");
+        wire.clear();
+        assert_eq!((wire.owed_count(), wire.send_ready()), (0, b"".as_slice()));
+        wire.request(b"x", 1).expect("room");
+        receive(&mut wire, b":0\r\n");
+        assert_eq!(wire.next_reply(), Ok(Some((1, Reply::Integer(0)))));
+    }
+}
