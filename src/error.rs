@@ -173,7 +173,11 @@ impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Contended(denial) => {
-                write!(f, "the lock is held by another{} ", ShownHolder(denial.holder))?;
+                f.write_str("the lock is held by another")?;
+                match denial.holder {
+                    HolderTtl::Left(left) => write!(f, " and may be free in {left:?} ")?,
+                    other => write!(f, "{} ", ShownHolder(other))?,
+                }
                 fmt::Display::fmt(denial, f)
             }
             Self::NoQuorum(denial) => {

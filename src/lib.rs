@@ -1,4 +1,5 @@
 //! Locks across N independent Redis or Valkey masters in about one round trip.
+#![warn(missing_docs, unreachable_pub)]
 pub mod engine;
 pub mod limits;
 pub mod lock;

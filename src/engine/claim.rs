@@ -249,18 +249,20 @@ impl Engine {
     pub(super) fn report(&self, now: Instant, round: Round, claim: &Claim, tally: &Tally) -> Report {
         let votes = self.links.iter().map(|link| {
             let master = link.master;
-            let quarantined = link.seasoned_at.filter(|at| *at > now);
-            let vote = if tally.refused.contains(master) {
+            let mut vote = if tally.refused.contains(master) {
                 Vote::Refused { holder: HolderTtl::Unknown }
-            } else if let (Some(at), true, true) =
-                (quarantined, tally.granted.contains(master), round != Round::Release)
-            {
-                Vote::Failed(Failure::Quarantined { left: at - now })
             } else if tally.granted.contains(master) {
                 Vote::Granted
             } else {
                 claim.failure(master).cloned().map_or(Vote::Pending, Vote::Failed)
             };
+            if let Some(at) = link.seasoned_at
+                && at > now
+                && matches!(vote, Vote::Granted | Vote::Pending)
+                && round != Round::Release
+            {
+                vote = Vote::Failed(Failure::Quarantined { left: at - now });
+            }
             (self.config.labels[master.index()].clone(), vote)
         });
         Report { round, votes: votes.collect() }

@@ -108,7 +108,8 @@ mod tests {
         assert_eq!((slab.count(), slab.find(first)), (0, None));
         let second = slab.insert(|old| old.expect("the memory is reused")).expect("room");
         assert_eq!((second.index, slab.find(second)), (first.index, Some(&vec![7])));
-        assert_eq!((slab.find(first), slab.find_mut(first)), (None, None));
+        assert_eq!(slab.find(first), None);
+        assert_eq!(slab.find_mut(first), None);
         let third = slab.insert(|_| Vec::new()).expect("room");
         assert!(slab.is_full() && slab.insert(|_| Vec::new()).is_none(), "the limit holds");
         assert_eq!(slab.ids().collect::<Vec<_>>(), [second, third]);

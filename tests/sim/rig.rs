@@ -1,0 +1,230 @@
+//! One engine and N model masters in one thread: each test decides when bytes and time move.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redlatch::engine::{Engine, LinkRequest, OpId, Outcome, Request};
+use redlatch::lock::{MasterId, Resource};
+use redlatch::{Config, ConfigBuilder};
+
+use crate::model::ModelMaster;
+
+pub struct Rig {
+    pub engine: Engine,
+    pub masters: Vec<ModelMaster>,
+    pub now: Instant,
+    pub outcomes: VecDeque<(OpId, Outcome)>,
+    links: Vec<Link>,
+}
+
+/// The network between the engine and one master.
+#[derive(Default)]
+struct Link {
+    is_open: bool,
+    /// Connects fail.
+    is_refusing: bool,
+    /// Bytes to the master stay on their way.
+    is_stopped: bool,
+    /// Replies stay on their way.
+    is_held: bool,
+    to_master: Vec<u8>,
+    to_engine: Vec<u8>,
+}
+
+pub fn id(index: usize) -> MasterId {
+    MasterId::new(index).expect("below the limit")
+}
+
+impl Rig {
+    /// `count` masters that have run for an hour, all connected.
+    pub fn new(count: usize, settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Self {
+        let mut rig = Self::unconnected(count, settings);
+        rig.pump();
+        rig
+    }
+
+    pub fn unconnected(count: usize, settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Self {
+        Self::with_urls((0..count).map(|index| format!("redis://m{index}")).collect(), settings)
+    }
+
+    pub fn with_urls(urls: Vec<String>, settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Self {
+        let count = urls.len();
+        let config = settings(Config::builder().masters(urls)).build().expect("valid settings");
+        let start = Instant::now();
+        let now = start + Duration::from_secs(3600);
+        Self {
+            engine: Engine::new(Arc::new(config), [7; 32], now),
+            masters: (0..count).map(|index| ModelMaster::new(&format!("run{index}"), start)).collect(),
+            now,
+            outcomes: VecDeque::new(),
+            links: (0..count).map(|_| Link::default()).collect(),
+        }
+    }
+
+    /// Moves bytes until nothing moves any more at this instant.
+    pub fn pump(&mut self) {
+        loop {
+            let mut moved = false;
+            while let Some(request) = self.engine.poll_link() {
+                moved = true;
+                match request {
+                    LinkRequest::Close(master) => self.links[master.index()].close(),
+                    LinkRequest::Connect(master) if self.links[master.index()].is_refusing => {
+                        self.engine.handle_disconnected(self.now, master, "connection refused");
+                    }
+                    LinkRequest::Connect(master) => {
+                        self.links[master.index()].is_open = true;
+                        self.engine.handle_connected(self.now, master);
+                    }
+                }
+            }
+            for index in 0..self.links.len() {
+                moved |= self.exchange(index);
+            }
+            while let Some(outcome) = self.engine.poll_outcome() {
+                self.outcomes.push_back(outcome);
+            }
+            if !moved {
+                // What has arrived comes first; what that leaves to do may move bytes again.
+                let is_due = self.engine.next_timeout().is_some_and(|(at, _)| at <= self.now);
+                if !is_due {
+                    return;
+                }
+                self.engine.handle_timeout(self.now);
+            }
+        }
+    }
+
+    fn exchange(&mut self, index: usize) -> bool {
+        let (link, master) = (&mut self.links[index], id(index));
+        if !link.is_open {
+            return false;
+        }
+        let bytes = self.engine.send_ready(master).to_vec();
+        self.engine.send_done(master, bytes.len());
+        link.to_master.extend_from_slice(&bytes);
+        if !link.is_stopped {
+            self.masters[index].handle(self.now, &mut link.to_master, &mut link.to_engine);
+        }
+        if link.is_held || link.to_engine.is_empty() {
+            return !bytes.is_empty();
+        }
+        let replies = std::mem::take(&mut link.to_engine);
+        self.receive(index, &replies);
+        true
+    }
+
+    /// Hands bytes to the engine as if the master had sent them.
+    pub fn receive(&mut self, index: usize, bytes: &[u8]) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let space = self.engine.recv_space(id(index));
+            let size = space.len().min(rest.len());
+            space[..size].copy_from_slice(&rest[..size]);
+            self.engine.recv_done(self.now, id(index), size);
+            rest = &rest[size..];
+        }
+    }
+
+    /// Lets time pass in steps no longer than the engine's next deadline.
+    pub fn advance(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            let next = self.engine.next_timeout().map_or(end, |(at, _)| at.clamp(self.now, end));
+            self.now = if next > self.now { next } else { end.min(self.now + Duration::from_micros(1)) };
+            self.pump();
+        }
+    }
+
+    /// The clock jumps while the engine sleeps, as in a pause of its process.
+    pub fn jump(&mut self, time: Duration) {
+        self.now += time;
+    }
+
+    /// Replies of this master are held back from now on.
+    pub fn hold(&mut self, index: usize) {
+        self.links[index].is_held = true;
+    }
+
+    /// Replies of this master flow again.
+    pub fn deliver(&mut self, index: usize) {
+        self.links[index].is_held = false;
+        self.pump();
+    }
+
+    /// The replies of all masters flow again, and arrive together.
+    pub fn deliver_all(&mut self) {
+        self.links.iter_mut().for_each(|link| link.is_held = false);
+        self.pump();
+    }
+
+    /// The master's process stops: bytes to it are kept, none are handled.
+    pub fn stop(&mut self, index: usize) {
+        self.links[index].is_stopped = true;
+    }
+
+    pub fn resume(&mut self, index: usize) {
+        self.links[index].is_stopped = false;
+        self.pump();
+    }
+
+    /// The connection breaks. What the master has already received, it carries out; replies are lost.
+    pub fn disconnect(&mut self, index: usize) {
+        let link = &mut self.links[index];
+        self.masters[index].handle(self.now, &mut link.to_master, &mut link.to_engine);
+        link.close();
+        self.engine.handle_disconnected(self.now, id(index), "connection reset");
+    }
+
+    pub fn refuse(&mut self, index: usize, refuse: bool) {
+        self.links[index].is_refusing = refuse;
+    }
+
+    /// Submits an acquisition and moves what can move at once.
+    pub fn acquire(&mut self, resource: &str, ttl_ms: u64, wait_ms: u64) -> OpId {
+        let op = self.submit_acquire(resource, ttl_ms, wait_ms);
+        self.pump();
+        op
+    }
+
+    pub fn submit_acquire(&mut self, resource: &str, ttl_ms: u64, wait_ms: u64) -> OpId {
+        let ttl = self.engine.config().ttl(Duration::from_millis(ttl_ms)).expect("a valid TTL");
+        let request = Request::Acquire {
+            resource: Resource::new(resource).expect("a valid name"),
+            ttl,
+            wait: Duration::from_millis(wait_ms),
+            min_validity: Duration::ZERO,
+        };
+        self.engine.submit(self.now, request).expect("room")
+    }
+
+    pub fn extend(&mut self, lock: OpId, ttl_ms: u64) {
+        let ttl = self.engine.config().ttl(Duration::from_millis(ttl_ms)).expect("a valid TTL");
+        self.engine.submit(self.now, Request::Extend { lock, ttl }).expect("always taken");
+        self.pump();
+    }
+
+    pub fn release(&mut self, lock: OpId, awaited: bool) {
+        self.engine.submit(self.now, Request::Release { lock, awaited }).expect("always taken");
+        self.pump();
+    }
+
+    /// The next outcome, if there is one.
+    pub fn outcome(&mut self) -> Option<Outcome> {
+        self.outcomes.pop_front().map(|(_, outcome)| outcome)
+    }
+
+    /// How many masters hold the key now.
+    pub fn holder_count(&self, key: &str) -> usize {
+        self.masters.iter().filter(|master| master.value(self.now, key.as_bytes()).is_some()).count()
+    }
+}
+
+impl Link {
+    fn close(&mut self) {
+        self.is_open = false;
+        self.to_master.clear();
+        self.to_engine.clear();
+    }
+}
