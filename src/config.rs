@@ -81,9 +81,7 @@ impl Config {
     /// How long one round of a lock with this TTL waits for a master.
     #[must_use]
     pub fn answer_limit(&self, ttl: Ttl) -> Duration {
-        let scaled = ttl.as_duration() / 50;
-        self.answer_timeout
-            .unwrap_or_else(|| scaled.clamp(Duration::from_millis(5), Duration::from_millis(50)))
+        self.answer_timeout.unwrap_or_else(|| Duration::from_millis((ttl.as_millis() / 50).clamp(5, 50)))
     }
 
     /// How long a master that restarted is kept from voting.

@@ -45,8 +45,9 @@ use rand::rngs::StdRng;
 use crate::config::Config;
 use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::limits;
-use crate::lock::command::{self, ExtendBy, ReleaseBy};
+use crate::lock::command::{self, AcquireTail, ExtendBy, ReleaseBy};
 use crate::lock::{Failure, InputError, MasterId, MasterSet, Resource, Token, Ttl, Vote, quorum};
+use crate::resp::Fixed;
 use claim::Claim;
 use link::{Answer, Link, Owed, State};
 use op::{Op, OpState};
@@ -212,10 +213,14 @@ pub struct Engine {
     close_wanted: MasterSet,
     ops: Slab<Op>,
     claims: Slab<Claim>,
+    /// The quorum of the configured masters.
+    quorum: usize,
     timers: Timers,
     outcomes: VecDeque<(OpId, Outcome)>,
     /// Where a command is encoded once for all masters.
     scratch: Vec<u8>,
+    /// The end of the latest acquisition's command, the same for all of one TTL.
+    acquire_tail: AcquireTail,
 }
 
 impl Engine {
@@ -236,6 +241,7 @@ impl Engine {
         let mut timers = Timers::default();
         links.iter().for_each(|link| timers.arm(master_timer(link.master), now));
         Self {
+            quorum: quorum(links.len()),
             config,
             rng: StdRng::from_seed(seed),
             links,
@@ -248,6 +254,7 @@ impl Engine {
             timers,
             outcomes: VecDeque::new(),
             scratch: Vec::new(),
+            acquire_tail: AcquireTail::default(),
         }
     }
 
@@ -347,6 +354,7 @@ impl Engine {
             }
         }
         loop {
+            self.recv_fixed(now, master);
             match self.links[master.index()].next_answer() {
                 Ok(Some(answer)) => self.handle_answer(now, master, answer),
                 Ok(None) => break,
@@ -354,6 +362,21 @@ impl Engine {
                     self.fail_link(now, master, &why);
                     break;
                 }
+            }
+        }
+    }
+
+    /// Handles fixed replies up to the first other one, with a short way for the two that nearly all are: a granted
+    /// `SET` and a deleted key.
+    fn recv_fixed(&mut self, now: Instant, master: MasterId) {
+        while let Some((owed, fixed)) = self.links[master.index()].wire.next_fixed() {
+            match (owed, fixed) {
+                (Owed::Acquire(id), Fixed::Ok) => self.handle_grant(now, master, id),
+                (Owed::Release(id), Fixed::One) => self.handle_deleted(now, master, id),
+                _ => match self.links[master.index()].answer(owed, &fixed.reply()) {
+                    Ok(answer) => self.handle_answer(now, master, answer),
+                    Err(why) => return self.fail_link(now, master, &why),
+                },
             }
         }
     }
@@ -403,7 +426,7 @@ impl Engine {
     /// How many masters above the quorum are known to hold a held lock: so many may lose it without harm.
     #[must_use]
     pub fn margin(&self, lock: OpId) -> usize {
-        self.granted(lock).map_or(0, |granted| granted.count().saturating_sub(quorum(self.links.len())))
+        self.granted(lock).map_or(0, |granted| granted.count().saturating_sub(self.quorum))
     }
 
     /// Locks that are being acquired, held, or whose release is awaited.
@@ -597,6 +620,9 @@ impl Engine {
 
     /// The masters whose votes do not count at this moment (I8).
     fn quarantined(&mut self, now: Instant) -> MasterSet {
+        if self.unseasoned.is_empty() {
+            return MasterSet::EMPTY;
+        }
         for master in self.unseasoned.iter() {
             let link = &mut self.links[master.index()];
             if link.seasoned_at.is_none_or(|at| at <= now) {

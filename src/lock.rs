@@ -64,6 +64,9 @@ impl Token {
     /// Bytes of a token, the number that Redis's page on distributed locks proposes.
     pub const SIZE: usize = 20;
 
+    /// What stands where no token was drawn yet; no master ever gets it.
+    pub(crate) const UNSET: Self = Self([0; Self::SIZE]);
+
     /// Draws a token; the generator must be a cryptographic one.
     pub(crate) fn random(rng: &mut impl Rng) -> Self {
         let mut bytes = [0; Self::SIZE];
@@ -269,6 +272,18 @@ impl MasterSet {
         self.0.count_ones() as usize
     }
 
+    /// Whether the set has at least `count` masters; for small counts cheaper than counting.
+    #[inline]
+    #[must_use]
+    pub const fn has(self, count: usize) -> bool {
+        let (mut left, mut missing) = (self.0, count);
+        while missing > 1 && left != 0 {
+            left &= left - 1;
+            missing -= 1;
+        }
+        missing == 0 || left != 0
+    }
+
     /// Whether the set has no master.
     #[must_use]
     pub const fn is_empty(self) -> bool {
@@ -428,6 +443,8 @@ mod tests {
         }
         assert_eq!(set.count(), 3);
         assert_eq!(set.iter().map(MasterId::index).collect::<Vec<_>>(), [0, 7, 31]);
+        assert_eq!([0, 1, 3, 4].map(|count| set.has(count)), [true, true, true, false]);
+        assert!(!MasterSet::EMPTY.has(1) && MasterSet::first(32).has(32));
         assert_eq!(MasterSet::first(32).count(), 32);
         assert_eq!(
             MasterSet::first(5).without(set).iter().map(MasterId::index).collect::<Vec<_>>(),

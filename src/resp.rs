@@ -34,7 +34,7 @@
 mod decode;
 mod encode;
 
-pub use decode::{Decoded, decode};
+pub use decode::{Decoded, Fixed, decode, decode_fixed};
 pub use encode::{encode_array_header, encode_bulk, encode_command, encode_reply};
 
 use std::fmt;

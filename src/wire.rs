@@ -16,7 +16,7 @@ mod outbox;
 use std::collections::VecDeque;
 
 use crate::limits;
-use crate::resp::{ProtocolError, Reply};
+use crate::resp::{Fixed, ProtocolError, Reply};
 use inbox::Inbox;
 use outbox::Outbox;
 
@@ -54,6 +54,7 @@ impl<T: Copy> Wire<T> {
     }
 
     /// Queues the bytes of one request and the tag under which its reply is handed out.
+    #[inline]
     pub(crate) fn request(&mut self, bytes: &[u8], tag: T) -> Result<(), Full> {
         if self.owed.len() >= limits::OWED_COUNT_MAX || !self.outbox.append(bytes) {
             return Err(Full);
@@ -85,6 +86,16 @@ impl<T: Copy> Wire<T> {
     /// `size` bytes were read into [`Wire::recv_space`].
     pub(crate) fn recv_done(&mut self, size: usize) {
         self.inbox.filled(size);
+    }
+
+    /// The next reply with the tag of its request, if it is whole and one of the fixed ones.
+    #[inline]
+    pub(crate) fn next_fixed(&mut self) -> Option<(T, Fixed)> {
+        // Without a request it is left for `next_reply`, which calls it unsolicited.
+        let tag = *self.owed.front()?;
+        let fixed = self.inbox.next_fixed()?;
+        self.owed.pop_front();
+        Some((tag, fixed))
     }
 
     /// The next whole reply with the tag of its request.

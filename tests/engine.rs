@@ -647,8 +647,11 @@ fn the_table_of_locks_is_bounded_and_says_so_at_once() {
     rig.pump();
     rig.stop(0);
     let mut last = None;
-    for _ in 0..limits::OPERATION_COUNT_MAX {
+    for count in 1..=limits::OPERATION_COUNT_MAX {
         last = Some(rig.submit_acquire("a", 10_000, 0));
+        if count % 10_000 == 0 {
+            rig.pump();
+        }
     }
     let ttl = rig.engine.config().ttl(ms(1000)).expect("valid");
     let resource = Resource::new("b").expect("valid");

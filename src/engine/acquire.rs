@@ -8,12 +8,10 @@ use super::claim::Claim;
 use super::link::Owed;
 use super::op::{Cause, Denied, Op, OpState};
 use super::slab::Id;
-use super::{Engine, Grant, OpId, Outcome, SubmitError, send};
+use super::{Engine, Grant, OpId, Outcome, SubmitError, op_timer, send};
 use crate::error::{AcquireError, Round};
 use crate::lock::command;
-use crate::lock::{
-    Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Ttl, Verdict, Vote, quorum,
-};
+use crate::lock::{Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Ttl, Verdict, Vote};
 
 /// A wait without end, for one that would overflow the clock.
 const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -44,46 +42,31 @@ impl Engine {
             return Err(SubmitError::Overloaded);
         }
         let wait_until = (!wait.is_zero()).then(|| now.checked_add(wait).unwrap_or(now + WAIT_MAX));
-        let prefix = &self.config.prefix;
-        let id = self.ops.insert(|old| {
-            let (mut key, mut holders) = old.map(|old| (old.key, old.holders)).unwrap_or_default();
-            key.clear();
-            holders.clear();
-            command::encode_key(&mut key, prefix, resource.as_bytes());
-            Op {
-                key,
-                ttl,
-                min_validity,
-                submitted: now,
-                wait_until,
-                attempts: 0,
-                claim: Id::NOBODY,
-                state: OpState::Acquiring { deadline: now },
-                round: 0,
-                holders,
-            }
-        });
-        let id = id.ok_or(SubmitError::Overloaded)?;
-        self.start_attempt(now, id);
+        let (id, op) = self.ops.take(|| Op::blank(now, ttl)).ok_or(SubmitError::Overloaded)?;
+        op.begin(now, ttl, min_validity, wait_until);
+        self.start_attempt(now, id, Some(resource));
         Ok(OpId(id))
     }
 
-    /// Draws a token and queues the `SET` on every usable master (I6: a token for each attempt).
-    fn start_attempt(&mut self, now: Instant, id: Id) {
+    /// Draws a token and queues the `SET` on every usable master (I6: a token for each attempt). The first attempt has
+    /// the lock's name, later ones take the key that the one before left with the operation.
+    fn start_attempt(&mut self, now: Instant, id: Id, resource: Option<Resource<'_>>) {
         let Some(op) = self.ops.find_mut(id) else { return };
-        let token = Token::random(&mut self.rng);
-        let claim_id = self.claims.insert(|old| Claim::new(old, &op.key, token, now));
-        op.attempts += 1;
-        let Some((claim_id, claim)) = claim_id.and_then(|id| Some((id, self.claims.find_mut(id)?))) else {
+        let Some((claim_id, claim)) = self.claims.take(|| Claim::blank(now)) else {
             self.ops.free(id);
             self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));
             return;
         };
+        claim.begin(now, Token::random(&mut self.rng), id);
+        match resource {
+            Some(resource) => command::encode_key(&mut claim.key, &self.config.prefix, resource.as_bytes()),
+            None => claim.key.extend_from_slice(&op.key),
+        }
         let answer_limit = self.config.answer_limit(op.ttl);
-        claim.owner = Some(id);
-        claim.note_ttl(now, op.ttl, self.config.drift.of(op.ttl.as_duration()), answer_limit);
+        claim.note_ttl(now, op.ttl, answer_limit);
         self.scratch.clear();
-        command::encode_acquire(&mut self.scratch, &claim.key, &token, op.ttl);
+        self.acquire_tail.set(op.ttl);
+        command::encode_acquire(&mut self.scratch, &claim.key, &claim.token, &self.acquire_tail);
         for master in self.usable.iter() {
             if send(&mut self.links[master.index()], &self.scratch, Owed::Acquire(claim_id)) {
                 claim.asked.insert(master);
@@ -92,16 +75,19 @@ impl Engine {
             }
         }
         // An attempt lasts until its answers are due, its validity is over, or nobody waits for it any more.
-        let deadline =
-            (now + answer_limit.min(op.ttl.validity())).min(op.wait_until.unwrap_or(now + answer_limit));
+        let mut deadline = now + answer_limit.min(op.ttl.validity());
+        if let Some(wait_until) = op.wait_until {
+            deadline = deadline.min(wait_until);
+        }
+        op.attempts += 1;
         op.claim = claim_id;
         op.holders.clear();
         op.state = OpState::Acquiring { deadline };
-        if self.usable != MasterSet::first(self.links.len()) {
+        self.timers.arm(op_timer(id), deadline);
+        if claim.asked != MasterSet::first(self.links.len()) {
             self.note_unusable(claim_id);
             self.decide_acquire(now, id);
         }
-        self.arm_op(id);
     }
 
     /// Masters known to be down or silent vote `Failed` at once.
@@ -111,6 +97,21 @@ impl Engine {
             if let Some(claim) = self.claims.find_mut(claim_id) {
                 claim.record(master, vote);
             }
+        }
+    }
+
+    /// The usual vote, and the only one that can make a quorum.
+    #[inline]
+    pub(super) fn handle_grant(&mut self, now: Instant, master: MasterId, id: Id) {
+        let Some(claim) = self.claims.find_mut(id) else { return };
+        if claim.release.is_some() {
+            return;
+        }
+        claim.grant(master);
+        if claim.tally.granted.has(self.quorum)
+            && let Some(op) = claim.owner
+        {
+            self.decide_acquire(now, op);
         }
     }
 
@@ -158,12 +159,13 @@ impl Engine {
         let refused = claim.tally.refused;
         // Had every other master granted, this many of those that refused would still have been needed.
         let free_count = self.links.len() - refused.count() - claim.tally.failed.count();
-        let missing_count = quorum(self.links.len()).saturating_sub(free_count);
+        let missing_count = self.quorum.saturating_sub(free_count);
         let report = self.report(now, Round::Acquire, claim, &claim.tally);
         let mut denied = Denied { cause, report, missing_count, asked: MasterSet::EMPTY };
         let (claim_id, started, limit) = (op.claim, claim.started, claim.answer_limit);
         let retry_at = self.next_attempt(now, id, started);
-        if let Some(claim) = self.claims.find_mut(claim_id) {
+        if let (Some(op), Some(claim)) = (self.ops.find_mut(id), self.claims.find_mut(claim_id)) {
+            op.key.clone_from(&claim.key);
             claim.owner = None;
         }
         self.release_claim(now, claim_id);
@@ -254,7 +256,7 @@ impl Engine {
         match &op.state {
             OpState::Acquiring { .. } => self.miss_acquire(now, id),
             OpState::Asking { .. } => self.finish_asking(now, id),
-            OpState::Waiting { .. } => self.start_attempt(now, id),
+            OpState::Waiting { .. } => self.start_attempt(now, id, None),
             OpState::Held { .. } => self.miss_extend(now, id),
             OpState::Releasing { .. } => self.miss_release(now, id),
         }
@@ -295,7 +297,7 @@ impl Engine {
                     self.handle_extend_vote(now, master, id, round, Vote::Failed(Failure::ConnectionLost));
                 }
             }
-            OpState::Releasing { .. } => self.settle_release(now, id, false),
+            OpState::Releasing { .. } => self.check_release(now, id),
             OpState::Held { extension: None, .. } | OpState::Asking { .. } | OpState::Waiting { .. } => {}
         }
     }

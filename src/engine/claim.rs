@@ -10,7 +10,7 @@ use super::slab::Id;
 use super::{Engine, claim_timer, send};
 use crate::error::{Report, Round};
 use crate::lock::command::{self, ReleaseAnswer};
-use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
+use crate::lock::{Drift, Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 
 use super::link::Owed;
 
@@ -21,8 +21,9 @@ pub(super) struct Claim {
     pub(super) token: Token,
     /// Read before the first byte was queued (I1).
     pub(super) started: Instant,
-    /// No key of this claim lives after this time.
-    pub(super) gone_at: Instant,
+    /// When a TTL was last sent, and the longest one that was: together they bound the life of any key.
+    sent_at: Instant,
+    longest_ttl: Duration,
     /// How long each round waits for answers.
     pub(super) answer_limit: Duration,
     /// The operation that gets to know what happens to this claim.
@@ -51,40 +52,62 @@ pub(super) struct Release {
 }
 
 impl Claim {
-    pub(super) fn new(old: Option<Self>, key: &[u8], token: Token, now: Instant) -> Self {
-        let (mut own_key, mut failures) = old.map(|old| (old.key, old.failures)).unwrap_or_default();
-        own_key.clear();
-        own_key.extend_from_slice(key);
-        failures.clear();
+    /// What a slot holds before its first claim.
+    pub(super) fn blank(now: Instant) -> Self {
         Self {
-            key: own_key,
-            token,
+            key: Vec::new(),
+            token: Token::UNSET,
             started: now,
-            gone_at: now,
+            sent_at: now,
+            longest_ttl: Duration::ZERO,
             answer_limit: Duration::ZERO,
             owner: None,
             asked: MasterSet::EMPTY,
             tally: Tally::default(),
-            failures,
+            failures: Vec::new(),
             release: None,
             strayed: MasterSet::EMPTY,
         }
     }
 
+    /// Starts anew with an empty key, in the memory of the slot's last claim.
+    pub(super) fn begin(&mut self, now: Instant, token: Token, owner: Id) {
+        // Taken apart, so that a new field cannot be forgotten here.
+        let Self { key, failures, .. } = self;
+        key.clear();
+        failures.clear();
+        *self = Self {
+            key: std::mem::take(key),
+            failures: std::mem::take(failures),
+            token,
+            owner: Some(owner),
+            ..Self::blank(now)
+        };
+    }
+
     /// Records that a command with this TTL is being sent now.
-    pub(super) fn note_ttl(&mut self, now: Instant, ttl: Ttl, margin: Duration, answer_limit: Duration) {
-        self.gone_at = self.gone_at.max(now + ttl.as_duration() + margin);
+    pub(super) fn note_ttl(&mut self, now: Instant, ttl: Ttl, answer_limit: Duration) {
+        self.sent_at = now;
+        self.longest_ttl = self.longest_ttl.max(ttl.as_duration());
         self.answer_limit = answer_limit;
+    }
+
+    /// No key of this claim lives after this time, if clocks drift as allowed and no command was stuck on its way.
+    fn gone_at(&self, drift: Drift) -> Instant {
+        self.sent_at + self.longest_ttl + drift.of(self.longest_ttl)
+    }
+
+    /// Records the vote that nearly all are.
+    pub(super) const fn grant(&mut self, master: MasterId) {
+        self.tally.failed.remove(master);
+        self.tally.granted.insert(master);
     }
 
     /// Records a vote of this claim's acquisition; a late one takes the place of "no answer".
     pub(super) fn record(&mut self, master: MasterId, vote: Vote) {
         let Tally { granted, refused, failed } = &mut self.tally;
         match vote {
-            Vote::Granted => {
-                failed.remove(master);
-                granted.insert(master);
-            }
+            Vote::Granted => self.grant(master),
             Vote::Refused { .. } => {
                 failed.remove(master);
                 refused.insert(master);
@@ -108,18 +131,19 @@ impl Claim {
     }
 
     /// When something is to be done for the release.
-    fn release_deadline(&self, now: Instant) -> Option<Instant> {
+    fn release_deadline(&self, now: Instant, drift: Drift) -> Option<Instant> {
         let release = self.release?;
         // Each pause is as long as all the time so far, so a master is asked about log2(TTL / limit) times.
         let pause = (now - release.started).max(self.answer_limit);
-        Some((now + pause).min(self.gone_at.max(now + self.answer_limit)))
+        Some((now + pause).min(self.gone_at(drift).max(now + self.answer_limit)))
     }
 }
 
 impl Release {
     /// Whether an awaited release need not wait any longer: a quorum has answered, or nobody is left who would.
-    pub(super) fn is_settled(&self, quorum: usize) -> bool {
-        self.deleted.union(self.absent).count() >= quorum || self.sent.is_empty()
+    #[inline]
+    pub(super) const fn is_settled(&self, quorum: usize) -> bool {
+        self.deleted.union(self.absent).has(quorum) || self.sent.is_empty()
     }
 
     /// Masters that said they deleted the key, masters that said it was gone, masters that may still have it.
@@ -138,12 +162,11 @@ impl Engine {
         let (owed, empty) = (claim.holders(), MasterSet::EMPTY);
         claim.failures.clear();
         claim.release = Some(Release { started: now, owed, sent: empty, deleted: empty, absent: empty });
+        // Answers are due after this; before that nothing has to be done for this claim.
+        self.timers.arm(claim_timer(id), now + claim.answer_limit);
         self.send_release(id, owed);
-        self.free_claim_if_done(id);
-        if let Some(claim) = self.claims.find(id)
-            && let Some(at) = claim.release_deadline(now)
-        {
-            self.timers.arm(claim_timer(id), at);
+        if owed.is_empty() {
+            self.free_claim_if_done(id);
         }
     }
 
@@ -169,6 +192,22 @@ impl Engine {
         }
     }
 
+    /// The usual answer to a release: the key was there and is deleted.
+    #[inline]
+    pub(super) fn handle_deleted(&mut self, now: Instant, master: MasterId, id: Id) {
+        let Some(claim) = self.claims.find_mut(id) else { return };
+        let Some(release) = &mut claim.release else { return };
+        release.sent.remove(master);
+        release.owed.remove(master);
+        release.deleted.insert(master);
+        match claim.owner {
+            Some(op) if release.is_settled(self.quorum) => self.settle_release(now, id, op),
+            None if release.owed.is_empty() => self.claims.free(id),
+            _ => {}
+        }
+    }
+
+    /// Any answer to a release.
     pub(super) fn handle_release_answer(
         &mut self,
         now: Instant,
@@ -178,12 +217,8 @@ impl Engine {
     ) {
         let Some(claim) = self.claims.find_mut(id) else { return };
         let Some(release) = &mut claim.release else { return };
-        release.sent.remove(master);
         match answer {
-            ReleaseAnswer::Deleted => {
-                release.owed.remove(master);
-                release.deleted.insert(master);
-            }
+            ReleaseAnswer::Deleted => return self.handle_deleted(now, master, id),
             ReleaseAnswer::Absent => {
                 release.absent.insert(master);
                 // On the connection that carried the SET, its absence is proof; elsewhere the SET may come later.
@@ -193,8 +228,9 @@ impl Engine {
             }
             ReleaseAnswer::Failed(failure) => claim.failures.push((master, failure)),
         }
+        release.sent.remove(master);
         if let Some(op) = claim.owner {
-            self.settle_release(now, op, false);
+            self.check_release(now, op);
         }
         self.free_claim_if_done(id);
     }
@@ -205,9 +241,10 @@ impl Engine {
         let Some(release) = claim.release else { return };
         self.send_release(id, release.owed);
         let Some(claim) = self.claims.find(id) else { return };
-        if now >= claim.gone_at && claim.owner.is_none() {
+        let drift = self.config.drift;
+        if now >= claim.gone_at(drift) && claim.owner.is_none() {
             self.claims.free(id);
-        } else if let Some(at) = claim.release_deadline(now) {
+        } else if let Some(at) = claim.release_deadline(now, drift) {
             self.timers.arm(claim_timer(id), at);
         }
     }

@@ -8,7 +8,7 @@ use super::slab::Id;
 use super::{Engine, OpId, Outcome, Released, send};
 use crate::error::{ExtendError, ReleaseError, Round};
 use crate::lock::command;
-use crate::lock::{Failure, HolderTtl, MasterId, Tally, Ttl, Verdict, Vote, quorum};
+use crate::lock::{Failure, HolderTtl, MasterId, Tally, Ttl, Verdict, Vote};
 
 impl Engine {
     pub(super) fn submit_extend(&mut self, now: Instant, id: Id, ttl: Ttl) {
@@ -45,7 +45,7 @@ impl Engine {
         *valid_until = extended_until.min(*valid_until);
         op.round = op.round.wrapping_add(1);
         op.ttl = ttl;
-        claim.note_ttl(now, ttl, self.config.drift.of(ttl.as_duration()), answer_limit);
+        claim.note_ttl(now, ttl, answer_limit);
         claim.failures.clear();
         let mut tally = Tally { refused: claim.tally.refused, ..Tally::default() };
         let mut encoded_by = None;
@@ -152,7 +152,6 @@ impl Engine {
     }
 
     pub(super) fn submit_release(&mut self, now: Instant, id: Id, awaited: bool) {
-        let quorum = quorum(self.links.len());
         let Some(op) = self.ops.find_mut(id) else {
             // Released before: the answer is that nothing was left to release.
             if awaited {
@@ -173,11 +172,7 @@ impl Engine {
         if awaited {
             op.state = OpState::Releasing { deadline: now + claim.answer_limit };
             self.release_claim(now, claim_id);
-            let settled =
-                |claim: &super::Claim| claim.release.is_none_or(|release| release.is_settled(quorum));
-            if self.claims.find(claim_id).is_none_or(settled) {
-                self.settle_release(now, id, true);
-            }
+            self.check_release(now, id);
             self.arm_op(id);
         } else {
             claim.owner = None;
@@ -186,37 +181,38 @@ impl Engine {
         }
     }
 
-    /// Ends an awaited release once enough has been heard, or, if it is `due`, with what has been heard.
-    pub(super) fn settle_release(&mut self, now: Instant, id: Id, due: bool) {
-        let quorum = quorum(self.links.len());
-        let Some(op) = self.ops.find(id) else { return };
-        let OpState::Releasing { .. } = op.state else { return };
-        let claim_id = op.claim;
-        let Some(claim) = self.claims.find(claim_id) else { return };
-        let Some(release) = claim.release else { return };
-        if !due && !release.is_settled(quorum) {
-            return;
+    /// Ends an awaited release if nothing more is to be waited for.
+    pub(super) fn check_release(&mut self, now: Instant, id: Id) {
+        let Some(claim_id) = self.ops.find(id).map(|op| op.claim) else { return };
+        let release = self.claims.find(claim_id).and_then(|claim| claim.release);
+        if release.is_some_and(|release| release.is_settled(self.quorum)) {
+            self.settle_release(now, claim_id, id);
         }
+    }
+
+    /// Ends an awaited release with what has been heard; what is owed goes on without the caller.
+    pub(super) fn settle_release(&mut self, now: Instant, claim_id: Id, id: Id) {
+        let Some(claim) = self.claims.find_mut(claim_id) else { return };
+        let Some(release) = claim.release else { return };
+        claim.owner = None;
         let (deleted, absent, unanswered) = release.counts();
-        let result = if self.links.len() - unanswered >= quorum {
+        let result = if self.links.len() - unanswered >= self.quorum {
             Ok(Released { deleted, absent, unanswered })
         } else {
+            let Some(claim) = self.claims.find(claim_id) else { return };
             Err(ReleaseError::Unconfirmed(self.release_report(now, claim, &release)))
         };
         self.ops.free(id);
         self.outcomes.push_back((OpId(id), Outcome::Release(result)));
-        if let Some(claim) = self.claims.find_mut(claim_id) {
-            claim.owner = None;
-        }
         self.free_claim_if_done(claim_id);
     }
 
-    /// The release's time is over; it goes on without the caller.
+    /// The release's time is over.
     pub(super) fn miss_release(&mut self, now: Instant, id: Id) {
-        let claim = self.ops.find(id).and_then(|op| self.claims.find(op.claim));
-        if let Some(release) = claim.and_then(|claim| claim.release) {
+        let Some(claim_id) = self.ops.find(id).map(|op| op.claim) else { return };
+        if let Some(release) = self.claims.find(claim_id).and_then(|claim| claim.release) {
             release.sent.iter().for_each(|master| self.note_missed(now, master, release.started));
         }
-        self.settle_release(now, id, true);
+        self.settle_release(now, claim_id, id);
     }
 }

@@ -213,34 +213,47 @@ impl Link {
 
     /// Takes the next whole reply apart. An error ends the connection and says why.
     pub(super) fn next_answer(&mut self) -> Result<Option<Answer>, String> {
-        let Some((owed, reply)) = self.wire.next_reply().map_err(|error| error.to_string())? else {
-            return Ok(None);
-        };
-        let by_script = match owed {
-            Owed::Release(_) => self.release_by == ReleaseBy::EvalSha,
-            Owed::Extend(..) => self.extend_by == ExtendBy::EvalSha,
-            _ => false,
-        };
-        if by_script && command::is_noscript(&reply) {
-            return Ok(Some(Answer::NoScript(owed)));
+        let Self { wire, state, release_by, extend_by, .. } = self;
+        match wire.next_reply() {
+            Ok(Some((owed, reply))) => take_apart(state, *release_by, *extend_by, owed, &reply).map(Some),
+            Ok(None) => Ok(None),
+            Err(error) => Err(error.to_string()),
         }
-        let answer = match owed {
-            Owed::Acquire(id) => command::acquire_vote(&reply).map(|vote| Answer::Acquire(id, vote)),
-            Owed::Release(id) => command::release_answer(&reply).map(|answer| Answer::Release(id, answer)),
-            Owed::Extend(id, round) => {
-                command::extend_vote(&reply).map(|vote| Answer::Extend(id, round, vote))
-            }
-            Owed::Holder(id) => command::holder_ttl(&reply).map(|ttl| Answer::Holder(id, ttl)),
-            Owed::Handshake(step) => return Self::handle_handshake(&mut self.state, step, &reply).map(Some),
-        };
-        answer.map(Some).map_err(|WrongShape| "a reply of the wrong shape".to_owned())
     }
 
-    fn handle_handshake(state: &mut State, step: Step, reply: &Reply<'_>) -> Result<Answer, String> {
-        let State::Handshake { handshake, .. } = state else {
-            return Err("a handshake reply out of turn".to_owned());
-        };
-        let done = handshake.handle_reply(step, reply)?;
-        Ok(if done { Answer::HandshakeDone } else { Answer::HandshakeStep })
+    /// The same for a reply that is already out of the wire.
+    pub(super) fn answer(&mut self, owed: Owed, reply: &Reply<'_>) -> Result<Answer, String> {
+        take_apart(&mut self.state, self.release_by, self.extend_by, owed, reply)
     }
+}
+
+fn take_apart(
+    state: &mut State,
+    release_by: ReleaseBy,
+    extend_by: ExtendBy,
+    owed: Owed,
+    reply: &Reply<'_>,
+) -> Result<Answer, String> {
+    let by_script = match owed {
+        Owed::Release(_) => release_by == ReleaseBy::EvalSha,
+        Owed::Extend(..) => extend_by == ExtendBy::EvalSha,
+        _ => false,
+    };
+    if by_script && command::is_noscript(reply) {
+        return Ok(Answer::NoScript(owed));
+    }
+    let answer = match owed {
+        Owed::Acquire(id) => command::acquire_vote(reply).map(|vote| Answer::Acquire(id, vote)),
+        Owed::Release(id) => command::release_answer(reply).map(|answer| Answer::Release(id, answer)),
+        Owed::Extend(id, round) => command::extend_vote(reply).map(|vote| Answer::Extend(id, round, vote)),
+        Owed::Holder(id) => command::holder_ttl(reply).map(|ttl| Answer::Holder(id, ttl)),
+        Owed::Handshake(step) => {
+            let State::Handshake { handshake, .. } = state else {
+                return Err("a handshake reply out of turn".to_owned());
+            };
+            let is_done = handshake.handle_reply(step, reply)?;
+            return Ok(if is_done { Answer::HandshakeDone } else { Answer::HandshakeStep });
+        }
+    };
+    answer.map_err(|WrongShape| "a reply of the wrong shape".to_owned())
 }

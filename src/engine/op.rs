@@ -8,7 +8,7 @@ use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote};
 
 #[derive(Debug)]
 pub(super) struct Op {
-    /// The key as an encoded bulk string.
+    /// The key as an encoded bulk string, between two attempts; else the claim has it.
     pub(super) key: Vec<u8>,
     pub(super) ttl: Ttl,
     pub(super) min_validity: Duration,
@@ -69,6 +69,34 @@ pub(super) struct Denied {
 }
 
 impl Op {
+    /// What a slot holds before its first operation.
+    pub(super) fn blank(now: Instant, ttl: Ttl) -> Self {
+        Self {
+            key: Vec::new(),
+            ttl,
+            min_validity: Duration::ZERO,
+            submitted: now,
+            wait_until: None,
+            attempts: 0,
+            claim: Id::NOBODY,
+            state: OpState::Acquiring { deadline: now },
+            round: 0,
+            holders: Vec::new(),
+        }
+    }
+
+    /// Starts anew in the memory of the slot's last operation.
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        ttl: Ttl,
+        min_validity: Duration,
+        wait_until: Option<Instant>,
+    ) {
+        let (key, holders) = (std::mem::take(&mut self.key), std::mem::take(&mut self.holders));
+        *self = Self { key, holders, min_validity, wait_until, ..Self::blank(now, ttl) };
+    }
+
     /// When something is to be done for this operation whatever else happens.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.state {

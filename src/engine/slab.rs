@@ -8,15 +8,15 @@ pub(super) struct Id {
 }
 
 impl Id {
-    /// An id that nobody ever has.
+    /// An id that nobody ever has: an even generation is a free slot's.
     pub(super) const NOBODY: Self = Self { index: u32::MAX, generation: 0 };
 }
 
 #[derive(Debug)]
 struct Slot<T> {
+    /// Odd while the slot is taken; goes up by one with each taking and freeing.
     generation: u32,
-    taken: bool,
-    value: Option<T>,
+    value: T,
 }
 
 /// Values stay in their slots when freed, so that the next occupant can reuse their memory.
@@ -38,53 +38,61 @@ impl<T> Slab<T> {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether [`Slab::insert`] would find no slot.
+    /// Whether [`Slab::take`] would find no slot.
     pub(super) fn is_full(&self) -> bool {
         self.free.is_empty() && self.slots.len() >= self.count_max
     }
 
-    /// Puts in what `make` builds from the slot's last value, whose memory it can reuse; `None` if the table is full.
-    #[expect(clippy::cast_possible_truncation, reason = "count_max is below u32::MAX")]
-    pub(super) fn insert(&mut self, make: impl FnOnce(Option<T>) -> T) -> Option<Id> {
-        if self.is_full() {
+    /// Takes a slot with whatever its last occupant left there, or with `blank`; `None` if the table is full.
+    #[inline]
+    pub(super) fn take(&mut self, blank: impl FnOnce() -> T) -> Option<(Id, &mut T)> {
+        if self.free.is_empty() && !self.add_slot(blank) {
             return None;
         }
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, taken: false, value: None });
-            self.slots.len() as u32 - 1
-        });
+        let index = self.free.pop()?;
         let slot = &mut self.slots[index as usize];
-        slot.value = Some(make(slot.value.take()));
-        slot.taken = true;
-        Some(Id { index, generation: slot.generation })
+        slot.generation = slot.generation.wrapping_add(1);
+        Some((Id { index, generation: slot.generation }, &mut slot.value))
+    }
+
+    #[cold]
+    #[expect(clippy::cast_possible_truncation, reason = "count_max is below u32::MAX")]
+    fn add_slot(&mut self, blank: impl FnOnce() -> T) -> bool {
+        let has_room = self.slots.len() < self.count_max;
+        if has_room {
+            self.free.push(self.slots.len() as u32);
+            self.slots.push(Slot { generation: 0, value: blank() });
+        }
+        has_room
     }
 
     /// Frees a slot; ids of its occupant find nothing from now on.
+    #[inline]
     pub(super) fn free(&mut self, id: Id) {
         if let Some(slot) = self.slots.get_mut(id.index as usize)
-            && slot.taken
             && slot.generation == id.generation
         {
-            slot.taken = false;
             slot.generation = slot.generation.wrapping_add(1);
             self.free.push(id.index);
         }
     }
 
+    #[inline]
     pub(super) fn find(&self, id: Id) -> Option<&T> {
         let slot = self.slots.get(id.index as usize)?;
-        if slot.generation == id.generation && slot.taken { slot.value.as_ref() } else { None }
+        if slot.generation == id.generation { Some(&slot.value) } else { None }
     }
 
+    #[inline]
     pub(super) fn find_mut(&mut self, id: Id) -> Option<&mut T> {
         let slot = self.slots.get_mut(id.index as usize)?;
-        if slot.generation == id.generation && slot.taken { slot.value.as_mut() } else { None }
+        if slot.generation == id.generation { Some(&mut slot.value) } else { None }
     }
 
     /// The id of whoever is in a slot now.
     pub(super) fn occupant(&self, index: u32) -> Option<Id> {
-        let slot = self.slots.get(index as usize)?;
-        slot.taken.then_some(Id { index, generation: slot.generation })
+        let generation = self.slots.get(index as usize)?.generation;
+        (generation % 2 == 1).then_some(Id { index, generation })
     }
 
     /// All ids as of now, for walking the table while changing it.
@@ -102,16 +110,16 @@ mod tests {
     #[test]
     fn an_id_of_an_earlier_occupant_finds_nothing() {
         let mut slab = Slab::<Vec<u8>>::new(2);
-        let first = slab.insert(|old| old.unwrap_or(vec![7])).expect("room");
+        let first = slab.take(|| vec![7]).expect("room").0;
         slab.free(first);
         slab.free(first);
         assert_eq!((slab.count(), slab.find(first)), (0, None));
-        let second = slab.insert(|old| old.expect("the memory is reused")).expect("room");
-        assert_eq!((second.index, slab.find(second)), (first.index, Some(&vec![7])));
+        let (second, value) = slab.take(|| unreachable!("the memory is reused")).expect("room");
+        assert_eq!((second.index, value.as_slice()), (first.index, [7].as_slice()));
         assert_eq!(slab.find(first), None);
         assert_eq!(slab.find_mut(first), None);
-        let third = slab.insert(|_| Vec::new()).expect("room");
-        assert!(slab.is_full() && slab.insert(|_| Vec::new()).is_none(), "the limit holds");
+        let third = slab.take(Vec::new).expect("room").0;
+        assert!(slab.is_full() && slab.take(Vec::new).is_none(), "the limit holds");
         assert_eq!(slab.ids().collect::<Vec<_>>(), [second, third]);
     }
 }

@@ -70,14 +70,33 @@ pub(crate) fn encode_key(out: &mut Vec<u8>, prefix: &[u8], name: &[u8]) {
     out.extend_from_slice(CRLF);
 }
 
+/// What follows the token in [`encode_acquire`]: `NX PX ttl`, encoded anew only when the TTL changes.
+#[derive(Debug, Default)]
+pub(crate) struct AcquireTail {
+    ttl_ms: u64,
+    bytes: Vec<u8>,
+}
+
+impl AcquireTail {
+    #[inline]
+    pub(crate) fn set(&mut self, ttl: Ttl) {
+        if self.ttl_ms != ttl.as_millis() {
+            self.ttl_ms = ttl.as_millis();
+            self.bytes.clear();
+            self.bytes.extend_from_slice(SET_NX_PX);
+            encode_decimal_bulk(&mut self.bytes, self.ttl_ms);
+        }
+    }
+}
+
 /// `SET key token NX PX ttl`
-pub(crate) fn encode_acquire(out: &mut Vec<u8>, key: &[u8], token: &Token, ttl: Ttl) {
+#[inline]
+pub(crate) fn encode_acquire(out: &mut Vec<u8>, key: &[u8], token: &Token, tail: &AcquireTail) {
     out.extend_from_slice(SET_HEAD);
     out.extend_from_slice(key);
     out.extend_from_slice(TOKEN_HEAD);
     out.extend_from_slice(token.as_bytes());
-    out.extend_from_slice(SET_NX_PX);
-    encode_decimal_bulk(out, ttl.as_millis());
+    out.extend_from_slice(&tail.bytes);
 }
 
 /// Compare and delete.
@@ -146,18 +165,19 @@ fn encode_decimal_bulk(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(CRLF);
 }
 
-fn encode_decimal(out: &mut Vec<u8>, mut number: u64) {
-    let mut digits = [0; 20];
-    let mut start = digits.len();
-    loop {
-        start -= 1;
-        digits[start] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
+#[inline]
+fn encode_decimal(out: &mut Vec<u8>, number: u64) {
+    // Most lengths have one or two digits.
+    if number < 100 {
+        let (tens, ones) = ((number / 10) as u8, (number % 10) as u8);
+        if tens > 0 {
+            out.push(b'0' + tens);
         }
+        out.push(b'0' + ones);
+    } else {
+        encode_decimal(out, number / 100);
+        out.extend_from_slice(&[b'0' + (number / 10 % 10) as u8, b'0' + (number % 10) as u8]);
     }
-    out.extend_from_slice(&digits[start..]);
 }
 
 /// A reply that no command of ours can get: replies and requests no longer match, so the connection must end.
@@ -262,8 +282,10 @@ mod tests {
         for ms in [4_u64, 9, 10, 99, 100, 12_345, 86_400_000] {
             let digits = ms.to_string();
             let digits = digits.as_bytes();
+            let mut tail = AcquireTail::default();
+            tail.set(ttl(ms));
             check(&[b"SET", key, value, b"NX", b"PX", digits], &|out| {
-                encode_acquire(out, KEY, &token, ttl(ms))
+                encode_acquire(out, KEY, &token, &tail)
             });
             for (by, name, code) in
                 [(ExtendBy::EvalSha, "EVALSHA", EXTEND_SHA), (ExtendBy::Eval, "EVAL", EXTEND_SCRIPT)]

@@ -47,6 +47,9 @@ impl Tally {
     #[must_use]
     pub const fn verdict(&self, master_count: usize, quarantined: MasterSet) -> Verdict {
         let needed = quorum(master_count);
+        if quarantined.is_empty() && self.granted.count() >= needed {
+            return Verdict::Granted;
+        }
         let spare = master_count - needed;
         let missing = self.failed.union(quarantined);
         if self.granted.without(quarantined).count() >= needed {

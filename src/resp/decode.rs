@@ -32,7 +32,9 @@ pub enum Decoded<'a> {
 ///
 /// # Errors
 ///
-/// The first byte that makes `input` no beginning of an acceptable reply gives an error, and so does every longer input.
+/// The first byte that makes `input` no beginning of an acceptable reply gives an error, and every longer input gives
+/// the same. Only the limit on the whole size may show later than it could: at the first header or byte beyond it, not
+/// when the elements still owed cannot fit any more.
 ///
 /// ```
 /// use redlatch::resp::{Decoded, ProtocolError, Reply, decode};
@@ -49,21 +51,58 @@ pub enum Decoded<'a> {
 /// ```
 #[inline]
 pub fn decode(input: &[u8]) -> Result<Decoded<'_>, ProtocolError> {
-    // Nearly all replies are one of these four, told apart by one word (benches/codec.rs, `decode/fixed`).
-    if let Some(head) = input.first_chunk() {
-        match u32::from_le_bytes(*head) {
-            ONE => return Ok(Decoded::Complete { reply: Reply::Integer(1), size: 4 }),
-            ZERO => return Ok(Decoded::Complete { reply: Reply::Integer(0), size: 4 }),
-            OK_HEAD if input.get(4) == Some(&b'\n') => {
-                return Ok(Decoded::Complete { reply: Reply::Simple(b"OK"), size: 5 });
-            }
-            NULL_HEAD if input.get(4) == Some(&b'\n') => {
-                return Ok(Decoded::Complete { reply: Reply::NullBulk, size: 5 });
-            }
-            _ => {}
+    match decode_fixed(input) {
+        Some((fixed, size)) => Ok(Decoded::Complete { reply: fixed.reply(), size }),
+        None => decode_any(input),
+    }
+}
+
+/// One of the four replies that nearly all replies to a lock client are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fixed {
+    /// `+OK`
+    Ok,
+    /// `$-1`
+    Null,
+    /// `:0`
+    Zero,
+    /// `:1`
+    One,
+}
+
+impl Fixed {
+    /// The reply in its general form.
+    #[must_use]
+    pub const fn reply(self) -> Reply<'static> {
+        match self {
+            Fixed::Ok => Reply::Simple(b"OK"),
+            Fixed::Null => Reply::NullBulk,
+            Fixed::Zero => Reply::Integer(0),
+            Fixed::One => Reply::Integer(1),
         }
     }
-    decode_any(input)
+}
+
+/// The reply at the front of `input` and its size, if it is whole and one of the [`Fixed`] ones. Anything else is for
+/// [`decode`].
+///
+/// The four are told apart by one word (`benches/codec.rs`, `decode/fixed`).
+///
+/// ```
+/// use redlatch::resp::{Fixed, decode_fixed};
+/// assert_eq!(decode_fixed(b"+OK\r\n:1\r\n"), Some((Fixed::Ok, 5)));
+/// assert_eq!(decode_fixed(b":10\r\n"), None);
+/// ```
+#[inline]
+#[must_use]
+pub fn decode_fixed(input: &[u8]) -> Option<(Fixed, usize)> {
+    match u32::from_le_bytes(*input.first_chunk()?) {
+        ONE => Some((Fixed::One, 4)),
+        ZERO => Some((Fixed::Zero, 4)),
+        OK_HEAD if input.get(4) == Some(&b'\n') => Some((Fixed::Ok, 5)),
+        NULL_HEAD if input.get(4) == Some(&b'\n') => Some((Fixed::Null, 5)),
+        _ => None,
+    }
 }
 
 const ONE: u32 = u32::from_le_bytes(*b":1\r\n");
@@ -403,6 +442,7 @@ mod tests {
         (b"*4294", ElementsTooMany),
         (b"*1024\r\n*1", ElementsTooMany),
         (b"*1000\r\n*24\r\n*1", ElementsTooMany),
+        // Said at the type byte, so a null array is as much too deep as any other.
         (b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*", NestingTooDeep),
     ];
 
@@ -434,7 +474,7 @@ mod tests {
         }
     }
 
-    /// What a connection makes of a stream that arrives in `pieces`: it waits for `size_min` bytes before it tries again.
+    /// What a connection makes of a stream that arrives in `pieces`. It waits for `size_min` bytes before a second try.
     fn receive<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<String>, Option<ProtocolError>) {
         let (mut inbox, mut size_min, mut replies) = (Vec::new(), 0, Vec::new());
         for piece in pieces {

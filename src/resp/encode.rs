@@ -1,6 +1,6 @@
 //! Commands and replies to bytes.
 //!
-//! Owns the form of what is sent. Everything is appended to a buffer that the caller keeps, so its capacity is used again.
+//! Owns the form of what is sent. Everything is appended to a buffer that the caller keeps and uses again.
 
 use memchr::memchr2;
 
@@ -54,7 +54,7 @@ pub fn encode_bulk(out: &mut Vec<u8>, bytes: &[u8]) {
 ///
 /// # Panics
 ///
-/// If a status or error line holds CR or LF, which no decoded reply does: behind it the stream would mean something else.
+/// If a status or error line holds CR or LF, which no decoded one does: the stream behind it would change its meaning.
 ///
 /// ```
 /// use redlatch::resp::{Reply, encode_reply};

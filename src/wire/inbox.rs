@@ -1,7 +1,7 @@
 //! Bytes that were read from one master and not yet decoded.
 
 use crate::limits;
-use crate::resp::{self, Decoded, ProtocolError, Reply};
+use crate::resp::{self, Decoded, Fixed, ProtocolError, Reply};
 
 /// A buffer that replies are decoded from in place.
 ///
@@ -30,23 +30,38 @@ impl Inbox {
     }
 
     /// Room to read into: at least half of [`limits::READ_SIZE`] bytes.
+    #[inline]
     pub(super) fn space(&mut self) -> &mut [u8] {
         if self.head == self.tail {
             (self.head, self.tail) = (0, 0);
         }
         if self.bytes.len().saturating_sub(self.tail) < limits::READ_SIZE / 2 {
-            self.bytes.copy_within(self.head..self.tail, 0);
-            self.tail = self.tail.saturating_sub(self.head);
-            self.head = 0;
-            if self.bytes.len().saturating_sub(self.tail) < limits::READ_SIZE / 2 {
-                self.bytes.resize(self.tail.saturating_mul(2).max(limits::READ_SIZE), 0);
-            }
+            self.make_space();
         }
         self.bytes.get_mut(self.tail..).unwrap_or_default()
     }
 
+    #[cold]
+    fn make_space(&mut self) {
+        self.bytes.copy_within(self.head..self.tail, 0);
+        self.tail = self.tail.saturating_sub(self.head);
+        self.head = 0;
+        if self.bytes.len().saturating_sub(self.tail) < limits::READ_SIZE / 2 {
+            self.bytes.resize(self.tail.saturating_mul(2).max(limits::READ_SIZE), 0);
+        }
+    }
+
     pub(super) fn filled(&mut self, size: usize) {
         self.tail = self.tail.saturating_add(size).min(self.bytes.len());
+    }
+
+    /// Takes out the next reply if it is whole and a fixed one.
+    #[inline]
+    pub(super) fn next_fixed(&mut self) -> Option<Fixed> {
+        let (fixed, size) = resp::decode_fixed(self.bytes.get(self.head..self.tail)?)?;
+        self.head = self.head.saturating_add(size);
+        self.needed = 0;
+        Some(fixed)
     }
 
     /// Decodes the next reply and takes it out. Half a reply is `None`.

@@ -25,25 +25,43 @@ impl Outbox {
     }
 
     /// Appends all of `bytes`, or nothing if the limit would be passed.
+    #[inline]
     pub(super) fn append(&mut self, bytes: &[u8]) -> bool {
-        if self.ready().len().saturating_add(bytes.len()) > limits::OUTBOX_SIZE_MAX {
-            return false;
-        }
-        // Written bytes are dropped once they outweigh the waiting ones: each byte is moved at most once on average.
-        if self.head > self.bytes.len() / 2
-            && self.bytes.capacity().saturating_sub(self.bytes.len()) < bytes.len()
+        if self.bytes.len().saturating_add(bytes.len()) > self.bytes.capacity()
+            && !self.make_room(bytes.len())
         {
-            self.bytes.drain(..self.head);
-            self.head = 0;
+            return false;
         }
         self.bytes.extend_from_slice(bytes);
         true
     }
 
+    /// Drops what is written once it outweighs what waits, so that each byte is moved at most once on average. False if
+    /// the limit would be passed; the memory never grows beyond it.
+    #[cold]
+    fn make_room(&mut self, size: usize) -> bool {
+        let waiting = self.ready().len();
+        if waiting.saturating_add(size) > limits::OUTBOX_SIZE_MAX {
+            return false;
+        }
+        if self.head > waiting || self.bytes.len().saturating_add(size) > limits::OUTBOX_SIZE_MAX {
+            self.bytes.drain(..self.head);
+            self.head = 0;
+        }
+        let size_needed = self.bytes.len().saturating_add(size);
+        let doubled = self.bytes.capacity().saturating_mul(2).clamp(4096, limits::OUTBOX_SIZE_MAX);
+        if size_needed > self.bytes.capacity() {
+            self.bytes.reserve_exact(doubled.max(size_needed).saturating_sub(self.bytes.len()));
+        }
+        true
+    }
+
+    #[inline]
     pub(super) fn ready(&self) -> &[u8] {
         self.bytes.get(self.head..).unwrap_or_default()
     }
 
+    #[inline]
     pub(super) fn consume(&mut self, size: usize) {
         self.head = self.head.saturating_add(size).min(self.bytes.len());
         if self.head == self.bytes.len() {

@@ -1,0 +1,84 @@
+//! The command line of redlatch: `redlatch run` guards a command with a lock across Redis masters, `redlatch bench`
+//! measures locks over them.
+//!
+//! Owns the choice of the subcommand and the exit code; each subcommand is a file of `src/cli`.
+
+#[path = "../cli"]
+mod cli {
+    pub(crate) mod bench;
+    pub(crate) mod options;
+    pub(crate) mod ping;
+    pub(crate) mod run;
+}
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use cli::options::{self, Exit};
+use cli::{bench, run};
+
+/// Locks across independent Redis or Valkey masters (Redlock).
+#[derive(Parser)]
+#[command(name = "redlatch", version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    Run(run::Args),
+    Bench(bench::Args),
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  export REDLATCH_MASTERS=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3
+  redlatch run --wait 1min nightly-report -- ./report.sh     one report at a time, whichever machine starts it
+  redlatch bench --time 5s                                   how fast these masters grant and release locks
+
+`redlatch run --help` and `redlatch bench --help` say more, exit codes included.";
+
+fn main() -> ExitCode {
+    let result = match Cli::try_parse() {
+        Ok(Cli { command: Command::Run(args) }) => run::execute(args),
+        Ok(Cli { command: Command::Bench(args) }) => bench::execute(&args),
+        Err(error) => refuse(&error),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(Exit { code, why }) => {
+            options::say(&why);
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// Shows help or version where it was asked for; anything else that clap has to say is bad usage.
+fn refuse(error: &clap::Error) -> Result<u8, Exit> {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // Whoever closed the pipe does not want the rest.
+            let _ = error.print();
+            Ok(0)
+        }
+        _ => {
+            // Not printed by clap: it repeats the arguments, and they may hold a password.
+            let text = error.to_string();
+            Err(Exit::usage(text.strip_prefix("error: ").unwrap_or(&text).trim_end()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,367 @@
+//! `redlatch bench`: how fast these masters grant and release locks.
+//!
+//! One thread keeps `depth` pairs of acquire and release under way over one set of connections, each on a key of its
+//! own. A pair's acquire starts when its slot is free, so a slow master slows the load down too (a closed loop).
+
+mod report;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use hdrhistogram::Histogram;
+use redlatch::engine::{MasterState, OpId, Outcome, Request};
+use redlatch::limits;
+use redlatch::lock::{Resource, Ttl, quorum};
+use redlatch::{AcquireError, Redlock, ReleaseError};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::options::{self, Exit, MasterOptions, code, say};
+use super::ping::{self, RoundTrip};
+use report::{Progress, Report};
+
+/// Measure acquire and release pairs per second, and their latency.
+///
+/// Acquires and releases locks on keys of its own for five seconds, unless told otherwise, and shows percentiles of the
+/// latency beside the round trip that plain sockets measure in the same run. Loads the masters: not for busy ones.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    masters: MasterOptions,
+
+    /// Pairs under way at the same time.
+    #[arg(short, long, value_name = "COUNT", default_value_t = 1)]
+    depth: usize,
+
+    /// Different locks to use in turn [default: four times the depth, at least 1000].
+    #[arg(long, value_name = "COUNT")]
+    keys: Option<usize>,
+
+    /// Stop after this many attempts.
+    #[arg(long, value_name = "COUNT", conflicts_with = "time")]
+    pairs: Option<u64>,
+
+    /// Stop after this time.
+    #[arg(short, long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    time: Duration,
+
+    /// The locks' TTL.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    ttl: Duration,
+
+    /// Do not wait for the answers to releases; they go out in one write with the next acquire.
+    #[arg(long)]
+    no_await_release: bool,
+
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+const AFTER_HELP: &str = "\
+Exit codes:
+  0 if at least one pair succeeded, 64 bad usage, 69 if none did or too few masters can grant, 130 after Ctrl-C
+
+Examples:
+  redlatch bench -m redis://a,redis://b,redis://c                  one lock after the other: the latency
+  redlatch bench --depth 64 --no-await-release --pairs 1000000     many at once: the throughput
+  redlatch bench --json --time 2s | jq .acquire_us.p99";
+
+/// The most pairs under way: releases that a master still owes need room besides.
+const DEPTH_MAX: usize = limits::OPERATION_COUNT_MAX / 4;
+
+/// The most keys: each keeps its name in memory.
+const KEY_COUNT_MAX: usize = 10_000_000;
+
+/// Attempts before the measurement, which nothing is counted of: connections, scripts and caches get warm.
+const WARM_UP_COUNT: u64 = 200;
+
+/// How long no new attempts start after one that failed.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(10);
+
+/// How long one turn of the event loop lasts at most.
+const TURN_LIMIT: Duration = Duration::from_millis(50);
+
+/// How long the round trip is measured.
+const PING_TIME: Duration = Duration::from_millis(200);
+
+/// How long the end waits for releases that are under way.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+
+/// The largest latency that is told apart from larger ones, in nanoseconds: a minute.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+
+/// Runs the subcommand; the result is the program's exit code.
+pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
+    let key_count = args.keys.unwrap_or((args.depth.saturating_mul(4)).max(1000));
+    check(args, key_count)?;
+    let config = args.masters.config(args.ttl, |builder| builder)?;
+    let ttl = config.ttl(args.ttl)?;
+    let interrupt = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGINT, SIGTERM] {
+        let number = usize::try_from(signal).unwrap_or_default();
+        signal_hook::flag::register_usize(signal, interrupt.clone(), number)?;
+    }
+    let mut redlock = Redlock::open(config)?;
+    options::wait_for_masters(&mut redlock, || interrupt.load(Ordering::Relaxed) != 0)?;
+    if let Some(code) = interrupted(&interrupt) {
+        return Ok(code);
+    }
+    let round_trip = measure_round_trip(&redlock);
+    let mut load = Load::new(redlock, args, ttl, key_count, interrupt.clone());
+    load.run(Limit::Pairs(WARM_UP_COUNT), &mut Progress::hidden())?;
+    let limit = args.pairs.map_or(Limit::Time(args.time), Limit::Pairs);
+    let measured = load.run(limit, &mut Progress::new(limit))?;
+    let masters = load.redlock.masters();
+    let left = load.redlock.close(CLOSE_LIMIT);
+    if left > 0 {
+        say(&format!("{left} releases are not confirmed by every master; their keys end with their TTL"));
+    }
+    let report = Report {
+        master_count: masters.len(),
+        ready_count: masters.iter().filter(|master| master.state == MasterState::Ready).count(),
+        quorum: quorum(masters.len()),
+        depth: args.depth,
+        key_count,
+        ttl: args.ttl,
+        awaits_release: !args.no_await_release,
+        round_trip,
+        measured,
+    };
+    report.print(args.json);
+    let done = if report.measured.pairs > 0 { 0 } else { code::NO_QUORUM };
+    Ok(interrupted(&interrupt).unwrap_or(done))
+}
+
+/// The exit code of the signal that came, if one did.
+fn interrupted(interrupt: &AtomicUsize) -> Option<u8> {
+    let signal = u8::try_from(interrupt.load(Ordering::Relaxed)).unwrap_or(u8::MAX);
+    (signal != 0).then(|| code::SIGNAL_BASE.saturating_add(signal))
+}
+
+fn check(args: &Args, key_count: usize) -> Result<(), Exit> {
+    let bad = |why: String| Err(Exit::usage(why));
+    if args.depth == 0 || args.depth > DEPTH_MAX {
+        return bad(format!("--depth is {}; it must be from 1 to {DEPTH_MAX}", args.depth));
+    }
+    if key_count < args.depth || key_count > KEY_COUNT_MAX {
+        return bad(format!(
+            "--keys is {key_count}; it must be from the depth ({}), so that no two pairs share a key, to {KEY_COUNT_MAX}",
+            args.depth
+        ));
+    }
+    if args.pairs == Some(0) {
+        return bad("--pairs is 0; it must be at least 1".to_owned());
+    }
+    if args.time.is_zero() || args.time > limits::TIME_LIMIT_MAX {
+        return bad(format!(
+            "--time is {:?}; it must be above 0 and at most {:?}",
+            args.time,
+            limits::TIME_LIMIT_MAX
+        ));
+    }
+    Ok(())
+}
+
+/// Over the masters that count; a failure is said and leaves the figure out.
+fn measure_round_trip(redlock: &Redlock) -> Option<RoundTrip> {
+    let masters = redlock.masters();
+    let names: Vec<_> = masters
+        .iter()
+        .filter(|master| master.state == MasterState::Ready)
+        .map(|master| &master.name)
+        .collect();
+    ping::measure(&names, PING_TIME)
+        .inspect_err(|error| say(&format!("the round trip was not measured: {error}")))
+        .ok()
+}
+
+/// When a phase ends.
+#[derive(Debug, Clone, Copy)]
+enum Limit {
+    Pairs(u64),
+    Time(Duration),
+}
+
+/// What one phase measured; latencies in nanoseconds.
+struct Measured {
+    acquire: Histogram<u64>,
+    release: Histogram<u64>,
+    pairs: u64,
+    elapsed: Duration,
+    /// How often each kind of error came, and the first of them in words.
+    errors: BTreeMap<&'static str, (u64, String)>,
+}
+
+impl Measured {
+    fn new() -> Self {
+        let histogram =
+            || Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("the bounds suit three digits");
+        Self {
+            acquire: histogram(),
+            release: histogram(),
+            pairs: 0,
+            elapsed: Duration::ZERO,
+            errors: BTreeMap::new(),
+        }
+    }
+
+    fn note_error(&mut self, kind: &'static str, error: &dyn std::fmt::Display) {
+        self.errors.entry(kind).or_insert_with(|| (0, error.to_string())).0 += 1;
+    }
+}
+
+/// The load on the masters: its keys, and the pairs under way.
+struct Load {
+    redlock: Redlock,
+    ttl: Ttl,
+    depth: usize,
+    awaits_release: bool,
+    keys: Vec<String>,
+    /// Keys that no pair uses; taken from the front, given back at the end.
+    free_keys: VecDeque<usize>,
+    flights: HashMap<OpId, Flight>,
+    interrupt: Arc<AtomicUsize>,
+}
+
+/// An acquire or a release under way.
+struct Flight {
+    key: usize,
+    submitted: Instant,
+}
+
+impl Load {
+    fn new(redlock: Redlock, args: &Args, ttl: Ttl, key_count: usize, interrupt: Arc<AtomicUsize>) -> Self {
+        let nanos = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+        let run = format!("{:x}-{nanos:x}", std::process::id());
+        Self {
+            redlock,
+            ttl,
+            depth: args.depth,
+            awaits_release: !args.no_await_release,
+            keys: (0..key_count).map(|index| format!("redlatch-bench:{run}:{index}")).collect(),
+            free_keys: (0..key_count).collect(),
+            flights: HashMap::with_capacity(args.depth),
+            interrupt,
+        }
+    }
+
+    /// Keeps the load up until the limit or a signal, then lets what is under way end.
+    fn run(&mut self, limit: Limit, progress: &mut Progress) -> io::Result<Measured> {
+        let mut measured = Measured::new();
+        let start = Instant::now();
+        let mut now = start;
+        let mut attempts = 0;
+        let mut resume_at = start;
+        loop {
+            let is_over = self.interrupt.load(Ordering::Relaxed) != 0
+                || match limit {
+                    Limit::Pairs(count) => attempts >= count,
+                    Limit::Time(time) => now - start >= time,
+                };
+            if is_over && self.flights.is_empty() {
+                break;
+            }
+            while !is_over && now >= resume_at && self.flights.len() < self.depth {
+                if matches!(limit, Limit::Pairs(count) if attempts >= count) {
+                    break;
+                }
+                attempts += 1;
+                self.start_pair(&mut measured, &mut resume_at);
+            }
+            let pause = resume_at.saturating_duration_since(now);
+            self.redlock.turn(if pause.is_zero() { TURN_LIMIT } else { pause.min(TURN_LIMIT) })?;
+            now = Instant::now();
+            while let Some((lock, outcome)) = self.redlock.poll_outcome() {
+                self.handle_outcome(now, lock, outcome, &mut measured, &mut resume_at);
+            }
+            progress.show(now - start, attempts, measured.pairs);
+        }
+        measured.elapsed = start.elapsed();
+        progress.finish();
+        Ok(measured)
+    }
+
+    fn start_pair(&mut self, measured: &mut Measured, resume_at: &mut Instant) {
+        let Some(key) = self.free_keys.pop_front() else { return };
+        let resource = Resource::new(&self.keys[key]).expect("a short name");
+        let submitted = Instant::now();
+        let request =
+            Request::Acquire { resource, ttl: self.ttl, wait: Duration::ZERO, min_validity: Duration::ZERO };
+        match self.redlock.submit(request) {
+            Ok(lock) => {
+                self.flights.insert(lock, Flight { key, submitted });
+            }
+            Err(error) => {
+                measured.note_error("overloaded", &error);
+                self.free_keys.push_back(key);
+                *resume_at = submitted + PAUSE_AFTER_FAILURE;
+            }
+        }
+    }
+
+    /// `now` was read after the turn that brought the outcome.
+    fn handle_outcome(
+        &mut self,
+        now: Instant,
+        lock: OpId,
+        outcome: Outcome,
+        measured: &mut Measured,
+        resume_at: &mut Instant,
+    ) {
+        let Some(Flight { key, submitted }) = self.flights.remove(&lock) else { return };
+        let took = nanoseconds(now - submitted);
+        match outcome {
+            Outcome::Acquire(Ok(_)) => {
+                measured.acquire.saturating_record(took);
+                let submitted = Instant::now();
+                let awaited = self.awaits_release;
+                let released = self.redlock.submit(Request::Release { lock, awaited });
+                assert!(released.is_ok(), "a release is always taken");
+                if awaited {
+                    self.flights.insert(lock, Flight { key, submitted });
+                    return;
+                }
+                measured.pairs += 1;
+            }
+            Outcome::Release(Ok(_)) => {
+                measured.release.saturating_record(took);
+                measured.pairs += 1;
+            }
+            Outcome::Acquire(Err(error)) => {
+                measured.note_error(kind_of(&error), &error);
+                *resume_at = now + PAUSE_AFTER_FAILURE;
+            }
+            Outcome::Release(Err(error)) => {
+                measured.note_error(
+                    match error {
+                        ReleaseError::Unconfirmed(_) => "release unconfirmed",
+                        _ => "stopped",
+                    },
+                    &error,
+                );
+                *resume_at = now + PAUSE_AFTER_FAILURE;
+            }
+            _ => unreachable!("nothing else was asked for"),
+        }
+        self.free_keys.push_back(key);
+    }
+}
+
+const fn kind_of(error: &AcquireError) -> &'static str {
+    match error {
+        AcquireError::Contended(_) => "contended",
+        AcquireError::NoQuorum(_) => "no quorum",
+        AcquireError::Expired(_) => "expired",
+        AcquireError::Overloaded => "overloaded",
+        AcquireError::Input(_) => "input",
+        _ => "stopped",
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

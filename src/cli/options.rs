@@ -1,0 +1,279 @@
+//! What the subcommands share: which masters and how they are reached, how the program ends, what it prints.
+//!
+//! Everything for stderr goes through [`say`], so that a login in a URL is never shown.
+
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
+
+use redlatch::engine::{MasterState, MasterStatus};
+use redlatch::lock::{InputError, quorum};
+use redlatch::{AcquireError, Config, ConfigBuilder, ConfigError, ConnectError, Quarantine, Redlock};
+
+/// The program's own exit codes; 64 to 76 are those of sysexits(3), 126 and 127 those of the shell.
+pub(crate) mod code {
+    /// Arguments or settings that cannot work; nothing was sent.
+    pub(crate) const USAGE: u8 = 64;
+    /// Too few masters could grant.
+    pub(crate) const NO_QUORUM: u8 = 69;
+    /// The operating system refused something that the program needs.
+    pub(crate) const INTERNAL: u8 = 70;
+    /// Somebody else holds the lock.
+    pub(crate) const CONTENDED: u8 = 75;
+    /// The lock was lost while the command ran.
+    pub(crate) const LOST: u8 = 76;
+    /// The command exists and cannot be executed.
+    pub(crate) const NOT_EXECUTABLE: u8 = 126;
+    /// The command does not exist.
+    pub(crate) const NOT_FOUND: u8 = 127;
+    /// Added to the number of the signal that ended the command.
+    pub(crate) const SIGNAL_BASE: u8 = 128;
+}
+
+/// The largest TTL in the fleet unless `--max-ttl` says otherwise; the library's own default.
+const MAX_TTL_DEFAULT: Duration = Duration::from_secs(30);
+
+/// Added to the longest quarantine when waiting for its end, for the rounding of a master's uptime.
+const QUARANTINE_SLACK: Duration = Duration::from_secs(2);
+
+/// How often a wait for masters is shown again.
+const WAIT_SHOWN_EVERY: Duration = Duration::from_secs(1);
+
+/// The masters and how they are reached.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Masters")]
+pub(crate) struct MasterOptions {
+    /// A master, as redis://[user[:password]@]host[:port][/db] or unix:///path; once for each, or separated by commas.
+    ///
+    /// All clients of one lock must name the same masters; an odd number from three up is sensible. A comma in a
+    /// password is written %2C. Other users can see arguments, so a password is better kept in the variable.
+    #[arg(
+        short,
+        long = "master",
+        value_name = "URL",
+        env = "REDLATCH_MASTERS",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    masters: Vec<String>,
+
+    /// The longest TTL that any client of these masters uses [default: 30s, or the TTL if that is longer].
+    ///
+    /// A master that restarted is not counted for this long, as it may have forgotten a lock that still lives.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    max_ttl: Option<Duration>,
+
+    /// How long to wait for a master's answer [default: a fiftieth of the TTL, between 5ms and 50ms].
+    ///
+    /// Set it well above the network's round trip.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    answer_timeout: Option<Duration>,
+
+    /// How long connecting to a master may take; one that answers nothing delays the start by this long.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    connect_timeout: Duration,
+
+    /// Text put in front of the resource's name to make its key.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    prefix: OsString,
+
+    /// Count masters that restarted lately, too.
+    ///
+    /// Right only if each master writes every change to disk before it answers (appendonly yes, appendfsync always),
+    /// or if nothing depends on the lock.
+    #[arg(long)]
+    trust: bool,
+}
+
+impl MasterOptions {
+    /// The settings that these options and this TTL make.
+    pub(crate) fn config(
+        &self,
+        ttl: Duration,
+        more: impl FnOnce(ConfigBuilder) -> ConfigBuilder,
+    ) -> Result<Config, Exit> {
+        if self.masters.iter().all(String::is_empty) {
+            return Err(Exit::usage(
+                "no masters given; name each with --master URL, or all in REDLATCH_MASTERS, separated by commas",
+            ));
+        }
+        let mut builder = Config::builder()
+            .masters(&self.masters)
+            .max_ttl(self.max_ttl.unwrap_or(MAX_TTL_DEFAULT.max(ttl)))
+            .connect_timeout(self.connect_timeout)
+            .prefix(self.prefix.as_bytes());
+        if let Some(limit) = self.answer_timeout {
+            builder = builder.answer_timeout(limit);
+        }
+        if self.trust {
+            builder = builder.quarantine(Quarantine::Trust);
+        }
+        Ok(more(builder).build()?)
+    }
+}
+
+/// Why the program ends without having done what it was asked for, and with which code.
+#[derive(Debug)]
+pub(crate) struct Exit {
+    pub(crate) code: u8,
+    pub(crate) why: String,
+}
+
+impl Exit {
+    pub(crate) fn new(code: u8, why: impl Into<String>) -> Self {
+        Self { code, why: why.into() }
+    }
+
+    pub(crate) fn usage(why: impl Into<String>) -> Self {
+        Self::new(code::USAGE, why)
+    }
+}
+
+impl From<ConfigError> for Exit {
+    fn from(error: ConfigError) -> Self {
+        Self::usage(error.to_string())
+    }
+}
+
+impl From<InputError> for Exit {
+    fn from(error: InputError) -> Self {
+        Self::usage(error.to_string())
+    }
+}
+
+impl From<ConnectError> for Exit {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Config(error) => error.into(),
+            error => Self::new(code::INTERNAL, error.to_string()),
+        }
+    }
+}
+
+impl From<io::Error> for Exit {
+    fn from(error: io::Error) -> Self {
+        Self::new(code::INTERNAL, error.to_string())
+    }
+}
+
+impl From<AcquireError> for Exit {
+    fn from(error: AcquireError) -> Self {
+        let code = match &error {
+            AcquireError::Contended(_) => code::CONTENDED,
+            AcquireError::NoQuorum(_) | AcquireError::Expired(_) => code::NO_QUORUM,
+            AcquireError::Input(_) => code::USAGE,
+            _ => code::INTERNAL,
+        };
+        Self::new(code, format!("{error:#}"))
+    }
+}
+
+/// Prints to stderr, in front of each message the program's name.
+pub(crate) fn say(text: &str) {
+    // There is nowhere to complain to if stderr is gone.
+    let _ = writeln!(io::stderr().lock(), "redlatch: {}", without_logins(text));
+}
+
+pub(crate) fn stderr_is_terminal() -> bool {
+    io::stderr().is_terminal()
+}
+
+/// The text with what stands between `://` and the last `@` of each word left out.
+fn without_logins(text: &str) -> Cow<'_, str> {
+    if !text.contains("://") || !text.contains('@') {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for word in text.split_inclusive([' ', '\n', ',']) {
+        match word.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {
+            Some((scheme, place)) => {
+                shown.push_str(scheme);
+                shown.push_str("://…@");
+                shown.push_str(place);
+            }
+            None => shown.push_str(word),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// One line on each master whose vote would not count now, and on each that has something wrong with it.
+pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for MasterStatus { name, state, warnings, .. } in masters {
+        match state {
+            MasterState::Ready => {}
+            MasterState::Down(why) => lines.push(format!("{name} is not connected: {why}")),
+            MasterState::Quarantined(left) => lines.push(format!(
+                "{name} does not count for another {left:.1?}: it restarted and may have forgotten a lock (max_ttl)"
+            )),
+            MasterState::Silent => lines.push(format!("{name} owes an answer")),
+            _ => lines.push(format!("{name} is being connected")),
+        }
+        lines.extend(warnings.iter().map(|warning| format!("{name}: {warning}")));
+    }
+    lines
+}
+
+/// Waits, visibly, until no reachable master is in quarantine, and fails if no quorum of masters counts then. Returns
+/// early if it is interrupted.
+pub(crate) fn wait_for_masters(
+    redlock: &mut Redlock,
+    mut is_interrupted: impl FnMut() -> bool,
+) -> Result<(), Exit> {
+    let start = Instant::now();
+    let deadline = start + redlock.config().quarantine_time() + QUARANTINE_SLACK;
+    let mut shown_at = None;
+    loop {
+        let masters = redlock.masters();
+        let longest = masters.iter().filter_map(|master| match master.state {
+            MasterState::Quarantined(left) => Some(left),
+            _ => None,
+        });
+        let (count, longest) =
+            longest.fold((0, Duration::ZERO), |(count, max), left| (count + 1, max.max(left)));
+        let now = Instant::now();
+        if is_interrupted() {
+            return Ok(());
+        }
+        if count == 0 || now >= deadline {
+            let ready = masters.iter().filter(|master| master.state == MasterState::Ready).count();
+            let needed = quorum(masters.len());
+            if ready >= needed {
+                return Ok(());
+            }
+            let why = format!("{ready} of {} masters count, {needed} needed", masters.len());
+            return Err(Exit::new(code::NO_QUORUM, [vec![why], doubts(&masters)].concat().join("\n  ")));
+        }
+        if shown_at.is_none_or(|at| now - at >= WAIT_SHOWN_EVERY) {
+            shown_at = Some(now);
+            say(&format!(
+                "waiting {longest:.1?}: {count} of {} masters restarted lately and do not count before max_ttl has \
+                 passed{}",
+                masters.len(),
+                if now == start { " (--trust counts them, where nothing depends on the lock)" } else { "" }
+            ));
+        }
+        redlock.turn(longest.min(Duration::from_millis(100)))?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logins_are_not_shown() {
+        for (text, shown) in [
+            ("plain text", "plain text"),
+            ("mail a@b", "mail a@b"),
+            ("redis://h:1", "redis://h:1"),
+            ("unexpected argument 'redis://me:s3@h' found", "unexpected argument 'redis://…@h' found"),
+            ("redis://me:a@b@h,redis://:s3@h2\nredis://h3", "redis://…@h,redis://…@h2\nredis://h3"),
+        ] {
+            assert_eq!(without_logins(text), shown);
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! `redlatch run`: a command under a lock, like flock(1), across masters.
+//!
+//! ```text
+//!  main thread: Redlock, extensions, the command's end        two threads beside it
+//!        ▲                                                    ├─ waitid(command) ── Ended ──┐
+//!        └──────────────────── events ◄───────────────────────┴─ signals ───────── Signal ──┘
+//! ```
+//!
+//! Uses the pipelined form throughout, so that a signal ends a wait and a command that ended need not wait for the
+//! network.
+
+mod process;
+mod supervisor;
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use redlatch::engine::{Grant, MasterState, OpId, Outcome, Released, Request};
+use redlatch::lock::{Resource, Ttl, quorum};
+use redlatch::{AcquireError, Redlock, ReleaseError};
+
+use super::options::{self, Exit, MasterOptions, code, say};
+use super::ping;
+use process::{Event, Process};
+use supervisor::{Lease, Supervisor};
+
+/// Run a command while holding a lock.
+///
+/// Takes the lock on a majority of the masters, runs the command, keeps extending the lock meanwhile, and releases it
+/// when the command has ended.
+#[derive(clap::Args)]
+#[command(after_help = "See `redlatch run --help` for exit codes, signals and examples.", after_long_help = AFTER_HELP)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    masters: MasterOptions,
+
+    /// How long the lock lives on the masters unless it is extended, which happens at each third of it.
+    ///
+    /// After a crash of this machine nobody else gets the lock for up to this long.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    ttl: Duration,
+
+    /// How long to wait for the lock; 0 makes one attempt.
+    #[arg(short, long, value_name = "TIME", default_value = "0", value_parser = humantime::parse_duration)]
+    wait: Duration,
+
+    /// Time between TERM and KILL for the command if the lock is lost [default: a third of the TTL].
+    ///
+    /// TERM is sent so early that the grace ends with the lock's validity, as long as it is no more than a third of
+    /// the TTL.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    grace: Option<Duration>,
+
+    /// How long the lock may be held in all; near the end of it the command is ended as if the lock were lost.
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
+    max_hold: Duration,
+
+    /// The exit code if somebody else holds the lock.
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = code::CONTENDED)]
+    conflict_exit_code: u8,
+
+    /// Say on stderr what happens to the lock.
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// The lock's name: any text of 1 to 1024 bytes.
+    resource: OsString,
+
+    /// The command and its arguments, behind `--`.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+const AFTER_HELP: &str = "\
+Exit codes:
+  The command's own; 128+N if signal N ended it or the wait for the lock. Besides:
+   64  bad usage: the message names the argument
+   69  too few masters could grant the lock: unreachable, in error, or restarted lately
+   70  the operating system refused something
+   75  somebody else holds the lock (another code: --conflict-exit-code)
+   76  the lock was lost, or could not be extended, while the command ran
+  126  the command cannot be executed
+  127  the command was not found
+
+What the command gets:
+  REDLATCH_RESOURCE   the lock's name
+  REDLATCH_TOKEN      the value that the lock's key holds on the masters, in hexadecimal
+  REDLATCH_TTL_MS     the TTL in milliseconds
+  REDLATCH_VALID_MS   the validity left at the start, in milliseconds; extensions renew it
+
+When the lock is lost:
+  An extension that too few masters answer is tried again. If none has succeeded after two thirds of the TTL, or
+  the masters say that the lock is gone, the command gets TERM, and KILL when the grace has passed. With a --grace
+  below a third of the TTL it may go on for longer, at most until a tenth of the validity is left.
+
+Signals:
+  Off the terminal's foreground (cron, systemd, CI, a background job) the command leads a process group of its
+  own. TERM, INT, HUP and QUIT go on to the whole group, USR1 and USR2 to the command; a lost lock ends the group.
+  In the foreground of a terminal the command shares redlatch's group, so that Ctrl-C and Ctrl-Z work as without
+  redlatch: INT and QUIT have reached the command already and are not sent again; other signals, and the end of a
+  lost lock, go to the command alone (start it with `exec` in a shell script).
+  The lock is released when the command has ended. KILL to redlatch leaves the command running without a lock.
+
+Examples:
+  redlatch run -m redis://a,redis://b,redis://c nightly-report -- ./report.sh
+  redlatch run --ttl 30s --wait 5min deploy:web -- sh -c 'make build && make deploy'
+  redlatch run backup -- tar cf /backup/home.tar /home || [ $? -eq 75 ]     fine if another machine does it";
+
+/// How long the exit waits for masters that are slow to confirm the release.
+const CLOSE_LIMIT: Duration = Duration::from_millis(500);
+
+/// How long the lock is waited for before it is said why.
+const SILENT_WAIT: Duration = Duration::from_millis(300);
+
+/// How often it is said again that the lock is still waited for.
+const WAIT_SHOWN_EVERY: Duration = Duration::from_secs(10);
+
+/// How long one turn of the event loop lasts at most while a signal may come.
+const TURN_LIMIT: Duration = Duration::from_millis(50);
+
+/// How long the round trip is measured for `--verbose`.
+const PING_TIME: Duration = Duration::from_millis(10);
+
+/// Runs the subcommand; the result is the program's exit code.
+pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
+    let resource = Resource::new(args.resource.as_bytes())?;
+    let config = args.masters.config(args.ttl, |builder| builder.max_hold(args.max_hold))?;
+    let ttl = config.ttl(args.ttl)?;
+    let signals = process::Signals::catch()?;
+    let started = Instant::now();
+    let redlock = Redlock::open(config)?;
+    let mut run = Run { redlock, ttl, verbose: args.verbose, signals };
+    run.tell(|run| run.describe_masters(started));
+    match run.acquire(resource, args.wait) {
+        Ok((lock, grant)) => run.hold(&args, lock, grant),
+        Err(Exit { code, why }) => {
+            run.close();
+            Err(Exit::new(if code == code::CONTENDED { args.conflict_exit_code } else { code }, why))
+        }
+    }
+}
+
+/// One run of the program.
+struct Run {
+    redlock: Redlock,
+    ttl: Ttl,
+    verbose: bool,
+    signals: process::Signals,
+}
+
+impl Run {
+    /// Acquires the lock, and says why it waits if that takes a while. A signal ends the wait.
+    fn acquire(&mut self, resource: Resource<'_>, wait: Duration) -> Result<(OpId, Grant), Exit> {
+        let start = Instant::now();
+        let mut slice = wait.min(SILENT_WAIT);
+        loop {
+            let submitted = Instant::now();
+            let request =
+                Request::Acquire { resource, ttl: self.ttl, wait: slice, min_validity: Duration::ZERO };
+            let lock = self.redlock.submit(request).map_err(|error| Exit::usage(error.to_string()))?;
+            let error = match self.await_grant(lock)? {
+                Ok(grant) => {
+                    self.tell(|run| run.describe_grant(&grant, submitted.elapsed()));
+                    return Ok((lock, grant));
+                }
+                Err(error) => error,
+            };
+            let left = wait.saturating_sub(start.elapsed());
+            let can_wait = matches!(error, AcquireError::Contended(_) | AcquireError::NoQuorum(_));
+            if left.is_zero() || !can_wait {
+                return Err(error.into());
+            }
+            if self.verbose || options::stderr_is_terminal() {
+                say(&format!("waiting up to {:.1?} more: {error:#}", left));
+            }
+            slice = left.min(WAIT_SHOWN_EVERY);
+        }
+    }
+
+    fn await_grant(&mut self, lock: OpId) -> Result<Result<Grant, AcquireError>, Exit> {
+        loop {
+            while let Some((id, outcome)) = self.redlock.poll_outcome() {
+                if let (true, Outcome::Acquire(result)) = (id == lock, outcome) {
+                    return Ok(result);
+                }
+            }
+            if let Some(signal) = self.signals.take() {
+                let _ = self.redlock.submit(Request::Release { lock, awaited: false });
+                let why = format!("{} while waiting for the lock", process::name_of(signal));
+                return Err(Exit::new(process::code_of(signal), why));
+            }
+            self.redlock.turn(TURN_LIMIT)?;
+        }
+    }
+
+    /// Runs the command under the lock, and releases it.
+    fn hold(mut self, args: &Args, lock: OpId, grant: Grant) -> Result<u8, Exit> {
+        let lease = Lease::new(lock, self.ttl, grant.valid_until, args.grace);
+        let left_ms = grant.valid_until.saturating_duration_since(Instant::now()).as_millis();
+        let variables = [
+            ("REDLATCH_RESOURCE", args.resource.clone()),
+            ("REDLATCH_TOKEN", grant.token.to_string().into()),
+            ("REDLATCH_TTL_MS", self.ttl.as_millis().to_string().into()),
+            ("REDLATCH_VALID_MS", left_ms.to_string().into()),
+        ];
+        if let Some(signal) = self.signals.take() {
+            let _ = self.release(lock);
+            self.close();
+            return Err(Exit::new(
+                process::code_of(signal),
+                format!("{} before the start", process::name_of(signal)),
+            ));
+        }
+        let process = match Process::spawn(&args.command, variables, &self.signals) {
+            Ok(process) => process,
+            Err(error) => {
+                let _ = self.release(lock);
+                self.close();
+                return Err(cannot_start(&args.command, &error));
+            }
+        };
+        let end =
+            Supervisor::new(&mut self.redlock, process, lease, self.verbose).supervise(self.signals.events());
+        if let Ok(end) = &end {
+            self.tell(|_| format!("the command ended with code {}", end.code));
+        }
+        let was_held = self.release(lock);
+        self.close();
+        let end = end?;
+        Ok(if end.is_lost || !was_held { code::LOST } else { end.code })
+    }
+
+    /// Releases the lock. False if the answers prove that it no longer was held.
+    fn release(&mut self, lock: OpId) -> bool {
+        let submitted = self.redlock.submit(Request::Release { lock, awaited: true });
+        assert!(submitted.is_ok(), "a release is always taken");
+        loop {
+            while let Some((id, outcome)) = self.redlock.poll_outcome() {
+                if let (true, Outcome::Release(result)) = (id == lock, outcome) {
+                    return self.describe_release(result);
+                }
+            }
+            if let Err(error) = self.redlock.turn(TURN_LIMIT) {
+                say(&format!("the release may not have been sent ({error}); the lock ends with its TTL"));
+                return true;
+            }
+        }
+    }
+
+    fn describe_release(&self, result: Result<Released, ReleaseError>) -> bool {
+        let count = self.redlock.config().master_count();
+        match result {
+            // So many masters no longer had the key that the others cannot be a quorum.
+            Ok(Released { absent, .. }) if count - absent < quorum(count) => {
+                say(&format!(
+                    "the lock was gone on {absent} of {count} masters before the command ended; others may have \
+                     worked at the same time"
+                ));
+                false
+            }
+            Ok(Released { deleted, unanswered, .. }) => {
+                if self.verbose {
+                    say(&format!("released on {deleted} of {count} masters, {unanswered} not waited for"));
+                }
+                true
+            }
+            Err(error) => {
+                say(&format!("{error:#}"));
+                true
+            }
+        }
+    }
+
+    /// Lets what is under way come to its end, for a bounded time.
+    fn close(self) {
+        let left = self.redlock.close(CLOSE_LIMIT);
+        if left > 0 && self.verbose {
+            say("a master has not confirmed the release; its key ends with its TTL");
+        }
+    }
+
+    fn tell(&self, what: impl FnOnce(&Self) -> String) {
+        if self.verbose {
+            say(&what(self));
+        }
+    }
+
+    fn describe_masters(&self, started: Instant) -> String {
+        let took = started.elapsed();
+        let masters = self.redlock.masters();
+        let up = |state: &MasterState| !matches!(state, MasterState::Down(_) | MasterState::Connecting);
+        let names: Vec<_> =
+            masters.iter().filter(|master| up(&master.state)).map(|m| m.name.clone()).collect();
+        let needed = quorum(masters.len());
+        let mut lines = vec![format!(
+            "connected to {} of {} masters in {took:.1?}; {needed} make a quorum",
+            names.len(),
+            masters.len()
+        )];
+        lines.extend(options::doubts(&masters));
+        if let Ok(trip) = ping::measure(&names, PING_TIME) {
+            lines.push(format!(
+                "round trip by PING over plain sockets: {:.1?} to one master, {:.1?} to all {} at once",
+                trip.one,
+                trip.all,
+                names.len()
+            ));
+        }
+        lines.join("\n  ")
+    }
+
+    fn describe_grant(&self, grant: &Grant, took: Duration) -> String {
+        let masters = self.redlock.masters();
+        let names: Vec<&str> = grant.granted.iter().map(|master| &*masters[master.index()].name).collect();
+        format!(
+            "locked in {took:.1?} at attempt {}, valid for {:.2?} of a TTL of {:?}\n  granted by {}{}",
+            grant.attempts,
+            grant.valid_until.saturating_duration_since(Instant::now()),
+            self.ttl.as_duration(),
+            names.join(", "),
+            match masters.len() - names.len() {
+                0 => "".to_owned(),
+                rest => format!("; the other {rest} need not be waited for"),
+            }
+        )
+    }
+}
+
+fn cannot_start(command: &[OsString], error: &io::Error) -> Exit {
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => code::NOT_FOUND,
+        _ => code::NOT_EXECUTABLE,
+    };
+    let program = command.first().map(|program| program.to_string_lossy()).unwrap_or_default();
+    Exit::new(code, format!("cannot run {program}: {error}; the lock is released"))
+}
+
+/// What the supervisor reads.
+type Events = Receiver<Event>;

@@ -1,0 +1,240 @@
+//! What happens between the start of the command and its end: extensions, signals, and the end of a lock that is lost.
+//!
+//! ```text
+//!   0          1/3                2/3                 validity's end
+//!   ├───────────┼──────────────────┼─────────────────────┤
+//!   granted     extend, again      TERM if no            KILL
+//!               and again          extension succeeded
+//! ```
+//!
+//! Each extension that succeeds starts the line anew. Extending goes on while the command is being ended: as long as it
+//! runs, nobody else should work.
+
+use std::time::{Duration, Instant};
+
+use redlatch::engine::{OpId, Outcome, Request};
+use redlatch::lock::Ttl;
+use redlatch::{ExtendError, Redlock};
+use rustix::process::Signal;
+
+use super::Events;
+use super::process::{Event, Process};
+use crate::cli::options::{Exit, say};
+
+/// How long the connections are left alone at most.
+const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(200);
+
+/// How long a signal or the command's end may go unnoticed while an extension is under way.
+const TURN_LIMIT: Duration = Duration::from_millis(5);
+
+/// How often it is looked whether the group of a command that ended is gone.
+const GROUP_PAUSE: Duration = Duration::from_millis(10);
+
+/// Bounds of the pause before an extension is tried again; between them it is a twentieth of the TTL.
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// The lock's times.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lease {
+    lock: OpId,
+    ttl: Ttl,
+    grace: Duration,
+    valid_until: Instant,
+    /// When to extend next.
+    extend_at: Instant,
+}
+
+impl Lease {
+    /// A lock that was granted with this TTL until then. Without a grace it gets a third of the validity.
+    pub(super) fn new(lock: OpId, ttl: Ttl, valid_until: Instant, grace: Option<Duration>) -> Self {
+        let grace = grace.unwrap_or(ttl.validity() / 3);
+        let mut lease = Self { lock, ttl, grace, valid_until, extend_at: valid_until };
+        lease.renew(valid_until);
+        lease
+    }
+
+    fn renew(&mut self, valid_until: Instant) {
+        self.valid_until = valid_until;
+        self.extend_at = valid_until - self.ttl.validity() * 2 / 3;
+    }
+
+    fn retry_at(&self, now: Instant) -> Instant {
+        now + (self.ttl.as_duration() / 20).clamp(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX)
+    }
+
+    /// When the command must be told to end: the grace before the validity does, within bounds.
+    fn end_at(&self) -> Instant {
+        let validity = self.ttl.validity();
+        self.valid_until - self.grace.clamp(validity / 10, validity / 3)
+    }
+}
+
+/// How the command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct End {
+    pub(super) code: u8,
+    /// Whether the lock was lost before.
+    pub(super) is_lost: bool,
+}
+
+/// How far the end of a command whose lock is lost has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    NotWanted,
+    /// TERM was sent.
+    Asked {
+        kill_at: Instant,
+    },
+    Killed,
+}
+
+/// Watches over one command and its lock.
+pub(super) struct Supervisor<'a> {
+    redlock: &'a mut Redlock,
+    process: Process,
+    lease: Lease,
+    verbose: bool,
+    ending: Ending,
+    is_extending: bool,
+    /// Whether further extensions make sense.
+    can_extend: bool,
+    /// What the last extension failed of.
+    failure: Option<String>,
+}
+
+impl<'a> Supervisor<'a> {
+    pub(super) fn new(redlock: &'a mut Redlock, process: Process, lease: Lease, verbose: bool) -> Self {
+        Self {
+            redlock,
+            process,
+            lease,
+            verbose,
+            ending: Ending::NotWanted,
+            is_extending: false,
+            can_extend: true,
+            failure: None,
+        }
+    }
+
+    /// Returns when the command has ended; if the lock was lost, when the command's group has.
+    pub(super) fn supervise(&mut self, events: &Events) -> Result<End, Exit> {
+        loop {
+            match self.next_event(events) {
+                Some(Event::Ended) => self.process.reap()?,
+                Some(Event::Signal(signal)) => self.process.pass_on(signal),
+                None => {}
+            }
+            let is_lost = self.ending != Ending::NotWanted;
+            if let Some(code) = self.process.code()
+                && (!is_lost || self.process.is_gone() || self.ending == Ending::Killed)
+            {
+                return Ok(End { code, is_lost });
+            }
+            while let Some((lock, outcome)) = self.redlock.poll_outcome() {
+                if let (true, Outcome::Extend(result)) = (lock == self.lease.lock, outcome) {
+                    self.handle_extension(result);
+                }
+            }
+            self.do_what_is_due(Instant::now());
+        }
+    }
+
+    /// Waits for an event, at most until something is due; meanwhile lets the connections work.
+    fn next_event(&mut self, events: &Events) -> Option<Event> {
+        let now = Instant::now();
+        let limit = self.next_due(now).saturating_duration_since(now);
+        if self.is_extending {
+            self.turn(limit.min(TURN_LIMIT));
+            return events.try_recv().ok();
+        }
+        let limit = if self.process.code().is_some() { limit.min(GROUP_PAUSE) } else { limit };
+        let event = events.recv_timeout(limit.min(HOUSEKEEPING_EVERY)).ok();
+        self.turn(Duration::ZERO);
+        event
+    }
+
+    fn next_due(&self, now: Instant) -> Instant {
+        let ending = match self.ending {
+            Ending::NotWanted => self.lease.end_at(),
+            Ending::Asked { kill_at } => kill_at,
+            Ending::Killed => now + HOUSEKEEPING_EVERY,
+        };
+        if self.can_extend && !self.is_extending { ending.min(self.lease.extend_at) } else { ending }
+    }
+
+    fn turn(&mut self, limit: Duration) {
+        if !self.can_extend {
+            return;
+        }
+        if let Err(error) = self.redlock.turn(limit) {
+            self.can_extend = false;
+            self.lose(&format!("the event loop stopped: {error}"));
+        }
+    }
+
+    fn do_what_is_due(&mut self, now: Instant) {
+        if self.ending == Ending::NotWanted && now >= self.lease.end_at() {
+            let left = self.lease.valid_until.saturating_duration_since(now);
+            let why = self.failure.take().unwrap_or_else(|| "it was not extended in time".to_owned());
+            self.lose(&format!("{left:.1?} of its validity are left: {why}"));
+        }
+        if let Ending::Asked { kill_at } = self.ending
+            && now >= kill_at
+        {
+            say("the grace has passed: KILL to the command");
+            self.process.end(Signal::KILL);
+            self.ending = Ending::Killed;
+        }
+        if self.can_extend && !self.is_extending && now >= self.lease.extend_at {
+            let request = Request::Extend { lock: self.lease.lock, ttl: self.lease.ttl };
+            // What cannot work has an outcome, too.
+            self.is_extending = self.redlock.submit(request).is_ok();
+        }
+    }
+
+    fn handle_extension(&mut self, result: Result<Instant, ExtendError>) {
+        self.is_extending = false;
+        let now = Instant::now();
+        match result {
+            Ok(valid_until) => {
+                self.lease.renew(valid_until);
+                self.failure = None;
+                if self.verbose {
+                    let left = valid_until.saturating_duration_since(now);
+                    say(&format!("extended, valid for {left:.2?}"));
+                }
+            }
+            // A round whose answers came late is called expired, too, though the validity before it goes on.
+            Err(error @ (ExtendError::NoQuorum(_) | ExtendError::Busy | ExtendError::Expired))
+                if now < self.lease.valid_until =>
+            {
+                self.lease.extend_at = self.lease.retry_at(now);
+                // Said once for each row of failures, and again if the lock is given up.
+                if self.failure.is_none() {
+                    say(&format!("trying again: {error:#}"));
+                }
+                self.failure = Some(format!("{error:#}"));
+            }
+            Err(error @ ExtendError::HoldLimit { .. }) => {
+                self.can_extend = false;
+                self.failure = Some(error.to_string());
+            }
+            Err(error) => {
+                self.can_extend = false;
+                self.lose(&format!("{error:#}"));
+            }
+        }
+    }
+
+    /// The lock is lost, or about to be: ends the command.
+    fn lose(&mut self, why: &str) {
+        if self.ending != Ending::NotWanted {
+            return;
+        }
+        let grace = self.lease.grace;
+        say(&format!("lock lost, TERM to the command, KILL in {grace:.1?}: {why}"));
+        self.process.end(Signal::TERM);
+        self.ending = Ending::Asked { kill_at: Instant::now() + grace };
+    }
+}

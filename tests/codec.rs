@@ -1,0 +1,184 @@
+//! The codec by its public face: every short input, and a seeded run of the properties that the fuzz targets check.
+//!
+//! The seeds are fixed, so a failure comes back in every run. `cargo +nightly fuzz run <target>` looks further.
+
+#[path = "../fuzz/properties.rs"]
+mod properties;
+
+use properties::{
+    Tree, agrees_with_redis_protocol, decoding_is_sound, grown_reply_round_trips, round_trips,
+    splits_like_one_piece,
+};
+use redlatch::resp::{Decoded, decode};
+
+/// Characters of which a random input has a chance to be RESP.
+const ALPHABET: &[u8] = b"+-:$*0123456789\r\n\r\n\r\nOK\0\xff";
+
+/// SplitMix64 (Steele, Lea and Flood, 2014): the same numbers with every version of every package.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % u64::try_from(bound.max(1)).unwrap()).unwrap()
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.next().to_le_bytes()[0]
+    }
+
+    fn tree(&mut self) -> Tree {
+        Tree::grow(&mut || self.byte())
+    }
+
+    fn pick(&mut self, bytes: &[u8]) -> u8 {
+        bytes[self.below(bytes.len())]
+    }
+
+    /// A stream as it may come from a master: good replies, good ones with a few bytes changed, or noise.
+    fn stream(&mut self) -> Vec<u8> {
+        let mut stream = Vec::new();
+        if self.below(3) == 0 {
+            stream = (0..self.below(40)).map(|_| self.pick(ALPHABET)).collect();
+            return stream;
+        }
+        for _ in 0..1 + self.below(4) {
+            self.tree().encode(&mut stream);
+        }
+        for _ in 0..self.below(4) {
+            let at = self.below(stream.len());
+            match self.below(4) {
+                0 => stream[at] = self.pick(ALPHABET),
+                1 => stream.insert(at, self.pick(ALPHABET)),
+                2 => stream.truncate(at + 1),
+                _ => drop(stream.remove(at)),
+            }
+            if stream.is_empty() {
+                break;
+            }
+        }
+        stream
+    }
+}
+
+#[test]
+fn random_streams_are_decoded_soundly() {
+    let mut random = Random(1);
+    for _ in 0..8_000 {
+        decoding_is_sound(&random.stream());
+    }
+}
+
+#[test]
+fn random_streams_are_the_same_in_pieces() {
+    let mut random = Random(2);
+    for round in 0..2_500 {
+        let stream = random.stream();
+        let piece_max = [1, 2, 7, 64, 1024][round % 5];
+        splits_like_one_piece(&stream, |_| 1 + random.below(piece_max));
+    }
+}
+
+#[test]
+fn random_replies_survive_the_round_trip() {
+    let mut random = Random(3);
+    for _ in 0..8_000 {
+        round_trips(&random.tree());
+    }
+}
+
+#[test]
+fn redis_protocol_agrees_on_random_streams() {
+    let mut random = Random(4);
+    for _ in 0..8_000 {
+        agrees_with_redis_protocol(&random.stream());
+    }
+}
+
+/// The saved inputs of the fuzz targets, each for its own target.
+#[test]
+fn saved_fuzz_inputs_pass() {
+    for (target, check) in [
+        ("decode", decoding_is_sound as fn(&[u8])),
+        ("decode", grown_reply_round_trips),
+        ("decode_split", |input| splits_like_one_piece(input, |_| 1)),
+        ("decode_differential", agrees_with_redis_protocol),
+    ] {
+        let folder = format!("{}/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
+        // A package from the registry comes without them.
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        for entry in entries {
+            check(&std::fs::read(entry.unwrap().path()).unwrap());
+        }
+    }
+}
+
+/// All strings of up to six bytes that can matter, each against the oracle and the string that is one byte shorter.
+#[test]
+fn every_short_input_is_decoded_as_by_the_oracle() {
+    const ALPHABET: &[u8; 10] = b"+-:$*01\r\nO";
+    for size in 0..=6 {
+        for number in 0..10usize.pow(size) {
+            let mut input = [0; 6];
+            let input = &mut input[..usize::try_from(size).unwrap()];
+            let mut digits = number;
+            for byte in input.iter_mut() {
+                *byte = ALPHABET[digits % 10];
+                digits /= 10;
+            }
+            decoding_is_sound(input);
+            nothing_known_changes(input);
+        }
+    }
+}
+
+/// What is known stays known: the last byte changes no reply, no error, and nothing below the size to wait for.
+fn nothing_known_changes(input: &[u8]) {
+    let Some((_, before)) = input.split_last() else { return };
+    let decoded = decode(input);
+    match decode(before) {
+        Ok(Decoded::Partial { size_min }) if input.len() < size_min => {
+            assert_eq!(decoded, Ok(Decoded::Partial { size_min }), "{}", input.escape_ascii());
+        }
+        Ok(Decoded::Partial { .. }) => {}
+        known => assert_eq!(decoded, known, "{}", input.escape_ascii()),
+    }
+}
+
+/// What is still open can still end well; in other words, no error comes later than it could.
+#[test]
+fn every_beginning_of_a_reply_can_be_completed() {
+    let mut beginnings = vec![Vec::new()];
+    let mut completed = 0;
+    while let Some(beginning) = beginnings.pop() {
+        if !matches!(decode(&beginning), Ok(Decoded::Partial { .. })) {
+            continue;
+        }
+        completed += usize::from(complete_somehow(beginning.clone()) > 0);
+        if beginning.len() < 4 {
+            beginnings.extend(b"+-:$*01\r\nO".iter().map(|byte| [&beginning[..], &[*byte]].concat()));
+        }
+    }
+    assert!(completed > 300, "only {completed} beginnings were found");
+}
+
+/// Makes a whole reply of the beginning of one by the first byte that is accepted, and returns its size.
+fn complete_somehow(mut input: Vec<u8>) -> usize {
+    loop {
+        let size_min = match decode(&input) {
+            Ok(Decoded::Complete { size, .. }) => return size,
+            Ok(Decoded::Partial { size_min }) => size_min,
+            Err(error) => panic!("{}: {error}", input.escape_ascii()),
+        };
+        // Up to the last byte to wait for, anything will do.
+        input.resize(size_min - 1, b'0');
+        let fits = b"\r\n:1".iter().find(|&&byte| decode(&[&input[..], &[byte]].concat()).is_ok());
+        input.push(*fits.unwrap_or_else(|| panic!("{} has no future", input.escape_ascii())));
+    }
+}
