@@ -369,11 +369,28 @@ impl Engine {
     /// Handles fixed replies up to the first other one, with a short way for the two that nearly all are: a granted
     /// `SET` and a deleted key.
     fn recv_fixed(&mut self, now: Instant, master: MasterId) {
-        while let Some((owed, fixed)) = self.links[master.index()].wire.next_fixed() {
+        loop {
+            let Self { links, claims, quorum, .. } = self;
+            let link = &mut links[master.index()];
+            let (owed, fixed) = loop {
+                let Some((owed, fixed)) = link.wire.next_fixed() else { return };
+                let is_decisive = match (owed, fixed) {
+                    (Owed::Acquire(id), Fixed::Ok) => {
+                        claims.find_mut(id).is_some_and(|claim| claim.count_grant(master, *quorum))
+                    }
+                    (Owed::Release(id), Fixed::One) => {
+                        claims.find_mut(id).is_some_and(|claim| claim.count_deleted(master, *quorum))
+                    }
+                    _ => true,
+                };
+                if is_decisive {
+                    break (owed, fixed);
+                }
+            };
             match (owed, fixed) {
-                (Owed::Acquire(id), Fixed::Ok) => self.handle_grant(now, master, id),
-                (Owed::Release(id), Fixed::One) => self.handle_deleted(now, master, id),
-                _ => match self.links[master.index()].answer(owed, &fixed.reply()) {
+                (Owed::Acquire(id), Fixed::Ok) => self.handle_counted(now, id),
+                (Owed::Release(id), Fixed::One) => self.handle_deletions(now, id),
+                _ => match link.answer(owed, &fixed.reply()) {
                     Ok(answer) => self.handle_answer(now, master, answer),
                     Err(why) => return self.fail_link(now, master, &why),
                 },
@@ -635,6 +652,7 @@ impl Engine {
 }
 
 /// Queues a request; false if the link has no room.
+#[inline(always)]
 fn send(link: &mut Link, bytes: &[u8], owed: Owed) -> bool {
     link.wire.request(bytes, owed).is_ok()
 }

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use cli::options::{self, Exit};
+use cli::options::{self, Exit, code};
 use cli::{bench, run};
 
 /// Locks across independent Redis or Valkey masters (Redlock).
@@ -63,6 +63,10 @@ fn refuse(error: &clap::Error) -> Result<u8, Exit> {
             // Whoever closed the pipe does not want the rest.
             let _ = error.print();
             Ok(0)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            Ok(code::USAGE)
         }
         _ => {
             // Not printed by clap: it repeats the arguments, and they may hold a password.

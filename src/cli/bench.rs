@@ -29,9 +29,6 @@ use report::{Progress, Report};
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    #[command(flatten)]
-    masters: MasterOptions,
-
     /// Pairs under way at the same time.
     #[arg(short, long, value_name = "COUNT", default_value_t = 1)]
     depth: usize,
@@ -59,6 +56,9 @@ pub(crate) struct Args {
     /// Print the result as one JSON object.
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    masters: MasterOptions,
 }
 
 const AFTER_HELP: &str = "\

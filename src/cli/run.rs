@@ -34,9 +34,6 @@ use supervisor::{Lease, Supervisor};
 #[derive(clap::Args)]
 #[command(after_help = "See `redlatch run --help` for exit codes, signals and examples.", after_long_help = AFTER_HELP)]
 pub(crate) struct Args {
-    #[command(flatten)]
-    masters: MasterOptions,
-
     /// How long the lock lives on the masters unless it is extended, which happens at each third of it.
     ///
     /// After a crash of this machine nobody else gets the lock for up to this long.
@@ -72,6 +69,9 @@ pub(crate) struct Args {
     /// The command and its arguments, behind `--`.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+
+    #[command(flatten)]
+    masters: MasterOptions,
 }
 
 const AFTER_HELP: &str = "\

@@ -100,17 +100,9 @@ impl Engine {
         }
     }
 
-    /// The usual vote, and the only one that can make a quorum.
-    #[inline]
-    pub(super) fn handle_grant(&mut self, now: Instant, master: MasterId, id: Id) {
-        let Some(claim) = self.claims.find_mut(id) else { return };
-        if claim.release.is_some() {
-            return;
-        }
-        claim.grant(master);
-        if claim.tally.granted.has(self.quorum)
-            && let Some(op) = claim.owner
-        {
+    /// A vote was counted that may decide.
+    pub(super) fn handle_counted(&mut self, now: Instant, id: Id) {
+        if let Some(op) = self.claims.find(id).and_then(|claim| claim.owner) {
             self.decide_acquire(now, op);
         }
     }
@@ -122,9 +114,7 @@ impl Engine {
             return;
         }
         claim.record(master, vote);
-        if let Some(op) = claim.owner {
-            self.decide_acquire(now, op);
-        }
+        self.handle_counted(now, id);
     }
 
     fn decide_acquire(&mut self, now: Instant, id: Id) {

@@ -97,8 +97,29 @@ impl Claim {
         self.sent_at + self.longest_ttl + drift.of(self.longest_ttl)
     }
 
-    /// Records the vote that nearly all are.
-    pub(super) const fn grant(&mut self, master: MasterId) {
+    /// Counts the vote that nearly all are. True if it may decide an acquisition.
+    #[inline]
+    pub(super) const fn count_grant(&mut self, master: MasterId, quorum: usize) -> bool {
+        // Once the release is queued behind the SET, its own answer is the one that matters.
+        if self.release.is_some() {
+            return false;
+        }
+        self.grant(master);
+        self.tally.granted.has(quorum)
+    }
+
+    /// Counts the answer to a release that nearly all are: the key was there and is deleted. True if that settles an
+    /// awaited release, or if nothing is owed any more.
+    #[inline]
+    pub(super) const fn count_deleted(&mut self, master: MasterId, quorum: usize) -> bool {
+        let Some(release) = &mut self.release else { return false };
+        release.sent.remove(master);
+        release.owed.remove(master);
+        release.deleted.insert(master);
+        if self.owner.is_some() { release.is_settled(quorum) } else { release.owed.is_empty() }
+    }
+
+    const fn grant(&mut self, master: MasterId) {
         self.tally.failed.remove(master);
         self.tally.granted.insert(master);
     }
@@ -192,18 +213,12 @@ impl Engine {
         }
     }
 
-    /// The usual answer to a release: the key was there and is deleted.
-    #[inline]
-    pub(super) fn handle_deleted(&mut self, now: Instant, master: MasterId, id: Id) {
-        let Some(claim) = self.claims.find_mut(id) else { return };
-        let Some(release) = &mut claim.release else { return };
-        release.sent.remove(master);
-        release.owed.remove(master);
-        release.deleted.insert(master);
-        match claim.owner {
-            Some(op) if release.is_settled(self.quorum) => self.settle_release(now, id, op),
-            None if release.owed.is_empty() => self.claims.free(id),
-            _ => {}
+    /// A deletion was counted that settles the release, or ends it.
+    pub(super) fn handle_deletions(&mut self, now: Instant, id: Id) {
+        match self.claims.find(id) {
+            Some(Claim { owner: Some(op), .. }) => self.settle_release(now, id, *op),
+            Some(_) => self.free_claim_if_done(id),
+            None => {}
         }
     }
 
@@ -218,7 +233,12 @@ impl Engine {
         let Some(claim) = self.claims.find_mut(id) else { return };
         let Some(release) = &mut claim.release else { return };
         match answer {
-            ReleaseAnswer::Deleted => return self.handle_deleted(now, master, id),
+            ReleaseAnswer::Deleted => {
+                if claim.count_deleted(master, self.quorum) {
+                    self.handle_deletions(now, id);
+                }
+                return;
+            }
             ReleaseAnswer::Absent => {
                 release.absent.insert(master);
                 // On the connection that carried the SET, its absence is proof; elsewhere the SET may come later.
