@@ -1,0 +1,354 @@
+//! The harness itself: what the other tests take for granted.
+
+use crate::fleet::{Fleet, Raw, eventually};
+use crate::proxy::Proxy;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[test]
+fn a_fleet_of_five_answers_each_for_itself_and_leaves_nothing_behind() {
+    let mut fleet = Fleet::start(5);
+    let pids: Vec<u32> = fleet.masters().map(|master| master.pid()).collect();
+    for (index, master) in fleet.masters().enumerate() {
+        assert_eq!(
+            master.command(&[b"SET", b"who", index.to_string().as_bytes()]),
+            Raw::Simple("OK".to_owned())
+        );
+    }
+    for (index, master) in fleet.masters().enumerate() {
+        assert_eq!(master.ask("GET who").text(), index.to_string());
+    }
+    let mut urls = fleet.urls();
+    urls.sort();
+    urls.dedup();
+    assert_eq!(urls.len(), 5);
+    drop(fleet);
+    for pid in pids {
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "process {pid} outlived its fleet");
+    }
+}
+
+#[test]
+fn every_kind_of_reply_is_read() {
+    let mut fleet = Fleet::start(1);
+    let master = fleet.master(0);
+    assert_eq!(master.ask("GET nothing"), Raw::Nil);
+    assert_eq!(master.ask("INCRBY number -3"), Raw::Int(-3));
+    assert_eq!(master.ask("GET number"), Raw::Bulk(b"-3".to_vec()));
+    assert_eq!(
+        master.ask("LPUSH number x").text(),
+        "WRONGTYPE Operation against a key holding the wrong kind of value"
+    );
+    assert_eq!(master.ask("MGET number nothing").text(), "[-3, nil]");
+    assert_eq!(master.command(&[b"ECHO", b"a\r\nb\xff"]), Raw::Bulk(b"a\r\nb\xff".to_vec()));
+}
+
+#[test]
+fn a_killed_master_refuses_and_comes_back_empty_on_its_port() {
+    let mut fleet = Fleet::start(1);
+    let master = fleet.master(0);
+    let (url, pid) = (master.url(), master.pid());
+    master.ask("SET key value");
+    master.kill();
+    let refused = TcpStream::connect(master.addr()).expect_err("nobody listens");
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    assert!(master.try_command(&[b"PING"]).is_err());
+    master.restart();
+    assert_eq!(master.url(), url);
+    assert_ne!(master.pid(), pid);
+    assert_eq!(master.ask("GET key"), Raw::Nil);
+}
+
+#[test]
+fn a_master_with_an_append_only_file_keeps_its_keys_over_a_kill_and_over_a_shutdown() {
+    let mut fleet = Fleet::start_with(2, &["--appendonly", "yes", "--appendfsync", "always"]);
+    for master in fleet.masters() {
+        master.ask("SET key value");
+    }
+    fleet.master(0).kill();
+    fleet.master(1).shutdown();
+    for master in fleet.masters() {
+        master.restart();
+        assert_eq!(master.ask("GET key").text(), "value");
+    }
+}
+
+#[test]
+fn a_stopped_master_keeps_its_connections_and_answers_after_it_goes_on() {
+    let mut fleet = Fleet::start(1);
+    let mut stream = connect(fleet.master(0).addr());
+    fleet.master(0).stop();
+    stream.write_all(b"PING\r\n").expect("the kernel takes it");
+    assert_eq!(read_within(&mut stream, Duration::from_millis(50)), None);
+    fleet.master(0).cont();
+    assert_eq!(read_within(&mut stream, PATIENCE).as_deref(), Some(&b"+PONG\r\n"[..]));
+    fleet.master(0).stop(); // and a stopped one does not outlive its fleet either
+}
+
+#[test]
+fn extra_arguments_reach_the_server_and_a_restart_may_change_them() {
+    let mut fleet = Fleet::start_with(1, &["--requirepass", "s3cret"]);
+    let master = fleet.master(0);
+    assert!(master.ask("PING").text().starts_with("NOAUTH"));
+    assert_eq!(master.ask("AUTH s3cret").text(), "OK");
+    assert_eq!(master.ask("PING").text(), "PONG");
+    master.restart_with(&["--maxmemory", "1mb"]);
+    assert_eq!(master.ask("CONFIG GET maxmemory").text(), "[maxmemory, 1048576]");
+}
+
+#[test]
+fn a_fleet_with_sockets_listens_on_them_too() {
+    let mut fleet = Fleet::start_with_sockets(2, &[]);
+    for master in fleet.masters() {
+        let url = master.unix_url();
+        let path = url.strip_prefix("unix://").expect("a unix url");
+        let mut stream = std::os::unix::net::UnixStream::connect(path).expect("the server listens there");
+        stream.write_all(b"PING\r\n").expect("the server reads");
+        let mut pong = [0; 7];
+        stream.read_exact(&mut pong).expect("the server answers");
+        assert_eq!(&pong, b"+PONG\r\n");
+    }
+}
+
+/// What scripts/test does after a test program was killed: this test runs itself with the variable set, in a child
+/// that leaks its fleet, and sweeps.
+#[test]
+fn masters_of_a_killed_test_program_are_found_by_their_pid_files() {
+    const LEAK: &str = "REDLATCH_TEST_LEAK";
+    if std::env::var_os(LEAK).is_some() {
+        let mut fleet = Fleet::start(2);
+        fleet.master(1).stop();
+        std::mem::forget(fleet);
+        return;
+    }
+    let pids = std::env::temp_dir().join(format!("redlatch-pids-{}", std::process::id()));
+    std::fs::create_dir(&pids).expect("a writable temporary directory");
+    let leak = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "harness_tests::masters_of_a_killed_test_program_are_found_by_their_pid_files"])
+        .env(LEAK, "1")
+        .env("TMPDIR", &pids)
+        .env("REDLATCH_TEST_PIDS", &pids)
+        .stdout(Stdio::null())
+        .status()
+        .expect("this program starts");
+    assert!(leak.success());
+    let files = || {
+        let entries = std::fs::read_dir(&pids).expect("the directory is there");
+        entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension().is_some())
+            .collect::<Vec<_>>()
+    };
+    let leaked: Vec<String> = files()
+        .iter()
+        .map(|file| std::fs::read_to_string(file).expect("a pid file").trim().to_owned())
+        .collect();
+    assert_eq!(leaked.len(), 2);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/masters");
+    let swept = Command::new(script).args(["stop", "-d"]).arg(&pids).stderr(Stdio::null()).status();
+    assert!(swept.expect("scripts/masters starts").success());
+    assert!(files().is_empty());
+    for pid in leaked {
+        // Whoever adopted it may not have waited for it yet: then it is a zombie, with no command line.
+        assert_eq!(std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default(), b"");
+    }
+    std::fs::remove_dir_all(&pids).expect("our own directory");
+}
+
+#[test]
+fn a_proxy_adds_its_delay_once_each_way() {
+    let mut fleet = Fleet::start(1);
+    let proxy = Proxy::start(fleet.master(0).addr());
+    let mut stream = connect(proxy.addr());
+    ping(&mut stream);
+    for (requests_ms, replies_ms) in [(10, 10), (20, 0), (0, 20)] {
+        proxy.delay_requests(Duration::from_millis(requests_ms));
+        proxy.delay_replies(Duration::from_millis(replies_ms));
+        let fastest = (0..5).map(|_| ping(&mut stream)).min().expect("five");
+        assert!(fastest >= Duration::from_millis(20), "{fastest:?}");
+        assert!(fastest < Duration::from_millis(30), "{fastest:?}");
+    }
+}
+
+#[test]
+fn a_delay_is_a_latency_and_not_a_rate() {
+    let mut fleet = Fleet::start(1);
+    let proxy = Proxy::start(fleet.master(0).addr());
+    proxy.delay(Duration::from_millis(20));
+    let mut stream = connect(proxy.addr());
+    let begun = Instant::now();
+    for _ in 0..50 {
+        stream.write_all(b"PING\r\n").expect("the proxy reads");
+        std::thread::sleep(Duration::from_millis(1)); // so that they are 50 chunks; one after the other would take 2 s
+    }
+    let mut pongs = vec![0; 50 * 7];
+    stream.read_exact(&mut pongs).expect("the proxy answers");
+    assert_eq!(pongs, b"+PONG\r\n".repeat(50));
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_stalled_proxy_keeps_everything_and_gives_it_out_in_order() {
+    let mut fleet = Fleet::start(1);
+    let proxy = Proxy::start(fleet.master(0).addr());
+    let mut stream = connect(proxy.addr());
+    ping(&mut stream);
+    proxy.stall(true);
+    stream.write_all(b"INCR n\r\nINCR n\r\n").expect("the proxy reads");
+    assert_eq!(read_within(&mut stream, Duration::from_millis(50)), None);
+    assert_eq!(fleet.master(0).ask("GET n"), Raw::Nil);
+    let mut late = connect(proxy.addr()); // a new connection is accepted, and as deaf
+    late.write_all(b"PING\r\n").expect("the proxy reads");
+    assert_eq!(read_within(&mut late, Duration::from_millis(50)), None);
+    proxy.stall(false);
+    let mut counted = [0; 8];
+    stream.read_exact(&mut counted).expect("the proxy goes on");
+    assert_eq!(&counted, b":1\r\n:2\r\n");
+    assert_eq!(read_within(&mut late, PATIENCE).as_deref(), Some(&b"+PONG\r\n"[..]));
+}
+
+#[test]
+fn a_proxy_that_stalls_replies_lets_requests_take_effect() {
+    let mut fleet = Fleet::start(1);
+    let proxy = Proxy::start(fleet.master(0).addr());
+    let mut stream = connect(proxy.addr());
+    proxy.stall_replies(true);
+    stream.write_all(b"SET key value\r\n").expect("the proxy reads");
+    eventually(PATIENCE, "the master has the key", || fleet.master(0).ask("GET key").text() == "value");
+    assert_eq!(read_within(&mut stream, Duration::from_millis(20)), None);
+    proxy.drop_connections();
+    assert_eq!(stream.read(&mut [0; 8]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn dropped_connections_are_reset_and_new_ones_pass() {
+    let mut fleet = Fleet::start(1);
+    let proxy = Proxy::start(fleet.master(0).addr());
+    let mut streams: Vec<_> = (0..3).map(|_| connect(proxy.addr())).collect();
+    for stream in &mut streams {
+        ping(stream);
+    }
+    assert!(fleet.master(0).ask("INFO clients").text().contains("connected_clients:4"));
+    proxy.delay(Duration::from_secs(3600)); // nothing under way keeps it from closing at once
+    streams[0].write_all(b"PING\r\n").expect("the proxy reads");
+    proxy.drop_connections();
+    for mut stream in streams {
+        assert_eq!(stream.read(&mut [0; 8]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
+    }
+    eventually(PATIENCE, "the master sees them gone", || {
+        fleet.master(0).ask("INFO clients").text().contains("connected_clients:1\r\n")
+    });
+    proxy.delay(Duration::ZERO);
+    ping(&mut connect(proxy.addr()));
+    assert_eq!(proxy.accepted_count(), 4);
+}
+
+#[test]
+fn a_proxy_refuses_new_connections_only_and_listens_again_on_the_same_port() {
+    let mut fleet = Fleet::start(1);
+    let mut proxy = Proxy::start(fleet.master(0).addr());
+    let mut stream = connect(proxy.addr());
+    ping(&mut stream);
+    for _ in 0..3 {
+        proxy.refuse(true);
+        proxy.refuse(true);
+        let refused = TcpStream::connect(proxy.addr()).expect_err("nobody listens");
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        ping(&mut stream);
+        proxy.refuse(false);
+        proxy.refuse(false);
+        ping(&mut connect(proxy.addr()));
+    }
+}
+
+#[test]
+fn a_proxy_passes_single_bytes_and_megabytes_unchanged() {
+    let mut fleet = Fleet::start(1);
+    let proxy = Proxy::start(fleet.master(0).addr());
+    let mut stream = connect(proxy.addr());
+    proxy.chunk(1);
+    for _ in 0..3 {
+        ping(&mut stream);
+    }
+    proxy.chunk(usize::MAX);
+    let payload: Vec<u8> = (0..4_000_000_u32).map(|index| index.to_le_bytes()[index as usize % 4]).collect();
+    let mut sender = stream.try_clone().expect("a socket can be duplicated");
+    let request =
+        [format!("*2\r\n$4\r\nECHO\r\n${}\r\n", payload.len()).as_bytes(), &payload, b"\r\n"].concat();
+    let sending = std::thread::spawn(move || sender.write_all(&request).expect("the proxy reads"));
+    let head = format!("${}\r\n", payload.len());
+    let mut reply = vec![0; head.len() + payload.len() + 2];
+    stream.read_exact(&mut reply).expect("the proxy answers");
+    sending.join().expect("sent");
+    assert!(reply[head.len()..].starts_with(&payload));
+}
+
+#[test]
+fn a_proxy_passes_on_that_either_side_has_closed() {
+    let mut fleet = Fleet::start(1);
+    let proxy = Proxy::start(fleet.master(0).addr());
+    let mut stream = connect(proxy.addr());
+    ping(&mut stream);
+    drop(stream);
+    eventually(PATIENCE, "the master sees the client gone", || {
+        fleet.master(0).ask("INFO clients").text().contains("connected_clients:1\r\n")
+    });
+    let mut stream = connect(proxy.addr());
+    ping(&mut stream);
+    fleet.master(0).kill();
+    assert_eq!(stream.read(&mut [0; 8]).expect("closed in good order"), 0);
+    let mut vain = connect(proxy.addr()); // accepted by the proxy, whose master refuses
+    assert!(matches!(vain.read(&mut [0; 8]), Err(error) if error.kind() == ErrorKind::ConnectionReset));
+    fleet.master(0).restart();
+    ping(&mut connect(proxy.addr()));
+}
+
+#[test]
+fn a_proxy_ends_though_its_client_reads_nothing() {
+    let mut fleet = Fleet::start(1);
+    let proxy = Proxy::start(fleet.master(0).addr());
+    fleet.master(0).command(&[b"SET", b"big", &vec![b'x'; 8 << 20]]);
+    let mut stream = connect(proxy.addr());
+    stream.write_all(b"GET big\r\nGET big\r\nGET big\r\nGET big\r\n").expect("the proxy reads");
+    assert_eq!(stream.peek(&mut [0; 1]).expect("the first reply arrives"), 1);
+    let begun = Instant::now();
+    drop(proxy);
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+#[should_panic(expected = "not within 5ms: pigs fly")]
+fn what_does_not_come_is_named() {
+    eventually(Duration::from_millis(5), "pigs fly", || false);
+}
+
+fn connect(addr: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(addr).expect("somebody listens");
+    stream.set_nodelay(true).expect("a TCP socket");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout of more than nothing");
+    stream
+}
+
+fn ping(stream: &mut TcpStream) -> Duration {
+    let begun = Instant::now();
+    stream.write_all(b"PING\r\n").expect("the other side reads");
+    let mut pong = [0; 7];
+    stream.read_exact(&mut pong).expect("the other side answers");
+    assert_eq!(&pong, b"+PONG\r\n");
+    begun.elapsed()
+}
+
+/// What comes in one read within this time, or None.
+fn read_within(stream: &mut TcpStream, patience: Duration) -> Option<Vec<u8>> {
+    stream.set_read_timeout(Some(patience)).expect("a timeout of more than nothing");
+    let mut bytes = vec![0; 4096];
+    let size = stream.read(&mut bytes).ok();
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout of more than nothing");
+    bytes.truncate(size?);
+    Some(bytes)
+}

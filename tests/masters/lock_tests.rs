@@ -1,0 +1,472 @@
+//! `Redlock` on real masters: what it promises when all is well, and when servers stop, die, restart or refuse.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use redlatch::engine::{MasterState, Outcome, Request};
+use redlatch::lock::{Failure, HolderTtl, Resource, Vote};
+use redlatch::{AcquireError, Config, ConfigBuilder, ExtendError, Quarantine, Redlock, ReleaseError};
+
+use crate::fleet::{Fleet, eventually};
+use crate::proxy::Proxy;
+
+const TTL: Duration = Duration::from_secs(10);
+/// Long enough that a slow machine is not taken for a silent master.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn settings(urls: &[String]) -> ConfigBuilder {
+    Config::builder().masters(urls).quarantine(Quarantine::Trust).answer_timeout(ANSWER_TIMEOUT)
+}
+
+fn open(builder: ConfigBuilder) -> Redlock {
+    Redlock::open(builder.build().expect("valid settings")).expect("an event loop")
+}
+
+/// How many masters have the key.
+fn holder_count(fleet: &mut Fleet, key: &str) -> usize {
+    fleet
+        .masters()
+        .filter_map(|master| master.try_command(&[b"GET", key.as_bytes()]).ok())
+        .filter(|it| it.text().len() > 5)
+        .count()
+}
+
+/// Drives the loop until something is true.
+fn drive(redlock: &mut Redlock, what: &str, mut is_true: impl FnMut(&Redlock) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_true(redlock) {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        redlock.turn(Duration::from_millis(5)).expect("the loop runs");
+    }
+}
+
+fn state(redlock: &Redlock, index: usize) -> MasterState {
+    redlock.masters().swap_remove(index).state
+}
+
+fn failure(error: &AcquireError, index: usize) -> &Failure {
+    let (AcquireError::NoQuorum(denial) | AcquireError::Contended(denial) | AcquireError::Expired(denial)) =
+        error
+    else {
+        panic!("{error}")
+    };
+    match &denial.report.votes[index].1 {
+        Vote::Failed(failure) => failure,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_lock_is_on_every_master_until_it_is_released() {
+    for count in [1, 3, 5] {
+        let mut fleet = Fleet::start(count);
+        let mut redlock = open(settings(&fleet.urls()));
+        let lease = redlock.acquire("orders:42", TTL, PATIENCE).expect("free");
+        assert!(lease.is_valid() && lease.remaining() <= Duration::from_millis(9898));
+        drive(&mut redlock, "late grants are counted", |redlock| {
+            redlock.margin(&lease) == count - count / 2 - 1
+        });
+        for master in fleet.masters() {
+            assert_eq!(master.command(&[b"STRLEN", b"orders:42"]).text(), "20");
+            let left: u64 = master.ask("PTTL orders:42").text().parse().expect("milliseconds");
+            assert!((1..=10_000).contains(&left), "{left}");
+        }
+        let released = redlock.release(lease).expect("confirmed");
+        assert!(released.deleted > count / 2 && !released.was_already_gone(), "{released:?}");
+        drive(&mut redlock, "all keys are deleted", |_| holder_count(&mut fleet, "orders:42") == 0);
+    }
+}
+
+#[test]
+fn a_second_client_is_told_who_stands_in_its_way_and_for_how_long() {
+    let fleet = Fleet::start(3);
+    let (mut first, mut second) = (open(settings(&fleet.urls())), open(settings(&fleet.urls())));
+    let lease = first.acquire("a", TTL, PATIENCE).expect("free");
+    let error = second.try_acquire("a", TTL).expect_err("held");
+    let AcquireError::Contended(denial) = &error else { panic!("{error}") };
+    assert!(matches!(denial.holder, HolderTtl::Left(left) if left <= TTL), "{:?}", denial.holder);
+    assert!(error.to_string().contains("held by another"), "{error}");
+    first.release(lease).expect("confirmed");
+    drop(second.acquire("a", TTL, PATIENCE).expect("free again"));
+}
+
+#[test]
+fn a_dropped_lease_is_released_by_the_next_call_also_after_a_panic() {
+    let mut fleet = Fleet::start(3);
+    let mut redlock = open(settings(&fleet.urls()));
+    let lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+        let _held = lease;
+        panic!("while the lock is held");
+    }));
+    assert!(panic.is_err());
+    drop(redlock.acquire("a", TTL, PATIENCE).expect("free again"));
+    drop(redlock);
+    eventually(PATIENCE, "dropping the client releases too", || holder_count(&mut fleet, "a") == 0);
+}
+
+#[test]
+fn extending_moves_the_deadline_and_the_keys() {
+    let mut fleet = Fleet::start(3);
+    let mut redlock = open(settings(&fleet.urls()).max_ttl(Duration::from_secs(100)));
+    let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
+    redlock.extend(&mut lease, Duration::from_secs(60)).expect("held");
+    assert!(lease.remaining() > Duration::from_secs(30));
+    drive(&mut redlock, "all keys live longer", |_| {
+        fleet
+            .masters()
+            .all(|master| master.ask("PTTL a").text().parse::<u64>().expect("milliseconds") > 30_000)
+    });
+    for master in fleet.masters().take(2) {
+        master.ask("SET a somebody-else");
+    }
+    let error = redlock.extend(&mut lease, TTL).expect_err("lost");
+    assert!(matches!(error, ExtendError::Lost(_)), "{error}");
+    drop(lease);
+    redlock.turn(Duration::from_millis(50)).expect("the loop runs");
+    assert_eq!(fleet.master(0).ask("GET a").text(), "somebody-else");
+}
+
+#[test]
+fn the_lock_is_had_with_one_master_stopped_and_one_killed() {
+    let mut fleet = Fleet::start(5);
+    let mut redlock = open(settings(&fleet.urls()).answer_timeout(Duration::from_secs(1)));
+    fleet.master(0).stop();
+    fleet.master(1).kill();
+    let lease = redlock.acquire("a", TTL, PATIENCE).expect("three of five are up");
+    drive(&mut redlock, "the killed one is noticed", |redlock| {
+        matches!(state(redlock, 1), MasterState::Down(_))
+    });
+    redlock.release(lease).expect("confirmed");
+    // Going on, it catches up; what it was sent while it stood still leaves no key.
+    fleet.master(0).cont();
+    fleet.master(1).restart();
+    drive(&mut redlock, "both are back", |redlock| {
+        [0, 1].map(|index| state(redlock, index)) == [MasterState::Ready, MasterState::Ready]
+    });
+    drive(&mut redlock, "no ghost key", |_| holder_count(&mut fleet, "a") == 0);
+}
+
+#[test]
+fn a_stopped_master_is_skipped_after_its_first_missed_deadline() {
+    let mut fleet = Fleet::start(3);
+    let mut redlock = open(settings(&fleet.urls()).answer_timeout(Duration::from_secs(1)));
+    fleet.master(0).stop();
+    fleet.master(1).stop();
+    let error = redlock.try_acquire("a", TTL).expect_err("one of three");
+    assert!(matches!(failure(&error, 0), Failure::NoAnswer { .. }), "{error}");
+    assert_eq!([0, 1].map(|index| state(&redlock, index)), [MasterState::Silent, MasterState::Silent]);
+    let error = redlock.try_acquire("b", TTL).expect_err("one of three");
+    assert_eq!(failure(&error, 0), &Failure::Silent, "not asked at all");
+    fleet.master(0).cont();
+    fleet.master(1).cont();
+    drop(redlock.acquire("b", TTL, PATIENCE).expect("both answer again"));
+}
+
+#[test]
+fn no_master_up_is_said_by_the_deadline_with_every_masters_reason() {
+    let mut fleet = Fleet::start(3);
+    let urls = fleet.urls();
+    fleet.masters().for_each(|master| master.kill());
+    let mut redlock = open(settings(&urls));
+    let wait = Duration::from_millis(300);
+    let start = Instant::now();
+    let error = redlock.acquire("a", TTL, wait).expect_err("all are down");
+    assert!(start.elapsed() >= Duration::from_millis(200), "it waits for masters to come back");
+    let text = format!("{error:#}");
+    assert!(
+        text.starts_with("no quorum of masters") && text.matches("Connection refused").count() == 3,
+        "{text}"
+    );
+    assert!(urls.iter().all(|url| text.contains(url.as_str())), "{text}");
+}
+
+#[test]
+fn a_restarted_master_is_in_quarantine_until_its_uptime_is_enough() {
+    let mut fleet = Fleet::start(1);
+    let settings = || {
+        Config::builder().masters(fleet.urls()).answer_timeout(ANSWER_TIMEOUT).max_ttl(Duration::from_secs(5))
+    };
+    let mut redlock = open(settings());
+    let error = redlock.try_acquire("a", Duration::from_secs(1)).expect_err("just started");
+    assert!(
+        matches!(failure(&error, 0), Failure::Quarantined { left } if *left < Duration::from_millis(5053)),
+        "{error}"
+    );
+    let lease = redlock.acquire("a", Duration::from_secs(1), PATIENCE).expect("old enough by now");
+    redlock.release(lease).expect("confirmed");
+    let old_run_id = redlock.masters()[0].run_id.clone();
+    fleet.master(0).kill();
+    fleet.master(0).restart();
+    drive(&mut redlock, "it is connected again", |redlock| {
+        matches!(state(redlock, 0), MasterState::Quarantined(_))
+    });
+    assert_ne!(redlock.masters()[0].run_id, old_run_id);
+    let error = redlock.try_acquire("a", Duration::from_secs(1)).expect_err("restarted");
+    assert!(matches!(failure(&error, 0), Failure::Quarantined { .. }), "{error}");
+    drop(redlock.acquire("a", Duration::from_secs(1), PATIENCE).expect("old enough by now"));
+}
+
+#[test]
+fn our_script_digests_are_the_servers_and_a_script_flush_does_no_harm() {
+    let mut fleet = Fleet::start(1);
+    let mut redlock = open(settings(&fleet.urls()));
+    for sha in ["b998f9dfb154cdbea8cda65ad5177aadf0e945a2", "53f2c61c14d7b92a6f44852b306cc8ed3636d4db"] {
+        assert_eq!(fleet.master(0).ask(&format!("SCRIPT EXISTS {sha}")).text(), "[1]", "{sha}");
+    }
+    let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
+    fleet.master(0).ask("SCRIPT FLUSH");
+    redlock.extend(&mut lease, TTL).expect("held");
+    fleet.master(0).ask("SCRIPT FLUSH");
+    assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(1));
+}
+
+#[test]
+fn an_unanswered_set_is_released_after_the_connection_broke() {
+    let mut fleet = Fleet::start(3);
+    let proxies: Vec<Proxy> = fleet.addrs().into_iter().map(Proxy::start).collect();
+    let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
+    let mut redlock = open(settings(&urls).answer_timeout(Duration::from_secs(2)));
+    proxies.iter().for_each(|proxy| proxy.stall_replies(true));
+    // Only the SETs get through: the releases that follow are held back until the connections are cut.
+    let ttl = redlock.ttl(Duration::from_secs(30)).expect("valid");
+    let resource = Resource::new("a").expect("valid");
+    let wait = Duration::ZERO;
+    let lock = redlock.submit(Request::Acquire { resource, ttl, wait, min_validity: wait }).expect("room");
+    drive(&mut redlock, "the SETs are carried out", |_| holder_count(&mut fleet, "a") == 3);
+    proxies.iter().for_each(|proxy| proxy.stall_requests(true));
+    let mut outcome = None;
+    while outcome.is_none() {
+        redlock.turn(Duration::from_millis(5)).expect("the loop runs");
+        outcome = redlock.poll_outcome();
+    }
+    assert!(
+        matches!(&outcome, Some((id, Outcome::Acquire(Err(AcquireError::NoQuorum(_))))) if *id == lock),
+        "{outcome:?}"
+    );
+    assert_eq!(holder_count(&mut fleet, "a"), 3);
+    for proxy in &proxies {
+        proxy.drop_connections();
+        proxy.stall_replies(false);
+        proxy.stall_requests(false);
+    }
+    drive(&mut redlock, "the keys are released on new connections", |_| holder_count(&mut fleet, "a") == 0);
+}
+
+#[test]
+fn the_outcome_does_not_wait_for_the_slow_minority() {
+    let fleet = Fleet::start(5);
+    let proxies: Vec<Proxy> = fleet.addrs().into_iter().take(2).map(Proxy::start).collect();
+    let mut urls = fleet.urls();
+    for (url, proxy) in urls.iter_mut().zip(&proxies) {
+        *url = proxy.url();
+    }
+    let mut redlock = open(settings(&urls));
+    proxies.iter().for_each(|proxy| proxy.stall_replies(true));
+    let lease = redlock.acquire("a", TTL, Duration::ZERO).expect("three of five answer");
+    assert_eq!(redlock.margin(&lease), 0);
+    proxies.iter().for_each(|proxy| proxy.stall_replies(false));
+    drive(&mut redlock, "late grants are counted in", |redlock| redlock.margin(&lease) == 2);
+}
+
+#[test]
+fn replies_may_come_byte_by_byte_and_late() {
+    let fleet = Fleet::start(3);
+    let proxies: Vec<Proxy> = fleet.addrs().into_iter().map(Proxy::start).collect();
+    for proxy in &proxies {
+        proxy.chunk(1);
+        proxy.delay(Duration::from_millis(1));
+    }
+    let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
+    let mut redlock = open(
+        settings(&urls).connect_timeout(PATIENCE).answer_timeout(PATIENCE).max_ttl(Duration::from_secs(60)),
+    );
+    for _ in 0..3 {
+        let lease = redlock.acquire("a", Duration::from_secs(60), PATIENCE).expect("free");
+        redlock.release(lease).expect("confirmed");
+    }
+}
+
+#[test]
+fn user_password_database_and_unix_socket_work() {
+    let mut fleet = Fleet::start_with_sockets(1, &["--requirepass", "s3cret"]);
+    let open_url = |url: String| open(settings(&[url]));
+    let with_login = |fleet: &mut Fleet, login: &str, tail: &str| {
+        format!("{}{tail}", fleet.master(0).url().replace("redis://", &format!("redis://{login}@")))
+    };
+    let url = fleet.master(0).url();
+    let error = open_url(url).try_acquire("a", TTL).expect_err("no password");
+    assert!(error.to_string().contains("NOAUTH"), "{error}");
+    let url = with_login(&mut fleet, ":wrong-pw", "");
+    let error = open_url(url).try_acquire("a", TTL).expect_err("wrong password");
+    assert!(error.to_string().contains("WRONGPASS") && !error.to_string().contains("wrong-pw"), "{error}");
+    let url = with_login(&mut fleet, "default:s3cret", "/3");
+    let mut redlock = open_url(url);
+    let lease = redlock.acquire("a", TTL, PATIENCE).expect("logged in");
+    assert!(!format!("{redlock:?} {lease:?} {:?}", redlock.config()).contains("s3cret"));
+    let unix_url = fleet.master(0).unix_url().replace("unix://", "unix://:s3cret@");
+    drop(open_url(unix_url).acquire("a", TTL, PATIENCE).expect("database 0 is another one"));
+}
+
+#[test]
+fn least_privileges_are_enough_and_what_was_refused_is_shown() {
+    let mut fleet = Fleet::start(1);
+    let rules = "ACL SETUSER locker on >pw resetkeys ~lock:* ~fence:* resetchannels &lock:* -@all +set +get +del +exists \
+                 +pexpire +pttl +time +publish +subscribe +unsubscribe +evalsha +script|load +info +ping +echo +hello";
+    assert_eq!(fleet.master(0).ask(rules).text(), "OK");
+    let url = fleet.master(0).url().replace("redis://", "redis://locker:pw@");
+    let mut redlock = open(settings(std::slice::from_ref(&url)).prefix("lock:"));
+    let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("allowed");
+    redlock.extend(&mut lease, TTL).expect("allowed");
+    assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(1));
+    let refused: Vec<_> = redlock.masters()[0].refused.iter().map(|(name, _)| *name).collect();
+    assert_eq!(refused, ["CLIENT SETNAME"]);
+    let error = open(settings(&[url])).try_acquire("a", TTL).expect_err("no such key pattern");
+    assert!(error.to_string().contains("NOPERM") && error.to_string().contains("key pattern"), "{error}");
+}
+
+#[test]
+fn errors_of_servers_are_told_from_refusals() {
+    let mut fleet = Fleet::start(3);
+    let mut redlock = open(settings(&fleet.urls()));
+    // Out of memory, and a replica: two of three cannot grant.
+    let primary = fleet.master(2).port();
+    assert_eq!(fleet.master(0).ask("CONFIG SET maxmemory 1").text(), "OK");
+    assert_eq!(fleet.master(1).ask(&format!("REPLICAOF 127.0.0.1 {primary}")).text(), "OK");
+    let error = redlock.try_acquire("a", TTL).expect_err("one of three");
+    let text = error.to_string();
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{text}");
+    assert!(text.contains("raise maxmemory") && text.contains("list its master"), "{text}");
+    assert_eq!(fleet.master(0).ask("CONFIG SET maxmemory 0").text(), "OK");
+    // An error on the minority is data.
+    let lease = redlock.acquire("a", TTL, PATIENCE).expect("two of three");
+    redlock.release(lease).expect("confirmed");
+    drop(redlock);
+    let redlock = open(settings(&fleet.urls()));
+    assert!(redlock.masters()[1].warnings[0].contains("replica"), "{:?}", redlock.masters()[1]);
+}
+
+#[test]
+fn a_server_without_room_for_clients_is_named_with_its_words() {
+    let mut fleet = Fleet::start(1);
+    let _first = open(settings(&fleet.urls()));
+    assert_eq!(fleet.master(0).ask("CONFIG SET maxclients 1").text(), "OK");
+    let mut second = open(settings(&fleet.urls()));
+    let error = second.try_acquire("a", TTL).expect_err("full");
+    assert!(error.to_string().contains("max number of clients reached"), "{error}");
+}
+
+#[test]
+fn one_server_under_two_names_counts_once() {
+    let mut fleet = Fleet::start(2);
+    let mut urls = fleet.urls();
+    urls.push(format!("redis://localhost:{}", fleet.master(0).port()));
+    let mut redlock = open(settings(&urls));
+    drive(&mut redlock, "one of the two names is refused", |redlock| {
+        redlock
+            .masters()
+            .iter()
+            .any(|it| matches!(&it.state, MasterState::Down(why) if why.contains("same server")))
+    });
+    fleet.master(1).kill();
+    drive(&mut redlock, "the other server is gone", |redlock| {
+        matches!(state(redlock, 1), MasterState::Down(_))
+    });
+    let error = redlock.try_acquire("a", TTL).expect_err("one server is no quorum of three");
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+}
+
+#[test]
+fn a_server_that_talks_garbage_or_nothing_harms_nobody() {
+    let fleet = Fleet::start(3);
+    let listeners: Vec<TcpListener> =
+        (0..2).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
+    let mut urls = fleet.urls();
+    urls.extend(listeners.iter().map(|it| format!("redis://{}", it.local_addr().expect("bound"))));
+    let garbage = listeners[0].try_clone().expect("a handle");
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = garbage.accept().expect("a client");
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        let _ = stream.read(&mut [0; 4096]);
+    });
+    let mut redlock = open(settings(&urls).connect_timeout(Duration::from_secs(2)));
+    server.join().expect("it served one client");
+    let (garbage, mute) = (state(&redlock, 3), state(&redlock, 4));
+    assert!(matches!(&garbage, MasterState::Down(why) if why.contains("malformed reply")), "{garbage:?}");
+    assert!(
+        matches!(&mute, MasterState::Down(why) if why.contains("no answer to the handshake")),
+        "{mute:?}"
+    );
+    let lease = redlock.acquire("a", TTL, PATIENCE).expect("three of five are sane");
+    redlock.release(lease).expect("confirmed");
+}
+
+#[test]
+fn two_never_hold_one_lock_at_a_time() {
+    let fleet = Fleet::start(3);
+    let (is_held, entry_count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let (urls, is_held, entry_count) = (fleet.urls(), is_held.clone(), entry_count.clone());
+            std::thread::spawn(move || {
+                let mut redlock = open(settings(&urls).max_ttl(Duration::from_secs(60)));
+                for _ in 0..25 {
+                    let lease = redlock
+                        .acquire("a", Duration::from_secs(60), Duration::from_secs(60))
+                        .expect("in turn");
+                    assert!(!is_held.swap(true, Ordering::SeqCst), "held by two");
+                    entry_count.fetch_add(1, Ordering::SeqCst);
+                    is_held.store(false, Ordering::SeqCst);
+                    redlock.release(lease).expect("confirmed");
+                }
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().expect("no overlap"));
+    assert_eq!(entry_count.load(Ordering::SeqCst), 100);
+}
+
+#[test]
+fn many_locks_are_under_way_at_once_in_the_pipelined_form() {
+    let mut fleet = Fleet::start(3);
+    let mut redlock = open(settings(&fleet.urls()));
+    let ttl = redlock.ttl(TTL).expect("valid");
+    let wait = Duration::ZERO;
+    for index in 0..1000 {
+        let name = format!("many:{index}");
+        let resource = Resource::new(&name).expect("valid");
+        redlock.submit(Request::Acquire { resource, ttl, wait, min_validity: wait }).expect("room");
+    }
+    let mut locks = Vec::new();
+    while locks.len() < 1000 {
+        redlock.turn(Duration::from_millis(100)).expect("the loop runs");
+        while let Some((lock, outcome)) = redlock.poll_outcome() {
+            assert!(matches!(outcome, Outcome::Acquire(Ok(_))), "{outcome:?}");
+            locks.push(lock);
+        }
+    }
+    for lock in locks {
+        redlock.submit(Request::Release { lock, awaited: false }).expect("always taken");
+    }
+    assert_eq!(redlock.close(PATIENCE), 0, "all are released everywhere");
+    assert!(fleet.masters().all(|master| master.ask("DBSIZE").text() == "0"));
+}
+
+#[test]
+fn a_release_nobody_confirms_is_told() {
+    let mut fleet = Fleet::start(3);
+    let mut redlock = open(settings(&fleet.urls()).answer_timeout(Duration::from_secs(1)));
+    let lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
+    fleet.masters().for_each(|master| master.stop());
+    let error = redlock.release(lease).expect_err("all stand still");
+    assert!(
+        matches!(error, ReleaseError::Unconfirmed(_)) && error.to_string().contains("did not answer"),
+        "{error}"
+    );
+    fleet.masters().for_each(|master| master.cont());
+    drive(&mut redlock, "they release in order when they go on", |_| holder_count(&mut fleet, "a") == 0);
+}

@@ -1,0 +1,6 @@
+//! Tests against real `redis-server` processes, with a proxy in between where the network is to misbehave.
+
+mod fleet;
+mod harness_tests;
+mod lock_tests;
+mod proxy;
