@@ -58,6 +58,14 @@ use timers::Timers;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpId(Id);
 
+impl OpId {
+    /// A small number that no other lock in hand has at the same time: an index for a table of the caller's own.
+    #[must_use]
+    pub const fn slot(self) -> usize {
+        self.0.index as usize
+    }
+}
+
 /// What can be asked of the engine.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]

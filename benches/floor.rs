@@ -1,0 +1,118 @@
+//! redlatch against the raw loop, which writes the same bytes to the same masters and reads the replies, in turns.
+//!
+//! ```text
+//! cargo bench --bench floor                        the ratios, on five masters of its own
+//! floor WHAT DEPTH PAIRS ADDRESS…                  one run, to be counted from outside (scripts/syscalls)
+//!       WHAT: raw, redlatch, or unawaited (redlatch, the release left to ride with the next acquire)
+//! ```
+
+#[path = "../tests/masters/fleet.rs"]
+mod fleet;
+#[path = "lock_loop.rs"]
+mod lock_loop;
+#[path = "raw_loop.rs"]
+mod raw_loop;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use fleet::Fleet;
+use lock_loop::LockLoop;
+use raw_loop::RawLoop;
+
+const KEY_COUNT: usize = 1024;
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let is_test = std::env::args().any(|arg| arg == "--test");
+    match args.as_slice() {
+        [what, depth, pairs, addresses @ ..] if !addresses.is_empty() => {
+            let number = |text: &String| text.parse().expect("a number");
+            let addresses: Vec<SocketAddr> =
+                addresses.iter().map(|text| text.parse().expect("an address")).collect();
+            run_one(what, number(depth), number(pairs), &addresses);
+        }
+        _ => compare(if is_test { 1 } else { 25 }, if is_test { 128 } else { 12_800 }),
+    }
+}
+
+fn urls(addresses: &[SocketAddr]) -> Vec<String> {
+    addresses.iter().map(|address| format!("redis://{address}")).collect()
+}
+
+fn run_one(what: &str, depth: usize, pairs: usize, addresses: &[SocketAddr]) {
+    let locks = || LockLoop::connect(&urls(addresses), KEY_COUNT);
+    match what {
+        "raw" => drop(RawLoop::connect(addresses).pairs(KEY_COUNT, depth, pairs)),
+        "redlatch" if depth == 1 => drop(locks().blocking_pairs(pairs, true)),
+        "redlatch" => drop(locks().pipelined_pairs(pairs, depth)),
+        "unawaited" => drop(locks().blocking_pairs(pairs, false)),
+        other => panic!("{other} is none of raw, redlatch, unawaited"),
+    }
+}
+
+/// Both in turns, several rounds; the medians of the ratios are what counts on a shared machine.
+fn compare(rounds: usize, deep_pairs: usize) {
+    let mut fleet = Fleet::start(5);
+    let addresses = fleet.addrs();
+    let mut raw = RawLoop::connect(&addresses);
+    let mut locks = LockLoop::connect(&urls(&addresses), KEY_COUNT);
+    for (depth, pairs) in [(1, deep_pairs / 16), (128, deep_pairs)] {
+        let mut ratios = Vec::new();
+        let (mut raw_rates, mut own_rates) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            let floor = raw.pairs(KEY_COUNT, depth, pairs);
+            let own = if depth == 1 {
+                locks.blocking_pairs(pairs, true)
+            } else {
+                locks.pipelined_pairs(pairs, depth)
+            };
+            ratios.push(floor.as_secs_f64() / own.as_secs_f64());
+            raw_rates.push(rate(pairs, floor));
+            own_rates.push(rate(pairs, own));
+        }
+        println!(
+            "N = 5, {depth:3} in flight: raw loop {:.0} pairs/s, redlatch {:.0} pairs/s, ratio {:.2} ({:.2} to {:.2}), medians of {rounds} rounds",
+            median(&mut raw_rates),
+            median(&mut own_rates),
+            median(&mut ratios),
+            ratios[0],
+            ratios[ratios.len() - 1],
+        );
+    }
+    compare_stopped(&mut fleet, &mut locks, rounds);
+}
+
+/// The median acquire with one of five masters stopped against that with all five running, in turns.
+fn compare_stopped(fleet: &mut Fleet, locks: &mut LockLoop, rounds: usize) {
+    let (mut healthy, mut stopped, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let mut times = locks.acquire_times(200);
+        let all = median(&mut times);
+        fleet.master(0).stop();
+        // The first acquire that misses it pays for the discovery; from then on it is skipped.
+        let mut times = locks.acquire_times(200);
+        let four = median(&mut times);
+        fleet.master(0).cont();
+        locks.acquire_times(200);
+        ratios.push(four.as_secs_f64() / all.as_secs_f64());
+        healthy.push(all);
+        stopped.push(four);
+    }
+    println!(
+        "N = 5, one stopped: median acquire {:?} with five, {:?} with four, ratio {:.2}",
+        median(&mut healthy),
+        median(&mut stopped),
+        median(&mut ratios),
+    );
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of pairs is far below 2^52")]
+fn rate(pairs: usize, time: Duration) -> f64 {
+    pairs as f64 / time.as_secs_f64()
+}
+
+fn median<T: Copy + PartialOrd>(values: &mut [T]) -> T {
+    values.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
+    values[values.len() / 2]
+}

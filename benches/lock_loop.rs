@@ -1,0 +1,96 @@
+//! Acquire and release pairs through `Redlock`, one at a time or many in flight.
+
+#![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
+
+use std::time::{Duration, Instant};
+
+use redlatch::engine::{Outcome, Request};
+use redlatch::lock::{Resource, Ttl};
+use redlatch::{Config, Quarantine, Redlock};
+
+const TTL: Duration = Duration::from_secs(10);
+/// Far above what a noisy machine takes, so that no master is ever taken for silent by mistake.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A client and the names of the locks that it takes in turn.
+pub(crate) struct LockLoop {
+    pub(crate) redlock: Redlock,
+    ttl: Ttl,
+    names: Vec<String>,
+    /// The next name; all have turns, so the masters' tables do not grow.
+    next_name: usize,
+}
+
+impl LockLoop {
+    pub(crate) fn connect(urls: &[String], key_count: usize) -> Self {
+        let config =
+            Config::builder().masters(urls).quarantine(Quarantine::Trust).answer_timeout(ANSWER_TIMEOUT);
+        let redlock = Redlock::open(config.build().expect("valid settings")).expect("an event loop");
+        let ttl = redlock.ttl(TTL).expect("a valid TTL");
+        let names = (0..key_count).map(|index| format!("bench:{index}")).collect();
+        Self { redlock, ttl, names, next_name: 0 }
+    }
+
+    /// One lock at a time; each release is awaited, or left to ride with the next acquire.
+    pub(crate) fn blocking_pairs(&mut self, pair_count: usize, is_awaited: bool) -> Duration {
+        let start = Instant::now();
+        for _ in 0..pair_count {
+            let name = &self.names[self.next_name];
+            self.next_name = (self.next_name + 1) % self.names.len();
+            let lease = self.redlock.try_acquire(name, TTL).expect("the lock is free");
+            if is_awaited {
+                self.redlock.release(lease).expect("the masters answer");
+            }
+        }
+        start.elapsed()
+    }
+
+    /// The time that each of so many acquisitions took, awaiting each release.
+    pub(crate) fn acquire_times(&mut self, count: usize) -> Vec<Duration> {
+        let mut times = Vec::with_capacity(count);
+        for _ in 0..count {
+            let name = &self.names[self.next_name];
+            self.next_name = (self.next_name + 1) % self.names.len();
+            let start = Instant::now();
+            let lease = self.redlock.try_acquire(name, TTL).expect("the lock is free");
+            times.push(start.elapsed());
+            self.redlock.release(lease).expect("the masters answer");
+        }
+        times
+    }
+
+    /// `depth` locks in flight at any time, each released as soon as it is held. Needs more names than `depth`.
+    pub(crate) fn pipelined_pairs(&mut self, pair_count: usize, depth: usize) -> Duration {
+        let start = Instant::now();
+        (0..depth.min(pair_count)).for_each(|_| self.submit_next());
+        let (mut submitted_count, mut done_count) = (depth.min(pair_count), 0);
+        while done_count < pair_count {
+            self.redlock.turn(ANSWER_TIMEOUT).expect("the loop runs");
+            while let Some((lock, outcome)) = self.redlock.poll_outcome() {
+                match outcome {
+                    Outcome::Acquire(Ok(_)) => {
+                        let release = Request::Release { lock, awaited: true };
+                        self.redlock.submit(release).expect("a release is always taken");
+                    }
+                    Outcome::Release(Ok(_)) => {
+                        done_count += 1;
+                        if submitted_count < pair_count {
+                            submitted_count += 1;
+                            self.submit_next();
+                        }
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        start.elapsed()
+    }
+
+    fn submit_next(&mut self) {
+        let resource = Resource::new(&self.names[self.next_name]).expect("a valid name");
+        self.next_name = (self.next_name + 1) % self.names.len();
+        let request =
+            Request::Acquire { resource, ttl: self.ttl, wait: Duration::ZERO, min_validity: Duration::ZERO };
+        self.redlock.submit(request).expect("room for one more");
+    }
+}
