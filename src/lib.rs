@@ -1,5 +1,51 @@
 //! Locks across N independent Redis or Valkey masters in about one round trip.
+//!
+//! redlatch implements the [Redlock algorithm](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/)
+//! as a low-level multiplexed RESP2 client: non-blocking sockets to all masters, one event loop, `SET NX PX` and the
+//! compare-and-delete release pipelined. With one master it is that page's single-instance lock.
+//!
+//! ```no_run
+//! use redlatch::{AcquireError, Redlock};
+//! use std::time::Duration;
+//!
+//! let mut redlock = Redlock::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+//! match redlock.acquire("orders:42", Duration::from_secs(10), Duration::from_secs(2)) {
+//!     Ok(lease) => {
+//!         // … the protected work, while lease.is_valid() …
+//!         redlock.release(lease)?;
+//!     }
+//!     Err(AcquireError::Contended(denial)) => println!("somebody else holds it: {denial}"),
+//!     Err(error) => return Err(error.into()), // an outage, and what each master said
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What flows where
+//!
+//! ```text
+//!   Redlock      blocking calls, leases           (the caller's own thread)
+//!      │
+//!   driver       sockets, clock, randomness       one turn(): write, poll, read, time-outs
+//!      │
+//!   engine       the protocol, without any I/O    operations, claims, links, deadlines
+//!    ┌─┴───┐
+//!   wire  lock   bytes and owed replies; votes, verdict, commands
+//!    │     │
+//!   resp ──┘     RESP2 encoder and decoder
+//! ```
+//!
+//! To read the code, start at [`lock`] (the nouns and the quorum), go on with [`engine`] (its contract comes first),
+//! and end with [`Redlock`]. Limits are all in [`limits`].
+//!
+//! # What is promised
+//!
+//! While fewer masters than the lock's margin + 1 lose or prematurely expire the key, clock rates differ by less than
+//! the drift allowance, and all clients share the list of masters and the maximum TTL, at most one lease of a resource
+//! is valid at any instant. Nothing is promised about work done after a lease's deadline. Every call returns by its
+//! deadline. The README says more, and what is not promised.
+
 #![warn(missing_docs, unreachable_pub)]
+
 pub mod engine;
 pub mod limits;
 pub mod lock;

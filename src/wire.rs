@@ -10,6 +10,18 @@
 //!  next_reply ◄── (tag, reply) ◄──┴── inbox ◄── recv_space / recv_done (driver reads)
 //! ```
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::cast_possible_truncation,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod inbox;
 mod outbox;
 

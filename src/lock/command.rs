@@ -168,16 +168,19 @@ fn encode_decimal_bulk(out: &mut Vec<u8>, number: u64) {
 #[inline]
 fn encode_decimal(out: &mut Vec<u8>, number: u64) {
     // Most lengths have one or two digits.
-    if number < 100 {
-        let (tens, ones) = ((number / 10) as u8, (number % 10) as u8);
-        if tens > 0 {
-            out.push(b'0' + tens);
-        }
-        out.push(b'0' + ones);
+    if number < 10 {
+        out.push(digit(number));
+    } else if number < 100 {
+        out.extend_from_slice(&[digit(number / 10), digit(number)]);
     } else {
         encode_decimal(out, number / 100);
-        out.extend_from_slice(&[b'0' + (number / 10 % 10) as u8, b'0' + (number % 10) as u8]);
+        out.extend_from_slice(&[digit(number / 10), digit(number)]);
     }
+}
+
+/// The last decimal digit.
+const fn digit(number: u64) -> u8 {
+    b'0' + (number % 10) as u8
 }
 
 /// A reply that no command of ours can get: replies and requests no longer match, so the connection must end.
