@@ -472,6 +472,12 @@ impl Engine {
         self.links[master.index()].wire.owed_count()
     }
 
+    /// Whether a quorum of masters is ready to be asked.
+    #[must_use]
+    pub const fn has_quorum(&self) -> bool {
+        self.usable.has(self.quorum)
+    }
+
     /// Whether each master is ready or has failed at least once since the start.
     #[must_use]
     pub fn is_settled(&self) -> bool {

@@ -58,3 +58,10 @@ pub const BACKOFF_MIN: Duration = Duration::from_millis(50);
 
 /// Upper bound of the random pause between two attempts to connect.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(2);
+
+/// How long a `Redlock` may be idle before its next acquisition first looks whether its connections still stand.
+pub const IDLE_MAX: Duration = Duration::from_millis(100);
+
+/// How long such an acquisition waits for connections that were closed meanwhile to be made again, if without them there
+/// is no quorum.
+pub const REVIVE_MAX: Duration = Duration::from_millis(200);

@@ -10,6 +10,7 @@ use crate::config::{Config, ConfigBuilder, ConfigError};
 use crate::driver::Driver;
 use crate::engine::{MasterStatus, OpId, Outcome, Released, Request, SubmitError};
 use crate::error::{AcquireError, ExtendError, ReleaseError};
+use crate::limits;
 use crate::lock::{Resource, Token, Ttl};
 
 /// A lock client for one thread: the lowest latency, and nothing happens between its calls.
@@ -39,6 +40,8 @@ pub struct Redlock {
     dropped: Arc<Dropped>,
     /// Outcomes of the pipelined form that a blocking call came across.
     set_aside: VecDeque<(OpId, Outcome)>,
+    /// When the loop was last driven.
+    last_turn: Instant,
 }
 
 /// Where the drop of a lease leaves its lock, to be released by the next call.
@@ -97,8 +100,10 @@ impl Redlock {
     pub fn open(config: Config) -> Result<Self, ConnectError> {
         let limit = config.connect_timeout * 2;
         let driver = Driver::new(Arc::new(config))?;
-        let mut redlock = Self { driver, dropped: Arc::default(), set_aside: VecDeque::new() };
-        let deadline = Instant::now() + limit;
+        let now = Instant::now();
+        let mut redlock =
+            Self { driver, dropped: Arc::default(), set_aside: VecDeque::new(), last_turn: now };
+        let deadline = now + limit;
         while !redlock.driver.engine.is_settled() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -110,6 +115,10 @@ impl Redlock {
     }
 
     /// Makes one attempt to acquire a lock, in about one round trip.
+    ///
+    /// Returns within the answer limit ([`ConfigBuilder::answer_timeout`]), twice that if it is refused and asks how long
+    /// the holder's time still is, and [`limits::REVIVE_MAX`] more if the connections were closed while the client was
+    /// idle.
     ///
     /// # Errors
     /// [`AcquireError`] tells contention from an outage, with what each master said.
@@ -131,6 +140,7 @@ impl Redlock {
         let resource = Resource::new(&resource)?;
         let ttl = self.ttl(ttl)?;
         let request = Request::Acquire { resource, ttl, wait, min_validity: Duration::ZERO };
+        self.revive().map_err(|error| AcquireError::Stopped(error.to_string().into()))?;
         let lock = self.submit(request).map_err(|error| match error {
             SubmitError::Overloaded => AcquireError::Overloaded,
             SubmitError::Input(error) => error.into(),
@@ -241,7 +251,8 @@ impl Redlock {
     /// # Errors
     /// An error of the operating system's event queue; there is no way to go on after it.
     pub fn turn(&mut self, limit: Duration) -> io::Result<()> {
-        self.release_dropped(Instant::now());
+        self.last_turn = Instant::now();
+        self.release_dropped(self.last_turn);
         self.driver.turn(Some(limit))
     }
 
@@ -270,6 +281,23 @@ impl Redlock {
         self.driver.engine.claim_count()
     }
 
+    /// After an idle time servers may have closed connections: notices it, and gives them a moment to be made again if
+    /// there is no quorum without them. Otherwise the first call after a quiet night would fail on healthy masters.
+    fn revive(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        if now.duration_since(self.last_turn) < limits::IDLE_MAX {
+            return Ok(());
+        }
+        self.turn(Duration::ZERO)?;
+        loop {
+            let left = (now + limits::REVIVE_MAX).saturating_duration_since(Instant::now());
+            if left.is_zero() || self.driver.engine.has_quorum() {
+                return Ok(());
+            }
+            self.turn(left)?;
+        }
+    }
+
     /// Drives the loop until this lock has its outcome.
     fn wait_for(&mut self, lock: OpId) -> io::Result<Outcome> {
         loop {
@@ -280,6 +308,7 @@ impl Redlock {
                 self.set_aside.push_back((id, outcome));
             }
             self.driver.turn(None)?;
+            self.last_turn = Instant::now();
         }
     }
 

@@ -503,6 +503,35 @@ fn every_acquire_ends_by_its_deadline_whatever_is_up() {
 }
 
 #[test]
+fn asking_for_the_holders_time_does_not_prolong_a_wait() {
+    let mut rig = Rig::new(1, defaults);
+    let until = rig.now + ms(60_000);
+    rig.masters[0].put(b"a", b"other", Some(until));
+    let start = rig.now;
+    rig.acquire("a", 10_000, 20);
+    while rig.outcomes.is_empty() {
+        // From the first refusal on, the master answers no PTTL any more.
+        rig.masters[0].errors.insert("PTTL".into(), "BUSY x".into());
+        rig.advance(Duration::from_micros(100));
+        assert!(rig.now <= start + ms(20), "the wait was over");
+    }
+    assert!(matches!(denied(&mut rig), AcquireError::Contended(_)));
+}
+
+#[test]
+fn a_wait_that_ended_during_a_pause_of_the_process_starts_no_attempt() {
+    let mut rig = Rig::new(1, defaults);
+    let until = rig.now + ms(60_000);
+    rig.masters[0].put(b"a", b"other", Some(until));
+    rig.acquire("a", 10_000, 1000);
+    let log_size = rig.masters[0].log.len();
+    rig.jump(ms(5000));
+    rig.pump();
+    assert!(matches!(denied(&mut rig), AcquireError::Contended(_)));
+    assert_eq!(rig.masters[0].log.len(), log_size);
+}
+
+#[test]
 fn retries_are_jittered_and_bounded() {
     let mut rig = Rig::new(1, |builder| builder.ask_holder(false));
     let until = rig.now + ms(60_000);

@@ -149,7 +149,7 @@ fn check(args: &Args, key_count: usize) -> Result<(), Exit> {
     }
     if key_count < args.depth || key_count > KEY_COUNT_MAX {
         return bad(format!(
-            "--keys is {key_count}; it must be from the depth ({}), so that no two pairs share a key, to {KEY_COUNT_MAX}",
+            "--keys is {key_count}; it must be from {} (the depth, as no two pairs share a key) to {KEY_COUNT_MAX}",
             args.depth
         ));
     }
@@ -281,7 +281,7 @@ impl Load {
             progress.show(now - start, attempts, measured.pairs);
         }
         measured.elapsed = start.elapsed();
-        progress.finish();
+        progress.finish(measured.elapsed, attempts, measured.pairs);
         Ok(measured)
     }
 

@@ -96,8 +96,17 @@ impl MasterOptions {
     ) -> Result<Config, Exit> {
         if self.masters.iter().all(String::is_empty) {
             return Err(Exit::usage(
-                "no masters given; name each with --master URL, or all in REDLATCH_MASTERS, separated by commas",
+                "no masters given; name each with --master URL, or all in REDLATCH_MASTERS with commas between",
             ));
+        }
+        for (index, url) in self.masters.iter().enumerate() {
+            // Said without the text: it may be one half of a password.
+            if !url.contains("://") && !url.starts_with('/') {
+                return Err(Exit::usage(format!(
+                    "master {index}, counted from 0, does not begin with redis:// or unix://; masters are separated by commas, \
+                     and a comma in a password is written %2C"
+                )));
+            }
         }
         let mut builder = Config::builder()
             .masters(&self.masters)
@@ -180,20 +189,25 @@ pub(crate) fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
-/// The text with what stands between `://` and the last `@` of each word left out.
+/// The text without logins: from each `://` to the last `@` before the next `://` or the end of the line. So it hides
+/// too much rather than too little, except for the form of a URL as the library's errors show it.
 fn without_logins(text: &str) -> Cow<'_, str> {
     if !text.contains("://") || !text.contains('@') {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len());
-    for word in text.split_inclusive([' ', '\n', ',']) {
-        match word.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {
-            Some((scheme, place)) => {
-                shown.push_str(scheme);
-                shown.push_str("://…@");
-                shown.push_str(place);
+    for line in text.split_inclusive('\n') {
+        let mut parts = line.split("://");
+        shown.push_str(parts.next().unwrap_or_default());
+        for part in parts {
+            shown.push_str("://");
+            match part.rsplit_once('@') {
+                Some((login, place)) if login != "[user[:password]" => {
+                    shown.push_str("…@");
+                    shown.push_str(place);
+                }
+                _ => shown.push_str(part),
             }
-            None => shown.push_str(word),
         }
     }
     Cow::Owned(shown)
@@ -223,8 +237,7 @@ pub(crate) fn wait_for_masters(
     redlock: &mut Redlock,
     mut is_interrupted: impl FnMut() -> bool,
 ) -> Result<(), Exit> {
-    let start = Instant::now();
-    let deadline = start + redlock.config().quarantine_time() + QUARANTINE_SLACK;
+    let deadline = Instant::now() + redlock.config().quarantine_time() + QUARANTINE_SLACK;
     let mut shown_at = None;
     loop {
         let masters = redlock.masters();
@@ -248,12 +261,12 @@ pub(crate) fn wait_for_masters(
             return Err(Exit::new(code::NO_QUORUM, [vec![why], doubts(&masters)].concat().join("\n  ")));
         }
         if shown_at.is_none_or(|at| now - at >= WAIT_SHOWN_EVERY) {
-            shown_at = Some(now);
+            let is_first = shown_at.replace(now).is_none();
             say(&format!(
                 "waiting {longest:.1?}: {count} of {} masters restarted lately and do not count before max_ttl has \
                  passed{}",
                 masters.len(),
-                if now == start { " (--trust counts them, where nothing depends on the lock)" } else { "" }
+                if is_first { " (--trust counts them, where nothing depends on the lock)" } else { "" }
             ));
         }
         redlock.turn(longest.min(Duration::from_millis(100)))?;
@@ -271,7 +284,10 @@ mod tests {
             ("mail a@b", "mail a@b"),
             ("redis://h:1", "redis://h:1"),
             ("unexpected argument 'redis://me:s3@h' found", "unexpected argument 'redis://…@h' found"),
+            ("'redis://me:s3 s3@h' found", "'redis://…@h' found"),
             ("redis://me:a@b@h,redis://:s3@h2\nredis://h3", "redis://…@h,redis://…@h2\nredis://h3"),
+            ("redis://h\nmail a@b", "redis://h\nmail a@b"),
+            ("want redis://[user[:password]@]host", "want redis://[user[:password]@]host"),
         ] {
             assert_eq!(without_logins(text), shown);
         }

@@ -115,6 +115,9 @@ const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 /// How long the lock is waited for before it is said why.
 const SILENT_WAIT: Duration = Duration::from_millis(300);
 
+/// Less time than this is too little to go on waiting.
+const STRETCH_MIN: Duration = Duration::from_millis(5);
+
 /// How often it is said again that the lock is still waited for.
 const WAIT_SHOWN_EVERY: Duration = Duration::from_secs(10);
 
@@ -155,36 +158,46 @@ impl Run {
     /// Acquires the lock, and says why it waits if that takes a while. A signal ends the wait.
     fn acquire(&mut self, resource: Resource<'_>, wait: Duration) -> Result<(OpId, Grant), Exit> {
         let start = Instant::now();
-        let mut slice = wait.min(SILENT_WAIT);
+        let mut stretch = SILENT_WAIT;
+        let mut result = self.attempt(resource, Duration::ZERO)?;
         loop {
-            let submitted = Instant::now();
-            let request =
-                Request::Acquire { resource, ttl: self.ttl, wait: slice, min_validity: Duration::ZERO };
-            let lock = self.redlock.submit(request).map_err(|error| Exit::usage(error.to_string()))?;
-            let error = match self.await_grant(lock)? {
-                Ok(grant) => {
-                    self.tell(|run| run.describe_grant(&grant, submitted.elapsed()));
+            let error = match result {
+                Ok((lock, grant)) => {
+                    self.tell(|run| run.describe_grant(&grant, start.elapsed()));
                     return Ok((lock, grant));
                 }
                 Err(error) => error,
             };
             let left = wait.saturating_sub(start.elapsed());
-            let can_wait = matches!(error, AcquireError::Contended(_) | AcquireError::NoQuorum(_));
-            if left.is_zero() || !can_wait {
+            let may_pass = matches!(error, AcquireError::Contended(_) | AcquireError::NoQuorum(_));
+            if left < STRETCH_MIN || !may_pass {
                 return Err(error.into());
             }
-            if self.verbose || options::stderr_is_terminal() {
-                say(&format!("waiting up to {:.1?} more: {error:#}", left));
+            if stretch == WAIT_SHOWN_EVERY && (self.verbose || options::stderr_is_terminal()) {
+                say(&format!("waiting up to {left:.1?} more: {error:#}"));
             }
-            slice = left.min(WAIT_SHOWN_EVERY);
+            result = self.attempt(resource, stretch.min(left))?;
+            if result.is_err() {
+                // The end of the stretch may have cut its last attempt short; one with the full time tells the reason.
+                result = self.attempt(resource, Duration::ZERO)?;
+            }
+            stretch = WAIT_SHOWN_EVERY;
         }
     }
 
-    fn await_grant(&mut self, lock: OpId) -> Result<Result<Grant, AcquireError>, Exit> {
+    /// Tries for so long, or once.
+    fn attempt(
+        &mut self,
+        resource: Resource<'_>,
+        wait: Duration,
+    ) -> Result<Result<(OpId, Grant), AcquireError>, Exit> {
+        let request = Request::Acquire { resource, ttl: self.ttl, wait, min_validity: Duration::ZERO };
+        let lock =
+            self.redlock.submit(request).map_err(|error| Exit::new(code::INTERNAL, error.to_string()))?;
         loop {
             while let Some((id, outcome)) = self.redlock.poll_outcome() {
                 if let (true, Outcome::Acquire(result)) = (id == lock, outcome) {
-                    return Ok(result);
+                    return Ok(result.map(|grant| (lock, grant)));
                 }
             }
             if let Some(signal) = self.signals.take() {
@@ -267,8 +280,14 @@ impl Run {
                 }
                 true
             }
+            Err(ReleaseError::Unconfirmed(report)) => {
+                say(&format!(
+                    "the release is not confirmed; the lock ends with its TTL at the latest: {report:#}"
+                ));
+                true
+            }
             Err(error) => {
-                say(&format!("{error:#}"));
+                say(&error.to_string());
                 true
             }
         }
@@ -312,19 +331,24 @@ impl Run {
         lines.join("\n  ")
     }
 
-    fn describe_grant(&self, grant: &Grant, took: Duration) -> String {
+    fn describe_grant(&self, grant: &Grant, waited: Duration) -> String {
+        let left = grant.valid_until.saturating_duration_since(Instant::now());
+        // The validity counts from the start of the attempt that succeeded.
+        let took = self.ttl.validity().saturating_sub(left);
+        let after = match grant.attempts {
+            1 => String::new(),
+            attempts => format!(" at attempt {attempts}, after {waited:.1?}"),
+        };
         let masters = self.redlock.masters();
         let names: Vec<&str> = grant.granted.iter().map(|master| &*masters[master.index()].name).collect();
+        let rest = match masters.len() - names.len() {
+            0 => String::new(),
+            rest => format!("; {rest} more not waited for"),
+        };
         format!(
-            "locked in {took:.1?} at attempt {}, valid for {:.2?} of a TTL of {:?}\n  granted by {}{}",
-            grant.attempts,
-            grant.valid_until.saturating_duration_since(Instant::now()),
+            "locked in {took:.1?}{after}; valid for {left:.2?} of a TTL of {:?}\n  granted by {}{rest}",
             self.ttl.as_duration(),
             names.join(", "),
-            match masters.len() - names.len() {
-                0 => "".to_owned(),
-                rest => format!("; the other {rest} need not be waited for"),
-            }
         )
     }
 }

@@ -166,7 +166,10 @@ impl Engine {
         op.state = match retry_at {
             Some(retry_at) => OpState::Waiting { retry_at, denied },
             None if denied.asked.is_empty() => return self.deny(now, id, denied),
-            None => OpState::Asking { deadline: now + limit, denied },
+            None => {
+                let deadline = op.wait_until.map_or(now + limit, |until| until.min(now + limit));
+                OpState::Asking { deadline, denied }
+            }
         };
         self.arm_op(id);
     }
@@ -230,6 +233,16 @@ impl Engine {
         }
     }
 
+    /// The wait is over between two attempts, as after a pause of this process.
+    fn give_up(&mut self, now: Instant, id: Id) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        if let OpState::Waiting { denied, .. } =
+            std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now })
+        {
+            self.deny(now, id, denied);
+        }
+    }
+
     fn deny(&mut self, now: Instant, id: Id, denied: Denied) {
         let Some(op) = self.ops.find(id) else { return };
         let error = op.denial(now, denied);
@@ -246,6 +259,9 @@ impl Engine {
         match &op.state {
             OpState::Acquiring { .. } => self.miss_acquire(now, id),
             OpState::Asking { .. } => self.finish_asking(now, id),
+            OpState::Waiting { .. } if op.wait_until.is_some_and(|until| until <= now) => {
+                self.give_up(now, id)
+            }
             OpState::Waiting { .. } => self.start_attempt(now, id, None),
             OpState::Held { .. } => self.miss_extend(now, id),
             OpState::Releasing { .. } => self.miss_release(now, id),

@@ -8,7 +8,7 @@ use super::slab::Id;
 use super::{Engine, OpId, Outcome, Released, send};
 use crate::error::{ExtendError, ReleaseError, Round};
 use crate::lock::command;
-use crate::lock::{Failure, HolderTtl, MasterId, Tally, Ttl, Verdict, Vote};
+use crate::lock::{Failure, HolderTtl, InputError, MasterId, Tally, Ttl, Verdict, Vote};
 
 impl Engine {
     pub(super) fn submit_extend(&mut self, now: Instant, id: Id, ttl: Ttl) {
@@ -28,6 +28,10 @@ impl Engine {
             return Err(ExtendError::NotHeld);
         };
         let claim = self.claims.find_mut(op.claim).ok_or(ExtendError::NotHeld)?;
+        if ttl.as_duration() > self.config.max_ttl {
+            let max_ttl = self.config.max_ttl;
+            return Err(InputError::TtlTooLong { ttl: ttl.as_duration(), max_ttl }.into());
+        }
         if extension.is_some() {
             return Err(ExtendError::Busy);
         }

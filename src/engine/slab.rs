@@ -60,6 +60,8 @@ impl<T> Slab<T> {
     fn add_slot(&mut self, blank: impl FnOnce() -> T) -> bool {
         let has_room = self.slots.len() < self.count_max;
         if has_room {
+            // Room for all slots at once, so that freeing never allocates.
+            self.free.reserve(self.slots.len() + 1);
             self.free.push(self.slots.len() as u32);
             self.slots.push(Slot { generation: 0, value: blank() });
         }

@@ -152,6 +152,21 @@ fn the_lock_is_had_with_one_master_stopped_and_one_killed() {
 }
 
 #[test]
+fn the_first_call_after_the_servers_closed_idle_connections_succeeds() {
+    let mut fleet = Fleet::start(3);
+    let mut redlock = open(settings(&fleet.urls()));
+    drop(redlock.acquire("a", TTL, PATIENCE).expect("free"));
+    redlock.turn(Duration::from_millis(1)).expect("the loop runs");
+    // The attempt after the idle time finds all connections closed, as by the servers' `timeout` setting.
+    for master in fleet.masters() {
+        assert_eq!(master.ask("CLIENT KILL TYPE normal SKIPME yes").text(), "1");
+    }
+    std::thread::sleep(redlatch::limits::IDLE_MAX);
+    let result = redlock.try_acquire("a", TTL);
+    assert!(result.is_ok(), "{result:?}");
+}
+
+#[test]
 fn a_stopped_master_is_skipped_after_its_first_missed_deadline() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()).answer_timeout(Duration::from_secs(1)));

@@ -180,23 +180,31 @@ impl Progress {
         if self.is_hidden || elapsed < self.shown_at + every {
             return;
         }
+        self.draw(elapsed, attempts, pairs);
+    }
+
+    fn draw(&mut self, elapsed: Duration, attempts: u64, pairs: u64) {
         self.shown_at = elapsed;
         let text = format!("{:.1} s, {pairs} pairs", elapsed.as_secs_f64());
         match &self.bar {
             Some(bar) => {
-                bar.set_position(match self.limit {
+                let length = bar.length().unwrap_or_default();
+                bar.set_message(text);
+                bar.set_position(length.min(match self.limit {
                     Limit::Pairs(_) => attempts,
                     Limit::Time(_) => milliseconds(elapsed),
-                });
-                bar.set_message(text);
+                }));
             }
             None => say(&text),
         }
     }
 
-    pub(super) fn finish(&mut self) {
+    /// Leaves the bar where the load ended, which a Ctrl-C may have made early.
+    pub(super) fn finish(&mut self, elapsed: Duration, attempts: u64, pairs: u64) {
+        if self.bar.is_some() {
+            self.draw(elapsed, attempts, pairs);
+        }
         if let Some(bar) = self.bar.take() {
-            bar.set_position(bar.length().unwrap_or_default());
             bar.abandon();
         }
     }

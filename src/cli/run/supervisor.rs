@@ -169,15 +169,15 @@ impl<'a> Supervisor<'a> {
         }
         if let Err(error) = self.redlock.turn(limit) {
             self.can_extend = false;
-            self.lose(&format!("the event loop stopped: {error}"));
+            self.lose(&format!("the lock is lost: the event loop stopped: {error}"));
         }
     }
 
     fn do_what_is_due(&mut self, now: Instant) {
         if self.ending == Ending::NotWanted && now >= self.lease.end_at() {
             let left = self.lease.valid_until.saturating_duration_since(now);
-            let why = self.failure.take().unwrap_or_else(|| "it was not extended in time".to_owned());
-            self.lose(&format!("{left:.1?} of its validity are left: {why}"));
+            let why = self.failure.as_deref().unwrap_or("it was not extended in time");
+            self.lose(&format!("the lock could not be extended, and is valid for {left:.1?} more: {why}"));
         }
         if let Ending::Asked { kill_at } = self.ending
             && now >= kill_at
@@ -210,11 +210,12 @@ impl<'a> Supervisor<'a> {
                 if now < self.lease.valid_until =>
             {
                 self.lease.extend_at = self.lease.retry_at(now);
+                let failure = described(&error);
                 // Said once for each row of failures, and again if the lock is given up.
                 if self.failure.is_none() {
-                    say(&format!("trying again: {error:#}"));
+                    say(&format!("the lock was not extended, trying again: {failure}"));
                 }
-                self.failure = Some(format!("{error:#}"));
+                self.failure = Some(failure);
             }
             Err(error @ ExtendError::HoldLimit { .. }) => {
                 self.can_extend = false;
@@ -222,7 +223,7 @@ impl<'a> Supervisor<'a> {
             }
             Err(error) => {
                 self.can_extend = false;
-                self.lose(&format!("{error:#}"));
+                self.lose(&format!("the lock is lost: {}", described(&error)));
             }
         }
     }
@@ -233,8 +234,16 @@ impl<'a> Supervisor<'a> {
             return;
         }
         let grace = self.lease.grace;
-        say(&format!("lock lost, TERM to the command, KILL in {grace:.1?}: {why}"));
+        say(&format!("TERM to the command now, KILL in {grace:.1?}: {why}"));
         self.process.end(Signal::TERM);
         self.ending = Ending::Asked { kill_at: Instant::now() + grace };
+    }
+}
+
+/// The error with a line for each master, if it tells of them.
+fn described(error: &ExtendError) -> String {
+    match error {
+        ExtendError::Lost(report) | ExtendError::NoQuorum(report) => format!("{report:#}"),
+        other => other.to_string(),
     }
 }
