@@ -408,7 +408,7 @@ fn a_server_that_talks_garbage_or_nothing_harms_nobody() {
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         let _ = stream.read(&mut [0; 4096]);
     });
-    let mut redlock = open(settings(&urls).connect_timeout(Duration::from_secs(2)));
+    let mut redlock = open(settings(&urls).connect_timeout(Duration::from_secs(5)));
     server.join().expect("it served one client");
     let (garbage, mute) = (state(&redlock, 3), state(&redlock, 4));
     assert!(matches!(&garbage, MasterState::Down(why) if why.contains("malformed reply")), "{garbage:?}");

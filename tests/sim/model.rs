@@ -9,6 +9,8 @@ use redlatch::resp::{self, Decoded, Reply};
 pub struct ModelMaster {
     pub run_id: String,
     pub started: Instant,
+    /// A whole second of its wall clock.
+    epoch: Instant,
     /// Whether it has `SET IFEQ`, `DELIFEQ` and `DELEX`.
     pub is_native: bool,
     /// The login that it wants.
@@ -29,6 +31,7 @@ impl ModelMaster {
         Self {
             run_id: run_id.to_owned(),
             started,
+            epoch: started,
             is_native: false,
             password: None,
             errors: HashMap::new(),
@@ -106,7 +109,9 @@ impl ModelMaster {
                 resp::encode_reply(replies, &Reply::Bulk(sha));
             }
             ("INFO", _) => {
-                let uptime = now.saturating_duration_since(self.started).as_secs();
+                // As Redis does it: the difference of two wall-clock times, each cut down to a whole second.
+                let seconds = |at: Instant| at.saturating_duration_since(self.epoch).as_secs();
+                let uptime = seconds(now) - seconds(self.started);
                 let text = format!(
                     "run_id:{}\r\nuptime_in_seconds:{uptime}\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n",
                     self.run_id

@@ -177,6 +177,20 @@ impl Rig {
         self.engine.handle_disconnected(self.now, id(index), "connection reset");
     }
 
+    /// The connection breaks while bytes to the master are still on their way: they can arrive later.
+    pub fn cut(&mut self, index: usize) -> Vec<u8> {
+        let late = std::mem::take(&mut self.links[index].to_master);
+        self.links[index].close();
+        self.engine.handle_disconnected(self.now, id(index), "connection reset");
+        self.pump();
+        late
+    }
+
+    /// Bytes of a connection that is gone arrive after all; nobody hears the replies.
+    pub fn carry_out(&mut self, index: usize, mut late: Vec<u8>) {
+        self.masters[index].handle(self.now, &mut late, &mut Vec::new());
+    }
+
     pub fn refuse(&mut self, index: usize, refuse: bool) {
         self.links[index].is_refusing = refuse;
     }
