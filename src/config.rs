@@ -273,7 +273,7 @@ pub enum ConfigError {
         count: usize,
     },
     /// A master's URL cannot be used.
-    #[error("master {index}: {source}")]
+    #[error("master {}: {source}", index + 1)]
     Url {
         /// Its place in the list, from 0.
         index: usize,
@@ -281,7 +281,7 @@ pub enum ConfigError {
         source: UrlError,
     },
     /// One address twice: it would vote twice.
-    #[error("master {index} is the same server as master {other} ({address}); each may be listed once")]
+    #[error("master {} is the same server as master {} ({address}); each may be listed once", index + 1, other + 1)]
     SameMaster {
         /// Its place in the list, from 0.
         index: usize,

@@ -145,7 +145,12 @@ pub struct Denial {
 impl fmt::Display for Denial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { attempts, took, .. } = self;
-        write!(f, "after {attempts} attempt{} in {took:.1?}; ", if *attempts == 1 { "" } else { "s" })?;
+        write!(f, "after {attempts} attempt{}", if *attempts == 1 { "" } else { "s" })?;
+        if took.is_zero() {
+            f.write_str(", without asking; ")?
+        } else {
+            write!(f, " in {took:.1?}; ")?
+        }
         // The report's own form, one line or many, follows the caller's.
         fmt::Display::fmt(&self.report, f)
     }
@@ -203,10 +208,10 @@ pub enum ExtendError {
     #[error("the lock's validity has ended; it cannot be extended any more")]
     Expired,
     /// So many masters no longer have the key that no quorum can be left. Stop the protected work.
-    #[error("the lock is lost: {0}")]
+    #[error(fmt = fmt_lost)]
     Lost(Report),
     /// Too few masters answered. The lock is valid as long as it was before; try again until then.
-    #[error("the lock was not extended, and stays valid as long as it was: {0}")]
+    #[error(fmt = fmt_not_extended)]
     NoQuorum(Report),
     /// Extending would pass the longest total time that a lock may be held.
     #[error("the lock may be held for {max_hold:?} in all (max_hold); release it and acquire it anew")]
@@ -233,9 +238,26 @@ pub enum ExtendError {
 #[non_exhaustive]
 pub enum ReleaseError {
     /// So few masters answered that the lock may still bar others until its TTL has passed.
-    #[error("the release is not confirmed; the lock ends with its TTL at the latest: {0}")]
+    #[error(fmt = fmt_unconfirmed)]
     Unconfirmed(Report),
     /// The event loop cannot go on.
     #[error("the event loop stopped: {0}")]
     Stopped(Arc<str>),
+}
+
+// Written out, because a format string would not hand `{:#}` on to the report.
+
+fn fmt_lost(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.write_str("the lock is lost: ")?;
+    fmt::Display::fmt(report, f)
+}
+
+fn fmt_not_extended(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.write_str("the lock was not extended, and stays valid as long as it was: ")?;
+    fmt::Display::fmt(report, f)
+}
+
+fn fmt_unconfirmed(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.write_str("the release is not confirmed; the lock ends with its TTL at the latest: ")?;
+    fmt::Display::fmt(report, f)
 }

@@ -65,3 +65,6 @@ pub const IDLE_MAX: Duration = Duration::from_millis(100);
 /// How long such an acquisition waits for connections that were closed meanwhile to be made again, if without them there
 /// is no quorum.
 pub const REVIVE_MAX: Duration = Duration::from_millis(200);
+
+/// How long connecting waits for the other masters once a quorum is ready, at the least.
+pub const STRAGGLER_WAIT: Duration = Duration::from_millis(20);

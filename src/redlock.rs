@@ -89,8 +89,8 @@ impl Redlock {
         Config::builder()
     }
 
-    /// Connects with these settings: returns when each master is ready or has failed once, after twice the
-    /// `connect_timeout` at most.
+    /// Connects with these settings: returns when each master is ready or has failed once, or shortly after a quorum is
+    /// ready ([`limits::STRAGGLER_WAIT`], or as long again as the quorum took), after twice the `connect_timeout` at most.
     ///
     /// Masters that cannot be reached are tried again in the background of later calls; [`Redlock::masters`] tells how
     /// they are.
@@ -100,16 +100,21 @@ impl Redlock {
     pub fn open(config: Config) -> Result<Self, ConnectError> {
         let limit = config.connect_timeout * 2;
         let driver = Driver::new(Arc::new(config))?;
-        let now = Instant::now();
+        let start = Instant::now();
         let mut redlock =
-            Self { driver, dropped: Arc::default(), set_aside: VecDeque::new(), last_turn: now };
-        let deadline = now + limit;
+            Self { driver, dropped: Arc::default(), set_aside: VecDeque::new(), last_turn: start };
+        let mut deadline = start + limit;
+        let mut has_quorum = false;
         while !redlock.driver.engine.is_settled() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let now = Instant::now();
+            if redlock.driver.engine.has_quorum() && !has_quorum {
+                has_quorum = true;
+                deadline = deadline.min(now + (now - start).max(limits::STRAGGLER_WAIT));
+            }
+            if now >= deadline {
                 break;
             }
-            redlock.driver.turn(Some(left))?;
+            redlock.driver.turn(Some(deadline - now))?;
         }
         Ok(redlock)
     }

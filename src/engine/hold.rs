@@ -43,7 +43,6 @@ impl Engine {
         }
         let extended_until = now + ttl.validity();
         let answer_limit = self.config.answer_limit(ttl);
-        // It must succeed while the lock is still valid: a lock that was called lost never comes back (I11).
         let deadline = (now + answer_limit).min(*valid_until);
         // A shorter TTL may take effect on some masters even if the round fails, so it counts from here on.
         *valid_until = extended_until.min(*valid_until);
@@ -116,13 +115,14 @@ impl Engine {
         let quarantined = self.quarantined(now);
         let Some(op) = self.ops.find_mut(id) else { return };
         let OpState::Held { valid_until, extension, .. } = &mut op.state else { return };
-        let Some(Extension { deadline, valid_until: extended_until, tally }) = *extension else { return };
+        let Some(Extension { valid_until: extended_until, tally, .. }) = *extension else { return };
         let verdict = tally.verdict(self.links.len(), quarantined);
         if verdict == Verdict::Open {
             return;
         }
         *extension = None;
-        let result = if verdict == Verdict::Granted && now < deadline && now < extended_until {
+        // The lock must be valid still: one that was called lost never comes back (I11).
+        let result = if verdict == Verdict::Granted && now < *valid_until && now < extended_until {
             *valid_until = extended_until;
             Ok(extended_until)
         } else {

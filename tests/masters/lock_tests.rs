@@ -22,8 +22,13 @@ fn settings(urls: &[String]) -> ConfigBuilder {
     Config::builder().masters(urls).quarantine(Quarantine::Trust).answer_timeout(ANSWER_TIMEOUT)
 }
 
+/// A client that knows of each master whether it is up.
 fn open(builder: ConfigBuilder) -> Redlock {
-    Redlock::open(builder.build().expect("valid settings")).expect("an event loop")
+    let mut redlock = Redlock::open(builder.build().expect("valid settings")).expect("an event loop");
+    drive(&mut redlock, "each master is up or down", |redlock| {
+        redlock.masters().iter().all(|master| master.state != MasterState::Connecting)
+    });
+    redlock
 }
 
 /// How many masters have the key.
