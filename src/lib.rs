@@ -60,3 +60,8 @@ mod wire;
 pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};
 pub use error::{AcquireError, Denial, ExtendError, ReleaseError, Report, Round};
 pub use redlock::{ConnectError, Lease, Redlock};
+
+/// Compiles the README's example.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
