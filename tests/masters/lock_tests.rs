@@ -346,7 +346,8 @@ fn least_privileges_are_enough_and_what_was_refused_is_shown() {
     fleet.master(0).ask("SCRIPT FLUSH");
     assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(1));
     let refused: Vec<_> = redlock.masters()[0].refused.iter().map(|(name, _)| *name).collect();
-    assert_eq!(refused, ["CLIENT SETNAME"]);
+    // A server with native commands refuses those too, and is then released by script.
+    assert!(refused.contains(&"CLIENT SETNAME"), "{refused:?}");
     let error = open(settings(&[url])).try_acquire("a", TTL).expect_err("no such key pattern");
     assert!(error.to_string().contains("NOPERM") && error.to_string().contains("key pattern"), "{error}");
 }
@@ -476,6 +477,32 @@ fn many_locks_are_under_way_at_once_in_the_pipelined_form() {
     }
     assert_eq!(redlock.close(PATIENCE), 0, "all are released everywhere");
     assert!(fleet.masters().all(|master| master.ask("DBSIZE").text() == "0"));
+}
+
+#[test]
+fn more_than_a_socket_takes_at_once_is_written_bit_by_bit() {
+    let mut fleet = Fleet::start(1);
+    let proxy = Proxy::start(fleet.addrs()[0]);
+    let mut redlock = open(settings(&[proxy.url()]).answer_timeout(PATIENCE).max_ttl(Duration::from_secs(60)));
+    proxy.stall_requests(true);
+    let (ttl, wait) = (redlock.ttl(Duration::from_secs(60)).expect("valid"), Duration::ZERO);
+    let count = 6000;
+    for index in 0..count {
+        let name = format!("{index:01000}");
+        let resource = Resource::new(&name).expect("valid");
+        redlock.submit(Request::Acquire { resource, ttl, wait, min_validity: wait }).expect("room");
+        redlock.flush();
+    }
+    proxy.stall_requests(false);
+    let mut granted_count = 0;
+    while granted_count < count {
+        redlock.turn(PATIENCE).expect("the loop runs");
+        while let Some((_, outcome)) = redlock.poll_outcome() {
+            assert!(matches!(outcome, Outcome::Acquire(Ok(_))), "{outcome:?}");
+            granted_count += 1;
+        }
+    }
+    assert_eq!(fleet.master(0).ask("DBSIZE").text(), count.to_string());
 }
 
 #[test]
