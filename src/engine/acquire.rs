@@ -100,13 +100,6 @@ impl Engine {
         }
     }
 
-    /// A vote was counted that may decide.
-    pub(super) fn handle_counted(&mut self, now: Instant, id: Id) {
-        if let Some(op) = self.claims.find(id).and_then(|claim| claim.owner) {
-            self.decide_acquire(now, op);
-        }
-    }
-
     pub(super) fn handle_acquire_vote(&mut self, now: Instant, master: MasterId, id: Id, vote: Vote) {
         let Some(claim) = self.claims.find_mut(id) else { return };
         // Once the release is queued behind the SET, its own answer is the one that matters.
@@ -114,14 +107,16 @@ impl Engine {
             return;
         }
         claim.record(master, vote);
-        self.handle_counted(now, id);
+        if let Some(op) = claim.owner {
+            self.decide_acquire(now, op);
+        }
     }
 
-    fn decide_acquire(&mut self, now: Instant, id: Id) {
+    pub(super) fn decide_acquire(&mut self, now: Instant, id: Id) {
         let quarantined = self.quarantined(now);
         let Some(op) = self.ops.find_mut(id) else { return };
         let OpState::Acquiring { .. } = op.state else { return };
-        let Some(claim) = self.claims.find(op.claim) else { return };
+        let Some(claim) = self.claims.find_mut(op.claim) else { return };
         let cause = match claim.tally.verdict(self.links.len(), quarantined) {
             Verdict::Open => return,
             Verdict::Contended => Cause::Contended,
@@ -130,6 +125,7 @@ impl Engine {
                 // The deadline counts from the start of the attempt, and is tested last (I2, I3).
                 let valid_until = claim.started + op.ttl.validity();
                 if now + op.min_validity < valid_until {
+                    claim.is_open = false;
                     op.state = OpState::Held { since: claim.started, valid_until, extension: None };
                     let granted = claim.tally.granted;
                     let grant = Grant { token: claim.token, valid_until, granted, attempts: op.attempts };

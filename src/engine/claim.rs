@@ -32,6 +32,8 @@ pub(super) struct Claim {
     pub(super) asked: MasterSet,
     /// Their votes, late ones included.
     pub(super) tally: Tally,
+    /// Whether votes may still decide the acquisition.
+    pub(super) is_open: bool,
     /// Why masters failed in the round under way.
     pub(super) failures: Vec<(MasterId, Failure)>,
     pub(super) release: Option<Release>,
@@ -64,6 +66,7 @@ impl Claim {
             owner: None,
             asked: MasterSet::EMPTY,
             tally: Tally::default(),
+            is_open: true,
             failures: Vec::new(),
             release: None,
             strayed: MasterSet::EMPTY,
@@ -105,7 +108,7 @@ impl Claim {
             return false;
         }
         self.grant(master);
-        self.tally.granted.has(quorum)
+        self.is_open && self.tally.granted.has(quorum)
     }
 
     /// Counts the answer to a release that nearly all are: the key was there and is deleted. True if that settles an
@@ -213,12 +216,13 @@ impl Engine {
         }
     }
 
-    /// A deletion was counted that settles the release, or ends it.
-    pub(super) fn handle_deletions(&mut self, now: Instant, id: Id) {
-        match self.claims.find(id) {
-            Some(Claim { owner: Some(op), .. }) => self.settle_release(now, id, *op),
-            Some(_) => self.free_claim_if_done(id),
-            None => {}
+    /// A grant or a deletion was counted that may decide something.
+    pub(super) fn handle_counted(&mut self, now: Instant, id: Id) {
+        let Some(claim) = self.claims.find(id) else { return };
+        match claim.owner {
+            Some(op) if claim.release.is_none() => self.decide_acquire(now, op),
+            Some(op) => self.settle_release(now, id, op),
+            None => self.free_claim_if_done(id),
         }
     }
 
@@ -235,7 +239,7 @@ impl Engine {
         match answer {
             ReleaseAnswer::Deleted => {
                 if claim.count_deleted(master, self.quorum) {
-                    self.handle_deletions(now, id);
+                    self.handle_counted(now, id);
                 }
                 return;
             }

@@ -203,6 +203,18 @@ pub(crate) fn is_noscript(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with(b"NOSCRIPT"))
 }
 
+/// What follows the grant that `received` starts with, if it does: nearly all replies to [`encode_acquire`] are one.
+#[inline]
+pub(crate) fn split_granted(received: &[u8]) -> Option<&[u8]> {
+    received.strip_prefix(b"+OK\r\n")
+}
+
+/// The same for a deletion, the usual reply to [`encode_release`].
+#[inline]
+pub(crate) fn split_deleted(received: &[u8]) -> Option<&[u8]> {
+    received.strip_prefix(b":1\r\n")
+}
+
 /// The vote in a reply to [`encode_acquire`]. An error is never a no (I16).
 pub(crate) fn acquire_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     match reply {
