@@ -45,8 +45,9 @@ use rand::rngs::StdRng;
 use crate::config::Config;
 use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::limits;
-use crate::lock::command::{self, AcquireTail, ExtendBy, ReleaseBy};
+use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{Failure, InputError, MasterId, MasterSet, Resource, Token, Ttl, Vote, quorum};
+use acquire::Terms;
 use claim::Claim;
 use link::{Answer, Link, Owed, State};
 use op::{Op, OpState};
@@ -228,8 +229,8 @@ pub struct Engine {
     decided: Vec<Id>,
     /// Where a command is encoded once for all masters.
     scratch: Vec<u8>,
-    /// The end of the latest acquisition's command, the same for all of one TTL.
-    acquire_tail: AcquireTail,
+    /// Of the latest acquisition, the same for all of one TTL.
+    terms: Terms,
 }
 
 impl Engine {
@@ -264,7 +265,7 @@ impl Engine {
             outcomes: VecDeque::new(),
             decided: Vec::new(),
             scratch: Vec::new(),
-            acquire_tail: AcquireTail::default(),
+            terms: Terms::NONE,
         }
     }
 
@@ -525,9 +526,9 @@ impl Engine {
         match owed {
             Owed::Extend(id, _) => {
                 let Some(op) = self.ops.find(id) else { return };
-                command::encode_extend(&mut self.scratch, ExtendBy::Eval, &claim.key, &claim.token, op.ttl);
+                command::encode_extend(&mut self.scratch, ExtendBy::Eval, &claim.entry, op.ttl);
             }
-            _ => command::encode_release(&mut self.scratch, ReleaseBy::Eval, &claim.key, &claim.token),
+            _ => command::encode_release(&mut self.scratch, ReleaseBy::Eval, &claim.entry),
         }
         if !send(&mut self.links[master.index()], &self.scratch, owed) {
             match owed {
