@@ -45,9 +45,9 @@ use rand::rngs::StdRng;
 use crate::config::Config;
 use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::limits;
-use crate::lock::command::{self, AcquireTail, ExtendBy, ReleaseBy};
+use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{Failure, InputError, MasterId, MasterSet, Resource, Token, Ttl, Vote, quorum};
-use crate::resp::Fixed;
+use acquire::Terms;
 use claim::Claim;
 use link::{Answer, Link, Owed, State};
 use op::{Op, OpState};
@@ -225,10 +225,12 @@ pub struct Engine {
     quorum: usize,
     timers: Timers,
     outcomes: VecDeque<(OpId, Outcome)>,
+    /// Claims for which a reply that was just counted may have decided something.
+    decided: Vec<Id>,
     /// Where a command is encoded once for all masters.
     scratch: Vec<u8>,
-    /// The end of the latest acquisition's command, the same for all of one TTL.
-    acquire_tail: AcquireTail,
+    /// Of the latest acquisition, the same for all of one TTL.
+    terms: Terms,
 }
 
 impl Engine {
@@ -261,8 +263,9 @@ impl Engine {
             claims: Slab::new(limits::OPERATION_COUNT_MAX),
             timers,
             outcomes: VecDeque::new(),
+            decided: Vec::new(),
             scratch: Vec::new(),
-            acquire_tail: AcquireTail::default(),
+            terms: Terms::NONE,
         }
     }
 
@@ -361,49 +364,33 @@ impl Engine {
                 self.usable.insert(master);
             }
         }
-        loop {
-            self.recv_fixed(now, master);
-            match self.links[master.index()].next_answer() {
-                Ok(Some(answer)) => self.handle_answer(now, master, answer),
-                Ok(None) => break,
-                Err(why) => {
-                    self.fail_link(now, master, &why);
-                    break;
-                }
-            }
+        self.recv_usual(now, master);
+        while self.links[master.index()].wire.has_received() && self.recv_any(now, master) {
+            self.recv_usual(now, master);
         }
     }
 
-    /// Handles fixed replies up to the first other one, with a short way for the two that nearly all are: a granted
-    /// `SET` and a deleted key.
-    fn recv_fixed(&mut self, now: Instant, master: MasterId) {
-        loop {
-            let Self { links, claims, quorum, .. } = self;
-            let link = &mut links[master.index()];
-            let (owed, fixed) = loop {
-                let Some((owed, fixed)) = link.wire.next_fixed() else { return };
-                let is_decisive = match (owed, fixed) {
-                    (Owed::Acquire(id), Fixed::Ok) => {
-                        claims.find_mut(id).is_some_and(|claim| claim.count_grant(master, *quorum))
-                    }
-                    (Owed::Release(id), Fixed::One) => {
-                        claims.find_mut(id).is_some_and(|claim| claim.count_deleted(master, *quorum))
-                    }
-                    _ => true,
-                };
-                if is_decisive {
-                    break (owed, fixed);
-                }
-            };
-            match (owed, fixed) {
-                (Owed::Acquire(id), Fixed::Ok) => self.handle_counted(now, id),
-                (Owed::Release(id), Fixed::One) => self.handle_deletions(now, id),
-                _ => match link.answer(owed, &fixed.reply()) {
-                    Ok(answer) => self.handle_answer(now, master, answer),
-                    Err(why) => return self.fail_link(now, master, &why),
-                },
+    /// A short way for the two replies that nearly all are, a granted `SET` and a deleted key.
+    fn recv_usual(&mut self, now: Instant, master: MasterId) {
+        count_usual(&mut self.links[master.index()], &mut self.claims, self.quorum, &mut self.decided);
+        for index in 0..self.decided.len() {
+            self.handle_counted(now, self.decided[index]);
+        }
+        self.decided.clear();
+    }
+
+    /// Handles one reply of any kind; false if none is whole. Not inlined, for it is rarely needed.
+    #[inline(never)]
+    fn recv_any(&mut self, now: Instant, master: MasterId) -> bool {
+        match self.links[master.index()].next_answer() {
+            Ok(Some(answer)) => self.handle_answer(now, master, answer),
+            Ok(None) => return false,
+            Err(why) => {
+                self.fail_link(now, master, &why);
+                return false;
             }
         }
+        true
     }
 
     /// When [`Engine::handle_timeout`] is to be called next, and for what. It may be earlier than needed.
@@ -539,9 +526,9 @@ impl Engine {
         match owed {
             Owed::Extend(id, _) => {
                 let Some(op) = self.ops.find(id) else { return };
-                command::encode_extend(&mut self.scratch, ExtendBy::Eval, &claim.key, &claim.token, op.ttl);
+                command::encode_extend(&mut self.scratch, ExtendBy::Eval, &claim.entry, op.ttl);
             }
-            _ => command::encode_release(&mut self.scratch, ReleaseBy::Eval, &claim.key, &claim.token),
+            _ => command::encode_release(&mut self.scratch, ReleaseBy::Eval, &claim.entry),
         }
         if !send(&mut self.links[master.index()], &self.scratch, owed) {
             match owed {
@@ -669,6 +656,30 @@ impl Engine {
 #[inline(always)]
 fn send(link: &mut Link, bytes: &[u8], owed: Owed) -> bool {
     link.wire.request(bytes, owed).is_ok()
+}
+
+/// Counts grants and deletions up to the first other reply, and notes the claims for which one may have decided
+/// something. A function of its own, so that the loop has the registers for itself.
+#[inline(never)]
+fn count_usual(link: &mut Link, claims: &mut Slab<Claim>, quorum: usize, decided: &mut Vec<Id>) {
+    let master = link.master;
+    link.wire.take_known(|owed, received| {
+        let (id, rest, decides) = match *owed {
+            Owed::Acquire(id) => {
+                let rest = command::split_granted(received)?;
+                (id, rest, claims.find_mut(id).is_some_and(|claim| claim.count_grant(master, quorum)))
+            }
+            Owed::Release(id) => {
+                let rest = command::split_deleted(received)?;
+                (id, rest, claims.find_mut(id).is_some_and(|claim| claim.count_deleted(master, quorum)))
+            }
+            _ => return None,
+        };
+        if decides {
+            decided.push(id);
+        }
+        Some(rest)
+    });
 }
 
 /// Whose deadline a timer id is.

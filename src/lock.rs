@@ -70,7 +70,9 @@ impl Token {
     /// Draws a token; the generator must be a cryptographic one.
     pub(crate) fn random(rng: &mut impl Rng) -> Self {
         let mut bytes = [0; Self::SIZE];
-        rng.fill_bytes(&mut bytes);
+        bytes[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
+        bytes[8..16].copy_from_slice(&rng.next_u64().to_le_bytes());
+        bytes[16..].copy_from_slice(&rng.next_u32().to_le_bytes());
         Self(bytes)
     }
 

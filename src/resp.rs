@@ -35,6 +35,7 @@ mod decode;
 mod encode;
 
 pub use decode::{Decoded, Fixed, decode, decode_fixed};
+pub(crate) use encode::encode_bulk_header;
 pub use encode::{encode_array_header, encode_bulk, encode_command, encode_reply};
 
 use std::fmt;

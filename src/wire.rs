@@ -23,21 +23,19 @@
 )]
 
 mod inbox;
-mod outbox;
-
-use std::collections::VecDeque;
+mod queue;
 
 use crate::limits;
-use crate::resp::{Fixed, ProtocolError, Reply};
+use crate::resp::{ProtocolError, Reply};
 use inbox::Inbox;
-use outbox::Outbox;
+use queue::Queue;
 
 /// The bytes of one connection. A new connection gets a cleared one.
 #[derive(Debug)]
 pub(crate) struct Wire<T> {
     inbox: Inbox,
-    outbox: Outbox,
-    owed: VecDeque<T>,
+    outbox: Queue<u8, { limits::OUTBOX_SIZE_MAX }>,
+    owed: Queue<T, { limits::OWED_COUNT_MAX }>,
 }
 
 /// No room for another request; nothing was queued.
@@ -55,7 +53,7 @@ pub(crate) enum WireError {
 
 impl<T: Copy> Wire<T> {
     pub(crate) const fn new() -> Self {
-        Self { inbox: Inbox::new(), outbox: Outbox::new(), owed: VecDeque::new() }
+        Self { inbox: Inbox::new(), outbox: Queue::new(), owed: Queue::new() }
     }
 
     /// Forgets everything of the connection that ended and keeps the memory.
@@ -68,21 +66,22 @@ impl<T: Copy> Wire<T> {
     /// Queues the bytes of one request and the tag under which its reply is handed out.
     #[inline]
     pub(crate) fn request(&mut self, bytes: &[u8], tag: T) -> Result<(), Full> {
-        if self.owed.len() >= limits::OWED_COUNT_MAX || !self.outbox.append(bytes) {
+        if !self.owed.reserve(1) || !self.outbox.reserve(bytes.len()) {
             return Err(Full);
         }
-        self.owed.push_back(tag);
+        self.outbox.append(bytes);
+        self.owed.push(tag);
         Ok(())
     }
 
     /// How many replies are owed.
     pub(crate) fn owed_count(&self) -> usize {
-        self.owed.len()
+        self.owed.waiting().len()
     }
 
     /// Bytes that wait to be written.
     pub(crate) fn send_ready(&self) -> &[u8] {
-        self.outbox.ready()
+        self.outbox.waiting()
     }
 
     /// `size` bytes of [`Wire::send_ready`] were written.
@@ -100,20 +99,35 @@ impl<T: Copy> Wire<T> {
         self.inbox.filled(size);
     }
 
-    /// The next reply with the tag of its request, if it is whole and one of the fixed ones.
+    /// Takes out replies as long as `split` knows them: from a request's tag and what was received, it tells what
+    /// follows the reply. The rest is for [`Wire::next_reply`].
     #[inline]
-    pub(crate) fn next_fixed(&mut self) -> Option<(T, Fixed)> {
-        // Without a request it is left for `next_reply`, which calls it unsolicited.
-        let tag = *self.owed.front()?;
-        let fixed = self.inbox.next_fixed()?;
-        self.owed.pop_front();
-        Some((tag, fixed))
+    pub(crate) fn take_known(&mut self, mut split: impl for<'a> FnMut(&T, &'a [u8]) -> Option<&'a [u8]>) {
+        let (owed, received) = (self.owed.waiting(), self.inbox.received());
+        let (mut tags, mut rest) = (owed.iter(), received);
+        while let Some(tag) = tags.as_slice().first()
+            && let Some(behind) = split(tag, rest)
+        {
+            tags.next();
+            rest = behind;
+        }
+        let count = owed.len().saturating_sub(tags.len());
+        let size = received.len().saturating_sub(rest.len());
+        self.owed.consume(count);
+        self.inbox.consume(size);
+    }
+
+    /// Whether there are bytes that no reply was taken from.
+    #[inline]
+    pub(crate) fn has_received(&self) -> bool {
+        !self.inbox.received().is_empty()
     }
 
     /// The next whole reply with the tag of its request.
     pub(crate) fn next_reply(&mut self) -> Result<Option<(T, Reply<'_>)>, WireError> {
         let Some(reply) = self.inbox.next_reply()? else { return Ok(None) };
-        let tag = self.owed.pop_front().ok_or(WireError::Unsolicited)?;
+        let tag = *self.owed.waiting().first().ok_or(WireError::Unsolicited)?;
+        self.owed.consume(1);
         Ok(Some((tag, reply)))
     }
 }

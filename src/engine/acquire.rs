@@ -9,8 +9,9 @@ use super::link::Owed;
 use super::op::{Cause, Denied, Op, OpState};
 use super::slab::Id;
 use super::{Engine, Grant, OpId, Outcome, SubmitError, op_timer, send};
+use crate::config::Config;
 use crate::error::{AcquireError, Round};
-use crate::lock::command;
+use crate::lock::command::{self, AcquireTail};
 use crate::lock::{Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Ttl, Verdict, Vote};
 
 /// A wait without end, for one that would overflow the clock.
@@ -18,6 +19,34 @@ const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// A retry follows the end of a holder's time by at most this, so that waiters do not all come at once.
 const HOLDER_JITTER: Duration = Duration::from_millis(2);
+
+/// What all acquisitions of one TTL share, to be worked out anew only when the TTL changes.
+#[derive(Debug)]
+pub(super) struct Terms {
+    /// `None` before the first acquisition.
+    ttl: Option<Ttl>,
+    /// How long each round waits for answers.
+    answer_limit: Duration,
+    /// How long an attempt lasts: until its answers are due or its validity is over.
+    attempt_limit: Duration,
+    tail: AcquireTail,
+}
+
+impl Terms {
+    pub(super) const NONE: Self = Self {
+        ttl: None,
+        answer_limit: Duration::ZERO,
+        attempt_limit: Duration::ZERO,
+        tail: AcquireTail::EMPTY,
+    };
+
+    fn set(&mut self, ttl: Ttl, config: &Config) {
+        self.ttl = Some(ttl);
+        self.answer_limit = config.answer_limit(ttl);
+        self.attempt_limit = self.answer_limit.min(ttl.validity());
+        self.tail.set(ttl);
+    }
+}
 
 impl Engine {
     pub(super) fn submit_acquire(
@@ -33,7 +62,7 @@ impl Engine {
                 InputError::MinValidityTooLong { asked: min_validity, validity: ttl.validity() }.into()
             );
         }
-        if ttl.as_duration() > self.config.max_ttl {
+        if self.terms.ttl != Some(ttl) && ttl.as_duration() > self.config.max_ttl {
             return Err(
                 InputError::TtlTooLong { ttl: ttl.as_duration(), max_ttl: self.config.max_ttl }.into()
             );
@@ -57,25 +86,29 @@ impl Engine {
             self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));
             return;
         };
-        claim.begin(now, Token::random(&mut self.rng), id);
-        match resource {
-            Some(resource) => command::encode_key(&mut claim.key, &self.config.prefix, resource.as_bytes()),
-            None => claim.key.extend_from_slice(&op.key),
+        if self.terms.ttl != Some(op.ttl) {
+            self.terms.set(op.ttl, &self.config);
         }
-        let answer_limit = self.config.answer_limit(op.ttl);
-        claim.note_ttl(now, op.ttl, answer_limit);
+        claim.begin(now, id, Token::random(&mut self.rng));
+        match resource {
+            Some(resource) => claim.entry.set(&self.config.prefix, resource.as_bytes(), &claim.token),
+            None => claim.entry.set_key(&op.key, &claim.token),
+        }
+        claim.note_ttl(now, op.ttl, self.terms.answer_limit);
         self.scratch.clear();
-        self.acquire_tail.set(op.ttl);
-        command::encode_acquire(&mut self.scratch, &claim.key, &claim.token, &self.acquire_tail);
-        for master in self.usable.iter() {
-            if send(&mut self.links[master.index()], &self.scratch, Owed::Acquire(claim_id)) {
-                claim.asked.insert(master);
+        command::encode_acquire(&mut self.scratch, &claim.entry, &self.terms.tail);
+        for link in &mut self.links {
+            if !self.usable.contains(link.master) {
+                continue;
+            }
+            if send(link, &self.scratch, Owed::Acquire(claim_id)) {
+                claim.asked.insert(link.master);
             } else {
-                claim.record(master, Vote::Failed(Failure::QueueFull));
+                claim.record(link.master, Vote::Failed(Failure::QueueFull));
             }
         }
-        // An attempt lasts until its answers are due, its validity is over, or nobody waits for it any more.
-        let mut deadline = now + answer_limit.min(op.ttl.validity());
+        // Nor does it last when nobody waits for it any more.
+        let mut deadline = now + self.terms.attempt_limit;
         if let Some(wait_until) = op.wait_until {
             deadline = deadline.min(wait_until);
         }
@@ -100,13 +133,6 @@ impl Engine {
         }
     }
 
-    /// A vote was counted that may decide.
-    pub(super) fn handle_counted(&mut self, now: Instant, id: Id) {
-        if let Some(op) = self.claims.find(id).and_then(|claim| claim.owner) {
-            self.decide_acquire(now, op);
-        }
-    }
-
     pub(super) fn handle_acquire_vote(&mut self, now: Instant, master: MasterId, id: Id, vote: Vote) {
         let Some(claim) = self.claims.find_mut(id) else { return };
         // Once the release is queued behind the SET, its own answer is the one that matters.
@@ -114,14 +140,16 @@ impl Engine {
             return;
         }
         claim.record(master, vote);
-        self.handle_counted(now, id);
+        if let Some(op) = claim.owner {
+            self.decide_acquire(now, op);
+        }
     }
 
-    fn decide_acquire(&mut self, now: Instant, id: Id) {
+    pub(super) fn decide_acquire(&mut self, now: Instant, id: Id) {
         let quarantined = self.quarantined(now);
         let Some(op) = self.ops.find_mut(id) else { return };
         let OpState::Acquiring { .. } = op.state else { return };
-        let Some(claim) = self.claims.find(op.claim) else { return };
+        let Some(claim) = self.claims.find_mut(op.claim) else { return };
         let cause = match claim.tally.verdict(self.links.len(), quarantined) {
             Verdict::Open => return,
             Verdict::Contended => Cause::Contended,
@@ -130,6 +158,7 @@ impl Engine {
                 // The deadline counts from the start of the attempt, and is tested last (I2, I3).
                 let valid_until = claim.started + op.ttl.validity();
                 if now + op.min_validity < valid_until {
+                    claim.is_open = false;
                     op.state = OpState::Held { since: claim.started, valid_until, extension: None };
                     let granted = claim.tally.granted;
                     let grant = Grant { token: claim.token, valid_until, granted, attempts: op.attempts };
@@ -155,10 +184,11 @@ impl Engine {
         let (claim_id, started, limit) = (op.claim, claim.started, claim.answer_limit);
         let retry_at = self.next_attempt(now, id, started);
         if let (Some(op), Some(claim)) = (self.ops.find_mut(id), self.claims.find_mut(claim_id)) {
-            op.key.clone_from(&claim.key);
+            op.key.clear();
+            op.key.extend_from_slice(claim.entry.key());
             claim.owner = None;
         }
-        self.release_claim(now, claim_id);
+        self.release_claim(now, now + limit, claim_id);
         if self.config.ask_holder && cause == Cause::Contended {
             denied.asked = self.ask_holders(id, refused);
         }
@@ -303,7 +333,10 @@ impl Engine {
                     self.handle_extend_vote(now, master, id, round, Vote::Failed(Failure::ConnectionLost));
                 }
             }
-            OpState::Releasing { .. } => self.check_release(now, id),
+            OpState::Releasing { .. } => {
+                let claim_id = op.claim;
+                self.check_release(now, claim_id, id);
+            }
             OpState::Held { extension: None, .. } | OpState::Asking { .. } | OpState::Waiting { .. } => {}
         }
     }

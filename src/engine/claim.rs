@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 use super::slab::Id;
 use super::{Engine, claim_timer, send};
 use crate::error::{Report, Round};
-use crate::lock::command::{self, ReleaseAnswer};
+use crate::lock::command::{self, Entry, ReleaseAnswer};
 use crate::lock::{Drift, Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 
 use super::link::Owed;
 
 #[derive(Debug)]
 pub(super) struct Claim {
-    /// The key as an encoded bulk string.
-    pub(super) key: Vec<u8>,
+    /// Key and token as commands have them.
+    pub(super) entry: Entry,
     pub(super) token: Token,
     /// Read before the first byte was queued (I1).
     pub(super) started: Instant,
     /// When a TTL was last sent, and the longest one that was: together they bound the life of any key.
     sent_at: Instant,
-    longest_ttl: Duration,
+    longest_ttl_ms: u64,
     /// How long each round waits for answers.
     pub(super) answer_limit: Duration,
     /// The operation that gets to know what happens to this claim.
@@ -32,6 +32,8 @@ pub(super) struct Claim {
     pub(super) asked: MasterSet,
     /// Their votes, late ones included.
     pub(super) tally: Tally,
+    /// Whether votes may still decide the acquisition.
+    pub(super) is_open: bool,
     /// Why masters failed in the round under way.
     pub(super) failures: Vec<(MasterId, Failure)>,
     pub(super) release: Option<Release>,
@@ -55,46 +57,58 @@ impl Claim {
     /// What a slot holds before its first claim.
     pub(super) fn blank(now: Instant) -> Self {
         Self {
-            key: Vec::new(),
+            entry: Entry::EMPTY,
             token: Token::UNSET,
             started: now,
             sent_at: now,
-            longest_ttl: Duration::ZERO,
+            longest_ttl_ms: 0,
             answer_limit: Duration::ZERO,
             owner: None,
             asked: MasterSet::EMPTY,
             tally: Tally::default(),
+            is_open: true,
             failures: Vec::new(),
             release: None,
             strayed: MasterSet::EMPTY,
         }
     }
 
-    /// Starts anew with an empty key, in the memory of the slot's last claim.
-    pub(super) fn begin(&mut self, now: Instant, token: Token, owner: Id) {
+    /// Starts anew in the memory of the slot's last claim. The entry is left to be set.
+    pub(super) fn begin(&mut self, now: Instant, op: Id, new_token: Token) {
         // Taken apart, so that a new field cannot be forgotten here.
-        let Self { key, failures, .. } = self;
-        key.clear();
-        failures.clear();
-        *self = Self {
-            key: std::mem::take(key),
-            failures: std::mem::take(failures),
+        let Self {
+            entry: _,
             token,
-            owner: Some(owner),
-            ..Self::blank(now)
-        };
+            started,
+            sent_at,
+            longest_ttl_ms,
+            answer_limit,
+            owner,
+            asked,
+            tally,
+            is_open,
+            failures,
+            release,
+            strayed,
+        } = self;
+        (*owner, *token, *started, *sent_at) = (Some(op), new_token, now, now);
+        (*longest_ttl_ms, *answer_limit) = (0, Duration::ZERO);
+        (*asked, *tally, *is_open) = (MasterSet::EMPTY, Tally::default(), true);
+        (*release, *strayed) = (None, MasterSet::EMPTY);
+        failures.clear();
     }
 
     /// Records that a command with this TTL is being sent now.
     pub(super) fn note_ttl(&mut self, now: Instant, ttl: Ttl, answer_limit: Duration) {
         self.sent_at = now;
-        self.longest_ttl = self.longest_ttl.max(ttl.as_duration());
+        self.longest_ttl_ms = self.longest_ttl_ms.max(ttl.as_millis());
         self.answer_limit = answer_limit;
     }
 
     /// No key of this claim lives after this time, if clocks drift as allowed and no command was stuck on its way.
     fn gone_at(&self, drift: Drift) -> Instant {
-        self.sent_at + self.longest_ttl + drift.of(self.longest_ttl)
+        let longest_ttl = Duration::from_millis(self.longest_ttl_ms);
+        self.sent_at + longest_ttl + drift.of(longest_ttl)
     }
 
     /// Counts the vote that nearly all are. True if it may decide an acquisition.
@@ -105,7 +119,7 @@ impl Claim {
             return false;
         }
         self.grant(master);
-        self.tally.granted.has(quorum)
+        self.is_open && self.tally.granted.has(quorum)
     }
 
     /// Counts the answer to a release that nearly all are: the key was there and is deleted. True if that settles an
@@ -174,51 +188,54 @@ impl Release {
 }
 
 impl Engine {
-    /// Starts to release a claim on every master that may hold its key, behind whatever was sent before.
-    pub(super) fn release_claim(&mut self, now: Instant, id: Id) {
-        let Some(claim) = self.claims.find_mut(id) else { return };
+    /// Starts to release a claim on every master that may hold its key, behind whatever was sent before. Answers are
+    /// `due` at that time; before it nothing has to be done for this claim. False if none will come.
+    pub(super) fn release_claim(&mut self, now: Instant, due: Instant, id: Id) -> bool {
+        let Some(claim) = self.claims.find_mut(id) else { return false };
         if claim.release.is_some() {
-            return;
+            return true;
         }
         let (owed, empty) = (claim.holders(), MasterSet::EMPTY);
         claim.failures.clear();
         claim.release = Some(Release { started: now, owed, sent: empty, deleted: empty, absent: empty });
-        // Answers are due after this; before that nothing has to be done for this claim.
-        self.timers.arm(claim_timer(id), now + claim.answer_limit);
-        self.send_release(id, owed);
+        self.timers.arm(claim_timer(id), due);
+        let is_sent = self.send_release(id, owed);
         if owed.is_empty() {
             self.free_claim_if_done(id);
         }
+        is_sent
     }
 
     /// Queues the release on those of `masters` that are connected. A silent master gets it too: on the connection
-    /// that carried the `SET`, it will come to it in order.
-    pub(super) fn send_release(&mut self, id: Id, masters: MasterSet) {
-        let Some(claim) = self.claims.find_mut(id) else { return };
-        let Some(release) = &mut claim.release else { return };
+    /// that carried the `SET`, it will come to it in order. False if no master owes an answer then.
+    pub(super) fn send_release(&mut self, id: Id, masters: MasterSet) -> bool {
+        let Some(claim) = self.claims.find_mut(id) else { return false };
+        let Some(release) = &mut claim.release else { return false };
+        let masters = masters.without(release.sent);
         let mut encoded_by = None;
-        for master in masters.without(release.sent).iter() {
-            let link = &mut self.links[master.index()];
-            if !link.is_ready() {
+        for link in &mut self.links {
+            if !masters.contains(link.master) || !link.is_ready() {
                 continue;
             }
             if encoded_by != Some(link.release_by) {
                 self.scratch.clear();
-                command::encode_release(&mut self.scratch, link.release_by, &claim.key, &claim.token);
+                command::encode_release(&mut self.scratch, link.release_by, &claim.entry);
                 encoded_by = Some(link.release_by);
             }
             if send(link, &self.scratch, Owed::Release(id)) {
-                release.sent.insert(master);
+                release.sent.insert(link.master);
             }
         }
+        !release.sent.is_empty()
     }
 
-    /// A deletion was counted that settles the release, or ends it.
-    pub(super) fn handle_deletions(&mut self, now: Instant, id: Id) {
-        match self.claims.find(id) {
-            Some(Claim { owner: Some(op), .. }) => self.settle_release(now, id, *op),
-            Some(_) => self.free_claim_if_done(id),
-            None => {}
+    /// A grant or a deletion was counted that may decide something.
+    pub(super) fn handle_counted(&mut self, now: Instant, id: Id) {
+        let Some(claim) = self.claims.find(id) else { return };
+        match claim.owner {
+            Some(op) if claim.release.is_none() => self.decide_acquire(now, op),
+            Some(op) => self.settle_release(now, id, op),
+            None => self.free_claim_if_done(id),
         }
     }
 
@@ -235,7 +252,7 @@ impl Engine {
         match answer {
             ReleaseAnswer::Deleted => {
                 if claim.count_deleted(master, self.quorum) {
-                    self.handle_deletions(now, id);
+                    self.handle_counted(now, id);
                 }
                 return;
             }
@@ -250,7 +267,7 @@ impl Engine {
         }
         release.sent.remove(master);
         if let Some(op) = claim.owner {
-            self.check_release(now, op);
+            self.check_release(now, id, op);
         }
         self.free_claim_if_done(id);
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::link::Owed;
 use super::op::{Extension, OpState};
 use super::slab::Id;
-use super::{Engine, OpId, Outcome, Released, send};
+use super::{Engine, OpId, Outcome, Released, op_timer, send};
 use crate::error::{ExtendError, ReleaseError, Round};
 use crate::lock::command;
 use crate::lock::{Failure, HolderTtl, InputError, MasterId, Tally, Ttl, Verdict, Vote};
@@ -64,7 +64,7 @@ impl Engine {
             } else {
                 if encoded_by != Some(link.extend_by) {
                     self.scratch.clear();
-                    command::encode_extend(&mut self.scratch, link.extend_by, &claim.key, &claim.token, ttl);
+                    command::encode_extend(&mut self.scratch, link.extend_by, &claim.entry, ttl);
                     encoded_by = Some(link.extend_by);
                 }
                 if send(link, &self.scratch, Owed::Extend(id, op.round)) {
@@ -173,22 +173,23 @@ impl Engine {
             self.ops.free(id);
             return self.submit_release(now, id, awaited);
         };
+        let due = now + claim.answer_limit;
         if awaited {
-            op.state = OpState::Releasing { deadline: now + claim.answer_limit };
-            self.release_claim(now, claim_id);
-            self.check_release(now, id);
-            self.arm_op(id);
+            op.state = OpState::Releasing { deadline: due };
+            self.timers.arm(op_timer(id), due);
         } else {
             claim.owner = None;
             self.ops.free(id);
-            self.release_claim(now, claim_id);
+        }
+        let is_under_way = self.release_claim(now, due, claim_id);
+        if awaited && !is_under_way {
+            self.settle_release(now, claim_id, id);
         }
     }
 
     /// Ends an awaited release if nothing more is to be waited for.
-    pub(super) fn check_release(&mut self, now: Instant, id: Id) {
-        let Some(claim_id) = self.ops.find(id).map(|op| op.claim) else { return };
-        let release = self.claims.find(claim_id).and_then(|claim| claim.release);
+    pub(super) fn check_release(&mut self, now: Instant, claim_id: Id, id: Id) {
+        let release = self.claims.find(claim_id).and_then(|claim| claim.release.as_ref());
         if release.is_some_and(|release| release.is_settled(self.quorum)) {
             self.settle_release(now, claim_id, id);
         }

@@ -220,11 +220,6 @@ impl Link {
             Err(error) => Err(error.to_string()),
         }
     }
-
-    /// The same for a reply that is already out of the wire.
-    pub(super) fn answer(&mut self, owed: Owed, reply: &Reply<'_>) -> Result<Answer, String> {
-        take_apart(&mut self.state, self.release_by, self.extend_by, owed, reply)
-    }
 }
 
 fn take_apart(

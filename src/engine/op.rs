@@ -93,8 +93,24 @@ impl Op {
         min_validity: Duration,
         wait_until: Option<Instant>,
     ) {
-        let (key, holders) = (std::mem::take(&mut self.key), std::mem::take(&mut self.holders));
-        *self = Self { key, holders, min_validity, wait_until, ..Self::blank(now, ttl) };
+        // Taken apart, so that a new field cannot be forgotten here.
+        let Self {
+            key,
+            ttl: own_ttl,
+            min_validity: own_min_validity,
+            submitted,
+            wait_until: own_wait_until,
+            attempts,
+            claim,
+            state,
+            round,
+            holders,
+        } = self;
+        (*own_ttl, *own_min_validity, *submitted, *own_wait_until) = (ttl, min_validity, now, wait_until);
+        (*attempts, *claim, *round) = (0, Id::NOBODY, 0);
+        *state = OpState::Acquiring { deadline: now };
+        key.clear();
+        holders.clear();
     }
 
     /// When something is to be done for this operation whatever else happens.

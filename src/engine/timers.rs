@@ -18,7 +18,7 @@ const NOWHERE: u32 = u32::MAX;
 
 impl Timers {
     /// Makes sure that `id` fires at `at` or before.
-    #[inline]
+    #[inline(always)]
     pub(super) fn arm(&mut self, id: u32, at: Instant) {
         if let Some(&place) = self.place.get(id as usize)
             && let Some((armed, _)) = self.heap.get(place as usize)
@@ -29,6 +29,7 @@ impl Timers {
         self.arm_earlier(id, at);
     }
 
+    #[cold]
     fn arm_earlier(&mut self, id: u32, at: Instant) {
         let index = id as usize;
         if index >= self.place.len() {

@@ -24,7 +24,7 @@ const RELEASE_SHA: &str = "b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 const EXTEND_SHA: &str = "53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
 
 const SET_HEAD: &[u8] = b"*6\r\n$3\r\nSET\r\n";
-const SET_NX_PX: &[u8] = b"\r\n$2\r\nNX\r\n$2\r\nPX\r\n";
+const NX_PX: &[u8] = b"$2\r\nNX\r\n$2\r\nPX\r\n";
 const TOKEN_HEAD: &[u8] = b"$20\r\n";
 const CRLF: &[u8] = b"\r\n";
 
@@ -60,85 +60,108 @@ pub(crate) enum ExtendBy {
     Eval,
 }
 
-/// Appends prefix and name as one bulk string, the form in which every command below takes its key.
-pub(crate) fn encode_key(out: &mut Vec<u8>, prefix: &[u8], name: &[u8]) {
-    out.push(b'$');
-    encode_decimal(out, (prefix.len() + name.len()) as u64);
-    out.extend_from_slice(CRLF);
-    out.extend_from_slice(prefix);
-    out.extend_from_slice(name);
-    out.extend_from_slice(CRLF);
+/// What a lock is on a master, key and token as two encoded bulk strings: the form in which most commands have them.
+#[derive(Debug, Default)]
+pub(crate) struct Entry(Vec<u8>);
+
+impl Entry {
+    pub(crate) const EMPTY: Self = Self(Vec::new());
+
+    /// Becomes the entry of a lock named `name`, in the memory that there is.
+    #[inline]
+    pub(crate) fn set(&mut self, prefix: &[u8], name: &[u8], token: &Token) {
+        self.0.clear();
+        resp::encode_bulk_header(&mut self.0, prefix.len() + name.len());
+        self.0.extend_from_slice(prefix);
+        self.0.extend_from_slice(name);
+        self.0.extend_from_slice(CRLF);
+        self.0.extend_from_slice(&encoded_token(token));
+    }
+
+    /// Becomes the entry of the lock whose [`Entry::key`] is given.
+    pub(crate) fn set_key(&mut self, key: &[u8], token: &Token) {
+        self.0.clear();
+        self.0.extend_from_slice(key);
+        self.0.extend_from_slice(&encoded_token(token));
+    }
+
+    /// The key as an encoded bulk string.
+    pub(crate) fn key(&self) -> &[u8] {
+        self.parts().0
+    }
+
+    fn parts(&self) -> (&[u8], &[u8]) {
+        self.0.split_at(self.0.len().saturating_sub(TOKEN_BULK_SIZE))
+    }
 }
 
-/// What follows the token in [`encode_acquire`]: `NX PX ttl`, encoded anew only when the TTL changes.
-#[derive(Debug, Default)]
-pub(crate) struct AcquireTail {
-    ttl_ms: u64,
-    bytes: Vec<u8>,
+const TOKEN_BULK_SIZE: usize = TOKEN_HEAD.len() + Token::SIZE + CRLF.len();
+
+/// The token as an encoded bulk string.
+#[inline]
+fn encoded_token(token: &Token) -> [u8; TOKEN_BULK_SIZE] {
+    let mut bulk = *b"$20\r\n....................\r\n";
+    bulk[TOKEN_HEAD.len()..][..Token::SIZE].copy_from_slice(token.as_bytes());
+    bulk
 }
+
+/// What follows the entry in [`encode_acquire`]: `NX PX ttl`, to be encoded anew only when the TTL changes.
+#[derive(Debug, Default)]
+pub(crate) struct AcquireTail(Vec<u8>);
 
 impl AcquireTail {
-    #[inline]
+    pub(crate) const EMPTY: Self = Self(Vec::new());
+
     pub(crate) fn set(&mut self, ttl: Ttl) {
-        if self.ttl_ms != ttl.as_millis() {
-            self.ttl_ms = ttl.as_millis();
-            self.bytes.clear();
-            self.bytes.extend_from_slice(SET_NX_PX);
-            encode_decimal_bulk(&mut self.bytes, self.ttl_ms);
-        }
+        self.0.clear();
+        self.0.extend_from_slice(NX_PX);
+        encode_decimal_bulk(&mut self.0, ttl.as_millis());
     }
 }
 
 /// `SET key token NX PX ttl`
 #[inline]
-pub(crate) fn encode_acquire(out: &mut Vec<u8>, key: &[u8], token: &Token, tail: &AcquireTail) {
+pub(crate) fn encode_acquire(out: &mut Vec<u8>, entry: &Entry, tail: &AcquireTail) {
     out.extend_from_slice(SET_HEAD);
-    out.extend_from_slice(key);
-    out.extend_from_slice(TOKEN_HEAD);
-    out.extend_from_slice(token.as_bytes());
-    out.extend_from_slice(&tail.bytes);
+    out.extend_from_slice(&entry.0);
+    out.extend_from_slice(&tail.0);
 }
 
 /// Compare and delete.
-pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, key: &[u8], token: &Token) {
+#[inline]
+pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry) {
     match by {
-        ReleaseBy::DelIfEq => out.extend_from_slice(RELEASE_DELIFEQ),
-        ReleaseBy::DelEx => out.extend_from_slice(RELEASE_DELEX),
         ReleaseBy::EvalSha => out.extend_from_slice(RELEASE_EVALSHA),
+        ReleaseBy::DelIfEq => out.extend_from_slice(RELEASE_DELIFEQ),
+        ReleaseBy::DelEx => {
+            let (key, token) = entry.parts();
+            out.extend_from_slice(RELEASE_DELEX);
+            out.extend_from_slice(key);
+            out.extend_from_slice(IFEQ);
+            return out.extend_from_slice(token);
+        }
         ReleaseBy::Eval => encode_eval_head(out, 5, RELEASE_SCRIPT),
     }
-    out.extend_from_slice(key);
-    if by == ReleaseBy::DelEx {
-        out.extend_from_slice(IFEQ);
-    }
-    encode_token(out, token);
+    out.extend_from_slice(&entry.0);
 }
 
 /// Compare and set the TTL.
-pub(crate) fn encode_extend(out: &mut Vec<u8>, by: ExtendBy, key: &[u8], token: &Token, ttl: Ttl) {
+pub(crate) fn encode_extend(out: &mut Vec<u8>, by: ExtendBy, entry: &Entry, ttl: Ttl) {
     match by {
-        ExtendBy::SetIfEq => {
-            out.extend_from_slice(b"*7\r\n$3\r\nSET\r\n");
-            out.extend_from_slice(key);
-            encode_token(out, token);
-            out.extend_from_slice(IFEQ);
-            encode_token(out, token);
-            out.extend_from_slice(b"$2\r\nPX\r\n");
-        }
-        ExtendBy::EvalSha | ExtendBy::Eval => {
-            if by == ExtendBy::EvalSha {
-                out.extend_from_slice(EXTEND_EVALSHA);
-            } else {
-                encode_eval_head(out, 6, EXTEND_SCRIPT);
-            }
-            out.extend_from_slice(key);
-            encode_token(out, token);
-        }
+        ExtendBy::EvalSha => out.extend_from_slice(EXTEND_EVALSHA),
+        ExtendBy::Eval => encode_eval_head(out, 6, EXTEND_SCRIPT),
+        ExtendBy::SetIfEq => out.extend_from_slice(b"*7\r\n$3\r\nSET\r\n"),
+    }
+    out.extend_from_slice(&entry.0);
+    if by == ExtendBy::SetIfEq {
+        out.extend_from_slice(IFEQ);
+        out.extend_from_slice(entry.parts().1);
+        out.extend_from_slice(b"$2\r\nPX\r\n");
     }
     encode_decimal_bulk(out, ttl.as_millis());
 }
 
-/// `PTTL key`: what is left of the holder's time.
+/// `PTTL key`, with a key from [`Entry::key`]: what is left of the holder's time.
 pub(crate) fn encode_pttl(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"*2\r\n$4\r\nPTTL\r\n");
     out.extend_from_slice(key);
@@ -149,12 +172,6 @@ fn encode_eval_head(out: &mut Vec<u8>, argument_count: usize, script: &str) {
     resp::encode_bulk(out, b"EVAL");
     resp::encode_bulk(out, script.as_bytes());
     resp::encode_bulk(out, b"1");
-}
-
-fn encode_token(out: &mut Vec<u8>, token: &Token) {
-    out.extend_from_slice(TOKEN_HEAD);
-    out.extend_from_slice(token.as_bytes());
-    out.extend_from_slice(CRLF);
 }
 
 fn encode_decimal_bulk(out: &mut Vec<u8>, number: u64) {
@@ -201,6 +218,18 @@ pub(crate) enum ReleaseAnswer {
 /// Whether the master does not know the script that it was asked to run by its digest.
 pub(crate) fn is_noscript(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with(b"NOSCRIPT"))
+}
+
+/// What follows the grant that `received` starts with, if it does: nearly all replies to [`encode_acquire`] are one.
+#[inline]
+pub(crate) fn split_granted(received: &[u8]) -> Option<&[u8]> {
+    received.strip_prefix(b"+OK\r\n")
+}
+
+/// The same for a deletion, the usual reply to [`encode_release`].
+#[inline]
+pub(crate) fn split_deleted(received: &[u8]) -> Option<&[u8]> {
+    received.strip_prefix(b":1\r\n")
 }
 
 /// The vote in a reply to [`encode_acquire`]. An error is never a no (I16).
@@ -262,8 +291,6 @@ mod tests {
     use super::*;
     use crate::lock::Drift;
 
-    const KEY: &[u8] = b"$4\r\na\r\nb\r\n";
-
     fn token() -> Token {
         Token(*b"0123456789abcdefghij")
     }
@@ -275,6 +302,8 @@ mod tests {
     #[test]
     fn templates_equal_the_general_encoder() {
         let (key, token) = (b"a\r\nb".as_slice(), token());
+        let mut entry = Entry::EMPTY;
+        entry.set(b"a\r", b"\nb", &token);
         let value = token.as_bytes().as_slice();
         let check = |args: &[&[u8]], write: &dyn Fn(&mut Vec<u8>)| {
             let (mut expected, mut out) = (Vec::new(), Vec::new());
@@ -287,32 +316,33 @@ mod tests {
             let digits = digits.as_bytes();
             let mut tail = AcquireTail::default();
             tail.set(ttl(ms));
-            check(&[b"SET", key, value, b"NX", b"PX", digits], &|out| {
-                encode_acquire(out, KEY, &token, &tail)
-            });
+            check(&[b"SET", key, value, b"NX", b"PX", digits], &|out| encode_acquire(out, &entry, &tail));
             for (by, name, code) in
                 [(ExtendBy::EvalSha, "EVALSHA", EXTEND_SHA), (ExtendBy::Eval, "EVAL", EXTEND_SCRIPT)]
             {
                 let args = [name.as_bytes(), code.as_bytes(), b"1", key, value, digits];
-                check(&args, &|out| encode_extend(out, by, KEY, &token, ttl(ms)));
+                check(&args, &|out| encode_extend(out, by, &entry, ttl(ms)));
             }
             check(&[b"SET", key, value, b"IFEQ", value, b"PX", digits], &|out| {
-                encode_extend(out, ExtendBy::SetIfEq, KEY, &token, ttl(ms));
+                encode_extend(out, ExtendBy::SetIfEq, &entry, ttl(ms));
             });
         }
-        let release = |args: &[&[u8]], by| check(args, &|out| encode_release(out, by, KEY, &token));
+        let release = |args: &[&[u8]], by| check(args, &|out| encode_release(out, by, &entry));
         release(&[b"EVALSHA", RELEASE_SHA.as_bytes(), b"1", key, value], ReleaseBy::EvalSha);
         release(&[b"EVAL", RELEASE_SCRIPT.as_bytes(), b"1", key, value], ReleaseBy::Eval);
         release(&[b"DELIFEQ", key, value], ReleaseBy::DelIfEq);
         release(&[b"DELEX", key, b"IFEQ", value], ReleaseBy::DelEx);
-        check(&[b"PTTL", key], &|out| encode_pttl(out, KEY));
+        check(&[b"PTTL", key], &|out| encode_pttl(out, entry.key()));
     }
 
     #[test]
-    fn a_key_is_prefix_and_name_in_one_bulk_string() {
-        let mut out = Vec::new();
-        encode_key(&mut out, b"a\r", b"\nb");
-        assert_eq!(out, KEY);
+    fn the_next_attempt_keeps_the_key_and_has_its_own_token() {
+        let (mut first, mut next) = (Entry::EMPTY, Entry::EMPTY);
+        first.set(b"a\r", b"\nb", &token());
+        assert_eq!(first.key(), b"$4\r\na\r\nb\r\n");
+        next.set_key(first.key(), &Token([b'z'; Token::SIZE]));
+        assert_eq!(next.0, [first.key(), b"$20\r\nzzzzzzzzzzzzzzzzzzzz\r\n"].concat());
+        assert_eq!(Entry::EMPTY.key(), b"");
     }
 
     #[test]

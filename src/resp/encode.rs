@@ -45,9 +45,15 @@ pub fn encode_array_header(out: &mut Vec<u8>, count: usize) {
 /// ```
 #[inline]
 pub fn encode_bulk(out: &mut Vec<u8>, bytes: &[u8]) {
-    encode_header(out, b'$', bytes.len());
+    encode_bulk_header(out, bytes.len());
     out.extend_from_slice(bytes);
     out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the header of a bulk string of `size` bytes; the caller appends the bytes and CRLF behind it.
+#[inline]
+pub(crate) fn encode_bulk_header(out: &mut Vec<u8>, size: usize) {
+    encode_header(out, b'$', size);
 }
 
 /// Appends a reply as a master would send it. A decoded reply gives the bytes it was decoded from.

@@ -1,7 +1,7 @@
 //! Bytes that were read from one master and not yet decoded.
 
 use crate::limits;
-use crate::resp::{self, Decoded, Fixed, ProtocolError, Reply};
+use crate::resp::{self, Decoded, ProtocolError, Reply};
 
 /// A buffer that replies are decoded from in place.
 ///
@@ -55,13 +55,19 @@ impl Inbox {
         self.tail = self.tail.saturating_add(size).min(self.bytes.len());
     }
 
-    /// Takes out the next reply if it is whole and a fixed one.
+    /// What was received and not yet taken out.
     #[inline]
-    pub(super) fn next_fixed(&mut self) -> Option<Fixed> {
-        let (fixed, size) = resp::decode_fixed(self.bytes.get(self.head..self.tail)?)?;
-        self.head = self.head.saturating_add(size);
-        self.needed = 0;
-        Some(fixed)
+    pub(super) fn received(&self) -> &[u8] {
+        self.bytes.get(self.head..self.tail).unwrap_or_default()
+    }
+
+    /// Takes out the next `size` bytes, which are whole replies.
+    #[inline]
+    pub(super) fn consume(&mut self, size: usize) {
+        self.head = self.head.saturating_add(size).min(self.tail);
+        if size > 0 {
+            self.needed = 0;
+        }
     }
 
     /// Decodes the next reply and takes it out. Half a reply is `None`.
