@@ -547,6 +547,21 @@ fn asking_for_the_holders_time_does_not_prolong_a_wait() {
 }
 
 #[test]
+fn an_attempt_cut_short_by_the_end_of_the_wait_does_not_make_contention_an_outage() {
+    let mut rig = Rig::new(3, defaults);
+    let until = rig.now + ms(60_000);
+    rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(until)));
+    rig.acquire("a", 10_000, 200);
+    // From here on the network takes long: the last attempt cannot be answered before the wait ends.
+    rig.advance(ms(150));
+    (0..3).for_each(|index| rig.hold(index));
+    rig.advance(ms(50));
+    let error = denied(&mut rig);
+    let AcquireError::Contended(denial) = &error else { panic!("{error}") };
+    assert!(denial.attempts > 1 && denial.holder != HolderTtl::Unknown, "{error}");
+}
+
+#[test]
 fn a_wait_that_ended_during_a_pause_of_the_process_starts_no_attempt() {
     let mut rig = Rig::new(1, defaults);
     let until = rig.now + ms(60_000);

@@ -114,7 +114,6 @@ impl Engine {
         }
         op.attempts += 1;
         op.claim = claim_id;
-        op.holders.clear();
         op.state = OpState::Acquiring { deadline };
         self.timers.arm(op_timer(id), deadline);
         if claim.asked != MasterSet::first(self.links.len()) {
@@ -182,6 +181,8 @@ impl Engine {
         let report = self.report(now, Round::Acquire, claim, &claim.tally);
         let mut denied = Denied { cause, report, missing_count, asked: MasterSet::EMPTY };
         let (claim_id, started, limit) = (op.claim, claim.started, claim.answer_limit);
+        // An attempt that had to end with the wait says nothing of its masters: the one before it does.
+        let is_cut_short = now - started < limit && op.wait_until.is_some_and(|until| until <= now);
         let retry_at = self.next_attempt(now, id, started);
         if let (Some(op), Some(claim)) = (self.ops.find_mut(id), self.claims.find_mut(claim_id)) {
             op.key.clear();
@@ -189,6 +190,11 @@ impl Engine {
             claim.owner = None;
         }
         self.release_claim(now, now + limit, claim_id);
+        let Some(op) = self.ops.find_mut(id) else { return };
+        if is_cut_short && let Some(before) = op.denied_before.take() {
+            return self.deny(now, id, *before);
+        }
+        op.holders.clear();
         if self.config.ask_holder && cause == Cause::Contended {
             denied.asked = self.ask_holders(id, refused);
         }
@@ -263,13 +269,17 @@ impl Engine {
         }
     }
 
-    /// The wait is over between two attempts, as after a pause of this process.
-    fn give_up(&mut self, now: Instant, id: Id) {
+    /// The pause between two attempts is over: makes the next one, unless the whole wait has passed meanwhile, as it
+    /// may when this process was stopped.
+    fn end_pause(&mut self, now: Instant, id: Id) {
         let Some(op) = self.ops.find_mut(id) else { return };
-        if let OpState::Waiting { denied, .. } =
-            std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now })
-        {
+        let state = std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now });
+        let OpState::Waiting { denied, .. } = state else { return op.state = state };
+        if op.wait_until.is_some_and(|until| until <= now) {
             self.deny(now, id, denied);
+        } else {
+            op.denied_before = Some(Box::new(denied));
+            self.start_attempt(now, id, None);
         }
     }
 
@@ -289,10 +299,7 @@ impl Engine {
         match &op.state {
             OpState::Acquiring { .. } => self.miss_acquire(now, id),
             OpState::Asking { .. } => self.finish_asking(now, id),
-            OpState::Waiting { .. } if op.wait_until.is_some_and(|until| until <= now) => {
-                self.give_up(now, id)
-            }
-            OpState::Waiting { .. } => self.start_attempt(now, id, None),
+            OpState::Waiting { .. } => self.end_pause(now, id),
             OpState::Held { .. } => self.miss_extend(now, id),
             OpState::Releasing { .. } => self.miss_release(now, id),
         }

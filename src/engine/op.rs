@@ -22,6 +22,8 @@ pub(super) struct Op {
     pub(super) state: OpState,
     /// Extensions started; tells a late answer to one from an answer to the next.
     pub(super) round: u32,
+    /// How the attempt before the one under way failed.
+    pub(super) denied_before: Option<Box<Denied>>,
     /// What masters told of the key that was in the way of the latest attempt.
     pub(super) holders: Vec<(MasterId, HolderTtl)>,
 }
@@ -81,6 +83,7 @@ impl Op {
             claim: Id::NOBODY,
             state: OpState::Acquiring { deadline: now },
             round: 0,
+            denied_before: None,
             holders: Vec::new(),
         }
     }
@@ -104,11 +107,13 @@ impl Op {
             claim,
             state,
             round,
+            denied_before,
             holders,
         } = self;
         (*own_ttl, *own_min_validity, *submitted, *own_wait_until) = (ttl, min_validity, now, wait_until);
         (*attempts, *claim, *round) = (0, Id::NOBODY, 0);
         *state = OpState::Acquiring { deadline: now };
+        *denied_before = None;
         key.clear();
         holders.clear();
     }
