@@ -32,22 +32,26 @@ mod handshake;
 mod hold;
 mod link;
 mod op;
+mod request;
 mod slab;
+mod status;
 mod timers;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::config::Config;
-use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::limits;
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
-use crate::lock::{Failure, InputError, MasterId, MasterSet, Resource, Token, Ttl, Vote, quorum};
+use crate::lock::{Failure, MasterId, MasterSet, Vote, quorum};
 use acquire::Terms;
+pub use request::{Grant, Outcome, Released, Request, SubmitError};
+pub use status::{MasterState, MasterStatus};
+
 use claim::Claim;
 use link::{Answer, Link, Owed, State};
 use op::{Op, OpState};
@@ -63,92 +67,6 @@ impl OpId {
     #[must_use]
     pub const fn slot(self) -> usize {
         self.0.index as usize
-    }
-}
-
-/// What can be asked of the engine.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub enum Request<'a> {
-    /// Acquire a lock. Answered by [`Outcome::Acquire`].
-    Acquire {
-        /// The lock's name; the configured prefix is put in front.
-        resource: Resource<'a>,
-        /// How long it lives on the masters unless it is extended.
-        ttl: Ttl,
-        /// How long to go on trying; zero makes one attempt.
-        wait: Duration,
-        /// Validity that must be left when it is handed out; zero asks for any.
-        min_validity: Duration,
-    },
-    /// Give a held lock a new TTL, counted from now. Answered by [`Outcome::Extend`].
-    Extend {
-        /// The lock.
-        lock: OpId,
-        /// The new TTL.
-        ttl: Ttl,
-    },
-    /// Release a lock in whatever state it is; an acquisition under way is cancelled and has no outcome.
-    Release {
-        /// The lock.
-        lock: OpId,
-        /// Whether an [`Outcome::Release`] is wanted.
-        awaited: bool,
-    },
-}
-
-/// A request was not taken; nothing was sent.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SubmitError {
-    /// As many locks as [`limits::OPERATION_COUNT_MAX`] are in hand.
-    #[error("too many locks in hand; release some, or try again later")]
-    Overloaded,
-    /// The request cannot work.
-    #[error(transparent)]
-    Input(#[from] InputError),
-}
-
-/// The answer to a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// To [`Request::Acquire`].
-    Acquire(Result<Grant, AcquireError>),
-    /// To [`Request::Extend`]: the end of the new validity.
-    Extend(Result<Instant, ExtendError>),
-    /// To an awaited [`Request::Release`].
-    Release(Result<Released, ReleaseError>),
-}
-
-/// A lock that was acquired.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Grant {
-    /// The value that the masters hold.
-    pub token: Token,
-    /// When its validity ends: TTL minus drift after the attempt began, whenever the answers came.
-    pub valid_until: Instant,
-    /// Masters that had granted when a quorum was reached; later ones are counted by [`Engine::granted`].
-    pub granted: MasterSet,
-    /// Attempts that it took, at least 1.
-    pub attempts: u32,
-}
-
-/// A release that was carried out as far as a quorum.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Released {
-    /// Masters that had the key and deleted it, when the answer was given.
-    pub deleted: usize,
-    /// Masters that no longer had it.
-    pub absent: usize,
-    /// Masters that had not answered; they are released in the background.
-    pub unanswered: usize,
-}
-
-impl Released {
-    /// Whether the lock was already gone everywhere: expired, or released before. That is no error.
-    #[must_use]
-    pub const fn was_already_gone(&self) -> bool {
-        self.deleted == 0
     }
 }
 
@@ -170,41 +88,6 @@ pub enum Reason {
     Operation,
     /// A release is to be sent again, or its lock has expired.
     Claim,
-}
-
-/// What is known of one master.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MasterStatus {
-    /// Its URL without the login.
-    pub name: Arc<str>,
-    /// The state of its connection.
-    pub state: MasterState,
-    /// The version that it reports.
-    pub version: Option<Box<str>>,
-    /// The identity of the process behind it.
-    pub run_id: Option<Box<str>>,
-    /// The command by which locks are released there.
-    pub release_command: &'static str,
-    /// Optional commands that it refused, with its words.
-    pub refused: Vec<(&'static str, Box<str>)>,
-    /// What is wrong with it as a master of locks, in words.
-    pub warnings: Vec<String>,
-}
-
-/// The state of a master's connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MasterState {
-    /// Not connected, and why.
-    Down(Arc<str>),
-    /// Being connected, for the reason before if there was one.
-    Connecting,
-    /// Its votes count.
-    Ready,
-    /// It is sent commands, and its votes count after this time.
-    Quarantined(Duration),
-    /// It owes an answer and is skipped until it gives it.
-    Silent,
 }
 
 /// The protocol; see the [module](self).
@@ -469,37 +352,6 @@ impl Engine {
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.links.iter().all(|link| link.is_ready() || link.has_failed())
-    }
-
-    /// What is known of a master.
-    #[must_use]
-    pub fn master_status(&self, now: Instant, master: MasterId) -> MasterStatus {
-        let link = &self.links[master.index()];
-        let state = match &link.state {
-            State::Down { .. } => MasterState::Down(link.why.clone()),
-            State::Connecting { .. } | State::Handshake { .. } if link.has_failed() => {
-                MasterState::Down(link.why.clone())
-            }
-            State::Connecting { .. } | State::Handshake { .. } => MasterState::Connecting,
-            State::Ready { silent_since: Some(_), .. } => MasterState::Silent,
-            State::Ready { .. } => match link.seasoned_at.filter(|at| *at > now) {
-                Some(at) => MasterState::Quarantined(at - now),
-                None => MasterState::Ready,
-            },
-        };
-        MasterStatus {
-            name: self.config.labels[master.index()].clone(),
-            state,
-            version: link.learnt.version.clone(),
-            run_id: link.learnt.run_id.clone(),
-            release_command: match link.release_by {
-                ReleaseBy::DelIfEq => "DELIFEQ",
-                ReleaseBy::DelEx => "DELEX IFEQ",
-                ReleaseBy::EvalSha | ReleaseBy::Eval => "EVALSHA",
-            },
-            refused: link.learnt.refused.clone(),
-            warnings: link.warnings(),
-        }
     }
 
     fn handle_answer(&mut self, now: Instant, master: MasterId, answer: Answer) {

@@ -1,0 +1,93 @@
+//! What is asked of an engine, and what it answers.
+
+use std::time::{Duration, Instant};
+
+use super::OpId;
+use crate::error::{AcquireError, ExtendError, ReleaseError};
+use crate::lock::{InputError, MasterSet, Resource, Token, Ttl};
+
+/// What can be asked of the engine.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum Request<'a> {
+    /// Acquire a lock. Answered by [`Outcome::Acquire`].
+    Acquire {
+        /// The lock's name; the configured prefix is put in front.
+        resource: Resource<'a>,
+        /// How long it lives on the masters unless it is extended.
+        ttl: Ttl,
+        /// How long to go on trying; zero makes one attempt.
+        wait: Duration,
+        /// Validity that must be left when it is handed out; zero asks for any.
+        min_validity: Duration,
+    },
+    /// Give a held lock a new TTL, counted from now. Answered by [`Outcome::Extend`].
+    Extend {
+        /// The lock.
+        lock: OpId,
+        /// The new TTL.
+        ttl: Ttl,
+    },
+    /// Release a lock in whatever state it is; an acquisition under way is cancelled and has no outcome.
+    Release {
+        /// The lock.
+        lock: OpId,
+        /// Whether an [`Outcome::Release`] is wanted.
+        awaited: bool,
+    },
+}
+
+/// A request was not taken; nothing was sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// As many locks as [`crate::limits::OPERATION_COUNT_MAX`] are in hand.
+    #[error("too many locks in hand; release some, or try again later")]
+    Overloaded,
+    /// The request cannot work.
+    #[error(transparent)]
+    Input(#[from] InputError),
+}
+
+/// The answer to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// To [`Request::Acquire`].
+    Acquire(Result<Grant, AcquireError>),
+    /// To [`Request::Extend`]: the end of the new validity.
+    Extend(Result<Instant, ExtendError>),
+    /// To an awaited [`Request::Release`].
+    Release(Result<Released, ReleaseError>),
+}
+
+/// A lock that was acquired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// The value that the masters hold.
+    pub token: Token,
+    /// When its validity ends: TTL minus drift after the attempt began, whenever the answers came.
+    pub valid_until: Instant,
+    /// Masters that had granted when a quorum was reached; later ones are counted by [`super::Engine::granted`].
+    pub granted: MasterSet,
+    /// Attempts that it took, at least 1.
+    pub attempts: u32,
+}
+
+/// A release that was carried out as far as a quorum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Released {
+    /// Masters that had the key and deleted it, when the answer was given.
+    pub deleted: usize,
+    /// Masters that no longer had it.
+    pub absent: usize,
+    /// Masters that had not answered; they are released in the background.
+    pub unanswered: usize,
+}
+
+impl Released {
+    /// Whether the lock was already gone everywhere: expired, or released before. That is no error.
+    #[must_use]
+    pub const fn was_already_gone(&self) -> bool {
+        self.deleted == 0
+    }
+}

@@ -1,0 +1,253 @@
+//! Attempts: when they are decided, what they leave, when they end.
+
+use std::time::{Duration, Instant};
+
+use crate::rig::Rig;
+use redlatch::engine::{Request, SubmitError};
+use redlatch::lock::{Failure, HolderTtl, InputError, Resource, Vote};
+use redlatch::{AcquireError, limits};
+
+use crate::{defaults, denied, granted, ms, no_quorum};
+
+#[test]
+fn a_lock_is_handed_out_at_the_quorum_and_late_grants_add_to_its_margin() {
+    let mut rig = Rig::new(5, defaults);
+    (0..5).for_each(|index| rig.hold(index));
+    let lock = rig.acquire("a", 10_000, 0);
+    rig.deliver(0);
+    rig.deliver(1);
+    assert_eq!(rig.outcome(), None, "two of five are no quorum");
+    rig.deliver(2);
+    assert_eq!(granted(&mut rig).granted.count(), 3);
+    assert_eq!(rig.engine.margin(lock), 0);
+    rig.deliver(3);
+    rig.deliver(4);
+    assert_eq!(rig.engine.margin(lock), 2);
+}
+
+#[test]
+fn the_deadline_counts_from_the_start_whenever_the_replies_come() {
+    let mut rig = Rig::new(5, |builder| builder.answer_timeout(ms(5000)));
+    (0..5).for_each(|index| rig.hold(index));
+    let start = rig.now;
+    rig.acquire("a", 10_000, 0);
+    rig.advance(ms(3000));
+    (0..3).for_each(|index| rig.deliver(index));
+    assert_eq!(granted(&mut rig).valid_until, start + ms(9898));
+}
+
+#[test]
+fn a_quorum_that_comes_too_late_is_not_handed_out_and_is_released() {
+    let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(20_000)));
+    (0..3).for_each(|index| rig.hold(index));
+    rig.acquire("a", 10_000, 0);
+    // The replies arrive while the process sleeps past the deadline.
+    rig.jump(ms(9898));
+    rig.deliver_all();
+    assert!(matches!(denied(&mut rig), AcquireError::Expired(_)));
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
+}
+
+#[test]
+fn the_asked_for_validity_must_be_left() {
+    let mut rig = Rig::new(1, |builder| builder.answer_timeout(ms(5000)));
+    let ttl = rig.engine.config().ttl(ms(1000)).expect("valid");
+    let request = |min| Request::Acquire {
+        resource: Resource::new("a").expect("valid"),
+        ttl,
+        wait: Duration::ZERO,
+        min_validity: min,
+    };
+    let refused = rig.engine.submit(rig.now, request(ms(988)));
+    assert!(matches!(refused, Err(SubmitError::Input(InputError::MinValidityTooLong { .. }))), "{refused:?}");
+    rig.hold(0);
+    rig.engine.submit(rig.now, request(ms(900))).expect("room");
+    rig.pump();
+    rig.jump(ms(88));
+    rig.deliver(0);
+    assert!(matches!(denied(&mut rig), AcquireError::Expired(_)));
+}
+
+#[test]
+fn a_refusal_is_fixed_at_the_reply_that_rules_a_quorum_out() {
+    let mut rig = Rig::new(5, |builder| builder.ask_holder(false));
+    let until = rig.now + ms(5000);
+    (0..3).for_each(|index| rig.masters[index].put(b"a", b"other", Some(until)));
+    (0..5).for_each(|index| rig.hold(index));
+    rig.acquire("a", 10_000, 0);
+    (0..5).for_each(|index| drop(rig.masters[index].take_log()));
+    rig.deliver(3);
+    rig.deliver(0);
+    rig.deliver(1);
+    assert_eq!(rig.outcome(), None, "a quorum is still possible");
+    rig.deliver(2);
+    let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("contention has its own error") };
+    assert_eq!(denial.report.votes[4].1, Vote::Pending);
+    rig.deliver(4);
+    // Master 3 granted, master 4 had not answered: both are released, and those that refused are left alone.
+    let logs: Vec<_> = rig.masters.iter_mut().map(|master| master.take_log()).collect();
+    assert_eq!(logs, [vec![], vec![], vec![], vec!["EVALSHA"], vec!["EVALSHA"]]);
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (3, 0));
+}
+
+#[test]
+fn a_denied_caller_is_told_when_a_quorum_may_be_free() {
+    let mut rig = Rig::new(5, defaults);
+    for (index, left) in [(0, 700), (1, 300), (2, 500), (3, 900)] {
+        let until = rig.now + ms(left);
+        rig.masters[index].put(b"a", b"other", Some(until));
+    }
+    rig.acquire("a", 10_000, 0);
+    let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("contention") };
+    // Known when the outcome was fixed: masters 0 to 2 refused. Two others may be free, so one of the three must be.
+    assert_eq!(denial.holder, HolderTtl::Left(ms(300)));
+    let mut rig = Rig::new(1, defaults);
+    rig.masters[0].put(b"a", b"stuck", None);
+    rig.acquire("a", 10_000, 0);
+    let error = denied(&mut rig);
+    assert!(error.to_string().contains("without TTL"), "{error}");
+}
+
+#[test]
+fn an_error_reply_is_not_a_refusal_and_is_released_too() {
+    let mut rig = Rig::new(3, defaults);
+    for index in 0..2 {
+        rig.masters[index].errors.insert("SET".into(), "OOM command not allowed".into());
+    }
+    rig.acquire("a", 10_000, 0);
+    let denial = no_quorum(&mut rig);
+    assert!(
+        matches!(&denial.report.votes[0].1, Vote::Failed(Failure::Replied(text)) if text.starts_with("OOM"))
+    );
+    for master in &mut rig.masters {
+        assert_eq!(master.take_log().last().map(String::as_str), Some("EVALSHA"));
+    }
+    // An error on a minority is data.
+    rig.masters[1].errors.clear();
+    rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+}
+
+#[test]
+fn a_waiting_acquire_gets_the_lock_soon_after_it_is_free_with_a_new_token() {
+    let mut rig = Rig::new(3, defaults);
+    let until = rig.now + ms(300);
+    (0..2).for_each(|index| rig.masters[index].put(b"a", b"other", Some(until)));
+    rig.acquire("a", 10_000, 2000);
+    rig.advance(until - rig.now + ms(3));
+    let grant = granted(&mut rig);
+    assert!(grant.attempts > 1);
+    let sets: Vec<_> =
+        rig.masters[2].log.iter().filter(|args| args[0] == b"SET" && args[3] == b"NX").collect();
+    assert_eq!(sets.len(), grant.attempts as usize);
+    assert!(sets.windows(2).all(|pair| pair[0][2] != pair[1][2]), "each attempt has its own token");
+    // Between two attempts the partial key was released.
+    let after: Vec<_> =
+        rig.masters[2].log.iter().skip_while(|args| args[0] != b"ECHO").map(|args| args[0].clone()).collect();
+    assert_eq!(after[1..4], [b"SET".to_vec(), b"EVALSHA".to_vec(), b"SET".to_vec()]);
+}
+
+#[test]
+fn every_acquire_ends_by_its_deadline_whatever_is_up() {
+    for up in 0..=1 {
+        for wait in [0, 1, 7, 1000] {
+            let mut rig = Rig::unconnected(3, defaults);
+            (up..3).for_each(|index| rig.refuse(index, true));
+            rig.pump();
+            let start = rig.now;
+            rig.acquire("a", 10_000, wait);
+            while rig.outcomes.is_empty() {
+                assert!(rig.now <= start + ms(wait.max(50)), "{up} up, wait {wait}: no answer in time");
+                rig.advance(Duration::from_micros(100));
+            }
+            no_quorum(&mut rig);
+        }
+    }
+}
+
+#[test]
+fn asking_for_the_holders_time_does_not_prolong_a_wait() {
+    let mut rig = Rig::new(1, defaults);
+    let until = rig.now + ms(60_000);
+    rig.masters[0].put(b"a", b"other", Some(until));
+    let start = rig.now;
+    rig.acquire("a", 10_000, 20);
+    while rig.outcomes.is_empty() {
+        // From the first refusal on, the master answers no PTTL any more.
+        rig.masters[0].errors.insert("PTTL".into(), "BUSY x".into());
+        rig.advance(Duration::from_micros(100));
+        assert!(rig.now <= start + ms(20), "the wait was over");
+    }
+    assert!(matches!(denied(&mut rig), AcquireError::Contended(_)));
+}
+
+#[test]
+fn an_attempt_cut_short_by_the_end_of_the_wait_does_not_make_contention_an_outage() {
+    let mut rig = Rig::new(3, defaults);
+    let until = rig.now + ms(60_000);
+    rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(until)));
+    rig.acquire("a", 10_000, 200);
+    // From here on the network takes long: the last attempt cannot be answered before the wait ends.
+    rig.advance(ms(150));
+    (0..3).for_each(|index| rig.hold(index));
+    rig.advance(ms(50));
+    let error = denied(&mut rig);
+    let AcquireError::Contended(denial) = &error else { panic!("{error}") };
+    assert!(denial.attempts > 1 && denial.holder != HolderTtl::Unknown, "{error}");
+}
+
+#[test]
+fn a_wait_that_ended_during_a_pause_of_the_process_starts_no_attempt() {
+    let mut rig = Rig::new(1, defaults);
+    let until = rig.now + ms(60_000);
+    rig.masters[0].put(b"a", b"other", Some(until));
+    rig.acquire("a", 10_000, 1000);
+    let log_size = rig.masters[0].log.len();
+    rig.jump(ms(5000));
+    rig.pump();
+    assert!(matches!(denied(&mut rig), AcquireError::Contended(_)));
+    assert_eq!(rig.masters[0].log.len(), log_size);
+}
+
+#[test]
+fn retries_are_jittered_and_bounded() {
+    let mut rig = Rig::new(1, |builder| builder.ask_holder(false));
+    let until = rig.now + ms(60_000);
+    rig.masters[0].put(b"a", b"other", Some(until));
+    rig.acquire("a", 10_000, 5000);
+    let (mut times, mut seen): (Vec<Instant>, usize) = (Vec::new(), 0);
+    for _ in 0..6000 {
+        rig.advance(ms(1));
+        let sets = rig.masters[0].log.iter().filter(|args| args[0] == b"SET").count();
+        if sets > seen {
+            seen = sets;
+            times.push(rig.now);
+        }
+    }
+    assert!(matches!(denied(&mut rig), AcquireError::Contended(_)));
+    let pauses: Vec<_> = times.windows(2).map(|pair| (pair[1] - pair[0]).as_millis()).skip(10).collect();
+    assert!((30..150).contains(&times.len()), "{} attempts in 5 s", times.len());
+    let different: std::collections::HashSet<_> = pauses.iter().collect();
+    assert!(different.len() > 10, "random pauses: {pauses:?}");
+}
+
+#[test]
+fn the_table_of_locks_is_bounded_and_says_so_at_once() {
+    let mut rig = Rig::unconnected(1, defaults);
+    rig.pump();
+    rig.stop(0);
+    let mut last = None;
+    for count in 1..=limits::OPERATION_COUNT_MAX {
+        last = Some(rig.submit_acquire("a", 10_000, 0));
+        if count % 10_000 == 0 {
+            rig.pump();
+        }
+    }
+    let ttl = rig.engine.config().ttl(ms(1000)).expect("valid");
+    let resource = Resource::new("b").expect("valid");
+    let request = Request::Acquire { resource, ttl, wait: Duration::ZERO, min_validity: Duration::ZERO };
+    assert_eq!(rig.engine.submit(rig.now, request), Err(SubmitError::Overloaded));
+    rig.resume(0);
+    rig.release(last.expect("some"), false);
+    assert!(rig.engine.submit(rig.now, request).is_ok());
+}

@@ -1,0 +1,250 @@
+//! Extending and releasing, also over connections that break.
+
+use std::time::Duration;
+
+use crate::rig::{Rig, id};
+use redlatch::engine::Outcome;
+use redlatch::{ExtendError, ReleaseError};
+
+use crate::{defaults, granted, ms, no_quorum};
+
+#[test]
+fn an_unanswered_set_is_released_first_thing_after_the_reconnect() {
+    let mut rig = Rig::new(3, defaults);
+    rig.hold(0);
+    rig.masters[1].errors.insert("SET".into(), "OOM x".into());
+    rig.masters[2].errors.insert("SET".into(), "OOM x".into());
+    rig.acquire("a", 10_000, 0);
+    no_quorum(&mut rig);
+    // The SET was carried out; neither its reply nor the release's came through.
+    rig.masters[0].errors.insert("EVALSHA".into(), "BUSY x".into());
+    rig.disconnect(0);
+    rig.masters[0].errors.clear();
+    rig.deliver(0);
+    drop(rig.masters[0].take_log());
+    assert_eq!(rig.engine.claim_count(), 1);
+    let is_echo = |args: &Vec<Vec<u8>>| args[0] == b"ECHO";
+    while !rig.masters[0].log.iter().any(is_echo) {
+        rig.advance(Duration::from_micros(100));
+    }
+    // In the same instant in which the connection has proved itself.
+    let log = rig.masters[0].take_log();
+    let echo = log.iter().position(|name| name == "ECHO").expect("a handshake");
+    assert_eq!(log[echo + 1..], ["EVALSHA"], "{log:?}");
+    assert_eq!(rig.holder_count("a"), 0);
+}
+
+#[test]
+fn a_lock_whose_connections_all_broke_is_still_released_everywhere() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    (0..3).for_each(|index| rig.refuse(index, true));
+    (0..3).for_each(|index| rig.disconnect(index));
+    rig.release(lock, true);
+    let outcome = rig.outcome();
+    assert!(matches!(outcome, Some(Outcome::Release(Err(ReleaseError::Unconfirmed(_))))), "{outcome:?}");
+    assert_eq!(rig.holder_count("a"), 3);
+    (0..3).for_each(|index| rig.refuse(index, false));
+    rig.advance(ms(2000));
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
+}
+
+#[test]
+fn a_release_that_came_before_its_set_is_repeated() {
+    let mut rig = Rig::new(1, defaults);
+    rig.stop(0);
+    rig.acquire("a", 10_000, 0);
+    let set = rig.cut(0);
+    no_quorum(&mut rig);
+    rig.resume(0);
+    rig.advance(ms(500));
+    assert_eq!(
+        rig.masters[0].take_log().last().map(String::as_str),
+        Some("EVALSHA"),
+        "released, and found nothing"
+    );
+    // Only now the SET of the broken connection is carried out.
+    rig.carry_out(0, set);
+    assert_eq!(rig.holder_count("a"), 1);
+    rig.advance(ms(2000));
+    assert_eq!(rig.holder_count("a"), 0, "long before its TTL ends");
+    rig.advance(ms(10_000));
+    assert_eq!(rig.engine.claim_count(), 0, "and not for ever");
+}
+
+#[test]
+fn an_extension_counts_from_its_own_sending() {
+    let mut rig = Rig::new(5, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.advance(ms(4000));
+    let sent = rig.now;
+    (0..5).for_each(|index| rig.hold(index));
+    rig.extend(lock, 10_000);
+    rig.advance(ms(40));
+    (0..3).for_each(|index| rig.deliver(index));
+    assert_eq!(rig.outcome(), Some(Outcome::Extend(Ok(sent + ms(9898)))));
+    rig.advance(ms(9000));
+    assert_eq!(rig.holder_count("a"), 5);
+}
+
+#[test]
+fn an_extension_without_a_quorum_leaves_the_deadline() {
+    let mut rig = Rig::new(5, defaults);
+    let start = rig.now;
+    let lock = rig.acquire("a", 10_000, 0);
+    let grant = granted(&mut rig);
+    (2..5).for_each(|index| rig.stop(index));
+    rig.extend(lock, 20_000);
+    rig.advance(ms(50));
+    let outcome = rig.outcome();
+    assert!(matches!(outcome, Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))), "{outcome:?}");
+    assert_eq!(grant.valid_until, start + ms(9898));
+    // At that deadline it can no longer be extended, though most keys still live.
+    (2..5).for_each(|index| rig.resume(index));
+    rig.advance(grant.valid_until - rig.now);
+    rig.extend(lock, 10_000);
+    assert_eq!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::Expired))));
+    let sent = rig.masters[0].log.iter().filter(|args| args[0] == b"EVALSHA").count();
+    assert_eq!(sent, 1, "after the deadline nothing is sent");
+}
+
+#[test]
+fn an_extension_that_most_masters_refuse_says_that_the_lock_is_lost() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    for index in 0..2 {
+        let until = rig.now + ms(1000);
+        rig.masters[index].put(b"a", b"other", Some(until));
+    }
+    rig.extend(lock, 10_000);
+    let outcome = rig.outcome();
+    assert!(matches!(outcome, Some(Outcome::Extend(Err(ExtendError::Lost(_))))), "{outcome:?}");
+    assert_eq!(rig.masters[0].value(rig.now, b"a"), Some(b"other".as_slice()));
+    assert_eq!(rig.engine.granted(lock).map(|granted| granted.count()), Some(1));
+}
+
+#[test]
+fn a_shorter_extension_shortens_the_lock_even_if_it_fails() {
+    let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(500)));
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    (0..3).for_each(|index| rig.hold(index));
+    rig.extend(lock, 1000);
+    rig.advance(ms(500));
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))));
+    (0..3).for_each(|index| rig.deliver(index));
+    rig.advance(ms(488));
+    rig.extend(lock, 10_000);
+    assert_eq!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::Expired))));
+}
+
+#[test]
+fn extensions_are_refused_beyond_the_longest_hold_and_two_at_a_time() {
+    let mut rig = Rig::new(1, |builder| builder.max_hold(ms(15_000)));
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.hold(0);
+    rig.extend(lock, 10_000);
+    rig.extend(lock, 10_000);
+    assert_eq!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::Busy))));
+    rig.deliver(0);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
+    rig.advance(ms(5001));
+    rig.extend(lock, 10_000);
+    assert_eq!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::HoldLimit { max_hold: ms(15_000) }))));
+}
+
+#[test]
+fn noscript_is_answered_by_the_whole_script_in_place() {
+    let mut rig = Rig::new(1, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.masters[0].flush_scripts();
+    drop(rig.masters[0].take_log());
+    rig.extend(lock, 20_000);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
+    rig.release(lock, true);
+    let outcome = rig.outcome();
+    assert!(matches!(outcome, Some(Outcome::Release(Ok(released))) if released.deleted == 1), "{outcome:?}");
+    assert_eq!(rig.masters[0].take_log(), ["EVALSHA", "EVAL", "EVALSHA", "EVAL"]);
+    assert_eq!(rig.holder_count("a"), 0);
+}
+
+#[test]
+fn each_master_is_released_by_what_it_knows() {
+    let mut rig = Rig::unconnected(3, defaults);
+    rig.masters[1].is_native = true;
+    rig.masters[2].is_native = true;
+    rig.masters[2].errors.insert("DELIFEQ".into(), "ERR unknown command".into());
+    rig.pump();
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.masters.iter_mut().for_each(|master| drop(master.take_log()));
+    rig.extend(lock, 20_000);
+    rig.release(lock, true);
+    let logs: Vec<_> = rig.masters.iter_mut().map(|master| master.take_log()).collect();
+    assert_eq!(logs, [["EVALSHA", "EVALSHA"], ["SET", "DELIFEQ"], ["SET", "DELEX"]]);
+    assert_eq!(rig.holder_count("a"), 0);
+}
+
+#[test]
+fn a_cancelled_acquire_leaves_no_key_and_shifts_no_reply() {
+    let mut rig = Rig::new(3, defaults);
+    (0..3).for_each(|index| rig.stop(index));
+    let lock = rig.acquire("a", 10_000, 0);
+    rig.release(lock, false);
+    assert_eq!(rig.engine.operation_count(), 0);
+    let other = rig.acquire("b", 10_000, 0);
+    (0..3).for_each(|index| rig.resume(index));
+    assert_eq!(rig.outcomes.len(), 1, "a cancelled acquire has no outcome");
+    assert_eq!(rig.outcomes[0].0, other);
+    granted(&mut rig);
+    assert_eq!((rig.holder_count("a"), rig.holder_count("b"), rig.engine.claim_count()), (0, 3, 1));
+    assert!((0..3).all(|index| rig.engine.owed_count(id(index)) == 0));
+}
+
+#[test]
+fn an_acquire_cancelled_between_two_attempts_ends_there() {
+    let mut rig = Rig::new(1, defaults);
+    let until = rig.now + ms(60_000);
+    rig.masters[0].put(b"a", b"other", Some(until));
+    let lock = rig.acquire("a", 10_000, 5000);
+    rig.release(lock, true);
+    assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(released))) if released.was_already_gone()));
+    rig.advance(ms(1000));
+    assert_eq!((rig.outcome(), rig.engine.operation_count(), rig.engine.claim_count()), (None, 0, 0));
+}
+
+#[test]
+fn releasing_what_has_expired_or_was_released_is_an_answer() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 1000, 0);
+    granted(&mut rig);
+    rig.advance(ms(1000));
+    for expected_absent in [3, 0] {
+        rig.release(lock, true);
+        let Some(Outcome::Release(Ok(released))) = rig.outcome() else { panic!("an answer") };
+        assert!(released.was_already_gone());
+        assert!(released.absent <= expected_absent);
+    }
+    rig.extend(lock, 1000);
+    assert_eq!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NotHeld))));
+}
+
+#[test]
+fn a_release_never_deletes_somebody_elses_key() {
+    for is_native in [false, true] {
+        let mut rig = Rig::unconnected(3, defaults);
+        rig.masters.iter_mut().for_each(|master| master.is_native = is_native);
+        rig.pump();
+        let lock = rig.acquire("a", 1000, 0);
+        granted(&mut rig);
+        let until = rig.now + ms(5000);
+        rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(until)));
+        rig.release(lock, true);
+        assert_eq!(rig.holder_count("a"), 3);
+    }
+}

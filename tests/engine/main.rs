@@ -1,0 +1,47 @@
+//! The rules that the engine keeps, each on model masters with a virtual clock.
+
+mod acquire;
+mod hold;
+mod masters;
+#[path = "../sim/model.rs"]
+mod model;
+#[path = "../sim/rig.rs"]
+mod rig;
+
+use std::time::Duration;
+
+use redlatch::engine::{Grant, Outcome};
+use redlatch::{AcquireError, ConfigBuilder, Denial};
+use rig::Rig;
+
+pub(crate) const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+pub(crate) fn defaults(builder: ConfigBuilder) -> ConfigBuilder {
+    builder
+}
+
+#[track_caller]
+pub(crate) fn granted(rig: &mut Rig) -> Grant {
+    match rig.outcome() {
+        Some(Outcome::Acquire(Ok(grant))) => grant,
+        other => panic!("no grant but {other:?}"),
+    }
+}
+
+#[track_caller]
+pub(crate) fn denied(rig: &mut Rig) -> AcquireError {
+    match rig.outcome() {
+        Some(Outcome::Acquire(Err(error))) => error,
+        other => panic!("no denial but {other:?}"),
+    }
+}
+
+#[track_caller]
+pub(crate) fn no_quorum(rig: &mut Rig) -> Box<Denial> {
+    match denied(rig) {
+        AcquireError::NoQuorum(denial) => denial,
+        other => panic!("{other}"),
+    }
+}

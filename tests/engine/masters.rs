@@ -1,0 +1,247 @@
+//! What a master must do to count: handshake, quarantine, silence, one vote.
+
+use std::time::Duration;
+
+use crate::rig::{Rig, id};
+use redlatch::engine::MasterState;
+use redlatch::lock::{Failure, Vote};
+use redlatch::{AcquireError, Quarantine, limits};
+
+use crate::{defaults, denied, granted, ms, no_quorum};
+
+#[test]
+fn a_master_that_misses_its_deadline_is_skipped_until_it_answers() {
+    let mut rig = Rig::new(3, defaults);
+    rig.stop(2);
+    rig.stop(1);
+    rig.acquire("a", 10_000, 0);
+    assert_eq!(rig.outcome(), None);
+    rig.advance(ms(49));
+    assert_eq!(rig.outcome(), None);
+    rig.advance(ms(1));
+    let denial = no_quorum(&mut rig);
+    assert_eq!(denial.report.votes[1].1, Vote::Failed(Failure::NoAnswer { limit: ms(50) }));
+    // The next acquire is not sent to the silent ones, and knows its answer at once.
+    rig.acquire("b", 10_000, 0);
+    assert_eq!(no_quorum(&mut rig).report.votes[1].1, Vote::Failed(Failure::Silent));
+    // Going on, it carries out SET and release in order, which leaves nothing, and counts again.
+    rig.resume(1);
+    assert_eq!((rig.holder_count("a"), rig.engine.owed_count(id(1))), (0, 0));
+    rig.acquire("b", 10_000, 0);
+    assert_eq!(granted(&mut rig).granted.count(), 2);
+}
+
+#[test]
+fn a_silent_master_is_reconnected_after_a_while() {
+    let mut rig = Rig::new(1, defaults);
+    rig.stop(0);
+    rig.acquire("a", 10_000, 0);
+    rig.advance(ms(50));
+    no_quorum(&mut rig);
+    rig.advance(limits::SILENCE_MAX);
+    rig.resume(0);
+    rig.advance(limits::BACKOFF_MAX);
+    rig.acquire("b", 10_000, 0);
+    granted(&mut rig);
+}
+
+#[test]
+fn a_master_that_is_only_slow_is_not_skipped() {
+    let mut rig = Rig::new(1, defaults);
+    rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.hold(0);
+    rig.acquire("b", 10_000, 0);
+    rig.advance(ms(30));
+    // It answers an earlier request meanwhile, so it is alive.
+    rig.receive(0, b"+OK\r");
+    rig.advance(ms(30));
+    no_quorum(&mut rig);
+    let status = rig.engine.master_status(rig.now, id(0));
+    assert_eq!(status.state, MasterState::Ready);
+}
+
+#[test]
+fn a_grant_is_void_when_its_connection_breaks_before_the_verdict() {
+    let mut rig = Rig::new(3, defaults);
+    rig.hold(1);
+    rig.hold(2);
+    rig.acquire("a", 10_000, 0);
+    rig.disconnect(0);
+    rig.deliver(1);
+    assert_eq!(rig.outcome(), None, "one grant was lost with its connection");
+    rig.deliver(2);
+    assert_eq!(granted(&mut rig).granted.iter().collect::<Vec<_>>(), [id(1), id(2)]);
+}
+
+#[test]
+fn a_restarted_master_does_not_count_until_every_lock_it_forgot_has_expired() {
+    let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
+    rig.refuse(2, true);
+    rig.disconnect(2);
+    rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    // Master 1 comes back empty; with masters 1 and 2 a rival would have two votes for a lock that is held.
+    rig.disconnect(1);
+    let restarted = rig.now;
+    rig.masters[1].restart("run1b", restarted);
+    rig.refuse(2, false);
+    rig.advance(ms(2500));
+    rig.outcomes.clear();
+    let seasoned = match rig.engine.master_status(rig.now, id(1)).state {
+        MasterState::Quarantined(left) => rig.now + left,
+        other => panic!("{other:?}"),
+    };
+    assert!(seasoned >= restarted + ms(10_102), "TTL plus drift after the restart at the earliest");
+    rig.acquire("a", 10_000, 0);
+    assert!(matches!(denied(&mut rig), AcquireError::Contended(_)));
+    assert_eq!(rig.holder_count("a"), 1, "what the refused attempt set is released");
+    // One tick short it does not count, and then it does.
+    rig.refuse(2, true);
+    rig.disconnect(2);
+    rig.advance(seasoned - rig.now - Duration::from_nanos(1));
+    rig.acquire("b", 10_000, 0);
+    let denial = no_quorum(&mut rig);
+    assert!(matches!(denial.report.votes[1].1, Vote::Failed(Failure::Quarantined { .. })), "{denial}");
+    rig.advance(Duration::from_nanos(1));
+    rig.acquire("b", 10_000, 0);
+    granted(&mut rig);
+}
+
+#[test]
+fn having_known_the_process_before_a_restart_for_long_counts_for_nothing() {
+    let mut rig = Rig::new(1, |builder| builder.max_ttl(ms(10_000)));
+    rig.advance(ms(60_000));
+    rig.disconnect(0);
+    let restarted = rig.now;
+    rig.masters[0].restart("run0b", restarted);
+    rig.advance(ms(1000));
+    rig.acquire("a", 1000, 0);
+    no_quorum(&mut rig);
+}
+
+#[test]
+fn an_uptime_may_be_a_second_ahead_of_the_truth() {
+    let mut rig = Rig::new(1, |builder| builder.max_ttl(ms(10_000)));
+    // Started at the end of a second and asked at the beginning of another, it reports almost a second too much.
+    rig.advance(ms(950));
+    rig.disconnect(0);
+    rig.refuse(0, true);
+    let restarted = rig.now;
+    rig.masters[0].restart("run0b", restarted);
+    rig.advance(ms(2000));
+    rig.refuse(0, false);
+    rig.advance(ms(2100));
+    let MasterState::Quarantined(left) = rig.engine.master_status(rig.now, id(0)).state else {
+        panic!("young")
+    };
+    assert!(rig.now + left >= restarted + ms(10_102), "{left:?}");
+}
+
+#[test]
+fn a_reconnect_to_the_same_process_is_no_restart() {
+    let mut rig = Rig::new(1, |builder| builder.max_ttl(ms(10_000)));
+    let start = rig.now;
+    rig.masters[0].restart("young", start);
+    rig.disconnect(0);
+    rig.advance(ms(5000));
+    rig.disconnect(0);
+    rig.advance(ms(5200));
+    assert!(rig.now > start + ms(10_102));
+    rig.acquire("a", 1000, 0);
+    granted(&mut rig);
+}
+
+#[test]
+fn a_master_that_hides_its_identity_counts_a_quarantine_after_each_connect() {
+    let mut rig = Rig::unconnected(1, |builder| builder.max_ttl(ms(10_000)));
+    rig.masters[0].errors.insert("INFO".into(), "NOPERM no".into());
+    rig.pump();
+    rig.acquire("a", 1000, 0);
+    no_quorum(&mut rig);
+    assert_eq!(rig.engine.master_status(rig.now, id(0)).refused.len(), 3);
+    rig.advance(ms(10_102));
+    rig.acquire("a", 1000, 0);
+    granted(&mut rig);
+    rig.disconnect(0);
+    rig.advance(ms(3000));
+    rig.acquire("b", 1000, 0);
+    no_quorum(&mut rig);
+}
+
+#[test]
+fn trust_counts_a_restarted_master_at_once() {
+    let mut rig = Rig::unconnected(1, |builder| builder.quarantine(Quarantine::Trust));
+    let now = rig.now;
+    rig.masters[0].restart("young", now);
+    rig.pump();
+    rig.acquire("a", 1000, 0);
+    granted(&mut rig);
+}
+
+#[test]
+fn one_server_under_two_names_votes_once() {
+    let mut rig = Rig::unconnected(3, defaults);
+    rig.masters[1].run_id = "run0".to_owned();
+    rig.pump();
+    rig.acquire("a", 1000, 0);
+    assert_eq!(granted(&mut rig).granted.count(), 2);
+    let MasterState::Down(why) = rig.engine.master_status(rig.now, id(1)).state else { panic!("refused") };
+    assert!(why.contains("same server as redis://m0"), "{why}");
+}
+
+#[test]
+fn a_reply_that_no_request_can_have_ends_the_connection() {
+    for bytes in [b"+QUEUED\r\n".as_slice(), b":1\r\n", b"*0\r\n", b"?", b"$-2\r\n"] {
+        let mut rig = Rig::new(1, defaults);
+        rig.stop(0);
+        rig.acquire("a", 10_000, 0);
+        rig.receive(0, bytes);
+        rig.refuse(0, true);
+        rig.pump();
+        let denial = no_quorum(&mut rig);
+        assert_eq!(
+            denial.report.votes[0].1,
+            Vote::Failed(Failure::ConnectionLost),
+            "{}",
+            bytes.escape_ascii()
+        );
+    }
+    let mut rig = Rig::new(1, defaults);
+    rig.receive(0, b"+OK\r\n");
+    let MasterState::Down(why) = rig.engine.master_status(rig.now, id(0)).state else {
+        panic!("still connected")
+    };
+    assert!(why.contains("no request"), "{why}");
+}
+
+#[test]
+fn login_goes_first_and_a_wrong_one_is_named() {
+    let urls = ["redis://me:right@m0", "redis://me:wrong@m1"];
+    let mut rig = Rig::with_urls(urls.map(str::to_owned).to_vec(), defaults);
+    rig.masters.iter_mut().for_each(|master| master.password = Some("right".to_owned()));
+    rig.pump();
+    let states: Vec<_> = (0..2).map(|index| rig.engine.master_status(rig.now, id(index)).state).collect();
+    assert_eq!(states[0], MasterState::Ready);
+    assert!(
+        matches!(&states[1], MasterState::Down(why) if why.contains("AUTH was refused: WRONGPASS")),
+        "{states:?}"
+    );
+    assert!(!format!("{states:?}").contains("wrong"), "passwords are not shown");
+}
+
+#[test]
+fn the_same_seed_and_times_give_the_same_bytes() {
+    let run = || {
+        let mut rig = Rig::new(3, defaults);
+        let until = rig.now + ms(100);
+        rig.masters[0].put(b"a", b"other", Some(until));
+        rig.masters[1].put(b"a", b"other", Some(until));
+        rig.acquire("a", 1000, 500);
+        rig.advance(ms(50));
+        rig.disconnect(2);
+        rig.advance(ms(500));
+        rig.masters.into_iter().map(|master| master.log).collect::<Vec<_>>()
+    };
+    assert_eq!(run(), run());
+}
