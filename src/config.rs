@@ -2,6 +2,7 @@
 
 mod url;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,10 +79,11 @@ impl Config {
         Ttl::new(ttl, self.drift, self.max_ttl)
     }
 
-    /// How long one round of a lock with this TTL waits for a master.
+    /// How long one round of a lock with this TTL waits for a master; never longer than the lock would be valid.
     #[must_use]
     pub fn answer_limit(&self, ttl: Ttl) -> Duration {
-        self.answer_timeout.unwrap_or_else(|| Duration::from_millis((ttl.as_millis() / 50).clamp(5, 50)))
+        let scaled = Duration::from_millis((ttl.as_millis() / 50).clamp(5, 50));
+        self.answer_timeout.unwrap_or(scaled).min(ttl.validity())
     }
 
     /// How long a master that restarted is kept from voting.
@@ -92,11 +94,18 @@ impl Config {
 }
 
 /// Builds a [`Config`]; nothing is checked before [`ConfigBuilder::build`].
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ConfigBuilder {
     urls: Vec<String>,
     config: Config,
     drift_ppm: Option<u32>,
+}
+
+impl fmt::Debug for ConfigBuilder {
+    /// Without the URLs, which may hold passwords.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConfigBuilder").field("master_count", &self.urls.len()).finish_non_exhaustive()
+    }
 }
 
 impl Default for ConfigBuilder {
@@ -337,6 +346,11 @@ mod tests {
     }
 
     #[test]
+    fn the_builder_shows_no_password() {
+        assert!(!format!("{:?}", one().master("redis://me:s3cret@h2")).contains("s3cret"));
+    }
+
+    #[test]
     fn settings_outside_their_bounds_are_refused() {
         let bad = [
             one().max_ttl(Duration::ZERO),
@@ -364,6 +378,8 @@ mod tests {
         let config = one().build().expect("valid");
         let limits = [10, 250, 1000, 2500, 30_000].map(|ms| limit(&config, ms));
         assert_eq!(limits, [5, 5, 20, 50, 50]);
+        let tiny = config.ttl(Duration::from_millis(4)).expect("valid");
+        assert_eq!(config.answer_limit(tiny), tiny.validity(), "no longer than the lock is valid");
         let config = one().answer_timeout(Duration::from_millis(300)).build().expect("valid");
         assert_eq!(limit(&config, 1000), 300);
     }

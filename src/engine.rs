@@ -62,14 +62,6 @@ use timers::Timers;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpId(Id);
 
-impl OpId {
-    /// A small number that no other lock in hand has at the same time: an index for a table of the caller's own.
-    #[must_use]
-    pub const fn slot(self) -> usize {
-        self.0.index as usize
-    }
-}
-
 /// What the driver is to do with a master's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkRequest {
@@ -143,7 +135,7 @@ impl Engine {
             connect_wanted: MasterSet::EMPTY,
             close_wanted: MasterSet::EMPTY,
             ops: Slab::new(limits::OPERATION_COUNT_MAX),
-            claims: Slab::new(limits::OPERATION_COUNT_MAX),
+            claims: Slab::new(limits::CLAIM_COUNT_MAX),
             timers,
             outcomes: VecDeque::new(),
             decided: Vec::new(),
@@ -213,8 +205,13 @@ impl Engine {
 
     /// The connection broke, or could not be made; `why` is shown to people.
     pub fn handle_disconnected(&mut self, now: Instant, master: MasterId, why: &str) {
-        if !matches!(self.links[master.index()].state, State::Down { .. }) {
-            self.fail_link(now, master, why);
+        let link = &self.links[master.index()];
+        if !matches!(link.state, State::Down { .. }) {
+            match link.last_refusal() {
+                // A server that is full says so in place of its first reply, and then closes the connection.
+                Some(text) => self.fail_link(now, master, &format!("{why}, after \"{text}\"")),
+                None => self.fail_link(now, master, why),
+            }
             // The driver has no connection left that would have to be closed.
             self.close_wanted.remove(master);
         }
@@ -308,6 +305,15 @@ impl Engine {
         }
     }
 
+    /// When the validity of a held lock ends, or ended.
+    #[must_use]
+    pub fn valid_until(&self, lock: OpId) -> Option<Instant> {
+        match self.ops.find(lock.0)?.state {
+            OpState::Held { valid_until, .. } => Some(valid_until),
+            _ => None,
+        }
+    }
+
     /// The masters known to hold a held lock, late answers included; the margin is what they are above the quorum.
     #[must_use]
     pub fn granted(&self, lock: OpId) -> Option<MasterSet> {
@@ -375,6 +381,11 @@ impl Engine {
             _ => None,
         };
         let Some(claim) = claim else { return };
+        let whole = match owed {
+            Owed::Extend(id, round) => Owed::ExtendWhole(id, round),
+            Owed::Release(id) => Owed::ReleaseWhole(id),
+            other => other,
+        };
         match owed {
             Owed::Extend(id, _) => {
                 let Some(op) = self.ops.find(id) else { return };
@@ -382,7 +393,7 @@ impl Engine {
             }
             _ => command::encode_release(&mut self.scratch, ReleaseBy::Eval, &claim.entry),
         }
-        if !send(&mut self.links[master.index()], &self.scratch, owed) {
+        if !send(&mut self.links[master.index()], &self.scratch, whole) {
             match owed {
                 Owed::Extend(id, round) => {
                     self.handle_extend_vote(now, master, id, round, Vote::Failed(Failure::QueueFull));
@@ -410,12 +421,15 @@ impl Engine {
             return;
         }
         let link = &mut self.links[master.index()];
-        link.finish_handshake(now, &self.config);
+        let is_same_process = link.finish_handshake(now, &self.config);
         self.usable.insert(master);
         if link.seasoned_at.is_some() {
             self.unseasoned.insert(master);
         } else {
             self.unseasoned.remove(master);
+        }
+        if !is_same_process {
+            self.void_grants(master);
         }
         self.release_orphans(master);
     }

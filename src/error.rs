@@ -89,7 +89,7 @@ impl fmt::Display for Failure {
             Self::Quarantined { left } => {
                 write!(
                     f,
-                    "does not count for another {left:.1?}: it restarted and may have forgotten a lock (max_ttl)"
+                    "does not count for another {left:.1?}: it may have restarted lately and forgotten a lock (max_ttl)"
                 )
             }
             Self::QueueFull => f.write_str("was skipped: its queue is full"),
@@ -210,7 +210,8 @@ pub enum ExtendError {
     /// So many masters no longer have the key that no quorum can be left. Stop the protected work.
     #[error(fmt = fmt_lost)]
     Lost(Report),
-    /// Too few masters answered. The lock is valid as long as it was before; try again until then.
+    /// Too few masters answered. The lock is valid as long as it was before, or as the TTL asked for if that is sooner;
+    /// try again until then.
     #[error(fmt = fmt_not_extended)]
     NoQuorum(Report),
     /// Extending would pass the longest total time that a lock may be held.
@@ -240,6 +241,9 @@ pub enum ReleaseError {
     /// So few masters answered that the lock may still bar others until its TTL has passed.
     #[error(fmt = fmt_unconfirmed)]
     Unconfirmed(Report),
+    /// The lease belongs to another client.
+    #[error("the lock is not held by this client")]
+    NotHeld,
     /// The event loop cannot go on.
     #[error("the event loop stopped: {0}")]
     Stopped(Arc<str>),
@@ -253,7 +257,9 @@ fn fmt_lost(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 fn fmt_not_extended(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    f.write_str("the lock was not extended, and stays valid as long as it was: ")?;
+    f.write_str(
+        "the lock was not extended; it ends as before, or with the TTL asked for if that is sooner: ",
+    )?;
     fmt::Display::fmt(report, f)
 }
 

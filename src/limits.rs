@@ -22,8 +22,15 @@ pub const DRIFT_PPM_MAX: u32 = 500_000;
 /// Upper bound of the settable time limits for an answer, a connection and a wait: a day.
 pub const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Locks of one engine that are being acquired, held, or not yet proven released. One more is `Overloaded`, at once.
+/// Locks of one engine that are being acquired, held, or whose release is awaited. One more is `Overloaded`, at once.
 pub const OPERATION_COUNT_MAX: usize = 131_072;
+
+/// Tokens that may be on some master: of the locks above, and as many whose release is not proven yet. Beyond it those are
+/// left to their TTL.
+pub const CLAIM_COUNT_MAX: usize = 2 * OPERATION_COUNT_MAX;
+
+/// Bytes of a user or a password. A longer one is refused when the configuration is built.
+pub const LOGIN_SIZE_MAX: usize = 64 * 1024;
 
 /// Bytes waiting to be written to one master. A command that does not fit is not sent: that master's vote is a failure.
 pub const OUTBOX_SIZE_MAX: usize = 8 * 1024 * 1024;

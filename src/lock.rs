@@ -133,6 +133,7 @@ impl Drift {
 pub struct Ttl {
     ms: u64,
     validity: Duration,
+    drift: Drift,
 }
 
 impl Ttl {
@@ -148,9 +149,14 @@ impl Ttl {
         let ms = u64::try_from(ttl.as_millis()).map_err(|_| InputError::TtlTooLong { ttl, max_ttl })?;
         let whole = Duration::from_millis(ms);
         match whole.checked_sub(drift.of(whole)) {
-            Some(validity) if validity >= Duration::from_millis(1) => Ok(Self { ms, validity }),
+            Some(validity) if validity >= Duration::from_millis(1) => Ok(Self { ms, validity, drift }),
             _ => Err(InputError::TtlTooShort { ttl, drift: drift.of(whole) }),
         }
+    }
+
+    /// Whether the validity was worked out with this drift.
+    pub(crate) fn has_drift(self, drift: Drift) -> bool {
+        self.drift == drift
     }
 
     /// The TTL in milliseconds, as the masters get it.
@@ -204,6 +210,11 @@ pub enum InputError {
         /// The configured maximum.
         max_ttl: Duration,
     },
+    /// A TTL that was checked against another client's settings.
+    #[error(
+        "the TTL was checked with another clock drift than this client's; make it with this client's Config::ttl"
+    )]
+    TtlOfOtherSettings,
     /// A minimum validity that no acquisition with this TTL could have.
     #[error("a minimum validity of {asked:?} cannot be met: the TTL leaves {validity:?} after drift")]
     MinValidityTooLong {

@@ -178,28 +178,23 @@ impl Redlock {
             Ok(_) => unreachable!("an extension is answered by its own outcome"),
             Err(error) => Err(ExtendError::Stopped(error.to_string().into())),
         };
-        match result {
-            Ok(valid_until) => {
-                lease.valid_until = valid_until;
-                Ok(())
-            }
-            Err(error) => {
-                // Masters may have taken the new TTL though too few said so: if it is shorter, it is what counts.
-                lease.valid_until = lease.valid_until.min(Instant::now() + ttl.validity());
-                Err(error)
-            }
+        // Also after an error: a shorter TTL counts from its sending, and a lost lock is over at once.
+        if let Some(valid_until) = self.driver.engine.valid_until(lease.lock) {
+            lease.valid_until = valid_until;
         }
+        result.map(drop)
     }
 
     /// Releases a lock and waits until a quorum of masters has confirmed it. A lock that has expired is an answer
     /// ([`Released::was_already_gone`]), not an error.
     ///
     /// # Errors
-    /// [`ReleaseError`] if too few masters answered in time; the release goes on in the background of later calls.
+    /// [`ReleaseError`] if too few masters answered in time; the release goes on in the background of later calls. A lease
+    /// of another `Redlock` is handed back to that one, as if dropped.
     pub fn release(&mut self, mut lease: Lease) -> Result<Released, ReleaseError> {
         if !Arc::ptr_eq(&lease.dropped, &self.dropped) {
-            // Another client's lock: its drop leaves it there.
-            return Ok(Released { deleted: 0, absent: 0, unanswered: 0 });
+            // The drop of the lease leaves it to the client that it belongs to.
+            return Err(ReleaseError::NotHeld);
         }
         let lock = lease.lock;
         lease.is_armed = false;
@@ -288,12 +283,16 @@ impl Redlock {
 
     /// After an idle time servers may have closed connections: notices it, and gives them a moment to be made again if
     /// there is no quorum without them. Otherwise the first call after a quiet night would fail on healthy masters.
+    /// Without a quorum it looks at least for answers that have come meanwhile.
     fn revive(&mut self) -> io::Result<()> {
         let now = Instant::now();
-        if now.duration_since(self.last_turn) < limits::IDLE_MAX {
+        let is_idle = now.duration_since(self.last_turn) >= limits::IDLE_MAX;
+        if is_idle || !self.driver.engine.has_quorum() {
+            self.turn(Duration::ZERO)?;
+        }
+        if !is_idle {
             return Ok(());
         }
-        self.turn(Duration::ZERO)?;
         loop {
             let left = (now + limits::REVIVE_MAX).saturating_duration_since(Instant::now());
             if left.is_zero() || self.driver.engine.has_quorum() {

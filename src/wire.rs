@@ -25,13 +25,14 @@
 mod inbox;
 mod queue;
 
+use std::fmt;
+
 use crate::limits;
 use crate::resp::{ProtocolError, Reply};
 use inbox::Inbox;
 use queue::Queue;
 
 /// The bytes of one connection. A new connection gets a cleared one.
-#[derive(Debug)]
 pub(crate) struct Wire<T> {
     inbox: Inbox,
     outbox: Queue<u8, { limits::OUTBOX_SIZE_MAX }>,
@@ -49,6 +50,16 @@ pub(crate) enum WireError {
     Protocol(#[from] ProtocolError),
     #[error("a reply to no request")]
     Unsolicited,
+}
+
+impl<T: Copy> fmt::Debug for Wire<T> {
+    /// Without the bytes: a password may wait among them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wire")
+            .field("send_ready_size", &self.send_ready().len())
+            .field("owed_count", &self.owed_count())
+            .finish_non_exhaustive()
+    }
 }
 
 impl<T: Copy> Wire<T> {

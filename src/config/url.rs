@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::limits;
+
 /// The place of a master: `redis://[user[:password]@]host[:port][/db]`, `unix://[user[:password]@]/path`, or the bare
 /// absolute path of a Unix socket. User and password may be percent-encoded; an IPv6 host stands in brackets.
 ///
@@ -96,6 +98,9 @@ fn parse(text: &str) -> Result<MasterUrl, &'static str> {
             if !place.starts_with('/') || place.len() == 1 {
                 return Err("no absolute path");
             }
+            if place.contains(['?', '#']) {
+                return Err("an unknown part");
+            }
             Ok(MasterUrl { address: Address::Unix { path: place.into() }, login, db: 0 })
         }
         "rediss" | "valkeys" => Err("TLS, which this version does not speak,"),
@@ -108,7 +113,13 @@ fn split_login(authority: &str) -> Result<(Option<Login>, &str), &'static str> {
     let (user, password) = login.split_once(':').ok_or("a user without a password")?;
     let user = if user.is_empty() { None } else { Some(percent_decode(user)?) };
     let password = percent_decode(password)?;
-    if password.is_empty() { Err("an empty password") } else { Ok((Some(Login { user, password }), place)) }
+    if password.is_empty() {
+        return Err("an empty password");
+    }
+    if login.len() > limits::LOGIN_SIZE_MAX {
+        return Err("a user and password that are too long");
+    }
+    Ok((Some(Login { user, password }), place))
 }
 
 fn parse_tcp(place: &str) -> Result<Address, &'static str> {
@@ -167,11 +178,17 @@ fn percent_decode(text: &str) -> Result<Vec<u8>, &'static str> {
     Ok(decoded)
 }
 
+/// The text up to its host: what stands behind it may be a password that is in the wrong place.
 fn redacted(text: &str) -> String {
-    match text.rsplit_once('@') {
-        Some((_, place)) => format!("…@{place}"),
-        None => text.to_owned(),
-    }
+    let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
+    let (hidden, place) = rest.rsplit_once('@').map_or(("", rest), |(_, place)| ("…@", place));
+    let host_end = match place.find(']') {
+        Some(bracket) if place.starts_with('[') => bracket + 1,
+        _ => place.find([':', '/', '?', '#']).unwrap_or(place.len()),
+    };
+    let (host, tail) = place.split_at(host_end);
+    let separator = if text.contains("://") { "://" } else { "" };
+    format!("{scheme}{separator}{hidden}{host}{}", if tail.is_empty() { "" } else { "…" })
 }
 
 #[cfg(test)]
@@ -249,11 +266,18 @@ mod tests {
 
     #[test]
     fn neither_errors_nor_debug_output_show_the_login() {
-        for text in
-            ["redis://me:s3cret@h:x", "redis://me:s3/cret@h", "redis://me:s3%cret@h", "x://me:s3cret@h"]
-        {
+        for text in [
+            "redis://me:s3cret@h:x",
+            "redis://me:s3/cret@h",
+            "redis://me:s3%cret@h",
+            "x://me:s3cret@h",
+            "redis://me:s3cret",
+            "redis://:s3cret",
+            "redis://h:6379?password=s3cret",
+            "unix:///sock?password=s3cret",
+        ] {
             let error = text.parse::<MasterUrl>().expect_err(text).to_string();
-            assert!(!error.contains("s3") && !error.contains("me:"), "{error}");
+            assert!(!error.contains("s3") && !error.contains("cret") && !error.contains("me:"), "{error}");
         }
         let url: MasterUrl = "redis://me:s3cret@h".parse().expect("valid");
         assert!(!format!("{url} {url:?}").contains("s3cret"));

@@ -27,23 +27,15 @@ pub(super) struct Terms {
     ttl: Option<Ttl>,
     /// How long each round waits for answers.
     answer_limit: Duration,
-    /// How long an attempt lasts: until its answers are due or its validity is over.
-    attempt_limit: Duration,
     tail: AcquireTail,
 }
 
 impl Terms {
-    pub(super) const NONE: Self = Self {
-        ttl: None,
-        answer_limit: Duration::ZERO,
-        attempt_limit: Duration::ZERO,
-        tail: AcquireTail::EMPTY,
-    };
+    pub(super) const NONE: Self = Self { ttl: None, answer_limit: Duration::ZERO, tail: AcquireTail::EMPTY };
 
     fn set(&mut self, ttl: Ttl, config: &Config) {
         self.ttl = Some(ttl);
         self.answer_limit = config.answer_limit(ttl);
-        self.attempt_limit = self.answer_limit.min(ttl.validity());
         self.tail.set(ttl);
     }
 }
@@ -67,8 +59,11 @@ impl Engine {
                 InputError::TtlTooLong { ttl: ttl.as_duration(), max_ttl: self.config.max_ttl }.into()
             );
         }
+        if !ttl.has_drift(self.config.drift) {
+            return Err(InputError::TtlOfOtherSettings.into());
+        }
         if self.claims.is_full() {
-            return Err(SubmitError::Overloaded);
+            self.forget_orphans();
         }
         let wait_until = (!wait.is_zero()).then(|| now.checked_add(wait).unwrap_or(now + WAIT_MAX));
         let (id, op) = self.ops.take(|| Op::blank(now, ttl)).ok_or(SubmitError::Overloaded)?;
@@ -94,7 +89,8 @@ impl Engine {
             Some(resource) => claim.entry.set(&self.config.prefix, resource.as_bytes(), &claim.token),
             None => claim.entry.set_key(&op.key, &claim.token),
         }
-        claim.note_ttl(now, op.ttl, self.terms.answer_limit);
+        let answer_limit = self.terms.answer_limit;
+        claim.note_ttl(now, op.ttl, answer_limit);
         self.scratch.clear();
         command::encode_acquire(&mut self.scratch, &claim.entry, &self.terms.tail);
         for link in &mut self.links {
@@ -108,7 +104,7 @@ impl Engine {
             }
         }
         // Nor does it last when nobody waits for it any more.
-        let mut deadline = now + self.terms.attempt_limit;
+        let mut deadline = now + answer_limit;
         if let Some(wait_until) = op.wait_until {
             deadline = deadline.min(wait_until);
         }
@@ -116,7 +112,7 @@ impl Engine {
         op.claim = claim_id;
         op.state = OpState::Acquiring { deadline };
         self.timers.arm(op_timer(id), deadline);
-        if claim.asked != MasterSet::first(self.links.len()) {
+        if claim.asked != MasterSet::first(self.links.len()) || !self.unseasoned.is_empty() {
             self.note_unusable(claim_id);
             self.decide_acquire(now, id);
         }
@@ -215,7 +211,8 @@ impl Engine {
         let op = self.ops.find(id)?;
         let wait_until = op.wait_until?;
         let took = now - started;
-        let base = took.max(self.config.retry_delay_min);
+        // At least a millisecond: known-down masters fail an attempt in no time at all.
+        let base = took.max(self.config.retry_delay_min).max(Duration::from_millis(1));
         let doubled = base.saturating_mul(1 << op.attempts.min(16));
         let range = doubled.min(self.config.retry_delay_max.max(base));
         let delay = base + self.rng.random_range(Duration::ZERO..=range);
@@ -293,6 +290,7 @@ impl Engine {
     pub(super) fn handle_op_timeout(&mut self, now: Instant, id: Id) {
         let Some(op) = self.ops.find_mut(id) else { return };
         if op.deadline().is_none_or(|at| at > now) {
+            self.note_missed_set(now, id);
             self.arm_op(id);
             return;
         }
@@ -304,6 +302,15 @@ impl Engine {
             OpState::Releasing { .. } => self.miss_release(now, id),
         }
         self.arm_op(id);
+    }
+
+    /// The lock may be held already; a master that has not answered its `SET` in time is silent all the same.
+    fn note_missed_set(&mut self, now: Instant, id: Id) {
+        let Some(claim) = self.ops.find(id).and_then(|op| self.claims.find(op.claim)) else { return };
+        let (started, missing) = (claim.started, claim.asked.without(claim.tally.heard()));
+        if now - started >= claim.answer_limit {
+            missing.iter().for_each(|master| self.note_missed(now, master, started));
+        }
     }
 
     /// The attempt's time is over: who has not answered has failed.

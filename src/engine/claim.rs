@@ -276,6 +276,9 @@ impl Engine {
     pub(super) fn handle_claim_timeout(&mut self, now: Instant, id: Id) {
         let Some(claim) = self.claims.find(id) else { return };
         let Some(release) = claim.release else { return };
+        if now - release.started >= claim.answer_limit {
+            release.sent.iter().for_each(|master| self.note_missed(now, master, release.started));
+        }
         self.send_release(id, release.owed);
         let Some(claim) = self.claims.find(id) else { return };
         let drift = self.config.drift;
@@ -307,6 +310,25 @@ impl Engine {
             let owes = |claim: &Claim| claim.release.is_some_and(|release| release.owed.contains(master));
             if self.claims.find(id).is_some_and(owes) {
                 self.send_release(id, std::iter::once(master).collect());
+            }
+        }
+    }
+
+    /// The table is full: leaves the keys of claims that nobody owns to their TTL, so that a master which does not let
+    /// go of locks cannot keep the others from granting new ones.
+    pub(super) fn forget_orphans(&mut self) {
+        for id in self.claims.ids() {
+            if self.claims.find(id).is_some_and(|claim| claim.owner.is_none()) {
+                self.claims.free(id);
+            }
+        }
+    }
+
+    /// A master turned out to be another process than before: it holds none of the locks that it granted.
+    pub(super) fn void_grants(&mut self, master: MasterId) {
+        for id in self.claims.ids() {
+            if let Some(claim) = self.claims.find_mut(id) {
+                claim.tally.granted.remove(master);
             }
         }
     }

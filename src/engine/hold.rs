@@ -28,6 +28,9 @@ impl Engine {
             return Err(ExtendError::NotHeld);
         };
         let claim = self.claims.find_mut(op.claim).ok_or(ExtendError::NotHeld)?;
+        if !ttl.has_drift(self.config.drift) {
+            return Err(InputError::TtlOfOtherSettings.into());
+        }
         if ttl.as_duration() > self.config.max_ttl {
             let max_ttl = self.config.max_ttl;
             return Err(InputError::TtlTooLong { ttl: ttl.as_duration(), max_ttl }.into());
@@ -130,10 +133,16 @@ impl Engine {
             let report = self.report(now, Round::Extend, claim, &tally);
             Err(match verdict {
                 Verdict::Granted => ExtendError::Expired,
-                Verdict::Contended => ExtendError::Lost(report),
-                Verdict::NoQuorum | Verdict::Open => ExtendError::NoQuorum(report),
+                // Only explicit refusals prove that no quorum can be left; silence does not (I16).
+                _ if tally.refused.count() > self.links.len() - self.quorum => ExtendError::Lost(report),
+                Verdict::Contended | Verdict::NoQuorum | Verdict::Open => ExtendError::NoQuorum(report),
             })
         };
+        if let (Err(ExtendError::Lost(_)), Some(op)) = (&result, self.ops.find_mut(id))
+            && let OpState::Held { valid_until, .. } = &mut op.state
+        {
+            *valid_until = now.min(*valid_until);
+        }
         self.outcomes.push_back((OpId(id), Outcome::Extend(result)));
     }
 
@@ -166,6 +175,10 @@ impl Engine {
         };
         if let OpState::Releasing { .. } = op.state {
             return;
+        }
+        if let OpState::Held { extension: extension @ Some(_), .. } = &mut op.state {
+            *extension = None;
+            self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
         }
         let claim_id = op.claim;
         let Some(claim) = self.claims.find_mut(claim_id).filter(|claim| claim.owner == Some(id)) else {

@@ -32,6 +32,9 @@ pub(super) enum Owed {
     Extend(Id, u32),
     Release(Id),
     Holder(Id),
+    /// The same with the script in full: not to be sent again in full.
+    ExtendWhole(Id, u32),
+    ReleaseWhole(Id),
 }
 
 /// A reply, taken apart and matched with its request.
@@ -138,6 +141,14 @@ impl Link {
         warnings
     }
 
+    /// What a server in its handshake last refused, in its words.
+    pub(super) fn last_refusal(&self) -> Option<&str> {
+        match &self.state {
+            State::Handshake { handshake, .. } => handshake.learnt.refused.last().map(|(_, text)| &**text),
+            _ => None,
+        }
+    }
+
     /// The process behind a ready link.
     pub(super) fn run_id(&self) -> Option<&str> {
         if self.is_ready() { self.learnt.run_id.as_deref() } else { None }
@@ -166,8 +177,9 @@ impl Link {
         commands.iter().try_for_each(|(step, bytes)| self.wire.request(bytes, Owed::Handshake(*step)))
     }
 
-    /// The nonce came back: takes over what was learnt, and decides when the master counts.
-    pub(super) fn finish_handshake(&mut self, now: Instant, config: &Config) {
+    /// The nonce came back: takes over what was learnt, and decides when the master counts. True if it is known to be the
+    /// process that was there before.
+    pub(super) fn finish_handshake(&mut self, now: Instant, config: &Config) -> bool {
         let silent_since = None;
         let before = std::mem::replace(&mut self.state, State::Ready { since: now, silent_since });
         if let State::Handshake { handshake, .. } = before {
@@ -175,7 +187,8 @@ impl Link {
         }
         (self.release_by, self.extend_by) = (self.learnt.release_by(), self.learnt.extend_by());
         let is_known = |identity: &Identity| Some(&identity.run_id) == self.learnt.run_id.as_ref();
-        if !self.identity.as_ref().is_some_and(is_known) {
+        let is_same_process = self.identity.as_ref().is_some_and(is_known);
+        if !is_same_process {
             self.identity = self.learnt.run_id.clone().map(|run_id| Identity { run_id, first_seen: now });
         }
         self.seasoned_at = match config.quarantine {
@@ -184,6 +197,7 @@ impl Link {
                 Some(self.seasoned_from(now, config.quarantine_time())).filter(|at| *at > now)
             }
         };
+        is_same_process
     }
 
     /// When the master will have run for `needed`: since this client first saw this process, or by its own uptime.
@@ -201,12 +215,7 @@ impl Link {
         self.failure_count = if was_stable { 1 } else { self.failure_count.saturating_add(1) };
         let doubled = limits::BACKOFF_MIN.saturating_mul(1 << (self.failure_count - 1).min(16));
         let pause = rng.random_range(Duration::ZERO..doubled.min(limits::BACKOFF_MAX));
-        // A server that is full says so in place of its first reply, and then closes the connection.
-        let told = match &self.state {
-            State::Handshake { handshake, .. } => handshake.learnt.refused.last().map(|(_, text)| text),
-            _ => None,
-        };
-        self.why = told.map_or_else(|| Arc::from(why), |text| format!("{why}, after \"{text}\"").into());
+        self.why = Arc::from(why);
         self.state = State::Down { retry_at: now + pause };
         self.wire.clear();
     }
@@ -239,8 +248,12 @@ fn take_apart(
     }
     let answer = match owed {
         Owed::Acquire(id) => command::acquire_vote(reply).map(|vote| Answer::Acquire(id, vote)),
-        Owed::Release(id) => command::release_answer(reply).map(|answer| Answer::Release(id, answer)),
-        Owed::Extend(id, round) => command::extend_vote(reply).map(|vote| Answer::Extend(id, round, vote)),
+        Owed::Release(id) | Owed::ReleaseWhole(id) => {
+            command::release_answer(reply).map(|answer| Answer::Release(id, answer))
+        }
+        Owed::Extend(id, round) | Owed::ExtendWhole(id, round) => {
+            command::extend_vote(reply).map(|vote| Answer::Extend(id, round, vote))
+        }
         Owed::Holder(id) => command::holder_ttl(reply).map(|ttl| Answer::Holder(id, ttl)),
         Owed::Handshake(step) => {
             let State::Handshake { handshake, .. } = state else {

@@ -28,7 +28,8 @@ pub enum Request<'a> {
         /// The new TTL.
         ttl: Ttl,
     },
-    /// Release a lock in whatever state it is; an acquisition under way is cancelled and has no outcome.
+    /// Release a lock in whatever state it is. An acquisition under way is cancelled and has no outcome, an extension
+    /// under way fails. A release of a lock that is being released is the same one, with one outcome.
     Release {
         /// The lock.
         lock: OpId,
