@@ -7,6 +7,7 @@ mod resolve;
 mod socket;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use rand::rngs::SysRng;
 
 use crate::config::{Address, Config};
 use crate::engine::{Engine, LinkRequest};
+use crate::limits;
 use crate::lock::MasterId;
 use resolve::Resolver;
 use socket::{Received, Socket};
@@ -29,13 +31,15 @@ pub(crate) struct Driver {
     /// One for each master; `None` while it is not connected.
     sockets: Vec<Option<Socket>>,
     resolver: Resolver,
+    /// The other addresses of a name whose first one is being connected, the next one last.
+    spare_addresses: Vec<Vec<SocketAddr>>,
 }
 
 /// The event of the resolver; those of the masters are their places in the list.
 const RESOLVER_TOKEN: Token = Token(usize::MAX);
 
 /// Events taken from the kernel at once: one for each master and the resolver's.
-const EVENT_COUNT_MAX: usize = crate::limits::MASTER_COUNT_MAX + 1;
+const EVENT_COUNT_MAX: usize = limits::MASTER_COUNT_MAX + 1;
 
 impl Driver {
     /// Prepares everything; the first [`Driver::turn`] starts to connect.
@@ -45,8 +49,10 @@ impl Driver {
         let poll = Poll::new()?;
         let resolver = Resolver::new(poll.registry(), RESOLVER_TOKEN)?;
         let sockets = (0..config.master_count()).map(|_| None).collect();
+        let spare_addresses = vec![Vec::new(); config.master_count()];
         let engine = Engine::new(config, seed, Instant::now());
-        Ok(Self { engine, poll, events: Events::with_capacity(EVENT_COUNT_MAX), sockets, resolver })
+        let events = Events::with_capacity(EVENT_COUNT_MAX);
+        Ok(Self { engine, poll, events, sockets, resolver, spare_addresses })
     }
 
     /// Writes, waits at most `limit` or until the engine's next deadline, reads, and does what is due.
@@ -58,18 +64,13 @@ impl Driver {
             (Some(due), Some(limit)) => Some(due.min(limit)),
             (due, limit) => due.or(limit),
         };
-        match self.poll.poll(&mut self.events, timeout) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
-            Err(error) => return Err(error),
-        }
-        self.handle_events();
-        // Only now: an answer that had already arrived is not late.
-        if let Some((at, _)) = self.engine.next_timeout() {
-            let now = Instant::now();
-            if at <= now {
-                self.engine.handle_timeout(now);
-            }
+        self.receive_events(timeout)?;
+        if self.is_due() {
+            // An answer that has arrived is not late, even if this process was stopped just now. If it was stopped before
+            // it wrote, its masters get a moment to answer what they could not have known of.
+            let was_late = due.is_some_and(|due| due.is_zero());
+            self.receive_events(Some(if was_late { limits::LATE_GRACE } else { Duration::ZERO }))?;
+            self.engine.handle_timeout(Instant::now());
         }
         self.follow_links();
         self.flush();
@@ -91,6 +92,21 @@ impl Driver {
         }
     }
 
+    fn is_due(&self) -> bool {
+        self.engine.next_timeout().is_some_and(|(at, _)| at <= Instant::now())
+    }
+
+    /// Waits for events and handles those that came.
+    fn receive_events(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        match self.poll.poll(&mut self.events, timeout) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        self.handle_events();
+        Ok(())
+    }
+
     fn handle_events(&mut self) {
         let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
         for event in &events {
@@ -107,7 +123,8 @@ impl Driver {
                     Ok(true) => self.engine.handle_connected(Instant::now(), master),
                     Ok(false) => {}
                     Err(error) => {
-                        self.disconnect(master, &error.to_string());
+                        self.sockets[master.index()] = None;
+                        self.connect_next(master, &error.to_string());
                         continue;
                     }
                 }
@@ -155,6 +172,7 @@ impl Driver {
             match request {
                 LinkRequest::Close(master) => {
                     self.resolver.forget(master);
+                    self.spare_addresses[master.index()].clear();
                     self.sockets[master.index()] = None;
                 }
                 LinkRequest::Connect(master) => {
@@ -174,17 +192,29 @@ impl Driver {
         }
     }
 
-    fn open(&mut self, master: MasterId, found: io::Result<std::net::SocketAddr>) {
+    fn open(&mut self, master: MasterId, found: io::Result<Vec<SocketAddr>>) {
         match found {
-            Ok(address) => self.connect(master, |registry, token| Socket::tcp(address, registry, token)),
+            Ok(mut addresses) => {
+                addresses.reverse();
+                self.spare_addresses[master.index()] = addresses;
+                self.connect_next(master, "the name has no address");
+            }
             Err(error) => self.disconnect(master, &format!("its name cannot be resolved: {error}")),
+        }
+    }
+
+    /// Tries the next address of a master's name; `why` says what became of the one before.
+    fn connect_next(&mut self, master: MasterId, why: &str) {
+        match self.spare_addresses[master.index()].pop() {
+            Some(address) => self.connect(master, |registry, token| Socket::tcp(address, registry, token)),
+            None => self.disconnect(master, why),
         }
     }
 
     fn connect(&mut self, master: MasterId, open: impl FnOnce(&mio::Registry, Token) -> io::Result<Socket>) {
         match open(self.poll.registry(), Token(master.index())) {
             Ok(socket) => self.sockets[master.index()] = Some(socket),
-            Err(error) => self.disconnect(master, &error.to_string()),
+            Err(error) => self.connect_next(master, &error.to_string()),
         }
     }
 

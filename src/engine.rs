@@ -180,6 +180,12 @@ impl Engine {
         self.outcomes.pop_front()
     }
 
+    /// Whether [`Engine::poll_outcome`] has something.
+    #[must_use]
+    pub fn has_outcome(&self) -> bool {
+        !self.outcomes.is_empty()
+    }
+
     /// The next thing to do with a connection.
     pub fn poll_link(&mut self) -> Option<LinkRequest> {
         if let Some(master) = self.close_wanted.iter().next() {

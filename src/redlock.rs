@@ -246,14 +246,16 @@ impl Redlock {
         self.driver.engine.submit(now, request)
     }
 
-    /// Writes what is queued, waits at most `limit` for answers, and handles those that came.
+    /// Writes what is queued, waits at most `limit` for answers, and handles those that came. Does not wait while an
+    /// outcome is there to be polled.
     ///
     /// # Errors
     /// An error of the operating system's event queue; there is no way to go on after it.
     pub fn turn(&mut self, limit: Duration) -> io::Result<()> {
         self.last_turn = Instant::now();
         self.release_dropped(self.last_turn);
-        self.driver.turn(Some(limit))
+        let has_outcome = !self.set_aside.is_empty() || self.driver.engine.has_outcome();
+        self.driver.turn(Some(if has_outcome { Duration::ZERO } else { limit }))
     }
 
     /// Writes what is queued, as far as that needs no waiting.

@@ -11,9 +11,10 @@ use std::thread;
 
 use mio::{Registry, Token, Waker};
 
+use crate::limits;
 use crate::lock::{MasterId, MasterSet};
 
-type Found = (MasterId, io::Result<SocketAddr>);
+type Found = (MasterId, io::Result<Vec<SocketAddr>>);
 
 #[derive(Debug)]
 pub(super) struct Resolver {
@@ -24,8 +25,8 @@ pub(super) struct Resolver {
     busy: MasterSet,
     /// Masters that wait for one.
     wanted: MasterSet,
-    /// Counts lookups, to take the addresses of a name in turns.
-    lookup_count: usize,
+    /// Lookups of each master so far, to take the addresses of a name in turns.
+    lookup_counts: [usize; limits::MASTER_COUNT_MAX],
 }
 
 impl Resolver {
@@ -33,7 +34,7 @@ impl Resolver {
         let (sender, receiver) = mpsc::channel();
         let waker = Arc::new(Waker::new(registry, token)?);
         let (busy, wanted) = (MasterSet::EMPTY, MasterSet::EMPTY);
-        Ok(Self { waker, sender, receiver, busy, wanted, lookup_count: 0 })
+        Ok(Self { waker, sender, receiver, busy, wanted, lookup_counts: [0; limits::MASTER_COUNT_MAX] })
     }
 
     /// The address at once if `host` is one; else `None`, and [`Resolver::poll_found`] has it after the waker's event.
@@ -42,17 +43,18 @@ impl Resolver {
         master: MasterId,
         host: &str,
         port: u16,
-    ) -> Option<io::Result<SocketAddr>> {
+    ) -> Option<io::Result<Vec<SocketAddr>>> {
         if let Ok(ip) = host.parse::<IpAddr>() {
-            return Some(Ok(SocketAddr::new(ip, port)));
+            return Some(Ok(vec![SocketAddr::new(ip, port)]));
         }
         self.wanted.insert(master);
         if self.busy.contains(master) {
             return None;
         }
         self.busy.insert(master);
-        self.lookup_count = self.lookup_count.wrapping_add(1);
-        let (turn, host) = (self.lookup_count, host.to_owned());
+        let count = &mut self.lookup_counts[master.index()];
+        let (turn, host) = (*count, host.to_owned());
+        *count = count.wrapping_add(1);
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         let lookup = move || {
             // The driver may be gone by now: then nobody wants the answer.
@@ -87,11 +89,10 @@ impl Resolver {
     }
 }
 
-fn look_up(host: &str, port: u16, turn: usize) -> io::Result<SocketAddr> {
-    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
-    let index = turn % addresses.len().max(1);
-    addresses
-        .get(index)
-        .copied()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
+/// All addresses, each at the front in its turn: one that swallows connections is not always the first to be tried.
+fn look_up(host: &str, port: u16, turn: usize) -> io::Result<Vec<SocketAddr>> {
+    let mut addresses: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
+    let count = addresses.len();
+    addresses.rotate_left(turn % count.max(1));
+    Ok(addresses)
 }

@@ -5,6 +5,7 @@ mod hold;
 mod masters;
 #[path = "../sim/model.rs"]
 mod model;
+mod regressions;
 #[path = "../sim/rig.rs"]
 mod rig;
 

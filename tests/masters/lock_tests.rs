@@ -13,17 +13,17 @@ use redlatch::{AcquireError, Config, ConfigBuilder, ExtendError, Quarantine, Red
 use crate::fleet::{Fleet, eventually};
 use crate::proxy::Proxy;
 
-const TTL: Duration = Duration::from_secs(10);
+pub(crate) const TTL: Duration = Duration::from_secs(10);
 /// Long enough that a slow machine is not taken for a silent master.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-fn settings(urls: &[String]) -> ConfigBuilder {
+pub(crate) fn settings(urls: &[String]) -> ConfigBuilder {
     Config::builder().masters(urls).quarantine(Quarantine::Trust).answer_timeout(ANSWER_TIMEOUT)
 }
 
 /// A client that knows of each master whether it is up.
-fn open(builder: ConfigBuilder) -> Redlock {
+pub(crate) fn open(builder: ConfigBuilder) -> Redlock {
     let mut redlock = Redlock::open(builder.build().expect("valid settings")).expect("an event loop");
     drive(&mut redlock, "each master is up or down", |redlock| {
         redlock.masters().iter().all(|master| master.state != MasterState::Connecting)
@@ -49,7 +49,7 @@ fn drive(redlock: &mut Redlock, what: &str, mut is_true: impl FnMut(&Redlock) ->
     }
 }
 
-fn state(redlock: &Redlock, index: usize) -> MasterState {
+pub(crate) fn state(redlock: &Redlock, index: usize) -> MasterState {
     redlock.masters().swap_remove(index).state
 }
 

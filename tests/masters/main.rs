@@ -2,5 +2,6 @@
 
 mod fleet;
 mod harness_tests;
+mod lease_tests;
 mod lock_tests;
 mod proxy;

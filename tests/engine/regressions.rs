@@ -1,0 +1,226 @@
+//! Behaviour that was wrong once; each test is named after what holds now.
+
+use std::time::{Duration, Instant};
+
+use redlatch::engine::{Engine, MasterState, Outcome, Request, SubmitError};
+use redlatch::lock::{Drift, InputError, Resource, Ttl};
+use redlatch::{Config, ExtendError, Quarantine, limits};
+
+use crate::rig::{Rig, id};
+use crate::{defaults, granted, ms, no_quorum};
+
+#[test]
+fn a_retry_delay_of_zero_makes_no_endless_loop() {
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut rig = Rig::unconnected(1, |b| b.retry_delay(Duration::ZERO, ms(100)));
+        rig.refuse(0, true);
+        rig.pump();
+        rig.acquire("a", 10_000, 20);
+        rig.advance(ms(30));
+        let _ = done.send(rig.outcome().is_some());
+    });
+    assert_eq!(wait.recv_timeout(Duration::from_secs(10)), Ok(true), "handle_timeout never returns");
+}
+
+#[test]
+fn one_stopped_master_of_three_is_skipped_though_the_others_are_a_quorum() {
+    for awaited in [true, false] {
+        let mut rig = Rig::new(3, defaults);
+        rig.stop(2);
+        let lock = rig.acquire("a", 10_000, 0);
+        granted(&mut rig);
+        rig.advance(ms(100));
+        rig.release(lock, awaited);
+        rig.advance(ms(100));
+        for _ in 0..100 {
+            let lock = rig.acquire("a", 10_000, 0);
+            rig.advance(ms(60));
+            rig.release(lock, awaited);
+            rig.advance(ms(60));
+        }
+        let state = rig.engine.master_status(rig.now, id(2)).state;
+        let (owed, claims) = (rig.engine.owed_count(id(2)), rig.engine.claim_count());
+        assert!(state != MasterState::Ready, "awaited {awaited}: {state:?}, owed {owed}, claims {claims}");
+    }
+}
+
+#[test]
+fn one_stopped_master_of_three_never_overloads_the_client() {
+    let mut rig = Rig::new(3, defaults);
+    rig.stop(2);
+    for n in 0..=limits::OPERATION_COUNT_MAX {
+        let ttl = rig.engine.config().ttl(ms(30_000)).expect("valid");
+        let resource = Resource::new("b").expect("valid");
+        let request = Request::Acquire { resource, ttl, wait: Duration::ZERO, min_validity: Duration::ZERO };
+        let lock = rig.engine.submit(rig.now, request).unwrap_or_else(|e| panic!("{n}: {e}"));
+        rig.engine.submit(rig.now, Request::Release { lock, awaited: false }).expect("taken");
+        if n % 100 == 0 {
+            // 50,000 pairs a second
+            rig.advance(ms(2));
+            rig.outcomes.clear();
+        }
+    }
+}
+
+#[test]
+fn two_silent_masters_and_one_that_refused_are_no_proof_of_loss() {
+    let mut rig = Rig::new(5, defaults);
+    let until = rig.now + ms(60_000);
+    rig.masters[0].put(b"a", b"other", Some(until));
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    assert_eq!(rig.holder_count("a"), 5);
+    rig.stop(1);
+    rig.stop(2);
+    rig.extend(lock, 10_000);
+    rig.advance(ms(50));
+    let outcome = rig.outcome();
+    // Masters 1 to 4 hold it, a quorum.
+    assert!(matches!(outcome, Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))), "{outcome:?}");
+}
+
+#[test]
+fn an_extension_under_way_has_an_outcome_though_the_lock_is_released() {
+    let mut rig = Rig::new(1, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.hold(0);
+    rig.extend(lock, 10_000);
+    rig.release(lock, true);
+    rig.deliver(0);
+    rig.advance(ms(1000));
+    let all: Vec<_> = rig.outcomes.iter().map(|(_, o)| o.clone()).collect();
+    assert_eq!(all.len(), 2, "{all:?}");
+}
+
+#[test]
+fn the_engine_shows_no_password() {
+    let config = Config::builder().master("redis://me:s3cret@h").build().expect("valid");
+    let now = Instant::now();
+    let mut engine = Engine::new(std::sync::Arc::new(config), [7; 32], now);
+    engine.handle_timeout(now);
+    assert!(engine.poll_link().is_some());
+    engine.handle_connected(now, id(0));
+    let shown = format!("{engine:?}");
+    let bytes = b"s3cret".map(|b| b.to_string()).join(", ");
+    assert!(!shown.contains(&bytes), "in decimal");
+}
+
+#[test]
+fn noscript_in_answer_to_the_whole_script_is_a_failure() {
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut rig = Rig::new(3, defaults);
+        let lock = rig.acquire("a", 10_000, 0);
+        granted(&mut rig);
+        rig.masters[0].errors.insert("EVALSHA".into(), "NOSCRIPT x".into());
+        rig.masters[0].errors.insert("EVAL".into(), "NOSCRIPT x".into());
+        rig.extend(lock, 10_000);
+        let _ = done.send(rig.masters[0].log.len());
+    });
+    assert!(wait.recv_timeout(Duration::from_secs(5)).is_ok());
+}
+
+#[test]
+fn a_master_that_restarted_adds_nothing_to_the_margin() {
+    let mut rig = Rig::new(3, |b| b.quarantine(Quarantine::Trust));
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    let now = rig.now;
+    rig.disconnect(2);
+    rig.masters[2].restart("other", now);
+    rig.advance(ms(1000));
+    assert_eq!(rig.holder_count("a"), 2);
+    assert_eq!(rig.engine.margin(lock), 0);
+}
+
+#[test]
+fn a_stopped_master_is_found_though_the_answer_limit_is_above_the_validity() {
+    let mut rig = Rig::new(1, |b| b.answer_timeout(ms(1000)));
+    rig.stop(0);
+    rig.acquire("a", 1000, 0);
+    rig.advance(ms(1000));
+    no_quorum(&mut rig);
+    rig.advance(ms(10));
+    assert_ne!(rig.engine.master_status(rig.now, id(0)).state, MasterState::Ready);
+}
+
+#[test]
+fn three_quarantined_of_five_need_no_answers_to_decide() {
+    let mut rig = Rig::unconnected(5, |b| b.max_ttl(ms(10_000)));
+    let now = rig.now;
+    (0..3).for_each(|i| rig.masters[i].restart(&format!("r{i}"), now));
+    rig.pump();
+    rig.stop(3);
+    rig.stop(4);
+    (0..3).for_each(|i| rig.hold(i));
+    rig.acquire("a", 1000, 0);
+    assert!(rig.outcome().is_some());
+}
+
+#[test]
+fn a_master_that_refuses_every_release_does_not_overload_the_client() {
+    // one bad ACL: release refused on one of three for ever
+    let mut rig = Rig::new(3, defaults);
+    rig.masters[2].errors.insert("EVALSHA".into(), "NOPERM x".into());
+    for n in 0..=limits::OPERATION_COUNT_MAX {
+        let ttl = rig.engine.config().ttl(ms(30_000)).expect("valid");
+        let resource = Resource::new("b").expect("valid");
+        let request = Request::Acquire { resource, ttl, wait: Duration::ZERO, min_validity: Duration::ZERO };
+        let lock = rig.engine.submit(rig.now, request).unwrap_or_else(|e| panic!("{n}: {e}"));
+        rig.engine.submit(rig.now, Request::Release { lock, awaited: false }).expect("taken");
+        if n % 100 == 0 {
+            rig.now += ms(2);
+            rig.pump();
+            rig.outcomes.clear();
+            rig.masters.iter_mut().for_each(|m| m.log.clear());
+        }
+    }
+}
+
+#[test]
+fn a_ttl_of_another_drift_is_refused() {
+    let mut rig = Rig::new(1, defaults);
+    let drift = Drift::from_ppm(0).expect("valid");
+    let ttl = Ttl::new(ms(10_000), drift, ms(30_000)).expect("valid");
+    let resource = Resource::new("a").expect("valid");
+    let request = Request::Acquire { resource, ttl, wait: Duration::ZERO, min_validity: Duration::ZERO };
+    let refused = rig.engine.submit(rig.now, request);
+    assert_eq!(refused, Err(SubmitError::Input(InputError::TtlOfOtherSettings)));
+}
+
+#[test]
+fn a_failed_handshake_names_its_cause_only() {
+    let mut rig = Rig::unconnected(3, defaults);
+    rig.masters[1].run_id = "run0".to_owned();
+    rig.masters[1].errors.insert("CLIENT".into(), "NOPERM no setname".into());
+    rig.pump();
+    let MasterState::Down(why) = rig.engine.master_status(rig.now, id(1)).state else { panic!("refused") };
+    assert!(!why.contains("NOPERM"), "{why}");
+}
+
+#[test]
+fn an_orphan_ends_with_its_ttl_whatever_the_answer_limit() {
+    let mut rig = Rig::new(3, |b| b.answer_timeout(ms(3_600_000)));
+    rig.stop(2);
+    let lock = rig.acquire("a", 1000, 0);
+    granted(&mut rig);
+    rig.release(lock, false);
+    rig.advance(ms(60_000));
+    assert_eq!(rig.engine.claim_count(), 0, "gone after TTL");
+}
+
+#[test]
+fn short_waits_find_a_dead_master_too() {
+    // repeated short waits against a stopped single master never mark it
+    let mut rig = Rig::new(1, defaults);
+    rig.stop(0);
+    for _ in 0..100 {
+        rig.acquire("a", 10_000, 20);
+        rig.advance(ms(20));
+        rig.outcomes.clear();
+    }
+    let state = rig.engine.master_status(rig.now, id(0)).state;
+    assert_ne!(state, MasterState::Ready, "2 s of silence");
+}
