@@ -27,6 +27,7 @@
 //! Keeps I1 to I10, I14 to I16, I18 to I20, I22 and I25 of the rules; the quorum itself is in [`crate::lock`].
 
 mod acquire;
+mod broadcast;
 mod claim;
 mod handshake;
 mod hold;
@@ -52,6 +53,7 @@ use acquire::Terms;
 pub use request::{Grant, Outcome, Released, Request, SubmitError};
 pub use status::{MasterState, MasterStatus};
 
+use broadcast::Broadcast;
 use claim::Claim;
 use link::{Answer, Link, Owed, State};
 use op::{Op, OpState};
@@ -88,6 +90,8 @@ pub struct Engine {
     config: Arc<Config>,
     rng: StdRng,
     links: Vec<Link>,
+    /// The configured masters.
+    all: MasterSet,
     /// Masters that are sent acquisitions: ready and not silent.
     usable: MasterSet,
     /// Masters whose votes may not count yet; each has a time in its link.
@@ -102,8 +106,7 @@ pub struct Engine {
     outcomes: VecDeque<(OpId, Outcome)>,
     /// Claims for which a reply that was just counted may have decided something.
     decided: Vec<Id>,
-    /// Where a command is encoded once for all masters.
-    scratch: Vec<u8>,
+    broadcast: Broadcast,
     /// Of the latest acquisition, the same for all of one TTL.
     terms: Terms,
 }
@@ -127,6 +130,7 @@ impl Engine {
         links.iter().for_each(|link| timers.arm(master_timer(link.master), now));
         Self {
             quorum: quorum(links.len()),
+            all: MasterSet::first(links.len()),
             config,
             rng: StdRng::from_seed(seed),
             links,
@@ -139,7 +143,7 @@ impl Engine {
             timers,
             outcomes: VecDeque::new(),
             decided: Vec::new(),
-            scratch: Vec::new(),
+            broadcast: Broadcast::new(),
             terms: Terms::NONE,
         }
     }
@@ -152,7 +156,7 @@ impl Engine {
 
     /// The masters in the order of the configuration.
     pub fn masters(&self) -> impl Iterator<Item = MasterId> + use<> {
-        MasterSet::first(self.links.len()).iter()
+        self.all.iter()
     }
 
     /// Takes a request. Its outcome comes from [`Engine::poll_outcome`], possibly at once.
@@ -225,7 +229,8 @@ impl Engine {
 
     /// Bytes to write to a master.
     #[must_use]
-    pub fn send_ready(&self, master: MasterId) -> &[u8] {
+    pub fn send_ready(&mut self, master: MasterId) -> &[u8] {
+        self.broadcast.flush(&mut self.links);
         self.links[master.index()].wire.send_ready()
     }
 
@@ -250,15 +255,21 @@ impl Engine {
                 self.usable.insert(master);
             }
         }
-        self.recv_usual(now, master);
-        while self.links[master.index()].wire.has_received() && self.recv_any(now, master) {
-            self.recv_usual(now, master);
+        loop {
+            let link = &mut self.links[master.index()];
+            count_usual(link, &mut self.claims, self.quorum, &mut self.decided);
+            if !self.decided.is_empty() {
+                self.handle_decided(now);
+            }
+            if !self.links[master.index()].wire.has_received() || !self.recv_any(now, master) {
+                return;
+            }
         }
     }
 
-    /// A short way for the two replies that nearly all are, a granted `SET` and a deleted key.
-    fn recv_usual(&mut self, now: Instant, master: MasterId) {
-        count_usual(&mut self.links[master.index()], &mut self.claims, self.quorum, &mut self.decided);
+    /// Looks after the claims for which counted replies may have decided something.
+    #[inline(never)]
+    fn handle_decided(&mut self, now: Instant) {
         for index in 0..self.decided.len() {
             self.handle_counted(now, self.decided[index]);
         }
@@ -351,7 +362,7 @@ impl Engine {
     /// Replies that a master owes.
     #[must_use]
     pub fn owed_count(&self, master: MasterId) -> usize {
-        self.links[master.index()].wire.owed_count()
+        self.links[master.index()].wire.owed_count() + self.broadcast.owed_count(master)
     }
 
     /// Whether a quorum of masters is ready to be asked.
@@ -380,36 +391,35 @@ impl Engine {
 
     /// The master forgot the script: sends it with the command, which also makes it known again.
     fn send_whole_script(&mut self, now: Instant, master: MasterId, owed: Owed) {
-        self.scratch.clear();
-        let claim = match owed {
-            Owed::Release(id) => self.claims.find(id),
-            Owed::Extend(id, _) => self.ops.find(id).and_then(|op| self.claims.find(op.claim)),
-            _ => None,
-        };
-        let Some(claim) = claim else { return };
-        let whole = match owed {
-            Owed::Extend(id, round) => Owed::ExtendWhole(id, round),
-            Owed::Release(id) => Owed::ReleaseWhole(id),
-            other => other,
-        };
-        match owed {
-            Owed::Extend(id, _) => {
+        let (links, broadcast, only) = (&mut self.links, &mut self.broadcast, MasterSet::only(master));
+        let sent = match owed {
+            Owed::Release(id) => {
+                let Some(claim) = self.claims.find(id) else { return };
+                broadcast.send(links, only, Owed::ReleaseWhole(id), |out| {
+                    command::encode_release(out, ReleaseBy::Eval, &claim.entry)
+                })
+            }
+            Owed::Extend(id, round) => {
                 let Some(op) = self.ops.find(id) else { return };
-                command::encode_extend(&mut self.scratch, ExtendBy::Eval, &claim.entry, op.ttl);
+                let Some(claim) = self.claims.find(op.claim) else { return };
+                broadcast.send(links, only, Owed::ExtendWhole(id, round), |out| {
+                    command::encode_extend(out, ExtendBy::Eval, &claim.entry, op.ttl)
+                })
             }
-            _ => command::encode_release(&mut self.scratch, ReleaseBy::Eval, &claim.entry),
+            _ => return,
+        };
+        if !sent.is_empty() {
+            return;
         }
-        if !send(&mut self.links[master.index()], &self.scratch, whole) {
-            match owed {
-                Owed::Extend(id, round) => {
-                    self.handle_extend_vote(now, master, id, round, Vote::Failed(Failure::QueueFull));
-                }
-                Owed::Release(id) => {
-                    let answer = command::ReleaseAnswer::Failed(Failure::QueueFull);
-                    self.handle_release_answer(now, master, id, answer);
-                }
-                _ => {}
+        match owed {
+            Owed::Extend(id, round) => {
+                self.handle_extend_vote(now, master, id, round, Vote::Failed(Failure::QueueFull));
             }
+            Owed::Release(id) => {
+                let answer = command::ReleaseAnswer::Failed(Failure::QueueFull);
+                self.handle_release_answer(now, master, id, answer);
+            }
+            _ => {}
         }
     }
 
@@ -429,6 +439,7 @@ impl Engine {
         let link = &mut self.links[master.index()];
         let is_same_process = link.finish_handshake(now, &self.config);
         self.usable.insert(master);
+        self.broadcast.add_ready(link);
         if link.seasoned_at.is_some() {
             self.unseasoned.insert(master);
         } else {
@@ -442,6 +453,7 @@ impl Engine {
 
     /// Ends a connection and settles all that it owed.
     fn fail_link(&mut self, now: Instant, master: MasterId, why: &str) {
+        self.broadcast.remove(&mut self.links, master);
         let link = &mut self.links[master.index()];
         let was_open = !matches!(link.state, State::Down { .. });
         let was_ready = link.is_ready();
@@ -524,15 +536,9 @@ impl Engine {
     }
 }
 
-/// Queues a request; false if the link has no room.
-#[inline(always)]
-fn send(link: &mut Link, bytes: &[u8], owed: Owed) -> bool {
-    link.wire.request(bytes, owed).is_ok()
-}
-
 /// Counts grants and deletions up to the first other reply, and notes the claims for which one may have decided
 /// something. A function of its own, so that the loop has the registers for itself.
-#[inline(never)]
+#[inline(always)]
 fn count_usual(link: &mut Link, claims: &mut Slab<Claim>, quorum: usize, decided: &mut Vec<Id>) {
     let master = link.master;
     link.wire.take_known(|owed, received| {

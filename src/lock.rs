@@ -263,6 +263,11 @@ impl MasterSet {
         if count >= 32 { Self(u32::MAX) } else { Self((1 << count) - 1) }
     }
 
+    /// One master.
+    pub(crate) const fn only(master: MasterId) -> Self {
+        Self(1 << master.0)
+    }
+
     /// Adds a master.
     pub const fn insert(&mut self, master: MasterId) {
         self.0 |= 1 << master.0;

@@ -74,15 +74,20 @@ impl<T: Copy> Wire<T> {
         self.owed.clear();
     }
 
-    /// Queues the bytes of one request and the tag under which its reply is handed out.
-    #[inline]
-    pub(crate) fn request(&mut self, bytes: &[u8], tag: T) -> Result<(), Full> {
-        if !self.owed.reserve(1) || !self.outbox.reserve(bytes.len()) {
+    /// Queues the bytes of requests and the tags under which their replies are handed out, one for each.
+    pub(crate) fn request(&mut self, bytes: &[u8], tags: &[T]) -> Result<(), Full> {
+        if !self.owed.reserve(tags.len()) || !self.outbox.reserve(bytes.len()) {
             return Err(Full);
         }
         self.outbox.append(bytes);
-        self.owed.push(tag);
+        self.owed.append(tags);
         Ok(())
+    }
+
+    /// Whether requests of this size and number can surely be queued.
+    #[inline]
+    pub(crate) fn has_room(&self, size: usize, count: usize) -> bool {
+        self.outbox.has_room(size) && self.owed.has_room(count)
     }
 
     /// How many replies are owed.
@@ -162,7 +167,7 @@ mod tests {
     fn replies_meet_their_requests_in_order_however_they_are_cut() {
         let mut wire = Wire::new();
         for tag in 0..3 {
-            wire.request(b"x", tag).expect("room");
+            wire.request(b"x", &[tag]).expect("room");
         }
         receive(&mut wire, b"+OK\r\n:1");
         assert_eq!(wire.next_reply(), Ok(Some((0, Reply::Simple(b"OK")))));
@@ -185,21 +190,21 @@ mod tests {
     fn a_full_outbox_queues_neither_bytes_nor_entry() {
         let mut wire = Wire::new();
         let bytes = vec![0; limits::OUTBOX_SIZE_MAX];
-        assert_eq!(wire.request(&bytes, 0), Ok(()));
-        assert_eq!(wire.request(b"x", 1), Err(Full));
+        assert_eq!(wire.request(&bytes, &[0]), Ok(()));
+        assert_eq!(wire.request(b"x", &[1]), Err(Full));
         assert_eq!((wire.owed_count(), wire.send_ready().len()), (1, limits::OUTBOX_SIZE_MAX));
         wire.send_done(1);
-        assert_eq!(wire.request(b"x", 1), Ok(()));
+        assert_eq!(wire.request(b"x", &[1]), Ok(()));
     }
 
     #[test]
     fn clear_forgets_the_connection() {
         let mut wire = Wire::new();
-        wire.request(b"x", 0).expect("room");
+        wire.request(b"x", &[0]).expect("room");
         receive(&mut wire, b"+O");
         wire.clear();
         assert_eq!((wire.owed_count(), wire.send_ready()), (0, b"".as_slice()));
-        wire.request(b"x", 1).expect("room");
+        wire.request(b"x", &[1]).expect("room");
         receive(&mut wire, b":0\r\n");
         assert_eq!(wire.next_reply(), Ok(Some((1, Reply::Integer(0)))));
     }

@@ -8,7 +8,7 @@ use super::claim::Claim;
 use super::link::Owed;
 use super::op::{Cause, Denied, Op, OpState};
 use super::slab::Id;
-use super::{Engine, Grant, OpId, Outcome, SubmitError, op_timer, send};
+use super::{Engine, Grant, OpId, Outcome, SubmitError, op_timer};
 use crate::config::Config;
 use crate::error::{AcquireError, Round};
 use crate::lock::command::{self, AcquireTail};
@@ -62,9 +62,6 @@ impl Engine {
         if !ttl.has_drift(self.config.drift) {
             return Err(InputError::TtlOfOtherSettings.into());
         }
-        if self.claims.is_full() {
-            self.forget_orphans();
-        }
         let wait_until = (!wait.is_zero()).then(|| now.checked_add(wait).unwrap_or(now + WAIT_MAX));
         let (id, op) = self.ops.take(|| Op::blank(now, ttl)).ok_or(SubmitError::Overloaded)?;
         op.begin(now, ttl, min_validity, wait_until);
@@ -75,6 +72,9 @@ impl Engine {
     /// Draws a token and queues the `SET` on every usable master (I6: a token for each attempt). The first attempt has
     /// the lock's name, later ones take the key that the one before left with the operation.
     fn start_attempt(&mut self, now: Instant, id: Id, resource: Option<Resource<'_>>) {
+        if self.claims.is_full() {
+            self.forget_orphans();
+        }
         let Some(op) = self.ops.find_mut(id) else { return };
         let Some((claim_id, claim)) = self.claims.take(|| Claim::blank(now)) else {
             self.ops.free(id);
@@ -84,27 +84,17 @@ impl Engine {
         if self.terms.ttl != Some(op.ttl) {
             self.terms.set(op.ttl, &self.config);
         }
-        claim.begin(now, id, Token::random(&mut self.rng));
+        claim.begin(now, id, Token::random(&mut self.rng), op.ttl, self.terms.answer_limit);
         match resource {
             Some(resource) => claim.entry.set(&self.config.prefix, resource.as_bytes(), &claim.token),
             None => claim.entry.set_key(&op.key, &claim.token),
         }
-        let answer_limit = self.terms.answer_limit;
-        claim.note_ttl(now, op.ttl, answer_limit);
-        self.scratch.clear();
-        command::encode_acquire(&mut self.scratch, &claim.entry, &self.terms.tail);
-        for link in &mut self.links {
-            if !self.usable.contains(link.master) {
-                continue;
-            }
-            if send(link, &self.scratch, Owed::Acquire(claim_id)) {
-                claim.asked.insert(link.master);
-            } else {
-                claim.record(link.master, Vote::Failed(Failure::QueueFull));
-            }
-        }
+        let owed = Owed::Acquire(claim_id);
+        claim.asked = self.broadcast.send(&mut self.links, self.usable, owed, |out| {
+            command::encode_acquire(out, &claim.entry, &self.terms.tail);
+        });
         // Nor does it last when nobody waits for it any more.
-        let mut deadline = now + answer_limit;
+        let mut deadline = now + self.terms.answer_limit;
         if let Some(wait_until) = op.wait_until {
             deadline = deadline.min(wait_until);
         }
@@ -112,18 +102,20 @@ impl Engine {
         op.claim = claim_id;
         op.state = OpState::Acquiring { deadline };
         self.timers.arm(op_timer(id), deadline);
-        if claim.asked != MasterSet::first(self.links.len()) || !self.unseasoned.is_empty() {
-            self.note_unusable(claim_id);
+        if claim.asked != self.all || !self.unseasoned.is_empty() {
+            self.note_unasked(claim_id);
             self.decide_acquire(now, id);
         }
     }
 
-    /// Masters known to be down or silent vote `Failed` at once.
-    fn note_unusable(&mut self, claim_id: Id) {
-        for master in MasterSet::first(self.links.len()).without(self.usable).iter() {
-            let vote = Vote::Failed(self.links[master.index()].absence());
-            if let Some(claim) = self.claims.find_mut(claim_id) {
-                claim.record(master, vote);
+    /// Masters known to be down or silent, or without room in their queues, vote `Failed` at once.
+    fn note_unasked(&mut self, claim_id: Id) {
+        let Some(claim) = self.claims.find_mut(claim_id) else { return };
+        for link in &self.links {
+            if !claim.asked.contains(link.master) {
+                let is_full = self.usable.contains(link.master);
+                let failure = if is_full { Failure::QueueFull } else { link.absence() };
+                claim.record(link.master, Vote::Failed(failure));
             }
         }
     }
@@ -224,13 +216,9 @@ impl Engine {
     /// Asks the masters that refused how long the key in the way still lives.
     fn ask_holders(&mut self, id: Id, refused: MasterSet) -> MasterSet {
         let Some(op) = self.ops.find(id) else { return MasterSet::EMPTY };
-        self.scratch.clear();
-        command::encode_pttl(&mut self.scratch, &op.key);
         let usable = refused.intersection(self.usable);
-        usable
-            .iter()
-            .filter(|at| send(&mut self.links[at.index()], &self.scratch, Owed::Holder(id)))
-            .collect()
+        self.broadcast
+            .send(&mut self.links, usable, Owed::Holder(id), |out| command::encode_pttl(out, &op.key))
     }
 
     pub(super) fn handle_holder(&mut self, now: Instant, master: MasterId, id: Id, told: HolderTtl) {

@@ -7,12 +7,10 @@
 use std::time::{Duration, Instant};
 
 use super::slab::Id;
-use super::{Engine, claim_timer, send};
+use super::{Engine, claim_timer};
 use crate::error::{Report, Round};
-use crate::lock::command::{self, Entry, ReleaseAnswer};
+use crate::lock::command::{Entry, ReleaseAnswer};
 use crate::lock::{Drift, Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
-
-use super::link::Owed;
 
 #[derive(Debug)]
 pub(super) struct Claim {
@@ -46,7 +44,7 @@ pub(super) struct Claim {
 pub(super) struct Release {
     pub(super) started: Instant,
     /// Masters that may hold the key.
-    owed: MasterSet,
+    pub(super) owed: MasterSet,
     /// Masters whose answer to a release is under way.
     pub(super) sent: MasterSet,
     deleted: MasterSet,
@@ -74,7 +72,7 @@ impl Claim {
     }
 
     /// Starts anew in the memory of the slot's last claim. The entry is left to be set.
-    pub(super) fn begin(&mut self, now: Instant, op: Id, new_token: Token) {
+    pub(super) fn begin(&mut self, now: Instant, op: Id, new_token: Token, ttl: Ttl, limit: Duration) {
         // Taken apart, so that a new field cannot be forgotten here.
         let Self {
             entry: _,
@@ -92,13 +90,13 @@ impl Claim {
             strayed,
         } = self;
         (*owner, *token, *started, *sent_at) = (Some(op), new_token, now, now);
-        (*longest_ttl_ms, *answer_limit) = (0, Duration::ZERO);
+        (*longest_ttl_ms, *answer_limit) = (ttl.as_millis(), limit);
         (*asked, *tally, *is_open) = (MasterSet::EMPTY, Tally::default(), true);
         (*release, *strayed) = (None, MasterSet::EMPTY);
         failures.clear();
     }
 
-    /// Records that a command with this TTL is being sent now.
+    /// Records that an extension to this TTL is being sent now.
     pub(super) fn note_ttl(&mut self, now: Instant, ttl: Ttl, answer_limit: Duration) {
         self.sent_at = now;
         self.longest_ttl_ms = self.longest_ttl_ms.max(ttl.as_millis());
@@ -188,8 +186,9 @@ impl Release {
 }
 
 impl Engine {
-    /// Starts to release a claim on every master that may hold its key, behind whatever was sent before. Answers are
-    /// `due` at that time; before it nothing has to be done for this claim. False if none will come.
+    /// Starts to release a claim on every master that may hold its key, behind whatever was sent before; a silent one
+    /// will come to it in order. Answers are `due` at that time; before it nothing has to be done for this claim. False
+    /// if none will come.
     pub(super) fn release_claim(&mut self, now: Instant, due: Instant, id: Id) -> bool {
         let Some(claim) = self.claims.find_mut(id) else { return false };
         if claim.release.is_some() {
@@ -197,39 +196,26 @@ impl Engine {
         }
         let (owed, empty) = (claim.holders(), MasterSet::EMPTY);
         claim.failures.clear();
-        claim.release = Some(Release { started: now, owed, sent: empty, deleted: empty, absent: empty });
+        let sent = self.broadcast.send_release(&mut self.links, owed, id, &claim.entry);
+        claim.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty });
         self.timers.arm(claim_timer(id), due);
-        let is_sent = self.send_release(id, owed);
         if owed.is_empty() {
             self.free_claim_if_done(id);
         }
-        is_sent
+        !sent.is_empty()
     }
 
-    /// Queues the release on those of `masters` that are connected. A silent master gets it too: on the connection
-    /// that carried the `SET`, it will come to it in order. False if no master owes an answer then.
-    pub(super) fn send_release(&mut self, id: Id, masters: MasterSet) -> bool {
-        let Some(claim) = self.claims.find_mut(id) else { return false };
-        let Some(release) = &mut claim.release else { return false };
+    /// Queues the release again on those of `masters` that owe no answer to it.
+    fn send_release_again(&mut self, id: Id, masters: MasterSet) {
+        let Some(claim) = self.claims.find_mut(id) else { return };
+        let Some(release) = &mut claim.release else { return };
         let masters = masters.without(release.sent);
-        let mut encoded_by = None;
-        for link in &mut self.links {
-            if !masters.contains(link.master) || !link.is_ready() {
-                continue;
-            }
-            if encoded_by != Some(link.release_by) {
-                self.scratch.clear();
-                command::encode_release(&mut self.scratch, link.release_by, &claim.entry);
-                encoded_by = Some(link.release_by);
-            }
-            if send(link, &self.scratch, Owed::Release(id)) {
-                release.sent.insert(link.master);
-            }
-        }
-        !release.sent.is_empty()
+        let sent = self.broadcast.send_release(&mut self.links, masters, id, &claim.entry);
+        release.sent = release.sent.union(sent);
     }
 
     /// A grant or a deletion was counted that may decide something.
+    #[inline]
     pub(super) fn handle_counted(&mut self, now: Instant, id: Id) {
         let Some(claim) = self.claims.find(id) else { return };
         match claim.owner {
@@ -279,7 +265,7 @@ impl Engine {
         if now - release.started >= claim.answer_limit {
             release.sent.iter().for_each(|master| self.note_missed(now, master, release.started));
         }
-        self.send_release(id, release.owed);
+        self.send_release_again(id, release.owed);
         let Some(claim) = self.claims.find(id) else { return };
         let drift = self.config.drift;
         if now >= claim.gone_at(drift) && claim.owner.is_none() {
@@ -309,7 +295,7 @@ impl Engine {
         for id in self.claims.ids() {
             let owes = |claim: &Claim| claim.release.is_some_and(|release| release.owed.contains(master));
             if self.claims.find(id).is_some_and(owes) {
-                self.send_release(id, std::iter::once(master).collect());
+                self.send_release_again(id, MasterSet::only(master));
             }
         }
     }

@@ -2,12 +2,10 @@
 
 use std::time::Instant;
 
-use super::link::Owed;
 use super::op::{Extension, OpState};
 use super::slab::Id;
-use super::{Engine, OpId, Outcome, Released, op_timer, send};
+use super::{Engine, OpId, Outcome, Released, op_timer};
 use crate::error::{ExtendError, ReleaseError, Round};
-use crate::lock::command;
 use crate::lock::{Failure, HolderTtl, InputError, MasterId, Tally, Ttl, Verdict, Vote};
 
 impl Engine {
@@ -54,29 +52,21 @@ impl Engine {
         claim.note_ttl(now, ttl, answer_limit);
         claim.failures.clear();
         let mut tally = Tally { refused: claim.tally.refused, ..Tally::default() };
-        let mut encoded_by = None;
-        for link in &mut self.links {
+        let holders = claim.holders().intersection(self.usable);
+        let sent = self.broadcast.send_extend(&mut self.links, holders, (id, op.round), &claim.entry, ttl);
+        for link in &self.links {
             let master = link.master;
-            if tally.refused.contains(master) {
-                continue;
+            if !sent.union(tally.refused).contains(master) {
+                tally.failed.insert(master);
+                let failure = if !claim.asked.contains(master) {
+                    Failure::NotHeld
+                } else if !self.usable.contains(master) {
+                    link.absence()
+                } else {
+                    Failure::QueueFull
+                };
+                claim.failures.push((master, failure));
             }
-            let failure = if !claim.asked.contains(master) {
-                Failure::NotHeld
-            } else if !self.usable.contains(master) {
-                link.absence()
-            } else {
-                if encoded_by != Some(link.extend_by) {
-                    self.scratch.clear();
-                    command::encode_extend(&mut self.scratch, link.extend_by, &claim.entry, ttl);
-                    encoded_by = Some(link.extend_by);
-                }
-                if send(link, &self.scratch, Owed::Extend(id, op.round)) {
-                    continue;
-                }
-                Failure::QueueFull
-            };
-            tally.failed.insert(master);
-            claim.failures.push((master, failure));
         }
         *extension = Some(Extension { deadline, valid_until: extended_until, tally });
         Ok(())
@@ -214,15 +204,18 @@ impl Engine {
         let Some(release) = claim.release else { return };
         claim.owner = None;
         let (deleted, absent, unanswered) = release.counts();
-        let result = if self.links.len() - unanswered >= self.quorum {
-            Ok(Released { deleted, absent, unanswered })
+        let outcome = if self.links.len() - unanswered >= self.quorum {
+            Outcome::Release(Ok(Released { deleted, absent, unanswered }))
         } else {
             let Some(claim) = self.claims.find(claim_id) else { return };
-            Err(ReleaseError::Unconfirmed(self.release_report(now, claim, &release)))
+            let report = self.release_report(now, claim, &release);
+            Outcome::Release(Err(ReleaseError::Unconfirmed(report)))
         };
         self.ops.free(id);
-        self.outcomes.push_back((OpId(id), Outcome::Release(result)));
-        self.free_claim_if_done(claim_id);
+        self.outcomes.push_back((OpId(id), outcome));
+        if release.owed.is_empty() {
+            self.claims.free(claim_id);
+        }
     }
 
     /// The release's time is over.

@@ -174,7 +174,7 @@ impl Link {
         self.wire.clear();
         self.state = State::Handshake { deadline: now + config.connect_timeout, handshake };
         self.heard_at = now;
-        commands.iter().try_for_each(|(step, bytes)| self.wire.request(bytes, Owed::Handshake(*step)))
+        commands.iter().try_for_each(|(step, bytes)| self.wire.request(bytes, &[Owed::Handshake(*step)]))
     }
 
     /// The nonce came back: takes over what was learnt, and decides when the master counts. True if it is known to be the

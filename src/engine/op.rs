@@ -88,7 +88,7 @@ impl Op {
         }
     }
 
-    /// Starts anew in the memory of the slot's last operation.
+    /// Starts anew in the memory of the slot's last operation. The first attempt sets claim and state.
     pub(super) fn begin(
         &mut self,
         now: Instant,
@@ -104,15 +104,14 @@ impl Op {
             submitted,
             wait_until: own_wait_until,
             attempts,
-            claim,
-            state,
             round,
             denied_before,
             holders,
+            claim: _,
+            state: _,
         } = self;
         (*own_ttl, *own_min_validity, *submitted, *own_wait_until) = (ttl, min_validity, now, wait_until);
-        (*attempts, *claim, *round) = (0, Id::NOBODY, 0);
-        *state = OpState::Acquiring { deadline: now };
+        (*attempts, *round) = (0, 0);
         *denied_before = None;
         key.clear();
         holders.clear();

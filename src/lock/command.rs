@@ -74,15 +74,14 @@ impl Entry {
         resp::encode_bulk_header(&mut self.0, prefix.len() + name.len());
         self.0.extend_from_slice(prefix);
         self.0.extend_from_slice(name);
-        self.0.extend_from_slice(CRLF);
-        self.0.extend_from_slice(&encoded_token(token));
+        self.0.extend_from_slice(&end_of_entry(token));
     }
 
     /// Becomes the entry of the lock whose [`Entry::key`] is given.
     pub(crate) fn set_key(&mut self, key: &[u8], token: &Token) {
         self.0.clear();
         self.0.extend_from_slice(key);
-        self.0.extend_from_slice(&encoded_token(token));
+        self.0.extend_from_slice(&end_of_entry(token)[CRLF.len()..]);
     }
 
     /// The key as an encoded bulk string.
@@ -97,12 +96,12 @@ impl Entry {
 
 const TOKEN_BULK_SIZE: usize = TOKEN_HEAD.len() + Token::SIZE + CRLF.len();
 
-/// The token as an encoded bulk string.
+/// The CRLF behind the name, and the token as an encoded bulk string.
 #[inline]
-fn encoded_token(token: &Token) -> [u8; TOKEN_BULK_SIZE] {
-    let mut bulk = *b"$20\r\n....................\r\n";
-    bulk[TOKEN_HEAD.len()..][..Token::SIZE].copy_from_slice(token.as_bytes());
-    bulk
+fn end_of_entry(token: &Token) -> [u8; CRLF.len() + TOKEN_BULK_SIZE] {
+    let mut end = *b"\r\n$20\r\n....................\r\n";
+    end[CRLF.len() + TOKEN_HEAD.len()..][..Token::SIZE].copy_from_slice(token.as_bytes());
+    end
 }
 
 /// What follows the entry in [`encode_acquire`]: `NX PX ttl`, to be encoded anew only when the TTL changes.

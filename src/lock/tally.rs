@@ -47,7 +47,7 @@ impl Tally {
     #[must_use]
     pub const fn verdict(&self, master_count: usize, quarantined: MasterSet) -> Verdict {
         let needed = quorum(master_count);
-        if quarantined.is_empty() && self.granted.count() >= needed {
+        if quarantined.is_empty() && self.granted.has(needed) {
             return Verdict::Granted;
         }
         let spare = master_count - needed;

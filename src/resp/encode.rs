@@ -97,7 +97,7 @@ fn encode_line(out: &mut Vec<u8>, kind: u8, line: &[u8]) {
 }
 
 /// Appends the type byte, the length and CRLF.
-#[inline]
+#[inline(always)]
 fn encode_header(out: &mut Vec<u8>, kind: u8, length: usize) {
     // Up to two digits are written as one piece: the length of nearly all arguments of a lock command.
     match u8::try_from(length) {

@@ -58,6 +58,7 @@ impl Inbox {
     /// What was received and not yet taken out.
     #[inline]
     pub(super) fn received(&self) -> &[u8] {
+        assert!(self.head <= self.tail && self.tail <= self.bytes.len(), "the cursors are out of order");
         self.bytes.get(self.head..self.tail).unwrap_or_default()
     }
 

@@ -49,10 +49,10 @@ impl<T: Copy, const COUNT_MAX: usize> Queue<T, COUNT_MAX> {
         true
     }
 
-    /// Adds an item for which [`Queue::reserve`] has made room.
+    /// Whether `count` more items are surely within the limit; those that are taken may still count.
     #[inline]
-    pub(super) fn push(&mut self, item: T) {
-        self.items.push(item);
+    pub(super) fn has_room(&self, count: usize) -> bool {
+        self.items.len() <= COUNT_MAX.saturating_sub(count)
     }
 
     /// Adds items for which [`Queue::reserve`] has made room.
@@ -64,6 +64,7 @@ impl<T: Copy, const COUNT_MAX: usize> Queue<T, COUNT_MAX> {
     /// The items that wait, the oldest first.
     #[inline]
     pub(super) fn waiting(&self) -> &[T] {
+        assert!(self.head <= self.items.len(), "the head is beyond the end");
         self.items.get(self.head..).unwrap_or_default()
     }
 
@@ -104,7 +105,7 @@ mod tests {
         let mut queue = Queue::<u32, 5000>::new();
         for number in 0..5000 {
             assert!(queue.reserve(1));
-            queue.push(number);
+            queue.append(&[number]);
         }
         assert!(!queue.reserve(1));
         queue.consume(2);
