@@ -54,7 +54,7 @@ pub use request::{Grant, Outcome, Released, Request, SubmitError};
 pub use status::{MasterState, MasterStatus};
 
 use broadcast::Broadcast;
-use claim::Claim;
+use claim::{Claim, Counted};
 use link::{Answer, Link, Owed, State};
 use op::{Op, OpState};
 use slab::{Id, Slab};
@@ -270,8 +270,10 @@ impl Engine {
     /// Looks after the claims for which counted replies may have decided something.
     #[inline(never)]
     fn handle_decided(&mut self, now: Instant) {
-        for index in 0..self.decided.len() {
-            self.handle_counted(now, self.decided[index]);
+        let mut handled_count = 0;
+        while let Some(&id) = self.decided.get(handled_count) {
+            self.handle_counted(now, id);
+            handled_count += 1;
         }
         self.decided.clear();
     }
@@ -537,24 +539,26 @@ impl Engine {
 }
 
 /// Counts grants and deletions up to the first other reply, and notes the claims for which one may have decided
-/// something. A function of its own, so that the loop has the registers for itself.
+/// something. All that is done about them is elsewhere, so that the loop has the registers for itself.
 #[inline(always)]
 fn count_usual(link: &mut Link, claims: &mut Slab<Claim>, quorum: usize, decided: &mut Vec<Id>) {
     let master = link.master;
     link.wire.take_known(|owed, received| {
-        let (id, rest, decides) = match *owed {
+        let (id, rest, counted) = match *owed {
             Owed::Acquire(id) => {
                 let rest = command::split_granted(received)?;
-                (id, rest, claims.find_mut(id).is_some_and(|claim| claim.count_grant(master, quorum)))
+                (id, rest, claims.find_mut(id).map(|claim| claim.count_grant(master, quorum)))
             }
             Owed::Release(id) => {
                 let rest = command::split_deleted(received)?;
-                (id, rest, claims.find_mut(id).is_some_and(|claim| claim.count_deleted(master, quorum)))
+                (id, rest, claims.find_mut(id).map(|claim| claim.count_deleted(master, quorum)))
             }
             _ => return None,
         };
-        if decides {
-            decided.push(id);
+        match counted {
+            None | Some(Counted::Open) => {}
+            Some(Counted::Decides) => decided.push(id),
+            Some(Counted::Done) => claims.free(id),
         }
         Some(rest)
     });

@@ -75,6 +75,7 @@ impl<T: Copy> Wire<T> {
     }
 
     /// Queues the bytes of requests and the tags under which their replies are handed out, one for each.
+    #[inline]
     pub(crate) fn request(&mut self, bytes: &[u8], tags: &[T]) -> Result<(), Full> {
         if !self.owed.reserve(tags.len()) || !self.outbox.reserve(bytes.len()) {
             return Err(Full);
@@ -119,18 +120,16 @@ impl<T: Copy> Wire<T> {
     /// follows the reply. The rest is for [`Wire::next_reply`].
     #[inline]
     pub(crate) fn take_known(&mut self, mut split: impl for<'a> FnMut(&T, &'a [u8]) -> Option<&'a [u8]>) {
-        let (owed, received) = (self.owed.waiting(), self.inbox.received());
-        let (mut tags, mut rest) = (owed.iter(), received);
+        let (mut tags, mut rest) = (self.owed.waiting().iter(), self.inbox.received());
         while let Some(tag) = tags.as_slice().first()
             && let Some(behind) = split(tag, rest)
         {
             tags.next();
             rest = behind;
         }
-        let count = owed.len().saturating_sub(tags.len());
-        let size = received.len().saturating_sub(rest.len());
-        self.owed.consume(count);
-        self.inbox.consume(size);
+        let (owed_count, rest_size) = (tags.len(), rest.len());
+        self.owed.keep_last(owed_count);
+        self.inbox.keep_last(rest_size);
     }
 
     /// Whether there are bytes that no reply was taken from.

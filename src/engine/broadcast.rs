@@ -11,8 +11,9 @@ use crate::limits;
 use crate::lock::command::{self, Entry, ExtendBy, ReleaseBy};
 use crate::lock::{MasterId, MasterSet, Ttl};
 
-/// With this much gathered it is handed over: small enough to be still in the cache when it is copied for each link.
-const GATHERED_SIZE_MAX: usize = 3 * 1024;
+/// With this much gathered it is handed over: with one more request usually below 4 KiB, up to which copies are cheap
+/// (`scripts/instructions`), and surely still in the cache when it is copied for each link.
+const GATHERED_SIZE_MAX: usize = 3584;
 
 /// No request is smaller than this, so fewer than `GATHERED_SIZE_MAX / REQUEST_SIZE_MIN` are gathered.
 const REQUEST_SIZE_MIN: usize = 16;
@@ -24,24 +25,19 @@ pub(super) struct Broadcast {
     bytes: Vec<u8>,
     owed: Vec<Owed>,
     /// Ready masters, silent ones too, by the command that releases there.
-    release_groups: [(ReleaseBy, MasterSet); 3],
+    release_groups: Vec<(ReleaseBy, MasterSet)>,
     /// The same for extending.
-    extend_groups: [(ExtendBy, MasterSet); 2],
+    extend_groups: Vec<(ExtendBy, MasterSet)>,
 }
 
 impl Broadcast {
     pub(super) const fn new() -> Self {
-        let nobody = MasterSet::EMPTY;
         Self {
-            masters: nobody,
+            masters: MasterSet::EMPTY,
             bytes: Vec::new(),
             owed: Vec::new(),
-            release_groups: [
-                (ReleaseBy::DelIfEq, nobody),
-                (ReleaseBy::DelEx, nobody),
-                (ReleaseBy::EvalSha, nobody),
-            ],
-            extend_groups: [(ExtendBy::SetIfEq, nobody), (ExtendBy::EvalSha, nobody)],
+            release_groups: Vec::new(),
+            extend_groups: Vec::new(),
         }
     }
 
@@ -74,7 +70,8 @@ impl Broadcast {
         entry: &Entry,
     ) -> MasterSet {
         let mut sent = MasterSet::EMPTY;
-        for (by, group) in self.release_groups {
+        for index in 0..self.release_groups.len() {
+            let (by, group) = self.release_groups[index];
             let group = group.intersection(masters);
             sent = sent.union(self.send(links, group, Owed::Release(id), |out| {
                 command::encode_release(out, by, entry);
@@ -93,7 +90,8 @@ impl Broadcast {
         ttl: Ttl,
     ) -> MasterSet {
         let mut sent = MasterSet::EMPTY;
-        for (by, group) in self.extend_groups {
+        for index in 0..self.extend_groups.len() {
+            let (by, group) = self.extend_groups[index];
             let group = group.intersection(masters);
             sent = sent.union(self.send(links, group, Owed::Extend(id, round), |out| {
                 command::encode_extend(out, by, entry, ttl);
@@ -116,11 +114,11 @@ impl Broadcast {
     #[inline]
     pub(super) fn flush(&mut self, links: &mut [Link]) {
         if !self.masters.is_empty() {
-            let masters = self.masters;
-            assert_eq!(self.hand_over(links), masters, "no room for what was gathered");
+            self.hand_over(links);
         }
     }
 
+    /// The same; returns those of the masters that had room for it.
     #[inline(never)]
     fn hand_over(&mut self, links: &mut [Link]) -> MasterSet {
         let mut taken = self.masters;
@@ -129,6 +127,7 @@ impl Broadcast {
                 taken.remove(link.master);
             }
         }
+        assert!(taken == self.masters || self.owed.len() == 1, "no room for what was gathered");
         self.bytes.clear();
         self.owed.clear();
         self.masters = MasterSet::EMPTY;
@@ -137,29 +136,37 @@ impl Broadcast {
 
     /// A link is ready and can be sent to.
     pub(super) fn add_ready(&mut self, link: &Link) {
-        for (by, group) in &mut self.release_groups {
-            if *by == link.release_by {
-                group.insert(link.master);
-            }
-        }
-        for (by, group) in &mut self.extend_groups {
-            if *by == link.extend_by {
-                group.insert(link.master);
-            }
-        }
+        join(&mut self.release_groups, link.release_by, link.master);
+        join(&mut self.extend_groups, link.extend_by, link.master);
     }
 
     /// A link is about to fail: what was gathered for it must not reach its next connection.
     pub(super) fn remove(&mut self, links: &mut [Link], master: MasterId) {
         self.flush(links);
-        self.release_groups.iter_mut().for_each(|(_, group)| group.remove(master));
-        self.extend_groups.iter_mut().for_each(|(_, group)| group.remove(master));
+        leave(&mut self.release_groups, master);
+        leave(&mut self.extend_groups, master);
     }
 
     /// How many requests are gathered for a master.
     pub(super) const fn owed_count(&self, master: MasterId) -> usize {
         if self.masters.contains(master) { self.owed.len() } else { 0 }
     }
+}
+
+/// Puts a master into the group of its command.
+fn join<B: PartialEq>(groups: &mut Vec<(B, MasterSet)>, by: B, master: MasterId) {
+    match groups.iter_mut().find(|(other, _)| *other == by) {
+        Some((_, group)) => group.insert(master),
+        None => groups.push((by, MasterSet::only(master))),
+    }
+}
+
+/// Takes a master out of its group, and the group out if nobody is left in it.
+fn leave<B>(groups: &mut Vec<(B, MasterSet)>, master: MasterId) {
+    groups.retain_mut(|(_, group)| {
+        group.remove(master);
+        !group.is_empty()
+    });
 }
 
 #[cfg(test)]

@@ -204,15 +204,14 @@ impl Engine {
         let Some(release) = claim.release else { return };
         claim.owner = None;
         let (deleted, absent, unanswered) = release.counts();
-        let outcome = if self.links.len() - unanswered >= self.quorum {
-            Outcome::Release(Ok(Released { deleted, absent, unanswered }))
+        let result = if self.links.len() - unanswered >= self.quorum {
+            Ok(Released { deleted, absent, unanswered })
         } else {
             let Some(claim) = self.claims.find(claim_id) else { return };
-            let report = self.release_report(now, claim, &release);
-            Outcome::Release(Err(ReleaseError::Unconfirmed(report)))
+            Err(ReleaseError::Unconfirmed(self.release_report(now, claim, &release)))
         };
         self.ops.free(id);
-        self.outcomes.push_back((OpId(id), outcome));
+        self.outcomes.push_back((OpId(id), Outcome::Release(result)));
         if release.owed.is_empty() {
             self.claims.free(claim_id);
         }

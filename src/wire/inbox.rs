@@ -62,12 +62,12 @@ impl Inbox {
         self.bytes.get(self.head..self.tail).unwrap_or_default()
     }
 
-    /// Takes out the next `size` bytes, which are whole replies.
+    /// Takes out all but the last `size` bytes; what goes is whole replies.
     #[inline]
-    pub(super) fn consume(&mut self, size: usize) {
-        self.head = self.head.saturating_add(size).min(self.tail);
-        if size > 0 {
-            self.needed = 0;
+    pub(super) fn keep_last(&mut self, size: usize) {
+        let head = self.tail.saturating_sub(size);
+        if self.head != head {
+            (self.head, self.needed) = (head, 0);
         }
     }
 

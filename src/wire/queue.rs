@@ -71,8 +71,14 @@ impl<T: Copy, const COUNT_MAX: usize> Queue<T, COUNT_MAX> {
     /// Takes out the `count` oldest items.
     #[inline]
     pub(super) fn consume(&mut self, count: usize) {
-        self.head = self.head.saturating_add(count);
-        if self.head >= self.items.len() {
+        self.keep_last(self.waiting().len().saturating_sub(count));
+    }
+
+    /// Takes out all but the `count` newest items.
+    #[inline]
+    pub(super) fn keep_last(&mut self, count: usize) {
+        self.head = self.items.len().saturating_sub(count);
+        if count == 0 {
             self.clear();
         }
     }
