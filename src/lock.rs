@@ -129,12 +129,21 @@ impl Drift {
 /// A lock's time to live on the masters: whole milliseconds, and at least 1 ms more than the drift allowance.
 ///
 /// Carries its validity (TTL minus drift), so the deadline of an attempt is one addition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Ttl {
     ms: u64,
     validity: Duration,
     drift: Drift,
 }
+
+impl PartialEq for Ttl {
+    /// Time and drift; the validity follows from them.
+    fn eq(&self, other: &Self) -> bool {
+        self.ms == other.ms && self.drift == other.drift
+    }
+}
+
+impl Eq for Ttl {}
 
 impl Ttl {
     /// Checks a TTL against the drift and the agreed maximum. A fraction of a millisecond is cut off.

@@ -54,13 +54,8 @@ impl Engine {
                 InputError::MinValidityTooLong { asked: min_validity, validity: ttl.validity() }.into()
             );
         }
-        if self.terms.ttl != Some(ttl) && ttl.as_duration() > self.config.max_ttl {
-            return Err(
-                InputError::TtlTooLong { ttl: ttl.as_duration(), max_ttl: self.config.max_ttl }.into()
-            );
-        }
-        if !ttl.has_drift(self.config.drift) {
-            return Err(InputError::TtlOfOtherSettings.into());
+        if self.terms.ttl != Some(ttl) {
+            self.check_ttl(ttl)?;
         }
         let wait_until = (!wait.is_zero()).then(|| now.checked_add(wait).unwrap_or(now + WAIT_MAX));
         let (id, op) = self.ops.take(|| Op::blank(now, ttl)).ok_or(SubmitError::Overloaded)?;
@@ -69,17 +64,23 @@ impl Engine {
         Ok(OpId(id))
     }
 
+    /// A TTL may have been made with other settings than this engine's.
+    pub(super) fn check_ttl(&self, ttl: Ttl) -> Result<(), InputError> {
+        if !ttl.has_drift(self.config.drift) {
+            return Err(InputError::TtlOfOtherSettings);
+        }
+        if ttl.as_duration() > self.config.max_ttl {
+            return Err(InputError::TtlTooLong { ttl: ttl.as_duration(), max_ttl: self.config.max_ttl });
+        }
+        Ok(())
+    }
+
     /// Draws a token and queues the `SET` on every usable master (I6: a token for each attempt). The first attempt has
     /// the lock's name, later ones take the key that the one before left with the operation.
     fn start_attempt(&mut self, now: Instant, id: Id, resource: Option<Resource<'_>>) {
-        if self.claims.is_full() {
-            self.forget_orphans();
-        }
         let Some(op) = self.ops.find_mut(id) else { return };
         let Some((claim_id, claim)) = self.claims.take(|| Claim::blank(now)) else {
-            self.ops.free(id);
-            self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));
-            return;
+            return self.start_with_room(now, id, resource);
         };
         if self.terms.ttl != Some(op.ttl) {
             self.terms.set(op.ttl, &self.config);
@@ -105,6 +106,18 @@ impl Engine {
         if claim.asked != self.all || !self.unseasoned.is_empty() {
             self.note_unasked(claim_id);
             self.decide_acquire(now, id);
+        }
+    }
+
+    /// The table of claims is full: leaves orphans to their TTL, and starts if that made room.
+    #[cold]
+    fn start_with_room(&mut self, now: Instant, id: Id, resource: Option<Resource<'_>>) {
+        self.forget_orphans();
+        if self.claims.is_full() {
+            self.ops.free(id);
+            self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));
+        } else {
+            self.start_attempt(now, id, resource);
         }
     }
 

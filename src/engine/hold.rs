@@ -6,7 +6,7 @@ use super::op::{Extension, OpState};
 use super::slab::Id;
 use super::{Engine, OpId, Outcome, Released, op_timer};
 use crate::error::{ExtendError, ReleaseError, Round};
-use crate::lock::{Failure, HolderTtl, InputError, MasterId, Tally, Ttl, Verdict, Vote};
+use crate::lock::{Failure, HolderTtl, MasterId, Tally, Ttl, Verdict, Vote};
 
 impl Engine {
     pub(super) fn submit_extend(&mut self, now: Instant, id: Id, ttl: Ttl) {
@@ -21,18 +21,12 @@ impl Engine {
     /// Queues the extension on every usable master that may hold the key.
     fn start_extend(&mut self, now: Instant, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
         let max_hold = self.config.max_hold;
+        self.check_ttl(ttl)?;
         let op = self.ops.find_mut(id).ok_or(ExtendError::NotHeld)?;
         let OpState::Held { since, valid_until, extension } = &mut op.state else {
             return Err(ExtendError::NotHeld);
         };
         let claim = self.claims.find_mut(op.claim).ok_or(ExtendError::NotHeld)?;
-        if !ttl.has_drift(self.config.drift) {
-            return Err(InputError::TtlOfOtherSettings.into());
-        }
-        if ttl.as_duration() > self.config.max_ttl {
-            let max_ttl = self.config.max_ttl;
-            return Err(InputError::TtlTooLong { ttl: ttl.as_duration(), max_ttl }.into());
-        }
         if extension.is_some() {
             return Err(ExtendError::Busy);
         }
