@@ -80,7 +80,7 @@ pub enum Reason {
     Link(MasterId),
     /// An operation's votes are due, or its next attempt.
     Operation,
-    /// A release is to be sent again, or its lock has expired.
+    /// A release is due, or to be sent again, or its lock has expired.
     Claim,
 }
 

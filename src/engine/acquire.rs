@@ -300,7 +300,7 @@ impl Engine {
             OpState::Asking { .. } => self.finish_asking(now, id),
             OpState::Waiting { .. } => self.end_pause(now, id),
             OpState::Held { .. } => self.miss_extend(now, id),
-            OpState::Releasing { .. } => self.miss_release(now, id),
+            OpState::Releasing => {}
         }
         self.arm_op(id);
     }
@@ -348,7 +348,7 @@ impl Engine {
                     self.handle_extend_vote(now, master, id, round, Vote::Failed(Failure::ConnectionLost));
                 }
             }
-            OpState::Releasing { .. } => {
+            OpState::Releasing => {
                 let claim_id = op.claim;
                 self.check_release(now, claim_id, id);
             }

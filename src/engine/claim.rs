@@ -279,8 +279,15 @@ impl Engine {
     pub(super) fn handle_claim_timeout(&mut self, now: Instant, id: Id) {
         let Some(claim) = self.claims.find(id) else { return };
         let Some(release) = claim.release else { return };
-        if now - release.started >= claim.answer_limit {
-            release.sent.iter().for_each(|master| self.note_missed(now, master, release.started));
+        let (owner, due) = (claim.owner, release.started + claim.answer_limit);
+        if now < due {
+            self.timers.arm(claim_timer(id), due);
+            return;
+        }
+        release.sent.iter().for_each(|master| self.note_missed(now, master, release.started));
+        // Nor does the caller wait any longer.
+        if let Some(op) = owner {
+            self.settle_release(now, id, op);
         }
         self.send_release_again(id, release.owed);
         let Some(claim) = self.claims.find(id) else { return };

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::op::{Extension, OpState};
 use super::slab::Id;
-use super::{Engine, OpId, Outcome, Released, op_timer};
+use super::{Engine, OpId, Outcome, Released};
 use crate::error::{ExtendError, ReleaseError, Round};
 use crate::lock::{Failure, HolderTtl, MasterId, Tally, Ttl, Verdict, Vote};
 
@@ -157,7 +157,7 @@ impl Engine {
             }
             return;
         };
-        if let OpState::Releasing { .. } = op.state {
+        if let OpState::Releasing = op.state {
             return;
         }
         if let OpState::Held { extension: extension @ Some(_), .. } = &mut op.state {
@@ -172,8 +172,7 @@ impl Engine {
         };
         let due = now + claim.answer_limit;
         if awaited {
-            op.state = OpState::Releasing { deadline: due };
-            self.timers.arm(op_timer(id), due);
+            op.state = OpState::Releasing;
         } else {
             claim.owner = None;
             self.ops.free(id);
@@ -209,14 +208,5 @@ impl Engine {
         if release.owed.is_empty() {
             self.claims.free(claim_id);
         }
-    }
-
-    /// The release's time is over.
-    pub(super) fn miss_release(&mut self, now: Instant, id: Id) {
-        let Some(claim_id) = self.ops.find(id).map(|op| op.claim) else { return };
-        if let Some(release) = self.claims.find(claim_id).and_then(|claim| claim.release) {
-            release.sent.iter().for_each(|master| self.note_missed(now, master, release.started));
-        }
-        self.settle_release(now, claim_id, id);
     }
 }

@@ -38,8 +38,8 @@ pub(super) enum OpState {
     Waiting { retry_at: Instant, denied: Denied },
     /// The lock is held, or was and is not yet released.
     Held { since: Instant, valid_until: Instant, extension: Option<Extension> },
-    /// The caller waits for the release.
-    Releasing { deadline: Instant },
+    /// The caller waits for the release, as long as the claim says.
+    Releasing,
 }
 
 /// An extension under way.
@@ -122,10 +122,9 @@ impl Op {
         match &self.state {
             OpState::Acquiring { deadline }
             | OpState::Asking { deadline, .. }
-            | OpState::Releasing { deadline }
             | OpState::Held { extension: Some(Extension { deadline, .. }), .. } => Some(*deadline),
             OpState::Waiting { retry_at, .. } => Some(*retry_at),
-            OpState::Held { extension: None, .. } => None,
+            OpState::Held { extension: None, .. } | OpState::Releasing => None,
         }
     }
 

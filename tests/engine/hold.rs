@@ -51,6 +51,27 @@ fn a_lock_whose_connections_all_broke_is_still_released_everywhere() {
 }
 
 #[test]
+fn an_awaited_release_ends_with_its_answer_limit_whatever_wakes_the_engine_before() {
+    let mut rig = Rig::new(3, defaults);
+    let first = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.release(first, true);
+    assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(_)))));
+    // Its deadline, 50 ms after the release, outlives it and meets the second lock in the same slot.
+    rig.advance(ms(20));
+    let second = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.stop(0);
+    rig.stop(1);
+    rig.release(second, true);
+    rig.advance(ms(49));
+    assert_eq!(rig.outcome(), None);
+    rig.advance(ms(1));
+    let outcome = rig.outcome();
+    assert!(matches!(outcome, Some(Outcome::Release(Err(ReleaseError::Unconfirmed(_))))), "{outcome:?}");
+}
+
+#[test]
 fn a_release_that_came_before_its_set_is_repeated() {
     let mut rig = Rig::new(1, defaults);
     rig.stop(0);
