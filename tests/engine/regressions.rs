@@ -117,9 +117,11 @@ fn noscript_in_answer_to_the_whole_script_is_a_failure() {
         rig.masters[0].errors.insert("EVALSHA".into(), "NOSCRIPT x".into());
         rig.masters[0].errors.insert("EVAL".into(), "NOSCRIPT x".into());
         rig.extend(lock, 10_000);
-        let _ = done.send(rig.masters[0].log.len());
+        rig.release(lock, true);
+        let _ = done.send(rig.masters[0].take_log());
     });
-    assert!(wait.recv_timeout(Duration::from_secs(5)).is_ok());
+    let log = wait.recv_timeout(Duration::from_secs(20)).expect("it ends");
+    assert_eq!(log[log.len() - 4..], ["EVALSHA", "EVAL", "EVALSHA", "EVAL"]);
 }
 
 #[test]
