@@ -64,13 +64,16 @@ impl Driver {
             (Some(due), Some(limit)) => Some(due.min(limit)),
             (due, limit) => due.or(limit),
         };
-        self.receive_events(timeout)?;
-        if self.is_due() {
-            // An answer that has arrived is not late, even if this process was stopped just now. If it was stopped before
-            // it wrote, its masters get a moment to answer what they could not have known of.
-            let was_late = due.is_some_and(|due| due.is_zero());
-            self.receive_events(Some(if was_late { limits::LATE_GRACE } else { Duration::ZERO }))?;
-            self.engine.handle_timeout(Instant::now());
+        match self.poll.poll(&mut self.events, timeout) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        self.handle_events();
+        // Only now: an answer that had already arrived is not late.
+        let now = Instant::now();
+        if self.engine.next_timeout().is_some_and(|(at, _)| at <= now) {
+            self.engine.handle_timeout(now);
         }
         self.follow_links();
         self.flush();
@@ -90,21 +93,6 @@ impl Driver {
                 Err(error) => self.disconnect(master, &error.to_string()),
             }
         }
-    }
-
-    fn is_due(&self) -> bool {
-        self.engine.next_timeout().is_some_and(|(at, _)| at <= Instant::now())
-    }
-
-    /// Waits for events and handles those that came.
-    fn receive_events(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        match self.poll.poll(&mut self.events, timeout) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
-            Err(error) => return Err(error),
-        }
-        self.handle_events();
-        Ok(())
     }
 
     fn handle_events(&mut self) {

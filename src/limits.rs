@@ -78,6 +78,3 @@ pub const REVIVE_MAX: Duration = Duration::from_millis(200);
 
 /// How long connecting waits for the other masters once a quorum is ready, at the least.
 pub const STRAGGLER_WAIT: Duration = Duration::from_millis(20);
-
-/// How long masters get to answer what was written only after its answer was due, because this process was stopped.
-pub const LATE_GRACE: Duration = Duration::from_millis(2);

@@ -221,7 +221,7 @@ pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
             MasterState::Ready => {}
             MasterState::Down(why) => lines.push(format!("{name} is not connected: {why}")),
             MasterState::Quarantined(left) => lines.push(format!(
-                "{name} does not count for another {left:.1?}: it restarted and may have forgotten a lock (max_ttl)"
+                "{name} does not count for another {left:.1?}: it may have restarted lately and forgotten a lock (max_ttl)"
             )),
             MasterState::Silent => lines.push(format!("{name} owes an answer")),
             _ => lines.push(format!("{name} is being connected")),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{MasterState, Request};
+use redlatch::engine::{MasterState, Outcome, Request};
 use redlatch::lock::Resource;
 use redlatch::{ExtendError, ReleaseError};
 
@@ -77,6 +77,24 @@ fn a_pause_before_the_first_write_makes_no_master_silent() {
     // What must not be: the master is skipped although its answer is there to be read.
     let was_skipped = error.as_ref().is_some_and(|error| error.to_string().contains("was skipped"));
     assert!(!was_skipped, "{error:?}, {:?}", state(&redlock, 0));
+}
+
+#[test]
+fn an_answer_that_has_arrived_is_not_late_however_late_it_is_read() {
+    let mut fleet = Fleet::start(1);
+    let limit = Duration::from_millis(50);
+    let mut redlock = open(settings(&fleet.urls()).answer_timeout(limit));
+    let (ttl, wait) = (redlock.ttl(TTL).expect("valid"), Duration::ZERO);
+    let resource = Resource::new("a").expect("valid");
+    redlock.submit(Request::Acquire { resource, ttl, wait, min_validity: wait }).expect("room");
+    redlock.flush();
+    eventually(PATIENCE, "the SET is carried out", || fleet.master(0).ask("EXISTS a").text() == "1");
+    // The server has been round its loop once more, so the SET's answer is out; only then this process is stopped.
+    fleet.master(0).ask("PING");
+    std::thread::sleep(limit * 2);
+    redlock.turn(Duration::ZERO).expect("the loop runs");
+    let outcome = redlock.poll_outcome();
+    assert!(matches!(outcome, Some((_, Outcome::Acquire(Ok(_))))), "{outcome:?}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{MasterState, Outcome, Request};
 use redlatch::lock::{Failure, HolderTtl, Resource, Vote};
-use redlatch::{AcquireError, Config, ConfigBuilder, ExtendError, Quarantine, Redlock, ReleaseError};
+use redlatch::{AcquireError, Config, ConfigBuilder, ExtendError, Quarantine, Redlock, ReleaseError, limits};
 
 use crate::fleet::{Fleet, eventually};
 use crate::proxy::Proxy;
@@ -503,6 +503,30 @@ fn more_than_a_socket_takes_at_once_is_written_bit_by_bit() {
         }
     }
     assert_eq!(fleet.master(0).ask("DBSIZE").text(), count.to_string());
+}
+
+#[test]
+fn replies_beyond_one_read_are_read_without_another_event() {
+    let mut fleet = Fleet::start(1);
+    let mut redlock = open(settings(&fleet.urls()));
+    let (ttl, wait) = (redlock.ttl(TTL).expect("valid"), Duration::ZERO);
+    // Their replies are larger than one read takes, and all are there before the first one.
+    let count = limits::READ_SIZE / b"+OK\r\n".len() + 500;
+    for index in 0..count {
+        let name = index.to_string();
+        let resource = Resource::new(&name).expect("valid");
+        redlock.submit(Request::Acquire { resource, ttl, wait, min_validity: wait }).expect("room");
+    }
+    redlock.flush();
+    eventually(PATIENCE, "all are carried out", || fleet.master(0).ask("DBSIZE").text() == count.to_string());
+    let mut granted_count = 0;
+    while granted_count < count {
+        redlock.turn(PATIENCE).expect("the loop runs");
+        while let Some((_, outcome)) = redlock.poll_outcome() {
+            assert!(matches!(outcome, Outcome::Acquire(Ok(_))), "{outcome:?}");
+            granted_count += 1;
+        }
+    }
 }
 
 #[test]
