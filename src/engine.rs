@@ -33,6 +33,7 @@ mod handshake;
 mod hold;
 mod link;
 mod op;
+mod repair;
 mod request;
 mod slab;
 mod status;
@@ -253,6 +254,7 @@ impl Engine {
             if let State::Ready { silent_since: silent @ Some(_), .. } = &mut link.state {
                 *silent = None;
                 self.usable.insert(master);
+                self.repair(now, master);
             }
         }
         loop {
@@ -385,6 +387,7 @@ impl Engine {
             Answer::Release(id, answer) => self.handle_release_answer(now, master, id, answer),
             Answer::Extend(id, round, vote) => self.handle_extend_vote(now, master, id, round, vote),
             Answer::Holder(id, told) => self.handle_holder(now, master, id, told),
+            Answer::Repair(id, vote) => self.handle_repair_vote(master, id, &vote),
             Answer::NoScript(owed) => self.send_whole_script(now, master, owed),
             Answer::HandshakeStep => {}
             Answer::HandshakeDone => self.handle_ready(now, master),
@@ -451,6 +454,7 @@ impl Engine {
             self.void_grants(master);
         }
         self.release_orphans(master);
+        self.repair(now, master);
     }
 
     /// Ends a connection and settles all that it owed.

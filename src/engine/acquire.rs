@@ -36,7 +36,7 @@ impl Terms {
     fn set(&mut self, ttl: Ttl, config: &Config) {
         self.ttl = Some(ttl);
         self.answer_limit = config.answer_limit(ttl);
-        self.tail.set(ttl);
+        self.tail.set(ttl.as_millis());
     }
 }
 

@@ -173,6 +173,12 @@ impl Claim {
         self.asked.without(self.tally.refused)
     }
 
+    /// Whether the key is not known to live there, and its `SET` is not under way either.
+    pub(super) fn is_missed_by(&self, master: MasterId) -> bool {
+        let is_answered = self.tally.granted.union(self.tally.refused).contains(master);
+        !is_answered && (!self.asked.contains(master) || self.strayed.contains(master))
+    }
+
     fn failure(&self, master: MasterId) -> Option<&Failure> {
         self.failures.iter().rev().find(|(failed, _)| *failed == master).map(|(_, failure)| failure)
     }

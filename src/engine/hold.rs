@@ -6,7 +6,7 @@ use super::op::{Extension, OpState};
 use super::slab::Id;
 use super::{Engine, OpId, Outcome, Released};
 use crate::error::{ExtendError, ReleaseError, Round};
-use crate::lock::{Failure, HolderTtl, MasterId, Tally, Ttl, Verdict, Vote};
+use crate::lock::{Failure, MasterId, Tally, Ttl, Verdict, Vote};
 
 impl Engine {
     pub(super) fn submit_extend(&mut self, now: Instant, id: Id, ttl: Ttl) {
@@ -77,16 +77,16 @@ impl Engine {
         let Some(op) = self.ops.find_mut(id) else { return };
         let OpState::Held { extension, .. } = &mut op.state else { return };
         let Some(claim) = self.claims.find_mut(op.claim) else { return };
-        if vote == (Vote::Refused { holder: HolderTtl::Unknown }) {
+        match vote {
             // Whichever round it answers: this master no longer holds the key.
-            claim.tally.granted.remove(master);
+            Vote::Refused { .. } => claim.tally.granted.remove(master),
+            // Also after the verdict: this master holds it for as long as the others.
+            Vote::Granted if op.round == round => claim.tally.granted.insert(master),
+            _ => {}
         }
         let Some(extension) = extension.as_mut().filter(|_| op.round == round) else { return };
         match vote {
-            Vote::Granted => {
-                extension.tally.granted.insert(master);
-                claim.tally.granted.insert(master);
-            }
+            Vote::Granted => extension.tally.granted.insert(master),
             Vote::Refused { .. } => extension.tally.refused.insert(master),
             Vote::Failed(failure) => {
                 extension.tally.granted.remove(master);

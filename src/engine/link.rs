@@ -32,7 +32,9 @@ pub(super) enum Owed {
     Extend(Id, u32),
     Release(Id),
     Holder(Id),
-    /// The same with the script in full: not to be sent again in full.
+    /// A `SET` to a master that missed it, for a lock that is held.
+    Repair(Id),
+    /// An extension or release with the script in full: not to be sent again in full.
     ExtendWhole(Id, u32),
     ReleaseWhole(Id),
 }
@@ -48,6 +50,7 @@ pub(super) enum Answer {
     Extend(Id, u32, Vote),
     Release(Id, ReleaseAnswer),
     Holder(Id, HolderTtl),
+    Repair(Id, Vote),
     /// The script was unknown; the request is to be sent again in full.
     NoScript(Owed),
 }
@@ -248,6 +251,7 @@ fn take_apart(
     }
     let answer = match owed {
         Owed::Acquire(id) => command::acquire_vote(reply).map(|vote| Answer::Acquire(id, vote)),
+        Owed::Repair(id) => command::acquire_vote(reply).map(|vote| Answer::Repair(id, vote)),
         Owed::Release(id) | Owed::ReleaseWhole(id) => {
             command::release_answer(reply).map(|answer| Answer::Release(id, answer))
         }

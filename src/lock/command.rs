@@ -111,10 +111,10 @@ pub(crate) struct AcquireTail(Vec<u8>);
 impl AcquireTail {
     pub(crate) const EMPTY: Self = Self(Vec::new());
 
-    pub(crate) fn set(&mut self, ttl: Ttl) {
+    pub(crate) fn set(&mut self, ttl_ms: u64) {
         self.0.clear();
         self.0.extend_from_slice(NX_PX);
-        encode_decimal_bulk(&mut self.0, ttl.as_millis());
+        encode_decimal_bulk(&mut self.0, ttl_ms);
     }
 }
 
@@ -314,7 +314,7 @@ mod tests {
             let digits = ms.to_string();
             let digits = digits.as_bytes();
             let mut tail = AcquireTail::default();
-            tail.set(ttl(ms));
+            tail.set(ms);
             check(&[b"SET", key, value, b"NX", b"PX", digits], &|out| encode_acquire(out, &entry, &tail));
             for (by, name, code) in
                 [(ExtendBy::EvalSha, "EVALSHA", EXTEND_SHA), (ExtendBy::Eval, "EVAL", EXTEND_SCRIPT)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::rig::{Rig, id};
 use redlatch::engine::Outcome;
-use redlatch::{ExtendError, ReleaseError};
+use redlatch::{ExtendError, Quarantine, ReleaseError};
 
 use crate::{defaults, granted, ms, no_quorum};
 
@@ -268,4 +268,82 @@ fn a_release_never_deletes_somebody_elses_key() {
         rig.release(lock, true);
         assert_eq!(rig.holder_count("a"), 3);
     }
+}
+
+#[test]
+fn a_master_that_was_away_gets_the_lock_when_it_is_back_until_the_others_lose_theirs() {
+    let mut rig = Rig::unconnected(3, |b| b.quarantine(Quarantine::Trust));
+    rig.refuse(2, true);
+    rig.pump();
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    assert_eq!(rig.engine.margin(lock), 0);
+    rig.refuse(2, false);
+    rig.advance(ms(4000));
+    assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
+    rig.advance(ms(6000));
+    assert_eq!(rig.holder_count("a"), 0, "all three end together");
+    rig.release(lock, true);
+    rig.pump();
+    assert_eq!(rig.engine.claim_count(), 0);
+}
+
+#[test]
+fn a_master_that_lost_the_lock_in_a_restart_gets_it_again_and_is_released() {
+    let mut rig = Rig::new(3, |b| b.quarantine(Quarantine::Trust));
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    let now = rig.now;
+    rig.disconnect(1);
+    rig.masters[1].restart("other", now);
+    rig.advance(ms(1000));
+    assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
+    rig.release(lock, false);
+    rig.pump();
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
+}
+
+#[test]
+fn a_silent_master_gets_the_locks_taken_meanwhile_once_it_answers() {
+    let mut rig = Rig::new(3, defaults);
+    rig.stop(2);
+    rig.acquire("first", 10_000, 0);
+    rig.advance(ms(100));
+    let lock = rig.acquire("a", 10_000, 0);
+    rig.advance(ms(100));
+    assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (0, 2));
+    rig.resume(2);
+    assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
+}
+
+#[test]
+fn the_own_key_found_by_a_repair_is_not_taken_for_somebody_elses() {
+    let mut rig = Rig::new(3, defaults);
+    rig.hold(2);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    // The SET was carried out there, its answer is lost.
+    rig.disconnect(2);
+    rig.deliver(2);
+    rig.advance(ms(1000));
+    assert_eq!(rig.engine.margin(lock), 0, "not proven");
+    rig.extend(lock, 10_000);
+    rig.pump();
+    assert_eq!(rig.engine.margin(lock), 1, "proven by the extension");
+    rig.release(lock, false);
+    rig.pump();
+    assert_eq!(rig.holder_count("a"), 0);
+}
+
+#[test]
+fn an_expired_lock_is_not_put_back() {
+    let mut rig = Rig::unconnected(3, |b| b.quarantine(Quarantine::Trust));
+    rig.refuse(2, true);
+    rig.pump();
+    rig.acquire("a", 1000, 0);
+    granted(&mut rig);
+    rig.advance(ms(1000));
+    rig.refuse(2, false);
+    rig.advance(ms(4000));
+    assert_eq!(rig.holder_count("a"), 0);
 }

@@ -132,6 +132,7 @@ fn a_master_that_restarted_adds_nothing_to_the_margin() {
     let now = rig.now;
     rig.disconnect(2);
     rig.masters[2].restart("other", now);
+    rig.masters[2].errors.insert("SET".into(), "OOM x".into());
     rig.advance(ms(1000));
     assert_eq!(rig.holder_count("a"), 2);
     assert_eq!(rig.engine.margin(lock), 0);
