@@ -21,6 +21,7 @@ use crate::config::{Config, Quarantine};
 use crate::limits;
 use crate::lock::command::{self, ExtendBy, ReleaseAnswer, ReleaseBy, WrongShape};
 use crate::lock::{Failure, HolderTtl, MasterId, Vote};
+use crate::mutants::mutant;
 use crate::resp::Reply;
 use crate::wire::{Full, Wire};
 
@@ -189,12 +190,15 @@ impl Link {
             self.learnt = handshake.learnt;
         }
         (self.release_by, self.extend_by) = (self.learnt.release_by(), self.learnt.extend_by());
-        let is_known = |identity: &Identity| Some(&identity.run_id) == self.learnt.run_id.as_ref();
+        let is_known = |identity: &Identity| {
+            Some(&identity.run_id) == self.learnt.run_id.as_ref() || mutant!(RunIdIgnored)
+        };
         let is_same_process = self.identity.as_ref().is_some_and(is_known);
         if !is_same_process {
             self.identity = self.learnt.run_id.clone().map(|run_id| Identity { run_id, first_seen: now });
         }
         self.seasoned_at = match config.quarantine {
+            _ if mutant!(NoQuarantine) => None,
             Quarantine::Trust => None,
             Quarantine::Uptime => {
                 Some(self.seasoned_from(now, config.quarantine_time())).filter(|at| *at > now)
@@ -207,7 +211,8 @@ impl Link {
     fn seasoned_from(&self, now: Instant, needed: Duration) -> Instant {
         let first_seen = self.identity.as_ref().map_or(now, |identity| identity.first_seen);
         // The uptime is a difference of whole seconds, so up to one second of it may not have passed yet.
-        let uptime = self.learnt.uptime.unwrap_or_default().saturating_sub(Duration::from_secs(1));
+        let unsure = Duration::from_secs(if mutant!(UptimeRoundedUp) { 0 } else { 1 });
+        let uptime = self.learnt.uptime.unwrap_or_default().saturating_sub(unsure);
         (first_seen + needed).min(now + needed.saturating_sub(uptime))
     }
 
@@ -247,6 +252,9 @@ fn take_apart(
         _ => false,
     };
     if by_script && command::is_noscript(reply) {
+        if mutant!(NoScriptIsNo) {
+            return take_apart(state, release_by, extend_by, owed, &Reply::Integer(0));
+        }
         return Ok(Answer::NoScript(owed));
     }
     let answer = match owed {
