@@ -388,7 +388,7 @@ impl Engine {
             Answer::Release(id, answer) => self.handle_release_answer(now, master, id, answer),
             Answer::Extend(id, round, vote) => self.handle_extend_vote(now, master, id, round, vote),
             Answer::Holder(id, told) => self.handle_holder(now, master, id, told),
-            Answer::Repair(id, vote) => self.handle_repair_vote(master, id, &vote),
+            Answer::Repair(id, round, vote) => self.handle_repair_vote(master, id, round, &vote),
             Answer::NoScript(owed) => self.send_whole_script(now, master, owed),
             Answer::HandshakeStep => {}
             Answer::HandshakeDone => self.handle_ready(now, master),
@@ -504,11 +504,11 @@ impl Engine {
         }
     }
 
-    /// A master let a deadline pass. If it has said nothing at all since `asked_at`, it is skipped until it does.
-    fn note_missed(&mut self, now: Instant, master: MasterId, asked_at: Instant) {
+    /// A master let a deadline pass. If it has said nothing at all for so long, it is skipped until it does.
+    fn note_missed(&mut self, now: Instant, master: MasterId, limit: Duration) {
         let link = &mut self.links[master.index()];
         if let State::Ready { silent_since: silent @ None, .. } = &mut link.state
-            && link.heard_at <= asked_at
+            && now - link.heard_at >= limit
         {
             *silent = Some(now);
             self.usable.remove(master);

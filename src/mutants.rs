@@ -4,7 +4,10 @@
 //! They exist only in a build with `--cfg redlatch_mutants`, which `scripts/test` makes for that purpose and no Cargo
 //! feature can. In every other build [`is_on`] is the constant `false` and its branches are gone.
 
-#![cfg_attr(not(redlatch_mutants), expect(unreachable_pub, reason = "public for the tests that switch them on"))]
+#![cfg_attr(
+    not(redlatch_mutants),
+    expect(unreachable_pub, reason = "public for the tests that switch them on")
+)]
 
 /// `mutant!(Name)`: whether this defect is switched on.
 macro_rules! mutant {

@@ -136,8 +136,7 @@ impl Engine {
 
     pub(super) fn handle_acquire_vote(&mut self, now: Instant, master: MasterId, id: Id, vote: Vote) {
         let Some(claim) = self.claims.find_mut(id) else { return };
-        // Once the release is queued behind the SET, its own answer is the one that matters.
-        if claim.release.is_some() {
+        if !claim.counts_grants {
             return;
         }
         claim.record(master, vote);
@@ -311,9 +310,9 @@ impl Engine {
     /// The lock may be held already; a master that has not answered its `SET` in time is silent all the same.
     fn note_missed_set(&mut self, now: Instant, id: Id) {
         let Some(claim) = self.ops.find(id).and_then(|op| self.claims.find(op.claim)) else { return };
-        let (started, missing) = (claim.started, claim.asked.without(claim.tally.heard()));
-        if now - started >= claim.answer_limit {
-            missing.iter().for_each(|master| self.note_missed(now, master, started));
+        let (limit, missing) = (claim.answer_limit, claim.asked.without(claim.tally.heard()));
+        if now - claim.started >= limit {
+            missing.iter().for_each(|master| self.note_missed(now, master, limit));
         }
     }
 
@@ -327,7 +326,7 @@ impl Engine {
             claim.record(master, Vote::Failed(Failure::NoAnswer { limit: now - started }));
         }
         if now - started >= limit {
-            missing.iter().for_each(|master| self.note_missed(now, master, started));
+            missing.iter().for_each(|master| self.note_missed(now, master, limit));
         }
         if mutant!(TimeoutPopsOwed) {
             missing.iter().for_each(|master| self.links[master.index()].wire.forget_owed());

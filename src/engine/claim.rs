@@ -33,6 +33,9 @@ pub(super) struct Claim {
     pub(super) tally: Tally,
     /// Whether votes may still decide the acquisition.
     pub(super) is_open: bool,
+    /// Whether an answer to the `SET` says who holds the lock. Not once a release is queued behind it, nor once the lock
+    /// was extended: where only the `SET` was carried out the key ends too early.
+    pub(super) counts_grants: bool,
     /// Why masters failed in the round under way.
     pub(super) failures: Vec<(MasterId, Failure)>,
     pub(super) release: Option<Release>,
@@ -77,6 +80,7 @@ impl Claim {
             asked: MasterSet::EMPTY,
             tally: Tally::default(),
             is_open: true,
+            counts_grants: true,
             failures: Vec::new(),
             release: None,
             strayed: MasterSet::EMPTY,
@@ -97,13 +101,15 @@ impl Claim {
             asked,
             tally,
             is_open,
+            counts_grants,
             failures,
             release,
             strayed,
         } = self;
         (*owner, *token, *started, *sent_at) = (Some(op), new_token, now, now);
         (*longest_ttl_ms, *answer_limit) = (ttl.as_millis(), limit);
-        (*asked, *tally, *is_open) = (MasterSet::EMPTY, Tally::default(), true);
+        (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
+        (*is_open, *counts_grants) = (true, true);
         (*release, *strayed) = (None, MasterSet::EMPTY);
         failures.clear();
     }
@@ -124,8 +130,7 @@ impl Claim {
     /// Counts the vote that nearly all are.
     #[inline]
     pub(super) fn count_grant(&mut self, master: MasterId, quorum: usize) -> Counted {
-        // Once the release is queued behind the SET, its own answer is the one that matters.
-        if self.release.is_some() || (mutant!(StragglersCancelled) && !self.is_open) {
+        if !self.counts_grants || (mutant!(StragglersCancelled) && !self.is_open) {
             return Counted::Open;
         }
         self.grant(master);
@@ -179,12 +184,6 @@ impl Claim {
         self.asked.without(self.tally.refused)
     }
 
-    /// Whether the key is not known to live there, and its `SET` is not under way either.
-    pub(super) fn is_missed_by(&self, master: MasterId) -> bool {
-        let is_answered = self.tally.granted.union(self.tally.refused).contains(master);
-        !is_answered && (!self.asked.contains(master) || self.strayed.contains(master))
-    }
-
     fn failure(&self, master: MasterId) -> Option<&Failure> {
         self.failures.iter().rev().find(|(failed, _)| *failed == master).map(|(_, failure)| failure)
     }
@@ -231,6 +230,7 @@ impl Engine {
         let (owed, empty) = (claim.holders(), MasterSet::EMPTY);
         claim.failures.clear();
         let sent = self.broadcast.send_release(&mut self.links, owed, id, &claim.entry);
+        claim.counts_grants = false;
         claim.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty });
         self.timers.arm(claim_timer(id), due);
         if owed.is_empty() {
@@ -317,7 +317,8 @@ impl Engine {
             self.timers.arm(claim_timer(id), due);
             return;
         }
-        release.sent.iter().for_each(|master| self.note_missed(now, master, release.started));
+        let limit = claim.answer_limit;
+        release.sent.iter().for_each(|master| self.note_missed(now, master, limit));
         // Nor does the caller wait any longer.
         if let Some(op) = owner {
             self.settle_release(now, id, op);

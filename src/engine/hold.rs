@@ -87,7 +87,15 @@ impl Engine {
             Vote::Granted if op.round == round => claim.tally.granted.insert(master),
             _ => {}
         }
-        let Some(extension) = extension.as_mut().filter(|_| op.round == round) else { return };
+        if op.round != round {
+            return;
+        }
+        let Some(extension) = extension.as_mut() else {
+            if matches!(vote, Vote::Refused { .. }) {
+                self.repair_op(now, master, id);
+            }
+            return;
+        };
         match vote {
             Vote::Granted => extension.tally.granted.insert(master),
             Vote::Refused { .. } => extension.tally.refused.insert(master),
@@ -135,12 +143,27 @@ impl Engine {
                 Verdict::Contended | Verdict::NoQuorum | Verdict::Open => ExtendError::NoQuorum(report),
             })
         };
-        if let (Err(ExtendError::Lost(_)), Some(op)) = (&result, self.ops.find_mut(id))
-            && let OpState::Held { valid_until, .. } = &mut op.state
-        {
-            *valid_until = now.min(*valid_until);
+        match &result {
+            Ok(_) => self.settle_extension(now, id, &tally),
+            Err(ExtendError::Lost(_)) => {
+                if let Some(op) = self.ops.find_mut(id)
+                    && let OpState::Held { valid_until, .. } = &mut op.state
+                {
+                    *valid_until = now.min(*valid_until);
+                }
+            }
+            Err(_) => {}
         }
         self.outcomes.push_back((OpId(id), Outcome::Extend(result)));
+    }
+
+    /// Only masters that were extended hold the lock for all of its new validity. Where the key was gone it is put back.
+    fn settle_extension(&mut self, now: Instant, id: Id, tally: &Tally) {
+        let Some(claim) = self.ops.find(id).and_then(|op| self.claims.find_mut(op.claim)) else { return };
+        claim.tally.granted = tally.granted;
+        claim.counts_grants = false;
+        let gone = tally.refused.without(claim.tally.refused);
+        gone.iter().for_each(|master| self.repair_op(now, master, id));
     }
 
     /// The extension's time is over: who has not answered has failed.
@@ -156,7 +179,7 @@ impl Engine {
             claim.failures.push((master, Failure::NoAnswer { limit }));
         }
         if now - started >= limit {
-            missing.iter().for_each(|master| self.note_missed(now, master, started));
+            missing.iter().for_each(|master| self.note_missed(now, master, limit));
         }
         self.decide_extend(now, id);
     }

@@ -34,7 +34,7 @@ pub(super) enum Owed {
     Release(Id),
     Holder(Id),
     /// A `SET` to a master that missed it, for a lock that is held.
-    Repair(Id),
+    Repair(Id, u32),
     /// An extension or release with the script in full: not to be sent again in full.
     ExtendWhole(Id, u32),
     ReleaseWhole(Id),
@@ -51,7 +51,7 @@ pub(super) enum Answer {
     Extend(Id, u32, Vote),
     Release(Id, ReleaseAnswer),
     Holder(Id, HolderTtl),
-    Repair(Id, Vote),
+    Repair(Id, u32, Vote),
     /// The script was unknown; the request is to be sent again in full.
     NoScript(Owed),
 }
@@ -259,7 +259,7 @@ fn take_apart(
     }
     let answer = match owed {
         Owed::Acquire(id) => command::acquire_vote(reply).map(|vote| Answer::Acquire(id, vote)),
-        Owed::Repair(id) => command::acquire_vote(reply).map(|vote| Answer::Repair(id, vote)),
+        Owed::Repair(id, round) => command::acquire_vote(reply).map(|vote| Answer::Repair(id, round, vote)),
         Owed::Release(id) | Owed::ReleaseWhole(id) => {
             command::release_answer(reply).map(|answer| Answer::Release(id, answer))
         }

@@ -16,23 +16,25 @@ use crate::mutants::mutant;
 impl Engine {
     /// A master can be asked again, over a new connection or after a silence.
     pub(super) fn repair(&mut self, now: Instant, master: MasterId) {
-        for id in self.claims.ids() {
-            self.repair_claim(now, master, id);
+        for id in self.ops.ids() {
+            self.repair_op(now, master, id);
         }
     }
 
-    fn repair_claim(&mut self, now: Instant, master: MasterId, id: Id) {
-        let Some(claim) = self.claims.find_mut(id) else { return };
-        let Some(op) = claim.owner.and_then(|op| self.ops.find(op)) else { return };
+    /// Sends the `SET` of a lock to a master that is not known to hold it for all of its validity.
+    pub(super) fn repair_op(&mut self, now: Instant, master: MasterId, id: Id) {
+        let Some(op) = self.ops.find(id) else { return };
         let OpState::Held { valid_until, .. } = op.state else { return };
-        if now >= valid_until || !claim.is_missed_by(master) {
+        let Some(claim) = self.claims.find_mut(op.claim) else { return };
+        let is_known = claim.tally.granted.union(claim.tally.refused).contains(master);
+        if now >= valid_until || is_known || !self.usable.contains(master) {
             return;
         }
         let left = valid_until + self.config.drift.of(op.ttl.as_duration()) - now;
         let Some(left_ms) = whole_ms(left) else { return };
         let mut tail = AcquireTail::EMPTY;
         tail.set(left_ms);
-        let (only, owed) = (MasterSet::only(master), Owed::Repair(id));
+        let (only, owed) = (MasterSet::only(master), Owed::Repair(id, op.round));
         let sent = self.broadcast.send(&mut self.links, only, owed, |out| {
             command::encode_acquire(out, &claim.entry, &tail);
         });
@@ -40,9 +42,11 @@ impl Engine {
     }
 
     /// The answer to a `SET` that was sent again. Only a grant tells anything: a key in the way may be this lock's own,
-    /// from a `SET` whose answer was lost with its connection.
-    pub(super) fn handle_repair_vote(&mut self, master: MasterId, id: Id, vote: &Vote) {
-        let Some(claim) = self.claims.find_mut(id).filter(|claim| claim.release.is_none()) else { return };
+    /// from a `SET` whose answer was lost with its connection. An extension sent since has an answer of its own.
+    pub(super) fn handle_repair_vote(&mut self, master: MasterId, id: Id, round: u32, vote: &Vote) {
+        let Some(op) = self.ops.find(id).filter(|op| op.round == round) else { return };
+        let OpState::Held { .. } = op.state else { return };
+        let Some(claim) = self.claims.find_mut(op.claim) else { return };
         if *vote == Vote::Granted || mutant!(OwnKeyIsBusy) {
             claim.record(master, vote.clone());
         }

@@ -19,9 +19,12 @@ pub struct ModelMaster {
     pub errors: HashMap<String, String>,
     /// All commands that it carried out.
     pub log: Vec<Vec<Vec<u8>>>,
-    keys: HashMap<Vec<u8>, (Vec<u8>, Option<Instant>)>,
+    keys: Keys,
     scripts: HashSet<Vec<u8>>,
 }
+
+/// Values and when they expire.
+pub type Keys = HashMap<Vec<u8>, (Vec<u8>, Option<Instant>)>;
 
 const RELEASE_SHA: &[u8] = b"b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 const EXTEND_SHA: &[u8] = b"53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
@@ -47,6 +50,16 @@ impl ModelMaster {
         self.started = now;
         self.keys.clear();
         self.scripts.clear();
+    }
+
+    /// Its data, as a snapshot would have it.
+    pub fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// Takes other data for its own.
+    pub fn load_keys(&mut self, keys: Keys) {
+        self.keys = keys;
     }
 
     pub fn flush_scripts(&mut self) {
@@ -111,7 +124,7 @@ impl ModelMaster {
             ("INFO", _) => {
                 // As Redis does it: the difference of two wall-clock times, each cut down to a whole second.
                 let seconds = |at: Instant| at.saturating_duration_since(self.epoch).as_secs();
-                let uptime = seconds(now) - seconds(self.started);
+                let uptime = seconds(now).saturating_sub(seconds(self.started));
                 let text = format!(
                     "run_id:{}\r\nuptime_in_seconds:{uptime}\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n",
                     self.run_id
@@ -139,6 +152,11 @@ impl ModelMaster {
             }
             ("DELIFEQ", [key, value]) if self.is_native => self.release(now, key, value, replies),
             ("DELEX", [key, b"IFEQ", value]) if self.is_native => self.release(now, key, value, replies),
+            ("DEL", [key]) => {
+                let had = self.value(now, key).is_some();
+                self.keys.remove(*key);
+                resp::encode_reply(replies, &Reply::Integer(i64::from(had)));
+            }
             ("PTTL", [key]) => {
                 let left = match self.keys.get(*key).filter(|_| self.value(now, key).is_some()) {
                     None => -2,

@@ -1,0 +1,146 @@
+//! What is true of tokens and locks, and whether what the clients were told agrees with it.
+//!
+//! Sees everything: the masters' data, all clocks, all faults. Judges each history only on what is promised under the
+//! faults that it had: a loss beyond a lock's margin makes that lock void, and clocks that differ by more than the drift
+//! allowance end all judgement of exclusion.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use redlatch::engine::OpId;
+use redlatch::lock::{MasterId, MasterSet, quorum};
+
+use crate::model::Keys;
+
+/// The truth about one token.
+pub struct Facts {
+    /// Who drew it, and in which of its lives.
+    pub client: usize,
+    pub life: u32,
+    pub key: Vec<u8>,
+    /// By master, its process that last said it had it.
+    pub granted_by: Vec<Option<u32>>,
+    /// Masters that said they did not have it, when asked to extend or release it.
+    pub denied: MasterSet,
+    /// Masters that lost it, or will let it expire too early, in a way that nothing protects from.
+    pub lost: MasterSet,
+    /// Masters that lost it in a restart: the quarantine protects from that.
+    pub forgotten: MasterSet,
+}
+
+/// A lock that its holder may take for valid.
+pub struct Guard {
+    pub client: usize,
+    pub lock: OpId,
+    pub key: Vec<u8>,
+    pub token: Vec<u8>,
+    pub valid_until: Instant,
+    /// More masters lost it than it was promised to bear.
+    pub is_void: bool,
+}
+
+pub struct Checker {
+    pub master_count: usize,
+    pub facts: HashMap<Vec<u8>, Facts>,
+    pub guards: Vec<Guard>,
+    /// Masters that ever refused a key to a client.
+    pub refused: HashMap<(usize, Vec<u8>), MasterSet>,
+    /// What was found wrong first.
+    pub violation: Option<String>,
+    /// Exclusion is promised: the clocks' rates are within the drift allowance.
+    pub judges_exclusion: bool,
+    pub guard_count: u64,
+    pub void_count: u64,
+}
+
+impl Checker {
+    pub fn new(master_count: usize) -> Self {
+        Self {
+            master_count,
+            facts: HashMap::new(),
+            guards: Vec::new(),
+            refused: HashMap::new(),
+            violation: None,
+            judges_exclusion: true,
+            guard_count: 0,
+            void_count: 0,
+        }
+    }
+
+    pub fn violate(&mut self, what: impl Into<String>) {
+        if self.violation.is_none() {
+            self.violation = Some(what.into());
+        }
+    }
+
+    pub fn quorum(&self) -> usize {
+        quorum(self.master_count)
+    }
+
+    /// A master said yes to a `SET` or to an extension.
+    pub fn note_granted(
+        &mut self,
+        client: usize,
+        life: u32,
+        master: usize,
+        master_life: u32,
+        key: &[u8],
+        token: &[u8],
+    ) {
+        let count = self.master_count;
+        let facts = self.facts.entry(token.to_vec()).or_insert_with(|| Facts {
+            client,
+            life,
+            key: key.to_vec(),
+            granted_by: vec![None; count],
+            denied: MasterSet::EMPTY,
+            lost: MasterSet::EMPTY,
+            forgotten: MasterSet::EMPTY,
+        });
+        facts.granted_by[master] = Some(master_life);
+        if facts.client != client || facts.life != life || facts.key != key {
+            self.violate(format!("I6: one value was used for two locks, of client {client} and another"));
+        }
+    }
+
+    pub fn note_denied(&mut self, master: usize, token: &[u8]) {
+        if let Some(facts) = self.facts.get_mut(token) {
+            facts.denied.insert(id(master));
+        }
+    }
+
+    /// A master's data changed by a fault. Keys that are gone, or will go earlier, are lost there.
+    pub fn note_loss(&mut self, master: usize, before: &Keys, after: &Keys, is_protected: bool) {
+        for (key, (token, expires)) in before {
+            let is_kept = after.get(key).is_some_and(|(value, at)| value == token && at >= expires);
+            if is_kept {
+                continue;
+            }
+            if let Some(facts) = self.facts.get_mut(token) {
+                if is_protected { &mut facts.forgotten } else { &mut facts.lost }.insert(id(master));
+            }
+        }
+    }
+
+    /// What was protected by the quarantine of this master is so no more: its uptime is a lie.
+    pub fn note_unprotected(&mut self, master: usize) {
+        for facts in self.facts.values_mut() {
+            if facts.forgotten.contains(id(master)) {
+                facts.lost.insert(id(master));
+            }
+        }
+    }
+
+    pub fn guard(&self, client: usize, lock: OpId) -> Option<&Guard> {
+        self.guards.iter().find(|guard| guard.client == client && guard.lock == lock)
+    }
+
+    /// The holder does not take the lock for its own any more.
+    pub fn end_guard(&mut self, client: usize, lock: OpId) {
+        self.guards.retain(|guard| guard.client != client || guard.lock != lock);
+    }
+}
+
+pub fn id(master: usize) -> MasterId {
+    MasterId::new(master).expect("below the limit")
+}

@@ -1,0 +1,63 @@
+//! A client process: its engine, its connections, and an application that takes locks at random.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use redlatch::engine::{Engine, OpId, Outcome};
+
+use crate::clock::{Clock, Time};
+
+pub struct Client {
+    pub engine: Engine,
+    pub clock: Clock,
+    /// Counts its crashes.
+    pub life: u32,
+    /// The present connection to each master.
+    pub conns: Vec<Option<usize>>,
+    pub is_down: bool,
+    pub paused_until: Time,
+    /// When its next turn is due.
+    pub wake_at: Time,
+    /// The next step of the turn under way.
+    pub step: usize,
+    pub turn_began: Time,
+    pub locks: Vec<(OpId, Lock)>,
+    pub workers: Vec<Worker>,
+    /// Outcomes that no worker took.
+    pub outcomes: VecDeque<(OpId, Outcome)>,
+}
+
+/// A lock as the application knows it.
+pub struct Lock {
+    pub key: Vec<u8>,
+    pub ttl: Duration,
+    /// What is waited for, and until when by the client's clock.
+    pub pending: Option<(Pending, Instant)>,
+    /// A release not waited for was submitted, and nothing more will come.
+    pub is_held: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pending {
+    Acquire,
+    Extend,
+    Release,
+}
+
+/// A thread of the application: takes a lock, holds it, extends it perhaps, lets it go.
+#[derive(Debug, Clone, Copy)]
+pub struct Worker {
+    pub lock: Option<OpId>,
+    /// When it does something next.
+    pub due: Time,
+}
+
+impl Client {
+    pub fn lock(&mut self, id: OpId) -> Option<&mut Lock> {
+        self.locks.iter_mut().find(|(lock, _)| *lock == id).map(|(_, lock)| lock)
+    }
+
+    pub fn forget(&mut self, id: OpId) {
+        self.locks.retain(|(lock, _)| *lock != id);
+    }
+}

@@ -1,0 +1,55 @@
+//! True time, and clocks that show it wrongly.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Nanoseconds of true time since the start of a history.
+pub type Time = u64;
+
+pub const MS: Time = 1_000_000;
+pub const SECOND: Time = 1_000 * MS;
+
+/// What clocks show at true time zero is this much after the first instant that they can show.
+const ORIGIN: i128 = 100 * 3600 * SECOND as i128;
+
+/// A clock with a rate of its own, which can be stepped.
+#[derive(Debug, Clone)]
+pub struct Clock {
+    offset: i128,
+    /// How much faster than true time it runs, in parts per million.
+    ppm: i128,
+}
+
+impl Clock {
+    pub fn new(offset: Time, ppm: i64) -> Self {
+        Self { offset: i128::from(offset), ppm: i128::from(ppm) }
+    }
+
+    /// What it shows at a true time.
+    pub fn at(&self, time: Time) -> Instant {
+        let time = i128::from(time);
+        let shown = ORIGIN + self.offset + time + time * self.ppm / 1_000_000;
+        base() + Duration::from_nanos(u64::try_from(shown).expect("within the range of steps"))
+    }
+
+    /// The first true time at which it shows at least this; zero if that has been before the start.
+    pub fn when(&self, shown: Instant) -> Time {
+        let shown_ns = i128::try_from((shown - base()).as_nanos()).expect("small") - ORIGIN - self.offset;
+        let guess = shown_ns * 1_000_000 / (1_000_000 + self.ppm);
+        let mut time = u64::try_from((guess - 2).max(0)).expect("not negative");
+        while self.at(time) < shown {
+            time += 1;
+        }
+        time
+    }
+
+    pub fn step(&mut self, step: i64) {
+        self.offset += i128::from(step);
+    }
+}
+
+/// The same for all, so that only differences matter.
+fn base() -> Instant {
+    static BASE: OnceLock<Instant> = OnceLock::new();
+    *BASE.get_or_init(Instant::now)
+}

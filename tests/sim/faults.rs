@@ -1,0 +1,259 @@
+//! What can go wrong, each as one call; [`World::heal`] ends all of it.
+
+use rand::RngExt;
+use rand::seq::IndexedRandom;
+use redlatch::Quarantine;
+
+use crate::clock::{MS, SECOND, Time};
+use crate::model::Keys;
+use crate::network::{ConnState, Pipe, Weather};
+use crate::world::{World, run_id};
+
+/// What a master has after a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Data {
+    /// Nothing.
+    Empty,
+    /// Everything: an AOF that is synced always.
+    All,
+    /// All but what was written in the last two seconds at the most: an AOF that is synced every second.
+    EverySecond,
+    /// What some earlier snapshot has.
+    Snapshot,
+}
+
+impl World {
+    /// SIGSTOP: bytes are taken and nothing is done.
+    pub fn stop_master(&mut self, master: usize, time: Time) {
+        let it = &mut self.masters[master];
+        it.stopped_until = it.stopped_until.max(self.now + time);
+        self.plan_resume(master);
+    }
+
+    /// The process dies. If the host dies with it, nobody is told.
+    pub fn kill_master(&mut self, master: usize, is_told: bool) {
+        if !self.masters[master].is_up {
+            return;
+        }
+        self.masters[master].is_up = false;
+        let life = self.masters[master].life;
+        for conn in 0..self.conns.len() {
+            if self.conns[conn].master == master && self.conns[conn].master_life == life {
+                self.conns[conn].master_input.clear();
+                if is_told {
+                    self.end_conn(conn);
+                }
+            }
+        }
+    }
+
+    /// Another process in the place of the one that was killed.
+    pub fn start_master(&mut self, master: usize, data: Data) {
+        if self.masters[master].is_up {
+            return;
+        }
+        let before = self.masters[master].model.keys().clone();
+        let after = self.data_after_restart(master, data);
+        let now = self.masters[master].clock.at(self.now);
+        let it = &mut self.masters[master];
+        it.is_up = true;
+        it.life += 1;
+        it.lies = false;
+        it.stopped_until = 0;
+        it.model.restart(&run_id(master, it.life), now);
+        it.model.load_keys(after.clone());
+        let lost_before = it.lost_at.last().copied().flatten();
+        it.lost_at.push(if data == Data::All { lost_before } else { Some(self.now) });
+        let is_protected = self.quarantine != Quarantine::Trust;
+        self.checker.note_loss(master, &before, &after, is_protected);
+        self.void_guards();
+    }
+
+    fn data_after_restart(&mut self, master: usize, data: Data) -> Keys {
+        let it = &self.masters[master];
+        let oldest = match data {
+            Data::Empty => return Keys::new(),
+            Data::All => return it.model.keys().clone(),
+            Data::EverySecond => self.now.saturating_sub(2 * SECOND),
+            Data::Snapshot => 0,
+        };
+        let found: Vec<_> =
+            it.snapshots.iter().filter(|(at, _)| *at >= oldest).map(|(_, keys)| keys).collect();
+        found.choose(&mut self.rng).map_or_else(|| it.model.keys().clone(), |keys| (*keys).clone())
+    }
+
+    /// Remembers what a snapshot of each master would have.
+    pub fn take_snapshots(&mut self) {
+        for master in &mut self.masters {
+            master.snapshots.push_back((self.now, master.model.keys().clone()));
+            if master.snapshots.len() > 20 {
+                master.snapshots.pop_front();
+            }
+        }
+    }
+
+    /// Something behind the connection, a proxy perhaps, leads to a new and empty process, and nobody is told.
+    pub fn restart_unbroken(&mut self, master: usize) {
+        self.lose_data(master, |_| Keys::new());
+        let it = &mut self.masters[master];
+        it.life += 1;
+        it.lost_at.push(None);
+        let (run_id, now) = (run_id(master, it.life), it.clock.at(self.now));
+        it.model.restart(&run_id, now);
+        let life = it.life;
+        for conn in self.conns.iter_mut().filter(|conn| conn.master == master && conn.master_life + 1 == life)
+        {
+            conn.master_life = life;
+        }
+    }
+
+    /// A replica that lags behind takes the place of its master. It has been up for an hour.
+    pub fn promote_stale_replica(&mut self, master: usize) {
+        self.kill_master(master, true);
+        let stale = self.data_after_restart(master, Data::Snapshot);
+        self.lose_data(master, |_| stale.clone());
+        let it = &mut self.masters[master];
+        it.is_up = true;
+        it.life += 1;
+        it.lost_at.push(None);
+        it.stopped_until = 0;
+        let (run_id, now) = (run_id(master, it.life), it.clock.at(self.now));
+        it.model.restart(&run_id, now);
+        it.model.started = now - std::time::Duration::from_secs(3600);
+        it.model.load_keys(stale);
+        it.lies = true;
+    }
+
+    pub fn flush_all(&mut self, master: usize) {
+        self.lose_data(master, |_| Keys::new());
+    }
+
+    /// One key at random goes.
+    pub fn evict(&mut self, master: usize) {
+        let mut names: Vec<_> = self.masters[master].model.keys().keys().cloned().collect();
+        names.sort();
+        let Some(name) = names.choose(&mut self.rng).cloned() else { return };
+        self.lose_data(master, |keys| {
+            let mut keys = keys.clone();
+            keys.remove(&name);
+            keys
+        });
+    }
+
+    fn lose_data(&mut self, master: usize, change: impl FnOnce(&Keys) -> Keys) {
+        let before = self.masters[master].model.keys().clone();
+        let after = change(&before);
+        self.masters[master].model.load_keys(after.clone());
+        self.checker.note_loss(master, &before, &after, false);
+        self.void_guards();
+    }
+
+    /// The wall clock of a master jumps: keys end sooner or later, and its uptime is wrong.
+    pub fn step_clock(&mut self, master: usize, step: i64) {
+        self.masters[master].clock.step(step);
+        if step <= 0 {
+            return;
+        }
+        self.masters[master].lies = true;
+        if self.quarantine == Quarantine::Uptime {
+            self.checker.note_unprotected(master);
+        }
+        let keys = self.masters[master].model.keys().clone();
+        self.checker.note_loss(master, &keys, &Keys::new(), false);
+        self.void_guards();
+    }
+
+    /// The connection breaks: of what is under way each side gets a part, and then the end.
+    pub fn reset_conn(&mut self, client: usize, master: usize) {
+        let Some(conn) = self.clients[client].conns[master] else { return };
+        if self.conns[conn].state == ConnState::Connecting {
+            return;
+        }
+        let (to_master, to_client) = (self.conns[conn].to_master.size(), self.conns[conn].to_client.size());
+        let (kept, heard) = (self.rng.random_range(0..=to_master), self.rng.random_range(0..=to_client));
+        self.conns[conn].to_master.cut(kept);
+        self.conns[conn].to_client.cut(heard);
+        self.end_conn(conn);
+    }
+
+    fn end_conn(&mut self, conn: usize) {
+        if self.conns[conn].state == ConnState::Connecting {
+            return;
+        }
+        let at = self.now + self.weather.delay(&mut self.rng);
+        let mut due = Vec::new();
+        self.conns[conn].to_client.end(at, &mut due);
+        due.into_iter().for_each(|at| self.plan_to_client(at, conn));
+    }
+
+    /// Nothing comes through in these directions, for this long.
+    pub fn stall(&mut self, client: usize, master: usize, requests: bool, replies: bool, time: Time) {
+        let Some(conn) = self.clients[client].conns[master] else { return };
+        let until = self.now + time;
+        let conn = &mut self.conns[conn];
+        let stall = |pipe: &mut Pipe| pipe.stalled_until = pipe.stalled_until.max(until);
+        if requests {
+            stall(&mut conn.to_master);
+        }
+        if replies {
+            stall(&mut conn.to_client);
+        }
+    }
+
+    /// The client's process dies with all that it knows. Its connections break.
+    pub fn crash_client(&mut self, client: usize) {
+        if self.clients[client].is_down {
+            return;
+        }
+        for master in 0..self.masters.len() {
+            if let Some(conn) = self.clients[client].conns[master].take() {
+                self.conns[conn].is_left = true;
+            }
+        }
+        let it = &mut self.clients[client];
+        it.is_down = true;
+        it.wake_at = Time::MAX;
+        it.locks.clear();
+        it.outcomes.clear();
+        self.checker.guards.retain(|guard| guard.client != client);
+    }
+
+    /// It comes back, knowing nothing.
+    pub fn start_client(&mut self, client: usize) {
+        if !self.clients[client].is_down {
+            return;
+        }
+        let clock = self.clients[client].clock.clone();
+        let engine = self.new_engine(&clock);
+        let now = self.now;
+        let it = &mut self.clients[client];
+        it.engine = engine;
+        it.is_down = false;
+        it.life += 1;
+        it.paused_until = 0;
+        it.step = 0;
+        it.workers.iter_mut().for_each(|worker| (worker.lock, worker.due) = (None, now));
+        self.wake(client, self.now);
+    }
+
+    /// All is well from now on, though what was lost stays lost.
+    pub fn heal(&mut self) {
+        self.pause_ppm = 0;
+        self.short_write_ppm = 0;
+        // Answers come within the least time that a client waits for one.
+        self.weather = Weather { delay_min: MS / 20, delay_max: MS, cut_ppm: 0, slow_ppm: 0 };
+        for master in 0..self.masters.len() {
+            self.start_master(master, Data::All);
+            let it = &mut self.masters[master];
+            (it.stopped_until, it.refuses_until, it.swallows_until) = (self.now, 0, 0);
+            it.model.errors.clear();
+            self.plan_resume(master);
+        }
+        for client in 0..self.clients.len() {
+            self.start_client(client);
+            self.clients[client].paused_until = 0;
+            self.wake(client, self.now);
+        }
+        self.end_stalls();
+    }
+}

@@ -1,0 +1,303 @@
+//! One seed, one history: who takes part, what goes wrong and when, and how it ends.
+
+use std::time::Duration;
+
+use rand::RngExt;
+use redlatch::{Config, Quarantine};
+
+use crate::clock::{Clock, MS, SECOND, Time};
+use crate::faults::Data;
+use crate::network::Weather;
+use crate::world::{Statistics, World};
+
+/// What came of a history.
+pub struct Report {
+    pub violation: Option<String>,
+    pub statistics: Statistics,
+    /// The same for the same seed.
+    pub digest: u64,
+    pub trace: Vec<String>,
+}
+
+/// What can be made to go wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    StallRequests,
+    StallReplies,
+    StallBoth,
+    Reset,
+    ResetAll,
+    Refuse,
+    Swallow,
+    StopMaster,
+    KillMaster(Data),
+    HostDies(Data),
+    RestartTwice,
+    RestartUnbroken,
+    PromoteReplica,
+    FlushAll,
+    FlushScripts,
+    Evict,
+    StepSecond,
+    StepHour,
+    StepBack,
+    ErrorReplies,
+    PauseClient,
+    CrashClient,
+}
+
+const FAULTS: [(Fault, &str); 28] = [
+    (Fault::StallRequests, "requests stalled"),
+    (Fault::StallReplies, "replies stalled"),
+    (Fault::StallBoth, "link stalled both ways"),
+    (Fault::Reset, "connection reset"),
+    (Fault::ResetAll, "all connections of a client reset"),
+    (Fault::Refuse, "connections refused"),
+    (Fault::Swallow, "connections black-holed"),
+    (Fault::StopMaster, "master stopped"),
+    (Fault::KillMaster(Data::Empty), "master restarted empty"),
+    (Fault::KillMaster(Data::All), "master restarted from AOF, always"),
+    (Fault::KillMaster(Data::EverySecond), "master restarted from AOF, everysec"),
+    (Fault::KillMaster(Data::Snapshot), "master restarted from an old snapshot"),
+    (Fault::HostDies(Data::Empty), "host died, restarted empty"),
+    (Fault::HostDies(Data::All), "host died, restarted from AOF"),
+    (Fault::RestartTwice, "master restarted twice"),
+    (Fault::RestartUnbroken, "master restarted behind an unbroken connection"),
+    (Fault::PromoteReplica, "stale replica promoted"),
+    (Fault::FlushAll, "FLUSHALL"),
+    (Fault::FlushScripts, "SCRIPT FLUSH"),
+    (Fault::Evict, "key evicted"),
+    (Fault::StepSecond, "master's clock +1 s"),
+    (Fault::StepHour, "master's clock +1 h"),
+    (Fault::StepBack, "master's clock -1 s"),
+    (Fault::ErrorReplies, "error replies"),
+    (Fault::PauseClient, "client paused"),
+    (Fault::CrashClient, "client crashed"),
+    // Twice, for it is what most of the rules are about.
+    (Fault::KillMaster(Data::Empty), "master restarted empty"),
+    (Fault::Reset, "connection reset"),
+];
+
+const ERRORS: [(&str, &str); 10] = [
+    ("SET", "OOM command not allowed when used memory > 'maxmemory'."),
+    ("SET", "READONLY You can't write against a read only replica."),
+    ("SET", "MISCONF Redis is configured to save RDB snapshots"),
+    ("SET", "LOADING Redis is loading the dataset in memory"),
+    ("EVALSHA", "BUSY Redis is busy running a script."),
+    ("EVALSHA", "NOSCRIPT No matching script. Please use EVAL."),
+    ("EVAL", "NOREPLICAS Not enough good replicas to write."),
+    ("PTTL", "NOPERM this user has no permissions to run the 'pttl' command"),
+    ("INFO", "NOPERM this user has no permissions to run the 'info' command"),
+    ("ECHO", "MASTERDOWN Link with MASTER is down"),
+];
+
+/// Runs a history; with a trace if somebody wants to read it.
+pub fn run(seed: u64, is_traced: bool) -> Report {
+    let mut world = begin(seed);
+    if is_traced {
+        world.trace = Some(Vec::new());
+    }
+    let is_lively = chaos(&mut world);
+    if world.checker.violation.is_none() {
+        finish(&mut world, is_lively);
+    }
+    Report {
+        violation: world.checker.violation.take(),
+        statistics: world.statistics(),
+        digest: world.digest,
+        trace: world.trace.take().unwrap_or_default(),
+    }
+}
+
+/// Who takes part, drawn from the seed.
+fn begin(seed: u64) -> World {
+    let mut rng: rand::rngs::StdRng = rand::SeedableRng::seed_from_u64(seed ^ 0x9e37_79b9_7f4a_7c15);
+    let master_count = [1, 2, 3, 3, 3, 4, 5, 5, 7][rng.random_range(0..9)];
+    let quarantine = match rng.random_range(0..10) {
+        0 => Quarantine::Trust,
+        _ => Quarantine::Uptime,
+    };
+    let max_ttl = Duration::from_millis([300, 1000, 2000][rng.random_range(0..3)]);
+    let mut builder = Config::builder()
+        .masters((0..master_count).map(|index| format!("redis://m{index}")))
+        .quarantine(quarantine)
+        .max_ttl(max_ttl)
+        .max_hold(max_ttl * 8)
+        .connect_timeout(Duration::from_millis(300))
+        .ask_holder(rng.random());
+    if rng.random() {
+        builder = builder.answer_timeout(Duration::from_millis(rng.random_range(5..=200)));
+    }
+    let mut world = World::new(seed, builder.build().expect("valid settings"), quarantine);
+    let delay_min = rng.random_range(MS / 50..=3 * MS);
+    world.weather = Weather {
+        delay_min,
+        delay_max: delay_min + rng.random_range(0..=4 * MS),
+        cut_ppm: [0, 100_000, 500_000][rng.random_range(0..3)],
+        slow_ppm: [0, 1_000, 50_000][rng.random_range(0..3)],
+    };
+    world.pause_ppm = [0, 0, 1_000, 10_000][rng.random_range(0..4)];
+    world.pause_max = [10 * MS, 300 * MS, 3 * SECOND][rng.random_range(0..3)];
+    world.short_write_ppm = [0, 100_000][rng.random_range(0..2)];
+    world.habits.keys = (0..rng.random_range(1..=2)).map(|index| vec![b'a' + index]).collect();
+    world.habits.ttls = vec![max_ttl, max_ttl / 2, Duration::from_millis(rng.random_range(50..=300))];
+    world.habits.wait_max = rng.random_range(MS..=2 * SECOND);
+    world.habits.pause_max = rng.random_range(MS..=300 * MS);
+    // Relative to each other the clocks differ by less than the allowance of one in a hundred, mostly.
+    let is_beyond = rng.random_range(0..20) == 0;
+    let ppm_max = if is_beyond { 50_000 } else { 4_500 };
+    world.checker.judges_exclusion = !is_beyond;
+    for master in &mut world.masters {
+        master.clock = Clock::new(rng.random_range(0..=SECOND), rng.random_range(-ppm_max..=ppm_max));
+        let uptime = Duration::from_millis(if rng.random_range(0..8) == 0 {
+            rng.random_range(0..4000)
+        } else {
+            3_600_000
+        });
+        master.model.started = master.clock.at(0) - uptime;
+        master.model.is_native = rng.random_range(0..3) == 0;
+    }
+    for _ in 0..rng.random_range(1..=4) {
+        let clock = Clock::new(rng.random_range(0..=3600 * SECOND), rng.random_range(-ppm_max..=ppm_max));
+        let worker_count = rng.random_range(1..=2);
+        world.add_client(clock, worker_count);
+    }
+    world
+}
+
+/// Lets things go wrong for a while. True if all can be well again afterwards.
+fn chaos(world: &mut World) -> bool {
+    // A few kinds in each history, so that some go far without meeting the others.
+    let kinds: Vec<_> = FAULTS.iter().filter(|_| world.rng.random_range(0..4) == 0).collect();
+    let interval = world.rng.random_range(30 * MS..=800 * MS);
+    let end = world.rng.random_range(SECOND..=6 * SECOND);
+    let mut is_lively = true;
+    while world.now < end && world.checker.violation.is_none() {
+        let pause = world.rng.random_range(MS..=2 * interval);
+        world.run_for(pause);
+        world.take_snapshots();
+        if kinds.is_empty() {
+            continue;
+        }
+        let (fault, name) = kinds[world.rng.random_range(0..kinds.len())];
+        world.count_fault(name);
+        inject(world, *fault);
+        is_lively &= *fault != Fault::StepBack;
+    }
+    is_lively
+}
+
+fn inject(world: &mut World, fault: Fault) {
+    let master = world.rng.random_range(0..world.masters.len());
+    let client = world.rng.random_range(0..world.clients.len());
+    let scale = [10 * MS, 200 * MS, 2 * SECOND, 8 * SECOND][world.rng.random_range(0..4)];
+    let time = world.rng.random_range(MS..=scale);
+    match fault {
+        Fault::StallRequests => world.stall(client, master, true, false, time),
+        Fault::StallReplies => world.stall(client, master, false, true, time),
+        Fault::StallBoth => world.stall(client, master, true, true, time),
+        Fault::Reset => world.reset_conn(client, master),
+        Fault::ResetAll => (0..world.masters.len()).for_each(|master| world.reset_conn(client, master)),
+        Fault::Refuse => world.masters[master].refuses_until = world.now + time,
+        Fault::Swallow => world.masters[master].swallows_until = world.now + time,
+        Fault::StopMaster => world.stop_master(master, time),
+        Fault::KillMaster(data) => restart(world, master, data, true),
+        Fault::HostDies(data) => restart(world, master, data, false),
+        Fault::RestartTwice => {
+            restart(world, master, Data::EverySecond, true);
+            world.run_for(time.min(SECOND));
+            restart(world, master, Data::Empty, true);
+        }
+        Fault::RestartUnbroken => {
+            if world.masters[master].is_up {
+                world.restart_unbroken(master);
+            }
+        }
+        Fault::PromoteReplica => world.promote_stale_replica(master),
+        Fault::FlushAll => world.flush_all(master),
+        Fault::FlushScripts => world.masters[master].model.flush_scripts(),
+        Fault::Evict => world.evict(master),
+        Fault::StepSecond => world.step_clock(master, SECOND as i64),
+        Fault::StepHour => world.step_clock(master, 3600 * SECOND as i64),
+        Fault::StepBack => world.step_clock(master, -(SECOND as i64)),
+        Fault::ErrorReplies => {
+            let (command, text) = ERRORS[world.rng.random_range(0..ERRORS.len())];
+            let errors = &mut world.masters[master].model.errors;
+            // They come and go.
+            if errors.remove(command).is_none() {
+                errors.insert(command.to_owned(), text.to_owned());
+            }
+        }
+        Fault::PauseClient => world.pause(client, time),
+        Fault::CrashClient => {
+            world.crash_client(client);
+            world.run_for(time.min(SECOND));
+            world.start_client(client);
+        }
+    }
+}
+
+fn restart(world: &mut World, master: usize, data: Data, is_told: bool) {
+    // With `Trust` the promise needs masters that write before they answer.
+    world.kill_master(master, is_told);
+    let down = world.rng.random_range(0..=300 * MS);
+    world.run_for(down);
+    world.start_master(master, data);
+}
+
+/// All faults end. What is held is let go, nothing is left over, and each lock can be had again.
+fn finish(world: &mut World, is_lively: bool) {
+    world.heal();
+    world.habits.is_closing = true;
+    if !is_lively {
+        return world.run_for(100 * MS);
+    }
+    let max_ttl = world.config.quarantine_time();
+    let ns = |time: Duration| Time::try_from(time.as_nanos()).expect("small");
+    // The silence of a dead host, the longest pause before a reconnect, the quarantine, a key that came late.
+    let settled =
+        ns(redlatch::limits::SILENCE_MAX + redlatch::limits::BACKOFF_MAX + max_ttl * 2) + 2 * SECOND;
+    let keys = world.habits.keys.clone();
+    let ttl = world.habits.ttls[0];
+    world.clients[0].workers.clear();
+    // What its workers held is forgotten with them; it ends by itself.
+    world.run_for(50 * MS);
+    for key in &keys {
+        world.count_fault("waiter after the heal");
+        let Some(lock) = world.submit_acquire(0, key, ttl, Duration::from_nanos(settled)) else {
+            return world.checker.violate("I23: a waiter is refused for overload");
+        };
+        let is_held = |world: &mut World| world.clients[0].lock(lock).is_some_and(|it| it.is_held);
+        if !world.run_until(settled + SECOND, is_held) && world.checker.violation.is_none() {
+            return world.checker.violate("I23: a waiter got nothing in the time after the last fault");
+        }
+        world.submit_release(0, lock, false);
+    }
+    world.run_for(settled);
+    check_leftovers(world);
+}
+
+/// Nothing is owed, nothing is in hand, and no key outlives its lock (I9).
+fn check_leftovers(world: &mut World) {
+    for client in 0..world.clients.len() {
+        let it = &world.clients[client];
+        let held = it.locks.iter().filter(|(_, lock)| lock.is_held).count();
+        let (claims, owed) = (
+            it.engine.claim_count(),
+            (0..world.masters.len()).map(|m| it.engine.owed_count(crate::checker::id(m))).sum::<usize>(),
+        );
+        if client != 0 && (held > 0 || claims > 0 || owed > 0) {
+            world.checker.violate(format!(
+                "I9: c{client} ends with {held} locks, {claims} claims, {owed} replies owed"
+            ));
+        }
+    }
+    for master in 0..world.masters.len() {
+        let now = world.masters[master].clock.at(world.now);
+        for key in world.habits.keys.clone() {
+            if world.masters[master].model.value(now, &key).is_some() {
+                world.checker.violate(format!("I9: m{master} still holds a key long after the end"));
+            }
+        }
+    }
+}

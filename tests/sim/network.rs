@@ -1,0 +1,155 @@
+//! Connections between clients and masters: bytes under way in both directions, cut, delayed and lost.
+
+use std::collections::VecDeque;
+
+use rand::rngs::StdRng;
+use rand::{Rng, RngExt};
+
+use crate::clock::Time;
+
+/// One connection, also after one or both sides have left it: what was sent still arrives.
+pub struct Conn {
+    pub client: usize,
+    pub master: usize,
+    /// Which of the client's lives made it, and which process of the master it leads to.
+    pub client_life: u32,
+    pub master_life: u32,
+    pub to_master: Pipe,
+    pub to_client: Pipe,
+    /// Arrived at the master and not carried out, less than a command or because the process is stopped.
+    pub master_input: Vec<u8>,
+    /// Arrived at the client and not read.
+    pub client_input: Vec<u8>,
+    pub state: ConnState,
+    /// The client gave it up.
+    pub is_left: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnState {
+    Connecting,
+    /// The client is to be told.
+    Accepted,
+    Refused,
+    Open,
+    /// The client is to be told once it has read what came before.
+    Ended,
+}
+
+/// One direction of a connection.
+#[derive(Default)]
+pub struct Pipe {
+    pieces: VecDeque<(Time, Piece)>,
+    last_arrival: Time,
+    pub stalled_until: Time,
+    /// Nothing that is sent from now on gets through.
+    is_cut: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Piece {
+    Bytes(Vec<u8>),
+    /// The end of the connection, by FIN or RST.
+    End,
+}
+
+/// How a network delays and cuts.
+#[derive(Debug, Clone, Copy)]
+pub struct Weather {
+    pub delay_min: Time,
+    pub delay_max: Time,
+    /// Of a million sends, how many are cut into small pieces that arrive one by one.
+    pub cut_ppm: u32,
+    /// Of a million sends, how many take up to twenty times as long.
+    pub slow_ppm: u32,
+}
+
+impl Weather {
+    pub fn delay(&self, rng: &mut StdRng) -> Time {
+        let delay = rng.random_range(self.delay_min..=self.delay_max);
+        if chance(rng, self.slow_ppm) { delay * rng.random_range(2..=20) } else { delay }
+    }
+}
+
+pub fn chance(rng: &mut impl Rng, ppm: u32) -> bool {
+    ppm > 0 && rng.random_range(0..1_000_000) < ppm
+}
+
+impl Pipe {
+    /// Sends bytes; returns the times at which something arrives.
+    pub fn send(
+        &mut self,
+        now: Time,
+        bytes: &[u8],
+        weather: &Weather,
+        rng: &mut StdRng,
+        due: &mut Vec<Time>,
+    ) {
+        let mut rest = bytes;
+        if self.is_cut {
+            return;
+        }
+        let is_split = chance(rng, weather.cut_ppm);
+        while !rest.is_empty() {
+            let size = match is_split {
+                false => rest.len(),
+                true if rng.random() => 1,
+                true => rng.random_range(1..=rest.len()),
+            };
+            let (piece, behind) = rest.split_at(size);
+            rest = behind;
+            let at = now + weather.delay(rng);
+            self.push(at, Piece::Bytes(piece.to_vec()), due);
+        }
+    }
+
+    pub fn end(&mut self, at: Time, due: &mut Vec<Time>) {
+        self.push(at, Piece::End, due);
+    }
+
+    fn push(&mut self, at: Time, piece: Piece, due: &mut Vec<Time>) {
+        let at = at.max(self.last_arrival);
+        self.last_arrival = at;
+        self.pieces.push_back((at, piece));
+        due.push(at);
+    }
+
+    /// What has arrived by now; while stalled, when to ask again.
+    pub fn arrive(&mut self, now: Time) -> Result<Option<Piece>, Time> {
+        if self.stalled_until > now && !self.pieces.is_empty() {
+            return Err(self.stalled_until);
+        }
+        match self.pieces.front() {
+            Some((at, _)) if *at <= now => Ok(self.pieces.pop_front().map(|(_, piece)| piece)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Only the first `size` bytes under way still arrive.
+    pub fn cut(&mut self, mut size: usize) {
+        self.is_cut = true;
+        self.pieces.retain_mut(|(_, piece)| match piece {
+            Piece::Bytes(bytes) => {
+                bytes.truncate(size);
+                size -= bytes.len();
+                !bytes.is_empty()
+            }
+            Piece::End => false,
+        });
+    }
+
+    pub fn size(&self) -> usize {
+        self.pieces
+            .iter()
+            .map(|(_, piece)| if let Piece::Bytes(bytes) = piece { bytes.len() } else { 0 })
+            .sum()
+    }
+
+    pub fn count(&self) -> usize {
+        self.pieces.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+}
