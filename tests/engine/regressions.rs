@@ -225,3 +225,63 @@ fn short_waits_find_a_dead_master_too() {
     let state = rig.engine.master_status(rig.now, id(0)).state;
     assert_ne!(state, MasterState::Ready, "2 s of silence");
 }
+
+#[test]
+fn the_margin_after_an_extension_counts_only_masters_that_were_extended() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 1000, 0);
+    granted(&mut rig);
+    assert_eq!(rig.engine.margin(lock), 1);
+    rig.stop(0);
+    rig.extend(lock, 10_000);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
+    // Master 0 would let the key go after one second.
+    assert_eq!(rig.engine.margin(lock), 0);
+    rig.resume(0);
+    assert_eq!(rig.engine.margin(lock), 1, "it was extended after all");
+}
+
+#[test]
+fn a_late_answer_to_the_set_does_not_count_once_the_lock_is_extended() {
+    let mut rig = Rig::new(3, defaults);
+    rig.stop(0);
+    let lock = rig.acquire("a", 1000, 0);
+    granted(&mut rig);
+    // Skipped by the extension, for it owes an answer.
+    rig.advance(ms(100));
+    rig.extend(lock, 10_000);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
+    rig.resume(0);
+    assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (0, 3));
+    rig.advance(ms(1000));
+    assert_eq!(rig.holder_count("a"), 2);
+}
+
+#[test]
+fn an_extension_puts_the_key_back_where_it_was_lost() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    let gone = rig.now;
+    rig.masters[1].put(b"a", b"gone", Some(gone));
+    rig.extend(lock, 10_000);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
+    assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
+    rig.release(lock, false);
+    rig.pump();
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
+}
+
+#[test]
+fn a_master_that_dies_after_an_answer_to_something_else_is_found_silent_by_what_it_owes() {
+    let mut rig = Rig::new(3, defaults);
+    rig.stop(2);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.release(lock, false);
+    // Some earlier answer arrives after both were sent, and then nothing more.
+    rig.advance(ms(10));
+    rig.receive(2, b"+O");
+    rig.advance(ms(1000));
+    assert_eq!(rig.engine.master_status(rig.now, id(2)).state, MasterState::Silent);
+}

@@ -121,7 +121,16 @@ impl World {
         it.model.restart(&run_id, now);
         it.model.started = now - std::time::Duration::from_secs(3600);
         it.model.load_keys(stale);
-        it.lies = true;
+        self.deceive(master);
+    }
+
+    /// The uptime that a master reports is longer than it has had its data.
+    fn deceive(&mut self, master: usize) {
+        self.masters[master].lies = true;
+        if self.quarantine == Quarantine::Uptime {
+            self.checker.note_unprotected(master);
+            self.void_guards();
+        }
     }
 
     pub fn flush_all(&mut self, master: usize) {
@@ -154,10 +163,7 @@ impl World {
         if step <= 0 {
             return;
         }
-        self.masters[master].lies = true;
-        if self.quarantine == Quarantine::Uptime {
-            self.checker.note_unprotected(master);
-        }
+        self.deceive(master);
         let keys = self.masters[master].model.keys().clone();
         self.checker.note_loss(master, &keys, &Keys::new(), false);
         self.void_guards();

@@ -13,6 +13,8 @@ mod clock;
 mod faults;
 mod history;
 mod model;
+#[cfg(redlatch_mutants)]
+mod mutants;
 mod network;
 mod world;
 

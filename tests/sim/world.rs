@@ -545,6 +545,14 @@ impl World {
         }
     }
 
+    /// Whether there is a connection, and the process behind it lives.
+    pub fn is_connected(&self, client: usize, master: usize) -> bool {
+        self.clients[client].conns[master].is_some_and(|conn| {
+            let (conn, it) = (&self.conns[conn], &self.masters[master]);
+            conn.state == ConnState::Open && it.is_up && conn.master_life == it.life
+        })
+    }
+
     // The application
 
     pub fn submit_acquire(
@@ -887,7 +895,7 @@ impl World {
         }
         if granted.count() < self.checker.quorum() {
             self.checker.violate(format!("I4: {granted:?} is no quorum of {}", self.masters.len()));
-        } else if count < self.checker.quorum() {
+        } else if count < self.checker.quorum() && self.checker.judges_exclusion {
             self.checker.violate(format!("I8: a quorum with masters in quarantine: {granted:?}"));
         }
     }
