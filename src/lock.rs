@@ -16,7 +16,11 @@ use rand::Rng;
 use crate::limits;
 pub use tally::{Tally, Verdict, quorum};
 
-/// The name of a lock: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes of any value.
+/// What the key of the mark has behind the prefix (`Quarantine::Strict`): no lock may have this name, in no mode, for
+/// the mark would overwrite it.
+pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
+
+/// The name of a lock: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes of any value but `redlatch:mark`.
 ///
 /// ```
 /// use redlatch::lock::Resource;
@@ -27,15 +31,16 @@ pub use tally::{Tally, Verdict, quorum};
 pub struct Resource<'a>(&'a [u8]);
 
 impl<'a> Resource<'a> {
-    /// Checks the length of a name.
+    /// Checks a name.
     ///
     /// # Errors
-    /// [`InputError`] if the name is empty or longer than [`limits::RESOURCE_SIZE_MAX`].
+    /// [`InputError`] if the name is empty, longer than [`limits::RESOURCE_SIZE_MAX`], or that of the mark.
     pub fn new<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
         let name = name.as_ref();
         match name.len() {
             0 => Err(InputError::ResourceEmpty),
             size if size > limits::RESOURCE_SIZE_MAX => Err(InputError::ResourceTooLong { size }),
+            _ if name == MARK_NAME => Err(InputError::ResourceReserved),
             _ => Ok(Self(name)),
         }
     }
@@ -199,6 +204,9 @@ pub enum InputError {
         /// Bytes of the name.
         size: usize,
     },
+    /// The name of a key that the client itself keeps on the masters.
+    #[error("the resource name redlatch:mark is taken by a key of the client's own; choose another")]
+    ResourceReserved,
     /// Nothing of the TTL would be left after the drift allowance.
     #[error(
         "a TTL of {ttl:?} is too short: the clock drift allowance takes {drift:?}, and at least 1 ms must be left"
@@ -462,6 +470,8 @@ mod tests {
             Resource::new(&vec![0; limits::RESOURCE_SIZE_MAX + 1]),
             Err(InputError::ResourceTooLong { size: limits::RESOURCE_SIZE_MAX + 1 })
         );
+        assert_eq!(Resource::new("redlatch:mark"), Err(InputError::ResourceReserved));
+        assert!(Resource::new("redlatch:marks").is_ok());
     }
 
     #[test]

@@ -85,6 +85,14 @@ pub(crate) struct MasterOptions {
     /// or if nothing depends on the lock.
     #[arg(long)]
     trust: bool,
+
+    /// Count a master only if its process is known to have been watched for the maximum TTL, and refuse unfit ones.
+    ///
+    /// Without it the uptime that a master tells is believed, which its wall clock can falsify. What a client has
+    /// watched is left on the masters, in the key PREFIXredlatch:mark, so that later ones need not wait. Replicas,
+    /// masters that may evict keys and masters that do not answer INFO are refused.
+    #[arg(long, conflicts_with = "trust")]
+    pub(crate) strict: bool,
 }
 
 impl MasterOptions {
@@ -118,6 +126,8 @@ impl MasterOptions {
         }
         if self.trust {
             builder = builder.quarantine(Quarantine::Trust);
+        } else if self.strict {
+            builder = builder.quarantine(Quarantine::Strict);
         }
         Ok(more(builder).build()?)
     }
@@ -231,10 +241,20 @@ pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
     lines
 }
 
-/// Waits, visibly, until no reachable master is in quarantine, and fails if no quorum of masters counts then. Returns
-/// early if it is interrupted.
+/// How many masters have to count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Enough {
+    /// All that can be reached.
+    All,
+    /// As many as a lock needs.
+    Quorum,
+}
+
+/// Waits, visibly, until enough masters are out of quarantine, and fails if no quorum of masters counts when none is in it
+/// any more. Returns early if it is interrupted.
 pub(crate) fn wait_for_masters(
     redlock: &mut Redlock,
+    enough: Enough,
     mut is_interrupted: impl FnMut() -> bool,
 ) -> Result<(), Exit> {
     let deadline = Instant::now() + redlock.config().quarantine_time() + QUARANTINE_SLACK;
@@ -251,20 +271,21 @@ pub(crate) fn wait_for_masters(
         if is_interrupted() {
             return Ok(());
         }
-        if count == 0 || now >= deadline {
-            let ready = masters.iter().filter(|master| master.state == MasterState::Ready).count();
-            let needed = quorum(masters.len());
-            if ready >= needed {
-                return Ok(());
-            }
+        let ready = masters.iter().filter(|master| master.state == MasterState::Ready).count();
+        let needed = quorum(masters.len());
+        if ready >= needed && (count == 0 || now >= deadline || enough == Enough::Quorum) {
+            return Ok(());
+        }
+        let is_hopeless = enough == Enough::Quorum && ready + count < needed;
+        if count == 0 || now >= deadline || is_hopeless {
             let why = format!("{ready} of {} masters count, {needed} needed", masters.len());
             return Err(Exit::new(code::NO_QUORUM, [vec![why], doubts(&masters)].concat().join("\n  ")));
         }
         if shown_at.is_none_or(|at| now - at >= WAIT_SHOWN_EVERY) {
             let is_first = shown_at.replace(now).is_none();
             say(&format!(
-                "waiting {longest:.1?}: {count} of {} masters restarted lately and do not count before max_ttl has \
-                 passed{}",
+                "waiting {longest:.1?}: {count} of {} masters may have restarted lately and do not count before max_ttl \
+                 has passed{}",
                 masters.len(),
                 if is_first { " (--trust counts them, where nothing depends on the lock)" } else { "" }
             ));

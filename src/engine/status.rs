@@ -71,7 +71,7 @@ impl Engine {
                 ReleaseBy::EvalSha | ReleaseBy::Eval => "EVALSHA",
             },
             refused: link.learnt.refused.clone(),
-            warnings: link.warnings(),
+            warnings: link.warnings(now),
         }
     }
 }
