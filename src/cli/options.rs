@@ -38,6 +38,9 @@ const MAX_TTL_DEFAULT: Duration = Duration::from_secs(30);
 /// Added to the longest quarantine when waiting for its end, for the rounding of a master's uptime.
 const QUARANTINE_SLACK: Duration = Duration::from_secs(2);
 
+/// Masters that count so soon after a quorum does are waited for too: a short command would end before it has marked them.
+const NEARLY: Duration = Duration::from_millis(500);
+
 /// How often a wait for masters is shown again.
 const WAIT_SHOWN_EVERY: Duration = Duration::from_secs(1);
 
@@ -241,17 +244,17 @@ pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
     lines
 }
 
-/// How many masters have to count.
+/// For which masters to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Enough {
     /// All that can be reached.
     All,
-    /// As many as a lock needs.
+    /// A quorum, and those that will count at nearly the same time; none if a quorum is out of reach.
     Quorum,
 }
 
-/// Waits, visibly, until enough masters are out of quarantine, and fails if no quorum of masters counts when none is in it
-/// any more. Returns early if it is interrupted.
+/// Waits, visibly, until enough masters are out of quarantine, and fails if no quorum of masters counts then. Returns
+/// early if it is interrupted.
 pub(crate) fn wait_for_masters(
     redlock: &mut Redlock,
     enough: Enough,
@@ -273,11 +276,14 @@ pub(crate) fn wait_for_masters(
         }
         let ready = masters.iter().filter(|master| master.state == MasterState::Ready).count();
         let needed = quorum(masters.len());
-        if ready >= needed && (count == 0 || now >= deadline || enough == Enough::Quorum) {
-            return Ok(());
-        }
-        let is_hopeless = enough == Enough::Quorum && ready + count < needed;
-        if count == 0 || now >= deadline || is_hopeless {
+        let is_enough = match enough {
+            Enough::All => false,
+            Enough::Quorum => ready >= needed && longest > NEARLY || ready + count < needed,
+        };
+        if count == 0 || now >= deadline || is_enough {
+            if ready >= needed {
+                return Ok(());
+            }
             let why = format!("{ready} of {} masters count, {needed} needed", masters.len());
             return Err(Exit::new(code::NO_QUORUM, [vec![why], doubts(&masters)].concat().join("\n  ")));
         }

@@ -157,7 +157,7 @@ struct Run {
 }
 
 impl Run {
-    /// Waits for masters in quarantine as long as a quorum needs them. A signal ends the wait.
+    /// Waits for masters in quarantine if a lock needs their votes. A signal ends the wait.
     fn wait_for_masters(&mut self) -> Result<(), Exit> {
         let Self { redlock, signals, .. } = self;
         let mut signal = None;
@@ -169,7 +169,7 @@ impl Run {
             let why = format!("{} while waiting for masters", process::name_of(signal));
             return Err(Exit::new(process::code_of(signal), why));
         }
-        // Too few may be up by the end of the wait for the lock, and if not, its error tells.
+        // Too few masters now may be enough when the wait for the lock is over; if not, its own error tells.
         result.or_else(|exit| if exit.code == code::NO_QUORUM { Ok(()) } else { Err(exit) })
     }
 
