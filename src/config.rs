@@ -54,16 +54,19 @@ pub enum Quarantine {
     /// place of the one before: one that already ran when this client last heard from that.
     #[default]
     Uptime,
-    /// Its votes count once its process is known to have been watched for `max_ttl` plus the drift: by this client, which
-    /// has seen the same `run_id` for that long by its own monotonic clock, or by another one, which says so in the mark.
+    /// Its votes count once its process is known to have been watched for `max_ttl` plus the drift: by this client,
+    /// which has seen the same `run_id` for that long by its own monotonic clock, or by another, which says so in the
+    /// mark.
     ///
-    /// The mark is the key `<prefix>redlatch:mark`, without TTL. A client writes the `run_id` and the time into it when its
-    /// own watch is over, so that clients which come later need not watch. What holds another `run_id`, or a shorter time
-    /// than is asked for, counts for nothing. Who can write to the masters can forge a mark, as it can delete locks.
+    /// The mark is the key `<prefix>redlatch:mark`, without TTL. A client writes the `run_id` and the time in
+    /// milliseconds into it when its own watch is over, so that clients which come later need not watch. A mark with
+    /// another `run_id`, or with a shorter time than is asked for, counts for nothing. Who can write to the masters can
+    /// forge one, as it can delete locks.
     ///
-    /// No wall clock counts, and a server that should not grant locks is not connected to: a replica, one whose
-    /// `maxmemory-policy` is not `noeviction`, and one that does not tell its `run_id`, role and policy. The login needs
-    /// `+info +get +set` and the mark's key. After all masters were started, some client has to stay for `max_ttl`.
+    /// No wall clock counts, and a server that should not grant locks is refused: a replica, one whose
+    /// `maxmemory-policy` is not `noeviction`, and one that does not tell its `run_id`, role and policy. Each failed
+    /// acquire says so. The login needs `+info +get +set` and the mark's key; without the mark each client watches for
+    /// itself. After a restart of all masters some client has to stay for `max_ttl`.
     ///
     /// It proves that a process went on, not that nobody emptied it: `FLUSHALL` is not noticed.
     Strict,

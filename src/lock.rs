@@ -38,10 +38,10 @@ impl<'a> Resource<'a> {
     pub fn new<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
         let name = name.as_ref();
         match name.len() {
+            1..=limits::RESOURCE_SIZE_MAX if name != MARK_NAME => Ok(Self(name)),
             0 => Err(InputError::ResourceEmpty),
-            size if size > limits::RESOURCE_SIZE_MAX => Err(InputError::ResourceTooLong { size }),
-            _ if name == MARK_NAME => Err(InputError::ResourceReserved),
-            _ => Ok(Self(name)),
+            1..=limits::RESOURCE_SIZE_MAX => Err(InputError::ResourceReserved),
+            size => Err(InputError::ResourceTooLong { size }),
         }
     }
 

@@ -38,7 +38,8 @@ const MAX_TTL_DEFAULT: Duration = Duration::from_secs(30);
 /// Added to the longest quarantine when waiting for its end, for the rounding of a master's uptime.
 const QUARANTINE_SLACK: Duration = Duration::from_secs(2);
 
-/// Masters that count so soon after a quorum does are waited for too: a short command would end before it has marked them.
+/// Masters that count so soon after a quorum does are waited for too: a short command would end before their marks are
+/// written.
 const NEARLY: Duration = Duration::from_millis(500);
 
 /// How often a wait for masters is shown again.
@@ -290,8 +291,8 @@ pub(crate) fn wait_for_masters(
         if shown_at.is_none_or(|at| now - at >= WAIT_SHOWN_EVERY) {
             let is_first = shown_at.replace(now).is_none();
             say(&format!(
-                "waiting {longest:.1?}: {count} of {} masters may have restarted lately and do not count before max_ttl \
-                 has passed{}",
+                "waiting {longest:.1?}: {count} of {} masters may have restarted lately and do not count before \
+                 max_ttl has passed{}",
                 masters.len(),
                 if is_first { " (--trust counts them, where nothing depends on the lock)" } else { "" }
             ));

@@ -82,8 +82,8 @@ struct Identity {
     watched_since: Option<Instant>,
     /// When bytes last came from it, as of its last connection's end.
     heard_at: Instant,
-    /// Whether nothing but this client's own watch speaks for it: it was there before it took another's place, or it was
-    /// unfit for a while. What it tells of its age does not tell that it has the locks.
+    /// Whether nothing but this client's own watch speaks for it: it was there before it took another's place, or it
+    /// was unfit for a while. What is told of its age does not tell that it has the locks.
     is_doubtful: bool,
 }
 
@@ -242,8 +242,8 @@ impl Link {
         is_same_process
     }
 
-    /// Another process than before answered, which is at least of this age. One that already ran when the one before was
-    /// last heard did not start in its place but was put there, and never had its locks.
+    /// Another process than before answered, which is at least of this age. One that already ran when the one before
+    /// was last heard did not start in its place but was put there, and never had its locks.
     fn meet_process(&mut self, now: Instant, age: Duration) {
         let before = self.identity.take();
         let Some(run_id) = self.learnt.run_id.clone() else { return };

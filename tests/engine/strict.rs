@@ -1,5 +1,5 @@
-//! Strict mode: what a master must do to count, by the watch of this client or by the mark of another; and what any mode
-//! says of masters whose process has changed.
+//! Strict mode: what a master must do to count, by the watch of this client or by the mark of another; and what any
+//! mode makes of masters whose process has changed.
 
 use std::time::{Duration, Instant};
 
