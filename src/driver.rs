@@ -19,6 +19,7 @@ use crate::config::{Address, Config};
 use crate::engine::{Engine, LinkRequest};
 use crate::limits;
 use crate::lock::MasterId;
+use crate::mutants::mutant;
 use resolve::Resolver;
 use socket::{Received, Socket};
 
@@ -134,7 +135,7 @@ impl Driver {
                 Ok(Received::Bytes(size)) => {
                     self.engine.recv_done(Instant::now(), master, size);
                     // A short read emptied the socket: the next byte brings a new event.
-                    if size < space_size && !to_the_end {
+                    if (size < space_size && !to_the_end) || mutant!(ReadStopsEarly) {
                         return;
                     }
                 }

@@ -42,7 +42,7 @@ mod timers;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -51,6 +51,7 @@ use crate::config::Config;
 use crate::limits;
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{Failure, MasterId, MasterSet, Vote, quorum};
+use crate::mutants::mutant;
 use acquire::Terms;
 pub use request::{Grant, Outcome, Released, Request, SubmitError};
 pub use status::{MasterState, MasterStatus};
@@ -437,6 +438,7 @@ impl Engine {
             _ => None,
         };
         if let Some(run_id) = learnt_run_id
+            && !mutant!(SameServerTwice)
             && let Some(other) = self.links.iter().find(|link| link.run_id() == Some(&run_id))
         {
             let other = &self.config.labels[other.master.index()];
@@ -548,7 +550,8 @@ impl Engine {
         }
         for master in self.unseasoned.iter() {
             let link = &mut self.links[master.index()];
-            if link.seasoned_at.is_none_or(|at| at <= now) {
+            let early = Duration::from_nanos(u64::from(mutant!(QuarantineTickShort)));
+            if link.seasoned_at.is_none_or(|at| at <= now + early) {
                 link.seasoned_at = None;
                 self.unseasoned.remove(master);
             }

@@ -54,6 +54,11 @@ pub mod resp;
 mod config;
 mod driver;
 mod error;
+#[cfg(redlatch_mutants)]
+#[doc(hidden)]
+pub mod mutants;
+#[cfg(not(redlatch_mutants))]
+mod mutants;
 mod redlock;
 mod wire;
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 use rand::Rng;
 
 use crate::limits;
+use crate::mutants::mutant;
 pub use tally::{Tally, Verdict, quorum};
 
 /// What the key of the mark has behind the prefix (`Quarantine::Strict`): no lock may have this name, in no mode, for
@@ -74,6 +75,9 @@ impl Token {
 
     /// Draws a token; the generator must be a cryptographic one.
     pub(crate) fn random(rng: &mut impl Rng) -> Self {
+        if mutant!(ValueReused) {
+            return Self::UNSET;
+        }
         let mut bytes = [0; Self::SIZE];
         bytes[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
         bytes[8..16].copy_from_slice(&rng.next_u64().to_le_bytes());
@@ -162,7 +166,8 @@ impl Ttl {
         }
         let ms = u64::try_from(ttl.as_millis()).map_err(|_| InputError::TtlTooLong { ttl, max_ttl })?;
         let whole = Duration::from_millis(ms);
-        match whole.checked_sub(drift.of(whole)) {
+        let drift_allowed = if mutant!(NoDrift) { Duration::ZERO } else { drift.of(whole) };
+        match whole.checked_sub(drift_allowed) {
             Some(validity) if validity >= Duration::from_millis(1) => Ok(Self { ms, validity, drift }),
             _ => Err(InputError::TtlTooShort { ttl, drift: drift.of(whole) }),
         }

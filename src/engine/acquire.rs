@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::error::{AcquireError, Round};
 use crate::lock::command::{self, AcquireTail};
 use crate::lock::{Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Ttl, Verdict, Vote};
+use crate::mutants::mutant;
 
 /// A wait without end, for one that would overflow the clock.
 const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -156,8 +157,9 @@ impl Engine {
             Verdict::NoQuorum => Cause::NoQuorum,
             Verdict::Granted => {
                 // The deadline counts from the start of the attempt, and is tested last (I2, I3).
-                let valid_until = claim.started + op.ttl.validity();
-                if now + op.min_validity < valid_until {
+                let counted_from = if mutant!(DeadlineFromQuorum) { now } else { claim.started };
+                let valid_until = counted_from + op.ttl.validity();
+                if now + op.min_validity < valid_until || mutant!(DeadlineUnchecked) {
                     claim.is_open = false;
                     op.state = OpState::Held { since: claim.started, valid_until, extension: None };
                     let granted = claim.tally.granted;
@@ -220,6 +222,7 @@ impl Engine {
         let base = took.max(self.config.retry_delay_min).max(Duration::from_millis(1));
         let doubled = base.saturating_mul(1 << op.attempts.min(16));
         let range = doubled.min(self.config.retry_delay_max.max(base));
+        let range = if mutant!(NoJitter) { Duration::ZERO } else { range };
         let delay = base + self.rng.random_range(Duration::ZERO..=range);
         // The last attempt is made early enough to be answered before the wait ends.
         let last = wait_until.checked_sub(took.max(Duration::from_millis(1)))?;
@@ -326,6 +329,9 @@ impl Engine {
         if now - started >= limit {
             missing.iter().for_each(|master| self.note_missed(now, master, started));
         }
+        if mutant!(TimeoutPopsOwed) {
+            missing.iter().for_each(|master| self.links[master.index()].wire.forget_owed());
+        }
         self.decide_acquire(now, id);
     }
 
@@ -337,6 +343,7 @@ impl Engine {
                 // Even a grant is void: the master may have lost it with the connection (I7).
                 if let Some(claim) = self.claims.find_mut(op.claim)
                     && !claim.tally.refused.contains(master)
+                    && !mutant!(LostGrantCounted)
                 {
                     claim.record(master, Vote::Failed(Failure::ConnectionLost));
                 }

@@ -11,6 +11,7 @@ use super::{Engine, claim_timer};
 use crate::error::{Report, Round};
 use crate::lock::command::{Entry, ReleaseAnswer};
 use crate::lock::{Drift, Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
+use crate::mutants::mutant;
 
 #[derive(Debug)]
 pub(super) struct Claim {
@@ -122,9 +123,9 @@ impl Claim {
 
     /// Counts the vote that nearly all are.
     #[inline]
-    pub(super) const fn count_grant(&mut self, master: MasterId, quorum: usize) -> Counted {
+    pub(super) fn count_grant(&mut self, master: MasterId, quorum: usize) -> Counted {
         // Once the release is queued behind the SET, its own answer is the one that matters.
-        if self.release.is_some() {
+        if self.release.is_some() || (mutant!(StragglersCancelled) && !self.is_open) {
             return Counted::Open;
         }
         self.grant(master);
@@ -145,7 +146,9 @@ impl Claim {
         }
     }
 
-    const fn grant(&mut self, master: MasterId) {
+    fn grant(&mut self, master: MasterId) {
+        let again = mutant!(VotesAsCount) && self.tally.granted.contains(master);
+        let master = if again { another(self.tally.granted) } else { master };
         self.tally.failed.remove(master);
         self.tally.granted.insert(master);
     }
@@ -170,6 +173,9 @@ impl Claim {
 
     /// Masters on which the key may live.
     pub(super) fn holders(&self) -> MasterSet {
+        if mutant!(ReleaseOnlyGranted) {
+            return self.tally.granted;
+        }
         self.asked.without(self.tally.refused)
     }
 
@@ -190,6 +196,12 @@ impl Claim {
         let pause = (now - release.started).max(self.answer_limit);
         Some((now + pause).min(self.gone_at(drift).max(now + self.answer_limit)))
     }
+}
+
+/// The first master that is not in the set.
+fn another(set: MasterSet) -> MasterId {
+    let mut all = MasterSet::first(32).without(set).iter();
+    all.next().expect("there are fewer masters than places")
 }
 
 impl Release {
@@ -224,7 +236,21 @@ impl Engine {
         if owed.is_empty() {
             self.free_claim_if_done(id);
         }
+        if mutant!(ReleaseOnOtherConnection) {
+            self.release_on_other_connection(now, id);
+        }
         !sent.is_empty()
+    }
+
+    #[cold]
+    fn release_on_other_connection(&mut self, now: Instant, id: Id) {
+        let Some(claim) = self.claims.find(id) else { return };
+        for master in claim.asked.without(claim.tally.heard()).iter() {
+            self.fail_link(now, master, "a release takes another connection");
+        }
+        if let Some(claim) = self.claims.find_mut(id) {
+            claim.strayed = MasterSet::EMPTY;
+        }
     }
 
     /// Queues the release again on those of `masters` that owe no answer to it.
@@ -268,10 +294,11 @@ impl Engine {
             ReleaseAnswer::Absent => {
                 release.absent.insert(master);
                 // On the connection that carried the SET, its absence is proof; elsewhere the SET may come later.
-                if !claim.strayed.contains(master) {
+                if !claim.strayed.contains(master) || mutant!(AbsentIsProof) {
                     release.owed.remove(master);
                 }
             }
+            ReleaseAnswer::Failed(_) if mutant!(ReleaseErrorIsDone) => release.owed.remove(master),
             ReleaseAnswer::Failed(failure) => claim.failures.push((master, failure)),
         }
         release.sent.remove(master);
@@ -314,6 +341,9 @@ impl Engine {
         claim.strayed.insert(master);
         if let Some(release) = &mut claim.release {
             release.sent.remove(master);
+            if mutant!(OrphansDropped) {
+                release.owed.remove(master);
+            }
         }
         if let Some(op) = claim.owner {
             self.handle_lost_connection(now, master, op);
@@ -343,7 +373,9 @@ impl Engine {
     /// A master turned out to be another process than before: it holds none of the locks that it granted.
     pub(super) fn void_grants(&mut self, master: MasterId) {
         for id in self.claims.ids() {
-            if let Some(claim) = self.claims.find_mut(id) {
+            if let Some(claim) = self.claims.find_mut(id)
+                && !mutant!(RestartedGrantsKept)
+            {
                 claim.tally.granted.remove(master);
             }
         }

@@ -13,6 +13,7 @@ use super::mark;
 use crate::config::{Config, Login, Quarantine};
 use crate::lock::MasterId;
 use crate::lock::command::{self, EXTEND_SCRIPT, ExtendBy, RELEASE_SCRIPT, ReleaseBy};
+use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 
 /// A command of the handshake, in the order in which they are sent.
@@ -95,7 +96,10 @@ impl Learnt {
     pub(super) fn age(&self, config: &Config) -> Duration {
         match config.quarantine {
             // A difference of whole seconds, so up to one second of it may not have passed yet.
-            Quarantine::Uptime => self.uptime.unwrap_or_default().saturating_sub(Duration::from_secs(1)),
+            Quarantine::Uptime => {
+                let unsure = Duration::from_secs(if mutant!(UptimeRoundedUp) { 0 } else { 1 });
+                self.uptime.unwrap_or_default().saturating_sub(unsure)
+            }
             Quarantine::Strict if self.watched >= config.quarantine_time() => self.watched,
             Quarantine::Strict | Quarantine::Trust => Duration::ZERO,
         }
@@ -211,7 +215,9 @@ impl Handshake {
                     learnt.refused.push((step.name(), shown));
                 }
             }
-            (Step::Echo, Reply::Bulk(echo)) if *echo == self.nonce => return Ok(true),
+            (Step::Echo, Reply::Bulk(echo)) if *echo == self.nonce || mutant!(EchoUnchecked) => {
+                return Ok(true);
+            }
             (Step::Auth | Step::Select | Step::SetName, Reply::Simple(b"OK")) => {}
             (Step::LoadRelease | Step::LoadExtend, Reply::Bulk(_)) => {}
             (Step::InfoServer, Reply::Bulk(info)) => {

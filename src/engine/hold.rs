@@ -7,6 +7,7 @@ use super::slab::Id;
 use super::{Engine, OpId, Outcome, Released};
 use crate::error::{ExtendError, ReleaseError, Round};
 use crate::lock::{Failure, MasterId, Tally, Ttl, Verdict, Vote};
+use crate::mutants::mutant;
 
 impl Engine {
     pub(super) fn submit_extend(&mut self, now: Instant, id: Id, ttl: Ttl) {
@@ -30,7 +31,7 @@ impl Engine {
         if extension.is_some() {
             return Err(ExtendError::Busy);
         }
-        if now >= *valid_until {
+        if now >= *valid_until && !mutant!(ExtensionAfterDeadline) {
             return Err(ExtendError::Expired);
         }
         if (now - *since).saturating_add(ttl.as_duration()) > max_hold {
@@ -40,7 +41,9 @@ impl Engine {
         let answer_limit = self.config.answer_limit(ttl);
         let deadline = (now + answer_limit).min(*valid_until);
         // A shorter TTL may take effect on some masters even if the round fails, so it counts from here on.
-        *valid_until = extended_until.min(*valid_until);
+        if !mutant!(ShorterExtensionIgnored) {
+            *valid_until = extended_until.min(*valid_until);
+        }
         op.round = op.round.wrapping_add(1);
         op.ttl = ttl;
         claim.note_ttl(now, ttl, answer_limit);
@@ -103,15 +106,25 @@ impl Engine {
         let Some(op) = self.ops.find_mut(id) else { return };
         let OpState::Held { valid_until, extension, .. } = &mut op.state else { return };
         let Some(Extension { valid_until: extended_until, tally, .. }) = *extension else { return };
-        let verdict = tally.verdict(self.links.len(), quarantined);
+        let verdict = match tally.verdict(self.links.len(), quarantined) {
+            Verdict::NoQuorum | Verdict::Contended
+                if mutant!(ExtensionOnMinority) && !tally.granted.is_empty() =>
+            {
+                Verdict::Granted
+            }
+            Verdict::NoQuorum if mutant!(ExtensionOnUnknown) => Verdict::Granted,
+            verdict => verdict,
+        };
         if verdict == Verdict::Open {
             return;
         }
         *extension = None;
         // The lock must be valid still: one that was called lost never comes back (I11).
-        let result = if verdict == Verdict::Granted && now < *valid_until && now < extended_until {
-            *valid_until = extended_until;
-            Ok(extended_until)
+        let is_valid = now < *valid_until || mutant!(ExtensionAfterDeadline);
+        let result = if verdict == Verdict::Granted && is_valid && now < extended_until {
+            let from_reply = mutant!(ExtensionFromReply);
+            *valid_until = if from_reply { now + op.ttl.validity() } else { extended_until };
+            Ok(*valid_until)
         } else {
             let Some(claim) = self.claims.find(op.claim) else { return };
             let report = self.report(now, Round::Extend, claim, &tally);

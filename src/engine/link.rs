@@ -22,6 +22,7 @@ use crate::config::{Config, Quarantine};
 use crate::limits;
 use crate::lock::command::{self, ExtendBy, ReleaseAnswer, ReleaseBy, WrongShape};
 use crate::lock::{Failure, HolderTtl, MasterId, Vote};
+use crate::mutants::mutant;
 use crate::resp::Reply;
 use crate::wire::{Full, Wire};
 
@@ -223,7 +224,9 @@ impl Link {
             self.learnt = handshake.learnt;
         }
         (self.release_by, self.extend_by) = (self.learnt.release_by(), self.learnt.extend_by());
-        let is_known = |identity: &Identity| Some(&identity.run_id) == self.learnt.run_id.as_ref();
+        let is_known = |identity: &Identity| {
+            Some(&identity.run_id) == self.learnt.run_id.as_ref() || mutant!(RunIdIgnored)
+        };
         let is_same_process = self.identity.as_ref().is_some_and(is_known);
         let needed = config.quarantine_time();
         let age = self.learnt.age(config);
@@ -236,7 +239,8 @@ impl Link {
             watch_end = *watched_since.get_or_insert(now) + needed;
             seasoned_at = if *is_doubtful { watch_end } else { seasoned_at.min(watch_end) };
         }
-        self.seasoned_at = Some(seasoned_at).filter(|at| *at > now && config.quarantine != Quarantine::Trust);
+        let is_trusted = config.quarantine == Quarantine::Trust || mutant!(NoQuarantine);
+        self.seasoned_at = Some(seasoned_at).filter(|at| *at > now && !is_trusted);
         let is_to_mark = config.quarantine == Quarantine::Strict && self.learnt.watched < needed;
         self.mark_due_at = is_to_mark.then_some(watch_end);
         is_same_process
@@ -305,6 +309,9 @@ fn take_apart(
         _ => false,
     };
     if by_script && command::is_noscript(reply) {
+        if mutant!(NoScriptIsNo) {
+            return take_apart(state, learnt, (release_by, extend_by), owed, &Reply::Integer(0));
+        }
         return Ok(Answer::NoScript(owed));
     }
     let answer = match owed {

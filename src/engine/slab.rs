@@ -1,5 +1,7 @@
 //! A table of reused slots whose ids tell one occupant from the next.
 
+use crate::mutants::mutant;
+
 /// The place of an entry and the generation of its occupant; an id of an earlier occupant finds nothing (I7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Id {
@@ -82,13 +84,21 @@ impl<T> Slab<T> {
     #[inline]
     pub(super) fn find(&self, id: Id) -> Option<&T> {
         let slot = self.slots.get(id.index as usize)?;
-        if slot.generation == id.generation { Some(&slot.value) } else { None }
+        if slot.generation == id.generation || (mutant!(LateVoteToNextAttempt) && slot.generation % 2 == 1) {
+            Some(&slot.value)
+        } else {
+            None
+        }
     }
 
     #[inline]
     pub(super) fn find_mut(&mut self, id: Id) -> Option<&mut T> {
         let slot = self.slots.get_mut(id.index as usize)?;
-        if slot.generation == id.generation { Some(&mut slot.value) } else { None }
+        if slot.generation == id.generation || (mutant!(LateVoteToNextAttempt) && slot.generation % 2 == 1) {
+            Some(&mut slot.value)
+        } else {
+            None
+        }
     }
 
     /// The id of whoever is in a slot now.

@@ -6,6 +6,7 @@
 
 use super::{Failure, HolderTtl, Token, Ttl, Vote};
 use crate::limits;
+use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 use std::time::Duration;
 
@@ -129,6 +130,10 @@ pub(crate) fn encode_acquire(out: &mut Vec<u8>, entry: &Entry, tail: &AcquireTai
 /// Compare and delete.
 #[inline]
 pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry) {
+    if mutant!(BareDel) {
+        out.extend_from_slice(b"*2\r\n$3\r\nDEL\r\n");
+        return out.extend_from_slice(entry.key());
+    }
     match by {
         ReleaseBy::EvalSha => out.extend_from_slice(RELEASE_EVALSHA),
         ReleaseBy::DelIfEq => out.extend_from_slice(RELEASE_DELIFEQ),
@@ -236,6 +241,7 @@ pub(crate) fn acquire_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     match reply {
         Reply::Simple(b"OK") => Ok(Vote::Granted),
         Reply::NullBulk => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
+        Reply::Error(_) if mutant!(ErrorIsNo) => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
         Reply::Error(text) => Ok(Vote::Failed(failure(text))),
         _ => Err(WrongShape),
     }

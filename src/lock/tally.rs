@@ -1,6 +1,7 @@
 //! Votes in, verdict out: the quorum table and the earliest moment at which an outcome is fixed.
 
 use super::MasterSet;
+use crate::mutants::mutant;
 
 /// The quorum of N masters, listed rather than computed so that a reader can check each row; index 0 is unused.
 const QUORUM: [usize; 33] = [
@@ -45,8 +46,9 @@ pub enum Verdict {
 impl Tally {
     /// The verdict over `master_count` masters, of which `quarantined` do not count whatever they said (I8).
     #[must_use]
-    pub const fn verdict(&self, master_count: usize, quarantined: MasterSet) -> Verdict {
-        let needed = quorum(master_count);
+    pub fn verdict(&self, master_count: usize, quarantined: MasterSet) -> Verdict {
+        let needed = self.needed(master_count);
+        let quarantined = if mutant!(QuarantinedVotesCounted) { MasterSet::EMPTY } else { quarantined };
         if quarantined.is_empty() && self.granted.has(needed) {
             return Verdict::Granted;
         }
@@ -60,6 +62,16 @@ impl Tally {
             Verdict::Contended
         } else {
             Verdict::Open
+        }
+    }
+
+    fn needed(&self, master_count: usize) -> usize {
+        if mutant!(QuorumHalf) {
+            master_count.div_ceil(2).max(2) - 1
+        } else if mutant!(QuorumOfReachable) {
+            quorum((master_count - self.failed.count()).max(1))
+        } else {
+            quorum(master_count)
         }
     }
 

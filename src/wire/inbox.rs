@@ -1,6 +1,7 @@
 //! Bytes that were read from one master and not yet decoded.
 
 use crate::limits;
+use crate::mutants::mutant;
 use crate::resp::{self, Decoded, ProtocolError, Reply};
 
 /// A buffer that replies are decoded from in place.
@@ -35,7 +36,7 @@ impl Inbox {
         if self.head == self.tail {
             (self.head, self.tail) = (0, 0);
         }
-        if self.bytes.len().saturating_sub(self.tail) < limits::READ_SIZE / 2 {
+        if self.bytes.len().saturating_sub(self.tail) < limits::READ_SIZE / 2 || mutant!(AllocationByHeader) {
             self.make_space();
         }
         self.bytes.get_mut(self.tail..).unwrap_or_default()
@@ -46,8 +47,9 @@ impl Inbox {
         self.bytes.copy_within(self.head..self.tail, 0);
         self.tail = self.tail.saturating_sub(self.head);
         self.head = 0;
-        if self.bytes.len().saturating_sub(self.tail) < limits::READ_SIZE / 2 {
-            self.bytes.resize(self.tail.saturating_mul(2).max(limits::READ_SIZE), 0);
+        if self.bytes.len().saturating_sub(self.tail) < limits::READ_SIZE / 2 || mutant!(AllocationByHeader) {
+            let announced = if mutant!(AllocationByHeader) { self.needed } else { 0 };
+            self.bytes.resize(self.tail.saturating_mul(2).max(limits::READ_SIZE).max(announced), 0);
         }
     }
 

@@ -1,0 +1,119 @@
+//! Deliberate defects, one for each rule that the tests must hold: `tests/sim/mutants.rs` switches each on and shows that
+//! the simulator goes red.
+//!
+//! They exist only in a build with `--cfg redlatch_mutants`, which `scripts/test` makes for that purpose and no Cargo
+//! feature can. In every other build [`is_on`] is the constant `false` and its branches are gone.
+
+#![cfg_attr(
+    not(redlatch_mutants),
+    expect(unreachable_pub, reason = "public for the tests that switch them on")
+)]
+
+/// `mutant!(Name)`: whether this defect is switched on.
+macro_rules! mutant {
+    ($name:ident) => {
+        crate::mutants::is_on(crate::mutants::Mutant::$name)
+    };
+}
+pub(crate) use mutant;
+
+/// A defect, named after what it does wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// The deadline of a lock counts from its quorum.
+    DeadlineFromQuorum,
+    /// A lock is handed out without looking whether it is still valid.
+    DeadlineUnchecked,
+    /// Nothing is taken off the TTL for clock drift.
+    NoDrift,
+    /// The quorum is half of the masters.
+    QuorumHalf,
+    /// The quorum is that of the masters which answer.
+    QuorumOfReachable,
+    /// A master's second vote counts for another's.
+    VotesAsCount,
+    /// Every attempt has the same value.
+    ValueReused,
+    /// A late vote counts for the next attempt in the same slot.
+    LateVoteToNextAttempt,
+    /// A grant counts though its connection broke before the verdict.
+    LostGrantCounted,
+    /// Grants after the verdict are not counted.
+    StragglersCancelled,
+    /// An error reply to `SET` is a no.
+    ErrorIsNo,
+    /// `NOSCRIPT` means that the key is gone.
+    NoScriptIsNo,
+    /// Retries come at fixed intervals.
+    NoJitter,
+    /// A time-out takes the reply's entry off the queue.
+    TimeoutPopsOwed,
+    /// Release deletes whatever the key holds.
+    BareDel,
+    /// Only masters that granted are released.
+    ReleaseOnlyGranted,
+    /// A release goes out over a new connection.
+    ReleaseOnOtherConnection,
+    /// What a broken connection left behind is forgotten.
+    OrphansDropped,
+    /// A key that is absent over a new connection is taken for released, though its `SET` may come later.
+    AbsentIsProof,
+    /// An error reply to a release is taken for its end.
+    ReleaseErrorIsDone,
+    /// The deadline of an extension counts from its reply.
+    ExtensionFromReply,
+    /// One master is enough to extend.
+    ExtensionOnMinority,
+    /// No answers are taken for consent to extend.
+    ExtensionOnUnknown,
+    /// A lock can be extended after its deadline.
+    ExtensionAfterDeadline,
+    /// A shorter TTL takes effect only when its round succeeds.
+    ShorterExtensionIgnored,
+    /// No master is ever in quarantine.
+    NoQuarantine,
+    /// The quarantine ends a nanosecond early.
+    QuarantineTickShort,
+    /// The votes of masters in quarantine count.
+    QuarantinedVotesCounted,
+    /// A changed `run_id` is not noticed.
+    RunIdIgnored,
+    /// The last second of an uptime counts though it may not have passed.
+    UptimeRoundedUp,
+    /// A restarted master keeps its place in the margin.
+    RestartedGrantsKept,
+    /// One server behind two addresses has two votes.
+    SameServerTwice,
+    /// The echo that ends a handshake may be anything.
+    EchoUnchecked,
+    /// The lock's own key, met when a master is asked again, is taken for somebody else's.
+    OwnKeyIsBusy,
+    /// The inbox grows to what a header announces.
+    AllocationByHeader,
+    /// Arrays may be nested without end.
+    UnboundedNesting,
+    /// A readable socket is read once.
+    ReadStopsEarly,
+}
+
+#[cfg(redlatch_mutants)]
+std::thread_local! {
+    static ACTIVE: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
+}
+
+/// Switches a defect on in this thread, or all off.
+#[cfg(redlatch_mutants)]
+pub fn switch(mutant: Option<Mutant>) {
+    ACTIVE.set(mutant);
+}
+
+#[cfg(redlatch_mutants)]
+pub(crate) fn is_on(mutant: Mutant) -> bool {
+    ACTIVE.get() == Some(mutant)
+}
+
+#[cfg(not(redlatch_mutants))]
+#[inline(always)]
+pub(crate) const fn is_on(_: Mutant) -> bool {
+    false
+}
