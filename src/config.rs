@@ -50,9 +50,26 @@ pub enum Quarantine {
     /// because this client has seen the same `run_id` for that long. The default.
     ///
     /// A fleet that was just started therefore grants nothing for `max_ttl`. The uptime is wall-clock time of the
-    /// master: a clock that jumps ahead there shortens the wait.
+    /// master: a clock that jumps ahead there shortens the wait. It counts for nothing if another server has taken the
+    /// place of the one before: one that already ran when this client last heard from that.
     #[default]
     Uptime,
+    /// Its votes count once its process is known to have been watched for `max_ttl` plus the drift: by this client,
+    /// which has seen the same `run_id` for that long by its own monotonic clock, or by another, which says so in the
+    /// mark.
+    ///
+    /// The mark is the key `<prefix>redlatch:mark`, without TTL. A client writes the `run_id` and the time in
+    /// milliseconds into it when its own watch is over, so that clients which come later need not watch. A mark with
+    /// another `run_id`, or with a shorter time than is asked for, counts for nothing. Who can write to the masters can
+    /// forge one, as it can delete locks.
+    ///
+    /// No wall clock counts, and a server that should not grant locks is refused: a replica, one whose
+    /// `maxmemory-policy` is not `noeviction`, and one that does not tell its `run_id`, role and policy. Each failed
+    /// acquire says so. The login needs `+info +get +set` and the mark's key; without the mark each client watches for
+    /// itself. After a restart of all masters some client has to stay for `max_ttl`.
+    ///
+    /// It proves that a process went on, not that nobody emptied it: `FLUSHALL` is not noticed.
+    Strict,
     /// Its votes always count. Only right if each master writes every change to disk before it answers
     /// (`appendonly yes`, `appendfsync always`) and comes back with that file, or in tests.
     Trust,
@@ -86,10 +103,11 @@ impl Config {
         self.answer_timeout.unwrap_or(scaled).min(ttl.validity())
     }
 
-    /// How long a master that restarted is kept from voting.
+    /// How long a master that restarted is kept from voting: `max_ttl` plus the drift, in whole milliseconds.
     #[must_use]
     pub fn quarantine_time(&self) -> Duration {
-        self.max_ttl + self.drift.of(self.max_ttl)
+        let whole = self.max_ttl + self.drift.of(self.max_ttl);
+        Duration::from_millis(u64::try_from(whole.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
     }
 }
 
@@ -209,6 +227,9 @@ impl ConfigBuilder {
     }
 
     /// What is asked of a master that restarted; [`Quarantine::Uptime`] by default.
+    ///
+    /// In each mode it waits for [`Config::quarantine_time`] at most, counted from the first connection. Clients of one
+    /// fleet may differ in it: each is as safe as its own mode.
     #[must_use]
     pub const fn quarantine(mut self, quarantine: Quarantine) -> Self {
         self.config.quarantine = quarantine;

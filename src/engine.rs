@@ -32,6 +32,7 @@ mod claim;
 mod handshake;
 mod hold;
 mod link;
+mod mark;
 mod op;
 mod repair;
 mod request;
@@ -389,8 +390,10 @@ impl Engine {
             Answer::Extend(id, round, vote) => self.handle_extend_vote(now, master, id, round, vote),
             Answer::Holder(id, told) => self.handle_holder(now, master, id, told),
             Answer::Repair(id, round, vote) => self.handle_repair_vote(master, id, round, &vote),
+            Answer::Mark(answer) => self.handle_mark(master, answer),
+            Answer::MarkRefused(text) => self.handle_mark_refused(master, text),
             Answer::NoScript(owed) => self.send_whole_script(now, master, owed),
-            Answer::HandshakeStep => {}
+            Answer::HandshakeStep | Answer::MarkWritten => {}
             Answer::HandshakeDone => self.handle_ready(now, master),
         }
     }
@@ -439,12 +442,22 @@ impl Engine {
             && let Some(other) = self.links.iter().find(|link| link.run_id() == Some(&run_id))
         {
             let other = &self.config.labels[other.master.index()];
-            let why = format!("it is the same server as {other} (run_id {run_id}), and may vote only once");
+            let why = format!(
+                "it is the same server as {other} (run_id {run_id}), and may vote only once: list each server once"
+            );
             self.fail_link(now, master, &why);
             return;
         }
         let link = &mut self.links[master.index()];
         let is_same_process = link.finish_handshake(now, &self.config);
+        let unfitness = link.refuse_unfit(&self.config);
+        if !is_same_process {
+            self.void_grants(master);
+        }
+        if let Some(why) = unfitness {
+            return self.fail_link(now, master, &why);
+        }
+        let link = &mut self.links[master.index()];
         self.usable.insert(master);
         self.broadcast.add_ready(link);
         if link.seasoned_at.is_some() {
@@ -452,11 +465,9 @@ impl Engine {
         } else {
             self.unseasoned.remove(master);
         }
-        if !is_same_process {
-            self.void_grants(master);
-        }
         self.release_orphans(master);
         self.repair(now, master);
+        self.arm_link(master);
     }
 
     /// Ends a connection and settles all that it owed.
@@ -497,6 +508,10 @@ impl Engine {
             }
             State::Handshake { .. } => {
                 self.fail_link(now, master, &format!("no answer to the handshake within {limit:?}"))
+            }
+            State::Ready { .. } if link.mark_due_at.take_if(|at| *at <= now).is_some() => {
+                self.read_mark(master);
+                self.arm_link(master);
             }
             State::Ready { .. } => {
                 self.fail_link(now, master, &format!("no answer for {:?}", limits::SILENCE_MAX));

@@ -17,7 +17,11 @@ use crate::limits;
 use crate::mutants::mutant;
 pub use tally::{Tally, Verdict, quorum};
 
-/// The name of a lock: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes of any value.
+/// What the key of the mark has behind the prefix (`Quarantine::Strict`): no lock may have this name, in no mode, for
+/// the mark would overwrite it.
+pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
+
+/// The name of a lock: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes of any value but `redlatch:mark`.
 ///
 /// ```
 /// use redlatch::lock::Resource;
@@ -28,16 +32,17 @@ pub use tally::{Tally, Verdict, quorum};
 pub struct Resource<'a>(&'a [u8]);
 
 impl<'a> Resource<'a> {
-    /// Checks the length of a name.
+    /// Checks a name.
     ///
     /// # Errors
-    /// [`InputError`] if the name is empty or longer than [`limits::RESOURCE_SIZE_MAX`].
+    /// [`InputError`] if the name is empty, longer than [`limits::RESOURCE_SIZE_MAX`], or that of the mark.
     pub fn new<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
         let name = name.as_ref();
         match name.len() {
+            1..=limits::RESOURCE_SIZE_MAX if name != MARK_NAME => Ok(Self(name)),
             0 => Err(InputError::ResourceEmpty),
-            size if size > limits::RESOURCE_SIZE_MAX => Err(InputError::ResourceTooLong { size }),
-            _ => Ok(Self(name)),
+            1..=limits::RESOURCE_SIZE_MAX => Err(InputError::ResourceReserved),
+            size => Err(InputError::ResourceTooLong { size }),
         }
     }
 
@@ -204,6 +209,9 @@ pub enum InputError {
         /// Bytes of the name.
         size: usize,
     },
+    /// The name of a key that the client itself keeps on the masters.
+    #[error("the resource name redlatch:mark is taken by a key of the client's own; choose another")]
+    ResourceReserved,
     /// Nothing of the TTL would be left after the drift allowance.
     #[error(
         "a TTL of {ttl:?} is too short: the clock drift allowance takes {drift:?}, and at least 1 ms must be left"
@@ -467,6 +475,8 @@ mod tests {
             Resource::new(&vec![0; limits::RESOURCE_SIZE_MAX + 1]),
             Err(InputError::ResourceTooLong { size: limits::RESOURCE_SIZE_MAX + 1 })
         );
+        assert_eq!(Resource::new("redlatch:mark"), Err(InputError::ResourceReserved));
+        assert!(Resource::new("redlatch:marks").is_ok());
     }
 
     #[test]

@@ -311,6 +311,48 @@ fn masters_that_just_started_do_not_count_before_max_ttl_unless_trusted() {
     expect(&run, 0, &["locked in"]);
 }
 
+#[test]
+fn a_strict_run_waits_until_new_masters_were_watched_and_later_ones_do_not() {
+    let mut fleet = Fleet::start(3);
+    let options = ["--strict", "--prefix", "p:", "--ttl", "3s", "--max-ttl", "3s", "--answer-timeout", "1s"];
+    let start = Instant::now();
+    let command = &mut redlatch(&fleet.urls());
+    command.arg("run").args(options).args(["-w", "20s", "r", "--", "sh", "-c", "echo ready; read line"]);
+    let mut first = Running::start_with_stdin(command);
+    first.line();
+    assert!(start.elapsed() >= Duration::from_millis(3032), "{:?}", start.elapsed());
+    eventually(PATIENCE, "all three masters are marked", || {
+        fleet.masters().all(|master| master.ask("EXISTS p:redlatch:mark") == Raw::Int(1))
+    });
+    first.send("\n");
+    expect(&first.finish(), 0, &["waiting", "do not count before max_ttl"]);
+    let run = finish(redlatch(&fleet.urls()).arg("run").args(options).args(["-w", "20s", "r", "--", "true"]));
+    expect(&run, 0, &[]);
+    assert_eq!(run.stderr, "", "nobody has to watch again");
+}
+
+#[test]
+fn a_strict_run_names_the_masters_that_it_refuses_and_does_not_wait_for_them() {
+    let mut fleet = Fleet::start(3);
+    for (index, command) in [(0, "CONFIG SET maxmemory-policy allkeys-lru"), (1, "REPLICAOF 127.0.0.1 1")] {
+        assert_eq!(fleet.master(index).ask(command).text(), "OK");
+    }
+    let run = finish(redlatch(&fleet.urls()).args(["run", "--strict", "r", "--", "echo", "no"]));
+    expect(&run, 69, &["allkeys-lru", "set noeviction", "list its master", "does not count for another"]);
+    assert!(!run.stderr.contains("waiting") && run.stdout.is_empty(), "{}", run.stderr);
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_masters() {
+    let fleet = Fleet::start(1);
+    let mut run = Running::start(redlatch(&fleet.urls()).args(["run", "--strict", "r", "--", "echo", "no"]));
+    run.wait_for_stderr("waiting");
+    run.signal("TERM");
+    let run = run.finish();
+    expect(&run, 143, &["while waiting for masters"]);
+    assert_eq!(run.stdout, "");
+}
+
 // ---- run: signals while the command runs ----
 
 #[test]
@@ -539,6 +581,8 @@ fn bad_input_gives_64_and_names_the_problem() {
         (&["run", "-m", url, "--answer-timeout", "0", "r", "--", "true"], "answer_timeout"),
         (&["run", "-m", url, "--connect-timeout", "2days", "r", "--", "true"], "connect_timeout"),
         (&["run", "-m", url, "--wait", "soon", "r", "--", "true"], "--wait"),
+        (&["run", "-m", url, "--strict", "--trust", "r", "--", "true"], "--strict"),
+        (&["run", "-m", url, "redlatch:mark", "--", "true"], "redlatch:mark"),
         (&["run", "-m", url, "-E", "256", "r", "--", "true"], "256"),
         (&["run", "-m", url, "", "--", "true"], "empty"),
         (&["run", "-m", url, &long, "--", "true"], "1025 bytes"),

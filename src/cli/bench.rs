@@ -18,7 +18,7 @@ use redlatch::lock::{Resource, Ttl, quorum};
 use redlatch::{AcquireError, Redlock, ReleaseError};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::options::{self, Exit, MasterOptions, code, say};
+use super::options::{self, Enough, Exit, MasterOptions, code, say};
 use super::ping::{self, RoundTrip};
 use report::{Progress, Report};
 
@@ -106,7 +106,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
         signal_hook::flag::register_usize(signal, interrupt.clone(), number)?;
     }
     let mut redlock = Redlock::open(config)?;
-    options::wait_for_masters(&mut redlock, || interrupt.load(Ordering::Relaxed) != 0)?;
+    options::wait_for_masters(&mut redlock, Enough::All, || interrupt.load(Ordering::Relaxed) != 0)?;
     if let Some(code) = interrupted(&interrupt) {
         return Ok(code);
     }

@@ -38,6 +38,10 @@ const MAX_TTL_DEFAULT: Duration = Duration::from_secs(30);
 /// Added to the longest quarantine when waiting for its end, for the rounding of a master's uptime.
 const QUARANTINE_SLACK: Duration = Duration::from_secs(2);
 
+/// Masters that count so soon after a quorum does are waited for too: a short command would end before their marks are
+/// written.
+const NEARLY: Duration = Duration::from_millis(500);
+
 /// How often a wait for masters is shown again.
 const WAIT_SHOWN_EVERY: Duration = Duration::from_secs(1);
 
@@ -85,6 +89,14 @@ pub(crate) struct MasterOptions {
     /// or if nothing depends on the lock.
     #[arg(long)]
     trust: bool,
+
+    /// Count a master only if its process is known to have been watched for the maximum TTL, and refuse unfit ones.
+    ///
+    /// Without it the uptime that a master tells is believed, which its wall clock can falsify. What a client has
+    /// watched is left on the masters, in the key PREFIXredlatch:mark, so that later ones need not wait. Replicas,
+    /// masters that may evict keys and masters that do not answer INFO are refused.
+    #[arg(long, conflicts_with = "trust")]
+    pub(crate) strict: bool,
 }
 
 impl MasterOptions {
@@ -118,6 +130,8 @@ impl MasterOptions {
         }
         if self.trust {
             builder = builder.quarantine(Quarantine::Trust);
+        } else if self.strict {
+            builder = builder.quarantine(Quarantine::Strict);
         }
         Ok(more(builder).build()?)
     }
@@ -231,10 +245,20 @@ pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
     lines
 }
 
-/// Waits, visibly, until no reachable master is in quarantine, and fails if no quorum of masters counts then. Returns
+/// For which masters to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Enough {
+    /// All that can be reached.
+    All,
+    /// A quorum, and those that will count at nearly the same time; none if a quorum is out of reach.
+    Quorum,
+}
+
+/// Waits, visibly, until enough masters are out of quarantine, and fails if no quorum of masters counts then. Returns
 /// early if it is interrupted.
 pub(crate) fn wait_for_masters(
     redlock: &mut Redlock,
+    enough: Enough,
     mut is_interrupted: impl FnMut() -> bool,
 ) -> Result<(), Exit> {
     let deadline = Instant::now() + redlock.config().quarantine_time() + QUARANTINE_SLACK;
@@ -251,9 +275,13 @@ pub(crate) fn wait_for_masters(
         if is_interrupted() {
             return Ok(());
         }
-        if count == 0 || now >= deadline {
-            let ready = masters.iter().filter(|master| master.state == MasterState::Ready).count();
-            let needed = quorum(masters.len());
+        let ready = masters.iter().filter(|master| master.state == MasterState::Ready).count();
+        let needed = quorum(masters.len());
+        let is_enough = match enough {
+            Enough::All => false,
+            Enough::Quorum => ready >= needed && longest > NEARLY || ready + count < needed,
+        };
+        if count == 0 || now >= deadline || is_enough {
             if ready >= needed {
                 return Ok(());
             }
@@ -263,8 +291,8 @@ pub(crate) fn wait_for_masters(
         if shown_at.is_none_or(|at| now - at >= WAIT_SHOWN_EVERY) {
             let is_first = shown_at.replace(now).is_none();
             say(&format!(
-                "waiting {longest:.1?}: {count} of {} masters restarted lately and do not count before max_ttl has \
-                 passed{}",
+                "waiting {longest:.1?}: {count} of {} masters may have restarted lately and do not count before \
+                 max_ttl has passed{}",
                 masters.len(),
                 if is_first { " (--trust counts them, where nothing depends on the lock)" } else { "" }
             ));

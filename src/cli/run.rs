@@ -22,7 +22,7 @@ use redlatch::engine::{Grant, MasterState, OpId, Outcome, Released, Request};
 use redlatch::lock::{Resource, Ttl, quorum};
 use redlatch::{AcquireError, Redlock, ReleaseError};
 
-use super::options::{self, Exit, MasterOptions, code, say};
+use super::options::{self, Enough, Exit, MasterOptions, code, say};
 use super::ping;
 use process::{Event, Process};
 use supervisor::{Lease, Supervisor};
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     ttl: Duration,
 
-    /// How long to wait for the lock; 0 makes one attempt.
+    /// How long to wait for the lock; 0 makes one attempt. With --strict the wait for masters comes before it.
     #[arg(short, long, value_name = "TIME", default_value = "0", value_parser = humantime::parse_duration)]
     wait: Duration,
 
@@ -137,7 +137,9 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let redlock = Redlock::open(config)?;
     let mut run = Run { redlock, ttl, verbose: args.verbose, signals };
     run.tell(|run| run.describe_masters(started));
-    match run.acquire(resource, args.wait) {
+    // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
+    let masters = if args.masters.strict { run.wait_for_masters() } else { Ok(()) };
+    match masters.and_then(|()| run.acquire(resource, args.wait)) {
         Ok((lock, grant)) => run.hold(&args, lock, grant),
         Err(Exit { code, why }) => {
             run.close();
@@ -155,6 +157,22 @@ struct Run {
 }
 
 impl Run {
+    /// Waits for masters in quarantine if a lock needs their votes. A signal ends the wait.
+    fn wait_for_masters(&mut self) -> Result<(), Exit> {
+        let Self { redlock, signals, .. } = self;
+        let mut signal = None;
+        let result = options::wait_for_masters(redlock, Enough::Quorum, || {
+            signal = signals.take();
+            signal.is_some()
+        });
+        if let Some(signal) = signal {
+            let why = format!("{} while waiting for masters", process::name_of(signal));
+            return Err(Exit::new(process::code_of(signal), why));
+        }
+        // Too few masters now may be enough when the wait for the lock is over; if not, its own error tells.
+        result.or_else(|exit| if exit.code == code::NO_QUORUM { Ok(()) } else { Err(exit) })
+    }
+
     /// Acquires the lock, and says why it waits if that takes a while. A signal ends the wait.
     fn acquire(&mut self, resource: Resource<'_>, wait: Duration) -> Result<(OpId, Grant), Exit> {
         let start = Instant::now();

@@ -9,7 +9,8 @@ use std::time::Duration;
 use memchr::memmem;
 use rand::Rng;
 
-use crate::config::{Config, Login};
+use super::mark;
+use crate::config::{Config, Login, Quarantine};
 use crate::lock::MasterId;
 use crate::lock::command::{self, EXTEND_SCRIPT, ExtendBy, RELEASE_SCRIPT, ReleaseBy};
 use crate::mutants::mutant;
@@ -26,6 +27,8 @@ pub(super) enum Step {
     InfoServer,
     InfoReplication,
     InfoMemory,
+    /// In strict mode; behind `InfoServer`, which tells whom a mark has to name.
+    ReadMark,
     TrySetIfEq,
     TryDelIfEq,
     TryDelEx,
@@ -43,6 +46,7 @@ impl Step {
             Self::InfoServer => "INFO server",
             Self::InfoReplication => "INFO replication",
             Self::InfoMemory => "INFO memory",
+            Self::ReadMark => mark::READING,
             Self::TrySetIfEq => "SET IFEQ",
             Self::TryDelIfEq => "DELIFEQ",
             Self::TryDelEx => "DELEX IFEQ",
@@ -66,8 +70,11 @@ pub(super) struct Learnt {
     pub(super) run_id: Option<Box<str>>,
     pub(super) uptime: Option<Duration>,
     pub(super) version: Option<Box<str>>,
-    pub(super) is_replica: bool,
+    /// `master`, or `slave` for a replica.
+    pub(super) role: Option<Box<str>>,
     pub(super) maxmemory_policy: Option<Box<str>>,
+    /// For how long some client has watched this very process, by its mark.
+    pub(super) watched: Duration,
     pub(super) has_del_if_eq: bool,
     pub(super) has_del_ex: bool,
     pub(super) has_set_if_eq: bool,
@@ -76,6 +83,61 @@ pub(super) struct Learnt {
 }
 
 impl Learnt {
+    pub(super) fn is_replica(&self) -> bool {
+        self.role.as_deref().is_some_and(|role| role != "master")
+    }
+
+    /// The policy, if it may evict locks.
+    pub(super) fn evicting_policy(&self) -> Option<&str> {
+        self.maxmemory_policy.as_deref().filter(|policy| *policy != "noeviction")
+    }
+
+    /// For how long the process has run at the least, as far as the mode takes its word for it.
+    pub(super) fn age(&self, config: &Config) -> Duration {
+        match config.quarantine {
+            // A difference of whole seconds, so up to one second of it may not have passed yet.
+            Quarantine::Uptime => {
+                let unsure = Duration::from_secs(if mutant!(UptimeRoundedUp) { 0 } else { 1 });
+                self.uptime.unwrap_or_default().saturating_sub(unsure)
+            }
+            Quarantine::Strict if self.watched >= config.quarantine_time() => self.watched,
+            Quarantine::Strict | Quarantine::Trust => Duration::ZERO,
+        }
+    }
+
+    /// Why strict mode does not count this server.
+    pub(super) fn unfitness(&self) -> Option<String> {
+        if self.is_replica() {
+            return Some("it is a replica, which strict mode refuses: list its master instead".to_owned());
+        }
+        if let Some(policy) = self.evicting_policy() {
+            return Some(format!(
+                "its maxmemory-policy is {policy}, which may evict locks and which strict mode refuses: set noeviction"
+            ));
+        }
+        let told = [
+            ("run_id", self.run_id.is_some()),
+            ("role", self.role.is_some()),
+            ("maxmemory_policy", self.maxmemory_policy.is_some()),
+        ];
+        let untold: Vec<_> = told.into_iter().filter(|(_, is_told)| !is_told).map(|(name, _)| name).collect();
+        if untold.is_empty() {
+            return None;
+        }
+        let words = self.refused.iter().find(|(name, _)| name.starts_with("INFO"));
+        let words = words.map(|(name, text)| format!(" ({name} was refused: {text})")).unwrap_or_default();
+        Some(format!(
+            "it does not tell its {}{words}, without which strict mode cannot judge it: the ACL user needs +info",
+            untold.join(", ")
+        ))
+    }
+
+    /// Keeps what was refused last, of each command.
+    pub(super) fn note_refused(&mut self, name: &'static str, text: Box<str>) {
+        self.refused.retain(|(other, _)| *other != name);
+        self.refused.push((name, text));
+    }
+
     pub(super) const fn release_by(&self) -> ReleaseBy {
         if self.has_del_if_eq {
             ReleaseBy::DelIfEq
@@ -127,6 +189,9 @@ impl Handshake {
         push(Step::InfoServer, &[b"INFO", b"server"]);
         push(Step::InfoReplication, &[b"INFO", b"replication"]);
         push(Step::InfoMemory, &[b"INFO", b"memory"]);
+        if config.quarantine == Quarantine::Strict {
+            push(Step::ReadMark, &[b"GET", &mark::key(&config.prefix)]);
+        }
         push(Step::TrySetIfEq, &[b"SET", &key, &nonce, b"IFEQ", &nonce, b"PX", b"1"]);
         push(Step::TryDelIfEq, &[b"DELIFEQ", &key, &nonce]);
         push(Step::TryDelEx, &[b"DELEX", &key, b"IFEQ", &nonce]);
@@ -163,10 +228,14 @@ impl Handshake {
                 learnt.version = version.map(command::error_text);
             }
             (Step::InfoReplication, Reply::Bulk(info)) => {
-                learnt.is_replica = info_field(info, "role") == Some(b"slave")
+                learnt.role = info_field(info, "role").map(command::error_text);
             }
             (Step::InfoMemory, Reply::Bulk(info)) => {
                 learnt.maxmemory_policy = info_field(info, "maxmemory_policy").map(command::error_text);
+            }
+            (Step::ReadMark, Reply::NullBulk) => {}
+            (Step::ReadMark, Reply::Bulk(mark)) => {
+                learnt.watched = mark::watched(mark, learnt.run_id.as_deref());
             }
             (Step::TrySetIfEq, Reply::NullBulk) => learnt.has_set_if_eq = true,
             (Step::TryDelIfEq, Reply::Integer(0)) => learnt.has_del_if_eq = true,

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use rand::{Rng, RngExt};
 
 use super::handshake::{Handshake, Learnt, Step};
+use super::mark::{self, MarkAnswer};
 use super::slab::Id;
 use crate::config::{Config, Quarantine};
 use crate::limits;
@@ -35,6 +36,9 @@ pub(super) enum Owed {
     Holder(Id),
     /// A `SET` to a master that missed it, for a lock that is held.
     Repair(Id, u32),
+    /// The mark that is read at the end of a watch, and the `SET` that writes it.
+    MarkRead,
+    MarkWritten,
     /// An extension or release with the script in full: not to be sent again in full.
     ExtendWhole(Id, u32),
     ReleaseWhole(Id),
@@ -52,6 +56,9 @@ pub(super) enum Answer {
     Release(Id, ReleaseAnswer),
     Holder(Id, HolderTtl),
     Repair(Id, u32, Vote),
+    Mark(MarkAnswer),
+    MarkWritten,
+    MarkRefused(Box<str>),
     /// The script was unknown; the request is to be sent again in full.
     NoScript(Owed),
 }
@@ -68,11 +75,24 @@ pub(super) enum State {
     Ready { since: Instant, silent_since: Option<Instant> },
 }
 
-/// Who answered the last handshake, and since when this client has known that process.
+/// Who answered the last handshake, and since when this client has watched that process.
 #[derive(Debug)]
 struct Identity {
     run_id: Box<str>,
-    first_seen: Instant,
+    /// `None` as long as it is nothing that locks should be on.
+    watched_since: Option<Instant>,
+    /// When bytes last came from it, as of its last connection's end.
+    heard_at: Instant,
+    /// Whether nothing but this client's own watch speaks for it: it was there before it took another's place, or it
+    /// was unfit for a while. What is told of its age does not tell that it has the locks.
+    is_doubtful: bool,
+}
+
+/// How often another process was found in place of the one before.
+#[derive(Debug)]
+struct Changes {
+    count: u32,
+    last_at: Instant,
 }
 
 #[derive(Debug)]
@@ -85,11 +105,14 @@ pub(super) struct Link {
     pub(super) learnt: Learnt,
     /// When its votes start to count; `None` once they do.
     pub(super) seasoned_at: Option<Instant>,
+    /// When this client's own watch is over, if it then has to be written into the mark.
+    pub(super) mark_due_at: Option<Instant>,
     /// When bytes last came from it.
     pub(super) heard_at: Instant,
     /// Why it is not connected.
     pub(super) why: Arc<str>,
     identity: Option<Identity>,
+    changes: Option<Changes>,
     /// Failures in a row; a connection that lasted starts a new row.
     failure_count: u32,
 }
@@ -104,9 +127,11 @@ impl Link {
             extend_by: ExtendBy::EvalSha,
             learnt: Learnt::default(),
             seasoned_at: None,
+            mark_due_at: None,
             heard_at: now,
             why: Arc::from("it was not tried yet"),
             identity: None,
+            changes: None,
             failure_count: 0,
         }
     }
@@ -130,13 +155,19 @@ impl Link {
     }
 
     /// What is wrong with it as a master of locks, in words.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    pub(super) fn warnings(&self, now: Instant) -> Vec<String> {
         let mut warnings = Vec::new();
-        if self.learnt.is_replica {
+        if let Some(Changes { count, last_at }) = self.changes {
+            let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
+            let ago = now - last_at;
+            warnings.push(format!(
+                "it restarted or was replaced {times} while this client watched, last {ago:.0?} ago"
+            ));
+        }
+        if self.learnt.is_replica() {
             warnings.push("it is a replica, and grants nothing: list its master instead".to_owned());
         }
-        if let Some(policy) = self.learnt.maxmemory_policy.as_deref().filter(|policy| *policy != "noeviction")
-        {
+        if let Some(policy) = self.learnt.evicting_policy() {
             warnings.push(format!("its maxmemory-policy is {policy}, which may evict locks: set noeviction"));
         }
         if self.learnt.run_id.is_none() && self.is_ready() {
@@ -163,7 +194,10 @@ impl Link {
         match self.state {
             State::Down { retry_at } => Some(retry_at),
             State::Connecting { deadline } | State::Handshake { deadline, .. } => Some(deadline),
-            State::Ready { silent_since, .. } => silent_since.map(|since| since + limits::SILENCE_MAX),
+            State::Ready { silent_since, .. } => {
+                let silence_end = silent_since.map(|since| since + limits::SILENCE_MAX);
+                silence_end.into_iter().chain(self.mark_due_at).min()
+            }
         }
     }
 
@@ -182,7 +216,7 @@ impl Link {
     }
 
     /// The nonce came back: takes over what was learnt, and decides when the master counts. True if it is known to be the
-    /// process that was there before.
+    /// process that was there before. Whether it may count at all, [`Link::refuse_unfit`] says.
     pub(super) fn finish_handshake(&mut self, now: Instant, config: &Config) -> bool {
         let silent_since = None;
         let before = std::mem::replace(&mut self.state, State::Ready { since: now, silent_since });
@@ -194,26 +228,45 @@ impl Link {
             Some(&identity.run_id) == self.learnt.run_id.as_ref() || mutant!(RunIdIgnored)
         };
         let is_same_process = self.identity.as_ref().is_some_and(is_known);
+        let needed = config.quarantine_time();
+        let age = self.learnt.age(config);
         if !is_same_process {
-            self.identity = self.learnt.run_id.clone().map(|run_id| Identity { run_id, first_seen: now });
+            self.meet_process(now, age);
         }
-        self.seasoned_at = match config.quarantine {
-            _ if mutant!(NoQuarantine) => None,
-            Quarantine::Trust => None,
-            Quarantine::Uptime => {
-                Some(self.seasoned_from(now, config.quarantine_time())).filter(|at| *at > now)
-            }
-        };
+        let mut watch_end = now + needed;
+        let mut seasoned_at = now + needed.saturating_sub(age);
+        if let Some(Identity { watched_since, is_doubtful, .. }) = &mut self.identity {
+            watch_end = *watched_since.get_or_insert(now) + needed;
+            seasoned_at = if *is_doubtful { watch_end } else { seasoned_at.min(watch_end) };
+        }
+        let is_trusted = config.quarantine == Quarantine::Trust || mutant!(NoQuarantine);
+        self.seasoned_at = Some(seasoned_at).filter(|at| *at > now && !is_trusted);
+        let is_to_mark = config.quarantine == Quarantine::Strict && self.learnt.watched < needed;
+        self.mark_due_at = is_to_mark.then_some(watch_end);
         is_same_process
     }
 
-    /// When the master will have run for `needed`: since this client first saw this process, or by its own uptime.
-    fn seasoned_from(&self, now: Instant, needed: Duration) -> Instant {
-        let first_seen = self.identity.as_ref().map_or(now, |identity| identity.first_seen);
-        // The uptime is a difference of whole seconds, so up to one second of it may not have passed yet.
-        let unsure = Duration::from_secs(if mutant!(UptimeRoundedUp) { 0 } else { 1 });
-        let uptime = self.learnt.uptime.unwrap_or_default().saturating_sub(unsure);
-        (first_seen + needed).min(now + needed.saturating_sub(uptime))
+    /// Another process than before answered, which is at least of this age. One that already ran when the one before
+    /// was last heard did not start in its place but was put there, and never had its locks.
+    fn meet_process(&mut self, now: Instant, age: Duration) {
+        let before = self.identity.take();
+        let Some(run_id) = self.learnt.run_id.clone() else { return };
+        let is_doubtful = before.as_ref().is_some_and(|before| age > now - before.heard_at);
+        if before.is_some() {
+            let count = self.changes.as_ref().map_or(0, |changes| changes.count).saturating_add(1);
+            self.changes = Some(Changes { count, last_at: now });
+        }
+        self.identity = Some(Identity { run_id, watched_since: None, heard_at: now, is_doubtful });
+    }
+
+    /// Why strict mode refuses the server whose handshake was just finished. It may lose locks while it is as it is, so
+    /// the watch over it starts when it is fit, whatever its mark says.
+    pub(super) fn refuse_unfit(&mut self, config: &Config) -> Option<String> {
+        let why = self.learnt.unfitness().filter(|_| config.quarantine == Quarantine::Strict)?;
+        if let Some(identity) = &mut self.identity {
+            (identity.watched_since, identity.is_doubtful) = (None, true);
+        }
+        Some(why)
     }
 
     /// The connection is gone, or must go: all that was owed is lost. Sets the time of the next attempt.
@@ -223,6 +276,9 @@ impl Link {
         self.failure_count = if was_stable { 1 } else { self.failure_count.saturating_add(1) };
         let doubled = limits::BACKOFF_MIN.saturating_mul(1 << (self.failure_count - 1).min(16));
         let pause = rng.random_range(Duration::ZERO..doubled.min(limits::BACKOFF_MAX));
+        if let (State::Ready { .. }, Some(identity)) = (&self.state, &mut self.identity) {
+            identity.heard_at = self.heard_at;
+        }
         self.why = Arc::from(why);
         self.state = State::Down { retry_at: now + pause };
         self.wire.clear();
@@ -230,9 +286,10 @@ impl Link {
 
     /// Takes the next whole reply apart. An error ends the connection and says why.
     pub(super) fn next_answer(&mut self) -> Result<Option<Answer>, String> {
-        let Self { wire, state, release_by, extend_by, .. } = self;
+        let Self { wire, state, release_by, extend_by, learnt, .. } = self;
+        let by = (*release_by, *extend_by);
         match wire.next_reply() {
-            Ok(Some((owed, reply))) => take_apart(state, *release_by, *extend_by, owed, &reply).map(Some),
+            Ok(Some((owed, reply))) => take_apart(state, learnt, by, owed, &reply).map(Some),
             Ok(None) => Ok(None),
             Err(error) => Err(error.to_string()),
         }
@@ -241,8 +298,8 @@ impl Link {
 
 fn take_apart(
     state: &mut State,
-    release_by: ReleaseBy,
-    extend_by: ExtendBy,
+    learnt: &Learnt,
+    (release_by, extend_by): (ReleaseBy, ExtendBy),
     owed: Owed,
     reply: &Reply<'_>,
 ) -> Result<Answer, String> {
@@ -253,7 +310,7 @@ fn take_apart(
     };
     if by_script && command::is_noscript(reply) {
         if mutant!(NoScriptIsNo) {
-            return take_apart(state, release_by, extend_by, owed, &Reply::Integer(0));
+            return take_apart(state, learnt, (release_by, extend_by), owed, &Reply::Integer(0));
         }
         return Ok(Answer::NoScript(owed));
     }
@@ -267,6 +324,12 @@ fn take_apart(
             command::extend_vote(reply).map(|vote| Answer::Extend(id, round, vote))
         }
         Owed::Holder(id) => command::holder_ttl(reply).map(|ttl| Answer::Holder(id, ttl)),
+        Owed::MarkRead => mark::answer(reply, learnt.run_id.as_deref()).map(Answer::Mark),
+        Owed::MarkWritten => match reply {
+            Reply::Simple(b"OK") => Ok(Answer::MarkWritten),
+            Reply::Error(text) => Ok(Answer::MarkRefused(command::error_text(text))),
+            _ => Err(WrongShape),
+        },
         Owed::Handshake(step) => {
             let State::Handshake { handshake, .. } = state else {
                 return Err("a handshake reply out of turn".to_owned());

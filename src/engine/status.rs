@@ -21,7 +21,7 @@ pub struct MasterStatus {
     pub run_id: Option<Box<str>>,
     /// The command by which locks are released there.
     pub release_command: &'static str,
-    /// Optional commands that it refused, with its words.
+    /// Optional commands that it refused, with its words; the last ones, if one was refused repeatedly.
     pub refused: Vec<(&'static str, Box<str>)>,
     /// What is wrong with it as a master of locks, in words.
     pub warnings: Vec<String>,
@@ -71,7 +71,7 @@ impl Engine {
                 ReleaseBy::EvalSha | ReleaseBy::Eval => "EVALSHA",
             },
             refused: link.learnt.refused.clone(),
-            warnings: link.warnings(),
+            warnings: link.warnings(now),
         }
     }
 }

@@ -8,6 +8,7 @@ mod model;
 mod regressions;
 #[path = "../sim/rig.rs"]
 mod rig;
+mod strict;
 
 use std::time::Duration;
 

@@ -5,3 +5,4 @@ mod harness_tests;
 mod lease_tests;
 mod lock_tests;
 mod proxy;
+mod strict_tests;

@@ -11,11 +11,16 @@ pub struct ModelMaster {
     pub started: Instant,
     /// A whole second of its wall clock.
     epoch: Instant,
+    /// By how much its wall clock was set ahead since this process started.
+    clock_step: Duration,
+    /// What it tells in `INFO`; an empty text as if it told nothing.
+    pub role: String,
+    pub maxmemory_policy: String,
     /// Whether it has `SET IFEQ`, `DELIFEQ` and `DELEX`.
     pub is_native: bool,
     /// The login that it wants.
     pub password: Option<String>,
-    /// Commands that it answers with an error, by their first word, and the error.
+    /// Commands that it answers with an error, by their first word or by that and the key, and the error.
     pub errors: HashMap<String, String>,
     /// All commands that it carried out.
     pub log: Vec<Vec<Vec<u8>>>,
@@ -35,6 +40,9 @@ impl ModelMaster {
             run_id: run_id.to_owned(),
             started,
             epoch: started,
+            clock_step: Duration::ZERO,
+            role: "master".to_owned(),
+            maxmemory_policy: "noeviction".to_owned(),
             is_native: false,
             password: None,
             errors: HashMap::new(),
@@ -46,9 +54,15 @@ impl ModelMaster {
 
     /// Another process in its place, without data.
     pub fn restart(&mut self, run_id: &str, now: Instant) {
+        self.keys.clear();
+        self.restart_from_snapshot(run_id, now);
+    }
+
+    /// Another process in its place, with the data that this one had.
+    pub fn restart_from_snapshot(&mut self, run_id: &str, now: Instant) {
         self.run_id = run_id.to_owned();
         self.started = now;
-        self.keys.clear();
+        self.clock_step = Duration::ZERO;
         self.scripts.clear();
     }
 
@@ -60,6 +74,11 @@ impl ModelMaster {
     /// Takes other data for its own.
     pub fn load_keys(&mut self, keys: Keys) {
         self.keys = keys;
+    }
+
+    /// Its wall clock is set ahead, as by NTP; from now on this process tells a larger uptime than it has.
+    pub fn set_clock_ahead(&mut self, step: Duration) {
+        self.clock_step += step;
     }
 
     pub fn flush_scripts(&mut self) {
@@ -106,7 +125,9 @@ impl ModelMaster {
 
     fn carry_out(&mut self, now: Instant, args: &[Vec<u8>], replies: &mut Vec<u8>) {
         let name = String::from_utf8_lossy(&args[0]).to_ascii_uppercase();
-        if let Some(error) = self.errors.get(&name) {
+        let key = args.get(1).map(|key| format!("{name} {}", String::from_utf8_lossy(key)));
+        let error = self.errors.get(&name).or_else(|| self.errors.get(key.as_ref()?));
+        if let Some(error) = error {
             return resp::encode_reply(replies, &Reply::Error(error.as_bytes()));
         }
         let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
@@ -124,14 +145,22 @@ impl ModelMaster {
             ("INFO", _) => {
                 // As Redis does it: the difference of two wall-clock times, each cut down to a whole second.
                 let seconds = |at: Instant| at.saturating_duration_since(self.epoch).as_secs();
-                let uptime = seconds(now).saturating_sub(seconds(self.started));
+                let uptime = seconds(now + self.clock_step).saturating_sub(seconds(self.started));
                 let text = format!(
-                    "run_id:{}\r\nuptime_in_seconds:{uptime}\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n",
-                    self.run_id
+                    "run_id:{}\r\nuptime_in_seconds:{uptime}\r\nrole:{}\r\nmaxmemory_policy:{}\r\n",
+                    self.run_id, self.role, self.maxmemory_policy
                 );
                 resp::encode_reply(replies, &Reply::Bulk(text.as_bytes()));
             }
             ("ECHO", [text]) => resp::encode_reply(replies, &Reply::Bulk(text)),
+            ("GET", [key]) => {
+                let reply = self.value(now, key).map_or(Reply::NullBulk, Reply::Bulk);
+                resp::encode_reply(replies, &reply);
+            }
+            ("SET", [key, value]) => {
+                self.put(key, value, None);
+                resp::encode_reply(replies, &Reply::Simple(b"OK"));
+            }
             ("SET", [key, value, b"NX", b"PX", ttl]) => {
                 let reply = if self.value(now, key).is_some() {
                     Reply::NullBulk

@@ -1,0 +1,528 @@
+//! Strict mode: what a master must do to count, by the watch of this client or by the mark of another; and what any
+//! mode makes of masters whose process has changed.
+
+use std::time::{Duration, Instant};
+
+use crate::rig::{Rig, id};
+use redlatch::engine::{MasterState, MasterStatus};
+use redlatch::lock::{Failure, Vote};
+use redlatch::{ConfigBuilder, Quarantine};
+
+use crate::{granted, ms, no_quorum};
+
+const MARK: &[u8] = b"p:redlatch:mark";
+
+/// The quarantine of a `max_ttl` of 10 s: 1 % and 2 ms more.
+const WATCH: Duration = ms(10_102);
+
+const TICK: Duration = Duration::from_nanos(1);
+
+fn strict(builder: ConfigBuilder) -> ConfigBuilder {
+    builder.max_ttl(ms(10_000)).prefix("p:").quarantine(Quarantine::Strict)
+}
+
+fn uptime(builder: ConfigBuilder) -> ConfigBuilder {
+    builder.max_ttl(ms(10_000)).prefix("p:")
+}
+
+fn status(rig: &Rig) -> MasterStatus {
+    rig.engine.master_status(rig.now, id(0))
+}
+
+/// Why the only master is not connected.
+#[track_caller]
+fn why_down(rig: &Rig) -> String {
+    match status(rig).state {
+        MasterState::Down(why) => why.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// When the only master's votes count, as the engine sees it.
+#[track_caller]
+fn seasoned_at(rig: &Rig) -> Instant {
+    match status(rig).state {
+        MasterState::Quarantined(left) => rig.now + left,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The marks that were written on the only master so far.
+fn marks_written(rig: &Rig) -> Vec<String> {
+    let writes = rig.masters[0].log.iter().filter(|args| args.len() == 3 && args[..2] == [b"SET", MARK]);
+    writes.map(|args| String::from_utf8_lossy(&args[2]).into_owned()).collect()
+}
+
+/// Whether the only master grants this lock, and if so, releases it.
+fn counts(rig: &mut Rig, resource: &str) -> bool {
+    let lock = rig.acquire(resource, 1000, 0);
+    if status(rig).state == MasterState::Ready {
+        granted(rig);
+        rig.release(lock, false);
+        return true;
+    }
+    no_quorum(rig);
+    false
+}
+
+/// Breaks the connection, lets the master do something, and waits for the next connection.
+fn reconnect_after(rig: &mut Rig, change: impl FnOnce(&mut Rig)) {
+    rig.refuse(0, true);
+    rig.disconnect(0);
+    change(rig);
+    rig.refuse(0, false);
+    // Longer than any pause between two attempts to connect.
+    rig.advance(redlatch::limits::BACKOFF_MAX);
+}
+
+/// A client of its own with the master that the other one has; what it does there comes back with the master.
+fn second_client(rig: &mut Rig, settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Rig {
+    let mut second = Rig::unconnected(1, settings);
+    std::mem::swap(&mut second.masters, &mut rig.masters);
+    second.jump(rig.now.saturating_duration_since(second.now));
+    second
+}
+
+// ---- the watch ----
+
+#[test]
+fn a_master_counts_when_this_client_has_watched_it_for_the_whole_time_and_not_a_tick_before() {
+    // It has run for an hour, which proves nothing.
+    let mut rig = Rig::new(1, strict);
+    rig.advance(WATCH - TICK);
+    rig.acquire("a", 1000, 0);
+    let denial = no_quorum(&mut rig);
+    assert_eq!(denial.report.votes[0].1, Vote::Failed(Failure::Quarantined { left: TICK }));
+    rig.advance(TICK);
+    assert!(counts(&mut rig, "b"));
+}
+
+#[test]
+fn a_reconnect_to_the_same_process_goes_on_with_the_watch() {
+    let mut rig = Rig::new(1, strict);
+    let end = rig.now + WATCH;
+    rig.advance(ms(5000));
+    reconnect_after(&mut rig, |_| {});
+    assert_eq!(seasoned_at(&rig), end);
+    rig.advance(end - rig.now);
+    assert!(counts(&mut rig, "a"));
+    assert_eq!(marks_written(&rig), ["run0 10102"]);
+}
+
+#[test]
+fn a_watch_that_ends_while_the_master_is_away_counts_and_marks_at_the_reconnect() {
+    let mut rig = Rig::new(1, strict);
+    reconnect_after(&mut rig, |rig| rig.advance(WATCH));
+    assert!(counts(&mut rig, "a"));
+    assert_eq!(marks_written(&rig), ["run0 10102"]);
+}
+
+#[test]
+fn a_restart_starts_the_watch_anew() {
+    let mut rig = Rig::new(1, strict);
+    rig.advance(WATCH);
+    assert!(counts(&mut rig, "a"));
+    reconnect_after(&mut rig, |rig| rig.masters[0].restart("run0b", rig.now));
+    assert!(seasoned_at(&rig) > rig.now + WATCH - ms(2001));
+    assert!(!counts(&mut rig, "a"));
+    let left = seasoned_at(&rig) - rig.now;
+    rig.advance(left);
+    assert!(counts(&mut rig, "b"));
+    assert_eq!(marks_written(&rig), ["run0 10102", "run0b 10102"]);
+}
+
+/// The difference between the modes: `Uptime` lets a wall clock that was set ahead end the quarantine of a master that
+/// has just restarted, which the README says.
+#[test]
+fn an_uptime_that_lies_is_ignored_in_strict_mode_and_believed_in_the_default_one() {
+    let lie = |rig: &mut Rig| {
+        rig.masters[0].restart("run0b", rig.now);
+        rig.masters[0].set_clock_ahead(ms(3_600_000));
+    };
+    let mut rig = Rig::unconnected(1, strict);
+    lie(&mut rig);
+    rig.pump();
+    assert!(!counts(&mut rig, "a"));
+    let mut rig = Rig::unconnected(1, uptime);
+    lie(&mut rig);
+    rig.pump();
+    assert!(counts(&mut rig, "a"));
+}
+
+// ---- the mark ----
+
+#[test]
+fn the_mark_is_written_once_when_the_watch_ends_over_the_connection_there_is() {
+    let mut rig = Rig::new(1, strict);
+    rig.advance(WATCH - TICK);
+    assert_eq!(marks_written(&rig), [""; 0]);
+    let (at, _) = rig.engine.next_timeout().expect("the end of the watch");
+    assert_eq!(at, rig.now + TICK, "nobody has to call before");
+    rig.advance(TICK);
+    assert_eq!(marks_written(&rig), ["run0 10102"]);
+    assert_eq!(rig.engine.owed_count(id(0)), 0);
+    assert_eq!(rig.masters[0].value(rig.now + ms(1 << 40), MARK), Some(&b"run0 10102"[..]), "no TTL");
+    let handshakes = |rig: &Rig| rig.masters[0].log.iter().filter(|args| args[0] == b"ECHO").count();
+    assert_eq!(handshakes(&rig), 1);
+    rig.advance(WATCH * 3);
+    reconnect_after(&mut rig, |_| {});
+    rig.advance(WATCH);
+    assert_eq!((handshakes(&rig), marks_written(&rig).len()), (2, 1));
+}
+
+#[test]
+fn the_reply_to_the_mark_is_owed_like_any_other() {
+    let mut rig = Rig::new(1, strict);
+    rig.hold(0);
+    rig.advance(WATCH);
+    assert_eq!((rig.engine.owed_count(id(0)), marks_written(&rig).len()), (1, 0), "read first");
+    let lock = rig.submit_acquire("a", 1000, 0);
+    rig.deliver(0);
+    granted(&mut rig);
+    assert_eq!((rig.engine.owed_count(id(0)), marks_written(&rig).len()), (0, 1));
+    rig.release(lock, true);
+}
+
+#[test]
+fn a_second_client_counts_a_marked_master_at_once_and_writes_no_mark() {
+    let mut rig = Rig::new(1, strict);
+    rig.advance(WATCH);
+    let mut second = second_client(&mut rig, strict);
+    second.pump();
+    assert!(counts(&mut second, "a"));
+    let before = second.masters[0].log.len();
+    second.advance(WATCH * 2);
+    assert_eq!(second.masters[0].log.len(), before);
+}
+
+#[test]
+fn other_modes_neither_read_nor_write_the_mark() {
+    for mode in [Quarantine::Uptime, Quarantine::Trust] {
+        let mut rig = Rig::new(1, |builder| uptime(builder).quarantine(mode));
+        rig.advance(WATCH * 2);
+        let touched = rig.masters[0].log.iter().any(|args| args.get(1).is_some_and(|key| key == MARK));
+        assert!(!touched, "{mode:?}");
+    }
+}
+
+#[test]
+fn a_mark_that_names_another_process_or_a_shorter_watch_or_nothing_counts_for_nothing_and_is_overwritten() {
+    for mark in ["run1 99999", "run0 10101", "run0", "run0 ", "10102", "run0 -10102", ""] {
+        let mut rig = Rig::unconnected(1, strict);
+        rig.masters[0].put(MARK, mark.as_bytes(), None);
+        rig.pump();
+        assert_eq!(seasoned_at(&rig), rig.now + WATCH, "{mark}");
+        assert!(!counts(&mut rig, "a"), "{mark}");
+        rig.advance(WATCH);
+        assert!(counts(&mut rig, "b"), "{mark}");
+        assert_eq!(marks_written(&rig), ["run0 10102"], "{mark}");
+    }
+}
+
+#[test]
+fn a_mark_of_just_this_watch_or_a_longer_one_counts() {
+    for mark in ["run0 10102", "run0 604800000"] {
+        let mut rig = Rig::unconnected(1, strict);
+        rig.masters[0].put(MARK, mark.as_bytes(), None);
+        rig.pump();
+        assert!(counts(&mut rig, "a"), "{mark}");
+    }
+}
+
+#[test]
+fn a_restart_from_a_snapshot_with_the_old_mark_is_not_counted() {
+    let mut rig = Rig::new(1, strict);
+    rig.advance(WATCH);
+    assert!(counts(&mut rig, "a"));
+    rig.disconnect(0);
+    rig.masters[0].restart_from_snapshot("run0b", rig.now);
+    assert_eq!(rig.masters[0].value(rig.now, MARK), Some(&b"run0 10102"[..]));
+    rig.advance(redlatch::limits::BACKOFF_MAX);
+    assert!(!counts(&mut rig, "b"), "by the client that has written it");
+    let mut second = second_client(&mut rig, strict);
+    second.pump();
+    assert!(!counts(&mut second, "b"));
+    second.advance(WATCH - TICK);
+    assert!(!counts(&mut second, "c"));
+    second.advance(TICK);
+    assert!(counts(&mut second, "d"));
+}
+
+#[test]
+fn a_mark_of_a_longer_watch_is_never_overwritten_by_one_of_a_shorter() {
+    let longer = |builder| strict(builder).max_ttl(ms(30_000));
+    let mut rig = Rig::new(1, strict);
+    // Written by another client, which needs a longer watch, when this one has read that there is none.
+    rig.masters[0].put(MARK, b"run0 30302", None);
+    rig.advance(WATCH * 2);
+    assert!(counts(&mut rig, "a"));
+    assert_eq!(marks_written(&rig), [""; 0]);
+    // The other way round it is.
+    let mut rig = Rig::unconnected(1, longer);
+    rig.masters[0].put(MARK, b"run0 10102", None);
+    rig.pump();
+    rig.advance(ms(30_301));
+    assert!(!counts(&mut rig, "a") && marks_written(&rig).is_empty());
+    rig.advance(ms(1));
+    assert!(counts(&mut rig, "b"));
+    assert_eq!(marks_written(&rig), ["run0 30302"]);
+}
+
+#[test]
+fn a_mark_that_may_not_be_written_or_read_is_told_and_locks_work_by_the_own_watch() {
+    for (command, told) in [("SET", "SET of the mark"), ("GET", "GET of the mark")] {
+        let mut rig = Rig::unconnected(1, strict);
+        rig.masters[0].errors.insert(format!("{command} p:redlatch:mark"), "NOPERM no such key".into());
+        rig.pump();
+        rig.advance(WATCH);
+        assert!(counts(&mut rig, "a"), "{command}");
+        assert_eq!(status(&rig).refused, [(told, "NOPERM no such key".into())]);
+        let before = rig.masters[0].log.len();
+        rig.advance(WATCH * 3);
+        assert_eq!(rig.masters[0].log.len(), before, "{command} is not tried again");
+        assert_eq!(rig.masters[0].value(rig.now, MARK), None);
+    }
+}
+
+#[test]
+fn an_answer_to_the_mark_that_cannot_be_one_ends_the_connection() {
+    for (reading, reply) in [(true, b":1\r\n".as_slice()), (false, b":1\r\n"), (false, b"$-1\r\n")] {
+        let mut rig = Rig::new(1, strict);
+        rig.advance(WATCH - TICK);
+        rig.stop(0);
+        rig.refuse(0, true);
+        rig.advance(TICK);
+        if !reading {
+            rig.receive(0, b"$-1\r\n");
+            rig.pump();
+        }
+        rig.receive(0, reply);
+        assert!(why_down(&rig).contains("wrong shape"), "{reading}: {}", why_down(&rig));
+    }
+}
+
+#[test]
+fn silence_ends_the_connection_of_a_master_that_is_being_watched_too() {
+    let mut rig = Rig::unconnected(1, strict);
+    rig.masters[0].put(MARK, b"run0 1", None);
+    rig.pump();
+    rig.advance(WATCH - ms(100));
+    rig.stop(0);
+    rig.acquire("a", 10_000, 0);
+    rig.advance(ms(200));
+    assert_eq!(status(&rig).state, MasterState::Silent);
+    rig.refuse(0, true);
+    rig.advance(redlatch::limits::SILENCE_MAX);
+    rig.pump();
+    assert!(matches!(status(&rig).state, MasterState::Down(_)));
+}
+
+// ---- what strict mode refuses ----
+
+#[test]
+fn strict_mode_refuses_what_should_not_grant_locks_and_says_what_to_do() {
+    type Fault = fn(&mut Rig);
+    let rows: [(Fault, &[&str]); 6] = [
+        (|rig| rig.masters[0].role = "slave".into(), &["replica", "list its master"]),
+        (|rig| rig.masters[0].maxmemory_policy = "volatile-ttl".into(), &["volatile-ttl", "set noeviction"]),
+        (|rig| rig.masters[0].run_id.clear(), &["does not tell its run_id,", "+info"]),
+        (|rig| rig.masters[0].role.clear(), &["does not tell its role,", "+info"]),
+        (|rig| rig.masters[0].maxmemory_policy.clear(), &["does not tell its maxmemory_policy,", "+info"]),
+        (
+            |rig| drop(rig.masters[0].errors.insert("INFO".into(), "NOPERM no info".into())),
+            &["run_id, role, maxmemory_policy", "NOPERM no info", "+info"],
+        ),
+    ];
+    for (fault, said) in rows {
+        let mut rig = Rig::unconnected(1, strict);
+        // A mark for every process that there may be.
+        rig.masters[0].put(MARK, b"run0 99999", None);
+        fault(&mut rig);
+        rig.pump();
+        let why = why_down(&rig);
+        assert!(said.iter().all(|text| why.contains(text)), "{why}");
+        rig.acquire("a", 1000, 0);
+        let text = no_quorum(&mut rig).to_string();
+        assert!(said.iter().all(|words| text.contains(words)), "{text}");
+        // It is tried again, and refused for as long as it takes.
+        let tried = |rig: &Rig| rig.masters[0].log.iter().filter(|args| args[0] == b"ECHO").count();
+        let before = tried(&rig);
+        rig.advance(ms(60_000));
+        assert!(tried(&rig) > before + 20 && marks_written(&rig).is_empty(), "{why}");
+        assert!(!rig.masters[0].log.iter().any(|args| args.contains(&b"NX".to_vec())), "no lock was sent");
+    }
+}
+
+#[test]
+fn the_other_modes_warn_of_what_strict_mode_refuses() {
+    let mut rig = Rig::unconnected(1, uptime);
+    rig.masters[0].role = "slave".into();
+    rig.masters[0].maxmemory_policy = "allkeys-lru".into();
+    rig.pump();
+    let warnings = status(&rig).warnings.join("; ");
+    assert!(warnings.contains("replica") && warnings.contains("allkeys-lru"), "{warnings}");
+    assert!(counts(&mut rig, "a"));
+}
+
+#[test]
+fn a_server_that_was_unfit_for_a_while_has_to_be_watched_again_whatever_its_mark_says() {
+    for is_replica in [true, false] {
+        let mut rig = Rig::new(1, strict);
+        rig.advance(WATCH);
+        assert!(counts(&mut rig, "a"));
+        reconnect_after(&mut rig, |rig| {
+            if is_replica {
+                rig.masters[0].role = "slave".into();
+            } else {
+                rig.masters[0].maxmemory_policy = "allkeys-lru".into();
+            }
+        });
+        assert!(why_down(&rig).contains("strict mode refuses"), "{}", why_down(&rig));
+        rig.advance(ms(60_000));
+        rig.masters[0].role = "master".into();
+        rig.masters[0].maxmemory_policy = "noeviction".into();
+        let fit_since = rig.now;
+        rig.advance(redlatch::limits::BACKOFF_MAX);
+        let end = seasoned_at(&rig);
+        assert!(end >= fit_since + WATCH);
+        rig.advance(end - rig.now);
+        assert!(counts(&mut rig, "b"));
+    }
+}
+
+#[test]
+fn an_unfit_successor_holds_none_of_the_locks_of_the_process_before() {
+    let mut rig = Rig::unconnected(3, strict);
+    for (index, master) in rig.masters.iter_mut().enumerate() {
+        master.put(MARK, format!("run{index} 10102").as_bytes(), None);
+    }
+    rig.pump();
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    assert_eq!(rig.engine.margin(lock), 1);
+    rig.disconnect(2);
+    rig.masters[2].restart_from_snapshot("promoted", rig.now);
+    rig.masters[2].role = "slave".to_owned();
+    rig.advance(redlatch::limits::BACKOFF_MAX);
+    assert_eq!(rig.engine.margin(lock), 0);
+}
+
+#[test]
+fn one_server_under_two_names_is_refused_with_both_names_and_what_to_do() {
+    let mut rig = Rig::unconnected(2, strict);
+    rig.masters[1].run_id = "run0".to_owned();
+    rig.pump();
+    let MasterState::Down(why) = rig.engine.master_status(rig.now, id(1)).state else { panic!("refused") };
+    assert!(why.contains("same server as redis://m0") && why.contains("list each server once"), "{why}");
+}
+
+// ---- another server in place of the old one ----
+
+/// Disconnects, lets `away` pass until the next connection, which finds a process that tells this uptime in seconds.
+/// Tells how long that one has to be watched.
+fn left_for_a_successor_of_uptime(away: Duration, uptime_s: u64) -> Duration {
+    let mut rig = Rig::new(1, uptime);
+    // Whole seconds since the model's start, so that the uptime told is exact.
+    rig.advance(ms(1000));
+    rig.acquire("a", 1000, 0);
+    granted(&mut rig);
+    rig.refuse(0, true);
+    rig.disconnect(0);
+    rig.jump(away);
+    let started = rig.now - Duration::from_secs(uptime_s);
+    rig.masters[0].restart("other", started);
+    rig.refuse(0, false);
+    rig.pump();
+    match status(&rig).state {
+        MasterState::Quarantined(left) => left,
+        MasterState::Ready => Duration::ZERO,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_uptime_of_a_server_that_already_ran_when_the_old_one_was_last_heard_counts_for_nothing() {
+    let left = left_for_a_successor_of_uptime;
+    // Up to a second of what it tells may not have passed yet.
+    assert_eq!(left(ms(3000), 4), WATCH - ms(3000), "it may have started when the old one was last heard");
+    assert_eq!(left(ms(3000) - TICK, 4), WATCH, "it ran a tick before");
+    assert_eq!(left(ms(3000), 5), WATCH);
+    assert_eq!(left(ms(3000), 3600), WATCH, "a replica that was promoted");
+    assert_eq!(left(ms(20_000), 15), ms(0), "a restart that is long past");
+}
+
+#[test]
+fn a_reconnect_does_not_make_the_uptime_of_a_replacement_count() {
+    let mut rig = Rig::new(1, uptime);
+    reconnect_after(&mut rig, |rig| rig.masters[0].run_id = "promoted".to_owned());
+    let end = seasoned_at(&rig);
+    assert!(end > rig.now + WATCH - ms(2001));
+    reconnect_after(&mut rig, |_| {});
+    assert_eq!(seasoned_at(&rig), end);
+    rig.advance(end - rig.now - TICK);
+    assert!(!counts(&mut rig, "a"));
+    rig.advance(TICK);
+    assert!(counts(&mut rig, "b"));
+}
+
+#[test]
+fn the_time_of_a_connection_that_ended_in_its_handshake_is_not_when_the_old_process_was_heard() {
+    let mut rig = Rig::new(1, uptime);
+    rig.advance(ms(1000));
+    let heard_at = rig.now;
+    rig.acquire("a", 1000, 0);
+    granted(&mut rig);
+    rig.refuse(0, true);
+    rig.disconnect(0);
+    rig.advance(ms(1000));
+    rig.masters[0].restart("other", rig.now);
+    rig.hold(0);
+    rig.refuse(0, false);
+    rig.advance(ms(6000));
+    rig.deliver(0);
+    rig.advance(ms(2500));
+    // Restarted one second after the old one was heard, it may use its uptime: two seconds of it are cut off, and the
+    // handshake that is asked for it may take one more.
+    assert!(seasoned_at(&rig) < heard_at + ms(1000) + WATCH + ms(3000));
+}
+
+#[test]
+fn a_mark_on_a_server_that_was_watched_while_the_old_one_was_heard_counts_for_nothing() {
+    // As long ago as the mark says, the old process was gone already: the new one has started in its place.
+    for (away, is_ready) in [(WATCH, true), (WATCH - TICK, false)] {
+        let mut rig = Rig::new(1, strict);
+        rig.masters[0].put(MARK, b"other 10102", None);
+        rig.refuse(0, true);
+        rig.disconnect(0);
+        rig.jump(away);
+        rig.masters[0].restart_from_snapshot("other", rig.now);
+        rig.refuse(0, false);
+        rig.pump();
+        assert_eq!(status(&rig).state == MasterState::Ready, is_ready, "{away:?}");
+    }
+}
+
+// ---- restarts are told ----
+
+#[test]
+fn a_changed_process_is_told_with_how_often_and_how_long_ago_in_all_modes() {
+    for mode in [Quarantine::Uptime, Quarantine::Strict, Quarantine::Trust] {
+        let mut rig = Rig::new(1, |builder| builder.quarantine(mode));
+        reconnect_after(&mut rig, |_| {});
+        assert_eq!(status(&rig).warnings, [""; 0], "the same process");
+        reconnect_after(&mut rig, |rig| rig.masters[0].restart("second", rig.now));
+        let told = |rig: &Rig| status(rig).warnings.join("; ");
+        assert!(told(&rig).contains("restarted or was replaced once while this client watched"), "{mode:?}");
+        rig.disconnect(0);
+        rig.masters[0].restart("third", rig.now);
+        while !matches!(status(&rig).state, MasterState::Ready | MasterState::Quarantined(_)) {
+            rig.advance(ms(1));
+        }
+        rig.advance(ms(12_000));
+        assert_eq!(
+            told(&rig),
+            "it restarted or was replaced 2 times while this client watched, last 12s ago",
+            "{mode:?}"
+        );
+    }
+}

@@ -1,0 +1,169 @@
+//! Strict mode on real servers: whose votes count, and which servers are refused.
+
+use std::time::{Duration, Instant};
+
+use redlatch::engine::MasterState;
+use redlatch::{Config, ConfigBuilder, Quarantine, Redlock};
+
+use crate::fleet::{Fleet, eventually};
+use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, drive, open, state};
+
+const MAX_TTL: Duration = Duration::from_secs(1);
+
+/// The quarantine of that: 1 % and 2 ms more.
+const WATCH: Duration = Duration::from_millis(1012);
+
+fn strict(urls: &[String]) -> ConfigBuilder {
+    Config::builder()
+        .masters(urls)
+        .quarantine(Quarantine::Strict)
+        .max_ttl(MAX_TTL)
+        .answer_timeout(ANSWER_TIMEOUT)
+        .prefix("p:")
+}
+
+/// Drives until the votes of all masters count.
+fn wait_for_all(redlock: &mut Redlock) {
+    drive(redlock, "all masters count", |redlock| {
+        redlock.masters().iter().all(|master| master.state == MasterState::Ready)
+    });
+}
+
+/// The state of a master once it is connected.
+fn connected(redlock: &mut Redlock, index: usize) -> MasterState {
+    let is_up =
+        |redlock: &Redlock| matches!(state(redlock, index), MasterState::Ready | MasterState::Quarantined(_));
+    drive(redlock, "it is connected", is_up);
+    state(redlock, index)
+}
+
+fn mark(fleet: &mut Fleet, index: usize) -> String {
+    fleet.master(index).ask("GET p:redlatch:mark").text()
+}
+
+/// Drives until each master has its mark.
+fn wait_for_marks(redlock: &mut Redlock, fleet: &mut Fleet) {
+    let run_ids: Vec<_> = redlock.masters().into_iter().map(|master| master.run_id.expect("told")).collect();
+    for (index, run_id) in run_ids.iter().enumerate() {
+        drive(redlock, "the mark is there", |_| mark(fleet, index) == format!("{run_id} 1012"));
+    }
+}
+
+#[test]
+fn a_new_fleet_counts_when_it_was_watched_and_for_a_second_client_at_once() {
+    let mut fleet = Fleet::start(3);
+    let start = Instant::now();
+    let mut first = open(strict(&fleet.urls()));
+    let lease = first.acquire("a", MAX_TTL, PATIENCE).expect("watched");
+    assert!(start.elapsed() >= WATCH, "{:?}", start.elapsed());
+    first.release(lease).expect("confirmed");
+    wait_for_marks(&mut first, &mut fleet);
+    for index in 0..3 {
+        assert_eq!(fleet.master(index).ask("PTTL p:redlatch:mark").text(), "-1", "it stays");
+    }
+    let mut second = open(strict(&fleet.urls()));
+    let states: Vec<_> = (0..3).map(|index| connected(&mut second, index)).collect();
+    assert_eq!(states, [MasterState::Ready, MasterState::Ready, MasterState::Ready]);
+    drop(second.acquire("a", MAX_TTL, PATIENCE).expect("free"));
+}
+
+#[test]
+fn a_killed_master_has_to_be_watched_again_by_all_also_with_the_old_mark_from_its_log() {
+    for (args, is_kept) in [(&[][..], false), (&["--appendonly", "yes", "--appendfsync", "always"], true)] {
+        let mut fleet = Fleet::start_with(1, args);
+        let mut first = open(strict(&fleet.urls()));
+        wait_for_all(&mut first);
+        wait_for_marks(&mut first, &mut fleet);
+        let old = mark(&mut fleet, 0);
+        let old_run_id = first.masters()[0].run_id.clone();
+        fleet.master(0).kill();
+        let restarted = Instant::now();
+        fleet.master(0).restart();
+        assert_eq!(mark(&mut fleet, 0) == old, is_kept);
+        let mut second = open(strict(&fleet.urls()));
+        drive(&mut first, "the new process is known", |redlock| {
+            matches!(state(redlock, 0), MasterState::Quarantined(_) | MasterState::Ready)
+                && redlock.masters()[0].run_id != old_run_id
+        });
+        wait_for_all(&mut first);
+        assert!(restarted.elapsed() >= WATCH, "{:?}", restarted.elapsed());
+        let warnings = first.masters().swap_remove(0).warnings;
+        assert!(warnings.iter().any(|text| text.contains("replaced once while")), "{warnings:?}");
+        wait_for_all(&mut second);
+        wait_for_marks(&mut first, &mut fleet);
+        assert_ne!(mark(&mut fleet, 0), old);
+    }
+}
+
+#[test]
+fn a_replica_an_evicting_master_and_one_that_hides_are_refused_until_that_is_mended() {
+    let mut fleet = Fleet::start(3);
+    let primary = fleet.master(0).port();
+    assert_eq!(fleet.master(1).ask(&format!("REPLICAOF 127.0.0.1 {primary}")).text(), "OK");
+    assert_eq!(fleet.master(2).ask("CONFIG SET maxmemory-policy allkeys-lru").text(), "OK");
+    assert_eq!(fleet.master(0).ask("ACL SETUSER default -info").text(), "OK");
+    let mut redlock = open(strict(&fleet.urls()));
+    let error = redlock.try_acquire("a", MAX_TTL).expect_err("none is fit").to_string();
+    for said in ["list its master instead", "allkeys-lru", "set noeviction", "NOPERM", "needs +info"] {
+        assert!(error.contains(said), "{said:?} is not in: {error}");
+    }
+    assert_eq!(fleet.master(0).ask("ACL SETUSER default +info").text(), "OK");
+    assert_eq!(fleet.master(1).ask("REPLICAOF NO ONE").text(), "OK");
+    assert_eq!(fleet.master(2).ask("CONFIG SET maxmemory-policy noeviction").text(), "OK");
+    let mended = Instant::now();
+    wait_for_all(&mut redlock);
+    assert!(mended.elapsed() >= WATCH, "{:?}", mended.elapsed());
+    drop(redlock.acquire("a", MAX_TTL, PATIENCE).expect("free"));
+}
+
+#[test]
+fn a_master_that_turned_into_a_replica_is_refused_at_the_next_connection() {
+    let mut fleet = Fleet::start(2);
+    let mut redlock = open(strict(&fleet.urls()));
+    wait_for_all(&mut redlock);
+    let primary = fleet.master(0).port();
+    assert_eq!(fleet.master(1).ask(&format!("REPLICAOF 127.0.0.1 {primary}")).text(), "OK");
+    fleet.master(1).ask("CLIENT KILL TYPE normal SKIPME yes");
+    drive(
+        &mut redlock,
+        "it is refused",
+        |redlock| matches!(state(redlock, 1), MasterState::Down(why) if why.contains("list its master instead")),
+    );
+    assert_eq!(state(&redlock, 0), MasterState::Ready);
+}
+
+#[test]
+fn one_server_by_address_and_by_name_is_refused_once() {
+    let mut fleet = Fleet::start(1);
+    let mut urls = fleet.urls();
+    urls.push(format!("redis://localhost:{}", fleet.master(0).port()));
+    let mut redlock = open(strict(&urls));
+    drive(&mut redlock, "one of the two names is refused", |redlock| {
+        let told =
+            |why: &str| why.contains("same server as redis://") && why.contains("list each server once");
+        redlock.masters().iter().any(|it| matches!(&it.state, MasterState::Down(why) if told(why)))
+    });
+    assert!(redlock.try_acquire("a", MAX_TTL).is_err());
+}
+
+#[test]
+fn the_privileges_in_the_readme_are_enough_and_without_the_mark_each_client_watches_for_itself() {
+    let mut fleet = Fleet::start(1);
+    let rules = "ACL SETUSER locker on >pw resetkeys ~p:* resetchannels -@all +set +get +del +pexpire +pttl \
+                 +evalsha +script|load +eval +info +echo +client|setname";
+    assert_eq!(fleet.master(0).ask(rules).text(), "OK");
+    let url = [fleet.master(0).url().replace("redis://", "redis://locker:pw@")];
+    let mut redlock = open(strict(&url));
+    drop(redlock.acquire("a", MAX_TTL, PATIENCE).expect("allowed"));
+    wait_for_marks(&mut redlock, &mut fleet);
+    // A key pattern that covers the locks and not the mark.
+    assert_eq!(fleet.master(0).ask("ACL SETUSER locker resetkeys ~p:a").text(), "OK");
+    fleet.master(0).ask("DEL p:redlatch:mark");
+    let start = Instant::now();
+    let mut redlock = open(strict(&url));
+    drop(redlock.acquire("a", MAX_TTL, PATIENCE).expect("watched"));
+    assert!(start.elapsed() >= WATCH);
+    let refused = redlock.masters().swap_remove(0).refused;
+    assert!(refused.iter().any(|(name, _)| *name == "GET of the mark"), "{refused:?}");
+    eventually(PATIENCE, "no mark is written", || mark(&mut fleet, 0) == "nil");
+}
