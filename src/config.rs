@@ -103,6 +103,12 @@ impl Config {
         self.answer_timeout.unwrap_or(scaled).min(ttl.validity())
     }
 
+    /// How masters that may have restarted are kept from voting.
+    #[must_use]
+    pub const fn quarantine(&self) -> Quarantine {
+        self.quarantine
+    }
+
     /// How long a master that restarted is kept from voting: `max_ttl` plus the drift, in whole milliseconds.
     #[must_use]
     pub fn quarantine_time(&self) -> Duration {

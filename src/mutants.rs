@@ -88,6 +88,22 @@ pub enum Mutant {
     EchoUnchecked,
     /// The lock's own key, met when a master is asked again, is taken for somebody else's.
     OwnKeyIsBusy,
+    /// A master that did not answer an extension stays in the margin.
+    MarginKeptByExtension,
+    /// A late answer to the `SET` counts after an extension that its master never got.
+    LateSetAfterExtension,
+    /// A verdict waits for every master.
+    WaitsForAll,
+    /// A server that already ran when another was heard in its place is taken for a restarted one.
+    ReplacedServerTrusted,
+    /// Strict mode believes the uptime that a server reports.
+    UptimeInStrict,
+    /// A mark speaks for any process.
+    MarkOfOtherProcess,
+    /// A mark is written before the watch is over.
+    MarkUnwatched,
+    /// Strict mode takes any server.
+    UnfitServerTaken,
     /// The inbox grows to what a header announces.
     AllocationByHeader,
     /// Arrays may be nested without end.

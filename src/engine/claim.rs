@@ -245,7 +245,8 @@ impl Engine {
     #[cold]
     fn release_on_other_connection(&mut self, now: Instant, id: Id) {
         let Some(claim) = self.claims.find(id) else { return };
-        for master in claim.asked.without(claim.tally.heard()).iter() {
+        let is_answered = claim.tally.granted.union(claim.tally.refused);
+        for master in claim.asked.without(is_answered).iter() {
             self.fail_link(now, master, "a release takes another connection");
         }
         if let Some(claim) = self.claims.find_mut(id) {

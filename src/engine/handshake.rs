@@ -96,6 +96,7 @@ impl Learnt {
     pub(super) fn age(&self, config: &Config) -> Duration {
         match config.quarantine {
             // A difference of whole seconds, so up to one second of it may not have passed yet.
+            Quarantine::Strict if mutant!(UptimeInStrict) => self.uptime.unwrap_or_default(),
             Quarantine::Uptime => {
                 let unsure = Duration::from_secs(if mutant!(UptimeRoundedUp) { 0 } else { 1 });
                 self.uptime.unwrap_or_default().saturating_sub(unsure)

@@ -160,8 +160,10 @@ impl Engine {
     /// Only masters that were extended hold the lock for all of its new validity. Where the key was gone it is put back.
     fn settle_extension(&mut self, now: Instant, id: Id, tally: &Tally) {
         let Some(claim) = self.ops.find(id).and_then(|op| self.claims.find_mut(op.claim)) else { return };
-        claim.tally.granted = tally.granted;
-        claim.counts_grants = false;
+        if !mutant!(MarginKeptByExtension) {
+            claim.tally.granted = tally.granted;
+        }
+        claim.counts_grants = mutant!(LateSetAfterExtension);
         let gone = tally.refused.without(claim.tally.refused);
         gone.iter().for_each(|master| self.repair_op(now, master, id));
     }

@@ -242,7 +242,7 @@ impl Link {
         let is_trusted = config.quarantine == Quarantine::Trust || mutant!(NoQuarantine);
         self.seasoned_at = Some(seasoned_at).filter(|at| *at > now && !is_trusted);
         let is_to_mark = config.quarantine == Quarantine::Strict && self.learnt.watched < needed;
-        self.mark_due_at = is_to_mark.then_some(watch_end);
+        self.mark_due_at = is_to_mark.then_some(if mutant!(MarkUnwatched) { now } else { watch_end });
         is_same_process
     }
 
@@ -252,6 +252,7 @@ impl Link {
         let before = self.identity.take();
         let Some(run_id) = self.learnt.run_id.clone() else { return };
         let is_doubtful = before.as_ref().is_some_and(|before| age > now - before.heard_at);
+        let is_doubtful = is_doubtful && !mutant!(ReplacedServerTrusted);
         if before.is_some() {
             let count = self.changes.as_ref().map_or(0, |changes| changes.count).saturating_add(1);
             self.changes = Some(Changes { count, last_at: now });
@@ -262,7 +263,8 @@ impl Link {
     /// Why strict mode refuses the server whose handshake was just finished. It may lose locks while it is as it is, so
     /// the watch over it starts when it is fit, whatever its mark says.
     pub(super) fn refuse_unfit(&mut self, config: &Config) -> Option<String> {
-        let why = self.learnt.unfitness().filter(|_| config.quarantine == Quarantine::Strict)?;
+        let is_strict = config.quarantine == Quarantine::Strict && !mutant!(UnfitServerTaken);
+        let why = self.learnt.unfitness().filter(|_| is_strict)?;
         if let Some(identity) = &mut self.identity {
             (identity.watched_since, identity.is_doubtful) = (None, true);
         }

@@ -16,6 +16,7 @@ use super::Engine;
 use super::link::Owed;
 use crate::lock::command::{self, WrongShape};
 use crate::lock::{MARK_NAME, MasterId, MasterSet};
+use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 
 /// The two requests as a person is told that a server refused them.
@@ -50,6 +51,9 @@ pub(super) fn answer(reply: &Reply<'_>, run_id: Option<&str>) -> Result<MarkAnsw
 
 /// For how long the process with this `run_id` was watched by this mark; zero if it is about another or malformed.
 pub(super) fn watched(mark: &[u8], run_id: Option<&str>) -> Duration {
+    if mutant!(MarkOfOtherProcess) {
+        return Duration::from_secs(3600);
+    }
     let digits = run_id.and_then(|run_id| mark.strip_prefix(run_id.as_bytes())?.strip_prefix(b" "));
     // Digits only: what a number's own parser takes beyond them was not written by this module.
     let digits = digits.filter(|digits| digits.iter().all(u8::is_ascii_digit));

@@ -49,6 +49,9 @@ impl Tally {
     pub fn verdict(&self, master_count: usize, quarantined: MasterSet) -> Verdict {
         let needed = self.needed(master_count);
         let quarantined = if mutant!(QuarantinedVotesCounted) { MasterSet::EMPTY } else { quarantined };
+        if mutant!(WaitsForAll) && self.heard().count() < master_count {
+            return Verdict::Open;
+        }
         if quarantined.is_empty() && self.granted.has(needed) {
             return Verdict::Granted;
         }

@@ -11,6 +11,7 @@ use redlatch::engine::OpId;
 use redlatch::lock::{MasterId, MasterSet, quorum};
 
 use crate::model::Keys;
+use crate::network::Conn;
 
 /// The truth about one token.
 pub struct Facts {
@@ -20,6 +21,8 @@ pub struct Facts {
     pub key: Vec<u8>,
     /// By master, its process that last said it had it.
     pub granted_by: Vec<Option<u32>>,
+    /// And the connection over which it did.
+    pub granted_over: Vec<Option<usize>>,
     /// Masters that said they did not have it, when asked to extend or release it.
     pub denied: MasterSet,
     /// Masters that lost it, or will let it expire too early, in a way that nothing protects from.
@@ -78,26 +81,20 @@ impl Checker {
     }
 
     /// A master said yes to a `SET` or to an extension.
-    pub fn note_granted(
-        &mut self,
-        client: usize,
-        life: u32,
-        master: usize,
-        master_life: u32,
-        key: &[u8],
-        token: &[u8],
-    ) {
-        let count = self.master_count;
+    pub fn note_granted(&mut self, index: usize, conn: &Conn, key: &[u8], token: &[u8]) {
+        let (count, client, life) = (self.master_count, conn.client, conn.client_life);
         let facts = self.facts.entry(token.to_vec()).or_insert_with(|| Facts {
             client,
             life,
             key: key.to_vec(),
             granted_by: vec![None; count],
+            granted_over: vec![None; count],
             denied: MasterSet::EMPTY,
             lost: MasterSet::EMPTY,
             forgotten: MasterSet::EMPTY,
         });
-        facts.granted_by[master] = Some(master_life);
+        facts.granted_by[conn.master] = Some(conn.master_life);
+        facts.granted_over[conn.master] = Some(index);
         if facts.client != client || facts.life != life || facts.key != key {
             self.violate(format!("I6: one value was used for two locks, of client {client} and another"));
         }

@@ -64,7 +64,7 @@ impl World {
         it.model.load_keys(after.clone());
         let lost_before = it.lost_at.last().copied().flatten();
         it.lost_at.push(if data == Data::All { lost_before } else { Some(self.now) });
-        let is_protected = self.quarantine != Quarantine::Trust;
+        let is_protected = self.config.quarantine() != Quarantine::Trust;
         self.checker.note_loss(master, &before, &after, is_protected);
         self.void_guards();
     }
@@ -127,7 +127,7 @@ impl World {
     /// The uptime that a master reports is longer than it has had its data.
     fn deceive(&mut self, master: usize) {
         self.masters[master].lies = true;
-        if self.quarantine == Quarantine::Uptime {
+        if self.config.quarantine() == Quarantine::Uptime {
             self.checker.note_unprotected(master);
             self.void_guards();
         }
@@ -182,6 +182,14 @@ impl World {
         self.end_conn(conn);
     }
 
+    /// The connection ends for the client only: what it has sent arrives all the same.
+    pub fn break_conn(&mut self, client: usize, master: usize) {
+        let Some(conn) = self.clients[client].conns[master] else { return };
+        self.conns[conn].to_client.cut(0);
+        self.conns[conn].to_client.stalled_until = 0;
+        self.end_conn(conn);
+    }
+
     fn end_conn(&mut self, conn: usize) {
         if self.conns[conn].state == ConnState::Connecting {
             return;
@@ -213,7 +221,7 @@ impl World {
         }
         for master in 0..self.masters.len() {
             if let Some(conn) = self.clients[client].conns[master].take() {
-                self.conns[conn].is_left = true;
+                self.conns[conn].left_at = Some(self.now);
             }
         }
         let it = &mut self.clients[client];

@@ -116,6 +116,7 @@ fn begin(seed: u64) -> World {
     let master_count = [1, 2, 3, 3, 3, 4, 5, 5, 7][rng.random_range(0..9)];
     let quarantine = match rng.random_range(0..10) {
         0 => Quarantine::Trust,
+        1 => Quarantine::Strict,
         _ => Quarantine::Uptime,
     };
     let max_ttl = Duration::from_millis([300, 1000, 2000][rng.random_range(0..3)]);
@@ -129,7 +130,7 @@ fn begin(seed: u64) -> World {
     if rng.random() {
         builder = builder.answer_timeout(Duration::from_millis(rng.random_range(5..=200)));
     }
-    let mut world = World::new(seed, builder.build().expect("valid settings"), quarantine);
+    let mut world = World::new(seed, builder.build().expect("valid settings"));
     let delay_min = rng.random_range(MS / 50..=3 * MS);
     world.weather = Weather {
         delay_min,
@@ -156,6 +157,11 @@ fn begin(seed: u64) -> World {
             3_600_000
         });
         master.model.started = master.clock.at(0) - uptime;
+        if quarantine == Quarantine::Strict && rng.random_range(0..3) > 0 {
+            let watched_ms = world.config.quarantine_time().as_millis();
+            let mark = format!("{} {watched_ms}", master.model.run_id);
+            master.model.put(b"redlatch:mark", mark.as_bytes(), None);
+        }
         master.model.is_native = rng.random_range(0..3) == 0;
     }
     for _ in 0..rng.random_range(1..=4) {

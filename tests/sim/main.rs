@@ -10,6 +10,7 @@
 mod checker;
 mod client;
 mod clock;
+mod directed;
 mod faults;
 mod history;
 mod model;

@@ -18,6 +18,8 @@ pub struct ModelMaster {
     pub maxmemory_policy: String,
     /// Whether it has `SET IFEQ`, `DELIFEQ` and `DELEX`.
     pub is_native: bool,
+    /// Whether it echoes something else.
+    pub has_wrong_echo: bool,
     /// The login that it wants.
     pub password: Option<String>,
     /// Commands that it answers with an error, by their first word or by that and the key, and the error.
@@ -44,6 +46,7 @@ impl ModelMaster {
             role: "master".to_owned(),
             maxmemory_policy: "noeviction".to_owned(),
             is_native: false,
+            has_wrong_echo: false,
             password: None,
             errors: HashMap::new(),
             log: Vec::new(),
@@ -151,6 +154,9 @@ impl ModelMaster {
                     self.run_id, self.role, self.maxmemory_policy
                 );
                 resp::encode_reply(replies, &Reply::Bulk(text.as_bytes()));
+            }
+            ("ECHO", [_]) if self.has_wrong_echo => {
+                resp::encode_reply(replies, &Reply::Bulk(b"0123456789abcdef"))
             }
             ("ECHO", [text]) => resp::encode_reply(replies, &Reply::Bulk(text)),
             ("GET", [key]) => {

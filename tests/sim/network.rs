@@ -21,8 +21,8 @@ pub struct Conn {
     /// Arrived at the client and not read.
     pub client_input: Vec<u8>,
     pub state: ConnState,
-    /// The client gave it up.
-    pub is_left: bool,
+    /// When the client gave it up.
+    pub left_at: Option<Time>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

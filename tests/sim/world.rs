@@ -27,7 +27,6 @@ pub struct World {
     pub now: Time,
     pub rng: StdRng,
     pub config: Arc<Config>,
-    pub quarantine: Quarantine,
     pub clients: Vec<Client>,
     pub masters: Vec<Master>,
     pub conns: Vec<Conn>,
@@ -44,6 +43,8 @@ pub struct World {
     pub digest: u64,
     /// What happened, in words, if somebody wants to know.
     pub trace: Option<Vec<String>>,
+    /// Look for all that may be wrong after each turn, not after one in ten.
+    pub is_checked_always: bool,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
     event_count: u64,
 }
@@ -129,7 +130,7 @@ macro_rules! note {
 
 impl World {
     /// Masters that have run for an hour; no client yet.
-    pub fn new(seed: u64, config: Config, quarantine: Quarantine) -> Self {
+    pub fn new(seed: u64, config: Config) -> Self {
         let master_count = config.master_count();
         let masters = (0..master_count)
             .map(|index| {
@@ -152,7 +153,6 @@ impl World {
             now: 0,
             rng: StdRng::seed_from_u64(seed),
             config: Arc::new(config),
-            quarantine,
             clients: Vec::new(),
             masters,
             conns: Vec::new(),
@@ -171,6 +171,7 @@ impl World {
             statistics: Statistics::default(),
             digest: 0xcbf2_9ce4_8422_2325,
             trace: None,
+            is_checked_always: false,
             events: BinaryHeap::new(),
             event_count: 0,
         }
@@ -460,7 +461,7 @@ impl World {
             master_input: Vec::new(),
             client_input: Vec::new(),
             state: ConnState::Connecting,
-            is_left: false,
+            left_at: None,
         });
         self.clients[client].conns[master] = Some(index);
         let at = self.now + self.weather.delay(&mut self.rng) + self.weather.delay(&mut self.rng);
@@ -474,7 +475,7 @@ impl World {
     fn leave_conn(&mut self, client: usize, master: usize) {
         let Some(conn) = self.clients[client].conns[master].take() else { return };
         let conn = &mut self.conns[conn];
-        conn.is_left = true;
+        conn.left_at = Some(self.now);
         conn.client_input.clear();
     }
 
@@ -758,7 +759,7 @@ impl World {
     /// Carries out what has arrived over a connection.
     fn serve(&mut self, index: usize) {
         let conn = &mut self.conns[index];
-        let (client, life, master) = (conn.client, conn.client_life, conn.master);
+        let (client, master) = (conn.client, conn.master);
         let it = &mut self.masters[master];
         if conn.master_life != it.life {
             return;
@@ -774,10 +775,10 @@ impl World {
                 panic!("the model's own reply")
             };
             note!(self, "m{master} for c{client}: {} -> {}", command(args), shown(&rest[..size]));
-            self.note_command(client, life, master, args, &reply);
+            self.note_command(index, args, &reply);
             rest = &rest[size..];
         }
-        if !self.conns[index].is_left && !replies.is_empty() {
+        if self.conns[index].left_at.is_none() && !replies.is_empty() {
             let mut due = Vec::new();
             self.conns[index].to_client.send(self.now, &replies, &self.weather, &mut self.rng, &mut due);
             due.into_iter().for_each(|at| self.plan(at, Event::ToClient(index)));
@@ -785,19 +786,19 @@ impl World {
     }
 
     /// Keeps the facts about tokens.
-    fn note_command(&mut self, client: usize, life: u32, master: usize, args: &[Vec<u8>], reply: &Reply<'_>) {
+    fn note_command(&mut self, conn: usize, args: &[Vec<u8>], reply: &Reply<'_>) {
         let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
-        let master_life = self.masters[master].life;
+        let (client, master) = (self.conns[conn].client, self.conns[conn].master);
         match (words.as_slice(), reply) {
             ([b"SET", key, token, b"NX" | b"IFEQ", ..], Reply::Simple(_)) => {
-                self.checker.note_granted(client, life, master, master_life, key, token);
+                self.checker.note_granted(conn, &self.conns[conn], key, token);
             }
             ([b"SET", key, _, b"NX", ..], Reply::NullBulk) => {
                 self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
             }
             ([b"SET", _, token, b"IFEQ", ..], Reply::NullBulk) => self.checker.note_denied(master, token),
             ([b"EVALSHA" | b"EVAL", _, _, key, token, _ttl], Reply::Integer(1)) => {
-                self.checker.note_granted(client, life, master, master_life, key, token);
+                self.checker.note_granted(conn, &self.conns[conn], key, token);
             }
             ([b"EVALSHA" | b"EVAL", _, _, _, token, ..], Reply::Integer(0)) => {
                 self.checker.note_denied(master, token)
@@ -815,7 +816,7 @@ impl World {
             Err(again) => self.plan(again, Event::ToClient(index)),
             Ok(Some(piece)) => {
                 let conn = &mut self.conns[index];
-                if conn.is_left {
+                if conn.left_at.is_some() {
                     return;
                 }
                 match piece {
@@ -836,7 +837,8 @@ impl World {
             Outcome::Acquire(Ok(grant)) => {
                 let Some(key) = self.clients[client].lock(lock).map(|it| it.key.clone()) else { return };
                 let token = grant.token.as_bytes().to_vec();
-                self.check_granted(&token, grant.granted);
+                self.check_granted(client, &token, grant.granted);
+                self.check_in_time(client, grant.valid_until, "I2: a lock was handed out after its deadline");
                 let guard =
                     Guard { client, lock, key, token, valid_until: grant.valid_until, is_void: false };
                 self.checker.guards.push(guard);
@@ -849,6 +851,10 @@ impl World {
                 self.check_refusals(&denial.report, |checked| refused.contains(id(checked)));
             }
             Outcome::Extend(result) => {
+                let valid_until = self.checker.guard(client, lock).map(|guard| guard.valid_until);
+                if let (Ok(_), Some(valid_until)) = (result, valid_until) {
+                    self.check_in_time(client, valid_until, "I11: a lock was extended after its deadline");
+                }
                 self.follow_validity(client, lock);
                 if result.is_ok() {
                     self.check_guard(client, lock);
@@ -879,16 +885,25 @@ impl World {
     }
 
     /// The masters that are said to have granted did (I7), and a quorum of them can vote (I4, I8).
-    fn check_granted(&mut self, token: &[u8], granted: redlatch::lock::MasterSet) {
+    fn check_granted(&mut self, client: usize, token: &[u8], granted: redlatch::lock::MasterSet) {
         let max_ttl = Time::try_from(self.config.quarantine_time().as_nanos()).expect("small") * 98 / 100;
+        let turn_began = self.clients[client].turn_began;
         let mut count = 0;
         for master in granted.iter() {
             let by = self.checker.facts.get(token).and_then(|facts| facts.granted_by[master.index()]);
+            let over = self.checker.facts.get(token).and_then(|facts| facts.granted_over[master.index()]);
             if by.is_none() {
                 self.checker.violate(format!("I7: m{} never granted this token, but counts", master.index()));
+            } else if over.and_then(|conn| self.conns[conn].left_at).is_some_and(|at| at < turn_began) {
+                let why = "granted over a connection that is gone, but counts";
+                self.checker.violate(format!("I7: m{} {why}", master.index()));
             }
             let it = &self.masters[master.index()];
-            let is_protected = self.quarantine != Quarantine::Trust && !it.lies;
+            let is_protected = match self.config.quarantine() {
+                Quarantine::Trust => false,
+                Quarantine::Strict => true,
+                _ => !it.lies,
+            };
             let lost_at = by.and_then(|life| it.lost_at.get(life as usize).copied().flatten());
             let is_young = lost_at.is_some_and(|at| self.now < at + max_ttl);
             count += usize::from(!is_protected || !is_young);
@@ -897,6 +912,13 @@ impl World {
             self.checker.violate(format!("I4: {granted:?} is no quorum of {}", self.masters.len()));
         } else if count < self.checker.quorum() && self.checker.judges_exclusion {
             self.checker.violate(format!("I8: a quorum with masters in quarantine: {granted:?}"));
+        }
+    }
+
+    /// Unless the process was stopped since, what is told now was true a moment ago.
+    fn check_in_time(&mut self, client: usize, valid_until: Instant, what: &str) {
+        if self.clients[client].turn_began == self.now && self.local(client) >= valid_until {
+            self.checker.violate(what);
         }
     }
 
@@ -987,7 +1009,7 @@ impl World {
         if let Some((lock, pending)) = overdue {
             self.checker.violate(format!("I22: c{client}: {pending:?} of {lock:?} is overdue"));
         }
-        if !chance(&mut self.rng, 100_000) {
+        if !self.is_checked_always && !chance(&mut self.rng, 100_000) {
             return;
         }
         for master in 0..self.masters.len() {
