@@ -21,6 +21,8 @@ pub struct Client {
     /// The next step of the turn under way.
     pub step: usize,
     pub turn_began: Time,
+    /// The state of each link when it was looked at last.
+    pub link_states: Vec<&'static str>,
     pub locks: Vec<(OpId, Lock)>,
     pub workers: Vec<Worker>,
     /// Outcomes that no worker took.

@@ -22,7 +22,7 @@ pub struct Report {
 
 /// What can be made to go wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
+pub enum Fault {
     StallRequests,
     StallReplies,
     StallBoth,
@@ -47,7 +47,7 @@ enum Fault {
     CrashClient,
 }
 
-const FAULTS: [(Fault, &str); 28] = [
+pub const FAULTS: [(Fault, &str); 28] = [
     (Fault::StallRequests, "requests stalled"),
     (Fault::StallReplies, "replies stalled"),
     (Fault::StallBoth, "link stalled both ways"),

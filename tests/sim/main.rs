@@ -1,33 +1,53 @@
 //! The simulator: whole clients against model masters on a virtual clock, with everything that can go wrong.
 //!
-//! One seed is one history. To run more, or others, than the test does:
+//! One seed is one history. A plain run takes the first few hundred; `scripts/test` takes 20,000 and `scripts/soak` as
+//! many as fit into the time that it is given. By hand:
 //!
 //! ```text
 //! REDLATCH_SEEDS=0..20000 cargo test --profile sim --test sim histories -- --nocapture
-//! REDLATCH_SEED=4711      cargo test --profile sim --test sim replay -- --nocapture      with a trace
+//! REDLATCH_SEED=4711      cargo test --profile sim --test sim replay -- --nocapture      one, with a trace
+//! ```
+//!
+//! ```text
+//! history   seed -> who takes part, what goes wrong       directed   schedules that seeds rarely meet
+//!    │                                                       │         mutants: each has a schedule that finds it
+//! faults, world ── turn ──────────── application             │
+//!    │               a client's step    what it is used for ─┘
+//! server ── model    a master           network ── bytes under way      clock ── true time and shown time
+//! judge ── checker   what is true, and whether it was told so
 //! ```
 
+mod application;
 mod checker;
 mod client;
 mod clock;
 mod directed;
 mod faults;
 mod history;
+mod judge;
 mod model;
 #[cfg(redlatch_mutants)]
 mod mutants;
 mod network;
+mod server;
+mod turn;
 mod world;
 
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use world::Statistics;
+
 /// Histories of a plain `cargo test`.
 const SEEDS: Range<u64> = 0..300;
 /// Lines of a failing history that are shown.
 const TRACE_SHOWN: usize = 150;
+/// Between two lines that show how far a long run is.
+const PROGRESS_PAUSE: Duration = Duration::from_secs(10);
 
 #[test]
 fn histories_keep_every_rule() {
@@ -35,44 +55,156 @@ fn histories_keep_every_rule() {
         Ok(text) => range(&text).expect("REDLATCH_SEEDS is FIRST..END"),
         Err(_) => SEEDS,
     };
-    let start = Instant::now();
-    let next = AtomicU64::new(seeds.start);
-    let total = Mutex::new((0_u64, Duration::ZERO));
-    let thread_count = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..thread_count {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        return;
-                    }
-                    let report = history::run(seed, false);
-                    if let Some(violation) = report.violation {
-                        fail(seed, &violation);
-                    }
-                    let mut total = total.lock().expect("no panic");
-                    total.0 += 1;
-                    total.1 += Duration::from_nanos(report.statistics.simulated);
-                }
-            });
-        }
-    });
-    let (count, simulated) = total.into_inner().expect("no panic");
-    let took = start.elapsed();
-    println!("{count} histories, {simulated:?} simulated in {took:?}");
-    assert_eq!(count, seeds.end - seeds.start);
+    let run = Run::new(seeds.clone(), None);
+    let total = run.go();
+    assert_eq!(total.history_count, seeds.end - seeds.start);
+    assert_coverage(&total);
+}
+
+/// `scripts/soak` sets the time; otherwise there is nothing to do.
+#[test]
+fn soak() {
+    let Ok(seconds) = std::env::var("REDLATCH_SOAK_SECONDS") else { return };
+    let limit = Duration::from_secs(seconds.parse().expect("REDLATCH_SOAK_SECONDS is a number"));
+    let first = match std::env::var("REDLATCH_SEED") {
+        Ok(seed) => seed.parse().expect("REDLATCH_SEED is a number"),
+        // Others every time.
+        Err(_) => RandomState::new().hash_one(0) >> 16,
+    };
+    println!("histories from seed {first} on, for {limit:?}");
+    let total = Run::new(first..u64::MAX, Some(limit)).go();
+    total.print();
+    assert!(total.history_count > 0);
 }
 
 #[test]
 fn replay() {
-    if let Ok(seed) = std::env::var("REDLATCH_SEED") {
-        let seed = seed.parse().expect("REDLATCH_SEED is a number");
-        let report = history::run(seed, true);
-        report.trace.iter().for_each(|line| println!("{line}"));
-        println!("{:?}", report.statistics);
-        assert_eq!(report.violation, None);
+    let Ok(seed) = std::env::var("REDLATCH_SEED") else { return };
+    let report = history::run(seed.parse().expect("REDLATCH_SEED is a number"), true);
+    report.trace.iter().for_each(|line| println!("{line}"));
+    assert_eq!(report.violation, None);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_history_to_the_byte() {
+    let mut before = None;
+    for seed in 0..20 {
+        let digest = history::run(seed, false).digest;
+        assert_eq!(digest, history::run(seed, true).digest, "seed {seed}");
+        assert_ne!(before, Some(digest), "seed {seed} is like the one before");
+        before = Some(digest);
     }
+}
+
+/// A check that no fault ever reaches proves nothing.
+fn assert_coverage(total: &Total) {
+    for (_, name) in history::FAULTS {
+        assert!(total.statistics.faults.contains_key(name), "never: {name}");
+    }
+    for state in ["down", "connecting", "ready", "quarantined", "silent"] {
+        let is_seen = total.statistics.link_steps.keys().any(|(_, to)| *to == state);
+        assert!(is_seen, "no link was ever {state}");
+    }
+    for name in ["acquired", "contended", "no quorum", "extended", "lost", "not extended", "released"] {
+        assert!(total.statistics.outcomes.contains_key(name), "never: {name}");
+    }
+}
+
+/// Histories on all cores.
+struct Run {
+    next: AtomicU64,
+    end: u64,
+    start: Instant,
+    limit: Option<Duration>,
+    total: Mutex<Total>,
+}
+
+#[derive(Default)]
+struct Total {
+    history_count: u64,
+    took: Duration,
+    shown_at: Duration,
+    statistics: Statistics,
+}
+
+impl Run {
+    fn new(seeds: Range<u64>, limit: Option<Duration>) -> Self {
+        let (next, total) = (AtomicU64::new(seeds.start), Mutex::default());
+        Self { next, end: seeds.end, start: Instant::now(), limit, total }
+    }
+
+    fn go(self) -> Total {
+        let thread_count = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| (0..thread_count).for_each(|_| drop(scope.spawn(|| self.work()))));
+        let mut total = self.total.into_inner().expect("no thread panicked");
+        total.took = self.start.elapsed();
+        println!("{}", total.summary());
+        total
+    }
+
+    fn work(&self) {
+        while self.limit.is_none_or(|limit| self.start.elapsed() < limit) {
+            let seed = self.next.fetch_add(1, Ordering::Relaxed);
+            if seed >= self.end {
+                return;
+            }
+            let report = history::run(seed, false);
+            if let Some(violation) = report.violation {
+                fail(seed, &violation);
+            }
+            let mut total = self.total.lock().expect("no thread panicked");
+            total.add(&report.statistics);
+            total.took = self.start.elapsed();
+            if total.took >= total.shown_at + PROGRESS_PAUSE {
+                total.shown_at = total.took;
+                eprintln!("{}", total.summary());
+            }
+        }
+    }
+}
+
+impl Total {
+    fn add(&mut self, other: &Statistics) {
+        self.history_count += 1;
+        let own = &mut self.statistics;
+        own.simulated += other.simulated;
+        own.event_count += other.event_count;
+        own.guard_count += other.guard_count;
+        own.void_count += other.void_count;
+        add_counts(&mut own.faults, &other.faults);
+        add_counts(&mut own.link_steps, &other.link_steps);
+        add_counts(&mut own.outcomes, &other.outcomes);
+    }
+
+    fn summary(&self) -> String {
+        let seconds = self.took.as_secs_f64();
+        let simulated = Duration::from_nanos(self.statistics.simulated).as_secs_f64();
+        format!(
+            "{} histories in {seconds:.0} s: {:.0} a second; {simulated:.0} s simulated, {:.0} times real time",
+            self.history_count,
+            f64::from(u32::try_from(self.history_count).unwrap_or(u32::MAX)) / seconds,
+            simulated / seconds,
+        )
+    }
+
+    fn print(&self) {
+        let Statistics { event_count, guard_count, void_count, .. } = &self.statistics;
+        println!(
+            "\n{event_count} events, {guard_count} locks held, {void_count} of them beyond what is promised"
+        );
+        println!("\nfaults");
+        self.statistics.faults.iter().for_each(|(name, count)| println!("{count:>10}  {name}"));
+        println!("\nanswers");
+        self.statistics.outcomes.iter().for_each(|(name, count)| println!("{count:>10}  {name}"));
+        println!("\nlinks, as seen after one turn in ten");
+        for ((from, to), count) in &self.statistics.link_steps {
+            println!("{count:>10}  {from} -> {to}");
+        }
+    }
+}
+
+fn add_counts<K: Ord + Copy>(own: &mut BTreeMap<K, u64>, other: &BTreeMap<K, u64>) {
+    other.iter().for_each(|(name, count)| *own.entry(*name).or_default() += count);
 }
 
 fn range(text: &str) -> Option<Range<u64>> {
@@ -84,6 +216,7 @@ fn fail(seed: u64, violation: &str) -> ! {
     let trace = history::run(seed, true).trace;
     let shown = trace[trace.len().saturating_sub(TRACE_SHOWN)..].join("\n");
     panic!(
-        "{shown}\n\nseed {seed}: {violation}\nreplay with: REDLATCH_SEED={seed} cargo test --profile sim --test sim replay -- --nocapture"
+        "{shown}\n\nseed {seed}: {violation}\n\
+         replay with: REDLATCH_SEED={seed} cargo test --profile sim --test sim replay -- --nocapture"
     );
 }

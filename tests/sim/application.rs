@@ -1,0 +1,195 @@
+//! What the applications ask of their clients, and what they do with the answers.
+
+use std::time::Duration;
+
+use rand::RngExt;
+use redlatch::engine::{OpId, Outcome, Request};
+use redlatch::lock::Resource;
+use redlatch::{AcquireError, ExtendError};
+
+use crate::client::{Lock, Pending, Worker};
+use crate::clock::{MS, SECOND, Time};
+use crate::network::chance;
+use crate::world::{World, described, note, shown};
+
+impl World {
+    pub fn submit_acquire(
+        &mut self,
+        client: usize,
+        key: &[u8],
+        ttl: Duration,
+        wait: Duration,
+    ) -> Option<OpId> {
+        let ttl = self.config.ttl(ttl).expect("a valid TTL");
+        let now = self.local(client);
+        let resource = Resource::new(key).expect("a valid name");
+        let request = Request::Acquire { resource, ttl, wait, min_validity: Duration::ZERO };
+        let lock = self.clients[client].engine.submit(now, request).ok()?;
+        let deadline = now + wait + 2 * self.config.answer_limit(ttl);
+        note!(
+            self,
+            "c{client} asks for {} as {lock:?}, TTL {:?}, wait {wait:?}",
+            shown(key),
+            ttl.as_duration()
+        );
+        self.clients[client].locks.push((
+            lock,
+            Lock {
+                key: key.to_vec(),
+                ttl: ttl.as_duration(),
+                pending: Some((Pending::Acquire, deadline)),
+                is_held: false,
+            },
+        ));
+        self.wake(client, self.now);
+        Some(lock)
+    }
+
+    pub fn submit_extend(&mut self, client: usize, lock: OpId, ttl: Duration) {
+        let ttl = self.config.ttl(ttl).expect("a valid TTL");
+        let now = self.local(client);
+        note!(self, "c{client} extends {lock:?} to {:?}", ttl.as_duration());
+        self.clients[client].engine.submit(now, Request::Extend { lock, ttl }).expect("always taken");
+        let deadline = now + self.config.answer_limit(ttl);
+        if let Some(it) = self.clients[client].lock(lock) {
+            it.pending = Some((Pending::Extend, deadline));
+        }
+        self.follow_validity(client, lock);
+        self.wake(client, self.now);
+    }
+
+    pub fn submit_release(&mut self, client: usize, lock: OpId, awaited: bool) {
+        let now = self.local(client);
+        note!(self, "c{client} releases {lock:?}");
+        self.checker.end_guard(client, lock);
+        let answer_limit = self.config.answer_limit(self.config.ttl(self.config_max_ttl()).expect("valid"));
+        self.clients[client].engine.submit(now, Request::Release { lock, awaited }).expect("always taken");
+        if awaited && let Some(it) = self.clients[client].lock(lock) {
+            it.pending = Some((Pending::Release, now + answer_limit));
+            it.is_held = false;
+        } else {
+            self.clients[client].forget(lock);
+        }
+        self.wake(client, self.now);
+    }
+
+    pub fn config_max_ttl(&self) -> Duration {
+        *self.habits.ttls.iter().max().expect("at least one")
+    }
+
+    /// The guard is what the engine says now.
+    pub fn follow_validity(&mut self, client: usize, lock: OpId) {
+        let valid_until = self.clients[client].engine.valid_until(lock);
+        if let Some(guard) = self.checker.guards.iter_mut().find(|it| it.client == client && it.lock == lock)
+            && let Some(valid_until) = valid_until
+        {
+            guard.valid_until = valid_until;
+        }
+    }
+
+    pub fn take_outcome(&mut self, client: usize, lock: OpId, outcome: Outcome) {
+        let (name, expected) = match &outcome {
+            Outcome::Acquire(Ok(_)) => ("acquired", Pending::Acquire),
+            Outcome::Acquire(Err(AcquireError::Contended(_))) => ("contended", Pending::Acquire),
+            Outcome::Acquire(Err(AcquireError::NoQuorum(_))) => ("no quorum", Pending::Acquire),
+            Outcome::Acquire(Err(_)) => ("acquire failed otherwise", Pending::Acquire),
+            Outcome::Extend(Ok(_)) => ("extended", Pending::Extend),
+            Outcome::Extend(Err(ExtendError::Lost(_))) => ("lost", Pending::Extend),
+            Outcome::Extend(Err(_)) => ("not extended", Pending::Extend),
+            Outcome::Release(Ok(_)) => ("released", Pending::Release),
+            Outcome::Release(Err(_)) => ("release not confirmed", Pending::Release),
+            _ => ("other", Pending::Release),
+        };
+        *self.statistics.outcomes.entry(name).or_default() += 1;
+        self.digest(name.as_bytes());
+        note!(self, "c{client} {lock:?} {name}{}", described(&outcome));
+        let pending = self.clients[client].lock(lock).and_then(|it| it.pending);
+        // A release that comes in the way ends an extension under way with an outcome of its own.
+        let is_cut_extension =
+            expected == Pending::Extend && matches!(pending, None | Some((Pending::Release, _)));
+        if pending.is_none_or(|(it, _)| it != expected) && !is_cut_extension {
+            self.checker.violate(format!("an outcome that nobody waits for: {name}"));
+        }
+        if is_cut_extension {
+            return;
+        }
+        self.check_outcome(client, lock, &outcome);
+        let is_over = matches!(&outcome, Outcome::Acquire(Err(_)) | Outcome::Release(_));
+        if let Some(it) = self.clients[client].lock(lock) {
+            it.pending = None;
+            it.is_held = !is_over;
+        }
+        if is_over {
+            self.clients[client].forget(lock);
+        }
+        self.tell_worker(client, lock, is_over);
+        if self.clients[client].workers.is_empty() {
+            self.clients[client].outcomes.push_back((lock, outcome));
+        }
+    }
+
+    pub fn tell_worker(&mut self, client: usize, lock: OpId, is_over: bool) {
+        let Some(index) = self.clients[client].workers.iter().position(|it| it.lock == Some(lock)) else {
+            return;
+        };
+        let ttl = self.clients[client].lock(lock).map_or(Duration::ZERO, |it| it.ttl);
+        let ttl = Time::try_from(ttl.as_nanos()).expect("small");
+        let pause = if is_over {
+            self.rng.random_range(0..=self.habits.pause_max)
+        } else if self.rng.random() {
+            self.rng.random_range(0..=ttl / 10)
+        } else {
+            self.rng.random_range(0..=ttl + ttl / 8)
+        };
+        let worker = &mut self.clients[client].workers[index];
+        worker.due = self.now + pause;
+        if is_over {
+            worker.lock = None;
+        }
+    }
+
+    pub fn work(&mut self, client: usize) {
+        for index in 0..self.clients[client].workers.len() {
+            let worker = self.clients[client].workers[index];
+            if worker.due > self.now {
+                continue;
+            }
+            self.clients[client].workers[index].due = Time::MAX;
+            match worker.lock {
+                None if self.habits.is_closing => {}
+                None => self.begin_work(client, index),
+                Some(lock) => self.go_on_with_work(client, index, lock),
+            }
+        }
+    }
+
+    pub fn begin_work(&mut self, client: usize, worker: usize) {
+        let key = self.habits.keys[self.rng.random_range(0..self.habits.keys.len())].clone();
+        let ttl = self.habits.ttls[self.rng.random_range(0..self.habits.ttls.len())];
+        let wait = if self.rng.random() { 0 } else { self.rng.random_range(0..=self.habits.wait_max) };
+        let lock = self.submit_acquire(client, &key, ttl, Duration::from_nanos(wait));
+        // Some do not wait for the end.
+        let patience = chance(&mut self.rng, 100_000).then(|| self.rng.random_range(0..=100 * MS));
+        let worker = &mut self.clients[client].workers[worker];
+        worker.lock = lock;
+        worker.due = patience.map_or(Time::MAX, |patience| self.now + patience);
+    }
+
+    pub fn go_on_with_work(&mut self, client: usize, worker: usize, lock: OpId) {
+        let is_pending = self.clients[client].lock(lock).is_some_and(|it| it.pending.is_some());
+        let dice: u32 = self.rng.random_range(0..100);
+        if is_pending || dice < 35 || (self.habits.is_closing && dice < 70) {
+            // Of what is under way nothing more is heard: this cancels it.
+            self.submit_release(client, lock, false);
+            self.clients[client].workers[worker] =
+                Worker { lock: None, due: self.now + self.habits.pause_max / 4 };
+        } else if dice < 60 || self.habits.is_closing {
+            self.submit_release(client, lock, true);
+        } else if dice < 95 {
+            let ttl = self.habits.ttls[self.rng.random_range(0..self.habits.ttls.len())];
+            self.submit_extend(client, lock, ttl);
+        } else {
+            self.clients[client].workers[worker].due = self.now + self.rng.random_range(0..=SECOND);
+        }
+    }
+}

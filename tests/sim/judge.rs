@@ -1,0 +1,271 @@
+//! Whether what the clients were told is true, and what is promised is kept.
+
+use std::time::{Duration, Instant};
+
+use redlatch::engine::{MasterState, OpId, Outcome};
+use redlatch::lock::{MasterSet, Vote};
+use redlatch::{AcquireError, ExtendError, Quarantine, Report};
+
+use crate::checker::{Guard, id};
+use crate::clock::Time;
+use crate::network::{ConnState, chance};
+use crate::world::{World, life_of, shown};
+
+impl World {
+    pub fn check_outcome(&mut self, client: usize, lock: OpId, outcome: &Outcome) {
+        match outcome {
+            Outcome::Acquire(Ok(grant)) => {
+                let Some(key) = self.clients[client].lock(lock).map(|it| it.key.clone()) else { return };
+                let token = grant.token.as_bytes().to_vec();
+                self.check_granted(client, &token, grant.granted);
+                self.check_in_time(client, grant.valid_until, "I2: a lock was handed out after its deadline");
+                let guard =
+                    Guard { client, lock, key, token, valid_until: grant.valid_until, is_void: false };
+                self.checker.guards.push(guard);
+                self.checker.guard_count += 1;
+                self.check_guard(client, lock);
+            }
+            Outcome::Acquire(Err(AcquireError::Contended(denial))) => {
+                let key = self.clients[client].lock(lock).map(|it| it.key.clone()).unwrap_or_default();
+                let refused = self.checker.refused.get(&(client, key)).copied().unwrap_or_default();
+                self.check_refusals(&denial.report, |checked| refused.contains(id(checked)));
+            }
+            Outcome::Extend(result) => {
+                let valid_until = self.checker.guard(client, lock).map(|guard| guard.valid_until);
+                if let (Ok(_), Some(valid_until)) = (result, valid_until) {
+                    self.check_in_time(client, valid_until, "I11: a lock was extended after its deadline");
+                }
+                self.follow_validity(client, lock);
+                if result.is_ok() {
+                    self.check_guard(client, lock);
+                }
+                let report = match result {
+                    Err(ExtendError::Lost(report) | ExtendError::NoQuorum(report)) => report,
+                    _ => return,
+                };
+                let guard = self.checker.guard(client, lock);
+                let facts = guard.and_then(|guard| self.checker.facts.get(&guard.token));
+                // Of a lock that was never granted there, the acquisition's own refusal stands.
+                let key = facts.map(|facts| facts.key.clone()).unwrap_or_default();
+                let refused = self.checker.refused.get(&(client, key)).copied().unwrap_or_default();
+                let denied = facts.map(|facts| facts.denied).unwrap_or_default().union(refused);
+                self.check_refusals(report, |checked| denied.contains(id(checked)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Each vote that says no was an explicit no (I16).
+    pub fn check_refusals(&mut self, report: &Report, is_true: impl Fn(usize) -> bool) {
+        for (index, (_, vote)) in report.votes.iter().enumerate() {
+            if matches!(vote, Vote::Refused { .. }) && !is_true(index) {
+                self.checker.violate(format!("I16: m{index} never said no, but its vote is {vote:?}"));
+            }
+        }
+    }
+
+    /// The masters that are said to have granted did (I7), and a quorum of them can vote (I4, I8).
+    pub fn check_granted(&mut self, client: usize, token: &[u8], granted: MasterSet) {
+        let max_ttl = Time::try_from(self.config.quarantine_time().as_nanos()).expect("small") * 98 / 100;
+        let turn_began = self.clients[client].turn_began;
+        let mut count = 0;
+        for master in granted.iter() {
+            let by = self.checker.facts.get(token).and_then(|facts| facts.granted_by[master.index()]);
+            let over = self.checker.facts.get(token).and_then(|facts| facts.granted_over[master.index()]);
+            if by.is_none() {
+                self.checker.violate(format!("I7: m{} never granted this token, but counts", master.index()));
+            } else if over.and_then(|conn| self.conns[conn].left_at).is_some_and(|at| at < turn_began) {
+                let why = "granted over a connection that is gone, but counts";
+                self.checker.violate(format!("I7: m{} {why}", master.index()));
+            }
+            let it = &self.masters[master.index()];
+            let is_protected = match self.config.quarantine() {
+                Quarantine::Trust => false,
+                Quarantine::Strict => true,
+                _ => !it.lies,
+            };
+            let lost_at = by.and_then(|life| it.lost_at.get(life as usize).copied().flatten());
+            let is_young = lost_at.is_some_and(|at| self.now < at + max_ttl);
+            count += usize::from(!is_protected || !is_young);
+        }
+        if granted.count() < self.checker.quorum() {
+            self.checker.violate(format!("I4: {granted:?} is no quorum of {}", self.masters.len()));
+        } else if count < self.checker.quorum() && self.checker.judges_exclusion {
+            self.checker.violate(format!("I8: a quorum with masters in quarantine: {granted:?}"));
+        }
+    }
+
+    /// Unless the process was stopped since, what is told now was true a moment ago.
+    pub fn check_in_time(&mut self, client: usize, valid_until: Instant, what: &str) {
+        if self.clients[client].turn_began == self.now && self.local(client) >= valid_until {
+            self.checker.violate(what);
+        }
+    }
+
+    pub fn is_valid(&self, guard: &Guard) -> bool {
+        self.local(guard.client) < guard.valid_until
+    }
+
+    /// A guard begins, or was prolonged: it is alone, and a quorum holds its key for as long as it is valid.
+    pub fn check_guard(&mut self, client: usize, lock: OpId) {
+        let Some(guard) = self.checker.guard(client, lock) else { return };
+        if !self.checker.judges_exclusion || !self.is_valid(guard) {
+            return;
+        }
+        let facts = &self.checker.facts[&guard.token];
+        let until = self.clients[client].clock.when(guard.valid_until);
+        let covering = (0..self.masters.len())
+            .filter(|&index| {
+                let master = &self.masters[index];
+                let is_held = |(value, expires): &(Vec<u8>, Option<Instant>)| {
+                    *value == guard.token && expires.is_none_or(|at| master.clock.when(at) >= until)
+                };
+                let is_excused = facts.lost.union(facts.forgotten).contains(id(index));
+                is_excused || master.model.keys().get(&guard.key).is_some_and(is_held)
+            })
+            .count();
+        let is_void = facts.lost.count() > self.clients[client].engine.margin(lock);
+        if covering < self.checker.quorum() {
+            let name = shown(&guard.key);
+            self.checker.violate(format!(
+                "c{client} holds {name} on {covering} masters for all its validity: no quorum"
+            ));
+        }
+        if is_void {
+            self.make_void(client, lock);
+        }
+        self.check_alone(client, lock);
+    }
+
+    pub fn check_alone(&mut self, client: usize, lock: OpId) {
+        let Some(guard) = self.checker.guard(client, lock) else { return };
+        if guard.is_void {
+            return;
+        }
+        let is_rival = |it: &&Guard| {
+            (it.client != client || it.lock != lock)
+                && it.key == guard.key
+                && !it.is_void
+                && self.is_valid(it)
+        };
+        if let Some(rival) = self.checker.guards.iter().find(is_rival) {
+            let (other, name) = (rival.client, shown(&guard.key));
+            self.checker.violate(format!("EXCLUSION: c{client} and c{other} both hold {name}"));
+        }
+    }
+
+    /// After a fault: a guard that lost more masters than its margin is promised nothing any more.
+    pub fn void_guards(&mut self) {
+        let lost_too_many = |guard: &Guard| {
+            let lost = self.checker.facts.get(&guard.token).map_or(0, |facts| facts.lost.count());
+            lost > self.clients[guard.client].engine.margin(guard.lock)
+        };
+        let voided: Vec<_> = self
+            .checker
+            .guards
+            .iter()
+            .filter(|guard| !guard.is_void && lost_too_many(guard))
+            .map(|guard| (guard.client, guard.lock))
+            .collect();
+        voided.into_iter().for_each(|(client, lock)| self.make_void(client, lock));
+    }
+
+    pub fn make_void(&mut self, client: usize, lock: OpId) {
+        if let Some(guard) = self.checker.guards.iter_mut().find(|it| it.client == client && it.lock == lock)
+        {
+            guard.is_void = true;
+            self.checker.void_count += 1;
+        }
+    }
+
+    /// After a turn: nothing is overdue, and counts agree.
+    pub fn check_client(&mut self, client: usize) {
+        let it = &self.clients[client];
+        let now = it.clock.at(it.turn_began);
+        let overdue = self.clients[client].locks.iter().find_map(|(lock, it)| {
+            let (pending, deadline) = it.pending?;
+            (now > deadline + Duration::from_millis(1)).then_some((*lock, pending))
+        });
+        if let Some((lock, pending)) = overdue {
+            self.checker.violate(format!("I22: c{client}: {pending:?} of {lock:?} is overdue"));
+        }
+        if !self.is_checked_always && !chance(&mut self.rng, 100_000) {
+            return;
+        }
+        for master in 0..self.masters.len() {
+            self.check_owed(client, master);
+            self.count_link(client, master);
+        }
+        self.check_margins(client);
+    }
+
+    /// When nothing is under way, no reply is owed (I14).
+    pub fn check_owed(&mut self, client: usize, master: usize) {
+        let it = &mut self.clients[client];
+        let owed = it.engine.owed_count(id(master));
+        let is_quiet = match it.conns[master] {
+            None => true,
+            Some(index) => {
+                let conn = &self.conns[index];
+                let has_output = !it.engine.send_ready(id(master)).is_empty();
+                let is_empty = conn.to_master.is_empty() && conn.to_client.is_empty();
+                let is_read = conn.master_input.is_empty() && conn.client_input.is_empty();
+                conn.state == ConnState::Open
+                    && !has_output
+                    && is_empty
+                    && is_read
+                    && self.masters[master].is_up
+                    && conn.master_life == self.masters[master].life
+            }
+        };
+        if is_quiet && owed != 0 {
+            self.checker
+                .violate(format!("I14: c{client} expects {owed} replies of m{master}, none is under way"));
+        }
+    }
+
+    /// No margin has a master that is known to be another process than the one which granted.
+    pub fn check_margins(&mut self, client: usize) {
+        let now = self.local(client);
+        for index in 0..self.checker.guards.len() {
+            let guard = &self.checker.guards[index];
+            if guard.client != client {
+                continue;
+            }
+            let Some(granted) = self.clients[client].engine.granted(guard.lock) else { continue };
+            for master in granted.iter() {
+                let by = self
+                    .checker
+                    .facts
+                    .get(&guard.token)
+                    .and_then(|it| it.granted_by.get(master.index()).copied().flatten());
+                let Some(life) = by else {
+                    return self
+                        .checker
+                        .violate(format!("m{} never granted, but is in the margin", master.index()));
+                };
+                let status = self.clients[client].engine.master_status(now, master);
+                let is_ready = matches!(status.state, MasterState::Ready | MasterState::Quarantined(_));
+                let known = status.run_id.as_deref().and_then(life_of);
+                if is_ready && known.is_some_and(|known| known > life) {
+                    return self
+                        .checker
+                        .violate(format!("m{} restarted since, but is in the margin", master.index()));
+                }
+            }
+        }
+    }
+
+    pub fn count_link(&mut self, client: usize, master: usize) {
+        let state = match self.clients[client].engine.master_status(self.local(client), id(master)).state {
+            MasterState::Down(_) => "down",
+            MasterState::Connecting => "connecting",
+            MasterState::Ready => "ready",
+            MasterState::Quarantined(_) => "quarantined",
+            MasterState::Silent => "silent",
+            _ => "other",
+        };
+        let before = std::mem::replace(&mut self.clients[client].link_states[master], state);
+        *self.statistics.link_steps.entry((before, state)).or_default() += 1;
+    }
+}

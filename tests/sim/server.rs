@@ -1,0 +1,101 @@
+//! The masters' side: what arrives is carried out, and the facts about tokens are kept.
+
+use redlatch::resp::{self, Decoded, Reply};
+
+use crate::checker::id;
+use crate::network::{ConnState, Piece};
+use crate::world::{Event, World, command, note, shown};
+
+impl World {
+    pub fn arrive_at_master(&mut self, index: usize) {
+        match self.conns[index].to_master.arrive(self.now) {
+            Err(again) => self.plan(again, Event::ToMaster(index)),
+            Ok(Some(Piece::Bytes(bytes))) => {
+                let conn = &mut self.conns[index];
+                let master = &self.masters[conn.master];
+                if conn.master_life != master.life || !master.is_up {
+                    return;
+                }
+                conn.master_input.extend_from_slice(&bytes);
+                if master.stopped_until <= self.now {
+                    self.serve(index);
+                }
+            }
+            Ok(Some(Piece::End) | None) => {}
+        }
+    }
+
+    /// Carries out what has arrived over a connection.
+    pub fn serve(&mut self, index: usize) {
+        let conn = &mut self.conns[index];
+        let (client, master) = (conn.client, conn.master);
+        let it = &mut self.masters[master];
+        if conn.master_life != it.life {
+            return;
+        }
+        let (mut input, mut replies) = (std::mem::take(&mut conn.master_input), Vec::new());
+        let now = it.clock.at(self.now);
+        it.model.handle(now, &mut input, &mut replies);
+        self.conns[index].master_input = input;
+        let log = std::mem::take(&mut self.masters[master].model.log);
+        let mut rest = replies.as_slice();
+        for args in &log {
+            let Ok(Decoded::Complete { reply, size }) = resp::decode(rest) else {
+                panic!("the model's own reply")
+            };
+            note!(self, "m{master} for c{client}: {} -> {}", command(args), shown(&rest[..size]));
+            self.note_command(index, args, &reply);
+            rest = &rest[size..];
+        }
+        if self.conns[index].left_at.is_none() && !replies.is_empty() {
+            let mut due = Vec::new();
+            self.conns[index].to_client.send(self.now, &replies, &self.weather, &mut self.rng, &mut due);
+            due.into_iter().for_each(|at| self.plan(at, Event::ToClient(index)));
+        }
+    }
+
+    /// Keeps the facts about tokens.
+    pub fn note_command(&mut self, conn: usize, args: &[Vec<u8>], reply: &Reply<'_>) {
+        let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+        let (client, master) = (self.conns[conn].client, self.conns[conn].master);
+        match (words.as_slice(), reply) {
+            ([b"SET", key, token, b"NX" | b"IFEQ", ..], Reply::Simple(_)) => {
+                self.checker.note_granted(conn, &self.conns[conn], key, token);
+            }
+            ([b"SET", key, _, b"NX", ..], Reply::NullBulk) => {
+                self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
+            }
+            ([b"SET", _, token, b"IFEQ", ..], Reply::NullBulk) => self.checker.note_denied(master, token),
+            ([b"EVALSHA" | b"EVAL", _, _, key, token, _ttl], Reply::Integer(1)) => {
+                self.checker.note_granted(conn, &self.conns[conn], key, token);
+            }
+            ([b"EVALSHA" | b"EVAL", _, _, _, token, ..], Reply::Integer(0)) => {
+                self.checker.note_denied(master, token)
+            }
+            ([b"DELIFEQ" | b"DELEX", _, .., token], Reply::Integer(0)) => {
+                self.checker.note_denied(master, token)
+            }
+            ([b"DEL", ..], _) => self.checker.violate("I10: a key was deleted without a look at its value"),
+            _ => {}
+        }
+    }
+
+    pub fn arrive_at_client(&mut self, index: usize) {
+        match self.conns[index].to_client.arrive(self.now) {
+            Err(again) => self.plan(again, Event::ToClient(index)),
+            Ok(Some(piece)) => {
+                let conn = &mut self.conns[index];
+                if conn.left_at.is_some() {
+                    return;
+                }
+                match piece {
+                    Piece::Bytes(bytes) => conn.client_input.extend_from_slice(&bytes),
+                    Piece::End => conn.state = ConnState::Ended,
+                }
+                let (client, life) = (conn.client, conn.client_life);
+                self.wake_life(client, life);
+            }
+            Ok(None) => {}
+        }
+    }
+}

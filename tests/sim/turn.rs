@@ -1,0 +1,266 @@
+//! A client's turns: what the real driver does, step by step, with a stop between any two of them.
+
+use std::time::{Duration, Instant};
+
+use rand::RngExt;
+use redlatch::engine::{LinkRequest, MasterState};
+
+use crate::checker::id;
+use crate::clock::{MS, Time};
+use crate::network::{Conn, ConnState, Pipe, chance};
+use crate::world::{Event, World, note, shown};
+
+/// The steps of one turn of a client, in the order of the driver's.
+const TURN: [Step; 7] =
+    [Step::Links, Step::Read, Step::Timeouts, Step::Outcomes, Step::Application, Step::Links, Step::Write];
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Links,
+    Read,
+    Timeouts,
+    Outcomes,
+    Application,
+    Write,
+}
+
+/// A turn without work does not follow another sooner than this.
+const TURN_PAUSE: Time = MS / 20;
+
+impl World {
+    /// Plans a turn of a client at this time or before.
+    pub fn wake(&mut self, client: usize, at: Time) {
+        let it = &mut self.clients[client];
+        let at = at.max(it.paused_until).max(self.now);
+        if at < it.wake_at && !it.is_down {
+            it.wake_at = at;
+            self.plan(at, Event::Client(client));
+        }
+    }
+
+    pub fn wake_life(&mut self, client: usize, life: u32) {
+        if self.clients[client].life == life {
+            self.wake(client, self.now);
+        }
+    }
+
+    pub fn local(&self, client: usize) -> Instant {
+        self.clients[client].clock.at(self.now)
+    }
+
+    pub fn turn(&mut self, client: usize) {
+        if self.clients[client].is_down {
+            return;
+        }
+        if self.clients[client].step == 0 {
+            self.clients[client].turn_began = self.now;
+        }
+        let stop_at = if chance(&mut self.rng, self.pause_ppm) {
+            self.rng.random_range(0..TURN.len())
+        } else {
+            TURN.len()
+        };
+        while self.clients[client].step < TURN.len() {
+            let step = self.clients[client].step;
+            if step == stop_at {
+                let pause = self.rng.random_range(0..=self.pause_max);
+                self.count_fault("client paused between two steps");
+                self.pause(client, pause);
+                // Not to be met by the same stop again.
+                self.clients[client].step += 1;
+                self.step(client, TURN[step]);
+                return;
+            }
+            self.clients[client].step += 1;
+            self.step(client, TURN[step]);
+            if self.clients[client].paused_until > self.now {
+                return;
+            }
+        }
+        self.clients[client].step = 0;
+        self.check_client(client);
+        self.plan_turn(client);
+    }
+
+    /// The process does nothing until then; what arrives waits for it.
+    pub fn pause(&mut self, client: usize, time: Time) {
+        let it = &mut self.clients[client];
+        it.paused_until = it.paused_until.max(self.now + time);
+        it.wake_at = Time::MAX;
+        // A pause is nobody's fault.
+        for (_, deadline) in it.locks.iter_mut().filter_map(|(_, lock)| lock.pending.as_mut()) {
+            *deadline += Duration::from_nanos(time + time / 10);
+        }
+        self.wake(client, self.now);
+    }
+
+    pub fn plan_turn(&mut self, client: usize) {
+        let it = &self.clients[client];
+        let timeout = it.engine.next_timeout().map(|(at, _)| it.clock.when(at));
+        let worker = it.workers.iter().map(|worker| worker.due).min();
+        let has_input = it.conns.iter().flatten().any(|&conn| {
+            let conn = &self.conns[conn];
+            !conn.client_input.is_empty() || !matches!(conn.state, ConnState::Open | ConnState::Connecting)
+        });
+        if let Some(at) = timeout.into_iter().chain(worker).min() {
+            self.wake(client, at.max(self.now + TURN_PAUSE));
+        }
+        let has_output = (0..self.masters.len()).any(|master| {
+            let it = &mut self.clients[client];
+            it.conns[master].is_some_and(|conn| self.conns[conn].state == ConnState::Open)
+                && !it.engine.send_ready(id(master)).is_empty()
+        });
+        if has_input || has_output {
+            self.wake(client, self.now + TURN_PAUSE);
+        }
+    }
+
+    pub fn step(&mut self, client: usize, step: Step) {
+        match step {
+            Step::Links => self.follow_links(client),
+            Step::Read => (0..self.masters.len()).for_each(|master| self.read(client, master)),
+            Step::Timeouts => {
+                let now = self.local(client);
+                let engine = &mut self.clients[client].engine;
+                if engine.next_timeout().is_some_and(|(at, _)| at <= now) {
+                    engine.handle_timeout(now);
+                    if engine.next_timeout().is_some_and(|(at, _)| at <= now) {
+                        self.checker.violate("a time-out is due right after all were handled");
+                    }
+                }
+            }
+            Step::Outcomes => {
+                while let Some((lock, outcome)) = self.clients[client].engine.poll_outcome() {
+                    self.take_outcome(client, lock, outcome);
+                }
+            }
+            Step::Application => self.work(client),
+            Step::Write => (0..self.masters.len()).for_each(|master| self.write(client, master)),
+        }
+    }
+
+    pub fn follow_links(&mut self, client: usize) {
+        while let Some(request) = self.clients[client].engine.poll_link() {
+            match request {
+                LinkRequest::Close(master) => {
+                    let now = self.local(client);
+                    let state = self.clients[client].engine.master_status(now, master).state;
+                    if let MasterState::Down(why) = &state
+                        && ["no request", "wrong shape", "malformed"].iter().any(|bad| why.contains(bad))
+                    {
+                        self.checker.violate(format!("I14: replies and requests do not match: {why}"));
+                    }
+                    note!(self, "c{client} closes m{} {state:?}", master.index());
+                    self.leave_conn(client, master.index());
+                }
+                LinkRequest::Connect(master) => self.connect(client, master.index()),
+            }
+        }
+    }
+
+    pub fn connect(&mut self, client: usize, master: usize) {
+        let index = self.conns.len();
+        let (client_life, master_life) = (self.clients[client].life, self.masters[master].life);
+        self.conns.push(Conn {
+            client,
+            master,
+            client_life,
+            master_life,
+            to_master: Pipe::default(),
+            to_client: Pipe::default(),
+            master_input: Vec::new(),
+            client_input: Vec::new(),
+            state: ConnState::Connecting,
+            left_at: None,
+        });
+        self.clients[client].conns[master] = Some(index);
+        let at = self.now + self.weather.delay(&mut self.rng) + self.weather.delay(&mut self.rng);
+        let it = &self.masters[master];
+        if it.swallows_until <= self.now {
+            self.plan(at, Event::Connected(index, it.is_up && it.refuses_until <= self.now));
+        }
+    }
+
+    /// The client gives its connection up. What is under way to the master arrives, or some of it.
+    pub fn leave_conn(&mut self, client: usize, master: usize) {
+        let Some(conn) = self.clients[client].conns[master].take() else { return };
+        let conn = &mut self.conns[conn];
+        conn.left_at = Some(self.now);
+        conn.client_input.clear();
+    }
+
+    pub fn read(&mut self, client: usize, master: usize) {
+        let Some(index) = self.clients[client].conns[master] else { return };
+        match self.conns[index].state {
+            ConnState::Accepted => {
+                self.conns[index].state = ConnState::Open;
+                note!(self, "c{client} connected to m{master}");
+                let now = self.local(client);
+                self.clients[client].engine.handle_connected(now, id(master));
+            }
+            ConnState::Refused => return self.lose_conn(client, master, "connection refused"),
+            ConnState::Connecting | ConnState::Open | ConnState::Ended => {}
+        }
+        let input = std::mem::take(&mut self.conns[index].client_input);
+        if !input.is_empty() {
+            note!(self, "c{client} reads from m{master} {}", shown(&input));
+        }
+        let mut rest = input.as_slice();
+        while !rest.is_empty() {
+            let now = self.local(client);
+            let space = self.clients[client].engine.recv_space(id(master));
+            let size = space.len().min(rest.len());
+            space[..size].copy_from_slice(&rest[..size]);
+            self.clients[client].engine.recv_done(now, id(master), size);
+            rest = &rest[size..];
+            self.follow_links(client);
+            if self.clients[client].conns[master] != Some(index) {
+                return;
+            }
+        }
+        if self.conns[index].state == ConnState::Ended {
+            self.lose_conn(client, master, "connection reset");
+        }
+    }
+
+    pub fn lose_conn(&mut self, client: usize, master: usize, why: &str) {
+        note!(self, "c{client} loses m{master}: {why}");
+        self.leave_conn(client, master);
+        let now = self.local(client);
+        self.clients[client].engine.handle_disconnected(now, id(master), why);
+    }
+
+    pub fn write(&mut self, client: usize, master: usize) {
+        let Some(index) = self.clients[client].conns[master] else { return };
+        if self.conns[index].state != ConnState::Open {
+            return;
+        }
+        let engine = &mut self.clients[client].engine;
+        let ready = engine.send_ready(id(master));
+        if ready.is_empty() {
+            return;
+        }
+        let is_short = chance(&mut self.rng, self.short_write_ppm);
+        let size = if is_short { self.rng.random_range(1..=ready.len()) } else { ready.len() };
+        let bytes = ready[..size].to_vec();
+        engine.send_done(id(master), size);
+        self.digest(&bytes);
+        let mut due = Vec::new();
+        self.conns[index].to_master.send(self.now, &bytes, &self.weather, &mut self.rng, &mut due);
+        due.into_iter().for_each(|at| self.plan(at, Event::ToMaster(index)));
+    }
+
+    pub fn digest(&mut self, bytes: &[u8]) {
+        for &byte in bytes.iter().chain(&self.now.to_le_bytes()) {
+            self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    /// Whether there is a connection, and the process behind it lives.
+    pub fn is_connected(&self, client: usize, master: usize) -> bool {
+        self.clients[client].conns[master].is_some_and(|conn| {
+            let (conn, it) = (&self.conns[conn], &self.masters[master]);
+            conn.state == ConnState::Open && it.is_up && conn.master_life == it.life
+        })
+    }
+}
