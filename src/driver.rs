@@ -70,6 +70,9 @@ impl Driver {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
             Err(error) => return Err(error),
         }
+        if mutant!(TimeOutsBeforeReads) {
+            self.engine.handle_timeout(Instant::now());
+        }
         self.handle_events();
         // Only now: an answer that had already arrived is not late.
         let now = Instant::now();

@@ -51,7 +51,7 @@ use crate::config::Config;
 use crate::limits;
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{Failure, MasterId, MasterSet, Vote, quorum};
-use crate::mutants::mutant;
+use crate::mutants::{self, mutant};
 use acquire::Terms;
 pub use request::{Grant, Outcome, Released, Request, SubmitError};
 pub use status::{MasterState, MasterStatus};
@@ -135,7 +135,7 @@ impl Engine {
             quorum: quorum(links.len()),
             all: MasterSet::first(links.len()),
             config,
-            rng: StdRng::from_seed(seed),
+            rng: StdRng::from_seed(mutants::seed(seed)),
             links,
             usable: MasterSet::EMPTY,
             unseasoned: MasterSet::EMPTY,
@@ -498,6 +498,7 @@ impl Engine {
             return;
         }
         match link.state {
+            State::Down { .. } if mutant!(NoReconnect) && link.has_failed() => {}
             State::Down { .. } => {
                 link.state = State::Connecting { deadline: now + limit };
                 self.connect_wanted.insert(master);

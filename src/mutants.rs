@@ -104,6 +104,16 @@ pub enum Mutant {
     MarkUnwatched,
     /// Strict mode takes any server.
     UnfitServerTaken,
+    /// An attempt waits for answers without end.
+    NoTimeOut,
+    /// A connection that is lost is never made again.
+    NoReconnect,
+    /// The generator does not follow its seed.
+    SeedIgnored,
+    /// Dropping a lease releases nothing.
+    DropForgets,
+    /// What is due is done before what has arrived is read.
+    TimeOutsBeforeReads,
     /// The inbox grows to what a header announces.
     AllocationByHeader,
     /// Arrays may be nested without end.
@@ -126,6 +136,22 @@ pub fn switch(mutant: Option<Mutant>) {
 #[cfg(redlatch_mutants)]
 pub(crate) fn is_on(mutant: Mutant) -> bool {
     ACTIVE.get() == Some(mutant)
+}
+
+/// The seed, or with [`Mutant::SeedIgnored`] another one each time.
+#[cfg(redlatch_mutants)]
+pub(crate) fn seed(mut seed: [u8; 32]) -> [u8; 32] {
+    static COUNT: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
+    if is_on(Mutant::SeedIgnored) {
+        seed[0] = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+    seed
+}
+
+#[cfg(not(redlatch_mutants))]
+#[inline(always)]
+pub(crate) const fn seed(seed: [u8; 32]) -> [u8; 32] {
+    seed
 }
 
 #[cfg(not(redlatch_mutants))]

@@ -12,6 +12,7 @@ use crate::engine::{MasterStatus, OpId, Outcome, Released, Request, SubmitError}
 use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::limits;
 use crate::lock::{Resource, Token, Ttl};
+use crate::mutants::mutant;
 
 /// A lock client for one thread: the lowest latency, and nothing happens between its calls.
 ///
@@ -368,7 +369,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.is_armed {
+        if self.is_armed && !mutant!(DropForgets) {
             self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(self.lock);
         }
     }

@@ -103,7 +103,9 @@ impl Engine {
         op.attempts += 1;
         op.claim = claim_id;
         op.state = OpState::Acquiring { deadline };
-        self.timers.arm(op_timer(id), deadline);
+        if !mutant!(NoTimeOut) {
+            self.timers.arm(op_timer(id), deadline);
+        }
         if claim.asked != self.all || !self.unseasoned.is_empty() {
             self.note_unasked(claim_id);
             self.decide_acquire(now, id);

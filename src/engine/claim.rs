@@ -372,13 +372,15 @@ impl Engine {
         }
     }
 
-    /// A master turned out to be another process than before: it holds none of the locks that it granted.
+    /// A master turned out to be another process than before: it holds none of the locks that it granted, and will carry
+    /// out nothing that was sent to the one before.
     pub(super) fn void_grants(&mut self, master: MasterId) {
         for id in self.claims.ids() {
             if let Some(claim) = self.claims.find_mut(id)
                 && !mutant!(RestartedGrantsKept)
             {
                 claim.tally.granted.remove(master);
+                claim.strayed.remove(master);
             }
         }
     }

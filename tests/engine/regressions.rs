@@ -285,3 +285,16 @@ fn a_master_that_dies_after_an_answer_to_something_else_is_found_silent_by_what_
     rig.advance(ms(1000));
     assert_eq!(rig.engine.master_status(rig.now, id(2)).state, MasterState::Silent);
 }
+
+#[test]
+fn what_another_process_does_not_have_need_not_be_released_again() {
+    let mut rig = Rig::new(3, |b| b.quarantine(Quarantine::Trust));
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    let now = rig.now;
+    rig.disconnect(1);
+    rig.masters[1].restart("other", now);
+    rig.release(lock, false);
+    rig.advance(ms(200));
+    assert_eq!(rig.engine.claim_count(), 0, "long before the TTL");
+}

@@ -172,14 +172,19 @@ impl World {
     /// The connection breaks: of what is under way each side gets a part, and then the end.
     pub fn reset_conn(&mut self, client: usize, master: usize) {
         let Some(conn) = self.clients[client].conns[master] else { return };
-        if self.conns[conn].state == ConnState::Connecting {
-            return;
-        }
         let (to_master, to_client) = (self.conns[conn].to_master.size(), self.conns[conn].to_client.size());
         let (kept, heard) = (self.rng.random_range(0..=to_master), self.rng.random_range(0..=to_client));
-        self.conns[conn].to_master.cut(kept);
-        self.conns[conn].to_client.cut(heard);
-        self.end_conn(conn);
+        self.cut_conn(client, master, kept, heard);
+    }
+
+    /// The same, with so many bytes still to arrive in each direction.
+    pub fn cut_conn(&mut self, client: usize, master: usize, requests_size: usize, replies_size: usize) {
+        let Some(conn) = self.clients[client].conns[master] else { return };
+        if self.conns[conn].state != ConnState::Connecting {
+            self.conns[conn].to_master.cut(requests_size);
+            self.conns[conn].to_client.cut(replies_size);
+            self.end_conn(conn);
+        }
     }
 
     /// The connection ends for the client only: what it has sent arrives all the same.

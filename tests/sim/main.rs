@@ -17,6 +17,15 @@
 //! judge ── checker   what is true, and whether it was told so
 //! ```
 
+/// Each schedule as a test of its own.
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => {
+        mod tests {
+            $(#[test] fn $name() { assert_eq!(super::$name(), Ok(())); })*
+        }
+    };
+}
+
 mod application;
 mod checker;
 mod client;
@@ -30,6 +39,7 @@ mod model;
 mod mutants;
 mod network;
 mod server;
+mod sockets;
 mod turn;
 mod world;
 

@@ -1,5 +1,7 @@
 //! A model master: the few commands that a lock client sends, on a virtual clock.
 
+#![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
+
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 

@@ -3,15 +3,12 @@
 //!
 //! Built only with `RUSTFLAGS="--cfg redlatch_mutants"`, as `scripts/test` does.
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
 
 use redlatch::mutants::{Mutant, switch};
-use redlatch::{Config, Redlock};
 
-use crate::directed::{self, Verdict};
+use crate::directed::{Verdict, acquire, bytes, hold, masters};
+use crate::{history, sockets};
 
 /// Runs a schedule with a defect switched on in this thread. A panic is a finding too.
 fn with(mutant: Mutant, schedule: fn() -> Verdict) -> Verdict {
@@ -42,97 +39,60 @@ macro_rules! killed {
 }
 
 killed! {
-    deadline_from_quorum: DeadlineFromQuorum by directed::answers_that_take_long_do_not_move_the_deadline;
-    deadline_unchecked: DeadlineUnchecked by directed::a_quorum_heard_after_the_deadline_is_not_handed_out;
-    no_drift: NoDrift by directed::a_masters_clock_may_be_nearly_a_hundredth_faster;
-    quorum_half: QuorumHalf by directed::two_of_five_are_no_quorum_whoever_is_reachable;
-    quorum_of_reachable: QuorumOfReachable by directed::two_of_five_are_no_quorum_whoever_is_reachable;
-    votes_as_count: VotesAsCount by directed::a_master_that_grants_twice_is_one_in_the_margin;
-    value_reused: ValueReused by directed::every_attempt_has_a_value_of_its_own;
-    late_vote_to_next_attempt: LateVoteToNextAttempt by directed::a_late_answer_does_not_count_for_the_next_lock;
-    lost_grant_counted: LostGrantCounted by directed::a_grant_does_not_outlive_its_connection;
-    stragglers_cancelled: StragglersCancelled by directed::late_grants_add_to_the_margin;
-    error_is_no: ErrorIsNo by directed::an_error_is_not_a_no;
-    noscript_is_no: NoScriptIsNo by directed::a_script_that_was_flushed_between_load_and_call_is_sent_again;
-    no_jitter: NoJitter by directed::retries_come_at_random_times;
-    timeout_pops_owed: TimeoutPopsOwed by directed::a_time_out_leaves_the_order_of_replies_alone;
-    bare_del: BareDel by directed::a_release_leaves_somebody_elses_key_alone;
-    release_only_granted: ReleaseOnlyGranted by directed::a_master_that_has_not_answered_is_released_too;
-    release_on_other_connection: ReleaseOnOtherConnection by directed::a_release_waits_behind_its_set_on_the_same_connection;
-    orphans_dropped: OrphansDropped by directed::what_a_broken_connection_left_is_released_over_the_next;
-    absent_is_proof: AbsentIsProof by directed::a_set_that_is_carried_out_after_its_release_is_released_again;
-    release_error_is_done: ReleaseErrorIsDone by directed::a_release_that_was_refused_is_sent_again;
-    extension_from_reply: ExtensionFromReply by directed::an_extension_counts_from_its_sending;
-    extension_on_minority: ExtensionOnMinority by directed::one_master_of_three_cannot_extend;
-    extension_on_unknown: ExtensionOnUnknown by directed::silence_does_not_extend;
-    extension_after_deadline: ExtensionAfterDeadline by directed::a_lock_that_is_over_is_not_extended;
-    shorter_extension_ignored: ShorterExtensionIgnored by directed::a_shorter_ttl_counts_though_its_round_fails;
-    no_quarantine: NoQuarantine by directed::a_master_that_came_back_empty_does_not_vote_against_a_lock_it_forgot;
-    quarantine_tick_short: QuarantineTickShort by directed::the_quarantine_lasts_to_its_last_nanosecond;
-    quarantined_votes_counted: QuarantinedVotesCounted by directed::a_master_that_came_back_empty_does_not_vote_against_a_lock_it_forgot;
-    run_id_ignored: RunIdIgnored by directed::a_master_that_restarts_twice_within_a_ttl_is_counted_from_the_second;
-    uptime_rounded_up: UptimeRoundedUp by directed::the_last_second_of_an_uptime_may_not_have_passed;
-    restarted_grants_kept: RestartedGrantsKept by directed::a_master_that_restarted_is_not_in_the_margin;
-    same_server_twice: SameServerTwice by directed::one_server_behind_two_addresses_votes_once;
-    echo_unchecked: EchoUnchecked by directed::a_connection_votes_only_after_its_own_echo;
-    own_key_is_busy: OwnKeyIsBusy by directed::the_own_key_met_again_is_not_somebody_elses;
-    margin_kept_by_extension: MarginKeptByExtension by directed::the_margin_after_an_extension_is_of_masters_that_were_extended;
-    late_set_after_extension: LateSetAfterExtension by directed::a_late_answer_to_the_set_says_nothing_once_the_lock_is_extended;
-    waits_for_all: WaitsForAll by directed::one_stopped_master_delays_nobody;
-    replaced_server_trusted: ReplacedServerTrusted by directed::another_server_in_a_masters_place_is_not_taken_for_a_restart;
-    uptime_in_strict: UptimeInStrict by directed::strict_mode_believes_no_uptime;
-    mark_of_other_process: MarkOfOtherProcess by directed::a_mark_speaks_for_the_process_that_it_names;
-    mark_unwatched: MarkUnwatched by directed::a_mark_is_written_at_the_end_of_the_watch;
-    unfit_server_taken: UnfitServerTaken by directed::strict_mode_takes_no_replica;
-    allocation_by_header: AllocationByHeader by directed::a_header_reserves_no_memory;
-    unbounded_nesting: UnboundedNesting by directed::arrays_are_nested_to_the_limit_only;
-    read_stops_early: ReadStopsEarly by more_than_one_read_full_of_replies_is_read;
+    deadline_from_quorum: DeadlineFromQuorum by acquire::answers_that_take_long_do_not_move_the_deadline;
+    deadline_unchecked: DeadlineUnchecked by acquire::a_quorum_heard_after_the_deadline_is_not_handed_out;
+    no_drift: NoDrift by acquire::a_masters_clock_may_be_nearly_a_hundredth_faster;
+    quorum_half: QuorumHalf by acquire::two_of_five_are_no_quorum_whoever_is_reachable;
+    quorum_of_reachable: QuorumOfReachable by acquire::two_of_five_are_no_quorum_whoever_is_reachable;
+    votes_as_count: VotesAsCount by acquire::a_master_that_grants_twice_is_one_in_the_margin;
+    value_reused: ValueReused by acquire::every_attempt_has_a_value_of_its_own;
+    late_vote_to_next_attempt: LateVoteToNextAttempt by acquire::a_late_answer_does_not_count_for_the_next_lock;
+    lost_grant_counted: LostGrantCounted by acquire::a_grant_does_not_outlive_its_connection;
+    stragglers_cancelled: StragglersCancelled by acquire::late_grants_add_to_the_margin;
+    error_is_no: ErrorIsNo by acquire::an_error_is_not_a_no;
+    noscript_is_no: NoScriptIsNo by hold::a_script_that_was_flushed_between_load_and_call_is_sent_again;
+    no_jitter: NoJitter by acquire::retries_come_at_random_times;
+    timeout_pops_owed: TimeoutPopsOwed by acquire::a_time_out_leaves_the_order_of_replies_alone;
+    bare_del: BareDel by hold::a_release_leaves_somebody_elses_key_alone;
+    release_only_granted: ReleaseOnlyGranted by hold::a_master_that_has_not_answered_is_released_too;
+    release_on_other_connection: ReleaseOnOtherConnection by hold::a_release_waits_behind_its_set_on_the_same_connection;
+    orphans_dropped: OrphansDropped by hold::what_a_broken_connection_left_is_released_over_the_next;
+    absent_is_proof: AbsentIsProof by hold::a_set_that_is_carried_out_after_its_release_is_released_again;
+    release_error_is_done: ReleaseErrorIsDone by hold::a_release_that_was_refused_is_sent_again;
+    extension_from_reply: ExtensionFromReply by hold::an_extension_counts_from_its_sending;
+    extension_on_minority: ExtensionOnMinority by hold::one_master_of_three_cannot_extend;
+    extension_on_unknown: ExtensionOnUnknown by hold::silence_does_not_extend;
+    extension_after_deadline: ExtensionAfterDeadline by hold::a_lock_that_is_over_is_not_extended;
+    shorter_extension_ignored: ShorterExtensionIgnored by hold::a_shorter_ttl_counts_though_its_round_fails;
+    no_quarantine: NoQuarantine by masters::a_master_that_came_back_empty_does_not_vote_against_a_lock_it_forgot;
+    quarantine_tick_short: QuarantineTickShort by masters::the_quarantine_lasts_to_its_last_nanosecond;
+    quarantined_votes_counted: QuarantinedVotesCounted by masters::a_master_that_came_back_empty_does_not_vote_against_a_lock_it_forgot;
+    run_id_ignored: RunIdIgnored by masters::a_master_that_restarts_twice_within_a_ttl_is_counted_from_the_second;
+    uptime_rounded_up: UptimeRoundedUp by masters::the_last_second_of_an_uptime_may_not_have_passed;
+    restarted_grants_kept: RestartedGrantsKept by masters::a_master_that_restarted_is_not_in_the_margin;
+    same_server_twice: SameServerTwice by masters::one_server_behind_two_addresses_votes_once;
+    echo_unchecked: EchoUnchecked by masters::a_connection_votes_only_after_its_own_echo;
+    own_key_is_busy: OwnKeyIsBusy by hold::the_own_key_met_again_is_not_somebody_elses;
+    margin_kept_by_extension: MarginKeptByExtension by hold::the_margin_after_an_extension_is_of_masters_that_were_extended;
+    late_set_after_extension: LateSetAfterExtension by hold::a_late_answer_to_the_set_says_nothing_once_the_lock_is_extended;
+    waits_for_all: WaitsForAll by acquire::one_stopped_master_delays_nobody;
+    replaced_server_trusted: ReplacedServerTrusted by masters::another_server_in_a_masters_place_is_not_taken_for_a_restart;
+    uptime_in_strict: UptimeInStrict by masters::strict_mode_believes_no_uptime;
+    mark_of_other_process: MarkOfOtherProcess by masters::a_mark_speaks_for_the_process_that_it_names;
+    mark_unwatched: MarkUnwatched by masters::a_mark_is_written_at_the_end_of_the_watch;
+    unfit_server_taken: UnfitServerTaken by masters::strict_mode_takes_no_replica;
+    no_time_out: NoTimeOut by acquire::with_no_master_up_every_call_ends_by_its_deadline;
+    no_reconnect: NoReconnect by hold::what_a_broken_connection_left_is_released_over_the_next;
+    seed_ignored: SeedIgnored by same_history;
+    drop_forgets: DropForgets by sockets::a_dropped_lease_is_released_also_in_a_panic;
+    time_outs_before_reads: TimeOutsBeforeReads by sockets::an_answer_that_is_here_is_not_late;
+    allocation_by_header: AllocationByHeader by bytes::a_header_reserves_no_memory;
+    unbounded_nesting: UnboundedNesting by bytes::arrays_are_nested_to_the_limit_only;
+    read_stops_early: ReadStopsEarly by sockets::more_than_one_read_full_of_replies_is_read;
 }
 
-/// On a real socket: a server that answers the handshake with more bytes than one read takes.
-fn more_than_one_read_full_of_replies_is_read() -> Verdict {
-    let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
-    let url = format!("redis://{}", listener.local_addr().map_err(|error| error.to_string())?);
-    let server = std::thread::spawn(move || answer_at_length(&listener));
-    let config = Config::builder().master(url).connect_timeout(Duration::from_secs(2)).build();
-    let redlock = Redlock::open(config.expect("valid settings")).map_err(|error| error.to_string())?;
-    let version = redlock.masters()[0].version.clone();
-    drop(redlock);
-    server.join().map_err(|_| "the server panicked".to_owned())?;
-    if version.as_deref() == Some("last") {
-        Ok(())
-    } else {
-        Err("the end of the answer was not read".to_owned())
-    }
-}
-
-/// Answers one handshake in one write, with an INFO of three times a read's size.
-fn answer_at_length(listener: &TcpListener) {
-    let (mut stream, _) = listener.accept().expect("a client comes");
-    let mut request = vec![0; 64 * 1024];
-    let mut size = 0;
-    let nonce = loop {
-        size += stream.read(&mut request[size..]).expect("the handshake comes");
-        let text = String::from_utf8_lossy(&request[..size]).into_owned();
-        if let Some((_, echo)) = text.split_once("ECHO\r\n$16\r\n")
-            && echo.len() >= 16
-        {
-            break echo[..16].to_owned();
-        }
-    };
-    let filler = "x".repeat(3 * redlatch::limits::READ_SIZE);
-    let info = format!("run_id:a\r\nuptime_in_seconds:1\r\nfiller:{filler}\r\nredis_version:last\r\n");
-    let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
-    let answer = [
-        "+OK\r\n".to_owned(),
-        bulk("a").repeat(2),
-        bulk(&info),
-        bulk("role:master\r\n"),
-        bulk("maxmemory_policy:noeviction\r\n"),
-        "$-1\r\n:0\r\n:0\r\n".to_owned(),
-        bulk(&nonce),
-    ];
-    stream.write_all(answer.concat().as_bytes()).expect("the client reads");
-    // Until the client goes.
-    while stream.read(&mut request).is_ok_and(|size| size > 0) {}
+/// Whether a seed gives the same history twice.
+fn same_history() -> Verdict {
+    let is_same = history::run(7, false).digest == history::run(7, false).digest;
+    if is_same { Ok(()) } else { Err("I25: one seed, two histories".to_owned()) }
 }

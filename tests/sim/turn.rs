@@ -15,7 +15,7 @@ const TURN: [Step; 7] =
     [Step::Links, Step::Read, Step::Timeouts, Step::Outcomes, Step::Application, Step::Links, Step::Write];
 
 #[derive(Debug, Clone, Copy)]
-enum Step {
+pub enum Step {
     Links,
     Read,
     Timeouts,
@@ -62,8 +62,9 @@ impl World {
         };
         while self.clients[client].step < TURN.len() {
             let step = self.clients[client].step;
-            if step == stop_at {
-                let pause = self.rng.random_range(0..=self.pause_max);
+            self.step_count += 1;
+            if step == stop_at || self.pause_at_step == Some(self.step_count) {
+                let pause = self.rng.random_range(self.pause_min..=self.pause_max);
                 self.count_fault("client paused between two steps");
                 self.pause(client, pause);
                 // Not to be met by the same stop again.

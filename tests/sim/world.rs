@@ -32,7 +32,11 @@ pub struct World {
     pub checker: Checker,
     /// Of a million turns, how many are interrupted, and for how long at the most.
     pub pause_ppm: u32,
+    pub pause_min: Time,
     pub pause_max: Time,
+    /// Steps of all clients so far, and one before which a client is stopped.
+    pub step_count: u64,
+    pub pause_at_step: Option<u64>,
     /// Of a million writes, how many take only a part of the bytes.
     pub short_write_ppm: u32,
     /// The application of all clients.
@@ -143,7 +147,10 @@ impl World {
             weather: Weather { delay_min: MS / 10, delay_max: MS / 10, cut_ppm: 0, slow_ppm: 0 },
             checker: Checker::new(master_count),
             pause_ppm: 0,
+            pause_min: 0,
             pause_max: 0,
+            step_count: 0,
+            pause_at_step: None,
             short_write_ppm: 0,
             habits: Habits {
                 keys: vec![b"a".to_vec()],

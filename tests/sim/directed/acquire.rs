@@ -1,0 +1,189 @@
+//! Attempts, votes and verdicts.
+
+use super::*;
+
+pub fn answers_that_take_long_do_not_move_the_deadline() -> Verdict {
+    let mut world = world(3, 1, |b| b.answer_timeout(ms(500)));
+    (0..3).for_each(|master| world.stall(0, master, false, true, 400 * MS));
+    hold(&mut world, 0, KEY, ms(1000))?;
+    verdict(&mut world)
+}
+
+pub fn a_quorum_heard_after_the_deadline_is_not_handed_out() -> Verdict {
+    let mut world = world(3, 1, |b| b.answer_timeout(ms(5000)));
+    let stall = |world: &mut World, time| (0..3).for_each(|m| world.stall(0, m, false, true, time));
+    stall(&mut world, 100 * MS);
+    world.submit_acquire(0, KEY, ms(1000), Duration::ZERO).expect("room");
+    world.run_for(MS);
+    // The answers arrive while the process is stopped, and are read when the lock is over.
+    world.pause(0, 2 * SECOND);
+    let outcome = outcome(&mut world, 0)?;
+    verdict(&mut world)?;
+    demand(matches!(outcome, Outcome::Acquire(Err(_))), "a lock that is over was handed out")
+}
+
+pub fn a_masters_clock_may_be_nearly_a_hundredth_faster() -> Verdict {
+    let mut world = unconnected(1, defaults);
+    world.masters[0].clock = Clock::new(0, 9_900);
+    world.masters[0].model.started = world.masters[0].clock.at(0) - Duration::from_secs(3600);
+    world.add_client(Clock::new(0, 0), 0);
+    world.run_for(10 * MS);
+    hold(&mut world, 0, KEY, ms(10_000))?;
+    verdict(&mut world)
+}
+
+pub fn two_of_five_are_no_quorum_whoever_is_reachable() -> Verdict {
+    let mut world = world(5, 1, defaults);
+    (2..5).for_each(|master| world.kill_master(master, true));
+    world.run_for(MS);
+    let outcome = acquire(&mut world, 0, KEY, ms(1000), Duration::ZERO)?;
+    verdict(&mut world)?;
+    demand(matches!(outcome, Outcome::Acquire(Err(AcquireError::NoQuorum(_)))), "two of five granted a lock")
+}
+
+pub fn a_master_that_grants_twice_is_one_in_the_margin() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    world.stop_master(2, 100 * MS);
+    hold(&mut world, 0, KEY, ms(10_000))?;
+    // It carries out the SET when it goes on, loses the key, and is asked again, as it was silent.
+    world.run_for(99 * MS);
+    world.weather.delay_min = MS;
+    world.weather.delay_max = MS;
+    world.run_for(2 * MS);
+    world.flush_all(2);
+    world.run_for(10 * MS);
+    verdict(&mut world)
+}
+
+pub fn every_attempt_has_a_value_of_its_own() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    hold(&mut world, 0, b"a", ms(1000))?;
+    hold(&mut world, 1, b"b", ms(1000))?;
+    verdict(&mut world)
+}
+
+pub fn a_late_answer_does_not_count_for_the_next_lock() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    world.stall(0, 2, false, true, 3 * SECOND);
+    let lock = hold(&mut world, 0, b"a", ms(300))?;
+    world.submit_release(0, lock, false);
+    // Nothing of it can be left, though master 2 owes the answers still.
+    world.run_for(2 * SECOND);
+    hold(&mut world, 0, b"b", ms(5000))?;
+    world.run_for(2 * SECOND);
+    verdict(&mut world)
+}
+
+pub fn a_grant_does_not_outlive_its_connection() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    world.stall(0, 1, false, true, 10 * MS);
+    world.stall(0, 2, true, true, SECOND);
+    let lock = world.submit_acquire(0, KEY, ms(1000), Duration::ZERO).expect("room");
+    world.run_for(MS);
+    world.kill_master(0, true);
+    let outcome = outcome(&mut world, 0)?;
+    verdict(&mut world)?;
+    demand(
+        matches!(outcome, Outcome::Acquire(Err(_))),
+        &format!("{lock:?} counts a vote of a lost connection"),
+    )
+}
+
+pub fn late_grants_add_to_the_margin() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    world.stall(0, 2, false, true, 5 * MS);
+    let lock = hold(&mut world, 0, KEY, ms(1000))?;
+    world.run_for(10 * MS);
+    demand(world.clients[0].engine.margin(lock) == 1, "a late grant is not in the margin")
+}
+
+pub fn an_error_is_not_a_no() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    refuse(&mut world, 0..2, "SET");
+    let outcome = acquire(&mut world, 0, KEY, ms(1000), Duration::ZERO)?;
+    verdict(&mut world)?;
+    demand(
+        matches!(outcome, Outcome::Acquire(Err(AcquireError::NoQuorum(_)))),
+        "errors were called contention",
+    )
+}
+
+pub fn retries_come_at_random_times() -> Verdict {
+    let mut world = world(1, 1, |b| b.ask_holder(false));
+    occupy(&mut world, 0..1, KEY);
+    (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
+    world.trace = Some(Vec::new());
+    acquire(&mut world, 0, KEY, ms(1000), ms(300))?;
+    let trace = world.trace.take().unwrap_or_default();
+    let attempts = trace.iter().filter(|line| line.contains("m0 for c0: SET"));
+    let times: Vec<f64> = attempts.filter_map(|line| line.split_whitespace().next()?.parse().ok()).collect();
+    let pauses: Vec<i64> = times.windows(2).map(|pair| ((pair[1] - pair[0]) * 1e4).round() as i64).collect();
+    let mut different = pauses.clone();
+    different.sort_unstable();
+    different.dedup();
+    demand(different.len() > 3, &format!("retries come regularly: {pauses:?}"))
+}
+
+pub fn a_time_out_leaves_the_order_of_replies_alone() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    world.stall(0, 2, false, true, 200 * MS);
+    world.stall(0, 1, false, true, 200 * MS);
+    acquire(&mut world, 0, KEY, ms(1000), Duration::ZERO)?;
+    world.run_for(SECOND);
+    verdict(&mut world)?;
+    hold(&mut world, 0, KEY, ms(1000))?;
+    verdict(&mut world)
+}
+
+pub fn a_client_that_dies_between_quorum_and_return_leaves_nothing_beyond_its_ttl() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    world.submit_acquire(0, KEY, ms(1000), Duration::ZERO).expect("room");
+    let is_granted = |world: &mut World| (0..3).all(|master| is_held(world, master, KEY));
+    world.run_until(SECOND, is_granted);
+    world.crash_client(0);
+    let outcome = acquire(&mut world, 1, KEY, ms(1000), Duration::ZERO)?;
+    demand(matches!(outcome, Outcome::Acquire(Err(AcquireError::Contended(_)))), "its keys should stand")?;
+    let outcome = acquire(&mut world, 1, KEY, ms(1000), ms(2000))?;
+    verdict(&mut world)?;
+    demand(matches!(outcome, Outcome::Acquire(Ok(_))), "the lock of a dead client never ends")
+}
+
+pub fn one_stopped_master_delays_nobody() -> Verdict {
+    let mut world = world(5, 1, defaults);
+    (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
+    world.stop_master(3, 2 * SECOND);
+    let start = world.now;
+    hold(&mut world, 0, KEY, ms(1000))?;
+    demand(world.now - start <= 3 * MS, "a lock took more than a round trip and a turn")
+}
+
+pub fn with_no_master_up_every_call_ends_by_its_deadline() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, b"b", ms(1000))?;
+    (0..3).for_each(|master| world.kill_master(master, false));
+    let acquired = acquire(&mut world, 0, KEY, ms(1000), ms(300))?;
+    demand(matches!(acquired, Outcome::Acquire(Err(AcquireError::NoQuorum(_)))), "acquired from nobody")?;
+    let extended = extend(&mut world, 0, lock, ms(1000))?;
+    demand(matches!(extended, Outcome::Extend(Err(ExtendError::NoQuorum(_)))), "extended by nobody")?;
+    world.submit_release(0, lock, true);
+    demand(matches!(outcome(&mut world, 0)?, Outcome::Release(Err(_))), "released by nobody")?;
+    verdict(&mut world)
+}
+
+tests!(
+    answers_that_take_long_do_not_move_the_deadline,
+    a_quorum_heard_after_the_deadline_is_not_handed_out,
+    a_masters_clock_may_be_nearly_a_hundredth_faster,
+    two_of_five_are_no_quorum_whoever_is_reachable,
+    a_master_that_grants_twice_is_one_in_the_margin,
+    every_attempt_has_a_value_of_its_own,
+    a_late_answer_does_not_count_for_the_next_lock,
+    a_grant_does_not_outlive_its_connection,
+    late_grants_add_to_the_margin,
+    an_error_is_not_a_no,
+    retries_come_at_random_times,
+    a_time_out_leaves_the_order_of_replies_alone,
+    a_client_that_dies_between_quorum_and_return_leaves_nothing_beyond_its_ttl,
+    one_stopped_master_delays_nobody,
+    with_no_master_up_every_call_ends_by_its_deadline,
+);

@@ -1,0 +1,186 @@
+//! Extension and release.
+
+use super::*;
+
+pub fn a_script_that_was_flushed_between_load_and_call_is_sent_again() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(1000))?;
+    (0..3).for_each(|master| world.masters[master].model.flush_scripts());
+    let extended = extend(&mut world, 0, lock, ms(1000))?;
+    verdict(&mut world)?;
+    demand(matches!(extended, Outcome::Extend(Ok(_))), "a script that is not there was taken for a no")
+}
+
+pub fn a_release_leaves_somebody_elses_key_alone() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(300))?;
+    world.run_for(400 * MS);
+    hold(&mut world, 1, KEY, ms(5000))?;
+    world.submit_release(0, lock, true);
+    world.run_for(10 * MS);
+    verdict(&mut world)?;
+    demand(
+        (0..3).all(|master| is_held(&world, master, KEY)),
+        "an expired lock's release took the next one's key",
+    )
+}
+
+pub fn a_master_that_has_not_answered_is_released_too() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    occupy(&mut world, 1..3, KEY);
+    world.stall(0, 0, false, true, 100 * MS);
+    acquire(&mut world, 0, KEY, ms(10_000), Duration::ZERO)?;
+    world.run_for(SECOND);
+    verdict(&mut world)?;
+    demand(!is_held(&world, 0, KEY), "a key is left where the answer was not waited for")
+}
+
+pub fn a_release_waits_behind_its_set_on_the_same_connection() -> Verdict {
+    let mut world = world(1, 1, defaults);
+    // The SET is under way for half a second, longer than anybody waits for it.
+    world.stall(0, 0, true, false, 500 * MS);
+    acquire(&mut world, 0, KEY, ms(10_000), Duration::ZERO)?;
+    world.run_for(400 * MS);
+    world.run_for(SECOND);
+    verdict(&mut world)?;
+    demand(!is_held(&world, 0, KEY), "the release overtook its SET, and the key stays")
+}
+
+pub fn what_a_broken_connection_left_is_released_over_the_next() -> Verdict {
+    let mut world = world(1, 1, defaults);
+    world.stall(0, 0, false, true, 10 * SECOND);
+    // The release behind it does not work.
+    refuse(&mut world, 0..1, "EVALSHA");
+    acquire(&mut world, 0, KEY, ms(10_000), Duration::ZERO)?;
+    world.break_conn(0, 0);
+    world.masters[0].model.errors.clear();
+    world.run_for(3 * SECOND);
+    verdict(&mut world)?;
+    demand(!is_held(&world, 0, KEY), "an orphan is left to its TTL")
+}
+
+pub fn a_set_that_is_carried_out_after_its_release_is_released_again() -> Verdict {
+    let mut world = world(1, 1, defaults);
+    // The connection ends for the client, and the SET that it sent arrives a second later.
+    world.stall(0, 0, true, false, SECOND);
+    world.submit_acquire(0, KEY, ms(10_000), Duration::ZERO).expect("room");
+    world.run_for(MS);
+    world.break_conn(0, 0);
+    outcome(&mut world, 0)?;
+    world.run_for(SECOND - 100 * MS);
+    demand(!is_held(&world, 0, KEY), "the SET is still under way")?;
+    world.run_for(4 * SECOND);
+    verdict(&mut world)?;
+    demand(!is_held(&world, 0, KEY), "the SET came after the release, and the key stays")
+}
+
+pub fn a_release_that_was_refused_is_sent_again() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+    refuse(&mut world, 0..1, "EVALSHA");
+    world.submit_release(0, lock, false);
+    world.run_for(10 * MS);
+    world.masters[0].model.errors.clear();
+    world.run_for(SECOND);
+    demand(!is_held(&world, 0, KEY), "a refused release was taken for done")
+}
+
+pub fn an_extension_counts_from_its_sending() -> Verdict {
+    let mut world = world(3, 1, |b| b.answer_timeout(ms(500)));
+    let lock = hold(&mut world, 0, KEY, ms(2000))?;
+    (0..3).for_each(|master| world.stall(0, master, false, true, 400 * MS));
+    extend(&mut world, 0, lock, ms(2000))?;
+    verdict(&mut world)
+}
+
+pub fn one_master_of_three_cannot_extend() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(1000))?;
+    (1..3).for_each(|master| world.flush_all(master));
+    let extended = extend(&mut world, 0, lock, ms(5000))?;
+    verdict(&mut world)?;
+    demand(matches!(extended, Outcome::Extend(Err(ExtendError::Lost(_)))), "one of three extended a lock")
+}
+
+pub fn silence_does_not_extend() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(1000))?;
+    (1..3).for_each(|master| world.stall(0, master, true, true, 3 * SECOND));
+    let before = world.clients[0].engine.valid_until(lock);
+    let extended = extend(&mut world, 0, lock, ms(5000))?;
+    verdict(&mut world)?;
+    demand(matches!(extended, Outcome::Extend(Err(ExtendError::NoQuorum(_)))), "silence extended a lock")?;
+    demand(world.clients[0].engine.valid_until(lock) == before, "a failed extension moved the deadline")
+}
+
+pub fn a_lock_that_is_over_is_not_extended() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(1000))?;
+    world.run_for(995 * MS);
+    let extended = extend(&mut world, 0, lock, ms(5000))?;
+    verdict(&mut world)?;
+    demand(
+        matches!(extended, Outcome::Extend(Err(ExtendError::Expired))),
+        "a lock was extended after its deadline",
+    )
+}
+
+pub fn a_shorter_ttl_counts_though_its_round_fails() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+    // Two masters carry it out; their answers come too late.
+    (0..2).for_each(|master| world.stall(0, master, false, true, SECOND));
+    extend(&mut world, 0, lock, ms(300))?;
+    world.run_for(400 * MS);
+    hold(&mut world, 1, KEY, ms(1000))?;
+    verdict(&mut world)
+}
+
+pub fn the_own_key_met_again_is_not_somebody_elses() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    world.stall(0, 2, false, true, 10 * SECOND);
+    let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+    // Carried out, and nobody knows; over the next connection the key is found.
+    world.break_conn(0, 2);
+    world.run_for(SECOND);
+    world.submit_release(0, lock, false);
+    world.run_for(MS);
+    demand(!is_held(&world, 2, KEY), "the key stays where it was met again")
+}
+
+pub fn the_margin_after_an_extension_is_of_masters_that_were_extended() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(1000))?;
+    world.stop_master(0, 5 * SECOND);
+    extend(&mut world, 0, lock, ms(5000))?;
+    demand(world.clients[0].engine.margin(lock) == 0, "a master that was not extended is in the margin")
+}
+
+pub fn a_late_answer_to_the_set_says_nothing_once_the_lock_is_extended() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    world.stop_master(0, SECOND);
+    let lock = hold(&mut world, 0, KEY, ms(2000))?;
+    // Skipped by the extension, as it owes an answer.
+    world.run_for(500 * MS);
+    extend(&mut world, 0, lock, ms(5000))?;
+    world.run_for(SECOND);
+    demand(world.clients[0].engine.margin(lock) == 0, "a key that ends too early is in the margin")
+}
+
+tests!(
+    a_script_that_was_flushed_between_load_and_call_is_sent_again,
+    a_release_leaves_somebody_elses_key_alone,
+    a_master_that_has_not_answered_is_released_too,
+    a_release_waits_behind_its_set_on_the_same_connection,
+    what_a_broken_connection_left_is_released_over_the_next,
+    a_set_that_is_carried_out_after_its_release_is_released_again,
+    a_release_that_was_refused_is_sent_again,
+    an_extension_counts_from_its_sending,
+    one_master_of_three_cannot_extend,
+    silence_does_not_extend,
+    a_lock_that_is_over_is_not_extended,
+    a_shorter_ttl_counts_though_its_round_fails,
+    the_own_key_met_again_is_not_somebody_elses,
+    the_margin_after_an_extension_is_of_masters_that_were_extended,
+    a_late_answer_to_the_set_says_nothing_once_the_lock_is_extended,
+);

@@ -1,0 +1,187 @@
+//! Masters that restart, lie, or are not who they seem; strict mode.
+
+use super::*;
+
+pub fn a_master_that_came_back_empty_does_not_vote_against_a_lock_it_forgot() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    world.kill_master(2, true);
+    world.run_for(MS);
+    hold(&mut world, 0, KEY, ms(10_000))?;
+    world.kill_master(1, true);
+    // Master 2 is in the same state by now as master 1: it never had the lock.
+    refuse(&mut world, 1..3, "EVALSHA");
+    world.start_master(1, Data::Empty);
+    world.start_master(2, Data::All);
+    world.crash_client(0);
+    let guard_ends = world.now + 9 * SECOND;
+    while world.now < guard_ends {
+        let outcome = acquire(&mut world, 1, KEY, ms(300), Duration::ZERO)?;
+        demand(
+            matches!(outcome, Outcome::Acquire(Err(_))),
+            "two masters that forgot a lock granted it again",
+        )?;
+        world.run_for(500 * MS);
+    }
+    verdict(&mut world)
+}
+
+pub fn the_quarantine_lasts_to_its_last_nanosecond() -> Verdict {
+    let mut world = world(1, 1, defaults);
+    world.kill_master(0, true);
+    world.run_for(MS);
+    world.start_master(0, Data::Empty);
+    let is_back = |world: &mut World| quarantine_left(world).is_some();
+    world.run_until(5 * SECOND, is_back);
+    let left = quarantine_left(&world).ok_or("it is not in quarantine")?;
+    world.run_for(left - 1);
+    let outcome = acquire(&mut world, 0, KEY, ms(1000), Duration::ZERO)?;
+    demand(matches!(outcome, Outcome::Acquire(Err(_))), "it voted one nanosecond early")?;
+    world.run_for(1);
+    hold(&mut world, 0, KEY, ms(1000)).map(drop)
+}
+
+fn quarantine_left(world: &World) -> Option<Time> {
+    match world.clients[0].engine.master_status(world.local(0), id(0)).state {
+        MasterState::Quarantined(left) => Time::try_from(left.as_nanos()).ok(),
+        _ => None,
+    }
+}
+
+pub fn the_last_second_of_an_uptime_may_not_have_passed() -> Verdict {
+    let mut world = unconnected(1, |b| b.max_ttl(ms(1500)));
+    // Started 999 ms into a second: two seconds later by the whole seconds is one second and a millisecond.
+    world.kill_master(0, false);
+    world.run_for(999 * MS);
+    world.start_master(0, Data::Empty);
+    world.run_for(1001 * MS);
+    world.add_client(Clock::new(0, 0), 0);
+    world.run_for(MS);
+    let outcome = acquire(&mut world, 0, KEY, ms(1000), Duration::ZERO)?;
+    verdict(&mut world)?;
+    demand(matches!(outcome, Outcome::Acquire(Err(_))), "an uptime was taken for longer than it is")
+}
+
+pub fn a_master_that_restarted_is_not_in_the_margin() -> Verdict {
+    let mut world = world(3, 1, trust);
+    let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+    refuse(&mut world, 2..3, "SET");
+    world.kill_master(2, true);
+    world.start_master(2, Data::Empty);
+    world.run_for(SECOND);
+    verdict(&mut world)?;
+    demand(world.clients[0].engine.margin(lock) == 0, "a master that forgot the lock is in its margin")
+}
+
+pub fn one_server_behind_two_addresses_votes_once() -> Verdict {
+    let mut world = unconnected(3, defaults);
+    world.masters[1].model.run_id = world.masters[0].model.run_id.clone();
+    world.kill_master(2, true);
+    world.add_client(Clock::new(0, 0), 0);
+    world.run_for(10 * MS);
+    let outcome = acquire(&mut world, 0, KEY, ms(1000), Duration::ZERO)?;
+    demand(matches!(outcome, Outcome::Acquire(Err(AcquireError::NoQuorum(_)))), "one server voted twice")
+}
+
+pub fn a_connection_votes_only_after_its_own_echo() -> Verdict {
+    let mut world = unconnected(1, defaults);
+    world.masters[0].model.has_wrong_echo = true;
+    world.add_client(Clock::new(0, 0), 0);
+    world.run_for(10 * MS);
+    let state = world.clients[0].engine.master_status(world.local(0), id(0)).state;
+    demand(matches!(state, MasterState::Down(_)), "it is ready though its echo was another's")
+}
+
+pub fn a_master_that_restarts_twice_within_a_ttl_is_counted_from_the_second() -> Verdict {
+    let mut world = world(1, 2, |b| b.max_ttl(ms(2000)));
+    hold(&mut world, 0, KEY, ms(2000))?;
+    world.kill_master(0, true);
+    world.start_master(0, Data::All);
+    world.run_for(1500 * MS);
+    world.kill_master(0, true);
+    let second = world.now;
+    world.start_master(0, Data::Empty);
+    while world.now < second + 2 * SECOND {
+        let outcome = acquire(&mut world, 1, KEY, ms(300), Duration::ZERO)?;
+        demand(matches!(outcome, Outcome::Acquire(Err(_))), "the first restart's quarantine was enough")?;
+        world.run_for(100 * MS);
+    }
+    verdict(&mut world)
+}
+
+pub fn clocks_that_jump_on_a_majority_less_one_free_no_lock() -> Verdict {
+    let mut world = world(5, 2, defaults);
+    hold(&mut world, 0, KEY, ms(10_000))?;
+    world.run_for(MS);
+    (0..2).for_each(|master| world.step_clock(master, 3600 * SECOND as i64));
+    let outcome = acquire(&mut world, 1, KEY, ms(1000), ms(500))?;
+    verdict(&mut world)?;
+    demand(world.checker.void_count == 0, "two of five are within the margin")?;
+    demand(matches!(outcome, Outcome::Acquire(Err(_))), "two clocks freed a lock of five")
+}
+
+pub fn another_server_in_a_masters_place_is_not_taken_for_a_restart() -> Verdict {
+    let mut world = world(1, 1, defaults);
+    world.promote_stale_replica(0);
+    world.run_for(SECOND);
+    let outcome = acquire(&mut world, 0, KEY, ms(1000), Duration::ZERO)?;
+    demand(
+        matches!(outcome, Outcome::Acquire(Err(_))),
+        "a replica without the locks voted for its hour of uptime",
+    )
+}
+
+fn strict(builder: ConfigBuilder) -> ConfigBuilder {
+    builder.quarantine(Quarantine::Strict)
+}
+
+pub fn strict_mode_believes_no_uptime() -> Verdict {
+    let mut world = world(1, 1, strict);
+    let outcome = acquire(&mut world, 0, KEY, ms(1000), Duration::ZERO)?;
+    demand(matches!(outcome, Outcome::Acquire(Err(_))), "it voted for its uptime")
+}
+
+pub fn a_mark_speaks_for_the_process_that_it_names() -> Verdict {
+    let mut world = unconnected(1, strict);
+    world.masters[0].model.put(b"redlatch:mark", b"other 1000000", None);
+    world.add_client(Clock::new(0, 0), 0);
+    world.run_for(10 * MS);
+    let outcome = acquire(&mut world, 0, KEY, ms(1000), Duration::ZERO)?;
+    demand(matches!(outcome, Outcome::Acquire(Err(_))), "it voted for another's mark")
+}
+
+pub fn a_mark_is_written_at_the_end_of_the_watch() -> Verdict {
+    let mut world = world(1, 1, strict);
+    world.run_for(10 * SECOND);
+    demand(!is_held(&world, 0, b"redlatch:mark"), "the mark is there before the watch is over")?;
+    world.run_for(SECOND);
+    demand(is_held(&world, 0, b"redlatch:mark"), "there is no mark after the watch")?;
+    // Whoever comes now need not watch.
+    world.add_client(Clock::new(0, 0), 0);
+    world.run_for(10 * MS);
+    hold(&mut world, 1, KEY, ms(1000)).map(drop)
+}
+
+pub fn strict_mode_takes_no_replica() -> Verdict {
+    let mut world = unconnected(1, strict);
+    world.masters[0].model.role = "slave".to_owned();
+    world.add_client(Clock::new(0, 0), 0);
+    world.run_for(10 * MS);
+    let state = world.clients[0].engine.master_status(world.local(0), id(0)).state;
+    demand(matches!(state, MasterState::Down(_)), "a replica is taken for a master")
+}
+
+tests!(
+    a_master_that_came_back_empty_does_not_vote_against_a_lock_it_forgot,
+    the_quarantine_lasts_to_its_last_nanosecond,
+    the_last_second_of_an_uptime_may_not_have_passed,
+    a_master_that_restarted_is_not_in_the_margin,
+    one_server_behind_two_addresses_votes_once,
+    a_connection_votes_only_after_its_own_echo,
+    a_master_that_restarts_twice_within_a_ttl_is_counted_from_the_second,
+    clocks_that_jump_on_a_majority_less_one_free_no_lock,
+    another_server_in_a_masters_place_is_not_taken_for_a_restart,
+    strict_mode_believes_no_uptime,
+    a_mark_speaks_for_the_process_that_it_names,
+    a_mark_is_written_at_the_end_of_the_watch,
+    strict_mode_takes_no_replica,
+);

@@ -1,0 +1,130 @@
+//! The driver's rules, on real sockets against a model master.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use redlatch::engine::{MasterState, Outcome, Request};
+use redlatch::lock::Resource;
+use redlatch::{Config, Quarantine, Redlock};
+
+use crate::directed::Verdict;
+use crate::model::ModelMaster;
+
+/// A model master behind a port of its own, for one connection. It ends with that.
+struct Server {
+    url: String,
+    model: Arc<Mutex<ModelMaster>>,
+    thread: JoinHandle<()>,
+}
+
+impl Server {
+    fn start(change: impl FnOnce(&mut ModelMaster)) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("redis://{}", listener.local_addr().expect("bound"));
+        let mut model = ModelMaster::new("a", Instant::now());
+        change(&mut model);
+        let model = Arc::new(Mutex::new(model));
+        let shared = model.clone();
+        let thread = std::thread::spawn(move || serve(&listener, &shared));
+        Self { url, model, thread }
+    }
+
+    fn connect(&self) -> Redlock {
+        let builder = Config::builder().master(&self.url).quarantine(Quarantine::Trust);
+        let config = builder.answer_timeout(ANSWER_TIMEOUT).connect_timeout(CONNECT_TIMEOUT).build();
+        Redlock::open(config.expect("valid settings")).expect("an event loop")
+    }
+
+    fn holds(&self, key: &[u8]) -> bool {
+        self.model.lock().expect("no panic").value(Instant::now(), key).is_some()
+    }
+
+    /// Waits until the key is there, or is not.
+    fn await_key(&self, key: &[u8], is_held: bool) -> Verdict {
+        let deadline = Instant::now() + PATIENCE;
+        while self.holds(key) != is_held {
+            if Instant::now() > deadline {
+                return Err(format!("the key should be {}", if is_held { "there" } else { "gone" }));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    fn end(self, redlock: Redlock) -> Verdict {
+        drop(redlock);
+        self.thread.join().map_err(|_| "the server panicked".to_owned())
+    }
+}
+
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn serve(listener: &TcpListener, model: &Mutex<ModelMaster>) {
+    let (mut stream, _) = listener.accept().expect("a client comes");
+    let (mut input, mut replies, mut buffer) = (Vec::new(), Vec::new(), vec![0; 64 * 1024]);
+    while let Ok(size) = stream.read(&mut buffer)
+        && size > 0
+    {
+        input.extend_from_slice(&buffer[..size]);
+        model.lock().expect("no panic").handle(Instant::now(), &mut input, &mut replies);
+        if stream.write_all(&replies).is_err() {
+            return;
+        }
+        replies.clear();
+    }
+}
+
+/// The handshake's answers take more than one read.
+pub fn more_than_one_read_full_of_replies_is_read() -> Verdict {
+    let server = Server::start(|model| model.maxmemory_policy = "x".repeat(redlatch::limits::READ_SIZE));
+    let redlock = server.connect();
+    let is_ready = redlock.masters()[0].state == MasterState::Ready;
+    server.end(redlock)?;
+    if is_ready { Ok(()) } else { Err("the end of the answer was not read".to_owned()) }
+}
+
+/// The process was stopped, say, while the answer came.
+pub fn an_answer_that_is_here_is_not_late() -> Verdict {
+    let server = Server::start(|_| {});
+    let mut redlock = server.connect();
+    let (resource, ttl) =
+        (Resource::new("a").expect("valid"), redlock.ttl(Duration::from_secs(20)).expect("valid"));
+    let (wait, min_validity) = (Duration::ZERO, Duration::ZERO);
+    redlock.submit(Request::Acquire { resource, ttl, wait, min_validity }).expect("room");
+    redlock.flush();
+    server.await_key(b"a", true)?;
+    std::thread::sleep(2 * ANSWER_TIMEOUT);
+    redlock.turn(PATIENCE).expect("the loop runs");
+    let outcome = redlock.poll_outcome();
+    server.end(redlock)?;
+    match outcome {
+        Some((_, Outcome::Acquire(Ok(_)))) => Ok(()),
+        other => Err(format!("{other:?}")),
+    }
+}
+
+pub fn a_dropped_lease_is_released_also_in_a_panic() -> Verdict {
+    let server = Server::start(|_| {});
+    let mut redlock = server.connect();
+    let lease = redlock.acquire("a", Duration::from_secs(20), PATIENCE).map_err(|error| error.to_string())?;
+    let panic = catch_unwind(AssertUnwindSafe(move || {
+        let _held = lease;
+        std::panic::resume_unwind(Box::new(()));
+    }));
+    assert!(panic.is_err());
+    redlock.flush();
+    let verdict = server.await_key(b"a", false);
+    server.end(redlock).and(verdict)
+}
+
+tests!(
+    more_than_one_read_full_of_replies_is_read,
+    an_answer_that_is_here_is_not_late,
+    a_dropped_lease_is_released_also_in_a_panic,
+);
