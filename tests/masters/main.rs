@@ -1,7 +1,10 @@
 //! Tests against real `redis-server` processes, with a proxy in between where the network is to misbehave.
 
+mod contest;
 mod fleet;
 mod harness_tests;
+mod judge;
 mod lease_tests;
 mod lock_tests;
 mod proxy;
+mod restart_tests;
