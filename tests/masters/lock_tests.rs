@@ -41,7 +41,7 @@ fn holder_count(fleet: &mut Fleet, key: &str) -> usize {
 }
 
 /// Drives the loop until something is true.
-fn drive(redlock: &mut Redlock, what: &str, mut is_true: impl FnMut(&Redlock) -> bool) {
+pub(crate) fn drive(redlock: &mut Redlock, what: &str, mut is_true: impl FnMut(&Redlock) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_true(redlock) {
         assert!(Instant::now() < deadline, "not in time: {what}");

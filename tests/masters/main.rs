@@ -6,5 +6,6 @@ mod harness_tests;
 mod judge;
 mod lease_tests;
 mod lock_tests;
+mod outage_tests;
 mod proxy;
 mod restart_tests;
