@@ -1,6 +1,7 @@
 //! Tests against real `redis-server` processes, with a proxy in between where the network is to misbehave.
 
 mod contest;
+mod error_tests;
 mod fleet;
 mod harness_tests;
 mod judge;
