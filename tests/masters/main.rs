@@ -13,3 +13,4 @@ mod outage_tests;
 mod proxy;
 mod restart_tests;
 mod rogue;
+mod valkey_tests;
