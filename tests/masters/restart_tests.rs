@@ -1,9 +1,34 @@
 //! Contests while masters are killed or shut down, and come back empty or with what they kept.
 
+use std::time::{Duration, Instant};
+
 use redlatch::Quarantine;
+use redlatch::engine::MasterState;
 
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::{Fleet, Raw};
+use crate::lock_tests::{PATIENCE, drive, open, settings, state};
+
+#[test]
+fn a_quorum_that_forgot_a_lock_does_not_give_it_to_a_rival_while_it_is_valid() {
+    let ttl = Duration::from_secs(2);
+    let mut fleet = Fleet::start(5);
+    let [mut holder, mut rival] =
+        [(); 2].map(|()| open(settings(&fleet.urls()).quarantine(Quarantine::Uptime).max_ttl(ttl)));
+    for redlock in [&mut holder, &mut rival] {
+        drive(redlock, "no master is in quarantine", |it| {
+            (0..5).all(|index| state(it, index) == MasterState::Ready)
+        });
+    }
+    fleet.master(0).kill();
+    drive(&mut holder, "it is down", |it| matches!(state(it, 0), MasterState::Down(_)));
+    let lease = holder.acquire("a", ttl, PATIENCE).expect("four are up");
+    // Three forget: one that was never asked, and two that granted.
+    (0..3).for_each(|index| fleet.master(index).restart());
+    let second = rival.acquire("a", ttl, PATIENCE).expect("in the end");
+    assert!(Instant::now() >= lease.valid_until(), "{:?} too early", lease.remaining());
+    rival.release(second).expect("confirmed");
+}
 
 #[test]
 fn masters_that_come_back_empty_give_no_lock_twice() {
