@@ -9,6 +9,8 @@
     expect(unreachable_pub, reason = "public for the tests that switch them on")
 )]
 
+use std::sync::atomic::{AtomicU8, Ordering};
+
 /// `mutant!(Name)`: whether this defect is switched on.
 macro_rules! mutant {
     ($name:ident) => {
@@ -139,18 +141,11 @@ pub(crate) fn is_on(mutant: Mutant) -> bool {
 }
 
 /// The seed, or with [`Mutant::SeedIgnored`] another one each time.
-#[cfg(redlatch_mutants)]
 pub(crate) fn seed(mut seed: [u8; 32]) -> [u8; 32] {
-    static COUNT: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
-    if is_on(Mutant::SeedIgnored) {
-        seed[0] = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    static COUNT: AtomicU8 = AtomicU8::new(0);
+    if mutant!(SeedIgnored) {
+        seed[0] = COUNT.fetch_add(1, Ordering::Relaxed);
     }
-    seed
-}
-
-#[cfg(not(redlatch_mutants))]
-#[inline(always)]
-pub(crate) const fn seed(seed: [u8; 32]) -> [u8; 32] {
     seed
 }
 

@@ -3,7 +3,7 @@
 //! Owns the processes, their temporary directory and their pid files, and gives all of them back on drop. Knows nothing
 //! of the crate under test: it asks the servers with a RESP reader of its own, so that a bug in ours cannot hide here.
 //!
-//! `REDLATCH_SERVER` names another server than `redis-server`. If `REDLATCH_TEST_PIDS` names a directory, each process
+//! `REDLATCH_SERVER` names another server than `redis-server`; a `Place` names another for one master. If `REDLATCH_TEST_PIDS` names a directory, each process
 //! is recorded there as `PORT.PID.pid`, and `scripts/masters stop -d` ends those that a killed test program left behind.
 
 #![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
@@ -35,25 +35,31 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// Starts `size` masters that keep nothing on disk, and returns when each answers `PING`.
     pub(crate) fn start(size: usize) -> Self {
-        Self::launch(size, &[], false)
+        Self::launch(vec![Place::default(); size], &[], false)
     }
 
     /// The same, with further arguments of `redis-server` (they override the default ones).
     pub(crate) fn start_with(size: usize, extra_args: &[&str]) -> Self {
-        Self::launch(size, extra_args, false)
+        Self::launch(vec![Place::default(); size], extra_args, false)
     }
 
     /// The same, with a Unix socket beside each TCP port: `Master::unix_url`.
     pub(crate) fn start_with_sockets(size: usize, extra_args: &[&str]) -> Self {
-        Self::launch(size, extra_args, true)
+        Self::launch(vec![Place::default(); size], extra_args, true)
     }
 
-    fn launch(size: usize, extra_args: &[&str], sockets: bool) -> Self {
+    /// One master at each of these places.
+    pub(crate) fn start_at(places: Vec<Place>) -> Self {
+        Self::launch(places, &[], false)
+    }
+
+    fn launch(places: Vec<Place>, extra_args: &[&str], sockets: bool) -> Self {
         let dir = fresh_dir();
         let extra_args: Vec<String> = extra_args.iter().map(|&arg| arg.to_owned()).collect();
-        let mut fleet = Self { dir, masters: Vec::with_capacity(size) };
-        for index in 0..size {
-            let mut master = Master::new(fleet.dir.join(index.to_string()), sockets, extra_args.clone());
+        let mut fleet = Self { dir, masters: Vec::with_capacity(places.len()) };
+        for (index, place) in places.into_iter().enumerate() {
+            let dir = fleet.dir.join(index.to_string());
+            let mut master = Master::new(dir, place, sockets, extra_args.clone());
             master.spawn();
             fleet.masters.push(master);
         }
@@ -89,9 +95,26 @@ impl Drop for Fleet {
     }
 }
 
+/// By which program one master runs, and at which address.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// The program and its first arguments. It must run the server as the process that it is itself.
+    pub(crate) words: Vec<String>,
+    pub(crate) host: Ipv4Addr,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        let words = std::env::var("REDLATCH_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        let words = words.split_whitespace().map(str::to_owned).collect();
+        Self { words, host: Ipv4Addr::LOCALHOST }
+    }
+}
+
 /// One server process and the port that stays its own over restarts.
 pub(crate) struct Master {
     dir: PathBuf,
+    place: Place,
     port: u16,
     /// Whether to listen on a Unix socket too.
     socket: bool,
@@ -103,10 +126,10 @@ pub(crate) struct Master {
 }
 
 impl Master {
-    fn new(dir: PathBuf, socket: bool, extra_args: Vec<String>) -> Self {
+    fn new(dir: PathBuf, place: Place, socket: bool, extra_args: Vec<String>) -> Self {
         fs::create_dir(&dir).unwrap_or_else(|error| panic!("cannot create {}: {error}", dir.display()));
         let port = free_port();
-        Self { dir, port, socket, extra_args, child: None, pid_file: None, connection: None }
+        Self { dir, place, port, socket, extra_args, child: None, pid_file: None, connection: None }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -114,11 +137,11 @@ impl Master {
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+        SocketAddr::from((self.place.host, self.port))
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://{}", self.addr())
     }
 
     /// `unix:///…`; there is one only after `Fleet::start_with_sockets`.
@@ -184,8 +207,13 @@ impl Master {
 
     /// The same with other extra arguments, which stay for later restarts.
     pub(crate) fn restart_with(&mut self, extra_args: &[&str]) {
-        self.extra_args = extra_args.iter().map(|&arg| arg.to_owned()).collect();
+        self.configure(extra_args);
         self.restart();
+    }
+
+    /// Other extra arguments from the next restart on.
+    pub(crate) fn configure(&mut self, extra_args: &[&str]) {
+        self.extra_args = extra_args.iter().map(|&arg| arg.to_owned()).collect();
     }
 
     /// The same without waiting: it may still be starting, or loading what it kept.
@@ -219,6 +247,13 @@ impl Master {
         Ok(reply)
     }
 
+    /// Sends one command over a connection of its own, which is returned: the reply may be a long time coming.
+    pub(crate) fn send(&mut self, args: &[&[u8]]) -> TcpStream {
+        let mut connection = open(self.addr(), COMMAND_PATIENCE).expect("the master accepts connections");
+        send(&mut connection, args).expect("the master reads");
+        connection.into_inner()
+    }
+
     /// What the server printed since its last start.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir.join("log")).unwrap_or_default()
@@ -236,11 +271,9 @@ impl Master {
 
     fn spawn(&mut self) {
         let log = File::create(self.dir.join("log")).expect("the harness's own directory is writable");
-        let words = std::env::var("REDLATCH_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
-        let mut words = words.split_whitespace();
-        let program = words.next().expect("REDLATCH_SERVER names a program");
+        let (program, words) = self.place.words.split_first().expect("REDLATCH_SERVER names a program");
         let mut command = Command::new(program);
-        command.args(words).args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"]);
+        command.args(words).args(["--port", &self.port.to_string(), "--bind", &self.place.host.to_string()]);
         command.args(["--daemonize", "no", "--save", "", "--appendonly", "no", "--dir"]).arg(&self.dir);
         if self.socket {
             command.arg("--unixsocket").arg(self.socket_path());
@@ -383,7 +416,7 @@ fn fresh_dir() -> PathBuf {
     dir
 }
 
-fn open(addr: SocketAddr, patience: Duration) -> io::Result<BufReader<TcpStream>> {
+pub(crate) fn open(addr: SocketAddr, patience: Duration) -> io::Result<BufReader<TcpStream>> {
     let stream = TcpStream::connect_timeout(&addr, patience)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(patience))?;
@@ -392,15 +425,19 @@ fn open(addr: SocketAddr, patience: Duration) -> io::Result<BufReader<TcpStream>
 }
 
 /// Sends one command and reads its reply.
-fn exchange(connection: &mut BufReader<TcpStream>, args: &[&[u8]]) -> io::Result<Raw> {
+pub(crate) fn exchange(connection: &mut BufReader<TcpStream>, args: &[&[u8]]) -> io::Result<Raw> {
+    send(connection, args)?;
+    read_raw(connection)
+}
+
+fn send(connection: &mut BufReader<TcpStream>, args: &[&[u8]]) -> io::Result<()> {
     let mut request = format!("*{}\r\n", args.len()).into_bytes();
     for arg in args {
         request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
         request.extend_from_slice(arg);
         request.extend_from_slice(b"\r\n");
     }
-    connection.get_mut().write_all(&request)?;
-    read_raw(connection)
+    connection.get_mut().write_all(&request)
 }
 
 fn read_raw(connection: &mut BufReader<TcpStream>) -> io::Result<Raw> {

@@ -249,6 +249,68 @@ fn dropped_connections_are_reset_and_new_ones_pass() {
 }
 
 #[test]
+fn a_reset_comes_after_so_many_bytes_of_replies_or_of_requests() {
+    let mut fleet = Fleet::start(1);
+    let proxy = Proxy::start(fleet.master(0).addr());
+    for count in 1..7 {
+        let mut stream = connect(proxy.addr());
+        ping(&mut stream);
+        proxy.reset_after_reply_bytes(7 + count);
+        ping(&mut stream);
+        assert!(proxy.is_reset_due());
+        stream.write_all(b"PING\r\n").expect("the proxy reads");
+        let mut part = vec![0; count];
+        stream.read_exact(&mut part).expect("so much of the reply passes");
+        assert_eq!(part, b"+PONG\r\n"[..count]);
+        assert_eq!(stream.read(&mut [0; 8]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
+        assert!(!proxy.is_reset_due());
+    }
+    let mut stream = connect(proxy.addr());
+    proxy.reset_after_request_bytes(10); // the first INCR, and two bytes of the second
+    stream.write_all(b"INCR n\r\nINCR n\r\n").expect("the proxy reads");
+    eventually(
+        PATIENCE,
+        "the connection is reset",
+        || matches!(stream.read(&mut [0; 8]), Err(error) if error.kind() == ErrorKind::ConnectionReset),
+    );
+    eventually(PATIENCE, "the master sees all gone", || {
+        fleet.master(0).ask("INFO clients").text().contains("connected_clients:1\r\n")
+    });
+    assert_ne!(fleet.master(0).ask("GET n").text(), "2");
+    ping(&mut connect(proxy.addr()));
+}
+
+#[test]
+fn an_isolated_proxy_keeps_connections_and_takes_new_ones_that_nobody_answers() {
+    let mut fleet = Fleet::start(1);
+    let proxy = Proxy::start(fleet.master(0).addr());
+    let mut stream = connect(proxy.addr());
+    ping(&mut stream);
+    proxy.isolate(true);
+    stream.write_all(b"INCR n\r\n").expect("the proxy reads");
+    let mut late = connect(proxy.addr());
+    late.write_all(b"INCR n\r\n").expect("the kernel takes it");
+    assert_eq!(read_within(&mut late, Duration::from_millis(50)), None);
+    assert_eq!(read_within(&mut stream, Duration::from_millis(1)), None);
+    eventually(PATIENCE, "the new one is accepted", || proxy.accepted_count() == 2);
+    proxy.isolate(false);
+    assert_eq!(read_within(&mut stream, PATIENCE).as_deref(), Some(&b":1\r\n"[..]));
+    assert_eq!(late.read(&mut [0; 8]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
+    ping(&mut connect(proxy.addr()));
+}
+
+#[test]
+fn a_proxy_can_say_what_the_master_did_not() {
+    let mut fleet = Fleet::start(1);
+    let proxy = Proxy::start(fleet.master(0).addr());
+    let mut stream = connect(proxy.addr());
+    ping(&mut stream);
+    proxy.inject_replies(b":7\r\n");
+    assert_eq!(read_within(&mut stream, PATIENCE).as_deref(), Some(&b":7\r\n"[..]));
+    ping(&mut stream);
+}
+
+#[test]
 fn a_proxy_refuses_new_connections_only_and_listens_again_on_the_same_port() {
     let mut fleet = Fleet::start(1);
     let mut proxy = Proxy::start(fleet.master(0).addr());

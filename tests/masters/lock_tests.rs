@@ -1,7 +1,5 @@
 //! `Redlock` on real masters: what it promises when all is well, and when servers stop, die, restart or refuse.
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -12,6 +10,7 @@ use redlatch::{AcquireError, Config, ConfigBuilder, ExtendError, Quarantine, Red
 
 use crate::fleet::{Fleet, eventually};
 use crate::proxy::Proxy;
+use crate::rogue::Rogue;
 
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 /// Long enough that a slow machine is not taken for a silent master.
@@ -406,18 +405,11 @@ fn one_server_under_two_names_counts_once() {
 #[test]
 fn a_server_that_talks_garbage_or_nothing_harms_nobody() {
     let fleet = Fleet::start(3);
-    let listeners: Vec<TcpListener> =
-        (0..2).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
+    // Each connection is greeted: also the next one, which must not be taken for a mute server's.
+    let rogues = [Rogue::start(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()), Rogue::start(Vec::new())];
     let mut urls = fleet.urls();
-    urls.extend(listeners.iter().map(|it| format!("redis://{}", it.local_addr().expect("bound"))));
-    let garbage = listeners[0].try_clone().expect("a handle");
-    let server = std::thread::spawn(move || {
-        let (mut stream, _) = garbage.accept().expect("a client");
-        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
-        let _ = stream.read(&mut [0; 4096]);
-    });
-    let mut redlock = open(settings(&urls).connect_timeout(Duration::from_secs(5)));
-    server.join().expect("it served one client");
+    urls.extend(rogues.iter().map(Rogue::url));
+    let mut redlock = open(settings(&urls));
     let (garbage, mute) = (state(&redlock, 3), state(&redlock, 4));
     assert!(matches!(&garbage, MasterState::Down(why) if why.contains("malformed reply")), "{garbage:?}");
     assert!(

@@ -1,8 +1,17 @@
 //! Tests against real `redis-server` processes, with a proxy in between where the network is to misbehave.
 
+mod contest;
+mod error_tests;
 mod fleet;
 mod harness_tests;
+mod judge;
 mod lease_tests;
 mod lock_tests;
+mod netns;
+mod network_tests;
+mod outage_tests;
 mod proxy;
+mod restart_tests;
+mod rogue;
 mod strict_tests;
+mod valkey_tests;

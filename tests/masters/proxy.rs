@@ -1,6 +1,7 @@
-//! A TCP proxy on loopback between a client and one master, that delays, stalls, cuts and refuses.
+//! A TCP proxy on loopback between a client and one master, that delays, stalls, cuts, resets, isolates and refuses.
 //!
-//! Owns its listener, the connections through it and their threads; all end on drop. Looks at no byte that it passes.
+//! Owns its listener, the connections through it and their threads; all end on drop. Looks at no byte that it passes,
+//! and adds some only when told to.
 //! Per connection and direction:
 //!
 //! ```text
@@ -103,12 +104,46 @@ impl Proxy {
         self.shared.replies.chunk_size.store(size, Ordering::SeqCst);
     }
 
+    /// Cuts the network in two: connections stay and stall, and new ones are accepted and never heard of again. When it
+    /// is whole again, connections go on, and those that never were are reset.
+    pub(crate) fn isolate(&self, isolated: bool) {
+        self.shared.isolated.store(isolated, Ordering::SeqCst);
+        if !isolated {
+            for client in std::mem::take(&mut *locked(&self.shared.unheard)) {
+                SockRef::from(&client).set_linger(Some(Duration::ZERO)).ok();
+            }
+        }
+        self.stall(isolated);
+    }
+
+    /// Passes this many more bytes of replies, counted over all connections; resets the connection on which they end.
+    pub(crate) fn reset_after_reply_bytes(&self, count: usize) {
+        *locked(&self.shared.replies.left_until_reset) = Some(count);
+    }
+
+    /// The same with requests: the master gets the first part of one.
+    pub(crate) fn reset_after_request_bytes(&self, count: usize) {
+        *locked(&self.shared.requests.left_until_reset) = Some(count);
+    }
+
+    /// Whether a reset is still to come.
+    pub(crate) fn is_reset_due(&self) -> bool {
+        [&self.shared.requests, &self.shared.replies].iter().any(|it| locked(&it.left_until_reset).is_some())
+    }
+
+    /// Sends each client these bytes as if the master had.
+    pub(crate) fn inject_replies(&self, bytes: &[u8]) {
+        for connection in locked(&self.shared.connections).iter() {
+            connection.line.replies.push(Instant::now(), bytes.to_vec());
+        }
+    }
+
     /// Resets all connections (RST, both to the client and to the master); what was under way in them is lost.
     pub(crate) fn drop_connections(&self) {
         // Taken out first: the threads that are joined here need the lock no more than new connections do.
         let connections = std::mem::take(&mut *locked(&self.shared.connections));
         for connection in &connections {
-            connection.abort();
+            connection.line.abort();
         }
         for connection in connections {
             connection.join();
@@ -162,6 +197,9 @@ struct Shared {
     requests: Conditions,
     replies: Conditions,
     refusing: AtomicBool,
+    isolated: AtomicBool,
+    /// Accepted while isolated; nobody is behind them.
+    unheard: Mutex<Vec<TcpStream>>,
     accepted_count: AtomicUsize,
     connections: Mutex<Vec<Connection>>,
 }
@@ -170,8 +208,8 @@ impl Shared {
     /// Has the writers look at the conditions again.
     fn wake_writers(&self) {
         for connection in locked(&self.connections).iter() {
-            connection.requests.wake();
-            connection.replies.wake();
+            connection.line.requests.wake();
+            connection.line.replies.wake();
         }
     }
 }
@@ -181,6 +219,7 @@ struct Conditions {
     delay_ns: AtomicU64,
     stalled: AtomicBool,
     chunk_size: AtomicUsize,
+    left_until_reset: Mutex<Option<usize>>,
 }
 
 impl Default for Conditions {
@@ -189,6 +228,7 @@ impl Default for Conditions {
             delay_ns: AtomicU64::new(0),
             stalled: AtomicBool::new(false),
             chunk_size: AtomicUsize::new(usize::MAX),
+            left_until_reset: Mutex::new(None),
         }
     }
 }
@@ -202,6 +242,22 @@ impl Conditions {
     fn delay(&self) -> Duration {
         Duration::from_nanos(self.delay_ns.load(Ordering::SeqCst))
     }
+
+    /// How many of these bytes may pass, and whether the connection is to be reset then.
+    fn pass(&self, size: usize) -> (usize, bool) {
+        let mut left = locked(&self.left_until_reset);
+        match *left {
+            None => (size, false),
+            Some(count) if count > size => {
+                *left = Some(count - size);
+                (size, false)
+            }
+            Some(count) => {
+                *left = None;
+                (count, true)
+            }
+        }
+    }
 }
 
 fn accept(listener: &TcpListener, target: SocketAddr, shared: &Arc<Shared>) {
@@ -210,6 +266,10 @@ fn accept(listener: &TcpListener, target: SocketAddr, shared: &Arc<Shared>) {
             return;
         }
         shared.accepted_count.fetch_add(1, Ordering::SeqCst);
+        if shared.isolated.load(Ordering::SeqCst) {
+            locked(&shared.unheard).push(client);
+            continue;
+        }
         match TcpStream::connect_timeout(&target, CONNECT_PATIENCE) {
             Ok(server) => {
                 let connection = Connection::start(client, server, shared);
@@ -223,13 +283,17 @@ fn accept(listener: &TcpListener, target: SocketAddr, shared: &Arc<Shared>) {
     }
 }
 
-/// One client's connection and the one to the master behind it. The threads own the sockets, so that these close when
-/// the last thread ends.
+/// One client's connection and the one to the master behind it.
 struct Connection {
-    sockets: [Weak<TcpStream>; 2],
-    requests: Arc<Pipe>,
-    replies: Arc<Pipe>,
+    line: Arc<Line>,
     threads: [JoinHandle<()>; 4],
+}
+
+/// What the threads of a connection share. They own the sockets, so that these close when the last thread ends.
+struct Line {
+    sockets: [Weak<TcpStream>; 2],
+    requests: Pipe,
+    replies: Pipe,
 }
 
 impl Connection {
@@ -241,29 +305,37 @@ impl Connection {
         }
         let (client, server) = (Arc::new(client), Arc::new(server));
         let sockets = [Arc::downgrade(&client), Arc::downgrade(&server)];
-        let (requests, replies) = (Arc::new(Pipe::default()), Arc::new(Pipe::default()));
+        let line = Arc::new(Line { sockets, requests: Pipe::default(), replies: Pipe::default() });
         let (client_too, server_too) = (Arc::clone(&client), Arc::clone(&server));
         let threads = [
-            pipe_thread("proxy-req-in", &requests, shared, move |pipe, all| {
-                pipe.fill(&client, &all.requests)
+            line_thread("proxy-req-in", &line, shared, move |line, all| {
+                line.requests.fill(&client, &all.requests);
             }),
-            pipe_thread("proxy-req-out", &requests, shared, move |pipe, all| {
-                pipe.drain(&server, &all.requests)
+            line_thread("proxy-req-out", &line, shared, move |line, all| {
+                line.requests.drain(&server, &all.requests, line);
             }),
-            pipe_thread("proxy-rep-in", &replies, shared, move |pipe, all| {
-                pipe.fill(&server_too, &all.replies)
+            line_thread("proxy-rep-in", &line, shared, move |line, all| {
+                line.replies.fill(&server_too, &all.replies);
             }),
-            pipe_thread("proxy-rep-out", &replies, shared, move |pipe, all| {
-                pipe.drain(&client_too, &all.replies)
+            line_thread("proxy-rep-out", &line, shared, move |line, all| {
+                line.replies.drain(&client_too, &all.replies, line);
             }),
         ];
-        Self { sockets, requests, replies, threads }
+        Self { line, threads }
     }
 
     fn has_ended(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
+    fn join(self) {
+        for thread in self.threads {
+            thread.join().expect("the proxy's threads do not panic");
+        }
+    }
+}
+
+impl Line {
     /// Makes the threads end and the sockets, as they close, send RST rather than FIN.
     fn abort(&self) {
         let sockets: Vec<_> = self.sockets.iter().filter_map(Weak::upgrade).collect();
@@ -276,12 +348,6 @@ impl Connection {
         for socket in &sockets {
             // Wakes the reader; unlike the other direction, this tells the peer nothing.
             socket.shutdown(Shutdown::Read).ok();
-        }
-    }
-
-    fn join(self) {
-        for thread in self.threads {
-            thread.join().expect("the proxy's threads do not panic");
         }
     }
 }
@@ -336,25 +402,36 @@ impl Pipe {
             if queue.closed {
                 return;
             }
-            queue.size += size;
-            queue.chunks.push_back(Chunk { due, bytes: buffer[..size].to_vec() });
-            self.changed.notify_all();
+            drop(queue);
+            self.push(due, buffer[..size].to_vec());
             if size == 0 {
                 return;
             }
         }
     }
 
+    fn push(&self, due: Instant, bytes: Vec<u8>) {
+        let mut queue = locked(&self.queue);
+        queue.size += bytes.len();
+        queue.chunks.push_back(Chunk { due, bytes });
+        self.changed.notify_all();
+    }
+
     /// Writes what is due until the sender's close is, or until the receiver takes no more.
-    fn drain(&self, to: &TcpStream, conditions: &Conditions) {
+    fn drain(&self, to: &TcpStream, conditions: &Conditions, line: &Line) {
         while let Some(bytes) = self.next_due(conditions) {
             if bytes.is_empty() {
                 to.shutdown(Shutdown::Write).ok();
                 return;
             }
             for piece in bytes.chunks(conditions.chunk_size.load(Ordering::SeqCst)) {
-                if self.write(to, piece).is_none() {
+                let (size, is_reset) = conditions.pass(piece.len());
+                if self.write(to, &piece[..size]).is_none() {
                     self.close();
+                    return;
+                }
+                if is_reset {
+                    line.abort();
                     return;
                 }
             }
@@ -407,14 +484,14 @@ impl Pipe {
     }
 }
 
-fn pipe_thread(
+fn line_thread(
     name: &str,
-    pipe: &Arc<Pipe>,
+    line: &Arc<Line>,
     shared: &Arc<Shared>,
-    work: impl FnOnce(&Pipe, &Shared) + Send + 'static,
+    work: impl FnOnce(&Line, &Shared) + Send + 'static,
 ) -> JoinHandle<()> {
-    let (pipe, shared) = (Arc::clone(pipe), Arc::clone(shared));
-    spawn(name, move || work(&pipe, &shared))
+    let (line, shared) = (Arc::clone(line), Arc::clone(shared));
+    spawn(name, move || work(&line, &shared))
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {

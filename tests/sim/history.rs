@@ -224,9 +224,9 @@ fn inject(world: &mut World, fault: Fault) {
         Fault::FlushAll => world.flush_all(master),
         Fault::FlushScripts => world.masters[master].model.flush_scripts(),
         Fault::Evict => world.evict(master),
-        Fault::StepSecond => world.step_clock(master, SECOND as i64),
-        Fault::StepHour => world.step_clock(master, 3600 * SECOND as i64),
-        Fault::StepBack => world.step_clock(master, -(SECOND as i64)),
+        Fault::StepSecond => world.step_clock(master, SECOND.cast_signed()),
+        Fault::StepHour => world.step_clock(master, 3600 * SECOND.cast_signed()),
+        Fault::StepBack => world.step_clock(master, -SECOND.cast_signed()),
         Fault::ErrorReplies => {
             let (command, text) = ERRORS[world.rng.random_range(0..ERRORS.len())];
             let errors = &mut world.masters[master].model.errors;

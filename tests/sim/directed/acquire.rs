@@ -117,9 +117,9 @@ pub fn retries_come_at_random_times() -> Verdict {
     let trace = world.trace.take().unwrap_or_default();
     let attempts = trace.iter().filter(|line| line.contains("m0 for c0: SET"));
     let times: Vec<f64> = attempts.filter_map(|line| line.split_whitespace().next()?.parse().ok()).collect();
-    let pauses: Vec<i64> = times.windows(2).map(|pair| ((pair[1] - pair[0]) * 1e4).round() as i64).collect();
+    let pauses: Vec<String> = times.windows(2).map(|pair| format!("{:.4}", pair[1] - pair[0])).collect();
     let mut different = pauses.clone();
-    different.sort_unstable();
+    different.sort();
     different.dedup();
     demand(different.len() > 3, &format!("retries come regularly: {pauses:?}"))
 }

@@ -112,7 +112,7 @@ pub fn clocks_that_jump_on_a_majority_less_one_free_no_lock() -> Verdict {
     let mut world = world(5, 2, defaults);
     hold(&mut world, 0, KEY, ms(10_000))?;
     world.run_for(MS);
-    (0..2).for_each(|master| world.step_clock(master, 3600 * SECOND as i64));
+    (0..2).for_each(|master| world.step_clock(master, 3600 * SECOND.cast_signed()));
     let outcome = acquire(&mut world, 1, KEY, ms(1000), ms(500))?;
     verdict(&mut world)?;
     demand(world.checker.void_count == 0, "two of five are within the margin")?;

@@ -1,0 +1,420 @@
+//! Clients that contend for a few locks while a test harms the masters, and one more server that watches.
+//!
+//! Each client has a thread and a `Redlock` of its own. It acquires, holds for a random time, sometimes extends, sometimes
+//! drops its lease or lets it run out instead of releasing it; each holder writes its entry and exit to the checker. The
+//! test's own thread is the conductor: it harms and heals masters in between, and in the end [`Contest::finish`] judges.
+//!
+//! No call of the conductor waits for less than something that must happen, so a slow machine only takes longer.
+
+use std::io::BufReader;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use redlatch::engine::MasterState;
+use redlatch::{AcquireError, Config, ExtendError, Lease, Quarantine, Redlock, ReleaseError, limits};
+
+use crate::fleet::{self, Fleet, eventually};
+use crate::judge::{self, Visit, VisitName};
+
+/// Also the fleet's longest one.
+pub(crate) const TTL: Duration = Duration::from_secs(1);
+/// Well above a round trip, so that a busy machine does not make all masters silent.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
+const RESOURCES: [&str; 2] = ["orders:1", "orders:2"];
+const CLIENT_COUNT: usize = 4;
+/// How long anything may take that must happen but has no deadline of its own.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// What a busy machine may add to a deadline.
+const SLACK: Duration = Duration::from_secs(5);
+/// Validity that must be left to enter, and that an exit is planned to leave.
+const RESERVE: Duration = Duration::from_millis(200);
+
+pub(crate) struct Contest {
+    name: &'static str,
+    shared: Arc<Shared>,
+    clients: Vec<JoinHandle<Record>>,
+    checker: Fleet,
+    phase_count: usize,
+    begun: Instant,
+}
+
+/// What a contest is played with, and how many masters there must be before it begins.
+pub(crate) struct Rules {
+    pub(crate) quarantine: Quarantine,
+    /// By default all.
+    pub(crate) ready_count: Option<usize>,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { quarantine: Quarantine::Uptime, ready_count: None }
+    }
+}
+
+/// What the clients and the conductor tell each other.
+#[derive(Default)]
+struct Shared {
+    is_over: AtomicBool,
+    /// Whether each client sees as many masters ready as it shall.
+    are_ready: [AtomicBool; CLIENT_COUNT],
+    entry_counts: [AtomicUsize; RESOURCES.len()],
+    outage_count: AtomicUsize,
+}
+
+impl Contest {
+    /// Returns when each client counts the votes of as many masters as it shall.
+    pub(crate) fn start(name: &'static str, urls: &[String], rules: &Rules) -> Self {
+        Self::start_with_lists(name, &vec![urls.to_vec(); CLIENT_COUNT], rules)
+    }
+
+    /// The same with a list of masters for each client: two may hold one lock then, which a test of the contest wants.
+    pub(crate) fn start_with_lists(name: &'static str, lists: &[Vec<String>], rules: &Rules) -> Self {
+        let checker = Fleet::start(1);
+        let shared = Arc::new(Shared::default());
+        let mut contest =
+            Self { name, shared, clients: Vec::new(), checker, phase_count: 0, begun: Instant::now() };
+        for (index, urls) in lists.iter().enumerate() {
+            let config = Config::builder()
+                .masters(urls)
+                .max_ttl(TTL)
+                .answer_timeout(ANSWER_TIMEOUT)
+                .retry_delay(Duration::from_millis(1), Duration::from_millis(20))
+                .quarantine(rules.quarantine);
+            let ready_count = rules.ready_count.unwrap_or(urls.len());
+            let (shared, checker) = (Arc::clone(&contest.shared), contest.checker.addrs()[0]);
+            contest.clients.push(std::thread::spawn(move || {
+                Client::open(index, config.build().expect("valid settings"), ready_count, shared, checker)
+                    .run()
+            }));
+        }
+        contest.wait("the clients count the masters' votes", Shared::are_all_ready);
+        contest
+    }
+
+    /// Waits until so many more locks were acquired, of each resource at least one. There must be a quorum.
+    pub(crate) fn progress(&self, what: &str, count: usize) {
+        let before = self.shared.entry_counts();
+        self.wait(&format!("acquisitions while {what}"), |shared| {
+            let now = shared.entry_counts();
+            now.iter().sum::<usize>() >= before.iter().sum::<usize>() + count
+                && now.iter().zip(&before).all(|(now, before)| now > before)
+        });
+    }
+
+    /// Begins a phase with a fault, and waits until locks were acquired in spite of it.
+    pub(crate) fn survives(&mut self, fault: &str, count: usize) {
+        self.phase_count += 1;
+        self.progress(fault, count);
+    }
+
+    /// Begins a phase with a fault that leaves no quorum, and waits until calls have said so.
+    pub(crate) fn fails(&mut self, fault: &str, count: usize) {
+        self.phase_count += 1;
+        let before = self.shared.outage_count.load(Ordering::SeqCst);
+        self.wait(&format!("outages are told while {fault}"), |shared| {
+            shared.outage_count.load(Ordering::SeqCst) >= before + count
+        });
+    }
+
+    /// Waits until each resource was acquired anew, which must take no longer than the old lock, the quarantine and the
+    /// pause between two attempts to connect. The last fault has just been healed.
+    pub(crate) fn recovers(&self, from: &str) {
+        let before = self.shared.entry_counts();
+        let limit = TTL + TTL.mul_f64(1.01) + limits::BACKOFF_MAX + 3 * SLACK;
+        let healed = Instant::now();
+        // Two, because one may have been under way.
+        self.wait(&format!("acquisitions after {from}"), |shared| {
+            shared.entry_counts().iter().zip(&before).all(|(now, before)| now >= &(before + 2))
+        });
+        assert!(healed.elapsed() < limit, "{}: {:?} after {from}", self.name, healed.elapsed());
+    }
+
+    /// Lets the clients play for this long.
+    pub(crate) fn pass(&self, time: Duration) {
+        std::thread::sleep(time);
+        self.check_clients();
+    }
+
+    /// Ends the contest, when all masters are healed and each client has noticed: nothing may be lost.
+    pub(crate) fn finish(mut self, fleet: &mut Fleet) {
+        self.wait("the clients count all masters' votes again", Shared::are_all_ready);
+        self.shared.is_over.store(true, Ordering::SeqCst);
+        eventually(PATIENCE, "the clients close", || self.clients.iter().all(JoinHandle::is_finished));
+        let clients = std::mem::take(&mut self.clients);
+        let records: Vec<Record> = clients
+            .into_iter()
+            .map(|it| it.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect();
+        self.check_keys(fleet, records.iter().map(|record| record.closing_time).max().unwrap_or_default());
+        let visits: Vec<Visit> = records.iter().flat_map(|record| record.visits.clone()).collect();
+        let mut wrong = judge::overlaps(&visits);
+        for (index, name) in RESOURCES.iter().enumerate() {
+            let log = match self.checker.master(0).ask(&format!("LRANGE {name} 0 -1")) {
+                fleet::Raw::Array(items) => items.iter().map(fleet::Raw::text).collect::<Vec<_>>(),
+                other => panic!("{other:?}"),
+            };
+            wrong.extend(judge::disorders(index, &log, &visits));
+        }
+        let sum = |count: fn(&Record) -> usize| records.iter().map(count).sum::<usize>();
+        let late = records.iter().map(|record| record.late).max().unwrap_or_default();
+        println!(
+            "contest {}: {:.1?}, {} phases with faults; {} acquired ({} seen by the checker), {} contended, {} without quorum, \
+             {} expired; {} extended, {} not; {} releases confirmed, {} not; latest call {:?} after its deadline ({})",
+            self.name,
+            self.begun.elapsed(),
+            self.phase_count,
+            visits.len(),
+            visits.iter().filter(|visit| visit.is_witnessed).count(),
+            sum(|it| it.contended_count),
+            sum(|it| it.outage_count),
+            sum(|it| it.expired_count),
+            sum(|it| it.extended_count),
+            sum(|it| it.unextended_count),
+            sum(|it| it.released_count),
+            sum(|it| it.unreleased_count),
+            late.0,
+            late.1,
+        );
+        assert!(wrong.is_empty(), "{}: {} times held by two: {wrong:#?}", self.name, wrong.len());
+        assert!(late.0 < SLACK, "{}: {} came back {:?} after its deadline", self.name, late.1, late.0);
+        assert_eq!(sum(|it| it.leak_count), 0, "{}: locks not released everywhere", self.name);
+    }
+
+    /// All is released. Clients that took long to close waited for answers in vain, until the keys had to be gone unless
+    /// the `SET` was stuck on its way; such a key may live for another TTL.
+    fn check_keys(&self, fleet: &mut Fleet, closing_time: Duration) {
+        for (index, master) in fleet.masters().enumerate() {
+            let keys = master.ask("KEYS *").text();
+            assert!(
+                keys == "[]" || closing_time > TTL / 2,
+                "{}: {keys} left on master {index}, closed in {closing_time:?}",
+                self.name
+            );
+            for name in RESOURCES {
+                let left_ms: i128 = master.ask(&format!("PTTL {name}")).text().parse().expect("a number");
+                assert!(
+                    left_ms == -2 || (0..=TTL.as_millis().cast_signed()).contains(&left_ms),
+                    "{}: {name} lives on",
+                    self.name
+                );
+            }
+            eventually(PATIENCE, "keys expire", || master.ask("DBSIZE").text() == "0");
+        }
+    }
+
+    fn wait(&self, what: &str, mut is_true: impl FnMut(&Shared) -> bool) {
+        eventually(PATIENCE, &format!("{}: {what}", self.name), || {
+            self.check_clients();
+            is_true(&self.shared)
+        });
+    }
+
+    fn check_clients(&self) {
+        assert!(
+            !self.clients.iter().any(JoinHandle::is_finished),
+            "{}: a client has panicked; see above",
+            self.name
+        );
+    }
+}
+
+impl Drop for Contest {
+    /// Also if the conductor panics: the clients end by themselves.
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Shared {
+    fn are_all_ready(&self) -> bool {
+        self.are_ready.iter().all(|it| it.load(Ordering::SeqCst))
+    }
+
+    fn entry_counts(&self) -> [usize; RESOURCES.len()] {
+        self.entry_counts.each_ref().map(|count| count.load(Ordering::SeqCst))
+    }
+}
+
+/// What a client wrote down.
+#[derive(Default)]
+struct Record {
+    visits: Vec<Visit>,
+    contended_count: usize,
+    outage_count: usize,
+    expired_count: usize,
+    extended_count: usize,
+    unextended_count: usize,
+    released_count: usize,
+    unreleased_count: usize,
+    /// Locks that were not known to be released everywhere when the client closed.
+    leak_count: usize,
+    closing_time: Duration,
+    /// How long after its deadline the latest call came back, and which.
+    late: (Duration, &'static str),
+}
+
+struct Client {
+    index: usize,
+    redlock: Redlock,
+    checker: BufReader<TcpStream>,
+    shared: Arc<Shared>,
+    /// How many masters it shall see ready.
+    ready_count: usize,
+    rng: StdRng,
+    record: Record,
+}
+
+impl Client {
+    fn open(
+        index: usize,
+        config: Config,
+        ready_count: usize,
+        shared: Arc<Shared>,
+        checker: SocketAddr,
+    ) -> Self {
+        let redlock = Redlock::open(config).expect("an event loop");
+        let checker = fleet::open(checker, PATIENCE).expect("the checker runs");
+        let rng = StdRng::try_from_rng(&mut rand::rngs::SysRng).expect("the system gives randomness");
+        Self { index, redlock, checker, shared, ready_count, rng, record: Record::default() }
+    }
+
+    fn run(mut self) -> Record {
+        while !self.note_ready() && !self.shared.is_over.load(Ordering::SeqCst) {
+            self.redlock.turn(Duration::from_millis(5)).expect("the loop runs");
+        }
+        while !self.shared.is_over.load(Ordering::SeqCst) {
+            self.contend();
+            self.note_ready();
+        }
+        let begun = Instant::now();
+        self.record.leak_count = self.redlock.close(PATIENCE);
+        self.record.closing_time = begun.elapsed();
+        self.record
+    }
+
+    fn note_ready(&self) -> bool {
+        let masters = self.redlock.masters();
+        let count = masters.iter().filter(|master| master.state == MasterState::Ready).count();
+        self.shared.are_ready[self.index].store(count >= self.ready_count, Ordering::SeqCst);
+        count >= self.ready_count
+    }
+
+    fn contend(&mut self) {
+        let resource = self.rng.random_range(0..RESOURCES.len());
+        let wait = Duration::from_millis(self.rng.random_range(0..400_u64).saturating_sub(100));
+        let asked = Instant::now();
+        let result = self.redlock.acquire(RESOURCES[resource], TTL, wait);
+        let entered = Instant::now();
+        self.note_time("acquire", asked, wait + 2 * ANSWER_TIMEOUT + limits::REVIVE_MAX);
+        match result {
+            Ok(lease) => {
+                let name = VisitName { resource, client: self.index, number: self.record.visits.len() };
+                self.shared.entry_counts[resource].fetch_add(1, Ordering::SeqCst);
+                self.visit(Visit { name, from: entered, until: entered, is_witnessed: false }, lease);
+            }
+            Err(AcquireError::Contended(_)) => self.record.contended_count += 1,
+            Err(AcquireError::Expired(_)) => self.record.expired_count += 1,
+            Err(AcquireError::NoQuorum(_)) => {
+                self.record.outage_count += 1;
+                self.shared.outage_count.fetch_add(1, Ordering::SeqCst);
+                self.redlock.turn(Duration::from_millis(10)).expect("the loop runs");
+            }
+            Err(error) => panic!("client {}: {error:#}", self.index),
+        }
+    }
+
+    fn visit(&mut self, mut visit: Visit, mut lease: Lease) {
+        if lease.remaining() > 2 * RESERVE {
+            self.tell('+', &visit);
+            match self.rng.random_range(0..40_u64) {
+                0 => {
+                    self.hold_long(&lease);
+                    self.extend(&mut lease);
+                    self.hold_long(&lease);
+                }
+                1 => self.extend(&mut lease),
+                2..6 => self.hold_long(&lease),
+                short => self.hold(Duration::from_millis(short % 8)),
+            }
+            self.tell('-', &visit);
+            visit.is_witnessed = lease.is_valid();
+        }
+        let ending = self.rng.random_range(0..40);
+        if ending == 0 {
+            std::thread::sleep(lease.remaining()); // its holder forgot it; it has to end by itself, and not before
+        }
+        visit.until = Instant::now().min(lease.valid_until());
+        self.record.visits.push(visit);
+        if ending < 15 {
+            drop(lease);
+        } else {
+            let asked = Instant::now();
+            let result = self.redlock.release(lease);
+            self.note_time("release", asked, ANSWER_TIMEOUT);
+            match result {
+                Ok(_) => self.record.released_count += 1,
+                Err(ReleaseError::Unconfirmed(_)) => self.record.unreleased_count += 1,
+                Err(error) => panic!("client {}: {error:#}", self.index),
+            }
+        }
+    }
+
+    fn extend(&mut self, lease: &mut Lease) {
+        let asked = Instant::now();
+        let result = self.redlock.extend(lease, TTL);
+        self.note_time("extend", asked, ANSWER_TIMEOUT);
+        match result {
+            Ok(()) => self.record.extended_count += 1,
+            Err(ExtendError::Expired | ExtendError::Lost(_) | ExtendError::NoQuorum(_)) => {
+                self.record.unextended_count += 1;
+            }
+            Err(error) => panic!("client {}: {error:#}", self.index),
+        }
+    }
+
+    /// Holds the lock for up to its validity less the reserve.
+    fn hold_long(&mut self, lease: &Lease) {
+        let longest = lease.remaining().saturating_sub(RESERVE);
+        let time = longest.mul_f64(self.rng.random_range(0.1..1.0));
+        self.hold(time);
+    }
+
+    /// A holder may be busy with its work, or drive the loop and so hear of late answers.
+    fn hold(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        if self.rng.random_bool(0.5) {
+            std::thread::sleep(time);
+        }
+        while Instant::now() < until {
+            self.redlock.turn(until - Instant::now()).expect("the loop runs");
+        }
+    }
+
+    fn tell(&mut self, kind: char, visit: &Visit) {
+        let (list, event) = (RESOURCES[visit.name.resource], format!("{kind}{}", visit.name));
+        fleet::exchange(&mut self.checker, &[b"RPUSH", list.as_bytes(), event.as_bytes()])
+            .expect("an answer");
+    }
+
+    fn note_time(&mut self, call: &'static str, asked: Instant, limit: Duration) {
+        let late = asked.elapsed().saturating_sub(limit);
+        self.record.late = (late, call).max(self.record.late);
+    }
+}
+
+#[test]
+#[should_panic(expected = "times held by two")]
+fn a_contest_sees_two_holders() {
+    let mut fleet = Fleet::start(5);
+    let mut lists = vec![fleet.urls(); CLIENT_COUNT];
+    lists[0].truncate(2);
+    let rules = Rules { quarantine: Quarantine::Trust, ready_count: None };
+    let contest = Contest::start_with_lists("other lists", &lists, &rules);
+    contest.progress("one client has another list", 60);
+    contest.finish(&mut fleet);
+}

@@ -1,0 +1,207 @@
+//! Every error that a server can be brought to reply, as it sends it: on one master of three it is no obstacle, on two
+//! it is named by the failed attempt, and nothing stays behind.
+//!
+//! `NOSCRIPT` and evictions are in `lock_tests.rs`.
+
+use std::time::{Duration, Instant};
+
+use redlatch::AcquireError;
+
+use crate::fleet::{Fleet, Master, eventually, free_port};
+use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
+
+/// What can be wrong with a master.
+struct Trouble {
+    /// Part of what the report of a failed attempt says of it.
+    words: &'static str,
+    login: &'static str,
+    begin: fn(&mut Master),
+    end: fn(&mut Master),
+}
+
+const NO_LOGIN: &str = "";
+const LOGIN: &str = "locker:pw@";
+
+#[test]
+fn a_master_that_refuses_writes_is_no_obstacle_and_is_named() {
+    check(&[
+        Trouble {
+            words: "OOM command not allowed",
+            login: NO_LOGIN,
+            begin: |it| ok(it, "CONFIG SET maxmemory 1"),
+            end: |it| ok(it, "CONFIG SET maxmemory 0"),
+        },
+        Trouble {
+            words: "READONLY You can't write",
+            login: NO_LOGIN,
+            begin: |it| ok(it, "REPLICAOF 127.0.0.1 1"),
+            end: |it| ok(it, "REPLICAOF NO ONE"),
+        },
+        Trouble {
+            words: "MASTERDOWN Link with MASTER is down",
+            login: NO_LOGIN,
+            begin: |it| {
+                ok(it, "CONFIG SET replica-serve-stale-data no replica-read-only no");
+                ok(it, "REPLICAOF 127.0.0.1 1");
+            },
+            end: |it| ok(it, "REPLICAOF NO ONE"),
+        },
+        Trouble {
+            words: "NOREPLICAS Not enough good replicas",
+            login: NO_LOGIN,
+            begin: |it| ok(it, "CONFIG SET min-replicas-to-write 1"),
+            end: |it| ok(it, "CONFIG SET min-replicas-to-write 0"),
+        },
+        Trouble {
+            words: "MISCONF",
+            login: NO_LOGIN,
+            begin: |it| {
+                // A snapshot cannot take the name of a directory, whoever asks for it.
+                ok(it, "CONFIG SET dbfilename .");
+                assert_eq!(it.command(&[b"CONFIG", b"SET", b"save", b"3600 1"]).text(), "OK");
+                it.ask("BGSAVE");
+                eventually(PATIENCE, "the snapshot fails", || {
+                    it.ask("INFO persistence").text().contains("rdb_last_bgsave_status:err")
+                });
+            },
+            end: |it| ok(it, "CONFIG SET stop-writes-on-bgsave-error no"),
+        },
+    ]);
+}
+
+#[test]
+fn a_master_that_serves_nobody_just_now_is_no_obstacle_and_is_named() {
+    check(&[
+        Trouble {
+            words: "BUSY",
+            login: NO_LOGIN,
+            begin: |it| {
+                drop(it.send(&[b"EVAL", b"while true do end", b"0"]));
+                eventually(PATIENCE, "the script is found too long", || {
+                    it.ask("PING").text().starts_with("BUSY")
+                });
+            },
+            end: |it| {
+                ok(it, "SCRIPT KILL");
+                eventually(PATIENCE, "the script ends", || it.ask("PING").text() == "PONG");
+            },
+        },
+        Trouble {
+            words: "answer", // it did not, or was skipped for that
+            login: NO_LOGIN,
+            begin: |it| ok(it, "CLIENT PAUSE 100000 WRITE"),
+            end: |it| ok(it, "CLIENT UNPAUSE"),
+        },
+        Trouble { words: "is not connected", login: NO_LOGIN, begin: Master::shutdown, end: Master::restart },
+        Trouble {
+            words: "LOADING",
+            login: NO_LOGIN,
+            begin: |it| {
+                ok(it, "DEBUG POPULATE 2000 key 1000");
+                ok(it, "CONFIG SET rdbcompression no");
+                assert_eq!(it.command(&[b"CONFIG", b"SET", b"save", b"3600 1"]).text(), "OK");
+                it.shutdown();
+                // So many microseconds for each key, and after each it looks at its connections.
+                it.configure(&[
+                    "--key-load-delay",
+                    "20000",
+                    "--loading-process-events-interval-bytes",
+                    "1024",
+                ]);
+                it.restart_unready();
+                eventually(PATIENCE, "it is loading", || {
+                    it.try_command(&[b"PING"]).is_ok_and(|reply| reply.text().starts_with("LOADING"))
+                });
+            },
+            end: |it| {
+                ok(it, "CONFIG SET key-load-delay 0");
+                eventually(PATIENCE, "it has loaded", || it.ask("PING").text() == "PONG");
+                ok(it, "FLUSHALL");
+            },
+        },
+        Trouble {
+            words: "CLUSTERDOWN",
+            login: NO_LOGIN,
+            begin: |it| {
+                let bus_port = free_port().to_string();
+                it.restart_with(&["--cluster-enabled", "yes", "--cluster-port", &bus_port]);
+            },
+            end: |it| it.restart_with(&[]),
+        },
+    ]);
+}
+
+#[test]
+fn a_master_that_lets_nobody_in_is_no_obstacle_and_is_named() {
+    check(&[
+        Trouble {
+            words: "NOAUTH Authentication required",
+            login: NO_LOGIN,
+            begin: |it| {
+                ok(it, "CONFIG SET requirepass secret");
+                it.ask("CLIENT KILL TYPE normal SKIPME yes");
+            },
+            end: |it| assert_eq!(it.command(&[b"CONFIG", b"SET", b"requirepass", b""]).text(), "OK"),
+        },
+        Trouble {
+            words: "WRONGPASS",
+            login: LOGIN,
+            begin: |it| {
+                ok(it, "ACL SETUSER locker resetpass >other");
+                it.ask("CLIENT KILL USER locker");
+            },
+            end: |it| ok(it, "ACL SETUSER locker resetpass >pw"),
+        },
+        Trouble {
+            words: "NOPERM",
+            login: LOGIN,
+            begin: |it| ok(it, "ACL SETUSER locker -set"),
+            end: |it| ok(it, "ACL SETUSER locker +set"),
+        },
+        Trouble {
+            words: "max number of clients reached",
+            login: NO_LOGIN,
+            begin: |it| {
+                ok(it, "CONFIG SET maxclients 1");
+                it.ask("CLIENT KILL TYPE normal SKIPME yes");
+            },
+            end: |it| ok(it, "CONFIG SET maxclients 100"),
+        },
+    ]);
+}
+
+/// Each trouble on one and on two masters of a fleet of its own.
+fn check(troubles: &[Trouble]) {
+    for Trouble { words, login, begin, end } in troubles {
+        let args = ["--enable-debug-command yes", "--enable-protected-configs yes", "--lua-time-limit 20"];
+        let args: Vec<&str> = args.iter().flat_map(|pair| pair.split(' ')).collect();
+        let mut fleet = Fleet::start_with(3, &args);
+        fleet.masters().for_each(|it| ok(it, "ACL SETUSER locker on >pw ~* &* +@all"));
+        let urls: Vec<String> =
+            fleet.urls().iter().map(|url| url.replace("redis://", &format!("redis://{login}"))).collect();
+        let mut redlock = open(settings(&urls).answer_timeout(Duration::from_secs(2)));
+        begin(fleet.master(0));
+        let lease = redlock.acquire("a", TTL, PATIENCE).unwrap_or_else(|error| panic!("{words}: {error:#}"));
+        redlock.release(lease).unwrap_or_else(|error| panic!("{words}: {error:#}"));
+        begin(fleet.master(1));
+        let given_up = Instant::now() + PATIENCE;
+        loop {
+            let error = redlock.try_acquire("a", TTL).expect_err(words);
+            assert!(matches!(error, AcquireError::NoQuorum(_)), "{words}: {error:#}");
+            if error.to_string().matches(words).count() == 2 {
+                break;
+            }
+            assert!(Instant::now() < given_up, "{words}: {error:#}");
+            redlock.turn(Duration::from_millis(5)).expect("the loop runs");
+        }
+        end(fleet.master(0));
+        end(fleet.master(1));
+        let lease = redlock.acquire("a", TTL, PATIENCE).unwrap_or_else(|error| panic!("{words}: {error:#}"));
+        redlock.release(lease).unwrap_or_else(|error| panic!("{words}: {error:#}"));
+        drive(&mut redlock, words, |_| fleet.masters().all(|it| it.ask("DBSIZE").text() == "0"));
+    }
+}
+
+fn ok(master: &mut Master, line: &str) {
+    assert_eq!(master.ask(line).text(), "OK", "{line}");
+}

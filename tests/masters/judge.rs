@@ -1,0 +1,125 @@
+//! Decides from what holders wrote down whether two had one lock at a time.
+//!
+//! There are two witnesses. Each client logs the interval in which its lease was valid, on the one clock of this process;
+//! intervals of one resource must not overlap. And each holder writes its entry and its exit to one more server, whose
+//! order is the order in which things happened there; entries and exits must alternate. A holder whose validity ended
+//! before its exit was confirmed (this process was slow) is heard by the first judge only.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Instant;
+
+/// One lease, from its grant until it was given up or ended.
+#[derive(Debug, Clone)]
+pub(crate) struct Visit {
+    pub(crate) name: VisitName,
+    /// After the grant was handed out.
+    pub(crate) from: Instant,
+    /// Before it was given up, or the end of its validity if that was sooner.
+    pub(crate) until: Instant,
+    /// Whether entry and exit were written, and the validity lasted until both were confirmed.
+    pub(crate) is_witnessed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct VisitName {
+    pub(crate) resource: usize,
+    pub(crate) client: usize,
+    pub(crate) number: usize,
+}
+
+impl fmt::Display for VisitName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.client, self.number)
+    }
+}
+
+/// Pairs of visits to one resource that were valid at the same time, in words.
+pub(crate) fn overlaps(visits: &[Visit]) -> Vec<String> {
+    let mut visits: Vec<&Visit> = visits.iter().collect();
+    visits.sort_by_key(|visit| (visit.name.resource, visit.from));
+    let mut found = Vec::new();
+    let mut latest: Option<&Visit> = None;
+    for visit in visits {
+        let before = latest.filter(|before| before.name.resource == visit.name.resource);
+        if let Some(before) = before.filter(|before| visit.from < before.until) {
+            let both = before.until.min(visit.until).saturating_duration_since(visit.from);
+            found.push(format!(
+                "resource {}: {} and {} both for {both:?}",
+                visit.name.resource, before.name, visit.name
+            ));
+        }
+        if before.is_none_or(|before| before.until < visit.until) {
+            latest = Some(visit);
+        }
+    }
+    found
+}
+
+/// What is wrong with the checker's log of one resource (`+` and `-` with a visit's name, in the order of arrival).
+pub(crate) fn disorders(resource: usize, log: &[String], visits: &[Visit]) -> Vec<String> {
+    let witnessed: BTreeSet<String> = visits
+        .iter()
+        .filter(|visit| visit.name.resource == resource && visit.is_witnessed)
+        .map(|visit| visit.name.to_string())
+        .collect();
+    let mut found = Vec::new();
+    let mut inside: Option<&str> = None;
+    let mut seen_count = 0;
+    for event in log {
+        let (kind, name) = event.split_at(1);
+        if !witnessed.contains(name) {
+            continue;
+        }
+        match (kind, inside) {
+            ("+", None) => (inside, seen_count) = (Some(name), seen_count + 1),
+            ("-", Some(other)) if other == name => inside = None,
+            ("+", Some(other)) => {
+                found.push(format!("resource {resource}: {name} came in while {other} was inside"));
+                (inside, seen_count) = (Some(name), seen_count + 1);
+            }
+            _ => found.push(format!("resource {resource}: {event} while {inside:?} was inside")),
+        }
+    }
+    if seen_count != witnessed.len() {
+        found.push(format!("resource {resource}: {seen_count} entries of {} arrived", witnessed.len()));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn visit(start: Instant, client: usize, resource: usize, from_ms: u64, until_ms: u64) -> Visit {
+        let at = |ms| start + Duration::from_millis(ms);
+        let name = VisitName { resource, client, number: 0 };
+        Visit { name, from: at(from_ms), until: at(until_ms), is_witnessed: true }
+    }
+
+    #[test]
+    fn two_holders_at_once_are_seen_also_past_a_short_one_in_between() {
+        let start = Instant::now();
+        let visit = |client, resource, from_ms, until_ms| visit(start, client, resource, from_ms, until_ms);
+        let good = [visit(0, 0, 0, 10), visit(1, 0, 10, 20), visit(2, 1, 5, 15)];
+        assert_eq!(overlaps(&good), Vec::<String>::new());
+        let found = overlaps(&[visit(0, 0, 0, 10), visit(1, 0, 9, 20)]);
+        assert_eq!(found, ["resource 0: 0.0 and 1.0 both for 1ms"]);
+        let found = overlaps(&[visit(2, 0, 8, 9), visit(0, 0, 0, 10), visit(1, 0, 3, 4)]);
+        assert_eq!(found.len(), 2, "{found:?}");
+    }
+
+    #[test]
+    fn a_log_that_does_not_alternate_is_seen_and_late_exits_are_not() {
+        let start = Instant::now();
+        let mut visits = [visit(start, 0, 0, 0, 1), visit(start, 1, 0, 0, 1)];
+        let log = |events: &str| events.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(disorders(0, &log("+1.0 -1.0 +0.0 -0.0"), &visits), Vec::<String>::new());
+        assert_eq!(disorders(0, &log("+1.0 +0.0 -1.0 -0.0"), &visits).len(), 2);
+        assert_eq!(disorders(0, &log("+1.0 -1.0 +0.0"), &visits).len(), 0, "its end is not known to be late");
+        assert_eq!(disorders(0, &log("+1.0 -1.0"), &visits).len(), 1, "an entry is missing");
+        visits[1].is_witnessed = false;
+        assert_eq!(disorders(0, &log("+1.0 +0.0 -1.0 -0.0"), &visits), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,158 @@
+//! Contests while the network or the servers behind it misbehave.
+
+use std::time::Duration;
+
+use redlatch::Quarantine;
+use redlatch::engine::MasterState;
+
+use crate::contest::{Contest, Rules, TTL};
+use crate::fleet::{Fleet, eventually};
+use crate::lock_tests::{self, PATIENCE, drive, open, settings, state};
+use crate::netns::Netns;
+use crate::proxy::Proxy;
+use crate::rogue::Rogue;
+
+#[test]
+fn resets_in_replies_and_in_requests_and_single_bytes_give_no_lock_twice() {
+    let mut fleet = Fleet::start(5);
+    let (proxies, urls) = proxies(&fleet);
+    let mut contest = Contest::start("resets, byte by byte", &urls, &Rules::default());
+    for proxy in &proxies {
+        proxy.chunk(1);
+        proxy.delay(Duration::from_millis(1));
+    }
+    contest.survives("bytes come one by one", 10);
+    for round in 0..30 {
+        let proxy = &proxies[round % proxies.len()];
+        // Within the first command or reply, on the border of the next, and beyond.
+        let count = 1 + (round * 7) % 90;
+        if round % 2 == 0 {
+            proxy.reset_after_reply_bytes(count)
+        } else {
+            proxy.reset_after_request_bytes(count)
+        }
+        eventually(PATIENCE, "a connection is reset", || !proxy.is_reset_due());
+        if round % 3 == 0 {
+            contest.survives("a connection was reset", 1);
+        }
+    }
+    for proxy in &proxies {
+        proxy.chunk(usize::MAX);
+        proxy.delay(Duration::ZERO);
+    }
+    contest.recovers("resets");
+    contest.finish(&mut fleet);
+}
+
+#[test]
+fn partitions_by_a_proxy_give_no_lock_twice() {
+    let mut fleet = Fleet::start(5);
+    let (mut proxies, urls) = proxies(&fleet);
+    let mut contest = Contest::start("partition, refusal, stray replies", &urls, &Rules::default());
+    let isolate = |proxies: &[Proxy], isolated| proxies.iter().for_each(|proxy| proxy.isolate(isolated));
+    isolate(&proxies[..2], true);
+    contest.survives("two are cut off", 10);
+    contest.pass(TTL);
+    isolate(&proxies[..2], false);
+    proxies[2].stall_replies(true);
+    proxies[3].stall_requests(true);
+    contest.survives("one hears and one speaks only", 10);
+    proxies[2].stall_replies(false);
+    proxies[3].stall_requests(false);
+    contest.recovers("partitions in one direction");
+    isolate(&proxies[2..], true);
+    contest.fails("three are cut off", 10);
+    isolate(&proxies[2..], false);
+    contest.recovers("a partition without a quorum");
+    for proxy in &mut proxies[..2] {
+        proxy.refuse(true);
+        proxy.drop_connections();
+    }
+    contest.survives("two refuse connections", 10);
+    proxies[..2].iter_mut().for_each(|proxy| proxy.refuse(false));
+    contest.pass(TTL);
+    // A number answers no command that could be under way. (A stray OK in the place of a SET's reply is a vote.)
+    for proxy in &proxies[..2] {
+        proxy.inject_replies(b":7\r\n");
+    }
+    contest.survives("two said what nobody asked", 10);
+    contest.recovers("all of this");
+    contest.finish(&mut fleet);
+}
+
+#[test]
+fn partitions_by_the_kernel_give_no_lock_twice() {
+    let mut namespaces = Vec::new();
+    for index in 0..3 {
+        match Netns::new(index) {
+            Ok(namespace) => namespaces.push(namespace),
+            Err(why) => return println!("skipped: no network namespaces here: {why}"),
+        }
+    }
+    let mut fleet = Fleet::start_at(namespaces.iter().map(Netns::place).collect());
+    let mut contest = Contest::start("partition by namespaces", &fleet.urls(), &Rules::default());
+    contest.progress("all is well", 10);
+    namespaces[0].connect(false);
+    contest.survives("one is cut off", 10);
+    contest.pass(TTL);
+    namespaces[1].connect(false);
+    contest.fails("two are cut off", 10);
+    namespaces.iter().take(2).for_each(|namespace| namespace.connect(true));
+    contest.recovers("a partition");
+    for namespace in &namespaces {
+        namespace.connect(false);
+    }
+    contest.fails("all are cut off", 10);
+    namespaces.iter().for_each(|namespace| namespace.connect(true));
+    contest.recovers("a partition from all");
+    contest.finish(&mut fleet);
+}
+
+#[test]
+fn servers_that_are_no_redis_give_no_votes() {
+    let mut fleet = Fleet::start(4);
+    let rogues = [
+        Rogue::start(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
+        Rogue::start(Vec::new()),            // never answers the handshake
+        Rogue::start(b"+OK\r\n".repeat(50)), // nobody asked
+    ];
+    let urls = [fleet.urls(), rogues.iter().map(Rogue::url).collect()].concat();
+    let rules = Rules { quarantine: Quarantine::Trust, ready_count: Some(4) };
+    let mut contest = Contest::start("garbage, mute, unasked", &urls, &rules);
+    contest.survives("three of seven are no Redis", 40);
+    contest.finish(&mut fleet);
+    assert!(rogues.iter().all(|rogue| rogue.visitor_count() >= 4));
+}
+
+#[test]
+fn a_reply_that_nobody_asked_for_ends_the_connection_and_is_no_vote() {
+    let mut fleet = Fleet::start(3);
+    let (proxies, urls) = proxies(&fleet);
+    let mut redlock = open(settings(&urls));
+    drive(&mut redlock, "all are connected", |it| (0..3).all(|index| state(it, index) == MasterState::Ready));
+    for _ in 0..3 {
+        proxies[0].inject_replies(b"+OK\r\n");
+        proxies[1].inject_replies(b"+OK\r\n");
+        // Not at the same moment: the first may be back already. Nor to no request, if a release is still owed its answer.
+        let mut given_up = [false; 2];
+        drive(&mut redlock, "both are given up", |it| {
+            for (index, given_up) in given_up.iter_mut().enumerate() {
+                *given_up |=
+                    matches!(state(it, index), MasterState::Down(why) if why.starts_with("a reply "));
+            }
+            given_up == [true; 2]
+        });
+        // One of three is left until they are back.
+        let lease = redlock.acquire("a", lock_tests::TTL, PATIENCE).expect("they come back");
+        redlock.release(lease).expect("confirmed");
+        drive(&mut redlock, "all are back", |it| (0..3).all(|index| state(it, index) == MasterState::Ready));
+    }
+    assert_eq!(redlock.close(PATIENCE), 0);
+    assert!(fleet.masters().all(|master| master.ask("DBSIZE").text() == "0"));
+}
+
+fn proxies(fleet: &Fleet) -> (Vec<Proxy>, Vec<String>) {
+    let proxies: Vec<Proxy> = fleet.addrs().into_iter().map(Proxy::start).collect();
+    let urls = proxies.iter().map(Proxy::url).collect();
+    (proxies, urls)
+}

@@ -1,0 +1,121 @@
+//! Contests while masters are killed or shut down, and come back empty or with what they kept.
+
+use std::time::{Duration, Instant};
+
+use redlatch::Quarantine;
+use redlatch::engine::MasterState;
+
+use crate::contest::{Contest, Rules, TTL};
+use crate::fleet::{Fleet, Raw};
+use crate::lock_tests::{PATIENCE, drive, open, settings, state};
+
+#[test]
+fn a_quorum_that_forgot_a_lock_does_not_give_it_to_a_rival_while_it_is_valid() {
+    let ttl = Duration::from_secs(2);
+    let mut fleet = Fleet::start(5);
+    let [mut holder, mut rival] =
+        [(); 2].map(|()| open(settings(&fleet.urls()).quarantine(Quarantine::Uptime).max_ttl(ttl)));
+    for redlock in [&mut holder, &mut rival] {
+        drive(redlock, "no master is in quarantine", |it| {
+            (0..5).all(|index| state(it, index) == MasterState::Ready)
+        });
+    }
+    fleet.master(0).kill();
+    drive(&mut holder, "it is down", |it| matches!(state(it, 0), MasterState::Down(_)));
+    let lease = holder.acquire("a", ttl, PATIENCE).expect("four are up");
+    // Three forget: one that was never asked, and two that granted.
+    (0..3).for_each(|index| fleet.master(index).restart());
+    let second = rival.acquire("a", ttl, PATIENCE).expect("in the end");
+    assert!(Instant::now() >= lease.valid_until(), "{:?} too early", lease.remaining());
+    rival.release(second).expect("confirmed");
+}
+
+#[test]
+fn masters_that_come_back_empty_give_no_lock_twice() {
+    let mut fleet = Fleet::start(5);
+    let mut contest = Contest::start("kill -9, back empty", &fleet.urls(), &Rules::default());
+    contest.progress("all is well", 10);
+    fleet.master(0).kill();
+    contest.survives("one is dead", 10);
+    fleet.master(0).restart();
+    contest.survives("one is in quarantine", 10);
+    contest.pass(TTL);
+    fleet.master(1).kill();
+    fleet.master(2).kill();
+    contest.survives("two are dead", 10);
+    fleet.master(1).restart();
+    fleet.master(2).restart();
+    contest.survives("two are in quarantine", 10);
+    // A quorum that forgot: what was granted without master 0 is left on two.
+    for (first, others) in [(0, [1, 2]), (3, [4, 0])] {
+        contest.pass(TTL);
+        fleet.master(first).kill();
+        contest.progress("one is dead", 10);
+        fleet.master(first).restart();
+        for other in others {
+            fleet.master(other).restart();
+        }
+        contest.recovers("three came back empty");
+    }
+    contest.finish(&mut fleet);
+}
+
+#[test]
+fn all_masters_gone_and_back_empty_give_no_lock_twice() {
+    let mut fleet = Fleet::start(5);
+    let mut contest = Contest::start("all gone and back", &fleet.urls(), &Rules::default());
+    contest.progress("all is well", 10);
+    fleet.masters().for_each(|master| master.kill());
+    contest.fails("all are dead", 10);
+    fleet.masters().for_each(|master| master.restart());
+    contest.recovers("all were killed");
+    fleet.masters().for_each(|master| master.shutdown());
+    contest.fails("all are shut down", 10);
+    fleet.masters().for_each(|master| master.restart());
+    contest.recovers("all were shut down");
+    contest.finish(&mut fleet);
+}
+
+#[test]
+fn masters_that_write_each_change_to_disk_are_trusted_at_once() {
+    let mut fleet = Fleet::start_with(5, &["--appendonly", "yes", "--appendfsync", "always"]);
+    let rules = Rules { quarantine: Quarantine::Trust, ..Rules::default() };
+    let mut contest = Contest::start("back from AOF always, trusted", &fleet.urls(), &rules);
+    contest.progress("all is well", 10);
+    for quorum in [[0, 1, 2], [2, 3, 4], [0, 2, 4]] {
+        quorum.iter().for_each(|&index| fleet.master(index).kill());
+        quorum.iter().for_each(|&index| fleet.master(index).restart());
+        contest.survives("a quorum is back with its file", 10);
+    }
+    fleet.masters().for_each(|master| master.kill());
+    contest.fails("all are dead", 10);
+    fleet.masters().for_each(|master| master.restart());
+    contest.recovers("all were killed");
+    contest.finish(&mut fleet);
+}
+
+#[test]
+fn masters_that_write_now_and_then_come_back_into_quarantine() {
+    let mut fleet = Fleet::start_with(5, &["--appendonly", "yes", "--appendfsync", "everysec"]);
+    // One keeps snapshots instead, and is shut down with one.
+    fleet.master(4).restart_with(&["--save", "3600 1"]);
+    let mut contest = Contest::start("back from AOF everysec and RDB", &fleet.urls(), &Rules::default());
+    contest.progress("all is well", 10);
+    fleet.master(0).kill();
+    contest.survives("one is dead", 10);
+    fleet.master(0).restart();
+    fleet.master(1).kill();
+    fleet.master(1).restart();
+    contest.survives("two are back with their files", 10);
+    contest.pass(TTL);
+    fleet.master(4).ask("SET kept yes");
+    fleet.master(4).shutdown();
+    fleet.master(2).shutdown();
+    contest.survives("two are shut down", 10);
+    fleet.master(4).restart();
+    fleet.master(2).restart();
+    assert_eq!(fleet.master(4).ask("GETDEL kept"), Raw::Bulk(b"yes".to_vec()));
+    contest.survives("two are back with what they kept", 10);
+    contest.recovers("all restarts");
+    contest.finish(&mut fleet);
+}

@@ -1,0 +1,74 @@
+//! Servers with native compare-and-delete: Valkey 9 alone, and beside Redis.
+//!
+//! `REDLATCH_VALKEY` names a Valkey server of version 9 or later; without one these tests are skipped, and say so.
+
+use std::process::Command;
+
+use crate::contest::{Contest, Rules};
+use crate::fleet::{Fleet, Place};
+use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
+
+#[test]
+fn valkey_9_releases_and_extends_natively_and_redis_by_script() {
+    let Some(valkey) = valkey_9() else { return };
+    for valkey_count in [3, 2] {
+        let mut places = vec![valkey.clone(); valkey_count];
+        places.resize(5, Place::default());
+        let mut fleet = Fleet::start_at(places);
+        let mut redlock = open(settings(&fleet.urls()));
+        let commands: Vec<_> = redlock.masters().iter().map(|master| master.release_command).collect();
+        for (index, command) in commands.iter().enumerate() {
+            assert_eq!(*command, if index < valkey_count { "DELIFEQ" } else { "EVALSHA" });
+            assert_eq!(fleet.master(index).ask("CONFIG RESETSTAT").text(), "OK");
+        }
+        let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
+        drive(&mut redlock, "all five have it", |redlock| redlock.margin(&lease) == 2);
+        redlock.extend(&mut lease, TTL).expect("held");
+        redlock.release(lease).expect("confirmed");
+        assert_eq!(redlock.close(PATIENCE), 0);
+        for index in 0..5 {
+            let stats = fleet.master(index).ask("INFO commandstats").text();
+            let calls = |command: &str| {
+                let line =
+                    stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+                line.and_then(|line| line.split(',').next()?.parse::<u32>().ok()).unwrap_or(0)
+            };
+            let seen = ["set", "delifeq", "evalsha", "eval"].map(calls);
+            assert_eq!(seen, if index < valkey_count { [2, 1, 0, 0] } else { [1, 0, 2, 0] }, "{stats}");
+            assert_eq!(fleet.master(index).ask("DBSIZE").text(), "0");
+        }
+    }
+}
+
+#[test]
+fn a_fleet_of_valkey_9_and_redis_gives_no_lock_twice() {
+    let Some(valkey) = valkey_9() else { return };
+    let redis = Place::default();
+    let mut fleet = Fleet::start_at(vec![valkey.clone(), valkey, redis.clone(), redis.clone(), redis]);
+    let mut contest = Contest::start("two Valkey 9, three Redis", &fleet.urls(), &Rules::default());
+    contest.progress("all is well", 20);
+    fleet.master(0).stop();
+    fleet.master(2).kill();
+    contest.survives("one of each kind is away", 10);
+    fleet.master(0).cont();
+    fleet.master(2).restart();
+    fleet.master(1).kill();
+    contest.survives("the other Valkey is dead", 10);
+    fleet.master(1).restart();
+    contest.recovers("it came back");
+    contest.finish(&mut fleet);
+}
+
+fn valkey_9() -> Option<Place> {
+    let found = std::env::var("REDLATCH_VALKEY").ok().filter(|program| {
+        let output = Command::new(program).arg("--version").output();
+        let version =
+            output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        let major = version.split("v=").nth(1).and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+        version.starts_with("Valkey") && major.is_some_and(|major| major >= 9)
+    });
+    if found.is_none() {
+        println!("skipped: REDLATCH_VALKEY names no Valkey 9 server");
+    }
+    found.map(|program| Place { words: vec![program], ..Place::default() })
+}
