@@ -16,6 +16,8 @@ pub struct Client {
     pub conns: Vec<Option<usize>>,
     pub is_down: bool,
     pub paused_until: Time,
+    /// Since when its clock stands still.
+    pub suspended_at: Option<Time>,
     /// When its next turn is due.
     pub wake_at: Time,
     /// The next step of the turn under way.

@@ -250,9 +250,17 @@ impl World {
         it.is_down = false;
         it.life += 1;
         it.paused_until = 0;
+        it.suspended_at = None;
         it.step = 0;
         it.workers.iter_mut().for_each(|worker| (worker.lock, worker.due) = (None, now));
         self.wake(client, self.now);
+    }
+
+    /// The machine sleeps, and its monotonic clock with it. Nothing is promised of exclusion from then on.
+    pub fn suspend(&mut self, client: usize, time: Time) {
+        self.checker.judges_exclusion = false;
+        self.pause(client, time);
+        self.clients[client].suspended_at.get_or_insert(self.now);
     }
 
     /// All is well from now on, though what was lost stays lost.

@@ -42,12 +42,14 @@ pub enum Fault {
     StepSecond,
     StepHour,
     StepBack,
+    StepHourBack,
     ErrorReplies,
     PauseClient,
+    SuspendClient,
     CrashClient,
 }
 
-pub const FAULTS: [(Fault, &str); 28] = [
+pub const FAULTS: [(Fault, &str); 30] = [
     (Fault::StallRequests, "requests stalled"),
     (Fault::StallReplies, "replies stalled"),
     (Fault::StallBoth, "link stalled both ways"),
@@ -71,8 +73,10 @@ pub const FAULTS: [(Fault, &str); 28] = [
     (Fault::StepSecond, "master's clock +1 s"),
     (Fault::StepHour, "master's clock +1 h"),
     (Fault::StepBack, "master's clock -1 s"),
+    (Fault::StepHourBack, "master's clock -1 h"),
     (Fault::ErrorReplies, "error replies"),
     (Fault::PauseClient, "client paused"),
+    (Fault::SuspendClient, "client suspended, its clock stood still"),
     (Fault::CrashClient, "client crashed"),
     // Twice, for it is what most of the rules are about.
     (Fault::KillMaster(Data::Empty), "master restarted empty"),
@@ -189,7 +193,7 @@ fn chaos(world: &mut World) -> bool {
         let (fault, name) = kinds[world.rng.random_range(0..kinds.len())];
         world.count_fault(name);
         inject(world, *fault);
-        is_lively &= *fault != Fault::StepBack;
+        is_lively &= !matches!(fault, Fault::StepBack | Fault::StepHourBack);
     }
     is_lively
 }
@@ -227,6 +231,7 @@ fn inject(world: &mut World, fault: Fault) {
         Fault::StepSecond => world.step_clock(master, SECOND.cast_signed()),
         Fault::StepHour => world.step_clock(master, 3600 * SECOND.cast_signed()),
         Fault::StepBack => world.step_clock(master, -SECOND.cast_signed()),
+        Fault::StepHourBack => world.step_clock(master, -3600 * SECOND.cast_signed()),
         Fault::ErrorReplies => {
             let (command, text) = ERRORS[world.rng.random_range(0..ERRORS.len())];
             let errors = &mut world.masters[master].model.errors;
@@ -236,6 +241,7 @@ fn inject(world: &mut World, fault: Fault) {
             }
         }
         Fault::PauseClient => world.pause(client, time),
+        Fault::SuspendClient => world.suspend(client, time),
         Fault::CrashClient => {
             world.crash_client(client);
             world.run_for(time.min(SECOND));

@@ -4,12 +4,18 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{MasterState, OpId, Outcome};
 use redlatch::lock::{MasterSet, Vote};
-use redlatch::{AcquireError, ExtendError, Quarantine, Report};
+use redlatch::{AcquireError, ExtendError, Quarantine, Report, limits};
 
 use crate::checker::{Guard, id};
 use crate::clock::Time;
 use crate::network::{ConnState, chance};
 use crate::world::{World, life_of, shown};
+
+/// Callers have one lock each; what is released waits for its TTL at the most, in attempts that take a millisecond.
+const OPERATIONS_MAX: usize = 100;
+const CLAIMS_MAX: usize = 10_000;
+/// Requests to one master that wait for their answers: a few for each claim.
+const OWED_MAX: usize = 4 * CLAIMS_MAX;
 
 impl World {
     pub fn check_outcome(&mut self, client: usize, lock: OpId, outcome: &Outcome) {
@@ -192,6 +198,10 @@ impl World {
         if !self.is_checked_always && !chance(&mut self.rng, 100_000) {
             return;
         }
+        let engine = &self.clients[client].engine;
+        if engine.operation_count() > OPERATIONS_MAX || engine.claim_count() > CLAIMS_MAX {
+            self.checker.violate(format!("c{client} keeps more in hand than its callers can have asked for"));
+        }
         for master in 0..self.masters.len() {
             self.check_owed(client, master);
             self.count_link(client, master);
@@ -203,6 +213,9 @@ impl World {
     pub fn check_owed(&mut self, client: usize, master: usize) {
         let it = &mut self.clients[client];
         let owed = it.engine.owed_count(id(master));
+        if owed > OWED_MAX || it.engine.send_ready(id(master)).len() > limits::OUTBOX_SIZE_MAX {
+            self.checker.violate(format!("I17: the queues of m{master} grow without bound"));
+        }
         let is_quiet = match it.conns[master] {
             None => true,
             Some(index) => {

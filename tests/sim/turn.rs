@@ -52,6 +52,11 @@ impl World {
         if self.clients[client].is_down {
             return;
         }
+        let now = self.now;
+        let it = &mut self.clients[client];
+        if let Some(since) = it.suspended_at.take() {
+            it.clock.step(-(now - since).cast_signed());
+        }
         if self.clients[client].step == 0 {
             self.clients[client].turn_began = self.now;
         }
@@ -111,7 +116,7 @@ impl World {
             it.conns[master].is_some_and(|conn| self.conns[conn].state == ConnState::Open)
                 && !it.engine.send_ready(id(master)).is_empty()
         });
-        if has_input || has_output {
+        if has_input || has_output || self.clients[client].engine.has_outcome() {
             self.wake(client, self.now + TURN_PAUSE);
         }
     }

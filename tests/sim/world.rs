@@ -180,6 +180,7 @@ impl World {
             conns: vec![None; self.masters.len()],
             is_down: false,
             paused_until: 0,
+            suspended_at: None,
             wake_at: Time::MAX,
             step: 0,
             turn_began: 0,
