@@ -248,8 +248,8 @@ impl Conn {
 }
 
 impl Peer {
-    /// Matches whole replies that the engine was given with their requests, the oldest first; all that it may have
-    /// matched were counted before. False if there was a reply too many. `is_open` if it took them all.
+    /// Matches whole replies that the engine was given with the requests that were counted, the oldest first. False if
+    /// there are more replies than requests. `is_open` if the engine took them all.
     pub fn match_replies(
         &mut self,
         master: MasterId,
@@ -257,16 +257,15 @@ impl Peer {
         tokens: &mut HashMap<Token, TokenLog>,
     ) -> bool {
         let Some(conn) = &mut self.conn else { return true };
-        let mut done = 0;
-        let mut is_matched = true;
+        let (mut done, mut is_matched) = (0, true);
         while let Ok(Decoded::Complete { reply, size }) = resp::decode(&conn.received[done..]) {
+            let Some(asked) = conn.owed.pop_front() else {
+                is_matched = false;
+                break;
+            };
             done += size;
-            match conn.owed.pop_front() {
-                None => {
-                    is_matched = false;
-                    break;
-                }
-                Some(Asked::Echo(nonce)) => {
+            match asked {
+                Asked::Echo(nonce) => {
                     // Another process holds none of the locks that the one before granted.
                     if is_open && reply == Reply::Bulk(&nonce) {
                         if self.known_run_id.as_ref() != Some(&conn.run_id) {
@@ -275,10 +274,10 @@ impl Peer {
                         self.known_run_id = Some(conn.run_id.clone());
                     }
                 }
-                Some(Asked::Extend { token, round, by_digest: true }) if is_noscript(&reply) => {
+                Asked::Extend { token, round, by_digest: true } if is_noscript(&reply) => {
                     conn.again.push_back((token, round));
                 }
-                Some(asked) => note_answer(master, conn.number, &asked, &reply, tokens),
+                asked => note_answer(master, (conn.number, is_open), &asked, &reply, tokens),
             }
         }
         conn.received.drain(..done);
@@ -305,7 +304,7 @@ const TOKEN_SIZE: usize = 20;
 
 fn note_answer(
     master: MasterId,
-    number: u64,
+    (number, is_open): (u64, bool),
     asked: &Asked,
     reply: &Reply<'_>,
     tokens: &mut HashMap<Token, TokenLog>,
@@ -324,7 +323,8 @@ fn note_answer(
                     *log.extended.entry(*round).or_default() |= bit;
                     log.holders |= bit;
                 }
-                Reply::NullBulk | Reply::Integer(0) => log.holders &= !bit,
+                // What ended the connection may have stood before it.
+                Reply::NullBulk | Reply::Integer(0) if is_open => log.holders &= !bit,
                 _ => {}
             }
         }

@@ -530,15 +530,15 @@ impl<'a> Run<'a> {
         if !self.peers[index].has_received() {
             return;
         }
-        self.count_requests(index);
         if !self.is_prompt && self.is_down(index) {
             // It is to be closed, which nobody has asked for yet.
             return self.peers[index].note_end(id(index), &mut self.tokens);
         }
-        assert!(
-            self.peers[index].match_replies(id(index), true, &mut self.tokens),
-            "a reply to no request was taken"
-        );
+        // What a reply made the engine ask again is counted between the two.
+        self.peers[index].match_replies(id(index), true, &mut self.tokens);
+        self.count_requests(index);
+        let is_matched = self.peers[index].match_replies(id(index), true, &mut self.tokens);
+        assert!(is_matched, "a reply to no request was taken");
         let counted = self.peers[index].conn.as_ref().map_or(0, net::Conn::owed_count);
         assert_eq!(self.engine.owed_count(id(index)), counted, "master {index} owes as many as were queued");
     }
