@@ -205,7 +205,7 @@ impl Handshake {
         let learnt = &mut self.learnt;
         match (step, reply) {
             (_, Reply::Error(text)) => {
-                let shown = command::error_text(text);
+                let shown = command::error_text(without_arguments(text));
                 if matches!(step, Step::Auth | Step::Select | Step::Echo) || text.starts_with(b"LOADING") {
                     return Err(format!("{} was refused: {shown}", step.name()));
                 }
@@ -245,6 +245,11 @@ impl Handshake {
         }
         Ok(false)
     }
+}
+
+/// The error without the arguments that a server repeats of a command that it does not know: a password is one.
+fn without_arguments(text: &[u8]) -> &[u8] {
+    memmem::find(text, b", with args").and_then(|end| text.get(..end)).unwrap_or(text)
 }
 
 /// The value of `name:value` on a line of its own in the text of `INFO`.

@@ -1,6 +1,7 @@
 //! The rules that the engine keeps, each on model masters with a virtual clock.
 
 mod acquire;
+mod bad_input;
 mod hold;
 mod masters;
 #[path = "../sim/model.rs"]

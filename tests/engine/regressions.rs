@@ -298,3 +298,22 @@ fn what_another_process_does_not_have_need_not_be_released_again() {
     rig.advance(ms(200));
     assert_eq!(rig.engine.claim_count(), 0, "long before the TTL");
 }
+
+#[test]
+fn a_password_that_a_server_repeats_in_its_error_is_not_shown() {
+    for quote in ["'", "`"] {
+        let mut rig = Rig::with_urls(vec!["redis://me:s3cret@m0".to_owned()], defaults);
+        // As with `rename-command AUTH ""`.
+        let text = format!(
+            "ERR unknown command {quote}AUTH{quote}, with args beginning with: {quote}me{quote} {quote}s3cret{quote} "
+        );
+        rig.masters[0].errors.insert("AUTH".into(), text);
+        rig.pump();
+        let state = rig.engine.master_status(rig.now, id(0)).state;
+        let MasterState::Down(why) = &state else { panic!("{state:?}") };
+        assert!(why.contains("AUTH was refused: ERR unknown command"), "{why}");
+        rig.acquire("a", 10_000, 0);
+        let denial = no_quorum(&mut rig);
+        assert!(!format!("{state:?} {denial} {:?}", rig.engine).contains("s3cret"), "{denial}");
+    }
+}

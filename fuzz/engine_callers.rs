@@ -1,0 +1,425 @@
+//! The callers of `engine_ops.rs`: what they ask for, and what each must be answered by when.
+
+use std::fmt::Write;
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+use redlatch::engine::{Grant, MasterState, OpId, Outcome, Request, SubmitError};
+use redlatch::lock::{Drift, InputError, MasterSet, Resource, Ttl};
+use redlatch::{AcquireError, ExtendError, ReleaseError};
+
+use super::net::Token;
+use super::{LOCK_COUNT_MAX, MAX_HOLD, MAX_TTL, Run, id};
+
+pub const NAMES: [&str; 4] = ["a", "b", "a\r\nb", "c"];
+
+/// In milliseconds; the first few and the last are refused.
+const TTLS: [u64; 14] = [0, 1, 2, 3, 4, 5, 10, 50, 100, 500, 1000, 1999, 2000, 2001];
+
+const WAITS: [Duration; 7] = [
+    Duration::ZERO,
+    Duration::ZERO,
+    Duration::from_millis(1),
+    Duration::from_millis(7),
+    Duration::from_millis(50),
+    Duration::from_millis(120),
+    Duration::MAX,
+];
+
+/// A lock as its caller knows it.
+#[derive(Debug)]
+pub struct Lock {
+    id: OpId,
+    name: &'static str,
+    ttl: Ttl,
+    submitted: Instant,
+    waits: bool,
+    min_validity: Duration,
+    stage: Stage,
+    /// The acquisition's or the awaited release's outcome is there once this has passed. `None` waits for ever.
+    deadline: Option<Instant>,
+    /// Whether an acquisition that was out of time may have asked for the holder's time instead.
+    may_ask: bool,
+    token: Token,
+    /// When the attempt that succeeded began.
+    since: Instant,
+    /// The end of the validity that the caller was told of last.
+    promised: Instant,
+    /// When the extension under way must be answered.
+    extension: Option<Instant>,
+    /// The end of the validity if it succeeds.
+    extends_to: Instant,
+    /// Outcomes that must be there at once.
+    due_extends: usize,
+    due_releases: usize,
+    /// The longest that a round of this lock waits for answers.
+    limit: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Acquiring,
+    Held,
+    Releasing,
+    Gone,
+}
+
+impl Run<'_> {
+    /// Half of all locks are asked for with a TTL that works.
+    fn pick_ttl(&mut self, now_and_then: usize) -> Result<Ttl, InputError> {
+        let ms = Duration::from_millis(TTLS[now_and_then % TTLS.len()]);
+        let config = self.engine.config();
+        match now_and_then / TTLS.len() {
+            // Checked against other settings.
+            0 => Ttl::new(ms, Drift::from_ppm(0).expect("valid"), MAX_TTL),
+            1 => Ttl::new(ms, Drift::DEFAULT, MAX_TTL * 2),
+            _ => config.ttl(ms),
+        }
+    }
+
+    pub(super) fn acquire(&mut self, name: usize) {
+        let (ttl_byte, how) = (self.source.byte(), self.source.byte());
+        if self.locks.len() >= LOCK_COUNT_MAX {
+            return;
+        }
+        let Ok(ttl) = self.pick_ttl(ttl_byte) else { return };
+        let wait = WAITS[how % WAITS.len()];
+        let min_validity = match how / 16 {
+            0 => ttl.validity(),
+            1 => ttl.validity() - Duration::from_nanos(1),
+            2 => Duration::from_millis(2),
+            _ => Duration::ZERO,
+        };
+        let name = NAMES[name % NAMES.len()];
+        let resource = Resource::new(name).expect("valid");
+        let request = Request::Acquire { resource, ttl, wait, min_validity };
+        let before = (self.engine.operation_count(), self.engine.claim_count());
+        let result = self.engine.submit(self.now, request);
+        let own = self.engine.config().ttl(ttl.as_duration());
+        match result {
+            Ok(lock) => {
+                assert_eq!(own, Ok(ttl), "a TTL of other settings is taken");
+                assert!(min_validity < ttl.validity());
+                let limit = self.engine.config().answer_limit(ttl);
+                let waits = !wait.is_zero();
+                let deadline = if waits { self.now.checked_add(wait) } else { Some(self.now + limit) };
+                assert!(self.by_id.insert(lock, self.locks.len()).is_none(), "one id for two locks");
+                self.locks.push(Lock {
+                    id: lock,
+                    name,
+                    ttl,
+                    submitted: self.now,
+                    waits,
+                    min_validity,
+                    stage: Stage::Acquiring,
+                    deadline,
+                    may_ask: !waits,
+                    token: Token::new(),
+                    since: self.now,
+                    promised: self.now,
+                    extension: None,
+                    extends_to: self.now,
+                    due_extends: 0,
+                    due_releases: 0,
+                    limit,
+                });
+            }
+            Err(SubmitError::Overloaded) => panic!("a few locks overload the client"),
+            Err(SubmitError::Input(error)) => {
+                assert!(own != Ok(ttl) || min_validity >= ttl.validity(), "{error}");
+                assert_eq!((self.engine.operation_count(), self.engine.claim_count()), before);
+            }
+        }
+    }
+
+    fn pick_lock(&mut self) -> Option<usize> {
+        let pick = self.source.byte();
+        // The newest ones are the likeliest to be held.
+        let count = self.locks.len();
+        let index = if pick < 128 { count.checked_sub(1 + pick % 4)? } else { pick % count.max(1) };
+        (index < count).then_some(index)
+    }
+
+    pub(super) fn extend(&mut self) {
+        let Some(index) = self.pick_lock() else { return };
+        let ttl_byte = self.source.byte();
+        let Ok(ttl) = self.pick_ttl(ttl_byte) else { return };
+        // What was queued before belongs to the extension before.
+        self.count_all_requests();
+        let (lock, now) = (self.locks[index].id, self.now);
+        let valid_until = self.engine.valid_until(lock);
+        assert_eq!(self.engine.submit(now, Request::Extend { lock, ttl }), Ok(lock));
+        let limit = self.engine.config().answer_limit(ttl);
+        let is_own = self.engine.config().ttl(ttl.as_duration()) == Ok(ttl);
+        let held = &mut self.locks[index];
+        let starts = is_own
+            && held.stage == Stage::Held
+            && held.extension.is_none()
+            && valid_until.is_some_and(|until| now < until)
+            && (now - held.since) + ttl.as_duration() <= MAX_HOLD;
+        if !starts {
+            held.due_extends += 1;
+            return;
+        }
+        held.limit = held.limit.max(limit);
+        held.extension = Some(now + limit);
+        held.extends_to = now + ttl.validity();
+        self.tokens.get_mut(&held.token).expect("its SET was seen").round += 1;
+    }
+
+    pub(super) fn release(&mut self) {
+        let Some(index) = self.pick_lock() else { return };
+        let awaited = self.source.byte().is_multiple_of(2);
+        self.release_lock(index, awaited);
+    }
+
+    fn release_lock(&mut self, index: usize, awaited: bool) {
+        let lock = self.locks[index].id;
+        assert_eq!(self.engine.submit(self.now, Request::Release { lock, awaited }), Ok(lock));
+        let now = self.now;
+        let lock = &mut self.locks[index];
+        if lock.extension.take().is_some() {
+            lock.due_extends += 1;
+        }
+        match lock.stage {
+            Stage::Acquiring | Stage::Held if awaited => {
+                lock.stage = Stage::Releasing;
+                lock.deadline = Some(now + lock.limit);
+            }
+            Stage::Acquiring | Stage::Held => lock.stage = Stage::Gone,
+            // The same release, with one outcome.
+            Stage::Releasing => {}
+            Stage::Gone => lock.due_releases += usize::from(awaited),
+        }
+    }
+
+    pub(super) fn release_all(&mut self, awaited: bool) {
+        for index in 0..self.locks.len() {
+            if matches!(self.locks[index].stage, Stage::Acquiring | Stage::Held) {
+                self.release_lock(index, awaited);
+            }
+        }
+        self.settle_step();
+    }
+
+    // ---- what must hold ----
+
+    pub(super) fn drain_outcomes(&mut self) {
+        if !self.engine.has_outcome() {
+            assert_eq!(self.engine.poll_outcome(), None);
+            self.step_number += 1;
+            return;
+        }
+        // A grant is judged by what its masters were sent.
+        self.count_all_requests();
+        while let Some((id, outcome)) = self.engine.poll_outcome() {
+            let mut told = format!("{outcome:?}");
+            let index = *self.by_id.get(&id).expect("a lock that was submitted");
+            match outcome {
+                Outcome::Acquire(result) => {
+                    assert_eq!(self.locks[index].stage, Stage::Acquiring, "{told}");
+                    match result {
+                        Ok(grant) => self.take_grant(index, &grant),
+                        Err(error) => {
+                            write!(told, "{error:#}").expect("memory");
+                            assert!(!matches!(error, AcquireError::Overloaded | AcquireError::Input(_)));
+                            self.locks[index].stage = Stage::Gone;
+                        }
+                    }
+                }
+                Outcome::Extend(result) => self.take_extension(index, result),
+                Outcome::Release(result) => {
+                    if let Err(ReleaseError::Unconfirmed(report)) = &result {
+                        write!(told, "{report:#}").expect("memory");
+                    }
+                    let lock = &mut self.locks[index];
+                    if lock.stage == Stage::Releasing {
+                        lock.stage = Stage::Gone;
+                        self.check_released(index, &result);
+                    } else {
+                        assert!(lock.due_releases > 0, "a release nobody asked for: {told}");
+                        lock.due_releases -= 1;
+                        assert!(matches!(result, Ok(it) if it.was_already_gone() && it.absent == 0));
+                    }
+                }
+                other => panic!("nothing else was asked for: {other:?}"),
+            }
+            told.hash(&mut self.history);
+        }
+        self.step_number += 1;
+    }
+
+    /// I2, I4, I7, I8, and no two of one name.
+    fn take_grant(&mut self, index: usize, grant: &Grant) {
+        let lock = &self.locks[index];
+        let validity = lock.ttl.validity();
+        assert!(grant.valid_until > self.now + lock.min_validity, "handed out too late");
+        let log = self.tokens.get(grant.token.as_bytes().as_slice()).expect("its SET was seen");
+        assert_eq!(log.key, lock.name.as_bytes());
+        assert!(grant.valid_until <= log.first_seen + validity, "counts from after the start");
+        if grant.attempts == 1 {
+            assert_eq!(grant.valid_until, lock.submitted + validity);
+        } else {
+            assert!(lock.waits && grant.valid_until > lock.submitted + validity);
+        }
+        assert!(grant.granted.count() >= self.quorum, "{grant:?}");
+        let mut counted = 0;
+        for master in grant.granted.iter() {
+            let said = log.granted_on.get(&master.index()).copied();
+            assert!(
+                said.is_some_and(|number| self.peers[master.index()].is_current(number, self.step_number)),
+                "master {} never said so: {grant:?}",
+                master.index()
+            );
+            let state = self.engine.master_status(self.now, master).state;
+            counted += usize::from(!matches!(state, MasterState::Quarantined(_)));
+        }
+        assert!(counted >= self.quorum, "votes in quarantine count: {grant:?}");
+        assert_eq!(self.engine.valid_until(lock.id), Some(grant.valid_until));
+        for other in &self.locks {
+            let is_valid = other.stage == Stage::Held
+                && self.engine.valid_until(other.id).is_some_and(|at| at > self.now);
+            assert!(
+                !(self.is_honest && is_valid && other.name == lock.name),
+                "two hold {:?}: {other:?}, {grant:?}",
+                lock.name
+            );
+        }
+        let lock = &mut self.locks[index];
+        lock.stage = Stage::Held;
+        lock.token = grant.token.as_bytes().to_vec();
+        lock.since = grant.valid_until - validity;
+        lock.promised = grant.valid_until;
+    }
+
+    fn take_extension(&mut self, index: usize, result: Result<Instant, ExtendError>) {
+        let lock = &mut self.locks[index];
+        let is_immediate = matches!(
+            result,
+            Err(ExtendError::Busy
+                | ExtendError::NotHeld
+                | ExtendError::HoldLimit { .. }
+                | ExtendError::Input(_))
+        );
+        if is_immediate || (matches!(result, Err(ExtendError::Expired)) && lock.due_extends > 0) {
+            assert!(lock.due_extends > 0, "an extension nobody asked for: {result:?}");
+            lock.due_extends -= 1;
+            return;
+        }
+        assert!(lock.extension.take().is_some(), "an extension nobody asked for: {result:?}");
+        if let Ok(until) = result {
+            assert!(until > self.now, "extended into the past");
+            assert_eq!(until, lock.extends_to, "counted from anything but its sending");
+            assert!(self.now < lock.promised, "one that had ended came back");
+            assert_eq!(self.engine.valid_until(lock.id), Some(until));
+            lock.promised = until;
+            let log = &self.tokens[&lock.token];
+            let granted = log.extended.get(&log.round).copied().unwrap_or_default();
+            assert!(granted.count_ones() as usize >= self.quorum, "extended on {granted:b} only");
+        }
+    }
+
+    fn check_released(&self, index: usize, result: &Result<redlatch::engine::Released, ReleaseError>) {
+        let Ok(released) = result else { return };
+        let count = self.peers.len();
+        assert!(released.deleted + released.absent + released.unanswered <= count, "{released:?}");
+        assert!(count - released.unanswered >= self.quorum, "{released:?}");
+        if let Some(log) = self.tokens.get(&self.locks[index].token)
+            && self.is_honest
+        {
+            assert!(released.deleted <= log.deleted.count_ones() as usize, "{released:?}");
+        }
+    }
+
+    /// What the engine tells of its locks agrees with what their callers know.
+    pub(super) fn check_locks(&mut self) {
+        let next = self.engine.next_timeout().map(|(at, _)| at);
+        let (mut live_count, mut held_count) = (0, 0);
+        for lock in &self.locks {
+            assert_eq!((lock.due_extends, lock.due_releases), (0, 0), "an answer is missing: {lock:?}");
+            live_count += usize::from(lock.stage != Stage::Gone);
+            held_count += usize::from(lock.stage == Stage::Held);
+            let is_held = lock.stage == Stage::Held;
+            let (valid_until, granted) = (self.engine.valid_until(lock.id), self.engine.granted(lock.id));
+            assert_eq!((valid_until.is_some(), granted.is_some()), (is_held, is_held), "{lock:?}");
+            assert!(valid_until.is_none_or(|at| at <= lock.promised), "valid for longer than promised");
+            let granted = granted.unwrap_or_default();
+            assert_eq!(self.engine.margin(lock.id), granted.count().saturating_sub(self.quorum));
+            if is_held {
+                self.check_holders(lock, granted);
+            }
+            let wake_by = match lock.stage {
+                // The answers about the holder's time may be waited for once more.
+                Stage::Acquiring => lock.deadline.map(|at| if lock.may_ask { at + lock.limit } else { at }),
+                Stage::Releasing => lock.deadline,
+                Stage::Held => lock.extension,
+                Stage::Gone => None,
+            };
+            if let Some(at) = wake_by {
+                assert!(next.is_some_and(|next| next <= at.max(self.now)), "nobody wakes {lock:?}");
+            }
+        }
+        assert_eq!(self.engine.operation_count(), live_count);
+        assert!(self.engine.claim_count() >= held_count);
+    }
+
+    fn check_holders(&self, lock: &Lock, granted: MasterSet) {
+        let holders = self.tokens[&lock.token].holders;
+        for master in granted.iter() {
+            assert!(holders >> master.index() & 1 == 1, "master {} does not hold {lock:?}", master.index());
+        }
+    }
+
+    /// I22: after the time-outs were handled, nothing is open that was due.
+    pub(super) fn check_deadlines(&mut self) {
+        let now = self.now;
+        for lock in &mut self.locks {
+            let is_open = matches!(lock.stage, Stage::Acquiring | Stage::Releasing);
+            if is_open && lock.deadline.is_some_and(|at| at <= now) {
+                assert!(lock.stage == Stage::Acquiring && lock.may_ask, "not answered in time: {lock:?}");
+                lock.may_ask = false;
+                lock.deadline = Some(now + lock.limit);
+            }
+            assert!(lock.extension.is_none_or(|at| at > now), "no answer to the extension: {lock:?}");
+        }
+    }
+
+    /// The latest time by which some caller must be answered.
+    pub(super) fn last_deadline(&self) -> Instant {
+        let of = |lock: &Lock| match lock.stage {
+            Stage::Gone => None,
+            Stage::Held => lock.extension,
+            Stage::Acquiring | Stage::Releasing => lock.deadline.map(|at| at + lock.limit),
+        };
+        self.locks.iter().filter_map(of).max().unwrap_or(self.now).max(self.now)
+    }
+
+    pub(super) fn limit_max(&self) -> Duration {
+        self.locks.iter().map(|lock| lock.limit).max().unwrap_or_default()
+    }
+
+    /// After all that, healthy masters grant a lock of a name of its own, unless one of them may still be in quarantine.
+    pub(super) fn a_lock_can_be_had(&mut self) {
+        let ready = |index| self.engine.master_status(self.now, id(index)).state == MasterState::Ready;
+        let ready_count = (0..self.peers.len()).filter(|index| ready(*index)).count();
+        assert!(ready_count >= self.quorum, "only {ready_count} are ready");
+        let ttl = self.engine.config().ttl(Duration::from_secs(1)).expect("valid");
+        let resource = Resource::new("fresh").expect("valid");
+        let request = Request::Acquire { resource, ttl, wait: Duration::ZERO, min_validity: Duration::ZERO };
+        let lock = self.engine.submit(self.now, request).expect("room");
+        (0..self.peers.len()).for_each(|index| {
+            self.send_piece(index, usize::MAX);
+            self.peers[index].carry_out(self.now);
+            let conn = self.peers[index].conn.as_mut();
+            let bytes = conn.map(|conn| std::mem::take(&mut conn.to_engine)).unwrap_or_default();
+            let space = self.engine.recv_space(id(index));
+            space[..bytes.len()].copy_from_slice(&bytes);
+            self.engine.recv_done(self.now, id(index), bytes.len());
+        });
+        let outcome = self.engine.poll_outcome();
+        assert!(
+            matches!(outcome, Some((it, Outcome::Acquire(Ok(_)))) if it == lock),
+            "nobody is in the way: {outcome:?}"
+        );
+    }
+}

@@ -1,0 +1,376 @@
+//! The network of `engine_ops.rs`: one peer for each master, which carries bytes, and notes what was asked and answered.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
+
+use redlatch::engine::Engine;
+use redlatch::lock::MasterId;
+use redlatch::resp::{self, Decoded, Reply};
+
+use super::model::ModelMaster;
+
+pub type Token = Vec<u8>;
+
+/// What was sent and answered for one token, a bit for each master.
+#[derive(Debug)]
+pub struct TokenLog {
+    pub key: Vec<u8>,
+    /// When its first `SET` was seen, so no attempt with it began later.
+    pub first_seen: Instant,
+    /// Masters whose queue its `SET` was put into.
+    pub asked: u32,
+    /// Of each master the connection on which it answered the `SET` with OK.
+    pub granted_on: HashMap<usize, u64>,
+    /// Masters that said they have the key, and have not taken it back since.
+    pub holders: u32,
+    /// Masters that said they deleted it.
+    pub deleted: u32,
+    /// The extension under way or the last one, from 1.
+    pub round: u32,
+    /// Masters that granted each extension.
+    pub extended: HashMap<u32, u32>,
+}
+
+/// A request that was queued for a connection and is not yet answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Asked {
+    Acquire(Token),
+    Extend {
+        token: Token,
+        round: u32,
+        by_digest: bool,
+    },
+    Release(Token),
+    /// The last step of the handshake, with its nonce.
+    Echo(Vec<u8>),
+    Other,
+}
+
+/// One connection as its bytes tell.
+pub struct Conn {
+    pub number: u64,
+    pub to_master: Vec<u8>,
+    pub to_engine: Vec<u8>,
+    /// Requests queued on it that are not answered.
+    owed: VecDeque<Asked>,
+    /// How many of the bytes that wait to be sent belong to requests that were counted.
+    counted: usize,
+    /// Replies received but for the last part of one.
+    received: Vec<u8>,
+    /// Rounds of extensions that were answered `NOSCRIPT` and are to be sent again in full.
+    again: VecDeque<(Token, u32)>,
+    run_id: String,
+}
+
+/// A master, and the engine's connection to it.
+pub struct Peer {
+    pub model: ModelMaster,
+    /// The engine wants a connection.
+    pub is_asked: bool,
+    pub conn: Option<Conn>,
+    conn_count: u64,
+    /// In which step the last connection was closed.
+    closed_in: u64,
+    /// Bytes of connections that are gone, still on their way to the master.
+    pub late: Vec<u8>,
+    /// The process that answered the last handshake.
+    known_run_id: Option<String>,
+}
+
+impl Peer {
+    pub fn new(model: ModelMaster) -> Self {
+        Self {
+            model,
+            is_asked: false,
+            conn: None,
+            conn_count: 0,
+            closed_in: 0,
+            late: Vec::new(),
+            known_run_id: None,
+        }
+    }
+
+    pub fn open(&mut self) {
+        self.is_asked = false;
+        self.conn_count += 1;
+        self.conn = Some(Conn {
+            number: self.conn_count,
+            to_master: Vec::new(),
+            to_engine: Vec::new(),
+            owed: VecDeque::new(),
+            counted: 0,
+            received: Vec::new(),
+            again: VecDeque::new(),
+            run_id: self.model.run_id.clone(),
+        });
+    }
+
+    /// The connection is gone, or the attempt at one. Bytes to the master may come late.
+    pub fn close(&mut self, step: u64, keeps_late: bool) {
+        self.is_asked = false;
+        if let Some(conn) = self.conn.take() {
+            self.closed_in = step;
+            if keeps_late {
+                // Half a command is lost with its connection.
+                let whole = whole_commands(&conn.to_master);
+                self.late.extend_from_slice(&conn.to_master[..whole]);
+            }
+        }
+    }
+
+    /// Whether this is the number of the connection that stands, or stood until this very step.
+    pub fn is_current(&self, number: u64, step: u64) -> bool {
+        number == self.conn_count && (self.conn.is_some() || self.closed_in == step)
+    }
+
+    /// The engine ended the connection: what it was given before may have been counted.
+    pub fn note_end(&mut self, master: MasterId, tokens: &mut HashMap<Token, TokenLog>) {
+        self.match_replies(master, false, tokens);
+        let Some(conn) = &mut self.conn else { return };
+        // So may an answer to a request that was queued and answered in the same breath.
+        for (token, round) in conn.again.drain(..) {
+            let Some(log) = tokens.get_mut(&token) else { continue };
+            log.holders |= 1 << master.index();
+            *log.extended.entry(round).or_default() |= 1 << master.index();
+        }
+    }
+
+    pub fn has_received(&self) -> bool {
+        self.conn.as_ref().is_some_and(|conn| !conn.received.is_empty())
+    }
+
+    /// The master carries out whatever has arrived.
+    pub fn carry_out(&mut self, now: Instant) {
+        if let Some(conn) = &mut self.conn {
+            self.model.handle(now, &mut conn.to_master, &mut conn.to_engine);
+        }
+        self.model.log.clear();
+    }
+
+    pub fn carry_out_late(&mut self, now: Instant) {
+        self.model.handle(now, &mut self.late, &mut Vec::new());
+        self.model.log.clear();
+    }
+
+    /// Takes the first command that has arrived away from the master and answers in its place.
+    pub fn answer_for_it(&mut self, reply: &[u8]) -> bool {
+        let Some(conn) = &mut self.conn else { return false };
+        let size = first_size(&conn.to_master);
+        conn.to_master.drain(..size);
+        if size > 0 {
+            conn.to_engine.extend_from_slice(reply);
+        }
+        size > 0
+    }
+}
+
+impl Conn {
+    pub fn owed_count(&self) -> usize {
+        self.owed.len()
+    }
+
+    /// Notes the requests that were queued since the last call. Each stands whole in the queue and is a command.
+    pub fn count_requests(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        engine: &mut Engine,
+        tokens: &mut HashMap<Token, TokenLog>,
+        is_watchful: bool,
+    ) {
+        let waiting = engine.send_ready(master);
+        // Fewer bytes than before: the engine has ended the connection and will say so.
+        let Some(mut rest) = waiting.get(self.counted..) else { return };
+        while !rest.is_empty() {
+            let decoded = resp::decode(rest);
+            let Ok(Decoded::Complete { reply: Reply::Array(args), size }) = decoded else {
+                panic!("no whole command is queued: {decoded:?}")
+            };
+            let args: Vec<&[u8]> = args.iter().map(bulk).collect();
+            if is_watchful {
+                check_aim(master, &args, tokens);
+            }
+            let asked = self.note_request(now, master, &args, tokens);
+            self.owed.push_back(asked);
+            rest = &rest[size..];
+        }
+        self.counted = waiting.len();
+    }
+
+    fn note_request(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        args: &[&[u8]],
+        tokens: &mut HashMap<Token, TokenLog>,
+    ) -> Asked {
+        match *args {
+            [b"SET", key, token, b"NX", b"PX", _] => {
+                let log = tokens.entry(token.to_vec()).or_insert_with(|| TokenLog::new(now, key));
+                assert_eq!(log.asked >> master.index() & 1, 0, "one token in two attempts");
+                assert_eq!(log.key, key);
+                log.asked |= 1 << master.index();
+                Asked::Acquire(token.to_vec())
+            }
+            [b"EVALSHA" | b"EVAL", _, b"1", _, token]
+            | [b"DELIFEQ", _, token]
+            | [b"DELEX", _, b"IFEQ", token]
+                if token.len() == TOKEN_SIZE =>
+            {
+                Asked::Release(token.to_vec())
+            }
+            [name @ (b"EVALSHA" | b"EVAL" | b"SET"), .., token, _] | [name, .., token, b"PX", _]
+                if name != b"DELEX" && token.len() == TOKEN_SIZE =>
+            {
+                let mut round = tokens.get(token).map_or(0, |log| log.round);
+                if name == b"EVAL"
+                    && let Some(at) = self.again.iter().position(|(other, _)| other == token)
+                {
+                    round = self.again.remove(at).expect("found just now").1;
+                }
+                Asked::Extend { token: token.to_vec(), round, by_digest: name == b"EVALSHA" }
+            }
+            [b"ECHO", nonce] => Asked::Echo(nonce.to_vec()),
+            _ => Asked::Other,
+        }
+    }
+
+    pub fn note_sent(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.counted, "sent before it was counted");
+        self.counted -= bytes.len();
+        self.to_master.extend_from_slice(bytes);
+    }
+
+    /// The engine was given these bytes.
+    pub fn note_received(&mut self, bytes: &[u8]) {
+        self.received.extend_from_slice(bytes);
+    }
+}
+
+impl Peer {
+    /// Matches whole replies that the engine was given with the requests that were counted, the oldest first. False if
+    /// there are more replies than requests. `is_open` if the engine took them all.
+    pub fn match_replies(
+        &mut self,
+        master: MasterId,
+        is_open: bool,
+        tokens: &mut HashMap<Token, TokenLog>,
+    ) -> bool {
+        let Some(conn) = &mut self.conn else { return true };
+        let (mut done, mut is_matched) = (0, true);
+        while let Ok(Decoded::Complete { reply, size }) = resp::decode(&conn.received[done..]) {
+            let Some(asked) = conn.owed.pop_front() else {
+                is_matched = false;
+                break;
+            };
+            done += size;
+            match asked {
+                Asked::Echo(nonce) => {
+                    // Another process holds none of the locks that the one before granted.
+                    if is_open && reply == Reply::Bulk(&nonce) {
+                        if self.known_run_id.as_ref() != Some(&conn.run_id) {
+                            tokens.values_mut().for_each(|log| log.holders &= !(1 << master.index()));
+                        }
+                        self.known_run_id = Some(conn.run_id.clone());
+                    }
+                }
+                Asked::Extend { token, round, by_digest: true } if is_noscript(&reply) => {
+                    conn.again.push_back((token, round));
+                }
+                asked => note_answer(master, (conn.number, is_open), &asked, &reply, tokens),
+            }
+        }
+        conn.received.drain(..done);
+        is_matched
+    }
+}
+
+impl TokenLog {
+    fn new(now: Instant, key: &[u8]) -> Self {
+        Self {
+            key: key.to_vec(),
+            first_seen: now,
+            asked: 0,
+            granted_on: HashMap::new(),
+            holders: 0,
+            deleted: 0,
+            round: 0,
+            extended: HashMap::new(),
+        }
+    }
+}
+
+const TOKEN_SIZE: usize = 20;
+
+fn note_answer(
+    master: MasterId,
+    (number, is_open): (u64, bool),
+    asked: &Asked,
+    reply: &Reply<'_>,
+    tokens: &mut HashMap<Token, TokenLog>,
+) {
+    let bit = 1 << master.index();
+    match asked {
+        Asked::Acquire(token) if *reply == Reply::Simple(b"OK") => {
+            let log = tokens.get_mut(token).expect("logged with its SET");
+            log.granted_on.insert(master.index(), number);
+            log.holders |= bit;
+        }
+        Asked::Extend { token, round, .. } => {
+            let Some(log) = tokens.get_mut(token) else { return };
+            match reply {
+                Reply::Simple(b"OK") | Reply::Integer(1) => {
+                    *log.extended.entry(*round).or_default() |= bit;
+                    log.holders |= bit;
+                }
+                // What ended the connection may have stood before it.
+                Reply::NullBulk | Reply::Integer(0) if is_open => log.holders &= !bit,
+                _ => {}
+            }
+        }
+        Asked::Release(token) if *reply == Reply::Integer(1) => {
+            // Its SET may have gone with a connection before anybody looked.
+            if let Some(log) = tokens.get_mut(token) {
+                log.deleted |= bit;
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Releases and extensions go where the `SET` went, and to its key.
+fn check_aim(master: MasterId, args: &[&[u8]], tokens: &HashMap<Token, TokenLog>) {
+    if matches!(args, [b"SET", _, _, b"NX", ..]) {
+        return;
+    }
+    for at in 1..args.len() {
+        if args[at].len() != TOKEN_SIZE {
+            continue;
+        }
+        let log = tokens.get(args[at]).expect("no release or extension of a token that was never set");
+        assert!(log.key == args[at - 1] || args[at - 1] == b"IFEQ", "not the key of the SET");
+        assert_eq!(log.asked >> master.index() & 1, 1, "a master that was not sent the SET is asked");
+    }
+}
+
+fn is_noscript(reply: &Reply<'_>) -> bool {
+    matches!(reply, Reply::Error(text) if text.starts_with(b"NOSCRIPT"))
+}
+
+fn bulk<'a>(reply: Reply<'a>) -> &'a [u8] {
+    if let Reply::Bulk(bytes) = reply { bytes } else { panic!("a command has {reply:?}") }
+}
+
+fn first_size(commands: &[u8]) -> usize {
+    if let Ok(Decoded::Complete { size, .. }) = resp::decode(commands) { size } else { 0 }
+}
+
+fn whole_commands(bytes: &[u8]) -> usize {
+    let mut whole = 0;
+    loop {
+        match first_size(&bytes[whole..]) {
+            0 => return whole,
+            size => whole += size,
+        }
+    }
+}
