@@ -35,25 +35,33 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// Starts `size` masters that keep nothing on disk, and returns when each answers `PING`.
     pub(crate) fn start(size: usize) -> Self {
-        Self::launch(size, &[], false)
+        Self::launch(size, None, &[], false)
     }
 
     /// The same, with further arguments of `redis-server` (they override the default ones).
     pub(crate) fn start_with(size: usize, extra_args: &[&str]) -> Self {
-        Self::launch(size, extra_args, false)
+        Self::launch(size, None, extra_args, false)
+    }
+
+    /// The same with this server program, whatever `REDLATCH_SERVER` names.
+    pub(crate) fn start_program(size: usize, program: &str, extra_args: &[&str]) -> Self {
+        Self::launch(size, Some(program), extra_args, false)
     }
 
     /// The same, with a Unix socket beside each TCP port: `Master::unix_url`.
     pub(crate) fn start_with_sockets(size: usize, extra_args: &[&str]) -> Self {
-        Self::launch(size, extra_args, true)
+        Self::launch(size, None, extra_args, true)
     }
 
-    fn launch(size: usize, extra_args: &[&str], sockets: bool) -> Self {
+    fn launch(size: usize, program: Option<&str>, extra_args: &[&str], sockets: bool) -> Self {
         let dir = fresh_dir();
+        let program = program.map(str::to_owned).or_else(|| std::env::var("REDLATCH_SERVER").ok());
+        let program = program.unwrap_or_else(|| "redis-server".to_owned());
         let extra_args: Vec<String> = extra_args.iter().map(|&arg| arg.to_owned()).collect();
         let mut fleet = Self { dir, masters: Vec::with_capacity(size) };
         for index in 0..size {
-            let mut master = Master::new(fleet.dir.join(index.to_string()), sockets, extra_args.clone());
+            let mut master =
+                Master::new(fleet.dir.join(index.to_string()), &program, sockets, extra_args.clone());
             master.spawn();
             fleet.masters.push(master);
         }
@@ -92,6 +100,8 @@ impl Drop for Fleet {
 /// One server process and the port that stays its own over restarts.
 pub(crate) struct Master {
     dir: PathBuf,
+    /// The server program and the arguments that come first.
+    program: String,
     port: u16,
     /// Whether to listen on a Unix socket too.
     socket: bool,
@@ -103,10 +113,11 @@ pub(crate) struct Master {
 }
 
 impl Master {
-    fn new(dir: PathBuf, socket: bool, extra_args: Vec<String>) -> Self {
+    fn new(dir: PathBuf, program: &str, socket: bool, extra_args: Vec<String>) -> Self {
         fs::create_dir(&dir).unwrap_or_else(|error| panic!("cannot create {}: {error}", dir.display()));
         let port = free_port();
-        Self { dir, port, socket, extra_args, child: None, pid_file: None, connection: None }
+        let program = program.to_owned();
+        Self { dir, program, port, socket, extra_args, child: None, pid_file: None, connection: None }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -236,9 +247,8 @@ impl Master {
 
     fn spawn(&mut self) {
         let log = File::create(self.dir.join("log")).expect("the harness's own directory is writable");
-        let words = std::env::var("REDLATCH_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
-        let mut words = words.split_whitespace();
-        let program = words.next().expect("REDLATCH_SERVER names a program");
+        let mut words = self.program.split_whitespace();
+        let program = words.next().expect("a server program has a name");
         let mut command = Command::new(program);
         command.args(words).args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"]);
         command.args(["--daemonize", "no", "--save", "", "--appendonly", "no", "--dir"]).arg(&self.dir);

@@ -4,5 +4,6 @@ mod fleet;
 mod harness_tests;
 mod lease_tests;
 mod lock_tests;
+mod model_tests;
 mod proxy;
 mod strict_tests;
