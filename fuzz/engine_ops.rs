@@ -5,7 +5,6 @@
 
 #[path = "engine_callers.rs"]
 mod callers;
-#[allow(dead_code, reason = "the engine's own tests use all of it")]
 #[path = "../tests/sim/model.rs"]
 mod model;
 #[path = "engine_net.rs"]

@@ -1,4 +1,4 @@
-//! Sockets, clock and randomness for an [`Engine`]: the only place that touches any of them.
+//! Sockets, time and randomness for an [`Engine`]: the only place below [`crate::Redlock`] that touches any of them.
 //!
 //! One [`Driver::turn`] writes what is queued (one write for each master), sleeps until something arrives or is due,
 //! reads it (one read for each readable master, and none that finds nothing) and lets the engine act on it.
@@ -9,12 +9,13 @@ mod socket;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mio::{Events, Poll, Token};
 use rand::TryRng;
 use rand::rngs::SysRng;
 
+use crate::clock;
 use crate::config::{Address, Config};
 use crate::engine::{Engine, LinkRequest};
 use crate::limits;
@@ -51,7 +52,7 @@ impl Driver {
         let resolver = Resolver::new(poll.registry(), RESOLVER_TOKEN)?;
         let sockets = (0..config.master_count()).map(|_| None).collect();
         let spare_addresses = vec![Vec::new(); config.master_count()];
-        let engine = Engine::new(config, seed, Instant::now());
+        let engine = Engine::new(config, seed, clock::now());
         let events = Events::with_capacity(EVENT_COUNT_MAX);
         Ok(Self { engine, poll, events, sockets, resolver, spare_addresses })
     }
@@ -60,7 +61,7 @@ impl Driver {
     pub(crate) fn turn(&mut self, limit: Option<Duration>) -> io::Result<()> {
         self.follow_links();
         self.flush();
-        let due = self.engine.next_timeout().map(|(at, _)| at.saturating_duration_since(Instant::now()));
+        let due = self.engine.next_timeout().map(|(at, _)| at.saturating_duration_since(clock::now()));
         let timeout = match (due, limit) {
             (Some(due), Some(limit)) => Some(due.min(limit)),
             (due, limit) => due.or(limit),
@@ -71,11 +72,11 @@ impl Driver {
             Err(error) => return Err(error),
         }
         if mutant!(TimeOutsBeforeReads) {
-            self.engine.handle_timeout(Instant::now());
+            self.engine.handle_timeout(clock::now());
         }
         self.handle_events();
         // Only now: an answer that had already arrived is not late.
-        let now = Instant::now();
+        let now = clock::now();
         if self.engine.next_timeout().is_some_and(|(at, _)| at <= now) {
             self.engine.handle_timeout(now);
         }
@@ -112,7 +113,7 @@ impl Driver {
             let Some(socket) = &mut self.sockets[master.index()] else { continue };
             if event.is_writable() {
                 match socket.handle_writable() {
-                    Ok(true) => self.engine.handle_connected(Instant::now(), master),
+                    Ok(true) => self.engine.handle_connected(clock::now(), master),
                     Ok(false) => {}
                     Err(error) => {
                         self.sockets[master.index()] = None;
@@ -136,7 +137,7 @@ impl Driver {
             let space_size = space.len();
             match socket.recv(space) {
                 Ok(Received::Bytes(size)) => {
-                    self.engine.recv_done(Instant::now(), master, size);
+                    self.engine.recv_done(clock::now(), master, size);
                     // A short read emptied the socket: the next byte brings a new event.
                     if (size < space_size && !to_the_end) || mutant!(ReadStopsEarly) {
                         return;
@@ -212,6 +213,6 @@ impl Driver {
 
     fn disconnect(&mut self, master: MasterId, why: &str) {
         self.sockets[master.index()] = None;
-        self.engine.handle_disconnected(Instant::now(), master, why);
+        self.engine.handle_disconnected(clock::now(), master, why);
     }
 }

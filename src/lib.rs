@@ -44,6 +44,13 @@
 //! is valid at any instant. Nothing is promised about work done after a lease's deadline. Every call returns by its
 //! deadline. The README says more, and what is not promised.
 
+//! # Features
+//!
+//! - `suspend`: deadlines count the time in which the machine was suspended, on Linux and Android; without it, and
+//!   elsewhere, they count as [`std::time::Instant`] does. For laptops, and virtual machines that are put to sleep. See
+//!   [`Lease::valid_until`].
+//! - `cli`: the command line, with `suspend`.
+
 #![warn(missing_docs, unreachable_pub)]
 
 pub mod engine;
@@ -51,6 +58,7 @@ pub mod limits;
 pub mod lock;
 pub mod resp;
 
+mod clock;
 mod config;
 mod driver;
 mod error;

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::clock;
 use crate::config::{Config, ConfigBuilder, ConfigError};
 use crate::driver::Driver;
 use crate::engine::{MasterStatus, OpId, Outcome, Released, Request, SubmitError};
@@ -57,6 +58,7 @@ type Dropped = Mutex<Vec<OpId>>;
 pub struct Lease {
     lock: OpId,
     token: Token,
+    /// By the clock of this crate, as all that the engine tells.
     valid_until: Instant,
     dropped: Arc<Dropped>,
     /// Whether the drop is to queue a release.
@@ -101,13 +103,13 @@ impl Redlock {
     pub fn open(config: Config) -> Result<Self, ConnectError> {
         let limit = config.connect_timeout * 2;
         let driver = Driver::new(Arc::new(config))?;
-        let start = Instant::now();
+        let start = clock::now();
         let mut redlock =
             Self { driver, dropped: Arc::default(), set_aside: VecDeque::new(), last_turn: start };
         let mut deadline = start + limit;
         let mut has_quorum = false;
         while !redlock.driver.engine.is_settled() {
-            let now = Instant::now();
+            let now = clock::now();
             if redlock.driver.engine.has_quorum() && !has_quorum {
                 has_quorum = true;
                 deadline = deadline.min(now + (now - start).max(limits::STRAGGLER_WAIT));
@@ -217,8 +219,15 @@ impl Redlock {
     /// How the masters are, in the order of the configuration.
     #[must_use]
     pub fn masters(&self) -> Vec<MasterStatus> {
-        let (engine, now) = (&self.driver.engine, Instant::now());
+        let (engine, now) = (&self.driver.engine, clock::now());
         engine.masters().map(|master| engine.master_status(now, master)).collect()
+    }
+
+    /// For how long the machine was suspended since the first `Redlock` of this process was made: what
+    /// [`Instant::now`] has not counted. Zero without the feature `suspend`, and where that does nothing.
+    #[must_use]
+    pub fn suspended(&self) -> Duration {
+        clock::suspended()
     }
 
     /// The settings.
@@ -242,7 +251,7 @@ impl Redlock {
     /// # Errors
     /// [`SubmitError`]; nothing was queued then.
     pub fn submit(&mut self, request: Request<'_>) -> Result<OpId, SubmitError> {
-        let now = Instant::now();
+        let now = clock::now();
         self.release_dropped(now);
         self.driver.engine.submit(now, request)
     }
@@ -253,7 +262,7 @@ impl Redlock {
     /// # Errors
     /// An error of the operating system's event queue; there is no way to go on after it.
     pub fn turn(&mut self, limit: Duration) -> io::Result<()> {
-        self.last_turn = Instant::now();
+        self.last_turn = clock::now();
         self.release_dropped(self.last_turn);
         let has_outcome = !self.set_aside.is_empty() || self.driver.engine.has_outcome();
         self.driver.turn(Some(if has_outcome { Duration::ZERO } else { limit }))
@@ -261,22 +270,35 @@ impl Redlock {
 
     /// Writes what is queued, as far as that needs no waiting.
     pub fn flush(&mut self) {
-        self.release_dropped(Instant::now());
+        self.release_dropped(clock::now());
         self.driver.flush();
     }
 
-    /// The next outcome of the pipelined form.
+    /// The next outcome of the pipelined form. Times in it are to be compared with [`Instant::now`].
     pub fn poll_outcome(&mut self) -> Option<(OpId, Outcome)> {
-        self.set_aside.pop_front().or_else(|| self.driver.engine.poll_outcome())
+        let (lock, mut outcome) = self.set_aside.pop_front().or_else(|| self.driver.engine.poll_outcome())?;
+        match &mut outcome {
+            Outcome::Acquire(Ok(grant)) => grant.valid_until = clock::to_std(grant.valid_until),
+            Outcome::Extend(Ok(valid_until)) => *valid_until = clock::to_std(*valid_until),
+            _ => {}
+        }
+        Some((lock, outcome))
+    }
+
+    /// When the validity of a lock of the pipelined form ends, or ended, to be compared with [`Instant::now`]. With the
+    /// feature `suspend` it comes earlier by the time that the machine has slept; see [`Lease::valid_until`].
+    #[must_use]
+    pub fn valid_until(&self, lock: OpId) -> Option<Instant> {
+        self.driver.engine.valid_until(lock).map(clock::to_std)
     }
 
     /// Waits at most `limit` until everything queued is released on every master, and returns how many locks are not.
     #[must_use]
     pub fn close(mut self, limit: Duration) -> usize {
-        let deadline = Instant::now() + limit;
-        self.release_dropped(Instant::now());
+        let deadline = clock::now() + limit;
+        self.release_dropped(clock::now());
         while self.driver.engine.claim_count() > 0 {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(clock::now());
             if left.is_zero() || self.driver.turn(Some(left)).is_err() {
                 break;
             }
@@ -288,7 +310,7 @@ impl Redlock {
     /// there is no quorum without them. Otherwise the first call after a quiet night would fail on healthy masters.
     /// Without a quorum it looks at least for answers that have come meanwhile.
     fn revive(&mut self) -> io::Result<()> {
-        let now = Instant::now();
+        let now = clock::now();
         let is_idle = now.duration_since(self.last_turn) >= limits::IDLE_MAX;
         if is_idle || !self.driver.engine.has_quorum() {
             self.turn(Duration::ZERO)?;
@@ -297,7 +319,7 @@ impl Redlock {
             return Ok(());
         }
         loop {
-            let left = (now + limits::REVIVE_MAX).saturating_duration_since(Instant::now());
+            let left = (now + limits::REVIVE_MAX).saturating_duration_since(clock::now());
             if left.is_zero() || self.driver.engine.has_quorum() {
                 return Ok(());
             }
@@ -315,7 +337,7 @@ impl Redlock {
                 self.set_aside.push_back((id, outcome));
             }
             self.driver.turn(None)?;
-            self.last_turn = Instant::now();
+            self.last_turn = clock::now();
         }
     }
 
@@ -348,22 +370,26 @@ impl Lease {
         self.token
     }
 
-    /// When its validity ends. After this moment nothing is promised: stop the protected work before.
+    /// When its validity ends, to be compared with [`Instant::now`]. After this moment nothing is promised: stop the
+    /// protected work before.
+    ///
+    /// With the feature `suspend` the time that the machine has slept counts, which [`Instant::now`] does not on Linux:
+    /// the moment is right until the machine sleeps again, so ask anew, or ask [`Lease::is_valid`].
     #[must_use]
-    pub const fn valid_until(&self) -> Instant {
-        self.valid_until
+    pub fn valid_until(&self) -> Instant {
+        clock::to_std(self.valid_until)
     }
 
     /// The validity left, zero when it has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.valid_until.saturating_duration_since(Instant::now())
+        self.valid_until.saturating_duration_since(clock::now())
     }
 
     /// Whether the validity has not ended.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        Instant::now() < self.valid_until
+        clock::now() < self.valid_until
     }
 }
 

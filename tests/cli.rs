@@ -301,6 +301,11 @@ fn too_few_masters_give_69_and_the_reason_of_each() {
 }
 
 #[test]
+fn the_command_line_counts_the_machines_sleep() {
+    const { assert!(cfg!(feature = "suspend")) }; // tests/suspend.rs shows what that does
+}
+
+#[test]
 fn masters_that_just_started_do_not_count_before_max_ttl_unless_trusted() {
     let fleet = Fleet::start(3);
     let run = finish(redlatch(&fleet.urls()).args(["run", "r", "--", "true"]));

@@ -7,6 +7,7 @@ mod harness_tests;
 mod judge;
 mod lease_tests;
 mod lock_tests;
+mod model_tests;
 mod netns;
 mod network_tests;
 mod outage_tests;

@@ -59,7 +59,7 @@ fn a_fleet_of_valkey_9_and_redis_gives_no_lock_twice() {
     contest.finish(&mut fleet);
 }
 
-fn valkey_9() -> Option<Place> {
+pub(crate) fn valkey_9() -> Option<Place> {
     let found = std::env::var("REDLATCH_VALKEY").ok().filter(|program| {
         let output = Command::new(program).arg("--version").output();
         let version =

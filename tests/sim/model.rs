@@ -1,4 +1,8 @@
 //! A model master: the few commands that a lock client sends, on a virtual clock.
+//!
+//! `tests/masters/model_tests.rs` holds it against real servers, reply for reply. What it leaves out: databases, the
+//! logins of connections (a wrong `AUTH` is refused, yet what follows is answered), and that a server's clock has whole
+//! milliseconds, for which a key there lives up to one longer than it was told, never shorter.
 
 #![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
 
@@ -18,7 +22,7 @@ pub struct ModelMaster {
     /// What it tells in `INFO`; an empty text as if it told nothing.
     pub role: String,
     pub maxmemory_policy: String,
-    /// Whether it has `SET IFEQ`, `DELIFEQ` and `DELEX`.
+    /// Whether it has `SET IFEQ`, `DELIFEQ` and `DELEX`, and the words of Valkey 9; if not, it is Redis 7.0.
     pub is_native: bool,
     /// Whether it echoes something else.
     pub has_wrong_echo: bool,
@@ -29,11 +33,23 @@ pub struct ModelMaster {
     /// All commands that it carried out.
     pub log: Vec<Vec<Vec<u8>>>,
     keys: Keys,
+    /// Those of the keys that hold a list instead of a string.
+    lists: HashSet<Vec<u8>>,
     scripts: HashSet<Vec<u8>>,
 }
 
 /// Values and when they expire.
 pub type Keys = HashMap<Vec<u8>, (Vec<u8>, Option<Instant>)>;
+
+/// All commands that it has without `is_native`.
+const NAMES: [&str; 14] = [
+    "AUTH", "CLIENT", "DEL", "ECHO", "EVAL", "EVALSHA", "GET", "INFO", "PING", "PTTL", "SCRIPT", "SELECT",
+    "SET", "TIME",
+];
+
+const OK: Reply<'static> = Reply::Simple(b"OK");
+const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?";
+const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 const RELEASE_SHA: &[u8] = b"b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 const EXTEND_SHA: &[u8] = b"53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
@@ -53,6 +69,7 @@ impl ModelMaster {
             errors: HashMap::new(),
             log: Vec::new(),
             keys: HashMap::new(),
+            lists: HashSet::new(),
             scripts: HashSet::new(),
         }
     }
@@ -79,6 +96,7 @@ impl ModelMaster {
     /// Takes other data for its own.
     pub fn load_keys(&mut self, keys: Keys) {
         self.keys = keys;
+        self.lists.clear();
     }
 
     /// Its wall clock is set ahead, as by NTP; from now on this process tells a larger uptime than it has.
@@ -98,7 +116,14 @@ impl ModelMaster {
 
     /// Puts a key there, as somebody else would.
     pub fn put(&mut self, key: &[u8], value: &[u8], expires: Option<Instant>) {
+        self.lists.remove(key);
         self.keys.insert(key.to_vec(), (value.to_vec(), expires));
+    }
+
+    /// Puts something else than a string there, as somebody else would.
+    pub fn put_list(&mut self, key: &[u8]) {
+        self.put(key, b"", None);
+        self.lists.insert(key.to_vec());
     }
 
     /// The first words of the commands carried out since the last call.
@@ -136,59 +161,149 @@ impl ModelMaster {
             return resp::encode_reply(replies, &Reply::Error(error.as_bytes()));
         }
         let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
-        match (name.as_str(), &words[1..]) {
-            ("AUTH", [.., password]) => {
-                let is_right = self.password.as_ref().is_some_and(|own| own.as_bytes() == *password);
-                let wrong = Reply::Error(b"WRONGPASS invalid username-password pair");
-                resp::encode_reply(replies, &if is_right { Reply::Simple(b"OK") } else { wrong });
+        let carried_out = match name.as_str() {
+            "SET" | "GET" | "DEL" | "PTTL" => self.carry_out_on_key(now, &name, &words[1..], replies),
+            "DELIFEQ" | "DELEX" if self.is_native => self.carry_out_on_key(now, &name, &words[1..], replies),
+            "SCRIPT" | "EVALSHA" | "EVAL" => self.carry_out_script(now, &name, &words[1..], replies),
+            _ => self.carry_out_for_connection(now, &name, &words[1..], replies),
+        };
+        if let Err(error) = carried_out {
+            let text = match error {
+                Refusal::NotUnderstood if NAMES.contains(&name.as_str()) || self.is_native_name(&name) => {
+                    let name = name.to_ascii_lowercase();
+                    format!("ERR wrong number of arguments for '{name}' command").into_bytes()
+                }
+                Refusal::NotUnderstood => unknown_command(&words),
+                Refusal::Says(text) => text,
+            };
+            resp::encode_reply(replies, &Reply::Error(&text));
+        }
+    }
+
+    fn is_native_name(&self, name: &str) -> bool {
+        self.is_native && matches!(name, "DELIFEQ" | "DELEX")
+    }
+
+    fn carry_out_for_connection(
+        &mut self,
+        now: Instant,
+        name: &str,
+        args: &[&[u8]],
+        replies: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
+        match (name, args) {
+            ("AUTH", [_]) if self.password.is_none() => return refuse(NO_PASSWORD),
+            ("AUTH", [password]) => {
+                self.log_in(b"default", password)?;
+                resp::encode_reply(replies, &OK);
             }
-            ("SELECT" | "CLIENT", _) => resp::encode_reply(replies, &Reply::Simple(b"OK")),
-            ("SCRIPT", [b"LOAD", script]) => {
-                let sha = self.load(script);
-                resp::encode_reply(replies, &Reply::Bulk(sha));
+            ("AUTH", [user, password]) => {
+                self.log_in(user, password)?;
+                resp::encode_reply(replies, &OK);
             }
-            ("INFO", _) => {
+            ("SELECT", [index]) => match std::str::from_utf8(index).ok().and_then(|index| index.parse().ok())
+            {
+                Some(0..=15) => resp::encode_reply(replies, &OK),
+                Some(_) => return refuse("ERR DB index is out of range"),
+                None::<i32> => return refuse("ERR value is not an integer or out of range"),
+            },
+            ("CLIENT", [b"SETNAME", name]) => {
+                if !name.iter().all(u8::is_ascii_graphic) {
+                    return refuse("ERR Client names cannot contain spaces, newlines or special characters.");
+                }
+                resp::encode_reply(replies, &OK);
+            }
+            ("PING", []) => resp::encode_reply(replies, &Reply::Simple(b"PONG")),
+            ("ECHO", [_]) if self.has_wrong_echo => {
+                resp::encode_reply(replies, &Reply::Bulk(b"0123456789abcdef"));
+            }
+            ("PING" | "ECHO", [text]) => resp::encode_reply(replies, &Reply::Bulk(text)),
+            ("TIME", []) => {
+                let time = (now + self.clock_step).saturating_duration_since(self.epoch);
+                resp::encode_array_header(replies, 2);
+                resp::encode_bulk(replies, time.as_secs().to_string().as_bytes());
+                resp::encode_bulk(replies, time.subsec_micros().to_string().as_bytes());
+            }
+            ("INFO", [section]) => {
+                let text = self.info(now, section);
+                resp::encode_reply(replies, &Reply::Bulk(text.as_bytes()));
+            }
+            _ => return Err(Refusal::NotUnderstood),
+        }
+        Ok(())
+    }
+
+    /// With a password there are two users that have it: `default` and `me`.
+    fn log_in(&self, user: &[u8], password: &[u8]) -> Result<(), Refusal> {
+        let is_right = match &self.password {
+            Some(own) => matches!(user, b"default" | b"me") && own.as_bytes() == password,
+            None => user == b"default",
+        };
+        if is_right {
+            Ok(())
+        } else {
+            refuse("WRONGPASS invalid username-password pair or user is disabled.")
+        }
+    }
+
+    /// As far as it is read by clients.
+    fn info(&self, now: Instant, section: &[u8]) -> String {
+        match section {
+            b"server" => {
                 // As Redis does it: the difference of two wall-clock times, each cut down to a whole second.
                 let seconds = |at: Instant| at.saturating_duration_since(self.epoch).as_secs();
                 let uptime = seconds(now + self.clock_step).saturating_sub(seconds(self.started));
-                let text = format!(
-                    "run_id:{}\r\nuptime_in_seconds:{uptime}\r\nrole:{}\r\nmaxmemory_policy:{}\r\n",
-                    self.run_id, self.role, self.maxmemory_policy
-                );
-                resp::encode_reply(replies, &Reply::Bulk(text.as_bytes()));
+                let version = if self.is_native {
+                    "7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2"
+                } else {
+                    "7.0.15"
+                };
+                let run_id = &self.run_id;
+                format!(
+                    "# Server\r\nredis_version:{version}\r\nrun_id:{run_id}\r\nuptime_in_seconds:{uptime}\r\n"
+                )
             }
-            ("ECHO", [_]) if self.has_wrong_echo => {
-                resp::encode_reply(replies, &Reply::Bulk(b"0123456789abcdef"))
-            }
-            ("ECHO", [text]) => resp::encode_reply(replies, &Reply::Bulk(text)),
+            b"replication" => format!("# Replication\r\nrole:{}\r\n", self.role),
+            b"memory" => format!("# Memory\r\nmaxmemory_policy:{}\r\n", self.maxmemory_policy),
+            _ => String::new(),
+        }
+    }
+
+    fn carry_out_on_key(
+        &mut self,
+        now: Instant,
+        name: &str,
+        args: &[&[u8]],
+        replies: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
+        match (name, args) {
             ("GET", [key]) => {
-                let reply = self.value(now, key).map_or(Reply::NullBulk, Reply::Bulk);
+                let reply = self.string(now, key)?.map_or(Reply::NullBulk, Reply::Bulk);
                 resp::encode_reply(replies, &reply);
             }
             ("SET", [key, value]) => {
                 self.put(key, value, None);
-                resp::encode_reply(replies, &Reply::Simple(b"OK"));
+                resp::encode_reply(replies, &OK);
             }
             ("SET", [key, value, b"NX", b"PX", ttl]) => {
-                let reply = if self.value(now, key).is_some() {
-                    Reply::NullBulk
-                } else {
+                let is_free = self.value(now, key).is_none();
+                if is_free {
                     self.put(key, value, Some(now + millis(ttl)));
-                    Reply::Simple(b"OK")
-                };
-                resp::encode_reply(replies, &reply);
+                }
+                resp::encode_reply(replies, &if is_free { OK } else { Reply::NullBulk });
             }
             ("SET", [key, value, b"IFEQ", old, b"PX", ttl]) if self.is_native => {
-                let reply = if self.value(now, key) == Some(*old) {
+                let is_own = self.string(now, key)? == Some(*old);
+                if is_own {
                     self.put(key, value, Some(now + millis(ttl)));
-                    Reply::Simple(b"OK")
-                } else {
-                    Reply::NullBulk
-                };
-                resp::encode_reply(replies, &reply);
+                }
+                resp::encode_reply(replies, &if is_own { OK } else { Reply::NullBulk });
             }
-            ("DELIFEQ", [key, value]) if self.is_native => self.release(now, key, value, replies),
-            ("DELEX", [key, b"IFEQ", value]) if self.is_native => self.release(now, key, value, replies),
+            ("SET", [_, _, _, ..]) => return refuse("ERR syntax error"),
+            ("DELIFEQ", [key, value]) | ("DELEX", [key, b"IFEQ", value]) => {
+                let deleted = self.release(now, key, value)?;
+                resp::encode_reply(replies, &Reply::Integer(deleted));
+            }
             ("DEL", [key]) => {
                 let had = self.value(now, key).is_some();
                 self.keys.remove(*key);
@@ -202,29 +317,62 @@ impl ModelMaster {
                 };
                 resp::encode_reply(replies, &Reply::Integer(left));
             }
-            ("EVALSHA", [sha, rest @ ..]) => {
-                if self.scripts.contains(*sha) {
-                    self.run(now, sha, rest, replies);
-                } else {
-                    resp::encode_reply(
-                        replies,
-                        &Reply::Error(b"NOSCRIPT No matching script. Please use EVAL."),
-                    );
-                }
-            }
-            ("EVAL", [script, rest @ ..]) => {
-                let sha = self.load(script);
-                self.run(now, sha, rest, replies);
-            }
-            _ => {
-                let text = if name == "SET" {
-                    "ERR syntax error".to_owned()
-                } else {
-                    format!("ERR unknown command '{name}'")
-                };
-                resp::encode_reply(replies, &Reply::Error(text.as_bytes()));
-            }
+            _ => return Err(Refusal::NotUnderstood),
         }
+        Ok(())
+    }
+
+    /// The live value of a key that holds a string or nothing.
+    fn string(&self, now: Instant, key: &[u8]) -> Result<Option<&[u8]>, Refusal> {
+        let value = self.value(now, key);
+        if value.is_some() && self.lists.contains(key) { refuse(WRONG_TYPE) } else { Ok(value) }
+    }
+
+    fn release(&mut self, now: Instant, key: &[u8], value: &[u8]) -> Result<i64, Refusal> {
+        let is_own = self.string(now, key)? == Some(value);
+        if is_own {
+            self.keys.remove(key);
+        }
+        Ok(i64::from(is_own))
+    }
+
+    fn carry_out_script(
+        &mut self,
+        now: Instant,
+        name: &str,
+        args: &[&[u8]],
+        replies: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
+        let (sha, args) = match (name, args) {
+            ("SCRIPT", [b"LOAD", script]) => {
+                resp::encode_reply(replies, &Reply::Bulk(self.load(script)));
+                return Ok(());
+            }
+            ("SCRIPT", [b"FLUSH"]) => {
+                self.flush_scripts();
+                resp::encode_reply(replies, &OK);
+                return Ok(());
+            }
+            ("EVALSHA", [sha, args @ ..]) if self.scripts.contains(*sha) => (*sha, args),
+            ("EVALSHA", [_, _, ..]) if self.is_native => return refuse("NOSCRIPT No matching script."),
+            ("EVALSHA", [_, _, ..]) => return refuse("NOSCRIPT No matching script. Please use EVAL."),
+            ("EVAL", [script, args @ ..]) => (self.load(script), args),
+            _ => return Err(Refusal::NotUnderstood),
+        };
+        let done = match args {
+            [b"1", key, value] if sha == RELEASE_SHA => self.release(now, key, value),
+            [b"1", key, value, ttl] if sha == EXTEND_SHA => self.extend(now, key, value, ttl),
+            _ => panic!("no script is called like this"),
+        };
+        let place = if self.is_native { Vec::new() } else { [sha, b", "].concat() };
+        let done = done.map_err(|refusal| match refusal {
+            Refusal::Says(text) => {
+                Refusal::Says([&text, b" script: ".as_slice(), &place, b"on @user_script:1."].concat())
+            }
+            other => other,
+        })?;
+        resp::encode_reply(replies, &Reply::Integer(done));
+        Ok(())
     }
 
     fn load(&mut self, script: &[u8]) -> &'static [u8] {
@@ -234,28 +382,45 @@ impl ModelMaster {
         sha
     }
 
-    fn run(&mut self, now: Instant, sha: &[u8], args: &[&[u8]], replies: &mut Vec<u8>) {
-        match args {
-            [b"1", key, value] if sha == RELEASE_SHA => self.release(now, key, value, replies),
-            [b"1", key, value, ttl] if sha == EXTEND_SHA => {
-                let is_own = self.value(now, key) == Some(*value);
-                if is_own {
-                    self.put(key, value, Some(now + millis(ttl)));
-                }
-                resp::encode_reply(replies, &Reply::Integer(i64::from(is_own)));
-            }
-            _ => panic!("no script is called like this"),
-        }
-    }
-
-    fn release(&mut self, now: Instant, key: &[u8], value: &[u8], replies: &mut Vec<u8>) {
-        let is_own = self.value(now, key) == Some(value);
+    fn extend(&mut self, now: Instant, key: &[u8], value: &[u8], ttl: &[u8]) -> Result<i64, Refusal> {
+        let is_own = self.string(now, key)? == Some(value);
         if is_own {
-            self.keys.remove(key);
+            self.put(key, value, Some(now + millis(ttl)));
         }
-        resp::encode_reply(replies, &Reply::Integer(i64::from(is_own)));
+        Ok(i64::from(is_own))
     }
 }
+
+/// Why a command was not carried out.
+enum Refusal {
+    /// No form of it has these arguments.
+    NotUnderstood,
+    Says(Vec<u8>),
+}
+
+fn refuse<T>(text: &str) -> Result<T, Refusal> {
+    Err(Refusal::Says(text.as_bytes().to_vec()))
+}
+
+/// The servers' own words: up to 128 characters of the arguments, each up to its first NUL, line ends as spaces.
+fn unknown_command(words: &[&[u8]]) -> Vec<u8> {
+    let mut shown = Vec::new();
+    for word in &words[1..] {
+        if shown.len() >= ARGUMENTS_SHOWN_MAX {
+            break;
+        }
+        let size = word.iter().position(|&byte| byte == 0).unwrap_or(word.len());
+        let size = size.min(ARGUMENTS_SHOWN_MAX - shown.len());
+        shown.extend_from_slice(&[b"'", &word[..size], b"' "].concat());
+    }
+    for byte in &mut shown {
+        *byte = if matches!(*byte, b'\r' | b'\n') { b' ' } else { *byte };
+    }
+    [b"ERR unknown command '", words[0], b"', with args beginning with: ", &shown].concat()
+}
+
+/// How much of the arguments of an unknown command is shown.
+const ARGUMENTS_SHOWN_MAX: usize = 128;
 
 fn millis(digits: &[u8]) -> Duration {
     Duration::from_millis(std::str::from_utf8(digits).expect("digits").parse().expect("digits"))

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Each extension that succeeds starts the line anew. Extending goes on while the command is being ended: as long as it
-//! runs, nobody else should work.
+//! runs, nobody else should work. A sleep of the machine, which the clock of this module does not count, moves what is
+//! still to come nearer by as much.
 
 use std::time::{Duration, Instant};
 
@@ -89,6 +90,15 @@ enum Ending {
     Killed,
 }
 
+impl Ending {
+    const fn kill_at(&mut self) -> Option<&mut Instant> {
+        match self {
+            Self::Asked { kill_at } => Some(kill_at),
+            Self::NotWanted | Self::Killed => None,
+        }
+    }
+}
+
 /// Watches over one command and its lock.
 pub(super) struct Supervisor<'a> {
     redlock: &'a mut Redlock,
@@ -97,6 +107,8 @@ pub(super) struct Supervisor<'a> {
     verbose: bool,
     ending: Ending,
     is_extending: bool,
+    /// What the machine had slept when these times were right.
+    suspended: Duration,
     /// Whether further extensions make sense.
     can_extend: bool,
     /// What the last extension failed of.
@@ -104,9 +116,14 @@ pub(super) struct Supervisor<'a> {
 }
 
 impl<'a> Supervisor<'a> {
-    pub(super) fn new(redlock: &'a mut Redlock, process: Process, lease: Lease, verbose: bool) -> Self {
+    pub(super) fn new(redlock: &'a mut Redlock, process: Process, mut lease: Lease, verbose: bool) -> Self {
+        let suspended = redlock.suspended();
+        if let Some(valid_until) = redlock.valid_until(lease.lock) {
+            lease.renew(valid_until); // a sleep may have been before this
+        }
         Self {
             redlock,
+            suspended,
             process,
             lease,
             verbose,
@@ -131,6 +148,7 @@ impl<'a> Supervisor<'a> {
             {
                 return Ok(End { code, is_lost });
             }
+            self.follow_suspend();
             while let Some((lock, outcome)) = self.redlock.poll_outcome() {
                 if let (true, Outcome::Extend(result)) = (lock == self.lease.lock, outcome) {
                     self.handle_extension(result);
@@ -170,6 +188,19 @@ impl<'a> Supervisor<'a> {
         if let Err(error) = self.redlock.turn(limit) {
             self.can_extend = false;
             self.lose(&format!("the lock is lost: the event loop stopped: {error}"));
+        }
+    }
+
+    /// Moves all that is still to come nearer by what the machine has slept. Comes before outcomes, whose times know.
+    fn follow_suspend(&mut self) {
+        let slept = self.redlock.suspended() - self.suspended;
+        if slept.is_zero() {
+            return;
+        }
+        self.suspended += slept;
+        let Self { lease, ending, .. } = self;
+        for due in [&mut lease.valid_until, &mut lease.extend_at].into_iter().chain(ending.kill_at()) {
+            *due = due.checked_sub(slept).unwrap_or_else(Instant::now);
         }
     }
 

@@ -1,0 +1,192 @@
+//! The clock that every deadline is measured by: monotonic, and, with the feature `suspend`, one that goes on while the
+//! machine sleeps.
+//!
+//! On Linux and Android [`Instant`] stands still in a suspended machine, while the locks on the masters run out. There,
+//! the feature compares the two monotonic clocks of the kernel:
+//!
+//! ```text
+//!  CLOCK_BOOTTIME   ──────────────┬─────────────┬──────────►   goes on in the sleep
+//!  CLOCK_MONOTONIC  ──────────────┤    sleep    ├──────────►   stands still in it: what Instant::now() reads
+//!                                 └─────────────┘
+//!                                    suspended: added to what now() gives, from its first call afterwards
+//! ```
+//!
+//! Without the feature, and elsewhere, [`now`] is [`Instant::now`]. Owns what was noticed of the two clocks. Refuses to
+//! know the wall clock, and what is measured. Invariants: [`now`] never goes back, and is [`Instant::now`] as long as the
+//! machine has not slept since the process first asked.
+
+use std::time::Instant;
+
+/// The present.
+#[inline]
+pub(crate) fn now() -> Instant {
+    let (awake, suspended) = read();
+    awake + suspended
+}
+
+/// A time of [`now`] in terms of [`Instant::now`], as it is unless the machine sleeps again.
+pub(crate) fn to_std(at: Instant) -> Instant {
+    let (awake, suspended) = read();
+    // A time before all that an `Instant` can tell is past in any case.
+    at.checked_sub(suspended).unwrap_or(awake)
+}
+
+/// For how long the machine was suspended since the first call.
+pub(crate) fn suspended() -> std::time::Duration {
+    read().1
+}
+
+/// [`Instant::now`], and for how long the machine was suspended since the first call.
+#[cfg(not(all(feature = "suspend", any(target_os = "linux", target_os = "android"))))]
+#[inline]
+fn read() -> (Instant, std::time::Duration) {
+    (Instant::now(), std::time::Duration::ZERO)
+}
+
+#[cfg(all(feature = "suspend", any(target_os = "linux", target_os = "android")))]
+use suspend::read;
+
+#[cfg(all(feature = "suspend", any(target_os = "linux", target_os = "android")))]
+mod suspend {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::{Duration, Instant};
+
+    use rustix::time::{ClockId, clock_gettime};
+
+    /// A smaller difference between the clocks is how they were read, no sleep. What it may hide is less than the drift
+    /// allowance has room for.
+    const SUSPEND_MIN: Duration = Duration::from_millis(1);
+
+    /// Readings of which the first one is the best.
+    const FIRST_READING_COUNT: usize = 4;
+
+    /// [`Instant::now`], and for how long the machine was suspended since the first call.
+    pub(super) fn read() -> (Instant, Duration) {
+        static FIRST: OnceLock<Reading> = OnceLock::new();
+        static SUSPENDED: Suspended = Suspended::not();
+        let first = FIRST.get_or_init(|| Reading::best_of(Reading::take));
+        let reading = Reading::take();
+        (reading.awake, SUSPENDED.note(reading.suspended_since(*first)))
+    }
+
+    /// Both clocks, the one that counts sleep first: whatever holds the thread up in between, or suspends the machine,
+    /// makes a sleep look shorter, and the next reading puts it right. The other way round it would feign one.
+    #[derive(Debug, Clone, Copy)]
+    struct Reading {
+        /// Since the machine was booted.
+        boot: Duration,
+        awake: Instant,
+    }
+
+    impl Reading {
+        fn take() -> Self {
+            let boot = clock_gettime(ClockId::Boottime);
+            let boot = Duration::try_from(boot).expect("time since the boot is not negative");
+            Self { boot, awake: Instant::now() }
+        }
+
+        /// The one in which the thread was held up least: here, a sleep that looks shorter would make each later one
+        /// look longer.
+        fn best_of(mut take: impl FnMut() -> Self) -> Self {
+            let mut best = take();
+            for _ in 1..FIRST_READING_COUNT {
+                let reading = take();
+                if !reading.suspended_since(best).is_zero() {
+                    best = reading;
+                }
+            }
+            best
+        }
+
+        /// By how much more the clock that counts sleep went on.
+        fn suspended_since(self, earlier: Self) -> Duration {
+            let passed = self.boot.saturating_sub(earlier.boot);
+            passed.saturating_sub(self.awake.saturating_duration_since(earlier.awake))
+        }
+    }
+
+    /// The longest time that was noticed, in nanoseconds.
+    struct Suspended(AtomicU64);
+
+    impl Suspended {
+        const fn not() -> Self {
+            Self(AtomicU64::new(0))
+        }
+
+        /// What counts, now that this much was read.
+        fn note(&self, read: Duration) -> Duration {
+            let noticed = Duration::from_nanos(self.0.load(Ordering::Relaxed));
+            if read < noticed + SUSPEND_MIN {
+                return noticed;
+            }
+            let nanos = u64::try_from(read.as_nanos()).unwrap_or(u64::MAX);
+            Duration::from_nanos(self.0.fetch_max(nanos, Ordering::Relaxed).max(nanos))
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        const fn us(us: u64) -> Duration {
+            Duration::from_micros(us)
+        }
+
+        fn reading(boot_us: u64, awake: Instant) -> Reading {
+            Reading { boot: us(boot_us), awake }
+        }
+
+        #[test]
+        fn only_a_sleep_makes_the_clocks_differ() {
+            let start = Instant::now();
+            let first = reading(7_000, start);
+            assert_eq!(first.suspended_since(first), Duration::ZERO);
+            assert_eq!(reading(8_000, start + us(1_000)).suspended_since(first), Duration::ZERO);
+            assert_eq!(reading(9_000, start + us(1_000)).suspended_since(first), us(1_000));
+            // Held up between the clocks; and both of them earlier, as another thread may have read them.
+            assert_eq!(reading(8_000, start + us(5_000)).suspended_since(first), Duration::ZERO);
+            assert_eq!(reading(6_000, start - us(1_000)).suspended_since(first), Duration::ZERO);
+        }
+
+        #[test]
+        fn what_was_noticed_stays_and_less_than_a_millisecond_more_is_none() {
+            let suspended = Suspended::not();
+            let ms = Duration::from_millis;
+            let rows = [(us(0), us(0)), (us(999), us(0)), (ms(1), ms(1)), (us(0), ms(1)), (us(1_999), ms(1))];
+            for (read, counted) in rows {
+                assert_eq!(suspended.note(read), counted, "{read:?}");
+            }
+            assert_eq!(suspended.note(Duration::from_secs(3_600)), Duration::from_secs(3_600));
+            assert_eq!(suspended.note(ms(2)), Duration::from_secs(3_600));
+            assert_eq!(suspended.note(Duration::MAX), Duration::from_nanos(u64::MAX));
+        }
+
+        #[test]
+        fn the_first_reading_is_the_one_that_was_held_up_least() {
+            let start = Instant::now();
+            let mut readings = [(10, 90), (20, 21), (30, 35), (40, 41)].into_iter();
+            let best = Reading::best_of(|| {
+                let (boot_us, awake_us) = readings.next().expect("no more than four");
+                reading(boot_us, start + us(awake_us))
+            });
+            assert_eq!(best.boot, us(20));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_goes_on_and_comes_back_as_std_tells_it() {
+        let mut last = now();
+        for _ in 0..10_000 {
+            let next = now();
+            assert!(next >= last);
+            last = next;
+        }
+        assert!(to_std(last) <= Instant::now());
+    }
+}

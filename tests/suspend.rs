@@ -1,0 +1,175 @@
+//! A lease is over when the time that counts the machine's sleep says so.
+//!
+//! A test cannot suspend the machine. It can have what a process sees of it: a process that enters a time namespace with
+//! another `CLOCK_BOOTTIME` finds that clock ahead of `CLOCK_MONOTONIC` by more than before, as after a sleep. This
+//! needs Linux, the right to make namespaces (in most places root's), `unshare` of util-linux 2.36, and a process of one
+//! thread, for which this program has no test harness.
+
+use std::process::ExitCode;
+
+#[cfg(target_os = "linux")]
+#[path = "masters/fleet.rs"]
+mod fleet;
+
+#[cfg(not(target_os = "linux"))]
+fn main() -> ExitCode {
+    println!("skipped: there are time namespaces on Linux only");
+    ExitCode::SUCCESS
+}
+
+#[cfg(target_os = "linux")]
+fn main() -> ExitCode {
+    // What asks for the list of tests gets an empty one.
+    if std::env::args().any(|arg| arg == "--list") {
+        return ExitCode::SUCCESS;
+    }
+    match linux::Sleep::prepare() {
+        Ok(sleep) => {
+            #[cfg(feature = "cli")]
+            linux::a_sleep_before_the_start_is_no_matter();
+            linux::a_lease_does_not_outlive_a_sleep(&sleep); // the last one: there is no way back
+        }
+        Err(why) => println!("skipped: no time namespace here: {why}"),
+    }
+    ExitCode::SUCCESS
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::fs::File;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use redlatch::engine::{OpId, Outcome, Request};
+    use redlatch::lock::Resource;
+    use redlatch::{Config, ExtendError, Quarantine, Redlock};
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+    use crate::fleet::Fleet;
+
+    const SLEEP: Duration = Duration::from_secs(3_600);
+    /// Longer than any test may take, shorter than the sleep.
+    const TTL: Duration = Duration::from_secs(1_800);
+    /// What lives longer than the sleep.
+    const LONG_TTL: Duration = Duration::from_secs(7_200);
+
+    pub(super) fn a_lease_does_not_outlive_a_sleep(sleep: &Sleep) {
+        let fleet = Fleet::start(3);
+        let config = Config::builder().masters(fleet.urls()).quarantine(Quarantine::Trust).max_ttl(LONG_TTL);
+        let config = config.answer_timeout(Duration::from_secs(3)).build().expect("valid settings");
+        let mut redlock = Redlock::open(config).expect("an event loop");
+        let mut short = redlock.try_acquire("short", TTL).expect("free");
+        let long = redlock.try_acquire("long", LONG_TTL).expect("free");
+        let (pipelined, _) = acquire_pipelined(&mut redlock, "pipelined");
+        let of_std = long.valid_until();
+        assert!(short.is_valid() && long.is_valid());
+        assert!(long.remaining() > SLEEP && of_std > Instant::now() + SLEEP);
+
+        assert!(redlock.suspended() < Duration::from_secs(1));
+
+        sleep.fall_asleep();
+
+        assert!(!short.is_valid() && short.remaining().is_zero() && short.valid_until() <= Instant::now());
+        let until = redlock.valid_until(pipelined).expect("it was granted");
+        assert!(until <= Instant::now());
+        assert!(matches!(redlock.extend(&mut short, TTL), Err(ExtendError::Expired)));
+        // The other has as much less.
+        assert!(long.is_valid() && long.remaining() < LONG_TTL - SLEEP);
+        let slept = of_std - long.valid_until();
+        assert!(redlock.suspended().abs_diff(slept) < Duration::from_secs(1));
+        assert!(slept.abs_diff(SLEEP) < Duration::from_secs(1), "{slept:?}");
+        // The masters have not slept here, so they still refuse it, and then the release lets it go.
+        redlock.release(short).expect("a quorum answers");
+        let again = redlock.try_acquire("short", TTL).expect("released");
+        assert!(again.is_valid() && again.remaining() <= TTL && again.valid_until() > Instant::now());
+        let (_, until) = acquire_pipelined(&mut redlock, "after");
+        assert!(until > Instant::now() && until <= Instant::now() + TTL);
+        println!("a_lease_does_not_outlive_a_sleep: ok, {slept:.3?} slept");
+    }
+
+    /// The lock and its end as the outcome has it.
+    fn acquire_pipelined(redlock: &mut Redlock, resource: &str) -> (OpId, Instant) {
+        let request = Request::Acquire {
+            resource: Resource::new(resource).expect("a valid name"),
+            ttl: redlock.ttl(TTL).expect("a valid TTL"),
+            wait: Duration::ZERO,
+            min_validity: Duration::ZERO,
+        };
+        let lock = redlock.submit(request).expect("room");
+        loop {
+            match redlock.poll_outcome() {
+                Some((id, Outcome::Acquire(result))) if id == lock => {
+                    return (lock, result.expect("free").valid_until);
+                }
+                _ => redlock.turn(Duration::from_millis(10)).expect("the loop runs"),
+            }
+        }
+    }
+
+    /// The command line on a machine that had slept before.
+    #[cfg(feature = "cli")]
+    pub(super) fn a_sleep_before_the_start_is_no_matter() {
+        let fleet = Fleet::start(3);
+        let ran = unshare()
+            .arg(env!("CARGO_BIN_EXE_redlatch"))
+            .args(["run", "--trust", "--answer-timeout", "3s", "r", "--", "echo", "locked"])
+            .env("REDLATCH_MASTERS", fleet.urls().join(","))
+            .output()
+            .expect("it ran before");
+        assert_eq!((ran.status.code(), ran.stdout.as_slice()), (Some(0), b"locked\n".as_slice()), "{ran:?}");
+        println!("a_sleep_before_the_start_is_no_matter: ok");
+    }
+
+    /// What the arguments to come name, on a machine that has slept.
+    fn unshare() -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["--time", "--boottime", &SLEEP.as_secs().to_string(), "--fork"]);
+        command
+    }
+
+    /// A time namespace that is an hour ahead, kept by a process of its own.
+    pub(super) struct Sleep {
+        keeper: Child,
+        namespace: File,
+    }
+
+    impl Sleep {
+        pub(super) fn prepare() -> Result<Self, String> {
+            let mut keeper = unshare()
+                .args(["sh", "-c", "echo $$; read -r line"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .map_err(|error| format!("unshare: {error}"))?;
+            let mut line = String::new();
+            let stdout = keeper.stdout.take().expect("piped");
+            let namespace = BufReader::new(stdout).read_line(&mut line).and_then(|_| {
+                let pid = line.trim();
+                File::open(format!("/proc/{pid}/ns/time"))
+            });
+            match namespace {
+                Ok(namespace) => Ok(Self { keeper, namespace }),
+                Err(error) => {
+                    drop(keeper.stdin.take());
+                    keeper.wait().map_err(|error| error.to_string())?;
+                    Err(error.to_string())
+                }
+            }
+        }
+
+        pub(super) fn fall_asleep(&self) {
+            use std::os::fd::AsFd;
+            let entered = move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Time));
+            entered.expect("a process of one thread may enter the namespace that it has made");
+        }
+    }
+
+    impl Drop for Sleep {
+        fn drop(&mut self) {
+            drop(self.keeper.stdin.take()); // which ends its shell
+            self.keeper.wait().ok();
+        }
+    }
+}
