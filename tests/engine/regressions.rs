@@ -298,3 +298,21 @@ fn what_another_process_does_not_have_need_not_be_released_again() {
     rig.advance(ms(200));
     assert_eq!(rig.engine.claim_count(), 0, "long before the TTL");
 }
+
+#[test]
+fn an_extension_does_not_count_a_master_whose_connection_broke_before_the_verdict() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 1000, 0);
+    granted(&mut rig);
+    rig.hold(1);
+    rig.stop(2);
+    rig.extend(lock, 10_000);
+    let now = rig.now;
+    rig.refuse(0, true);
+    rig.disconnect(0);
+    rig.masters[0].restart("other", now);
+    rig.deliver(1);
+    rig.advance(ms(60));
+    let outcome = rig.outcome();
+    assert!(matches!(outcome, Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))), "{outcome:?}");
+}
