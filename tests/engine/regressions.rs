@@ -300,6 +300,32 @@ fn what_another_process_does_not_have_need_not_be_released_again() {
 }
 
 #[test]
+fn a_key_put_back_during_an_extension_lives_as_long_as_the_extended_lock_if_it_counts() {
+    let mut rig = Rig::new(3, defaults);
+    rig.masters[2].errors.insert("SET a".into(), "OOM x".into());
+    let lock = rig.acquire("a", 1000, 0);
+    granted(&mut rig);
+    rig.masters[2].errors.clear();
+    rig.hold(2);
+    rig.acquire("b", 1000, 0);
+    granted(&mut rig);
+    rig.advance(ms(100));
+    assert_eq!(rig.engine.master_status(rig.now, id(2)).state, MasterState::Silent);
+    rig.hold(0);
+    rig.hold(1);
+    rig.extend(lock, 10_000);
+    // It speaks while the extension is under way, and is asked again; its answer comes when that is over.
+    rig.deliver_some(2, 1);
+    rig.deliver(0);
+    rig.deliver(1);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
+    rig.deliver(2);
+    let margin = rig.engine.margin(lock);
+    rig.advance(ms(2000));
+    assert!(rig.holder_count("a") >= 2 + margin, "{} hold it, margin {margin}", rig.holder_count("a"));
+}
+
+#[test]
 fn an_extension_does_not_count_a_master_whose_connection_broke_before_the_verdict() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire("a", 1000, 0);
