@@ -520,8 +520,12 @@ impl Engine {
         }
     }
 
-    /// A master let a deadline pass. If it has said nothing at all for so long, it is skipped until it does.
+    /// A master let a deadline pass. If it has said nothing at all for so long, it is skipped until it does. One that owes
+    /// nothing has nothing to say: what it was asked went down with an earlier connection.
     fn note_missed(&mut self, now: Instant, master: MasterId, limit: Duration) {
+        if self.owed_count(master) == 0 {
+            return;
+        }
         let link = &mut self.links[master.index()];
         if let State::Ready { silent_since: silent @ None, .. } = &mut link.state
             && now - link.heard_at >= limit

@@ -342,3 +342,21 @@ fn an_extension_does_not_count_a_master_whose_connection_broke_before_the_verdic
     let outcome = rig.outcome();
     assert!(matches!(outcome, Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))), "{outcome:?}");
 }
+
+#[test]
+fn a_master_that_owes_nothing_is_not_silent_however_long_the_process_was_stopped() {
+    let mut rig = Rig::new(3, defaults);
+    rig.hold(2);
+    rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    // The SET was carried out there, and its answer is lost; over the next connection the key is found.
+    rig.disconnect(2);
+    rig.deliver(2);
+    while rig.engine.master_status(rig.now, id(2)).state != MasterState::Ready {
+        rig.advance(ms(1));
+    }
+    rig.jump(ms(1000));
+    rig.pump();
+    assert_eq!(rig.engine.owed_count(id(2)), 0);
+    assert_eq!(rig.engine.master_status(rig.now, id(2)).state, MasterState::Ready);
+}
