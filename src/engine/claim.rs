@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::link::Predecessor;
 use super::slab::Id;
 use super::{Engine, claim_timer};
 use crate::error::{Report, Round};
@@ -372,15 +373,17 @@ impl Engine {
         }
     }
 
-    /// A master turned out to be another process than before: it holds none of the locks that it granted, and will carry
-    /// out nothing that was sent to the one before.
-    pub(super) fn void_grants(&mut self, master: MasterId) {
+    /// A master turned out to be another process than before, for all that is known: it holds none of the locks that it
+    /// granted. If the one before has ended, nothing that was sent to that will be carried out any more.
+    pub(super) fn void_grants(&mut self, master: MasterId, before: Predecessor) {
         for id in self.claims.ids() {
             if let Some(claim) = self.claims.find_mut(id)
                 && !mutant!(RestartedGrantsKept)
             {
                 claim.tally.granted.remove(master);
-                claim.strayed.remove(master);
+                if before == Predecessor::Ended {
+                    claim.strayed.remove(master);
+                }
             }
         }
     }

@@ -344,6 +344,23 @@ fn an_extension_does_not_count_a_master_whose_connection_broke_before_the_verdic
 }
 
 #[test]
+fn a_server_that_does_not_tell_who_it_is_may_still_carry_out_what_it_was_sent_before() {
+    let mut rig = Rig::unconnected(1, |b| b.quarantine(Quarantine::Trust));
+    rig.masters[0].errors.insert("INFO".into(), "NOPERM x".into());
+    rig.pump();
+    rig.stop(0);
+    rig.acquire("a", 10_000, 0);
+    let set = rig.cut(0);
+    no_quorum(&mut rig);
+    rig.resume(0);
+    rig.advance(ms(500));
+    rig.carry_out(0, set);
+    assert_eq!(rig.holder_count("a"), 1);
+    rig.advance(ms(2000));
+    assert_eq!(rig.holder_count("a"), 0, "long before its TTL ends");
+}
+
+#[test]
 fn a_master_that_owes_nothing_is_not_silent_however_long_the_process_was_stopped() {
     let mut rig = Rig::new(3, defaults);
     rig.hold(2);
@@ -359,4 +376,22 @@ fn a_master_that_owes_nothing_is_not_silent_however_long_the_process_was_stopped
     rig.pump();
     assert_eq!(rig.engine.owed_count(id(2)), 0);
     assert_eq!(rig.engine.master_status(rig.now, id(2)).state, MasterState::Ready);
+}
+
+#[test]
+fn a_server_in_another_ones_place_does_not_prove_that_that_one_is_gone() {
+    let mut rig = Rig::new(1, |b| b.quarantine(Quarantine::Trust));
+    rig.stop(0);
+    rig.acquire("a", 10_000, 0);
+    let set = rig.cut(0);
+    no_quorum(&mut rig);
+    rig.resume(0);
+    // For a moment the address leads to a server that has run for an hour, too.
+    let first = std::mem::replace(&mut rig.masters[0].run_id, "other".to_owned());
+    rig.advance(ms(500));
+    rig.disconnect(0);
+    rig.masters[0].run_id = first;
+    rig.carry_out(0, set);
+    rig.advance(ms(2000));
+    assert_eq!(rig.holder_count("a"), 0, "long before its TTL ends");
 }
