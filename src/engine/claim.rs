@@ -42,6 +42,8 @@ pub(super) struct Claim {
     pub(super) release: Option<Release>,
     /// Masters whose connection has broken since the `SET`: it may still be carried out there, after any release.
     strayed: MasterSet,
+    /// Those of them that were sent another `SET` since: one key that was deleted does not tell which of the two it was.
+    sent_again: MasterSet,
 }
 
 /// How far the release of a claim is.
@@ -85,6 +87,7 @@ impl Claim {
             failures: Vec::new(),
             release: None,
             strayed: MasterSet::EMPTY,
+            sent_again: MasterSet::EMPTY,
         }
     }
 
@@ -106,12 +109,13 @@ impl Claim {
             failures,
             release,
             strayed,
+            sent_again,
         } = self;
         (*owner, *token, *started, *sent_at) = (Some(op), new_token, now, now);
         (*longest_ttl_ms, *answer_limit) = (ttl.as_millis(), limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants) = (true, true);
-        (*release, *strayed) = (None, MasterSet::EMPTY);
+        (*release, *strayed, *sent_again) = (None, MasterSet::EMPTY, MasterSet::EMPTY);
         failures.clear();
     }
 
@@ -126,6 +130,12 @@ impl Claim {
     fn gone_at(&self, drift: Drift) -> Instant {
         let longest_ttl = Duration::from_millis(self.longest_ttl_ms);
         self.sent_at + longest_ttl + drift.of(longest_ttl)
+    }
+
+    /// Records that masters were sent the `SET` of a lock that is held.
+    pub(super) fn note_repair(&mut self, sent: MasterSet) {
+        self.asked = self.asked.union(sent);
+        self.sent_again = self.sent_again.union(sent.intersection(self.strayed));
     }
 
     /// Counts the vote that nearly all are.
@@ -143,7 +153,7 @@ impl Claim {
     pub(super) const fn count_deleted(&mut self, master: MasterId, quorum: usize) -> Counted {
         let Some(release) = &mut self.release else { return Counted::Open };
         release.sent.remove(master);
-        release.owed.remove(master);
+        release.owed = release.owed.without(MasterSet::only(master).without(self.sent_again));
         release.deleted.insert(master);
         match self.owner {
             Some(_) if release.is_settled(quorum) => Counted::Decides,
@@ -213,7 +223,8 @@ impl Release {
 
     /// Masters that said they deleted the key, masters that said it was gone, masters that may still have it.
     pub(super) const fn counts(&self) -> (usize, usize, usize) {
-        (self.deleted.count(), self.absent.count(), self.owed.without(self.absent).count())
+        let heard = self.deleted.union(self.absent);
+        (self.deleted.count(), self.absent.count(), self.owed.without(heard).count())
     }
 }
 
@@ -383,6 +394,7 @@ impl Engine {
                 claim.tally.granted.remove(master);
                 if before == Predecessor::Ended {
                     claim.strayed.remove(master);
+                    claim.sent_again.remove(master);
                 }
             }
         }

@@ -40,7 +40,7 @@ impl Engine {
         let sent = self.broadcast.send(&mut self.links, only, owed, |out| {
             command::encode_acquire(out, &claim.entry, &tail);
         });
-        claim.asked = claim.asked.union(sent);
+        claim.note_repair(sent);
     }
 
     /// The answer to a `SET` that was sent again. Only a grant tells anything: a key in the way may be this lock's own,

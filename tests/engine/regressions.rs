@@ -361,6 +361,26 @@ fn a_server_that_does_not_tell_who_it_is_may_still_carry_out_what_it_was_sent_be
 }
 
 #[test]
+fn a_key_that_was_put_back_and_deleted_does_not_prove_that_its_first_set_will_not_come() {
+    let mut rig = Rig::new(3, defaults);
+    rig.stop(2);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    let set = rig.cut(2);
+    rig.resume(2);
+    rig.advance(ms(500));
+    assert_eq!(rig.engine.margin(lock), 1, "put back");
+    rig.release(lock, false);
+    assert_eq!(rig.holder_count("a"), 0);
+    rig.carry_out(2, set);
+    assert_eq!(rig.holder_count("a"), 1);
+    rig.advance(ms(2000));
+    assert_eq!(rig.holder_count("a"), 0, "long before its TTL ends");
+    rig.advance(ms(10_000));
+    assert_eq!(rig.engine.claim_count(), 0, "and not for ever");
+}
+
+#[test]
 fn a_master_that_owes_nothing_is_not_silent_however_long_the_process_was_stopped() {
     let mut rig = Rig::new(3, defaults);
     rig.hold(2);
