@@ -24,6 +24,8 @@ pub(super) struct Claim {
     /// When a TTL was last sent, and the longest one that was: together they bound the life of any key.
     sent_at: Instant,
     longest_ttl_ms: u64,
+    /// The shortest TTL that an extension ever had.
+    shortest_ttl_ms: u64,
     /// How long each round waits for answers.
     pub(super) answer_limit: Duration,
     /// The operation that gets to know what happens to this claim.
@@ -44,6 +46,10 @@ pub(super) struct Claim {
     strayed: MasterSet,
     /// Those of them that were sent another `SET` since: one key that was deleted does not tell which of the two it was.
     sent_again: MasterSet,
+    /// Masters that owe an answer to an extension.
+    owes_extension: MasterSet,
+    /// Masters whose connection broke while they did: it may still be carried out there, after any other.
+    strayed_extension: MasterSet,
 }
 
 /// How far the release of a claim is.
@@ -78,6 +84,7 @@ impl Claim {
             started: now,
             sent_at: now,
             longest_ttl_ms: 0,
+            shortest_ttl_ms: u64::MAX,
             answer_limit: Duration::ZERO,
             owner: None,
             asked: MasterSet::EMPTY,
@@ -88,6 +95,8 @@ impl Claim {
             release: None,
             strayed: MasterSet::EMPTY,
             sent_again: MasterSet::EMPTY,
+            owes_extension: MasterSet::EMPTY,
+            strayed_extension: MasterSet::EMPTY,
         }
     }
 
@@ -100,6 +109,7 @@ impl Claim {
             started,
             sent_at,
             longest_ttl_ms,
+            shortest_ttl_ms,
             answer_limit,
             owner,
             asked,
@@ -110,12 +120,15 @@ impl Claim {
             release,
             strayed,
             sent_again,
+            owes_extension,
+            strayed_extension,
         } = self;
         (*owner, *token, *started, *sent_at) = (Some(op), new_token, now, now);
-        (*longest_ttl_ms, *answer_limit) = (ttl.as_millis(), limit);
+        (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants) = (true, true);
         (*release, *strayed, *sent_again) = (None, MasterSet::EMPTY, MasterSet::EMPTY);
+        (*owes_extension, *strayed_extension) = (MasterSet::EMPTY, MasterSet::EMPTY);
         failures.clear();
     }
 
@@ -123,6 +136,7 @@ impl Claim {
     pub(super) fn note_ttl(&mut self, now: Instant, ttl: Ttl, answer_limit: Duration) {
         self.sent_at = now;
         self.longest_ttl_ms = self.longest_ttl_ms.max(ttl.as_millis());
+        self.shortest_ttl_ms = self.shortest_ttl_ms.min(ttl.as_millis());
         self.answer_limit = answer_limit;
     }
 
@@ -130,6 +144,22 @@ impl Claim {
     fn gone_at(&self, drift: Drift) -> Instant {
         let longest_ttl = Duration::from_millis(self.longest_ttl_ms);
         self.sent_at + longest_ttl + drift.of(longest_ttl)
+    }
+
+    /// Records that masters were sent an extension.
+    pub(super) const fn note_extended(&mut self, sent: MasterSet) {
+        self.owes_extension = self.owes_extension.union(sent);
+    }
+
+    /// Records the answer to the last extension; those before have been answered or are lost by then.
+    pub(super) const fn note_extension_answer(&mut self, master: MasterId) {
+        self.owes_extension.remove(master);
+    }
+
+    /// Masters that may yet cut a key of this TTL short: an extension to a shorter one may be under way there over a
+    /// connection that is gone, and would be carried out last.
+    pub(super) const fn may_cut_short(&self, ttl_ms: u64) -> MasterSet {
+        if ttl_ms > self.shortest_ttl_ms { self.strayed_extension } else { MasterSet::EMPTY }
     }
 
     /// Records that masters were sent the `SET` of a lock that is held.
@@ -353,6 +383,10 @@ impl Engine {
             return;
         }
         claim.strayed.insert(master);
+        if claim.owes_extension.contains(master) {
+            claim.owes_extension.remove(master);
+            claim.strayed_extension.insert(master);
+        }
         if let Some(release) = &mut claim.release {
             release.sent.remove(master);
             if mutant!(OrphansDropped) {
@@ -395,6 +429,7 @@ impl Engine {
                 if before == Predecessor::Ended {
                     claim.strayed.remove(master);
                     claim.sent_again.remove(master);
+                    claim.strayed_extension.remove(master);
                 }
             }
         }

@@ -19,7 +19,7 @@ impl Engine {
         }
     }
 
-    /// Queues the extension on every usable master that may hold the key.
+    /// Queues the extension on every usable master that may hold the key and will not cut it short afterwards.
     fn start_extend(&mut self, now: Instant, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
         let max_hold = self.config.max_hold;
         self.check_ttl(ttl)?;
@@ -49,8 +49,10 @@ impl Engine {
         claim.note_ttl(now, ttl, answer_limit);
         claim.failures.clear();
         let mut tally = Tally { refused: claim.tally.refused, ..Tally::default() };
-        let holders = claim.holders().intersection(self.usable);
+        let unsure = claim.may_cut_short(ttl.as_millis());
+        let holders = claim.holders().intersection(self.usable).without(unsure);
         let sent = self.broadcast.send_extend(&mut self.links, holders, (id, op.round), &claim.entry, ttl);
+        claim.note_extended(sent);
         for link in &self.links {
             let master = link.master;
             if !sent.union(tally.refused).contains(master) {
@@ -59,6 +61,8 @@ impl Engine {
                     Failure::NotHeld
                 } else if !self.usable.contains(master) {
                     link.absence()
+                } else if unsure.contains(master) {
+                    Failure::ConnectionLost
                 } else {
                     Failure::QueueFull
                 };
@@ -90,6 +94,7 @@ impl Engine {
         if op.round != round {
             return;
         }
+        claim.note_extension_answer(master);
         let Some(extension) = extension.as_mut() else {
             if matches!(vote, Vote::Refused { .. }) {
                 self.repair_op(now, master, id);

@@ -33,7 +33,9 @@ impl Engine {
         // Of an extension under way nobody knows yet how it ends: the grant is to be true in either case.
         let end = extension.map_or(valid_until, |extension| extension.valid_until.max(valid_until));
         let left = end + self.config.drift.of(op.ttl.as_duration()) - now;
-        let Some(left_ms) = whole_ms(left) else { return };
+        let Some(left_ms) = whole_ms(left).filter(|ms| !claim.may_cut_short(*ms).contains(master)) else {
+            return;
+        };
         let mut tail = AcquireTail::EMPTY;
         tail.set(left_ms);
         let (only, owed) = (MasterSet::only(master), Owed::Repair(id, op.round));

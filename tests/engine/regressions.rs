@@ -399,6 +399,25 @@ fn a_master_that_owes_nothing_is_not_silent_however_long_the_process_was_stopped
 }
 
 #[test]
+fn a_shorter_extension_that_is_still_under_way_does_not_cut_a_longer_one_short() {
+    let mut rig = Rig::new(1, |b| b.quarantine(Quarantine::Trust).answer_timeout(ms(500)));
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.stop(0);
+    rig.extend(lock, 1000);
+    let shorter = rig.cut(0);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(_)))));
+    rig.resume(0);
+    rig.advance(ms(200));
+    rig.extend(lock, 10_000);
+    rig.carry_out(0, shorter);
+    let outcome = rig.outcome();
+    rig.advance(ms(1100));
+    let is_valid = rig.engine.valid_until(lock).is_some_and(|until| rig.now < until);
+    assert!(!is_valid || rig.holder_count("a") == 1, "valid and gone after {outcome:?}");
+}
+
+#[test]
 fn a_server_in_another_ones_place_does_not_prove_that_that_one_is_gone() {
     let mut rig = Rig::new(1, |b| b.quarantine(Quarantine::Trust));
     rig.stop(0);
