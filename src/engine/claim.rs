@@ -44,7 +44,8 @@ pub(super) struct Claim {
     pub(super) release: Option<Release>,
     /// Masters whose connection has broken since the `SET`: it may still be carried out there, after any release.
     strayed: MasterSet,
-    /// Those of them that were sent another `SET` since: one key that was deleted does not tell which of the two it was.
+    /// Masters that were sent another `SET`: where the first was refused the key may live all the same, and where it may
+    /// still be carried out, one key that was deleted does not tell which of the two it was.
     sent_again: MasterSet,
     /// Masters that owe an answer to an extension.
     owes_extension: MasterSet,
@@ -166,7 +167,7 @@ impl Claim {
     /// Records that masters were sent the `SET` of a lock that is held.
     pub(super) fn note_repair(&mut self, sent: MasterSet) {
         self.asked = self.asked.union(sent);
-        self.sent_again = self.sent_again.union(sent.intersection(self.strayed));
+        self.sent_again = self.sent_again.union(sent);
     }
 
     /// Counts the vote that nearly all are.
@@ -184,7 +185,8 @@ impl Claim {
     pub(super) const fn count_deleted(&mut self, master: MasterId, quorum: usize) -> Counted {
         let Some(release) = &mut self.release else { return Counted::Open };
         release.sent.remove(master);
-        release.owed = release.owed.without(MasterSet::only(master).without(self.sent_again));
+        let unproven = self.sent_again.intersection(self.strayed);
+        release.owed = release.owed.without(MasterSet::only(master).without(unproven));
         release.deleted.insert(master);
         match self.owner {
             Some(_) if release.is_settled(quorum) => Counted::Decides,
@@ -197,6 +199,7 @@ impl Claim {
         let again = mutant!(VotesAsCount) && self.tally.granted.contains(master);
         let master = if again { another(self.tally.granted) } else { master };
         self.tally.failed.remove(master);
+        self.tally.refused.remove(master);
         self.tally.granted.insert(master);
     }
 
@@ -223,7 +226,12 @@ impl Claim {
         if mutant!(ReleaseOnlyGranted) {
             return self.tally.granted;
         }
-        self.asked.without(self.tally.refused)
+        self.asked.without(self.refused())
+    }
+
+    /// Masters that refused, and were not asked again.
+    pub(super) const fn refused(&self) -> MasterSet {
+        self.tally.refused.without(self.sent_again)
     }
 
     fn failure(&self, master: MasterId) -> Option<&Failure> {
@@ -429,7 +437,6 @@ impl Engine {
                 claim.tally.granted.remove(master);
                 if before == Predecessor::Ended {
                     claim.strayed.remove(master);
-                    claim.sent_again.remove(master);
                     claim.strayed_extension.remove(master);
                 }
             }

@@ -48,7 +48,7 @@ impl Engine {
         op.ttl = ttl;
         claim.note_ttl(now, ttl, answer_limit);
         claim.failures.clear();
-        let mut tally = Tally { refused: claim.tally.refused, ..Tally::default() };
+        let mut tally = Tally { refused: claim.refused(), ..Tally::default() };
         let unsure = claim.may_cut_short(ttl.as_millis());
         let holders = claim.holders().intersection(self.usable).without(unsure);
         let sent = self.broadcast.send_extend(&mut self.links, holders, (id, op.round), &claim.entry, ttl);
@@ -169,7 +169,7 @@ impl Engine {
             claim.tally.granted = tally.granted;
         }
         claim.counts_grants = mutant!(LateSetAfterExtension);
-        let gone = tally.refused.without(claim.tally.refused);
+        let gone = tally.refused.without(claim.refused());
         gone.iter().for_each(|master| self.repair_op(now, master, id));
     }
 

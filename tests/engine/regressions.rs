@@ -434,3 +434,20 @@ fn a_server_in_another_ones_place_does_not_prove_that_that_one_is_gone() {
     rig.advance(ms(2000));
     assert_eq!(rig.holder_count("a"), 0, "long before its TTL ends");
 }
+
+#[test]
+fn a_key_that_was_put_back_is_released_though_the_first_set_was_refused() {
+    let mut rig = Rig::new(3, defaults);
+    rig.hold(2);
+    let until = rig.now + ms(1);
+    rig.masters[2].put(b"a", b"other", Some(until));
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.advance(ms(100));
+    assert_eq!(rig.engine.master_status(rig.now, id(2)).state, MasterState::Silent);
+    // The refusal arrives, and what was in the way is gone.
+    rig.deliver(2);
+    assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
+    rig.release(lock, false);
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
+}
