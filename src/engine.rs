@@ -58,7 +58,7 @@ pub use status::{MasterState, MasterStatus};
 
 use broadcast::Broadcast;
 use claim::{Claim, Counted};
-use link::{Answer, Link, Owed, State};
+use link::{Answer, Link, Owed, Predecessor, State};
 use op::{Op, OpState};
 use slab::{Id, Slab};
 use timers::Timers;
@@ -449,10 +449,10 @@ impl Engine {
             return;
         }
         let link = &mut self.links[master.index()];
-        let is_same_process = link.finish_handshake(now, &self.config);
+        let predecessor = link.finish_handshake(now, &self.config);
         let unfitness = link.refuse_unfit(&self.config);
-        if !is_same_process {
-            self.void_grants(master);
+        if predecessor != Predecessor::Same {
+            self.void_grants(master, predecessor);
         }
         if let Some(why) = unfitness {
             return self.fail_link(now, master, &why);
@@ -520,8 +520,12 @@ impl Engine {
         }
     }
 
-    /// A master let a deadline pass. If it has said nothing at all for so long, it is skipped until it does.
+    /// A master let a deadline pass. If it has said nothing at all for so long, it is skipped until it does. One that owes
+    /// nothing has nothing to say: what it was asked went down with an earlier connection.
     fn note_missed(&mut self, now: Instant, master: MasterId, limit: Duration) {
+        if self.owed_count(master) == 0 {
+            return;
+        }
         let link = &mut self.links[master.index()];
         if let State::Ready { silent_since: silent @ None, .. } = &mut link.state
             && now - link.heard_at >= limit

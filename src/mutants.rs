@@ -94,6 +94,8 @@ pub enum Mutant {
     MarginKeptByExtension,
     /// A late answer to the `SET` counts after an extension that its master never got.
     LateSetAfterExtension,
+    /// A shorter extension that may still be under way over a broken connection is forgotten.
+    StrayExtensionIgnored,
     /// A verdict waits for every master.
     WaitsForAll,
     /// A server that already ran when another was heard in its place is taken for a restarted one.

@@ -352,7 +352,8 @@ impl Engine {
             }
             OpState::Held { extension: Some(extension), .. } => {
                 let round = op.round;
-                if !extension.tally.heard().contains(master) {
+                // Here, too, even a grant is void: a restart may have taken the key since.
+                if !extension.tally.refused.union(extension.tally.failed).contains(master) {
                     self.handle_extend_vote(now, master, id, round, Vote::Failed(Failure::ConnectionLost));
                 }
             }

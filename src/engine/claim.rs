@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::link::Predecessor;
 use super::slab::Id;
 use super::{Engine, claim_timer};
 use crate::error::{Report, Round};
@@ -23,6 +24,8 @@ pub(super) struct Claim {
     /// When a TTL was last sent, and the longest one that was: together they bound the life of any key.
     sent_at: Instant,
     longest_ttl_ms: u64,
+    /// The shortest TTL that an extension ever had.
+    shortest_ttl_ms: u64,
     /// How long each round waits for answers.
     pub(super) answer_limit: Duration,
     /// The operation that gets to know what happens to this claim.
@@ -41,6 +44,13 @@ pub(super) struct Claim {
     pub(super) release: Option<Release>,
     /// Masters whose connection has broken since the `SET`: it may still be carried out there, after any release.
     strayed: MasterSet,
+    /// Masters that were sent another `SET`: where the first was refused the key may live all the same, and where it may
+    /// still be carried out, one key that was deleted does not tell which of the two it was.
+    sent_again: MasterSet,
+    /// Masters that owe an answer to an extension.
+    owes_extension: MasterSet,
+    /// Masters whose connection broke while they did: it may still be carried out there, after any other.
+    strayed_extension: MasterSet,
 }
 
 /// How far the release of a claim is.
@@ -75,6 +85,7 @@ impl Claim {
             started: now,
             sent_at: now,
             longest_ttl_ms: 0,
+            shortest_ttl_ms: u64::MAX,
             answer_limit: Duration::ZERO,
             owner: None,
             asked: MasterSet::EMPTY,
@@ -84,6 +95,9 @@ impl Claim {
             failures: Vec::new(),
             release: None,
             strayed: MasterSet::EMPTY,
+            sent_again: MasterSet::EMPTY,
+            owes_extension: MasterSet::EMPTY,
+            strayed_extension: MasterSet::EMPTY,
         }
     }
 
@@ -96,6 +110,7 @@ impl Claim {
             started,
             sent_at,
             longest_ttl_ms,
+            shortest_ttl_ms,
             answer_limit,
             owner,
             asked,
@@ -105,12 +120,16 @@ impl Claim {
             failures,
             release,
             strayed,
+            sent_again,
+            owes_extension,
+            strayed_extension,
         } = self;
         (*owner, *token, *started, *sent_at) = (Some(op), new_token, now, now);
-        (*longest_ttl_ms, *answer_limit) = (ttl.as_millis(), limit);
+        (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants) = (true, true);
-        (*release, *strayed) = (None, MasterSet::EMPTY);
+        (*release, *strayed, *sent_again) = (None, MasterSet::EMPTY, MasterSet::EMPTY);
+        (*owes_extension, *strayed_extension) = (MasterSet::EMPTY, MasterSet::EMPTY);
         failures.clear();
     }
 
@@ -118,6 +137,7 @@ impl Claim {
     pub(super) fn note_ttl(&mut self, now: Instant, ttl: Ttl, answer_limit: Duration) {
         self.sent_at = now;
         self.longest_ttl_ms = self.longest_ttl_ms.max(ttl.as_millis());
+        self.shortest_ttl_ms = self.shortest_ttl_ms.min(ttl.as_millis());
         self.answer_limit = answer_limit;
     }
 
@@ -125,6 +145,29 @@ impl Claim {
     fn gone_at(&self, drift: Drift) -> Instant {
         let longest_ttl = Duration::from_millis(self.longest_ttl_ms);
         self.sent_at + longest_ttl + drift.of(longest_ttl)
+    }
+
+    /// Records that masters were sent an extension.
+    pub(super) const fn note_extended(&mut self, sent: MasterSet) {
+        self.owes_extension = self.owes_extension.union(sent);
+    }
+
+    /// Records the answer to the last extension; those before have been answered or are lost by then.
+    pub(super) const fn note_extension_answer(&mut self, master: MasterId) {
+        self.owes_extension.remove(master);
+    }
+
+    /// Masters that may yet cut a key of this TTL short: an extension to a shorter one may be under way there over a
+    /// connection that is gone, and would be carried out last.
+    pub(super) fn may_cut_short(&self, ttl_ms: u64) -> MasterSet {
+        let is_longer = ttl_ms > self.shortest_ttl_ms && !mutant!(StrayExtensionIgnored);
+        if is_longer { self.strayed_extension } else { MasterSet::EMPTY }
+    }
+
+    /// Records that masters were sent the `SET` of a lock that is held.
+    pub(super) fn note_repair(&mut self, sent: MasterSet) {
+        self.asked = self.asked.union(sent);
+        self.sent_again = self.sent_again.union(sent);
     }
 
     /// Counts the vote that nearly all are.
@@ -142,7 +185,8 @@ impl Claim {
     pub(super) const fn count_deleted(&mut self, master: MasterId, quorum: usize) -> Counted {
         let Some(release) = &mut self.release else { return Counted::Open };
         release.sent.remove(master);
-        release.owed.remove(master);
+        let unproven = self.sent_again.intersection(self.strayed);
+        release.owed = release.owed.without(MasterSet::only(master).without(unproven));
         release.deleted.insert(master);
         match self.owner {
             Some(_) if release.is_settled(quorum) => Counted::Decides,
@@ -155,6 +199,7 @@ impl Claim {
         let again = mutant!(VotesAsCount) && self.tally.granted.contains(master);
         let master = if again { another(self.tally.granted) } else { master };
         self.tally.failed.remove(master);
+        self.tally.refused.remove(master);
         self.tally.granted.insert(master);
     }
 
@@ -181,7 +226,12 @@ impl Claim {
         if mutant!(ReleaseOnlyGranted) {
             return self.tally.granted;
         }
-        self.asked.without(self.tally.refused)
+        self.asked.without(self.refused())
+    }
+
+    /// Masters that refused, and were not asked again.
+    pub(super) const fn refused(&self) -> MasterSet {
+        self.tally.refused.without(self.sent_again)
     }
 
     fn failure(&self, master: MasterId) -> Option<&Failure> {
@@ -212,7 +262,8 @@ impl Release {
 
     /// Masters that said they deleted the key, masters that said it was gone, masters that may still have it.
     pub(super) const fn counts(&self) -> (usize, usize, usize) {
-        (self.deleted.count(), self.absent.count(), self.owed.without(self.absent).count())
+        let heard = self.deleted.union(self.absent);
+        (self.deleted.count(), self.absent.count(), self.owed.without(heard).count())
     }
 }
 
@@ -341,6 +392,10 @@ impl Engine {
             return;
         }
         claim.strayed.insert(master);
+        if claim.owes_extension.contains(master) {
+            claim.owes_extension.remove(master);
+            claim.strayed_extension.insert(master);
+        }
         if let Some(release) = &mut claim.release {
             release.sent.remove(master);
             if mutant!(OrphansDropped) {
@@ -372,15 +427,18 @@ impl Engine {
         }
     }
 
-    /// A master turned out to be another process than before: it holds none of the locks that it granted, and will carry
-    /// out nothing that was sent to the one before.
-    pub(super) fn void_grants(&mut self, master: MasterId) {
+    /// A master turned out to be another process than before, for all that is known: it holds none of the locks that it
+    /// granted. If the one before has ended, nothing that was sent to that will be carried out any more.
+    pub(super) fn void_grants(&mut self, master: MasterId, before: Predecessor) {
         for id in self.claims.ids() {
             if let Some(claim) = self.claims.find_mut(id)
                 && !mutant!(RestartedGrantsKept)
             {
                 claim.tally.granted.remove(master);
-                claim.strayed.remove(master);
+                if before == Predecessor::Ended {
+                    claim.strayed.remove(master);
+                    claim.strayed_extension.remove(master);
+                }
             }
         }
     }

@@ -95,15 +95,18 @@ impl Learnt {
     /// For how long the process has run at the least, as far as the mode takes its word for it.
     pub(super) fn age(&self, config: &Config) -> Duration {
         match config.quarantine {
-            // A difference of whole seconds, so up to one second of it may not have passed yet.
             Quarantine::Strict if mutant!(UptimeInStrict) => self.uptime.unwrap_or_default(),
-            Quarantine::Uptime => {
-                let unsure = Duration::from_secs(if mutant!(UptimeRoundedUp) { 0 } else { 1 });
-                self.uptime.unwrap_or_default().saturating_sub(unsure)
-            }
+            Quarantine::Uptime => self.run_time().unwrap_or_default(),
             Quarantine::Strict if self.watched >= config.quarantine_time() => self.watched,
             Quarantine::Strict | Quarantine::Trust => Duration::ZERO,
         }
+    }
+
+    /// For how long it says that it has run, at the least.
+    pub(super) fn run_time(&self) -> Option<Duration> {
+        // A difference of whole seconds, so up to one second of it may not have passed yet.
+        let unsure = Duration::from_secs(if mutant!(UptimeRoundedUp) { 0 } else { 1 });
+        self.uptime.map(|uptime| uptime.saturating_sub(unsure))
     }
 
     /// Why strict mode does not count this server.

@@ -19,7 +19,7 @@ impl Engine {
         }
     }
 
-    /// Queues the extension on every usable master that may hold the key.
+    /// Queues the extension on every usable master that may hold the key and will not cut it short afterwards.
     fn start_extend(&mut self, now: Instant, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
         let max_hold = self.config.max_hold;
         self.check_ttl(ttl)?;
@@ -48,9 +48,11 @@ impl Engine {
         op.ttl = ttl;
         claim.note_ttl(now, ttl, answer_limit);
         claim.failures.clear();
-        let mut tally = Tally { refused: claim.tally.refused, ..Tally::default() };
-        let holders = claim.holders().intersection(self.usable);
+        let mut tally = Tally { refused: claim.refused(), ..Tally::default() };
+        let unsure = claim.may_cut_short(ttl.as_millis());
+        let holders = claim.holders().intersection(self.usable).without(unsure);
         let sent = self.broadcast.send_extend(&mut self.links, holders, (id, op.round), &claim.entry, ttl);
+        claim.note_extended(sent);
         for link in &self.links {
             let master = link.master;
             if !sent.union(tally.refused).contains(master) {
@@ -59,6 +61,8 @@ impl Engine {
                     Failure::NotHeld
                 } else if !self.usable.contains(master) {
                     link.absence()
+                } else if unsure.contains(master) {
+                    Failure::ConnectionLost
                 } else {
                     Failure::QueueFull
                 };
@@ -90,6 +94,7 @@ impl Engine {
         if op.round != round {
             return;
         }
+        claim.note_extension_answer(master);
         let Some(extension) = extension.as_mut() else {
             if matches!(vote, Vote::Refused { .. }) {
                 self.repair_op(now, master, id);
@@ -164,7 +169,7 @@ impl Engine {
             claim.tally.granted = tally.granted;
         }
         claim.counts_grants = mutant!(LateSetAfterExtension);
-        let gone = tally.refused.without(claim.tally.refused);
+        let gone = tally.refused.without(claim.refused());
         gone.iter().for_each(|master| self.repair_op(now, master, id));
     }
 

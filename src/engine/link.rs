@@ -88,6 +88,17 @@ struct Identity {
     is_doubtful: bool,
 }
 
+/// What a handshake tells of the process that was there before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Predecessor {
+    /// It is the one that answered.
+    Same,
+    /// It has ended: the one that answered started after it was last heard.
+    Ended,
+    /// It may run still: nobody tells who answered, or that one ran beside it.
+    Unknown,
+}
+
 /// How often another process was found in place of the one before.
 #[derive(Debug)]
 struct Changes {
@@ -215,9 +226,9 @@ impl Link {
         commands.iter().try_for_each(|(step, bytes)| self.wire.request(bytes, &[Owed::Handshake(*step)]))
     }
 
-    /// The nonce came back: takes over what was learnt, and decides when the master counts. True if it is known to be the
-    /// process that was there before. Whether it may count at all, [`Link::refuse_unfit`] says.
-    pub(super) fn finish_handshake(&mut self, now: Instant, config: &Config) -> bool {
+    /// The nonce came back: takes over what was learnt, and decides when the master counts. Whether it may count at all,
+    /// [`Link::refuse_unfit`] says.
+    pub(super) fn finish_handshake(&mut self, now: Instant, config: &Config) -> Predecessor {
         let silent_since = None;
         let before = std::mem::replace(&mut self.state, State::Ready { since: now, silent_since });
         if let State::Handshake { handshake, .. } = before {
@@ -230,9 +241,7 @@ impl Link {
         let is_same_process = self.identity.as_ref().is_some_and(is_known);
         let needed = config.quarantine_time();
         let age = self.learnt.age(config);
-        if !is_same_process {
-            self.meet_process(now, age);
-        }
+        let predecessor = if is_same_process { Predecessor::Same } else { self.meet_process(now, age) };
         let mut watch_end = now + needed;
         let mut seasoned_at = now + needed.saturating_sub(age);
         if let Some(Identity { watched_since, is_doubtful, .. }) = &mut self.identity {
@@ -243,14 +252,17 @@ impl Link {
         self.seasoned_at = Some(seasoned_at).filter(|at| *at > now && !is_trusted);
         let is_to_mark = config.quarantine == Quarantine::Strict && self.learnt.watched < needed;
         self.mark_due_at = is_to_mark.then_some(if mutant!(MarkUnwatched) { now } else { watch_end });
-        is_same_process
+        predecessor
     }
 
     /// Another process than before answered, which is at least of this age. One that already ran when the one before
     /// was last heard did not start in its place but was put there, and never had its locks.
-    fn meet_process(&mut self, now: Instant, age: Duration) {
+    fn meet_process(&mut self, now: Instant, age: Duration) -> Predecessor {
         let before = self.identity.take();
-        let Some(run_id) = self.learnt.run_id.clone() else { return };
+        let Some(run_id) = self.learnt.run_id.clone() else { return Predecessor::Unknown };
+        let has_ended = before.as_ref().is_some_and(|before| {
+            self.learnt.run_time().is_some_and(|run_time| run_time <= now - before.heard_at)
+        });
         let is_doubtful = before.as_ref().is_some_and(|before| age > now - before.heard_at);
         let is_doubtful = is_doubtful && !mutant!(ReplacedServerTrusted);
         if before.is_some() {
@@ -258,6 +270,7 @@ impl Link {
             self.changes = Some(Changes { count, last_at: now });
         }
         self.identity = Some(Identity { run_id, watched_since: None, heard_at: now, is_doubtful });
+        if has_ended { Predecessor::Ended } else { Predecessor::Unknown }
     }
 
     /// Why strict mode refuses the server whose handshake was just finished. It may lose locks while it is as it is, so

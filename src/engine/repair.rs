@@ -24,21 +24,25 @@ impl Engine {
     /// Sends the `SET` of a lock to a master that is not known to hold it for all of its validity.
     pub(super) fn repair_op(&mut self, now: Instant, master: MasterId, id: Id) {
         let Some(op) = self.ops.find(id) else { return };
-        let OpState::Held { valid_until, .. } = op.state else { return };
+        let OpState::Held { valid_until, extension, .. } = op.state else { return };
         let Some(claim) = self.claims.find_mut(op.claim) else { return };
         let is_known = claim.tally.granted.union(claim.tally.refused).contains(master);
         if now >= valid_until || is_known || !self.usable.contains(master) {
             return;
         }
-        let left = valid_until + self.config.drift.of(op.ttl.as_duration()) - now;
-        let Some(left_ms) = whole_ms(left) else { return };
+        // Of an extension under way nobody knows yet how it ends: the grant is to be true in either case.
+        let end = extension.map_or(valid_until, |extension| extension.valid_until.max(valid_until));
+        let left = end + self.config.drift.of(op.ttl.as_duration()) - now;
+        let Some(left_ms) = whole_ms(left).filter(|ms| !claim.may_cut_short(*ms).contains(master)) else {
+            return;
+        };
         let mut tail = AcquireTail::EMPTY;
         tail.set(left_ms);
         let (only, owed) = (MasterSet::only(master), Owed::Repair(id, op.round));
         let sent = self.broadcast.send(&mut self.links, only, owed, |out| {
             command::encode_acquire(out, &claim.entry, &tail);
         });
-        claim.asked = claim.asked.union(sent);
+        claim.note_repair(sent);
     }
 
     /// The answer to a `SET` that was sent again. Only a grant tells anything: a key in the way may be this lock's own,

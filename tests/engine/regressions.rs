@@ -317,3 +317,156 @@ fn a_password_that_a_server_repeats_in_its_error_is_not_shown() {
         assert!(!format!("{state:?} {denial} {:?}", rig.engine).contains("s3cret"), "{denial}");
     }
 }
+
+#[test]
+fn a_key_put_back_during_an_extension_lives_as_long_as_the_extended_lock_if_it_counts() {
+    let mut rig = Rig::new(3, defaults);
+    rig.masters[2].errors.insert("SET a".into(), "OOM x".into());
+    let lock = rig.acquire("a", 1000, 0);
+    granted(&mut rig);
+    rig.masters[2].errors.clear();
+    rig.hold(2);
+    rig.acquire("b", 1000, 0);
+    granted(&mut rig);
+    rig.advance(ms(100));
+    assert_eq!(rig.engine.master_status(rig.now, id(2)).state, MasterState::Silent);
+    rig.hold(0);
+    rig.hold(1);
+    rig.extend(lock, 10_000);
+    // It speaks while the extension is under way, and is asked again; its answer comes when that is over.
+    rig.deliver_some(2, 1);
+    rig.deliver(0);
+    rig.deliver(1);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
+    rig.deliver(2);
+    let margin = rig.engine.margin(lock);
+    rig.advance(ms(2000));
+    assert!(rig.holder_count("a") >= 2 + margin, "{} hold it, margin {margin}", rig.holder_count("a"));
+}
+
+#[test]
+fn an_extension_does_not_count_a_master_whose_connection_broke_before_the_verdict() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 1000, 0);
+    granted(&mut rig);
+    rig.hold(1);
+    rig.stop(2);
+    rig.extend(lock, 10_000);
+    let now = rig.now;
+    rig.refuse(0, true);
+    rig.disconnect(0);
+    rig.masters[0].restart("other", now);
+    rig.deliver(1);
+    rig.advance(ms(60));
+    let outcome = rig.outcome();
+    assert!(matches!(outcome, Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))), "{outcome:?}");
+}
+
+#[test]
+fn a_server_that_does_not_tell_who_it_is_may_still_carry_out_what_it_was_sent_before() {
+    let mut rig = Rig::unconnected(1, |b| b.quarantine(Quarantine::Trust));
+    rig.masters[0].errors.insert("INFO".into(), "NOPERM x".into());
+    rig.pump();
+    rig.stop(0);
+    rig.acquire("a", 10_000, 0);
+    let set = rig.cut(0);
+    no_quorum(&mut rig);
+    rig.resume(0);
+    rig.advance(ms(500));
+    rig.carry_out(0, set);
+    assert_eq!(rig.holder_count("a"), 1);
+    rig.advance(ms(2000));
+    assert_eq!(rig.holder_count("a"), 0, "long before its TTL ends");
+}
+
+#[test]
+fn a_key_that_was_put_back_and_deleted_does_not_prove_that_its_first_set_will_not_come() {
+    let mut rig = Rig::new(3, defaults);
+    rig.stop(2);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    let set = rig.cut(2);
+    rig.resume(2);
+    rig.advance(ms(500));
+    assert_eq!(rig.engine.margin(lock), 1, "put back");
+    rig.release(lock, false);
+    assert_eq!(rig.holder_count("a"), 0);
+    rig.carry_out(2, set);
+    assert_eq!(rig.holder_count("a"), 1);
+    rig.advance(ms(2000));
+    assert_eq!(rig.holder_count("a"), 0, "long before its TTL ends");
+    rig.advance(ms(10_000));
+    assert_eq!(rig.engine.claim_count(), 0, "and not for ever");
+}
+
+#[test]
+fn a_master_that_owes_nothing_is_not_silent_however_long_the_process_was_stopped() {
+    let mut rig = Rig::new(3, defaults);
+    rig.hold(2);
+    rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    // The SET was carried out there, and its answer is lost; over the next connection the key is found.
+    rig.disconnect(2);
+    rig.deliver(2);
+    while rig.engine.master_status(rig.now, id(2)).state != MasterState::Ready {
+        rig.advance(ms(1));
+    }
+    rig.jump(ms(1000));
+    rig.pump();
+    assert_eq!(rig.engine.owed_count(id(2)), 0);
+    assert_eq!(rig.engine.master_status(rig.now, id(2)).state, MasterState::Ready);
+}
+
+#[test]
+fn a_shorter_extension_that_is_still_under_way_does_not_cut_a_longer_one_short() {
+    let mut rig = Rig::new(1, |b| b.quarantine(Quarantine::Trust).answer_timeout(ms(500)));
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.stop(0);
+    rig.extend(lock, 1000);
+    let shorter = rig.cut(0);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(_)))));
+    rig.resume(0);
+    rig.advance(ms(200));
+    rig.extend(lock, 10_000);
+    rig.carry_out(0, shorter);
+    let outcome = rig.outcome();
+    rig.advance(ms(1100));
+    let is_valid = rig.engine.valid_until(lock).is_some_and(|until| rig.now < until);
+    assert!(!is_valid || rig.holder_count("a") == 1, "valid and gone after {outcome:?}");
+}
+
+#[test]
+fn a_server_in_another_ones_place_does_not_prove_that_that_one_is_gone() {
+    let mut rig = Rig::new(1, |b| b.quarantine(Quarantine::Trust));
+    rig.stop(0);
+    rig.acquire("a", 10_000, 0);
+    let set = rig.cut(0);
+    no_quorum(&mut rig);
+    rig.resume(0);
+    // For a moment the address leads to a server that has run for an hour, too.
+    let first = std::mem::replace(&mut rig.masters[0].run_id, "other".to_owned());
+    rig.advance(ms(500));
+    rig.disconnect(0);
+    rig.masters[0].run_id = first;
+    rig.carry_out(0, set);
+    rig.advance(ms(2000));
+    assert_eq!(rig.holder_count("a"), 0, "long before its TTL ends");
+}
+
+#[test]
+fn a_key_that_was_put_back_is_released_though_the_first_set_was_refused() {
+    let mut rig = Rig::new(3, defaults);
+    rig.hold(2);
+    let until = rig.now + ms(1);
+    rig.masters[2].put(b"a", b"other", Some(until));
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.advance(ms(100));
+    assert_eq!(rig.engine.master_status(rig.now, id(2)).state, MasterState::Silent);
+    // The refusal arrives, and what was in the way is gone.
+    rig.deliver(2);
+    assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
+    rig.release(lock, false);
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
+}

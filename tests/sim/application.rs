@@ -25,7 +25,8 @@ impl World {
         let resource = Resource::new(key).expect("a valid name");
         let request = Request::Acquire { resource, ttl, wait, min_validity: Duration::ZERO };
         let lock = self.clients[client].engine.submit(now, request).ok()?;
-        let deadline = now + wait + 2 * self.config.answer_limit(ttl);
+        // One round and the question for the holder, or all within the wait.
+        let deadline = now + if wait.is_zero() { 2 * self.config.answer_limit(ttl) } else { wait };
         note!(
             self,
             "c{client} asks for {} as {lock:?}, TTL {:?}, wait {wait:?}",

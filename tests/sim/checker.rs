@@ -38,6 +38,9 @@ pub struct Guard {
     pub key: Vec<u8>,
     pub token: Vec<u8>,
     pub valid_until: Instant,
+    /// Masters that were known to hold it when it began or was last prolonged. One that restarted stays among them: the
+    /// quarantine speaks for it.
+    pub counted: MasterSet,
     /// More masters lost it than it was promised to bear.
     pub is_void: bool,
 }
@@ -95,6 +98,9 @@ impl Checker {
         });
         facts.granted_by[conn.master] = Some(conn.master_life);
         facts.granted_over[conn.master] = Some(index);
+        // Whatever it lost before, it has the key now.
+        facts.lost.remove(id(conn.master));
+        facts.forgotten.remove(id(conn.master));
         if facts.client != client || facts.life != life || facts.key != key {
             self.violate(format!("I6: one value was used for two locks, of client {client} and another"));
         }
@@ -126,6 +132,14 @@ impl Checker {
                 facts.lost.insert(id(master));
             }
         }
+    }
+
+    /// These masters were extended, and only they.
+    pub fn count_masters(&mut self, client: usize, lock: OpId, granted: MasterSet) {
+        self.guards
+            .iter_mut()
+            .filter(|guard| guard.client == client && guard.lock == lock)
+            .for_each(|guard| guard.counted = granted);
     }
 
     pub fn guard(&self, client: usize, lock: OpId) -> Option<&Guard> {

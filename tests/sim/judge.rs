@@ -25,8 +25,8 @@ impl World {
                 let token = grant.token.as_bytes().to_vec();
                 self.check_granted(client, &token, grant.granted);
                 self.check_in_time(client, grant.valid_until, "I2: a lock was handed out after its deadline");
-                let guard =
-                    Guard { client, lock, key, token, valid_until: grant.valid_until, is_void: false };
+                let (valid_until, counted) = (grant.valid_until, grant.granted);
+                let guard = Guard { client, lock, key, token, valid_until, counted, is_void: false };
                 self.checker.guards.push(guard);
                 self.checker.guard_count += 1;
                 self.check_guard(client, lock);
@@ -43,6 +43,12 @@ impl World {
                 }
                 self.follow_validity(client, lock);
                 if result.is_ok() {
+                    let token = self.checker.guard(client, lock).map(|guard| guard.token.clone());
+                    let granted = self.clients[client].engine.granted(lock);
+                    if let (Some(token), Some(granted)) = (token, granted) {
+                        self.check_granted(client, &token, granted);
+                        self.checker.count_masters(client, lock, granted);
+                    }
                     self.check_guard(client, lock);
                 }
                 let report = match result {
@@ -118,19 +124,8 @@ impl World {
         if !self.checker.judges_exclusion || !self.is_valid(guard) {
             return;
         }
-        let facts = &self.checker.facts[&guard.token];
-        let until = self.clients[client].clock.when(guard.valid_until);
-        let covering = (0..self.masters.len())
-            .filter(|&index| {
-                let master = &self.masters[index];
-                let is_held = |(value, expires): &(Vec<u8>, Option<Instant>)| {
-                    *value == guard.token && expires.is_none_or(|at| master.clock.when(at) >= until)
-                };
-                let is_excused = facts.lost.union(facts.forgotten).contains(id(index));
-                is_excused || master.model.keys().get(&guard.key).is_some_and(is_held)
-            })
-            .count();
-        let is_void = facts.lost.count() > self.clients[client].engine.margin(lock);
+        let covering = (0..self.masters.len()).filter(|&index| self.is_covered(guard, index)).count();
+        let is_void = self.lost_too_many(guard);
         if covering < self.checker.quorum() {
             let name = shown(&guard.key);
             self.checker.violate(format!(
@@ -141,6 +136,18 @@ impl World {
             self.make_void(client, lock);
         }
         self.check_alone(client, lock);
+    }
+
+    /// Whether a master holds a guard's key for all its validity, or lost it by a fault.
+    fn is_covered(&self, guard: &Guard, master: usize) -> bool {
+        let facts = &self.checker.facts[&guard.token];
+        let until = self.clients[guard.client].clock.when(guard.valid_until);
+        let it = &self.masters[master];
+        let is_held = |(value, expires): &(Vec<u8>, Option<Instant>)| {
+            *value == guard.token && expires.is_none_or(|at| it.clock.when(at) >= until)
+        };
+        let is_excused = facts.lost.union(facts.forgotten).contains(id(master));
+        is_excused || it.model.keys().get(&guard.key).is_some_and(is_held)
     }
 
     pub fn check_alone(&mut self, client: usize, lock: OpId) {
@@ -162,18 +169,21 @@ impl World {
 
     /// After a fault: a guard that lost more masters than its margin is promised nothing any more.
     pub fn void_guards(&mut self) {
-        let lost_too_many = |guard: &Guard| {
-            let lost = self.checker.facts.get(&guard.token).map_or(0, |facts| facts.lost.count());
-            lost > self.clients[guard.client].engine.margin(guard.lock)
-        };
         let voided: Vec<_> = self
             .checker
             .guards
             .iter()
-            .filter(|guard| !guard.is_void && lost_too_many(guard))
+            .filter(|guard| !guard.is_void && self.lost_too_many(guard))
             .map(|guard| (guard.client, guard.lock))
             .collect();
         voided.into_iter().for_each(|(client, lock)| self.make_void(client, lock));
+    }
+
+    /// Whether more of the masters that count for a guard lost it than its margin bears.
+    fn lost_too_many(&self, guard: &Guard) -> bool {
+        let granted = self.clients[guard.client].engine.granted(guard.lock).unwrap_or_default();
+        let lost = self.checker.facts.get(&guard.token).map(|facts| facts.lost).unwrap_or_default();
+        guard.counted.union(granted).without(lost).count() < self.checker.quorum()
     }
 
     pub fn make_void(&mut self, client: usize, lock: OpId) {
@@ -231,13 +241,17 @@ impl World {
                     && conn.master_life == self.masters[master].life
             }
         };
+        let state = self.clients[client].engine.master_status(self.local(client), id(master)).state;
+        if owed == 0 && state == MasterState::Silent {
+            self.checker.violate(format!("c{client} waits for m{master} to speak, which owes nothing"));
+        }
         if is_quiet && owed != 0 {
             self.checker
                 .violate(format!("I14: c{client} expects {owed} replies of m{master}, none is under way"));
         }
     }
 
-    /// No margin has a master that is known to be another process than the one which granted.
+    /// Who is in a margin holds the key for all its validity, and is not known to be another process than granted it.
     pub fn check_margins(&mut self, client: usize) {
         let now = self.local(client);
         for index in 0..self.checker.guards.len() {
@@ -257,6 +271,12 @@ impl World {
                         .checker
                         .violate(format!("m{} never granted, but is in the margin", master.index()));
                 };
+                let guard = &self.checker.guards[index];
+                let is_judged = self.checker.judges_exclusion && self.is_valid(guard);
+                if is_judged && !self.is_covered(guard, master.index()) {
+                    let why = "lets the key go before the lock ends, but is in the margin";
+                    return self.checker.violate(format!("m{} {why}", master.index()));
+                }
                 let status = self.clients[client].engine.master_status(now, master);
                 let is_ready = matches!(status.state, MasterState::Ready | MasterState::Quarantined(_));
                 let known = status.run_id.as_deref().and_then(life_of);

@@ -75,6 +75,7 @@ killed! {
     own_key_is_busy: OwnKeyIsBusy by hold::the_own_key_met_again_is_not_somebody_elses;
     margin_kept_by_extension: MarginKeptByExtension by hold::the_margin_after_an_extension_is_of_masters_that_were_extended;
     late_set_after_extension: LateSetAfterExtension by hold::a_late_answer_to_the_set_says_nothing_once_the_lock_is_extended;
+    stray_extension_ignored: StrayExtensionIgnored by hold::a_shorter_extension_of_a_broken_connection_does_not_cut_a_longer_one_short;
     waits_for_all: WaitsForAll by acquire::one_stopped_master_delays_nobody;
     replaced_server_trusted: ReplacedServerTrusted by masters::another_server_in_a_masters_place_is_not_taken_for_a_restart;
     uptime_in_strict: UptimeInStrict by masters::strict_mode_believes_no_uptime;

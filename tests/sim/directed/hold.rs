@@ -167,6 +167,22 @@ pub fn a_late_answer_to_the_set_says_nothing_once_the_lock_is_extended() -> Verd
     demand(world.clients[0].engine.margin(lock) == 0, "a key that ends too early is in the margin")
 }
 
+pub fn a_shorter_extension_of_a_broken_connection_does_not_cut_a_longer_one_short() -> Verdict {
+    let mut world = world(1, 2, |b| b.answer_timeout(ms(500)));
+    let lock = hold(&mut world, 0, KEY, ms(5000))?;
+    // The connection ends for the client, and the extension that it sent arrives a second later.
+    world.stall(0, 0, true, false, SECOND);
+    world.submit_extend(0, lock, ms(1500));
+    world.run_for(MS);
+    world.break_conn(0, 0);
+    outcome(&mut world, 0)?;
+    world.run_for(300 * MS);
+    extend(&mut world, 0, lock, ms(5000))?;
+    world.run_for(3 * SECOND);
+    acquire(&mut world, 1, KEY, ms(1000), Duration::ZERO)?;
+    verdict(&mut world)
+}
+
 tests!(
     a_script_that_was_flushed_between_load_and_call_is_sent_again,
     a_release_leaves_somebody_elses_key_alone,
@@ -183,4 +199,5 @@ tests!(
     the_own_key_met_again_is_not_somebody_elses,
     the_margin_after_an_extension_is_of_masters_that_were_extended,
     a_late_answer_to_the_set_says_nothing_once_the_lock_is_extended,
+    a_shorter_extension_of_a_broken_connection_does_not_cut_a_longer_one_short,
 );
