@@ -1,0 +1,317 @@
+//! `redlatch run`: the command and its lock, other holders, signals, and a lock that is lost.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::fleet::{Fleet, Raw, eventually};
+use crate::harness::{FOREVER, PATIENCE, Running, exists, expect, finish, holder_count, redlatch, trusting};
+
+// ---- the command and its lock ----
+
+#[test]
+fn the_command_runs_under_the_lock_knows_it_and_its_code_is_passed_on() {
+    let mut fleet = Fleet::start(3);
+    let script = "env; echo ready; read line; exit $line";
+    let command = &mut trusting(&fleet, "run");
+    command.args(["--ttl", "20s", "--prefix", "p:", "orders:42", "--", "sh", "-c", script]);
+    let mut run = Running::start_with_stdin(command);
+    let lines: Vec<String> =
+        std::iter::repeat_with(|| run.line()).take_while(|line| line != "ready").collect();
+    let variable = |name: &str| {
+        let prefix = format!("{name}=");
+        lines
+            .iter()
+            .find_map(|line| line.strip_prefix(&prefix))
+            .unwrap_or_else(|| panic!("{name} is not set"))
+    };
+    assert_eq!(variable("REDLATCH_RESOURCE"), "orders:42");
+    assert_eq!(variable("REDLATCH_TTL_MS"), "20000");
+    let valid_ms: u32 = variable("REDLATCH_VALID_MS").parse().expect("a number");
+    assert!((10_000..20_000).contains(&valid_ms), "{valid_ms}");
+    let token = variable("REDLATCH_TOKEN").to_owned();
+    eventually(PATIENCE, "all three masters hold the token", || {
+        fleet.masters().all(|master| match master.ask("GET p:orders:42") {
+            Raw::Bulk(bytes) => hex(&bytes) == token,
+            _ => false,
+        })
+    });
+    run.send("7\n");
+    let finished = run.finish();
+    expect(&finished, 7, &[]);
+    assert_eq!(finished.stderr, "", "nothing is said unless asked for");
+    assert_eq!(holder_count(&mut fleet, "p:orders:42"), 0, "released before the exit");
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn a_command_ended_by_a_signal_gives_128_and_its_number() {
+    let fleet = Fleet::start(1);
+    let run =
+        trusting(&fleet, "run").args(["r", "--", "sh", "-c", "kill -KILL $$"]).stdin(Stdio::null()).output();
+    assert_eq!(run.expect("redlatch was built").status.code(), Some(128 + 9));
+}
+
+#[test]
+fn a_command_that_cannot_start_gives_126_or_127_and_the_lock_back() {
+    let mut fleet = Fleet::start(3);
+    for (program, code) in [("/no/such/program", 127), ("no-such-program-in-the-path", 127), ("/", 126)] {
+        let run = finish(trusting(&fleet, "run").args(["r", "--", program]));
+        expect(&run, code, &["cannot run", program]);
+        assert_eq!(holder_count(&mut fleet, "r"), 0);
+    }
+}
+
+#[test]
+fn the_lock_outlives_its_ttl_while_the_command_runs() {
+    let mut fleet = Fleet::start(3);
+    let command = &mut trusting(&fleet, "run");
+    command.args(["--verbose", "--ttl", "300ms", "r", "--", "sh", "-c", "echo ready; read line"]);
+    let mut run = Running::start_with_stdin(command);
+    run.line();
+    for _ in 0..6 {
+        run.wait_for_stderr("extended, valid for");
+    }
+    assert!(holder_count(&mut fleet, "r") >= 2);
+    run.send("\n");
+    expect(&run.finish(), 0, &["the command ended with code 0", "released on"]);
+}
+
+// ---- others ----
+
+#[test]
+fn a_held_lock_gives_75_or_the_code_asked_for_and_tells_of_the_holder() {
+    let fleet = Fleet::start(3);
+    let mut holder = Running::start_with_stdin(trusting(&fleet, "run").args([
+        "r",
+        "--",
+        "sh",
+        "-c",
+        "echo ready; read line",
+    ]));
+    holder.line();
+    let said = ["held by another", "for at most", "of 3 masters granted, 2 needed", &fleet.urls()[0]];
+    expect(&finish(trusting(&fleet, "run").args(["r", "--", "echo", "no"])), 75, &said);
+    let other = finish(trusting(&fleet, "run").args(["--wait", "100ms", "-E", "9", "r", "--", "echo", "no"]));
+    expect(&other, 9, &said);
+    assert_eq!(other.stdout, "");
+    expect(&finish(trusting(&fleet, "run").args(["s", "--", "true"])), 0, &[]);
+    holder.send("\n");
+    expect(&holder.finish(), 0, &[]);
+}
+
+#[test]
+fn a_waiting_client_says_so_and_gets_the_lock_when_it_is_free() {
+    let fleet = Fleet::start(3);
+    let mut holder = Running::start_with_stdin(trusting(&fleet, "run").args([
+        "r",
+        "--",
+        "sh",
+        "-c",
+        "echo ready; read line",
+    ]));
+    holder.line();
+    let mut waiter =
+        Running::start(trusting(&fleet, "run").args(["-v", "-w", "1h", "r", "--", "echo", "mine"]));
+    waiter.wait_for_stderr("waiting up to");
+    holder.send("\n");
+    expect(&holder.finish(), 0, &[]);
+    let waited = waiter.finish();
+    expect(&waited, 0, &["locked in"]);
+    assert_eq!(waited.stdout, "mine\n");
+}
+
+#[test]
+fn a_signal_ends_the_wait() {
+    let fleet = Fleet::start(3);
+    let mut holder = Running::start_with_stdin(trusting(&fleet, "run").args([
+        "r",
+        "--",
+        "sh",
+        "-c",
+        "echo ready; read line",
+    ]));
+    holder.line();
+    for (name, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+        let mut waiter =
+            Running::start(trusting(&fleet, "run").args(["-v", "-w", "1h", "r", "--", "echo", "no"]));
+        waiter.wait_for_stderr("waiting up to");
+        waiter.signal(name);
+        expect(&waiter.finish(), code, &["while waiting for the lock"]);
+    }
+    holder.send("\n");
+    expect(&holder.finish(), 0, &[]);
+}
+
+#[test]
+fn too_few_masters_give_69_and_the_reason_of_each() {
+    let mut fleet = Fleet::start(3);
+    fleet.master(0).kill();
+    expect(&finish(trusting(&fleet, "run").args(["r", "--", "true"])), 0, &[]);
+    fleet.master(2).stop();
+    let run = finish(trusting(&fleet, "run").args(["--connect-timeout", "100ms", "r", "--", "echo", "no"]));
+    let said = ["no quorum", "0 of 3 masters granted, 2 needed", "refused", "no answer to the handshake"];
+    expect(&run, 69, &said);
+    assert_eq!(run.stdout, "");
+}
+
+#[test]
+fn masters_that_just_started_do_not_count_before_max_ttl_unless_trusted() {
+    let fleet = Fleet::start(3);
+    let run = finish(redlatch(&fleet.urls()).args(["run", "r", "--", "true"]));
+    expect(&run, 69, &["does not count for another"]);
+    expect(&finish(trusting(&fleet, "run").args(["r", "--", "true"])), 0, &[]);
+    let times = ["--ttl", "1s", "--max-ttl", "1s", "--wait", "20s", "--verbose"];
+    let run = finish(redlatch(&fleet.urls()).arg("run").args(times).args(["r", "--", "true"]));
+    expect(&run, 0, &["locked in"]);
+}
+
+// ---- signals while the command runs ----
+
+#[test]
+fn signals_reach_the_command_and_the_lock_is_released_after_it() {
+    let mut fleet = Fleet::start(3);
+    for name in ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"] {
+        let script = format!("trap 'echo got {name}; exit 9' {name}; echo ready; {FOREVER}");
+        let mut run = Running::start(trusting(&fleet, "run").args(["r", "--", "sh", "-c", &script]));
+        run.line();
+        assert!(holder_count(&mut fleet, "r") >= 2);
+        run.signal(name);
+        let finished = run.finish();
+        expect(&finished, 9, &[]);
+        assert_eq!(finished.stdout, format!("got {name}\n"));
+        assert_eq!(holder_count(&mut fleet, "r"), 0);
+    }
+}
+
+#[test]
+fn signals_that_end_reach_what_the_command_has_started() {
+    let fleet = Fleet::start(1);
+    let script = format!("(trap 'echo grandchild ends; exit' TERM; echo ready; {FOREVER}) & wait");
+    let mut run = Running::start(trusting(&fleet, "run").args(["r", "--", "sh", "-c", &script]));
+    run.line();
+    run.signal("TERM");
+    let finished = run.finish();
+    expect(&finished, 143, &[]);
+    assert_eq!(finished.stdout, "grandchild ends\n");
+}
+
+#[test]
+fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
+    let fleet = Fleet::start(1);
+    let words = [env!("CARGO_BIN_EXE_redlatch"), "run", "--trust", "r", "--"];
+    let script = format!("trap '' HUP; exec {} sh -c 'echo ready; read line; exit 4'", words.join(" "));
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).env("REDLATCH_MASTERS", fleet.urls().join(",")).process_group(0);
+    let mut run = Running::start_with_stdin(&mut command);
+    run.line();
+    run.signal("HUP");
+    run.send("\n");
+    expect(&run.finish(), 4, &[]);
+}
+
+#[test]
+fn the_exit_code_survives_a_parent_that_ignores_sigchld() {
+    let fleet = Fleet::start(1);
+    let script =
+        format!("trap '' CHLD; exec {} run --trust r -- sh -c 'exit 5'", env!("CARGO_BIN_EXE_redlatch"));
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).env("REDLATCH_MASTERS", fleet.urls().join(",")).process_group(0);
+    expect(&finish(&mut command), 5, &[]);
+}
+
+// ---- the lock is lost ----
+
+#[test]
+fn a_lost_lock_ends_the_command_with_term() {
+    let mut fleet = Fleet::start(3);
+    let script = format!("trap 'echo term; exit 0' TERM; echo ready; {FOREVER}");
+    let mut run =
+        Running::start(trusting(&fleet, "run").args(["--ttl", "600ms", "r", "--", "sh", "-c", &script]));
+    run.line();
+    fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
+    let finished = run.finish();
+    expect(&finished, 76, &["TERM to the command", "the lock is lost", "no longer has this lock"]);
+    assert_eq!(finished.stdout, "term\n");
+}
+
+#[test]
+fn a_lost_lock_ends_a_command_that_ignores_term_and_its_group_with_kill() {
+    let mut fleet = Fleet::start(3);
+    for script in [
+        // The command ignores TERM.
+        format!("trap '' TERM; echo $$; {FOREVER}"),
+        // It ends at once, and what it has started ignores TERM.
+        format!("(trap '' TERM; exec 2>&-; sh -c 'echo $$; {FOREVER}') & wait"),
+    ] {
+        let options = ["--ttl", "600ms", "--grace", "200ms", "r", "--"];
+        let mut run = Running::start(trusting(&fleet, "run").args(options).args(["sh", "-c", &script]));
+        let pid = run.line();
+        fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
+        expect(&run.finish(), 76, &["TERM to the command", "KILL to the command"]);
+        eventually(PATIENCE, "the process is gone", || !exists(&pid));
+    }
+}
+
+#[test]
+fn an_outage_ends_the_command_before_the_validity_does() {
+    let mut fleet = Fleet::start(3);
+    let ttl = Duration::from_secs(3);
+    let script = format!("echo ready; {FOREVER}");
+    let mut run =
+        Running::start(trusting(&fleet, "run").args(["--ttl", "3s", "r", "--", "sh", "-c", &script]));
+    run.line();
+    fleet.master(0).stop();
+    fleet.master(1).stop();
+    let stopped = Instant::now();
+    run.wait_for_stderr("trying again");
+    run.wait_for_stderr("TERM to the command");
+    // Nothing was extended after the stop, so the validity ends within one TTL of it.
+    assert!(stopped.elapsed() < ttl, "{:?}", stopped.elapsed());
+    expect(&run.finish(), 76, &[]);
+}
+
+#[test]
+fn an_outage_that_is_over_in_time_harms_nothing() {
+    let mut fleet = Fleet::start(3);
+    let command = &mut trusting(&fleet, "run");
+    command.args(["--verbose", "--ttl", "10s", "r", "--", "sh", "-c", "echo ready; read line; exit 3"]);
+    let mut run = Running::start_with_stdin(command);
+    run.line();
+    fleet.master(0).stop();
+    fleet.master(1).stop();
+    run.wait_for_stderr("trying again");
+    fleet.master(0).cont();
+    run.wait_for_stderr("extended, valid for");
+    fleet.master(1).cont();
+    run.send("\n");
+    expect(&run.finish(), 3, &[]);
+}
+
+#[test]
+fn a_lock_that_was_gone_before_the_command_ended_gives_76() {
+    let mut fleet = Fleet::start(3);
+    let mut run = Running::start_with_stdin(trusting(&fleet, "run").args([
+        "--ttl",
+        "30s",
+        "r",
+        "--",
+        "sh",
+        "-c",
+        "echo ready; read line",
+    ]));
+    run.line();
+    fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
+    run.send("\n");
+    expect(&run.finish(), 76, &["gone on", "before the command ended"]);
+}
+
+#[test]
+fn max_hold_ends_the_command() {
+    let fleet = Fleet::start(1);
+    let options = ["--ttl", "600ms", "--max-hold", "1s", "r", "--", "sleep", "60"];
+    expect(&finish(trusting(&fleet, "run").args(options)), 76, &["TERM to the command", "max_hold"]);
+}
