@@ -204,7 +204,8 @@ pub(crate) fn stderr_is_terminal() -> bool {
 }
 
 /// The text without logins: from each `://` to the last `@` before the next `://` or the end of the line. So it hides
-/// too much rather than too little, except for the form of a URL as the library's errors show it.
+/// too much rather than too little, except for the form of a URL as the library's errors show it, and for the place in a
+/// script that servers name at the end of an error: ` on @user_script:1.`
 fn without_logins(text: &str) -> Cow<'_, str> {
     if !text.contains("://") || !text.contains('@') {
         return Cow::Borrowed(text);
@@ -215,9 +216,11 @@ fn without_logins(text: &str) -> Cow<'_, str> {
         shown.push_str(parts.next().unwrap_or_default());
         for part in parts {
             shown.push_str("://");
-            match part.rsplit_once('@') {
+            let is_script = |at: usize| part[..at].ends_with(' ') && part[at..].starts_with("@user_script:");
+            let end = part.rmatch_indices('@').map(|(at, _)| at).find(|at| !is_script(*at));
+            match end.map(|at| part.split_at(at)) {
                 Some((login, place)) if login != "[user[:password]" => {
-                    shown.push_str("…@");
+                    shown.push('…');
                     shown.push_str(place);
                 }
                 _ => shown.push_str(part),
@@ -316,6 +319,13 @@ mod tests {
             ("redis://me:a@b@h,redis://:s3@h2\nredis://h3", "redis://…@h,redis://…@h2\nredis://h3"),
             ("redis://h\nmail a@b", "redis://h\nmail a@b"),
             ("want redis://[user[:password]@]host", "want redis://[user[:password]@]host"),
+            (
+                "redis://h replied: WRONGTYPE, on @user_script:1.",
+                "redis://h replied: WRONGTYPE, on @user_script:1.",
+            ),
+            ("redis://me:s3 on @user_script:1@h", "redis://…@h"),
+            ("redis://me:s3@h replied: x, on @user_script:1.", "redis://…@h replied: x, on @user_script:1."),
+            ("redis://me:s3@user_script:1", "redis://…@user_script:1"),
         ] {
             assert_eq!(without_logins(text), shown);
         }

@@ -1,5 +1,6 @@
 //! Tests against real `redis-server` processes, with a proxy in between where the network is to misbehave.
 
+mod bad_input_tests;
 mod contest;
 mod error_tests;
 mod fleet;

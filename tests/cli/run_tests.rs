@@ -1,155 +1,13 @@
-//! The command line as its users meet it: the built `redlatch` against real `redis-server` processes.
-//!
-//! Each command leads a process group of its own, so that these tests do the same with and without a terminal.
+//! `redlatch run`: the command and its lock, other holders, signals, and a lock that is lost.
 
-#[path = "masters/fleet.rs"]
-mod fleet;
-
-use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fleet::{Fleet, Raw, eventually};
+use crate::fleet::{Fleet, Raw, eventually};
+use crate::harness::{FOREVER, PATIENCE, Running, exists, expect, finish, holder_count, redlatch, trusting};
 
-/// How long anything may take that is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A loop for `sh` that ends only by a signal.
-const FOREVER: &str = "while :; do sleep 0.02; done";
-
-/// `redlatch SUBCOMMAND --trust` over all masters of the fleet.
-fn trusting(fleet: &Fleet, subcommand: &str) -> Command {
-    let mut command = redlatch(&fleet.urls());
-    command.args([subcommand, "--trust"]);
-    command
-}
-
-fn redlatch(urls: &[String]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_redlatch"));
-    command.env("REDLATCH_MASTERS", urls.join(",")).process_group(0);
-    command
-}
-
-struct Finished {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
-/// Runs to the end.
-fn finish(command: &mut Command) -> Finished {
-    command.stdin(Stdio::null());
-    Running::start(command).finish()
-}
-
-/// A `redlatch` under way.
-struct Running {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
-    stderr: BufReader<ChildStderr>,
-}
-
-impl Running {
-    fn start(command: &mut Command) -> Self {
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("redlatch was built");
-        let stdin = child.stdin.take();
-        let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let stderr = BufReader::new(child.stderr.take().expect("piped"));
-        Self { child, stdin, stdout, stderr }
-    }
-
-    /// The same with a pipe to the command's stdin.
-    fn start_with_stdin(command: &mut Command) -> Self {
-        Self::start(command.stdin(Stdio::piped()))
-    }
-
-    /// The next line of stdout; it ends with the program, so this does not wait for ever.
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).expect("stdout is text");
-        if line.is_empty() {
-            let mut stderr = String::new();
-            self.stderr.read_to_string(&mut stderr).expect("stderr is text");
-            panic!("redlatch ended early: {stderr}");
-        }
-        line.trim_end().to_owned()
-    }
-
-    /// Reads stderr up to a line with this text.
-    fn wait_for_stderr(&mut self, text: &str) {
-        let mut line = String::new();
-        while !line.contains(text) {
-            line.clear();
-            let size = self.stderr.read_line(&mut line).expect("stderr is text");
-            assert!(size > 0, "redlatch ended without saying {text:?}");
-        }
-    }
-
-    fn signal(&self, name: &str) {
-        signal(self.child.id(), name);
-    }
-
-    fn send(&mut self, text: &str) {
-        self.stdin.as_mut().expect("piped").write_all(text.as_bytes()).expect("the command reads");
-    }
-
-    fn finish(self) -> Finished {
-        let Self { mut child, stdin, mut stdout, mut stderr } = self;
-        drop(stdin);
-        let id = child.id();
-        let (sender, receiver) = mpsc::channel();
-        thread::spawn(move || {
-            let error_text = thread::spawn(move || {
-                let mut text = String::new();
-                stderr.read_to_string(&mut text).expect("stderr is text");
-                text
-            });
-            let mut text = String::new();
-            stdout.read_to_string(&mut text).expect("stdout is text");
-            let code = child.wait().expect("a child can be waited for").code();
-            let stderr = error_text.join().expect("it only reads");
-            sender.send(Finished { code, stdout: text, stderr }).ok();
-        });
-        receiver.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-            signal(id, "KILL");
-            panic!("redlatch did not end within {PATIENCE:?}")
-        })
-    }
-}
-
-fn signal(pid: u32, name: &str) {
-    let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status();
-    assert!(status.expect("sh runs").success(), "kill -{name} {pid}");
-}
-
-fn exists(pid: &str) -> bool {
-    let probe = Command::new("sh").args(["-c", &format!("kill -0 {pid} 2>&-")]).status();
-    probe.expect("sh runs").success()
-}
-
-fn holder_count(fleet: &mut Fleet, key: &str) -> usize {
-    fleet
-        .masters()
-        .map(|master| master.command(&[b"EXISTS", key.as_bytes()]))
-        .filter(|raw| *raw == Raw::Int(1))
-        .count()
-}
-
-#[track_caller]
-fn expect(finished: &Finished, code: i32, said: &[&str]) {
-    let Finished { code: found, stderr, .. } = finished;
-    assert_eq!(*found, Some(code), "{stderr}");
-    for text in said {
-        assert!(stderr.contains(text), "{text:?} is not in: {stderr}");
-    }
-}
-
-// ---- run: the command and its lock ----
+// ---- the command and its lock ----
 
 #[test]
 fn the_command_runs_under_the_lock_knows_it_and_its_code_is_passed_on() {
@@ -222,7 +80,7 @@ fn the_lock_outlives_its_ttl_while_the_command_runs() {
     expect(&run.finish(), 0, &["the command ended with code 0", "released on"]);
 }
 
-// ---- run: others ----
+// ---- others ----
 
 #[test]
 fn a_held_lock_gives_75_or_the_code_asked_for_and_tells_of_the_holder() {
@@ -358,7 +216,7 @@ fn a_signal_ends_the_wait_for_masters() {
     assert_eq!(run.stdout, "");
 }
 
-// ---- run: signals while the command runs ----
+// ---- signals while the command runs ----
 
 #[test]
 fn signals_reach_the_command_and_the_lock_is_released_after_it() {
@@ -412,7 +270,7 @@ fn the_exit_code_survives_a_parent_that_ignores_sigchld() {
     expect(&finish(&mut command), 5, &[]);
 }
 
-// ---- run: the lock is lost ----
+// ---- the lock is lost ----
 
 #[test]
 fn a_lost_lock_ends_the_command_with_term() {
@@ -503,161 +361,4 @@ fn max_hold_ends_the_command() {
     let fleet = Fleet::start(1);
     let options = ["--ttl", "600ms", "--max-hold", "1s", "r", "--", "sleep", "60"];
     expect(&finish(trusting(&fleet, "run").args(options)), 76, &["TERM to the command", "max_hold"]);
-}
-
-// ---- bench ----
-
-#[test]
-fn bench_prints_one_json_object_with_its_figures() {
-    let fleet = Fleet::start(3);
-    for (depth, more) in [(1, &[][..]), (16, &["--no-await-release"][..])] {
-        let command = &mut trusting(&fleet, "bench");
-        command.args(["--json", "--pairs", "500", "--depth", &depth.to_string()]).args(more);
-        let bench = finish(command);
-        expect(&bench, 0, &[]);
-        let json: serde_json::Value = serde_json::from_str(&bench.stdout).expect("JSON and nothing else");
-        for (field, value) in
-            [("masters", 3), ("masters_ready", 3), ("quorum", 2), ("depth", depth), ("pairs", 500)]
-        {
-            assert_eq!(json[field], value, "{field} in {json}");
-        }
-        let figures = |name: &str| {
-            ["min", "p50", "p99", "p99_9", "max"].map(|figure| json[name][figure].as_f64().expect("a number"))
-        };
-        assert!(figures("acquire_us").is_sorted() && figures("acquire_us")[0] > 1.0, "{json}");
-        if more.is_empty() {
-            assert!(figures("release_us").is_sorted(), "{json}");
-        } else {
-            assert!(json["release_us"].is_null(), "{json}");
-        }
-        let rate = json["pairs"].as_f64().expect("a number") / json["elapsed_s"].as_f64().expect("a number");
-        assert!((rate - json["pairs_per_s"].as_f64().expect("a number")).abs() < 1.0, "{json}");
-        assert!(json["round_trip_us"]["one"].as_f64() > Some(0.0), "{json}");
-        assert_eq!(json["errors"].as_array().map(Vec::len), Some(0), "{json}");
-    }
-}
-
-#[test]
-fn bench_waits_visibly_for_masters_that_just_started_and_leaves_no_key() {
-    let mut fleet = Fleet::start(3);
-    let mut command = redlatch(&fleet.urls());
-    let bench =
-        finish(command.args(["bench", "--ttl", "1s", "--max-ttl", "1s", "--time", "200ms", "--depth", "4"]));
-    expect(&bench, 0, &["waiting", "restarted lately", "--trust"]);
-    assert!(bench.stdout.contains("pairs/s") && bench.stdout.contains("p99.9"), "{}", bench.stdout);
-    for master in fleet.masters() {
-        assert_eq!(master.ask("DBSIZE"), Raw::Int(0));
-    }
-}
-
-#[test]
-fn bench_without_a_quorum_gives_69_and_an_interrupted_one_its_figures() {
-    let mut fleet = Fleet::start(3);
-    let mut run = Running::start(trusting(&fleet, "bench").args(["--time", "1h"]));
-    run.wait_for_stderr("pairs");
-    run.signal("INT");
-    let finished = run.finish();
-    expect(&finished, 130, &[]);
-    assert!(finished.stdout.contains("pairs/s"), "{}", finished.stdout);
-    fleet.master(0).kill();
-    fleet.master(1).kill();
-    expect(
-        &finish(&mut trusting(&fleet, "bench")),
-        69,
-        &["1 of 3 masters count, 2 needed", "is not connected"],
-    );
-}
-
-// ---- bad input ----
-
-#[test]
-fn bad_input_gives_64_and_names_the_problem() {
-    let url = "redis://127.0.0.1:1";
-    let long = "x".repeat(1025);
-    let rows: &[(&[&str], &str)] = &[
-        (&["run", "-m", url, "--ttl", "0", "r", "--", "true"], "too short"),
-        (&["run", "-m", url, "--ttl", "1ms", "r", "--", "true"], "too short"),
-        (&["run", "-m", url, "--ttl", "31s", "--max-ttl", "30s", "r", "--", "true"], "above the maximum"),
-        (&["run", "-m", url, "--ttl", "8days", "r", "--", "true"], "max_ttl"),
-        (&["run", "-m", url, "--ttl", "99999999999999999999s", "r", "--", "true"], "--ttl"),
-        (&["run", "-m", url, "--ttl", "10", "r", "--", "true"], "--ttl"),
-        (&["run", "-m", url, "--ttl", "-1s", "r", "--", "true"], "-1"),
-        (&["run", "-m", url, "--max-ttl", "0", "r", "--", "true"], "max_ttl"),
-        (&["run", "-m", url, "--answer-timeout", "0", "r", "--", "true"], "answer_timeout"),
-        (&["run", "-m", url, "--connect-timeout", "2days", "r", "--", "true"], "connect_timeout"),
-        (&["run", "-m", url, "--wait", "soon", "r", "--", "true"], "--wait"),
-        (&["run", "-m", url, "--strict", "--trust", "r", "--", "true"], "--strict"),
-        (&["run", "-m", url, "redlatch:mark", "--", "true"], "redlatch:mark"),
-        (&["run", "-m", url, "-E", "256", "r", "--", "true"], "256"),
-        (&["run", "-m", url, "", "--", "true"], "empty"),
-        (&["run", "-m", url, &long, "--", "true"], "1025 bytes"),
-        (&["run", "-m", url, "--prefix", &long, "r", "--", "true"], "prefix"),
-        (&["run", "-m", url, "r", "--"], "COMMAND"),
-        (&["run", "-m", url, "r", "true"], "true"),
-        (&["run", "-m", url, "--", "true"], "RESOURCE"),
-        (&["run", "-m", url, "-m", url, "r", "--", "true"], "same server"),
-        (&["run", "-m", "redis://127.0.0.1:1,redis://127.0.0.1:1/3", "r", "--", "true"], "same server"),
-        (&["run", "-m", "", "r", "--", "true"], "no masters"),
-        (&["run", "-m", "redis://127.0.0.1:1,", "r", "--", "true"], "master 1"),
-        (&["run", "-m", "127.0.0.1:6379", "r", "--", "true"], "master 0"),
-        (&["run", "-m", "http://h", "r", "--", "true"], "unknown scheme"),
-        (&["run", "-m", "rediss://h", "r", "--", "true"], "TLS"),
-        (&["run", "-m", "redis://h:0", "r", "--", "true"], "port"),
-        (&["run", "-m", "redis://h/x", "r", "--", "true"], "database"),
-        (&["run", "r", "--", "true"], "no masters"),
-        (&["bench"], "no masters"),
-        (&["bench", "-m", url, "--depth", "0"], "--depth"),
-        (&["bench", "-m", url, "--depth", "99999999"], "--depth"),
-        (&["bench", "-m", url, "--depth", "8", "--keys", "7"], "--keys"),
-        (&["bench", "-m", url, "--pairs", "0"], "--pairs"),
-        (&["bench", "-m", url, "--pairs", "1", "--time", "1s"], "--time"),
-        (&["bench", "-m", url, "--time", "0"], "--time"),
-        (&["bench", "-m", url, "--ttl", "1ms"], "too short"),
-        (&["sprint"], "sprint"),
-        (&[], "Usage"),
-    ];
-    for (args, named) in rows {
-        let mut command = redlatch(&[]);
-        let finished = finish(command.env_remove("REDLATCH_MASTERS").args(*args));
-        let Finished { code, stdout, stderr } = &finished;
-        assert_eq!(*code, Some(64), "{args:?}: {stderr}");
-        assert!(stderr.contains(named), "{args:?}: {named:?} is not in: {stderr}");
-        assert_eq!(stdout, "", "{args:?}");
-    }
-}
-
-#[test]
-fn help_and_version_give_0() {
-    for args in [&["--help"][..], &["run", "--help"], &["bench", "--help"], &["run", "-h"], &["--version"]] {
-        let finished = finish(redlatch(&[]).args(args));
-        expect(&finished, 0, &[]);
-        assert!(finished.stdout.contains("redlatch"), "{args:?}");
-    }
-}
-
-#[test]
-fn passwords_are_never_shown() {
-    let mut fleet = Fleet::start_with(1, &["--requirepass", "s3cret%/x"]);
-    let port = fleet.master(0).port();
-    let good = format!("redis://:s3cret%25%2Fx@127.0.0.1:{port}");
-    let wrong = format!("redis://me:s3cret@127.0.0.1:{port}");
-    let broken = "redis://me:s3cret@127.0.0.1:x".to_owned();
-    let cut = "redis://me:s3cret,s3cret@127.0.0.1:1".to_owned();
-    let cases: &[(&String, &[&str], i32)] = &[
-        (&good, &["run", "-v", "--trust", "r", "--", "true"], 0),
-        (&good, &["bench", "--trust", "--pairs", "10"], 0),
-        (&wrong, &["run", "-v", "--trust", "r", "--", "true"], 69),
-        (&wrong, &["bench", "--trust"], 69),
-        (&broken, &["run", "r", "--", "true"], 64),
-        (&cut, &["run", "r", "--", "true"], 64),
-        (&good, &["run", "--help"], 0),
-        (&good, &["run", "r", &wrong, "--", "true"], 64),
-        (&good, &["run", "r", "redis://me:s3cret s3cret@h", "--", "true"], 64),
-    ];
-    for (url, args, code) in cases {
-        let Finished { code: found, stdout, stderr } =
-            finish(redlatch(&[]).env("REDLATCH_MASTERS", url).args(*args));
-        assert_eq!(found, Some(*code), "{args:?}: {stderr}");
-        assert!(!format!("{stdout}{stderr}").contains("s3cret"), "{args:?}: {stdout}{stderr}");
-    }
 }

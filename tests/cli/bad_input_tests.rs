@@ -1,0 +1,259 @@
+//! What cannot work on the command line: the exit code and what is said of it; passwords are never shown.
+
+use std::process::Command;
+
+use crate::fleet::{Fleet, Raw};
+use crate::harness::{Finished, Running, expect, finish, holder_count, redlatch};
+
+#[test]
+fn bad_input_gives_64_and_names_the_problem() {
+    let url = "redis://127.0.0.1:1";
+    let long = "x".repeat(1025);
+    let too_many = (1..=33).map(|port| format!("redis://127.0.0.1:{port}")).collect::<Vec<_>>().join(",");
+    let rows: &[(&[&str], &str)] = &[
+        (&["run", "-m", url, "--ttl", "0", "r", "--", "true"], "too short"),
+        (&["run", "-m", url, "--ttl", "1ms", "r", "--", "true"], "too short"),
+        (&["run", "-m", url, "--ttl", "3ms", "r", "--", "true"], "at least 1 ms must be left"),
+        (&["run", "-m", url, "--ttl", "9223372036854775807ms", "r", "--", "true"], "--ttl"),
+        (&["run", "-m", url, "--ttl", "9223372036854775s", "r", "--", "true"], "max_ttl is"),
+        (&["run", "-m", url, "--ttl", "18446744073709551615s", "r", "--", "true"], "max_ttl is"),
+        (&["run", "-m", url, "--ttl", "31s", "--max-ttl", "30s", "r", "--", "true"], "above the maximum"),
+        (&["run", "-m", url, "--ttl", "8days", "r", "--", "true"], "max_ttl"),
+        (&["run", "-m", url, "--ttl", "99999999999999999999s", "r", "--", "true"], "--ttl"),
+        (&["run", "-m", url, "--ttl", "10", "r", "--", "true"], "--ttl"),
+        (&["run", "-m", url, "--ttl", "-1s", "r", "--", "true"], "-1"),
+        (&["run", "-m", url, "--max-ttl", "0", "r", "--", "true"], "max_ttl"),
+        (&["run", "-m", url, "--answer-timeout", "0", "r", "--", "true"], "answer_timeout"),
+        (&["run", "-m", url, "--connect-timeout", "2days", "r", "--", "true"], "connect_timeout"),
+        (&["run", "-m", url, "--wait", "soon", "r", "--", "true"], "--wait"),
+        (&["run", "-m", url, "--strict", "--trust", "r", "--", "true"], "--strict"),
+        (&["run", "-m", url, "redlatch:mark", "--", "true"], "redlatch:mark"),
+        (&["run", "-m", url, "-E", "256", "r", "--", "true"], "256"),
+        (&["run", "-m", url, "", "--", "true"], "empty"),
+        (&["run", "-m", url, &long, "--", "true"], "1025 bytes"),
+        (&["run", "-m", url, "--prefix", &long, "r", "--", "true"], "prefix"),
+        (&["run", "-m", url, "r", "--"], "COMMAND"),
+        (&["run", "-m", url, "r", "true"], "true"),
+        (&["run", "-m", url, "--", "true"], "RESOURCE"),
+        (&["run", "-m", url, "-m", url, "r", "--", "true"], "same server"),
+        (&["run", "-m", "redis://127.0.0.1:1,redis://127.0.0.1:1/3", "r", "--", "true"], "same server"),
+        (&["run", "-m", &too_many, "r", "--", "true"], "33 masters given; 1 to 32 are possible"),
+        (&["run", "-m", "", "r", "--", "true"], "no masters"),
+        (&["run", "-m", "redis://127.0.0.1:1,", "r", "--", "true"], "master 1"),
+        (&["run", "-m", "127.0.0.1:6379", "r", "--", "true"], "master 0"),
+        (&["run", "-m", "http://h", "r", "--", "true"], "unknown scheme"),
+        (&["run", "-m", "rediss://h", "r", "--", "true"], "TLS"),
+        (&["run", "-m", "redis://h:0", "r", "--", "true"], "port"),
+        (&["run", "-m", "redis://h/x", "r", "--", "true"], "database"),
+        (&["run", "r", "--", "true"], "no masters"),
+        (&["bench"], "no masters"),
+        (&["bench", "-m", url, "--depth", "0"], "--depth"),
+        (&["bench", "-m", url, "--depth", "99999999"], "--depth"),
+        (&["bench", "-m", url, "--depth", "8", "--keys", "7"], "--keys"),
+        (&["bench", "-m", url, "--pairs", "0"], "--pairs"),
+        (&["bench", "-m", url, "--pairs", "1", "--time", "1s"], "--time"),
+        (&["bench", "-m", url, "--time", "0"], "--time"),
+        (&["bench", "-m", url, "--ttl", "1ms"], "too short"),
+        (&["sprint"], "sprint"),
+        (&[], "Usage"),
+    ];
+    for (args, named) in rows {
+        let mut command = redlatch(&[]);
+        let finished = finish(command.env_remove("REDLATCH_MASTERS").args(*args));
+        let Finished { code, stdout, stderr } = &finished;
+        assert_eq!(*code, Some(64), "{args:?}: {stderr}");
+        assert!(stderr.contains(named), "{args:?}: {named:?} is not in: {stderr}");
+        assert_eq!(stdout, "", "{args:?}");
+    }
+}
+
+#[test]
+fn help_and_version_give_0() {
+    for args in [&["--help"][..], &["run", "--help"], &["bench", "--help"], &["run", "-h"], &["--version"]] {
+        let finished = finish(redlatch(&[]).args(args));
+        expect(&finished, 0, &[]);
+        assert!(finished.stdout.contains("redlatch"), "{args:?}");
+    }
+}
+
+#[test]
+fn passwords_are_never_shown() {
+    let mut fleet = Fleet::start_with(1, &["--requirepass", "s3cret%/x"]);
+    let port = fleet.master(0).port();
+    let good = format!("redis://:s3cret%25%2Fx@127.0.0.1:{port}");
+    let wrong = format!("redis://me:s3cret@127.0.0.1:{port}");
+    let broken = "redis://me:s3cret@127.0.0.1:x".to_owned();
+    let cut = "redis://me:s3cret,s3cret@127.0.0.1:1".to_owned();
+    let cases: &[(&String, &[&str], i32)] = &[
+        (&good, &["run", "-v", "--trust", "r", "--", "true"], 0),
+        (&good, &["bench", "--trust", "--pairs", "10"], 0),
+        (&wrong, &["run", "-v", "--trust", "r", "--", "true"], 69),
+        (&wrong, &["bench", "--trust"], 69),
+        (&broken, &["run", "r", "--", "true"], 64),
+        (&cut, &["run", "r", "--", "true"], 64),
+        (&good, &["run", "--help"], 0),
+        (&good, &["run", "r", &wrong, "--", "true"], 64),
+        (&good, &["run", "r", "redis://me:s3cret s3cret@h", "--", "true"], 64),
+    ];
+    for (url, args, code) in cases {
+        let Finished { code: found, stdout, stderr } =
+            finish(redlatch(&[]).env("REDLATCH_MASTERS", url).args(*args));
+        assert_eq!(found, Some(*code), "{args:?}: {stderr}");
+        assert!(!format!("{stdout}{stderr}").contains("s3cret"), "{args:?}: {stdout}{stderr}");
+    }
+}
+
+#[test]
+fn a_password_that_the_server_repeats_is_not_shown() {
+    let mut fleet = Fleet::start_with(1, &["--rename-command", "AUTH", ""]);
+    let url = fleet.master(0).url().replace("redis://", "redis://me:s3cret@");
+    for subcommand in [&["run", "-v", "r", "--", "true"][..], &["bench"]] {
+        let command = &mut redlatch(std::slice::from_ref(&url));
+        let Finished { code, stdout, stderr } = finish(command.args(subcommand));
+        assert_eq!(code, Some(69), "{stderr}");
+        assert!(stderr.contains("AUTH was refused: ERR unknown command"), "{stderr}");
+        assert!(!format!("{stdout}{stderr}").contains("s3cret"), "{stderr}");
+    }
+}
+
+/// `redlatch run --trust` that takes no slow machine for a silent master.
+fn patient(urls: &[String]) -> Command {
+    let mut command = redlatch(urls);
+    command.args(["run", "--trust", "--answer-timeout", "5s", "--connect-timeout", "20s"]);
+    command
+}
+
+/// A way to put something in the lock's way, what is said of it, and with which code.
+struct Obstacle {
+    command: &'static str,
+    code: i32,
+    said: &'static [&'static str],
+}
+
+#[test]
+fn a_key_that_no_lock_has_is_contention_and_is_left_alone() {
+    let mut fleet = Fleet::start(3);
+    let said: &[&str] = &["held by another", "a key without TTL", "delete it by hand"];
+    let rows = [
+        Obstacle { command: "SET r stuck", code: 75, said },
+        Obstacle { command: "RPUSH r a list", code: 75, said },
+        Obstacle { command: "HSET r a hash", code: 75, said },
+        Obstacle { command: "SADD r set", code: 75, said },
+        Obstacle { command: "SET r other PX 600000", code: 75, said: &["held by another", "for at most"] },
+    ];
+    for Obstacle { command, code, said } in rows {
+        fleet.masters().for_each(|master| drop(master.ask(command)));
+        let run = finish(patient(&fleet.urls()).args(["r", "--", "echo", "no"]));
+        expect(&run, code, said);
+        assert_eq!(run.stdout, "", "{command}");
+        assert_eq!(holder_count(&mut fleet, "r"), 3, "{command}: somebody else's key is not deleted");
+        fleet.masters().for_each(|master| assert_eq!(master.ask("DEL r"), Raw::Int(1)));
+        expect(&finish(patient(&fleet.urls()).args(["r", "--", "true"])), 0, &[]);
+        assert_eq!(holder_count(&mut fleet, "r"), 0, "{command}");
+    }
+}
+
+#[test]
+fn a_lock_whose_key_turned_into_another_type_ends_the_command_and_leaves_that_key_alone() {
+    let mut fleet = Fleet::start(1);
+    let options = ["--ttl", "3s", "r", "--", "sh", "-c", "echo ready; exec sleep 60"];
+    let mut run = Running::start(patient(&fleet.urls()).args(options));
+    run.line();
+    fleet.master(0).ask("DEL r");
+    fleet.master(0).ask("RPUSH r a list");
+    expect(&run.finish(), 76, &["TERM to the command", "WRONGTYPE"]);
+    assert_eq!(fleet.master(0).ask("TYPE r").text(), "list");
+}
+
+#[test]
+fn names_of_any_bytes_that_arguments_can_have_are_keys() {
+    use std::os::unix::ffi::OsStrExt;
+    let mut fleet = Fleet::start(1);
+    let longest = "x".repeat(1024);
+    let names: [&[u8]; 6] = [b"\r\n", b"r\r\nDEL r\r\n", b"\xff\xfe", b"$-1", b" ", longest.as_bytes()];
+    for name in names {
+        let command = &mut patient(&fleet.urls());
+        command.arg(std::ffi::OsStr::from_bytes(name)).args(["--", "sh", "-c", "echo ready; read line"]);
+        let mut run = Running::start_with_stdin(command);
+        run.line();
+        assert_eq!(fleet.master(0).command(&[b"STRLEN", name]), Raw::Int(20), "{}", name.escape_ascii());
+        run.send("\n");
+        expect(&run.finish(), 0, &[]);
+        assert_eq!(fleet.master(0).command(&[b"EXISTS", name]), Raw::Int(0), "{}", name.escape_ascii());
+    }
+}
+
+#[test]
+fn any_number_of_masters_needs_a_majority_of_them() {
+    let mut fleet = Fleet::start(4);
+    let urls = fleet.urls();
+    // Of 4, 3 and 2 masters the last one dies, and then one more.
+    fleet.master(3).kill();
+    let run = |urls: &[String]| finish(patient(urls).args(["r", "--", "true"]));
+    expect(&run(&urls[..1]), 0, &[]);
+    expect(&run(&urls), 0, &[]);
+    expect(&run(&urls[2..]), 69, &["0 of 2 masters granted, 2 needed", &urls[3]]);
+    expect(&run(&urls[3..]), 69, &["0 of 1 masters granted, 1 needed", &urls[3]]);
+    fleet.master(2).kill();
+    expect(&run(&urls), 69, &["of 4 masters granted, 3 needed", &urls[2], &urls[3]]);
+    expect(&run(&urls[..2]), 0, &[]);
+    for index in 0..2 {
+        assert_eq!(fleet.master(index).ask("EXISTS r"), Raw::Int(0));
+    }
+}
+
+#[test]
+fn one_server_under_two_names_is_one_vote_and_said() {
+    let mut fleet = Fleet::start(2);
+    let ports = [0, 1].map(|index| fleet.master(index).port());
+    let twice = [format!("redis://127.0.0.1:{}", ports[0]), format!("redis://localhost:{}", ports[0])];
+    let run = finish(patient(&twice).args(["r", "--", "true"]));
+    expect(&run, 69, &["of 2 masters granted, 2 needed", "it is the same server as", "may vote only once"]);
+    let three = [&twice[..], &[format!("redis://127.0.0.1:{}", ports[1])]].concat();
+    expect(&finish(patient(&three).args(["r", "--", "true"])), 0, &[]);
+    assert_eq!(holder_count(&mut fleet, "r"), 0);
+}
+
+#[test]
+fn an_endless_wait_ends_with_the_lock_or_a_signal() {
+    let mut fleet = Fleet::start(3);
+    fleet.masters().for_each(|master| drop(master.ask("SET r stuck")));
+    let wait = ["-v", "--wait", "9999999999years", "r", "--", "echo", "mine"];
+    let mut waiter = Running::start(patient(&fleet.urls()).args(wait));
+    waiter.wait_for_stderr("waiting up to");
+    waiter.signal("TERM");
+    expect(&waiter.finish(), 143, &["while waiting for the lock"]);
+    let mut waiter = Running::start(patient(&fleet.urls()).args(wait));
+    waiter.wait_for_stderr("waiting up to");
+    fleet.masters().for_each(|master| assert_eq!(master.ask("DEL r"), Raw::Int(1)));
+    let waited = waiter.finish();
+    expect(&waited, 0, &["locked in"]);
+    assert_eq!((waited.stdout.as_str(), holder_count(&mut fleet, "r")), ("mine\n", 0));
+}
+
+#[test]
+fn what_is_no_redis_gives_69_and_is_named() {
+    use std::io::Write;
+    let said: [(&'static [u8], &str); 5] = [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "unknown type byte 'H'"),
+        (b"-ERR max number of clients reached\r\n", "max number of clients reached"),
+        (b"$99999999999\r\n", "larger than"),
+        (b":18446744073709551616\r\n", "does not fit in 64 bits"),
+        (b"", "closed the connection"),
+    ];
+    for (bytes, named) in said {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("redis://{}", listener.local_addr().expect("bound"));
+        // It serves whoever comes until the test program ends.
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let _ = stream.write_all(bytes);
+                // An end that is no reset: the request is read before the connection is closed.
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+                let _ = std::io::copy(&mut stream, &mut std::io::sink());
+            }
+        });
+        let run = finish(patient(std::slice::from_ref(&url)).args(["r", "--", "true"]));
+        expect(&run, 69, &["no quorum", &url, named]);
+    }
+}

@@ -1,0 +1,65 @@
+//! `redlatch bench`: its figures, and what it does without a quorum.
+
+use crate::fleet::{Fleet, Raw};
+use crate::harness::{Running, expect, finish, redlatch, trusting};
+
+#[test]
+fn bench_prints_one_json_object_with_its_figures() {
+    let fleet = Fleet::start(3);
+    for (depth, more) in [(1, &[][..]), (16, &["--no-await-release"][..])] {
+        let command = &mut trusting(&fleet, "bench");
+        command.args(["--json", "--pairs", "500", "--depth", &depth.to_string()]).args(more);
+        let bench = finish(command);
+        expect(&bench, 0, &[]);
+        let json: serde_json::Value = serde_json::from_str(&bench.stdout).expect("JSON and nothing else");
+        for (field, value) in
+            [("masters", 3), ("masters_ready", 3), ("quorum", 2), ("depth", depth), ("pairs", 500)]
+        {
+            assert_eq!(json[field], value, "{field} in {json}");
+        }
+        let figures = |name: &str| {
+            ["min", "p50", "p99", "p99_9", "max"].map(|figure| json[name][figure].as_f64().expect("a number"))
+        };
+        assert!(figures("acquire_us").is_sorted() && figures("acquire_us")[0] > 1.0, "{json}");
+        if more.is_empty() {
+            assert!(figures("release_us").is_sorted(), "{json}");
+        } else {
+            assert!(json["release_us"].is_null(), "{json}");
+        }
+        let rate = json["pairs"].as_f64().expect("a number") / json["elapsed_s"].as_f64().expect("a number");
+        assert!((rate - json["pairs_per_s"].as_f64().expect("a number")).abs() < 1.0, "{json}");
+        assert!(json["round_trip_us"]["one"].as_f64() > Some(0.0), "{json}");
+        assert_eq!(json["errors"].as_array().map(Vec::len), Some(0), "{json}");
+    }
+}
+
+#[test]
+fn bench_waits_visibly_for_masters_that_just_started_and_leaves_no_key() {
+    let mut fleet = Fleet::start(3);
+    let mut command = redlatch(&fleet.urls());
+    let bench =
+        finish(command.args(["bench", "--ttl", "1s", "--max-ttl", "1s", "--time", "200ms", "--depth", "4"]));
+    expect(&bench, 0, &["waiting", "restarted lately", "--trust"]);
+    assert!(bench.stdout.contains("pairs/s") && bench.stdout.contains("p99.9"), "{}", bench.stdout);
+    for master in fleet.masters() {
+        assert_eq!(master.ask("DBSIZE"), Raw::Int(0));
+    }
+}
+
+#[test]
+fn bench_without_a_quorum_gives_69_and_an_interrupted_one_its_figures() {
+    let mut fleet = Fleet::start(3);
+    let mut run = Running::start(trusting(&fleet, "bench").args(["--time", "1h"]));
+    run.wait_for_stderr("pairs");
+    run.signal("INT");
+    let finished = run.finish();
+    expect(&finished, 130, &[]);
+    assert!(finished.stdout.contains("pairs/s"), "{}", finished.stdout);
+    fleet.master(0).kill();
+    fleet.master(1).kill();
+    expect(
+        &finish(&mut trusting(&fleet, "bench")),
+        69,
+        &["1 of 3 masters count, 2 needed", "is not connected"],
+    );
+}

@@ -1,0 +1,307 @@
+//! Input that cannot work, through the library, on real masters: the error's variant and what it says, that nothing is
+//! lost by it, and that the client works afterwards.
+//!
+//! Elsewhere: one server under two names, servers that talk garbage (`lock_tests.rs`); leases of other clients
+//! (`lease_tests.rs`); replies that no server should give (`tests/engine/bad_input.rs`).
+
+use std::time::Duration;
+
+use redlatch::engine::{Outcome, Released, Request};
+use redlatch::lock::{Failure, HolderTtl, InputError, Resource, Vote};
+use redlatch::{AcquireError, ConfigError, ConnectError, ExtendError, Redlock, ReleaseError, Report, limits};
+
+use crate::fleet::{Fleet, eventually};
+use crate::lock_tests::{PATIENCE, TTL, open, settings};
+
+/// A lock of this client can be had and given back, and nothing else is on the master.
+#[track_caller]
+fn check_works(fleet: &mut Fleet, redlock: &mut Redlock) {
+    let lease = redlock.acquire("check", TTL, PATIENCE).expect("free");
+    assert_eq!(redlock.release(lease).map(|released| released.was_already_gone()), Ok(false));
+    eventually(PATIENCE, "no key is left", || {
+        redlock.turn(Duration::from_millis(1)).expect("the loop runs");
+        fleet.masters().all(|master| master.ask("DBSIZE").text() == "0")
+    });
+}
+
+#[track_caller]
+fn check_says(error: &dyn std::fmt::Display, said: &[&str]) {
+    let text = error.to_string();
+    for part in said {
+        assert!(text.contains(part), "{part:?} is not in: {text}");
+    }
+}
+
+#[test]
+fn no_master_too_many_and_one_twice_are_refused_with_the_place_in_the_list() {
+    type Check = fn(&ConfigError) -> bool;
+    let url = |port: usize| format!("redis://127.0.0.1:{port}");
+    let rows: [(Vec<String>, Check, &[&str]); 4] = [
+        (
+            vec![],
+            |error| matches!(error, ConfigError::MasterCount { count: 0 }),
+            &["0 masters given; 1 to 32 are possible", "an odd number from 3 up"],
+        ),
+        (
+            (1..=33).map(url).collect(),
+            |error| matches!(error, ConfigError::MasterCount { count: 33 }),
+            &["33 masters given; 1 to 32 are possible"],
+        ),
+        (
+            vec![url(1), url(2), url(1)],
+            |error| matches!(error, ConfigError::SameMaster { index: 2, other: 0, .. }),
+            &["master 3 is the same server as master 1", "redis://127.0.0.1:1", "listed once"],
+        ),
+        (
+            vec![url(1), "redis://127.0.0.1:x".to_owned()],
+            |error| matches!(error, ConfigError::Url { index: 1, .. }),
+            &["master 2", "port", "redis://[user[:password]@]host[:port][/db]"],
+        ),
+    ];
+    for (urls, is_right, said) in rows {
+        match Redlock::connect(&urls) {
+            Err(ConnectError::Config(error)) => {
+                assert!(is_right(&error), "{error:?}");
+                check_says(&error, said);
+            }
+            other => panic!("{urls:?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn an_even_number_of_masters_needs_more_than_half_of_them() {
+    let mut fleet = Fleet::start(4);
+    let urls = fleet.urls();
+    let (mut four, mut two) = (open(settings(&urls)), open(settings(&urls[2..])));
+    drop(four.acquire("a", TTL, PATIENCE).expect("free"));
+    four.flush();
+    drop(two.acquire("b", TTL, PATIENCE).expect("free"));
+    check_works(&mut fleet, &mut two);
+    fleet.master(3).kill();
+    let lease = four.acquire("a", TTL, PATIENCE).expect("three of four");
+    assert_eq!((four.margin(&lease), four.release(lease).map(|released| released.deleted)), (0, Ok(3)));
+    let error = two.try_acquire("b", TTL).expect_err("one of two is no majority");
+    check_says(&error, &["no quorum", "2 needed", &urls[3]]);
+    fleet.master(2).kill();
+    let error = four.try_acquire("a", TTL).expect_err("two of four are no majority");
+    check_says(&error, &["no quorum", "of 4 masters granted, 3 needed", &urls[2], &urls[3]]);
+    four.flush();
+    for index in 0..2 {
+        let master = fleet.master(index);
+        eventually(PATIENCE, "what the attempt set is released", || master.ask("EXISTS a").text() == "0");
+    }
+}
+
+#[test]
+fn ttls_that_cannot_work_are_refused_before_anything_is_sent_and_change_no_lease() {
+    type Check = fn(&InputError) -> bool;
+    let short: Check = |error| matches!(error, InputError::TtlTooShort { .. });
+    let long: Check = |error| matches!(error, InputError::TtlTooLong { .. });
+    let ms = Duration::from_millis;
+    let rows: [(Duration, Check, &[&str]); 8] = [
+        (
+            Duration::ZERO,
+            short,
+            &["a TTL of 0ns is too short", "drift allowance takes 2ms", "1 ms must be left"],
+        ),
+        (Duration::from_nanos(999_999), short, &["999.999µs is too short"]),
+        (ms(1), short, &["a TTL of 1ms is too short", "takes 2.01ms"]),
+        (ms(3), short, &["a TTL of 3ms is too short", "takes 2.03ms"]),
+        (Duration::from_nanos(30_000_000_001), long, &["above the maximum of 30s", "raise max_ttl"]),
+        (limits::MAX_TTL_MAX, long, &["604800s is above the maximum", "ask for less"]),
+        (ms(i64::MAX.unsigned_abs()), long, &["9223372036854775.807s is above the maximum of 30s"]),
+        (Duration::MAX, long, &["above the maximum of 30s"]),
+    ];
+    let mut fleet = Fleet::start(1);
+    let mut redlock = open(settings(&fleet.urls()));
+    let mut lease = redlock.acquire("held", TTL, PATIENCE).expect("free");
+    let (valid_until, sets) = (lease.valid_until(), set_count(&mut fleet));
+    for (ttl, is_right, said) in rows {
+        let AcquireError::Input(error) = redlock.try_acquire("a", ttl).expect_err("bad TTL") else {
+            panic!("{ttl:?}: the TTL is at fault")
+        };
+        assert!(is_right(&error), "{ttl:?}: {error:?}");
+        check_says(&error, said);
+        assert_eq!(redlock.acquire("a", ttl, Duration::MAX).err(), Some(AcquireError::Input(error.clone())));
+        assert_eq!(redlock.extend(&mut lease, ttl), Err(ExtendError::Input(error.clone())));
+        assert_eq!(redlock.ttl(ttl).err(), Some(error));
+        assert!(lease.valid_until() == valid_until && lease.is_valid());
+    }
+    assert_eq!(set_count(&mut fleet), sets, "nothing was sent");
+    redlock.release(lease).expect("held all the while");
+    check_works(&mut fleet, &mut redlock);
+}
+
+/// The part of the server's statistics that counts its `SET`s.
+fn set_count(fleet: &mut Fleet) -> String {
+    let stats = fleet.master(0).ask("INFO commandstats").text();
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_set:")).expect("there was one");
+    line.split(',').next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_wait_of_nothing_makes_one_attempt_and_an_endless_one_goes_on_until_the_lock_is_free() {
+    let mut fleet = Fleet::start(3);
+    let mut redlock = open(settings(&fleet.urls()));
+    fleet.masters().for_each(|master| assert_eq!(master.ask("SET a other PX 600000").text(), "OK"));
+    let error = redlock.acquire("a", TTL, Duration::ZERO).expect_err("held");
+    let AcquireError::Contended(denial) = &error else { panic!("{error}") };
+    assert_eq!(denial.attempts, 1);
+    assert!(matches!(denial.holder, HolderTtl::Left(_)), "{error}");
+    fleet.masters().for_each(|master| assert_eq!(master.ask("PEXPIRE a 200").text(), "1"));
+    let lease = redlock.acquire("a", TTL, Duration::MAX).expect("free in a while");
+    redlock.release(lease).expect("confirmed");
+    check_works(&mut fleet, &mut redlock);
+}
+
+#[test]
+fn names_may_have_any_bytes_up_to_the_limit_and_at_least_one() {
+    let mut fleet = Fleet::start(1);
+    let prefix = vec![b'p'; limits::PREFIX_SIZE_MAX];
+    let mut redlock = open(settings(&fleet.urls()).prefix(&prefix));
+    let longest = vec![b'x'; limits::RESOURCE_SIZE_MAX];
+    let good: [&[u8]; 6] = [b"\0", b"\r\n", b"a\r\nDEL a\r\n", b"$-1\r\n", b"\xff\xfe", &longest];
+    for name in good {
+        let key = [&prefix, name].concat();
+        let mut lease = redlock.acquire(name, TTL, PATIENCE).expect("free");
+        assert_eq!(fleet.master(0).command(&[b"STRLEN", &key]).text(), "20", "{}", name.escape_ascii());
+        redlock.extend(&mut lease, TTL).expect("held");
+        let error = redlock.try_acquire(name, TTL).expect_err("held");
+        assert!(matches!(error, AcquireError::Contended(_)), "{error}");
+        assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(1));
+    }
+    let too_long = vec![b'x'; limits::RESOURCE_SIZE_MAX + 1];
+    let bad: [(&[u8], InputError, &[&str]); 2] = [
+        (b"", InputError::ResourceEmpty, &["name is empty", "at least one byte"]),
+        (&too_long, InputError::ResourceTooLong { size: 1025 }, &["1025 bytes", "at most 1024"]),
+    ];
+    for (name, expected, said) in bad {
+        check_says(&expected, said);
+        assert_eq!(redlock.try_acquire(name, TTL).err(), Some(AcquireError::Input(expected)));
+    }
+    check_works(&mut fleet, &mut redlock);
+}
+
+/// What the only master said.
+fn vote(report: &Report) -> &Vote {
+    &report.votes[0].1
+}
+
+#[test]
+fn a_key_of_another_type_or_without_ttl_is_reported_stuck_and_left_alone() {
+    let mut fleet = Fleet::start(1);
+    let mut redlock = open(settings(&fleet.urls()));
+    for (put, kind) in
+        [("SET a stuck", "string"), ("RPUSH a x", "list"), ("HSET a f x", "hash"), ("SADD a x", "set")]
+    {
+        fleet.master(0).ask(put);
+        let error = redlock.try_acquire("a", TTL).expect_err("in the way");
+        check_says(&error, &["held by another", "a key without TTL", "delete it by hand if it is stale"]);
+        let AcquireError::Contended(denial) = error else { panic!("{error}") };
+        assert_eq!(denial.holder, HolderTtl::Never);
+        assert_eq!(vote(&denial.report), &Vote::Refused { holder: HolderTtl::Never });
+        assert_eq!(fleet.master(0).ask("TYPE a").text(), kind);
+        assert_eq!(fleet.master(0).ask("DEL a").text(), "1");
+        check_works(&mut fleet, &mut redlock);
+    }
+}
+
+#[test]
+fn a_lock_whose_key_became_another_type_is_neither_extended_nor_deleted() {
+    let mut fleet = Fleet::start(1);
+    let mut redlock = open(settings(&fleet.urls()));
+    let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
+    fleet.master(0).ask("DEL a");
+    fleet.master(0).ask("RPUSH a x");
+    let is_wrong_type =
+        |vote: &Vote| matches!(vote, Vote::Failed(Failure::Replied(text)) if text.contains("WRONGTYPE"));
+    // A server with native commands may call it no match in place of an error; either way there is no grant.
+    match redlock.extend(&mut lease, TTL).expect_err("a list") {
+        ExtendError::NoQuorum(report) => assert!(is_wrong_type(vote(&report)), "{report}"),
+        ExtendError::Lost(_) => {}
+        other => panic!("{other}"),
+    }
+    match redlock.release(lease) {
+        Err(ReleaseError::Unconfirmed(_)) => {}
+        Ok(released) => assert!(released.was_already_gone(), "{released:?}"),
+        Err(other) => panic!("{other}"),
+    }
+    assert_eq!(fleet.master(0).ask("LRANGE a 0 -1").text(), "[x]");
+    fleet.master(0).ask("DEL a");
+    check_works(&mut fleet, &mut redlock);
+}
+
+#[test]
+fn a_release_twice_and_an_extension_after_it_have_their_answers() {
+    let mut fleet = Fleet::start(3);
+    let mut redlock = open(settings(&fleet.urls()));
+    let (ttl, wait) = (redlock.ttl(TTL).expect("valid"), Duration::ZERO);
+    let resource = Resource::new("a").expect("valid");
+    let request = Request::Acquire { resource, ttl, wait, min_validity: wait };
+    let lock = redlock.submit(request).expect("room");
+    let mut ask = |request: Option<Request<'_>>| {
+        if let Some(request) = request {
+            assert_eq!(redlock.submit(request), Ok(lock));
+        }
+        loop {
+            if let Some((id, outcome)) = redlock.poll_outcome() {
+                assert_eq!(id, lock);
+                return outcome;
+            }
+            redlock.turn(PATIENCE).expect("the loop runs");
+        }
+    };
+    assert!(matches!(ask(None), Outcome::Acquire(Ok(_))));
+    let release = Request::Release { lock, awaited: true };
+    assert!(matches!(ask(Some(release)), Outcome::Release(Ok(released)) if released.deleted >= 2));
+    let nothing = Released { deleted: 0, absent: 0, unanswered: 0 };
+    assert_eq!(ask(Some(release)), Outcome::Release(Ok(nothing)));
+    let extended = ask(Some(Request::Extend { lock, ttl }));
+    assert_eq!(extended, Outcome::Extend(Err(ExtendError::NotHeld)));
+    check_says(&ExtendError::NotHeld, &["not held by this client"]);
+    check_works(&mut fleet, &mut redlock);
+}
+
+#[test]
+fn an_acquisition_given_up_on_its_way_leaves_no_key_and_has_no_outcome() {
+    let mut fleet = Fleet::start(3);
+    let mut redlock = open(settings(&fleet.urls()));
+    let (ttl, wait) = (redlock.ttl(TTL).expect("valid"), Duration::ZERO);
+    let resource = Resource::new("a").expect("valid");
+    let request = Request::Acquire { resource, ttl, wait, min_validity: wait };
+    for is_written in [false, true] {
+        let lock = redlock.submit(request).expect("room");
+        if is_written {
+            redlock.flush();
+        }
+        redlock.submit(Request::Release { lock, awaited: false }).expect("always taken");
+        check_works(&mut fleet, &mut redlock);
+        assert_eq!(redlock.poll_outcome(), None);
+    }
+}
+
+#[test]
+fn one_name_twice_in_one_process_is_contention_and_harms_the_first_lock_in_nothing() {
+    let mut fleet = Fleet::start(3);
+    let mut redlock = open(settings(&fleet.urls()));
+    let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
+    let error = redlock.try_acquire("a", TTL).expect_err("it is held, by ourselves");
+    assert!(matches!(&error, AcquireError::Contended(it) if it.holder != HolderTtl::Never), "{error}");
+    redlock.extend(&mut lease, TTL).expect("held");
+    assert!(lease.is_valid());
+    assert!(redlock.release(lease).expect("confirmed").deleted >= 2);
+    check_works(&mut fleet, &mut redlock);
+}
+
+#[test]
+fn a_lease_that_outlives_its_client_ends_with_its_ttl_and_may_be_dropped_then() {
+    let mut fleet = Fleet::start(1);
+    let mut redlock = open(settings(&fleet.urls()));
+    let lease = redlock.acquire("a", Duration::from_secs(2), PATIENCE).expect("free");
+    drop(redlock);
+    drop(lease);
+    eventually(PATIENCE, "the key ends with its TTL", || fleet.master(0).ask("EXISTS a").text() == "0");
+    let mut next = open(settings(&fleet.urls()));
+    check_works(&mut fleet, &mut next);
+}
