@@ -63,6 +63,8 @@ pub(super) struct Release {
     pub(super) sent: MasterSet,
     deleted: MasterSet,
     absent: MasterSet,
+    /// Masters where a deletion is no proof: of two `SET`s it may have been one, and the other is still to come.
+    unproven: MasterSet,
 }
 
 /// What a vote or an answer may have brought about.
@@ -185,8 +187,7 @@ impl Claim {
     pub(super) const fn count_deleted(&mut self, master: MasterId, quorum: usize) -> Counted {
         let Some(release) = &mut self.release else { return Counted::Open };
         release.sent.remove(master);
-        let unproven = self.sent_again.intersection(self.strayed);
-        release.owed = release.owed.without(MasterSet::only(master).without(unproven));
+        release.owed = release.owed.without(MasterSet::only(master).without(release.unproven));
         release.deleted.insert(master);
         match self.owner {
             Some(_) if release.is_settled(quorum) => Counted::Decides,
@@ -230,7 +231,10 @@ impl Claim {
     }
 
     /// Masters that refused, and were not asked again.
-    pub(super) const fn refused(&self) -> MasterSet {
+    pub(super) fn refused(&self) -> MasterSet {
+        if mutant!(OwnKeyIsBusy) {
+            return self.tally.refused;
+        }
         self.tally.refused.without(self.sent_again)
     }
 
@@ -282,7 +286,8 @@ impl Engine {
         claim.failures.clear();
         let sent = self.broadcast.send_release(&mut self.links, owed, id, &claim.entry);
         claim.counts_grants = false;
-        claim.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty });
+        let unproven = claim.sent_again.intersection(claim.strayed);
+        claim.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty, unproven });
         self.timers.arm(claim_timer(id), due);
         if owed.is_empty() {
             self.free_claim_if_done(id);
@@ -311,6 +316,7 @@ impl Engine {
         let Some(release) = &mut claim.release else { return };
         let masters = masters.without(release.sent);
         let sent = self.broadcast.send_release(&mut self.links, masters, id, &claim.entry);
+        release.unproven = claim.sent_again.intersection(claim.strayed);
         release.sent = release.sent.union(sent);
     }
 
