@@ -10,6 +10,7 @@ use std::time::Instant;
 use redlatch::engine::OpId;
 use redlatch::lock::{MasterId, MasterSet, quorum};
 
+use crate::clock::Time;
 use crate::model::Keys;
 use crate::network::Conn;
 
@@ -23,6 +24,10 @@ pub struct Facts {
     pub granted_by: Vec<Option<u32>>,
     /// And the connection over which it did.
     pub granted_over: Vec<Option<usize>>,
+    /// By master, how long its last TTL was under way.
+    pub late: Vec<Time>,
+    /// Masters where it is back after it was gone, from some older data.
+    pub returned: MasterSet,
     /// Masters that said they did not have it, when asked to extend or release it.
     pub denied: MasterSet,
     /// Masters that lost it, or will let it expire too early, in a way that nothing protects from.
@@ -84,7 +89,7 @@ impl Checker {
     }
 
     /// A master said yes to a `SET` or to an extension.
-    pub fn note_granted(&mut self, index: usize, conn: &Conn, key: &[u8], token: &[u8]) {
+    pub fn note_granted(&mut self, index: usize, conn: &Conn, key: &[u8], token: &[u8], late: Time) {
         let (count, client, life) = (self.master_count, conn.client, conn.client_life);
         let facts = self.facts.entry(token.to_vec()).or_insert_with(|| Facts {
             client,
@@ -92,12 +97,15 @@ impl Checker {
             key: key.to_vec(),
             granted_by: vec![None; count],
             granted_over: vec![None; count],
+            late: vec![0; count],
+            returned: MasterSet::EMPTY,
             denied: MasterSet::EMPTY,
             lost: MasterSet::EMPTY,
             forgotten: MasterSet::EMPTY,
         });
         facts.granted_by[conn.master] = Some(conn.master_life);
         facts.granted_over[conn.master] = Some(index);
+        facts.late[conn.master] = late;
         // Whatever it lost before, it has the key now.
         facts.lost.remove(id(conn.master));
         facts.forgotten.remove(id(conn.master));
@@ -121,6 +129,16 @@ impl Checker {
             }
             if let Some(facts) = self.facts.get_mut(token) {
                 if is_protected { &mut facts.forgotten } else { &mut facts.lost }.insert(id(master));
+            }
+        }
+    }
+
+    /// Older data took the place of a master's. Keys that were gone are there again.
+    pub fn note_return(&mut self, master: usize, before: &Keys, after: &Keys) {
+        for (key, (token, expires)) in after {
+            let is_known = before.get(key).is_some_and(|(value, at)| value == token && at >= expires);
+            if !is_known && let Some(facts) = self.facts.get_mut(token) {
+                facts.returned.insert(id(master));
             }
         }
     }

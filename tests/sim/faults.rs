@@ -66,6 +66,7 @@ impl World {
         it.lost_at.push(if data == Data::All { lost_before } else { Some(self.now) });
         let is_protected = self.config.quarantine() != Quarantine::Trust;
         self.checker.note_loss(master, &before, &after, is_protected);
+        self.checker.note_return(master, &before, &after);
         self.void_guards();
     }
 
@@ -96,6 +97,7 @@ impl World {
     pub fn restart_unbroken(&mut self, master: usize) {
         self.lose_data(master, |_| Keys::new());
         let it = &mut self.masters[master];
+        it.keeps_longer = true;
         it.life += 1;
         it.lost_at.push(None);
         let (run_id, now) = (run_id(master, it.life), it.clock.at(self.now));
@@ -154,6 +156,7 @@ impl World {
         let after = change(&before);
         self.masters[master].model.load_keys(after.clone());
         self.checker.note_loss(master, &before, &after, false);
+        self.checker.note_return(master, &before, &after);
         self.void_guards();
     }
 
@@ -161,6 +164,7 @@ impl World {
     pub fn step_clock(&mut self, master: usize, step: i64) {
         self.masters[master].clock.step(step);
         if step <= 0 {
+            self.masters[master].keeps_longer = true;
             return;
         }
         self.deceive(master);

@@ -7,9 +7,12 @@ use redlatch::lock::{MasterSet, Vote};
 use redlatch::{AcquireError, ExtendError, Quarantine, Report, limits};
 
 use crate::checker::{Guard, id};
-use crate::clock::Time;
+use crate::clock::{MS, Time};
 use crate::network::{ConnState, chance};
-use crate::world::{World, life_of, shown};
+use crate::world::{World, hex, life_of, shown};
+
+/// A key may be forgotten so long before its end: what clocks differ by, and some rounding.
+const LEFT_MAX: Time = 50 * MS;
 
 /// Callers have one lock each; what is released waits for its TTL at the most, in attempts that take a millisecond.
 const OPERATIONS_MAX: usize = 100;
@@ -217,6 +220,33 @@ impl World {
             self.count_link(client, master);
         }
         self.check_margins(client);
+        self.check_keys(client);
+    }
+
+    /// A client without a lock or an orphan has left no key behind, but for those that came too late (I9).
+    pub fn check_keys(&mut self, client: usize) {
+        if self.clients[client].engine.claim_count() > 0 || !self.checker.judges_exclusion {
+            return;
+        }
+        for master in 0..self.masters.len() {
+            let it = &self.masters[master];
+            if it.keeps_longer {
+                continue;
+            }
+            let is_left = |(token, expires): &&(Vec<u8>, Option<Instant>)| {
+                self.checker.facts.get(token).is_some_and(|facts| {
+                    let left = expires.map_or(Time::MAX, |at| it.clock.when(at)).saturating_sub(self.now);
+                    let is_own = facts.client == client && facts.life == self.clients[client].life;
+                    is_own
+                        && !facts.returned.contains(id(master))
+                        && left > facts.late[master].saturating_add(LEFT_MAX)
+                })
+            };
+            if let Some((token, _)) = it.model.keys().values().find(is_left) {
+                let token = hex(&token[..3]);
+                self.checker.violate(format!("I9: c{client} forgot the key with {token} that m{master} has"));
+            }
+        }
     }
 
     /// When nothing is under way, no reply is owed (I14).

@@ -14,10 +14,14 @@ pub struct Conn {
     /// Which of the client's lives made it, and which process of the master it leads to.
     pub client_life: u32,
     pub master_life: u32,
+    /// Since when some of what is queued has not been written.
+    pub unsent_since: Option<Time>,
     pub to_master: Pipe,
     pub to_client: Pipe,
     /// Arrived at the master and not carried out, less than a command or because the process is stopped.
     pub master_input: Vec<u8>,
+    /// When the oldest of that was queued by the client, or before.
+    pub input_queued_at: Time,
     /// Arrived at the client and not read.
     pub client_input: Vec<u8>,
     pub state: ConnState,
@@ -39,8 +43,11 @@ pub enum ConnState {
 /// One direction of a connection.
 #[derive(Default)]
 pub struct Pipe {
-    pieces: VecDeque<(Time, Piece)>,
+    /// When each arrives, and when it was queued.
+    pieces: VecDeque<(Time, Time, Piece)>,
     last_arrival: Time,
+    /// When what arrived last was queued.
+    pub queued_at: Time,
     pub stalled_until: Time,
     /// Nothing that is sent from now on gets through.
     is_cut: bool,
@@ -80,6 +87,7 @@ impl Pipe {
     pub fn send(
         &mut self,
         now: Time,
+        queued_at: Time,
         bytes: &[u8],
         weather: &Weather,
         rng: &mut StdRng,
@@ -99,18 +107,18 @@ impl Pipe {
             let (piece, behind) = rest.split_at(size);
             rest = behind;
             let at = now + weather.delay(rng);
-            self.push(at, Piece::Bytes(piece.to_vec()), due);
+            self.push(at, queued_at, Piece::Bytes(piece.to_vec()), due);
         }
     }
 
     pub fn end(&mut self, at: Time, due: &mut Vec<Time>) {
-        self.push(at, Piece::End, due);
+        self.push(at, at, Piece::End, due);
     }
 
-    fn push(&mut self, at: Time, piece: Piece, due: &mut Vec<Time>) {
+    fn push(&mut self, at: Time, queued_at: Time, piece: Piece, due: &mut Vec<Time>) {
         let at = at.max(self.last_arrival);
         self.last_arrival = at;
-        self.pieces.push_back((at, piece));
+        self.pieces.push_back((at, queued_at, piece));
         due.push(at);
     }
 
@@ -119,16 +127,17 @@ impl Pipe {
         if self.stalled_until > now && !self.pieces.is_empty() {
             return Err(self.stalled_until);
         }
-        match self.pieces.front() {
-            Some((at, _)) if *at <= now => Ok(self.pieces.pop_front().map(|(_, piece)| piece)),
-            _ => Ok(None),
-        }
+        let Some((_, queued_at, piece)) = self.pieces.pop_front_if(|(at, ..)| *at <= now) else {
+            return Ok(None);
+        };
+        self.queued_at = queued_at;
+        Ok(Some(piece))
     }
 
     /// Only the first `size` bytes under way still arrive.
     pub fn cut(&mut self, mut size: usize) {
         self.is_cut = true;
-        self.pieces.retain_mut(|(_, piece)| match piece {
+        self.pieces.retain_mut(|(_, _, piece)| match piece {
             Piece::Bytes(bytes) => {
                 bytes.truncate(size);
                 size -= bytes.len();
@@ -141,7 +150,7 @@ impl Pipe {
     pub fn size(&self) -> usize {
         self.pieces
             .iter()
-            .map(|(_, piece)| if let Piece::Bytes(bytes) = piece { bytes.len() } else { 0 })
+            .map(|(_, _, piece)| if let Piece::Bytes(bytes) = piece { bytes.len() } else { 0 })
             .sum()
     }
 

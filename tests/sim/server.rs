@@ -3,6 +3,7 @@
 use redlatch::resp::{self, Decoded, Reply};
 
 use crate::checker::id;
+use crate::clock::Time;
 use crate::network::{ConnState, Piece};
 use crate::world::{Event, World, command, note, shown};
 
@@ -15,6 +16,9 @@ impl World {
                 let master = &self.masters[conn.master];
                 if conn.master_life != master.life || !master.is_up {
                     return;
+                }
+                if conn.master_input.is_empty() {
+                    conn.input_queued_at = conn.to_master.queued_at;
                 }
                 conn.master_input.extend_from_slice(&bytes);
                 if master.stopped_until <= self.now {
@@ -49,7 +53,14 @@ impl World {
         }
         if self.conns[index].left_at.is_none() && !replies.is_empty() {
             let mut due = Vec::new();
-            self.conns[index].to_client.send(self.now, &replies, &self.weather, &mut self.rng, &mut due);
+            self.conns[index].to_client.send(
+                self.now,
+                self.now,
+                &replies,
+                &self.weather,
+                &mut self.rng,
+                &mut due,
+            );
             due.into_iter().for_each(|at| self.plan(at, Event::ToClient(index)));
         }
     }
@@ -58,16 +69,21 @@ impl World {
     pub fn note_command(&mut self, conn: usize, args: &[Vec<u8>], reply: &Reply<'_>) {
         let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let (client, master) = (self.conns[conn].client, self.conns[conn].master);
+        let late = self.now - self.conns[conn].input_queued_at;
         match (words.as_slice(), reply) {
             ([b"SET", key, token, b"NX" | b"IFEQ", ..], Reply::Simple(_)) => {
-                self.checker.note_granted(conn, &self.conns[conn], key, token);
+                self.checker.note_granted(conn, &self.conns[conn], key, token, late);
             }
             ([b"SET", key, _, b"NX", ..], Reply::NullBulk) => {
                 self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
             }
             ([b"SET", _, token, b"IFEQ", ..], Reply::NullBulk) => self.checker.note_denied(master, token),
-            ([b"EVALSHA" | b"EVAL", _, _, key, token, _ttl], Reply::Integer(1)) => {
-                self.checker.note_granted(conn, &self.conns[conn], key, token);
+            ([b"EVALSHA", _, _, key, token, _ttl], Reply::Integer(1)) => {
+                self.checker.note_granted(conn, &self.conns[conn], key, token, late);
+            }
+            // Sent when the master had said that it does not know the script, whenever that was.
+            ([b"EVAL", _, _, key, token, _ttl], Reply::Integer(1)) => {
+                self.checker.note_granted(conn, &self.conns[conn], key, token, Time::MAX);
             }
             ([b"EVALSHA" | b"EVAL", _, _, _, token, ..], Reply::Integer(0)) => {
                 self.checker.note_denied(master, token)

@@ -175,6 +175,8 @@ impl World {
             to_master: Pipe::default(),
             to_client: Pipe::default(),
             master_input: Vec::new(),
+            unsent_since: None,
+            input_queued_at: 0,
             client_input: Vec::new(),
             state: ConnState::Connecting,
             left_at: None,
@@ -252,7 +254,12 @@ impl World {
         engine.send_done(id(master), size);
         self.digest(&bytes);
         let mut due = Vec::new();
-        self.conns[index].to_master.send(self.now, &bytes, &self.weather, &mut self.rng, &mut due);
+        // Queued in this turn, which may have been stopped since, or in one before.
+        let turn_began = self.clients[client].turn_began;
+        let queued_at = self.conns[index].unsent_since.unwrap_or(turn_began);
+        self.conns[index].unsent_since = is_short.then_some(queued_at);
+        let pipe = &mut self.conns[index].to_master;
+        pipe.send(self.now, queued_at, &bytes, &self.weather, &mut self.rng, &mut due);
         due.into_iter().for_each(|at| self.plan(at, Event::ToMaster(index)));
     }
 

@@ -77,6 +77,9 @@ pub struct Master {
     pub lost_at: Vec<Option<Time>>,
     /// Its reported uptime is longer than the truth.
     pub lies: bool,
+    /// Its clock was set back, or what was sent to the process before reached this one: a key may stay for longer than
+    /// its client can know.
+    pub keeps_longer: bool,
     /// What was on its disk at some earlier times.
     pub snapshots: VecDeque<(Time, Keys)>,
 }
@@ -133,6 +136,7 @@ impl World {
                     swallows_until: 0,
                     lost_at: vec![None],
                     lies: false,
+                    keeps_longer: false,
                     snapshots: VecDeque::new(),
                 }
             })
@@ -333,7 +337,7 @@ pub fn command(args: &[Vec<u8>]) -> String {
     text
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
