@@ -61,7 +61,7 @@ use claim::{Claim, Counted};
 use link::{Answer, Link, Owed, Predecessor, State};
 use op::{Op, OpState};
 use slab::{Id, Slab};
-use timers::Timers;
+use timers::{Timer, Timers, master_timer, op_timer, timer_of};
 
 /// Names one lock of one [`Engine`], from [`Engine::submit`] of its acquisition to its release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -589,35 +589,4 @@ fn count_usual(link: &mut Link, claims: &mut Slab<Claim>, quorum: usize, decided
         }
         Some(rest)
     });
-}
-
-/// Whose deadline a timer id is.
-enum Timer {
-    Master(MasterId),
-    Op(u32),
-    Claim(u32),
-}
-
-/// Timer ids: the masters first, then operations and claims in turns.
-const MASTER_TIMERS: u32 = 32;
-
-#[expect(clippy::cast_possible_truncation, reason = "a master's index is below 32")]
-const fn master_timer(master: MasterId) -> u32 {
-    master.index() as u32
-}
-
-const fn op_timer(id: Id) -> u32 {
-    MASTER_TIMERS + id.index * 2
-}
-
-const fn claim_timer(id: Id) -> u32 {
-    MASTER_TIMERS + id.index * 2 + 1
-}
-
-fn timer_of(id: u32) -> Timer {
-    match id.checked_sub(MASTER_TIMERS) {
-        None => Timer::Master(MasterId::new(id as usize).expect("below the number of master timers")),
-        Some(index) if index % 2 == 0 => Timer::Op(index / 2),
-        Some(index) => Timer::Claim(index / 2),
-    }
 }

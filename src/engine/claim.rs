@@ -6,9 +6,10 @@
 
 use std::time::{Duration, Instant};
 
+use super::Engine;
 use super::link::Predecessor;
 use super::slab::Id;
-use super::{Engine, claim_timer};
+use super::timers::claim_timer;
 use crate::error::{Report, Round};
 use crate::lock::command::{Entry, ReleaseAnswer};
 use crate::lock::{Drift, Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};

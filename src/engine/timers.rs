@@ -1,6 +1,9 @@
-//! Deadlines: one for each master, operation and claim, the earliest on top.
+//! Deadlines: one for each master, operation and claim, the earliest on top; and the ids that tell whose they are.
 
 use std::time::Instant;
+
+use super::slab::Id;
+use crate::lock::MasterId;
 
 /// An indexed binary heap of deadlines: an id has at most one, so the heap is never larger than the tables.
 ///
@@ -98,6 +101,37 @@ impl Timers {
     fn note(&mut self, at: usize) {
         let id = self.heap[at].1;
         self.place[id as usize] = at as u32;
+    }
+}
+
+/// Whose deadline a timer id is.
+pub(super) enum Timer {
+    Master(MasterId),
+    Op(u32),
+    Claim(u32),
+}
+
+/// Timer ids: the masters first, then operations and claims in turns.
+const MASTER_TIMERS: u32 = 32;
+
+#[expect(clippy::cast_possible_truncation, reason = "a master's index is below 32")]
+pub(super) const fn master_timer(master: MasterId) -> u32 {
+    master.index() as u32
+}
+
+pub(super) const fn op_timer(id: Id) -> u32 {
+    MASTER_TIMERS + id.index * 2
+}
+
+pub(super) const fn claim_timer(id: Id) -> u32 {
+    MASTER_TIMERS + id.index * 2 + 1
+}
+
+pub(super) fn timer_of(id: u32) -> Timer {
+    match id.checked_sub(MASTER_TIMERS) {
+        None => Timer::Master(MasterId::new(id as usize).expect("below the number of master timers")),
+        Some(index) if index % 2 == 0 => Timer::Op(index / 2),
+        Some(index) => Timer::Claim(index / 2),
     }
 }
 
