@@ -127,11 +127,13 @@ impl Pipe {
         if self.stalled_until > now && !self.pieces.is_empty() {
             return Err(self.stalled_until);
         }
-        let Some((_, queued_at, piece)) = self.pieces.pop_front_if(|(at, ..)| *at <= now) else {
+        if self.pieces.front().is_none_or(|(at, ..)| *at > now) {
             return Ok(None);
-        };
-        self.queued_at = queued_at;
-        Ok(Some(piece))
+        }
+        Ok(self.pieces.pop_front().map(|(_, queued_at, piece)| {
+            self.queued_at = queued_at;
+            piece
+        }))
     }
 
     /// Only the first `size` bytes under way still arrive.
