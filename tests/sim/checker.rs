@@ -104,7 +104,10 @@ impl Checker {
             forgotten: MasterSet::EMPTY,
         });
         facts.granted_by[conn.master] = Some(conn.master_life);
-        facts.granted_over[conn.master] = Some(index);
+        // What is carried out for a connection that is gone takes nothing from what was said over the next.
+        if conn.left_at.is_none() || facts.granted_over[conn.master].is_none() {
+            facts.granted_over[conn.master] = Some(index);
+        }
         facts.late[conn.master] = late;
         // Whatever it lost before, it has the key now.
         facts.lost.remove(id(conn.master));

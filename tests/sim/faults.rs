@@ -194,9 +194,11 @@ impl World {
     /// The connection ends for the client only: what it has sent arrives all the same.
     pub fn break_conn(&mut self, client: usize, master: usize) {
         let Some(conn) = self.clients[client].conns[master] else { return };
-        self.conns[conn].to_client.cut(0);
-        self.conns[conn].to_client.stalled_until = 0;
-        self.end_conn(conn);
+        if self.conns[conn].state != ConnState::Connecting {
+            self.conns[conn].to_client.cut(0);
+            self.conns[conn].to_client.stalled_until = 0;
+            self.end_conn(conn);
+        }
     }
 
     fn end_conn(&mut self, conn: usize) {

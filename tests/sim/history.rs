@@ -28,6 +28,7 @@ pub enum Fault {
     StallBoth,
     Reset,
     ResetAll,
+    Stray,
     Refuse,
     Swallow,
     StopMaster,
@@ -49,12 +50,13 @@ pub enum Fault {
     CrashClient,
 }
 
-pub const FAULTS: [(Fault, &str); 30] = [
+pub const FAULTS: [(Fault, &str); 31] = [
     (Fault::StallRequests, "requests stalled"),
     (Fault::StallReplies, "replies stalled"),
     (Fault::StallBoth, "link stalled both ways"),
     (Fault::Reset, "connection reset"),
     (Fault::ResetAll, "all connections of a client reset"),
+    (Fault::Stray, "connection reset, its requests arrive later"),
     (Fault::Refuse, "connections refused"),
     (Fault::Swallow, "connections black-holed"),
     (Fault::StopMaster, "master stopped"),
@@ -209,6 +211,12 @@ fn inject(world: &mut World, fault: Fault) {
         Fault::StallBoth => world.stall(client, master, true, true, time),
         Fault::Reset => world.reset_conn(client, master),
         Fault::ResetAll => (0..world.masters.len()).for_each(|master| world.reset_conn(client, master)),
+        Fault::Stray => {
+            world.stall(client, master, true, false, time);
+            let pause = world.rng.random_range(0..=20 * MS);
+            world.run_for(pause);
+            world.break_conn(client, master);
+        }
         Fault::Refuse => world.masters[master].refuses_until = world.now + time,
         Fault::Swallow => world.masters[master].swallows_until = world.now + time,
         Fault::StopMaster => world.stop_master(master, time),
