@@ -182,11 +182,13 @@ impl Claim {
 
     /// Counts the answer to a release that nearly all are: the key was there and is deleted.
     #[inline]
-    pub(super) const fn count_deleted(&mut self, master: MasterId, quorum: usize) -> Counted {
+    pub(super) fn count_deleted(&mut self, master: MasterId, quorum: usize) -> Counted {
         let Some(release) = &mut self.release else { return Counted::Open };
         release.sent.remove(master);
         let unproven = self.sent_again.intersection(self.strayed);
-        release.owed = release.owed.without(MasterSet::only(master).without(unproven));
+        if !unproven.contains(master) || mutant!(DeletedIsProof) {
+            release.owed.remove(master);
+        }
         release.deleted.insert(master);
         match self.owner {
             Some(_) if release.is_settled(quorum) => Counted::Decides,
@@ -205,6 +207,9 @@ impl Claim {
 
     /// Records a vote of this claim's acquisition; a late one takes the place of "no answer".
     pub(super) fn record(&mut self, master: MasterId, vote: Vote) {
+        if mutant!(OwnKeyIsBusy) {
+            self.sent_again.remove(master);
+        }
         let Tally { granted, refused, failed } = &mut self.tally;
         match vote {
             Vote::Granted => self.grant(master),
@@ -435,7 +440,7 @@ impl Engine {
                 && !mutant!(RestartedGrantsKept)
             {
                 claim.tally.granted.remove(master);
-                if before == Predecessor::Ended {
+                if before == Predecessor::Ended || mutant!(SuccessorIsProof) {
                     claim.strayed.remove(master);
                     claim.strayed_extension.remove(master);
                 }

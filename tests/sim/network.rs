@@ -127,9 +127,10 @@ impl Pipe {
         if self.stalled_until > now && !self.pieces.is_empty() {
             return Err(self.stalled_until);
         }
-        let Some((_, queued_at, piece)) = self.pieces.pop_front_if(|(at, ..)| *at <= now) else {
+        if self.pieces.front().is_none_or(|(at, ..)| *at > now) {
             return Ok(None);
-        };
+        }
+        let Some((_, queued_at, piece)) = self.pieces.pop_front() else { return Ok(None) };
         self.queued_at = queued_at;
         Ok(Some(piece))
     }
