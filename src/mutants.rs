@@ -60,6 +60,10 @@ pub enum Mutant {
     OrphansDropped,
     /// A key that is absent over a new connection is taken for released, though its `SET` may come later.
     AbsentIsProof,
+    /// A key that was deleted is taken for the only one, though the lock was sent twice.
+    DeletedIsProof,
+    /// Whoever answers next, the process before is taken for ended.
+    SuccessorIsProof,
     /// An error reply to a release is taken for its end.
     ReleaseErrorIsDone,
     /// The deadline of an extension counts from its reply.

@@ -64,7 +64,7 @@ pub(super) struct Release {
     pub(super) sent: MasterSet,
     deleted: MasterSet,
     absent: MasterSet,
-    /// Masters where a deletion is no proof: of two `SET`s it may have been one, and the other is still to come.
+    /// See [`Claim::unproven`].
     unproven: MasterSet,
 }
 
@@ -207,6 +207,9 @@ impl Claim {
 
     /// Records a vote of this claim's acquisition; a late one takes the place of "no answer".
     pub(super) fn record(&mut self, master: MasterId, vote: Vote) {
+        if mutant!(OwnKeyIsBusy) {
+            self.sent_again.remove(master);
+        }
         let Tally { granted, refused, failed } = &mut self.tally;
         match vote {
             Vote::Granted => self.grant(master),
@@ -237,6 +240,11 @@ impl Claim {
             return self.tally.refused;
         }
         self.tally.refused.without(self.sent_again)
+    }
+
+    /// Masters where a deletion is no proof: of two `SET`s one was carried out, and the other may still come.
+    fn unproven(&self) -> MasterSet {
+        if mutant!(DeletedIsProof) { MasterSet::EMPTY } else { self.sent_again.intersection(self.strayed) }
     }
 
     fn failure(&self, master: MasterId) -> Option<&Failure> {
@@ -287,7 +295,7 @@ impl Engine {
         claim.failures.clear();
         let sent = self.broadcast.send_release(&mut self.links, owed, id, &claim.entry);
         claim.counts_grants = false;
-        let unproven = claim.sent_again.intersection(claim.strayed);
+        let unproven = claim.unproven();
         claim.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty, unproven });
         self.timers.arm(claim_timer(id), due);
         if owed.is_empty() {
@@ -314,10 +322,11 @@ impl Engine {
     /// Queues the release again on those of `masters` that owe no answer to it.
     fn send_release_again(&mut self, id: Id, masters: MasterSet) {
         let Some(claim) = self.claims.find_mut(id) else { return };
+        let unproven = claim.unproven();
         let Some(release) = &mut claim.release else { return };
         let masters = masters.without(release.sent);
         let sent = self.broadcast.send_release(&mut self.links, masters, id, &claim.entry);
-        release.unproven = claim.sent_again.intersection(claim.strayed);
+        release.unproven = unproven;
         release.sent = release.sent.union(sent);
     }
 
@@ -442,7 +451,7 @@ impl Engine {
                 && !mutant!(RestartedGrantsKept)
             {
                 claim.tally.granted.remove(master);
-                if before == Predecessor::Ended {
+                if before == Predecessor::Ended || mutant!(SuccessorIsProof) {
                     claim.strayed.remove(master);
                     claim.strayed_extension.remove(master);
                 }

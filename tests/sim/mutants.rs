@@ -58,6 +58,8 @@ killed! {
     release_on_other_connection: ReleaseOnOtherConnection by hold::a_release_waits_behind_its_set_on_the_same_connection;
     orphans_dropped: OrphansDropped by hold::what_a_broken_connection_left_is_released_over_the_next;
     absent_is_proof: AbsentIsProof by hold::a_set_that_is_carried_out_after_its_release_is_released_again;
+    deleted_is_proof: DeletedIsProof by hold::a_first_set_may_come_after_the_second_ones_key_is_released;
+    successor_is_proof: SuccessorIsProof by hold::a_set_may_come_late_on_a_server_that_does_not_tell_who_it_is;
     release_error_is_done: ReleaseErrorIsDone by hold::a_release_that_was_refused_is_sent_again;
     extension_from_reply: ExtensionFromReply by hold::an_extension_counts_from_its_sending;
     extension_on_minority: ExtensionOnMinority by hold::one_master_of_three_cannot_extend;

@@ -130,10 +130,9 @@ impl Pipe {
         if self.pieces.front().is_none_or(|(at, ..)| *at > now) {
             return Ok(None);
         }
-        Ok(self.pieces.pop_front().map(|(_, queued_at, piece)| {
-            self.queued_at = queued_at;
-            piece
-        }))
+        let Some((_, queued_at, piece)) = self.pieces.pop_front() else { return Ok(None) };
+        self.queued_at = queued_at;
+        Ok(Some(piece))
     }
 
     /// Only the first `size` bytes under way still arrive.

@@ -74,6 +74,37 @@ pub fn a_set_that_is_carried_out_after_its_release_is_released_again() -> Verdic
     demand(!is_held(&world, 0, KEY), "the SET came after the release, and the key stays")
 }
 
+pub fn a_first_set_may_come_after_the_second_ones_key_is_released() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    world.stall(0, 2, true, false, SECOND);
+    let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+    // The connection ends for the client; over the next one the key is put there.
+    world.break_conn(0, 2);
+    world.run_for(500 * MS);
+    demand(world.clients[0].engine.margin(lock) == 1, "the key was not put back")?;
+    world.submit_release(0, lock, false);
+    world.run_for(100 * MS);
+    demand(!is_held(&world, 2, KEY), "the first SET is still under way")?;
+    world.run_for(4 * SECOND);
+    verdict(&mut world)?;
+    demand(!is_held(&world, 2, KEY), "the first SET came after the release, and the key stays")
+}
+
+pub fn a_set_may_come_late_on_a_server_that_does_not_tell_who_it_is() -> Verdict {
+    let mut world = unconnected(1, trust);
+    refuse(&mut world, 0..1, "INFO");
+    world.add_client(Clock::new(0, 0), 0);
+    world.run_for(10 * MS);
+    world.stall(0, 0, true, false, SECOND);
+    world.submit_acquire(0, KEY, ms(10_000), Duration::ZERO).expect("room");
+    world.run_for(MS);
+    world.break_conn(0, 0);
+    outcome(&mut world, 0)?;
+    world.run_for(4 * SECOND);
+    verdict(&mut world)?;
+    demand(!is_held(&world, 0, KEY), "the SET came after the release, and the key stays")
+}
+
 pub fn a_release_that_was_refused_is_sent_again() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -190,6 +221,8 @@ tests!(
     a_release_waits_behind_its_set_on_the_same_connection,
     what_a_broken_connection_left_is_released_over_the_next,
     a_set_that_is_carried_out_after_its_release_is_released_again,
+    a_first_set_may_come_after_the_second_ones_key_is_released,
+    a_set_may_come_late_on_a_server_that_does_not_tell_who_it_is,
     a_release_that_was_refused_is_sent_again,
     an_extension_counts_from_its_sending,
     one_master_of_three_cannot_extend,
