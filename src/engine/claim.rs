@@ -207,9 +207,6 @@ impl Claim {
 
     /// Records a vote of this claim's acquisition; a late one takes the place of "no answer".
     pub(super) fn record(&mut self, master: MasterId, vote: Vote) {
-        if mutant!(OwnKeyIsBusy) {
-            self.sent_again.remove(master);
-        }
         let Tally { granted, refused, failed } = &mut self.tally;
         match vote {
             Vote::Granted => self.grant(master),
