@@ -347,3 +347,43 @@ fn an_expired_lock_is_not_put_back() {
     rig.advance(ms(4000));
     assert_eq!(rig.holder_count("a"), 0);
 }
+
+#[test]
+fn a_lock_whose_validity_has_ended_is_not_put_back_though_its_keys_live_on_for_the_drift() {
+    for early in [Duration::from_nanos(1), Duration::ZERO] {
+        let mut rig = Rig::new(3, defaults);
+        rig.stop(2);
+        rig.acquire("first", 10_000, 0);
+        granted(&mut rig);
+        rig.advance(ms(100));
+        rig.acquire("a", 3000, 0);
+        let valid_until = granted(&mut rig).valid_until;
+        rig.advance(valid_until - rig.now - early);
+        rig.resume(2);
+        assert_eq!(
+            rig.masters[2].value(rig.now, b"a").is_some(),
+            !early.is_zero(),
+            "{early:?} before the end"
+        );
+        assert!(rig.masters[0].value(rig.now, b"a").is_some());
+    }
+}
+
+#[test]
+fn masters_in_quarantine_do_not_extend_a_lock_that_they_were_given_again() {
+    let mut rig = Rig::new(3, |b| b.max_ttl(ms(10_000)));
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    let now = rig.now;
+    for index in 1..3 {
+        rig.disconnect(index);
+        rig.masters[index].restart("other", now);
+        rig.masters[index].run_id = format!("run{index}b");
+    }
+    rig.advance(ms(1000));
+    assert_eq!(rig.holder_count("a"), 3, "put back");
+    rig.extend(lock, 10_000);
+    rig.advance(ms(100));
+    let outcome = rig.outcome();
+    assert!(matches!(outcome, Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))), "{outcome:?}");
+}
