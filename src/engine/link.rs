@@ -336,7 +336,7 @@ fn take_apart(
             command::release_answer(reply).map(|answer| Answer::Release(id, answer))
         }
         Owed::Extend(id, round) | Owed::ExtendWhole(id, round) => {
-            command::extend_vote(reply).map(|vote| Answer::Extend(id, round, vote))
+            command::compare_vote(reply).map(|vote| Answer::Extend(id, round, vote))
         }
         Owed::Holder(id) => command::holder_ttl(reply).map(|ttl| Answer::Holder(id, ttl)),
         Owed::MarkRead => mark::answer(reply, learnt.run_id.as_deref()).map(Answer::Mark),
