@@ -31,6 +31,7 @@ mod broadcast;
 mod claim;
 mod handshake;
 mod hold;
+mod lines;
 mod link;
 mod mark;
 mod op;
