@@ -427,6 +427,8 @@ pub enum Failure {
         /// Time until it counts.
         left: Duration,
     },
+    /// Nobody was asked: another caller of this client holds the lock, or stood before this one in line for it.
+    Queued,
     /// Its queue of bytes or of owed replies was full, so it was not asked.
     QueueFull,
     /// It never was sent this lock, so it cannot extend it.

@@ -103,6 +103,14 @@ impl Entry {
     }
 }
 
+/// The key of a lock named `name` as an encoded bulk string, which is [`Entry::key`] of all its entries.
+pub(crate) fn encode_key(out: &mut Vec<u8>, prefix: &[u8], name: &[u8]) {
+    resp::encode_bulk_header(out, prefix.len() + name.len());
+    out.extend_from_slice(prefix);
+    out.extend_from_slice(name);
+    out.extend_from_slice(CRLF);
+}
+
 const TOKEN_BULK_SIZE: usize = TOKEN_HEAD.len() + Token::SIZE + CRLF.len();
 
 /// The CRLF behind the name, and the token as an encoded bulk string.
@@ -178,6 +186,12 @@ pub(crate) fn encode_swap(out: &mut Vec<u8>, by: ExtendBy, old: &Entry, new: &En
     let (key, old_token) = old.parts();
     let (new_key, new_token) = new.parts();
     assert!(key == new_key, "a lock is handed over to a waiter for the same");
+    if mutant!(SwapWithoutCompare) {
+        out.extend_from_slice(b"*5\r\n$3\r\nSET\r\n");
+        out.extend_from_slice(&new.0);
+        out.extend_from_slice(b"$2\r\nPX\r\n");
+        return encode_decimal_bulk(out, ttl.as_millis());
+    }
     match by {
         ExtendBy::EvalSha => out.extend_from_slice(SWAP_EVALSHA),
         ExtendBy::Eval => encode_eval_head(out, 7, SWAP_SCRIPT),
