@@ -82,18 +82,13 @@ impl Engine {
     #[inline(never)]
     pub(super) fn note_held(&mut self, now: Instant, id: Id) {
         let place = id.index;
-        let leader = if self.lines.is_leader(place) {
-            return;
-        } else if self.lines.has(place) {
-            // Only the first behind a holder asks, so that one has lost it.
-            self.lines.ahead(place)
-        } else {
-            self.found_line(id)
-        };
-        let Some(leader) = leader else { return };
-        self.lines.lead(place, leader);
-        if self.held_until(leader).is_some() {
-            self.lines.leave(leader);
+        let leader = if self.lines.has(place) { self.lines.ahead(place) } else { self.found_line(id) };
+        if let Some(leader) = leader {
+            self.lines.lead(place, leader);
+            // Only the first behind a holder asks the masters, so that one has lost the lock.
+            if self.held_until(leader).is_some() {
+                self.lines.leave(leader);
+            }
         }
         self.tend_line(now, place, Duration::ZERO);
     }
