@@ -35,7 +35,15 @@ pub(super) struct Terms {
 impl Terms {
     pub(super) const NONE: Self = Self { ttl: None, answer_limit: Duration::ZERO, tail: AcquireTail::EMPTY };
 
-    pub(super) fn set(&mut self, ttl: Ttl, config: &Config) {
+    /// Makes them those of this TTL.
+    #[inline]
+    pub(super) fn fit(&mut self, ttl: Ttl, config: &Config) {
+        if self.ttl != Some(ttl) {
+            self.set(ttl, config);
+        }
+    }
+
+    fn set(&mut self, ttl: Ttl, config: &Config) {
         self.ttl = Some(ttl);
         self.answer_limit = config.answer_limit(ttl);
         self.tail.set(ttl.as_millis());
@@ -87,9 +95,7 @@ impl Engine {
         let Some((claim_id, claim)) = self.claims.take(|| Claim::blank(now)) else {
             return self.start_with_room(now, id, resource);
         };
-        if self.terms.ttl != Some(op.ttl) {
-            self.terms.set(op.ttl, &self.config);
-        }
+        self.terms.fit(op.ttl, &self.config);
         claim.begin(now, id, Token::random(&mut self.rng), op.ttl, self.terms.answer_limit);
         match resource {
             Some(resource) => claim.entry.set(&self.config.prefix, resource.as_bytes(), &claim.token),
