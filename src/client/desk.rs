@@ -74,7 +74,8 @@ impl Question {
 }
 
 impl Desk {
-    /// Says that the answer to a question about this operation is wanted: the next one of that kind.
+    /// Says that the answer to a question about this operation is wanted: the next one of that kind. What the engine has
+    /// answered before must have been delivered.
     pub fn expect(&mut self, op: OpId, question: Question) -> Ticket {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::Free);
@@ -88,7 +89,8 @@ impl Desk {
         if op.index() >= self.questions.len() {
             self.questions.resize(op.index() + 1, None);
         }
-        self.questions[op.index()] = Some(ticket);
+        let before = self.questions[op.index()].replace(ticket);
+        assert!(before.is_none_or(|it| it.op == op), "the answer to the question before was not delivered");
         ticket
     }
 

@@ -1,0 +1,8 @@
+//! `Client` on real `redis-server` processes: threads and tasks over one set of connections.
+
+mod batch_tests;
+#[path = "../masters/fleet.rs"]
+mod fleet;
+mod harness;
+#[path = "../masters/proxy.rs"]
+mod proxy;
