@@ -496,15 +496,21 @@ impl Core {
 
     /// Somebody else leads, or nobody does: gets what is queued on its way, and the leader to know of new deadlines.
     fn write_beside_leader(&mut self) {
-        let due = self.driver.engine.next_timeout().map(|(at, _)| at);
-        let Some(sleep) = &self.sleep else { return };
-        let is_late = is_before(due, sleep.until);
+        if self.sleep.is_none() {
+            return;
+        }
         if self.desk.waiting_count() > DIRECT_WRITE_MAX {
             self.wake_leader();
             return;
         }
         self.flush();
-        if is_late {
+        self.wake_late_leader();
+    }
+
+    /// Has the leader sleep no longer than until the next deadline. To be called after a flush, which may set one.
+    fn wake_late_leader(&mut self) {
+        let due = self.driver.engine.next_timeout().map(|(at, _)| at);
+        if self.sleep.as_ref().is_some_and(|sleep| is_before(due, sleep.until)) {
             self.wake_leader();
         }
     }
@@ -538,6 +544,7 @@ impl Core {
     pub(super) fn write_batch(&mut self) {
         self.deliver();
         self.flush();
+        self.wake_late_leader();
     }
 
     /// A guard was dropped: its release goes out with the next write, soon.

@@ -166,3 +166,24 @@ fn each_request_of_a_batch_that_no_master_can_take_is_answered() {
     });
     assert!(answered.iter().all(|it| matches!(it, AcquireError::NoQuorum(_))), "{answered:?}");
 }
+
+#[test]
+fn the_tasks_of_a_batch_hear_of_stopped_masters_in_time_though_the_keeper_sleeps() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), SHORT);
+    let guard = block_on(client.lock("warm").ttl(TTL).acquire_async()).expect("free");
+    block_on(guard.release_async()).expect("confirmed");
+    // What was to be done is over by then, and the keeper sleeps without end.
+    std::thread::sleep(2 * SHORT);
+    fleet.masters().for_each(|master| master.stop());
+    let begun = Instant::now();
+    let names = names("orders", 3);
+    let batch = client.acquire_all(names.iter().map(|name| client.lock(name).wait(Duration::ZERO)));
+    for acquiring in batch {
+        assert!(matches!(block_on(acquiring), Err(AcquireError::NoQuorum(_))));
+    }
+    let took = begun.elapsed();
+    assert!((SHORT..SHORT * 20).contains(&took), "{took:?}");
+    fleet.masters().for_each(|master| master.cont());
+    assert_eq!(client.settle(PATIENCE), 0);
+}
