@@ -174,7 +174,7 @@ fn the_tasks_of_a_batch_hear_of_stopped_masters_in_time_though_the_keeper_sleeps
     let guard = block_on(client.lock("warm").ttl(TTL).acquire_async()).expect("free");
     block_on(guard.release_async()).expect("confirmed");
     // What was to be done is over by then, and the keeper sleeps without end.
-    std::thread::sleep(2 * SHORT);
+    std::thread::sleep(8 * SHORT);
     fleet.masters().for_each(|master| master.stop());
     let begun = Instant::now();
     let names = names("orders", 3);
