@@ -18,6 +18,7 @@
 //! leads, that no waker is called with the lock held, and that a leader's end is an error to all who wait.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -104,15 +105,23 @@ fn earlier(at: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     at.into_iter().chain(other).min()
 }
 
-/// Stops the client if its thread panics: nobody would lead any more. To be made before the lock is taken.
+/// Stops the client if its thread panics: nobody would lead any more. To be made before the lock is taken, and forgotten
+/// if all went well; the thread may be in the midst of another panic that is none of ours.
 struct Watch<'a>(&'a Shared);
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.stop("a thread panicked while it drove the event loop");
-        }
+        self.0.stop("a thread panicked while it drove the event loop");
     }
+}
+
+/// Wakes all of them; false if one panicked, which must neither keep the others asleep nor end this thread.
+fn wake_all(woken: impl IntoIterator<Item = Waker>) -> bool {
+    let mut is_sound = true;
+    for waker in woken {
+        is_sound &= catch_unwind(AssertUnwindSafe(|| waker.wake())).is_ok();
+    }
+    is_sound
 }
 
 impl Shared {
@@ -197,8 +206,16 @@ impl Shared {
         let woken = std::mem::take(core.desk.woken());
         drop(core);
         keeper.wake();
-        woken.into_iter().for_each(Waker::wake);
+        wake_all(woken);
         why
+    }
+
+    /// Does something that may lead; see [`Watch`].
+    fn watched<T>(&self, run: impl FnOnce() -> T) -> T {
+        let watch = Watch(self);
+        let result = run();
+        std::mem::forget(watch);
+        result
     }
 
     /// Waits on this thread for the answer to the question that `ask` puts; `None` if it puts none.
@@ -207,7 +224,14 @@ impl Shared {
         question: Question,
         ask: impl FnOnce(&mut Core) -> Option<Ticket>,
     ) -> Result<Option<Outcome>, Stopped> {
-        let _watch = Watch(self);
+        self.watched(|| self.wait_watched(question, ask))
+    }
+
+    fn wait_watched(
+        &self,
+        question: Question,
+        ask: impl FnOnce(&mut Core) -> Option<Ticket>,
+    ) -> Result<Option<Outcome>, Stopped> {
         let mut core = self.enter()?;
         if question == Question::Acquire {
             core = self.revive(core)?;
@@ -248,7 +272,8 @@ impl Shared {
         is_new: bool,
         ask: impl FnOnce(&mut Core) -> Option<Ticket>,
     ) -> Poll<Result<Option<Outcome>, Stopped>> {
-        let mut core = match if is_new { self.enter() } else { self.lock() } {
+        // Also later on: in a fork no answer would ever come.
+        let mut core = match self.enter() {
             Ok(core) => core,
             Err(why) => return Poll::Ready(Err(why)),
         };
@@ -316,7 +341,9 @@ impl Shared {
         while !core.desk.woken().is_empty() {
             let woken = some_of(core.desk.woken());
             drop(core);
-            woken.into_iter().flatten().for_each(Waker::wake);
+            if !wake_all(woken.into_iter().flatten()) {
+                return Err(self.stop("a waker panicked"));
+            }
             core = self.lock()?;
         }
         Ok(core)
@@ -348,10 +375,16 @@ impl Shared {
 
     /// Waits at most that long until everything queued is released on every master; returns how many locks are not.
     pub(super) fn settle(&self, limit: Duration) -> usize {
-        let _watch = Watch(self);
+        self.watched(|| self.settle_watched(limit))
+    }
+
+    fn settle_watched(&self, limit: Duration) -> usize {
         let until = clock::now() + limit;
         loop {
-            let Ok(mut core) = self.enter() else { return 0 };
+            let Ok(mut core) = self.enter() else {
+                // It goes on no more, and its locks last until their TTL; those of a fork are its parent's.
+                return self.peek(|core| core.driver.engine.claim_count()).unwrap_or(0);
+            };
             let count = core.driver.engine.claim_count();
             if count == 0 || clock::now() >= until {
                 self.leave(core);
@@ -390,17 +423,20 @@ impl Shared {
         let elected = core.elect();
         if core.desk.woken().is_empty() {
             drop(core);
-        } else if let Ok(core) = self.wake_others(core) {
+            elected.into_iter().for_each(Waker::wake);
+            return;
+        }
+        // Taken out first: nobody leads until it is awake, and what others' wakers do may take long.
+        core.desk.woken().extend(elected);
+        if let Ok(core) = self.wake_others(core) {
             drop(core);
         }
-        elected.into_iter().for_each(Waker::wake);
     }
 
     fn run_keeper(&self) {
-        let _watch = Watch(self);
         let mut seen_drop_count = 0;
         // An error has been told to all who wait, and will be to all who come.
-        let _ = self.keep(&mut seen_drop_count);
+        let _ = self.watched(|| self.keep(&mut seen_drop_count));
         self.ended_waker.wake_by_ref();
     }
 
@@ -469,7 +505,11 @@ impl Shared {
     /// A turn of the keeper's without waiting; returns when it is to have the next one. `None` if the client has ended.
     #[cfg(unix)]
     pub(super) fn drive(&self, waker: &Waker) -> Option<Option<Instant>> {
-        let _watch = Watch(self);
+        self.watched(|| self.drive_watched(waker))
+    }
+
+    #[cfg(unix)]
+    fn drive_watched(&self, waker: &Waker) -> Option<Option<Instant>> {
         let mut core = self.enter().ok().filter(|core| !core.is_closing)?;
         core.keeper.drive.as_mut()?.clone_from(waker);
         core.keeper.sleeps_until = None;

@@ -6,3 +6,4 @@ mod fleet;
 mod harness;
 #[path = "../masters/proxy.rs"]
 mod proxy;
+mod stopping_tests;
