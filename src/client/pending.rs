@@ -219,7 +219,7 @@ impl<A: Ask> Drop for Pending<A> {
         if let State::Waiting(ticket) = self.state
             && let Ok(mut core) = self.ask.client().shared().enter()
         {
-            core.abandon(ticket);
+            let _waker = core.abandon(ticket);
             self.ask.client().shared().leave(core);
         }
     }

@@ -89,7 +89,7 @@ struct Keeper {
     is_favoured: bool,
     /// Who does its work in place of its thread, and is woken like it.
     drive: Option<Waker>,
-    /// Whether something was left for it to write.
+    /// Whether something was left for it to do.
     has_unsent: bool,
 }
 
@@ -204,9 +204,10 @@ impl Shared {
         core.wake_leader();
         let keeper = core.keeper.waker.clone();
         let woken = std::mem::take(core.desk.woken());
+        let drive = core.keeper.drive.take();
         drop(core);
         keeper.wake();
-        wake_all(woken);
+        wake_all(woken.into_iter().chain(drive));
         why
     }
 
@@ -242,6 +243,8 @@ impl Shared {
             return Ok(None);
         };
         core.deliver();
+        // A task may have waited for it before; its waker is dropped after the lock is given back.
+        let _replaced = core.desk.stop_waiting(ticket);
         loop {
             if let Some(outcome) = core.desk.take(ticket) {
                 self.leave(core);
@@ -288,7 +291,8 @@ impl Shared {
             self.leave(core);
             return Poll::Ready(Ok(Some(outcome)));
         }
-        core.desk.wait_as_task(ticket, waker);
+        // Dropped after the lock is given back, whatever it drops with itself.
+        let _replaced = core.desk.wait_as_task(ticket, waker);
         core.keeper.is_favoured = true;
         if is_new {
             core.write_for_task();
@@ -412,7 +416,7 @@ impl Shared {
         let (waker, drive) = (core.keeper.waker.clone(), core.keeper.drive.take());
         let is_keeper = core.keeper.thread == Some(thread::current().id());
         self.leave(core);
-        drive.into_iter().chain([waker]).for_each(Waker::wake);
+        wake_all(drive.into_iter().chain([waker]));
         if !is_keeper {
             self.ended.park(Some(clock::now() + limits::CLOSE_WAIT));
         }
@@ -485,9 +489,12 @@ impl Shared {
     pub(super) fn begin_drive(&self) -> io::Result<mio::Registry> {
         let mut core = self.enter().map_err(|why| io::Error::other(why.to_string()))?;
         let registry = core.driver.registry()?;
-        core.keeper.drive = Some(Waker::noop().clone());
+        let replaced = core.keeper.drive.replace(Waker::noop().clone());
         core.keeper.is_favoured = false;
         core.wake_leader();
+        drop(core);
+        // It learns that another one drives.
+        wake_all(replaced);
         Ok(registry)
     }
 
@@ -495,7 +502,7 @@ impl Shared {
     #[cfg(unix)]
     pub(super) fn end_drive(&self) {
         let Ok(mut core) = self.enter() else { return };
-        core.keeper.drive = None;
+        let _replaced = core.keeper.drive.take();
         core.keeper.sleeps_until = None;
         let waker = core.keeper.waker.clone();
         self.leave(core);
@@ -511,11 +518,16 @@ impl Shared {
     #[cfg(unix)]
     fn drive_watched(&self, waker: &Waker) -> Option<Option<Instant>> {
         let mut core = self.enter().ok().filter(|core| !core.is_closing)?;
-        core.keeper.drive.as_mut()?.clone_from(waker);
+        let drive = core.keeper.drive.as_mut()?;
+        // Dropped after the lock is given back, as all wakers are.
+        let _replaced = (!drive.will_wake(waker)).then(|| std::mem::replace(drive, waker.clone()));
         core.keeper.sleeps_until = None;
         core.keeper.has_unsent = false;
         if let Some(poller) = core.poller.take() {
             core = self.lead(core, poller, Some(clock::now()), |_| false).ok()?;
+        } else {
+            // A thread leads, and may have read all before what this turn was for: it has the drive look again.
+            core.keeper.has_unsent = true;
         }
         let due = core.due();
         core.keeper.sleeps_until = Some(due);
@@ -547,10 +559,11 @@ impl Core {
         self.driver.engine.submit(clock::now(), request)
     }
 
-    /// Nobody wants this answer any more.
-    pub(super) fn abandon(&mut self, ticket: Ticket) {
-        self.desk.abandon(clock::now(), &mut self.driver.engine, ticket);
+    /// Nobody wants this answer any more. The waker is to be dropped without the lock.
+    pub(super) fn abandon(&mut self, ticket: Ticket) -> Option<Waker> {
+        let waker = self.desk.abandon(clock::now(), &mut self.driver.engine, ticket);
         self.write_drop();
+        waker
     }
 
     /// Releases a lock whose guard was dropped.
