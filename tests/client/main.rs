@@ -5,6 +5,8 @@ mod dropping_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
 mod harness;
+mod life_tests;
 #[path = "../masters/proxy.rs"]
 mod proxy;
 mod stopping_tests;
+mod stress_tests;
