@@ -6,6 +6,7 @@ mod dropping_tests;
 mod fleet;
 mod harness;
 mod life_tests;
+mod overload_tests;
 #[path = "../masters/proxy.rs"]
 mod proxy;
 mod stopping_tests;
