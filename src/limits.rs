@@ -50,6 +50,7 @@ pub const CLAIM_COUNT_MAX: usize = 2 * OPERATION_COUNT_MAX;
 pub const LOGIN_SIZE_MAX: usize = 64 * 1024;
 
 /// Bytes waiting to be written to one master. A command that does not fit is not sent: that master's vote is a failure.
+/// An acquisition for which no quorum has room is `Overloaded`, at once.
 pub const OUTBOX_SIZE_MAX: usize = 8 * 1024 * 1024;
 
 /// Replies owed by one master. A command beyond it is not sent: that master's vote is a failure.
