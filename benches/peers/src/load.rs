@@ -199,7 +199,7 @@ impl<L: AsyncLocks> Rig for AsyncRig<L> {
     }
 
     fn settle(&mut self) {
-        self.runtime.block_on(tokio::time::sleep(Duration::from_millis(5)));
+        self.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(5)).await });
     }
 }
 

@@ -19,6 +19,8 @@ const RELEASE_SCRIPT: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
 /// The TTL less 1 % and 2 ms, as the same page has it.
 const VALIDITY: Duration = Duration::from_millis(9_898);
+/// More callers than this are no threads of one client.
+const SHARED_THREADS_MAX: usize = 128;
 /// More callers than this are no threads: each has connections of its own to all masters.
 const THREADS_MAX: usize = 16;
 
@@ -29,6 +31,8 @@ pub enum Peer {
     RawQuorum,
     Redlatch,
     RedlatchPipelined,
+    Client,
+    ClientTasks,
     RedisRs,
     RedisRsThreads,
     Fred,
@@ -37,7 +41,9 @@ pub enum Peer {
 }
 
 impl Peer {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
+        Self::Client,
+        Self::ClientTasks,
         Self::Redlatch,
         Self::RedlatchPipelined,
         Self::RedisRs,
@@ -55,6 +61,8 @@ impl Peer {
             Self::Raw => "raw loop, waits for all",
             Self::RawQuorum => "raw loop, at the quorum",
             Self::Redlatch => "redlatch, Redlock",
+            Self::Client => "redlatch, Client, threads",
+            Self::ClientTasks => "redlatch, Client, tasks",
             Self::RedlatchPipelined => "redlatch, pipelined",
             Self::RedisRs => "redis-rs by hand",
             Self::RedisRsThreads => "redis-rs by hand, 2 threads",
@@ -65,7 +73,7 @@ impl Peer {
     }
 
     pub const fn is_ours(self) -> bool {
-        matches!(self, Self::Redlatch | Self::RedlatchPipelined)
+        matches!(self, Self::Redlatch | Self::RedlatchPipelined | Self::Client | Self::ClientTasks)
     }
 
     pub const fn is_raw(self) -> bool {
@@ -76,7 +84,9 @@ impl Peer {
     pub const fn package(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Raw | Self::RawQuorum => None,
-            Self::Redlatch | Self::RedlatchPipelined => Some(("redlatch", "")),
+            Self::Redlatch | Self::RedlatchPipelined | Self::Client | Self::ClientTasks => {
+                Some(("redlatch", ""))
+            }
             Self::RedisRs | Self::RedisRsThreads => Some(("redis", "1.")),
             Self::Fred => Some(("fred", "")),
             Self::Rslock => Some(("rslock", "")),
@@ -92,6 +102,10 @@ impl Peer {
             Self::RawQuorum => "the same, goes on when a majority has answered; 1 caller only",
             Self::Redlatch => {
                 "blocking, one `Redlock` per thread; `Quarantine::Trust`, `answer_timeout` 500 ms"
+            }
+            Self::Client => "one `Client` for all threads, blocking calls; the same settings",
+            Self::ClientTasks => {
+                "one `Client` for all tasks of a tokio current-thread runtime, futures; the same settings"
             }
             Self::RedlatchPipelined => {
                 "one `Redlock`, one thread, `submit`/`turn`/`poll_outcome`; the same settings"
@@ -118,6 +132,7 @@ impl Peer {
             Self::Redlatch | Self::Redlock if work.callers > THREADS_MAX => {
                 Some("blocking: one thread and N connections per caller")
             }
+            Self::Client if work.callers > SHARED_THREADS_MAX => Some("blocking: one thread per caller"),
             Self::RawQuorum if work.callers > 1 => Some("one caller only"),
             Self::Raw | Self::RawQuorum if work.one_key => Some("knows no contention"),
             Self::Raw if one_stopped => Some("waits for all masters"),
@@ -134,6 +149,11 @@ impl Peer {
             Self::RawQuorum => Box::new(raw::RawRig::connect(addresses, work, true)),
             Self::Redlatch => blocking(work, || ours::Blocking::connect(urls), ours::Blocking::settle),
             Self::RedlatchPipelined => Box::new(ours::Pipelined::connect(urls, work, names())),
+            Self::Client => {
+                let client = ours::Shared::connect(urls);
+                blocking(work, || client.clone(), |_| {})
+            }
+            Self::ClientTasks => on_tokio(work, false, async || ours::Shared::connect(urls)),
             Self::RedisRs => on_tokio(work, false, async || redis_rs::RedisRs::connect(urls).await),
             Self::RedisRsThreads => on_tokio(work, true, async || redis_rs::RedisRs::connect(urls).await),
             Self::Fred => on_tokio(work, false, async || fred::Fred::connect(urls).await),

@@ -122,6 +122,7 @@ impl Process {
         let program = std::env::current_exe().expect("this program has a path");
         let mut child = Command::new(program)
             .args(["child", &job.to_json()])
+            .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

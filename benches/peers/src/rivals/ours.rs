@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::lock::Resource;
-use redlatch::{Config, Quarantine, Redlock};
+use redlatch::{Client, Config, Quarantine, Redlock};
 
-use crate::load::{BlockingLocks, Keys, Limit, Rig, Round, TTL, Tally, WAIT, Work};
+use crate::load::{AsyncLocks, BlockingLocks, Keys, Limit, Rig, Round, TTL, Tally, WAIT, Work};
 
 /// Above the slowest round trip of any scenario, so that no master is ever taken for silent by mistake.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -136,5 +136,33 @@ impl Rig for Pipelined {
     }
 }
 
-// `redlatch::Client`, shared by all callers, goes here when it has landed: `AsyncLocks` by `acquire_async`, and
-// `BlockingLocks` by `acquire`, with a peer for each in `rivals.rs`.
+/// `Client`, shared by all callers: clones of it for threads, and for tasks.
+#[derive(Clone)]
+pub(super) struct Shared(Client);
+
+impl Shared {
+    pub(super) fn connect(urls: &[String]) -> Self {
+        Self(Client::open(config(urls)).expect("an event loop"))
+    }
+}
+
+impl BlockingLocks for Shared {
+    fn pair(&mut self, key: &str) -> Result<Duration, String> {
+        let asked = Instant::now();
+        let guard = self.0.lock(key).ttl(TTL).wait(WAIT).acquire().map_err(|error| format!("{error:#}"))?;
+        let time = asked.elapsed();
+        guard.release().map_err(|error| error.to_string())?;
+        Ok(time)
+    }
+}
+
+impl AsyncLocks for Shared {
+    async fn pair(&self, key: &str) -> Result<Duration, String> {
+        let asked = Instant::now();
+        let acquiring = self.0.lock(key).ttl(TTL).wait(WAIT).acquire_async();
+        let guard = acquiring.await.map_err(|error| format!("{error:#}"))?;
+        let time = asked.elapsed();
+        guard.release_async().await.map_err(|error| error.to_string())?;
+        Ok(time)
+    }
+}
