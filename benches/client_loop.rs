@@ -53,11 +53,16 @@ impl ClientLoop {
         start.elapsed()
     }
 
-    /// So many tasks on one thread, each with a lock at a time.
-    pub(crate) fn task_pairs(&self, pair_count: usize, task_count: usize) -> Duration {
-        let executor = tokio::runtime::Builder::new_current_thread().build().expect("an executor");
+    /// So many tasks on one thread, each with a lock at a time. The executor drives the event loop, too, if it is to.
+    pub(crate) fn task_pairs(&self, pair_count: usize, task_count: usize, is_driven: bool) -> Duration {
+        let executor =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an executor");
         let start = Instant::now();
         let tasks = tokio::task::LocalSet::new();
+        if is_driven {
+            #[cfg(feature = "tokio")]
+            executor.spawn(self.client.drive_on_tokio());
+        }
         for _ in 0..task_count {
             let (client, names, next_name) =
                 (self.client.clone(), self.names.clone(), self.next_name.clone());

@@ -55,7 +55,8 @@ fn run_one(what: &str, depth: usize, pairs: usize, addresses: &[SocketAddr]) {
         "client" => drop(client().blocking_pairs(pairs, true)),
         "client-drop" => drop(client().blocking_pairs(pairs, false)),
         "client-threads" => drop(client().thread_pairs(pairs, depth)),
-        "client-tasks" => drop(client().task_pairs(pairs, depth)),
+        "client-tasks" => drop(client().task_pairs(pairs, depth, false)),
+        "client-driven" => drop(client().task_pairs(pairs, depth, true)),
         other => panic!("{other} is none of what this program can do"),
     }
 }

@@ -1,6 +1,8 @@
 //! [`Client`]: one set of connections for many threads and tasks.
 
 pub mod desk;
+#[cfg(unix)]
+mod drive;
 mod guard;
 mod parker;
 mod pending;
@@ -15,6 +17,8 @@ use crate::config::{Config, ConfigBuilder};
 use crate::driver::{ConnectError, Driver};
 use crate::engine::MasterStatus;
 use crate::error::AcquireError;
+#[cfg(unix)]
+pub use drive::{Drive, DriveEnded};
 pub use guard::Guard;
 pub use pending::{Acquire, Extend, Release};
 use shared::{Core, Shared};
@@ -185,6 +189,37 @@ impl Client {
     #[must_use]
     pub fn settle(&self, limit: Duration) -> usize {
         self.shared().settle(limit)
+    }
+
+    /// Takes the event loop over from the client's thread, for an event loop of your own. At most one at a time: a second
+    /// one shares the work with the first.
+    ///
+    /// # Errors
+    /// If the client has stopped, or the operating system gives no descriptor.
+    #[cfg(unix)]
+    pub fn drive(&self) -> std::io::Result<Drive> {
+        Drive::new(self.handle.shared.clone())
+    }
+
+    /// Drives the event loop on tokio, in place of the client's thread: tasks are then answered without a hand-over
+    /// between threads. To be spawned; it ends when the last handle of the client is dropped, and it is no handle itself.
+    ///
+    /// The runtime must have I/O and time enabled, and go on while locks are waited for.
+    ///
+    /// ```no_run
+    /// # async fn start() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = redlatch::Client::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+    /// tokio::spawn(client.drive_on_tokio());
+    /// let guard = client.lock("orders:42").acquire_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If the runtime cannot watch the event queue.
+    #[cfg(all(unix, feature = "tokio"))]
+    pub fn drive_on_tokio(&self) -> impl Future<Output = std::io::Result<()>> + Send + use<> {
+        drive::on_tokio::drive(self.drive())
     }
 
     fn shared(&self) -> &Shared {

@@ -144,6 +144,12 @@ impl Driver {
         now
     }
 
+    /// The event queue, to be watched by another one.
+    #[cfg(unix)]
+    pub(crate) fn registry(&self) -> io::Result<Registry> {
+        self.registry.try_clone()
+    }
+
     /// Ends the poller's sleep, or the next one before it begins. Costs a system call.
     pub(crate) fn wake_poller(&self) -> io::Result<()> {
         self.waker.wake()
@@ -283,7 +289,7 @@ impl Poller {
     /// Sleeps until something happens, or for `timeout`. False if a signal came: then nothing is known to be late.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         let mut timeout = timeout;
-        if !self.spin.is_zero() {
+        if !self.spin.is_zero() && timeout != Some(Duration::ZERO) {
             let limit = timeout.map_or(self.spin, |timeout| timeout.min(self.spin));
             let start = clock::now();
             loop {

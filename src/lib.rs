@@ -75,6 +75,8 @@ mod wire;
 #[doc(hidden)]
 pub use client::desk;
 pub use client::{Acquire, Client, Extend, Guard, LockRequest, Release};
+#[cfg(unix)]
+pub use client::{Drive, DriveEnded};
 pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};
 pub use driver::ConnectError;
 pub use error::{AcquireError, Denial, ExtendError, ReleaseError, Report, Round};

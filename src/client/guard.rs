@@ -27,8 +27,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new(client: Client, lock: OpId, token: Token, resource: &[u8]) -> Self {
-        let resource = client.shared().peek(|core| core.take_name(resource)).unwrap_or_default();
+    pub(super) const fn new(client: Client, lock: OpId, token: Token, resource: Vec<u8>) -> Self {
         Self { client, lock, token, resource, is_armed: true }
     }
 

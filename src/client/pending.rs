@@ -20,7 +20,7 @@ use crate::lock::Resource;
 /// acquisition up: that never blocks, and what was acquired so far is released in the background.
 #[must_use = "nothing is acquired before this is awaited"]
 #[derive(Debug)]
-pub struct Acquire<'a>(Pending<LockRequest<'a>>);
+pub struct Acquire<'a>(Pending<Acquisition<'a>>);
 
 /// An extension under way: a future for any executor, or something to [`Extend::wait`] for.
 ///
@@ -39,7 +39,7 @@ pub struct Release(Pending<Guard>);
 
 impl<'a> Acquire<'a> {
     pub(super) const fn new(request: LockRequest<'a>) -> Self {
-        Self(Pending::new(request))
+        Self(Pending::new(Acquisition { request, name: Vec::new() }))
     }
 
     pub(super) fn client(&self) -> &Client {
@@ -223,31 +223,43 @@ impl<A: Ask> Drop for Pending<A> {
     }
 }
 
-impl Ask for LockRequest<'_> {
+/// What [`Acquire`] asks.
+#[derive(Debug)]
+struct Acquisition<'a> {
+    request: LockRequest<'a>,
+    /// The guard's copy of the name.
+    name: Vec<u8>,
+}
+
+impl Ask for Acquisition<'_> {
     const QUESTION: Question = Question::Acquire;
     type Answer = Guard;
     type Error = AcquireError;
 
     fn client(&self) -> &Client {
-        self.client
+        self.request.client
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, AcquireError> {
-        let config = self.client.config();
-        let resource = Resource::new(&self.resource)?;
-        let ttl = config.ttl(self.ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)))?;
-        let wait = self.wait.unwrap_or(ttl.as_duration());
-        let request = Request::Acquire { resource, ttl, wait, min_validity: self.min_validity };
-        core.submit(request).map_err(|error| match error {
+        let LockRequest { client, resource: name, ttl, wait, min_validity } = self.request;
+        let config = client.config();
+        let resource = Resource::new(&name)?;
+        let ttl = config.ttl(ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)))?;
+        let wait = wait.unwrap_or(ttl.as_duration());
+        let request = Request::Acquire { resource, ttl, wait, min_validity };
+        let op = core.submit(request).map_err(|error| match error {
             SubmitError::Overloaded => AcquireError::Overloaded,
             SubmitError::Input(error) => error.into(),
-        })
+        })?;
+        self.name = core.take_name(name);
+        Ok(op)
     }
 
     fn answer(&mut self, op: OpId, outcome: Outcome) -> Result<Guard, AcquireError> {
         match outcome {
             Outcome::Acquire(result) => {
-                result.map(|grant| Guard::new(self.client.clone(), op, grant.token, self.resource))
+                let name = std::mem::take(&mut self.name);
+                result.map(|grant| Guard::new(self.request.client.clone(), op, grant.token, name))
             }
             _ => unreachable!("an acquisition is answered by its own outcome"),
         }

@@ -17,6 +17,7 @@
 //! Owns leadership. Refuses to know what an outcome means. Keeps that nobody sleeps while an outcome can come and nobody
 //! leads, that no waker is called with the lock held, and that a leader's end is an error to all who wait.
 
+use std::io;
 use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -85,6 +86,10 @@ struct Keeper {
     sleeps_until: Option<Option<Instant>>,
     /// Whether it leads although nobody waits: the last caller was a task, and the next one probably is.
     is_favoured: bool,
+    /// Who does its work in place of its thread, and is woken like it.
+    drive: Option<Waker>,
+    /// Whether something was left for it to write.
+    has_unsent: bool,
 }
 
 /// Names whose memory is kept.
@@ -112,7 +117,7 @@ impl Drop for Watch<'_> {
 
 impl Shared {
     /// Starts the keeper of a driver that has settled.
-    pub(super) fn start(driver: Driver, poller: Poller) -> std::io::Result<Arc<Self>> {
+    pub(super) fn start(driver: Driver, poller: Poller) -> io::Result<Arc<Self>> {
         let (keeper, waker) = Parker::pair();
         let (ended, ended_waker) = Parker::pair();
         let core = Core {
@@ -120,7 +125,14 @@ impl Shared {
             desk: Desk::default(),
             poller: Some(poller),
             sleep: None,
-            keeper: Keeper { waker, thread: None, sleeps_until: None, is_favoured: false },
+            keeper: Keeper {
+                waker,
+                thread: None,
+                sleeps_until: None,
+                is_favoured: false,
+                drive: None,
+                has_unsent: false,
+            },
             linger_until: None,
             drop_count: 0,
             last_turn: clock::now(),
@@ -364,10 +376,10 @@ impl Shared {
         let Ok(mut core) = self.enter() else { return };
         core.is_closing = true;
         core.wake_leader();
-        let waker = core.keeper.waker.clone();
+        let (waker, drive) = (core.keeper.waker.clone(), core.keeper.drive.take());
         let is_keeper = core.keeper.thread == Some(thread::current().id());
         self.leave(core);
-        waker.wake();
+        drive.into_iter().chain([waker]).for_each(Waker::wake);
         if !is_keeper {
             self.ended.park(Some(clock::now() + limits::CLOSE_WAIT));
         }
@@ -396,10 +408,15 @@ impl Shared {
     fn keep(&self, seen_drop_count: &mut u64) -> Result<(), Stopped> {
         loop {
             let mut core = self.lock()?;
-            core.keeper.sleeps_until = None;
             if core.is_closing {
                 return self.finish(core);
             }
+            if core.keeper.drive.is_some() {
+                drop(core);
+                self.keeper.park(None);
+                continue;
+            }
+            core.keeper.sleeps_until = None;
             let now = clock::now();
             if core.wants_keeper()
                 && let Some(poller) = core.poller.take()
@@ -425,6 +442,45 @@ impl Shared {
             drop(core);
             self.keeper.park(until);
         }
+    }
+
+    /// Leaves the keeper's work to the calls of [`Shared::drive`]; returns what to watch.
+    #[cfg(unix)]
+    pub(super) fn begin_drive(&self) -> io::Result<mio::Registry> {
+        let mut core = self.enter().map_err(|why| io::Error::other(why.to_string()))?;
+        let registry = core.driver.registry()?;
+        core.keeper.drive = Some(Waker::noop().clone());
+        core.keeper.is_favoured = false;
+        core.wake_leader();
+        Ok(registry)
+    }
+
+    /// Gives the keeper's work back to its thread.
+    #[cfg(unix)]
+    pub(super) fn end_drive(&self) {
+        let Ok(mut core) = self.enter() else { return };
+        core.keeper.drive = None;
+        core.keeper.sleeps_until = None;
+        let waker = core.keeper.waker.clone();
+        self.leave(core);
+        waker.wake();
+    }
+
+    /// A turn of the keeper's without waiting; returns when it is to have the next one. `None` if the client has ended.
+    #[cfg(unix)]
+    pub(super) fn drive(&self, waker: &Waker) -> Option<Option<Instant>> {
+        let _watch = Watch(self);
+        let mut core = self.enter().ok().filter(|core| !core.is_closing)?;
+        core.keeper.drive.as_mut()?.clone_from(waker);
+        core.keeper.sleeps_until = None;
+        core.keeper.has_unsent = false;
+        if let Some(poller) = core.poller.take() {
+            core = self.lead(core, poller, Some(clock::now()), |_| false).ok()?;
+        }
+        let due = core.due();
+        core.keeper.sleeps_until = Some(due);
+        self.leave(core);
+        Some(due)
     }
 
     /// Brings out what is queued to the masters that answer.
@@ -490,8 +546,12 @@ impl Core {
         self.deliver();
     }
 
+    /// Whether the keeper is to lead now. One that is driven knows by itself when something arrives.
     fn wants_keeper(&self) -> bool {
-        self.keeper.is_favoured || self.desk.task_count() > 0
+        match self.keeper.drive {
+            Some(_) => self.keeper.has_unsent,
+            None => self.keeper.is_favoured || self.desk.task_count() > 0,
+        }
     }
 
     /// Somebody else leads, or nobody does: gets what is queued on its way, and the leader to know of new deadlines.
@@ -526,7 +586,10 @@ impl Core {
 
     /// A task has submitted something.
     fn write_for_task(&mut self) {
-        if self.poller.is_some() {
+        let is_driven = self.keeper.drive.is_some();
+        if self.poller.is_some() && is_driven && self.desk.waiting_count() > DIRECT_WRITE_MAX {
+            self.keeper.has_unsent = true;
+        } else if self.poller.is_some() {
             // Nobody leads, and the keeper is being woken: the request need not wait for it.
             self.flush();
         } else {
@@ -560,7 +623,7 @@ impl Core {
         let sleeps_until = self.keeper.sleeps_until?;
         if self.wants_keeper() || self.is_closing || is_before(self.due(), sleeps_until) {
             self.keeper.sleeps_until = None;
-            return Some(self.keeper.waker.clone());
+            return Some(self.keeper.drive.as_ref().unwrap_or(&self.keeper.waker).clone());
         }
         None
     }
