@@ -2,20 +2,18 @@
 //!
 //! Each is the difference of two run lengths, so that starting and connecting do not count.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde::Serialize;
 
 use crate::child::Job;
-use crate::load::Work;
 use crate::rivals::Peer;
 
 /// Pairs by all callers together in the shorter and the longer run.
 const PAIRS: (usize, usize) = (1_024, 3_072);
-/// The same under valgrind, which is fifty times slower.
-const VALGRIND_PAIRS: (usize, usize) = (256, 768);
+/// The same for rough figures, and under valgrind, which is fifty times slower.
+const FEW_PAIRS: (usize, usize) = (256, 768);
 /// A run that takes longer has hung: `timeout` ends it.
 const RUN_LIMIT_S: &str = "60";
 
@@ -37,22 +35,24 @@ pub struct Counters {
 }
 
 impl Counters {
-    pub fn find() -> Self {
+    /// What works here. A quick run leaves out instructions, which take longer than all the rest.
+    pub fn find(quick: bool) -> Self {
         let works = |words: &[&str]| {
             let mut command = Command::new(words[0]);
             command.args(&words[1..]).stdout(Stdio::null()).stderr(Stdio::null());
             command.status().is_ok_and(|status| status.success())
         };
         Self {
-            system_calls: works(&["perf", "stat", "-e", "syscalls:sys_enter_write", "true"]),
-            instructions: works(&["valgrind", "--tool=none", "true"]),
+            system_calls: works(&["perf", "stat", "-e", "raw_syscalls:sys_enter", "true"]),
+            instructions: !quick && works(&["valgrind", "--tool=none", "true"]),
         }
     }
 }
 
-pub fn count(peer: Peer, callers: usize, addresses: &[SocketAddr], counters: Counters, dir: &Path) -> Counts {
-    let work = Work { callers, one_key: false };
-    let job = Job { peer, work, addresses: addresses.to_vec() };
+/// Counts for the job's peer. `dir` is for files of this function's own.
+pub fn count(job: &Job, counters: Counters, quick: bool, dir: &Path) -> Counts {
+    let callers = job.work.callers;
+    let pairs = if quick { FEW_PAIRS } else { PAIRS };
     let per_pair = |(short, long): (usize, usize), run: &dyn Fn(usize) -> Option<f64>| {
         let pairs = |count: usize| (count / callers).max(1);
         let (short, long) = (pairs(short), pairs(long));
@@ -61,16 +61,16 @@ pub fn count(peer: Peer, callers: usize, addresses: &[SocketAddr], counters: Cou
         Some((difference / ((long - short) * callers) as f64).max(0.0))
     };
     Counts {
-        peer,
+        peer: job.peer,
         callers,
-        allocations: per_pair(PAIRS, &|pairs| allocations(&job, pairs)),
+        allocations: per_pair(pairs, &|pairs| allocations(job, pairs)),
         system_calls: if counters.system_calls {
-            per_pair(PAIRS, &|pairs| system_calls(&job, pairs, dir))
+            per_pair(pairs, &|pairs| system_calls(job, pairs, dir))
         } else {
             None
         },
         instructions: if counters.instructions {
-            per_pair(VALGRIND_PAIRS, &|pairs| instructions(&job, pairs))
+            per_pair(FEW_PAIRS, &|pairs| instructions(job, pairs))
         } else {
             None
         },
@@ -95,7 +95,7 @@ fn system_calls(job: &Job, pairs: usize, dir: &Path) -> Option<f64> {
     let file = dir.join("perf");
     let program = std::env::current_exe().ok()?;
     let mut command = Command::new("timeout");
-    command.args(["-k", "5", RUN_LIMIT_S, "perf", "stat", "-x,", "-e", "syscalls:sys_enter_*", "-o"]);
+    command.args(["-k", "5", RUN_LIMIT_S, "perf", "stat", "-x,", "-e", "raw_syscalls:sys_enter", "-o"]);
     command.arg(&file).arg(program).args(["once", &job.to_json(), &pairs.to_string()]);
     if !command.stdout(Stdio::null()).stderr(Stdio::null()).status().ok()?.success() {
         return None;

@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::chart;
+use crate::child::Job;
 use crate::counts::{self, Counters, Counts};
 use crate::figures::{Figures, ScenarioFigures};
 use crate::fleet::Fleet;
+use crate::load::Work;
 use crate::rivals::{Peer, locked_version};
 use crate::run::{self, Pace};
 use crate::scenario::Scenario;
@@ -21,7 +23,7 @@ const QUICK: Pace =
     Pace { round: Duration::from_millis(100), round_count: 2, patience: Duration::from_secs(4) };
 /// Scenarios that the quick run leaves out, by how their id begins.
 const FULL_ONLY: &str = "masters-";
-/// The name under which pairs are counted with one caller and with many.
+/// With how many callers pairs are counted; a quick run counts with the first only.
 const COUNTED_CALLERS: [usize; 2] = [1, 128];
 const COUNTED_MASTERS: usize = 5;
 
@@ -114,21 +116,19 @@ fn play(scenario: &Scenario, pace: Pace, place: &str, start: Instant, progress: 
 }
 
 fn count_all(quick: bool, start: Instant, progress: fn(&str)) -> Vec<Counts> {
-    let mut counters = Counters::find();
-    if quick {
-        counters.instructions = false; // they take longer than everything else
-    }
+    let counters = Counters::find(quick);
     let fleet = Fleet::start(COUNTED_MASTERS);
     let dir = std::env::temp_dir().join(format!("redlatch-peers-{}", std::process::id()));
     fs::create_dir(&dir).expect("a directory for temporary files");
     let callers = if quick { &COUNTED_CALLERS[..1] } else { &COUNTED_CALLERS };
     let mut list = Vec::new();
     for &callers in callers {
-        let work = crate::load::Work { callers, one_key: false };
+        let work = Work { callers, one_key: false };
         for peer in Peer::ALL.into_iter().filter(|peer| peer.declines(&work, false).is_none()) {
             let seconds = start.elapsed().as_secs_f64();
             progress(&format!("[counts, {seconds:.0} s] {callers} caller(s), {}", peer.name()));
-            list.push(counts::count(peer, callers, &fleet.addrs(), counters, &dir));
+            let job = Job { peer, work: work.clone(), addresses: fleet.addrs() };
+            list.push(counts::count(&job, counters, quick, &dir));
         }
     }
     progress("");

@@ -33,6 +33,7 @@ pub enum Peer {
     RedlatchPipelined,
     Client,
     ClientTasks,
+    ClientOnTokio,
     RedisRs,
     RedisRsThreads,
     Fred,
@@ -41,9 +42,10 @@ pub enum Peer {
 }
 
 impl Peer {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Client,
         Self::ClientTasks,
+        Self::ClientOnTokio,
         Self::Redlatch,
         Self::RedlatchPipelined,
         Self::RedisRs,
@@ -63,6 +65,7 @@ impl Peer {
             Self::Redlatch => "redlatch, Redlock",
             Self::Client => "redlatch, Client, threads",
             Self::ClientTasks => "redlatch, Client, tasks",
+            Self::ClientOnTokio => "redlatch, Client on tokio",
             Self::RedlatchPipelined => "redlatch, pipelined",
             Self::RedisRs => "redis-rs by hand",
             Self::RedisRsThreads => "redis-rs by hand, 2 threads",
@@ -73,7 +76,10 @@ impl Peer {
     }
 
     pub const fn is_ours(self) -> bool {
-        matches!(self, Self::Redlatch | Self::RedlatchPipelined | Self::Client | Self::ClientTasks)
+        matches!(
+            self,
+            Self::Redlatch | Self::RedlatchPipelined | Self::Client | Self::ClientTasks | Self::ClientOnTokio
+        )
     }
 
     pub const fn is_raw(self) -> bool {
@@ -84,9 +90,11 @@ impl Peer {
     pub const fn package(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Raw | Self::RawQuorum => None,
-            Self::Redlatch | Self::RedlatchPipelined | Self::Client | Self::ClientTasks => {
-                Some(("redlatch", ""))
-            }
+            Self::Redlatch
+            | Self::RedlatchPipelined
+            | Self::Client
+            | Self::ClientTasks
+            | Self::ClientOnTokio => Some(("redlatch", "")),
             Self::RedisRs | Self::RedisRsThreads => Some(("redis", "1.")),
             Self::Fred => Some(("fred", "")),
             Self::Rslock => Some(("rslock", "")),
@@ -101,12 +109,13 @@ impl Peer {
             }
             Self::RawQuorum => "the same, goes on when a majority has answered; 1 caller only",
             Self::Redlatch => {
-                "blocking, one `Redlock` per thread; `Quarantine::Trust`, `answer_timeout` 500 ms"
+                "blocking, one `Redlock` per thread; `Quarantine::Trust`, `answer_timeout` 500 ms, `retry_delay` at most 10 ms"
             }
             Self::Client => "one `Client` for all threads, blocking calls; the same settings",
             Self::ClientTasks => {
                 "one `Client` for all tasks of a tokio current-thread runtime, futures; the same settings"
             }
+            Self::ClientOnTokio => "as before, with `Client::drive_on_tokio` in the same runtime",
             Self::RedlatchPipelined => {
                 "one `Redlock`, one thread, `submit`/`turn`/`poll_outcome`; the same settings"
             }
@@ -154,6 +163,9 @@ impl Peer {
                 blocking(work, || client.clone(), |_| {})
             }
             Self::ClientTasks => on_tokio(work, false, async || ours::Shared::connect(urls)),
+            Self::ClientOnTokio => {
+                on_tokio(work, false, async || ours::Shared::connect(urls).drive_on_tokio())
+            }
             Self::RedisRs => on_tokio(work, false, async || redis_rs::RedisRs::connect(urls).await),
             Self::RedisRsThreads => on_tokio(work, true, async || redis_rs::RedisRs::connect(urls).await),
             Self::Fred => on_tokio(work, false, async || fred::Fred::connect(urls).await),
@@ -194,8 +206,10 @@ const fn quorum(master_count: usize) -> usize {
     master_count / 2 + 1
 }
 
-const fn retry_delay() -> Duration {
-    RETRY_DELAY_MAX
+/// `REDLATCH_PEERS_RETRY_MS` is how [`RETRY_DELAY_MAX`] was found.
+fn retry_delay() -> Duration {
+    let wanted = std::env::var("REDLATCH_PEERS_RETRY_MS").ok().and_then(|text| text.parse().ok());
+    wanted.map_or(RETRY_DELAY_MAX, Duration::from_millis)
 }
 
 const _: () = assert!(VALIDITY.as_millis() == TTL.as_millis() - TTL.as_millis() / 100 - 2);

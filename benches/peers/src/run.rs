@@ -48,6 +48,7 @@ pub fn play(
         fleet.master(0).stop();
         std::thread::sleep(STOP_PAUSE);
     }
+    let pace = Pace { round: pace.round * scenario.stretch(), ..pace };
     for round in 0..pace.round_count {
         for player in players.iter_mut().filter(|player| player.process.is_some()) {
             progress(player.figures.peer, round);

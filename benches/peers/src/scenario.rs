@@ -73,7 +73,7 @@ impl Scenario {
 
     fn separate(id: &'static str, title: &'static str, callers: usize, master_count: usize) -> Self {
         let (ours, floor) =
-            if callers == 1 { (Peer::Client, Peer::RawQuorum) } else { (Peer::ClientTasks, Peer::Raw) };
+            if callers == 1 { (Peer::Client, Peer::RawQuorum) } else { (Peer::ClientOnTokio, Peer::Raw) };
         let work = Work { callers, one_key: false };
         Self { id, title, master_count, work, network: Network::Direct, ours, floor: Some(floor) }
     }
@@ -88,6 +88,11 @@ impl Scenario {
         let mut round_trips = round_trips.to_vec();
         round_trips.sort_unstable();
         Some(round_trips[round_trips.len() / 2])
+    }
+
+    /// How many times longer than others a round is: where callers wait for each other, as long as some of them wait.
+    pub fn stretch(&self) -> u32 {
+        if self.work.one_key { 3 } else { 1 }
     }
 
     /// How long the slowest reply may still be under way when a peer has ended its turn.

@@ -225,8 +225,7 @@ pub(super) fn page(figures: &Figures) -> String {
 }
 
 const NOTES: &str = "
-The retry delay of the rivals is the best that was found for 16 callers on one key; it matters nowhere else. All
-rivals wait for the answers of all masters, as these libraries do and as `join_all` does; redlatch and the raw loop at the
+The longest retry delay is the same for all, 10 ms; it matters for 16 callers on one key only. All rivals wait for the answers of all masters, as these libraries do and as `join_all` does; redlatch and the raw loop at the
 quorum go on when a majority has answered. Where masters are delayed, a proxy does it, and its own latency is in all
 figures: the column `÷ raw loop at the quorum` has it on both sides.
 

@@ -15,9 +15,11 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a client is driven between rounds, so that what a slow minority still owes comes in.
 const SETTLE_TIME: Duration = Duration::from_millis(5);
 
-/// As it comes, but for masters that were only just started: those would grant nothing for 30 s.
+/// As it comes, but for masters that were only just started, which would grant nothing for 30 s, and for the retry delay,
+/// which is bounded as that of the others is.
 fn config(urls: &[String]) -> Config {
     let builder = Config::builder().masters(urls).quarantine(Quarantine::Trust);
+    let builder = builder.retry_delay(Duration::from_millis(1), super::retry_delay());
     builder.answer_timeout(ANSWER_TIMEOUT).build().expect("valid settings")
 }
 
@@ -143,6 +145,12 @@ pub(super) struct Shared(Client);
 impl Shared {
     pub(super) fn connect(urls: &[String]) -> Self {
         Self(Client::open(config(urls)).expect("an event loop"))
+    }
+
+    /// From within a runtime, which then drives the client's event loop, too.
+    pub(super) fn drive_on_tokio(self) -> Self {
+        tokio::spawn(self.0.drive_on_tokio());
+        self
     }
 }
 
