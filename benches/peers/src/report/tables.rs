@@ -187,7 +187,7 @@ pub(super) fn page(figures: &Figures) -> String {
     let _ = writeln!(text, "Measured on {}.", machine_line(&figures.machine));
     let _ = writeln!(
         text,
-        "{} rounds of {} ms for each peer and kind of work{}.\n\nThe client and all servers share the cores, so absolute figures are low \
+        "{} rounds of {} ms for each peer and kind of work, three times as long where all want one key{}.\n\nThe client and all servers share the cores, so absolute figures are low \
          and vary with whatever else the machine does.\nThe figures as data: [peers.json](peers.json).\n",
         figures.round_count,
         figures.round_ms,
