@@ -15,7 +15,7 @@ use crate::clock;
 /// [`crate::Client::drive`].
 ///
 /// With it an answer reaches a task without a hand-over between threads, and what many tasks of one executor ask for
-/// goes out in one write. On tokio, [`crate::Client::drive_on_tokio`] is all that is needed.
+/// goes out in one write. On tokio, `Client::drive_on_tokio` (feature `tokio`) is all that is needed.
 ///
 /// 1. Watch the descriptor ([`AsFd`]) for input. It is edge-triggered: note that it has become readable *before* the
 ///    call that follows.
@@ -83,13 +83,18 @@ pub(super) mod on_tokio {
     use tokio::time::{Instant, sleep_until};
 
     use super::Drive;
+    use crate::clock;
+
+    fn present() -> Instant {
+        Instant::from_std(clock::to_std(clock::now()))
+    }
 
     /// Drives until the client is dropped.
     pub(in crate::client) async fn drive(drive: io::Result<Drive>) -> io::Result<()> {
         let drive = drive?;
         #[allow(deprecated, reason = "the others are unsafe; a drive owns its descriptor and keeps it open")]
         let mut drive = AsyncFd::with_interest(drive, Interest::READABLE)?;
-        let mut armed = Instant::now();
+        let mut armed = present();
         let mut timer = pin!(sleep_until(armed));
         poll_fn(move |context| {
             loop {
@@ -101,7 +106,7 @@ pub(super) mod on_tokio {
                 let mut is_due = false;
                 if let Some(due) = due.map(Instant::from_std) {
                     // A timer that fires too early costs a turn, and setting it anew costs more.
-                    if due < armed || armed <= Instant::now() {
+                    if due < armed || armed <= present() {
                         armed = due;
                         timer.as_mut().reset(due);
                     }
