@@ -225,9 +225,17 @@ pub(super) fn page(figures: &Figures) -> String {
 }
 
 const NOTES: &str = "
-The longest retry delay is the same for all, 10 ms; it matters for 16 callers on one key only. All rivals wait for the answers of all masters, as these libraries do and as `join_all` does; redlatch and the raw loop at the
-quorum go on when a majority has answered. Where masters are delayed, a proxy does it, and its own latency is in all
-figures: the column `÷ raw loop at the quorum` has it on both sides.
+How to read the tables:
+
+- The form of redlatch that the others are compared with is `Client` with blocking calls for 1 caller, and `Client` on tokio
+  for more; it is the row that says 1.00.
+- All rivals wait for the answers of all masters, as these libraries do and as `join_all` does. redlatch, and the raw loop at
+  the quorum, go on when a majority has answered. The other raw loop sends for all callers at once and waits for all answers
+  before it goes on, so a client that keeps the masters busy meanwhile can be faster.
+- Where masters are delayed, a proxy does it, and its own latency is in all figures: the column `÷ raw loop at the quorum` has
+  it on both sides.
+- The longest retry delay is the same for all, 10 ms; it matters for 16 callers on one key only.
+- A peer that does not end its round is ended: \"stopped after N s\".
 
 ";
 
