@@ -7,7 +7,7 @@ use std::alloc::System;
 use std::time::Duration;
 
 use fleet::Fleet;
-use redlatch::engine::{Outcome, Request};
+use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::lock::Resource;
 use redlatch::{Config, Quarantine, Redlock};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -43,10 +43,38 @@ fn a_pair_allocates_nothing_in_steady_state() {
         let change = region.change();
         assert_eq!((change.allocations, change.reallocations), (0, 0), "awaited: {is_awaited}, {change:?}");
     }
+    let first = submit(&mut redlock);
+    let mut held = pass_on(&mut redlock, first, 100);
+    let region = Region::new(COUNTED);
+    held = pass_on(&mut redlock, held, 1000);
+    let change = region.change();
+    assert_eq!((change.allocations, change.reallocations), (0, 0), "handed over, {change:?}");
+    redlock.submit(Request::Release { lock: held, awaited: false }).expect("always taken");
     // The check can fail: an allocation is seen.
     let region = Region::new(COUNTED);
     drop(std::hint::black_box(Box::new(7)));
     assert_eq!(region.change().allocations, 1);
+}
+
+fn submit(redlock: &mut Redlock) -> OpId {
+    let ttl = redlock.ttl(TTL).expect("valid");
+    let resource = Resource::new("orders:42").expect("valid");
+    let request = Request::Acquire { resource, ttl, wait: PATIENCE, min_validity: Duration::ZERO };
+    redlock.submit(request).expect("room")
+}
+
+/// The lock passes from caller to caller, from the `first` on, with always one more in line. Returns the last one.
+fn pass_on(redlock: &mut Redlock, first: OpId, count: usize) -> OpId {
+    let mut last = first;
+    for _ in 0..count {
+        let next = submit(redlock);
+        while redlock.poll_outcome().is_none_or(|(lock, _)| lock != last) {
+            redlock.turn(PATIENCE).expect("the loop runs");
+        }
+        redlock.submit(Request::Release { lock: last, awaited: false }).expect("always taken");
+        last = next;
+    }
+    last
 }
 
 /// More locks at once than the measured pairs have commands: a slow minority may lag behind by all of them.
