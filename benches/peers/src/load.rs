@@ -51,6 +51,7 @@ pub struct Round {
     pub most: usize,
     /// Acquisitions and releases that failed, and what the first said.
     pub errors: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_error: Option<String>,
 }
 
@@ -115,7 +116,7 @@ impl Tally {
         times.sort_unstable();
         let at = |permille: usize| {
             let place = (times.len() * permille / 1000).min(times.len().saturating_sub(1));
-            times.get(place).map_or(0.0, |time| time.as_secs_f64() * 1e6)
+            times.get(place).map_or(0.0, |time| (time.as_secs_f64() * 1e7).round() / 10.0)
         };
         Round {
             pairs: times.len(),

@@ -146,7 +146,7 @@ fn version(peer: Peer) -> Option<String> {
 }
 
 fn to_json(figures: &Figures) -> String {
-    let mut text = serde_json::to_string_pretty(figures).expect("plain data");
+    let mut text = serde_json::to_string(figures).expect("plain data");
     text.push('\n');
     text
 }

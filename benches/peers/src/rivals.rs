@@ -108,10 +108,10 @@ impl Peer {
                 "no library: prepared bytes, one thread with mio, one write per master for all callers, waits for all masters"
             }
             Self::RawQuorum => "the same, goes on when a majority has answered; 1 caller only",
-            Self::Redlatch => {
-                "blocking, one `Redlock` per thread; `Quarantine::Trust`, `answer_timeout` 500 ms, `retry_delay` at most 10 ms"
+            Self::Redlatch => "blocking, one `Redlock` per thread; the same settings",
+            Self::Client => {
+                "one `Client` for all threads, blocking calls; `Quarantine::Trust`, `answer_timeout` 500 ms, `retry_delay` at most 10 ms"
             }
-            Self::Client => "one `Client` for all threads, blocking calls; the same settings",
             Self::ClientTasks => {
                 "one `Client` for all tasks of a tokio current-thread runtime, futures; the same settings"
             }

@@ -15,10 +15,17 @@ pub(super) fn describe() -> Machine {
         date: first_line("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
         cpu: cpu.map_or("unknown", |(_, name)| name).to_owned(),
         core_count: std::thread::available_parallelism().map_or(1, usize::from),
-        kernel: first_line("uname", &["-sr"]),
+        kernel: kernel(),
         server: version.unwrap_or_default().split(" sha=").next().unwrap_or_default().to_owned(),
         load_before: load.split(' ').next().unwrap_or("unknown").to_owned(),
     }
+}
+
+/// Name and version; what a builder has added to it is nobody's business.
+fn kernel() -> String {
+    let release = first_line("uname", &["-r"]);
+    let version: Vec<&str> = release.split('.').take(2).collect();
+    format!("{} {}", first_line("uname", &["-s"]), version.join("."))
 }
 
 fn first_line(program: &str, args: &[&str]) -> String {
