@@ -1,6 +1,6 @@
 //! What the applications ask of their clients, and what they do with the answers.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use redlatch::engine::{OpId, Outcome, Request};
@@ -101,11 +101,22 @@ impl World {
         }
     }
 
-    /// Renewals have no outcome: all guards are what the engine says now.
+    /// Renewals have no outcome: a lock that is valid for longer than before was extended.
     pub fn follow_renewals(&mut self, client: usize) {
-        let held = self.clients[client].locks.iter().filter(|(_, lock)| lock.is_held);
-        let held: Vec<OpId> = held.map(|(lock, _)| *lock).collect();
-        held.into_iter().for_each(|lock| self.follow_validity(client, lock));
+        let it = &self.clients[client];
+        let renewed: Vec<(OpId, Instant)> = it
+            .locks
+            .iter()
+            .filter(|(_, lock)| lock.is_held && lock.pending.is_none())
+            .filter_map(|(lock, _)| {
+                let valid_until = it.engine.valid_until(*lock)?;
+                (valid_until > self.checker.guard(client, *lock)?.valid_until).then_some((*lock, valid_until))
+            })
+            .collect();
+        for (lock, valid_until) in renewed {
+            *self.statistics.outcomes.entry("renewed").or_default() += 1;
+            self.check_outcome(client, lock, &Outcome::Extend(Ok(valid_until)));
+        }
     }
 
     pub fn take_outcome(&mut self, client: usize, lock: OpId, outcome: Outcome) {
