@@ -37,6 +37,8 @@ enum Asked {
     Acquire(Token),
     /// The `SET` once more, of a lock that is held.
     Again(Token),
+    /// The token takes the place of another one, the second.
+    Swap(Token, Token),
     Extend {
         token: Token,
         round: u32,
@@ -206,6 +208,12 @@ impl Conn {
         args: &[&[u8]],
         tokens: &mut HashMap<Token, TokenLog>,
     ) -> Asked {
+        if let Some([key, old, new]) = swap(args) {
+            let log = tokens.entry(new.to_vec()).or_insert_with(|| TokenLog::new(now, key));
+            assert_eq!(log.key, key);
+            log.asked |= 1 << master.index();
+            return Asked::Swap(new.to_vec(), old.to_vec());
+        }
         match *args {
             [b"SET", key, token, b"NX", b"PX", _] => {
                 let log = tokens.entry(token.to_vec()).or_insert_with(|| TokenLog::new(now, key));
@@ -323,6 +331,15 @@ fn note_answer(
             log.granted_on.insert(master.index(), number);
             log.holders |= bit;
         }
+        Asked::Swap(token, old) if matches!(reply, Reply::Simple(b"OK") | Reply::Integer(1)) => {
+            let log = tokens.get_mut(token).expect("logged with its swap");
+            log.granted_on.insert(master.index(), number);
+            log.holders |= bit;
+            if let Some(log) = tokens.get_mut(old) {
+                log.deleted |= bit;
+                log.holders &= !bit;
+            }
+        }
         Asked::Again(token) if *reply == Reply::Simple(b"OK") => {
             let log = tokens.get_mut(token).expect("logged with its SET");
             log.holders |= bit;
@@ -355,7 +372,8 @@ fn check_aim(master: MasterId, args: &[&[u8]], tokens: &HashMap<Token, TokenLog>
         return;
     }
     for at in 1..args.len() {
-        if args[at].len() != TOKEN_SIZE {
+        let is_new = swap(args).is_some_and(|[_, old, _]| args[at] != old);
+        if args[at].len() != TOKEN_SIZE || is_new {
             continue;
         }
         let log = tokens.get(args[at]).expect("no release or extension of a token that was never set");
@@ -364,6 +382,17 @@ fn check_aim(master: MasterId, args: &[&[u8]], tokens: &HashMap<Token, TokenLog>
         let may_be_unseen = !log.granted_on.is_empty();
         let is_asked = log.asked >> master.index() & 1 == 1;
         assert!(is_asked || may_be_unseen, "a master that was not sent the SET is asked");
+    }
+}
+
+/// Key, old and new token of a command that hands a lock over.
+fn swap<'a>(args: &[&'a [u8]]) -> Option<[&'a [u8]; 3]> {
+    match *args {
+        [b"EVALSHA" | b"EVAL", _, b"1", key, old, new, _] => Some([key, old, new]),
+        [b"SET", key, new, b"IFEQ", old, b"PX", _] if old != new && new.len() == TOKEN_SIZE => {
+            Some([key, old, new])
+        }
+        _ => None,
     }
 }
 

@@ -29,16 +29,20 @@
 mod acquire;
 mod broadcast;
 mod claim;
+mod handover;
 mod handshake;
 mod hold;
+mod lines;
 mod link;
 mod mark;
 mod op;
 mod repair;
 mod request;
+mod script;
 mod slab;
 mod status;
 mod timers;
+mod turns;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -49,8 +53,8 @@ use rand::rngs::StdRng;
 
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command::{self, ExtendBy, ReleaseBy};
-use crate::lock::{Failure, MasterId, MasterSet, Vote, quorum};
+use crate::lock::command;
+use crate::lock::{MasterId, MasterSet, Vote, quorum};
 use crate::mutants::{self, mutant};
 use acquire::Terms;
 pub use request::{Grant, Outcome, Released, Request, SubmitError};
@@ -58,6 +62,7 @@ pub use status::{MasterState, MasterStatus};
 
 use broadcast::Broadcast;
 use claim::{Claim, Counted};
+use lines::Lines;
 use link::{Answer, Link, Owed, Predecessor, State};
 use op::{Op, OpState};
 use slab::{Id, Slab};
@@ -109,6 +114,8 @@ pub struct Engine {
     connect_wanted: MasterSet,
     close_wanted: MasterSet,
     ops: Slab<Op>,
+    /// The operations that hold a lock or wait for one, by its key.
+    lines: Lines,
     claims: Slab<Claim>,
     /// The quorum of the configured masters.
     quorum: usize,
@@ -138,17 +145,19 @@ impl Engine {
         );
         let mut timers = Timers::default();
         links.iter().for_each(|link| timers.arm(master_timer(link.master), now));
+        let mut rng = StdRng::from_seed(mutants::seed(seed));
         Self {
             quorum: quorum(links.len()),
             all: MasterSet::first(links.len()),
             config,
-            rng: StdRng::from_seed(mutants::seed(seed)),
             links,
             usable: MasterSet::EMPTY,
             unseasoned: MasterSet::EMPTY,
             connect_wanted: MasterSet::EMPTY,
             close_wanted: MasterSet::EMPTY,
             ops: Slab::new(limits::OPERATION_COUNT_MAX),
+            lines: Lines::new(&mut rng),
+            rng,
             claims: Slab::new(limits::CLAIM_COUNT_MAX),
             timers,
             outcomes: VecDeque::new(),
@@ -400,6 +409,7 @@ impl Engine {
         match answer {
             Answer::Acquire(id, vote) => self.handle_acquire_vote(now, master, id, vote),
             Answer::Release(id, answer) => self.handle_release_answer(now, master, id, answer),
+            Answer::Swap(id, from, vote) => self.handle_swap_vote(now, master, id, from, vote),
             Answer::Extend(id, round, vote) => self.handle_extend_vote(now, master, id, round, vote),
             Answer::Holder(id, told) => self.handle_holder(now, master, id, told),
             Answer::Repair(id, round, vote) => self.handle_repair_vote(master, id, round, &vote),
@@ -408,40 +418,6 @@ impl Engine {
             Answer::NoScript(owed) => self.send_whole_script(now, master, owed),
             Answer::HandshakeStep | Answer::MarkWritten => {}
             Answer::HandshakeDone => self.handle_ready(now, master),
-        }
-    }
-
-    /// The master forgot the script: sends it with the command, which also makes it known again.
-    fn send_whole_script(&mut self, now: Instant, master: MasterId, owed: Owed) {
-        let (links, broadcast, only) = (&mut self.links, &mut self.broadcast, MasterSet::only(master));
-        let sent = match owed {
-            Owed::Release(id) => {
-                let Some(claim) = self.claims.find(id) else { return };
-                broadcast.send(links, only, Owed::ReleaseWhole(id), |out| {
-                    command::encode_release(out, ReleaseBy::Eval, &claim.entry)
-                })
-            }
-            Owed::Extend(id, round) => {
-                let Some(op) = self.ops.find(id) else { return };
-                let Some(claim) = self.claims.find(op.claim) else { return };
-                broadcast.send(links, only, Owed::ExtendWhole(id, round), |out| {
-                    command::encode_extend(out, ExtendBy::Eval, &claim.entry, op.ttl)
-                })
-            }
-            _ => return,
-        };
-        if !sent.is_empty() {
-            return;
-        }
-        match owed {
-            Owed::Extend(id, round) => {
-                self.handle_extend_vote(now, master, id, round, Vote::Failed(Failure::QueueFull));
-            }
-            Owed::Release(id) => {
-                let answer = command::ReleaseAnswer::Failed(Failure::QueueFull);
-                self.handle_release_answer(now, master, id, answer);
-            }
-            _ => {}
         }
     }
 

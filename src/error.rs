@@ -92,6 +92,7 @@ impl fmt::Display for Failure {
                     "does not count for another {left:.1?}: it may have restarted lately and forgotten a lock (max_ttl)"
                 )
             }
+            Self::Queued => f.write_str("was not asked: other callers of this client came first"),
             Self::QueueFull => f.write_str("was skipped: its queue is full"),
             Self::NotHeld => f.write_str("was not part of this lock"),
             Self::Replied(text) => write!(f, "replied with an error: {text}{}", advice(text)),
@@ -132,7 +133,7 @@ impl fmt::Display for ShownHolder {
 /// The story of an acquisition that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denial {
-    /// Attempts made, at least 1.
+    /// Attempts made; none if the wait ended in line behind other callers of this client.
     pub attempts: u32,
     /// Time from the request to the answer.
     pub took: Duration,
@@ -160,14 +161,15 @@ impl fmt::Display for Denial {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Enough masters answer, and somebody else holds keys on too many of them. Wait or try again.
+    /// Enough masters answer, and somebody else holds keys on too many of them; or another caller of this client holds the
+    /// lock or stood before this one in line for it. Wait or try again.
     Contended(Box<Denial>),
     /// Too few masters can grant: they are unreachable, silent, in error or in quarantine. The report tells which.
     NoQuorum(Box<Denial>),
     /// A quorum granted, but by then less validity was left than asked for. Ask for a longer TTL.
     Expired(Box<Denial>),
-    /// The client has as many locks in hand, or as many bytes on their way to the masters, as it may have. Nothing was
-    /// waited for; release some, or try again later.
+    /// The client has as many locks in hand, as many callers in line for this one, or as much on its way to the masters as
+    /// it may have. It is said at once; release some, or try again later.
     Overloaded,
     /// The request itself cannot work; nothing was sent.
     Input(#[from] InputError),
@@ -195,7 +197,8 @@ impl fmt::Display for AcquireError {
                 fmt::Display::fmt(denial, f)
             }
             Self::Overloaded => f.write_str(
-                "too many locks in hand, or too much on its way to the masters; release some, or try again later",
+                "too many locks in hand, too many callers in line for this one, or too much on its way to the masters; \
+                 release some, or try again later",
             ),
             Self::Input(error) => fmt::Display::fmt(error, f),
             Self::Stopped(why) => write!(f, "the event loop stopped: {why}"),

@@ -25,6 +25,23 @@ pub const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Locks of one engine that are being acquired, held, or whose release is awaited. One more is `Overloaded`, at once.
 pub const OPERATION_COUNT_MAX: usize = 131_072;
 
+/// Acquisitions of one engine that stand in line for one lock; they count as operations too. One more is `Overloaded`, at
+/// once.
+pub const QUEUED_COUNT_MAX: usize = 4096;
+
+/// How often in a row a lock may pass from one caller of an engine to the next without being free in between. Then it
+/// is really released, and the next caller asks for it only after a pause that is drawn as after a failed attempt
+/// that took as long as a turn of the row on average. The mean pause is two turns, so other clients find the lock
+/// free for a ninth of the time at the least, up to turns of the longest retry delay; half as many turns would cost
+/// the callers of a busy engine twice as much for it. With turns shorter than a millisecond, the shortest pause,
+/// others have more: an empty turn on loopback takes a sixth of one, and then the lock is free for half of the time.
+pub const HANDOVER_COUNT_MAX: u32 = 16;
+
+/// For how long in a row it may pass on at the most; a holder who has it at the end of this time may keep it. Other clients
+/// wait no longer than this and one turn for their first chance. Shorter, and callers who each hold a lock for a tenth of
+/// a second would never hand it over.
+pub const HANDOVER_TIME_MAX: Duration = Duration::from_secs(1);
+
 /// Tokens that may be on some master: of the locks above, and as many whose release is not proven yet. Beyond it those are
 /// left to their TTL.
 pub const CLAIM_COUNT_MAX: usize = 2 * OPERATION_COUNT_MAX;

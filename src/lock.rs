@@ -74,6 +74,7 @@ impl Token {
     pub(crate) const UNSET: Self = Self([0; Self::SIZE]);
 
     /// Draws a token; the generator must be a cryptographic one.
+    #[inline]
     pub(crate) fn random(rng: &mut impl Rng) -> Self {
         if mutant!(ValueReused) {
             return Self::UNSET;
@@ -427,6 +428,8 @@ pub enum Failure {
         /// Time until it counts.
         left: Duration,
     },
+    /// Nobody was asked: another caller of this client holds the lock, or stood before this one in line for it.
+    Queued,
     /// Its queue of bytes or of owed replies was full, so it was not asked.
     QueueFull,
     /// It never was sent this lock, so it cannot extend it.

@@ -76,6 +76,22 @@ pub enum Mutant {
     ExtensionAfterDeadline,
     /// A shorter TTL takes effect only when its round succeeds.
     ShorterExtensionIgnored,
+    /// Handing a lock over overwrites whatever the key holds.
+    SwapWithoutCompare,
+    /// A swap is sent again, in full, behind the release of the lock that it hands out.
+    SwapBehindRelease,
+    /// What was handed over is not released where the swap is not answered.
+    HandoverForgetsClaim,
+    /// A swap that may come late over a broken connection is forgotten.
+    LateSwapForgotten,
+    /// The deadline of a lock that was handed over counts from its quorum.
+    HandoverFromReply,
+    /// A lock is handed over within one client without end.
+    HandoverWithoutEnd,
+    /// Who stands behind a holder does not look whether that one's validity has ended.
+    HolderWaitedForWithoutEnd,
+    /// Who waits for the same lock asks the masters at once instead of standing in line.
+    NobodyQueues,
     /// No master is ever in quarantine.
     NoQuarantine,
     /// The quarantine ends a nanosecond early.

@@ -11,7 +11,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use fleet::Fleet;
-use redlatch::engine::{Outcome, Request};
+use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::lock::Resource;
 use redlatch::{Client, Config, Guard, Quarantine, Redlock};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -65,6 +65,12 @@ fn redlock_allocates_nothing() {
         pairs(1000);
         assert_nothing_allocated(&region, "Redlock", is_awaited);
     }
+    let first = submit(&mut redlock);
+    let mut held = pass_on(&mut redlock, first, 100);
+    let region = Region::new(COUNTED);
+    held = pass_on(&mut redlock, held, 1000);
+    assert_nothing_allocated(&region, "Redlock, handed over", false);
+    redlock.submit(Request::Release { lock: held, awaited: false }).expect("always taken");
 }
 
 fn client_allocates_nothing() {
@@ -145,6 +151,27 @@ impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
+}
+
+fn submit(redlock: &mut Redlock) -> OpId {
+    let ttl = redlock.ttl(TTL).expect("valid");
+    let resource = Resource::new("orders:42").expect("valid");
+    let request = Request::Acquire { resource, ttl, wait: PATIENCE, min_validity: Duration::ZERO };
+    redlock.submit(request).expect("room")
+}
+
+/// The lock passes from caller to caller, from the `first` on, with always one more in line. Returns the last one.
+fn pass_on(redlock: &mut Redlock, first: OpId, count: usize) -> OpId {
+    let mut last = first;
+    for _ in 0..count {
+        let next = submit(redlock);
+        while redlock.poll_outcome().is_none_or(|(lock, _)| lock != last) {
+            redlock.turn(PATIENCE).expect("the loop runs");
+        }
+        redlock.submit(Request::Release { lock: last, awaited: false }).expect("always taken");
+        last = next;
+    }
+    last
 }
 
 /// More locks at once than the measured pairs have commands: a slow minority may lag behind by all of them.

@@ -20,7 +20,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -175,13 +175,16 @@ impl Shared {
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
-        let core = match self.core.lock() {
-            Ok(core) => core,
+        match self.core.lock() {
+            Ok(core) => Self::unless_stopped(core),
             Err(poisoned) => {
                 drop(poisoned);
-                return Err(self.stop("a thread panicked while it used the client"));
+                Err(self.stop("a thread panicked while it used the client"))
             }
-        };
+        }
+    }
+
+    fn unless_stopped(core: MutexGuard<'_, Core>) -> Result<MutexGuard<'_, Core>, Stopped> {
         match &core.stopped {
             Some(why) => Err(why.clone()),
             None => Ok(core),
@@ -446,14 +449,23 @@ impl Shared {
 
     /// Leads whenever nobody else would, until the client is closed.
     fn keep(&self, seen_drop_count: &mut u64) -> Result<(), Stopped> {
+        let mut was_woken = true;
         loop {
-            let mut core = self.lock()?;
+            let mut core = match self.core.try_lock() {
+                // Somebody is at work, and what is due is done by the way.
+                Err(TryLockError::WouldBlock) if !was_woken => {
+                    was_woken = self.keeper.park(Some(clock::now() + limits::DROP_LINGER));
+                    continue;
+                }
+                Ok(core) => Self::unless_stopped(core)?,
+                Err(_) => self.lock()?,
+            };
             if core.is_closing {
                 return self.finish(core);
             }
             if core.keeper.drive.is_some() {
                 drop(core);
-                self.keeper.park(None);
+                was_woken = self.keeper.park(None);
                 continue;
             }
             core.keeper.sleeps_until = None;
@@ -480,7 +492,7 @@ impl Shared {
             let until = earlier(due, look_again);
             core.keeper.sleeps_until = Some(until);
             drop(core);
-            self.keeper.park(until);
+            was_woken = self.keeper.park(until);
         }
     }
 

@@ -6,7 +6,7 @@ use rand::RngExt;
 
 use super::claim::Claim;
 use super::link::Owed;
-use super::op::{Cause, Denied, Op, OpState};
+use super::op::{Cause, Denied, Op, OpState, Run};
 use super::slab::Id;
 use super::timers::op_timer;
 use super::{Engine, Grant, OpId, Outcome, SubmitError};
@@ -28,12 +28,20 @@ pub(super) struct Terms {
     /// `None` before the first acquisition.
     ttl: Option<Ttl>,
     /// How long each round waits for answers.
-    answer_limit: Duration,
-    tail: AcquireTail,
+    pub(super) answer_limit: Duration,
+    pub(super) tail: AcquireTail,
 }
 
 impl Terms {
     pub(super) const NONE: Self = Self { ttl: None, answer_limit: Duration::ZERO, tail: AcquireTail::EMPTY };
+
+    /// Makes them those of this TTL.
+    #[inline]
+    pub(super) fn fit(&mut self, ttl: Ttl, config: &Config) {
+        if self.ttl != Some(ttl) {
+            self.set(ttl, config);
+        }
+    }
 
     fn set(&mut self, ttl: Ttl, config: &Config) {
         self.ttl = Some(ttl);
@@ -62,6 +70,9 @@ impl Engine {
         let wait_until = (!wait.is_zero()).then(|| now.checked_add(wait).unwrap_or(now + WAIT_MAX));
         let (id, op) = self.ops.take(|| Op::blank(now, ttl)).ok_or(SubmitError::Overloaded)?;
         op.begin(now, ttl, min_validity, wait_until);
+        if wait_until.is_some() {
+            return self.stand_in_line(now, id, resource);
+        }
         self.start_attempt(now, id, Some(resource));
         Ok(OpId(id))
     }
@@ -77,16 +88,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Draws a token and queues the `SET` on every usable master (I6: a token for each attempt). The first attempt has
-    /// the lock's name, later ones take the key that the one before left with the operation.
-    fn start_attempt(&mut self, now: Instant, id: Id, resource: Option<Resource<'_>>) {
+    /// Draws a token and queues the `SET` on every usable master (I6: a token for each attempt). One that waits has the
+    /// key with it, others give the lock's name.
+    pub(super) fn start_attempt(&mut self, now: Instant, id: Id, resource: Option<Resource<'_>>) {
         let Some(op) = self.ops.find_mut(id) else { return };
         let Some((claim_id, claim)) = self.claims.take(|| Claim::blank(now)) else {
             return self.start_with_room(now, id, resource);
         };
-        if self.terms.ttl != Some(op.ttl) {
-            self.terms.set(op.ttl, &self.config);
-        }
+        self.terms.fit(op.ttl, &self.config);
         claim.begin(now, id, Token::random(&mut self.rng), op.ttl, self.terms.answer_limit);
         match resource {
             Some(resource) => claim.entry.set(&self.config.prefix, resource.as_bytes(), &claim.token),
@@ -96,14 +105,8 @@ impl Engine {
         claim.asked = self.broadcast.send(&mut self.links, self.usable, owed, |out| {
             command::encode_acquire(out, &claim.entry, &self.terms.tail);
         });
-        // Nor does it last when nobody waits for it any more.
-        let mut deadline = now + self.terms.answer_limit;
-        if let Some(wait_until) = op.wait_until {
-            deadline = deadline.min(wait_until);
-        }
-        op.attempts += 1;
-        op.claim = claim_id;
-        op.state = OpState::Acquiring { deadline };
+        let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
+        op.run.count = 0;
         if !claim.asked.has(self.quorum) && self.usable.has(self.quorum) {
             return self.refuse_overload(now, id, claim_id);
         }
@@ -125,8 +128,27 @@ impl Engine {
             let due = now + claim.answer_limit;
             self.release_claim(now, due, claim_id);
         }
-        self.ops.free(id);
+        self.end_op(now, id);
         self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));
+    }
+
+    /// The same for an operation that a lock is handed over to, with the masters that were sent the swap or a `SET`.
+    pub(super) fn start_handed_over(
+        &mut self,
+        now: Instant,
+        id: Id,
+        claim_id: Id,
+        run: Run,
+        asked: MasterSet,
+    ) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let Some(claim) = self.claims.find_mut(claim_id) else { return };
+        claim.asked = asked;
+        let deadline = op.await_votes(claim_id, now + claim.answer_limit);
+        op.run = run;
+        self.timers.arm(op_timer(id), deadline);
+        self.note_unasked(claim_id);
+        self.decide_acquire(now, id);
     }
 
     /// The table of claims is full: leaves orphans to their TTL, and starts if that made room.
@@ -134,7 +156,7 @@ impl Engine {
     fn start_with_room(&mut self, now: Instant, id: Id, resource: Option<Resource<'_>>) {
         self.forget_orphans();
         if self.claims.is_full() {
-            self.ops.free(id);
+            self.end_op(now, id);
             self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));
         } else {
             self.start_attempt(now, id, resource);
@@ -175,14 +197,19 @@ impl Engine {
             Verdict::NoQuorum => Cause::NoQuorum,
             Verdict::Granted => {
                 // The deadline counts from the start of the attempt, and is tested last (I2, I3).
-                let counted_from = if mutant!(DeadlineFromQuorum) { now } else { claim.started };
+                let is_late = mutant!(DeadlineFromQuorum) || (mutant!(HandoverFromReply) && op.run.count > 0);
+                let counted_from = if is_late { now } else { claim.started };
                 let valid_until = counted_from + op.ttl.validity();
                 if now + op.min_validity < valid_until || mutant!(DeadlineUnchecked) {
                     claim.is_open = false;
                     op.state = OpState::Held { since: claim.started, valid_until, extension: None };
                     let granted = claim.tally.granted;
                     let grant = Grant { token: claim.token, valid_until, granted, attempts: op.attempts };
+                    let hash = self.lines.hash(claim.entry.key());
                     self.outcomes.push_back((OpId(id), Outcome::Acquire(Ok(grant))));
+                    if op.wait_until.is_some() || !self.lines.found_first(id.index, hash) {
+                        self.note_held(now, id);
+                    }
                     return;
                 }
                 Cause::Expired
@@ -215,7 +242,13 @@ impl Engine {
         if is_cut_short && let Some(before) = op.denied_before.take() {
             return self.deny(now, id, *before);
         }
+        if is_cut_short && op.has_queued && cause != Cause::Contended {
+            return self.deny_in_line(now, id);
+        }
         op.holders.clear();
+        if retry_at.is_none() {
+            self.leave_line(now, id, Duration::ZERO);
+        }
         if self.config.ask_holder && cause == Cause::Contended {
             denied.asked = self.ask_holders(id, refused);
         }
@@ -236,15 +269,21 @@ impl Engine {
         let op = self.ops.find(id)?;
         let wait_until = op.wait_until?;
         let took = now - started;
-        // At least a millisecond: known-down masters fail an attempt in no time at all.
-        let base = took.max(self.config.retry_delay_min).max(Duration::from_millis(1));
-        let doubled = base.saturating_mul(1 << op.attempts.min(16));
-        let range = doubled.min(self.config.retry_delay_max.max(base));
-        let range = if mutant!(NoJitter) { Duration::ZERO } else { range };
-        let delay = base + self.rng.random_range(Duration::ZERO..=range);
+        let attempts = op.attempts;
+        let delay = self.draw_pause(took, attempts);
         // The last attempt is made early enough to be answered before the wait ends.
         let last = wait_until.checked_sub(took.max(Duration::from_millis(1)))?;
         (last > now + took).then(|| last.min(now + delay))
+    }
+
+    /// A random pause after an attempt that took so long, the more of them the longer.
+    pub(super) fn draw_pause(&mut self, took: Duration, attempts: u32) -> Duration {
+        // At least a millisecond: known-down masters fail an attempt in no time at all.
+        let base = took.max(self.config.retry_delay_min).max(Duration::from_millis(1));
+        let doubled = base.saturating_mul(1 << attempts.min(16));
+        let range = doubled.min(self.config.retry_delay_max.max(base));
+        let range = if mutant!(NoJitter) { Duration::ZERO } else { range };
+        base + self.rng.random_range(Duration::ZERO..=range)
     }
 
     /// Asks the masters that refused how long the key in the way still lives.
@@ -276,7 +315,7 @@ impl Engine {
         match std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now }) {
             OpState::Asking { denied, .. } => self.deny(now, id, denied),
             OpState::Waiting { mut retry_at, denied } => {
-                if let HolderTtl::Left(left) = op.holder(&denied) {
+                if let HolderTtl::Left(left) = denied.holder(&op.holders) {
                     let free_at =
                         now + left + self.rng.random_range(Duration::from_millis(1)..=HOLDER_JITTER);
                     retry_at = retry_at.min(free_at);
@@ -298,14 +337,14 @@ impl Engine {
             self.deny(now, id, denied);
         } else {
             op.denied_before = Some(Box::new(denied));
-            self.start_attempt(now, id, None);
+            self.take_turn(now, id);
         }
     }
 
     fn deny(&mut self, now: Instant, id: Id, denied: Denied) {
         let Some(op) = self.ops.find(id) else { return };
-        let error = op.denial(now, denied);
-        self.ops.free(id);
+        let error = op.denial(now, denied, &op.holders);
+        self.end_op(now, id);
         self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(error))));
     }
 
@@ -320,6 +359,7 @@ impl Engine {
             OpState::Acquiring { .. } => self.miss_acquire(now, id),
             OpState::Asking { .. } => self.finish_asking(now, id),
             OpState::Waiting { .. } => self.end_pause(now, id),
+            OpState::Queued { .. } => self.end_queuing(now, id),
             OpState::Held { .. } => self.miss_extend(now, id),
             OpState::Releasing => {}
         }
@@ -378,7 +418,10 @@ impl Engine {
                 let claim_id = op.claim;
                 self.check_release(now, claim_id, id);
             }
-            OpState::Held { extension: None, .. } | OpState::Asking { .. } | OpState::Waiting { .. } => {}
+            OpState::Held { extension: None, .. }
+            | OpState::Asking { .. }
+            | OpState::Waiting { .. }
+            | OpState::Queued { .. } => {}
         }
     }
 }

@@ -100,6 +100,26 @@ impl Broadcast {
         sent
     }
 
+    /// The same for a swap of one lock's token for another's, with the `ttl` of that.
+    pub(super) fn send_swap(
+        &mut self,
+        links: &mut [Link],
+        masters: MasterSet,
+        owed: Owed,
+        (old, new): (&Entry, &Entry),
+        ttl: Ttl,
+    ) -> MasterSet {
+        let mut sent = MasterSet::EMPTY;
+        for index in 0..self.extend_groups.len() {
+            let (by, group) = self.extend_groups[index];
+            let group = group.intersection(masters);
+            sent = sent.union(self.send(links, group, owed, |out| {
+                command::encode_swap(out, by, old, new, ttl);
+            }));
+        }
+        sent
+    }
+
     /// Starts to gather for `masters`. False if one of them might not have room.
     #[inline(never)]
     fn gather_for(&mut self, links: &mut [Link], masters: MasterSet) -> bool {

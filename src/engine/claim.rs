@@ -43,6 +43,8 @@ pub(super) struct Claim {
     /// Why masters failed in the round under way.
     pub(super) failures: Vec<(MasterId, Failure)>,
     pub(super) release: Option<Release>,
+    /// The claim that the lock was handed over to: where the swap was carried out this one's key is gone.
+    pub(super) heir: Id,
     /// Masters whose connection has broken since the `SET`: it may still be carried out there, after any release.
     strayed: MasterSet,
     /// Masters that were sent another `SET`: where the first was refused the key may live all the same, and where it may
@@ -97,6 +99,7 @@ impl Claim {
             counts_grants: true,
             failures: Vec::new(),
             release: None,
+            heir: Id::NOBODY,
             strayed: MasterSet::EMPTY,
             sent_again: MasterSet::EMPTY,
             owes_extension: MasterSet::EMPTY,
@@ -122,6 +125,7 @@ impl Claim {
             counts_grants,
             failures,
             release,
+            heir,
             strayed,
             sent_again,
             owes_extension,
@@ -131,7 +135,8 @@ impl Claim {
         (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants) = (true, true);
-        (*release, *strayed, *sent_again) = (None, MasterSet::EMPTY, MasterSet::EMPTY);
+        (*release, *heir) = (None, Id::NOBODY);
+        (*strayed, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY);
         (*owes_extension, *strayed_extension) = (MasterSet::EMPTY, MasterSet::EMPTY);
         failures.clear();
     }
@@ -142,6 +147,22 @@ impl Claim {
         self.longest_ttl_ms = self.longest_ttl_ms.max(ttl.as_millis());
         self.shortest_ttl_ms = self.shortest_ttl_ms.min(ttl.as_millis());
         self.answer_limit = answer_limit;
+    }
+
+    /// Records that a swap to this claim's token is being sent once more.
+    pub(super) const fn note_swap(&mut self, now: Instant) {
+        self.sent_at = now;
+    }
+
+    /// The lock is handed over: starts a release that needs no command of its own where it is `swapped`.
+    pub(super) fn begin_handover(&mut self, now: Instant, heir: Id, swapped: MasterSet, released: MasterSet) {
+        let (owed, sent, empty) = (self.holders(), swapped.union(released), MasterSet::EMPTY);
+        let owed = if mutant!(HandoverForgetsClaim) { owed.without(swapped) } else { owed };
+        self.heir = heir;
+        self.counts_grants = false;
+        self.failures.clear();
+        let unproven = self.unproven();
+        self.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty, unproven });
     }
 
     /// No key of this claim lives after this time, if clocks drift as allowed and no command was stuck on its way.
@@ -317,7 +338,7 @@ impl Engine {
     }
 
     /// Queues the release again on those of `masters` that owe no answer to it.
-    fn send_release_again(&mut self, id: Id, masters: MasterSet) {
+    pub(super) fn send_release_again(&mut self, id: Id, masters: MasterSet) {
         let Some(claim) = self.claims.find_mut(id) else { return };
         let unproven = claim.unproven();
         let Some(release) = &mut claim.release else { return };
@@ -400,11 +421,14 @@ impl Engine {
 
     /// A connection broke: what it owed to this claim will not come.
     pub(super) fn stray_claim(&mut self, now: Instant, master: MasterId, id: Id) {
+        let is_heir = mutant!(LateSwapForgotten) && self.is_heir(id);
         let Some(claim) = self.claims.find_mut(id) else { return };
         if !claim.asked.contains(master) {
             return;
         }
-        claim.strayed.insert(master);
+        if !(mutant!(LateSwapForgotten) && is_heir) {
+            claim.strayed.insert(master);
+        }
         if claim.owes_extension.contains(master) {
             claim.owes_extension.remove(master);
             claim.strayed_extension.insert(master);
@@ -418,6 +442,11 @@ impl Engine {
         if let Some(op) = claim.owner {
             self.handle_lost_connection(now, master, op);
         }
+    }
+
+    #[cold]
+    fn is_heir(&self, id: Id) -> bool {
+        self.claims.ids().any(|other| self.claims.find(other).is_some_and(|claim| claim.heir == id))
     }
 
     /// A link is ready: sends what claims still owe there, before anything else.

@@ -12,7 +12,7 @@ use rand::Rng;
 use super::mark;
 use crate::config::{Config, Login, Quarantine};
 use crate::lock::MasterId;
-use crate::lock::command::{self, EXTEND_SCRIPT, ExtendBy, RELEASE_SCRIPT, ReleaseBy};
+use crate::lock::command::{self, EXTEND_SCRIPT, ExtendBy, RELEASE_SCRIPT, ReleaseBy, SWAP_SCRIPT};
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 
@@ -24,6 +24,7 @@ pub(super) enum Step {
     SetName,
     LoadRelease,
     LoadExtend,
+    LoadSwap,
     InfoServer,
     InfoReplication,
     InfoMemory,
@@ -42,7 +43,7 @@ impl Step {
             Self::Auth => "AUTH",
             Self::Select => "SELECT",
             Self::SetName => "CLIENT SETNAME",
-            Self::LoadRelease | Self::LoadExtend => "SCRIPT LOAD",
+            Self::LoadRelease | Self::LoadExtend | Self::LoadSwap => "SCRIPT LOAD",
             Self::InfoServer => "INFO server",
             Self::InfoReplication => "INFO replication",
             Self::InfoMemory => "INFO memory",
@@ -190,6 +191,7 @@ impl Handshake {
         push(Step::SetName, &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()]);
         push(Step::LoadRelease, &[b"SCRIPT", b"LOAD", RELEASE_SCRIPT.as_bytes()]);
         push(Step::LoadExtend, &[b"SCRIPT", b"LOAD", EXTEND_SCRIPT.as_bytes()]);
+        push(Step::LoadSwap, &[b"SCRIPT", b"LOAD", SWAP_SCRIPT.as_bytes()]);
         push(Step::InfoServer, &[b"INFO", b"server"]);
         push(Step::InfoReplication, &[b"INFO", b"replication"]);
         push(Step::InfoMemory, &[b"INFO", b"memory"]);
@@ -223,7 +225,7 @@ impl Handshake {
                 return Ok(true);
             }
             (Step::Auth | Step::Select | Step::SetName, Reply::Simple(b"OK")) => {}
-            (Step::LoadRelease | Step::LoadExtend, Reply::Bulk(_)) => {}
+            (Step::LoadRelease | Step::LoadExtend | Step::LoadSwap, Reply::Bulk(_)) => {}
             (Step::InfoServer, Reply::Bulk(info)) => {
                 learnt.run_id = info_field(info, "run_id").map(command::error_text);
                 learnt.uptime = info_field(info, "uptime_in_seconds").and_then(parse_seconds);

@@ -17,6 +17,8 @@ impl Engine {
             self.decide_extend(now, id);
             self.arm_op(id);
         }
+        // The validity may end sooner now than the next in line was told.
+        self.tend_line_of(now, id);
     }
 
     /// Queues the extension on every usable master that may hold the key and will not cut it short afterwards.
@@ -156,6 +158,7 @@ impl Engine {
                 {
                     *valid_until = now.min(*valid_until);
                 }
+                self.tend_line_of(now, id);
             }
             Err(_) => {}
         }
@@ -209,10 +212,16 @@ impl Engine {
         }
         let claim_id = op.claim;
         let Some(claim) = self.claims.find_mut(claim_id).filter(|claim| claim.owner == Some(id)) else {
-            // Between two attempts: the last one's claim is being released already.
-            self.ops.free(id);
+            // In line, or between two attempts: the last one's claim is being released already.
+            self.end_op(now, id);
             return self.submit_release(now, id, awaited);
         };
+        if !self.lines.leave_alone(id.index) {
+            if !self.release_in_line(now, id, awaited) {
+                self.submit_release(now, id, awaited);
+            }
+            return;
+        }
         let due = now + claim.answer_limit;
         if awaited {
             op.state = OpState::Releasing;

@@ -34,14 +34,17 @@ pub(super) enum Owed {
     Extend(Id, u32),
     Release(Id),
     Holder(Id),
+    /// A swap to the token of the first claim from that of another, whose place is told: vote and answer to a release.
+    Swap(Id, u32),
     /// A `SET` to a master that missed it, for a lock that is held.
     Repair(Id, u32),
     /// The mark that is read at the end of a watch, and the `SET` that writes it.
     MarkRead,
     MarkWritten,
-    /// An extension or release with the script in full: not to be sent again in full.
+    /// An extension, release or swap with the script in full: not to be sent again in full.
     ExtendWhole(Id, u32),
     ReleaseWhole(Id),
+    SwapWhole(Id, u32),
 }
 
 /// A reply, taken apart and matched with its request.
@@ -56,6 +59,7 @@ pub(super) enum Answer {
     Release(Id, ReleaseAnswer),
     Holder(Id, HolderTtl),
     Repair(Id, u32, Vote),
+    Swap(Id, u32, Vote),
     Mark(MarkAnswer),
     MarkWritten,
     MarkRefused(Box<str>),
@@ -320,7 +324,7 @@ fn take_apart(
 ) -> Result<Answer, String> {
     let by_script = match owed {
         Owed::Release(_) => release_by == ReleaseBy::EvalSha,
-        Owed::Extend(..) => extend_by == ExtendBy::EvalSha,
+        Owed::Extend(..) | Owed::Swap(..) => extend_by == ExtendBy::EvalSha,
         _ => false,
     };
     if by_script && command::is_noscript(reply) {
@@ -336,7 +340,10 @@ fn take_apart(
             command::release_answer(reply).map(|answer| Answer::Release(id, answer))
         }
         Owed::Extend(id, round) | Owed::ExtendWhole(id, round) => {
-            command::extend_vote(reply).map(|vote| Answer::Extend(id, round, vote))
+            command::compare_vote(reply).map(|vote| Answer::Extend(id, round, vote))
+        }
+        Owed::Swap(id, from) | Owed::SwapWhole(id, from) => {
+            command::compare_vote(reply).map(|vote| Answer::Swap(id, from, vote))
         }
         Owed::Holder(id) => command::holder_ttl(reply).map(|ttl| Answer::Holder(id, ttl)),
         Owed::MarkRead => mark::answer(reply, learnt.run_id.as_deref()).map(Answer::Mark),

@@ -8,7 +8,7 @@ use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote};
 
 #[derive(Debug)]
 pub(super) struct Op {
-    /// The key as an encoded bulk string, between two attempts; else the claim has it.
+    /// The key as an encoded bulk string, of one that waits; of others the claim has it.
     pub(super) key: Vec<u8>,
     pub(super) ttl: Ttl,
     pub(super) min_validity: Duration,
@@ -24,6 +24,10 @@ pub(super) struct Op {
     pub(super) round: u32,
     /// How the attempt before the one under way failed.
     pub(super) denied_before: Option<Box<Denied>>,
+    /// Whether it ever stood in line behind another.
+    pub(super) has_queued: bool,
+    /// The turns in a row that led to this one, if it was handed over; see [`Op::run`].
+    pub(super) run: Run,
     /// What masters told of the key that was in the way of the latest attempt.
     pub(super) holders: Vec<(MasterId, HolderTtl)>,
 }
@@ -34,12 +38,32 @@ pub(super) enum OpState {
     Acquiring { deadline: Instant },
     /// The only or last attempt was refused; the masters that did are being asked for the holder's time.
     Asking { deadline: Instant, denied: Denied },
+    /// Others of this engine are to have the lock before, or its first attempt is due.
+    Queued { turn: Turn },
     /// An attempt failed; the next one starts at `retry_at`.
     Waiting { retry_at: Instant, denied: Denied },
     /// The lock is held, or was and is not yet released.
     Held { since: Instant, valid_until: Instant, extension: Option<Extension> },
     /// The caller waits for the release, as long as the claim says.
     Releasing,
+}
+
+/// When one that stands in line makes its attempt, unless the lock is handed over to it before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// When those before it are gone.
+    Later,
+    /// When the holder's validity has ended, which may yet be moved.
+    AfterHolder(Instant),
+    At(Instant),
+}
+
+/// How long a lock has been passing from one operation to the next without being free in between.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    /// How often it was handed over.
+    pub(super) count: u32,
+    pub(super) since: Instant,
 }
 
 /// An extension under way.
@@ -60,7 +84,7 @@ pub(super) enum Cause {
 }
 
 /// How an attempt failed.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Denied {
     pub(super) cause: Cause,
     pub(super) report: Report,
@@ -84,11 +108,13 @@ impl Op {
             state: OpState::Acquiring { deadline: now },
             round: 0,
             denied_before: None,
+            has_queued: false,
+            run: Run { count: 0, since: now },
             holders: Vec::new(),
         }
     }
 
-    /// Starts anew in the memory of the slot's last operation. The first attempt sets claim and state.
+    /// Starts anew in the memory of the slot's last operation. The first attempt sets claim, run and state.
     pub(super) fn begin(
         &mut self,
         now: Instant,
@@ -106,12 +132,14 @@ impl Op {
             attempts,
             round,
             denied_before,
+            has_queued,
             holders,
+            run: _,
             claim: _,
             state: _,
         } = self;
         (*own_ttl, *own_min_validity, *submitted, *own_wait_until) = (ttl, min_validity, now, wait_until);
-        (*attempts, *round) = (0, 0);
+        (*attempts, *round, *has_queued) = (0, 0, false);
         *denied_before = None;
         key.clear();
         holders.clear();
@@ -124,33 +152,49 @@ impl Op {
             | OpState::Asking { deadline, .. }
             | OpState::Held { extension: Some(Extension { deadline, .. }), .. } => Some(*deadline),
             OpState::Waiting { retry_at, .. } => Some(*retry_at),
+            OpState::Queued { turn: Turn::Later } => self.wait_until,
+            OpState::Queued { turn: Turn::AfterHolder(at) | Turn::At(at) } => {
+                Some(self.wait_until.map_or(*at, |until| until.min(*at)))
+            }
             OpState::Held { extension: None, .. } | OpState::Releasing => None,
         }
     }
 
-    /// When enough of the masters that refused will be free, if the holder does nothing.
-    pub(super) fn holder(&self, denied: &Denied) -> HolderTtl {
-        let mut left: Vec<Duration> = Vec::with_capacity(self.holders.len());
-        for (_, holder) in &self.holders {
-            match holder {
-                HolderTtl::Left(time) => left.push(*time),
-                HolderTtl::Gone => left.push(Duration::ZERO),
-                HolderTtl::Never | HolderTtl::Unknown => {}
-            }
+    /// An attempt's requests are on their way: waits for the votes until then, and not when nobody waits for it any more.
+    #[inline(always)]
+    pub(super) fn await_votes(&mut self, claim: Id, mut deadline: Instant) -> Instant {
+        if let Some(wait_until) = self.wait_until {
+            deadline = deadline.min(wait_until);
         }
-        left.sort_unstable();
-        match left.get(denied.missing_count.saturating_sub(1)) {
-            Some(time) if time.is_zero() => HolderTtl::Gone,
-            Some(time) => HolderTtl::Left(*time),
-            None if self.holders.iter().any(|(_, holder)| *holder == HolderTtl::Never) => HolderTtl::Never,
-            None => left.last().map_or(HolderTtl::Unknown, |time| HolderTtl::Left(*time)),
+        self.attempts += 1;
+        self.claim = claim;
+        self.state = OpState::Acquiring { deadline };
+        deadline
+    }
+
+    /// The run that ends with the lock that this operation has held since then.
+    pub(super) const fn run(&self, since: Instant) -> Run {
+        if self.run.count == 0 { Run { count: 0, since } } else { self.run }
+    }
+
+    /// How the latest attempt failed, if one did.
+    pub(super) fn denied(&self) -> Option<&Denied> {
+        match &self.state {
+            OpState::Asking { denied, .. } | OpState::Waiting { denied, .. } => Some(denied),
+            _ => self.denied_before.as_deref(),
         }
     }
 
-    /// The error of an acquisition that ends with this attempt.
-    pub(super) fn denial(&self, now: Instant, mut denied: Denied) -> AcquireError {
-        let holder = self.holder(&denied);
-        for (master, told) in &self.holders {
+    /// The error of an acquisition that ends with an attempt that failed like this, its own or that of one before it in
+    /// line, and with what masters told of the key in the way.
+    pub(super) fn denial(
+        &self,
+        now: Instant,
+        mut denied: Denied,
+        holders: &[(MasterId, HolderTtl)],
+    ) -> AcquireError {
+        let holder = denied.holder(holders);
+        for (master, told) in holders {
             if let Some((_, Vote::Refused { holder })) = denied.report.votes.get_mut(master.index()) {
                 *holder = *told;
             }
@@ -161,6 +205,27 @@ impl Op {
             Cause::Contended => AcquireError::Contended(Box::new(denial)),
             Cause::NoQuorum => AcquireError::NoQuorum(Box::new(denial)),
             Cause::Expired => AcquireError::Expired(Box::new(denial)),
+        }
+    }
+}
+
+impl Denied {
+    /// When enough of the masters that refused will be free, by what they told, if the holder does nothing.
+    pub(super) fn holder(&self, holders: &[(MasterId, HolderTtl)]) -> HolderTtl {
+        let mut left: Vec<Duration> = Vec::with_capacity(holders.len());
+        for (_, holder) in holders {
+            match holder {
+                HolderTtl::Left(time) => left.push(*time),
+                HolderTtl::Gone => left.push(Duration::ZERO),
+                HolderTtl::Never | HolderTtl::Unknown => {}
+            }
+        }
+        left.sort_unstable();
+        match left.get(self.missing_count.saturating_sub(1)) {
+            Some(time) if time.is_zero() => HolderTtl::Gone,
+            Some(time) => HolderTtl::Left(*time),
+            None if holders.iter().any(|(_, holder)| *holder == HolderTtl::Never) => HolderTtl::Never,
+            None => left.last().map_or(HolderTtl::Unknown, |time| HolderTtl::Left(*time)),
         }
     }
 }

@@ -16,7 +16,8 @@ pub enum Request<'a> {
         resource: Resource<'a>,
         /// How long it lives on the masters unless it is extended.
         ttl: Ttl,
-        /// How long to go on trying; zero makes one attempt.
+        /// How long to go on trying; zero makes one attempt, at once. Who waits stands in line behind those of this engine
+        /// who hold the lock or wait for it.
         wait: Duration,
         /// Validity that must be left when it is handed out; zero asks for any.
         min_validity: Duration,
@@ -28,7 +29,7 @@ pub enum Request<'a> {
         /// The new TTL.
         ttl: Ttl,
     },
-    /// Release a lock in whatever state it is. An acquisition under way is cancelled and has no outcome, an extension
+    /// Release a lock in whatever state it is. One that is held may pass to the next in line within this engine. An acquisition under way is cancelled and has no outcome, an extension
     /// under way fails. A release of a lock that is being released is the same one, with one outcome.
     Release {
         /// The lock.
@@ -41,8 +42,11 @@ pub enum Request<'a> {
 /// A request was not taken; nothing was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// As many locks as [`crate::limits::OPERATION_COUNT_MAX`] are in hand.
-    #[error("too many locks in hand; release some, or try again later")]
+    /// As many locks as [`crate::limits::OPERATION_COUNT_MAX`] are in hand, or as many callers as
+    /// [`crate::limits::QUEUED_COUNT_MAX`] stand in line for this one.
+    #[error(
+        "too many locks in hand, or too many callers in line for this one; release some, or try again later"
+    )]
     Overloaded,
     /// The request cannot work.
     #[error(transparent)]

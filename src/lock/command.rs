@@ -17,12 +17,18 @@ pub(crate) const RELEASE_SCRIPT: &str =
 /// Sets the key's TTL if it still holds the token.
 pub(crate) const EXTEND_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) else return 0 end";
 
+/// Sets the key to another token with a TTL of its own if it still holds the first one.
+pub(crate) const SWAP_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('set',KEYS[1],ARGV[2],'px',ARGV[3]) return 1 else return 0 end";
+
 /// SHA-1 of [`RELEASE_SCRIPT`] as the servers compute it.
 #[cfg(test)]
 const RELEASE_SHA: &str = "b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 /// SHA-1 of [`EXTEND_SCRIPT`].
 #[cfg(test)]
 const EXTEND_SHA: &str = "53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
+/// SHA-1 of [`SWAP_SCRIPT`].
+#[cfg(test)]
+const SWAP_SHA: &str = "13152eaad60dec772a76ecc2e4595e89e73c32be";
 
 const SET_HEAD: &[u8] = b"*6\r\n$3\r\nSET\r\n";
 const NX_PX: &[u8] = b"$2\r\nNX\r\n$2\r\nPX\r\n";
@@ -33,6 +39,8 @@ const RELEASE_EVALSHA: &[u8] =
     b"*5\r\n$7\r\nEVALSHA\r\n$40\r\nb998f9dfb154cdbea8cda65ad5177aadf0e945a2\r\n$1\r\n1\r\n";
 const EXTEND_EVALSHA: &[u8] =
     b"*6\r\n$7\r\nEVALSHA\r\n$40\r\n53f2c61c14d7b92a6f44852b306cc8ed3636d4db\r\n$1\r\n1\r\n";
+const SWAP_EVALSHA: &[u8] =
+    b"*7\r\n$7\r\nEVALSHA\r\n$40\r\n13152eaad60dec772a76ecc2e4595e89e73c32be\r\n$1\r\n1\r\n";
 const RELEASE_DELIFEQ: &[u8] = b"*3\r\n$7\r\nDELIFEQ\r\n";
 const RELEASE_DELEX: &[u8] = b"*4\r\n$5\r\nDELEX\r\n";
 const IFEQ: &[u8] = b"$4\r\nIFEQ\r\n";
@@ -50,7 +58,7 @@ pub(crate) enum ReleaseBy {
     Eval,
 }
 
-/// How one master compares and sets the TTL.
+/// How one master compares and sets: the TTL of an extension, or another token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExtendBy {
     /// `SET key token IFEQ token PX ttl`, Valkey 8.1 and Redis 8.4.
@@ -93,6 +101,14 @@ impl Entry {
     fn parts(&self) -> (&[u8], &[u8]) {
         self.0.split_at(self.0.len().saturating_sub(TOKEN_BULK_SIZE))
     }
+}
+
+/// The key of a lock named `name` as an encoded bulk string, which is [`Entry::key`] of all its entries.
+pub(crate) fn encode_key(out: &mut Vec<u8>, prefix: &[u8], name: &[u8]) {
+    resp::encode_bulk_header(out, prefix.len() + name.len());
+    out.extend_from_slice(prefix);
+    out.extend_from_slice(name);
+    out.extend_from_slice(CRLF);
 }
 
 const TOKEN_BULK_SIZE: usize = TOKEN_HEAD.len() + Token::SIZE + CRLF.len();
@@ -161,6 +177,35 @@ pub(crate) fn encode_extend(out: &mut Vec<u8>, by: ExtendBy, entry: &Entry, ttl:
         out.extend_from_slice(IFEQ);
         out.extend_from_slice(entry.parts().1);
         out.extend_from_slice(b"$2\r\nPX\r\n");
+    }
+    encode_decimal_bulk(out, ttl.as_millis());
+}
+
+/// Compare and put another lock's token in place of the first one's, with a TTL of its own. Both have the same key.
+pub(crate) fn encode_swap(out: &mut Vec<u8>, by: ExtendBy, old: &Entry, new: &Entry, ttl: Ttl) {
+    let (key, old_token) = old.parts();
+    let (new_key, new_token) = new.parts();
+    assert!(key == new_key, "a lock is handed over to a waiter for the same");
+    if mutant!(SwapWithoutCompare) {
+        out.extend_from_slice(b"*5\r\n$3\r\nSET\r\n");
+        out.extend_from_slice(&new.0);
+        out.extend_from_slice(b"$2\r\nPX\r\n");
+        return encode_decimal_bulk(out, ttl.as_millis());
+    }
+    match by {
+        ExtendBy::EvalSha => out.extend_from_slice(SWAP_EVALSHA),
+        ExtendBy::Eval => encode_eval_head(out, 7, SWAP_SCRIPT),
+        ExtendBy::SetIfEq => out.extend_from_slice(b"*7\r\n$3\r\nSET\r\n"),
+    }
+    out.extend_from_slice(key);
+    if by == ExtendBy::SetIfEq {
+        out.extend_from_slice(new_token);
+        out.extend_from_slice(IFEQ);
+        out.extend_from_slice(old_token);
+        out.extend_from_slice(b"$2\r\nPX\r\n");
+    } else {
+        out.extend_from_slice(old_token);
+        out.extend_from_slice(new_token);
     }
     encode_decimal_bulk(out, ttl.as_millis());
 }
@@ -247,8 +292,8 @@ pub(crate) fn acquire_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     }
 }
 
-/// The vote in a reply to [`encode_extend`], native or script.
-pub(crate) fn extend_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
+/// The vote in a reply to [`encode_extend`] or [`encode_swap`], native or script.
+pub(crate) fn compare_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     match reply {
         Reply::Simple(b"OK") | Reply::Integer(1) => Ok(Vote::Granted),
         Reply::NullBulk | Reply::Integer(0) => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
@@ -310,6 +355,9 @@ mod tests {
         let mut entry = Entry::EMPTY;
         entry.set(b"a\r", b"\nb", &token);
         let value = token.as_bytes().as_slice();
+        let mut next = Entry::EMPTY;
+        next.set_key(entry.key(), &Token([b'z'; Token::SIZE]));
+        let next_value = [b'z'; Token::SIZE].as_slice();
         let check = |args: &[&[u8]], write: &dyn Fn(&mut Vec<u8>)| {
             let (mut expected, mut out) = (Vec::new(), Vec::new());
             resp::encode_command(&mut expected, args);
@@ -330,6 +378,15 @@ mod tests {
             }
             check(&[b"SET", key, value, b"IFEQ", value, b"PX", digits], &|out| {
                 encode_extend(out, ExtendBy::SetIfEq, &entry, ttl(ms));
+            });
+            for (by, name, code) in
+                [(ExtendBy::EvalSha, "EVALSHA", SWAP_SHA), (ExtendBy::Eval, "EVAL", SWAP_SCRIPT)]
+            {
+                let args = [name.as_bytes(), code.as_bytes(), b"1", key, value, next_value, digits];
+                check(&args, &|out| encode_swap(out, by, &entry, &next, ttl(ms)));
+            }
+            check(&[b"SET", key, next_value, b"IFEQ", value, b"PX", digits], &|out| {
+                encode_swap(out, ExtendBy::SetIfEq, &entry, &next, ttl(ms));
             });
         }
         let release = |args: &[&[u8]], by| check(args, &|out| encode_release(out, by, &entry));
@@ -362,9 +419,9 @@ mod tests {
         for reply in [Reply::Simple(b"QUEUED"), Reply::Integer(1), Reply::Bulk(b"OK"), Reply::NullArray] {
             assert_eq!(acquire_vote(&reply), Err(WrongShape), "{reply:?}");
         }
-        assert_eq!(extend_vote(&Reply::Integer(0)), refused);
-        assert_eq!(extend_vote(&Reply::NullBulk), refused);
-        assert_eq!(extend_vote(&Reply::Integer(2)), Err(WrongShape));
+        assert_eq!(compare_vote(&Reply::Integer(0)), refused);
+        assert_eq!(compare_vote(&Reply::NullBulk), refused);
+        assert_eq!(compare_vote(&Reply::Integer(2)), Err(WrongShape));
         assert_eq!(release_answer(&Reply::Integer(2)), Err(WrongShape));
         assert_eq!(release_answer(&Reply::NullBulk), Err(WrongShape));
     }

@@ -3,6 +3,7 @@
 mod acquire;
 mod bad_input;
 mod hold;
+mod line;
 mod masters;
 #[path = "../sim/model.rs"]
 mod model;

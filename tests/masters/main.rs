@@ -4,6 +4,7 @@ mod bad_input_tests;
 mod contest;
 mod error_tests;
 mod fleet;
+mod handover_tests;
 mod harness_tests;
 mod judge;
 mod lease_tests;

@@ -45,8 +45,10 @@ const TOKENS: [&[u8]; 3] = [b"0123456789abcdefghij", b"\r\n\0\r\n$-1\r\n+OK\r\n:
 const RELEASE_SCRIPT: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
 const EXTEND_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) else return 0 end";
+const SWAP_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('set',KEYS[1],ARGV[2],'px',ARGV[3]) return 1 else return 0 end";
 const RELEASE_SHA: &str = "b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 const EXTEND_SHA: &str = "53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
+const SWAP_SHA: &str = "13152eaad60dec772a76ecc2e4595e89e73c32be";
 
 #[test]
 fn the_model_answers_as_the_server_does() {
@@ -438,14 +440,12 @@ impl Commands {
         let ttl = ttl.as_bytes();
         let short_lived = is_short.then_some(key);
         let with_ttl = |words| Command { short_lived, ..Command::of(words) };
-        Some(match rng.random_range(0..14) {
+        let old = *TOKENS.choose(rng).expect("not empty");
+        Some(match rng.random_range(0..17) {
             0..4 => with_ttl(&[b"SET", key, token, b"NX", b"PX", ttl]),
             4 => with_ttl(&[b"EVALSHA", EXTEND_SHA.as_bytes(), b"1", key, token, ttl]),
             5 => with_ttl(&[b"EVAL", EXTEND_SCRIPT.as_bytes(), b"1", key, token, ttl]),
-            6 if self.set_if_eq => {
-                let old = *TOKENS.choose(rng).expect("not empty");
-                with_ttl(&[b"SET", key, token, b"IFEQ", old, b"PX", ttl])
-            }
+            6 if self.set_if_eq => with_ttl(&[b"SET", key, token, b"IFEQ", old, b"PX", ttl]),
             7 => Command::of(&[b"EVALSHA", RELEASE_SHA.as_bytes(), b"1", key, token]),
             8 => Command::of(&[b"EVAL", RELEASE_SCRIPT.as_bytes(), b"1", key, token]),
             9 if self.del_if_eq => Command::of(&[b"DELIFEQ", key, token]),
@@ -454,6 +454,9 @@ impl Commands {
             12 => Command::of(&[b"GET", key]),
             13 if rng.random_range(0..3) == 0 => Command::of(&[b"SET", key, token]),
             13 => Command::of(&[b"DEL", key]),
+            14 => with_ttl(&[b"EVALSHA", SWAP_SHA.as_bytes(), b"1", key, old, token, ttl]),
+            15 => with_ttl(&[b"EVAL", SWAP_SCRIPT.as_bytes(), b"1", key, old, token, ttl]),
+            16 => with_ttl(&[b"SET", key, token, b"PX", ttl]),
             _ => return None,
         })
     }
@@ -484,9 +487,10 @@ impl Commands {
 }
 
 fn draw_script(rng: &mut StdRng) -> Command {
-    match rng.random_range(0..5) {
+    match rng.random_range(0..7) {
         0..2 => Command::of(&[b"SCRIPT", b"LOAD", RELEASE_SCRIPT.as_bytes()]),
         2..4 => Command::of(&[b"SCRIPT", b"LOAD", EXTEND_SCRIPT.as_bytes()]),
+        4..6 => Command::of(&[b"SCRIPT", b"LOAD", SWAP_SCRIPT.as_bytes()]),
         _ => Command::of(&[b"SCRIPT", b"FLUSH"]),
     }
 }

@@ -102,6 +102,11 @@ impl World {
             _ => ("other", Pending::Release),
         };
         *self.statistics.outcomes.entry(name).or_default() += 1;
+        if let Outcome::Acquire(Ok(grant)) = &outcome
+            && self.checker.facts.get(grant.token.as_bytes().as_slice()).is_some_and(|it| it.is_handed_over)
+        {
+            *self.statistics.outcomes.entry("handed over").or_default() += 1;
+        }
         self.digest(name.as_bytes());
         note!(self, "c{client} {lock:?} {name}{}", described(&outcome));
         let known = self.clients[client].lock(lock).map(|it| it.pending.map(|(pending, _)| pending));

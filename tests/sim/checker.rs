@@ -34,6 +34,8 @@ pub struct Facts {
     pub lost: MasterSet,
     /// Masters that lost it in a restart: the quarantine protects from that.
     pub forgotten: MasterSet,
+    /// Whether some master put it in another one's place.
+    pub is_handed_over: bool,
 }
 
 /// A lock that its holder may take for valid.
@@ -102,6 +104,7 @@ impl Checker {
             denied: MasterSet::EMPTY,
             lost: MasterSet::EMPTY,
             forgotten: MasterSet::EMPTY,
+            is_handed_over: false,
         });
         facts.granted_by[conn.master] = Some(conn.master_life);
         // What is carried out for a connection that is gone takes nothing from what was said over the next.
@@ -114,6 +117,12 @@ impl Checker {
         facts.forgotten.remove(id(conn.master));
         if facts.client != client || facts.life != life || facts.key != key {
             self.violate(format!("I6: one value was used for two locks, of client {client} and another"));
+        }
+    }
+
+    pub fn note_swapped(&mut self, token: &[u8]) {
+        if let Some(facts) = self.facts.get_mut(token) {
+            facts.is_handed_over = true;
         }
     }
 

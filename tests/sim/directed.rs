@@ -18,6 +18,7 @@ use crate::world::World;
 pub mod acquire;
 pub mod bytes;
 pub mod exhaustive;
+pub mod handover;
 pub mod hold;
 pub mod masters;
 

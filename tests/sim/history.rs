@@ -172,7 +172,8 @@ fn begin(seed: u64) -> World {
     }
     for _ in 0..rng.random_range(1..=4) {
         let clock = Clock::new(rng.random_range(0..=3600 * SECOND), rng.random_range(-ppm_max..=ppm_max));
-        let worker_count = rng.random_range(1..=2);
+        // Of one client, too, several want the same lock, so that it is handed over among them.
+        let worker_count = [1, 1, 2, 3, 4][rng.random_range(0..5)];
         world.add_client(clock, worker_count);
     }
     world

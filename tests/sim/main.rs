@@ -118,7 +118,9 @@ fn assert_coverage(total: &Total) {
         let is_seen = total.statistics.link_steps.keys().any(|(_, to)| *to == state);
         assert!(is_seen, "no link was ever {state}");
     }
-    for name in ["acquired", "contended", "no quorum", "extended", "lost", "not extended", "released"] {
+    let answers =
+        ["acquired", "contended", "no quorum", "extended", "lost", "not extended", "released", "handed over"];
+    for name in answers {
         assert!(total.statistics.outcomes.contains_key(name), "never: {name}");
     }
 }

@@ -53,6 +53,7 @@ const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong ki
 
 const RELEASE_SHA: &[u8] = b"b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 const EXTEND_SHA: &[u8] = b"53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
+const SWAP_SHA: &[u8] = b"13152eaad60dec772a76ecc2e4595e89e73c32be";
 
 impl ModelMaster {
     pub fn new(run_id: &str, started: Instant) -> Self {
@@ -285,6 +286,10 @@ impl ModelMaster {
                 self.put(key, value, None);
                 resp::encode_reply(replies, &OK);
             }
+            ("SET", [key, value, b"PX", ttl]) => {
+                self.put(key, value, Some(now + millis(ttl)));
+                resp::encode_reply(replies, &OK);
+            }
             ("SET", [key, value, b"NX", b"PX", ttl]) => {
                 let is_free = self.value(now, key).is_none();
                 if is_free {
@@ -293,10 +298,7 @@ impl ModelMaster {
                 resp::encode_reply(replies, &if is_free { OK } else { Reply::NullBulk });
             }
             ("SET", [key, value, b"IFEQ", old, b"PX", ttl]) if self.is_native => {
-                let is_own = self.string(now, key)? == Some(*old);
-                if is_own {
-                    self.put(key, value, Some(now + millis(ttl)));
-                }
+                let is_own = self.swap(now, key, old, value, ttl)? == 1;
                 resp::encode_reply(replies, &if is_own { OK } else { Reply::NullBulk });
             }
             ("SET", [_, _, _, ..]) => return refuse("ERR syntax error"),
@@ -361,7 +363,8 @@ impl ModelMaster {
         };
         let done = match args {
             [b"1", key, value] if sha == RELEASE_SHA => self.release(now, key, value),
-            [b"1", key, value, ttl] if sha == EXTEND_SHA => self.extend(now, key, value, ttl),
+            [b"1", key, value, ttl] if sha == EXTEND_SHA => self.swap(now, key, value, value, ttl),
+            [b"1", key, old, new, ttl] if sha == SWAP_SHA => self.swap(now, key, old, new, ttl),
             _ => panic!("no script is called like this"),
         };
         let place = if self.is_native { Vec::new() } else { [sha, b", "].concat() };
@@ -376,16 +379,21 @@ impl ModelMaster {
     }
 
     fn load(&mut self, script: &[u8]) -> &'static [u8] {
-        let is_release = script.windows(5).any(|window| window == b"'del'");
-        let sha = if is_release { RELEASE_SHA } else { EXTEND_SHA };
+        let calls = |name: &[u8]| script.windows(name.len()).any(|window| window == name);
+        let sha = match (calls(b"'del'"), calls(b"'set'")) {
+            (true, _) => RELEASE_SHA,
+            (_, true) => SWAP_SHA,
+            _ => EXTEND_SHA,
+        };
         self.scripts.insert(sha.to_vec());
         sha
     }
 
-    fn extend(&mut self, now: Instant, key: &[u8], value: &[u8], ttl: &[u8]) -> Result<i64, Refusal> {
-        let is_own = self.string(now, key)? == Some(value);
+    /// An extension, too, is a swap: of a value for the same.
+    fn swap(&mut self, now: Instant, key: &[u8], old: &[u8], new: &[u8], ttl: &[u8]) -> Result<i64, Refusal> {
+        let is_own = self.string(now, key)? == Some(old);
         if is_own {
-            self.put(key, value, Some(now + millis(ttl)));
+            self.put(key, new, Some(now + millis(ttl)));
         }
         Ok(i64::from(is_own))
     }

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use redlatch::mutants::{Mutant, switch};
 
-use crate::directed::{Verdict, acquire, bytes, hold, masters};
+use crate::directed::{Verdict, acquire, bytes, handover, hold, masters};
 use crate::{history, sockets};
 
 /// Runs a schedule with a defect switched on in this thread. A panic is a finding too.
@@ -66,6 +66,14 @@ killed! {
     extension_on_unknown: ExtensionOnUnknown by hold::silence_does_not_extend;
     extension_after_deadline: ExtensionAfterDeadline by hold::a_lock_that_is_over_is_not_extended;
     shorter_extension_ignored: ShorterExtensionIgnored by hold::a_shorter_ttl_counts_though_its_round_fails;
+    swap_without_compare: SwapWithoutCompare by handover::a_lock_that_was_lost_is_not_handed_over_over_its_next_holder;
+    swap_behind_release: SwapBehindRelease by handover::a_forgotten_swap_is_not_sent_again_behind_a_release;
+    handover_forgets_claim: HandoverForgetsClaim by handover::what_was_handed_over_is_released_where_the_swap_was_lost;
+    late_swap_forgotten: LateSwapForgotten by handover::a_swap_that_comes_late_leaves_no_key;
+    handover_from_reply: HandoverFromReply by handover::the_validity_of_what_is_handed_over_counts_from_the_release_before;
+    handover_without_end: HandoverWithoutEnd by handover::other_clients_get_their_turn;
+    holder_waited_for_without_end: HolderWaitedForWithoutEnd by handover::a_holder_that_lets_its_lock_expire_holds_nobody_up;
+    nobody_queues: NobodyQueues by handover::who_waits_for_its_own_client_asks_nobody;
     no_quarantine: NoQuarantine by masters::a_master_that_came_back_empty_does_not_vote_against_a_lock_it_forgot;
     quarantine_tick_short: QuarantineTickShort by masters::the_quarantine_lasts_to_its_last_nanosecond;
     quarantined_votes_counted: QuarantinedVotesCounted by masters::a_master_that_came_back_empty_does_not_vote_against_a_lock_it_forgot;

@@ -71,6 +71,16 @@ impl World {
         let (client, master) = (self.conns[conn].client, self.conns[conn].master);
         let late = self.now - self.conns[conn].input_queued_at;
         match (words.as_slice(), reply) {
+            ([b"SET", key, new, b"IFEQ", old, ..], _) if old != new => {
+                self.note_swap(conn, [key, old, new], *reply != Reply::NullBulk, late);
+            }
+            ([b"EVALSHA", _, _, key, old, new, _ttl], Reply::Integer(done)) => {
+                self.note_swap(conn, [key, old, new], *done == 1, late);
+            }
+            // As with an extension.
+            ([b"EVAL", _, _, key, old, new, _ttl], Reply::Integer(done)) => {
+                self.note_swap(conn, [key, old, new], *done == 1, Time::MAX);
+            }
             ([b"SET", key, token, b"NX" | b"IFEQ", ..], Reply::Simple(_)) => {
                 self.checker.note_granted(conn, &self.conns[conn], key, token, late);
             }
@@ -93,6 +103,18 @@ impl World {
             }
             ([b"DEL", ..], _) => self.checker.violate("I10: a key was deleted without a look at its value"),
             _ => {}
+        }
+    }
+
+    /// A lock was to be handed over: its token's place goes to another one.
+    fn note_swap(&mut self, conn: usize, [key, old, new]: [&[u8]; 3], is_done: bool, late: Time) {
+        let (client, master) = (self.conns[conn].client, self.conns[conn].master);
+        if is_done {
+            self.checker.note_granted(conn, &self.conns[conn], key, new, late);
+            self.checker.note_swapped(new);
+        } else {
+            self.checker.note_denied(master, old);
+            self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
         }
     }
 

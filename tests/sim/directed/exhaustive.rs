@@ -37,6 +37,66 @@ pub fn a_connection_may_end_at_any_byte_of_a_reply() -> Verdict {
     (1..REPLIES_SIZE).try_for_each(|size| cut_at(0, size).map_err(|why| format!("byte {size}: {why}")))
 }
 
+/// A lock is handed over while the connection to one master ends at one byte of what is under way, a swap or more.
+fn hand_over_cut_at(requests_size: usize, replies_size: usize, is_native: bool) -> Verdict {
+    let mut world = unconnected(3, defaults);
+    world.masters[0].model.is_native = is_native;
+    world.add_client(Clock::new(0, 0), 0);
+    world.run_for(10 * MS);
+    let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+    let next = world.submit_acquire(0, KEY, ms(10_000), ms(60_000)).expect("room");
+    (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
+    world.run_for(MS);
+    world.submit_release(0, lock, false);
+    world.run_for(if replies_size == 0 { MS / 2 } else { 3 * MS / 2 });
+    world.cut_conn(0, 0, requests_size, replies_size);
+    let granted = outcome(&mut world, 0)?;
+    demand(matches!(granted, Outcome::Acquire(Ok(_))), "two of three masters were not enough")?;
+    world.run_for(500 * MS);
+    let is_there = |master| is_held(&world, master, KEY);
+    demand((0..3).all(is_there), "a master was not asked again")?;
+    world.submit_release(0, next, false);
+    world.run_for(500 * MS);
+    verdict(&mut world)?;
+    demand(!(0..3).any(|master| is_held(&world, master, KEY)), "a key is left")?;
+    world.run_for(11 * SECOND);
+    demand(world.clients[0].engine.claim_count() == 0, "an orphan is left")
+}
+
+pub fn a_connection_may_end_at_any_byte_of_a_hand_over() -> Verdict {
+    for is_native in [false, true] {
+        for size in 0..REQUESTS_SIZE {
+            hand_over_cut_at(size, 0, is_native).map_err(|why| format!("request byte {size}: {why}"))?;
+        }
+        for size in 1..REPLIES_SIZE {
+            hand_over_cut_at(0, size, is_native).map_err(|why| format!("reply byte {size}: {why}"))?;
+        }
+    }
+    Ok(())
+}
+
+pub fn a_process_may_be_stopped_before_any_step_of_a_hand_over() -> Verdict {
+    for step in 0..150 {
+        let mut world = world(3, 2, defaults);
+        world.weather.delay_max = MS;
+        (world.pause_min, world.pause_max) = (700 * MS, 700 * MS);
+        let lock = hold(&mut world, 0, KEY, ms(300))?;
+        let next = world.submit_acquire(0, KEY, ms(300), ms(5000)).expect("room");
+        world.submit_acquire(0, KEY, ms(300), ms(5000)).expect("room");
+        world.submit_acquire(1, KEY, ms(300), ms(5000)).expect("room");
+        world.pause_at_step = Some(world.step_count + step);
+        world.run_for(20 * MS);
+        world.submit_release(0, lock, true);
+        world.run_for(20 * MS);
+        world.submit_release(0, next, false);
+        world.run_for(10 * SECOND);
+        verdict(&mut world).map_err(|why| format!("step {step}: {why}"))?;
+        let is_answered = !world.clients[1].outcomes.is_empty();
+        demand(is_answered, &format!("step {step}: the other one was never answered"))?;
+    }
+    Ok(())
+}
+
 pub fn a_process_may_be_stopped_before_any_step() -> Verdict {
     for step in 0..150 {
         let mut world = world(3, 2, defaults);
@@ -104,7 +164,11 @@ fn one_bad_master(command: &str, error: &str, is_native: bool) -> Verdict {
     let lock = hold(&mut world, 0, KEY, ms(1000))?;
     let extended = extend(&mut world, 0, lock, ms(1000))?;
     demand(matches!(extended, Outcome::Extend(Ok(_))), "two good masters did not extend")?;
-    world.submit_release(0, lock, true);
+    let next = world.submit_acquire(0, KEY, ms(1000), ms(5000)).expect("room");
+    world.submit_release(0, lock, false);
+    let handed_over = outcome(&mut world, 0)?;
+    demand(matches!(handed_over, Outcome::Acquire(Ok(_))), "two good masters did not hand over")?;
+    world.submit_release(0, next, true);
     let released = outcome(&mut world, 0)?;
     demand(matches!(released, Outcome::Release(Ok(_))), "two good masters did not release")?;
     world.run_for(5 * SECOND);
@@ -134,6 +198,8 @@ fn bad_masters(command: &str, error: &str, is_native: bool) -> Verdict {
 tests!(
     a_connection_may_end_at_any_byte_of_a_request,
     a_connection_may_end_at_any_byte_of_a_reply,
+    a_connection_may_end_at_any_byte_of_a_hand_over,
+    a_process_may_be_stopped_before_any_step_of_a_hand_over,
     a_process_may_be_stopped_before_any_step,
     any_error_to_any_command_costs_one_vote_at_the_most,
 );

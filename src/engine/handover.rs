@@ -1,0 +1,157 @@
+//! A lock that is released passes to the next in line within this engine, in one round trip: each master compares the value
+//! and puts the next one's token in its place, with a TTL of its own.
+//!
+//! ```text
+//!   A: claim with token TA ── release ──┐ swap TA → TB where A may hold the key ──► vote for B, and answer to A's release
+//!                                       │ SET TB NX     where A does not hold it ──► vote for B
+//!                                       └ release TA    where a swap cannot be sent ► answer to A's release
+//!   B: claim with token TB, Acquiring; its validity counts from before all this
+//! ```
+//!
+//! # Why this is safe
+//!
+//! B's attempt is an attempt like any other but for how a master grants it. A grant means that at one moment the master
+//! had no other key than B's there, with its full TTL, set after B's start stamp: a swap replaces nothing but TA, and A's
+//! owner has given the lock up before the first swap is queued. So a quorum of grants is one of masters that no other
+//! valid lock can count, whether TA was still valid or not; deadline, quarantine and quorum of all masters apply as ever.
+//!
+//! What a swap leaves is released as what a `SET` leaves. A's claim owes its release wherever it may hold the key; the
+//! answer to the swap is that release's answer: done is `Deleted`, not done is `Absent`. A swap that fails or is not
+//! answered leaves TA owed, to be released behind it or over the next connection; and TB too, if B does not get the lock.
+//! A swap that may come late over a connection that is gone makes the absence of TB no proof, so B's release is repeated
+//! until the key is met or has expired. It cannot bring TB back once TA is gone.
+//!
+//! # Others get their turn
+//!
+//! Other clients see a lock that is never free. So after [`limits::HANDOVER_COUNT_MAX`] turns in a row, or
+//! [`limits::HANDOVER_TIME_MAX`], it is really released, and the next in line makes its attempt after a pause: without
+//! one its `SET` would be right behind the release on the same connections, and no other client would ever be faster.
+
+use std::time::{Duration, Instant};
+
+use super::Engine;
+use super::claim::Claim;
+use super::link::Owed;
+use super::op::{OpState, Run};
+use super::slab::Id;
+use super::timers::claim_timer;
+use crate::limits;
+use crate::lock::command::{self, ReleaseAnswer};
+use crate::lock::{Failure, MasterId, MasterSet, Token, Vote};
+use crate::mutants::mutant;
+
+impl Engine {
+    /// Leaves a line in which others stand, too, and hands the lock over to the next one. False if that cannot be: the
+    /// lock is yet to be released.
+    #[cold]
+    pub(super) fn release_in_line(&mut self, now: Instant, id: Id, awaited: bool) -> bool {
+        let Some((heir, run)) = self.heir_of(now, id) else {
+            self.leave_line(now, id, self.turn_time(now, id));
+            return false;
+        };
+        // The heir leads the line then.
+        self.lines.leave(id.index);
+        let Some(op) = self.ops.find_mut(id) else { return false };
+        let Some(claim) = self.claims.find_mut(op.claim) else { return false };
+        let (claim_id, due) = (op.claim, now + claim.answer_limit);
+        if awaited {
+            op.state = OpState::Releasing;
+        } else {
+            claim.owner = None;
+            self.ops.free(id);
+        }
+        self.hand_over(now, due, claim_id, heir, run);
+        if awaited {
+            self.check_release(now, claim_id, id);
+        }
+        true
+    }
+
+    /// The next in line, if the lock can and may be handed over to it.
+    fn heir_of(&self, now: Instant, id: Id) -> Option<(Id, Run)> {
+        let op = self.ops.find(id)?;
+        let OpState::Held { since, valid_until, .. } = op.state else { return None };
+        let run = op.run(since);
+        let is_spent =
+            run.count >= limits::HANDOVER_COUNT_MAX || now - run.since >= limits::HANDOVER_TIME_MAX;
+        let holders = self.claims.find(op.claim)?.holders();
+        let can_be_asked = holders.intersection(self.usable).has(self.quorum) && !self.claims.is_full();
+        if now >= valid_until || !can_be_asked || (is_spent && !mutant!(HandoverWithoutEnd)) {
+            return None;
+        }
+        let heir = self.ops.occupant(self.lines.behind(id.index)?)?;
+        let next = self.ops.find(heir)?;
+        let waits = matches!(next.state, OpState::Queued { .. } | OpState::Waiting { .. });
+        let run = Run { count: run.count + 1, ..run };
+        (waits && next.wait_until > Some(now)).then_some((heir, run))
+    }
+
+    /// How long a turn of the run that ends with this one was on average, as far as that bears on a pause.
+    fn turn_time(&self, now: Instant, id: Id) -> Duration {
+        let Some(op) = self.ops.find(id) else { return Duration::ZERO };
+        let OpState::Held { since, .. } = op.state else { return Duration::ZERO };
+        let run = op.run(since);
+        ((now - run.since) / (run.count + 1)).min(self.config.retry_delay_max)
+    }
+
+    /// Hands the lock of a claim that is given up over to an operation that waits for it. Answers are `due` at that time.
+    fn hand_over(&mut self, now: Instant, due: Instant, from: Id, heir: Id, run: Run) {
+        let op = self.ops.find_mut(heir).expect("an heir stands in line");
+        let (claim_id, claim) =
+            self.claims.take(|| Claim::blank(now)).expect("without room there would be no heir");
+        let ttl = op.ttl;
+        self.terms.fit(ttl, &self.config);
+        claim.begin(now, heir, Token::random(&mut self.rng), ttl, self.terms.answer_limit);
+        claim.entry.set_key(&op.key, &claim.token);
+        if let OpState::Waiting { denied, .. } =
+            std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now })
+        {
+            op.denied_before = Some(Box::new(denied));
+        }
+        let (Some(old), Some(new)) = (self.claims.find(from), self.claims.find(claim_id)) else { return };
+        let (links, broadcast) = (&mut self.links, &mut self.broadcast);
+        let holders = old.holders();
+        let owed = Owed::Swap(claim_id, from.index);
+        let entries = (&old.entry, &new.entry);
+        let swapped = broadcast.send_swap(links, holders.intersection(self.usable), owed, entries, ttl);
+        let others = self.usable.without(holders);
+        let asked = broadcast.send(links, others, Owed::Acquire(claim_id), |out| {
+            command::encode_acquire(out, &new.entry, &self.terms.tail);
+        });
+        let released = broadcast.send_release(links, holders.without(self.usable), from, &old.entry);
+        if let Some(old) = self.claims.find_mut(from) {
+            old.begin_handover(now, claim_id, swapped, released);
+        }
+        self.timers.arm(claim_timer(from), due);
+        self.start_handed_over(now, heir, claim_id, run, swapped.union(asked));
+    }
+
+    /// The answer to a swap: a vote of the claim that is handed the lock, and the answer to the release of the other, whose
+    /// place is told. That one may be gone by now, and another in its place.
+    pub(super) fn handle_swap_vote(&mut self, now: Instant, master: MasterId, id: Id, from: u32, vote: Vote) {
+        let answer = match &vote {
+            Vote::Granted => ReleaseAnswer::Deleted,
+            Vote::Refused { .. } => ReleaseAnswer::Absent,
+            Vote::Failed(failure) => ReleaseAnswer::Failed(failure.clone()),
+            Vote::Pending => return,
+        };
+        self.handle_acquire_vote(now, master, id, vote);
+        if let Some(from) = self.released_for(id, from) {
+            self.handle_release_answer(now, master, from, answer);
+        }
+    }
+
+    /// The claim at this place, if it is the one that was handed over to `heir`.
+    fn released_for(&self, heir: Id, from: u32) -> Option<Id> {
+        let from = self.claims.occupant(from)?;
+        self.claims.find(from).filter(|claim| claim.heir == heir).map(|_| from)
+    }
+
+    /// A swap that was not carried out cannot be sent again: what it was to replace is released on its own.
+    pub(super) fn fail_swap(&mut self, now: Instant, master: MasterId, id: Id, from: u32, failure: Failure) {
+        self.handle_swap_vote(now, master, id, from, Vote::Failed(failure));
+        if let Some(from) = self.released_for(id, from) {
+            self.send_release_again(from, MasterSet::only(master));
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Scripts that a master has forgotten, as after `SCRIPT FLUSH`: the request once more, with the script in full.
+
+use std::time::Instant;
+
+use super::Engine;
+use super::link::Owed;
+use super::slab::Id;
+use crate::lock::command::{self, ExtendBy, ReleaseBy};
+use crate::lock::{Failure, MasterId, MasterSet, Vote};
+use crate::mutants::mutant;
+
+impl Engine {
+    /// The master forgot the script: sends it with the command, which also makes it known again.
+    pub(super) fn send_whole_script(&mut self, now: Instant, master: MasterId, owed: Owed) {
+        let (links, broadcast, only) = (&mut self.links, &mut self.broadcast, MasterSet::only(master));
+        let sent = match owed {
+            Owed::Release(id) => {
+                let Some(claim) = self.claims.find(id) else { return };
+                broadcast.send(links, only, Owed::ReleaseWhole(id), |out| {
+                    command::encode_release(out, ReleaseBy::Eval, &claim.entry)
+                })
+            }
+            Owed::Extend(id, round) => {
+                let Some(op) = self.ops.find(id) else { return };
+                let Some(claim) = self.claims.find(op.claim) else { return };
+                broadcast.send(links, only, Owed::ExtendWhole(id, round), |out| {
+                    command::encode_extend(out, ExtendBy::Eval, &claim.entry, op.ttl)
+                })
+            }
+            Owed::Swap(id, from) => self.send_whole_swap(now, master, id, from),
+            _ => return,
+        };
+        if !sent.is_empty() {
+            return;
+        }
+        let failure = Failure::QueueFull;
+        match owed {
+            Owed::Extend(id, round) => {
+                self.handle_extend_vote(now, master, id, round, Vote::Failed(failure));
+            }
+            Owed::Release(id) => {
+                self.handle_release_answer(now, master, id, command::ReleaseAnswer::Failed(failure));
+            }
+            Owed::Swap(id, from) => self.fail_swap(now, master, id, from, failure),
+            _ => {}
+        }
+    }
+
+    /// Not if the one that it is handed to is being released by now: that release is on its way, and would be overtaken.
+    fn send_whole_swap(&mut self, now: Instant, master: MasterId, id: Id, from: u32) -> MasterSet {
+        let old = self.claims.occupant(from).and_then(|from| self.claims.find(from));
+        let (Some(old), Some(new)) = (old.filter(|old| old.heir == id), self.claims.find(id)) else {
+            return MasterSet::EMPTY;
+        };
+        if new.release.is_some() && !mutant!(SwapBehindRelease) {
+            return MasterSet::EMPTY;
+        }
+        let Some(ttl) = new.owner.and_then(|op| self.ops.find(op)).map(|op| op.ttl) else {
+            return MasterSet::EMPTY;
+        };
+        let owed = Owed::SwapWhole(id, from);
+        let sent = self.broadcast.send(&mut self.links, MasterSet::only(master), owed, |out| {
+            command::encode_swap(out, ExtendBy::Eval, &old.entry, &new.entry, ttl);
+        });
+        if let Some(new) = self.claims.find_mut(id) {
+            new.note_swap(now);
+        }
+        sent
+    }
+}

@@ -1,0 +1,205 @@
+//! Whose turn it is to ask the masters for a lock, among the operations of this engine that want the same.
+//!
+//! Who may wait stands in line, and only the first in line asks the masters: as many callers of one process are one
+//! contender to the others. While an operation of this engine holds the lock nobody asks at all; the lock is handed over
+//! when it is released (`handover.rs`). A holder who lets the validity end without a release holds nobody up any longer:
+//! the first in line has a timer for that end. An acquisition that does not wait goes past the line to the masters, and
+//! leads it while it holds the lock.
+//!
+//! ```text
+//!               nobody there                      votes
+//!  stand_in_line ──────────► Acquiring ◄───────────────────────► Waiting (a pause; first in line still)
+//!       │ others before it       ▲  │ quorum                        │ a local holder came meanwhile
+//!       ▼          take_turn     │  ▼                               │
+//!    Queued ─────────────────────┘ Held ── released ──────────────► │
+//!       ▲ Later, AfterHolder, At       handed over to the next, or the next one's turn comes At a time
+//!       └───────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Keeps I22 for those in line: each is answered by the end of its wait.
+
+use std::time::{Duration, Instant};
+
+use super::op::{OpState, Turn};
+use super::slab::Id;
+use super::{Engine, OpId, Outcome, SubmitError};
+use crate::error::{AcquireError, Denial, Report, Round};
+use crate::limits;
+use crate::lock::command;
+use crate::lock::{Failure, HolderTtl, Resource, Vote};
+use crate::mutants::mutant;
+
+impl Engine {
+    /// An acquisition that may wait: asks the masters if nobody here wants the lock, else waits behind those who do.
+    pub(super) fn stand_in_line(
+        &mut self,
+        now: Instant,
+        id: Id,
+        resource: Resource<'_>,
+    ) -> Result<OpId, SubmitError> {
+        let Some(op) = self.ops.find_mut(id) else { return Ok(OpId(id)) };
+        command::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
+        let Some(leader) = self.found_line(id).filter(|_| !mutant!(NobodyQueues)) else {
+            self.start_attempt(now, id, None);
+            return Ok(OpId(id));
+        };
+        if self.lines.count(leader) > limits::QUEUED_COUNT_MAX {
+            self.ops.free(id);
+            return Err(SubmitError::Overloaded);
+        }
+        self.lines.join(id.index, leader);
+        if let Some(op) = self.ops.find_mut(id) {
+            (op.state, op.has_queued) = (OpState::Queued { turn: Turn::Later }, true);
+        }
+        self.tend_line(now, leader, Duration::ZERO);
+        self.arm_op(id);
+        Ok(OpId(id))
+    }
+
+    /// The leader of the line for the key of this operation; without one it becomes that itself.
+    #[inline]
+    fn found_line(&mut self, id: Id) -> Option<u32> {
+        let key = self.key_of(id.index);
+        let hash = self.lines.hash(key);
+        let leader = self.lines.find(hash, |place| self.key_of(place) == key);
+        if leader.is_none() {
+            self.lines.found(id.index, hash);
+        }
+        leader
+    }
+
+    /// The lock's key as an encoded bulk string.
+    #[inline]
+    fn key_of(&self, place: u32) -> &[u8] {
+        let Some(op) = self.ops.occupant(place).and_then(|id| self.ops.find(id)) else { return &[] };
+        match self.claims.find(op.claim) {
+            Some(claim) if op.key.is_empty() => claim.entry.key(),
+            _ => &op.key,
+        }
+    }
+
+    /// An operation has the lock: the others stand behind it. Not inlined, as its caller has enough to do.
+    #[inline(never)]
+    pub(super) fn note_held(&mut self, now: Instant, id: Id) {
+        let place = id.index;
+        let leader = if self.lines.has(place) { self.lines.ahead(place) } else { self.found_line(id) };
+        if let Some(leader) = leader {
+            self.lines.lead(place, leader);
+            // Only the first behind a holder asks the masters, so that one has lost the lock.
+            if self.held_until(leader).is_some() {
+                self.lines.leave(leader);
+            }
+        }
+        self.tend_line(now, place, Duration::ZERO);
+    }
+
+    /// When the validity of an operation that holds a lock ends or ended.
+    fn held_until(&self, place: u32) -> Option<Instant> {
+        self.valid_until(OpId(self.ops.occupant(place)?))
+    }
+
+    /// Frees an operation that is over.
+    pub(super) fn end_op(&mut self, now: Instant, id: Id) {
+        self.leave_line(now, id, Duration::ZERO);
+        self.ops.free(id);
+    }
+
+    /// Leaves its line, if it stands in one. `took` is as in [`Engine::tend_line`].
+    pub(super) fn leave_line(&mut self, now: Instant, id: Id, took: Duration) {
+        let place = id.index;
+        let (ahead, behind) = (self.lines.ahead(place), self.lines.behind(place));
+        self.lines.leave(place);
+        // Whoever has come to the front gets a turn.
+        let leader = ahead.or(behind).filter(|place| self.lines.is_leader(*place));
+        if let Some(leader) = leader {
+            self.tend_line(now, leader, took);
+        }
+    }
+
+    /// The same for the line that this operation leads.
+    pub(super) fn tend_line_of(&mut self, now: Instant, id: Id) {
+        if self.ops.find(id).is_some() && self.lines.is_leader(id.index) {
+            self.tend_line(now, id.index, Duration::ZERO);
+        }
+    }
+
+    /// Sees to it that the first who waits in a line has a turn: when the holder's validity ends, or after a pause like that
+    /// after a failed attempt that took so long, as others want the lock too.
+    pub(super) fn tend_line(&mut self, now: Instant, leader: u32, took: Duration) {
+        let held_until = self.held_until(leader);
+        let first = if held_until.is_some() { self.lines.behind(leader) } else { Some(leader) };
+        let Some(first) = first.and_then(|place| self.ops.occupant(place)) else { return };
+        let Some(op) = self.ops.find(first) else { return };
+        let OpState::Queued { turn } = &op.state else { return };
+        // Early enough to be answered before its wait ends.
+        let left = op.wait_until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
+        let turn = match (held_until.filter(|at| now < *at), *turn) {
+            (Some(_), _) if mutant!(HolderWaitedForWithoutEnd) => Turn::Later,
+            (Some(at), _) => Turn::AfterHolder(at),
+            (None, Turn::At(at)) => Turn::At(at),
+            (None, _) => Turn::At(now + self.draw_pause(took, 1).min(left / 2)),
+        };
+        if let Some(op) = self.ops.find_mut(first) {
+            op.state = OpState::Queued { turn };
+        }
+        self.arm_op(first);
+    }
+
+    /// Something is due for an operation in line: its turn, or the end of its wait.
+    pub(super) fn end_queuing(&mut self, now: Instant, id: Id) {
+        let Some(op) = self.ops.find(id) else { return };
+        let OpState::Queued { turn } = op.state else { return };
+        if op.wait_until.is_some_and(|until| until <= now) {
+            return self.deny_in_line(now, id);
+        }
+        match turn {
+            Turn::At(at) if at <= now => self.take_turn(now, id),
+            _ => self.tend_line(now, self.lines.ahead(id.index).unwrap_or(id.index), Duration::ZERO),
+        }
+    }
+
+    /// The first in line asks the masters, unless one that did not wait has the lock by now.
+    pub(super) fn take_turn(&mut self, now: Instant, id: Id) {
+        let holder = self.lines.ahead(id.index).filter(|place| self.held_until(*place) > Some(now));
+        match holder {
+            None => self.start_attempt(now, id, None),
+            Some(holder) => {
+                if let Some(op) = self.ops.find_mut(id) {
+                    op.state = OpState::Queued { turn: Turn::Later };
+                }
+                self.tend_line(now, holder, Duration::ZERO);
+            }
+        }
+    }
+
+    /// The wait of one in line is over: tells what is known of the lock, by those before it or by the masters.
+    pub(super) fn deny_in_line(&mut self, now: Instant, id: Id) {
+        let Some(op) = self.ops.find(id) else { return };
+        let key = self.key_of(id.index);
+        let leader = self.lines.find(self.lines.hash(key), |place| self.key_of(place) == key);
+        let (mut holder, mut asking) = (HolderTtl::Unknown, leader);
+        if let Some(held_until) = leader.and_then(|place| self.held_until(place)) {
+            asking = leader.and_then(|place| self.lines.behind(place)).filter(|_| held_until <= now);
+            if let Some(holding) = leader.and_then(|place| self.ops.find(self.ops.occupant(place)?)) {
+                // Its keys outlive its validity by the drift allowance.
+                let end = held_until + self.config.drift.of(holding.ttl.as_duration());
+                holder = if now < end { HolderTtl::Left(end - now) } else { HolderTtl::Gone };
+            }
+        }
+        let asking = asking.filter(|place| *place != id.index);
+        let asking = asking.and_then(|place| self.ops.find(self.ops.occupant(place)?));
+        let error = match asking.and_then(|asking| Some((asking, asking.denied()?))) {
+            // What masters say is the same for all who want the lock: contention, or an outage.
+            Some((asking, denied)) => op.denial(now, denied.clone(), &asking.holders),
+            None => {
+                let labels = self.config.labels.iter().cloned();
+                let votes = labels.map(|label| (label, Vote::Failed(Failure::Queued))).collect();
+                let report = Report { round: Round::Acquire, votes };
+                let (attempts, took) = (op.attempts, now - op.submitted);
+                AcquireError::Contended(Box::new(Denial { attempts, took, holder, report }))
+            }
+        };
+        self.end_op(now, id);
+        self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(error))));
+    }
+}

@@ -1,0 +1,398 @@
+//! Lines of callers who want the same lock, and hand-over among them.
+
+use std::time::Duration;
+
+use redlatch::engine::{OpId, Outcome, Request, SubmitError};
+use redlatch::lock::{Failure, HolderTtl, Resource, Vote};
+use redlatch::{AcquireError, Denial, limits};
+
+use crate::rig::{Rig, id};
+use crate::{defaults, denied, granted, ms, no_quorum};
+
+const SWAP_SHA: &[u8] = b"13152eaad60dec772a76ecc2e4595e89e73c32be";
+
+/// Masters with nothing in their logs, and a lock that is held.
+fn rig_with_holder(count: usize) -> (Rig, OpId) {
+    let mut rig = Rig::new(count, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    forget_logs(&mut rig);
+    (rig, lock)
+}
+
+fn forget_logs(rig: &mut Rig) {
+    rig.masters.iter_mut().for_each(|master| drop(master.take_log()));
+}
+
+/// Whose acquisition was granted, as it must be the next outcome.
+#[track_caller]
+fn next_holder(rig: &mut Rig) -> OpId {
+    match rig.outcomes.pop_front() {
+        Some((lock, Outcome::Acquire(Ok(_)))) => lock,
+        other => panic!("no grant but {other:?}"),
+    }
+}
+
+#[track_caller]
+fn contended(rig: &mut Rig) -> Box<Denial> {
+    match denied(rig) {
+        AcquireError::Contended(denial) => denial,
+        other => panic!("{other}"),
+    }
+}
+
+fn swap_count(rig: &Rig) -> usize {
+    rig.masters[0].log.iter().filter(|args| args.get(1).is_some_and(|sha| sha == SWAP_SHA)).count()
+}
+
+#[test]
+fn those_in_line_have_the_lock_in_the_order_in_which_they_came_each_in_one_round_trip() {
+    let (mut rig, mut held) = rig_with_holder(3);
+    let waiting: Vec<_> = (0..5).map(|_| rig.acquire("a", 10_000, 60_000)).collect();
+    rig.advance(ms(100));
+    assert!(rig.masters[0].log.is_empty(), "nobody in line asks the masters");
+    for next in waiting {
+        rig.release(held, false);
+        assert_eq!(next_holder(&mut rig), next);
+        for master in &mut rig.masters {
+            assert_eq!(master.take_log(), ["EVALSHA"], "one command hands it over");
+        }
+        assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (3, 1));
+        held = next;
+    }
+    rig.release(held, true);
+    assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(_)))));
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count(), rig.engine.operation_count()), (0, 0, 0));
+}
+
+#[test]
+fn the_next_in_line_has_a_token_and_a_ttl_of_its_own() {
+    let (mut rig, held) = rig_with_holder(3);
+    rig.acquire("a", 2000, 60_000);
+    rig.advance(ms(500));
+    (0..3).for_each(|index| rig.hold(index));
+    let start = rig.now;
+    rig.release(held, true);
+    rig.advance(ms(20));
+    rig.deliver_all();
+    // The round that grants the one confirms the release of the other.
+    let outcomes: Vec<_> = rig.outcomes.drain(..).map(|(_, outcome)| outcome).collect();
+    let [Outcome::Acquire(Ok(grant)), Outcome::Release(Ok(released))] = outcomes.as_slice() else {
+        panic!("{outcomes:?}")
+    };
+    assert_eq!((grant.valid_until, grant.attempts), (start + ms(1978), 1));
+    assert_eq!(rig.masters[0].value(rig.now, b"a"), Some(grant.token.as_bytes().as_slice()));
+    assert_eq!((released.deleted, released.absent), (2, 0));
+    rig.advance(ms(1980));
+    assert_eq!(rig.holder_count("a"), 0, "the TTL is the next one's");
+}
+
+#[test]
+fn servers_with_native_commands_need_no_script_for_it() {
+    let mut rig = Rig::unconnected(1, defaults);
+    rig.masters[0].is_native = true;
+    rig.pump();
+    let held = rig.acquire("a", 10_000, 0);
+    let next = rig.acquire("a", 10_000, 60_000);
+    granted(&mut rig);
+    forget_logs(&mut rig);
+    rig.release(held, false);
+    assert_eq!((next_holder(&mut rig), rig.masters[0].take_log()), (next, vec!["SET".to_owned()]));
+}
+
+#[test]
+fn a_master_that_forgot_the_script_gets_it_whole() {
+    let (mut rig, held) = rig_with_holder(1);
+    let next = rig.acquire("a", 10_000, 60_000);
+    rig.masters[0].flush_scripts();
+    rig.release(held, false);
+    assert_eq!(next_holder(&mut rig), next);
+    assert_eq!(rig.masters[0].take_log(), ["EVALSHA", "EVAL"]);
+    rig.release(next, false);
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
+}
+
+#[test]
+fn who_leaves_the_line_is_not_waited_for() {
+    let (mut rig, held) = rig_with_holder(3);
+    let waiting: Vec<_> = (0..4).map(|_| rig.acquire("a", 10_000, 60_000)).collect();
+    rig.release(waiting[0], true);
+    assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(released))) if released.was_already_gone()));
+    rig.release(waiting[2], false);
+    rig.release(held, false);
+    assert_eq!(next_holder(&mut rig), waiting[1]);
+    rig.release(waiting[1], false);
+    assert_eq!(next_holder(&mut rig), waiting[3]);
+    assert_eq!((rig.outcome(), rig.engine.operation_count()), (None, 1));
+}
+
+#[test]
+fn a_wait_that_ends_in_line_is_answered_in_time_and_says_so() {
+    let (mut rig, _) = rig_with_holder(3);
+    rig.acquire("a", 10_000, 50);
+    rig.advance(ms(49));
+    assert_eq!(rig.outcome(), None);
+    rig.advance(ms(1));
+    let denial = contended(&mut rig);
+    assert_eq!((denial.attempts, denial.took), (0, ms(50)));
+    // What is left of the holder's TTL, by its own start.
+    assert_eq!(denial.holder, HolderTtl::Left(ms(9950)));
+    assert!(denial.report.votes.iter().all(|(_, vote)| *vote == Vote::Failed(Failure::Queued)));
+    assert!(denial.to_string().contains("other callers of this client came first"), "{denial}");
+}
+
+#[test]
+fn an_outage_is_an_outage_for_the_whole_line() {
+    let mut rig = Rig::unconnected(3, defaults);
+    (0..3).for_each(|index| rig.refuse(index, true));
+    rig.pump();
+    rig.acquire("a", 10_000, 1000);
+    rig.acquire("a", 10_000, 50);
+    rig.advance(ms(50));
+    let denial = no_quorum(&mut rig);
+    assert_eq!((denial.attempts, denial.took), (0, ms(50)));
+    rig.advance(ms(950));
+    no_quorum(&mut rig);
+}
+
+#[test]
+fn one_of_a_client_asks_the_masters_for_what_others_hold() {
+    let mut rig = Rig::new(1, |builder| builder.ask_holder(false));
+    let until = rig.now + ms(300);
+    rig.masters[0].put(b"a", b"other", Some(until));
+    forget_logs(&mut rig);
+    let waiting: Vec<_> = (0..10).map(|_| rig.acquire("a", 10_000, 5000)).collect();
+    assert_eq!(rig.masters[0].take_log(), ["SET"]);
+    rig.advance(ms(500));
+    assert_eq!(next_holder(&mut rig), waiting[0]);
+    rig.release(waiting[0], false);
+    assert_eq!(next_holder(&mut rig), waiting[1]);
+}
+
+#[test]
+fn an_acquisition_that_does_not_wait_goes_past_the_line() {
+    let (mut rig, held) = rig_with_holder(1);
+    let next = rig.acquire("a", 10_000, 60_000);
+    rig.acquire("a", 10_000, 0);
+    assert_eq!(contended(&mut rig).attempts, 1);
+    // It gets what is free, and those in line wait for it then.
+    rig.jump(ms(10_001));
+    let quick = rig.submit_acquire("a", 10_000, 0);
+    rig.pump();
+    assert_eq!(next_holder(&mut rig), quick);
+    rig.advance(ms(500));
+    assert_eq!(rig.outcome(), None);
+    rig.release(held, false);
+    assert_eq!(rig.outcome(), None, "it has nothing to hand over any more");
+    rig.release(quick, false);
+    // By then the first in line asks the masters itself, or is handed the lock.
+    rig.advance(ms(500));
+    assert_eq!(next_holder(&mut rig), next);
+}
+
+#[test]
+fn the_line_is_bounded_and_says_so_at_once() {
+    let (mut rig, _) = rig_with_holder(1);
+    for _ in 0..limits::QUEUED_COUNT_MAX {
+        rig.submit_acquire("a", 10_000, 60_000);
+    }
+    let ttl = rig.engine.config().ttl(ms(1000)).expect("valid");
+    let request = |name| Request::Acquire {
+        resource: Resource::new(name).expect("valid"),
+        ttl,
+        wait: ms(60_000),
+        min_validity: Duration::ZERO,
+    };
+    let count = rig.engine.operation_count();
+    assert_eq!(rig.engine.submit(rig.now, request("a")), Err(SubmitError::Overloaded));
+    assert_eq!(rig.engine.operation_count(), count);
+    assert!(rig.engine.submit(rig.now, request("b")).is_ok());
+    assert!(rig.masters[0].log.is_empty());
+    // Nobody is forgotten.
+    rig.advance(ms(60_000));
+    assert!(rig.outcomes.len() >= limits::QUEUED_COUNT_MAX);
+}
+
+#[test]
+fn a_run_of_hand_overs_ends_and_the_lock_is_really_released() {
+    let (mut rig, mut held) = rig_with_holder(1);
+    for _ in 0..limits::HANDOVER_COUNT_MAX {
+        let next = rig.acquire("a", 10_000, 60_000);
+        rig.release(held, false);
+        assert_eq!(next_holder(&mut rig), next);
+        held = next;
+    }
+    assert_eq!(swap_count(&rig), limits::HANDOVER_COUNT_MAX as usize);
+    let next = rig.acquire("a", 10_000, 60_000);
+    rig.release(held, false);
+    assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 0));
+    rig.advance(Duration::from_micros(999));
+    assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 0), "others may take it");
+    rig.advance(ms(3));
+    assert_eq!(next_holder(&mut rig), next);
+    // Another run begins.
+    let last = rig.acquire("a", 10_000, 60_000);
+    rig.release(next, false);
+    assert_eq!(next_holder(&mut rig), last);
+}
+
+#[test]
+fn a_run_of_hand_overs_ends_in_time_and_the_pause_is_as_long_as_a_turn_was() {
+    let (mut rig, mut held) = rig_with_holder(1);
+    let turn = limits::HANDOVER_TIME_MAX / 10;
+    for _ in 0..9 {
+        let next = rig.acquire("a", 10_000, 60_000);
+        rig.advance(turn);
+        rig.release(held, false);
+        assert_eq!(next_holder(&mut rig), next);
+        held = next;
+    }
+    let next = rig.acquire("a", 10_000, 60_000);
+    rig.advance(turn);
+    rig.release(held, false);
+    rig.advance(turn - ms(1));
+    assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 0), "others may take it");
+    rig.advance(2 * turn + ms(2));
+    assert_eq!(next_holder(&mut rig), next);
+}
+
+#[test]
+fn a_pause_that_leaves_others_their_turn_does_not_outlast_the_wait() {
+    let (mut rig, held) = rig_with_holder(1);
+    // A long turn, so the pause would be a tenth of a second at the least.
+    rig.advance(limits::HANDOVER_TIME_MAX);
+    let next = rig.acquire("a", 10_000, 40);
+    rig.release(held, false);
+    rig.advance(ms(19));
+    assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 0));
+    rig.advance(ms(1));
+    assert_eq!(next_holder(&mut rig), next);
+}
+
+#[test]
+fn a_holder_that_lets_its_lock_expire_holds_nobody_up() {
+    let (mut rig, held) = rig_with_holder(3);
+    let start = rig.now;
+    let next = rig.acquire("a", 10_000, 60_000);
+    rig.advance(ms(5000));
+    rig.extend(held, 10_000);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
+    forget_logs(&mut rig);
+    rig.advance(start + ms(5000 + 9890) - rig.now);
+    assert!(rig.masters[0].log.is_empty(), "it waits for the extended end");
+    rig.advance(ms(120));
+    assert_eq!(next_holder(&mut rig), next);
+    // What has ended has nothing to hand over.
+    let last = rig.acquire("a", 10_000, 60_000);
+    rig.release(held, false);
+    rig.advance(ms(500));
+    assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 3));
+    rig.release(next, false);
+    assert_eq!(next_holder(&mut rig), last);
+}
+
+#[test]
+fn a_shorter_extension_brings_the_next_turn_forward() {
+    let (mut rig, held) = rig_with_holder(3);
+    let next = rig.acquire("a", 10_000, 60_000);
+    rig.extend(held, 500);
+    rig.outcomes.clear();
+    rig.advance(ms(600));
+    assert_eq!(next_holder(&mut rig), next);
+}
+
+#[test]
+fn a_hand_over_without_a_quorum_is_an_attempt_that_failed() {
+    let (mut rig, held) = rig_with_holder(3);
+    let next = rig.acquire("a", 10_000, 60_000);
+    let last = rig.acquire("a", 10_000, 60_000);
+    for index in 0..2 {
+        rig.masters[index].errors.insert("EVALSHA".into(), "OOM no".into());
+    }
+    rig.release(held, true);
+    let released = rig.outcome();
+    assert!(matches!(released, Some(Outcome::Release(Err(_)))) || released.is_none(), "{released:?}");
+    rig.masters.iter_mut().for_each(|master| master.errors.clear());
+    rig.advance(ms(500));
+    rig.outcomes.retain(|(_, outcome)| matches!(outcome, Outcome::Acquire(_)));
+    assert_eq!(next_holder(&mut rig), next, "it stays the first in line");
+    rig.release(next, false);
+    assert_eq!(next_holder(&mut rig), last);
+    rig.release(last, false);
+    rig.advance(ms(500));
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
+}
+
+#[test]
+fn a_silent_master_is_released_as_ever_and_the_others_hand_over() {
+    let mut rig = Rig::new(3, defaults);
+    rig.stop(2);
+    let held = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.advance(ms(100));
+    let next = rig.acquire("a", 10_000, 60_000);
+    rig.release(held, false);
+    assert_eq!(next_holder(&mut rig), next);
+    rig.resume(2);
+    // It has carried out SET and release by now, and is asked again for the lock that it missed.
+    assert_eq!((rig.holder_count("a"), rig.engine.margin(next)), (3, 1));
+    rig.release(next, false);
+    rig.advance(ms(100));
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count(), rig.engine.owed_count(id(2))), (0, 0, 0));
+}
+
+#[test]
+fn a_master_that_missed_the_lock_is_asked_for_the_next_one() {
+    let mut rig = Rig::new(3, defaults);
+    let until = rig.now + ms(100);
+    rig.masters[2].put(b"a", b"other", Some(until));
+    let held = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.advance(ms(200));
+    forget_logs(&mut rig);
+    let next = rig.acquire("a", 10_000, 60_000);
+    rig.release(held, false);
+    assert_eq!(next_holder(&mut rig), next);
+    let logs: Vec<_> = rig.masters.iter_mut().map(|master| master.take_log()).collect();
+    assert_eq!(logs, [vec!["EVALSHA"], vec!["EVALSHA"], vec!["SET"]]);
+    assert_eq!(rig.engine.margin(next), 1);
+}
+
+#[test]
+fn without_a_quorum_to_ask_nothing_is_handed_over() {
+    let (mut rig, held) = rig_with_holder(3);
+    rig.acquire("a", 10_000, 60_000);
+    (0..2).for_each(|index| rig.refuse(index, true));
+    (0..2).for_each(|index| rig.disconnect(index));
+    rig.release(held, false);
+    assert_eq!((swap_count(&rig), rig.masters[2].take_log()), (0, vec!["EVALSHA".to_owned()]));
+    assert_eq!(rig.masters[2].value(rig.now, b"a"), None);
+}
+
+#[test]
+fn a_release_that_hands_over_answers_at_a_quorum_and_tells_the_truth() {
+    let (mut rig, held) = rig_with_holder(5);
+    rig.acquire("a", 10_000, 60_000);
+    // One has lost the key, one does not answer.
+    rig.masters[0].load_keys(Default::default());
+    (0..5).for_each(|index| rig.hold(index));
+    rig.release(held, true);
+    rig.deliver(0);
+    rig.deliver(1);
+    assert_eq!(rig.outcome(), None);
+    rig.deliver(2);
+    let Some(Outcome::Release(Ok(released))) = rig.outcome() else { panic!("a quorum has answered") };
+    assert_eq!((released.deleted, released.absent, released.unanswered), (2, 1, 2));
+    rig.deliver(3);
+    assert_eq!(granted(&mut rig).granted.count(), 3);
+}
+
+#[test]
+fn thousands_in_line_whose_waits_end_together_are_all_answered() {
+    let (mut rig, _) = rig_with_holder(1);
+    for _ in 0..limits::QUEUED_COUNT_MAX {
+        rig.submit_acquire("a", 10_000, 100);
+    }
+    rig.advance(ms(100));
+    assert_eq!((rig.outcomes.len(), rig.engine.operation_count()), (limits::QUEUED_COUNT_MAX, 1));
+}

@@ -1,0 +1,128 @@
+//! Callers of one client who want the same lock, on real masters: hand-over in one command, and the turn of others.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use redlatch::engine::{OpId, Outcome, Request};
+use redlatch::lock::Resource;
+use redlatch::{Redlock, limits};
+
+use crate::fleet::{Fleet, Place};
+use crate::lock_tests::{PATIENCE, TTL, open, settings};
+use crate::valkey_tests::valkey_9;
+
+fn submit(redlock: &mut Redlock) -> OpId {
+    let ttl = redlock.ttl(TTL).expect("valid");
+    let resource = Resource::new("a").expect("valid");
+    let request = Request::Acquire { resource, ttl, wait: PATIENCE, min_validity: Duration::ZERO };
+    redlock.submit(request).expect("room")
+}
+
+fn release(redlock: &mut Redlock, lock: OpId) {
+    redlock.submit(Request::Release { lock, awaited: false }).expect("always taken");
+}
+
+/// The lock that is acquired next.
+fn next_holder(redlock: &mut Redlock) -> OpId {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        redlock.turn(Duration::from_millis(5)).expect("the loop runs");
+        match redlock.poll_outcome() {
+            Some((lock, Outcome::Acquire(Ok(_)))) => return lock,
+            Some(other) => panic!("{other:?}"),
+            None => assert!(Instant::now() < deadline, "nobody gets the lock"),
+        }
+    }
+}
+
+/// How often a master has carried out each of these commands since its last `CONFIG RESETSTAT`.
+fn calls<const N: usize>(fleet: &mut Fleet, index: usize, commands: [&str; N]) -> [u32; N] {
+    let stats = fleet.master(index).ask("INFO commandstats").text();
+    commands.map(|command| {
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+    })
+}
+
+/// Four callers have the lock one after the other. Returns how long they took.
+fn pass_it_on(redlock: &mut Redlock) -> Duration {
+    let callers: Vec<_> = (0..4).map(|_| submit(redlock)).collect();
+    let start = Instant::now();
+    for &lock in &callers {
+        assert_eq!(next_holder(redlock), lock, "in the order in which they came");
+        release(redlock, lock);
+    }
+    start.elapsed()
+}
+
+/// `native` of the masters, the first ones, have `SET IFEQ` and `DELIFEQ`.
+fn a_hand_over_is_one_command_a_master(mut fleet: Fleet, native: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut redlock = open(settings(&fleet.urls()));
+        let count = redlock.masters().len();
+        (0..count).for_each(|index| assert_eq!(fleet.master(index).ask("CONFIG RESETSTAT").text(), "OK"));
+        let took = pass_it_on(&mut redlock);
+        assert_eq!(redlock.close(PATIENCE), 0);
+        if took >= limits::HANDOVER_TIME_MAX && Instant::now() < deadline {
+            // A machine so slow that the run ended in between proves nothing.
+            continue;
+        }
+        for index in 0..count {
+            // One SET, three swaps, one release. What a script does counts beside its call.
+            let seen = calls(&mut fleet, index, ["set", "evalsha", "eval", "delifeq", "del"]);
+            let expected = if index < native { [4, 0, 0, 1, 0] } else { [4, 4, 0, 0, 1] };
+            assert_eq!(seen, expected, "master {index}");
+            assert_eq!(fleet.master(index).ask("DBSIZE").text(), "0");
+        }
+        return;
+    }
+}
+
+#[test]
+fn a_lock_passes_from_caller_to_caller_in_one_command_a_master() {
+    for count in [1, 5] {
+        a_hand_over_is_one_command_a_master(Fleet::start(count), 0);
+    }
+}
+
+#[test]
+fn valkey_9_hands_over_natively_and_redis_by_script() {
+    let Some(valkey) = valkey_9() else { return };
+    let mut places = vec![valkey; 2];
+    places.resize(3, Place::default());
+    a_hand_over_is_one_command_a_master(Fleet::start_at(places), 2);
+}
+
+#[test]
+fn another_client_gets_its_turn_while_one_passes_the_lock_on_and_on() {
+    let fleet = Fleet::start(3);
+    let (mut first, mut second) = (open(settings(&fleet.urls())), open(settings(&fleet.urls())));
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // There are always three more in line.
+        scope.spawn(|| {
+            (0..4).for_each(|_| {
+                submit(&mut first);
+            });
+            let mut count = 0_u32;
+            while !is_done.load(Ordering::Relaxed) {
+                let lock = next_holder(&mut first);
+                release(&mut first, lock);
+                submit(&mut first);
+                count += 1;
+            }
+            println!("{count} turns of the other client's callers");
+        });
+        for _ in 0..5 {
+            let start = Instant::now();
+            let lease = second.acquire("a", TTL, PATIENCE);
+            println!("a turn after {:?}", start.elapsed());
+            if lease.is_err() {
+                is_done.store(true, Ordering::Relaxed);
+            }
+            second.release(lease.expect("a turn")).expect("confirmed");
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+}
