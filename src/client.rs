@@ -4,6 +4,7 @@ pub mod desk;
 #[cfg(unix)]
 mod drive;
 mod guard;
+mod inspect;
 mod parker;
 mod pending;
 mod shared;
@@ -20,6 +21,7 @@ use crate::error::AcquireError;
 #[cfg(unix)]
 pub use drive::{Drive, DriveEnded};
 pub use guard::{Guard, Lost};
+pub use inspect::{ForceUnlock, Inspect};
 pub use pending::{Acquire, Extend, Release};
 use shared::{Core, Shared};
 

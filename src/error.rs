@@ -255,6 +255,39 @@ pub enum ReleaseError {
     Stopped(Arc<str>),
 }
 
+/// Why masters were not asked what they hold of a lock.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InspectError {
+    /// The client has as many locks and questions in hand as it may have.
+    #[error("too many locks and questions in hand; try again later")]
+    Overloaded,
+    /// The name cannot be a lock's; nothing was sent.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The event loop cannot go on.
+    #[error("the event loop stopped: {0}")]
+    Stopped(Arc<str>),
+}
+
+/// Why a forced unlock is not known to have worked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForceUnlockError {
+    /// So few masters answered that the lock may still bar others until its TTL has passed. Nothing goes on in the background.
+    #[error(fmt = fmt_unconfirmed)]
+    Unconfirmed(Report),
+    /// The client has as many locks and questions in hand as it may have.
+    #[error("too many locks and questions in hand; try again later")]
+    Overloaded,
+    /// The name cannot be a lock's; nothing was sent.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The event loop cannot go on.
+    #[error("the event loop stopped: {0}")]
+    Stopped(Arc<str>),
+}
+
 // Written out, because a format string would not hand `{:#}` on to the report.
 
 fn fmt_lost(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -77,12 +77,15 @@ mod wire;
 // For the simulator, whose callers wait at it as those of a client do.
 #[doc(hidden)]
 pub use client::desk;
-pub use client::{Acquire, Client, Extend, Guard, LockRequest, Lost, Release};
+pub use client::{Acquire, Client, Extend, ForceUnlock, Guard, Inspect, LockRequest, Lost, Release};
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
 pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};
 pub use driver::ConnectError;
-pub use error::{AcquireError, Denial, ExtendError, ReleaseError, Report, Round};
+pub use engine::{ForceUnlocked, Inspection, Standing, Told};
+pub use error::{
+    AcquireError, Denial, ExtendError, ForceUnlockError, InspectError, ReleaseError, Report, Round,
+};
 pub use redlock::{Lease, Redlock};
 
 /// Compiles the README's example.

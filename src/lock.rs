@@ -2,7 +2,7 @@
 //!
 //! Each is a small value whose constructor checks it, so that the engine never meets an invalid one. Nothing here
 //! knows of connections or of time passing. Keeps invariants I4 (quorum of the configured masters), I5 (a set, not a
-//! count, of votes) and I10 (release and extend compare: there is no command here that does not).
+//! count, of votes) and I10 (release and extend compare: the only command here that does not is that of a forced unlock).
 
 pub(crate) mod command;
 mod tally;

@@ -46,6 +46,10 @@ pub enum Question {
     Extend,
     /// That to an awaited release.
     Release,
+    /// That to a look at a lock.
+    Inspect,
+    /// That to a forced unlock.
+    ForceUnlock,
 }
 
 #[derive(Debug)]
@@ -72,6 +76,8 @@ impl Question {
             (Self::Acquire, Outcome::Acquire(_))
                 | (Self::Extend, Outcome::Extend(_))
                 | (Self::Release, Outcome::Release(_))
+                | (Self::Inspect, Outcome::Inspect(_))
+                | (Self::ForceUnlock, Outcome::ForceUnlock(_))
         )
     }
 }
@@ -148,8 +154,8 @@ impl Desk {
                 None
             }
             Slot::Waiting(question, _) => {
-                if *question == Question::Acquire {
-                    // A release is always taken, and cancels an acquisition.
+                if !matches!(question, Question::Extend | Question::Release) {
+                    // A release is always taken, and cancels an acquisition or an errand.
                     let _ = engine.submit(now, Request::Release { lock: ticket.op, awaited: false });
                 }
                 self.end_waiting(ticket)

@@ -1,7 +1,5 @@
 //! What was asked of a client and is not answered yet: futures for any executor, which a thread can wait for, too.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -59,13 +57,26 @@ impl<'a> Acquire<'a> {
     }
 }
 
-impl Future for Acquire<'_> {
-    type Output = Result<Guard, AcquireError>;
+/// Makes a future of what has a [`Pending`] in it.
+macro_rules! future {
+    ($name:ty, $output:ty) => {
+        impl ::std::future::Future for $name {
+            type Output = $output;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context)
-    }
+            fn poll(
+                mut self: ::std::pin::Pin<&mut Self>,
+                context: &mut ::std::task::Context<'_>,
+            ) -> ::std::task::Poll<$output> {
+                self.0.poll(context)
+            }
+        }
+    };
 }
+pub(super) use future;
+
+future!(Acquire<'_>, Result<Guard, AcquireError>);
+future!(Extend<'_>, Result<(), ExtendError>);
+future!(Release, Result<Released, ReleaseError>);
 
 impl<'g> Extend<'g> {
     pub(super) const fn new(guard: &'g mut Guard, ttl: Duration) -> Self {
@@ -86,14 +97,6 @@ impl<'g> Extend<'g> {
     /// As [`Guard::extend`].
     pub fn wait(self) -> Result<(), ExtendError> {
         self.0.wait()
-    }
-}
-
-impl Future for Extend<'_> {
-    type Output = Result<(), ExtendError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context)
     }
 }
 
@@ -119,16 +122,8 @@ impl Release {
     }
 }
 
-impl Future for Release {
-    type Output = Result<Released, ReleaseError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context)
-    }
-}
-
 /// What can be asked of a client and is answered once.
-trait Ask {
+pub(super) trait Ask {
     const QUESTION: Question;
     type Answer;
     type Error;
@@ -145,7 +140,7 @@ trait Ask {
 
 /// A request, and how far it is.
 #[derive(Debug)]
-struct Pending<A: Ask> {
+pub(super) struct Pending<A: Ask> {
     ask: A,
     state: State<A::Error>,
 }
@@ -163,7 +158,7 @@ enum State<E> {
 }
 
 impl<A: Ask> Pending<A> {
-    const fn new(ask: A) -> Self {
+    pub(super) const fn new(ask: A) -> Self {
         Self { ask, state: State::Idle }
     }
 
@@ -188,7 +183,7 @@ impl<A: Ask> Pending<A> {
         }
     }
 
-    fn wait(mut self) -> Result<A::Answer, A::Error> {
+    pub(super) fn wait(mut self) -> Result<A::Answer, A::Error> {
         let client = self.ask.client().clone();
         let outcome = client.shared().wait(A::QUESTION, |core| self.ticket(core));
         match (outcome, std::mem::replace(&mut self.state, State::Over)) {
@@ -199,7 +194,7 @@ impl<A: Ask> Pending<A> {
         }
     }
 
-    fn poll(&mut self, context: &Context<'_>) -> Poll<Result<A::Answer, A::Error>> {
+    pub(super) fn poll(&mut self, context: &Context<'_>) -> Poll<Result<A::Answer, A::Error>> {
         let client = self.ask.client().clone();
         let is_new = matches!(self.state, State::Idle);
         let outcome =

@@ -362,6 +362,7 @@ impl Engine {
             OpState::Queued { .. } => self.end_queuing(now, id),
             OpState::Held { .. } => self.handle_held_timeout(now, id),
             OpState::Releasing => {}
+            OpState::Errand(_) => self.miss_errand(now, id),
         }
         self.arm_op(id);
     }
@@ -421,7 +422,8 @@ impl Engine {
             OpState::Held { extension: None, .. }
             | OpState::Asking { .. }
             | OpState::Waiting { .. }
-            | OpState::Queued { .. } => {}
+            | OpState::Queued { .. }
+            | OpState::Errand(_) => {}
         }
     }
 }

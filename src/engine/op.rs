@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::errand::Errand;
 use super::renew::{self, Keep};
 use super::slab::Id;
 use crate::error::{AcquireError, Denial, Report};
@@ -52,6 +53,8 @@ pub(super) enum OpState {
     Held { since: Instant, valid_until: Instant, extension: Option<Extension> },
     /// The caller waits for the release, as long as the claim says.
     Releasing,
+    /// No lock at all.
+    Errand(Box<Errand>),
 }
 
 /// When one that stands in line makes its attempt, unless the lock is handed over to it before.
@@ -174,6 +177,7 @@ impl Op {
                 due.into_iter().chain(self.warn_at()).min()
             }
             OpState::Releasing => None,
+            OpState::Errand(errand) => Some(errand.deadline()),
         }
     }
 

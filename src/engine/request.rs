@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::OpId;
+use super::{ForceUnlocked, Inspection, OpId};
 use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::lock::{InputError, MasterSet, Resource, Token, Ttl};
 
@@ -51,6 +51,18 @@ pub enum Request<'a> {
         /// Whether an [`Outcome::Release`] is wanted.
         awaited: bool,
     },
+    /// Ask each master what it holds of a lock, whoever's it is. Answered by [`Outcome::Inspect`] when each that can be asked
+    /// has answered, or at the answer limit of the longest TTL. It is a vote for nothing, and a release of it cancels it.
+    Inspect {
+        /// The lock's name.
+        resource: Resource<'a>,
+    },
+    /// Delete a lock's key on each master that can be asked, whoever holds it. The holder is not told, and may go on as if it
+    /// held the lock. Answered by [`Outcome::ForceUnlock`], like [`Request::Inspect`].
+    ForceUnlock {
+        /// The lock's name.
+        resource: Resource<'a>,
+    },
 }
 
 /// A request was not taken; nothing was sent.
@@ -79,6 +91,10 @@ pub enum Outcome {
     Lost(Instant),
     /// To an awaited [`Request::Release`].
     Release(Result<Released, ReleaseError>),
+    /// To [`Request::Inspect`].
+    Inspect(Inspection),
+    /// To [`Request::ForceUnlock`].
+    ForceUnlock(ForceUnlocked),
 }
 
 /// A lock that was acquired.

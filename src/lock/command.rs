@@ -2,13 +2,20 @@
 //!
 //! Sources: `SET NX PX` with a random value and the compare-and-delete script are those of Redis's page on distributed
 //! locks; the native commands are Valkey's `DELIFEQ` and `SET IFEQ`, and Redis's `DELEX`. No form without its
-//! comparison exists here (I10): a `DELEX` that lost its condition would delete anybody's key.
+//! comparison exists here (I10): a `DELEX` that lost its condition would delete anybody's key. What deletes by force, for
+//! people who ask for just that, is in a file of its own.
+
+mod force;
+mod inspect;
 
 use super::{Failure, HolderTtl, Token, Ttl, Vote};
 use crate::limits;
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 use std::time::Duration;
+
+pub(crate) use force::encode_forced_delete;
+pub(crate) use inspect::{encode_value, time_left, value};
 
 /// Deletes the key if it still holds the token.
 pub(crate) const RELEASE_SCRIPT: &str =
@@ -395,6 +402,8 @@ mod tests {
         release(&[b"DELIFEQ", key, value], ReleaseBy::DelIfEq);
         release(&[b"DELEX", key, b"IFEQ", value], ReleaseBy::DelEx);
         check(&[b"PTTL", key], &|out| encode_pttl(out, entry.key()));
+        check(&[b"GETRANGE", key, b"0", b"255"], &|out| encode_value(out, entry.key()));
+        check(&[b"DEL", key], &|out| encode_forced_delete(out, entry.key()));
     }
 
     #[test]
