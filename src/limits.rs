@@ -108,3 +108,9 @@ pub const CLOSE_WAIT: Duration = Duration::from_millis(100);
 
 /// TTL of a [`crate::LockRequest`] that names none, if `max_ttl` allows it.
 pub const TTL_DEFAULT: Duration = Duration::from_secs(10);
+
+/// Renewals of one lock that is kept. Then it ends with its TTL.
+pub const RENEWAL_COUNT_MAX: u32 = 1_000_000;
+
+/// Renewals that are due within this time go out together.
+pub(crate) const RENEWAL_TICK: Duration = Duration::from_millis(16);

@@ -92,6 +92,12 @@ pub enum Mutant {
     HolderWaitedForWithoutEnd,
     /// Who waits for the same lock asks the masters at once instead of standing in line.
     NobodyQueues,
+    /// A lock is renewed for as long as it is held.
+    RenewalUncapped,
+    /// The loss of a lock is told when its validity has ended.
+    LossToldLate,
+    /// A lock whose loss was told goes on being renewed.
+    KeptAfterLoss,
     /// No master is ever in quarantine.
     NoQuarantine,
     /// The quarantine ends a nanosecond early.

@@ -360,7 +360,7 @@ impl Engine {
             OpState::Asking { .. } => self.finish_asking(now, id),
             OpState::Waiting { .. } => self.end_pause(now, id),
             OpState::Queued { .. } => self.end_queuing(now, id),
-            OpState::Held { .. } => self.miss_extend(now, id),
+            OpState::Held { .. } => self.handle_held_timeout(now, id),
             OpState::Releasing => {}
         }
         self.arm_op(id);

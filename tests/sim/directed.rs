@@ -21,6 +21,7 @@ pub mod desk;
 pub mod exhaustive;
 pub mod handover;
 pub mod hold;
+pub mod keep;
 pub mod masters;
 
 /// What is wrong, if anything.

@@ -142,6 +142,7 @@ impl World {
                 self.look(client);
             }
             Step::Outcomes => {
+                self.follow_renewals(client);
                 while let Some((lock, outcome)) = self.clients[client].engine.poll_outcome() {
                     self.take_outcome(client, lock, outcome);
                 }
