@@ -411,6 +411,7 @@ impl Shared {
         if let Ok(mut core) = self.enter() {
             // Always taken, and without an outcome.
             let _ = core.submit(Request::Keep { lock, max_hold });
+            core.wake_late_leader();
             self.leave(core);
         }
     }
@@ -668,7 +669,7 @@ impl Core {
     }
 
     /// Has the leader sleep no longer than until the next deadline. To be called after a flush, which may set one.
-    fn wake_late_leader(&mut self) {
+    pub(super) fn wake_late_leader(&mut self) {
         let due = self.driver.engine.next_timeout().map(|(at, _)| at);
         if self.sleep.as_ref().is_some_and(|sleep| is_before(due, sleep.until)) {
             self.wake_leader();
