@@ -7,6 +7,7 @@ mod guard;
 mod inspect;
 mod parker;
 mod pending;
+mod set;
 mod shared;
 
 use std::fmt;
@@ -23,6 +24,7 @@ pub use drive::{Drive, DriveEnded};
 pub use guard::{Guard, Lost};
 pub use inspect::{ForceUnlock, Inspect};
 pub use pending::{Acquire, Extend, Release};
+pub use set::{AcquireSet, ExtendSet, GuardSet, LockSetRequest, LostSet, ReleaseSet};
 use shared::{Core, Shared};
 
 /// A lock client for many threads and tasks: clones share one set of connections and one event loop.

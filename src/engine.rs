@@ -210,6 +210,7 @@ impl Engine {
                 self.submit_release(now, lock.0, awaited);
                 Ok(lock)
             }
+            Request::Pause { attempts, took } => self.submit_pause(now, attempts, took),
             Request::Inspect { resource } => self.submit_inspect(now, resource),
             Request::ForceUnlock { resource } => self.submit_force_unlock(now, resource),
         }
@@ -432,7 +433,7 @@ impl Engine {
             Answer::Repair(id, round, vote) => self.handle_repair_vote(master, id, round, &vote),
             Answer::Value(id, value) => self.handle_value(master, id, value),
             Answer::TimeLeft(id, left) => self.handle_time_left(now, master, id, left),
-            Answer::ForcedDelete(id, answer) => self.handle_forced_delete(master, id, answer),
+            Answer::ForcedDelete(id, answer) => self.handle_forced_delete(now, master, id, answer),
             Answer::Mark(answer) => self.handle_mark(master, answer),
             Answer::MarkRefused(text) => self.handle_mark_refused(master, text),
             Answer::NoScript(owed) => self.send_whole_script(now, master, owed),
@@ -496,7 +497,7 @@ impl Engine {
             for id in self.claims.ids() {
                 self.stray_claim(now, master, id);
             }
-            self.lose_errands(master);
+            self.lose_errands(now, master);
         }
     }
 

@@ -288,6 +288,36 @@ pub enum ForceUnlockError {
     Stopped(Arc<str>),
 }
 
+/// Why several locks were not acquired together. None of them is held.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{}\": {source}", resource.escape_ascii())]
+pub struct AcquireSetError {
+    /// The first lock, by name, that was in the way; empty if the set itself cannot be.
+    pub resource: Vec<u8>,
+    /// What was the matter with it.
+    pub source: AcquireError,
+}
+
+/// Why not all of several locks were extended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{}\": {source}", resource.escape_ascii())]
+pub struct ExtendSetError {
+    /// The first lock, by name, that was not.
+    pub resource: Vec<u8>,
+    /// What was the matter with it.
+    pub source: ExtendError,
+}
+
+/// Why not all of several locks are known to be released.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{}\": {source}", resource.escape_ascii())]
+pub struct ReleaseSetError {
+    /// The first lock, by name, that is not.
+    pub resource: Vec<u8>,
+    /// What was the matter with it.
+    pub source: ReleaseError,
+}
+
 // Written out, because a format string would not hand `{:#}` on to the report.
 
 fn fmt_lost(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -78,6 +78,7 @@ mod wire;
 #[doc(hidden)]
 pub use client::desk;
 pub use client::{Acquire, Client, Extend, ForceUnlock, Guard, Inspect, LockRequest, Lost, Release};
+pub use client::{AcquireSet, ExtendSet, GuardSet, LockSetRequest, LostSet, ReleaseSet};
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
 pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};
@@ -86,6 +87,7 @@ pub use engine::{ForceUnlocked, Inspection, Standing, Told};
 pub use error::{
     AcquireError, Denial, ExtendError, ForceUnlockError, InspectError, ReleaseError, Report, Round,
 };
+pub use error::{AcquireSetError, ExtendSetError, ReleaseSetError};
 pub use redlock::{Lease, Redlock};
 
 /// Compiles the README's example.

@@ -213,6 +213,15 @@ pub enum InputError {
     /// The name of a key that the client itself keeps on the masters.
     #[error("the resource name redlatch:mark is taken by a key of the client's own; choose another")]
     ResourceReserved,
+    /// A set of locks without any.
+    #[error("no resource is named; name at least one")]
+    SetEmpty,
+    /// A set of more locks than the limit.
+    #[error("{count} different resources are named; at most {} can be locked together", limits::SET_SIZE_MAX)]
+    SetTooLarge {
+        /// Different names given.
+        count: usize,
+    },
     /// Nothing of the TTL would be left after the drift allowance.
     #[error(
         "a TTL of {ttl:?} is too short: the clock drift allowance takes {drift:?}, and at least 1 ms must be left"

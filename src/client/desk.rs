@@ -51,6 +51,8 @@ pub enum Question {
     Inspect,
     /// That to a forced unlock.
     ForceUnlock,
+    /// The end of a pause.
+    Pause,
 }
 
 #[derive(Debug)]
@@ -79,6 +81,7 @@ impl Question {
                 | (Self::Release, Outcome::Release(_))
                 | (Self::Inspect, Outcome::Inspect(_))
                 | (Self::ForceUnlock, Outcome::ForceUnlock(_))
+                | (Self::Pause, Outcome::Paused)
         )
     }
 }

@@ -48,6 +48,14 @@ impl<'a> Acquire<'a> {
         self.0.submit(core);
     }
 
+    pub(super) fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<Guard, AcquireError>> {
+        self.0.resolve(how)
+    }
+
+    pub(super) const fn resource(&self) -> &'a [u8] {
+        self.0.ask.request.resource
+    }
+
     /// Waits on this thread; returns by the end of the request's wait, or of one attempt if that is later.
     ///
     /// # Errors
@@ -91,6 +99,10 @@ impl<'g> Extend<'g> {
         self.0.submit(core);
     }
 
+    pub(super) fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<(), ExtendError>> {
+        self.0.resolve(how)
+    }
+
     /// Waits on this thread, for the limit of one answer at most.
     ///
     /// # Errors
@@ -113,6 +125,10 @@ impl Release {
         self.0.submit(core);
     }
 
+    pub(super) fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<Released, ReleaseError>> {
+        self.0.resolve(how)
+    }
+
     /// Waits on this thread, for the limit of one answer at most.
     ///
     /// # Errors
@@ -120,6 +136,13 @@ impl Release {
     pub fn wait(self) -> Result<Released, ReleaseError> {
         self.0.wait()
     }
+}
+
+/// Who wants an answer: a thread, which waits until it is there, or a task.
+#[derive(Clone, Copy)]
+pub(super) enum How<'a, 'b> {
+    Thread,
+    Task(&'a Context<'b>),
 }
 
 /// What can be asked of a client and is answered once.
@@ -184,6 +207,18 @@ impl<A: Ask> Pending<A> {
     }
 
     pub(super) fn wait(mut self) -> Result<A::Answer, A::Error> {
+        self.wait_here()
+    }
+
+    /// Waits for it, or polls it.
+    pub(super) fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<A::Answer, A::Error>> {
+        match how {
+            How::Thread => Poll::Ready(self.wait_here()),
+            How::Task(context) => self.poll(context),
+        }
+    }
+
+    fn wait_here(&mut self) -> Result<A::Answer, A::Error> {
         let client = self.ask.client().clone();
         let outcome = client.shared().wait(A::QUESTION, |core| self.ticket(core));
         match (outcome, std::mem::replace(&mut self.state, State::Over)) {

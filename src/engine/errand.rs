@@ -1,4 +1,4 @@
-//! Errands: what masters are asked for that is no lock of this engine: a look at what they hold, a deletion by force.
+//! Errands: what an engine does that is no lock of its own: a look at what masters hold, a deletion by force, a pause.
 //!
 //! An errand is an operation without a claim: it is asked for once, of each master that is usable, and ends when all have
 //! answered or at its deadline. It stands in no line. Keeps that no answer to it is a vote for anything, and that nothing
@@ -35,6 +35,8 @@ enum Work {
     ForceUnlock {
         votes: Vec<Vote>,
     },
+    /// Nobody is asked: it ends at its deadline.
+    Pause,
 }
 
 impl Errand {
@@ -49,7 +51,7 @@ impl Engine {
         now: Instant,
         resource: Resource<'_>,
     ) -> Result<OpId, SubmitError> {
-        let (id, limit) = self.begin_errand(now, resource)?;
+        let (id, limit) = self.begin_errand(now, Some(resource))?;
         let Some(op) = self.ops.find(id) else { return Ok(OpId(id)) };
         let (links, usable) = (&mut self.links, self.usable);
         let valued =
@@ -68,7 +70,7 @@ impl Engine {
         now: Instant,
         resource: Resource<'_>,
     ) -> Result<OpId, SubmitError> {
-        let (id, limit) = self.begin_errand(now, resource)?;
+        let (id, limit) = self.begin_errand(now, Some(resource))?;
         let Some(op) = self.ops.find(id) else { return Ok(OpId(id)) };
         let asked = self.broadcast.send(&mut self.links, self.usable, Owed::ForcedDelete(id), |out| {
             command::encode_forced_delete(out, &op.key);
@@ -79,14 +81,32 @@ impl Engine {
         Ok(OpId(id))
     }
 
+    pub(super) fn submit_pause(
+        &mut self,
+        now: Instant,
+        attempts: u32,
+        took: Duration,
+    ) -> Result<OpId, SubmitError> {
+        let (id, _) = self.begin_errand(now, None)?;
+        let limit = self.draw_pause(took, attempts);
+        self.start_errand(now, id, limit, MasterSet::EMPTY, Work::Pause);
+        Ok(OpId(id))
+    }
+
     /// Takes an operation that has the key with it, and tells how long answers are waited for.
-    fn begin_errand(&mut self, now: Instant, resource: Resource<'_>) -> Result<(Id, Duration), SubmitError> {
+    fn begin_errand(
+        &mut self,
+        now: Instant,
+        resource: Option<Resource<'_>>,
+    ) -> Result<(Id, Duration), SubmitError> {
         let ttl = self.config.ttl(self.config.max_ttl)?;
         let (id, op) = self.ops.take(|| Op::blank(now, ttl)).ok_or(SubmitError::Overloaded)?;
         op.begin(now, ttl, Duration::ZERO, None);
         // Whoever had the slot before may have left a claim that lives on: it is none of this one's.
         op.claim = Id::NOBODY;
-        command::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
+        if let Some(resource) = resource {
+            command::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
+        }
         Ok((id, self.config.answer_limit(ttl)))
     }
 
@@ -103,7 +123,7 @@ impl Engine {
         let Some(op) = self.ops.find_mut(id) else { return };
         op.state = OpState::Errand(Box::new(Errand { deadline: now + limit, limit, asked, work }));
         self.arm_op(id);
-        self.check_errand(id);
+        self.check_errand(now, id);
     }
 
     /// The errand of this operation, if this master's answer to it is still wanted.
@@ -143,10 +163,16 @@ impl Engine {
             (Ok(value), Ok(left)) => Told::Holds { value, left },
         });
         errand.asked.remove(master);
-        self.check_errand(id);
+        self.check_errand(now, id);
     }
 
-    pub(super) fn handle_forced_delete(&mut self, master: MasterId, id: Id, answer: ReleaseAnswer) {
+    pub(super) fn handle_forced_delete(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        id: Id,
+        answer: ReleaseAnswer,
+    ) {
         let Some(errand) = self.errand_at(master, id) else { return };
         let Work::ForceUnlock { votes } = &mut errand.work else { return };
         votes[master.index()] = match answer {
@@ -155,7 +181,7 @@ impl Engine {
             ReleaseAnswer::Failed(failure) => Vote::Failed(failure),
         };
         errand.asked.remove(master);
-        self.check_errand(id);
+        self.check_errand(now, id);
     }
 
     /// The errand's time is over: who has not answered has failed.
@@ -166,15 +192,15 @@ impl Engine {
             self.fail_errand_at(master, id, Failure::NoAnswer { limit });
             self.note_missed(now, master, limit);
         }
-        self.check_errand(id);
+        self.check_errand(now, id);
     }
 
     /// A connection broke on which errands may have something under way.
-    pub(super) fn lose_errands(&mut self, master: MasterId) {
+    pub(super) fn lose_errands(&mut self, now: Instant, master: MasterId) {
         for id in self.ops.ids() {
             if self.errand_at(master, id).is_some() {
                 self.fail_errand_at(master, id, Failure::ConnectionLost);
-                self.check_errand(id);
+                self.check_errand(now, id);
             }
         }
     }
@@ -184,20 +210,24 @@ impl Engine {
         match &mut errand.work {
             Work::Inspect { told, .. } => told[master.index()] = Some(Told::Failed(failure)),
             Work::ForceUnlock { votes } => votes[master.index()] = Vote::Failed(failure),
+            Work::Pause => {}
         }
         errand.asked.remove(master);
     }
 
     /// Ends an errand for which no answer is to be waited for any more.
-    fn check_errand(&mut self, id: Id) {
+    fn check_errand(&mut self, now: Instant, id: Id) {
         let Some(op) = self.ops.find_mut(id) else { return };
-        if !matches!(&op.state, OpState::Errand(errand) if errand.asked.is_empty()) {
+        let OpState::Errand(errand) = &op.state else { return };
+        let is_early = matches!(errand.work, Work::Pause) && now < errand.deadline;
+        if is_early || !errand.asked.is_empty() {
             return;
         }
         let OpState::Errand(errand) = std::mem::replace(&mut op.state, OpState::Releasing) else { return };
         self.ops.free(id);
         let labels = self.config.labels.iter().cloned();
         let outcome = match errand.work {
+            Work::Pause => Outcome::Paused,
             Work::Inspect { told, .. } => {
                 // Each is there once nobody is asked any more.
                 let told = told.into_iter().map(|it| it.unwrap_or(Told::Absent));

@@ -51,6 +51,14 @@ pub enum Request<'a> {
         /// Whether an [`Outcome::Release`] is wanted.
         awaited: bool,
     },
+    /// Wait for the random time that an acquisition of this engine waits after as many failed attempts, the last of which took
+    /// so long. Answered by [`Outcome::Paused`]; a release of it cancels it.
+    Pause {
+        /// Attempts that failed.
+        attempts: u32,
+        /// How long the last one took; the pause is longer.
+        took: Duration,
+    },
     /// Ask each master what it holds of a lock, whoever's it is. Answered by [`Outcome::Inspect`] when each that can be asked
     /// has answered, or at the answer limit of the longest TTL. It is a vote for nothing, and a release of it cancels it.
     Inspect {
@@ -91,6 +99,8 @@ pub enum Outcome {
     Lost(Instant),
     /// To an awaited [`Request::Release`].
     Release(Result<Released, ReleaseError>),
+    /// To [`Request::Pause`].
+    Paused,
     /// To [`Request::Inspect`].
     Inspect(Inspection),
     /// To [`Request::ForceUnlock`].

@@ -11,5 +11,6 @@ mod life_tests;
 mod overload_tests;
 #[path = "../masters/proxy.rs"]
 mod proxy;
+mod set_tests;
 mod stopping_tests;
 mod stress_tests;
