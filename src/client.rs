@@ -7,6 +7,7 @@ mod guard;
 mod inspect;
 mod parker;
 mod pending;
+mod reentrant;
 mod set;
 mod shared;
 
@@ -24,6 +25,7 @@ pub use drive::{Drive, DriveEnded};
 pub use guard::{Guard, Lost};
 pub use inspect::{ForceUnlock, Inspect};
 pub use pending::{Acquire, Extend, Release};
+pub use reentrant::{Hold, Reenter, ReentrantLock, ReleaseHold};
 pub use set::{AcquireSet, ExtendSet, GuardSet, LockSetRequest, LostSet, ReleaseSet};
 use shared::{Core, Shared};
 

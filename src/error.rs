@@ -318,6 +318,31 @@ pub struct ReleaseSetError {
     pub source: ReleaseError,
 }
 
+/// Why no hold of a reentrant lock was taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReenterError {
+    /// The owner has holds still of a lock whose validity has ended. Somebody else may have it: what is done with those holds
+    /// is protected no more. It can be acquired anew once they have ended.
+    #[error(
+        "the lock is lost, and {hold_count} holds of it have not ended; it can be acquired anew once they have"
+    )]
+    Lost {
+        /// Holds that have not ended.
+        hold_count: usize,
+    },
+    /// The owner has [`crate::limits::HOLD_COUNT_MAX`] holds.
+    #[error("too many holds of one lock; end some")]
+    TooManyHolds,
+    /// The attempt of this owner's callers failed.
+    #[error(fmt = fmt_not_acquired)]
+    Acquire(#[from] AcquireError),
+}
+
+fn fmt_not_acquired(error: &AcquireError, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fmt::Display::fmt(error, f)
+}
+
 // Written out, because a format string would not hand `{:#}` on to the report.
 
 fn fmt_lost(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -81,13 +81,14 @@ pub use client::{Acquire, Client, Extend, ForceUnlock, Guard, Inspect, LockReque
 pub use client::{AcquireSet, ExtendSet, GuardSet, LockSetRequest, LostSet, ReleaseSet};
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
+pub use client::{Hold, Reenter, ReentrantLock, ReleaseHold};
 pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};
 pub use driver::ConnectError;
 pub use engine::{ForceUnlocked, Inspection, Standing, Told};
 pub use error::{
     AcquireError, Denial, ExtendError, ForceUnlockError, InspectError, ReleaseError, Report, Round,
 };
-pub use error::{AcquireSetError, ExtendSetError, ReleaseSetError};
+pub use error::{AcquireSetError, ExtendSetError, ReenterError, ReleaseSetError};
 pub use redlock::{Lease, Redlock};
 
 /// Compiles the README's example.

@@ -119,27 +119,12 @@ impl Guard {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
-        let waker = Waker::from(Arc::new(OnLost(Mutex::new(Some(Box::new(callback))))));
-        if !self.watch(&waker) {
-            waker.wake();
-        }
+        on_lost(&self.client, self.lock, callback);
     }
 
     /// Waits, in a task, until the lock is lost or about to be; see [`Guard::on_lost`].
     pub const fn lost(&self) -> Lost<'_> {
         Lost { guard: self }
-    }
-
-    /// Has the loss told to this waker; false if nobody would tell it.
-    fn watch(&self, waker: &Waker) -> bool {
-        let shared = self.client.shared();
-        let Ok(mut core) = shared.enter() else { return false };
-        core.desk.watch(self.lock, waker);
-        let _ = core.submit(Request::Watch { lock: self.lock });
-        core.deliver();
-        core.wake_late_leader();
-        shared.leave(core);
-        true
     }
 
     /// Releases the lock and waits until a quorum of masters has confirmed it. A lock that has expired is an answer
@@ -183,6 +168,26 @@ impl Drop for Guard {
     }
 }
 
+/// Has the loss of a held lock told to this callback.
+pub(super) fn on_lost(client: &Client, lock: OpId, callback: impl FnOnce() + Send + 'static) {
+    let waker = Waker::from(Arc::new(OnLost(Mutex::new(Some(Box::new(callback))))));
+    if !watch(client, lock, &waker) {
+        waker.wake();
+    }
+}
+
+/// Has the loss told to this waker; false if nobody would tell it.
+fn watch(client: &Client, lock: OpId, waker: &Waker) -> bool {
+    let shared = client.shared();
+    let Ok(mut core) = shared.enter() else { return false };
+    core.desk.watch(lock, waker);
+    let _ = core.submit(Request::Watch { lock });
+    core.deliver();
+    core.wake_late_leader();
+    shared.leave(core);
+    true
+}
+
 /// A future that is ready when a lock is lost or about to be: [`Guard::lost`].
 #[must_use = "nothing is told before this is awaited"]
 #[derive(Debug)]
@@ -196,7 +201,7 @@ impl Future for Lost<'_> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let Guard { client, lock, .. } = self.guard;
         let is_losing = client.shared().peek(|core| core.driver.engine.is_losing(clock::now(), *lock));
-        if is_losing.unwrap_or(true) || !self.guard.watch(context.waker()) {
+        if is_losing.unwrap_or(true) || !watch(client, *lock, context.waker()) {
             return Poll::Ready(());
         }
         Poll::Pending

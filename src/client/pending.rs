@@ -273,37 +273,48 @@ impl Ask for Acquisition<'_> {
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, AcquireError> {
-        let LockRequest { client, resource: name, ttl, wait, min_validity, .. } = self.request;
+        self.request.submit(core, &mut self.name)
+    }
+
+    fn answer(&mut self, op: OpId, outcome: Outcome) -> Result<Guard, AcquireError> {
+        self.request.guard(std::mem::take(&mut self.name), op, outcome)
+    }
+
+    fn stopped(why: Stopped) -> AcquireError {
+        AcquireError::Stopped(why)
+    }
+}
+
+impl LockRequest<'_> {
+    /// Has the engine take it; `name` becomes the guard's copy of the name.
+    pub(super) fn submit(&self, core: &mut Core, name: &mut Vec<u8>) -> Result<OpId, AcquireError> {
+        let Self { client, resource, ttl, wait, min_validity, .. } = *self;
         let config = client.config();
-        let resource = Resource::new(&name)?;
+        let checked = Resource::new(&resource)?;
         let ttl = config.ttl(ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)))?;
         let wait = wait.unwrap_or(ttl.as_duration());
-        let request = Request::Acquire { resource, ttl, wait, min_validity };
+        let request = Request::Acquire { resource: checked, ttl, wait, min_validity };
         let op = core.submit(request).map_err(|error| match error {
             SubmitError::Overloaded => AcquireError::Overloaded,
             SubmitError::Input(error) => error.into(),
         })?;
-        self.name = core.take_name(name);
+        *name = core.take_name(resource);
         Ok(op)
     }
 
-    fn answer(&mut self, op: OpId, outcome: Outcome) -> Result<Guard, AcquireError> {
+    /// The guard of the lock that it was answered with.
+    pub(super) fn guard(&self, name: Vec<u8>, op: OpId, outcome: Outcome) -> Result<Guard, AcquireError> {
         match outcome {
             Outcome::Acquire(result) => {
                 let grant = result?;
-                let LockRequest { client, auto_extend, .. } = self.request;
-                let guard = Guard::new(client.clone(), op, grant.token, std::mem::take(&mut self.name));
-                if let Some(max_hold) = auto_extend {
-                    client.shared().keep_lock(op, max_hold);
+                let guard = Guard::new(self.client.clone(), op, grant.token, name);
+                if let Some(max_hold) = self.auto_extend {
+                    self.client.shared().keep_lock(op, max_hold);
                 }
                 Ok(guard)
             }
             _ => unreachable!("an acquisition is answered by its own outcome"),
         }
-    }
-
-    fn stopped(why: Stopped) -> AcquireError {
-        AcquireError::Stopped(why)
     }
 }
 

@@ -20,9 +20,9 @@ fn acquire_all(client: &Client, names: &[String]) -> Vec<Guard> {
 /// What each master has read and done so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Work {
-    read_count: usize,
+    pub(crate) read_count: usize,
     /// Acquisitions, extensions and releases.
-    command_count: usize,
+    pub(crate) command_count: usize,
 }
 
 pub(crate) fn work(master: &mut Master) -> Work {

@@ -11,6 +11,7 @@ mod life_tests;
 mod overload_tests;
 #[path = "../masters/proxy.rs"]
 mod proxy;
+mod reentrant_tests;
 mod set_tests;
 mod stopping_tests;
 mod stress_tests;
