@@ -519,8 +519,14 @@ impl Shared {
             if (core.due().is_some_and(|at| at <= now) || look_at <= now)
                 && let Some(poller) = core.poller.take()
             {
-                // What is due is done by one turn.
-                self.leave(self.lead(core, poller, Some(now), |_| false)?);
+                // What is due is done by one turn; what that has sent, as renewals, is mostly answered within the next moment.
+                let was_answered = core.driver.engine.is_answered();
+                core = self.lead(core, poller, Some(now), |_| false)?;
+                if was_answered && let Some(poller) = core.poller.take() {
+                    let is_done = |core: &Core| core.is_closing || core.driver.engine.is_answered();
+                    core = self.lead(core, poller, Some(now + limits::KEEPER_STAY), is_done)?;
+                }
+                self.leave(core);
                 continue;
             }
             // While guards are being dropped it looks each time they may linger, so that a drop need not wake it.
