@@ -3,9 +3,12 @@
 //! ```text
 //! cargo bench --bench floor                        the ratios, on five masters of its own
 //! floor WHAT DEPTH PAIRS ADDRESS…                  one run, to be counted from outside (scripts/syscalls)
-//!       WHAT: raw, redlatch, or unawaited (redlatch, the release left to ride with the next acquire)
+//!       WHAT: raw; redlatch, unawaited (`Redlock`, the release left to ride with the next acquire);
+//!             client, client-drop (`Client` on this thread), client-threads, client-tasks (DEPTH of them)
 //! ```
 
+#[path = "client_loop.rs"]
+mod client_loop;
 #[path = "../tests/masters/fleet.rs"]
 mod fleet;
 #[path = "lock_loop.rs"]
@@ -16,6 +19,7 @@ mod raw_loop;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use client_loop::ClientLoop;
 use fleet::Fleet;
 use lock_loop::LockLoop;
 use raw_loop::RawLoop;
@@ -42,12 +46,18 @@ fn urls(addresses: &[SocketAddr]) -> Vec<String> {
 
 fn run_one(what: &str, depth: usize, pairs: usize, addresses: &[SocketAddr]) {
     let locks = || LockLoop::connect(&urls(addresses), KEY_COUNT);
+    let client = || ClientLoop::connect(&urls(addresses), KEY_COUNT);
     match what {
         "raw" => drop(RawLoop::connect(addresses).pairs(KEY_COUNT, depth, pairs)),
         "redlatch" if depth == 1 => drop(locks().blocking_pairs(pairs, true)),
         "redlatch" => drop(locks().pipelined_pairs(pairs, depth)),
         "unawaited" => drop(locks().blocking_pairs(pairs, false)),
-        other => panic!("{other} is none of raw, redlatch, unawaited"),
+        "client" => drop(client().blocking_pairs(pairs, true)),
+        "client-drop" => drop(client().blocking_pairs(pairs, false)),
+        "client-threads" => drop(client().thread_pairs(pairs, depth)),
+        "client-tasks" => drop(client().task_pairs(pairs, depth, false)),
+        "client-driven" => drop(client().task_pairs(pairs, depth, true)),
+        other => panic!("{other} is none of what this program can do"),
     }
 }
 

@@ -40,6 +40,7 @@ pub struct Config {
     pub(crate) retry_delay_max: Duration,
     pub(crate) quarantine: Quarantine,
     pub(crate) ask_holder: bool,
+    pub(crate) spin: Duration,
 }
 
 /// What is asked of a master that (re)appears before its votes count: it may have lost locks that still live.
@@ -148,6 +149,7 @@ impl Default for ConfigBuilder {
             retry_delay_max: Duration::from_millis(100),
             quarantine: Quarantine::default(),
             ask_holder: true,
+            spin: Duration::ZERO,
         };
         Self { urls: Vec::new(), config, drift_ppm: None }
     }
@@ -252,6 +254,17 @@ impl ConfigBuilder {
         self
     }
 
+    /// How long whoever drives the event loop looks for answers again and again before it sleeps; zero, so not at all, by
+    /// default, and at most [`limits::SPIN_MAX`].
+    ///
+    /// It saves the time that the kernel takes to wake a thread, and burns a core meanwhile. On a machine with a single
+    /// core it does nothing.
+    #[must_use]
+    pub const fn spin(mut self, spin: Duration) -> Self {
+        self.config.spin = spin;
+        self
+    }
+
     /// Checks everything.
     ///
     /// # Errors
@@ -290,6 +303,7 @@ impl ConfigBuilder {
         Ttl::new(config.max_ttl, config.drift, config.max_ttl)?;
         bounded("answer_timeout", config.answer_timeout.unwrap_or(ms), ms, limits::TIME_LIMIT_MAX)?;
         bounded("connect_timeout", config.connect_timeout, ms, limits::TIME_LIMIT_MAX)?;
+        bounded("spin", config.spin, Duration::ZERO, limits::SPIN_MAX)?;
         bounded("retry_delay max", config.retry_delay_max, config.retry_delay_min, limits::TIME_LIMIT_MAX)?;
         Ok(config)
     }

@@ -1,7 +1,8 @@
 //! Sockets, time and randomness for an [`Engine`]: the only place below [`crate::Redlock`] that touches any of them.
 //!
 //! One [`Driver::turn`] writes what is queued (one write for each master), sleeps until something arrives or is due,
-//! reads it (one read for each readable master, and none that finds nothing) and lets the engine act on it.
+//! reads it (one read for each readable master, and none that finds nothing) and lets the engine act on it. The sleep is
+//! the [`Poller`]'s, apart from the rest, so that others may queue and write while one thread sleeps.
 
 mod resolve;
 mod socket;
@@ -9,14 +10,15 @@ mod socket;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use mio::{Events, Poll, Token};
+use mio::{Events, Poll, Registry, Token, Waker};
 use rand::TryRng;
 use rand::rngs::SysRng;
 
 use crate::clock;
-use crate::config::{Address, Config};
+use crate::config::{Address, Config, ConfigError};
 use crate::engine::{Engine, LinkRequest};
 use crate::limits;
 use crate::lock::MasterId;
@@ -28,8 +30,9 @@ use socket::{Received, Socket};
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) engine: Engine,
-    poll: Poll,
-    events: Events,
+    registry: Registry,
+    /// Ends the poller's sleep.
+    waker: Arc<Waker>,
     /// One for each master; `None` while it is not connected.
     sockets: Vec<Option<Socket>>,
     resolver: Resolver,
@@ -37,44 +40,100 @@ pub(crate) struct Driver {
     spare_addresses: Vec<Vec<SocketAddr>>,
 }
 
-/// The event of the resolver; those of the masters are their places in the list.
-const RESOLVER_TOKEN: Token = Token(usize::MAX);
+/// Sleeps until something happens to the sockets of a [`Driver`].
+#[derive(Debug)]
+pub(crate) struct Poller {
+    poll: Poll,
+    events: Events,
+    /// How long to look again and again before sleeping; see [`crate::ConfigBuilder::spin`].
+    spin: Duration,
+}
 
-/// Events taken from the kernel at once: one for each master and the resolver's.
+/// Why a client could not be set up. An unreachable master is no reason.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The settings cannot work.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The operating system refused what the event loop needs.
+    #[error("the event loop cannot start: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// The event of the waker; those of the masters are their places in the list.
+const WAKER_TOKEN: Token = Token(usize::MAX);
+
+/// Events taken from the kernel at once: one for each master and the waker's.
 const EVENT_COUNT_MAX: usize = limits::MASTER_COUNT_MAX + 1;
 
 impl Driver {
     /// Prepares everything; the first [`Driver::turn`] starts to connect.
-    pub(crate) fn new(config: Arc<Config>) -> io::Result<Self> {
+    pub(crate) fn new(config: Arc<Config>) -> io::Result<(Self, Poller)> {
         let mut seed = [0; 32];
         SysRng.try_fill_bytes(&mut seed).map_err(io::Error::other)?;
         let poll = Poll::new()?;
-        let resolver = Resolver::new(poll.registry(), RESOLVER_TOKEN)?;
+        let registry = poll.registry().try_clone()?;
+        let waker = Arc::new(Waker::new(&registry, WAKER_TOKEN)?);
+        let resolver = Resolver::new(waker.clone());
         let sockets = (0..config.master_count()).map(|_| None).collect();
         let spare_addresses = vec![Vec::new(); config.master_count()];
+        // With one core the servers' answers would have to wait until the looking ends.
+        let has_cores_to_spare = thread::available_parallelism().is_ok_and(|count| count.get() > 1);
+        let spin = if has_cores_to_spare { config.spin } else { Duration::ZERO };
         let engine = Engine::new(config, seed, clock::now());
         let events = Events::with_capacity(EVENT_COUNT_MAX);
-        Ok(Self { engine, poll, events, sockets, resolver, spare_addresses })
+        let driver = Self { engine, registry, waker, sockets, resolver, spare_addresses };
+        Ok((driver, Poller { poll, events, spin }))
+    }
+
+    /// Turns until each master is ready or has failed once, or shortly after a quorum is ready.
+    pub(crate) fn settle(&mut self, poller: &mut Poller) -> io::Result<()> {
+        let start = clock::now();
+        let mut deadline = start + self.engine.config().connect_timeout * 2;
+        let mut has_quorum = false;
+        while !self.engine.is_settled() {
+            let now = clock::now();
+            if self.engine.has_quorum() && !has_quorum {
+                has_quorum = true;
+                deadline = deadline.min(now + (now - start).max(limits::STRAGGLER_WAIT));
+            }
+            if now >= deadline {
+                break;
+            }
+            self.turn(poller, Some(deadline - now))?;
+        }
+        Ok(())
     }
 
     /// Writes, waits at most `limit` or until the engine's next deadline, reads, and does what is due.
-    pub(crate) fn turn(&mut self, limit: Option<Duration>) -> io::Result<()> {
-        self.follow_links();
-        self.flush();
-        let due = self.engine.next_timeout().map(|(at, _)| at.saturating_duration_since(clock::now()));
+    pub(crate) fn turn(&mut self, poller: &mut Poller, limit: Option<Duration>) -> io::Result<()> {
+        let due = self.begin_turn().map(|at| at.saturating_duration_since(clock::now()));
         let timeout = match (due, limit) {
             (Some(due), Some(limit)) => Some(due.min(limit)),
             (due, limit) => due.or(limit),
         };
-        match self.poll.poll(&mut self.events, timeout) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
-            Err(error) => return Err(error),
+        if poller.wait(timeout)? {
+            self.end_turn(poller);
         }
+        Ok(())
+    }
+
+    /// The part of a turn before the poller's sleep: opens and closes connections and writes. Returns when the sleep must
+    /// end.
+    pub(crate) fn begin_turn(&mut self) -> Option<Instant> {
+        self.follow_links();
+        self.flush();
+        self.engine.next_timeout().map(|(at, _)| at)
+    }
+
+    /// The part of a turn after the poller's sleep: reads, does what is due, and writes what follows from it. Returns the
+    /// present.
+    pub(crate) fn end_turn(&mut self, poller: &Poller) -> Instant {
         if mutant!(TimeOutsBeforeReads) {
             self.engine.handle_timeout(clock::now());
         }
-        self.handle_events();
+        self.handle_events(&poller.events);
         // Only now: an answer that had already arrived is not late.
         let now = clock::now();
         if self.engine.next_timeout().is_some_and(|(at, _)| at <= now) {
@@ -82,7 +141,18 @@ impl Driver {
         }
         self.follow_links();
         self.flush();
-        Ok(())
+        now
+    }
+
+    /// The event queue, to be watched by another one.
+    #[cfg(unix)]
+    pub(crate) fn registry(&self) -> io::Result<Registry> {
+        self.registry.try_clone()
+    }
+
+    /// Ends the poller's sleep, or the next one before it begins. Costs a system call.
+    pub(crate) fn wake_poller(&self) -> io::Result<()> {
+        self.waker.wake()
     }
 
     /// Writes what is queued, as far as the sockets take it without waiting.
@@ -100,10 +170,9 @@ impl Driver {
         }
     }
 
-    fn handle_events(&mut self) {
-        let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
-        for event in &events {
-            if event.token() == RESOLVER_TOKEN {
+    fn handle_events(&mut self, events: &Events) {
+        for event in events {
+            if event.token() == WAKER_TOKEN {
                 while let Some((master, found)) = self.resolver.poll_found() {
                     self.open(master, found);
                 }
@@ -126,7 +195,6 @@ impl Driver {
                 self.receive(master, event.is_read_closed() || event.is_error());
             }
         }
-        self.events = events;
     }
 
     /// Reads until the socket is known to be empty; `to_the_end` if the peer has closed it.
@@ -204,8 +272,8 @@ impl Driver {
         }
     }
 
-    fn connect(&mut self, master: MasterId, open: impl FnOnce(&mio::Registry, Token) -> io::Result<Socket>) {
-        match open(self.poll.registry(), Token(master.index())) {
+    fn connect(&mut self, master: MasterId, open: impl FnOnce(&Registry, Token) -> io::Result<Socket>) {
+        match open(&self.registry, Token(master.index())) {
             Ok(socket) => self.sockets[master.index()] = Some(socket),
             Err(error) => self.connect_next(master, &error.to_string()),
         }
@@ -214,5 +282,38 @@ impl Driver {
     fn disconnect(&mut self, master: MasterId, why: &str) {
         self.sockets[master.index()] = None;
         self.engine.handle_disconnected(clock::now(), master, why);
+    }
+}
+
+impl Poller {
+    /// Sleeps until something happens, or for `timeout`. False if a signal came: then nothing is known to be late.
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        let mut timeout = timeout;
+        if !self.spin.is_zero() && timeout != Some(Duration::ZERO) {
+            let limit = timeout.map_or(self.spin, |timeout| timeout.min(self.spin));
+            let start = clock::now();
+            loop {
+                if !self.look(Some(Duration::ZERO))? {
+                    return Ok(false);
+                }
+                if !self.events.is_empty() {
+                    return Ok(true);
+                }
+                if clock::now() - start >= limit {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+            timeout = timeout.map(|timeout| timeout.saturating_sub(limit));
+        }
+        self.look(timeout)
+    }
+
+    fn look(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        match self.poll.poll(&mut self.events, timeout) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }

@@ -72,6 +72,13 @@ use timers::{Timer, Timers, master_timer, op_timer, timer_of};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpId(Id);
 
+impl OpId {
+    /// A small number that no other lock has at the same time.
+    pub(crate) const fn index(self) -> usize {
+        self.0.index as usize
+    }
+}
+
 /// What the driver is to do with a master's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkRequest {
@@ -378,6 +385,12 @@ impl Engine {
     #[must_use]
     pub fn owed_count(&self, master: MasterId) -> usize {
         self.links[master.index()].wire.owed_count() + self.broadcast.owed_count(master)
+    }
+
+    /// Whether each master that answers has answered all it was sent.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.usable.iter().all(|master| self.owed_count(master) == 0)
     }
 
     /// Whether a quorum of masters is ready to be asked.

@@ -58,6 +58,7 @@ pub mod limits;
 pub mod lock;
 pub mod resp;
 
+mod client;
 mod clock;
 mod config;
 mod driver;
@@ -70,9 +71,16 @@ mod mutants;
 mod redlock;
 mod wire;
 
+// For the simulator, whose callers wait at it as those of a client do.
+#[doc(hidden)]
+pub use client::desk;
+pub use client::{Acquire, Client, Extend, Guard, LockRequest, Release};
+#[cfg(unix)]
+pub use client::{Drive, DriveEnded};
 pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};
+pub use driver::ConnectError;
 pub use error::{AcquireError, Denial, ExtendError, ReleaseError, Report, Round};
-pub use redlock::{ConnectError, Lease, Redlock};
+pub use redlock::{Lease, Redlock};
 
 /// Compiles the README's example.
 #[cfg(doctest)]

@@ -84,6 +84,9 @@ pub const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// Upper bound of the random pause between two attempts to connect.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
+/// Upper bound of the spin setting.
+pub const SPIN_MAX: Duration = Duration::from_millis(10);
+
 /// How long a `Redlock` may be idle before its next acquisition first looks whether its connections still stand.
 pub const IDLE_MAX: Duration = Duration::from_millis(100);
 
@@ -93,3 +96,12 @@ pub const REVIVE_MAX: Duration = Duration::from_millis(200);
 
 /// How long connecting waits for the other masters once a quorum is ready, at the least.
 pub const STRAGGLER_WAIT: Duration = Duration::from_millis(20);
+
+/// How long the release of a dropped [`crate::Guard`] may wait for a write that it can ride in.
+pub const DROP_LINGER: Duration = Duration::from_millis(1);
+
+/// How long dropping the last handle of a [`crate::Client`] waits for the masters that answer to confirm queued releases.
+pub const CLOSE_WAIT: Duration = Duration::from_millis(100);
+
+/// TTL of a [`crate::LockRequest`] that names none, if `max_ttl` allows it.
+pub const TTL_DEFAULT: Duration = Duration::from_secs(10);

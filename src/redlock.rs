@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::clock;
-use crate::config::{Config, ConfigBuilder, ConfigError};
-use crate::driver::Driver;
+use crate::config::{Config, ConfigBuilder};
+use crate::driver::{ConnectError, Driver, Poller};
 use crate::engine::{MasterStatus, OpId, Outcome, Released, Request, SubmitError};
 use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::limits;
@@ -38,6 +38,7 @@ use crate::mutants::mutant;
 /// ```
 pub struct Redlock {
     driver: Driver,
+    poller: Poller,
     /// Locks whose lease was dropped.
     dropped: Arc<Dropped>,
     /// Outcomes of the pipelined form that a blocking call came across.
@@ -65,18 +66,6 @@ pub struct Lease {
     is_armed: bool,
 }
 
-/// Why a client could not be set up. An unreachable master is no reason.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// The settings cannot work.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The operating system refused what the event loop needs.
-    #[error("the event loop cannot start: {0}")]
-    Io(#[from] io::Error),
-}
-
 impl Redlock {
     /// Connects to the masters at these URLs with default settings; see [`Redlock::open`].
     ///
@@ -101,25 +90,10 @@ impl Redlock {
     /// # Errors
     /// [`ConnectError::Io`] if the operating system gives no event queue or randomness.
     pub fn open(config: Config) -> Result<Self, ConnectError> {
-        let limit = config.connect_timeout * 2;
-        let driver = Driver::new(Arc::new(config))?;
-        let start = clock::now();
-        let mut redlock =
-            Self { driver, dropped: Arc::default(), set_aside: VecDeque::new(), last_turn: start };
-        let mut deadline = start + limit;
-        let mut has_quorum = false;
-        while !redlock.driver.engine.is_settled() {
-            let now = clock::now();
-            if redlock.driver.engine.has_quorum() && !has_quorum {
-                has_quorum = true;
-                deadline = deadline.min(now + (now - start).max(limits::STRAGGLER_WAIT));
-            }
-            if now >= deadline {
-                break;
-            }
-            redlock.driver.turn(Some(deadline - now))?;
-        }
-        Ok(redlock)
+        let (mut driver, mut poller) = Driver::new(Arc::new(config))?;
+        driver.settle(&mut poller)?;
+        let last_turn = clock::now();
+        Ok(Self { driver, poller, dropped: Arc::default(), set_aside: VecDeque::new(), last_turn })
     }
 
     /// Makes one attempt to acquire a lock, in about one round trip.
@@ -265,7 +239,7 @@ impl Redlock {
         self.last_turn = clock::now();
         self.release_dropped(self.last_turn);
         let has_outcome = !self.set_aside.is_empty() || self.driver.engine.has_outcome();
-        self.driver.turn(Some(if has_outcome { Duration::ZERO } else { limit }))
+        self.driver.turn(&mut self.poller, Some(if has_outcome { Duration::ZERO } else { limit }))
     }
 
     /// Writes what is queued, as far as that needs no waiting.
@@ -299,7 +273,7 @@ impl Redlock {
         self.release_dropped(clock::now());
         while self.driver.engine.claim_count() > 0 {
             let left = deadline.saturating_duration_since(clock::now());
-            if left.is_zero() || self.driver.turn(Some(left)).is_err() {
+            if left.is_zero() || self.driver.turn(&mut self.poller, Some(left)).is_err() {
                 break;
             }
         }
@@ -336,7 +310,7 @@ impl Redlock {
                 }
                 self.set_aside.push_back((id, outcome));
             }
-            self.driver.turn(None)?;
+            self.driver.turn(&mut self.poller, None)?;
             self.last_turn = clock::now();
         }
     }

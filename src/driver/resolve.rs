@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
-use mio::{Registry, Token, Waker};
+use mio::Waker;
 
 use crate::limits;
 use crate::lock::{MasterId, MasterSet};
@@ -30,11 +30,11 @@ pub(super) struct Resolver {
 }
 
 impl Resolver {
-    pub(super) fn new(registry: &Registry, token: Token) -> io::Result<Self> {
+    /// The waker ends the poller's sleep when a lookup is done.
+    pub(super) fn new(waker: Arc<Waker>) -> Self {
         let (sender, receiver) = mpsc::channel();
-        let waker = Arc::new(Waker::new(registry, token)?);
         let (busy, wanted) = (MasterSet::EMPTY, MasterSet::EMPTY);
-        Ok(Self { waker, sender, receiver, busy, wanted, lookup_counts: [0; limits::MASTER_COUNT_MAX] })
+        Self { waker, sender, receiver, busy, wanted, lookup_counts: [0; limits::MASTER_COUNT_MAX] }
     }
 
     /// The address at once if `host` is one; else `None`, and [`Resolver::poll_found`] has it after the waker's event.

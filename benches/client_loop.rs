@@ -1,0 +1,85 @@
+//! Acquire and release pairs through `Client`: by one thread, by many, and by many tasks.
+
+#![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, Config, Quarantine};
+
+const TTL: Duration = Duration::from_secs(10);
+/// Far above what a noisy machine takes, so that no master is ever taken for silent by mistake.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A client and the names of the locks that it takes in turn.
+pub(crate) struct ClientLoop {
+    pub(crate) client: Client,
+    names: Arc<Vec<String>>,
+    next_name: Arc<AtomicUsize>,
+}
+
+impl ClientLoop {
+    pub(crate) fn connect(urls: &[String], key_count: usize) -> Self {
+        let config =
+            Config::builder().masters(urls).quarantine(Quarantine::Trust).answer_timeout(ANSWER_TIMEOUT);
+        let client = Client::open(config.build().expect("valid settings")).expect("an event loop");
+        // As long as the others' names and never the same: a slow minority may still have ours to delete.
+        let names = (0..key_count).map(|index| format!("guard:{index}")).collect();
+        Self { client, names: Arc::new(names), next_name: Arc::default() }
+    }
+
+    /// One lock at a time; each release is awaited, or left to ride with the next acquire.
+    pub(crate) fn blocking_pairs(&self, pair_count: usize, is_awaited: bool) -> Duration {
+        let start = Instant::now();
+        for _ in 0..pair_count {
+            let guard = self.client.lock(self.name()).ttl(TTL).try_acquire().expect("the lock is free");
+            if is_awaited {
+                guard.release().expect("the masters answer");
+            }
+        }
+        start.elapsed()
+    }
+
+    /// So many threads, each with a lock at a time.
+    pub(crate) fn thread_pairs(&self, pair_count: usize, thread_count: usize) -> Duration {
+        let start = Instant::now();
+        thread::scope(|scope| {
+            for _ in 0..thread_count {
+                scope.spawn(|| self.blocking_pairs(pair_count / thread_count, true));
+            }
+        });
+        start.elapsed()
+    }
+
+    /// So many tasks on one thread, each with a lock at a time. The executor drives the event loop, too, if it is to.
+    pub(crate) fn task_pairs(&self, pair_count: usize, task_count: usize, is_driven: bool) -> Duration {
+        let executor =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an executor");
+        let start = Instant::now();
+        let tasks = tokio::task::LocalSet::new();
+        if is_driven {
+            #[cfg(feature = "tokio")]
+            executor.spawn(self.client.drive_on_tokio());
+        }
+        for _ in 0..task_count {
+            let (client, names, next_name) =
+                (self.client.clone(), self.names.clone(), self.next_name.clone());
+            tasks.spawn_local(async move {
+                for _ in 0..pair_count / task_count {
+                    let name = &names[next_name.fetch_add(1, Ordering::Relaxed) % names.len()];
+                    let request = client.lock(name).ttl(TTL).wait(Duration::ZERO);
+                    let guard = request.acquire_async().await.expect("the lock is free");
+                    guard.release_async().await.expect("the masters answer");
+                }
+            });
+        }
+        executor.block_on(tasks);
+        start.elapsed()
+    }
+
+    fn name(&self) -> &str {
+        &self.names[self.next_name.fetch_add(1, Ordering::Relaxed) % self.names.len()]
+    }
+}

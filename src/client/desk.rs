@@ -1,0 +1,246 @@
+//! Who waits for which outcome of an engine: a ticket for each question, and a slot in which its answer is kept.
+//!
+//! Owns the outcomes that have come and were not fetched, and whom to wake for them. Refuses to know connections, time and
+//! who drives the engine. Keeps that each outcome reaches the caller that asked for it or nobody, and that a lock which
+//! nobody waits for any more is released.
+
+use std::task::Waker;
+use std::time::Instant;
+
+use crate::engine::{Engine, OpId, Outcome, Request};
+
+/// The slots; see the [module](self).
+#[derive(Debug, Default)]
+pub struct Desk {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// The question about each operation that has no answer yet, by the operation's place.
+    questions: Vec<Option<Ticket>>,
+    /// Slots for which a thread sleeps; each knows its place here.
+    threads: Vec<usize>,
+    /// Slots for which a task waits.
+    task_count: usize,
+    /// Slots whose outcome has not come.
+    waiting_count: usize,
+    /// To be woken, as soon as that can be done without harm.
+    woken: Vec<Waker>,
+}
+
+/// Entitles to one answer, to be fetched or abandoned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket {
+    /// What the question is about.
+    pub op: OpId,
+    slot: usize,
+}
+
+/// Which answer is expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Question {
+    /// That to an acquisition.
+    Acquire,
+    /// That to an extension.
+    Extend,
+    /// That to an awaited release.
+    Release,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Free,
+    Waiting(Question, Waiter),
+    Done(Outcome),
+}
+
+/// Who waits for an outcome that has not come.
+#[derive(Debug)]
+enum Waiter {
+    /// Nobody yet, or somebody who looks again without being woken.
+    Nobody,
+    Task(Waker),
+    /// A thread that sleeps, at this place of the list.
+    Thread(Waker, usize),
+}
+
+impl Question {
+    const fn is_answered_by(self, outcome: &Outcome) -> bool {
+        matches!(
+            (self, outcome),
+            (Self::Acquire, Outcome::Acquire(_))
+                | (Self::Extend, Outcome::Extend(_))
+                | (Self::Release, Outcome::Release(_))
+        )
+    }
+}
+
+impl Desk {
+    /// Says that the answer to a question about this operation is wanted: the next one of that kind.
+    pub fn expect(&mut self, op: OpId, question: Question) -> Ticket {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::Free);
+            // Room for all, so that freeing never allocates.
+            self.free.reserve(self.slots.len());
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Slot::Waiting(question, Waiter::Nobody);
+        self.waiting_count += 1;
+        let ticket = Ticket { op, slot };
+        if op.index() >= self.questions.len() {
+            self.questions.resize(op.index() + 1, None);
+        }
+        self.questions[op.index()] = Some(ticket);
+        ticket
+    }
+
+    /// Takes the outcomes that the engine has, and notes whom to wake.
+    pub fn deliver(&mut self, now: Instant, engine: &mut Engine) {
+        while let Some((op, outcome)) = engine.poll_outcome() {
+            let question = self.questions.get(op.index()).copied().flatten();
+            match question.filter(|ticket| ticket.op == op && self.expects(*ticket, &outcome)) {
+                Some(ticket) => {
+                    let waker = self.end_waiting(ticket);
+                    self.slots[ticket.slot] = Slot::Done(outcome);
+                    self.woken.extend(waker);
+                }
+                None => release_unwanted(now, engine, op, &outcome),
+            }
+        }
+    }
+
+    fn expects(&self, ticket: Ticket, outcome: &Outcome) -> bool {
+        matches!(&self.slots[ticket.slot], Slot::Waiting(question, _) if question.is_answered_by(outcome))
+    }
+
+    /// Whether the answer has come.
+    #[must_use]
+    pub fn is_done(&self, ticket: Ticket) -> bool {
+        matches!(self.slots[ticket.slot], Slot::Done(_))
+    }
+
+    /// Fetches the answer if it has come; the ticket is void then.
+    pub fn take(&mut self, ticket: Ticket) -> Option<Outcome> {
+        if !self.is_done(ticket) {
+            return None;
+        }
+        self.free.push(ticket.slot);
+        match std::mem::replace(&mut self.slots[ticket.slot], Slot::Free) {
+            Slot::Done(outcome) => Some(outcome),
+            Slot::Free | Slot::Waiting(..) => None,
+        }
+    }
+
+    /// Says that nobody will fetch the answer. A lock that was acquired is released, and one that is being acquired is
+    /// given up.
+    pub fn abandon(&mut self, now: Instant, engine: &mut Engine, ticket: Ticket) {
+        match &self.slots[ticket.slot] {
+            Slot::Free => return,
+            Slot::Done(outcome) => release_unwanted(now, engine, ticket.op, outcome),
+            Slot::Waiting(question, _) => {
+                if *question == Question::Acquire {
+                    // A release is always taken, and cancels an acquisition.
+                    let _ = engine.submit(now, Request::Release { lock: ticket.op, awaited: false });
+                }
+                self.end_waiting(ticket);
+            }
+        }
+        self.slots[ticket.slot] = Slot::Free;
+        self.free.push(ticket.slot);
+    }
+
+    /// A task waits: it is woken when the answer has come.
+    pub fn wait_as_task(&mut self, ticket: Ticket, waker: &Waker) {
+        match &mut self.slots[ticket.slot] {
+            Slot::Waiting(_, Waiter::Task(old)) => old.clone_from(waker),
+            Slot::Waiting(_, waiter) => {
+                *waiter = Waiter::Task(waker.clone());
+                self.task_count += 1;
+            }
+            Slot::Free | Slot::Done(_) => {}
+        }
+    }
+
+    /// A thread is about to sleep: it is woken when the answer has come, or by [`Desk::sleeping_thread`].
+    pub(super) fn wait_as_thread(&mut self, ticket: Ticket, waker: Waker) {
+        self.stop_waiting(ticket);
+        if let Slot::Waiting(_, waiter) = &mut self.slots[ticket.slot] {
+            *waiter = Waiter::Thread(waker, self.threads.len());
+            self.threads.push(ticket.slot);
+        }
+    }
+
+    /// The task or thread does not sleep for now.
+    pub(super) fn stop_waiting(&mut self, ticket: Ticket) -> Option<Waker> {
+        let Slot::Waiting(_, waiter) = &mut self.slots[ticket.slot] else { return None };
+        match std::mem::replace(waiter, Waiter::Nobody) {
+            Waiter::Nobody => None,
+            Waiter::Task(waker) => {
+                self.task_count -= 1;
+                Some(waker)
+            }
+            Waiter::Thread(waker, place) => {
+                self.threads.swap_remove(place);
+                if let Some(&moved) = self.threads.get(place)
+                    && let Slot::Waiting(_, Waiter::Thread(_, its_place)) = &mut self.slots[moved]
+                {
+                    *its_place = place;
+                }
+                Some(waker)
+            }
+        }
+    }
+
+    /// The question has its answer, or does not want one; returns what wakes whoever waited.
+    fn end_waiting(&mut self, ticket: Ticket) -> Option<Waker> {
+        let waker = self.stop_waiting(ticket);
+        self.waiting_count -= 1;
+        // Of two questions about one operation the later one stays: an abandoned extension, and the release.
+        let question = &mut self.questions[ticket.op.index()];
+        question.take_if(|it| *it == ticket);
+        waker
+    }
+
+    /// What wakes one of the sleeping threads.
+    pub(super) fn sleeping_thread(&self) -> Option<Waker> {
+        match &self.slots[*self.threads.last()?] {
+            Slot::Waiting(_, Waiter::Thread(waker, _)) => Some(waker.clone()),
+            _ => None,
+        }
+    }
+
+    /// Tasks that wait.
+    pub(super) const fn task_count(&self) -> usize {
+        self.task_count
+    }
+
+    /// Answers that are waited for.
+    pub(super) const fn waiting_count(&self) -> usize {
+        self.waiting_count
+    }
+
+    /// Whom to wake; the list is the caller's to empty.
+    pub const fn woken(&mut self) -> &mut Vec<Waker> {
+        &mut self.woken
+    }
+
+    /// Wakes all who wait: no answer will come any more.
+    pub(super) fn give_up(&mut self) {
+        for slot in &mut self.slots {
+            if let Slot::Waiting(_, waiter) = slot
+                && let Waiter::Task(waker) | Waiter::Thread(waker, _) =
+                    std::mem::replace(waiter, Waiter::Nobody)
+            {
+                self.woken.push(waker);
+            }
+        }
+        self.threads.clear();
+        self.task_count = 0;
+    }
+}
+
+/// Nobody wants this outcome: what it has acquired must not be kept.
+fn release_unwanted(now: Instant, engine: &mut Engine, op: OpId, outcome: &Outcome) {
+    if let Outcome::Acquire(Ok(_)) = outcome {
+        // A release is always taken, and this one's outcome is not wanted.
+        let _ = engine.submit(now, Request::Release { lock: op, awaited: false });
+    }
+}

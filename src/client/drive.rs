@@ -1,0 +1,122 @@
+//! The event loop of a client on somebody else's: its keeper's work without its keeper's thread.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use mio::Registry;
+
+use super::shared::Shared;
+use crate::clock;
+
+/// Drives the event loop of a [`crate::Client`] from an event loop of your own, in place of the client's thread: made by
+/// [`crate::Client::drive`].
+///
+/// With it an answer reaches a task without a hand-over between threads, and what many tasks of one executor ask for
+/// goes out in one write. On tokio, [`crate::Client::drive_on_tokio`] is all that is needed.
+///
+/// 1. Watch the descriptor ([`AsFd`]) for input. It is edge-triggered: note that it has become readable *before* the
+///    call that follows.
+/// 2. Call [`Drive::turn`] when it is readable, when the time that the last call returned has come, and when its waker is
+///    called.
+///
+/// A call never waits. While a thread waits in a blocking call, that thread may drive, and a turn does nothing. Dropping
+/// it gives the work back to the client's thread. It is no handle: it ends when the last of those is dropped.
+#[derive(Debug)]
+pub struct Drive {
+    shared: Arc<Shared>,
+    /// Keeps the descriptor open.
+    registry: Registry,
+}
+
+/// The client of a [`Drive`] was dropped or has stopped, or another one drives it now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("there is nothing left to drive")]
+pub struct DriveEnded;
+
+impl Drive {
+    pub(super) fn new(shared: Arc<Shared>) -> io::Result<Self> {
+        let registry = shared.begin_drive()?;
+        Ok(Self { shared, registry })
+    }
+
+    /// Reads, writes and does what is due, without waiting. Returns when the next turn must come if nothing happens
+    /// before, to be compared with [`Instant::now`]; `waker` is called if it is wanted sooner.
+    ///
+    /// # Errors
+    /// [`DriveEnded`]; drop it then.
+    pub fn turn(&mut self, waker: &Waker) -> Result<Option<Instant>, DriveEnded> {
+        let due = self.shared.drive(waker).ok_or(DriveEnded)?;
+        Ok(due.map(clock::to_std))
+    }
+}
+
+impl AsFd for Drive {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.registry.as_fd()
+    }
+}
+
+impl AsRawFd for Drive {
+    fn as_raw_fd(&self) -> RawFd {
+        self.registry.as_raw_fd()
+    }
+}
+
+impl Drop for Drive {
+    fn drop(&mut self) {
+        self.shared.end_drive();
+    }
+}
+
+#[cfg(feature = "tokio")]
+pub(super) mod on_tokio {
+    use std::future::poll_fn;
+    use std::io;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use tokio::io::Interest;
+    use tokio::io::unix::AsyncFd;
+    use tokio::time::{Instant, sleep_until};
+
+    use super::Drive;
+    use crate::clock;
+
+    fn present() -> Instant {
+        Instant::from_std(clock::to_std(clock::now()))
+    }
+
+    /// Drives until the client is dropped.
+    pub(in crate::client) async fn drive(drive: io::Result<Drive>) -> io::Result<()> {
+        let drive = drive?;
+        #[allow(deprecated, reason = "the others are unsafe; a drive owns its descriptor and keeps it open")]
+        let mut drive = AsyncFd::with_interest(drive, Interest::READABLE)?;
+        let mut armed = present();
+        let mut timer = pin!(sleep_until(armed));
+        poll_fn(move |context| {
+            loop {
+                // Before the turn: an event that comes after it is a new one.
+                if let Poll::Ready(ready) = drive.poll_read_ready_mut(context) {
+                    ready?.clear_ready();
+                }
+                let Ok(due) = drive.get_mut().turn(context.waker()) else { return Poll::Ready(Ok(())) };
+                let mut is_due = false;
+                if let Some(due) = due.map(Instant::from_std) {
+                    // A timer that fires too early costs a turn, and setting it anew costs more.
+                    if due < armed || armed <= present() {
+                        armed = due;
+                        timer.as_mut().reset(due);
+                    }
+                    is_due = timer.as_mut().poll(context).is_ready();
+                }
+                if !is_due && drive.poll_read_ready_mut(context).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+}

@@ -1,0 +1,87 @@
+//! Where a thread sleeps until somebody wakes it, with a memory: a wake-up that comes first is not lost.
+//!
+//! Not [`std::thread::park`]: that has one memory for the whole thread, and a wake-up meant for the caller's own use of
+//! it would be lost to us.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Wake, Waker};
+use std::time::Instant;
+
+use crate::clock;
+
+#[derive(Debug, Default)]
+pub(super) struct Parker {
+    is_woken: Mutex<bool>,
+    changed: Condvar,
+}
+
+thread_local! {
+    static OWN: (Arc<Parker>, Waker) = Parker::pair();
+}
+
+impl Parker {
+    /// A parker and what wakes it.
+    pub(super) fn pair() -> (Arc<Self>, Waker) {
+        let parker = Arc::<Self>::default();
+        let waker = Waker::from(parker.clone());
+        (parker, waker)
+    }
+
+    /// The calling thread's own.
+    pub(super) fn own() -> (Arc<Self>, Waker) {
+        // While a thread ends it may have none any more.
+        OWN.try_with(Clone::clone).unwrap_or_else(|_| Self::pair())
+    }
+
+    /// Sleeps until woken since the last sleep, or until that time, for ever without one.
+    pub(super) fn park(&self, until: Option<Instant>) {
+        let mut is_woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*is_woken {
+            is_woken = match until.map(|until| until.saturating_duration_since(clock::now())) {
+                None => self.changed.wait(is_woken).unwrap_or_else(PoisonError::into_inner),
+                Some(left) if left.is_zero() => return,
+                Some(left) => {
+                    let waited = self.changed.wait_timeout(is_woken, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        *is_woken = false;
+    }
+}
+
+impl Wake for Parker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        *self.is_woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_wake_up_is_remembered_once_and_a_limit_ends_the_sleep() {
+        let (parker, waker) = Parker::pair();
+        waker.wake_by_ref();
+        waker.wake();
+        parker.park(None);
+        let (start, limit) = (clock::now(), Duration::from_millis(2));
+        parker.park(Some(start + limit));
+        assert!(clock::now() - start >= limit, "two wake-ups are one");
+    }
+
+    #[test]
+    fn another_thread_ends_the_sleep() {
+        let (parker, waker) = Parker::pair();
+        let waking = std::thread::spawn(move || waker.wake());
+        parker.park(None);
+        waking.join().expect("it wakes");
+    }
+}

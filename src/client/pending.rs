@@ -1,0 +1,333 @@
+//! What was asked of a client and is not answered yet: futures for any executor, which a thread can wait for, too.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::desk::{Question, Ticket};
+use super::guard::Guard;
+use super::shared::{Core, Stopped};
+use super::{Client, LockRequest};
+use crate::engine::{OpId, Outcome, Released, Request, SubmitError};
+use crate::error::{AcquireError, ExtendError, ReleaseError};
+use crate::limits;
+use crate::lock::Resource;
+
+/// A lock that is being acquired: a future for any executor, or something to [`Acquire::wait`] for.
+///
+/// Nothing is sent before it is polled or waited for, unless it comes from [`Client::acquire_all`]. Dropping it gives the
+/// acquisition up: that never blocks, and what was acquired so far is released in the background.
+#[must_use = "nothing is acquired before this is awaited"]
+#[derive(Debug)]
+pub struct Acquire<'a>(Pending<Acquisition<'a>>);
+
+/// An extension under way: a future for any executor, or something to [`Extend::wait`] for.
+///
+/// Nothing is sent before it is polled or waited for, unless it comes from [`Client::extend_all`]. Dropping it leaves the
+/// extension to itself: the guard's validity then ends as before or as asked for.
+#[must_use = "nothing is extended before this is awaited"]
+#[derive(Debug)]
+pub struct Extend<'g>(Pending<Extension<'g>>);
+
+/// A release under way: a future for any executor, or something to [`Release::wait`] for.
+///
+/// Dropping it, at any time, has the lock released in the background.
+#[must_use = "the answer of the masters is in here"]
+#[derive(Debug)]
+pub struct Release(Pending<Guard>);
+
+impl<'a> Acquire<'a> {
+    pub(super) const fn new(request: LockRequest<'a>) -> Self {
+        Self(Pending::new(Acquisition { request, name: Vec::new() }))
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        self.0.ask.client()
+    }
+
+    pub(super) fn submit(&mut self, core: &mut Core) {
+        self.0.submit(core);
+    }
+
+    /// Waits on this thread; returns by the end of the request's wait, or of one attempt if that is later.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`].
+    pub fn wait(self) -> Result<Guard, AcquireError> {
+        self.0.wait()
+    }
+}
+
+impl Future for Acquire<'_> {
+    type Output = Result<Guard, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(context)
+    }
+}
+
+impl<'g> Extend<'g> {
+    pub(super) const fn new(guard: &'g mut Guard, ttl: Duration) -> Self {
+        Self(Pending::new(Extension { guard, ttl }))
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        self.0.ask.client()
+    }
+
+    pub(super) fn submit(&mut self, core: &mut Core) {
+        self.0.submit(core);
+    }
+
+    /// Waits on this thread, for the limit of one answer at most.
+    ///
+    /// # Errors
+    /// As [`Guard::extend`].
+    pub fn wait(self) -> Result<(), ExtendError> {
+        self.0.wait()
+    }
+}
+
+impl Future for Extend<'_> {
+    type Output = Result<(), ExtendError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(context)
+    }
+}
+
+impl Release {
+    pub(super) const fn new(guard: Guard) -> Self {
+        Self(Pending::new(guard))
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        self.0.ask.client()
+    }
+
+    pub(super) fn submit(&mut self, core: &mut Core) {
+        self.0.submit(core);
+    }
+
+    /// Waits on this thread, for the limit of one answer at most.
+    ///
+    /// # Errors
+    /// As [`Guard::release`].
+    pub fn wait(self) -> Result<Released, ReleaseError> {
+        self.0.wait()
+    }
+}
+
+impl Future for Release {
+    type Output = Result<Released, ReleaseError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(context)
+    }
+}
+
+/// What can be asked of a client and is answered once.
+trait Ask {
+    const QUESTION: Question;
+    type Answer;
+    type Error;
+
+    fn client(&self) -> &Client;
+
+    /// Has the engine take the request.
+    fn submit(&mut self, core: &mut Core) -> Result<OpId, Self::Error>;
+
+    fn answer(&mut self, op: OpId, outcome: Outcome) -> Result<Self::Answer, Self::Error>;
+
+    fn stopped(why: Stopped) -> Self::Error;
+}
+
+/// A request, and how far it is.
+#[derive(Debug)]
+struct Pending<A: Ask> {
+    ask: A,
+    state: State<A::Error>,
+}
+
+#[derive(Debug)]
+enum State<E> {
+    /// Nothing was sent.
+    Idle,
+    /// The outcome has not been fetched.
+    Waiting(Ticket),
+    /// It was refused before anything was sent.
+    Refused(E),
+    /// All was said.
+    Over,
+}
+
+impl<A: Ask> Pending<A> {
+    const fn new(ask: A) -> Self {
+        Self { ask, state: State::Idle }
+    }
+
+    /// Submits without waiting; the caller sees to it that the request is written.
+    fn submit(&mut self, core: &mut Core) {
+        self.state = match self.ask.submit(core) {
+            Ok(op) => State::Waiting(core.desk.expect(op, A::QUESTION)),
+            Err(error) => State::Refused(error),
+        };
+    }
+
+    /// What entitles to the answer; submits the request if that was not done yet. `None` if there will be no answer.
+    fn ticket(&mut self, core: &mut Core) -> Option<Ticket> {
+        if let State::Idle = self.state {
+            self.submit(core);
+        }
+        match self.state {
+            State::Waiting(ticket) => Some(ticket),
+            _ => None,
+        }
+    }
+
+    fn wait(mut self) -> Result<A::Answer, A::Error> {
+        let client = self.ask.client().clone();
+        let outcome = client.shared().wait(A::QUESTION, |core| self.ticket(core));
+        match (outcome, std::mem::replace(&mut self.state, State::Over)) {
+            (Ok(Some(outcome)), State::Waiting(ticket)) => self.ask.answer(ticket.op, outcome),
+            (_, State::Refused(error)) => Err(error),
+            (Err(why), _) => Err(A::stopped(why)),
+            (Ok(_), _) => unreachable!("the answer is given once"),
+        }
+    }
+
+    fn poll(&mut self, context: &Context<'_>) -> Poll<Result<A::Answer, A::Error>> {
+        let client = self.ask.client().clone();
+        let is_new = matches!(self.state, State::Idle);
+        let outcome =
+            std::task::ready!(client.shared().poll(context.waker(), is_new, |core| self.ticket(core)));
+        Poll::Ready(match (outcome, std::mem::replace(&mut self.state, State::Over)) {
+            (_, State::Over) => panic!("polled after it was ready"),
+            (Ok(Some(outcome)), State::Waiting(ticket)) => self.ask.answer(ticket.op, outcome),
+            (_, State::Refused(error)) => Err(error),
+            (Err(why), _) => Err(A::stopped(why)),
+            (Ok(_), _) => unreachable!("an outcome is that of a submitted request"),
+        })
+    }
+}
+
+impl<A: Ask> Drop for Pending<A> {
+    fn drop(&mut self) {
+        if let State::Waiting(ticket) = self.state
+            && let Ok(mut core) = self.ask.client().shared().enter()
+        {
+            core.abandon(ticket);
+            self.ask.client().shared().leave(core);
+        }
+    }
+}
+
+/// What [`Acquire`] asks.
+#[derive(Debug)]
+struct Acquisition<'a> {
+    request: LockRequest<'a>,
+    /// The guard's copy of the name.
+    name: Vec<u8>,
+}
+
+impl Ask for Acquisition<'_> {
+    const QUESTION: Question = Question::Acquire;
+    type Answer = Guard;
+    type Error = AcquireError;
+
+    fn client(&self) -> &Client {
+        self.request.client
+    }
+
+    fn submit(&mut self, core: &mut Core) -> Result<OpId, AcquireError> {
+        let LockRequest { client, resource: name, ttl, wait, min_validity } = self.request;
+        let config = client.config();
+        let resource = Resource::new(&name)?;
+        let ttl = config.ttl(ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)))?;
+        let wait = wait.unwrap_or(ttl.as_duration());
+        let request = Request::Acquire { resource, ttl, wait, min_validity };
+        let op = core.submit(request).map_err(|error| match error {
+            SubmitError::Overloaded => AcquireError::Overloaded,
+            SubmitError::Input(error) => error.into(),
+        })?;
+        self.name = core.take_name(name);
+        Ok(op)
+    }
+
+    fn answer(&mut self, op: OpId, outcome: Outcome) -> Result<Guard, AcquireError> {
+        match outcome {
+            Outcome::Acquire(result) => {
+                let name = std::mem::take(&mut self.name);
+                result.map(|grant| Guard::new(self.request.client.clone(), op, grant.token, name))
+            }
+            _ => unreachable!("an acquisition is answered by its own outcome"),
+        }
+    }
+
+    fn stopped(why: Stopped) -> AcquireError {
+        AcquireError::Stopped(why)
+    }
+}
+
+/// What [`Extend`] asks.
+#[derive(Debug)]
+struct Extension<'g> {
+    guard: &'g mut Guard,
+    ttl: Duration,
+}
+
+impl Ask for Extension<'_> {
+    const QUESTION: Question = Question::Extend;
+    type Answer = ();
+    type Error = ExtendError;
+
+    fn client(&self) -> &Client {
+        self.guard.client()
+    }
+
+    fn submit(&mut self, core: &mut Core) -> Result<OpId, ExtendError> {
+        let ttl = self.guard.client().config().ttl(self.ttl)?;
+        let request = Request::Extend { lock: self.guard.lock(), ttl };
+        core.submit(request).map_err(|_| ExtendError::NotHeld)
+    }
+
+    fn answer(&mut self, _: OpId, outcome: Outcome) -> Result<(), ExtendError> {
+        match outcome {
+            Outcome::Extend(result) => result.map(drop),
+            _ => unreachable!("an extension is answered by its own outcome"),
+        }
+    }
+
+    fn stopped(why: Stopped) -> ExtendError {
+        ExtendError::Stopped(why)
+    }
+}
+
+/// The release of a guard.
+impl Ask for Guard {
+    const QUESTION: Question = Question::Release;
+    type Answer = Released;
+    type Error = ReleaseError;
+
+    fn client(&self) -> &Client {
+        self.client()
+    }
+
+    fn submit(&mut self, core: &mut Core) -> Result<OpId, ReleaseError> {
+        self.disarm(core);
+        let request = Request::Release { lock: self.lock(), awaited: true };
+        core.submit(request).map_err(|_| ReleaseError::NotHeld)
+    }
+
+    fn answer(&mut self, _: OpId, outcome: Outcome) -> Result<Released, ReleaseError> {
+        match outcome {
+            Outcome::Release(result) => result,
+            _ => unreachable!("a release is answered by its own outcome"),
+        }
+    }
+
+    fn stopped(why: Stopped) -> ReleaseError {
+        ReleaseError::Stopped(why)
+    }
+}

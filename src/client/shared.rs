@@ -1,0 +1,645 @@
+//! What the handles of one client share, and who drives its event loop.
+//!
+//! ```text
+//!   caller: lock ─► submit ─► is the outcome there? ──yes──► unlock, return
+//!                                   │no
+//!                 nobody leads ◄────┴────► somebody leads
+//!                      │                         │
+//!             lead: turns until it is      write, or have the leader do it; sleep
+//!             there; hand the lead on      until woken with the outcome, or to lead
+//! ```
+//!
+//! Whoever has the [`Poller`] leads. A thread that waits leads itself if nobody does, so a lone one needs no other and no
+//! system call but those of the sockets. The *keeper*, a thread of the client's own, leads while tasks wait, and for what
+//! is due when nobody calls: time-outs, reconnects, the releases of dropped guards. The leader sleeps without the lock,
+//! so that others can submit and write meanwhile, and is woken at most once in a sleep.
+//!
+//! Owns leadership. Refuses to know what an outcome means. Keeps that nobody sleeps while an outcome can come and nobody
+//! leads, that no waker is called with the lock held, and that a leader's end is an error to all who wait.
+
+use std::io;
+use std::process;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::desk::{Desk, Question, Ticket};
+use super::parker::Parker;
+use crate::clock;
+use crate::driver::{Driver, Poller};
+use crate::engine::{OpId, Outcome, Request, SubmitError};
+use crate::limits;
+
+/// With more outcomes waited for than this, a write is left to the leader: it costs a wake-up, and gathers what others
+/// submit meanwhile. Below, the caller's own write is sooner on its way. (`benches/peers`, 16 callers.)
+const DIRECT_WRITE_MAX: usize = 4;
+
+/// Why nothing can be done any more.
+pub(super) type Stopped = Arc<str>;
+
+/// What all handles of a client have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    core: Mutex<Core>,
+    /// The process that has the keeper.
+    pid: u32,
+    keeper: Arc<Parker>,
+    /// Woken when the keeper has ended.
+    ended: Arc<Parker>,
+    ended_waker: Waker,
+}
+
+/// What is done with the lock held.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) driver: Driver,
+    pub(super) desk: Desk,
+    /// `None` while somebody leads.
+    poller: Option<Poller>,
+    /// While the leader sleeps.
+    sleep: Option<Sleep>,
+    keeper: Keeper,
+    /// When releases of dropped guards are to be on their way, if nothing else is written before.
+    linger_until: Option<Instant>,
+    /// Guards dropped so far.
+    drop_count: u64,
+    /// When the loop was last driven.
+    last_turn: Instant,
+    /// Memory of names, to be used again.
+    names: Vec<Vec<u8>>,
+    is_closing: bool,
+    stopped: Option<Stopped>,
+}
+
+#[derive(Debug)]
+struct Sleep {
+    until: Option<Instant>,
+    is_woken: bool,
+}
+
+#[derive(Debug)]
+struct Keeper {
+    waker: Waker,
+    thread: Option<thread::ThreadId>,
+    /// Until when it sleeps without leading; `None` while it does not.
+    sleeps_until: Option<Option<Instant>>,
+    /// Whether it leads although nobody waits: the last caller was a task, and the next one probably is.
+    is_favoured: bool,
+    /// Who does its work in place of its thread, and is woken like it.
+    drive: Option<Waker>,
+    /// Whether something was left for it to write.
+    has_unsent: bool,
+}
+
+/// Names whose memory is kept.
+const SPARE_NAME_COUNT_MAX: usize = 1024;
+
+/// Whether one time limit is over before another; none is never.
+fn is_before(at: Option<Instant>, other: Option<Instant>) -> bool {
+    at.is_some_and(|at| other.is_none_or(|other| at < other))
+}
+
+fn earlier(at: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    at.into_iter().chain(other).min()
+}
+
+/// Stops the client if its thread panics: nobody would lead any more. To be made before the lock is taken.
+struct Watch<'a>(&'a Shared);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.stop("a thread panicked while it drove the event loop");
+        }
+    }
+}
+
+impl Shared {
+    /// Starts the keeper of a driver that has settled.
+    pub(super) fn start(driver: Driver, poller: Poller) -> io::Result<Arc<Self>> {
+        let (keeper, waker) = Parker::pair();
+        let (ended, ended_waker) = Parker::pair();
+        let core = Core {
+            driver,
+            desk: Desk::default(),
+            poller: Some(poller),
+            sleep: None,
+            keeper: Keeper {
+                waker,
+                thread: None,
+                sleeps_until: None,
+                is_favoured: false,
+                drive: None,
+                has_unsent: false,
+            },
+            linger_until: None,
+            drop_count: 0,
+            last_turn: clock::now(),
+            names: Vec::new(),
+            is_closing: false,
+            stopped: None,
+        };
+        let shared =
+            Arc::new(Self { core: Mutex::new(core), pid: process::id(), keeper, ended, ended_waker });
+        let its = shared.clone();
+        let keeper =
+            thread::Builder::new().name("redlatch-keeper".to_owned()).spawn(move || its.run_keeper())?;
+        shared.peek(|core| core.keeper.thread = Some(keeper.thread().id()));
+        Ok(shared)
+    }
+
+    /// Takes the lock, unless this is another process: a fork has no keeper, and its parent's connections.
+    pub(super) fn enter(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
+        if self.is_forked() {
+            return Err(format!(
+                "this client belongs to process {}, and this is a fork of it: connect anew in the child",
+                self.pid
+            )
+            .into());
+        }
+        self.lock()
+    }
+
+    fn is_forked(&self) -> bool {
+        process::id() != self.pid
+    }
+
+    fn lock(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
+        let core = match self.core.lock() {
+            Ok(core) => core,
+            Err(poisoned) => {
+                drop(poisoned);
+                return Err(self.stop("a thread panicked while it used the client"));
+            }
+        };
+        match &core.stopped {
+            Some(why) => Err(why.clone()),
+            None => Ok(core),
+        }
+    }
+
+    /// Looks at something, also in a client that was stopped. `None` in a fork.
+    pub(super) fn peek<T>(&self, look: impl FnOnce(&mut Core) -> T) -> Option<T> {
+        if self.is_forked() {
+            return None;
+        }
+        Some(look(&mut self.core.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Ends the client for all who wait and all who come.
+    fn stop(&self, why: &str) -> Stopped {
+        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = core.stopped.get_or_insert_with(|| why.into()).clone();
+        core.desk.give_up();
+        core.wake_leader();
+        let keeper = core.keeper.waker.clone();
+        let woken = std::mem::take(core.desk.woken());
+        drop(core);
+        keeper.wake();
+        woken.into_iter().for_each(Waker::wake);
+        why
+    }
+
+    /// Waits on this thread for the answer to the question that `ask` puts; `None` if it puts none.
+    pub(super) fn wait(
+        &self,
+        question: Question,
+        ask: impl FnOnce(&mut Core) -> Option<Ticket>,
+    ) -> Result<Option<Outcome>, Stopped> {
+        let _watch = Watch(self);
+        let mut core = self.enter()?;
+        if question == Question::Acquire {
+            core = self.revive(core)?;
+        }
+        core.keeper.is_favoured = false;
+        let Some(ticket) = ask(&mut core) else {
+            self.leave(core);
+            return Ok(None);
+        };
+        core.deliver();
+        loop {
+            if let Some(outcome) = core.desk.take(ticket) {
+                self.leave(core);
+                return Ok(Some(outcome));
+            }
+            if let Some(poller) = core.poller.take() {
+                core.desk.stop_waiting(ticket);
+                core = self.lead(core, poller, None, |core| core.desk.is_done(ticket))?;
+                continue;
+            }
+            core.write_beside_leader();
+            if core.desk.is_done(ticket) {
+                continue;
+            }
+            let (parker, waker) = Parker::own();
+            core.desk.wait_as_thread(ticket, waker);
+            self.leave(core);
+            parker.park(None);
+            core = self.lock()?;
+        }
+    }
+
+    /// The answer if it is there; else `waker` is woken when it is. As [`Shared::wait`] otherwise; `is_new` if the question
+    /// was not put before.
+    pub(super) fn poll(
+        &self,
+        waker: &Waker,
+        is_new: bool,
+        ask: impl FnOnce(&mut Core) -> Option<Ticket>,
+    ) -> Poll<Result<Option<Outcome>, Stopped>> {
+        let mut core = match if is_new { self.enter() } else { self.lock() } {
+            Ok(core) => core,
+            Err(why) => return Poll::Ready(Err(why)),
+        };
+        let Some(ticket) = ask(&mut core) else {
+            self.leave(core);
+            return Poll::Ready(Ok(None));
+        };
+        if is_new {
+            core.deliver();
+        }
+        if let Some(outcome) = core.desk.take(ticket) {
+            self.leave(core);
+            return Poll::Ready(Ok(Some(outcome)));
+        }
+        core.desk.wait_as_task(ticket, waker);
+        core.keeper.is_favoured = true;
+        if is_new {
+            core.write_for_task();
+        }
+        self.leave(core);
+        Poll::Pending
+    }
+
+    /// Turns until `is_done`, or until `limit`; at least one turn unless it is done before. Gives the poller back.
+    fn lead<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        mut poller: Poller,
+        limit: Option<Instant>,
+        is_done: impl Fn(&Core) -> bool,
+    ) -> Result<MutexGuard<'a, Core>, Stopped> {
+        loop {
+            core = self.wake_others(core)?;
+            let due = core.begin_turn();
+            if is_done(&core) {
+                break;
+            }
+            if !core.desk.woken().is_empty() {
+                continue;
+            }
+            let until = earlier(due, limit);
+            let timeout = until.map(|at| at.saturating_duration_since(clock::now()));
+            core.sleep = Some(Sleep { until, is_woken: false });
+            drop(core);
+            let slept = poller.wait(timeout);
+            core = self.lock()?;
+            core.sleep = None;
+            match slept {
+                Ok(is_whole) => core.end_turn(&poller, is_whole),
+                Err(error) => {
+                    drop(core);
+                    return Err(self.stop(&format!("the event queue failed: {error}")));
+                }
+            }
+            if is_done(&core) || limit.is_some_and(|limit| limit <= clock::now()) {
+                break;
+            }
+        }
+        core.poller = Some(poller);
+        Ok(core)
+    }
+
+    /// Wakes those whose outcome has come, without the lock.
+    fn wake_others<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Result<MutexGuard<'a, Core>, Stopped> {
+        while !core.desk.woken().is_empty() {
+            let woken = some_of(core.desk.woken());
+            drop(core);
+            woken.into_iter().flatten().for_each(Waker::wake);
+            core = self.lock()?;
+        }
+        Ok(core)
+    }
+
+    /// After an idle time servers may have closed connections; see [`crate::Redlock`], which does the same.
+    fn revive<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Result<MutexGuard<'a, Core>, Stopped> {
+        let has_quorum = core.driver.engine.has_quorum();
+        if has_quorum && core.poller.is_none() {
+            return Ok(core);
+        }
+        let now = clock::now();
+        let is_idle = now.saturating_duration_since(core.last_turn) >= limits::IDLE_MAX;
+        if has_quorum && !is_idle {
+            return Ok(core);
+        }
+        if let Some(poller) = core.poller.take() {
+            core = self.lead(core, poller, Some(now), |_| false)?;
+        }
+        if is_idle
+            && !core.driver.engine.has_quorum()
+            && let Some(poller) = core.poller.take()
+        {
+            let limit = Some(now + limits::REVIVE_MAX);
+            core = self.lead(core, poller, limit, |core| core.driver.engine.has_quorum())?;
+        }
+        Ok(core)
+    }
+
+    /// Waits at most that long until everything queued is released on every master; returns how many locks are not.
+    pub(super) fn settle(&self, limit: Duration) -> usize {
+        let _watch = Watch(self);
+        let until = clock::now() + limit;
+        loop {
+            let Ok(mut core) = self.enter() else { return 0 };
+            let count = core.driver.engine.claim_count();
+            if count == 0 || clock::now() >= until {
+                self.leave(core);
+                return count;
+            }
+            if let Some(poller) = core.poller.take() {
+                let is_done = |core: &Core| core.driver.engine.claim_count() == 0;
+                match self.lead(core, poller, Some(until), is_done) {
+                    Ok(core) => self.leave(core),
+                    Err(_) => return count,
+                }
+            } else {
+                core.write_beside_leader();
+                self.leave(core);
+                thread::sleep(limits::DROP_LINGER);
+            }
+        }
+    }
+
+    /// The last handle is gone: has the keeper bring out what is queued, and waits for it, [`limits::CLOSE_WAIT`] at most.
+    pub(super) fn close(&self) {
+        let Ok(mut core) = self.enter() else { return };
+        core.is_closing = true;
+        core.wake_leader();
+        let (waker, drive) = (core.keeper.waker.clone(), core.keeper.drive.take());
+        let is_keeper = core.keeper.thread == Some(thread::current().id());
+        self.leave(core);
+        drive.into_iter().chain([waker]).for_each(Waker::wake);
+        if !is_keeper {
+            self.ended.park(Some(clock::now() + limits::CLOSE_WAIT));
+        }
+    }
+
+    /// Gives the lock back; before, sees to it that somebody leads if that is needed, and after, wakes whom to wake.
+    pub(super) fn leave(&self, mut core: MutexGuard<'_, Core>) {
+        let elected = core.elect();
+        if core.desk.woken().is_empty() {
+            drop(core);
+        } else if let Ok(core) = self.wake_others(core) {
+            drop(core);
+        }
+        elected.into_iter().for_each(Waker::wake);
+    }
+
+    fn run_keeper(&self) {
+        let _watch = Watch(self);
+        let mut seen_drop_count = 0;
+        // An error has been told to all who wait, and will be to all who come.
+        let _ = self.keep(&mut seen_drop_count);
+        self.ended_waker.wake_by_ref();
+    }
+
+    /// Leads whenever nobody else would, until the client is closed.
+    fn keep(&self, seen_drop_count: &mut u64) -> Result<(), Stopped> {
+        loop {
+            let mut core = self.lock()?;
+            if core.is_closing {
+                return self.finish(core);
+            }
+            if core.keeper.drive.is_some() {
+                drop(core);
+                self.keeper.park(None);
+                continue;
+            }
+            core.keeper.sleeps_until = None;
+            let now = clock::now();
+            if core.wants_keeper()
+                && let Some(poller) = core.poller.take()
+            {
+                let is_done = |core: &Core| core.is_closing || !core.wants_keeper();
+                self.leave(self.lead(core, poller, None, is_done)?);
+                continue;
+            }
+            if core.due().is_some_and(|at| at <= now)
+                && let Some(poller) = core.poller.take()
+            {
+                // What is due is done by one turn.
+                self.leave(self.lead(core, poller, Some(now), |_| false)?);
+                continue;
+            }
+            // While guards are being dropped it looks each time they may linger, so that a drop need not wake it.
+            let are_dropped = std::mem::replace(seen_drop_count, core.drop_count) != core.drop_count;
+            let look_again = are_dropped.then(|| now + limits::DROP_LINGER);
+            // Whoever leads does what is due within the next moment, and wakes the keeper for what is due before this.
+            let due = core.due().map(|at| at.max(now + limits::DROP_LINGER));
+            let until = earlier(due, look_again);
+            core.keeper.sleeps_until = Some(until);
+            drop(core);
+            self.keeper.park(until);
+        }
+    }
+
+    /// Leaves the keeper's work to the calls of [`Shared::drive`]; returns what to watch.
+    #[cfg(unix)]
+    pub(super) fn begin_drive(&self) -> io::Result<mio::Registry> {
+        let mut core = self.enter().map_err(|why| io::Error::other(why.to_string()))?;
+        let registry = core.driver.registry()?;
+        core.keeper.drive = Some(Waker::noop().clone());
+        core.keeper.is_favoured = false;
+        core.wake_leader();
+        Ok(registry)
+    }
+
+    /// Gives the keeper's work back to its thread.
+    #[cfg(unix)]
+    pub(super) fn end_drive(&self) {
+        let Ok(mut core) = self.enter() else { return };
+        core.keeper.drive = None;
+        core.keeper.sleeps_until = None;
+        let waker = core.keeper.waker.clone();
+        self.leave(core);
+        waker.wake();
+    }
+
+    /// A turn of the keeper's without waiting; returns when it is to have the next one. `None` if the client has ended.
+    #[cfg(unix)]
+    pub(super) fn drive(&self, waker: &Waker) -> Option<Option<Instant>> {
+        let _watch = Watch(self);
+        let mut core = self.enter().ok().filter(|core| !core.is_closing)?;
+        core.keeper.drive.as_mut()?.clone_from(waker);
+        core.keeper.sleeps_until = None;
+        core.keeper.has_unsent = false;
+        if let Some(poller) = core.poller.take() {
+            core = self.lead(core, poller, Some(clock::now()), |_| false).ok()?;
+        }
+        let due = core.due();
+        core.keeper.sleeps_until = Some(due);
+        self.leave(core);
+        Some(due)
+    }
+
+    /// Brings out what is queued to the masters that answer.
+    fn finish(&self, mut core: MutexGuard<'_, Core>) -> Result<(), Stopped> {
+        let limit = Some(clock::now() + limits::CLOSE_WAIT);
+        if let Some(poller) = core.poller.take() {
+            drop(self.lead(core, poller, limit, |core| core.driver.engine.is_answered())?);
+        }
+        Ok(())
+    }
+}
+
+/// Wakers that are called with the lock given back once.
+const WOKEN_COUNT: usize = 32;
+
+/// Some of those to be woken, without an allocation.
+fn some_of(woken: &mut Vec<Waker>) -> [Option<Waker>; WOKEN_COUNT] {
+    std::array::from_fn(|_| woken.pop())
+}
+
+impl Core {
+    /// Has the engine take a request; the caller sees to it that it is written.
+    pub(super) fn submit(&mut self, request: Request<'_>) -> Result<OpId, SubmitError> {
+        self.driver.engine.submit(clock::now(), request)
+    }
+
+    /// Nobody wants this answer any more.
+    pub(super) fn abandon(&mut self, ticket: Ticket) {
+        self.desk.abandon(clock::now(), &mut self.driver.engine, ticket);
+        self.write_drop();
+    }
+
+    /// Releases a lock whose guard was dropped.
+    pub(super) fn release_dropped(&mut self, lock: OpId) {
+        // A release is always taken, and this one's outcome is not wanted.
+        let _ = self.submit(Request::Release { lock, awaited: false });
+        self.write_drop();
+    }
+
+    /// Hands outcomes to those who wait for them.
+    pub(super) fn deliver(&mut self) {
+        if self.driver.engine.has_outcome() {
+            self.desk.deliver(clock::now(), &mut self.driver.engine);
+        }
+    }
+
+    /// When something is to be done whatever else happens.
+    fn due(&self) -> Option<Instant> {
+        earlier(self.driver.engine.next_timeout().map(|(at, _)| at), self.linger_until)
+    }
+
+    fn begin_turn(&mut self) -> Option<Instant> {
+        self.linger_until = None;
+        let due = self.driver.begin_turn();
+        self.deliver();
+        due
+    }
+
+    fn end_turn(&mut self, poller: &Poller, is_whole: bool) {
+        if is_whole {
+            self.last_turn = self.driver.end_turn(poller);
+        }
+        self.deliver();
+    }
+
+    /// Whether the keeper is to lead now. One that is driven knows by itself when something arrives.
+    fn wants_keeper(&self) -> bool {
+        match self.keeper.drive {
+            Some(_) => self.keeper.has_unsent,
+            None => self.keeper.is_favoured || self.desk.task_count() > 0,
+        }
+    }
+
+    /// Somebody else leads, or nobody does: gets what is queued on its way, and the leader to know of new deadlines.
+    fn write_beside_leader(&mut self) {
+        let due = self.driver.engine.next_timeout().map(|(at, _)| at);
+        let Some(sleep) = &self.sleep else { return };
+        let is_late = is_before(due, sleep.until);
+        if self.desk.waiting_count() > DIRECT_WRITE_MAX {
+            self.wake_leader();
+            return;
+        }
+        self.flush();
+        if is_late {
+            self.wake_leader();
+        }
+    }
+
+    fn flush(&mut self) {
+        self.linger_until = None;
+        self.driver.flush();
+        self.deliver();
+    }
+
+    fn wake_leader(&mut self) {
+        if let Some(sleep) = &mut self.sleep
+            && !std::mem::replace(&mut sleep.is_woken, true)
+        {
+            // It cannot fail but for a lack of kernel memory, and the sleep has its end.
+            let _ = self.driver.wake_poller();
+        }
+    }
+
+    /// A task has submitted something.
+    fn write_for_task(&mut self) {
+        let is_driven = self.keeper.drive.is_some();
+        if self.poller.is_some() && is_driven && self.desk.waiting_count() > DIRECT_WRITE_MAX {
+            self.keeper.has_unsent = true;
+        } else if self.poller.is_some() {
+            // Nobody leads, and the keeper is being woken: the request need not wait for it.
+            self.flush();
+        } else {
+            self.write_beside_leader();
+        }
+    }
+
+    /// Several requests were submitted at once: they are worth a write of their own.
+    pub(super) fn write_batch(&mut self) {
+        self.deliver();
+        self.flush();
+    }
+
+    /// A guard was dropped: its release goes out with the next write, soon.
+    fn write_drop(&mut self) {
+        self.deliver();
+        self.drop_count += 1;
+        if self.poller.is_some() {
+            self.linger_until.get_or_insert_with(|| clock::now() + limits::DROP_LINGER);
+        } else {
+            self.write_beside_leader();
+        }
+    }
+
+    /// Whom to wake to lead, now that the caller does not.
+    fn elect(&mut self) -> Option<Waker> {
+        self.poller.as_ref()?;
+        if let Some(thread) = self.desk.sleeping_thread() {
+            return Some(thread);
+        }
+        let sleeps_until = self.keeper.sleeps_until?;
+        if self.wants_keeper() || self.is_closing || is_before(self.due(), sleeps_until) {
+            self.keeper.sleeps_until = None;
+            return Some(self.keeper.drive.as_ref().unwrap_or(&self.keeper.waker).clone());
+        }
+        None
+    }
+
+    /// A copy of a name, in memory that was used before if there is some.
+    pub(super) fn take_name(&mut self, name: &[u8]) -> Vec<u8> {
+        let mut copy = self.names.pop().unwrap_or_default();
+        copy.extend_from_slice(name);
+        copy
+    }
+
+    /// Keeps the memory of a name.
+    pub(super) fn give_name(&mut self, mut name: Vec<u8>) {
+        if self.names.len() < SPARE_NAME_COUNT_MAX && name.capacity() > 0 {
+            name.clear();
+            self.names.push(name);
+        }
+    }
+}
