@@ -5,14 +5,14 @@
 //! compare-and-delete release pipelined. With one master it is that page's single-instance lock.
 //!
 //! ```no_run
-//! use redlatch::{AcquireError, Redlock};
+//! use redlatch::{AcquireError, Client};
 //! use std::time::Duration;
 //!
-//! let mut redlock = Redlock::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-//! match redlock.acquire("orders:42", Duration::from_secs(10), Duration::from_secs(2)) {
-//!     Ok(lease) => {
-//!         // … the protected work, while lease.is_valid() …
-//!         redlock.release(lease)?;
+//! let client = Client::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+//! match client.lock("orders:42").ttl(Duration::from_secs(10)).wait(Duration::from_secs(2)).acquire() {
+//!     Ok(guard) => {
+//!         // … the protected work, while guard.is_valid() …
+//!         guard.release()?;
 //!     }
 //!     Err(AcquireError::Contended(denial)) => println!("somebody else holds it: {denial}"),
 //!     Err(error) => return Err(error.into()), // an outage, and what each master said
@@ -20,11 +20,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! [`Client`] is for many threads and tasks, [`Redlock`] for one thread and nothing beside it.
+//!
 //! # What flows where
 //!
 //! ```text
-//!   Redlock      blocking calls, leases           (the caller's own thread)
-//!      │
+//!   Client       threads and tasks, guards        Redlock      one thread, leases
+//!      └───────────────────┬─────────────────────────┘
 //!   driver       sockets, clock, randomness       one turn(): write, poll, read, time-outs
 //!      │
 //!   engine       the protocol, without any I/O    operations, claims, links, deadlines
@@ -35,12 +37,12 @@
 //! ```
 //!
 //! To read the code, start at [`lock`] (the nouns and the quorum), go on with [`engine`] (its contract comes first),
-//! and end with [`Redlock`]. Limits are all in [`limits`].
+//! and end with [`Redlock`] and [`Client`]. Limits are all in [`limits`].
 //!
 //! # What is promised
 //!
 //! While fewer masters than the lock's margin + 1 lose or prematurely expire the key, clock rates differ by less than
-//! the drift allowance, and all clients share the list of masters and the maximum TTL, at most one lease of a resource
+//! the drift allowance, and all clients share the list of masters and the maximum TTL, at most one guard of a resource
 //! is valid at any instant. Nothing is promised about work done after a lease's deadline. Every call returns by its
 //! deadline. The README says more, and what is not promised.
 
@@ -49,6 +51,7 @@
 //! - `suspend`: deadlines count the time in which the machine was suspended, on Linux and Android; without it, and
 //!   elsewhere, they count as [`std::time::Instant`] does. For laptops, and virtual machines that are put to sleep. See
 //!   [`Lease::valid_until`].
+//! - `tokio`: `Client::drive_on_tokio`. Futures need neither it nor any other runtime.
 //! - `cli`: the command line, with `suspend`.
 
 #![warn(missing_docs, unreachable_pub)]

@@ -29,10 +29,12 @@ pub const OPERATION_COUNT_MAX: usize = 131_072;
 /// once.
 pub const QUEUED_COUNT_MAX: usize = 4096;
 
-/// How often in a row a lock may pass from one caller of an engine to the next without being free in between. Then it is
-/// really released, and the next caller asks for it only after a pause that is drawn from the mean time of a turn: with
-/// sixteen turns between two pauses of two turns on average, other clients find the lock free for a ninth of the time,
-/// however long a turn is. Half as many would cost the callers of a busy engine twice as much for it.
+/// How often in a row a lock may pass from one caller of an engine to the next without being free in between. Then it
+/// is really released, and the next caller asks for it only after a pause that is drawn as after a failed attempt
+/// that took as long as a turn of the row on average. The mean pause is two turns, so other clients find the lock
+/// free for a ninth of the time at the least, up to turns of the longest retry delay; half as many turns would cost
+/// the callers of a busy engine twice as much for it. With turns shorter than a millisecond, the shortest pause,
+/// others have more: an empty turn on loopback takes a sixth of one, and then the lock is free for half of the time.
 pub const HANDOVER_COUNT_MAX: u32 = 16;
 
 /// For how long in a row it may pass on at the most; a holder who has it at the end of this time may keep it. Other clients

@@ -74,6 +74,7 @@ impl Token {
     pub(crate) const UNSET: Self = Self([0; Self::SIZE]);
 
     /// Draws a token; the generator must be a cryptographic one.
+    #[inline]
     pub(crate) fn random(rng: &mut impl Rng) -> Self {
         if mutant!(ValueReused) {
             return Self::UNSET;

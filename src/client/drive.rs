@@ -15,7 +15,7 @@ use crate::clock;
 /// [`crate::Client::drive`].
 ///
 /// With it an answer reaches a task without a hand-over between threads, and what many tasks of one executor ask for
-/// goes out in one write. On tokio, [`crate::Client::drive_on_tokio`] is all that is needed.
+/// goes out in one write. On tokio, `Client::drive_on_tokio` (feature `tokio`) is all that is needed.
 ///
 /// 1. Watch the descriptor ([`AsFd`]) for input. It is edge-triggered: note that it has become readable *before* the
 ///    call that follows.

@@ -41,17 +41,18 @@ use crate::lock::{Failure, MasterId, MasterSet, Token, Vote};
 use crate::mutants::mutant;
 
 impl Engine {
-    /// Releases a lock, or gives an attempt up, with others in the same line: hands it over to the next one if that can be.
+    /// Leaves a line in which others stand, too, and hands the lock over to the next one. False if that cannot be: the
+    /// lock is yet to be released.
     #[cold]
-    pub(super) fn release_in_line(&mut self, now: Instant, id: Id, awaited: bool) {
+    pub(super) fn release_in_line(&mut self, now: Instant, id: Id, awaited: bool) -> bool {
         let Some((heir, run)) = self.heir_of(now, id) else {
             self.leave_line(now, id, self.turn_time(now, id));
-            return self.submit_release(now, id, awaited);
+            return false;
         };
         // The heir leads the line then.
         self.lines.leave(id.index);
-        let Some(op) = self.ops.find_mut(id) else { return };
-        let Some(claim) = self.claims.find_mut(op.claim) else { return };
+        let Some(op) = self.ops.find_mut(id) else { return false };
+        let Some(claim) = self.claims.find_mut(op.claim) else { return false };
         let (claim_id, due) = (op.claim, now + claim.answer_limit);
         if awaited {
             op.state = OpState::Releasing;
@@ -63,6 +64,7 @@ impl Engine {
         if awaited {
             self.check_release(now, claim_id, id);
         }
+        true
     }
 
     /// The next in line, if the lock can and may be handed over to it.

@@ -217,7 +217,10 @@ impl Engine {
             return self.submit_release(now, id, awaited);
         };
         if !self.lines.leave_alone(id.index) {
-            return self.release_in_line(now, id, awaited);
+            if !self.release_in_line(now, id, awaited) {
+                self.submit_release(now, id, awaited);
+            }
+            return;
         }
         let due = now + claim.answer_limit;
         if awaited {
