@@ -9,6 +9,7 @@ use super::desk::{Question, Ticket};
 use super::guard::Guard;
 use super::shared::{Core, Stopped};
 use super::{Client, LockRequest};
+use crate::clock;
 use crate::engine::{OpId, Outcome, Released, Request, SubmitError};
 use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::limits;
@@ -241,12 +242,16 @@ impl Ask for Acquisition<'_> {
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, AcquireError> {
-        let LockRequest { client, resource: name, ttl, wait, min_validity } = self.request;
+        let LockRequest { client, resource: name, ttl, wait, min_validity, is_fenced } = self.request;
         let config = client.config();
         let resource = Resource::new(&name)?;
         let ttl = config.ttl(ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)))?;
         let wait = wait.unwrap_or(ttl.as_duration());
-        let request = Request::Acquire { resource, ttl, wait, min_validity };
+        let request = if is_fenced {
+            Request::AcquireFenced { resource, ttl, wait, min_validity, wall: clock::wall() }
+        } else {
+            Request::Acquire { resource, ttl, wait, min_validity }
+        };
         let op = core.submit(request).map_err(|error| match error {
             SubmitError::Overloaded => AcquireError::Overloaded,
             SubmitError::Input(error) => error.into(),
@@ -259,7 +264,7 @@ impl Ask for Acquisition<'_> {
         match outcome {
             Outcome::Acquire(result) => {
                 let name = std::mem::take(&mut self.name);
-                result.map(|grant| Guard::new(self.request.client.clone(), op, grant.token, name))
+                result.map(|grant| Guard::new(self.request.client.clone(), op, &grant, name))
             }
             _ => unreachable!("an acquisition is answered by its own outcome"),
         }

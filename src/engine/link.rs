@@ -20,7 +20,7 @@ use super::mark::{self, MarkAnswer};
 use super::slab::Id;
 use crate::config::{Config, Quarantine};
 use crate::limits;
-use crate::lock::command::{self, ExtendBy, ReleaseAnswer, ReleaseBy, WrongShape};
+use crate::lock::command::{self, ExtendBy, FencedAnswer, ReleaseAnswer, ReleaseBy, WrongShape};
 use crate::lock::{Failure, HolderTtl, MasterId, Vote};
 use crate::mutants::mutant;
 use crate::resp::Reply;
@@ -38,6 +38,10 @@ pub(super) enum Owed {
     Swap(Id, u32),
     /// A `SET` to a master that missed it, for a lock that is held.
     Repair(Id, u32),
+    /// The same two for a fenced lock, and the first with the script in full.
+    AcquireFenced(Id),
+    RepairFenced(Id, u32),
+    AcquireFencedWhole(Id),
     /// The mark that is read at the end of a watch, and the `SET` that writes it.
     MarkRead,
     MarkWritten,
@@ -55,6 +59,7 @@ pub(super) enum Answer {
     /// The nonce came back: the link is ready.
     HandshakeDone,
     Acquire(Id, Vote),
+    AcquireFenced(Id, FencedAnswer),
     Extend(Id, u32, Vote),
     Release(Id, ReleaseAnswer),
     Holder(Id, HolderTtl),
@@ -305,10 +310,9 @@ impl Link {
 
     /// Takes the next whole reply apart. An error ends the connection and says why.
     pub(super) fn next_answer(&mut self) -> Result<Option<Answer>, String> {
-        let Self { wire, state, release_by, extend_by, learnt, .. } = self;
-        let by = (*release_by, *extend_by);
+        let Self { wire, state, extend_by, learnt, .. } = self;
         match wire.next_reply() {
-            Ok(Some((owed, reply))) => take_apart(state, learnt, by, owed, &reply).map(Some),
+            Ok(Some((owed, reply))) => take_apart(state, learnt, *extend_by, owed, &reply).map(Some),
             Ok(None) => Ok(None),
             Err(error) => Err(error.to_string()),
         }
@@ -318,24 +322,41 @@ impl Link {
 fn take_apart(
     state: &mut State,
     learnt: &Learnt,
-    (release_by, extend_by): (ReleaseBy, ExtendBy),
+    extend_by: ExtendBy,
     owed: Owed,
     reply: &Reply<'_>,
 ) -> Result<Answer, String> {
     let by_script = match owed {
-        Owed::Release(_) => release_by == ReleaseBy::EvalSha,
+        // Also where plain locks have a command of the server's: fenced ones do not.
+        Owed::Release(_) | Owed::AcquireFenced(_) => true,
         Owed::Extend(..) | Owed::Swap(..) => extend_by == ExtendBy::EvalSha,
         _ => false,
     };
     if by_script && command::is_noscript(reply) {
         if mutant!(NoScriptIsNo) {
-            return take_apart(state, learnt, (release_by, extend_by), owed, &Reply::Integer(0));
+            return take_apart(state, learnt, extend_by, owed, &Reply::Integer(0));
         }
         return Ok(Answer::NoScript(owed));
     }
     let answer = match owed {
         Owed::Acquire(id) => command::acquire_vote(reply).map(|vote| Answer::Acquire(id, vote)),
         Owed::Repair(id, round) => command::acquire_vote(reply).map(|vote| Answer::Repair(id, round, vote)),
+        Owed::AcquireFenced(id) | Owed::AcquireFencedWhole(id) => {
+            command::fenced_answer(reply).map(|answer| Answer::AcquireFenced(id, answer))
+        }
+        Owed::RepairFenced(id, round) => command::fenced_answer(reply).map(|answer| {
+            Answer::Repair(
+                id,
+                round,
+                match answer {
+                    FencedAnswer::Granted => Vote::Granted,
+                    // Whose TTL began earlier than this request: nothing is known of its end.
+                    FencedAnswer::Own => Vote::Pending,
+                    FencedAnswer::Refused(told) => Vote::Refused { holder: told.holder },
+                    FencedAnswer::Failed(failure) => Vote::Failed(failure),
+                },
+            )
+        }),
         Owed::Release(id) | Owed::ReleaseWhole(id) => {
             command::release_answer(reply).map(|answer| Answer::Release(id, answer))
         }

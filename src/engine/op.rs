@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::fence::Fencing;
 use super::slab::Id;
 use crate::error::{AcquireError, Denial, Report};
 use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote};
@@ -30,6 +31,8 @@ pub(super) struct Op {
     pub(super) run: Run,
     /// What masters told of the key that was in the way of the latest attempt.
     pub(super) holders: Vec<(MasterId, HolderTtl)>,
+    /// Of one that asks for a fenced lock.
+    pub(super) fencing: Option<Box<Fencing>>,
 }
 
 #[derive(Debug)]
@@ -111,6 +114,7 @@ impl Op {
             has_queued: false,
             run: Run { count: 0, since: now },
             holders: Vec::new(),
+            fencing: None,
         }
     }
 
@@ -134,6 +138,7 @@ impl Op {
             denied_before,
             has_queued,
             holders,
+            fencing,
             run: _,
             claim: _,
             state: _,
@@ -141,6 +146,7 @@ impl Op {
         (*own_ttl, *own_min_validity, *submitted, *own_wait_until) = (ttl, min_validity, now, wait_until);
         (*attempts, *round, *has_queued) = (0, 0, false);
         *denied_before = None;
+        *fencing = None;
         key.clear();
         holders.clear();
     }
