@@ -7,7 +7,8 @@
 //!   write SET × depth to each of N ──> poll, read until N × depth "+OK\r\n" ──> the same with the release and ":1\r\n"
 //! ```
 //!
-//! One write per master and phase, one read per readable event, nothing allocated or encoded in the loop.
+//! One write per master and phase, one read per readable event, nothing allocated or encoded in the loop. A phase ends with
+//! the last master's replies, or with a quorum's if it is told so; those that come later are read, and checked, all the same.
 
 #![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
 
@@ -39,6 +40,8 @@ pub(crate) struct RawLoop {
     poll: Poll,
     events: Events,
     masters: Vec<Master>,
+    /// How many masters' replies a phase waits for.
+    awaited_count: usize,
     release: Release,
     /// Of the release script, as the first master named it.
     sha: String,
@@ -46,8 +49,10 @@ pub(crate) struct RawLoop {
 
 struct Master {
     stream: TcpStream,
-    /// Bytes of this phase's replies that have come.
-    received_size: usize,
+    /// Bytes of replies that are still to come, those of earlier phases too.
+    owed_size: usize,
+    /// Where in the replies of one acquire and one release phase its next byte is.
+    place: usize,
 }
 
 impl RawLoop {
@@ -65,39 +70,70 @@ impl RawLoop {
             stream.set_nonblocking(true).expect("a TCP socket");
             let mut stream = TcpStream::from_std(stream);
             poll.registry().register(&mut stream, Token(index), Interest::READABLE).expect("a new socket");
-            Master { stream, received_size: 0 }
+            Master { stream, owed_size: 0, place: 0 }
         });
-        let masters = masters.collect();
-        Self { poll, events: Events::with_capacity(EVENTS_MAX), masters, release, sha }
+        let masters: Vec<_> = masters.collect();
+        let (events, awaited_count) = (Events::with_capacity(EVENTS_MAX), masters.len());
+        Self { poll, events, masters, awaited_count, release, sha }
+    }
+
+    /// From now on a phase ends when a majority of the masters has answered.
+    pub(crate) fn decide_at_quorum(mut self) -> Self {
+        self.awaited_count = self.masters.len() / 2 + 1;
+        self
     }
 
     /// Acquires and releases `pairs` locks, `depth` at a time, on `keys` keys in turn, and says how long that took.
     ///
     /// `pairs` and `keys` are multiples of `depth`. The bytes are prepared before the time starts.
     pub(crate) fn pairs(&mut self, keys: usize, depth: usize, pairs: usize) -> Duration {
+        self.pairs_noting(keys, depth, pairs, |_| {})
+    }
+
+    /// The same; `note` is told how long each acquire phase took.
+    pub(crate) fn pairs_noting(
+        &mut self,
+        keys: usize,
+        depth: usize,
+        pairs: usize,
+        mut note: impl FnMut(Duration),
+    ) -> Duration {
         assert!(depth > 0 && keys >= depth && keys.is_multiple_of(depth) && pairs.is_multiple_of(depth));
-        let acquires = Batches::new(keys, depth, SET_REPLY, set_command);
+        let acquires = Batches::new(keys, depth, set_command);
         let (release, sha) = (self.release, self.sha.as_str());
-        let releases =
-            Batches::new(keys, depth, RELEASE_REPLY, |key, token| release_command(release, sha, key, token));
+        let releases = Batches::new(keys, depth, |key, token| release_command(release, sha, key, token));
+        let replies = [SET_REPLY.repeat(depth), RELEASE_REPLY.repeat(depth)].concat();
+        let acquire_size = SET_REPLY.len() * depth;
         let mut buffer = vec![0; READ_SIZE];
 
         let begun = Instant::now();
         for batch in (0..keys / depth).cycle().take(pairs / depth) {
-            self.phase(acquires.request(batch), &acquires.replies, &mut buffer);
-            self.phase(releases.request(batch), &releases.replies, &mut buffer);
+            let asked = Instant::now();
+            self.phase(acquires.request(batch), acquire_size, &replies, &mut buffer);
+            note(asked.elapsed());
+            self.phase(releases.request(batch), replies.len() - acquire_size, &replies, &mut buffer);
         }
-        begun.elapsed()
+        let elapsed = begun.elapsed();
+        self.wait_for(self.masters.len(), &replies, &mut buffer);
+        elapsed
     }
 
-    /// Sends `request` to every master and waits until each has sent exactly `replies`.
-    fn phase(&mut self, request: &[u8], replies: &[u8], buffer: &mut [u8]) {
+    /// Sends `request` to every master and waits until enough of them have answered with so many bytes, and with all
+    /// that they still owed.
+    fn phase(&mut self, request: &[u8], reply_size: usize, replies: &[u8], buffer: &mut [u8]) {
         for master in &mut self.masters {
             let size = master.stream.write(request).expect("the master is there");
             assert_eq!(size, request.len(), "the socket buffer holds a phase");
-            master.received_size = 0;
+            master.owed_size += reply_size;
         }
-        let mut unfinished_count = self.masters.len();
+        self.wait_for(self.awaited_count, replies, buffer);
+    }
+
+    /// Reads until so many masters owe nothing. What they send is `replies`, over and over.
+    fn wait_for(&mut self, finished_count: usize, replies: &[u8], buffer: &mut [u8]) {
+        let is_finished = |master: &&Master| master.owed_size == 0;
+        let mut unfinished_count =
+            finished_count.saturating_sub(self.masters.iter().filter(is_finished).count());
         while unfinished_count > 0 {
             if let Err(error) = self.poll.poll(&mut self.events, None) {
                 assert_eq!(error.kind(), std::io::ErrorKind::Interrupted);
@@ -106,33 +142,45 @@ impl RawLoop {
             for event in &self.events {
                 let master = &mut self.masters[event.token().0];
                 let size = master.stream.read(buffer).expect("a readable socket");
-                let expected = &replies[master.received_size..];
-                assert!(
-                    size > 0 && expected.starts_with(&buffer[..size]),
-                    "{} instead of {}",
-                    buffer[..size].escape_ascii(),
-                    expected.escape_ascii()
-                );
-                master.received_size += size;
-                if master.received_size == replies.len() {
-                    unfinished_count -= 1;
+                assert!(size > 0 && size <= master.owed_size, "{} too much", buffer[..size].escape_ascii());
+                master.owed_size -= size;
+                master.check(&buffer[..size], replies);
+                if master.owed_size == 0 {
+                    unfinished_count = unfinished_count.saturating_sub(1);
                 }
             }
         }
     }
 }
 
-/// The bytes of every batch of one phase, and the replies that any of them gets.
+impl Master {
+    /// Are these the next bytes of the replies, which start again after their end?
+    fn check(&mut self, mut bytes: &[u8], replies: &[u8]) {
+        while !bytes.is_empty() {
+            let expected = &replies[self.place..];
+            let size = bytes.len().min(expected.len());
+            assert!(
+                bytes[..size] == expected[..size],
+                "{} instead of {}",
+                bytes.escape_ascii(),
+                expected.escape_ascii()
+            );
+            self.place = (self.place + size) % replies.len();
+            bytes = &bytes[size..];
+        }
+    }
+}
+
+/// The bytes of every batch of one phase.
 struct Batches {
     requests: Vec<Vec<u8>>,
-    replies: Vec<u8>,
 }
 
 impl Batches {
-    fn new(keys: usize, depth: usize, reply: &[u8], command: impl Fn(&str, &str) -> Vec<u8>) -> Self {
+    fn new(keys: usize, depth: usize, command: impl Fn(&str, &str) -> Vec<u8>) -> Self {
         let commands: Vec<Vec<u8>> =
             (0..keys).map(|index| command(&format!("bench:{index}"), &format!("{index:020}"))).collect();
-        Self { requests: commands.chunks(depth).map(<[_]>::concat).collect(), replies: reply.repeat(depth) }
+        Self { requests: commands.chunks(depth).map(<[_]>::concat).collect() }
     }
 
     fn request(&self, batch: usize) -> &[u8] {

@@ -263,7 +263,8 @@ impl Run<'_> {
         } else if grant.attempts == 1 {
             assert_eq!(grant.valid_until, lock.submitted + validity);
         } else {
-            assert!(lock.waits && grant.valid_until > lock.submitted + validity);
+            // A lock may be handed over at the very moment at which the first attempt failed.
+            assert!(lock.waits && grant.valid_until >= lock.submitted + validity);
         }
         assert!(grant.granted.count() >= self.quorum, "{grant:?}");
         let mut counted = 0;

@@ -37,6 +37,7 @@ mod lines;
 mod link;
 mod mark;
 mod op;
+mod renew;
 mod repair;
 mod request;
 mod script;
@@ -104,6 +105,8 @@ pub enum Reason {
 #[derive(Debug)]
 pub struct Engine {
     config: Arc<Config>,
+    /// The time of the engine's making.
+    started: Instant,
     rng: StdRng,
     links: Vec<Link>,
     /// The configured masters.
@@ -154,6 +157,7 @@ impl Engine {
             quorum: quorum(links.len()),
             all: MasterSet::first(links.len()),
             config,
+            started: now,
             links,
             usable: MasterSet::EMPTY,
             unseasoned: MasterSet::EMPTY,
@@ -197,6 +201,14 @@ impl Engine {
             }
             Request::Extend { lock, ttl } => {
                 self.submit_extend(now, lock.0, ttl);
+                Ok(lock)
+            }
+            Request::Keep { lock, max_hold } => {
+                self.submit_keep(now, lock.0, max_hold);
+                Ok(lock)
+            }
+            Request::Watch { lock } => {
+                self.submit_watch(lock.0);
                 Ok(lock)
             }
             Request::Release { lock, awaited } => {

@@ -50,6 +50,7 @@ pub const CLAIM_COUNT_MAX: usize = 2 * OPERATION_COUNT_MAX;
 pub const LOGIN_SIZE_MAX: usize = 64 * 1024;
 
 /// Bytes waiting to be written to one master. A command that does not fit is not sent: that master's vote is a failure.
+/// An acquisition for which no quorum has room is `Overloaded`, at once.
 pub const OUTBOX_SIZE_MAX: usize = 8 * 1024 * 1024;
 
 /// Replies owed by one master. A command beyond it is not sent: that master's vote is a failure.
@@ -111,3 +112,9 @@ pub const CLOSE_WAIT: Duration = Duration::from_millis(100);
 
 /// TTL of a [`crate::LockRequest`] that names none, if `max_ttl` allows it.
 pub const TTL_DEFAULT: Duration = Duration::from_secs(10);
+
+/// Renewals of one lock that is kept. Then it ends with its TTL.
+pub const RENEWAL_COUNT_MAX: u32 = 1_000_000;
+
+/// Renewals that are due within this time go out together.
+pub(crate) const RENEWAL_TICK: Duration = Duration::from_millis(16);

@@ -104,6 +104,12 @@ pub enum Mutant {
     FenceOfQuarantine,
     /// A lock is handed over within one client though its fence does not rise.
     FencedHandedOver,
+    /// A lock is renewed for as long as it is held.
+    RenewalUncapped,
+    /// The loss of a lock is told when its validity has ended.
+    LossToldLate,
+    /// A lock whose loss was told goes on being renewed.
+    KeptAfterLoss,
     /// No master is ever in quarantine.
     NoQuarantine,
     /// The quarantine ends a nanosecond early.

@@ -74,7 +74,8 @@ impl Question {
 }
 
 impl Desk {
-    /// Says that the answer to a question about this operation is wanted: the next one of that kind.
+    /// Says that the answer to a question about this operation is wanted: the next one of that kind. What the engine has
+    /// answered before must have been delivered.
     pub fn expect(&mut self, op: OpId, question: Question) -> Ticket {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::Free);
@@ -88,7 +89,8 @@ impl Desk {
         if op.index() >= self.questions.len() {
             self.questions.resize(op.index() + 1, None);
         }
-        self.questions[op.index()] = Some(ticket);
+        let before = self.questions[op.index()].replace(ticket);
+        assert!(before.is_none_or(|it| it.op == op), "the answer to the question before was not delivered");
         ticket
     }
 
@@ -130,32 +132,39 @@ impl Desk {
     }
 
     /// Says that nobody will fetch the answer. A lock that was acquired is released, and one that is being acquired is
-    /// given up.
-    pub fn abandon(&mut self, now: Instant, engine: &mut Engine, ticket: Ticket) {
-        match &self.slots[ticket.slot] {
-            Slot::Free => return,
-            Slot::Done(outcome) => release_unwanted(now, engine, ticket.op, outcome),
+    /// given up. Returns the waker that is not needed any more: dropping it may run anybody's code.
+    pub fn abandon(&mut self, now: Instant, engine: &mut Engine, ticket: Ticket) -> Option<Waker> {
+        let waker = match &self.slots[ticket.slot] {
+            Slot::Free => return None,
+            Slot::Done(outcome) => {
+                release_unwanted(now, engine, ticket.op, outcome);
+                None
+            }
             Slot::Waiting(question, _) => {
                 if *question == Question::Acquire {
                     // A release is always taken, and cancels an acquisition.
                     let _ = engine.submit(now, Request::Release { lock: ticket.op, awaited: false });
                 }
-                self.end_waiting(ticket);
+                self.end_waiting(ticket)
             }
-        }
+        };
         self.slots[ticket.slot] = Slot::Free;
         self.free.push(ticket.slot);
+        waker
     }
 
-    /// A task waits: it is woken when the answer has come.
-    pub fn wait_as_task(&mut self, ticket: Ticket, waker: &Waker) {
+    /// A task waits: it is woken when the answer has come. Returns the waker that this one replaces, as
+    /// [`Desk::abandon`] does.
+    pub fn wait_as_task(&mut self, ticket: Ticket, waker: &Waker) -> Option<Waker> {
         match &mut self.slots[ticket.slot] {
-            Slot::Waiting(_, Waiter::Task(old)) => old.clone_from(waker),
+            Slot::Waiting(_, Waiter::Task(old)) if old.will_wake(waker) => None,
+            Slot::Waiting(_, Waiter::Task(old)) => Some(std::mem::replace(old, waker.clone())),
             Slot::Waiting(_, waiter) => {
                 *waiter = Waiter::Task(waker.clone());
                 self.task_count += 1;
+                None
             }
-            Slot::Free | Slot::Done(_) => {}
+            Slot::Free | Slot::Done(_) => None,
         }
     }
 

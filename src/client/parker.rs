@@ -33,13 +33,13 @@ impl Parker {
         OWN.try_with(Clone::clone).unwrap_or_else(|_| Self::pair())
     }
 
-    /// Sleeps until woken since the last sleep, or until that time, for ever without one.
-    pub(super) fn park(&self, until: Option<Instant>) {
+    /// Sleeps until woken since the last sleep, or until that time, for ever without one. Whether it was woken.
+    pub(super) fn park(&self, until: Option<Instant>) -> bool {
         let mut is_woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
         while !*is_woken {
             is_woken = match until.map(|until| until.saturating_duration_since(clock::now())) {
                 None => self.changed.wait(is_woken).unwrap_or_else(PoisonError::into_inner),
-                Some(left) if left.is_zero() => return,
+                Some(left) if left.is_zero() => return false,
                 Some(left) => {
                     let waited = self.changed.wait_timeout(is_woken, left);
                     waited.unwrap_or_else(PoisonError::into_inner).0
@@ -47,6 +47,7 @@ impl Parker {
             };
         }
         *is_woken = false;
+        true
     }
 }
 
@@ -71,10 +72,10 @@ mod tests {
         let (parker, waker) = Parker::pair();
         waker.wake_by_ref();
         waker.wake();
-        parker.park(None);
+        assert!(parker.park(None));
         let (start, limit) = (clock::now(), Duration::from_millis(2));
-        parker.park(Some(start + limit));
-        assert!(clock::now() - start >= limit, "two wake-ups are one");
+        assert!(!parker.park(Some(start + limit)), "two wake-ups are one");
+        assert!(clock::now() - start >= limit);
     }
 
     #[test]

@@ -174,6 +174,8 @@ impl<A: Ask> Pending<A> {
             Ok(op) => State::Waiting(core.desk.expect(op, A::QUESTION)),
             Err(error) => State::Refused(error),
         };
+        // An answer that is there at once frees the operation's place, which the next request of a batch may take.
+        core.deliver();
     }
 
     /// What entitles to the answer; submits the request if that was not done yet. `None` if there will be no answer.
@@ -218,7 +220,7 @@ impl<A: Ask> Drop for Pending<A> {
         if let State::Waiting(ticket) = self.state
             && let Ok(mut core) = self.ask.client().shared().enter()
         {
-            core.abandon(ticket);
+            let _waker = core.abandon(ticket);
             self.ask.client().shared().leave(core);
         }
     }

@@ -18,8 +18,9 @@
 //! leads, that no waker is called with the lock held, and that a leader's end is an error to all who wait.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -88,7 +89,7 @@ struct Keeper {
     is_favoured: bool,
     /// Who does its work in place of its thread, and is woken like it.
     drive: Option<Waker>,
-    /// Whether something was left for it to write.
+    /// Whether something was left for it to do.
     has_unsent: bool,
 }
 
@@ -104,15 +105,23 @@ fn earlier(at: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     at.into_iter().chain(other).min()
 }
 
-/// Stops the client if its thread panics: nobody would lead any more. To be made before the lock is taken.
+/// Stops the client if its thread panics: nobody would lead any more. To be made before the lock is taken, and forgotten
+/// if all went well; the thread may be in the midst of another panic that is none of ours.
 struct Watch<'a>(&'a Shared);
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.stop("a thread panicked while it drove the event loop");
-        }
+        self.0.stop("a thread panicked while it drove the event loop");
     }
+}
+
+/// Wakes all of them; false if one panicked, which must neither keep the others asleep nor end this thread.
+fn wake_all(woken: impl IntoIterator<Item = Waker>) -> bool {
+    let mut is_sound = true;
+    for waker in woken {
+        is_sound &= catch_unwind(AssertUnwindSafe(|| waker.wake())).is_ok();
+    }
+    is_sound
 }
 
 impl Shared {
@@ -166,13 +175,16 @@ impl Shared {
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
-        let core = match self.core.lock() {
-            Ok(core) => core,
+        match self.core.lock() {
+            Ok(core) => Self::unless_stopped(core),
             Err(poisoned) => {
                 drop(poisoned);
-                return Err(self.stop("a thread panicked while it used the client"));
+                Err(self.stop("a thread panicked while it used the client"))
             }
-        };
+        }
+    }
+
+    fn unless_stopped(core: MutexGuard<'_, Core>) -> Result<MutexGuard<'_, Core>, Stopped> {
         match &core.stopped {
             Some(why) => Err(why.clone()),
             None => Ok(core),
@@ -195,10 +207,19 @@ impl Shared {
         core.wake_leader();
         let keeper = core.keeper.waker.clone();
         let woken = std::mem::take(core.desk.woken());
+        let drive = core.keeper.drive.take();
         drop(core);
         keeper.wake();
-        woken.into_iter().for_each(Waker::wake);
+        wake_all(woken.into_iter().chain(drive));
         why
+    }
+
+    /// Does something that may lead; see [`Watch`].
+    fn watched<T>(&self, run: impl FnOnce() -> T) -> T {
+        let watch = Watch(self);
+        let result = run();
+        std::mem::forget(watch);
+        result
     }
 
     /// Waits on this thread for the answer to the question that `ask` puts; `None` if it puts none.
@@ -207,7 +228,14 @@ impl Shared {
         question: Question,
         ask: impl FnOnce(&mut Core) -> Option<Ticket>,
     ) -> Result<Option<Outcome>, Stopped> {
-        let _watch = Watch(self);
+        self.watched(|| self.wait_watched(question, ask))
+    }
+
+    fn wait_watched(
+        &self,
+        question: Question,
+        ask: impl FnOnce(&mut Core) -> Option<Ticket>,
+    ) -> Result<Option<Outcome>, Stopped> {
         let mut core = self.enter()?;
         if question == Question::Acquire {
             core = self.revive(core)?;
@@ -218,6 +246,8 @@ impl Shared {
             return Ok(None);
         };
         core.deliver();
+        // A task may have waited for it before; its waker is dropped after the lock is given back.
+        let _replaced = core.desk.stop_waiting(ticket);
         loop {
             if let Some(outcome) = core.desk.take(ticket) {
                 self.leave(core);
@@ -248,7 +278,8 @@ impl Shared {
         is_new: bool,
         ask: impl FnOnce(&mut Core) -> Option<Ticket>,
     ) -> Poll<Result<Option<Outcome>, Stopped>> {
-        let mut core = match if is_new { self.enter() } else { self.lock() } {
+        // Also later on: in a fork no answer would ever come.
+        let mut core = match self.enter() {
             Ok(core) => core,
             Err(why) => return Poll::Ready(Err(why)),
         };
@@ -263,7 +294,8 @@ impl Shared {
             self.leave(core);
             return Poll::Ready(Ok(Some(outcome)));
         }
-        core.desk.wait_as_task(ticket, waker);
+        // Dropped after the lock is given back, whatever it drops with itself.
+        let _replaced = core.desk.wait_as_task(ticket, waker);
         core.keeper.is_favoured = true;
         if is_new {
             core.write_for_task();
@@ -316,7 +348,9 @@ impl Shared {
         while !core.desk.woken().is_empty() {
             let woken = some_of(core.desk.woken());
             drop(core);
-            woken.into_iter().flatten().for_each(Waker::wake);
+            if !wake_all(woken.into_iter().flatten()) {
+                return Err(self.stop("a waker panicked"));
+            }
             core = self.lock()?;
         }
         Ok(core)
@@ -348,10 +382,16 @@ impl Shared {
 
     /// Waits at most that long until everything queued is released on every master; returns how many locks are not.
     pub(super) fn settle(&self, limit: Duration) -> usize {
-        let _watch = Watch(self);
+        self.watched(|| self.settle_watched(limit))
+    }
+
+    fn settle_watched(&self, limit: Duration) -> usize {
         let until = clock::now() + limit;
         loop {
-            let Ok(mut core) = self.enter() else { return 0 };
+            let Ok(mut core) = self.enter() else {
+                // It goes on no more, and its locks last until their TTL; those of a fork are its parent's.
+                return self.peek(|core| core.driver.engine.claim_count()).unwrap_or(0);
+            };
             let count = core.driver.engine.claim_count();
             if count == 0 || clock::now() >= until {
                 self.leave(core);
@@ -379,7 +419,7 @@ impl Shared {
         let (waker, drive) = (core.keeper.waker.clone(), core.keeper.drive.take());
         let is_keeper = core.keeper.thread == Some(thread::current().id());
         self.leave(core);
-        drive.into_iter().chain([waker]).for_each(Waker::wake);
+        wake_all(drive.into_iter().chain([waker]));
         if !is_keeper {
             self.ended.park(Some(clock::now() + limits::CLOSE_WAIT));
         }
@@ -390,30 +430,42 @@ impl Shared {
         let elected = core.elect();
         if core.desk.woken().is_empty() {
             drop(core);
-        } else if let Ok(core) = self.wake_others(core) {
+            elected.into_iter().for_each(Waker::wake);
+            return;
+        }
+        // Taken out first: nobody leads until it is awake, and what others' wakers do may take long.
+        core.desk.woken().extend(elected);
+        if let Ok(core) = self.wake_others(core) {
             drop(core);
         }
-        elected.into_iter().for_each(Waker::wake);
     }
 
     fn run_keeper(&self) {
-        let _watch = Watch(self);
         let mut seen_drop_count = 0;
         // An error has been told to all who wait, and will be to all who come.
-        let _ = self.keep(&mut seen_drop_count);
+        let _ = self.watched(|| self.keep(&mut seen_drop_count));
         self.ended_waker.wake_by_ref();
     }
 
     /// Leads whenever nobody else would, until the client is closed.
     fn keep(&self, seen_drop_count: &mut u64) -> Result<(), Stopped> {
+        let mut was_woken = true;
         loop {
-            let mut core = self.lock()?;
+            let mut core = match self.core.try_lock() {
+                // Somebody is at work, and what is due is done by the way.
+                Err(TryLockError::WouldBlock) if !was_woken => {
+                    was_woken = self.keeper.park(Some(clock::now() + limits::DROP_LINGER));
+                    continue;
+                }
+                Ok(core) => Self::unless_stopped(core)?,
+                Err(_) => self.lock()?,
+            };
             if core.is_closing {
                 return self.finish(core);
             }
             if core.keeper.drive.is_some() {
                 drop(core);
-                self.keeper.park(None);
+                was_woken = self.keeper.park(None);
                 continue;
             }
             core.keeper.sleeps_until = None;
@@ -440,7 +492,7 @@ impl Shared {
             let until = earlier(due, look_again);
             core.keeper.sleeps_until = Some(until);
             drop(core);
-            self.keeper.park(until);
+            was_woken = self.keeper.park(until);
         }
     }
 
@@ -449,9 +501,12 @@ impl Shared {
     pub(super) fn begin_drive(&self) -> io::Result<mio::Registry> {
         let mut core = self.enter().map_err(|why| io::Error::other(why.to_string()))?;
         let registry = core.driver.registry()?;
-        core.keeper.drive = Some(Waker::noop().clone());
+        let replaced = core.keeper.drive.replace(Waker::noop().clone());
         core.keeper.is_favoured = false;
         core.wake_leader();
+        drop(core);
+        // It learns that another one drives.
+        wake_all(replaced);
         Ok(registry)
     }
 
@@ -459,7 +514,7 @@ impl Shared {
     #[cfg(unix)]
     pub(super) fn end_drive(&self) {
         let Ok(mut core) = self.enter() else { return };
-        core.keeper.drive = None;
+        let _replaced = core.keeper.drive.take();
         core.keeper.sleeps_until = None;
         let waker = core.keeper.waker.clone();
         self.leave(core);
@@ -469,13 +524,22 @@ impl Shared {
     /// A turn of the keeper's without waiting; returns when it is to have the next one. `None` if the client has ended.
     #[cfg(unix)]
     pub(super) fn drive(&self, waker: &Waker) -> Option<Option<Instant>> {
-        let _watch = Watch(self);
+        self.watched(|| self.drive_watched(waker))
+    }
+
+    #[cfg(unix)]
+    fn drive_watched(&self, waker: &Waker) -> Option<Option<Instant>> {
         let mut core = self.enter().ok().filter(|core| !core.is_closing)?;
-        core.keeper.drive.as_mut()?.clone_from(waker);
+        let drive = core.keeper.drive.as_mut()?;
+        // Dropped after the lock is given back, as all wakers are.
+        let _replaced = (!drive.will_wake(waker)).then(|| std::mem::replace(drive, waker.clone()));
         core.keeper.sleeps_until = None;
         core.keeper.has_unsent = false;
         if let Some(poller) = core.poller.take() {
             core = self.lead(core, poller, Some(clock::now()), |_| false).ok()?;
+        } else {
+            // A thread leads, and may have read all before what this turn was for: it has the drive look again.
+            core.keeper.has_unsent = true;
         }
         let due = core.due();
         core.keeper.sleeps_until = Some(due);
@@ -507,10 +571,11 @@ impl Core {
         self.driver.engine.submit(clock::now(), request)
     }
 
-    /// Nobody wants this answer any more.
-    pub(super) fn abandon(&mut self, ticket: Ticket) {
-        self.desk.abandon(clock::now(), &mut self.driver.engine, ticket);
+    /// Nobody wants this answer any more. The waker is to be dropped without the lock.
+    pub(super) fn abandon(&mut self, ticket: Ticket) -> Option<Waker> {
+        let waker = self.desk.abandon(clock::now(), &mut self.driver.engine, ticket);
         self.write_drop();
+        waker
     }
 
     /// Releases a lock whose guard was dropped.
@@ -556,15 +621,21 @@ impl Core {
 
     /// Somebody else leads, or nobody does: gets what is queued on its way, and the leader to know of new deadlines.
     fn write_beside_leader(&mut self) {
-        let due = self.driver.engine.next_timeout().map(|(at, _)| at);
-        let Some(sleep) = &self.sleep else { return };
-        let is_late = is_before(due, sleep.until);
+        if self.sleep.is_none() {
+            return;
+        }
         if self.desk.waiting_count() > DIRECT_WRITE_MAX {
             self.wake_leader();
             return;
         }
         self.flush();
-        if is_late {
+        self.wake_late_leader();
+    }
+
+    /// Has the leader sleep no longer than until the next deadline. To be called after a flush, which may set one.
+    fn wake_late_leader(&mut self) {
+        let due = self.driver.engine.next_timeout().map(|(at, _)| at);
+        if self.sleep.as_ref().is_some_and(|sleep| is_before(due, sleep.until)) {
             self.wake_leader();
         }
     }
@@ -601,6 +672,7 @@ impl Core {
     pub(super) fn write_batch(&mut self) {
         self.deliver();
         self.flush();
+        self.wake_late_leader();
     }
 
     /// A guard was dropped: its release goes out with the next write, soon.

@@ -36,7 +36,15 @@ pub(super) struct Terms {
 impl Terms {
     pub(super) const NONE: Self = Self { ttl: None, answer_limit: Duration::ZERO, tail: AcquireTail::EMPTY };
 
-    pub(super) fn set(&mut self, ttl: Ttl, config: &Config) {
+    /// Makes them those of this TTL.
+    #[inline]
+    pub(super) fn fit(&mut self, ttl: Ttl, config: &Config) {
+        if self.ttl != Some(ttl) {
+            self.set(ttl, config);
+        }
+    }
+
+    fn set(&mut self, ttl: Ttl, config: &Config) {
         self.ttl = Some(ttl);
         self.answer_limit = config.answer_limit(ttl);
         self.tail.set(ttl.as_millis());
@@ -112,9 +120,7 @@ impl Engine {
         let Some((claim_id, claim)) = self.claims.take(|| Claim::blank(now)) else {
             return self.start_with_room(now, id, resource);
         };
-        if self.terms.ttl != Some(op.ttl) {
-            self.terms.set(op.ttl, &self.config);
-        }
+        self.terms.fit(op.ttl, &self.config);
         claim.begin(now, id, Token::random(&mut self.rng), op.ttl, self.terms.answer_limit);
         match resource {
             Some(resource) => claim.entry.set(&self.config.prefix, resource.as_bytes(), &claim.token),
@@ -135,6 +141,9 @@ impl Engine {
         };
         let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
         op.run.count = 0;
+        if !claim.asked.has(self.quorum) && self.usable.has(self.quorum) {
+            return self.refuse_overload(now, id, claim_id);
+        }
         if !mutant!(NoTimeOut) {
             self.timers.arm(op_timer(id), deadline);
         }
@@ -161,6 +170,19 @@ impl Engine {
         self.timers.arm(op_timer(id), deadline);
         self.note_unasked(claim_id);
         self.decide_acquire(now, id);
+    }
+
+    /// The queues of too many masters are full: to wait for room would be one more queue. What some had room for is
+    /// released.
+    #[cold]
+    fn refuse_overload(&mut self, now: Instant, id: Id, claim_id: Id) {
+        if let Some(claim) = self.claims.find_mut(claim_id) {
+            claim.owner = None;
+            let due = now + claim.answer_limit;
+            self.release_claim(now, due, claim_id);
+        }
+        self.end_op(now, id);
+        self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));
     }
 
     /// The table of claims is full: leaves orphans to their TTL, and starts if that made room.
@@ -395,7 +417,7 @@ impl Engine {
             OpState::Asking { .. } => self.finish_asking(now, id),
             OpState::Waiting { .. } => self.end_pause(now, id),
             OpState::Queued { .. } => self.end_queuing(now, id),
-            OpState::Held { .. } => self.miss_extend(now, id),
+            OpState::Held { .. } => self.handle_held_timeout(now, id),
             OpState::Releasing => {}
         }
         self.arm_op(id);

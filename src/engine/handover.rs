@@ -105,7 +105,7 @@ impl Engine {
         let (claim_id, claim) =
             self.claims.take(|| Claim::blank(now)).expect("without room there would be no heir");
         let ttl = op.ttl;
-        self.terms.set(ttl, &self.config);
+        self.terms.fit(ttl, &self.config);
         claim.begin(now, heir, Token::random(&mut self.rng), ttl, self.terms.answer_limit);
         claim.entry.set_key(&op.key, &claim.token);
         if mutant!(FencedHandedOver) {

@@ -22,7 +22,7 @@ impl Engine {
     }
 
     /// Queues the extension on every usable master that may hold the key and will not cut it short afterwards.
-    fn start_extend(&mut self, now: Instant, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
+    pub(super) fn start_extend(&mut self, now: Instant, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
         let max_hold = self.config.max_hold;
         self.check_ttl(ttl)?;
         let op = self.ops.find_mut(id).ok_or(ExtendError::NotHeld)?;
@@ -30,7 +30,8 @@ impl Engine {
             return Err(ExtendError::NotHeld);
         };
         let claim = self.claims.find_mut(op.claim).ok_or(ExtendError::NotHeld)?;
-        if extension.is_some() {
+        // A renewal gives way to the caller's own.
+        if extension.is_some_and(|extension| !extension.is_renewal) {
             return Err(ExtendError::Busy);
         }
         if now >= *valid_until && !mutant!(ExtensionAfterDeadline) {
@@ -71,7 +72,7 @@ impl Engine {
                 claim.failures.push((master, failure));
             }
         }
-        *extension = Some(Extension { deadline, valid_until: extended_until, tally });
+        *extension = Some(Extension { deadline, valid_until: extended_until, tally, is_renewal: false });
         Ok(())
     }
 
@@ -116,11 +117,13 @@ impl Engine {
         self.decide_extend(now, id);
     }
 
-    fn decide_extend(&mut self, now: Instant, id: Id) {
+    pub(super) fn decide_extend(&mut self, now: Instant, id: Id) {
         let quarantined = self.quarantined(now);
         let Some(op) = self.ops.find_mut(id) else { return };
         let OpState::Held { valid_until, extension, .. } = &mut op.state else { return };
-        let Some(Extension { valid_until: extended_until, tally, .. }) = *extension else { return };
+        let Some(Extension { valid_until: extended_until, tally, is_renewal, .. }) = *extension else {
+            return;
+        };
         let verdict = match tally.verdict(self.links.len(), quarantined) {
             Verdict::NoQuorum | Verdict::Contended
                 if mutant!(ExtensionOnMinority) && !tally.granted.is_empty() =>
@@ -158,11 +161,15 @@ impl Engine {
                 {
                     *valid_until = now.min(*valid_until);
                 }
+                self.tell_loss(id);
                 self.tend_line_of(now, id);
             }
             Err(_) => {}
         }
-        self.outcomes.push_back((OpId(id), Outcome::Extend(result)));
+        self.follow_extension(now, id, result.is_ok());
+        if !is_renewal {
+            self.outcomes.push_back((OpId(id), Outcome::Extend(result)));
+        }
     }
 
     /// Only masters that were extended hold the lock for all of its new validity. Where the key was gone it is put back.
@@ -206,8 +213,9 @@ impl Engine {
         if let OpState::Releasing = op.state {
             return;
         }
-        if let OpState::Held { extension: extension @ Some(_), .. } = &mut op.state {
-            *extension = None;
+        if let OpState::Held { extension, .. } = &mut op.state
+            && extension.take().is_some_and(|extension| !extension.is_renewal)
+        {
             self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
         }
         let claim_id = op.claim;

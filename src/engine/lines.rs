@@ -200,16 +200,19 @@ impl Lines {
 
     /// Takes one that does not lead out of its circle.
     fn unlink(&mut self, place: u32) {
-        let Spot { hash, ahead, behind, .. } = self.spots[place as usize];
+        let Spot { ahead, behind, .. } = self.spots[place as usize];
         self.spots[ahead as usize].behind = behind;
         self.spots[behind as usize].ahead = ahead;
         self.spots[place as usize] = OUTSIDE;
-        // The count is the leader's, who is found by walking: lines are short, and leaving early is rare.
-        let mut leader = behind;
-        while !self.spots[leader as usize].is_leader {
-            leader = self.spots[leader as usize].behind;
-        }
-        debug_assert_eq!(self.spots[leader as usize].hash, hash);
+        // The count is the leader's, who is found by walking both ways: most leave at an end of the line.
+        let (mut before, mut after) = (ahead, behind);
+        let leader = loop {
+            match (&self.spots[before as usize], &self.spots[after as usize]) {
+                (spot, _) if spot.is_leader => break before,
+                (_, spot) if spot.is_leader => break after,
+                (one, other) => (before, after) = (one.ahead, other.behind),
+            }
+        };
         self.spots[leader as usize].count -= 1;
     }
 

@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use super::fence::Fencing;
+use super::renew::{self, Keep};
 use super::slab::Id;
 use crate::error::{AcquireError, Denial, Report};
 use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote};
+use crate::mutants::mutant;
 
 #[derive(Debug)]
 pub(super) struct Op {
@@ -33,6 +35,10 @@ pub(super) struct Op {
     pub(super) holders: Vec<(MasterId, HolderTtl)>,
     /// Of one that asks for a fenced lock.
     pub(super) fencing: Option<Box<Fencing>>,
+    /// How the lock is kept while it is held, if that is not left to the caller.
+    pub(super) keep: Option<Keep>,
+    /// Whether its loss is to be told.
+    pub(super) is_watched: bool,
 }
 
 #[derive(Debug)]
@@ -76,6 +82,8 @@ pub(super) struct Extension {
     /// What `valid_until` becomes if it succeeds: counted from its own sending (I3).
     pub(super) valid_until: Instant,
     pub(super) tally: Tally,
+    /// Whether nobody asked for it but the keeping of the lock.
+    pub(super) is_renewal: bool,
 }
 
 /// Why an attempt failed.
@@ -115,6 +123,8 @@ impl Op {
             run: Run { count: 0, since: now },
             holders: Vec::new(),
             fencing: None,
+            keep: None,
+            is_watched: false,
         }
     }
 
@@ -139,14 +149,15 @@ impl Op {
             has_queued,
             holders,
             fencing,
+            keep,
+            is_watched,
             run: _,
             claim: _,
             state: _,
         } = self;
         (*own_ttl, *own_min_validity, *submitted, *own_wait_until) = (ttl, min_validity, now, wait_until);
         (*attempts, *round, *has_queued) = (0, 0, false);
-        *denied_before = None;
-        *fencing = None;
+        (*denied_before, *keep, *is_watched, *fencing) = (None, None, false, None);
         key.clear();
         holders.clear();
     }
@@ -154,16 +165,29 @@ impl Op {
     /// When something is to be done for this operation whatever else happens.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.state {
-            OpState::Acquiring { deadline }
-            | OpState::Asking { deadline, .. }
-            | OpState::Held { extension: Some(Extension { deadline, .. }), .. } => Some(*deadline),
+            OpState::Acquiring { deadline } | OpState::Asking { deadline, .. } => Some(*deadline),
             OpState::Waiting { retry_at, .. } => Some(*retry_at),
             OpState::Queued { turn: Turn::Later } => self.wait_until,
             OpState::Queued { turn: Turn::AfterHolder(at) | Turn::At(at) } => {
                 Some(self.wait_until.map_or(*at, |until| until.min(*at)))
             }
-            OpState::Held { extension: None, .. } | OpState::Releasing => None,
+            OpState::Held { extension, .. } => {
+                let due = match extension {
+                    Some(extension) => Some(extension.deadline),
+                    None => self.keep.and_then(|keep| keep.renew_at()),
+                };
+                due.into_iter().chain(self.warn_at()).min()
+            }
+            OpState::Releasing => None,
         }
+    }
+
+    /// When the loss of the lock is to be told.
+    pub(super) fn warn_at(&self) -> Option<Instant> {
+        let OpState::Held { valid_until, .. } = self.state else { return None };
+        let lead = if mutant!(LossToldLate) { Duration::ZERO } else { renew::loss_lead(self.ttl) };
+        // A validity cannot be shorter than its own tenth.
+        self.is_watched.then(|| valid_until.checked_sub(lead).unwrap_or(valid_until))
     }
 
     /// An attempt's requests are on their way: waits for the votes until then, and not when nobody waits for it any more.

@@ -45,6 +45,20 @@ pub enum Request<'a> {
         /// The new TTL.
         ttl: Ttl,
     },
+    /// Keep a held lock: it is extended to its TTL at a third of it, again and again, until it is released, for at most this
+    /// long since it was acquired, and [`crate::limits::RENEWAL_COUNT_MAX`] times. Has no outcome.
+    Keep {
+        /// The lock.
+        lock: OpId,
+        /// The longest time in all; the configured `max_hold` if that is shorter.
+        max_hold: Duration,
+    },
+    /// Tell once of the loss of a held lock: by [`Outcome::Lost`], a tenth of its validity before that ends, if it is not
+    /// extended before; or when masters have shown that it is lost. Not told of a lock that is released before.
+    Watch {
+        /// The lock.
+        lock: OpId,
+    },
     /// Release a lock in whatever state it is. One that is held may pass to the next in line within this engine. An acquisition under way is cancelled and has no outcome, an extension
     /// under way fails. A release of a lock that is being released is the same one, with one outcome.
     Release {
@@ -77,6 +91,8 @@ pub enum Outcome {
     Acquire(Result<Grant, AcquireError>),
     /// To [`Request::Extend`]: the end of the new validity.
     Extend(Result<Instant, ExtendError>),
+    /// To [`Request::Watch`]: the lock is not kept any longer, and its validity ends or has ended at this time.
+    Lost(Instant),
     /// To an awaited [`Request::Release`].
     Release(Result<Released, ReleaseError>),
 }

@@ -11,7 +11,7 @@
 //!  stand_in_line ──────────► Acquiring ◄───────────────────────► Waiting (a pause; first in line still)
 //!       │ others before it       ▲  │ quorum                        │ a local holder came meanwhile
 //!       ▼          take_turn     │  ▼                               │
-//!    Queued ─────────────────────┘ Held ── released: step_aside ──► │
+//!    Queued ─────────────────────┘ Held ── released ──────────────► │
 //!       ▲ Later, AfterHolder, At       handed over to the next, or the next one's turn comes At a time
 //!       └───────────────────────────────────────────────────────────┘
 //! ```
@@ -129,12 +129,15 @@ impl Engine {
         let held_until = self.held_until(leader);
         let first = if held_until.is_some() { self.lines.behind(leader) } else { Some(leader) };
         let Some(first) = first.and_then(|place| self.ops.occupant(place)) else { return };
-        let Some(OpState::Queued { turn }) = self.ops.find(first).map(|op| &op.state) else { return };
+        let Some(op) = self.ops.find(first) else { return };
+        let OpState::Queued { turn } = &op.state else { return };
+        // Early enough to be answered before its wait ends.
+        let left = op.wait_until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
         let turn = match (held_until.filter(|at| now < *at), *turn) {
             (Some(_), _) if mutant!(HolderWaitedForWithoutEnd) => Turn::Later,
             (Some(at), _) => Turn::AfterHolder(at),
             (None, Turn::At(at)) => Turn::At(at),
-            (None, _) => Turn::At(now + self.draw_pause(took, 1)),
+            (None, _) => Turn::At(now + self.draw_pause(took, 1).min(left / 2)),
         };
         if let Some(op) = self.ops.find_mut(first) {
             op.state = OpState::Queued { turn };
@@ -180,7 +183,7 @@ impl Engine {
             if let Some(holding) = leader.and_then(|place| self.ops.find(self.ops.occupant(place)?)) {
                 // Its keys outlive its validity by the drift allowance.
                 let end = held_until + self.config.drift.of(holding.ttl.as_duration());
-                holder = HolderTtl::Left(end.saturating_duration_since(now));
+                holder = if now < end { HolderTtl::Left(end - now) } else { HolderTtl::Gone };
             }
         }
         let asking = asking.filter(|place| *place != id.index);

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::rig::Rig;
-use redlatch::engine::{Request, SubmitError};
+use crate::rig::{Rig, id};
+use redlatch::engine::{Outcome, Request, SubmitError};
 use redlatch::lock::{Failure, HolderTtl, InputError, Resource, Vote};
 use redlatch::{AcquireError, limits};
 
@@ -250,4 +250,50 @@ fn the_table_of_locks_is_bounded_and_says_so_at_once() {
     rig.resume(0);
     rig.release(last.expect("some"), false);
     assert!(rig.engine.submit(rig.now, request).is_ok());
+}
+
+/// Asks for locks until one is refused for overload, while nothing is written; returns how many were taken.
+fn fill(rig: &mut Rig, prefix: &str) -> usize {
+    let width = limits::RESOURCE_SIZE_MAX - prefix.len();
+    for count in 0.. {
+        let lock = rig.submit_acquire(&format!("{prefix}{count:0width$}"), 10_000, 5_000);
+        match rig.engine.poll_outcome() {
+            None => {}
+            Some((its, Outcome::Acquire(Err(AcquireError::Overloaded)))) if its == lock => return count,
+            other => panic!("{other:?}"),
+        }
+    }
+    unreachable!("the queues are bounded")
+}
+
+#[test]
+fn an_acquisition_that_no_quorum_has_room_for_is_overloaded_at_once() {
+    let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
+    let count = fill(&mut rig, "a");
+    assert!(count > limits::OUTBOX_SIZE_MAX / (2 * limits::RESOURCE_SIZE_MAX), "{count}");
+    assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (count, count));
+    // All that were taken go on, and there is room again.
+    rig.pump();
+    assert!((0..count).all(|_| granted(&mut rig).granted.count() == 2));
+    rig.acquire("b", 10_000, 0);
+    granted(&mut rig);
+}
+
+#[test]
+fn what_some_masters_had_room_for_is_released_when_no_quorum_has() {
+    let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
+    let count = fill(&mut rig, "a");
+    // One master reads all that there is.
+    let master = id(0);
+    let mut bytes = rig.engine.send_ready(master).to_vec();
+    rig.engine.send_done(master, bytes.len());
+    let mut replies = Vec::new();
+    rig.masters[0].handle(rig.now, &mut bytes, &mut replies);
+    rig.receive(0, &replies);
+    let lock = rig.submit_acquire("b", 10_000, 5_000);
+    let refused = rig.engine.poll_outcome();
+    assert_eq!(refused, Some((lock, Outcome::Acquire(Err(AcquireError::Overloaded)))));
+    assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (count, count + 1));
+    rig.pump();
+    assert_eq!((rig.engine.claim_count(), rig.holder_count("b")), (count, 0));
 }

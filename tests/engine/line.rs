@@ -257,6 +257,19 @@ fn a_run_of_hand_overs_ends_in_time_and_the_pause_is_as_long_as_a_turn_was() {
 }
 
 #[test]
+fn a_pause_that_leaves_others_their_turn_does_not_outlast_the_wait() {
+    let (mut rig, held) = rig_with_holder(1);
+    // A long turn, so the pause would be a tenth of a second at the least.
+    rig.advance(limits::HANDOVER_TIME_MAX);
+    let next = rig.acquire("a", 10_000, 40);
+    rig.release(held, false);
+    rig.advance(ms(19));
+    assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 0));
+    rig.advance(ms(1));
+    assert_eq!(next_holder(&mut rig), next);
+}
+
+#[test]
 fn a_holder_that_lets_its_lock_expire_holds_nobody_up() {
     let (mut rig, held) = rig_with_holder(3);
     let start = rig.now;

@@ -1,6 +1,6 @@
 //! What the applications ask of their clients, and what they do with the answers.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use redlatch::engine::{OpId, Outcome, Request};
@@ -102,6 +102,19 @@ impl World {
         self.wake(client, self.now);
     }
 
+    pub fn submit_keep(&mut self, client: usize, lock: OpId, max_hold: Duration) {
+        let now = self.local(client);
+        note!(self, "c{client} keeps {lock:?} for {max_hold:?}");
+        self.clients[client].engine.submit(now, Request::Keep { lock, max_hold }).expect("always taken");
+        self.wake(client, self.now);
+    }
+
+    pub fn submit_watch(&mut self, client: usize, lock: OpId) {
+        let now = self.local(client);
+        self.clients[client].engine.submit(now, Request::Watch { lock }).expect("always taken");
+        self.wake(client, self.now);
+    }
+
     pub fn config_max_ttl(&self) -> Duration {
         *self.habits.ttls.iter().max().expect("at least one")
     }
@@ -116,7 +129,33 @@ impl World {
         }
     }
 
+    /// Renewals have no outcome: a lock that is valid for longer than before was extended.
+    pub fn follow_renewals(&mut self, client: usize) {
+        let it = &self.clients[client];
+        let renewed: Vec<(OpId, Instant)> = it
+            .locks
+            .iter()
+            .filter(|(_, lock)| lock.is_held && lock.pending.is_none())
+            .filter_map(|(lock, _)| {
+                let valid_until = it.engine.valid_until(*lock)?;
+                (valid_until > self.checker.guard(client, *lock)?.valid_until).then_some((*lock, valid_until))
+            })
+            .collect();
+        for (lock, valid_until) in renewed {
+            *self.statistics.outcomes.entry("renewed").or_default() += 1;
+            self.check_outcome(client, lock, &Outcome::Extend(Ok(valid_until)));
+        }
+    }
+
     pub fn take_outcome(&mut self, client: usize, lock: OpId, outcome: Outcome) {
+        if let Outcome::Lost(_) = outcome {
+            note!(self, "c{client} {lock:?} is told lost");
+            *self.statistics.outcomes.entry("told lost").or_default() += 1;
+            if self.clients[client].workers.is_empty() {
+                self.clients[client].outcomes.push_back((lock, outcome));
+            }
+            return;
+        }
         let (name, expected) = match &outcome {
             Outcome::Acquire(Ok(_)) => ("acquired", Pending::Acquire),
             Outcome::Acquire(Err(AcquireError::Contended(_))) => ("contended", Pending::Acquire),
@@ -184,6 +223,12 @@ impl World {
         worker.due = self.now + pause;
         if is_over {
             worker.lock = None;
+        } else if chance(&mut self.rng, 150_000) {
+            let max_hold = self.rng.random_range(ttl..=4 * ttl);
+            self.submit_keep(client, lock, Duration::from_nanos(max_hold));
+            self.submit_watch(client, lock);
+            let worker = &mut self.clients[client].workers[index];
+            worker.due = self.now + self.rng.random_range(0..=3 * ttl);
         }
     }
 

@@ -20,6 +20,7 @@ pub mod bytes;
 pub mod exhaustive;
 pub mod handover;
 pub mod hold;
+pub mod keep;
 pub mod masters;
 
 /// What is wrong, if anything.

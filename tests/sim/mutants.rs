@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use redlatch::mutants::{Mutant, switch};
 
-use crate::directed::{Verdict, acquire, bytes, handover, hold, masters};
+use crate::directed::{Verdict, acquire, bytes, handover, hold, keep, masters};
 use crate::{history, sockets};
 
 /// Runs a schedule with a defect switched on in this thread. A panic is a finding too.
@@ -74,6 +74,9 @@ killed! {
     handover_without_end: HandoverWithoutEnd by handover::other_clients_get_their_turn;
     holder_waited_for_without_end: HolderWaitedForWithoutEnd by handover::a_holder_that_lets_its_lock_expire_holds_nobody_up;
     nobody_queues: NobodyQueues by handover::who_waits_for_its_own_client_asks_nobody;
+    renewal_uncapped: RenewalUncapped by keep::a_kept_lock_ends_with_its_longest_hold;
+    loss_told_late: LossToldLate by keep::the_loss_is_told_before_the_validity_ends_whatever_masters_answer;
+    kept_after_loss: KeptAfterLoss by keep::a_lock_that_was_told_lost_is_not_renewed_any_more;
     no_quarantine: NoQuarantine by masters::a_master_that_came_back_empty_does_not_vote_against_a_lock_it_forgot;
     quarantine_tick_short: QuarantineTickShort by masters::the_quarantine_lasts_to_its_last_nanosecond;
     quarantined_votes_counted: QuarantinedVotesCounted by masters::a_master_that_came_back_empty_does_not_vote_against_a_lock_it_forgot;

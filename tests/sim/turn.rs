@@ -136,6 +136,7 @@ impl World {
                 }
             }
             Step::Outcomes => {
+                self.follow_renewals(client);
                 while let Some((lock, outcome)) = self.clients[client].engine.poll_outcome() {
                     self.take_outcome(client, lock, outcome);
                 }

@@ -1,0 +1,74 @@
+//! One peer in a process of its own: connects, then plays a round for each line that asks for one.
+//!
+//! ```text
+//!   parent: child JSON ──► connected, warmed up: "ready" ──► "300" (ms) ──► a Round as JSON ──► "300" …
+//! ```
+//!
+//! It ends when its standard input does, whatever the peer is doing then: a parent that was killed leaves nothing behind.
+
+use std::io::{BufRead, Write};
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::load::{Limit, Work};
+use crate::rivals::Peer;
+
+/// Makes connections, loads scripts and fills caches before the first round.
+const WARM_UP: Limit = Limit::Time(Duration::from_millis(50));
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Job {
+    pub peer: Peer,
+    pub work: Work,
+    pub addresses: Vec<SocketAddr>,
+}
+
+impl Job {
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("plain data")
+    }
+
+    pub fn from_json(text: &str) -> Self {
+        serde_json::from_str(text).expect("a job as the parent wrote it")
+    }
+}
+
+/// Plays rounds until there are no more lines.
+pub fn serve(job: &Job) -> ! {
+    let (asked, requests) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            let time_ms = line.trim().parse().expect("a number of milliseconds");
+            if asked.send(Duration::from_millis(time_ms)).is_err() {
+                break;
+            }
+        }
+        std::process::exit(0);
+    });
+    let mut rig = job.peer.rig(&job.addresses, &job.work);
+    rig.round(WARM_UP);
+    rig.settle();
+    say("ready");
+    for time in requests {
+        let round = rig.round(Limit::Time(time));
+        rig.settle();
+        say(&serde_json::to_string(&round).expect("plain data"));
+    }
+    std::process::exit(0)
+}
+
+/// Plays `pairs` pairs by each caller, to be counted from outside, and ends without the peer's own ceremony.
+pub fn play_once(job: &Job, pairs: usize) -> ! {
+    let round = job.peer.rig(&job.addresses, &job.work).round(Limit::Pairs(pairs));
+    assert_eq!(round.errors, 0, "{:?}", round.first_error);
+    std::process::exit(0)
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // Nobody listens any more: the end of standard input ends this process.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}

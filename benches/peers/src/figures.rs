@@ -1,0 +1,93 @@
+//! What was measured, and what is computed from it: medians, and ratios of turns that followed each other.
+
+use serde::Serialize;
+
+use crate::counts::Counts;
+use crate::load::Round;
+use crate::rivals::Peer;
+use crate::scenario::Scenario;
+
+/// A whole run.
+#[derive(Debug, Serialize)]
+pub struct Figures {
+    pub machine: Machine,
+    pub quick: bool,
+    pub round_ms: u64,
+    pub round_count: usize,
+    /// Package and version of each peer.
+    pub versions: Vec<(Peer, String)>,
+    pub scenarios: Vec<ScenarioFigures>,
+    pub counts: Vec<Counts>,
+    pub seconds: f64,
+}
+
+/// Where it was measured.
+#[derive(Debug, Serialize)]
+pub struct Machine {
+    pub date: String,
+    pub cpu: String,
+    pub core_count: usize,
+    pub kernel: String,
+    pub server: String,
+    /// The machine's load average over a minute before the run: that of others.
+    pub load_before: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ScenarioFigures {
+    pub id: &'static str,
+    pub title: &'static str,
+    #[serde(skip)]
+    pub scenario: Scenario,
+    pub peers: Vec<PeerFigures>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct PeerFigures {
+    pub peer: Peer,
+    pub rounds: Vec<Round>,
+    pub fate: Fate,
+}
+
+/// How it went for a peer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fate {
+    Done,
+    NotApplicable(&'static str),
+    /// It did not end its round, and was ended after so many seconds.
+    StoppedAfter(f64),
+    Failed(String),
+}
+
+impl ScenarioFigures {
+    pub fn of(&self, peer: Peer) -> Option<&PeerFigures> {
+        self.peers.iter().find(|figures| figures.peer == peer)
+    }
+
+    /// The median over the rounds of this peer's figure divided by the other's.
+    pub fn ratio(&self, peer: &PeerFigures, other: Peer, figure: fn(&Round) -> f64) -> Option<f64> {
+        let rounds = peer.rounds.iter().zip(&self.of(other)?.rounds);
+        median(
+            rounds
+                .filter(|(own, other)| own.pairs > 0 && other.pairs > 0)
+                .map(|(a, b)| figure(a) / figure(b)),
+        )
+    }
+}
+
+impl PeerFigures {
+    pub fn median(&self, figure: fn(&Round) -> f64) -> Option<f64> {
+        median(self.rounds.iter().filter(|round| round.pairs > 0).map(figure))
+    }
+
+    pub fn errors(&self) -> usize {
+        self.rounds.iter().map(|round| round.errors).sum()
+    }
+}
+
+pub fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}

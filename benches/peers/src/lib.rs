@@ -1,0 +1,36 @@
+//! The same lock work by redlatch and by other libraries, over the same masters and the same keys, in turns.
+//!
+//! ```text
+//!   peers (main) ──► run ──► Fleet, proxies          the servers, started and ended here
+//!                     │
+//!                     │  one process per peer and scenario, asked for one round after the other by lines of text
+//!                     ▼
+//!                   child ──► rivals ──► load        connect, then acquire and release until the time is up
+//!                     │
+//!                     ▼
+//!                   figures ──► report, chart        medians, ratios within a round; terminal, JSON, Markdown, SVG
+//! ```
+//!
+//! Each peer has a process of its own, so that one which hangs can be ended and no allocator, runtime or thread of one is
+//! in the way of another. While one peer has its turn the others wait for a line.
+//!
+//! Times on a busy machine tell little; what counts are ratios of turns that followed each other, and counts.
+
+#![warn(unreachable_pub)]
+
+pub mod chart;
+pub mod child;
+pub mod counts;
+pub mod figures;
+pub mod load;
+pub mod report;
+pub mod rivals;
+pub mod run;
+pub mod scenario;
+
+#[path = "../../../tests/masters/fleet.rs"]
+mod fleet;
+#[path = "../../../tests/masters/proxy.rs"]
+mod proxy;
+#[path = "../../raw_loop.rs"]
+mod raw_loop;

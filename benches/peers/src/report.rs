@@ -1,0 +1,159 @@
+//! A whole run, and how it is told: tables as text and as Markdown, JSON, a chart.
+
+mod machine;
+mod tables;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::chart;
+use crate::child::Job;
+use crate::counts::{self, Counters, Counts};
+use crate::figures::{Figures, ScenarioFigures};
+use crate::fleet::Fleet;
+use crate::load::Work;
+use crate::rivals::{Peer, locked_version};
+use crate::run::{self, Pace};
+use crate::scenario::Scenario;
+
+const FULL: Pace =
+    Pace { round: Duration::from_millis(400), round_count: 5, patience: Duration::from_secs(10) };
+const QUICK: Pace =
+    Pace { round: Duration::from_millis(80), round_count: 2, patience: Duration::from_secs(2) };
+/// Scenarios that the quick run leaves out, by how their ids begin.
+const FULL_ONLY: [&str; 2] = ["masters-", "rtt-10"];
+/// With how many callers pairs are counted; a quick run counts with the first only.
+const COUNTED_CALLERS: [usize; 2] = [1, 128];
+const COUNTED_MASTERS: usize = 5;
+
+#[derive(Debug, Default)]
+pub struct Options {
+    pub quick: bool,
+    /// Ids of scenarios, or `counts`; all if there are none.
+    pub only: Vec<String>,
+    /// Where `peers.md`, `peers.json` and `peers.svg` are to be written.
+    pub write: Option<PathBuf>,
+    pub json: Option<PathBuf>,
+}
+
+impl Options {
+    fn wants(&self, id: &str) -> bool {
+        if self.only.is_empty() {
+            !(self.quick && FULL_ONLY.iter().any(|prefix| id.starts_with(prefix)))
+        } else {
+            self.only.iter().any(|wanted| wanted == id)
+        }
+    }
+}
+
+/// # Errors
+/// What is wrong with the options, in words.
+pub fn check(options: &Options) -> Result<(), String> {
+    let known: Vec<&str> = Scenario::all().iter().map(|scenario| scenario.id).chain(["counts"]).collect();
+    match options.only.iter().find(|id| !known.contains(&id.as_str())) {
+        Some(id) => Err(format!("no scenario is called {id}; there are {}", known.join(", "))),
+        None if options.write.is_some() && !options.only.is_empty() => {
+            Err("--write is for whole runs, not with --only".to_owned())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Measures, prints, writes.
+pub fn run(options: &Options, progress: fn(&str)) {
+    let start = Instant::now();
+    let pace = if options.quick { QUICK } else { FULL };
+    let machine = machine::describe();
+    println!("{}\n", tables::machine_line(&machine));
+    let versions = Peer::ALL.into_iter().filter_map(|peer| Some((peer, version(peer)?))).collect();
+    let mut figures = Figures {
+        machine,
+        quick: options.quick,
+        round_ms: u64::try_from(pace.round.as_millis()).unwrap_or(u64::MAX),
+        round_count: pace.round_count,
+        versions,
+        scenarios: Vec::new(),
+        counts: Vec::new(),
+        seconds: 0.0,
+    };
+    let scenarios: Vec<_> = Scenario::all().into_iter().filter(|it| options.wants(it.id)).collect();
+    for (index, scenario) in scenarios.iter().enumerate() {
+        let place = format!("{}/{}", index + 1, scenarios.len());
+        let played = play(scenario, pace, &place, start, progress);
+        println!("{}", tables::of_scenario(&played).to_text(&heading(&played)));
+        figures.scenarios.push(played);
+    }
+    if options.wants("counts") {
+        figures.counts = count_all(options.quick, start, progress);
+        println!("{}", tables::of_counts(&figures.counts).to_text(tables::COUNTS_TITLE));
+    }
+    figures.seconds = start.elapsed().as_secs_f64();
+    println!("measured in {:.0} s", figures.seconds);
+    if let Some(file) = &options.json {
+        write(file, &to_json(&figures));
+    }
+    if let Some(dir) = &options.write {
+        write(&dir.join("peers.json"), &to_json(&figures));
+        write(&dir.join("peers.svg"), &chart::draw(&figures));
+        write(&dir.join("peers.md"), &tables::page(&figures));
+    }
+}
+
+fn play(scenario: &Scenario, pace: Pace, place: &str, start: Instant, progress: fn(&str)) -> ScenarioFigures {
+    progress(&format!("[{place}, {:.0} s] {}: connecting", start.elapsed().as_secs_f64(), scenario.title));
+    let played = run::play(scenario, &Peer::ALL, pace, |peer, round| {
+        let seconds = start.elapsed().as_secs_f64();
+        let (title, rounds) = (scenario.title, pace.round_count);
+        progress(&format!(
+            "[{place}, {seconds:.0} s] {title}: round {} of {rounds}, {}",
+            round + 1,
+            peer.name()
+        ));
+    });
+    progress("");
+    played
+}
+
+fn count_all(quick: bool, start: Instant, progress: fn(&str)) -> Vec<Counts> {
+    let counters = Counters::find(quick);
+    let fleet = Fleet::start(COUNTED_MASTERS);
+    let dir = std::env::temp_dir().join(format!("redlatch-peers-{}", std::process::id()));
+    fs::create_dir(&dir).expect("a directory for temporary files");
+    let callers = if quick { &COUNTED_CALLERS[..1] } else { &COUNTED_CALLERS };
+    let mut list = Vec::new();
+    for &callers in callers {
+        let work = Work { callers, one_key: false };
+        for peer in Peer::ALL.into_iter().filter(|peer| peer.declines(&work, false).is_none()) {
+            let seconds = start.elapsed().as_secs_f64();
+            progress(&format!("[counts, {seconds:.0} s] {callers} caller(s), {}", peer.name()));
+            let job = Job { peer, work: work.clone(), addresses: fleet.addrs() };
+            list.push(counts::count(&job, counters, quick, &dir));
+        }
+    }
+    progress("");
+    let _ = fs::remove_dir_all(dir);
+    list
+}
+
+fn heading(played: &ScenarioFigures) -> String {
+    format!("{} (N = {})", played.title, played.scenario.master_count)
+}
+
+fn version(peer: Peer) -> Option<String> {
+    let (package, prefix) = peer.package()?;
+    Some(format!("{package} {}", locked_version(package, prefix)?))
+}
+
+fn to_json(figures: &Figures) -> String {
+    let mut text = serde_json::to_string(figures).expect("plain data");
+    text.push('\n');
+    text
+}
+
+fn write(file: &Path, text: &str) {
+    match fs::write(file, text) {
+        Ok(()) => println!("written: {}", file.display()),
+        Err(error) => eprintln!("peers: cannot write {}: {error}", file.display()),
+    }
+}

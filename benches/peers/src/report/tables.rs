@@ -1,0 +1,261 @@
+//! The tables, and the page that has them all.
+
+use std::fmt::Write;
+
+use crate::counts::Counts;
+use crate::figures::{Fate, Figures, Machine, PeerFigures, ScenarioFigures};
+use crate::load::Round;
+use crate::rivals::Peer;
+use crate::scenario::Network;
+
+pub(super) const COUNTS_TITLE: &str = "Counts per pair (N = 5)";
+
+/// The first column is text and the others are figures.
+pub(super) struct Table {
+    header: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    fn new(header: &[&str]) -> Self {
+        Self { header: header.iter().map(|&text| text.to_owned()).collect(), rows: Vec::new() }
+    }
+
+    pub(super) fn to_text(&self, title: &str) -> String {
+        let widths: Vec<usize> = (0..self.header.len())
+            .map(|column| {
+                let cells =
+                    self.rows.iter().filter(|row| row.len() > 2).map(|row| row[column].chars().count());
+                let names = self.rows.iter().map(|row| if column == 0 { row[0].chars().count() } else { 0 });
+                cells.chain(names).chain([self.header[column].chars().count()]).max().unwrap_or(0)
+            })
+            .collect();
+        let mut text = format!("{title}\n");
+        for row in std::iter::once(&self.header).chain(&self.rows) {
+            let _ = write!(text, "  {:<width$}", row[0], width = widths[0]);
+            if let [_, note] = row.as_slice() {
+                let _ = write!(text, "  {note}");
+            } else {
+                for (cell, width) in row.iter().zip(&widths).skip(1) {
+                    let _ = write!(text, "  {cell:>width$}");
+                }
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    fn to_markdown(&self) -> String {
+        let mut text =
+            format!("| {} |\n| --- |{}\n", self.header.join(" | "), " ---: |".repeat(self.header.len() - 1));
+        for row in &self.rows {
+            let mut cells = row.clone();
+            cells.resize(self.header.len(), String::new());
+            let _ = writeln!(text, "| {} |", cells.join(" | "));
+        }
+        text
+    }
+}
+
+/// A column: its name, and what it says of a peer.
+type Column<'a> = (&'a str, Box<dyn Fn(&PeerFigures) -> String + 'a>);
+
+pub(super) fn of_scenario(played: &ScenarioFigures) -> Table {
+    let columns = columns(played);
+    let mut header = vec!["peer"];
+    header.extend(columns.iter().map(|(name, _)| *name));
+    let mut table = Table::new(&header);
+    for figures in &played.peers {
+        let name = figures.peer.name().to_owned();
+        if matches!(figures.fate, Fate::NotApplicable(_)) {
+            continue; // said in the notes of the page
+        }
+        if figures.rounds.is_empty() {
+            table.rows.push(vec![name, fate(&figures.fate)]);
+            continue;
+        }
+        let mut row = vec![name];
+        row.extend(columns.iter().map(|(_, cell)| cell(figures)));
+        if figures.fate != Fate::Done {
+            row[0] = format!("{} ({})", row[0], fate(&figures.fate));
+        }
+        table.rows.push(row);
+    }
+    table
+}
+
+fn columns(played: &ScenarioFigures) -> Vec<Column<'_>> {
+    let scenario = &played.scenario;
+    let median = |figure: fn(&Round) -> f64| move |peer: &PeerFigures| number(peer.median(figure));
+    let mut columns: Vec<Column<'_>> = Vec::new();
+    let rate: fn(&Round) -> f64 = Round::pairs_per_second;
+    let acquire: fn(&Round) -> f64 = |round| round.acquire_p50_us;
+    if matches!(scenario.network, Network::Delayed(_)) {
+        columns.push(("acquire, median µs", Box::new(median(acquire))));
+        if let Some(round_trip) = scenario.quorum_round_trip() {
+            let nominal_us = round_trip.as_secs_f64() * 1e6;
+            columns.push((
+                "÷ quorum round trip",
+                Box::new(move |peer| ratio(peer.median(acquire).map(|time| time / nominal_us))),
+            ));
+        }
+        columns.push((
+            "÷ raw loop at the quorum",
+            Box::new(move |peer| ratio(played.ratio(peer, Peer::RawQuorum, acquire))),
+        ));
+        columns.push(("÷ redlatch", Box::new(move |peer| ratio(played.ratio(peer, scenario.ours, acquire)))));
+    } else {
+        columns.push(("pairs/s", Box::new(median(rate))));
+        columns.push((
+            "redlatch is × faster",
+            Box::new(move |peer| {
+                ratio(played.ratio(peer, scenario.ours, |round| 1.0 / round.pairs_per_second()))
+            }),
+        ));
+        if let Some(floor) = scenario.floor {
+            columns.push(("÷ raw loop", Box::new(move |peer| ratio(played.ratio(peer, floor, rate)))));
+        }
+        columns.push(("acquire, median µs", Box::new(median(acquire))));
+    }
+    columns.push(("p99 µs", Box::new(median(|round| round.acquire_p99_us))));
+    if scenario.work.one_key || scenario.network == Network::OneStopped {
+        columns.push(("longest ms", Box::new(longest)));
+    }
+    if scenario.work.one_key {
+        columns.push(("fewest ÷ most of a caller", Box::new(|peer| ratio(peer.median(fairness)))));
+    }
+    columns.push(("errors", Box::new(|peer| peer.errors().to_string())));
+    columns
+}
+
+/// Over all rounds: what one caller had to wait at worst.
+fn longest(peer: &PeerFigures) -> String {
+    let longest = peer.rounds.iter().map(|round| round.acquire_max_us / 1e3).fold(0.0, f64::max);
+    number(Some(longest))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of pairs are far below 2^52")]
+fn fairness(round: &Round) -> f64 {
+    round.fewest as f64 / round.most.max(1) as f64
+}
+
+fn fate(fate: &Fate) -> String {
+    match fate {
+        Fate::Done => "no pair".to_owned(),
+        Fate::NotApplicable(reason) => format!("not applicable: {reason}"),
+        Fate::StoppedAfter(seconds) => format!("stopped after {seconds:.0} s"),
+        Fate::Failed(error) => format!("failed: {error}"),
+    }
+}
+
+pub(super) fn of_counts(counts: &[Counts]) -> Table {
+    let mut table = Table::new(&["peer", "callers", "allocations", "system calls", "user instructions"]);
+    for line in counts {
+        let name = line.peer.name().to_owned();
+        let cells = [line.allocations, line.system_calls, line.instructions];
+        let mut row = vec![name, line.callers.to_string()];
+        row.extend(cells.into_iter().enumerate().map(|(index, cell)| match cell {
+            Some(count) if index == 2 => number(Some(count)),
+            Some(count) => format!("{count:.2}"),
+            None => "–".to_owned(),
+        }));
+        table.rows.push(row);
+    }
+    table
+}
+
+pub(super) fn machine_line(machine: &Machine) -> String {
+    format!(
+        "{}, {} cores shared by the peers and the servers, {}, {}; {}; load before the run {}",
+        machine.cpu, machine.core_count, machine.kernel, machine.server, machine.date, machine.load_before
+    )
+}
+
+/// `docs/peers.md`.
+pub(super) fn page(figures: &Figures) -> String {
+    let mut text = String::from(
+        "# redlatch and its peers\n\n\
+         Written by `scripts/bench --write`; do not edit. The same lock work by other libraries over the same masters and the\n\
+         same 1,024 keys. Each peer runs in a process of its own, and they take turns; a ratio is that of turns of the same\n\
+         round, and its median over the rounds is told. A pair is one lock acquired and released, with the release awaited.\n\n\
+         ```sh\n\
+         scripts/bench            # all of it, about ten minutes\n\
+         scripts/bench --quick    # less than a minute after the build, rough\n\
+         scripts/bench --write    # all of it, and this page anew\n\
+         ```\n\n",
+    );
+    let _ = writeln!(text, "Measured on {}.", machine_line(&figures.machine));
+    let _ = writeln!(
+        text,
+        "{} rounds of {} ms for each peer and kind of work, three times as long where all want one key{}.\n\nThe client and all servers share the cores, so absolute figures are low \
+         and vary with whatever else the machine does.\nThe figures as data: [peers.json](peers.json).\n",
+        figures.round_count,
+        figures.round_ms,
+        if figures.quick { " (quick: rough figures)" } else { "" }
+    );
+    text.push_str("![pairs per second and acquire times](peers.svg)\n\n## Who takes part\n\n");
+    text.push_str("| peer | version | settings |\n| --- | --- | --- |\n");
+    for peer in Peer::ALL {
+        let version =
+            figures.versions.iter().find(|(of, _)| *of == peer).map_or("–", |(_, version)| version);
+        let _ = writeln!(text, "| {} | {version} | {} |", peer.name(), peer.settings());
+    }
+    text.push_str(NOTES);
+    for played in &figures.scenarios {
+        let _ = writeln!(text, "## {} (N = {})\n", played.title, played.scenario.master_count);
+        text.push_str(&of_scenario(played).to_markdown());
+        text.push('\n');
+        for peer in &played.peers {
+            if let Fate::NotApplicable(reason) = peer.fate {
+                let _ = writeln!(text, "- {}: not applicable ({reason})", peer.peer.name());
+            }
+            if let Some(error) = peer.rounds.iter().find_map(|round| round.first_error.as_ref()) {
+                let _ = writeln!(text, "- {}: the first error was `{error}`", peer.peer.name());
+            }
+        }
+        text.push('\n');
+    }
+    if !figures.counts.is_empty() {
+        let _ = writeln!(text, "## {COUNTS_TITLE}\n\n{}", of_counts(&figures.counts).to_markdown());
+    }
+    let end = text.trim_end().len();
+    text.truncate(end);
+    text.push('\n');
+    text
+}
+
+const NOTES: &str = "
+How to read the tables:
+
+- The form of redlatch that the others are compared with is `Client` with blocking calls for 1 caller, and `Client` on tokio
+  for more; it is the row that says 1.00.
+- All rivals wait for the answers of all masters, as these libraries do and as `join_all` does. redlatch, and the raw loop at
+  the quorum, go on when a majority has answered. The other raw loop sends for all callers at once and waits for all answers
+  before it goes on, so a client that keeps the masters busy meanwhile can be faster.
+- Where masters are delayed, a proxy does it, and its own latency is in all figures: the column `÷ raw loop at the quorum` has
+  it on both sides.
+- The longest retry delay is the same for all, 10 ms; it matters for 16 callers on one key only.
+- A peer that does not end its round is ended: \"stopped after N s\".
+
+";
+
+/// Three digits that matter, with thousands apart.
+fn number(value: Option<f64>) -> String {
+    let Some(value) = value else { return "–".to_owned() };
+    if value < 100.0 {
+        return format!("{value:.1}");
+    }
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn ratio(value: Option<f64>) -> String {
+    value.map_or("–".to_owned(), |value| format!("{value:.2}"))
+}

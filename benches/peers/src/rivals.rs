@@ -1,0 +1,231 @@
+//! Who takes part, with which settings, and how each becomes a [`Rig`].
+
+mod fred;
+mod lock_crates;
+mod ours;
+mod raw;
+mod redis_rs;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rand::Rng;
+use serde::{Deserialize, Serialize};
+
+use crate::load::{AsyncLocks, AsyncRig, BlockingLocks, BlockingRig, RETRY_DELAY_MAX, Rig, TTL, Work, names};
+
+/// What the rivals that are joined by hand release with: the script of Redis's page on distributed locks.
+const RELEASE_SCRIPT: &str =
+    "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
+/// The TTL less 1 % and 2 ms, as the same page has it.
+const VALIDITY: Duration = Duration::from_millis(9_898);
+/// More callers than this are no threads of one client.
+const SHARED_THREADS_MAX: usize = 128;
+/// More callers than this are no threads: each has connections of its own to all masters.
+const THREADS_MAX: usize = 16;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Peer {
+    Raw,
+    RawQuorum,
+    Redlatch,
+    RedlatchPipelined,
+    Client,
+    ClientTasks,
+    ClientOnTokio,
+    RedisRs,
+    RedisRsThreads,
+    Fred,
+    Rslock,
+    Redlock,
+}
+
+impl Peer {
+    pub const ALL: [Self; 12] = [
+        Self::Client,
+        Self::ClientTasks,
+        Self::ClientOnTokio,
+        Self::Redlatch,
+        Self::RedlatchPipelined,
+        Self::RedisRs,
+        Self::RedisRsThreads,
+        Self::Fred,
+        Self::Rslock,
+        Self::Redlock,
+        Self::Raw,
+        Self::RawQuorum,
+    ];
+
+    /// As the tables call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw loop, waits for all",
+            Self::RawQuorum => "raw loop, at the quorum",
+            Self::Redlatch => "redlatch, Redlock",
+            Self::Client => "redlatch, Client, threads",
+            Self::ClientTasks => "redlatch, Client, tasks",
+            Self::ClientOnTokio => "redlatch, Client on tokio",
+            Self::RedlatchPipelined => "redlatch, pipelined",
+            Self::RedisRs => "redis-rs by hand",
+            Self::RedisRsThreads => "redis-rs by hand, 2 threads",
+            Self::Fred => "fred by hand",
+            Self::Rslock => "rslock",
+            Self::Redlock => "redlock (crate)",
+        }
+    }
+
+    pub const fn is_ours(self) -> bool {
+        matches!(
+            self,
+            Self::Redlatch | Self::RedlatchPipelined | Self::Client | Self::ClientTasks | Self::ClientOnTokio
+        )
+    }
+
+    pub const fn is_raw(self) -> bool {
+        matches!(self, Self::Raw | Self::RawQuorum)
+    }
+
+    /// The package whose version is told with the figures.
+    pub const fn package(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Raw | Self::RawQuorum => None,
+            Self::Redlatch
+            | Self::RedlatchPipelined
+            | Self::Client
+            | Self::ClientTasks
+            | Self::ClientOnTokio => Some(("redlatch", "")),
+            Self::RedisRs | Self::RedisRsThreads => Some(("redis", "1.")),
+            Self::Fred => Some(("fred", "")),
+            Self::Rslock => Some(("rslock", "")),
+            Self::Redlock => Some(("redlock", "")),
+        }
+    }
+
+    pub const fn settings(self) -> &'static str {
+        match self {
+            Self::Raw => {
+                "no library: prepared bytes, one thread with mio, one write per master for all callers, waits for all masters"
+            }
+            Self::RawQuorum => "the same, goes on when a majority has answered; 1 caller only",
+            Self::Redlatch => "blocking, one `Redlock` per thread; the same settings",
+            Self::Client => {
+                "one `Client` for all threads, blocking calls; `Quarantine::Trust`, `answer_timeout` 500 ms, `retry_delay` at most 10 ms"
+            }
+            Self::ClientTasks => {
+                "one `Client` for all tasks of a tokio current-thread runtime, futures; the same settings"
+            }
+            Self::ClientOnTokio => "as before, with `Client::drive_on_tokio` in the same runtime",
+            Self::RedlatchPipelined => {
+                "one `Redlock`, one thread, `submit`/`turn`/`poll_outcome`; the same settings"
+            }
+            Self::RedisRs => {
+                "tokio current-thread, one `MultiplexedConnection` per master, TCP_NODELAY, pipeline buffer 1,024, `join_all` of SET NX PX, then of EVALSHA; response timeout 500 ms (its default)"
+            }
+            Self::RedisRsThreads => "the same on tokio's multi-thread runtime with 2 workers",
+            Self::Fred => {
+                "tokio current-thread, one client per master, TCP_NODELAY, command timeout 500 ms, `join_all` as above"
+            }
+            Self::Rslock => {
+                "tokio current-thread, TCP_NODELAY, one `LockManager` for all callers, retry delay below 10 ms"
+            }
+            Self::Redlock => {
+                "blocking, one manager per thread, retry delay below 10 ms; it connects anew for each command"
+            }
+        }
+    }
+
+    /// Why this peer has no part in such work.
+    pub fn declines(self, work: &Work, one_stopped: bool) -> Option<&'static str> {
+        match self {
+            Self::Redlatch | Self::Redlock if work.callers > THREADS_MAX => {
+                Some("blocking: one thread and N connections per caller")
+            }
+            Self::Client if work.callers > SHARED_THREADS_MAX => Some("blocking: one thread per caller"),
+            Self::RawQuorum if work.callers > 1 => Some("one caller only"),
+            Self::Raw | Self::RawQuorum if work.one_key => Some("knows no contention"),
+            Self::Raw if one_stopped => Some("waits for all masters"),
+            _ => None,
+        }
+    }
+
+    /// Connects. The masters all run and answer.
+    pub fn rig(self, addresses: &[SocketAddr], work: &Work) -> Box<dyn Rig> {
+        let urls: Vec<String> = addresses.iter().map(|address| format!("redis://{address}")).collect();
+        let urls = urls.as_slice();
+        match self {
+            Self::Raw => Box::new(raw::RawRig::connect(addresses, work, false)),
+            Self::RawQuorum => Box::new(raw::RawRig::connect(addresses, work, true)),
+            Self::Redlatch => blocking(work, || ours::Blocking::connect(urls), ours::Blocking::settle),
+            Self::RedlatchPipelined => Box::new(ours::Pipelined::connect(urls, work, names())),
+            Self::Client => {
+                let client = ours::Shared::connect(urls);
+                blocking(work, || client.clone(), |_| {})
+            }
+            Self::ClientTasks => on_tokio(work, false, async || ours::Shared::connect(urls)),
+            Self::ClientOnTokio => {
+                on_tokio(work, false, async || ours::Shared::connect(urls).drive_on_tokio())
+            }
+            Self::RedisRs => on_tokio(work, false, async || redis_rs::RedisRs::connect(urls).await),
+            Self::RedisRsThreads => on_tokio(work, true, async || redis_rs::RedisRs::connect(urls).await),
+            Self::Fred => on_tokio(work, false, async || fred::Fred::connect(urls).await),
+            Self::Rslock => on_tokio(work, false, async || lock_crates::Rslock::connect(urls)),
+            Self::Redlock => blocking(work, || lock_crates::RedlockCrate::connect(urls), |_| {}),
+        }
+    }
+}
+
+fn blocking<B: BlockingLocks + 'static>(
+    work: &Work,
+    connect: impl Fn() -> B,
+    settle: fn(&mut B),
+) -> Box<dyn Rig> {
+    let clients = (0..work.callers).map(|_| connect()).collect();
+    Box::new(BlockingRig { clients, work: work.clone(), names: names(), settle })
+}
+
+fn on_tokio<L: AsyncLocks>(work: &Work, threads: bool, connect: impl AsyncFnOnce() -> L) -> Box<dyn Rig> {
+    let mut builder = if threads {
+        tokio::runtime::Builder::new_multi_thread()
+    } else {
+        tokio::runtime::Builder::new_current_thread()
+    };
+    let runtime = builder.worker_threads(2).enable_all().build().expect("an event loop");
+    let locks = runtime.block_on(connect());
+    Box::new(AsyncRig { runtime, locks, work: work.clone(), names: names() })
+}
+
+/// A value as all libraries here have it: 20 random bytes.
+fn new_token() -> [u8; 20] {
+    let mut token = [0; 20];
+    rand::rng().fill_bytes(&mut token);
+    token
+}
+
+const fn quorum(master_count: usize) -> usize {
+    master_count / 2 + 1
+}
+
+/// `REDLATCH_PEERS_RETRY_MS` is how [`RETRY_DELAY_MAX`] was found.
+fn retry_delay() -> Duration {
+    let wanted = std::env::var("REDLATCH_PEERS_RETRY_MS").ok().and_then(|text| text.parse().ok());
+    wanted.map_or(RETRY_DELAY_MAX, Duration::from_millis)
+}
+
+const _: () = assert!(VALIDITY.as_millis() == TTL.as_millis() - TTL.as_millis() / 100 - 2);
+
+/// The version of a package in this crate's lock file; of several, the one that begins with `prefix`.
+pub fn locked_version(package: &str, prefix: &str) -> Option<&'static str> {
+    let lock = include_str!("../Cargo.lock");
+    let name = format!("name = \"{package}\"");
+    let mut lines = lock.lines();
+    while let Some(line) = lines.next() {
+        if line == name {
+            let version = lines.next()?.strip_prefix("version = \"")?.strip_suffix('"')?;
+            if version.starts_with(prefix) {
+                return Some(version);
+            }
+        }
+    }
+    None
+}

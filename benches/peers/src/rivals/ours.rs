@@ -1,0 +1,176 @@
+//! redlatch itself, in each of its forms.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redlatch::engine::{OpId, Outcome, Request};
+use redlatch::lock::Resource;
+use redlatch::{Client, Config, Quarantine, Redlock};
+
+use crate::load::{AsyncLocks, BlockingLocks, Keys, Limit, Rig, Round, TTL, Tally, WAIT, Work};
+
+/// Above the slowest round trip of any scenario, so that no master is ever taken for silent by mistake.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long a client is driven between rounds, so that what a slow minority still owes comes in.
+const SETTLE_TIME: Duration = Duration::from_millis(5);
+
+/// As it comes, but for masters that were only just started, which would grant nothing for 30 s, and for the retry delay,
+/// which is bounded as that of the others is.
+fn config(urls: &[String]) -> Config {
+    let builder = Config::builder().masters(urls).quarantine(Quarantine::Trust);
+    let builder = builder.retry_delay(Duration::from_millis(1), super::retry_delay());
+    builder.answer_timeout(ANSWER_TIMEOUT).build().expect("valid settings")
+}
+
+fn open(urls: &[String]) -> Redlock {
+    Redlock::open(config(urls)).expect("an event loop")
+}
+
+fn drive(redlock: &mut Redlock) {
+    let end = Instant::now() + SETTLE_TIME;
+    while Instant::now() < end {
+        redlock.turn(end.saturating_duration_since(Instant::now())).expect("the loop runs");
+    }
+}
+
+/// `Redlock`, which blocks: one for each thread.
+pub(super) struct Blocking(Redlock);
+
+impl Blocking {
+    pub(super) fn connect(urls: &[String]) -> Self {
+        Self(open(urls))
+    }
+
+    pub(super) fn settle(&mut self) {
+        drive(&mut self.0);
+    }
+}
+
+impl BlockingLocks for Blocking {
+    fn pair(&mut self, key: &str) -> Result<Duration, String> {
+        let asked = Instant::now();
+        let lease = self.0.acquire(key, TTL, WAIT).map_err(|error| format!("{error:#}"))?;
+        let time = asked.elapsed();
+        self.0.release(lease).map_err(|error| error.to_string())?;
+        Ok(time)
+    }
+}
+
+/// `Redlock`'s pipelined form: one thread, one client, many locks under way.
+pub(super) struct Pipelined {
+    redlock: Redlock,
+    names: Arc<[String]>,
+    work: Work,
+}
+
+/// One who always has a lock under way.
+struct Caller {
+    keys: Keys,
+    tally: Tally,
+    asked: Instant,
+    /// The time of the lock that is being released.
+    acquire_time: Duration,
+    pairs: usize,
+}
+
+impl Pipelined {
+    pub(super) fn connect(urls: &[String], work: &Work, names: Arc<[String]>) -> Self {
+        Self { redlock: open(urls), names, work: work.clone() }
+    }
+
+    fn submit(redlock: &mut Redlock, caller: &mut Caller) -> OpId {
+        caller.asked = Instant::now();
+        let resource = Resource::new(caller.keys.next_name()).expect("a valid name");
+        let ttl = redlock.ttl(TTL).expect("a valid TTL");
+        let request = Request::Acquire { resource, ttl, wait: WAIT, min_validity: Duration::ZERO };
+        redlock.submit(request).expect("room for one more")
+    }
+}
+
+impl Rig for Pipelined {
+    fn round(&mut self, limit: Limit) -> Round {
+        let start = Instant::now();
+        let goes_on = |caller: &Caller| match limit {
+            Limit::Time(time) => start.elapsed() < time,
+            Limit::Pairs(count) => caller.pairs < count,
+        };
+        let (redlock, mut under_way) = (&mut self.redlock, HashMap::with_capacity(self.work.callers));
+        let callers = (0..self.work.callers).map(|caller| Caller {
+            keys: Keys::of(caller, &self.work, &self.names),
+            tally: Tally::default(),
+            asked: start,
+            acquire_time: Duration::ZERO,
+            pairs: 0,
+        });
+        let mut callers: Vec<_> = callers.collect();
+        for (index, caller) in callers.iter_mut().enumerate() {
+            under_way.insert(Self::submit(redlock, caller), index);
+        }
+        while !under_way.is_empty() {
+            redlock.turn(ANSWER_TIMEOUT).expect("the loop runs");
+            while let Some((lock, outcome)) = redlock.poll_outcome() {
+                let index = under_way[&lock];
+                let caller = &mut callers[index];
+                let result = match outcome {
+                    Outcome::Acquire(Ok(_)) => {
+                        caller.acquire_time = caller.asked.elapsed();
+                        let release = Request::Release { lock, awaited: true };
+                        redlock.submit(release).expect("a release is always taken");
+                        continue;
+                    }
+                    Outcome::Release(Ok(_)) => Ok(caller.acquire_time),
+                    other => Err(format!("{other:?}")),
+                };
+                caller.tally.note(result);
+                caller.pairs += 1;
+                under_way.remove(&lock);
+                if goes_on(caller) {
+                    under_way.insert(Self::submit(redlock, caller), index);
+                }
+            }
+        }
+        Tally::sum(callers.into_iter().map(|caller| caller.tally).collect(), start.elapsed())
+    }
+
+    fn settle(&mut self) {
+        drive(&mut self.redlock);
+    }
+}
+
+/// `Client`, shared by all callers: clones of it for threads, and for tasks.
+#[derive(Clone)]
+pub(super) struct Shared(Client);
+
+impl Shared {
+    pub(super) fn connect(urls: &[String]) -> Self {
+        Self(Client::open(config(urls)).expect("an event loop"))
+    }
+
+    /// From within a runtime, which then drives the client's event loop, too.
+    pub(super) fn drive_on_tokio(self) -> Self {
+        tokio::spawn(self.0.drive_on_tokio());
+        self
+    }
+}
+
+impl BlockingLocks for Shared {
+    fn pair(&mut self, key: &str) -> Result<Duration, String> {
+        let asked = Instant::now();
+        let guard = self.0.lock(key).ttl(TTL).wait(WAIT).acquire().map_err(|error| format!("{error:#}"))?;
+        let time = asked.elapsed();
+        guard.release().map_err(|error| error.to_string())?;
+        Ok(time)
+    }
+}
+
+impl AsyncLocks for Shared {
+    async fn pair(&self, key: &str) -> Result<Duration, String> {
+        let asked = Instant::now();
+        let acquiring = self.0.lock(key).ttl(TTL).wait(WAIT).acquire_async();
+        let guard = acquiring.await.map_err(|error| format!("{error:#}"))?;
+        let time = asked.elapsed();
+        guard.release_async().await.map_err(|error| error.to_string())?;
+        Ok(time)
+    }
+}

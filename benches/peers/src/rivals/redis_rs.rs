@@ -1,0 +1,84 @@
+//! redis-rs, joined by hand: what a careful user writes who wants no lock library.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use rand::RngExt;
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, Value};
+
+use super::{RELEASE_SCRIPT, new_token, quorum, retry_delay};
+use crate::load::{AsyncLocks, TTL};
+
+/// Commands that a connection takes at once; the default of 50 is too few for 1,024 callers.
+const PIPELINE_SIZE: usize = 1024;
+
+#[derive(Clone)]
+pub(super) struct RedisRs {
+    connections: Vec<MultiplexedConnection>,
+    sha: String,
+}
+
+/// A client that sends without delay, which is not redis-rs's default.
+pub(super) fn client(url: &str) -> Client {
+    let info = url.into_connection_info().expect("a valid URL");
+    Client::open(info.set_tcp_settings(TcpSettings::default().set_nodelay(true))).expect("a valid URL")
+}
+
+impl RedisRs {
+    pub(super) async fn connect(urls: &[String]) -> Self {
+        let config = AsyncConnectionConfig::new().set_pipeline_buffer_size(PIPELINE_SIZE);
+        let mut connections = Vec::new();
+        let mut sha = String::new();
+        for url in urls {
+            let connection = client(url).get_multiplexed_async_connection_with_config(&config).await;
+            let mut connection = connection.expect("the master listens");
+            let load =
+                redis::cmd("SCRIPT").arg("LOAD").arg(RELEASE_SCRIPT).query_async(&mut connection).await;
+            sha = load.expect("the master takes scripts");
+            connections.push(connection);
+        }
+        Self { connections, sha }
+    }
+
+    /// Sends one command to all masters and counts the replies that are as hoped.
+    async fn count(&self, command: &redis::Cmd, is_hoped: impl Fn(&Value) -> bool) -> usize {
+        let replies = self.connections.iter().map(|connection| {
+            let mut connection = connection.clone();
+            async move { command.query_async::<Value>(&mut connection).await }
+        });
+        join_all(replies).await.iter().filter(|reply| reply.as_ref().is_ok_and(&is_hoped)).count()
+    }
+
+    async fn release(&self, key: &str, token: &[u8]) -> usize {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.sha).arg(1).arg(key).arg(token);
+        self.count(&command, |reply| *reply == Value::Int(1)).await
+    }
+}
+
+impl AsyncLocks for RedisRs {
+    async fn pair(&self, key: &str) -> Result<Duration, String> {
+        let asked = Instant::now();
+        let quorum = quorum(self.connections.len());
+        let token = loop {
+            let (start, token) = (Instant::now(), new_token());
+            let mut command = redis::cmd("SET");
+            command.arg(key).arg(&token[..]).arg("NX").arg("PX").arg(TTL.as_millis());
+            let granted = self.count(&command, |reply| *reply == Value::Okay).await;
+            if granted >= quorum && start.elapsed() < super::VALIDITY {
+                break token;
+            }
+            self.release(key, &token).await;
+            if asked.elapsed() > crate::load::WAIT {
+                return Err(format!("{granted} of {} granted", self.connections.len()));
+            }
+            let delay = rand::rng().random_range(Duration::ZERO..retry_delay());
+            tokio::time::sleep(delay).await;
+        };
+        let time = asked.elapsed();
+        let released = self.release(key, &token).await;
+        if released >= quorum { Ok(time) } else { Err(format!("{released} released")) }
+    }
+}

@@ -1,0 +1,103 @@
+//! Which work is measured, over which masters.
+
+use std::time::Duration;
+
+use crate::load::Work;
+use crate::rivals::Peer;
+
+/// One kind of work, for all peers.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    pub id: &'static str,
+    pub title: &'static str,
+    pub master_count: usize,
+    pub work: Work,
+    pub network: Network,
+    /// The form of redlatch that the others are compared with.
+    pub ours: Peer,
+    /// The raw loop that does the same, if there is one.
+    pub floor: Option<Peer>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Network {
+    /// Loopback.
+    Direct,
+    /// Loopback through a proxy that delays; the round trip of each master.
+    Delayed(&'static [Duration]),
+    /// Loopback; the first master is stopped (SIGSTOP) once all peers are connected.
+    OneStopped,
+}
+
+const fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+const UNIFORM_1: [Duration; 5] = [ms(1); 5];
+const UNIFORM_10: [Duration; 5] = [ms(10); 5];
+const MIXED: [Duration; 5] = [ms(2), ms(2), ms(2), ms(50), ms(50)];
+
+impl Scenario {
+    pub fn all() -> Vec<Self> {
+        let mut list = vec![
+            Self::separate("callers-1", "1 caller", 1, 5),
+            Self::separate("callers-16", "16 callers on keys of their own", 16, 5),
+            Self::separate("callers-128", "128 callers on keys of their own", 128, 5),
+            Self::separate("callers-1024", "1,024 callers on keys of their own", 1024, 5),
+            Self {
+                work: Work { callers: 16, one_key: true },
+                floor: None,
+                ..Self::separate("one-key-16", "16 callers on one key", 16, 5)
+            },
+            Self::delayed("rtt-1", "1 caller, round trip 1 ms", &UNIFORM_1),
+            Self::delayed("rtt-10", "1 caller, round trip 10 ms", &UNIFORM_10),
+            Self::delayed("rtt-mixed", "1 caller, round trips 2/2/2/50/50 ms", &MIXED),
+            Self {
+                network: Network::OneStopped,
+                floor: Some(Peer::RawQuorum),
+                ..Self::separate("one-stopped", "1 caller, one of five masters stopped", 1, 5)
+            },
+        ];
+        for (id, title, callers, master_count) in [
+            ("masters-1", "1 caller, N = 1", 1, 1),
+            ("masters-3", "1 caller, N = 3", 1, 3),
+            ("masters-7", "1 caller, N = 7", 1, 7),
+            ("masters-1-callers-128", "128 callers, N = 1", 128, 1),
+            ("masters-3-callers-128", "128 callers, N = 3", 128, 3),
+            ("masters-7-callers-128", "128 callers, N = 7", 128, 7),
+        ] {
+            list.push(Self::separate(id, title, callers, master_count));
+        }
+        list
+    }
+
+    fn separate(id: &'static str, title: &'static str, callers: usize, master_count: usize) -> Self {
+        let (ours, floor) =
+            if callers == 1 { (Peer::Client, Peer::RawQuorum) } else { (Peer::ClientOnTokio, Peer::Raw) };
+        let work = Work { callers, one_key: false };
+        Self { id, title, master_count, work, network: Network::Direct, ours, floor: Some(floor) }
+    }
+
+    fn delayed(id: &'static str, title: &'static str, round_trips: &'static [Duration]) -> Self {
+        Self { network: Network::Delayed(round_trips), ..Self::separate(id, title, 1, round_trips.len()) }
+    }
+
+    /// The round trip of the fastest majority, if the proxies make one.
+    pub fn quorum_round_trip(&self) -> Option<Duration> {
+        let Network::Delayed(round_trips) = self.network else { return None };
+        let mut round_trips = round_trips.to_vec();
+        round_trips.sort_unstable();
+        Some(round_trips[round_trips.len() / 2])
+    }
+
+    /// How many times longer than others a round is: where callers wait for each other, as long as some of them wait.
+    pub fn stretch(&self) -> u32 {
+        if self.work.one_key { 3 } else { 1 }
+    }
+
+    /// How long the slowest reply may still be under way when a peer has ended its turn.
+    pub fn straggling(&self) -> Duration {
+        let Network::Delayed(round_trips) = self.network else { return ms(20) };
+        ms(20) + 2 * round_trips.iter().max().copied().unwrap_or_default()
+    }
+}

@@ -1,0 +1,167 @@
+//! Locks that are kept: extended again and again while they are held, and told of before they end.
+//!
+//! A lock that is kept is renewed at a third of its TTL, or somewhat earlier, at a tick that other locks share: what is due
+//! together goes out in one write for each master. A renewal is an extension like the caller's own, which replaces it; one
+//! that fails is tried again until the validity ends. It stops with the release, after the longest hold and count, and
+//! once the loss was told. It never shortens a validity.
+//!
+//! The loss is told by the local clock, a tenth of the TTL before the validity ends, whatever the masters answer; or at
+//! once, when a majority of them has said that the key is gone.
+
+use std::time::{Duration, Instant};
+
+use rand::RngExt;
+
+use super::op::OpState;
+use super::slab::Id;
+use super::{Engine, OpId, Outcome};
+use crate::limits;
+use crate::lock::Ttl;
+use crate::mutants::mutant;
+
+/// How a held lock is kept.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Keep {
+    /// What each renewal asks for.
+    ttl: Ttl,
+    /// `None` once there will be no more.
+    renew_at: Option<Instant>,
+    /// No renewal goes beyond this.
+    hold_until: Instant,
+    left_count: u32,
+}
+
+impl Keep {
+    /// When the next renewal is due.
+    pub(super) const fn renew_at(&self) -> Option<Instant> {
+        self.renew_at
+    }
+}
+
+/// How long before the end of the validity the loss of a lock with this TTL is told.
+pub(super) fn loss_lead(ttl: Ttl) -> Duration {
+    ttl.validity() / 10
+}
+
+impl Engine {
+    /// Keeps a held lock from now on, for `max_hold` in all.
+    pub(super) fn submit_keep(&mut self, now: Instant, id: Id, max_hold: Duration) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let OpState::Held { since, .. } = op.state else { return };
+        let hold_until = since + max_hold.min(self.config.max_hold);
+        let left_count = limits::RENEWAL_COUNT_MAX;
+        op.keep = Some(Keep { ttl: op.ttl, renew_at: None, hold_until, left_count });
+        self.plan_renewal(now, id, since);
+    }
+
+    /// Tells of the loss of a held lock, once.
+    pub(super) fn submit_watch(&mut self, id: Id) {
+        if let Some(op) = self.ops.find_mut(id)
+            && let OpState::Held { .. } = op.state
+        {
+            op.is_watched = true;
+            self.arm_op(id);
+        }
+    }
+
+    /// The lock was acquired or extended at that time: plans the next renewal.
+    fn plan_renewal(&mut self, now: Instant, id: Id, since: Instant) {
+        let Some(Keep { ttl, .. }) = self.ops.find(id).and_then(|op| op.keep) else { return };
+        let ttl = ttl.as_duration();
+        // Not all at once if many were acquired at once.
+        let early = self.rng.random_range(Duration::ZERO..=ttl / 12);
+        let at = self.tick_before((since + ttl / 3).checked_sub(early).unwrap_or(now)).max(now);
+        if let Some(keep) = self.ops.find_mut(id).and_then(|op| op.keep.as_mut()) {
+            keep.renew_at = Some(at);
+        }
+        self.arm_op(id);
+    }
+
+    /// The last moment at which renewals go out together.
+    fn tick_before(&self, at: Instant) -> Instant {
+        let passed = at.saturating_duration_since(self.started).as_millis();
+        let tick = limits::RENEWAL_TICK.as_millis();
+        let whole = u64::try_from(passed / tick * tick).unwrap_or(u64::MAX);
+        self.started + Duration::from_millis(whole)
+    }
+
+    /// Something may be due for a lock that is held.
+    pub(super) fn handle_held_timeout(&mut self, now: Instant, id: Id) {
+        let Some(OpState::Held { extension, .. }) = self.ops.find(id).map(|op| &op.state) else { return };
+        if extension.is_some_and(|extension| extension.deadline <= now) {
+            self.miss_extend(now, id);
+        }
+        let Some(op) = self.ops.find(id) else { return };
+        if op.warn_at().is_some_and(|at| at <= now) {
+            self.tell_loss(id);
+        }
+        let Some(op) = self.ops.find(id) else { return };
+        let is_due = op.keep.and_then(|keep| keep.renew_at).is_some_and(|at| at <= now);
+        if is_due && matches!(op.state, OpState::Held { extension: None, .. }) {
+            self.renew(now, id);
+        }
+    }
+
+    /// Sends an extension whose outcome nobody is told.
+    fn renew(&mut self, now: Instant, id: Id) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let (Some(keep), OpState::Held { valid_until, .. }) = (&mut op.keep, &op.state) else { return };
+        let left = keep.hold_until.saturating_duration_since(now);
+        let is_capped = keep.ttl.as_duration() > left && !mutant!(RenewalUncapped);
+        let ttl = if is_capped {
+            Ttl::new(left, self.config.drift, self.config.max_ttl).ok()
+        } else {
+            Some(keep.ttl)
+        };
+        // What a caller extended to a longer TTL is not cut short; and the last renewal is shorter than the others.
+        let ttl = ttl.filter(|ttl| now + ttl.validity() > *valid_until);
+        keep.renew_at = None;
+        let Some(ttl) = ttl.filter(|_| keep.left_count > 0) else {
+            if !is_capped && keep.left_count > 0 {
+                let (since, ttl) = (*valid_until - keep.ttl.validity(), keep.ttl.as_duration());
+                keep.renew_at = Some((since + ttl / 3).max(now + limits::RENEWAL_TICK));
+            }
+            return;
+        };
+        keep.left_count -= 1;
+        if self.start_extend(now, id, ttl).is_err() {
+            // The validity has ended, or the longest hold is reached.
+            return;
+        }
+        if let Some(op) = self.ops.find_mut(id)
+            && let OpState::Held { extension: Some(extension), .. } = &mut op.state
+        {
+            extension.is_renewal = true;
+        }
+        self.decide_extend(now, id);
+    }
+
+    /// An extension has its verdict: plans what follows for a lock that is kept.
+    pub(super) fn follow_extension(&mut self, now: Instant, id: Id, is_extended: bool) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let OpState::Held { valid_until, .. } = op.state else { return };
+        let validity = op.ttl.validity();
+        let Some(keep) = &mut op.keep else { return };
+        if valid_until <= now || keep.hold_until <= valid_until || keep.left_count == 0 {
+            keep.renew_at = None;
+        } else if is_extended {
+            self.plan_renewal(now, id, valid_until - validity);
+        } else {
+            let pause = (keep.ttl.as_duration() / 20).max(Duration::from_millis(1));
+            keep.renew_at = Some(now + pause + self.rng.random_range(Duration::ZERO..=pause));
+            self.arm_op(id);
+        }
+    }
+
+    /// Tells, once, that a lock is lost or about to be, and keeps it no longer.
+    pub(super) fn tell_loss(&mut self, id: Id) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let OpState::Held { valid_until, .. } = op.state else { return };
+        if std::mem::take(&mut op.is_watched) {
+            if !mutant!(KeptAfterLoss) {
+                op.keep = None;
+            }
+            self.outcomes.push_back((OpId(id), Outcome::Lost(valid_until)));
+        }
+    }
+}

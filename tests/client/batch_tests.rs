@@ -1,0 +1,189 @@
+//! Batches: one write for each master, and results one by one.
+
+use std::time::{Duration, Instant};
+
+use redlatch::lock::InputError;
+use redlatch::{AcquireError, Client, ExtendError, Guard};
+
+use crate::fleet::{Fleet, Master, eventually};
+use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, within};
+
+fn names(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|index| format!("{prefix}:{index}")).collect()
+}
+
+fn acquire_all(client: &Client, names: &[String]) -> Vec<Guard> {
+    let requests = names.iter().map(|name| client.lock(name).ttl(TTL));
+    client.acquire_all(requests).into_iter().map(|it| it.wait().expect("free")).collect()
+}
+
+/// What each master has read and done so far.
+#[derive(Debug, Clone, Copy)]
+struct Work {
+    read_count: usize,
+    /// Acquisitions, extensions and releases.
+    command_count: usize,
+}
+
+fn work(master: &mut Master) -> Work {
+    let info = master.ask("INFO everything").text();
+    let number =
+        |text: &str| text.split(',').next().and_then(|text| text.parse::<usize>().ok()).expect("a number");
+    let found = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map_or(0, number);
+    let command_count = found("cmdstat_set:calls=") + found("cmdstat_evalsha:calls=");
+    Work { read_count: found("total_reads_processed:"), command_count }
+}
+
+/// Waits until each master has done so much more, and says in how many reads; the questions' own are left out.
+fn reads_of(fleet: &mut Fleet, count: usize, before: &[Work]) -> Vec<usize> {
+    let mut reads = Vec::new();
+    for (master, before) in fleet.masters().zip(before) {
+        let mut question_count = 0;
+        eventually(PATIENCE, "the batch is read", || {
+            question_count += 1;
+            work(master).command_count >= before.command_count + count
+        });
+        reads.push(work(master).read_count - before.read_count - question_count - 1);
+    }
+    reads
+}
+
+#[test]
+fn a_batch_of_each_kind_is_one_write_for_each_master() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let names = names("orders", 40);
+    for is_async in [false, true] {
+        // What the round before left, and what a new connection says.
+        assert_eq!(client.settle(PATIENCE), 0);
+        let before = fleet.masters().map(work).collect::<Vec<_>>();
+        let acquiring = client.acquire_all(names.iter().map(|name| client.lock(name).ttl(TTL)));
+        let mut guards: Vec<Guard> = acquiring
+            .into_iter()
+            .map(|it| if is_async { block_on(it) } else { it.wait() }.expect("free"))
+            .collect();
+        assert_eq!(reads_of(&mut fleet, 40, &before), [1; 3], "acquisitions, async: {is_async}");
+        let before = fleet.masters().map(work).collect::<Vec<_>>();
+        for extending in client.extend_all(&mut guards, TTL) {
+            if is_async { block_on(extending) } else { extending.wait() }.expect("held");
+        }
+        assert_eq!(reads_of(&mut fleet, 40, &before), [1; 3], "extensions, async: {is_async}");
+        let before = fleet.masters().map(work).collect::<Vec<_>>();
+        for releasing in client.release_all(guards) {
+            let released = if is_async { block_on(releasing) } else { releasing.wait() };
+            assert!(!released.expect("confirmed").was_already_gone());
+        }
+        assert_eq!(reads_of(&mut fleet, 40, &before), [1; 3], "releases, async: {is_async}");
+    }
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn an_error_in_the_middle_of_a_batch_is_that_requests_own() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let other = open(&fleet.urls(), LONG);
+    let held = other.lock("held").ttl(TTL).acquire().expect("free");
+    let requests = [
+        client.lock("a"),
+        client.lock(""),
+        client.lock("b").ttl(TTL * 2),
+        client.lock("held").wait(Duration::ZERO),
+        client.lock("c"),
+    ];
+    let mut results: Vec<_> = client.acquire_all(requests).into_iter().map(|it| it.wait()).collect();
+    let last = results.pop().expect("five").expect("free");
+    assert_eq!(last.resource(), b"c");
+    assert!(matches!(results.pop(), Some(Err(AcquireError::Contended(_)))));
+    assert!(matches!(results.pop(), Some(Err(AcquireError::Input(InputError::TtlTooLong { .. })))));
+    assert!(matches!(results.pop(), Some(Err(AcquireError::Input(_)))));
+    let first = results.pop().expect("one is left").expect("free");
+    assert_eq!(first.resource(), b"a");
+    let mut guards = [first, last];
+    let results: Vec<_> = client.extend_all(&mut guards, TTL * 2).into_iter().map(|it| it.wait()).collect();
+    assert!(results.iter().all(|it| matches!(it, Err(ExtendError::Input(_)))), "{results:?}");
+    drop((guards, held));
+    assert_eq!(client.settle(PATIENCE), 0);
+    assert_nothing_left(&other, &mut fleet);
+}
+
+#[test]
+fn a_request_of_another_client_in_a_batch_is_made_by_that_client() {
+    let mut fleet = Fleet::start(3);
+    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    let acquiring = client.acquire_all([client.lock("mine"), other.lock("its"), client.lock("mine too")]);
+    let mut guards: Vec<Guard> = acquiring.into_iter().map(|it| it.wait().expect("free")).collect();
+    assert_eq!(guards[1].resource(), b"its");
+    for (index, extending) in client.extend_all(&mut guards, TTL).into_iter().enumerate() {
+        extending.wait().unwrap_or_else(|error| panic!("{index}: {error}"));
+    }
+    // Each client knows its own.
+    assert_eq!((client.settle(Duration::ZERO), other.settle(Duration::ZERO)), (2, 1));
+    for releasing in client.release_all(guards) {
+        assert!(!block_on(releasing).expect("confirmed").was_already_gone());
+    }
+    assert_eq!(client.settle(PATIENCE), 0);
+    assert_nothing_left(&other, &mut fleet);
+}
+
+#[test]
+fn results_are_had_in_any_order_and_those_not_wanted_are_given_up() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let names = names("orders", 30);
+    let mut acquiring = client.acquire_all(names.iter().map(|name| client.lock(name).ttl(TTL)));
+    let mut guards = Vec::new();
+    while let Some(it) = acquiring.pop() {
+        match acquiring.len() % 3 {
+            0 => guards.push(it.wait().expect("free")),
+            1 => guards.push(block_on(it).expect("free")),
+            _ => drop(it),
+        }
+    }
+    guards.iter().zip((0..30).rev().filter(|index| index % 3 < 2)).for_each(|(guard, index)| {
+        assert_eq!(guard.resource(), names[index].as_bytes());
+    });
+    // Those given up are free again.
+    let again: Vec<String> =
+        (0..30).filter(|index| index % 3 == 2).map(|index| names[index].clone()).collect();
+    guards.extend(acquire_all(&client, &again));
+    drop(client.release_all(guards));
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn each_request_of_a_batch_that_no_master_can_take_is_answered() {
+    let mut fleet = Fleet::start(1);
+    let client = open(&fleet.urls(), LONG);
+    fleet.master(0).kill();
+    // Until it knows, so that the answers are there at once.
+    while client.lock("probe").try_acquire().is_ok_and(|guard| guard.release().is_ok()) {}
+    let answered = within("a batch without masters", move || {
+        let names = names("orders", 3);
+        let requests = names.iter().map(|name| client.lock(name).wait(Duration::ZERO));
+        let batch = client.acquire_all(requests);
+        batch.into_iter().map(|it| it.wait().expect_err("no master is up")).collect::<Vec<_>>()
+    });
+    assert!(answered.iter().all(|it| matches!(it, AcquireError::NoQuorum(_))), "{answered:?}");
+}
+
+#[test]
+fn the_tasks_of_a_batch_hear_of_stopped_masters_in_time_though_the_keeper_sleeps() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), SHORT);
+    let guard = block_on(client.lock("warm").ttl(TTL).acquire_async()).expect("free");
+    block_on(guard.release_async()).expect("confirmed");
+    // What was to be done is over by then, and the keeper sleeps without end.
+    std::thread::sleep(8 * SHORT);
+    fleet.masters().for_each(|master| master.stop());
+    let begun = Instant::now();
+    let names = names("orders", 3);
+    let batch = client.acquire_all(names.iter().map(|name| client.lock(name).wait(Duration::ZERO)));
+    for acquiring in batch {
+        assert!(matches!(block_on(acquiring), Err(AcquireError::NoQuorum(_))));
+    }
+    let took = begun.elapsed();
+    assert!((SHORT..SHORT * 20).contains(&took), "{took:?}");
+    fleet.masters().for_each(|master| master.cont());
+    assert_eq!(client.settle(PATIENCE), 0);
+}

@@ -1,0 +1,362 @@
+//! Dropping: futures at every stage, guards anywhere, the last handle.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, ExtendError, Guard, Release, limits};
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{
+    Count, LONG, PATIENCE, TTL, assert_nothing_left, await_no_keys, block_on, open, poll_once, poll_with,
+    within,
+};
+
+/// What no drop waits for: the masters' answers.
+const PROMPT: Duration = Duration::from_secs(5);
+
+/// Each answer is that of its own request.
+fn assert_answers_are_right(client: &Client, fleet: &mut Fleet) {
+    for round in 0..20 {
+        let name = format!("right:{round}");
+        let mut guard = client.lock(&name).ttl(TTL).acquire().expect("free");
+        let token = guard.token().as_bytes().to_vec();
+        guard.extend(TTL).expect("held");
+        eventually(PATIENCE, "each master has it", || {
+            fleet
+                .masters()
+                .all(|master| master.ask(&format!("GET {name}")) == crate::fleet::Raw::Bulk(token.clone()))
+        });
+        let released = if round % 2 == 0 { guard.release() } else { block_on(guard.release_async()) };
+        assert!(!released.expect("confirmed").was_already_gone());
+    }
+}
+
+/// One way of giving something up half-way, with the lock `held` in the way of others.
+type Stage = fn(&Client);
+
+fn never_polled(client: &Client) {
+    drop(client.lock("a").acquire_async());
+}
+
+fn polled_once(client: &Client) {
+    let mut acquiring = client.lock("a").acquire_async();
+    assert!(poll_once(&mut acquiring).is_pending());
+}
+
+fn polled_with_another_waker(client: &Client) {
+    let mut acquiring = client.lock("a").acquire_async();
+    for _ in 0..3 {
+        let waker = Waker::from(Arc::<Count>::default());
+        if poll_with(&mut acquiring, &waker).is_ready() {
+            return;
+        }
+    }
+}
+
+fn behind_others(client: &Client) {
+    let mut acquiring = client.lock("held").wait(LONG).acquire_async();
+    assert!(poll_once(&mut acquiring).is_pending());
+    // Some attempts later.
+    thread::sleep(Duration::from_millis(30));
+}
+
+fn half_of_a_batch(client: &Client) {
+    let names = ["a", "b", "held", "c"];
+    let batch = client.acquire_all(names.map(|name| client.lock(name).wait(LONG)));
+    for mut acquiring in batch.into_iter().skip(1) {
+        let _ = poll_once(&mut acquiring);
+    }
+}
+
+fn by_a_batch_never_fetched(client: &Client) {
+    drop(client.acquire_all(["a", "b", "held"].map(|name| client.lock(name).wait(LONG))));
+}
+
+const STAGES: [Stage; 6] = [
+    never_polled,
+    polled_once,
+    polled_with_another_waker,
+    behind_others,
+    half_of_a_batch,
+    by_a_batch_never_fetched,
+];
+
+#[test]
+fn an_acquisition_dropped_at_any_stage_leaves_no_key_and_shifts_no_reply() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let other = open(&fleet.urls(), LONG);
+    for (index, stage) in STAGES.into_iter().enumerate() {
+        let held = other.lock("held").ttl(TTL).acquire().expect("free");
+        stage(&client);
+        assert_eq!(client.settle(PATIENCE), 0, "stage {index}");
+        held.release().expect("confirmed");
+        assert_eq!(other.settle(PATIENCE), 0);
+        assert_nothing_left(&client, &mut fleet);
+        assert_answers_are_right(&client, &mut fleet);
+    }
+}
+
+#[test]
+fn an_outcome_that_nobody_fetches_is_released() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let count = Arc::<Count>::default();
+    let mut acquiring = client.lock("a").ttl(TTL).acquire_async();
+    assert!(poll_with(&mut acquiring, &Waker::from(count.clone())).is_pending());
+    eventually(PATIENCE, "the outcome is there", || count.get() == 1);
+    assert_eq!(fleet.master(0).ask("DBSIZE").text(), "1");
+    drop(acquiring);
+    assert_nothing_left(&client, &mut fleet);
+    assert_answers_are_right(&client, &mut fleet);
+}
+
+#[test]
+fn nothing_that_is_dropped_while_the_masters_are_stopped_waits_for_them() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let mut held = client.lock("held").ttl(TTL).acquire().expect("free");
+    let [extended, released, forgotten] =
+        ["x", "y", "z"].map(|name| client.lock(name).ttl(TTL).acquire().expect("free"));
+    let mut extended = extended;
+    fleet.masters().for_each(|master| master.stop());
+    let begun = Instant::now();
+    STAGES.iter().for_each(|stage| stage(&client));
+    assert!(poll_once(&mut extended.extend_async(TTL)).is_pending());
+    drop(extended);
+    let mut releasing = released.release_async();
+    assert!(poll_once(&mut releasing).is_pending());
+    drop(releasing);
+    drop(forgotten.release_async());
+    drop(client.extend_all([&mut held], TTL));
+    drop(client.release_all([held]));
+    let took = begun.elapsed();
+    assert!(took < PROMPT, "{took:?}");
+    fleet.masters().for_each(|master| master.cont());
+    assert_nothing_left(&client, &mut fleet);
+    assert_answers_are_right(&client, &mut fleet);
+}
+
+#[test]
+fn a_dropped_extension_leaves_the_guard_as_good_as_before() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let mut guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    for is_polled in [false, true] {
+        let mut extending = guard.extend_async(TTL);
+        if is_polled {
+            assert!(poll_once(&mut extending).is_pending());
+        }
+        drop(extending);
+        assert!(guard.is_valid());
+        // The one that was dropped may be under way still.
+        eventually(PATIENCE, "the next extension is made", || match guard.extend(TTL) {
+            Ok(()) => true,
+            Err(ExtendError::Busy) => false,
+            Err(error) => panic!("{error}"),
+        });
+    }
+    let mut extending = guard.extend_async(TTL);
+    assert!(poll_once(&mut extending).is_pending());
+    drop(extending);
+    // Whatever became of it: the release has its own answer.
+    assert!(!guard.release().expect("confirmed").was_already_gone());
+    assert_nothing_left(&client, &mut fleet);
+    assert_answers_are_right(&client, &mut fleet);
+}
+
+#[test]
+fn a_dropped_release_is_carried_out() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    for is_polled in [false, true] {
+        let mut releasing = client.lock("a").ttl(TTL).acquire().expect("free").release_async();
+        if is_polled {
+            assert!(poll_once(&mut releasing).is_pending());
+        }
+        drop(releasing);
+        await_no_keys(&mut fleet);
+    }
+    assert_answers_are_right(&client, &mut fleet);
+}
+
+/// Released, waiting for it, by the drop.
+struct ReleasedOnDrop(Option<Guard>, Arc<AtomicBool>);
+
+impl Drop for ReleasedOnDrop {
+    fn drop(&mut self) {
+        let is_released = self.0.take().is_some_and(|guard| guard.release().is_ok());
+        self.1.store(is_released, Ordering::SeqCst);
+    }
+}
+
+thread_local! {
+    static KEPT: RefCell<Vec<Box<dyn Send>>> = const { RefCell::new(Vec::new()) };
+}
+
+#[test]
+fn a_guard_may_be_dropped_on_any_thread_in_a_panic_and_at_a_threads_end() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let acquire = || client.lock("a").ttl(TTL).acquire().expect("free");
+    let guard = acquire();
+    thread::spawn(move || drop(guard)).join().expect("it drops");
+    let guard = acquire();
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let _guard = guard;
+        std::panic::resume_unwind(Box::new("a panic"));
+    }));
+    assert!(panicked.is_err());
+    let guard = acquire();
+    thread::spawn(move || KEPT.with_borrow_mut(|kept| kept.push(Box::new(guard)))).join().expect("it ends");
+    // No call writes for the last one: the keeper does.
+    await_no_keys(&mut fleet);
+    let (guard, is_released) = (acquire(), Arc::new(AtomicBool::new(false)));
+    let last = ReleasedOnDrop(Some(guard), is_released.clone());
+    thread::spawn(move || KEPT.with_borrow_mut(|kept| kept.push(Box::new(last)))).join().expect("it ends");
+    assert!(is_released.load(Ordering::SeqCst));
+    assert_answers_are_right(&client, &mut fleet);
+}
+
+#[test]
+fn blocking_calls_of_a_destructor_in_a_panic_do_not_stop_the_client() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let is_released = Arc::new(AtomicBool::new(false));
+    let last = ReleasedOnDrop(Some(client.lock("a").ttl(TTL).acquire().expect("free")), is_released.clone());
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let _last = last;
+        std::panic::resume_unwind(Box::new("a panic"));
+    }));
+    assert!(panicked.is_err() && is_released.load(Ordering::SeqCst));
+    assert_answers_are_right(&client, &mut fleet);
+}
+
+/// Drops what it keeps when it is woken, or with itself.
+struct Keep<T>(Mutex<Option<T>>);
+
+impl<T: Send + 'static> Wake for Keep<T> {
+    fn wake(self: Arc<Self>) {
+        drop(self.0.lock().expect("nobody panics with it").take());
+    }
+}
+
+fn keep<T: Send + 'static>(kept: T) -> Waker {
+    Waker::from(Arc::new(Keep(Mutex::new(Some(kept)))))
+}
+
+#[test]
+fn a_waker_may_drop_guards_and_futures_when_it_is_woken() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let its = client.clone();
+    within("guards dropped by a waker", move || {
+        let guard = its.lock("a").ttl(TTL).acquire().expect("free");
+        let mut acquiring = its.lock("b").ttl(TTL).acquire_async();
+        assert!(poll_with(&mut acquiring, &keep(guard)).is_pending());
+        eventually(PATIENCE, "the waker drops the lock", || {
+            its.lock("a").wait(Duration::ZERO).acquire().is_ok()
+        });
+    });
+    assert_nothing_left(&client, &mut fleet);
+    assert_answers_are_right(&client, &mut fleet);
+}
+
+#[test]
+fn a_waker_that_is_not_wanted_any_more_may_drop_guards_with_itself() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let stopped = client.clone();
+    // While no answer comes, the waker stays where it is.
+    let guards: Vec<Guard> =
+        ["a", "b", "c"].iter().map(|name| client.lock(name).ttl(TTL).acquire().expect("free")).collect();
+    fleet.masters().for_each(|master| master.stop());
+    let waiting = within("guards dropped with a waker", move || {
+        let mut guards = guards.into_iter();
+        let mut next = || keep(guards.next());
+        let mut acquiring = stopped.lock("d").ttl(TTL).acquire_async();
+        assert!(poll_with(&mut acquiring, &next()).is_pending());
+        // Another waker takes its place.
+        assert!(poll_once(&mut acquiring).is_pending());
+        assert!(poll_with(&mut acquiring, &next()).is_pending());
+        drop(acquiring);
+        let (client, last) = (stopped.clone(), next());
+        thread::spawn(move || {
+            let mut acquiring = client.lock("e").ttl(TTL).acquire_async();
+            assert!(poll_with(&mut acquiring, &last).is_pending());
+            drop(last);
+            acquiring.wait().map(drop)
+        })
+    });
+    fleet.masters().for_each(|master| master.cont());
+    waiting.join().expect("no panic").expect("free");
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn the_last_handle_releases_what_was_dropped_before_it() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let names: Vec<String> = (0..100).map(|index| format!("orders:{index}")).collect();
+    let batch = client.acquire_all(names.iter().map(|name| client.lock(name).ttl(TTL)));
+    let guards: Vec<Guard> = batch.into_iter().map(|it| it.wait().expect("free")).collect();
+    drop(client);
+    // The last guard is the last handle.
+    drop(guards);
+    for master in fleet.masters() {
+        assert_eq!(master.ask("KEYS *").text(), "[]");
+    }
+}
+
+#[test]
+fn the_last_handle_does_not_wait_for_stopped_masters() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    fleet.masters().for_each(|master| master.stop());
+    drop(guard);
+    let begun = Instant::now();
+    drop(client);
+    let took = begun.elapsed();
+    assert!(took < limits::CLOSE_WAIT + PROMPT, "{took:?}");
+    fleet.masters().for_each(|master| master.cont());
+    // It was written, and is carried out.
+    await_no_keys(&mut fleet);
+    await_no_connections(&mut fleet);
+}
+
+/// The client has closed its connections, as its thread does last.
+fn await_no_connections(fleet: &mut Fleet) {
+    for master in fleet.masters() {
+        eventually(PATIENCE, "the connections are closed", || {
+            master.ask("INFO clients").text().contains("connected_clients:1\r\n")
+        });
+    }
+}
+
+/// A task that owns all handles of its client.
+struct Task(Mutex<Option<Pin<Box<Release>>>>);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn the_last_handle_may_be_dropped_on_the_keepers_own_thread() {
+    let mut fleet = Fleet::start(3);
+    let guard = open(&fleet.urls(), LONG).lock("a").ttl(TTL).acquire().expect("free");
+    let task = Arc::new(Task(Mutex::new(Some(Box::pin(guard.release_async())))));
+    let waker = Waker::from(task.clone());
+    let poll = poll_with(task.0.lock().expect("nobody panics with it").as_mut().expect("kept"), &waker);
+    drop((task, waker));
+    // From here on the keeper has the only reference, in the waker that it wakes.
+    assert!(matches!(poll, Poll::Pending));
+    await_no_keys(&mut fleet);
+    await_no_connections(&mut fleet);
+}

@@ -1,0 +1,114 @@
+//! Clients of a fleet, an executor of a few lines, and a limit for what must not hang.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, Config, ConfigBuilder, Quarantine};
+
+use crate::fleet::{Fleet, eventually};
+
+/// How long anything may take that must happen: a slow machine only takes longer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+/// The TTL of locks that no test waits for to end.
+pub(crate) const TTL: Duration = Duration::from_secs(30);
+/// An answer limit that is not met by chance.
+pub(crate) const LONG: Duration = Duration::from_secs(20);
+/// One that a test waits for.
+pub(crate) const SHORT: Duration = Duration::from_millis(300);
+
+/// Masters whose votes count from the start.
+pub(crate) fn config(urls: &[String], answer_timeout: Duration) -> ConfigBuilder {
+    let config = Config::builder().masters(urls).quarantine(Quarantine::Trust).max_ttl(TTL);
+    config.answer_timeout(answer_timeout).retry_delay(Duration::from_millis(1), Duration::from_millis(20))
+}
+
+pub(crate) fn open(urls: &[String], answer_timeout: Duration) -> Client {
+    Client::open(config(urls, answer_timeout).build().expect("valid settings")).expect("an event loop")
+}
+
+/// Nothing is left: no lock that the client knows of, and no key.
+pub(crate) fn assert_nothing_left(client: &Client, fleet: &mut Fleet) {
+    assert_eq!(client.settle(PATIENCE), 0, "locks left on some master");
+    for master in fleet.masters() {
+        assert_eq!(master.ask("KEYS *").text(), "[]");
+    }
+}
+
+/// The keys are gone, whoever brought that about.
+pub(crate) fn await_no_keys(fleet: &mut Fleet) {
+    for master in fleet.masters() {
+        eventually(PATIENCE, "the keys are released", || master.ask("DBSIZE").text() == "0");
+    }
+}
+
+/// Runs something that must not hang, and hands its panic on.
+#[track_caller]
+pub(crate) fn within<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    let running = thread::spawn(move || {
+        let result = run();
+        // Nobody waits any more if it took too long.
+        let _ = sender.send(result);
+    });
+    match receiver.recv_timeout(PATIENCE) {
+        Ok(result) => result,
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("{what}: hangs"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            std::panic::resume_unwind(running.join().expect_err("it sent nothing"))
+        }
+    }
+}
+
+/// The smallest executor. Panics if the future hangs.
+#[track_caller]
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let given_up = Instant::now() + PATIENCE;
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        let left = given_up.saturating_duration_since(Instant::now());
+        assert!(!left.is_zero(), "a future hangs");
+        thread::park_timeout(left);
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls once, with a waker that does nothing.
+pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    poll_with(future, Waker::noop())
+}
+
+pub(crate) fn poll_with<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(waker))
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+pub(crate) struct Count(AtomicUsize);
+
+impl Count {
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,198 @@
+//! The whole life of locks, in threads and in tasks of any executor, over one client.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redlatch::{Acquire, AcquireError, Client, Extend, Guard, LockRequest, Release};
+
+use crate::fleet::Fleet;
+use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, open};
+
+/// What the compiler knows: handles go everywhere.
+#[allow(dead_code, reason = "it is enough that it compiles")]
+fn goes_everywhere() {
+    fn is_shared<T: Send + Sync + 'static>() {}
+    fn is_sent<T: Send>(_: T) {}
+    is_shared::<Client>();
+    is_shared::<Guard>();
+    is_shared::<Release>();
+    fn futures<'a>(acquire: Acquire<'a>, extend: Extend<'a>, request: LockRequest<'a>) {
+        is_sent(acquire);
+        is_sent(extend);
+        is_sent(request);
+    }
+}
+
+/// Holders of one lock at a time.
+#[derive(Default)]
+struct Witness {
+    is_held: AtomicBool,
+    count: AtomicUsize,
+}
+
+impl Witness {
+    fn enter(&self, guard: &Guard) {
+        assert!(!self.is_held.swap(true, Ordering::SeqCst), "two hold it");
+        assert!(guard.is_valid());
+    }
+
+    fn exit(&self, guard: &Guard) {
+        assert!(guard.is_valid(), "the lock did not outlast the test");
+        assert!(self.is_held.swap(false, Ordering::SeqCst));
+        self.count.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn ask<'a>(client: &'a Client, name: &'a String) -> LockRequest<'a> {
+    client.lock(name).ttl(TTL).wait(PATIENCE)
+}
+
+fn live(client: &Client, name: &String) {
+    let begun = Instant::now();
+    let mut guard = ask(client, name).acquire().expect("free");
+    assert_eq!(guard.resource(), name.as_bytes());
+    assert!(guard.is_valid() && guard.remaining() <= TTL && guard.valid_until() > begun + TTL / 2);
+    assert!(matches!(client.lock(name).try_acquire(), Err(AcquireError::Contended(_))));
+    let before = guard.valid_until();
+    guard.extend(TTL).expect("held");
+    assert!(guard.valid_until() > before && guard.margin() <= 1);
+    assert!(!guard.release().expect("confirmed").was_already_gone());
+    drop(ask(client, name).acquire().expect("free again"));
+}
+
+async fn live_async(client: &Client, name: &String) {
+    let begun = Instant::now();
+    let mut guard = ask(client, name).acquire_async().await.expect("free");
+    assert!(guard.is_valid() && guard.remaining() <= TTL && guard.valid_until() > begun + TTL / 2);
+    let denied = client.lock(name).wait(Duration::ZERO).acquire_async().await;
+    assert!(matches!(denied, Err(AcquireError::Contended(_))));
+    let before = guard.valid_until();
+    guard.extend_async(TTL).await.expect("held");
+    assert!(guard.valid_until() > before);
+    assert!(!guard.release_async().await.expect("confirmed").was_already_gone());
+    drop(ask(client, name).acquire_async().await.expect("free again"));
+}
+
+#[test]
+fn a_lock_lives_its_whole_life_in_a_thread() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    (0..50).for_each(|round| live(&client, &format!("orders:{}", round % 3)));
+    assert_nothing_left(&client, &mut fleet);
+}
+
+/// Runs a future to its end on some executor.
+type Executor = fn(Pin<Box<dyn Future<Output = ()> + Send>>);
+
+fn on_tokio(mut builder: tokio::runtime::Builder) -> tokio::runtime::Runtime {
+    builder.enable_all().build().expect("a runtime")
+}
+
+const EXECUTORS: [(&str, Executor); 4] = [
+    ("a bare loop", |future| block_on(future)),
+    ("smol", |future| smol::block_on(future)),
+    ("tokio, one thread", |future| on_tokio(tokio::runtime::Builder::new_current_thread()).block_on(future)),
+    ("tokio, many threads", |future| {
+        on_tokio(tokio::runtime::Builder::new_multi_thread())
+            .block_on(async { tokio::spawn(future).await.expect("no panic") });
+    }),
+];
+
+#[test]
+fn a_lock_lives_its_whole_life_in_a_task_of_any_executor() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    for (name, run) in EXECUTORS {
+        println!("{name}");
+        let its = client.clone();
+        run(Box::pin(async move {
+            for round in 0..50 {
+                live_async(&its, &format!("orders:{}", round % 3)).await;
+            }
+        }));
+    }
+    assert_nothing_left(&client, &mut fleet);
+}
+
+/// Threads and tasks that hold the same few locks in turns, and locks of their own.
+fn contend(client: &Client, is_driven: bool) {
+    const CALLERS: usize = 12;
+    const ROUNDS: usize = 40;
+    let witnesses: [Witness; 3] = Default::default();
+    let names = ["orders:0", "orders:1", "orders:2"].map(str::to_owned);
+    let visit = |caller: usize, round: usize| (caller + round) % names.len();
+    thread::scope(|scope| {
+        for caller in 0..CALLERS {
+            let (names, witnesses) = (&names, &witnesses);
+            scope.spawn(move || {
+                let own = format!("own:{caller}");
+                for round in 0..ROUNDS {
+                    let place = visit(caller, round);
+                    let guard = ask(client, &names[place]).acquire().expect("in time");
+                    witnesses[place].enter(&guard);
+                    witnesses[place].exit(&guard);
+                    if round % 2 == 0 {
+                        drop(guard);
+                    } else {
+                        guard.release().expect("confirmed");
+                    }
+                    live(client, &own);
+                }
+            });
+        }
+        let runtime = on_tokio(tokio::runtime::Builder::new_current_thread());
+        let tasks = tokio::task::LocalSet::new();
+        #[cfg(feature = "tokio")]
+        let drive = is_driven.then(|| runtime.spawn(client.drive_on_tokio()));
+        #[cfg(not(feature = "tokio"))]
+        let drive = assert!(!is_driven);
+        runtime.block_on(tasks.run_until(async {
+            let task = async |caller: usize| {
+                let own = format!("own:task:{caller}");
+                for round in 0..ROUNDS {
+                    let place = visit(caller, round);
+                    let guard = ask(client, &names[place]).acquire_async().await.expect("in time");
+                    witnesses[place].enter(&guard);
+                    tokio::task::yield_now().await;
+                    witnesses[place].exit(&guard);
+                    if round % 2 == 0 {
+                        drop(guard);
+                    } else {
+                        guard.release_async().await.expect("confirmed");
+                    }
+                    live_async(client, &own).await;
+                }
+            };
+            let mut running: Vec<_> = (0..CALLERS).map(|caller| Box::pin(task(caller))).collect();
+            // All of them in this one task, each polled when any is woken: wake-ups that are not for it are common.
+            std::future::poll_fn(|context| {
+                running.retain_mut(|it| it.as_mut().poll(context).is_pending());
+                if running.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+            })
+            .await;
+        }));
+        drop((drive, runtime));
+    });
+    let count: usize = witnesses.iter().map(|it| it.count.load(Ordering::SeqCst)).sum();
+    assert_eq!(count, 2 * CALLERS * ROUNDS);
+}
+
+#[test]
+fn threads_and_tasks_of_one_client_exclude_each_other() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    contend(&client, false);
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn threads_and_driven_tasks_of_one_client_exclude_each_other() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    contend(&client, true);
+    assert_nothing_left(&client, &mut fleet);
+}

@@ -1,0 +1,13 @@
+//! `Client` on real `redis-server` processes: threads and tasks over one set of connections.
+
+mod batch_tests;
+mod dropping_tests;
+#[path = "../masters/fleet.rs"]
+mod fleet;
+mod harness;
+mod life_tests;
+mod overload_tests;
+#[path = "../masters/proxy.rs"]
+mod proxy;
+mod stopping_tests;
+mod stress_tests;

@@ -1,0 +1,67 @@
+//! Too much at once: it is said at once, and nothing waits where nobody sees it.
+
+use std::time::{Duration, Instant};
+
+use redlatch::{AcquireError, limits};
+
+use crate::fleet::Fleet;
+use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, open, poll_once};
+
+/// What nothing here waits for: the masters.
+const PROMPT: Duration = Duration::from_secs(10);
+
+#[test]
+fn more_bytes_than_the_queues_have_room_for_are_overload_at_once() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    fleet.masters().for_each(|master| master.stop());
+    let width = limits::RESOURCE_SIZE_MAX;
+    let names: Vec<String> = (0..20_000).map(|index| format!("{index:0width$}")).collect();
+    let begun = Instant::now();
+    let mut taken = Vec::new();
+    for name in &names {
+        let mut acquiring = client.lock(name).ttl(TTL).wait(PATIENCE).acquire_async();
+        match poll_once(&mut acquiring) {
+            std::task::Poll::Pending => taken.push(acquiring),
+            std::task::Poll::Ready(Err(AcquireError::Overloaded)) => break,
+            std::task::Poll::Ready(other) => panic!("{other:?}"),
+        }
+    }
+    assert!((1000..names.len()).contains(&taken.len()), "{} taken", taken.len());
+    // Each way to ask is told, and a thread is not put to sleep.
+    assert!(matches!(
+        client.lock(&names[names.len() - 1]).wait(PATIENCE).acquire(),
+        Err(AcquireError::Overloaded)
+    ));
+    let batch =
+        client.acquire_all(names[names.len() - 3..].iter().map(|name| client.lock(name).wait(PATIENCE)));
+    assert!(batch.into_iter().all(|it| matches!(it.wait(), Err(AcquireError::Overloaded))));
+    let took = begun.elapsed();
+    assert!(took < PROMPT, "{took:?}");
+    fleet.masters().for_each(|master| master.cont());
+    let guards: Vec<_> = taken.into_iter().map(|it| block_on(it).expect("taken")).collect();
+    drop(client.lock("room again").ttl(TTL).acquire().expect("free"));
+    drop(guards);
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn more_locks_than_may_be_in_hand_are_overload_at_once() {
+    let mut fleet = Fleet::start(1);
+    let client = open(&fleet.urls(), LONG);
+    let names: Vec<String> = (0..limits::OPERATION_COUNT_MAX).map(|index| index.to_string()).collect();
+    let mut guards = Vec::with_capacity(names.len());
+    for names in names.chunks(4096) {
+        let batch = client.acquire_all(names.iter().map(|name| client.lock(name).ttl(TTL)));
+        guards.extend(batch.into_iter().map(|it| it.wait().expect("free")));
+    }
+    let begun = Instant::now();
+    assert!(matches!(client.lock("a").wait(PATIENCE).acquire(), Err(AcquireError::Overloaded)));
+    assert!(matches!(block_on(client.lock("a").acquire_async()), Err(AcquireError::Overloaded)));
+    let took = begun.elapsed();
+    assert!(took < PROMPT, "{took:?}");
+    drop(guards.pop());
+    guards.push(client.lock("a").ttl(TTL).acquire().expect("room for one"));
+    drop(guards);
+    assert_nothing_left(&client, &mut fleet);
+}

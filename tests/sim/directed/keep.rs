@@ -1,0 +1,99 @@
+//! Locks that are kept, and whose loss is told.
+
+use super::*;
+
+/// Holds a lock that is kept and watched.
+fn keep(world: &mut World, ttl: Duration, max_hold: Duration) -> Result<OpId, String> {
+    let lock = hold(world, 0, KEY, ttl)?;
+    world.submit_keep(0, lock, max_hold);
+    world.submit_watch(0, lock);
+    Ok(lock)
+}
+
+fn validity_left(world: &World, lock: OpId) -> Duration {
+    let valid_until = world.clients[0].engine.valid_until(lock).expect("held");
+    valid_until.saturating_duration_since(world.local(0))
+}
+
+pub fn a_kept_lock_lives_as_long_as_it_is_held_and_no_longer() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = keep(&mut world, ms(300), ms(60_000))?;
+    for _ in 0..20 {
+        world.run_for(100 * MS);
+        demand(validity_left(&world, lock) > ms(100), "a kept lock was let run out")?;
+    }
+    demand(world.clients[0].outcomes.is_empty(), "a renewal, or no loss, was told")?;
+    world.submit_release(0, lock, true);
+    world.run_for(10 * MS);
+    demand((0..3).all(|master| !is_held(&world, master, KEY)), "a released lock is kept")?;
+    world.run_for(SECOND);
+    verdict(&mut world)?;
+    demand((0..3).all(|master| !is_held(&world, master, KEY)), "a released lock came back")
+}
+
+pub fn a_kept_lock_is_renewed_though_masters_fail_for_a_while() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = keep(&mut world, ms(1000), ms(60_000))?;
+    world.run_for(200 * MS);
+    refuse(&mut world, 0..2, "EVALSHA");
+    world.run_for(400 * MS);
+    (0..2).for_each(|master| world.masters[master].model.errors.clear());
+    world.run_for(SECOND);
+    verdict(&mut world)?;
+    demand(validity_left(&world, lock) > ms(500), "one failure ended the renewals")
+}
+
+pub fn a_kept_lock_ends_with_its_longest_hold() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = keep(&mut world, ms(300), ms(1000))?;
+    world.run_for(950 * MS);
+    demand(!validity_left(&world, lock).is_zero(), "it ended long before its longest hold")?;
+    world.run_for(60 * MS);
+    verdict(&mut world)?;
+    demand(validity_left(&world, lock).is_zero(), "it is held for longer than its longest hold")
+}
+
+pub fn the_loss_is_told_before_the_validity_ends_whatever_masters_answer() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    keep(&mut world, ms(1000), ms(60_000))?;
+    (0..3).for_each(|master| world.stall(0, master, true, true, 10 * SECOND));
+    match outcome(&mut world, 0)? {
+        Outcome::Lost(valid_until) => {
+            let left = valid_until.saturating_duration_since(world.local(0));
+            demand(left >= ms(90), "the loss was told when it was too late")
+        }
+        other => Err(format!("not a loss: {other:?}")),
+    }
+}
+
+pub fn a_lock_that_was_told_lost_is_not_renewed_any_more() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = keep(&mut world, ms(1000), ms(60_000))?;
+    refuse(&mut world, 0..3, "EVALSHA");
+    outcome(&mut world, 0)?;
+    (0..3).for_each(|master| world.masters[master].model.errors.clear());
+    world.run_for(200 * MS);
+    verdict(&mut world)?;
+    demand(validity_left(&world, lock).is_zero(), "who was told to stop holds it again")
+}
+
+pub fn a_loss_that_masters_prove_is_told_at_once() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    keep(&mut world, ms(3000), ms(60_000))?;
+    let began = world.now;
+    // Whoever does this breaks the rules, and the checker says so; only the answer matters here.
+    (0..2).for_each(|master| world.masters[master].model.put(KEY, b"other", None));
+    world.run_until(10 * SECOND, |world| !world.clients[0].outcomes.is_empty());
+    let told = world.clients[0].outcomes.pop_front();
+    demand(matches!(told, Some((_, Outcome::Lost(_)))), "the loss was not told")?;
+    demand(world.now - began < 1100 * MS, "it was not found by the next renewal")
+}
+
+tests!(
+    a_kept_lock_lives_as_long_as_it_is_held_and_no_longer,
+    a_kept_lock_is_renewed_though_masters_fail_for_a_while,
+    a_kept_lock_ends_with_its_longest_hold,
+    the_loss_is_told_before_the_validity_ends_whatever_masters_answer,
+    a_lock_that_was_told_lost_is_not_renewed_any_more,
+    a_loss_that_masters_prove_is_told_at_once,
+);
