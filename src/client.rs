@@ -19,7 +19,7 @@ use crate::engine::MasterStatus;
 use crate::error::AcquireError;
 #[cfg(unix)]
 pub use drive::{Drive, DriveEnded};
-pub use guard::Guard;
+pub use guard::{Guard, Lost};
 pub use pending::{Acquire, Extend, Release};
 use shared::{Core, Shared};
 
@@ -107,7 +107,8 @@ impl Client {
     /// A request for the lock of this name: 1 to [`crate::limits::RESOURCE_SIZE_MAX`] bytes.
     pub fn lock<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> LockRequest<'a> {
         let (resource, min_validity) = (resource.as_ref(), Duration::ZERO);
-        LockRequest { client: self, resource, ttl: None, wait: None, min_validity, is_fenced: false }
+        let (ttl, wait, auto_extend, is_fenced) = (None, None, None, false);
+        LockRequest { client: self, resource, ttl, wait, min_validity, auto_extend, is_fenced }
     }
 
     /// Starts to acquire several unrelated locks, with one write for each master. The results are had one by one: by
@@ -246,6 +247,7 @@ pub struct LockRequest<'a> {
     ttl: Option<Duration>,
     wait: Option<Duration>,
     min_validity: Duration,
+    auto_extend: Option<Duration>,
     is_fenced: bool,
 }
 
@@ -267,6 +269,16 @@ impl<'a> LockRequest<'a> {
     /// The validity that must be left when the lock is handed out, less than the TTL minus the drift. By default any.
     pub const fn min_validity(mut self, min_validity: Duration) -> Self {
         self.min_validity = min_validity;
+        self
+    }
+
+    /// Keeps the lock while its guard lives: extends it again and again, at a third of the TTL, for at most `max_hold` since
+    /// it was acquired (or the configured `max_hold`, if that is shorter) and [`crate::limits::RENEWAL_COUNT_MAX`] times.
+    ///
+    /// Errors do not end that before the validity ends; [`Guard::on_lost`] and [`Guard::lost`] tell of it in time. The
+    /// lock still ends a TTL after its process dies. What is due for many locks goes out in one write for each master.
+    pub const fn auto_extend(mut self, max_hold: Duration) -> Self {
+        self.auto_extend = Some(max_hold);
         self
     }
 

@@ -183,8 +183,8 @@ pub enum AcquireError {
     NoQuorum(Box<Denial>),
     /// A quorum granted, but by then less validity was left than asked for. Ask for a longer TTL.
     Expired(Box<Denial>),
-    /// The client has as many locks in hand, callers in line for this one, or bytes on their way to the masters as it may
-    /// have. Nothing was waited for; release some, or try again later.
+    /// The client has as many locks in hand, as many callers in line for this one, or as much on its way to the masters as
+    /// it may have. It is said at once; release some, or try again later.
     Overloaded,
     /// The request itself cannot work; nothing was sent.
     Input(#[from] InputError),
@@ -212,7 +212,8 @@ impl fmt::Display for AcquireError {
                 fmt::Display::fmt(denial, f)
             }
             Self::Overloaded => f.write_str(
-                "too many locks in hand, callers in line for this one, or bytes on their way to the masters; release some, or try again later",
+                "too many locks in hand, too many callers in line for this one, or too much on its way to the masters; \
+                 release some, or try again later",
             ),
             Self::Input(error) => fmt::Display::fmt(error, f),
             Self::Stopped(why) => write!(f, "the event loop stopped: {why}"),

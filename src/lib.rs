@@ -77,7 +77,7 @@ mod wire;
 // For the simulator, whose callers wait at it as those of a client do.
 #[doc(hidden)]
 pub use client::desk;
-pub use client::{Acquire, Client, Extend, Guard, LockRequest, Release};
+pub use client::{Acquire, Client, Extend, Guard, LockRequest, Lost, Release};
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
 pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};

@@ -4,6 +4,7 @@
 //! who drives the engine. Keeps that each outcome reaches the caller that asked for it or nobody, and that a lock which
 //! nobody waits for any more is released.
 
+use std::collections::HashMap;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -22,6 +23,8 @@ pub struct Desk {
     task_count: usize,
     /// Slots whose outcome has not come.
     waiting_count: usize,
+    /// Whom to tell of the loss of a lock.
+    watchers: HashMap<OpId, Vec<Waker>>,
     /// To be woken, as soon as that can be done without harm.
     woken: Vec<Waker>,
 }
@@ -97,6 +100,10 @@ impl Desk {
     /// Takes the outcomes that the engine has, and notes whom to wake.
     pub fn deliver(&mut self, now: Instant, engine: &mut Engine) {
         while let Some((op, outcome)) = engine.poll_outcome() {
+            if let Outcome::Lost(_) = outcome {
+                self.woken.extend(self.watchers.remove(&op).into_iter().flatten());
+                continue;
+            }
             let question = self.questions.get(op.index()).copied().flatten();
             match question.filter(|ticket| ticket.op == op && self.expects(*ticket, &outcome)) {
                 Some(ticket) => {
@@ -208,6 +215,19 @@ impl Desk {
         waker
     }
 
+    /// Has the loss of a lock told to one more, once; the engine must have been asked to tell of it.
+    pub fn watch(&mut self, lock: OpId, waker: &Waker) {
+        let wakers = self.watchers.entry(lock).or_default();
+        if !wakers.iter().any(|other| other.will_wake(waker)) {
+            wakers.push(waker.clone());
+        }
+    }
+
+    /// The lock is being released: nobody is told any more. Returns whom not, as [`Desk::abandon`] does.
+    pub fn unwatch(&mut self, lock: OpId) -> Vec<Waker> {
+        if self.watchers.is_empty() { Vec::new() } else { self.watchers.remove(&lock).unwrap_or_default() }
+    }
+
     /// What wakes one of the sleeping threads.
     pub(super) fn sleeping_thread(&self) -> Option<Waker> {
         match &self.slots[*self.threads.last()?] {
@@ -241,6 +261,7 @@ impl Desk {
                 self.woken.push(waker);
             }
         }
+        self.woken.extend(std::mem::take(&mut self.watchers).into_values().flatten());
         self.threads.clear();
         self.task_count = 0;
     }

@@ -1,13 +1,16 @@
 //! [`Guard`]: a lock held by a [`Client`].
 
 use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::Client;
 use super::pending::{Extend, Release};
 use super::shared::Core;
 use crate::clock;
-use crate::engine::{Grant, OpId, Released};
+use crate::engine::{Grant, OpId, Released, Request};
 use crate::error::{ExtendError, ReleaseError};
 use crate::lock::{FencingToken, Token};
 use crate::mutants::mutant;
@@ -25,12 +28,14 @@ pub struct Guard {
     resource: Vec<u8>,
     /// Whether the drop is to release.
     is_armed: bool,
+    /// Who watched it while it was held; dropped with the guard, for that may run anybody's code.
+    unwatched: Vec<Waker>,
 }
 
 impl Guard {
     pub(super) const fn new(client: Client, lock: OpId, grant: &Grant, resource: Vec<u8>) -> Self {
         let Grant { token, fencing_token, .. } = *grant;
-        Self { client, lock, token, fencing_token, resource, is_armed: true }
+        Self { client, lock, token, fencing_token, resource, is_armed: true, unwatched: Vec::new() }
     }
 
     /// The lock's name, without the configured prefix.
@@ -105,6 +110,45 @@ impl Guard {
         Extend::new(self, ttl)
     }
 
+    /// Has `callback` called when the lock is lost or about to be: a tenth of its validity before that ends, by the local
+    /// clock and whatever the masters answer, unless it is extended before; or at once when a majority of masters has shown
+    /// that it is lost. At most once, and not when the guard is released or dropped before; also when the client stops.
+    ///
+    /// It is called by whichever thread drives the event loop, so it must be short, and it must not wait for this client.
+    /// A lock whose loss was told is not renewed any more.
+    ///
+    /// ```no_run
+    /// # use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
+    /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
+    /// let guard = client.lock("orders:42").auto_extend(std::time::Duration::from_secs(600)).acquire()?;
+    /// let must_stop = Arc::new(AtomicBool::new(false));
+    /// let tell = must_stop.clone();
+    /// guard.on_lost(move || tell.store(true, Ordering::Release));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
+        let waker = Waker::from(Arc::new(OnLost(Mutex::new(Some(Box::new(callback))))));
+        if !self.watch(&waker) {
+            waker.wake();
+        }
+    }
+
+    /// Waits, in a task, until the lock is lost or about to be; see [`Guard::on_lost`].
+    pub const fn lost(&self) -> Lost<'_> {
+        Lost { guard: self }
+    }
+
+    /// Has the loss told to this waker; false if nobody would tell it.
+    fn watch(&self, waker: &Waker) -> bool {
+        let shared = self.client.shared();
+        let Ok(mut core) = shared.enter() else { return false };
+        core.desk.watch(self.lock, waker);
+        let _ = core.submit(Request::Watch { lock: self.lock });
+        core.deliver();
+        shared.leave(core);
+        true
+    }
+
     /// Releases the lock and waits until a quorum of masters has confirmed it. A lock that has expired is an answer
     /// ([`Released::was_already_gone`]), not an error.
     ///
@@ -123,10 +167,11 @@ impl Guard {
         self.lock
     }
 
-    /// The lock is being released: nothing is left for the drop to do.
+    /// The lock is being released: nothing is left for the drop to do, and nobody is told of its loss.
     pub(super) fn disarm(&mut self, core: &mut Core) {
         self.is_armed = false;
         core.give_name(std::mem::take(&mut self.resource));
+        self.unwatched = core.desk.unwatch(self.lock);
     }
 }
 
@@ -135,11 +180,44 @@ impl Drop for Guard {
         if !self.is_armed || mutant!(DropForgets) {
             return;
         }
-        let shared = self.client.shared();
+        let client = self.client.clone();
+        let shared = client.shared();
         if let Ok(mut core) = shared.enter() {
             core.release_dropped(self.lock);
-            core.give_name(std::mem::take(&mut self.resource));
+            self.disarm(&mut core);
             shared.leave(core);
+        }
+    }
+}
+
+/// A future that is ready when a lock is lost or about to be: [`Guard::lost`].
+#[must_use = "nothing is told before this is awaited"]
+#[derive(Debug)]
+pub struct Lost<'g> {
+    guard: &'g Guard,
+}
+
+impl Future for Lost<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Guard { client, lock, .. } = self.guard;
+        let is_losing = client.shared().peek(|core| core.driver.engine.is_losing(clock::now(), *lock));
+        if is_losing.unwrap_or(true) || !self.guard.watch(context.waker()) {
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+}
+
+/// A callback in the shape of what is woken.
+struct OnLost(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Wake for OnLost {
+    fn wake(self: Arc<Self>) {
+        let callback = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(callback) = callback {
+            callback();
         }
     }
 }

@@ -244,7 +244,7 @@ impl Ask for Acquisition<'_> {
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, AcquireError> {
-        let LockRequest { client, resource: name, ttl, wait, min_validity, is_fenced } = self.request;
+        let LockRequest { client, resource: name, ttl, wait, min_validity, is_fenced, .. } = self.request;
         let config = client.config();
         let resource = Resource::new(&name)?;
         let ttl = config.ttl(ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)))?;
@@ -265,8 +265,13 @@ impl Ask for Acquisition<'_> {
     fn answer(&mut self, op: OpId, outcome: Outcome) -> Result<Guard, AcquireError> {
         match outcome {
             Outcome::Acquire(result) => {
-                let name = std::mem::take(&mut self.name);
-                result.map(|grant| Guard::new(self.request.client.clone(), op, &grant, name))
+                let grant = result?;
+                let LockRequest { client, auto_extend, .. } = self.request;
+                let guard = Guard::new(client.clone(), op, &grant, std::mem::take(&mut self.name));
+                if let Some(max_hold) = auto_extend {
+                    client.shared().keep_lock(op, max_hold);
+                }
+                Ok(guard)
             }
             _ => unreachable!("an acquisition is answered by its own outcome"),
         }

@@ -380,6 +380,15 @@ impl Shared {
         Ok(core)
     }
 
+    /// Has a held lock renewed.
+    pub(super) fn keep_lock(&self, lock: OpId, max_hold: Duration) {
+        if let Ok(mut core) = self.enter() {
+            // Always taken, and without an outcome.
+            let _ = core.submit(Request::Keep { lock, max_hold });
+            self.leave(core);
+        }
+    }
+
     /// Waits at most that long until everything queued is released on every master; returns how many locks are not.
     pub(super) fn settle(&self, limit: Duration) -> usize {
         self.watched(|| self.settle_watched(limit))

@@ -153,6 +153,19 @@ impl Engine {
         }
     }
 
+    /// The queues of too many masters are full: to wait for room would be one more queue. What some had room for is
+    /// released.
+    #[cold]
+    fn refuse_overload(&mut self, now: Instant, id: Id, claim_id: Id) {
+        if let Some(claim) = self.claims.find_mut(claim_id) {
+            claim.owner = None;
+            let due = now + claim.answer_limit;
+            self.release_claim(now, due, claim_id);
+        }
+        self.end_op(now, id);
+        self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));
+    }
+
     /// The same for an operation that a lock is handed over to, with the masters that were sent the swap or a `SET`.
     pub(super) fn start_handed_over(
         &mut self,
@@ -170,19 +183,6 @@ impl Engine {
         self.timers.arm(op_timer(id), deadline);
         self.note_unasked(claim_id);
         self.decide_acquire(now, id);
-    }
-
-    /// The queues of too many masters are full: to wait for room would be one more queue. What some had room for is
-    /// released.
-    #[cold]
-    fn refuse_overload(&mut self, now: Instant, id: Id, claim_id: Id) {
-        if let Some(claim) = self.claims.find_mut(claim_id) {
-            claim.owner = None;
-            let due = now + claim.answer_limit;
-            self.release_claim(now, due, claim_id);
-        }
-        self.end_op(now, id);
-        self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));
     }
 
     /// The table of claims is full: leaves orphans to their TTL, and starts if that made room.

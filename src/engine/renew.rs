@@ -64,6 +64,16 @@ impl Engine {
         }
     }
 
+    /// Whether a lock is over, or so nearly over that its loss is or was told to whoever asked for it.
+    #[must_use]
+    pub fn is_losing(&self, now: Instant, lock: OpId) -> bool {
+        let Some(op) = self.ops.find(lock.0) else { return true };
+        match op.state {
+            OpState::Held { valid_until, .. } => now + loss_lead(op.ttl) >= valid_until,
+            _ => true,
+        }
+    }
+
     /// The lock was acquired or extended at that time: plans the next renewal.
     fn plan_renewal(&mut self, now: Instant, id: Id, since: Instant) {
         let Some(Keep { ttl, .. }) = self.ops.find(id).and_then(|op| op.keep) else { return };

@@ -5,6 +5,7 @@ mod dropping_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
 mod harness;
+mod keep_tests;
 mod life_tests;
 mod overload_tests;
 #[path = "../masters/proxy.rs"]

@@ -1,0 +1,78 @@
+//! Locks that are kept while their guard lives, and whose loss is told in time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use redlatch::ExtendError;
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{PATIENCE, SHORT, block_on, open};
+
+/// Short, so that a test sees several renewals; far above what a loaded machine holds a thread up for.
+const KEPT_TTL: Duration = Duration::from_millis(900);
+const FOR_LONG: Duration = Duration::from_secs(600);
+
+#[test]
+fn a_kept_lock_outlives_its_ttl_though_nobody_calls_and_is_released_with_its_guard() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), SHORT);
+    let guard = client.lock("a").ttl(KEPT_TTL).auto_extend(FOR_LONG).acquire().expect("free");
+    let first_end = guard.valid_until();
+    eventually(PATIENCE, "three renewals", || guard.valid_until() > first_end + KEPT_TTL);
+    assert!(guard.is_valid());
+    // The caller's own extension goes with it.
+    let mut guard = guard;
+    guard.extend(Duration::from_secs(5)).expect("held");
+    assert!(guard.remaining() > Duration::from_secs(4));
+    drop(guard);
+    eventually(PATIENCE, "it is released", || fleet.masters().all(|it| it.ask("EXISTS a").text() == "0"));
+}
+
+#[test]
+fn the_longest_hold_ends_a_kept_lock() {
+    let fleet = Fleet::start(1);
+    let client = open(&fleet.urls(), SHORT);
+    let acquired = Instant::now();
+    let guard = client.lock("a").ttl(KEPT_TTL).auto_extend(2 * KEPT_TTL).acquire().expect("free");
+    eventually(PATIENCE, "a renewal", || guard.valid_until() > acquired + KEPT_TTL);
+    eventually(PATIENCE, "its end", || !guard.is_valid());
+    assert!(guard.valid_until() <= acquired + 2 * KEPT_TTL + SHORT);
+}
+
+#[test]
+fn a_loss_is_told_before_the_end_to_threads_and_tasks_when_masters_hang() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), SHORT);
+    let mut guard = client.lock("a").ttl(3 * KEPT_TTL).auto_extend(FOR_LONG).acquire().expect("free");
+    let told_count = Arc::new(AtomicUsize::new(0));
+    let count = told_count.clone();
+    guard.on_lost(move || drop(count.fetch_add(1, Ordering::SeqCst)));
+    fleet.masters().for_each(|master| master.stop());
+    block_on(guard.lost());
+    // Told by the clock: some of the last tenth is left unless this thread was held up for all of it.
+    assert!(guard.remaining() <= 3 * KEPT_TTL / 10 + SHORT);
+    eventually(PATIENCE, "the callback", || told_count.load(Ordering::SeqCst) == 1);
+    fleet.masters().for_each(|master| master.cont());
+    eventually(PATIENCE, "its end", || !guard.is_valid());
+    assert_eq!(guard.extend(KEPT_TTL), Err(ExtendError::Expired));
+    assert_eq!(told_count.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_loss_that_masters_prove_is_told_at_the_next_renewal_and_none_after_the_release() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), SHORT);
+    let guard = client.lock("a").ttl(3 * KEPT_TTL).auto_extend(FOR_LONG).acquire().expect("free");
+    fleet.masters().for_each(|master| drop(master.ask("SET a somebody-else")));
+    block_on(guard.lost());
+    eventually(PATIENCE, "it is over", || !guard.is_valid());
+    let other = client.lock("b").ttl(KEPT_TTL).acquire().expect("free");
+    let told_count = Arc::new(AtomicUsize::new(0));
+    let count = told_count.clone();
+    other.on_lost(move || drop(count.fetch_add(1, Ordering::SeqCst)));
+    other.release().expect("confirmed");
+    drop(guard);
+    assert_eq!(Arc::strong_count(&told_count), 1, "the callback is kept though it will never be called");
+    assert_eq!(told_count.load(Ordering::SeqCst), 0);
+}
