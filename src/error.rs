@@ -119,6 +119,10 @@ impl fmt::Display for Failure {
 fn advice(text: &str) -> &'static str {
     let code = text.split(' ').next().unwrap_or_default();
     match code {
+        // A script's words for a command that the user may not call.
+        "ERR" if text.starts_with("ERR The user executing the script") => {
+            " (the ACL user lacks a command that the script calls)"
+        }
         "NOAUTH" | "WRONGPASS" => " (check user and password in this master's URL)",
         "NOPERM" => " (the ACL user lacks a command or the key pattern)",
         "READONLY" => " (this is a replica; list its master instead)",
