@@ -61,7 +61,11 @@ impl Engine {
         min_validity: Duration,
     ) -> Result<OpId, SubmitError> {
         let id = self.begin_acquire(now, ttl, wait, min_validity)?;
-        self.start_acquire(now, id, resource)
+        if !wait.is_zero() {
+            return self.stand_in_line(now, id, resource);
+        }
+        self.start_attempt(now, id, Some(resource));
+        Ok(OpId(id))
     }
 
     /// Takes an operation slot for an acquisition, if nothing is wrong with it.
@@ -85,21 +89,6 @@ impl Engine {
         let (id, op) = self.ops.take(|| Op::blank(now, ttl)).ok_or(SubmitError::Overloaded)?;
         op.begin(now, ttl, min_validity, wait_until);
         Ok(id)
-    }
-
-    /// Makes its first attempt, or has it stand in line.
-    #[inline(always)]
-    pub(super) fn start_acquire(
-        &mut self,
-        now: Instant,
-        id: Id,
-        resource: Resource<'_>,
-    ) -> Result<OpId, SubmitError> {
-        if self.ops.find(id).is_some_and(|op| op.wait_until.is_some()) {
-            return self.stand_in_line(now, id, resource);
-        }
-        self.start_attempt(now, id, Some(resource));
-        Ok(OpId(id))
     }
 
     /// A TTL may have been made with other settings than this engine's.

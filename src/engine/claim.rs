@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use super::Engine;
-use super::fence::fence;
+use super::fence;
 use super::link::Predecessor;
 use super::slab::Id;
 use super::timers::claim_timer;
@@ -320,7 +320,7 @@ impl Engine {
         let sent = match claim.fence {
             None => broadcast.send_release(links, owed, id, &claim.entry),
             Some(token) => {
-                broadcast.send_fenced_release(links, owed, id, &claim.entry, &fence(&self.config, token))
+                fence::send_release((broadcast, links), owed, (id, &claim.entry), (token, &self.config))
             }
         };
         claim.counts_grants = false;
@@ -358,7 +358,7 @@ impl Engine {
         let sent = match claim.fence {
             None => broadcast.send_release(links, masters, id, &claim.entry),
             Some(token) => {
-                broadcast.send_fenced_release(links, masters, id, &claim.entry, &fence(&self.config, token))
+                fence::send_release((broadcast, links), masters, (id, &claim.entry), (token, &self.config))
             }
         };
         release.unproven = unproven;

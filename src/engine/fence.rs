@@ -34,7 +34,7 @@ use super::slab::Id;
 use super::{Broadcast, Engine, OpId, SubmitError};
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command::{self, Fence, FencedAnswer, Refusal, Script, Told};
+use crate::lock::command::{self, Entry, Fence, FencedAnswer, Refusal, Script, Told};
 use crate::lock::{
     Failure, FencingToken, HolderTtl, MasterId, MasterSet, Resource, Tally, TokenRefusal, Ttl, Vote,
 };
@@ -130,6 +130,18 @@ pub(super) fn send_attempt(
     })
 }
 
+/// Queues the release of a fenced lock on those of `masters` that are ready; returns those that had room for it.
+#[cold]
+#[inline(never)]
+pub(super) fn send_release(
+    (broadcast, links): (&mut Broadcast, &mut [Link]),
+    masters: MasterSet,
+    (id, entry): (Id, &Entry),
+    (token, config): (FencingToken, &Config),
+) -> MasterSet {
+    broadcast.send_fenced_release(links, masters, id, entry, &fence(config, token))
+}
+
 /// Draws a token for a lock that is handed over, which no master gets to know.
 #[cold]
 pub(super) fn feign_token(now: Instant, op: &mut Op, claim: &mut Claim, skew_us: i64) {
@@ -140,6 +152,8 @@ pub(super) fn feign_token(now: Instant, op: &mut Op, claim: &mut Claim, skew_us:
 
 impl Engine {
     /// An acquisition with a fencing token, which starts from the caller's wall clock: the time since 1970.
+    #[cold]
+    #[inline(never)]
     pub(super) fn submit_fenced(
         &mut self,
         now: Instant,
@@ -151,9 +165,14 @@ impl Engine {
         if let Some(op) = self.ops.find_mut(id) {
             op.fencing = Some(Box::new(Fencing::new(wall)));
         }
-        self.start_acquire(now, id, resource)
+        if !wait.is_zero() {
+            return self.stand_in_line(now, id, resource);
+        }
+        self.start_attempt(now, id, Some(resource));
+        Ok(OpId(id))
     }
 
+    #[inline(never)]
     pub(super) fn handle_fenced_answer(
         &mut self,
         now: Instant,
