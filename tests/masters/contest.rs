@@ -97,7 +97,7 @@ impl Contest {
             let client = shared_client.clone();
             contest.clients.push(std::thread::spawn(move || {
                 let locker = match client {
-                    None => Locker::Redlock(Redlock::open(config).expect("an event loop")),
+                    None => Locker::Redlock(Box::new(Redlock::open(config).expect("an event loop"))),
                     Some(client) if index % 2 == 0 => Locker::Thread(client),
                     Some(client) => Locker::Task(client),
                 };

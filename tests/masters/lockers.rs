@@ -15,7 +15,7 @@ pub(crate) enum Way {
 }
 
 pub(crate) enum Locker {
-    Redlock(Redlock),
+    Redlock(Box<Redlock>),
     Thread(Client),
     Task(Client),
 }
