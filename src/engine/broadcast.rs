@@ -92,7 +92,7 @@ impl Broadcast {
         fence: &Fence,
     ) -> MasterSet {
         let ready = self.release_groups.iter().fold(MasterSet::EMPTY, |all, (_, group)| all.union(*group));
-        self.send(links, masters.intersection(ready), Owed::Release(id), |out| {
+        self.send(links, masters.intersection(ready), Owed::ReleaseFenced(id), |out| {
             command::encode_fenced_release(out, Script::Known, entry, fence);
         })
     }

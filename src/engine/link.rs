@@ -38,9 +38,10 @@ pub(super) enum Owed {
     Swap(Id, u32),
     /// A `SET` to a master that missed it, for a lock that is held.
     Repair(Id, u32),
-    /// The same two for a fenced lock, and the first with the script in full.
+    /// What a fenced lock has its own scripts for, and the first of them in full.
     AcquireFenced(Id),
     RepairFenced(Id, u32),
+    ReleaseFenced(Id),
     AcquireFencedWhole(Id),
     /// The mark that is read at the end of a watch, and the `SET` that writes it.
     MarkRead,
@@ -310,9 +311,10 @@ impl Link {
 
     /// Takes the next whole reply apart. An error ends the connection and says why.
     pub(super) fn next_answer(&mut self) -> Result<Option<Answer>, String> {
-        let Self { wire, state, extend_by, learnt, .. } = self;
+        let Self { wire, state, release_by, extend_by, learnt, .. } = self;
+        let by = (*release_by, *extend_by);
         match wire.next_reply() {
-            Ok(Some((owed, reply))) => take_apart(state, learnt, *extend_by, owed, &reply).map(Some),
+            Ok(Some((owed, reply))) => take_apart(state, learnt, by, owed, &reply).map(Some),
             Ok(None) => Ok(None),
             Err(error) => Err(error.to_string()),
         }
@@ -322,19 +324,19 @@ impl Link {
 fn take_apart(
     state: &mut State,
     learnt: &Learnt,
-    extend_by: ExtendBy,
+    (release_by, extend_by): (ReleaseBy, ExtendBy),
     owed: Owed,
     reply: &Reply<'_>,
 ) -> Result<Answer, String> {
     let by_script = match owed {
-        // Also where plain locks have a command of the server's: fenced ones do not.
-        Owed::Release(_) | Owed::AcquireFenced(_) => true,
+        Owed::Release(_) => release_by == ReleaseBy::EvalSha,
+        Owed::AcquireFenced(_) | Owed::ReleaseFenced(_) => true,
         Owed::Extend(..) | Owed::Swap(..) => extend_by == ExtendBy::EvalSha,
         _ => false,
     };
     if by_script && command::is_noscript(reply) {
         if mutant!(NoScriptIsNo) {
-            return take_apart(state, learnt, extend_by, owed, &Reply::Integer(0));
+            return take_apart(state, learnt, (release_by, extend_by), owed, &Reply::Integer(0));
         }
         return Ok(Answer::NoScript(owed));
     }
@@ -357,7 +359,7 @@ fn take_apart(
                 },
             )
         }),
-        Owed::Release(id) | Owed::ReleaseWhole(id) => {
+        Owed::Release(id) | Owed::ReleaseFenced(id) | Owed::ReleaseWhole(id) => {
             command::release_answer(reply).map(|answer| Answer::Release(id, answer))
         }
         Owed::Extend(id, round) | Owed::ExtendWhole(id, round) => {

@@ -15,7 +15,7 @@ impl Engine {
     pub(super) fn send_whole_script(&mut self, now: Instant, master: MasterId, owed: Owed) {
         let (links, broadcast, only) = (&mut self.links, &mut self.broadcast, MasterSet::only(master));
         let sent = match owed {
-            Owed::Release(id) => {
+            Owed::Release(id) | Owed::ReleaseFenced(id) => {
                 let Some(claim) = self.claims.find(id) else { return };
                 let fence = claim.fence.map(|token| fence(&self.config, token));
                 broadcast.send(links, only, Owed::ReleaseWhole(id), |out| match &fence {
@@ -44,7 +44,7 @@ impl Engine {
             Owed::Extend(id, round) => {
                 self.handle_extend_vote(now, master, id, round, Vote::Failed(failure));
             }
-            Owed::Release(id) => {
+            Owed::Release(id) | Owed::ReleaseFenced(id) => {
                 self.handle_release_answer(now, master, id, command::ReleaseAnswer::Failed(failure));
             }
             Owed::Swap(id, from) => self.fail_swap(now, master, id, from, failure),

@@ -146,6 +146,8 @@ const STEPS: [(&str, &[u8], bool); 13] = [
     ("SCRIPT LOAD", b"$2\r\nOK\r\n", false),
     ("SCRIPT LOAD", b"$2\r\nOK\r\n", false),
     ("SCRIPT LOAD", b"$2\r\nOK\r\n", false),
+    ("SCRIPT LOAD", b"$2\r\nOK\r\n", false),
+    ("SCRIPT LOAD", b"$2\r\nOK\r\n", false),
     ("INFO server", b"$2\r\nOK\r\n", false),
     ("INFO replication", b"$2\r\nOK\r\n", false),
     ("INFO memory", b"$2\r\nOK\r\n", false),
