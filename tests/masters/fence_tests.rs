@@ -99,12 +99,16 @@ fn tokens_rise_while_masters_are_killed_and_stopped_and_holders_pause() {
 fn an_acquire_after_its_release_is_stale() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
+    fleet.masters().for_each(|master| assert_eq!(master.ask("CONFIG RESETSTAT").text(), "OK"));
     let lease = redlock.acquire_fenced("a", TTL, PATIENCE).expect("free");
     let (token, value) = (lease.fencing_token().expect("asked for").as_u64(), *lease.token().as_bytes());
     drive(&mut redlock, "all three have it", |redlock| redlock.margin(&lease) == 1);
     redlock.release(lease).expect("confirmed");
     assert_eq!(redlock.close(PATIENCE), 0);
     for master in fleet.masters() {
+        let stats = master.ask("INFO commandstats").text();
+        assert!(stats.contains("cmdstat_evalsha:calls=2,"), "one to acquire and one to release: {stats}");
+        assert!(!stats.contains("cmdstat_eval:"), "a digest is unknown: {stats}");
         assert_eq!(master.ask("GET redlatch:fence:a").text(), token.to_string());
         assert_eq!(master.ask("EXISTS a").text(), "0");
         // The same command once more, as a network may bring it late.

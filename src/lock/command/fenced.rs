@@ -232,3 +232,121 @@ fn told_refusal(told: &Array<'_>) -> Result<Told, WrongShape> {
     let known = |number| u64::try_from(number).unwrap_or(0);
     Ok(Told { refusal, fence: known(fence), holder, time_us: known(time_us) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::Token;
+
+    fn encoded(write: impl FnOnce(&mut Vec<u8>, &Entry, &Fence)) -> String {
+        let window = Window::new(Duration::from_secs(30));
+        let fence = Fence { token: FencingToken::near(1_800_000_000_000_000), window, prefix_size: 2 };
+        let (mut entry, mut out) = (Entry::EMPTY, Vec::new());
+        entry.set(b"p:", b"\r\nname", &Token::UNSET);
+        write(&mut out, &entry, &fence);
+        out.escape_ascii().to_string()
+    }
+
+    fn command(words: &[&[u8]]) -> String {
+        let mut out = Vec::new();
+        resp::encode_command(&mut out, words);
+        out.escape_ascii().to_string()
+    }
+
+    #[test]
+    fn commands_have_the_lock_and_its_fence_behind_the_same_prefix() {
+        let (lock, fence, value) =
+            (b"p:\r\nname".as_slice(), b"p:redlatch:fence:\r\nname".as_slice(), [0; 20]);
+        let (token, half, life) =
+            (b"1800000000000000".as_slice(), b"15000000".as_slice(), b"90000".as_slice());
+        for (script, name, text) in [
+            (Script::Known, b"EVALSHA".as_slice(), ACQUIRE_SHA),
+            (Script::Whole, b"EVAL", FENCED_ACQUIRE_SCRIPT.as_bytes()),
+        ] {
+            assert_eq!(
+                encoded(|out, entry, fence| encode_fenced_acquire(out, script, entry, 10_000, fence)),
+                command(&[name, text, b"2", lock, fence, &value, b"10000", token, half, half, life])
+            );
+        }
+        let text = FENCED_ACQUIRE_SCRIPT.as_bytes();
+        assert_eq!(
+            encoded(|out, entry, fence| encode_fenced_repair(out, entry, 7, fence)),
+            command(&[
+                b"EVAL",
+                text,
+                b"2",
+                lock,
+                fence,
+                &value,
+                b"7",
+                token,
+                b"4503599627370496",
+                half,
+                life
+            ])
+        );
+        assert_eq!(
+            encoded(|out, entry, fence| encode_fenced_release(out, Script::Known, entry, fence)),
+            command(&[b"EVALSHA", RELEASE_SHA, b"2", lock, fence, &value, token, half, half, life])
+        );
+    }
+
+    #[test]
+    fn a_request_of_the_longest_names_is_within_the_limit() {
+        use crate::limits::{PREFIX_SIZE_MAX, REQUEST_SIZE_MAX, RESOURCE_SIZE_MAX};
+        let window = Window::new(crate::limits::MAX_TTL_MAX);
+        let fence = Fence { token: FencingToken::near(u64::MAX), window, prefix_size: PREFIX_SIZE_MAX };
+        let (mut entry, mut out) = (Entry::EMPTY, Vec::new());
+        entry.set(&[b'p'; PREFIX_SIZE_MAX], &[b'n'; RESOURCE_SIZE_MAX], &Token::UNSET);
+        encode_fenced_repair(&mut out, &entry, 604_800_000, &fence);
+        assert!(out.len() <= REQUEST_SIZE_MAX, "{} bytes", out.len());
+    }
+
+    fn answer(reply: &[u8]) -> Result<FencedAnswer, WrongShape> {
+        match resp::decode(reply) {
+            Ok(resp::Decoded::Complete { reply, .. }) => fenced_answer(&reply),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_answer_is_told_from_the_others_and_no_error_is_a_no() {
+        assert_eq!(answer(b"+OK\r\n"), Ok(FencedAnswer::Granted));
+        assert_eq!(answer(b"+OWN\r\n"), Ok(FencedAnswer::Own));
+        let told = |refusal, fence, holder| {
+            Ok(FencedAnswer::Refused(Told { refusal, fence, holder, time_us: 1_800_000_000_000_000 }))
+        };
+        let left = HolderTtl::Left(Duration::from_millis(7));
+        let rows: [(&[u8], _); 7] = [
+            (b"*4\r\n:0\r\n:5\r\n:7\r\n:1800000000000000\r\n", told(Refusal::Busy, 5, left)),
+            (b"*4\r\n:0\r\n:0\r\n:-1\r\n:1800000000000000\r\n", told(Refusal::Busy, 0, HolderTtl::Never)),
+            (b"*4\r\n:0\r\n:0\r\n:-2\r\n:1800000000000000\r\n", told(Refusal::Busy, 0, HolderTtl::Unknown)),
+            (b"*4\r\n:1\r\n:5\r\n:0\r\n:1800000000000000\r\n", told(Refusal::Stale, 5, HolderTtl::Unknown)),
+            (b"*4\r\n:2\r\n:0\r\n:0\r\n:1800000000000000\r\n", told(Refusal::Past, 0, HolderTtl::Unknown)),
+            (b"*4\r\n:3\r\n:0\r\n:0\r\n:1800000000000000\r\n", told(Refusal::Future, 0, HolderTtl::Unknown)),
+            (b"*4\r\n:1\r\n:-9\r\n:0\r\n:1800000000000000\r\n", told(Refusal::Stale, 0, HolderTtl::Unknown)),
+        ];
+        for (reply, expected) in rows {
+            assert_eq!(answer(reply), expected, "{}", reply.escape_ascii());
+        }
+        for text in ["NOSCRIPT x", "OOM x", "WRONGTYPE x", ""] {
+            let reply = format!("-{text}\r\n");
+            assert_eq!(answer(reply.as_bytes()), Ok(FencedAnswer::Failed(Failure::Replied(text.into()))));
+        }
+        let wrong: [&[u8]; 9] = [
+            b"+QUEUED\r\n",
+            b":1\r\n",
+            b"$2\r\nOK\r\n",
+            b"$-1\r\n",
+            b"*-1\r\n",
+            b"*0\r\n",
+            b"*3\r\n:1\r\n:5\r\n:0\r\n",
+            b"*5\r\n:1\r\n:5\r\n:0\r\n:0\r\n:0\r\n",
+            b"*4\r\n:4\r\n:5\r\n:0\r\n:0\r\n",
+        ];
+        for reply in wrong {
+            assert_eq!(answer(reply), Err(WrongShape), "{}", reply.escape_ascii());
+        }
+        assert_eq!(answer(b"*4\r\n:1\r\n$1\r\n5\r\n:0\r\n:0\r\n"), Err(WrongShape));
+    }
+}
