@@ -101,11 +101,17 @@ pub const IDLE_MAX: Duration = Duration::from_millis(100);
 /// is no quorum.
 pub const REVIVE_MAX: Duration = Duration::from_millis(200);
 
+/// How long a [`crate::Client`] that nobody calls leaves its connections unwatched.
+pub const LOOK_PAUSE: Duration = Duration::from_secs(1);
+
 /// How long connecting waits for the other masters once a quorum is ready, at the least.
 pub const STRAGGLER_WAIT: Duration = Duration::from_millis(20);
 
 /// How long the release of a dropped [`crate::Guard`] may wait for a write that it can ride in.
 pub const DROP_LINGER: Duration = Duration::from_millis(1);
+
+/// How long a client's thread stays for the answers to what it has sent by itself, as renewals.
+pub(crate) const KEEPER_STAY: Duration = Duration::from_millis(5);
 
 /// How long dropping the last handle of a [`crate::Client`] waits for the masters that answer to confirm queued releases.
 pub const CLOSE_WAIT: Duration = Duration::from_millis(100);

@@ -513,11 +513,20 @@ impl Shared {
                 self.leave(self.lead(core, poller, None, is_done)?);
                 continue;
             }
-            if core.due().is_some_and(|at| at <= now)
+            // Nobody may have looked for long: servers close idle connections, and a task does not wait for new ones.
+            let is_watched = core.poller.is_none();
+            let look_at = if is_watched { now } else { core.last_turn } + limits::LOOK_PAUSE;
+            if (core.due().is_some_and(|at| at <= now) || look_at <= now)
                 && let Some(poller) = core.poller.take()
             {
-                // What is due is done by one turn.
-                self.leave(self.lead(core, poller, Some(now), |_| false)?);
+                // What is due is done by one turn; what that has sent, as renewals, is mostly answered within the next moment.
+                let was_answered = core.driver.engine.is_answered();
+                core = self.lead(core, poller, Some(now), |_| false)?;
+                if was_answered && let Some(poller) = core.poller.take() {
+                    let is_done = |core: &Core| core.is_closing || core.driver.engine.is_answered();
+                    core = self.lead(core, poller, Some(now + limits::KEEPER_STAY), is_done)?;
+                }
+                self.leave(core);
                 continue;
             }
             // While guards are being dropped it looks each time they may linger, so that a drop need not wake it.
@@ -525,7 +534,7 @@ impl Shared {
             let look_again = are_dropped.then(|| now + limits::DROP_LINGER);
             // Whoever leads does what is due within the next moment, and wakes the keeper for what is due before this.
             let due = core.due().map(|at| at.max(now + limits::DROP_LINGER));
-            let until = earlier(due, look_again);
+            let until = earlier(earlier(due, look_again), Some(look_at));
             core.keeper.sleeps_until = Some(until);
             drop(core);
             was_woken = self.keeper.park(until);
