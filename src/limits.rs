@@ -56,8 +56,12 @@ pub const OUTBOX_SIZE_MAX: usize = 8 * 1024 * 1024;
 /// Replies owed by one master. A command beyond it is not sent: that master's vote is a failure.
 pub const OWED_COUNT_MAX: usize = 262_144;
 
-/// Bytes of one encoded request: a script, a resource name with its prefix and some more. No check: names are bounded.
-pub(crate) const REQUEST_SIZE_MAX: usize = RESOURCE_SIZE_MAX + PREFIX_SIZE_MAX + 512;
+/// Bytes of one encoded request: a script, two keys of a resource name with its prefix, and some more. No check: names are
+/// bounded.
+pub(crate) const REQUEST_SIZE_MAX: usize = 2 * (RESOURCE_SIZE_MAX + PREFIX_SIZE_MAX) + 1024;
+
+/// How often in a row a fenced acquisition may be tried again with another token without a pause.
+pub(crate) const RENUMBERING_COUNT_MAX: u32 = 3;
 
 /// Bytes of one line of a reply, without its CRLF. A longer line ends the connection.
 pub const REPLY_LINE_SIZE_MAX: usize = 16 * 1024;

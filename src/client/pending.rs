@@ -9,6 +9,7 @@ use super::desk::{Question, Ticket};
 use super::guard::Guard;
 use super::shared::{Core, Stopped};
 use super::{Client, LockRequest};
+use crate::clock;
 use crate::engine::{OpId, Outcome, Released, Request, SubmitError};
 use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::limits;
@@ -243,12 +244,16 @@ impl Ask for Acquisition<'_> {
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, AcquireError> {
-        let LockRequest { client, resource: name, ttl, wait, min_validity, .. } = self.request;
+        let LockRequest { client, resource: name, ttl, wait, min_validity, is_fenced, .. } = self.request;
         let config = client.config();
         let resource = Resource::new(&name)?;
         let ttl = config.ttl(ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)))?;
         let wait = wait.unwrap_or(ttl.as_duration());
-        let request = Request::Acquire { resource, ttl, wait, min_validity };
+        let request = if is_fenced {
+            Request::AcquireFenced { resource, ttl, wait, min_validity, wall: clock::wall() }
+        } else {
+            Request::Acquire { resource, ttl, wait, min_validity }
+        };
         let op = core.submit(request).map_err(|error| match error {
             SubmitError::Overloaded => AcquireError::Overloaded,
             SubmitError::Input(error) => error.into(),
@@ -262,7 +267,7 @@ impl Ask for Acquisition<'_> {
             Outcome::Acquire(result) => {
                 let grant = result?;
                 let LockRequest { client, auto_extend, .. } = self.request;
-                let guard = Guard::new(client.clone(), op, grant.token, std::mem::take(&mut self.name));
+                let guard = Guard::new(client.clone(), op, &grant, std::mem::take(&mut self.name));
                 if let Some(max_hold) = auto_extend {
                     client.shared().keep_lock(op, max_hold);
                 }
