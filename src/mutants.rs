@@ -26,6 +26,8 @@ pub enum Mutant {
     DeadlineFromQuorum,
     /// A lock is handed out without looking whether it is still valid.
     DeadlineUnchecked,
+    /// A task that fetches its answer late is handed a lock that is over.
+    FetchedUnchecked,
     /// Nothing is taken off the TTL for clock drift.
     NoDrift,
     /// The quorum is half of the masters.

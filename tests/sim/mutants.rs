@@ -41,6 +41,7 @@ macro_rules! killed {
 killed! {
     deadline_from_quorum: DeadlineFromQuorum by acquire::answers_that_take_long_do_not_move_the_deadline;
     deadline_unchecked: DeadlineUnchecked by acquire::a_quorum_heard_after_the_deadline_is_not_handed_out;
+    fetched_unchecked: FetchedUnchecked by sockets::an_answer_that_is_fetched_after_the_end_is_no_lock;
     no_drift: NoDrift by acquire::a_masters_clock_may_be_nearly_a_hundredth_faster;
     quorum_half: QuorumHalf by acquire::two_of_five_are_no_quorum_whoever_is_reachable;
     quorum_of_reachable: QuorumOfReachable by acquire::two_of_five_are_no_quorum_whoever_is_reachable;
