@@ -10,9 +10,9 @@ use super::Client;
 use super::pending::{Extend, Release};
 use super::shared::Core;
 use crate::clock;
-use crate::engine::{OpId, Released, Request};
+use crate::engine::{Grant, OpId, Released, Request};
 use crate::error::{ExtendError, ReleaseError};
-use crate::lock::Token;
+use crate::lock::{FencingToken, Token};
 use crate::mutants::mutant;
 
 /// A lock held by a [`Client`].
@@ -24,6 +24,7 @@ pub struct Guard {
     client: Client,
     lock: OpId,
     token: Token,
+    fencing_token: Option<FencingToken>,
     resource: Vec<u8>,
     /// Whether the drop is to release.
     is_armed: bool,
@@ -32,8 +33,9 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub(super) const fn new(client: Client, lock: OpId, token: Token, resource: Vec<u8>) -> Self {
-        Self { client, lock, token, resource, is_armed: true, unwatched: Vec::new() }
+    pub(super) const fn new(client: Client, lock: OpId, grant: &Grant, resource: Vec<u8>) -> Self {
+        let Grant { token, fencing_token, .. } = *grant;
+        Self { client, lock, token, fencing_token, resource, is_armed: true, unwatched: Vec::new() }
     }
 
     /// The lock's name, without the configured prefix.
@@ -46,6 +48,12 @@ impl Guard {
     #[must_use]
     pub const fn token(&self) -> Token {
         self.token
+    }
+
+    /// Larger than that of each earlier fenced holder of this lock, if it came from [`crate::LockRequest::fenced`].
+    #[must_use]
+    pub const fn fencing_token(&self) -> Option<FencingToken> {
+        self.fencing_token
     }
 
     /// When its validity ends, to be compared with [`Instant::now`]. After this moment nothing is promised: stop the

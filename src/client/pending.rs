@@ -1,16 +1,18 @@
 //! What was asked of a client and is not answered yet: futures for any executor, which a thread can wait for, too.
 
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::desk::{Question, Ticket};
 use super::guard::Guard;
 use super::shared::{Core, Stopped};
 use super::{Client, LockRequest};
-use crate::engine::{OpId, Outcome, Released, Request, SubmitError};
-use crate::error::{AcquireError, ExtendError, ReleaseError};
+use crate::clock;
+use crate::engine::{Grant, OpId, Outcome, Released, Request, SubmitError};
+use crate::error::{AcquireError, Denial, ExtendError, ReleaseError, Report, Round};
 use crate::limits;
-use crate::lock::Resource;
+use crate::lock::{HolderTtl, MasterId, Resource, Vote};
+use crate::mutants::mutant;
 
 /// A lock that is being acquired: a future for any executor, or something to [`Acquire::wait`] for.
 ///
@@ -37,7 +39,7 @@ pub struct Release(Pending<Guard>);
 
 impl<'a> Acquire<'a> {
     pub(super) const fn new(request: LockRequest<'a>) -> Self {
-        Self(Pending::new(Acquisition { request, name: Vec::new() }))
+        Self(Pending::new(Acquisition { request, asked: Asked::NOTHING }))
     }
 
     pub(super) fn client(&self) -> &Client {
@@ -259,8 +261,19 @@ impl<A: Ask> Drop for Pending<A> {
 #[derive(Debug)]
 struct Acquisition<'a> {
     request: LockRequest<'a>,
+    asked: Asked,
+}
+
+/// What an acquisition keeps for its answer.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
     /// The guard's copy of the name.
     name: Vec<u8>,
+    submitted: Option<Instant>,
+}
+
+impl Asked {
+    pub(super) const NOTHING: Self = Self { name: Vec::new(), submitted: None };
 }
 
 impl Ask for Acquisition<'_> {
@@ -273,11 +286,11 @@ impl Ask for Acquisition<'_> {
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, AcquireError> {
-        self.request.submit(core, &mut self.name)
+        self.request.submit(core, &mut self.asked)
     }
 
     fn answer(&mut self, op: OpId, outcome: Outcome) -> Result<Guard, AcquireError> {
-        self.request.guard(std::mem::take(&mut self.name), op, outcome)
+        self.request.guard(&mut self.asked, op, outcome)
     }
 
     fn stopped(why: Stopped) -> AcquireError {
@@ -286,35 +299,62 @@ impl Ask for Acquisition<'_> {
 }
 
 impl LockRequest<'_> {
-    /// Has the engine take it; `name` becomes the guard's copy of the name.
-    pub(super) fn submit(&self, core: &mut Core, name: &mut Vec<u8>) -> Result<OpId, AcquireError> {
-        let Self { client, resource, ttl, wait, min_validity, .. } = *self;
+    /// Has the engine take it.
+    pub(super) fn submit(&self, core: &mut Core, asked: &mut Asked) -> Result<OpId, AcquireError> {
+        let Self { client, resource: name, ttl, wait, min_validity, is_fenced, .. } = *self;
         let config = client.config();
-        let checked = Resource::new(&resource)?;
+        let resource = Resource::new(&name)?;
         let ttl = config.ttl(ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)))?;
         let wait = wait.unwrap_or(ttl.as_duration());
-        let request = Request::Acquire { resource: checked, ttl, wait, min_validity };
+        let request = if is_fenced {
+            Request::AcquireFenced { resource, ttl, wait, min_validity, wall: clock::wall() }
+        } else {
+            Request::Acquire { resource, ttl, wait, min_validity }
+        };
         let op = core.submit(request).map_err(|error| match error {
             SubmitError::Overloaded => AcquireError::Overloaded,
             SubmitError::Input(error) => error.into(),
         })?;
-        *name = core.take_name(resource);
+        asked.name = core.take_name(name);
+        asked.submitted = Some(clock::now());
         Ok(op)
     }
 
     /// The guard of the lock that it was answered with.
-    pub(super) fn guard(&self, name: Vec<u8>, op: OpId, outcome: Outcome) -> Result<Guard, AcquireError> {
+    pub(super) fn guard(&self, asked: &mut Asked, op: OpId, outcome: Outcome) -> Result<Guard, AcquireError> {
         match outcome {
             Outcome::Acquire(result) => {
                 let grant = result?;
-                let guard = Guard::new(self.client.clone(), op, grant.token, name);
-                if let Some(max_hold) = self.auto_extend {
-                    self.client.shared().keep_lock(op, max_hold);
+                let Self { client, auto_extend, min_validity, .. } = *self;
+                let guard = Guard::new(client.clone(), op, &grant, std::mem::take(&mut asked.name));
+                // Looked at last (I2): a task may fetch its answer long after it came. The guard's drop releases the lock.
+                let now = clock::now();
+                if now + min_validity >= grant.valid_until && !mutant!(FetchedUnchecked) {
+                    return Err(self.expired(now, asked, &grant));
+                }
+                if let Some(max_hold) = auto_extend {
+                    client.shared().keep_lock(op, max_hold);
                 }
                 Ok(guard)
             }
             _ => unreachable!("an acquisition is answered by its own outcome"),
         }
+    }
+
+    /// The lock was acquired, and its answer fetched too late.
+    fn expired(&self, now: Instant, asked: &Asked, grant: &Grant) -> AcquireError {
+        let votes = self.client.config().labels.iter().zip(0..).map(|(label, index)| {
+            let has_granted = MasterId::new(index).is_some_and(|master| grant.granted.contains(master));
+            (label.clone(), if has_granted { Vote::Granted } else { Vote::Pending })
+        });
+        let report = Report { round: Round::Acquire, votes: votes.collect() };
+        let took = asked.submitted.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        AcquireError::Expired(Box::new(Denial {
+            attempts: grant.attempts,
+            took,
+            holder: HolderTtl::Unknown,
+            report,
+        }))
     }
 }
 

@@ -28,7 +28,7 @@ use crate::clock;
 use crate::engine::Released;
 use crate::error::{AcquireError, ReenterError, ReleaseError};
 use crate::limits;
-use crate::lock::Token;
+use crate::lock::{FencingToken, Token};
 use own::{OwnAcquisition, OwnRequest};
 
 mod own;
@@ -200,6 +200,12 @@ impl Hold {
         self.owner.look(Guard::token)
     }
 
+    /// The fencing token, of a lock that was asked for with [`LockRequest::fenced`], the same for all holds at one time.
+    #[must_use]
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.owner.look(Guard::fencing_token).flatten()
+    }
+
     /// Has `callback` called when the lock is lost or about to be; see [`Guard::on_lost`]. It belongs to the lock: it is also
     /// called if this hold has ended and others have not.
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
@@ -269,7 +275,7 @@ impl Owner {
     ) -> Poll<Result<(), ReenterError>> {
         loop {
             if let Some(result) = caller.take_result() {
-                return Poll::Ready(result);
+                return Poll::Ready(result.and_then(|()| self.check_hold()));
             }
             let mut state = self.state();
             let (attempt, pending) = match &mut *state {
@@ -315,6 +321,19 @@ impl Owner {
                 }
             }
         }
+    }
+
+    /// A caller fetches the hold that was counted for it: perhaps long after, so the lock may be over (I2).
+    fn check_hold(&self) -> Result<(), ReenterError> {
+        if self.look(Guard::is_valid).unwrap_or(false) {
+            return Ok(());
+        }
+        let hold_count = match &*self.state() {
+            State::Held { hold_count, .. } => hold_count.saturating_sub(1),
+            State::Free | State::Acquiring { .. } => 0,
+        };
+        drop(self.end_hold());
+        Err(ReenterError::Lost { hold_count })
     }
 
     fn put_back(&self, its: Pending<OwnAcquisition>) {

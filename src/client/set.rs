@@ -139,6 +139,12 @@ impl<'a> LockSetRequest<'a> {
         self
     }
 
+    /// As [`LockRequest::fenced`], for each of them: each lock has a token of its own, in [`GuardSet::guards`].
+    pub const fn fenced(mut self) -> Self {
+        self.template = self.template.fenced();
+        self
+    }
+
     /// Makes one attempt for all of them at once; see [`LockRequest::try_acquire`].
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 
 use super::claim::Claim;
+use super::fence;
 use super::link::Owed;
 use super::op::{Cause, Denied, Op, OpState, Run};
 use super::slab::Id;
@@ -59,6 +60,23 @@ impl Engine {
         wait: Duration,
         min_validity: Duration,
     ) -> Result<OpId, SubmitError> {
+        let id = self.begin_acquire(now, ttl, wait, min_validity)?;
+        if !wait.is_zero() {
+            return self.stand_in_line(now, id, resource);
+        }
+        self.start_attempt(now, id, Some(resource));
+        Ok(OpId(id))
+    }
+
+    /// Takes an operation slot for an acquisition, if nothing is wrong with it.
+    #[inline(always)]
+    pub(super) fn begin_acquire(
+        &mut self,
+        now: Instant,
+        ttl: Ttl,
+        wait: Duration,
+        min_validity: Duration,
+    ) -> Result<Id, SubmitError> {
         if min_validity >= ttl.validity() {
             return Err(
                 InputError::MinValidityTooLong { asked: min_validity, validity: ttl.validity() }.into()
@@ -70,11 +88,7 @@ impl Engine {
         let wait_until = (!wait.is_zero()).then(|| now.checked_add(wait).unwrap_or(now + WAIT_MAX));
         let (id, op) = self.ops.take(|| Op::blank(now, ttl)).ok_or(SubmitError::Overloaded)?;
         op.begin(now, ttl, min_validity, wait_until);
-        if wait_until.is_some() {
-            return self.stand_in_line(now, id, resource);
-        }
-        self.start_attempt(now, id, Some(resource));
-        Ok(OpId(id))
+        Ok(id)
     }
 
     /// A TTL may have been made with other settings than this engine's.
@@ -101,10 +115,19 @@ impl Engine {
             Some(resource) => claim.entry.set(&self.config.prefix, resource.as_bytes(), &claim.token),
             None => claim.entry.set_key(&op.key, &claim.token),
         }
-        let owed = Owed::Acquire(claim_id);
-        claim.asked = self.broadcast.send(&mut self.links, self.usable, owed, |out| {
-            command::encode_acquire(out, &claim.entry, &self.terms.tail);
-        });
+        claim.asked = if op.fencing.is_none() {
+            self.broadcast.send(&mut self.links, self.usable, Owed::Acquire(claim_id), |out| {
+                command::encode_acquire(out, &claim.entry, &self.terms.tail);
+            })
+        } else {
+            fence::send_attempt(
+                now,
+                (op, claim),
+                (claim_id, self.usable),
+                (&self.config, self.skew_us),
+                (&mut self.broadcast, &mut self.links),
+            )
+        };
         let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
         op.run.count = 0;
         if !claim.asked.has(self.quorum) && self.usable.has(self.quorum) {
@@ -187,12 +210,21 @@ impl Engine {
     }
 
     pub(super) fn decide_acquire(&mut self, now: Instant, id: Id) {
-        let quarantined = self.quarantined(now);
+        let mut quarantined = self.quarantined(now);
         let Some(op) = self.ops.find_mut(id) else { return };
         let OpState::Acquiring { .. } = op.state else { return };
+        if let Some(fencing) = &op.fencing {
+            quarantined = quarantined.union(fencing.unseasoned);
+        }
         let Some(claim) = self.claims.find_mut(op.claim) else { return };
         let cause = match claim.tally.verdict(self.links.len(), quarantined) {
             Verdict::Open => return,
+            Verdict::Contended if op.fencing.is_some() => {
+                match self.handle_refused_token(now, id, quarantined) {
+                    Some(cause) => cause,
+                    None => return,
+                }
+            }
             Verdict::Contended => Cause::Contended,
             Verdict::NoQuorum => Cause::NoQuorum,
             Verdict::Granted => {
@@ -204,7 +236,13 @@ impl Engine {
                     claim.is_open = false;
                     op.state = OpState::Held { since: claim.started, valid_until, extension: None };
                     let granted = claim.tally.granted;
-                    let grant = Grant { token: claim.token, valid_until, granted, attempts: op.attempts };
+                    let grant = Grant {
+                        token: claim.token,
+                        fencing_token: claim.fence,
+                        valid_until,
+                        granted,
+                        attempts: op.attempts,
+                    };
                     let hash = self.lines.hash(claim.entry.key());
                     self.outcomes.push_back((OpId(id), Outcome::Acquire(Ok(grant))));
                     if op.wait_until.is_some() || !self.lines.found_first(id.index, hash) {
@@ -249,7 +287,12 @@ impl Engine {
         if retry_at.is_none() {
             self.leave_line(now, id, Duration::ZERO);
         }
-        if self.config.ask_holder && cause == Cause::Contended {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let is_fenced = op.fencing.is_some();
+        if let Some(fencing) = &mut op.fencing {
+            // Those that refused have told already.
+            fencing.end_row(&mut op.holders);
+        } else if self.config.ask_holder && cause == Cause::Contended {
             denied.asked = self.ask_holders(id, refused);
         }
         let Some(op) = self.ops.find_mut(id) else { return };
@@ -261,6 +304,9 @@ impl Engine {
                 OpState::Asking { deadline, denied }
             }
         };
+        if is_fenced {
+            return self.finish_asking(now, id);
+        }
         self.arm_op(id);
     }
 

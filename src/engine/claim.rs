@@ -7,12 +7,13 @@
 use std::time::{Duration, Instant};
 
 use super::Engine;
+use super::fence;
 use super::link::Predecessor;
 use super::slab::Id;
 use super::timers::claim_timer;
 use crate::error::{Report, Round};
 use crate::lock::command::{Entry, ReleaseAnswer};
-use crate::lock::{Drift, Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
+use crate::lock::{Drift, Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(super) struct Claim {
     /// Key and token as commands have them.
     pub(super) entry: Entry,
     pub(super) token: Token,
+    /// The fencing token of a fenced lock.
+    pub(super) fence: Option<FencingToken>,
     /// Read before the first byte was queued (I1).
     pub(super) started: Instant,
     /// When a TTL was last sent, and the longest one that was: together they bound the life of any key.
@@ -87,6 +90,7 @@ impl Claim {
         Self {
             entry: Entry::EMPTY,
             token: Token::UNSET,
+            fence: None,
             started: now,
             sent_at: now,
             longest_ttl_ms: 0,
@@ -113,6 +117,7 @@ impl Claim {
         let Self {
             entry: _,
             token,
+            fence,
             started,
             sent_at,
             longest_ttl_ms,
@@ -131,7 +136,7 @@ impl Claim {
             owes_extension,
             strayed_extension,
         } = self;
-        (*owner, *token, *started, *sent_at) = (Some(op), new_token, now, now);
+        (*owner, *token, *fence, *started, *sent_at) = (Some(op), new_token, None, now, now);
         (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants) = (true, true);
@@ -311,7 +316,13 @@ impl Engine {
         }
         let (owed, empty) = (claim.holders(), MasterSet::EMPTY);
         claim.failures.clear();
-        let sent = self.broadcast.send_release(&mut self.links, owed, id, &claim.entry);
+        let (links, broadcast) = (&mut self.links, &mut self.broadcast);
+        let sent = match claim.fence {
+            None => broadcast.send_release(links, owed, id, &claim.entry),
+            Some(token) => {
+                fence::send_release((broadcast, links), owed, (id, &claim.entry), (token, &self.config))
+            }
+        };
         claim.counts_grants = false;
         let unproven = claim.unproven();
         claim.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty, unproven });
@@ -343,7 +354,13 @@ impl Engine {
         let unproven = claim.unproven();
         let Some(release) = &mut claim.release else { return };
         let masters = masters.without(release.sent);
-        let sent = self.broadcast.send_release(&mut self.links, masters, id, &claim.entry);
+        let (links, broadcast) = (&mut self.links, &mut self.broadcast);
+        let sent = match claim.fence {
+            None => broadcast.send_release(links, masters, id, &claim.entry),
+            Some(token) => {
+                fence::send_release((broadcast, links), masters, (id, &claim.entry), (token, &self.config))
+            }
+        };
         release.unproven = unproven;
         release.sent = release.sent.union(sent);
     }
@@ -498,7 +515,10 @@ impl Engine {
         let votes = self.links.iter().map(|link| {
             let master = link.master;
             let mut vote = if tally.refused.contains(master) {
-                Vote::Refused { holder: HolderTtl::Unknown }
+                match claim.failure(master) {
+                    Some(why @ Failure::TokenRefused(_)) => Vote::Failed(why.clone()),
+                    _ => Vote::Refused { holder: HolderTtl::Unknown },
+                }
             } else if tally.granted.contains(master) {
                 Vote::Granted
             } else {

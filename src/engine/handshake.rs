@@ -12,7 +12,10 @@ use rand::Rng;
 use super::mark;
 use crate::config::{Config, Login, Quarantine};
 use crate::lock::MasterId;
-use crate::lock::command::{self, EXTEND_SCRIPT, ExtendBy, RELEASE_SCRIPT, ReleaseBy, SWAP_SCRIPT};
+use crate::lock::command::{
+    self, EXTEND_SCRIPT, ExtendBy, FENCED_ACQUIRE_SCRIPT, FENCED_RELEASE_SCRIPT, RELEASE_SCRIPT, ReleaseBy,
+    SWAP_SCRIPT,
+};
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 
@@ -25,6 +28,8 @@ pub(super) enum Step {
     LoadRelease,
     LoadExtend,
     LoadSwap,
+    LoadFencedAcquire,
+    LoadFencedRelease,
     InfoServer,
     InfoReplication,
     InfoMemory,
@@ -43,7 +48,11 @@ impl Step {
             Self::Auth => "AUTH",
             Self::Select => "SELECT",
             Self::SetName => "CLIENT SETNAME",
-            Self::LoadRelease | Self::LoadExtend | Self::LoadSwap => "SCRIPT LOAD",
+            Self::LoadRelease
+            | Self::LoadExtend
+            | Self::LoadSwap
+            | Self::LoadFencedAcquire
+            | Self::LoadFencedRelease => "SCRIPT LOAD",
             Self::InfoServer => "INFO server",
             Self::InfoReplication => "INFO replication",
             Self::InfoMemory => "INFO memory",
@@ -192,6 +201,8 @@ impl Handshake {
         push(Step::LoadRelease, &[b"SCRIPT", b"LOAD", RELEASE_SCRIPT.as_bytes()]);
         push(Step::LoadExtend, &[b"SCRIPT", b"LOAD", EXTEND_SCRIPT.as_bytes()]);
         push(Step::LoadSwap, &[b"SCRIPT", b"LOAD", SWAP_SCRIPT.as_bytes()]);
+        push(Step::LoadFencedAcquire, &[b"SCRIPT", b"LOAD", FENCED_ACQUIRE_SCRIPT.as_bytes()]);
+        push(Step::LoadFencedRelease, &[b"SCRIPT", b"LOAD", FENCED_RELEASE_SCRIPT.as_bytes()]);
         push(Step::InfoServer, &[b"INFO", b"server"]);
         push(Step::InfoReplication, &[b"INFO", b"replication"]);
         push(Step::InfoMemory, &[b"INFO", b"memory"]);
@@ -225,7 +236,14 @@ impl Handshake {
                 return Ok(true);
             }
             (Step::Auth | Step::Select | Step::SetName, Reply::Simple(b"OK")) => {}
-            (Step::LoadRelease | Step::LoadExtend | Step::LoadSwap, Reply::Bulk(_)) => {}
+            (
+                Step::LoadRelease
+                | Step::LoadExtend
+                | Step::LoadSwap
+                | Step::LoadFencedAcquire
+                | Step::LoadFencedRelease,
+                Reply::Bulk(_),
+            ) => {}
             (Step::InfoServer, Reply::Bulk(info)) => {
                 learnt.run_id = info_field(info, "run_id").map(command::error_text);
                 learnt.uptime = info_field(info, "uptime_in_seconds").and_then(parse_seconds);

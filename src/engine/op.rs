@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::errand::Errand;
+use super::fence::Fencing;
 use super::renew::{self, Keep};
 use super::slab::Id;
 use crate::error::{AcquireError, Denial, Report};
@@ -33,6 +34,8 @@ pub(super) struct Op {
     pub(super) run: Run,
     /// What masters told of the key that was in the way of the latest attempt.
     pub(super) holders: Vec<(MasterId, HolderTtl)>,
+    /// Of one that asks for a fenced lock.
+    pub(super) fencing: Option<Box<Fencing>>,
     /// How the lock is kept while it is held, if that is not left to the caller.
     pub(super) keep: Option<Keep>,
     /// Whether its loss is to be told.
@@ -122,6 +125,7 @@ impl Op {
             has_queued: false,
             run: Run { count: 0, since: now },
             holders: Vec::new(),
+            fencing: None,
             keep: None,
             is_watched: false,
         }
@@ -147,6 +151,7 @@ impl Op {
             denied_before,
             has_queued,
             holders,
+            fencing,
             keep,
             is_watched,
             run: _,
@@ -155,7 +160,7 @@ impl Op {
         } = self;
         (*own_ttl, *own_min_validity, *submitted, *own_wait_until) = (ttl, min_validity, now, wait_until);
         (*attempts, *round, *has_queued) = (0, 0, false);
-        (*denied_before, *keep, *is_watched) = (None, None, false);
+        (*denied_before, *keep, *is_watched, *fencing) = (None, None, false, None);
         key.clear();
         holders.clear();
     }

@@ -8,10 +8,16 @@
 mod force;
 mod inspect;
 
+mod fenced;
+
 use super::{Failure, HolderTtl, Token, Ttl, Vote};
 use crate::limits;
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
+pub(crate) use fenced::{
+    FENCED_ACQUIRE_SCRIPT, FENCED_RELEASE_SCRIPT, Fence, FencedAnswer, Refusal, Script, Told,
+    encode_fenced_acquire, encode_fenced_release, encode_fenced_repair, fenced_answer,
+};
 use std::time::Duration;
 
 pub(crate) use force::encode_forced_delete;

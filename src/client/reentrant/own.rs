@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::desk::Question;
-use crate::client::pending::Ask;
+use crate::client::pending::{Ask, Asked};
 use crate::client::shared::{Core, Stopped};
 use crate::client::{Client, Guard, LockRequest};
 use crate::engine::{OpId, Outcome};
@@ -20,27 +20,35 @@ pub(super) struct OwnRequest {
     wait: Option<Duration>,
     min_validity: Duration,
     auto_extend: Option<Duration>,
+    is_fenced: bool,
 }
 
 /// What is asked with it.
 #[derive(Debug)]
 pub(super) struct OwnAcquisition {
     request: OwnRequest,
-    /// The guard's copy of the name.
-    name: Vec<u8>,
+    asked: Asked,
 }
 
 impl OwnRequest {
     pub(super) fn new(request: &LockRequest<'_>) -> Self {
         // Taken apart, so that a new field cannot be forgotten here.
-        let LockRequest { client, resource, ttl, wait, min_validity, auto_extend } = *request;
-        Self { client: client.clone(), resource: resource.into(), ttl, wait, min_validity, auto_extend }
+        let LockRequest { client, resource, ttl, wait, min_validity, auto_extend, is_fenced } = *request;
+        Self {
+            client: client.clone(),
+            resource: resource.into(),
+            ttl,
+            wait,
+            min_validity,
+            auto_extend,
+            is_fenced,
+        }
     }
 
     fn as_request(&self) -> LockRequest<'_> {
-        let Self { client, resource, ttl, wait, min_validity, auto_extend } = self;
+        let Self { client, resource, ttl, wait, min_validity, auto_extend, is_fenced } = self;
         let (ttl, wait, min_validity, auto_extend) = (*ttl, *wait, *min_validity, *auto_extend);
-        LockRequest { client, resource, ttl, wait, min_validity, auto_extend }
+        LockRequest { client, resource, ttl, wait, min_validity, auto_extend, is_fenced: *is_fenced }
     }
 
     /// For how long a caller goes on trying.
@@ -51,7 +59,7 @@ impl OwnRequest {
 
     /// The same with another wait.
     pub(super) fn acquisition(&self, wait: Duration) -> OwnAcquisition {
-        OwnAcquisition { request: Self { wait: Some(wait), ..self.clone() }, name: Vec::new() }
+        OwnAcquisition { request: Self { wait: Some(wait), ..self.clone() }, asked: Asked::NOTHING }
     }
 }
 
@@ -65,11 +73,11 @@ impl Ask for OwnAcquisition {
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, AcquireError> {
-        self.request.as_request().submit(core, &mut self.name)
+        self.request.as_request().submit(core, &mut self.asked)
     }
 
     fn answer(&mut self, op: OpId, outcome: Outcome) -> Result<Guard, AcquireError> {
-        self.request.as_request().guard(std::mem::take(&mut self.name), op, outcome)
+        self.request.as_request().guard(&mut self.asked, op, outcome)
     }
 
     fn stopped(why: Stopped) -> AcquireError {
