@@ -206,6 +206,10 @@ impl Engine {
                 self.submit_extend(now, lock.0, ttl);
                 Ok(lock)
             }
+            Request::Limit { lock, attempts_max } => {
+                self.submit_limit(now, lock.0, attempts_max);
+                Ok(lock)
+            }
             Request::Keep { lock, max_hold } => {
                 self.submit_keep(now, lock.0, max_hold);
                 Ok(lock)

@@ -315,6 +315,10 @@ impl LockRequest<'_> {
             SubmitError::Overloaded => AcquireError::Overloaded,
             SubmitError::Input(error) => error.into(),
         })?;
+        if let Some(attempts_max) = self.tries {
+            // Always taken.
+            let _ = core.submit(Request::Limit { lock: op, attempts_max });
+        }
         asked.name = core.take_name(name);
         asked.submitted = Some(clock::now());
         Ok(op)

@@ -21,6 +21,8 @@ pub(super) struct Op {
     pub(super) wait_until: Option<Instant>,
     /// Attempts started.
     pub(super) attempts: u32,
+    /// No more are.
+    pub(super) attempts_max: u32,
     /// The latest attempt's claim.
     pub(super) claim: Id,
     pub(super) state: OpState,
@@ -118,6 +120,7 @@ impl Op {
             submitted: now,
             wait_until: None,
             attempts: 0,
+            attempts_max: u32::MAX,
             claim: Id::NOBODY,
             state: OpState::Acquiring { deadline: now },
             round: 0,
@@ -147,6 +150,7 @@ impl Op {
             submitted,
             wait_until: own_wait_until,
             attempts,
+            attempts_max,
             round,
             denied_before,
             has_queued,
@@ -160,6 +164,7 @@ impl Op {
         } = self;
         (*own_ttl, *own_min_validity, *submitted, *own_wait_until) = (ttl, min_validity, now, wait_until);
         (*attempts, *round, *has_queued) = (0, 0, false);
+        *attempts_max = u32::MAX;
         (*denied_before, *keep, *is_watched, *fencing) = (None, None, false, None);
         key.clear();
         holders.clear();

@@ -38,6 +38,14 @@ pub enum Request<'a> {
         /// masters.
         wall: Duration,
     },
+    /// Make no more than so many attempts for a lock that is being acquired; it ends with the error of the last one, if not
+    /// with its wait before. Has no outcome of its own.
+    Limit {
+        /// The lock.
+        lock: OpId,
+        /// Attempts in all, those that were made included; zero is one.
+        attempts_max: u32,
+    },
     /// Give a held lock a new TTL, counted from now. Answered by [`Outcome::Extend`].
     Extend {
         /// The lock.

@@ -9,6 +9,7 @@ mod idle_tests;
 mod inspect_tests;
 mod keep_tests;
 mod life_tests;
+mod options_tests;
 mod overload_tests;
 #[path = "../masters/proxy.rs"]
 mod proxy;

@@ -18,6 +18,7 @@ pub(super) struct OwnRequest {
     pub(super) resource: Arc<[u8]>,
     ttl: Option<Duration>,
     wait: Option<Duration>,
+    tries: Option<u32>,
     min_validity: Duration,
     auto_extend: Option<Duration>,
     is_fenced: bool,
@@ -33,12 +34,14 @@ pub(super) struct OwnAcquisition {
 impl OwnRequest {
     pub(super) fn new(request: &LockRequest<'_>) -> Self {
         // Taken apart, so that a new field cannot be forgotten here.
-        let LockRequest { client, resource, ttl, wait, min_validity, auto_extend, is_fenced } = *request;
+        let LockRequest { client, resource, ttl, wait, tries, min_validity, auto_extend, is_fenced } =
+            *request;
         Self {
             client: client.clone(),
             resource: resource.into(),
             ttl,
             wait,
+            tries,
             min_validity,
             auto_extend,
             is_fenced,
@@ -46,9 +49,9 @@ impl OwnRequest {
     }
 
     fn as_request(&self) -> LockRequest<'_> {
-        let Self { client, resource, ttl, wait, min_validity, auto_extend, is_fenced } = self;
-        let (ttl, wait, min_validity, auto_extend) = (*ttl, *wait, *min_validity, *auto_extend);
-        LockRequest { client, resource, ttl, wait, min_validity, auto_extend, is_fenced: *is_fenced }
+        let Self { client, resource, .. } = self;
+        let Self { ttl, wait, tries, min_validity, auto_extend, is_fenced, .. } = *self;
+        LockRequest { client, resource, ttl, wait, tries, min_validity, auto_extend, is_fenced }
     }
 
     /// For how long a caller goes on trying.
