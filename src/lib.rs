@@ -92,6 +92,12 @@ pub use error::{
 pub use error::{AcquireSetError, ExtendSetError, ReenterError, ReleaseSetError};
 pub use redlock::{Lease, Redlock};
 
+/// Compiles the examples of the pages.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/semaphore.md")]
+#[doc = include_str!("../docs/migrating.md")]
+struct Pages;
+
 /// Compiles the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
