@@ -69,7 +69,7 @@ impl Engine {
     pub fn is_losing(&self, now: Instant, lock: OpId) -> bool {
         let Some(op) = self.ops.find(lock.0) else { return true };
         match op.state {
-            OpState::Held { valid_until, .. } => now + loss_lead(op.ttl) >= valid_until,
+            OpState::Held { valid_until, .. } => now + loss_lead(op.held_ttl) >= valid_until,
             _ => true,
         }
     }

@@ -1,0 +1,40 @@
+//! Locks that are kept, and whose loss is told.
+
+use crate::rig::Rig;
+use redlatch::engine::{OpId, Outcome, Request};
+
+use crate::{defaults, granted, ms};
+
+fn watch(rig: &mut Rig, lock: OpId) {
+    rig.engine.submit(rig.now, Request::Watch { lock }).expect("always taken");
+}
+
+#[test]
+fn an_extension_to_a_much_longer_ttl_does_not_tell_of_a_loss() {
+    for is_answered in [true, false] {
+        let mut rig = Rig::new(3, defaults);
+        let lock = rig.acquire("a", 1000, 0);
+        let valid_until = granted(&mut rig).valid_until;
+        watch(&mut rig, lock);
+        rig.advance(ms(100));
+        // A tenth of the new validity is more than all that is left of the old one.
+        (0..3).for_each(|index| rig.hold(index));
+        rig.extend(lock, 30_000);
+        rig.advance(ms(5));
+        assert_eq!(rig.outcome(), None);
+        assert!(!rig.engine.is_losing(rig.now, lock));
+        if is_answered {
+            (0..3).for_each(|index| rig.deliver(index));
+            assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
+            rig.advance(ms(20_000));
+            assert_eq!(rig.outcome(), None);
+        } else {
+            rig.advance(ms(100));
+            assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(_)))));
+            rig.advance(valid_until - rig.now - ms(99));
+            assert_eq!(rig.outcome(), None, "the old validity lasts, and its tenth counts");
+            rig.advance(ms(1));
+            assert_eq!(rig.outcome(), Some(Outcome::Lost(valid_until)));
+        }
+    }
+}
