@@ -48,7 +48,8 @@ impl Engine {
     pub(super) fn submit_keep(&mut self, now: Instant, id: Id, max_hold: Duration) {
         let Some(op) = self.ops.find_mut(id) else { return };
         let OpState::Held { since, .. } = op.state else { return };
-        let hold_until = since + max_hold.min(self.config.max_hold);
+        let max_hold = max_hold.min(self.config.max_hold);
+        let hold_until = since.checked_add(max_hold).unwrap_or(since + limits::FOREVER);
         let left_count = limits::RENEWAL_COUNT_MAX;
         op.keep = Some(Keep { ttl: op.ttl, renew_at: None, hold_until, left_count });
         self.plan_renewal(now, id, since);

@@ -1,9 +1,15 @@
 //! Locks that are kept, and whose loss is told.
 
+use std::time::Duration;
+
 use crate::rig::Rig;
 use redlatch::engine::{OpId, Outcome, Request};
 
 use crate::{defaults, granted, ms};
+
+fn keep(rig: &mut Rig, lock: OpId, max_hold: Duration) {
+    rig.engine.submit(rig.now, Request::Keep { lock, max_hold }).expect("always taken");
+}
 
 fn watch(rig: &mut Rig, lock: OpId) {
     rig.engine.submit(rig.now, Request::Watch { lock }).expect("always taken");
@@ -37,4 +43,14 @@ fn an_extension_to_a_much_longer_ttl_does_not_tell_of_a_loss() {
             assert_eq!(rig.outcome(), Some(Outcome::Lost(valid_until)));
         }
     }
+}
+
+#[test]
+fn the_longest_hold_may_be_without_end() {
+    let mut rig = Rig::new(3, |builder| builder.max_hold(Duration::MAX));
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    keep(&mut rig, lock, Duration::MAX);
+    rig.advance(ms(60_000));
+    assert!(rig.engine.valid_until(lock).is_some_and(|until| until > rig.now));
 }
