@@ -81,7 +81,9 @@ impl Engine {
         let ttl = ttl.as_duration();
         // Not all at once if many were acquired at once.
         let early = self.rng.random_range(Duration::ZERO..=ttl / 12);
-        let at = self.tick_before((since + ttl / 3).checked_sub(early).unwrap_or(now)).max(now);
+        let at = self.tick_before((since + ttl / 3).checked_sub(early).unwrap_or(now));
+        // A tick may be longer than a short TTL: no renewal follows right upon the one before.
+        let at = at.max(since + ttl / 6).max(now);
         if let Some(keep) = self.ops.find_mut(id).and_then(|op| op.keep.as_mut()) {
             keep.renew_at = Some(at);
         }
@@ -130,7 +132,8 @@ impl Engine {
         let Some(ttl) = ttl.filter(|_| keep.left_count > 0) else {
             if !is_capped && keep.left_count > 0 {
                 let (since, ttl) = (*valid_until - keep.ttl.validity(), keep.ttl.as_duration());
-                keep.renew_at = Some((since + ttl / 3).max(now + limits::RENEWAL_TICK));
+                // That is to come, as the validity ends later than it would with a renewal now.
+                keep.renew_at = Some(since + ttl / 3);
             }
             return;
         };

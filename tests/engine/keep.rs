@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::rig::Rig;
+use crate::rig::{Rig, id};
 use redlatch::engine::{OpId, Outcome, Request};
 
 use crate::{defaults, granted, ms};
@@ -13,6 +13,10 @@ fn keep(rig: &mut Rig, lock: OpId, max_hold: Duration) {
 
 fn watch(rig: &mut Rig, lock: OpId) {
     rig.engine.submit(rig.now, Request::Watch { lock }).expect("always taken");
+}
+
+fn extension_count(rig: &Rig) -> usize {
+    rig.masters[0].log.iter().filter(|args| args[0] == b"EVALSHA").count()
 }
 
 #[test]
@@ -42,6 +46,28 @@ fn an_extension_to_a_much_longer_ttl_does_not_tell_of_a_loss() {
             rig.advance(ms(1));
             assert_eq!(rig.outcome(), Some(Outcome::Lost(valid_until)));
         }
+    }
+}
+
+#[test]
+fn a_lock_of_the_shortest_ttl_is_not_renewed_more_often_than_its_validity_asks_for() {
+    for ttl in [100, 40, 20, 6] {
+        let mut rig = Rig::new(1, defaults);
+        let lock = rig.acquire("a", ttl, 0);
+        granted(&mut rig);
+        keep(&mut rig, lock, ms(600_000));
+        rig.hold(0);
+        for _ in 0..10_000 {
+            rig.advance(Duration::from_micros(97));
+            // An answer, `:1`, takes some time.
+            if rig.engine.owed_count(id(0)) > 0 {
+                rig.deliver_some(0, 4);
+            }
+        }
+        assert!(rig.engine.valid_until(lock).is_some_and(|until| until > rig.now), "{ttl}");
+        let count = extension_count(&rig);
+        let limit = usize::try_from(6 * 1000 / ttl).expect("few");
+        assert!(count <= limit + 1, "{count} renewals of {ttl} ms in a second");
     }
 }
 
