@@ -50,6 +50,29 @@ fn an_extension_to_a_much_longer_ttl_does_not_tell_of_a_loss() {
 }
 
 #[test]
+fn a_kept_lock_that_was_extended_to_a_shorter_ttl_is_still_kept() {
+    for is_answered in [true, false] {
+        let mut rig = Rig::new(3, defaults);
+        let lock = rig.acquire("a", 10_000, 0);
+        granted(&mut rig);
+        keep(&mut rig, lock, ms(600_000));
+        (0..3).for_each(|index| rig.hold(index));
+        rig.extend(lock, 500);
+        if !is_answered {
+            rig.advance(ms(51));
+        }
+        (0..3).for_each(|index| rig.deliver(index));
+        let outcome = rig.outcome();
+        assert!(
+            matches!(outcome, Some(Outcome::Extend(result)) if result.is_ok() == is_answered),
+            "one answer"
+        );
+        rig.advance(ms(60_000));
+        assert!(rig.engine.valid_until(lock).is_some_and(|until| until > rig.now), "{is_answered}");
+    }
+}
+
+#[test]
 fn a_lock_of_the_shortest_ttl_is_not_renewed_more_often_than_its_validity_asks_for() {
     for ttl in [100, 40, 20, 6] {
         let mut rig = Rig::new(1, defaults);
@@ -79,4 +102,17 @@ fn the_longest_hold_may_be_without_end() {
     keep(&mut rig, lock, Duration::MAX);
     rig.advance(ms(60_000));
     assert!(rig.engine.valid_until(lock).is_some_and(|until| until > rig.now));
+}
+
+#[test]
+fn the_longest_hold_is_reached_in_few_renewals() {
+    let mut rig = Rig::new(3, defaults);
+    let start = rig.now;
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    keep(&mut rig, lock, ms(11_000));
+    rig.advance(ms(20_000));
+    let until = rig.engine.valid_until(lock).expect("it is not released");
+    assert!(until <= start + ms(11_000) && until >= start + ms(10_897), "{:?}", until - start);
+    assert!(extension_count(&rig) <= 2, "{}", extension_count(&rig));
 }
