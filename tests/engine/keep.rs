@@ -116,3 +116,21 @@ fn the_longest_hold_is_reached_in_few_renewals() {
     assert!(until <= start + ms(11_000) && until >= start + ms(10_897), "{:?}", until - start);
     assert!(extension_count(&rig) <= 2, "{}", extension_count(&rig));
 }
+
+#[test]
+fn a_script_that_was_forgotten_is_not_sent_for_a_renewal_that_gave_way() {
+    let mut rig = Rig::new(1, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    keep(&mut rig, lock, ms(600_000));
+    rig.masters[0].flush_scripts();
+    rig.hold(0);
+    while rig.engine.owed_count(id(0)) == 0 {
+        rig.advance(ms(1));
+    }
+    rig.extend(lock, 20_000);
+    drop(rig.masters[0].take_log());
+    rig.deliver(0);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
+    assert_eq!(rig.masters[0].take_log().iter().filter(|name| *name == "EVAL").count(), 1);
+}
