@@ -1,6 +1,7 @@
 //! [`Guard`]: a lock held by a [`Client`].
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -108,7 +109,7 @@ impl Guard {
     /// that it is lost. At most once, and not when the guard is released or dropped before; also when the client stops.
     ///
     /// It is called by whichever thread drives the event loop, so it must be short, and it must not wait for this client.
-    /// A lock whose loss was told is not renewed any more.
+    /// A panic ends with it. A lock whose loss was told is not renewed any more.
     ///
     /// ```no_run
     /// # use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
@@ -231,7 +232,8 @@ impl Wake for OnLost {
     fn wake(self: Arc<Self>) {
         let callback = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(callback) = callback {
-            callback();
+            // Its panic was shown; the thread that it came by has the locks of others to look after.
+            let _ = catch_unwind(AssertUnwindSafe(callback));
         }
     }
 }

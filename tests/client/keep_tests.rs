@@ -102,3 +102,19 @@ fn a_task_that_does_not_wait_for_the_loss_any_more_is_not_woken_for_it_nor_kept(
     assert_eq!((first.get(), dropped.get()), (0, 0));
     assert!(poll_with(&mut lost, Waker::noop()).is_ready());
 }
+
+#[test]
+fn a_callback_that_panics_leaves_the_client_alone() {
+    let fleet = Fleet::start(1);
+    let client = open(&fleet.urls(), SHORT);
+    let guard = client.lock("a").ttl(KEPT_TTL).acquire().expect("free");
+    let told_count = Arc::new(AtomicUsize::new(0));
+    let count = told_count.clone();
+    guard.on_lost(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        panic!("on purpose");
+    });
+    eventually(PATIENCE, "it is told", || told_count.load(Ordering::SeqCst) == 1);
+    eventually(PATIENCE, "its end", || !guard.is_valid());
+    client.lock("b").acquire().expect("free").release().expect("confirmed");
+}
