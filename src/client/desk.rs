@@ -12,7 +12,7 @@ use crate::engine::{Engine, OpId, Outcome, Request};
 use crate::mutants::mutant;
 
 /// The slots; see the [module](self).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Desk {
     slots: Vec<Slot>,
     free: Vec<usize>,
@@ -80,6 +80,26 @@ impl Question {
                 | (Self::Extend, Outcome::Extend(_))
                 | (Self::Release, Outcome::Release(_))
         )
+    }
+}
+
+/// Threads that sleep and wakers to be called, for which there is room from the start: they come by chance, and are not to
+/// allocate in the middle of a lock.
+const WAITER_CAPACITY: usize = 64;
+
+impl Default for Desk {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            questions: Vec::new(),
+            threads: Vec::with_capacity(WAITER_CAPACITY),
+            task_count: 0,
+            waiting_count: 0,
+            watchers: HashMap::new(),
+            watcher_count: 0,
+            woken: Vec::with_capacity(WAITER_CAPACITY),
+        }
     }
 }
 
