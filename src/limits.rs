@@ -131,5 +131,8 @@ pub const TTL_DEFAULT: Duration = Duration::from_secs(10);
 /// Renewals of one lock that is kept. Then it ends with its TTL.
 pub const RENEWAL_COUNT_MAX: u32 = 1_000_000;
 
+/// A time without end, in place of one that would overflow the clock.
+pub(crate) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// Renewals that are due within this time go out together.
 pub(crate) const RENEWAL_TICK: Duration = Duration::from_millis(16);

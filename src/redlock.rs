@@ -292,8 +292,9 @@ impl Redlock {
     /// Waits at most `limit` until everything queued is released on every master, and returns how many locks are not.
     #[must_use]
     pub fn close(mut self, limit: Duration) -> usize {
-        let deadline = clock::now() + limit;
-        self.release_dropped(clock::now());
+        let now = clock::now();
+        let deadline = now.checked_add(limit).unwrap_or(now + limits::FOREVER);
+        self.release_dropped(now);
         while self.driver.engine.claim_count() > 0 {
             let left = deadline.saturating_duration_since(clock::now());
             if left.is_zero() || self.driver.turn(&mut self.poller, Some(left)).is_err() {

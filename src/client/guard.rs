@@ -1,12 +1,14 @@
 //! [`Guard`]: a lock held by a [`Client`].
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::Client;
+use super::desk::Watcher;
 use super::pending::{Extend, Release};
 use super::shared::Core;
 use crate::clock;
@@ -115,7 +117,7 @@ impl Guard {
     /// that it is lost. At most once, and not when the guard is released or dropped before; also when the client stops.
     ///
     /// It is called by whichever thread drives the event loop, so it must be short, and it must not wait for this client.
-    /// A lock whose loss was told is not renewed any more.
+    /// A panic ends with it. A lock whose loss was told is not renewed any more.
     ///
     /// ```no_run
     /// # use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
@@ -132,7 +134,7 @@ impl Guard {
 
     /// Waits, in a task, until the lock is lost or about to be; see [`Guard::on_lost`].
     pub const fn lost(&self) -> Lost<'_> {
-        Lost { guard: self }
+        Lost { guard: self, watcher: None }
     }
 
     /// Releases the lock and waits until a quorum of masters has confirmed it. A lock that has expired is an answer
@@ -179,21 +181,22 @@ impl Drop for Guard {
 /// Has the loss of a held lock told to this callback.
 pub(super) fn on_lost(client: &Client, lock: OpId, callback: impl FnOnce() + Send + 'static) {
     let waker = Waker::from(Arc::new(OnLost(Mutex::new(Some(Box::new(callback))))));
-    if !watch(client, lock, &waker) {
+    if watch(client, lock, None, &waker).is_none() {
         waker.wake();
     }
 }
 
-/// Has the loss told to this waker; false if nobody would tell it.
-fn watch(client: &Client, lock: OpId, waker: &Waker) -> bool {
+/// Has the loss told to this waker, in place of the watcher's last one; `None` if nobody would tell it.
+fn watch(client: &Client, lock: OpId, watcher: Option<Watcher>, waker: &Waker) -> Option<Watcher> {
     let shared = client.shared();
-    let Ok(mut core) = shared.enter() else { return false };
-    core.desk.watch(lock, waker);
+    let mut core = shared.enter().ok()?;
+    // Dropped after the lock is given back, as all wakers are.
+    let (watcher, _replaced) = core.desk.watch(lock, watcher, waker);
     let _ = core.submit(Request::Watch { lock });
     core.deliver();
     core.wake_late_leader();
     shared.leave(core);
-    true
+    Some(watcher)
 }
 
 /// A future that is ready when a lock is lost or about to be: [`Guard::lost`].
@@ -201,18 +204,37 @@ fn watch(client: &Client, lock: OpId, waker: &Waker) -> bool {
 #[derive(Debug)]
 pub struct Lost<'g> {
     guard: &'g Guard,
+    watcher: Option<Watcher>,
 }
 
 impl Future for Lost<'_> {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let Guard { client, lock, .. } = self.guard;
         let is_losing = client.shared().peek(|core| core.driver.engine.is_losing(clock::now(), *lock));
-        if is_losing.unwrap_or(true) || !watch(client, *lock, context.waker()) {
+        if is_losing.unwrap_or(true) {
             return Poll::Ready(());
         }
-        Poll::Pending
+        match watch(client, *lock, self.watcher, context.waker()) {
+            None => Poll::Ready(()),
+            watcher => {
+                self.watcher = watcher;
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Lost<'_> {
+    fn drop(&mut self) {
+        let Guard { client, lock, .. } = self.guard;
+        if let Some(watcher) = self.watcher
+            && let Ok(mut core) = client.shared().enter()
+        {
+            let _waker = core.desk.unwatch_one(*lock, watcher);
+            client.shared().leave(core);
+        }
     }
 }
 
@@ -223,7 +245,8 @@ impl Wake for OnLost {
     fn wake(self: Arc<Self>) {
         let callback = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(callback) = callback {
-            callback();
+            // Its panic was shown; the thread that it came by has the locks of others to look after.
+            let _ = catch_unwind(AssertUnwindSafe(callback));
         }
     }
 }

@@ -425,7 +425,8 @@ impl Shared {
     }
 
     fn settle_watched(&self, limit: Duration) -> usize {
-        let until = clock::now() + limit;
+        let now = clock::now();
+        let until = now.checked_add(limit).unwrap_or(now + limits::FOREVER);
         loop {
             let Ok(mut core) = self.enter() else {
                 // It goes on no more, and its locks last until their TTL; those of a fork are its parent's.

@@ -18,9 +18,6 @@ use crate::lock::command::{self, AcquireTail};
 use crate::lock::{Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Ttl, Verdict, Vote};
 use crate::mutants::mutant;
 
-/// A wait without end, for one that would overflow the clock.
-const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-
 /// A retry follows the end of a holder's time by at most this, so that waiters do not all come at once.
 const HOLDER_JITTER: Duration = Duration::from_millis(2);
 
@@ -86,7 +83,7 @@ impl Engine {
         if self.terms.ttl != Some(ttl) {
             self.check_ttl(ttl)?;
         }
-        let wait_until = (!wait.is_zero()).then(|| now.checked_add(wait).unwrap_or(now + WAIT_MAX));
+        let wait_until = (!wait.is_zero()).then(|| now.checked_add(wait).unwrap_or(now + limits::FOREVER));
         let (id, op) = self.ops.take(|| Op::blank(now, ttl)).ok_or(SubmitError::Overloaded)?;
         op.begin(now, ttl, min_validity, wait_until);
         Ok(id)

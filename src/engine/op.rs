@@ -14,7 +14,10 @@ use crate::mutants::mutant;
 pub(super) struct Op {
     /// The key as an encoded bulk string, of one that waits; of others the claim has it.
     pub(super) key: Vec<u8>,
+    /// What was asked for last, by the acquisition or by an extension.
     pub(super) ttl: Ttl,
+    /// What the validity of the lock counts with: that of an extension only once it has succeeded, or shortens it.
+    pub(super) held_ttl: Ttl,
     pub(super) min_validity: Duration,
     pub(super) submitted: Instant,
     /// Attempts start before this time only; without it there is one.
@@ -116,6 +119,7 @@ impl Op {
         Self {
             key: Vec::new(),
             ttl,
+            held_ttl: ttl,
             min_validity: Duration::ZERO,
             submitted: now,
             wait_until: None,
@@ -146,6 +150,7 @@ impl Op {
         let Self {
             key,
             ttl: own_ttl,
+            held_ttl,
             min_validity: own_min_validity,
             submitted,
             wait_until: own_wait_until,
@@ -162,7 +167,8 @@ impl Op {
             claim: _,
             state: _,
         } = self;
-        (*own_ttl, *own_min_validity, *submitted, *own_wait_until) = (ttl, min_validity, now, wait_until);
+        (*own_ttl, *held_ttl, *own_min_validity) = (ttl, ttl, min_validity);
+        (*submitted, *own_wait_until) = (now, wait_until);
         (*attempts, *round, *has_queued) = (0, 0, false);
         *attempts_max = u32::MAX;
         (*denied_before, *keep, *is_watched, *fencing) = (None, None, false, None);
@@ -194,7 +200,7 @@ impl Op {
     /// When the loss of the lock is to be told.
     pub(super) fn warn_at(&self) -> Option<Instant> {
         let OpState::Held { valid_until, .. } = self.state else { return None };
-        let lead = if mutant!(LossToldLate) { Duration::ZERO } else { renew::loss_lead(self.ttl) };
+        let lead = if mutant!(LossToldLate) { Duration::ZERO } else { renew::loss_lead(self.held_ttl) };
         // A validity cannot be shorter than its own tenth.
         self.is_watched.then(|| valid_until.checked_sub(lead).unwrap_or(valid_until))
     }

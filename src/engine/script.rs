@@ -26,7 +26,8 @@ impl Engine {
                 })
             }
             Owed::Extend(id, round) => {
-                let Some(op) = self.ops.find(id) else { return };
+                // An extension that has given way to a later one may not come behind it, with an answer nobody expects.
+                let Some(op) = self.ops.find(id).filter(|op| op.round == round) else { return };
                 let Some(claim) = self.claims.find(op.claim) else { return };
                 broadcast.send(links, only, Owed::ExtendWhole(id, round), |out| {
                     command::encode_extend(out, ExtendBy::Eval, &claim.entry, op.ttl)

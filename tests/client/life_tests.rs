@@ -199,3 +199,20 @@ fn threads_and_driven_tasks_of_one_client_exclude_each_other() {
     contend(&client, true);
     assert_nothing_left(&client, &mut fleet);
 }
+
+#[test]
+fn times_that_overflow_the_clock_are_without_end() {
+    let mut fleet = Fleet::start(3);
+    let client = Client::open(config(&fleet.urls(), LONG).max_hold(Duration::MAX).build().expect("valid"))
+        .expect("connects");
+    let request = client.lock("a").wait(Duration::MAX).auto_extend(Duration::MAX);
+    let guard = request.acquire().expect("free");
+    assert!(guard.is_valid());
+    drop(guard);
+    assert_eq!(client.settle(Duration::MAX), 0);
+    assert_nothing_left(&client, &mut fleet);
+    let settings = config(&fleet.urls(), LONG).build().expect("valid");
+    let mut redlock = redlatch::Redlock::open(settings).expect("connects");
+    drop(redlock.try_acquire("a", TTL).expect("free"));
+    assert_eq!(redlock.close(Duration::MAX), 0);
+}

@@ -52,7 +52,9 @@ fn threads_and_tasks_of_one_owner_that_come_together_make_one_attempt_and_all_ge
         fleet.masters().for_each(|master| master.stop());
         let take = |index: usize| -> thread::JoinHandle<Result<Hold, ReenterError>> {
             let lock = lock.clone();
-            thread::spawn(move || if index % 2 == 0 { lock.lock() } else { block_on(lock.lock_async()) })
+            thread::spawn(move || {
+                if usize::is_multiple_of(index, 2) { lock.lock() } else { block_on(lock.lock_async()) }
+            })
         };
         let mut callers = vec![take(round)];
         eventually(PATIENCE, "the first one asks", || client.settle(Duration::ZERO) == 1);
@@ -120,7 +122,9 @@ fn a_refusal_is_told_to_all_who_joined_and_whoever_may_wait_longer_goes_on() {
         let callers: Vec<_> = (0..6)
             .map(|index| {
                 let lock = &lock;
-                scope.spawn(move || if index % 2 == 0 { lock.lock() } else { block_on(lock.lock_async()) })
+                scope.spawn(move || {
+                    if usize::is_multiple_of(index, 2) { lock.lock() } else { block_on(lock.lock_async()) }
+                })
             })
             .collect();
         callers.into_iter().map(|it| it.join().expect("no panic")).collect()

@@ -57,7 +57,7 @@ fn a_set_that_cannot_be_names_the_lock_in_the_way_and_keeps_no_subset() {
         let guards: Vec<_> = of(held).map(|it| other.lock(it).ttl(TTL).acquire().expect("free")).collect();
         for wanted in 1..16_usize {
             let request = client.lock_set(of(wanted)).ttl(TTL);
-            let result = if wanted % 2 == 0 {
+            let result = if wanted.is_multiple_of(2) {
                 request.try_acquire()
             } else {
                 block_on(request.wait(Duration::ZERO).acquire_async())

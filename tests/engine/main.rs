@@ -4,6 +4,7 @@ mod acquire;
 mod bad_input;
 mod errand;
 mod hold;
+mod keep;
 mod line;
 mod masters;
 #[path = "../sim/model.rs"]

@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::client::Guard;
 use crate::client::pending::{Extend, How, Release};
+use crate::client::{Guard, Lost};
 use crate::clock;
 use crate::engine::Released;
 use crate::error::{ExtendSetError, ReleaseSetError};
@@ -46,7 +46,7 @@ pub struct ReleaseSet {
 #[must_use = "nothing is told before this is awaited"]
 #[derive(Debug)]
 pub struct LostSet<'g> {
-    guards: &'g [Guard],
+    each: Vec<Lost<'g>>,
 }
 
 impl GuardSet {
@@ -69,13 +69,11 @@ impl GuardSet {
     }
 
     /// The locks, sorted by name: for the token or the margin of each.
-    #[must_use]
     pub fn guards(&self) -> &[Guard] {
         &self.guards
     }
 
     /// Takes the set apart: from now on each lock is released by itself.
-    #[must_use]
     pub fn into_guards(mut self) -> Vec<Guard> {
         std::mem::take(&mut self.guards)
     }
@@ -140,7 +138,7 @@ impl GuardSet {
 
     /// Waits, in a task, until the first of them is lost or about to be.
     pub fn lost(&self) -> LostSet<'_> {
-        LostSet { guards: &self.guards }
+        LostSet { each: self.guards.iter().map(Guard::lost).collect() }
     }
 
     /// Releases all of them, in one write for each master, and waits until a quorum of masters has confirmed each. Returns what
@@ -236,10 +234,11 @@ impl Future for ReleaseSet {
 impl Future for LostSet<'_> {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         // Each is polled, so that each has the waker.
-        let ready = self.guards.iter().filter(|guard| pin!(guard.lost()).poll(context).is_ready()).count();
-        if ready > 0 || self.guards.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        let ready =
+            self.each.iter_mut().filter_map(|lost| Pin::new(lost).poll(context).is_ready().then_some(()));
+        if ready.count() > 0 || self.each.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
