@@ -173,3 +173,57 @@ fn a_holder_learns_of_a_forced_unlock_by_its_next_extension() {
     rig.advance(Duration::from_secs(1));
     assert_eq!(rig.holder_count("a"), 0, "a lock that was broken is not put back");
 }
+
+#[test]
+fn a_pause_is_random_and_longer_than_the_attempt_and_a_release_cancels_it() {
+    let mut rig = Rig::new(1, defaults);
+    let mut times = Vec::new();
+    for _ in 0..8 {
+        let begun = rig.now;
+        rig.engine.submit(rig.now, Request::Pause { attempts: 3, took: ms(5) }).expect("room");
+        while rig.outcome().is_none() {
+            rig.advance(Duration::from_micros(100));
+        }
+        times.push(rig.now - begun);
+    }
+    assert!(times.iter().all(|time| (ms(5)..=ms(46)).contains(time)), "{times:?}");
+    assert!(times.iter().any(|time| *time != times[0]), "{times:?}");
+    let pause = rig.engine.submit(rig.now, Request::Pause { attempts: 1, took: ms(5) }).expect("room");
+    rig.release(pause, false);
+    rig.advance(ms(100));
+    assert_eq!((rig.outcome(), rig.engine.operation_count()), (None, 0));
+}
+
+#[test]
+fn a_reply_that_no_look_or_deletion_can_have_ends_the_connection() {
+    for (replies, is_forced) in [
+        (b":1\r\n".as_slice(), false),
+        (b"+OK\r\n", false),
+        (b"$-1\r\n", false),
+        (b"$1\r\nx\r\n+OK\r\n", false),
+        (b"$1\r\nx\r\n:-3\r\n", false),
+        (b"*0\r\n", false),
+        (b"+OK\r\n", true),
+        (b":2\r\n", true),
+        (b"$1\r\nx\r\n", true),
+    ] {
+        let mut rig = Rig::new(1, defaults);
+        rig.stop(0);
+        if is_forced {
+            force_unlock(&mut rig, "a");
+        } else {
+            inspect(&mut rig, "a");
+        }
+        rig.receive(0, replies);
+        rig.refuse(0, true);
+        rig.pump();
+        let is_lost = match rig.outcome() {
+            Some(Outcome::Inspect(it)) => it.masters[0].1 == Told::Failed(Failure::ConnectionLost),
+            Some(Outcome::ForceUnlock(it)) => {
+                it.report.votes[0].1 == redlatch::lock::Vote::Failed(Failure::ConnectionLost)
+            }
+            _ => false,
+        };
+        assert!(is_lost, "{}", replies.escape_ascii());
+    }
+}
