@@ -140,7 +140,7 @@ impl ReentrantLock {
 
     /// As [`ReentrantLock::lock`], for tasks.
     pub const fn lock_async(&self) -> Reenter<'_> {
-        Reenter { owner: &self.owner, caller: Caller { wait_until: None, joined: None } }
+        Reenter { owner: &self.owner, caller: Caller { wait_until: None, joined: None, failed_before: None } }
     }
 
     /// Whether this owner has holds and the lock is valid.
@@ -402,6 +402,8 @@ struct Caller {
     /// When its last attempt may begin; set with the first.
     wait_until: Option<Instant>,
     joined: Option<Arc<Attempt>>,
+    /// How the attempt before the one under way failed.
+    failed_before: Option<AcquireError>,
 }
 
 impl Caller {
@@ -421,8 +423,16 @@ impl Caller {
         let is_over = self.wait_until.is_none_or(|until| until <= clock::now());
         match result {
             Ok(()) => Some(Ok(())),
+            // An attempt that had to end with the wait says nothing of its masters: the one before it does.
+            Err(AcquireError::NoQuorum(error)) if is_over => {
+                let error = self.failed_before.take().unwrap_or(AcquireError::NoQuorum(error));
+                Some(Err(error.into()))
+            }
             Err(error) if is_over || is_final(&error) => Some(Err(error.into())),
-            Err(_) => None,
+            Err(error) => {
+                self.failed_before = Some(error);
+                None
+            }
         }
     }
 }
