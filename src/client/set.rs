@@ -55,6 +55,8 @@ pub struct AcquireSet<'a> {
     wait_until: Option<Instant>,
     /// Rounds that failed.
     failed_count: u32,
+    /// How the last of them did.
+    failed_before: Option<Failed>,
     state: State<'a>,
 }
 
@@ -163,7 +165,13 @@ impl<'a> LockSetRequest<'a> {
 
     /// As [`LockSetRequest::acquire`], for tasks.
     pub const fn acquire_async(self) -> AcquireSet<'a> {
-        AcquireSet { request: self, wait_until: None, failed_count: 0, state: State::Idle }
+        AcquireSet {
+            request: self,
+            wait_until: None,
+            failed_count: 0,
+            failed_before: None,
+            state: State::Idle,
+        }
     }
 
     fn one(&self, place: usize, wait: Duration) -> LockRequest<'a> {
@@ -219,7 +227,14 @@ impl<'a> AcquireSet<'a> {
                     };
                     match result {
                         Ok(guard) => self.ask_together(Some((place, guard))),
-                        Err(error) => return Poll::Ready(Err(self.error(place, error))),
+                        Err(error) => {
+                            let is_cut_short =
+                                self.left().is_zero() && matches!(error, AcquireError::NoQuorum(_));
+                            // An attempt that had to end with the wait says nothing of its masters: the round before does.
+                            let before = self.failed_before.take().filter(|_| is_cut_short);
+                            let Failed { place, error } = before.unwrap_or(Failed { place, error });
+                            return Poll::Ready(Err(self.error(place, error)));
+                        }
                     }
                 }
                 State::Pausing(place, mut pause, error) => {
@@ -279,6 +294,7 @@ impl<'a> AcquireSet<'a> {
         if self.left().is_zero() || is_final(&error) {
             return Some(Err(self.error(place, error)));
         }
+        self.failed_before = Some(Failed { place, error: error.clone() });
         // The first time nobody else needs to have been in the same place.
         if self.failed_count == 1 && matches!(error, AcquireError::Contended(_)) {
             self.wait_for(place);

@@ -122,6 +122,21 @@ fn nothing_is_held_while_the_lock_in_the_way_is_waited_for() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+#[test]
+fn contention_is_not_called_an_outage_where_the_wait_ends_in_an_attempt() {
+    let mut fleet = Fleet::start(3);
+    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    let held = other.lock("c").ttl(TTL).acquire().expect("free");
+    for wait_us in (0..8000).step_by(50) {
+        let request = client.lock_set(["a", "c"]).ttl(TTL).wait(Duration::from_micros(wait_us));
+        let error = request.acquire().expect_err("held");
+        assert!(matches!(error.source, AcquireError::Contended(_)) && error.resource == b"c", "{error}");
+    }
+    drop(held);
+    assert_eq!(other.settle(PATIENCE), 0);
+    assert_nothing_left(&client, &mut fleet);
+}
+
 /// Who is inside with each of the locks.
 struct Table([AtomicBool; 4]);
 
