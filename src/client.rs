@@ -4,8 +4,11 @@ pub mod desk;
 #[cfg(unix)]
 mod drive;
 mod guard;
+mod inspect;
 mod parker;
 mod pending;
+mod reentrant;
+mod set;
 mod shared;
 
 use std::fmt;
@@ -20,7 +23,10 @@ use crate::error::AcquireError;
 #[cfg(unix)]
 pub use drive::{Drive, DriveEnded};
 pub use guard::{Guard, Lost};
+pub use inspect::{ForceUnlock, Inspect};
 pub use pending::{Acquire, Extend, Release};
+pub use reentrant::{Hold, Reenter, ReentrantLock, ReleaseHold};
+pub use set::{AcquireSet, ExtendSet, GuardSet, LockSetRequest, LostSet, ReleaseSet};
 use shared::{Core, Shared};
 
 /// A lock client for many threads and tasks: clones share one set of connections and one event loop.
@@ -107,8 +113,8 @@ impl Client {
     /// A request for the lock of this name: 1 to [`crate::limits::RESOURCE_SIZE_MAX`] bytes.
     pub fn lock<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> LockRequest<'a> {
         let (resource, min_validity) = (resource.as_ref(), Duration::ZERO);
-        let (ttl, wait, auto_extend, is_fenced) = (None, None, None, false);
-        LockRequest { client: self, resource, ttl, wait, min_validity, auto_extend, is_fenced }
+        let (ttl, wait, tries, auto_extend, is_fenced) = (None, None, None, None, false);
+        LockRequest { client: self, resource, ttl, wait, tries, min_validity, auto_extend, is_fenced }
     }
 
     /// Starts to acquire several unrelated locks, with one write for each master. The results are had one by one: by
@@ -246,6 +252,7 @@ pub struct LockRequest<'a> {
     resource: &'a [u8],
     ttl: Option<Duration>,
     wait: Option<Duration>,
+    tries: Option<u32>,
     min_validity: Duration,
     auto_extend: Option<Duration>,
     is_fenced: bool,
@@ -263,6 +270,13 @@ impl<'a> LockRequest<'a> {
     /// died is free.
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
+        self
+    }
+
+    /// The most attempts that are made at the masters; zero is one. By default as many as the wait allows, which still bounds
+    /// them: give a long wait where only the count is to. To stand in line behind others of this client is no attempt.
+    pub const fn tries(mut self, tries: u32) -> Self {
+        self.tries = Some(tries);
         self
     }
 

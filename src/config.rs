@@ -38,9 +38,21 @@ pub struct Config {
     pub(crate) connect_timeout: Duration,
     pub(crate) retry_delay_min: Duration,
     pub(crate) retry_delay_max: Duration,
+    pub(crate) retry_delay_by: Option<RetryDelay>,
+    pub(crate) answer_ppm: Option<u32>,
     pub(crate) quarantine: Quarantine,
     pub(crate) ask_holder: bool,
     pub(crate) spin: Duration,
+}
+
+/// A caller's own function from attempts that failed to the delay before the next one.
+#[derive(Clone)]
+pub(crate) struct RetryDelay(pub(crate) Arc<dyn Fn(u32) -> Duration + Send + Sync>);
+
+impl fmt::Debug for RetryDelay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RetryDelay")
+    }
 }
 
 /// What is asked of a master that (re)appears before its votes count: it may have lost locks that still live.
@@ -101,7 +113,11 @@ impl Config {
     #[must_use]
     pub fn answer_limit(&self, ttl: Ttl) -> Duration {
         let scaled = Duration::from_millis((ttl.as_millis() / 50).clamp(5, 50));
-        self.answer_timeout.unwrap_or(scaled).min(ttl.validity())
+        let share = self.answer_ppm.map(|ppm| {
+            let share = ttl.as_duration().as_nanos() * u128::from(ppm) / 1_000_000;
+            Duration::from_nanos(u64::try_from(share).unwrap_or(u64::MAX)).max(Duration::from_millis(1))
+        });
+        self.answer_timeout.or(share).unwrap_or(scaled).min(ttl.validity())
     }
 
     /// Which fencing tokens masters take.
@@ -152,6 +168,8 @@ impl Default for ConfigBuilder {
             connect_timeout: Duration::from_secs(1),
             retry_delay_min: Duration::from_millis(1),
             retry_delay_max: Duration::from_millis(100),
+            retry_delay_by: None,
+            answer_ppm: None,
             quarantine: Quarantine::default(),
             ask_holder: true,
             spin: Duration::ZERO,
@@ -222,6 +240,14 @@ impl ConfigBuilder {
         self
     }
 
+    /// How long one round waits for a master's answer, in parts per million of the lock's TTL, and at least 1 ms: 50,000 (5 %)
+    /// is what redsync does. From 1 to 1,000,000; [`ConfigBuilder::answer_timeout`] goes before it.
+    #[must_use]
+    pub const fn answer_timeout_ppm(mut self, ppm: u32) -> Self {
+        self.config.answer_ppm = Some(ppm);
+        self
+    }
+
     /// How long one attempt to connect may take, and then the handshake; 1 s by default.
     #[must_use]
     pub const fn connect_timeout(mut self, limit: Duration) -> Self {
@@ -236,6 +262,19 @@ impl ConfigBuilder {
     pub const fn retry_delay(mut self, min: Duration, max: Duration) -> Self {
         self.config.retry_delay_min = min;
         self.config.retry_delay_max = max;
+        self
+    }
+
+    /// The delay between two attempts of a waiting acquire by a function of your own, from how many attempts have failed, in
+    /// place of [`ConfigBuilder::retry_delay`].
+    ///
+    /// It is a lower bound: the delay is never shorter than the time that the attempt took, nor than 1 ms, and up to as much
+    /// again is added at random, so that clients which met once do not meet again and again. A holder whose time ends sooner
+    /// shortens it. It is called with the client locked, so it must be short, must not use this client, and must not panic,
+    /// which would stop the client.
+    #[must_use]
+    pub fn retry_delay_by(mut self, delay: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
+        self.config.retry_delay_by = Some(RetryDelay(Arc::new(delay)));
         self
     }
 
@@ -289,6 +328,9 @@ impl ConfigBuilder {
         }
         if let Some(ppm) = drift_ppm {
             config.drift = Drift::from_ppm(ppm)?;
+        }
+        if let Some(ppm) = config.answer_ppm.filter(|ppm| !(1..=1_000_000).contains(ppm)) {
+            return Err(ConfigError::AnswerTimeoutShare { ppm });
         }
         if config.prefix.len() > limits::PREFIX_SIZE_MAX {
             return Err(ConfigError::PrefixTooLong { size: config.prefix.len() });
@@ -354,6 +396,12 @@ pub enum ConfigError {
     /// A client name that the servers would refuse.
     #[error("the client name must be printable ASCII without spaces, and not empty")]
     ClientName,
+    /// A share of the TTL that is none.
+    #[error("an answer timeout of {ppm} ppm of the TTL is none; it must be from 1 to 1,000,000")]
+    AnswerTimeoutShare {
+        /// The share asked for.
+        ppm: u32,
+    },
     /// A time outside its bounds.
     #[error("{setting} is {value:?}; it must be from {min:?} to {max:?}")]
     OutOfBounds {
@@ -409,6 +457,8 @@ mod tests {
             one().answer_timeout(Duration::ZERO),
             one().connect_timeout(Duration::MAX),
             one().spin(limits::SPIN_MAX + Duration::from_nanos(1)),
+            one().answer_timeout_ppm(0),
+            one().answer_timeout_ppm(1_000_001),
             one().retry_delay(Duration::from_millis(2), Duration::from_millis(1)),
             one().master("redis://h2?x=1"),
         ];
@@ -429,5 +479,9 @@ mod tests {
         assert_eq!(config.answer_limit(tiny), tiny.validity(), "no longer than the lock is valid");
         let config = one().answer_timeout(Duration::from_millis(300)).build().expect("valid");
         assert_eq!(limit(&config, 1000), 300);
+        let config = one().answer_timeout_ppm(50_000).build().expect("valid");
+        assert_eq!([10, 1000, 30_000].map(|ms| limit(&config, ms)), [1, 50, 1500]);
+        let config = one().answer_timeout_ppm(1_000_000).build().expect("valid");
+        assert_eq!(limit(&config, 1000), 988, "no longer than the lock is valid");
     }
 }

@@ -29,10 +29,12 @@
 mod acquire;
 mod broadcast;
 mod claim;
+mod errand;
 mod fence;
 mod handover;
 mod handshake;
 mod hold;
+mod inspection;
 mod lines;
 mod link;
 mod mark;
@@ -59,6 +61,7 @@ use crate::lock::command;
 use crate::lock::{MasterId, MasterSet, Vote, quorum};
 use crate::mutants::{self, mutant};
 use acquire::Terms;
+pub use inspection::{ForceUnlocked, Inspection, Standing, Told};
 pub use request::{Grant, Outcome, Released, Request, SubmitError};
 pub use status::{MasterState, MasterStatus};
 
@@ -203,6 +206,10 @@ impl Engine {
                 self.submit_extend(now, lock.0, ttl);
                 Ok(lock)
             }
+            Request::Limit { lock, attempts_max } => {
+                self.submit_limit(now, lock.0, attempts_max);
+                Ok(lock)
+            }
             Request::Keep { lock, max_hold } => {
                 self.submit_keep(now, lock.0, max_hold);
                 Ok(lock)
@@ -215,6 +222,9 @@ impl Engine {
                 self.submit_release(now, lock.0, awaited);
                 Ok(lock)
             }
+            Request::Pause { attempts, took } => self.submit_pause(now, attempts, took),
+            Request::Inspect { resource } => self.submit_inspect(now, resource),
+            Request::ForceUnlock { resource } => self.submit_force_unlock(now, resource),
         }
     }
 
@@ -434,6 +444,9 @@ impl Engine {
             Answer::Extend(id, round, vote) => self.handle_extend_vote(now, master, id, round, vote),
             Answer::Holder(id, told) => self.handle_holder(now, master, id, told),
             Answer::Repair(id, round, vote) => self.handle_repair_vote(master, id, round, &vote),
+            Answer::Value(id, value) => self.handle_value(master, id, value),
+            Answer::TimeLeft(id, left) => self.handle_time_left(now, master, id, left),
+            Answer::ForcedDelete(id, answer) => self.handle_forced_delete(now, master, id, answer),
             Answer::Mark(answer) => self.handle_mark(master, answer),
             Answer::MarkRefused(text) => self.handle_mark_refused(master, text),
             Answer::NoScript(owed) => self.send_whole_script(now, master, owed),
@@ -497,6 +510,7 @@ impl Engine {
             for id in self.claims.ids() {
                 self.stray_claim(now, master, id);
             }
+            self.lose_errands(now, master);
         }
     }
 

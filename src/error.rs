@@ -274,6 +274,94 @@ pub enum ReleaseError {
     Stopped(Arc<str>),
 }
 
+/// Why masters were not asked what they hold of a lock.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InspectError {
+    /// The client has as many locks and questions in hand as it may have.
+    #[error("too many locks and questions in hand; try again later")]
+    Overloaded,
+    /// The name cannot be a lock's; nothing was sent.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The event loop cannot go on.
+    #[error("the event loop stopped: {0}")]
+    Stopped(Arc<str>),
+}
+
+/// Why a forced unlock is not known to have worked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForceUnlockError {
+    /// So few masters answered that the lock may still bar others until its TTL has passed. Nothing goes on in the background.
+    #[error(fmt = fmt_unconfirmed)]
+    Unconfirmed(Report),
+    /// The client has as many locks and questions in hand as it may have.
+    #[error("too many locks and questions in hand; try again later")]
+    Overloaded,
+    /// The name cannot be a lock's; nothing was sent.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The event loop cannot go on.
+    #[error("the event loop stopped: {0}")]
+    Stopped(Arc<str>),
+}
+
+/// Why several locks were not acquired together. None of them is held.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{}\": {source}", resource.escape_ascii())]
+pub struct AcquireSetError {
+    /// The first lock, by name, that was in the way; empty if the set itself cannot be.
+    pub resource: Vec<u8>,
+    /// What was the matter with it.
+    pub source: AcquireError,
+}
+
+/// Why not all of several locks were extended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{}\": {source}", resource.escape_ascii())]
+pub struct ExtendSetError {
+    /// The first lock, by name, that was not.
+    pub resource: Vec<u8>,
+    /// What was the matter with it.
+    pub source: ExtendError,
+}
+
+/// Why not all of several locks are known to be released.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{}\": {source}", resource.escape_ascii())]
+pub struct ReleaseSetError {
+    /// The first lock, by name, that is not.
+    pub resource: Vec<u8>,
+    /// What was the matter with it.
+    pub source: ReleaseError,
+}
+
+/// Why no hold of a reentrant lock was taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReenterError {
+    /// The owner has holds still of a lock whose validity has ended. Somebody else may have it: what is done with those holds
+    /// is protected no more. It can be acquired anew once they have ended.
+    #[error(
+        "the lock is lost, and {hold_count} holds of it have not ended; it can be acquired anew once they have"
+    )]
+    Lost {
+        /// Holds that have not ended.
+        hold_count: usize,
+    },
+    /// The owner has [`crate::limits::HOLD_COUNT_MAX`] holds.
+    #[error("too many holds of one lock; end some")]
+    TooManyHolds,
+    /// The attempt of this owner's callers failed.
+    #[error(fmt = fmt_not_acquired)]
+    Acquire(#[from] AcquireError),
+}
+
+fn fmt_not_acquired(error: &AcquireError, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fmt::Display::fmt(error, f)
+}
+
 // Written out, because a format string would not hand `{:#}` on to the report.
 
 fn fmt_lost(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -78,13 +78,25 @@ mod wire;
 // For the simulator, whose callers wait at it as those of a client do.
 #[doc(hidden)]
 pub use client::desk;
-pub use client::{Acquire, Client, Extend, Guard, LockRequest, Lost, Release};
+pub use client::{Acquire, Client, Extend, ForceUnlock, Guard, Inspect, LockRequest, Lost, Release};
+pub use client::{AcquireSet, ExtendSet, GuardSet, LockSetRequest, LostSet, ReleaseSet};
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
+pub use client::{Hold, Reenter, ReentrantLock, ReleaseHold};
 pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};
 pub use driver::ConnectError;
-pub use error::{AcquireError, Denial, ExtendError, ReleaseError, Report, Round};
+pub use engine::{ForceUnlocked, Inspection, Standing, Told};
+pub use error::{
+    AcquireError, Denial, ExtendError, ForceUnlockError, InspectError, ReleaseError, Report, Round,
+};
+pub use error::{AcquireSetError, ExtendSetError, ReenterError, ReleaseSetError};
 pub use redlock::{Lease, Redlock};
+
+/// Compiles the examples of the pages.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/semaphore.md")]
+#[doc = include_str!("../docs/migrating.md")]
+struct Pages;
 
 /// Compiles the README's example.
 #[cfg(doctest)]

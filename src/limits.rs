@@ -75,6 +75,15 @@ pub const REPLY_ELEMENT_COUNT_MAX: usize = 1024;
 /// Arrays inside arrays in a reply. A deeper nesting ends the connection.
 pub const REPLY_DEPTH_MAX: usize = 8;
 
+/// Holds that one [`crate::ReentrantLock`] has at the same time.
+pub const HOLD_COUNT_MAX: usize = u32::MAX as usize;
+
+/// Locks that are acquired together by [`crate::Client::lock_set`].
+pub const SET_SIZE_MAX: usize = 256;
+
+/// Bytes of a key's value that [`crate::Client::inspect`] fetches; the rest is cut off.
+pub const VALUE_SHOWN_MAX: usize = 256;
+
 /// Bytes of an error reply that are kept to be shown; the rest is cut off.
 pub const ERROR_TEXT_SIZE_MAX: usize = 160;
 

@@ -2,7 +2,7 @@
 //!
 //! Each is a small value whose constructor checks it, so that the engine never meets an invalid one. Nothing here
 //! knows of connections or of time passing. Keeps invariants I4 (quorum of the configured masters), I5 (a set, not a
-//! count, of votes) and I10 (release and extend compare: there is no command here that does not).
+//! count, of votes) and I10 (release and extend compare: the only command here that does not is that of a forced unlock).
 
 pub(crate) mod command;
 mod fencing;
@@ -223,6 +223,15 @@ pub enum InputError {
         "the resource names redlatch:mark and redlatch:fence:… are taken by keys of the client's own; choose another"
     )]
     ResourceReserved,
+    /// A set of locks without any.
+    #[error("no resource is named; name at least one")]
+    SetEmpty,
+    /// A set of more locks than the limit.
+    #[error("{count} different resources are named; at most {} can be locked together", limits::SET_SIZE_MAX)]
+    SetTooLarge {
+        /// Different names given.
+        count: usize,
+    },
     /// Nothing of the TTL would be left after the drift allowance.
     #[error(
         "a TTL of {ttl:?} is too short: the clock drift allowance takes {drift:?}, and at least 1 ms must be left"

@@ -1,11 +1,12 @@
 //! The command line of redlatch: `redlatch run` guards a command with a lock across Redis masters, `redlatch bench`
-//! measures locks over them.
+//! measures locks over them, `redlatch inspect` shows who holds one, `redlatch unlock --force` breaks it.
 //!
 //! Owns the choice of the subcommand and the exit code; each subcommand is a file of `src/cli`.
 
 #[path = "../cli"]
 mod cli {
     pub(crate) mod bench;
+    pub(crate) mod inspect;
     pub(crate) mod options;
     pub(crate) mod ping;
     pub(crate) mod run;
@@ -17,7 +18,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use cli::options::{self, Exit, code};
-use cli::{bench, run};
+use cli::{bench, inspect, run};
 
 /// Locks across independent Redis or Valkey masters (Redlock).
 #[derive(Parser)]
@@ -31,6 +32,8 @@ struct Cli {
 enum Command {
     Run(run::Args),
     Bench(bench::Args),
+    Inspect(inspect::InspectArgs),
+    Unlock(inspect::UnlockArgs),
 }
 
 const EXAMPLES: &str = "\
@@ -38,13 +41,16 @@ Examples:
   export REDLATCH_MASTERS=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3
   redlatch run --wait 1min nightly-report -- ./report.sh     one report at a time, whichever machine starts it
   redlatch bench --time 5s                                   how fast these masters grant and release locks
+  redlatch inspect nightly-report                            who holds it, and for how long
 
-`redlatch run --help` and `redlatch bench --help` say more, exit codes included.";
+`redlatch run --help` and the like say more, exit codes included.";
 
 fn main() -> ExitCode {
     let result = match Cli::try_parse() {
         Ok(Cli { command: Command::Run(args) }) => run::execute(args),
         Ok(Cli { command: Command::Bench(args) }) => bench::execute(&args),
+        Ok(Cli { command: Command::Inspect(args) }) => inspect::inspect(&args),
+        Ok(Cli { command: Command::Unlock(args) }) => inspect::unlock(&args),
         Err(error) => refuse(&error),
     };
     match result {

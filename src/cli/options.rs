@@ -199,6 +199,15 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "redlatch: {}", without_logins(text));
 }
 
+/// Prints the result to stdout.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        // Whoever closed the pipe does not want the rest.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
 pub(crate) fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()
 }

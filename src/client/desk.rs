@@ -53,6 +53,12 @@ pub enum Question {
     Extend,
     /// That to an awaited release.
     Release,
+    /// That to a look at a lock.
+    Inspect,
+    /// That to a forced unlock.
+    ForceUnlock,
+    /// The end of a pause.
+    Pause,
 }
 
 #[derive(Debug)]
@@ -79,6 +85,9 @@ impl Question {
             (Self::Acquire, Outcome::Acquire(_))
                 | (Self::Extend, Outcome::Extend(_))
                 | (Self::Release, Outcome::Release(_))
+                | (Self::Inspect, Outcome::Inspect(_))
+                | (Self::ForceUnlock, Outcome::ForceUnlock(_))
+                | (Self::Pause, Outcome::Paused)
         )
     }
 }
@@ -191,8 +200,8 @@ impl Desk {
                 None
             }
             Slot::Waiting(question, _) => {
-                if *question == Question::Acquire && !mutant!(AbandonForgets) {
-                    // A release is always taken, and cancels an acquisition.
+                if !matches!(question, Question::Extend | Question::Release) && !mutant!(AbandonForgets) {
+                    // A release is always taken, and cancels an acquisition or an errand.
                     let _ = engine.submit(now, Request::Release { lock: ticket.op, awaited: false });
                 }
                 self.end_waiting(ticket)

@@ -129,28 +129,12 @@ impl Guard {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
-        let waker = Waker::from(Arc::new(OnLost(Mutex::new(Some(Box::new(callback))))));
-        if self.watch(None, &waker).is_none() {
-            waker.wake();
-        }
+        on_lost(&self.client, self.lock, callback);
     }
 
     /// Waits, in a task, until the lock is lost or about to be; see [`Guard::on_lost`].
     pub const fn lost(&self) -> Lost<'_> {
         Lost { guard: self, watcher: None }
-    }
-
-    /// Has the loss told to this waker, in place of the watcher's last one; `None` if nobody would tell it.
-    fn watch(&self, watcher: Option<Watcher>, waker: &Waker) -> Option<Watcher> {
-        let shared = self.client.shared();
-        let mut core = shared.enter().ok()?;
-        // Dropped after the lock is given back, as all wakers are.
-        let (watcher, _replaced) = core.desk.watch(self.lock, watcher, waker);
-        let _ = core.submit(Request::Watch { lock: self.lock });
-        core.deliver();
-        core.wake_late_leader();
-        shared.leave(core);
-        Some(watcher)
     }
 
     /// Releases the lock and waits until a quorum of masters has confirmed it. A lock that has expired is an answer
@@ -194,6 +178,27 @@ impl Drop for Guard {
     }
 }
 
+/// Has the loss of a held lock told to this callback.
+pub(super) fn on_lost(client: &Client, lock: OpId, callback: impl FnOnce() + Send + 'static) {
+    let waker = Waker::from(Arc::new(OnLost(Mutex::new(Some(Box::new(callback))))));
+    if watch(client, lock, None, &waker).is_none() {
+        waker.wake();
+    }
+}
+
+/// Has the loss told to this waker, in place of the watcher's last one; `None` if nobody would tell it.
+fn watch(client: &Client, lock: OpId, watcher: Option<Watcher>, waker: &Waker) -> Option<Watcher> {
+    let shared = client.shared();
+    let mut core = shared.enter().ok()?;
+    // Dropped after the lock is given back, as all wakers are.
+    let (watcher, _replaced) = core.desk.watch(lock, watcher, waker);
+    let _ = core.submit(Request::Watch { lock });
+    core.deliver();
+    core.wake_late_leader();
+    shared.leave(core);
+    Some(watcher)
+}
+
 /// A future that is ready when a lock is lost or about to be: [`Guard::lost`].
 #[must_use = "nothing is told before this is awaited"]
 #[derive(Debug)]
@@ -211,7 +216,7 @@ impl Future for Lost<'_> {
         if is_losing.unwrap_or(true) {
             return Poll::Ready(());
         }
-        match self.guard.watch(self.watcher, context.waker()) {
+        match watch(client, *lock, self.watcher, context.waker()) {
             None => Poll::Ready(()),
             watcher => {
                 self.watcher = watcher;

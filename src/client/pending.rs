@@ -1,7 +1,5 @@
 //! What was asked of a client and is not answered yet: futures for any executor, which a thread can wait for, too.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -41,7 +39,7 @@ pub struct Release(Pending<Guard>);
 
 impl<'a> Acquire<'a> {
     pub(super) const fn new(request: LockRequest<'a>) -> Self {
-        Self(Pending::new(Acquisition { request, name: Vec::new(), submitted: None }))
+        Self(Pending::new(Acquisition { request, asked: Asked::NOTHING }))
     }
 
     pub(super) fn client(&self) -> &Client {
@@ -50,6 +48,14 @@ impl<'a> Acquire<'a> {
 
     pub(super) fn submit(&mut self, core: &mut Core) {
         self.0.submit(core);
+    }
+
+    pub(super) fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<Guard, AcquireError>> {
+        self.0.resolve(how)
+    }
+
+    pub(super) const fn resource(&self) -> &'a [u8] {
+        self.0.ask.request.resource
     }
 
     /// Waits on this thread; returns by the end of the request's wait, or of one attempt if that is later.
@@ -61,13 +67,26 @@ impl<'a> Acquire<'a> {
     }
 }
 
-impl Future for Acquire<'_> {
-    type Output = Result<Guard, AcquireError>;
+/// Makes a future of what has a [`Pending`] in it.
+macro_rules! future {
+    ($name:ty, $output:ty) => {
+        impl ::std::future::Future for $name {
+            type Output = $output;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context)
-    }
+            fn poll(
+                mut self: ::std::pin::Pin<&mut Self>,
+                context: &mut ::std::task::Context<'_>,
+            ) -> ::std::task::Poll<$output> {
+                self.0.poll(context)
+            }
+        }
+    };
 }
+pub(super) use future;
+
+future!(Acquire<'_>, Result<Guard, AcquireError>);
+future!(Extend<'_>, Result<(), ExtendError>);
+future!(Release, Result<Released, ReleaseError>);
 
 impl<'g> Extend<'g> {
     pub(super) const fn new(guard: &'g mut Guard, ttl: Duration) -> Self {
@@ -82,20 +101,16 @@ impl<'g> Extend<'g> {
         self.0.submit(core);
     }
 
+    pub(super) fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<(), ExtendError>> {
+        self.0.resolve(how)
+    }
+
     /// Waits on this thread, for the limit of one answer at most.
     ///
     /// # Errors
     /// As [`Guard::extend`].
     pub fn wait(self) -> Result<(), ExtendError> {
         self.0.wait()
-    }
-}
-
-impl Future for Extend<'_> {
-    type Output = Result<(), ExtendError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context)
     }
 }
 
@@ -112,6 +127,10 @@ impl Release {
         self.0.submit(core);
     }
 
+    pub(super) fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<Released, ReleaseError>> {
+        self.0.resolve(how)
+    }
+
     /// Waits on this thread, for the limit of one answer at most.
     ///
     /// # Errors
@@ -121,16 +140,15 @@ impl Release {
     }
 }
 
-impl Future for Release {
-    type Output = Result<Released, ReleaseError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context)
-    }
+/// Who wants an answer: a thread, which waits until it is there, or a task.
+#[derive(Clone, Copy)]
+pub(super) enum How<'a, 'b> {
+    Thread,
+    Task(&'a Context<'b>),
 }
 
 /// What can be asked of a client and is answered once.
-trait Ask {
+pub(super) trait Ask {
     const QUESTION: Question;
     type Answer;
     type Error;
@@ -147,7 +165,7 @@ trait Ask {
 
 /// A request, and how far it is.
 #[derive(Debug)]
-struct Pending<A: Ask> {
+pub(super) struct Pending<A: Ask> {
     ask: A,
     state: State<A::Error>,
 }
@@ -165,7 +183,7 @@ enum State<E> {
 }
 
 impl<A: Ask> Pending<A> {
-    const fn new(ask: A) -> Self {
+    pub(super) const fn new(ask: A) -> Self {
         Self { ask, state: State::Idle }
     }
 
@@ -190,7 +208,19 @@ impl<A: Ask> Pending<A> {
         }
     }
 
-    fn wait(mut self) -> Result<A::Answer, A::Error> {
+    pub(super) fn wait(mut self) -> Result<A::Answer, A::Error> {
+        self.wait_here()
+    }
+
+    /// Waits for it, or polls it.
+    pub(super) fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<A::Answer, A::Error>> {
+        match how {
+            How::Thread => Poll::Ready(self.wait_here()),
+            How::Task(context) => self.poll(context),
+        }
+    }
+
+    fn wait_here(&mut self) -> Result<A::Answer, A::Error> {
         let client = self.ask.client().clone();
         let outcome = client.shared().wait(A::QUESTION, |core| self.ticket(core));
         match (outcome, std::mem::replace(&mut self.state, State::Over)) {
@@ -201,7 +231,7 @@ impl<A: Ask> Pending<A> {
         }
     }
 
-    fn poll(&mut self, context: &Context<'_>) -> Poll<Result<A::Answer, A::Error>> {
+    pub(super) fn poll(&mut self, context: &Context<'_>) -> Poll<Result<A::Answer, A::Error>> {
         let client = self.ask.client().clone();
         let is_new = matches!(self.state, State::Idle);
         let outcome =
@@ -231,27 +261,19 @@ impl<A: Ask> Drop for Pending<A> {
 #[derive(Debug)]
 struct Acquisition<'a> {
     request: LockRequest<'a>,
+    asked: Asked,
+}
+
+/// What an acquisition keeps for its answer.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
     /// The guard's copy of the name.
     name: Vec<u8>,
     submitted: Option<Instant>,
 }
 
-impl Acquisition<'_> {
-    /// The lock was acquired, and its answer fetched too late.
-    fn expired(&self, now: Instant, grant: &Grant) -> AcquireError {
-        let votes = self.client().config().labels.iter().zip(0..).map(|(label, index)| {
-            let has_granted = MasterId::new(index).is_some_and(|master| grant.granted.contains(master));
-            (label.clone(), if has_granted { Vote::Granted } else { Vote::Pending })
-        });
-        let report = Report { round: Round::Acquire, votes: votes.collect() };
-        let took = self.submitted.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
-        AcquireError::Expired(Box::new(Denial {
-            attempts: grant.attempts,
-            took,
-            holder: HolderTtl::Unknown,
-            report,
-        }))
-    }
+impl Asked {
+    pub(super) const NOTHING: Self = Self { name: Vec::new(), submitted: None };
 }
 
 impl Ask for Acquisition<'_> {
@@ -264,7 +286,22 @@ impl Ask for Acquisition<'_> {
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, AcquireError> {
-        let LockRequest { client, resource: name, ttl, wait, min_validity, is_fenced, .. } = self.request;
+        self.request.submit(core, &mut self.asked)
+    }
+
+    fn answer(&mut self, op: OpId, outcome: Outcome) -> Result<Guard, AcquireError> {
+        self.request.guard(&mut self.asked, op, outcome)
+    }
+
+    fn stopped(why: Stopped) -> AcquireError {
+        AcquireError::Stopped(why)
+    }
+}
+
+impl LockRequest<'_> {
+    /// Has the engine take it.
+    pub(super) fn submit(&self, core: &mut Core, asked: &mut Asked) -> Result<OpId, AcquireError> {
+        let Self { client, resource: name, ttl, wait, min_validity, is_fenced, .. } = *self;
         let config = client.config();
         let resource = Resource::new(&name)?;
         let ttl = config.ttl(ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)))?;
@@ -278,21 +315,26 @@ impl Ask for Acquisition<'_> {
             SubmitError::Overloaded => AcquireError::Overloaded,
             SubmitError::Input(error) => error.into(),
         })?;
-        self.name = core.take_name(name);
-        self.submitted = Some(clock::now());
+        if let Some(attempts_max) = self.tries {
+            // Always taken.
+            let _ = core.submit(Request::Limit { lock: op, attempts_max });
+        }
+        asked.name = core.take_name(name);
+        asked.submitted = Some(clock::now());
         Ok(op)
     }
 
-    fn answer(&mut self, op: OpId, outcome: Outcome) -> Result<Guard, AcquireError> {
+    /// The guard of the lock that it was answered with.
+    pub(super) fn guard(&self, asked: &mut Asked, op: OpId, outcome: Outcome) -> Result<Guard, AcquireError> {
         match outcome {
             Outcome::Acquire(result) => {
                 let grant = result?;
-                let LockRequest { client, auto_extend, min_validity, .. } = self.request;
-                let guard = Guard::new(client.clone(), op, &grant, std::mem::take(&mut self.name));
+                let Self { client, auto_extend, min_validity, .. } = *self;
+                let guard = Guard::new(client.clone(), op, &grant, std::mem::take(&mut asked.name));
                 // Looked at last (I2): a task may fetch its answer long after it came. The guard's drop releases the lock.
                 let now = clock::now();
                 if now + min_validity >= grant.valid_until && !mutant!(FetchedUnchecked) {
-                    return Err(self.expired(now, &grant));
+                    return Err(self.expired(now, asked, &grant));
                 }
                 if let Some(max_hold) = auto_extend {
                     client.shared().keep_lock(op, max_hold);
@@ -303,8 +345,20 @@ impl Ask for Acquisition<'_> {
         }
     }
 
-    fn stopped(why: Stopped) -> AcquireError {
-        AcquireError::Stopped(why)
+    /// The lock was acquired, and its answer fetched too late.
+    fn expired(&self, now: Instant, asked: &Asked, grant: &Grant) -> AcquireError {
+        let votes = self.client.config().labels.iter().zip(0..).map(|(label, index)| {
+            let has_granted = MasterId::new(index).is_some_and(|master| grant.granted.contains(master));
+            (label.clone(), if has_granted { Vote::Granted } else { Vote::Pending })
+        });
+        let report = Report { round: Round::Acquire, votes: votes.collect() };
+        let took = asked.submitted.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        AcquireError::Expired(Box::new(Denial {
+            attempts: grant.attempts,
+            took,
+            holder: HolderTtl::Unknown,
+            report,
+        }))
     }
 }
 

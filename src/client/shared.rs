@@ -266,7 +266,7 @@ impl Shared {
         ask: impl FnOnce(&mut Core) -> Option<Ticket>,
     ) -> Result<Option<Outcome>, Stopped> {
         let mut core = self.enter()?;
-        if question == Question::Acquire {
+        if !matches!(question, Question::Extend | Question::Release) {
             core = self.revive(core)?;
         }
         core.keeper.is_favoured = false;

@@ -310,7 +310,7 @@ impl Engine {
 
     /// When to try again, after a random delay that is longer than the attempt was and grows; `None` to give up.
     fn next_attempt(&mut self, now: Instant, id: Id, started: Instant) -> Option<Instant> {
-        let op = self.ops.find(id)?;
+        let op = self.ops.find(id).filter(|op| op.attempts < op.attempts_max)?;
         let wait_until = op.wait_until?;
         let took = now - started;
         let attempts = op.attempts;
@@ -320,10 +320,29 @@ impl Engine {
         (last > now + took).then(|| last.min(now + delay))
     }
 
+    /// No more than so many attempts are made. The first one may have failed by now, if there was nobody to be asked.
+    pub(super) fn submit_limit(&mut self, now: Instant, id: Id, attempts_max: u32) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        op.attempts_max = attempts_max;
+        if op.attempts < attempts_max || !matches!(op.state, OpState::Waiting { .. }) {
+            return;
+        }
+        let state = std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now });
+        if let OpState::Waiting { denied, .. } = state {
+            self.deny(now, id, denied);
+        }
+    }
+
     /// A random pause after an attempt that took so long, the more of them the longer.
     pub(super) fn draw_pause(&mut self, took: Duration, attempts: u32) -> Duration {
         // At least a millisecond: known-down masters fail an attempt in no time at all.
-        let base = took.max(self.config.retry_delay_min).max(Duration::from_millis(1));
+        let floor = took.max(Duration::from_millis(1));
+        if let Some(delay) = &self.config.retry_delay_by {
+            // Longer than the attempt was, and at random times all the same: else those who met once would meet again.
+            let asked = (delay.0)(attempts).min(limits::TIME_LIMIT_MAX);
+            return asked.max(floor) + self.rng.random_range(Duration::ZERO..=floor);
+        }
+        let base = floor.max(self.config.retry_delay_min);
         let doubled = base.saturating_mul(1 << attempts.min(16));
         let range = doubled.min(self.config.retry_delay_max.max(base));
         let range = if mutant!(NoJitter) { Duration::ZERO } else { range };
@@ -406,6 +425,7 @@ impl Engine {
             OpState::Queued { .. } => self.end_queuing(now, id),
             OpState::Held { .. } => self.handle_held_timeout(now, id),
             OpState::Releasing => {}
+            OpState::Errand(_) => self.miss_errand(now, id),
         }
         self.arm_op(id);
     }
@@ -465,7 +485,8 @@ impl Engine {
             OpState::Held { extension: None, .. }
             | OpState::Asking { .. }
             | OpState::Waiting { .. }
-            | OpState::Queued { .. } => {}
+            | OpState::Queued { .. }
+            | OpState::Errand(_) => {}
         }
     }
 }

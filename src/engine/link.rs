@@ -38,6 +38,10 @@ pub(super) enum Owed {
     Swap(Id, u32),
     /// A `SET` to a master that missed it, for a lock that is held.
     Repair(Id, u32),
+    /// Of an errand: the value of a key, its time, and its deletion by force.
+    Value(Id),
+    TimeLeft(Id),
+    ForcedDelete(Id),
     /// What a fenced lock has its own scripts for, and the first of them in full.
     AcquireFenced(Id),
     RepairFenced(Id, u32),
@@ -66,6 +70,9 @@ pub(super) enum Answer {
     Holder(Id, HolderTtl),
     Repair(Id, u32, Vote),
     Swap(Id, u32, Vote),
+    Value(Id, Result<Box<[u8]>, Failure>),
+    TimeLeft(Id, Result<HolderTtl, Failure>),
+    ForcedDelete(Id, ReleaseAnswer),
     Mark(MarkAnswer),
     MarkWritten,
     MarkRefused(Box<str>),
@@ -369,6 +376,11 @@ fn take_apart(
             command::compare_vote(reply).map(|vote| Answer::Swap(id, from, vote))
         }
         Owed::Holder(id) => command::holder_ttl(reply).map(|ttl| Answer::Holder(id, ttl)),
+        Owed::Value(id) => command::value(reply).map(|value| Answer::Value(id, value)),
+        Owed::TimeLeft(id) => command::time_left(reply).map(|left| Answer::TimeLeft(id, left)),
+        Owed::ForcedDelete(id) => {
+            command::release_answer(reply).map(|answer| Answer::ForcedDelete(id, answer))
+        }
         Owed::MarkRead => mark::answer(reply, learnt.run_id.as_deref()).map(Answer::Mark),
         Owed::MarkWritten => match reply {
             Reply::Simple(b"OK") => Ok(Answer::MarkWritten),

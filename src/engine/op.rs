@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::errand::Errand;
 use super::fence::Fencing;
 use super::renew::{self, Keep};
 use super::slab::Id;
@@ -23,6 +24,8 @@ pub(super) struct Op {
     pub(super) wait_until: Option<Instant>,
     /// Attempts started.
     pub(super) attempts: u32,
+    /// No more are.
+    pub(super) attempts_max: u32,
     /// The latest attempt's claim.
     pub(super) claim: Id,
     pub(super) state: OpState,
@@ -58,6 +61,8 @@ pub(super) enum OpState {
     Held { since: Instant, valid_until: Instant, extension: Option<Extension> },
     /// The caller waits for the release, as long as the claim says.
     Releasing,
+    /// No lock at all.
+    Errand(Box<Errand>),
 }
 
 /// When one that stands in line makes its attempt, unless the lock is handed over to it before.
@@ -119,6 +124,7 @@ impl Op {
             submitted: now,
             wait_until: None,
             attempts: 0,
+            attempts_max: u32::MAX,
             claim: Id::NOBODY,
             state: OpState::Acquiring { deadline: now },
             round: 0,
@@ -149,6 +155,7 @@ impl Op {
             submitted,
             wait_until: own_wait_until,
             attempts,
+            attempts_max,
             round,
             denied_before,
             has_queued,
@@ -163,6 +170,7 @@ impl Op {
         (*own_ttl, *held_ttl, *own_min_validity) = (ttl, ttl, min_validity);
         (*submitted, *own_wait_until) = (now, wait_until);
         (*attempts, *round, *has_queued) = (0, 0, false);
+        *attempts_max = u32::MAX;
         (*denied_before, *keep, *is_watched, *fencing) = (None, None, false, None);
         key.clear();
         holders.clear();
@@ -185,6 +193,7 @@ impl Op {
                 due.into_iter().chain(self.warn_at()).min()
             }
             OpState::Releasing => None,
+            OpState::Errand(errand) => Some(errand.deadline()),
         }
     }
 

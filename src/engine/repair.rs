@@ -1,7 +1,8 @@
 //! Asking masters again for locks that they missed while they were away, so that more of them may be lost without harm.
 //!
-//! Only for a lock that is valid, which is as long as its quorum is proven: then the key is nobody else's to take. The
-//! key that is put back ends with those of the other masters. The fence of a fenced lock is set with it.
+//! Only for a lock that is valid and of which a quorum is known to have the key: then it is nobody else's to take. One that
+//! masters have shown to be lost, or that was broken by force, is not put back. The key that is put back ends with those of
+//! the other masters. The fence of a fenced lock is set with it.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,9 @@ impl Engine {
         let OpState::Held { valid_until, extension, .. } = op.state else { return };
         let Some(claim) = self.claims.find_mut(op.claim) else { return };
         let is_known = claim.tally.granted.union(claim.tally.refused).contains(master);
-        if now >= valid_until || is_known || !self.usable.contains(master) {
+        // Once masters have shown that the quorum is gone, somebody may have had the lock since, or has it.
+        let is_proven = claim.tally.granted.has(self.quorum);
+        if now >= valid_until || is_known || !is_proven || !self.usable.contains(master) {
             return;
         }
         // Of an extension under way nobody knows yet how it ends: the grant is to be true in either case.

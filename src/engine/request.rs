@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::OpId;
+use super::{ForceUnlocked, Inspection, OpId};
 use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::lock::{FencingToken, InputError, MasterSet, Resource, Token, Ttl};
 
@@ -38,6 +38,14 @@ pub enum Request<'a> {
         /// masters.
         wall: Duration,
     },
+    /// Make no more than so many attempts for a lock that is being acquired; it ends with the error of the last one, if not
+    /// with its wait before. Has no outcome of its own.
+    Limit {
+        /// The lock.
+        lock: OpId,
+        /// Attempts in all, those that were made included; zero is one.
+        attempts_max: u32,
+    },
     /// Give a held lock a new TTL, counted from now. Answered by [`Outcome::Extend`].
     Extend {
         /// The lock.
@@ -67,6 +75,26 @@ pub enum Request<'a> {
         /// Whether an [`Outcome::Release`] is wanted.
         awaited: bool,
     },
+    /// Wait for the random time that an acquisition of this engine waits after as many failed attempts, the last of which took
+    /// so long. Answered by [`Outcome::Paused`]; a release of it cancels it.
+    Pause {
+        /// Attempts that failed.
+        attempts: u32,
+        /// How long the last one took; the pause is longer.
+        took: Duration,
+    },
+    /// Ask each master what it holds of a lock, whoever's it is. Answered by [`Outcome::Inspect`] when each that can be asked
+    /// has answered, or at the answer limit of the longest TTL. It is a vote for nothing, and a release of it cancels it.
+    Inspect {
+        /// The lock's name.
+        resource: Resource<'a>,
+    },
+    /// Delete a lock's key on each master that can be asked, whoever holds it. The holder is not told, and may go on as if it
+    /// held the lock. Answered by [`Outcome::ForceUnlock`], like [`Request::Inspect`].
+    ForceUnlock {
+        /// The lock's name.
+        resource: Resource<'a>,
+    },
 }
 
 /// A request was not taken; nothing was sent.
@@ -95,6 +123,12 @@ pub enum Outcome {
     Lost(Instant),
     /// To an awaited [`Request::Release`].
     Release(Result<Released, ReleaseError>),
+    /// To [`Request::Pause`].
+    Paused,
+    /// To [`Request::Inspect`].
+    Inspect(Inspection),
+    /// To [`Request::ForceUnlock`].
+    ForceUnlock(ForceUnlocked),
 }
 
 /// A lock that was acquired.

@@ -2,7 +2,11 @@
 //!
 //! Sources: `SET NX PX` with a random value and the compare-and-delete script are those of Redis's page on distributed
 //! locks; the native commands are Valkey's `DELIFEQ` and `SET IFEQ`, and Redis's `DELEX`. No form without its
-//! comparison exists here (I10): a `DELEX` that lost its condition would delete anybody's key.
+//! comparison exists here (I10): a `DELEX` that lost its condition would delete anybody's key. What deletes by force, for
+//! people who ask for just that, is in a file of its own.
+
+mod force;
+mod inspect;
 
 mod fenced;
 
@@ -15,6 +19,9 @@ pub(crate) use fenced::{
     encode_fenced_acquire, encode_fenced_release, encode_fenced_repair, fenced_answer,
 };
 use std::time::Duration;
+
+pub(crate) use force::encode_forced_delete;
+pub(crate) use inspect::{encode_value, time_left, value};
 
 /// Deletes the key if it still holds the token.
 pub(crate) const RELEASE_SCRIPT: &str =
@@ -401,6 +408,8 @@ mod tests {
         release(&[b"DELIFEQ", key, value], ReleaseBy::DelIfEq);
         release(&[b"DELEX", key, b"IFEQ", value], ReleaseBy::DelEx);
         check(&[b"PTTL", key], &|out| encode_pttl(out, entry.key()));
+        check(&[b"GETRANGE", key, b"0", b"255"], &|out| encode_value(out, entry.key()));
+        check(&[b"DEL", key], &|out| encode_forced_delete(out, entry.key()));
     }
 
     #[test]

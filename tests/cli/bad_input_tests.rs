@@ -54,6 +54,11 @@ fn bad_input_gives_64_and_names_the_problem() {
         (&["bench", "-m", url, "--pairs", "1", "--time", "1s"], "--time"),
         (&["bench", "-m", url, "--time", "0"], "--time"),
         (&["bench", "-m", url, "--ttl", "1ms"], "too short"),
+        (&["inspect", "r"], "no masters"),
+        (&["inspect", "-m", url, ""], "empty"),
+        (&["inspect", "-m", url], "RESOURCE"),
+        (&["unlock", "-m", url, "r"], "--force"),
+        (&["unlock", "-m", url, "--force", "redlatch:mark"], "redlatch:mark"),
         (&["sprint"], "sprint"),
         (&[], "Usage"),
     ];

@@ -7,4 +7,5 @@ mod bench_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
 mod harness;
+mod inspect_tests;
 mod run_tests;

@@ -19,13 +19,13 @@ fn acquire_all(client: &Client, names: &[String]) -> Vec<Guard> {
 
 /// What each master has read and done so far.
 #[derive(Debug, Clone, Copy)]
-struct Work {
-    read_count: usize,
+pub(crate) struct Work {
+    pub(crate) read_count: usize,
     /// Acquisitions, extensions and releases.
-    command_count: usize,
+    pub(crate) command_count: usize,
 }
 
-fn work(master: &mut Master) -> Work {
+pub(crate) fn work(master: &mut Master) -> Work {
     let info = master.ask("INFO everything").text();
     let number =
         |text: &str| text.split(',').next().and_then(|text| text.parse::<usize>().ok()).expect("a number");
@@ -35,7 +35,7 @@ fn work(master: &mut Master) -> Work {
 }
 
 /// Waits until each master has done so much more, and says in how many reads; the questions' own are left out.
-fn reads_of(fleet: &mut Fleet, count: usize, before: &[Work]) -> Vec<usize> {
+pub(crate) fn reads_of(fleet: &mut Fleet, count: usize, before: &[Work]) -> Vec<usize> {
     let mut reads = Vec::new();
     for (master, before) in fleet.masters().zip(before) {
         let mut question_count = 0;

@@ -6,10 +6,14 @@ mod dropping_tests;
 mod fleet;
 mod harness;
 mod idle_tests;
+mod inspect_tests;
 mod keep_tests;
 mod life_tests;
+mod options_tests;
 mod overload_tests;
 #[path = "../masters/proxy.rs"]
 mod proxy;
+mod reentrant_tests;
+mod set_tests;
 mod stopping_tests;
 mod stress_tests;

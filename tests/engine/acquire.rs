@@ -297,3 +297,59 @@ fn what_some_masters_had_room_for_is_released_when_no_quorum_has() {
     rig.pump();
     assert_eq!((rig.engine.claim_count(), rig.holder_count("b")), (count, 0));
 }
+
+#[test]
+fn no_more_attempts_are_made_than_asked_for() {
+    for (masters_up, count) in [(3, 1), (3, 3), (0, 0), (0, 2)] {
+        let mut rig = Rig::new(3, defaults);
+        let until = rig.now + ms(60_000);
+        rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(until)));
+        (masters_up..3).for_each(|index| {
+            rig.refuse(index, true);
+            rig.disconnect(index);
+        });
+        let lock = rig.submit_acquire("a", 10_000, 30_000);
+        rig.engine.submit(rig.now, Request::Limit { lock, attempts_max: count }).expect("always taken");
+        rig.pump();
+        rig.advance(ms(2000));
+        let error = denied(&mut rig);
+        let (AcquireError::Contended(denial) | AcquireError::NoQuorum(denial)) = error else {
+            panic!("{error}")
+        };
+        assert_eq!(denial.attempts, count.max(1));
+        assert!(denial.took < ms(2000) && rig.engine.operation_count() == 0);
+        // The next one in this slot has no limit of its own.
+        (masters_up..3).for_each(|index| rig.refuse(index, false));
+        rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(rig.now + ms(3000))));
+        rig.acquire("a", 10_000, 30_000);
+        rig.advance(ms(10_000));
+        assert!(granted(&mut rig).attempts > 3);
+    }
+}
+
+#[test]
+fn a_delay_of_the_callers_own_is_a_lower_bound_and_random_all_the_same() {
+    let sent_count = |rig: &Rig| rig.masters[0].log.iter().filter(|args| args[0] == b"SET").count();
+    let delays = |seen: fn(u32) -> Duration| {
+        let mut rig = Rig::new(1, |builder| builder.ask_holder(false).retry_delay_by(seen));
+        rig.masters[0].put(b"a", b"other", None);
+        rig.acquire("a", 10_000, 60_000);
+        let (mut times, mut count) = (vec![rig.now], sent_count(&rig));
+        while times.len() < 7 {
+            rig.advance(Duration::from_micros(100));
+            let now_count = sent_count(&rig);
+            if now_count > count {
+                (count, times) = (now_count, [times, vec![rig.now]].concat());
+            }
+        }
+        times.windows(2).map(|pair| pair[1] - pair[0]).collect::<Vec<_>>()
+    };
+    // Each a tenth of a second more than the one before.
+    let grown = delays(|failed| ms(100) * failed);
+    for (delay, failed) in grown.iter().zip(1..) {
+        assert!((ms(100) * failed..=ms(100) * failed + ms(2)).contains(delay), "{grown:?}");
+    }
+    let none = delays(|_| Duration::ZERO);
+    assert!(none.iter().all(|it| (ms(1)..=ms(3)).contains(it)), "{none:?}");
+    assert!(none.windows(2).any(|pair| pair[0] != pair[1]), "they would meet again and again: {none:?}");
+}

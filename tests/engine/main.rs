@@ -2,6 +2,7 @@
 
 mod acquire;
 mod bad_input;
+mod errand;
 mod hold;
 mod keep;
 mod line;

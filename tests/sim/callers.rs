@@ -199,6 +199,7 @@ impl World {
             (Question::Extend, None) => "extension dropped half-way",
             (Question::Extend, Some(_)) => "extension dropped before it was fetched",
             (Question::Release, _) => "release dropped half-way",
+            _ => "something else dropped",
         });
         match (asked.question, asked.answer) {
             (Question::Acquire, None | Some((Outcome::Acquire(Ok(_)), _))) => {
@@ -211,7 +212,7 @@ impl World {
                 }
             }
             (Question::Release, None) => self.leave_lock(client, lock),
-            (_, Some(_)) => {}
+            _ => {}
         }
         self.deliver(client);
         self.wake(client, self.now);

@@ -43,9 +43,9 @@ pub struct ModelMaster {
 pub type Keys = HashMap<Vec<u8>, (Vec<u8>, Option<Instant>)>;
 
 /// All commands that it has without `is_native`.
-const NAMES: [&str; 14] = [
-    "AUTH", "CLIENT", "DEL", "ECHO", "EVAL", "EVALSHA", "GET", "INFO", "PING", "PTTL", "SCRIPT", "SELECT",
-    "SET", "TIME",
+const NAMES: [&str; 15] = [
+    "AUTH", "CLIENT", "DEL", "ECHO", "EVAL", "EVALSHA", "GET", "GETRANGE", "INFO", "PING", "PTTL", "SCRIPT",
+    "SELECT", "SET", "TIME",
 ];
 
 const OK: Reply<'static> = Reply::Simple(b"OK");
@@ -192,7 +192,9 @@ impl ModelMaster {
         }
         let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let carried_out = match name.as_str() {
-            "SET" | "GET" | "DEL" | "PTTL" => self.carry_out_on_key(now, &name, &words[1..], replies),
+            "SET" | "GET" | "GETRANGE" | "DEL" | "PTTL" => {
+                self.carry_out_on_key(now, &name, &words[1..], replies)
+            }
             "DELIFEQ" | "DELEX" if self.is_native => self.carry_out_on_key(now, &name, &words[1..], replies),
             "SCRIPT" | "EVALSHA" | "EVAL" => self.carry_out_script(now, &name, &words[1..], replies),
             _ => self.carry_out_for_connection(now, &name, &words[1..], replies),
@@ -310,6 +312,10 @@ impl ModelMaster {
             ("GET", [key]) => {
                 let reply = self.string(now, key)?.map_or(Reply::NullBulk, Reply::Bulk);
                 resp::encode_reply(replies, &reply);
+            }
+            ("GETRANGE", [key, b"0", b"255"]) => {
+                let value = self.string(now, key)?.unwrap_or_default();
+                resp::encode_reply(replies, &Reply::Bulk(&value[..value.len().min(256)]));
             }
             ("SET", [key, value]) => {
                 self.put(key, value, None);

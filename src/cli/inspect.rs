@@ -1,0 +1,197 @@
+//! `redlatch inspect`: what each master holds of a lock. `redlatch unlock --force`: the lock broken.
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use redlatch::lock::{HolderTtl, Vote};
+use redlatch::{Client, ForceUnlockError, InspectError, Inspection, Report, Standing, Told, limits};
+
+use super::options::{Exit, MasterOptions, code, print, say};
+
+/// Show what each master holds of a lock, whoever's it is.
+///
+/// Asks once, in one round trip, and takes no part in the lock: by the time it is read anything may have changed. A
+/// master that restarted lately and has no such key does not count as free, as it may have forgotten one.
+#[derive(clap::Args)]
+#[command(after_help = INSPECT_HELP)]
+pub(crate) struct InspectArgs {
+    /// The lock's name.
+    #[arg(value_name = "RESOURCE")]
+    resource: OsString,
+
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    masters: MasterOptions,
+}
+
+const INSPECT_HELP: &str = "\
+Exit codes:
+  0 if a quorum of masters is free of the lock, 75 if it is held, or if its keys are in the way of whoever wants it,
+  64 bad usage, 69 if fewer than a quorum answered
+
+Examples:
+  redlatch inspect nightly-report
+  redlatch inspect --json nightly-report | jq -r '.masters[] | select(.held) | .name'";
+
+/// Delete a lock, whoever holds it.
+///
+/// THIS BREAKS THE LOCK. The holder is not told: it goes on as if it held the lock, and meets whoever acquires it next.
+/// It is for a holder that is known to be dead, if the end of its TTL cannot be waited for; `redlatch inspect` shows how
+/// long that is.
+#[derive(clap::Args)]
+#[command(after_help = UNLOCK_HELP)]
+pub(crate) struct UnlockArgs {
+    /// The lock's name.
+    #[arg(value_name = "RESOURCE")]
+    resource: OsString,
+
+    /// Say that the lock is to be broken; nothing is deleted without it.
+    #[arg(long)]
+    force: bool,
+
+    #[command(flatten)]
+    masters: MasterOptions,
+}
+
+const UNLOCK_HELP: &str = "\
+Exit codes:
+  0 if a quorum of masters has no such lock any more, whether it had one before or not, 64 bad usage or without --force,
+  69 if fewer than a quorum answered
+
+Example:
+  redlatch unlock --force nightly-report";
+
+/// Runs `inspect`; the result is the program's exit code.
+pub(crate) fn inspect(args: &InspectArgs) -> Result<u8, Exit> {
+    let client = connect(&args.masters)?;
+    let inspection = client.inspect(args.resource.as_bytes()).map_err(|error| match error {
+        InspectError::Input(error) => error.into(),
+        error => Exit::new(code::INTERNAL, error.to_string()),
+    })?;
+    print(&if args.json { json(&inspection) } else { table(&inspection) })?;
+    Ok(match inspection.standing() {
+        Standing::Free => 0,
+        Standing::Held | Standing::Split => code::CONTENDED,
+        Standing::Unknown => code::NO_QUORUM,
+    })
+}
+
+/// Runs `unlock`; the result is the program's exit code.
+pub(crate) fn unlock(args: &UnlockArgs) -> Result<u8, Exit> {
+    if !args.force {
+        return Err(Exit::usage(
+            "unlock deletes a lock whoever holds it; the holder is not told and goes on, beside the next one. Say --force \
+             if that is meant; `redlatch inspect` shows who holds it for how long",
+        ));
+    }
+    let client = connect(&args.masters)?;
+    say("warning: a holder of this lock is not told that it is broken; until its time ends there may be two");
+    let (code, report) = match client.force_unlock(args.resource.as_bytes()) {
+        Ok(done) => (0, done.report),
+        Err(ForceUnlockError::Unconfirmed(report)) => (code::NO_QUORUM, report),
+        Err(ForceUnlockError::Input(error)) => return Err(error.into()),
+        Err(error) => return Err(Exit::new(code::INTERNAL, error.to_string())),
+    };
+    print(&deletions(&report))?;
+    if code != 0 {
+        say(
+            "fewer than a quorum of masters answered: the lock may go on barring others until its TTL has passed",
+        );
+    }
+    Ok(code)
+}
+
+fn connect(masters: &MasterOptions) -> Result<Client, Exit> {
+    Ok(Client::open(masters.config(limits::TTL_DEFAULT, |builder| builder)?)?)
+}
+
+/// The value as people can compare it: a token as it is shown elsewhere, text as text.
+fn shown(value: &[u8]) -> String {
+    if !value.is_empty() && value.iter().all(u8::is_ascii_graphic) {
+        return value.escape_ascii().to_string();
+    }
+    value.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn left(left: HolderTtl) -> String {
+    match left {
+        HolderTtl::Left(left) => format!("{left:.1?}"),
+        HolderTtl::Never => "no end: a key without TTL, which no lock is".to_owned(),
+        HolderTtl::Gone | HolderTtl::Unknown => "-".to_owned(),
+    }
+}
+
+fn table(inspection: &Inspection) -> String {
+    let width = inspection.masters.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut text = format!("{}\n", inspection.standing());
+    if let Some(holder) = inspection.holder() {
+        let _ = writeln!(text, "by {}, for at most {}", shown(holder), left(inspection.remaining()));
+    }
+    for (name, told) in &inspection.masters {
+        let what = match told {
+            Told::Absent => "free".to_owned(),
+            Told::Holds { value, left: time } => format!("{}  {}", shown(value), left(*time)),
+            Told::Failed(failure) => failure.to_string(),
+        };
+        let _ = writeln!(text, "  {name:width$}  {what}");
+    }
+    text
+}
+
+fn json(inspection: &Inspection) -> String {
+    let ms = |time: HolderTtl| match time {
+        HolderTtl::Left(left) => serde_json::json!(whole_ms(left)),
+        _ => serde_json::Value::Null,
+    };
+    let masters: Vec<_> = inspection
+        .masters
+        .iter()
+        .map(|(name, told)| match told {
+            Told::Absent => serde_json::json!({ "name": **name, "held": false }),
+            Told::Holds { value, left } => serde_json::json!({
+                "name": **name, "held": true, "value": shown(value), "left_ms": ms(*left),
+            }),
+            Told::Failed(failure) => serde_json::json!({
+                "name": **name, "held": null, "error": failure.to_string(),
+            }),
+        })
+        .collect();
+    let standing = match inspection.standing() {
+        Standing::Free => "free",
+        Standing::Held => "held",
+        Standing::Split => "split",
+        Standing::Unknown => "unknown",
+    };
+    let holder = inspection.holder().map(shown);
+    let all = serde_json::json!({
+        "standing": standing, "holder": holder, "remaining_ms": ms(inspection.remaining()), "masters": masters,
+    });
+    format!("{all}\n")
+}
+
+fn whole_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn deletions(report: &Report) -> String {
+    let width = report.votes.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (name, vote) in &report.votes {
+        let what = match vote {
+            Vote::Granted => "deleted".to_owned(),
+            Vote::Refused { .. } => "had no such lock".to_owned(),
+            Vote::Failed(failure) => failure.to_string(),
+            Vote::Pending => "was not waited for".to_owned(),
+        };
+        let _ = writeln!(text, "{name:width$}  {what}");
+    }
+    text
+}

@@ -1,0 +1,168 @@
+//! Looking at a lock, and breaking it by force.
+
+use super::Client;
+use super::desk::Question;
+use super::pending::{Ask, Pending, future};
+use super::shared::{Core, Stopped};
+use crate::engine::{ForceUnlocked, Inspection, OpId, Outcome, Request, SubmitError};
+use crate::error::{ForceUnlockError, InspectError};
+use crate::lock::{Resource, quorum};
+
+/// A look at a lock under way: a future for any executor, or something to [`Inspect::wait`] for. Dropping it is no harm.
+#[must_use = "nothing is asked before this is awaited"]
+#[derive(Debug)]
+pub struct Inspect<'a>(Pending<Looking<'a>>);
+
+/// A forced unlock under way: a future for any executor, or something to [`ForceUnlock::wait`] for.
+///
+/// Nothing is sent before it is polled or waited for; what was sent is not called back by dropping it.
+#[must_use = "nothing is deleted before this is awaited"]
+#[derive(Debug)]
+pub struct ForceUnlock<'a>(Pending<Breaking<'a>>);
+
+impl Client {
+    /// Asks each master what it holds of the lock of this name, whoever's it is, in one round trip.
+    ///
+    /// Returns when each master that can be asked has answered, by the answer limit of the longest TTL
+    /// ([`crate::ConfigBuilder::answer_timeout`]) at the latest. It takes no part in any lock and changes nothing.
+    ///
+    /// ```no_run
+    /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
+    /// let inspection = client.inspect("orders:42")?;
+    /// println!("{}, {:?}", inspection.standing(), inspection.remaining());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InspectError`]; what a master does not answer is in the [`Inspection`].
+    pub fn inspect(&self, resource: &(impl AsRef<[u8]> + ?Sized)) -> Result<Inspection, InspectError> {
+        self.inspect_async(resource).wait()
+    }
+
+    /// As [`Client::inspect`], for tasks.
+    pub fn inspect_async<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> Inspect<'a> {
+        Inspect(Pending::new(Looking { client: self, resource: resource.as_ref() }))
+    }
+
+    /// Deletes the lock of this name on all masters that can be asked, **whoever holds it**.
+    ///
+    /// This breaks the lock: the holder is not told, goes on as if it held it, and meets whoever acquires it next, so for
+    /// this lock the promise of exclusion is void until the holder's validity has ended. A holder that extends learns of it
+    /// by the next extension, and by [`crate::Guard::on_lost`] if the lock is kept; a fencing token still stops it at a
+    /// storage that checks. Callers of this client who wait for the lock behind a holder in the same client go on waiting for
+    /// that one. It is for people who know that the holder is dead and cannot wait for the end of its TTL.
+    ///
+    /// # Errors
+    /// [`ForceUnlockError::Unconfirmed`] if fewer than a quorum answered: what was deleted is gone, the rest ends with its TTL.
+    pub fn force_unlock(
+        &self,
+        resource: &(impl AsRef<[u8]> + ?Sized),
+    ) -> Result<ForceUnlocked, ForceUnlockError> {
+        self.force_unlock_async(resource).wait()
+    }
+
+    /// As [`Client::force_unlock`], for tasks.
+    pub fn force_unlock_async<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> ForceUnlock<'a> {
+        ForceUnlock(Pending::new(Breaking { client: self, resource: resource.as_ref() }))
+    }
+}
+
+impl Inspect<'_> {
+    /// Waits on this thread, for the limit of one answer at most.
+    ///
+    /// # Errors
+    /// As [`Client::inspect`].
+    pub fn wait(self) -> Result<Inspection, InspectError> {
+        self.0.wait()
+    }
+}
+
+impl ForceUnlock<'_> {
+    /// Waits on this thread, for the limit of one answer at most.
+    ///
+    /// # Errors
+    /// As [`Client::force_unlock`].
+    pub fn wait(self) -> Result<ForceUnlocked, ForceUnlockError> {
+        self.0.wait()
+    }
+}
+
+future!(Inspect<'_>, Result<Inspection, InspectError>);
+future!(ForceUnlock<'_>, Result<ForceUnlocked, ForceUnlockError>);
+
+#[derive(Debug)]
+struct Looking<'a> {
+    client: &'a Client,
+    resource: &'a [u8],
+}
+
+impl Ask for Looking<'_> {
+    const QUESTION: Question = Question::Inspect;
+    type Answer = Inspection;
+    type Error = InspectError;
+
+    fn client(&self) -> &Client {
+        self.client
+    }
+
+    fn submit(&mut self, core: &mut Core) -> Result<OpId, InspectError> {
+        let resource = Resource::new(&self.resource)?;
+        core.submit(Request::Inspect { resource }).map_err(|error| match error {
+            SubmitError::Overloaded => InspectError::Overloaded,
+            SubmitError::Input(error) => error.into(),
+        })
+    }
+
+    fn answer(&mut self, _: OpId, outcome: Outcome) -> Result<Inspection, InspectError> {
+        match outcome {
+            Outcome::Inspect(inspection) => Ok(inspection),
+            _ => unreachable!("a look is answered by its own outcome"),
+        }
+    }
+
+    fn stopped(why: Stopped) -> InspectError {
+        InspectError::Stopped(why)
+    }
+}
+
+#[derive(Debug)]
+struct Breaking<'a> {
+    client: &'a Client,
+    resource: &'a [u8],
+}
+
+impl Ask for Breaking<'_> {
+    const QUESTION: Question = Question::ForceUnlock;
+    type Answer = ForceUnlocked;
+    type Error = ForceUnlockError;
+
+    fn client(&self) -> &Client {
+        self.client
+    }
+
+    fn submit(&mut self, core: &mut Core) -> Result<OpId, ForceUnlockError> {
+        let resource = Resource::new(&self.resource)?;
+        core.submit(Request::ForceUnlock { resource }).map_err(|error| match error {
+            SubmitError::Overloaded => ForceUnlockError::Overloaded,
+            SubmitError::Input(error) => error.into(),
+        })
+    }
+
+    fn answer(&mut self, _: OpId, outcome: Outcome) -> Result<ForceUnlocked, ForceUnlockError> {
+        match outcome {
+            Outcome::ForceUnlock(done) => {
+                let count = done.report.votes.len();
+                if count - done.unanswered() >= quorum(count) {
+                    Ok(done)
+                } else {
+                    Err(ForceUnlockError::Unconfirmed(done.report))
+                }
+            }
+            _ => unreachable!("a forced unlock is answered by its own outcome"),
+        }
+    }
+
+    fn stopped(why: Stopped) -> ForceUnlockError {
+        ForceUnlockError::Stopped(why)
+    }
+}

@@ -1,0 +1,507 @@
+//! [`ReentrantLock`]: a lock that its owner may take again while it has it.
+//!
+//! ```text
+//!           first caller asks the masters        answer           last hold ends
+//!   Free ────────────────────────────► Acquiring ──────► Held(n) ──────────────► Free, and released at the masters
+//!    ▲                                  │  ▲ others join    ▲ │
+//!    └────────── refused, given up ─────┘  └─ and wait      └─┘ taken again, or a hold ends; no master is asked
+//! ```
+//!
+//! Owns who of one owner's callers has a hold, and nothing else: the lock itself is an acquisition and a guard of the
+//! client's. Whoever polls drives the attempt that all wait for, so that a task which is not polled delays nobody. Keeps
+//! that a hold is counted before its caller knows of it, that nobody gets a hold of a lock that is over, and that no waker is
+//! called, and no guard dropped, with the state locked.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use super::guard;
+use super::parker::Parker;
+use super::pending::{How, Pending, Release};
+use super::{Client, Guard, LockRequest};
+use crate::clock;
+use crate::engine::Released;
+use crate::error::{AcquireError, ReenterError, ReleaseError};
+use crate::limits;
+use crate::lock::{FencingToken, Token};
+use own::{OwnAcquisition, OwnRequest};
+
+mod own;
+
+/// A lock that its owner may take again while it has it; made by [`LockRequest::reentrant`].
+///
+/// The owner is this handle and its clones, on whatever threads and in whatever tasks, and never a thread by its identity: a
+/// task that moves between threads stays the owner. All holds of one owner are inside together, so it excludes other owners,
+/// of this process or of others, and not the callers of one owner from each other.
+///
+/// Only the first hold asks the masters; those that come while it does wait for its answer, and all get it. The lock is
+/// released at the masters when the last hold ends. A handle without holds has nothing on the masters, and may be kept.
+///
+/// ```no_run
+/// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
+/// let lock = client.lock("orders:42").auto_extend(std::time::Duration::from_secs(600)).reentrant();
+/// let outer = lock.lock()?;
+/// let inner = lock.lock()?; // asks nobody
+/// assert_eq!(lock.hold_count(), 2);
+/// drop(outer);
+/// inner.release()?; // the last one: released at the masters
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct ReentrantLock {
+    owner: Arc<Owner>,
+}
+
+/// One hold of a [`ReentrantLock`]. Dropping it ends the hold: the last one releases the lock in the background, as dropping
+/// a [`Guard`] does.
+#[must_use = "dropping the hold gives it back"]
+pub struct Hold {
+    owner: Arc<Owner>,
+    is_armed: bool,
+}
+
+/// A hold that is being taken: a future for any executor, made by [`ReentrantLock::lock_async`].
+///
+/// Nothing is asked before it is polled. Dropping it gives up its own hold only: the attempt goes on for those who have joined
+/// it, and is given up with the last of them.
+#[must_use = "nothing is acquired before this is awaited"]
+pub struct Reenter<'a> {
+    owner: &'a Arc<Owner>,
+    caller: Caller,
+}
+
+/// The end of a hold under way: a future for any executor, made by [`Hold::release_async`]. Dropping it is no harm.
+#[must_use = "the answer of the masters is in here"]
+#[derive(Debug)]
+pub struct ReleaseHold(Option<Release>);
+
+struct Owner {
+    request: OwnRequest,
+    state: Mutex<State>,
+}
+
+enum State {
+    Free,
+    Acquiring {
+        attempt: Arc<Attempt>,
+        /// What answers it; `None` while somebody polls it, or a thread waits with it.
+        pending: Option<Pending<OwnAcquisition>>,
+        /// Callers that want a hold.
+        caller_count: usize,
+    },
+    Held {
+        guard: Guard,
+        hold_count: usize,
+    },
+}
+
+/// One attempt, as its callers know it.
+#[derive(Default)]
+struct Attempt {
+    result: OnceLock<Result<(), AcquireError>>,
+    wakers: Mutex<Vec<Waker>>,
+    /// Goes up when they are woken, and when a thread comes.
+    change_count: AtomicU64,
+}
+
+impl LockRequest<'_> {
+    /// A lock with these settings that its owner may take again while it has it. Nothing is asked before
+    /// [`ReentrantLock::lock`].
+    #[must_use = "nothing is asked before it is locked"]
+    pub fn reentrant(self) -> ReentrantLock {
+        let (request, state) = (OwnRequest::new(&self), Mutex::new(State::Free));
+        ReentrantLock { owner: Arc::new(Owner { request, state }) }
+    }
+}
+
+impl ReentrantLock {
+    /// Takes a hold: at once if this owner has the lock, else as [`LockRequest::acquire`] does, together with others of this
+    /// owner who want it at the same time.
+    ///
+    /// If that attempt is refused, those who joined it and whose own wait is not over try again; the others get its error.
+    ///
+    /// # Errors
+    /// [`ReenterError::Lost`] if this owner still has holds of a lock whose validity has ended: it is nobody's any more, and
+    /// cannot be taken before those holds have ended. Others as [`LockRequest::acquire`].
+    pub fn lock(&self) -> Result<Hold, ReenterError> {
+        let (mut caller, (parker, waker)) = (Caller::default(), Parker::own());
+        loop {
+            match self.owner.advance(&mut caller, How::Thread, &waker) {
+                Poll::Ready(result) => return result.map(|()| Hold::new(&self.owner)),
+                Poll::Pending => parker.park(None),
+            };
+        }
+    }
+
+    /// As [`ReentrantLock::lock`], for tasks.
+    pub const fn lock_async(&self) -> Reenter<'_> {
+        Reenter { owner: &self.owner, caller: Caller { wait_until: None, joined: None } }
+    }
+
+    /// Whether this owner has holds and the lock is valid.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        matches!(&*self.owner.state(), State::Held { guard, .. } if guard.is_valid())
+    }
+
+    /// Holds that have not ended, also of a lock that is lost; those that were acquired and not fetched yet count.
+    #[must_use]
+    pub fn hold_count(&self) -> usize {
+        match &*self.owner.state() {
+            State::Held { hold_count, .. } => *hold_count,
+            State::Free | State::Acquiring { .. } => 0,
+        }
+    }
+
+    /// The validity left, zero without a hold.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.owner.look(Guard::remaining).unwrap_or_default()
+    }
+
+    /// The lock's name, without the configured prefix.
+    #[must_use]
+    pub fn resource(&self) -> &[u8] {
+        &self.owner.request.resource
+    }
+
+    /// The client that asks for it.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.owner.request.client
+    }
+}
+
+impl Hold {
+    fn new(owner: &Arc<Owner>) -> Self {
+        Self { owner: owner.clone(), is_armed: true }
+    }
+
+    /// The validity left of the lock, zero when it has ended; see [`Guard::remaining`].
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.owner.look(Guard::remaining).unwrap_or_default()
+    }
+
+    /// Whether the lock's validity has not ended.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.owner.look(Guard::is_valid).unwrap_or(false)
+    }
+
+    /// The value that the masters hold, the same for all holds at one time.
+    #[must_use]
+    pub fn token(&self) -> Option<Token> {
+        self.owner.look(Guard::token)
+    }
+
+    /// The fencing token, of a lock that was asked for with [`LockRequest::fenced`], the same for all holds at one time.
+    #[must_use]
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.owner.look(Guard::fencing_token).flatten()
+    }
+
+    /// Has `callback` called when the lock is lost or about to be; see [`Guard::on_lost`]. It belongs to the lock: it is also
+    /// called if this hold has ended and others have not.
+    pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
+        // Outside the state, as it may be called at once. The lock lives as long as this hold.
+        match self.owner.look(|guard| (guard.client().clone(), guard.lock())) {
+            Some((client, lock)) => guard::on_lost(&client, lock, callback),
+            None => callback(),
+        }
+    }
+
+    /// Ends this hold. The last one releases the lock and waits until a quorum of masters has confirmed it; `None` if
+    /// others are left.
+    ///
+    /// # Errors
+    /// As [`Guard::release`].
+    pub fn release(self) -> Result<Option<Released>, ReleaseError> {
+        self.release_async().0.map(Release::wait).transpose()
+    }
+
+    /// As [`Hold::release`], for tasks. The hold ends at once.
+    pub fn release_async(mut self) -> ReleaseHold {
+        self.is_armed = false;
+        ReleaseHold(self.owner.end_hold().map(Guard::release_async))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.is_armed {
+            drop(self.owner.end_hold());
+        }
+    }
+}
+
+impl Owner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&Guard) -> T) -> Option<T> {
+        match &*self.state() {
+            State::Held { guard, .. } => Some(look(guard)),
+            State::Free | State::Acquiring { .. } => None,
+        }
+    }
+
+    /// One hold less; returns the guard after the last one, to be released or dropped without the state locked.
+    fn end_hold(&self) -> Option<Guard> {
+        let mut state = self.state();
+        let State::Held { hold_count, .. } = &mut *state else { return None };
+        *hold_count -= 1;
+        if *hold_count > 0 {
+            return None;
+        }
+        match std::mem::replace(&mut *state, State::Free) {
+            State::Held { guard, .. } => Some(guard),
+            State::Free | State::Acquiring { .. } => None,
+        }
+    }
+
+    /// Goes on until the caller has a hold or an error, or has to wait until `waker` is woken.
+    fn advance(
+        &self,
+        caller: &mut Caller,
+        how: How<'_, '_>,
+        waker: &Waker,
+    ) -> Poll<Result<(), ReenterError>> {
+        loop {
+            if let Some(result) = caller.take_result() {
+                return Poll::Ready(result.and_then(|()| self.check_hold()));
+            }
+            let mut state = self.state();
+            let (attempt, pending) = match &mut *state {
+                State::Held { guard, hold_count } => {
+                    return Poll::Ready(take_again(guard, hold_count));
+                }
+                State::Free => {
+                    let attempt = Arc::<Attempt>::default();
+                    let left = caller.wait_left(&self.request);
+                    let pending = Some(Pending::new(self.request.acquisition(left)));
+                    *state = State::Acquiring { attempt: attempt.clone(), pending, caller_count: 1 };
+                    caller.joined = Some(attempt);
+                    continue;
+                }
+                State::Acquiring { attempt, pending, caller_count } => {
+                    if caller.joined.is_none() {
+                        caller.wait_left(&self.request);
+                        caller.joined = Some(attempt.clone());
+                        *caller_count += 1;
+                    }
+                    (attempt.clone(), pending.take())
+                }
+            };
+            attempt.register(waker, matches!(how, How::Thread));
+            let Some(mut pending) = pending else { return Poll::Pending };
+            drop(state);
+            // Without the state locked: other tasks may be woken meanwhile, which may do anything.
+            let change_count = attempt.change_count.load(Ordering::SeqCst);
+            let its_waker = Waker::from(attempt.clone());
+            let polled = match how {
+                How::Thread => pending.resolve(how),
+                How::Task(_) => pending.resolve(How::Task(&Context::from_waker(&its_waker))),
+            };
+            match polled {
+                Poll::Ready(result) => self.finish(&attempt, result),
+                Poll::Pending => {
+                    self.put_back(pending);
+                    // Whoever was woken or came meanwhile found nothing to wait with.
+                    if attempt.change_count.load(Ordering::SeqCst) != change_count {
+                        attempt.wake_by_ref();
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    /// A caller fetches the hold that was counted for it: perhaps long after, so the lock may be over (I2).
+    fn check_hold(&self) -> Result<(), ReenterError> {
+        if self.look(Guard::is_valid).unwrap_or(false) {
+            return Ok(());
+        }
+        let hold_count = match &*self.state() {
+            State::Held { hold_count, .. } => hold_count.saturating_sub(1),
+            State::Free | State::Acquiring { .. } => 0,
+        };
+        drop(self.end_hold());
+        Err(ReenterError::Lost { hold_count })
+    }
+
+    fn put_back(&self, its: Pending<OwnAcquisition>) {
+        if let State::Acquiring { pending, .. } = &mut *self.state() {
+            *pending = Some(its);
+        }
+    }
+
+    /// The attempt has its answer, for all who joined it.
+    fn finish(&self, attempt: &Arc<Attempt>, result: Result<Guard, AcquireError>) {
+        let mut state = self.state();
+        let hold_count = match &*state {
+            State::Acquiring { caller_count, .. } => *caller_count,
+            State::Free | State::Held { .. } => unreachable!("whoever has the question has not ended it"),
+        };
+        let told = match result {
+            Ok(guard) => {
+                *state = State::Held { guard, hold_count };
+                Ok(())
+            }
+            Err(error) => {
+                *state = State::Free;
+                Err(error)
+            }
+        };
+        let _ = attempt.result.set(told);
+        drop(state);
+        attempt.wake_by_ref();
+    }
+
+    /// A caller does not want its hold any more.
+    fn leave(&self, attempt: &Arc<Attempt>) {
+        let mut state = self.state();
+        match attempt.result.get() {
+            Some(Ok(())) => {
+                drop(state);
+                return drop(self.end_hold());
+            }
+            Some(Err(_)) => return,
+            None => {}
+        }
+        let State::Acquiring { caller_count, .. } = &mut *state else { return };
+        *caller_count -= 1;
+        let given_up = (*caller_count == 0).then(|| std::mem::replace(&mut *state, State::Free));
+        drop(state);
+        drop(given_up);
+        attempt.wake_by_ref();
+    }
+}
+
+/// One hold more of a lock that this owner has.
+fn take_again(guard: &Guard, hold_count: &mut usize) -> Result<(), ReenterError> {
+    if !guard.is_valid() {
+        return Err(ReenterError::Lost { hold_count: *hold_count });
+    }
+    if *hold_count >= limits::HOLD_COUNT_MAX {
+        return Err(ReenterError::TooManyHolds);
+    }
+    *hold_count += 1;
+    Ok(())
+}
+
+/// Whoever wants a hold.
+#[derive(Default)]
+struct Caller {
+    /// When its last attempt may begin; set with the first.
+    wait_until: Option<Instant>,
+    joined: Option<Arc<Attempt>>,
+}
+
+impl Caller {
+    fn wait_left(&mut self, request: &OwnRequest) -> Duration {
+        let now = clock::now();
+        let until = self.wait_until.get_or_insert_with(|| {
+            let wait = request.wait();
+            now.checked_add(wait).unwrap_or(now + limits::MAX_TTL_MAX)
+        });
+        until.saturating_duration_since(now)
+    }
+
+    /// What has come of the attempt that it joined, unless it is to try again.
+    fn take_result(&mut self) -> Option<Result<(), ReenterError>> {
+        let result = self.joined.as_ref()?.result.get()?.clone();
+        self.joined = None;
+        let is_over = self.wait_until.is_none_or(|until| until <= clock::now());
+        match result {
+            Ok(()) => Some(Ok(())),
+            Err(error) if is_over || is_final(&error) => Some(Err(error.into())),
+            Err(_) => None,
+        }
+    }
+}
+
+/// Whether there is no sense in trying again.
+const fn is_final(error: &AcquireError) -> bool {
+    matches!(error, AcquireError::Input(_) | AcquireError::Stopped(_) | AcquireError::Overloaded)
+}
+
+impl Attempt {
+    fn register(&self, waker: &Waker, is_thread: bool) {
+        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        if !wakers.iter().any(|other| other.will_wake(waker)) {
+            wakers.push(waker.clone());
+        }
+        if is_thread {
+            self.change_count.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Wake for Attempt {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.change_count.fetch_add(1, Ordering::SeqCst);
+        let woken = std::mem::take(&mut *self.wakers.lock().unwrap_or_else(PoisonError::into_inner));
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Future for Reenter<'_> {
+    type Output = Result<Hold, ReenterError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let owner = self.owner;
+        let advanced = owner.advance(&mut self.caller, How::Task(context), context.waker());
+        advanced.map_ok(|()| Hold::new(owner))
+    }
+}
+
+impl Drop for Reenter<'_> {
+    fn drop(&mut self) {
+        if let Some(attempt) = self.caller.joined.take() {
+            self.owner.leave(&attempt);
+        }
+    }
+}
+
+impl Future for ReleaseHold {
+    type Output = Result<Option<Released>, ReleaseError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Some(release) => Pin::new(release).poll(context).map_ok(Some),
+            None => Poll::Ready(Ok(None)),
+        }
+    }
+}
+
+impl fmt::Debug for ReentrantLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReentrantLock")
+            .field("resource", &self.resource().escape_ascii().to_string())
+            .field("hold_count", &self.hold_count())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold").field("remaining", &self.remaining()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Reenter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reenter").field("has_joined", &self.caller.joined.is_some()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,249 @@
+//! [`GuardSet`]: several locks that are held together.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use crate::client::Guard;
+use crate::client::pending::{Extend, How, Release};
+use crate::clock;
+use crate::engine::Released;
+use crate::error::{ExtendSetError, ReleaseSetError};
+
+/// Several locks held together: valid while each of them is.
+///
+/// Dropping it releases all of them in the background: that never blocks, works in a panic and on any thread, and the
+/// releases go out with the client's next write, after [`crate::limits::DROP_LINGER`] at most.
+#[must_use = "dropping the set releases its locks"]
+pub struct GuardSet {
+    /// Sorted by name.
+    guards: Vec<Guard>,
+}
+
+/// An extension of all locks of a set under way: a future for any executor, or something to [`ExtendSet::wait`] for.
+#[must_use = "nothing is extended before this is awaited"]
+#[derive(Debug)]
+pub struct ExtendSet<'g> {
+    pending: Vec<(Vec<u8>, Extend<'g>)>,
+    failed: Option<ExtendSetError>,
+}
+
+/// The release of all locks of a set under way: a future for any executor, or something to [`ReleaseSet::wait`] for.
+///
+/// Dropping it, at any time, has the locks released in the background.
+#[must_use = "the answer of the masters is in here"]
+#[derive(Debug)]
+pub struct ReleaseSet {
+    pending: Vec<(Vec<u8>, Release)>,
+    released: Vec<Released>,
+    failed: Option<ReleaseSetError>,
+}
+
+/// A future that is ready when one of several locks is lost or about to be: [`GuardSet::lost`].
+#[must_use = "nothing is told before this is awaited"]
+#[derive(Debug)]
+pub struct LostSet<'g> {
+    guards: &'g [Guard],
+}
+
+impl GuardSet {
+    pub(super) fn new(mut guards: Vec<Guard>) -> Self {
+        guards.sort_unstable_by(|one, other| one.resource().cmp(other.resource()));
+        Self { guards }
+    }
+
+    /// Has all of them released at once, in one write for each master, without waiting for the answers.
+    pub(super) fn give_up(mut self) {
+        let guards = std::mem::take(&mut self.guards);
+        if let Some(client) = guards.first().map(|guard| guard.client().clone()) {
+            drop(client.release_all(guards));
+        }
+    }
+
+    /// Their names, sorted, without the configured prefix.
+    pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
+        self.guards.iter().map(Guard::resource)
+    }
+
+    /// The locks, sorted by name: for the token or the margin of each.
+    pub fn guards(&self) -> &[Guard] {
+        &self.guards
+    }
+
+    /// Takes the set apart: from now on each lock is released by itself.
+    #[must_use]
+    pub fn into_guards(mut self) -> Vec<Guard> {
+        std::mem::take(&mut self.guards)
+    }
+
+    /// When the first validity ends; see [`Guard::valid_until`].
+    #[must_use]
+    pub fn valid_until(&self) -> Instant {
+        let first = self.guards.iter().map(Guard::valid_until).min();
+        first.unwrap_or_else(|| clock::to_std(clock::now()))
+    }
+
+    /// The shortest validity left, zero when one has ended.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.guards.iter().map(Guard::remaining).min().unwrap_or_default()
+    }
+
+    /// Whether no validity has ended.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        !self.guards.is_empty() && self.guards.iter().all(Guard::is_valid)
+    }
+
+    /// The smallest margin; see [`Guard::margin`].
+    #[must_use]
+    pub fn margin(&self) -> usize {
+        self.guards.iter().map(Guard::margin).min().unwrap_or(0)
+    }
+
+    /// Gives all of them a new TTL, counted from now, in one write for each master.
+    ///
+    /// # Errors
+    /// [`ExtendSetError`] names the first lock, by name, that was not extended. The others may be; the set is valid as long
+    /// as each of them is.
+    pub fn extend(&mut self, ttl: Duration) -> Result<(), ExtendSetError> {
+        self.extend_async(ttl).wait()
+    }
+
+    /// As [`GuardSet::extend`], for tasks. It is sent at once.
+    pub fn extend_async(&mut self, ttl: Duration) -> ExtendSet<'_> {
+        let names: Vec<Vec<u8>> = self.resources().map(<[u8]>::to_vec).collect();
+        let Some(client) = self.guards.first().map(|guard| guard.client().clone()) else {
+            return ExtendSet { pending: Vec::new(), failed: None };
+        };
+        let extending = client.extend_all(&mut self.guards, ttl);
+        ExtendSet { pending: names.into_iter().zip(extending).collect(), failed: None }
+    }
+
+    /// Has `callback` called when the first of them is lost or about to be; see [`Guard::on_lost`]. At most once.
+    pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
+        let callback = Arc::new(Mutex::new(Some(callback)));
+        for guard in &self.guards {
+            let callback = callback.clone();
+            guard.on_lost(move || {
+                let first = callback.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some(callback) = first {
+                    callback();
+                }
+            });
+        }
+    }
+
+    /// Waits, in a task, until the first of them is lost or about to be.
+    pub fn lost(&self) -> LostSet<'_> {
+        LostSet { guards: &self.guards }
+    }
+
+    /// Releases all of them, in one write for each master, and waits until a quorum of masters has confirmed each. Returns what
+    /// was released, sorted by name.
+    ///
+    /// # Errors
+    /// [`ReleaseSetError`] names the first lock, by name, whose release is not confirmed; all go on in the background.
+    pub fn release(self) -> Result<Vec<Released>, ReleaseSetError> {
+        self.release_async().wait()
+    }
+
+    /// As [`GuardSet::release`], for tasks. It is sent at once.
+    pub fn release_async(mut self) -> ReleaseSet {
+        let names: Vec<Vec<u8>> = self.resources().map(<[u8]>::to_vec).collect();
+        let guards = std::mem::take(&mut self.guards);
+        let releasing = match guards.first().map(|guard| guard.client().clone()) {
+            Some(client) => client.release_all(guards),
+            None => Vec::new(),
+        };
+        let pending = names.into_iter().zip(releasing).collect();
+        ReleaseSet { pending, released: Vec::new(), failed: None }
+    }
+}
+
+impl ExtendSet<'_> {
+    /// Waits on this thread, for the limit of one answer at most.
+    ///
+    /// # Errors
+    /// As [`GuardSet::extend`].
+    pub fn wait(mut self) -> Result<(), ExtendSetError> {
+        match self.resolve(How::Thread) {
+            Poll::Ready(result) => result,
+            Poll::Pending => unreachable!("a thread waits until it is over"),
+        }
+    }
+
+    fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<(), ExtendSetError>> {
+        while let Some((name, extend)) = self.pending.last_mut() {
+            if let Err(source) = std::task::ready!(extend.resolve(how)) {
+                self.failed = Some(ExtendSetError { resource: std::mem::take(name), source });
+            }
+            self.pending.pop();
+        }
+        Poll::Ready(self.failed.take().map_or(Ok(()), Err))
+    }
+}
+
+impl Future for ExtendSet<'_> {
+    type Output = Result<(), ExtendSetError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.resolve(How::Task(context))
+    }
+}
+
+impl ReleaseSet {
+    /// Waits on this thread, for the limit of one answer at most.
+    ///
+    /// # Errors
+    /// As [`GuardSet::release`].
+    pub fn wait(mut self) -> Result<Vec<Released>, ReleaseSetError> {
+        match self.resolve(How::Thread) {
+            Poll::Ready(result) => result,
+            Poll::Pending => unreachable!("a thread waits until it is over"),
+        }
+    }
+
+    fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<Vec<Released>, ReleaseSetError>> {
+        // From the last, so that the error that stays is that of the first.
+        while let Some((name, release)) = self.pending.last_mut() {
+            match std::task::ready!(release.resolve(how)) {
+                Ok(released) => self.released.push(released),
+                Err(source) => {
+                    self.failed = Some(ReleaseSetError { resource: std::mem::take(name), source });
+                }
+            }
+            self.pending.pop();
+        }
+        let mut released = std::mem::take(&mut self.released);
+        released.reverse();
+        Poll::Ready(self.failed.take().map_or(Ok(released), Err))
+    }
+}
+
+impl Future for ReleaseSet {
+    type Output = Result<Vec<Released>, ReleaseSetError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.resolve(How::Task(context))
+    }
+}
+
+impl Future for LostSet<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        // Each is polled, so that each has the waker.
+        let ready = self.guards.iter().filter(|guard| pin!(guard.lost()).poll(context).is_ready()).count();
+        if ready > 0 || self.guards.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl fmt::Debug for GuardSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.guards).finish()
+    }
+}

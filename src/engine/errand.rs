@@ -1,0 +1,243 @@
+//! Errands: what an engine does that is no lock of its own: a look at what masters hold, a deletion by force, a pause.
+//!
+//! An errand is an operation without a claim: it is asked for once, of each master that is usable, and ends when all have
+//! answered or at its deadline. It stands in no line. Keeps that no answer to it is a vote for anything, and that nothing
+//! else sends the deletion that does not compare (I10).
+
+use std::time::{Duration, Instant};
+
+use super::inspection::{ForceUnlocked, Inspection, Told};
+use super::link::Owed;
+use super::op::{Op, OpState};
+use super::slab::Id;
+use super::{Engine, OpId, Outcome, SubmitError};
+use crate::error::{Report, Round};
+use crate::lock::command::{self, ReleaseAnswer};
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Resource, Vote};
+
+#[derive(Debug)]
+pub(super) struct Errand {
+    deadline: Instant,
+    /// How long answers are waited for.
+    limit: Duration,
+    /// Masters whose answer is under way.
+    asked: MasterSet,
+    work: Work,
+}
+
+#[derive(Debug)]
+enum Work {
+    /// What each master has told; the value comes before the time.
+    Inspect {
+        values: Vec<Result<Box<[u8]>, Failure>>,
+        told: Vec<Option<Told>>,
+    },
+    ForceUnlock {
+        votes: Vec<Vote>,
+    },
+    /// Nobody is asked: it ends at its deadline.
+    Pause,
+}
+
+impl Errand {
+    pub(super) const fn deadline(&self) -> Instant {
+        self.deadline
+    }
+}
+
+impl Engine {
+    pub(super) fn submit_inspect(
+        &mut self,
+        now: Instant,
+        resource: Resource<'_>,
+    ) -> Result<OpId, SubmitError> {
+        let (id, limit) = self.begin_errand(now, Some(resource))?;
+        let Some(op) = self.ops.find(id) else { return Ok(OpId(id)) };
+        let (links, usable) = (&mut self.links, self.usable);
+        let valued =
+            self.broadcast.send(links, usable, Owed::Value(id), |out| command::encode_value(out, &op.key));
+        // Whoever had room for the first only has its answer ignored.
+        let asked =
+            self.broadcast.send(links, valued, Owed::TimeLeft(id), |out| command::encode_pttl(out, &op.key));
+        let values = vec![Ok(Box::default()); self.links.len()];
+        let told = self.absences(asked).into_iter().map(|absence| absence.map(Told::Failed)).collect();
+        self.start_errand(now, id, limit, asked, Work::Inspect { values, told });
+        Ok(OpId(id))
+    }
+
+    pub(super) fn submit_force_unlock(
+        &mut self,
+        now: Instant,
+        resource: Resource<'_>,
+    ) -> Result<OpId, SubmitError> {
+        let (id, limit) = self.begin_errand(now, Some(resource))?;
+        let Some(op) = self.ops.find(id) else { return Ok(OpId(id)) };
+        let asked = self.broadcast.send(&mut self.links, self.usable, Owed::ForcedDelete(id), |out| {
+            command::encode_forced_delete(out, &op.key);
+        });
+        let votes =
+            self.absences(asked).into_iter().map(|it| it.map_or(Vote::Pending, Vote::Failed)).collect();
+        self.start_errand(now, id, limit, asked, Work::ForceUnlock { votes });
+        Ok(OpId(id))
+    }
+
+    pub(super) fn submit_pause(
+        &mut self,
+        now: Instant,
+        attempts: u32,
+        took: Duration,
+    ) -> Result<OpId, SubmitError> {
+        let (id, _) = self.begin_errand(now, None)?;
+        let limit = self.draw_pause(took, attempts);
+        self.start_errand(now, id, limit, MasterSet::EMPTY, Work::Pause);
+        Ok(OpId(id))
+    }
+
+    /// Takes an operation that has the key with it, and tells how long answers are waited for.
+    fn begin_errand(
+        &mut self,
+        now: Instant,
+        resource: Option<Resource<'_>>,
+    ) -> Result<(Id, Duration), SubmitError> {
+        let ttl = self.config.ttl(self.config.max_ttl)?;
+        let (id, op) = self.ops.take(|| Op::blank(now, ttl)).ok_or(SubmitError::Overloaded)?;
+        op.begin(now, ttl, Duration::ZERO, None);
+        // Whoever had the slot before may have left a claim that lives on: it is none of this one's.
+        op.claim = Id::NOBODY;
+        if let Some(resource) = resource {
+            command::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
+        }
+        Ok((id, self.config.answer_limit(ttl)))
+    }
+
+    /// Why each master that is not asked is not.
+    fn absences(&self, asked: MasterSet) -> Vec<Option<Failure>> {
+        let absence = |master: MasterId| match self.usable.contains(master) {
+            true => Failure::QueueFull,
+            false => self.links[master.index()].absence(),
+        };
+        self.all.iter().map(|master| (!asked.contains(master)).then(|| absence(master))).collect()
+    }
+
+    fn start_errand(&mut self, now: Instant, id: Id, limit: Duration, asked: MasterSet, work: Work) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        op.state = OpState::Errand(Box::new(Errand { deadline: now + limit, limit, asked, work }));
+        self.arm_op(id);
+        self.check_errand(now, id);
+    }
+
+    /// The errand of this operation, if this master's answer to it is still wanted.
+    fn errand_at(&mut self, master: MasterId, id: Id) -> Option<&mut Errand> {
+        match &mut self.ops.find_mut(id)?.state {
+            OpState::Errand(errand) if errand.asked.contains(master) => Some(errand),
+            _ => None,
+        }
+    }
+
+    pub(super) fn handle_value(&mut self, master: MasterId, id: Id, value: Result<Box<[u8]>, Failure>) {
+        if let Some(Errand { work: Work::Inspect { values, .. }, .. }) = self.errand_at(master, id) {
+            values[master.index()] = value;
+        }
+    }
+
+    pub(super) fn handle_time_left(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        id: Id,
+        left: Result<HolderTtl, Failure>,
+    ) {
+        // A key that is absent may have been forgotten, if the master may have forgotten a lock (I8).
+        let is_quarantined = self.quarantined(now).contains(master);
+        let seasoned_at = self.links[master.index()].seasoned_at;
+        let Some(errand) = self.errand_at(master, id) else { return };
+        let Work::Inspect { values, told } = &mut errand.work else { return };
+        let value = std::mem::replace(&mut values[master.index()], Ok(Box::default()));
+        told[master.index()] = Some(match (value, left) {
+            (Err(failure), _) | (_, Err(failure)) => Told::Failed(failure),
+            (_, Ok(HolderTtl::Gone)) if is_quarantined => {
+                let left = seasoned_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+                Told::Failed(Failure::Quarantined { left })
+            }
+            (_, Ok(HolderTtl::Gone)) => Told::Absent,
+            (Ok(value), Ok(left)) => Told::Holds { value, left },
+        });
+        errand.asked.remove(master);
+        self.check_errand(now, id);
+    }
+
+    pub(super) fn handle_forced_delete(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        id: Id,
+        answer: ReleaseAnswer,
+    ) {
+        let Some(errand) = self.errand_at(master, id) else { return };
+        let Work::ForceUnlock { votes } = &mut errand.work else { return };
+        votes[master.index()] = match answer {
+            ReleaseAnswer::Deleted => Vote::Granted,
+            ReleaseAnswer::Absent => Vote::Refused { holder: HolderTtl::Gone },
+            ReleaseAnswer::Failed(failure) => Vote::Failed(failure),
+        };
+        errand.asked.remove(master);
+        self.check_errand(now, id);
+    }
+
+    /// The errand's time is over: who has not answered has failed.
+    pub(super) fn miss_errand(&mut self, now: Instant, id: Id) {
+        let Some(OpState::Errand(errand)) = self.ops.find(id).map(|op| &op.state) else { return };
+        let (limit, missing) = (errand.limit, errand.asked);
+        for master in missing.iter() {
+            self.fail_errand_at(master, id, Failure::NoAnswer { limit });
+            self.note_missed(now, master, limit);
+        }
+        self.check_errand(now, id);
+    }
+
+    /// A connection broke on which errands may have something under way.
+    pub(super) fn lose_errands(&mut self, now: Instant, master: MasterId) {
+        for id in self.ops.ids() {
+            if self.errand_at(master, id).is_some() {
+                self.fail_errand_at(master, id, Failure::ConnectionLost);
+                self.check_errand(now, id);
+            }
+        }
+    }
+
+    fn fail_errand_at(&mut self, master: MasterId, id: Id, failure: Failure) {
+        let Some(errand) = self.errand_at(master, id) else { return };
+        match &mut errand.work {
+            Work::Inspect { told, .. } => told[master.index()] = Some(Told::Failed(failure)),
+            Work::ForceUnlock { votes } => votes[master.index()] = Vote::Failed(failure),
+            Work::Pause => {}
+        }
+        errand.asked.remove(master);
+    }
+
+    /// Ends an errand for which no answer is to be waited for any more.
+    fn check_errand(&mut self, now: Instant, id: Id) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let OpState::Errand(errand) = &op.state else { return };
+        let is_early = matches!(errand.work, Work::Pause) && now < errand.deadline;
+        if is_early || !errand.asked.is_empty() {
+            return;
+        }
+        let OpState::Errand(errand) = std::mem::replace(&mut op.state, OpState::Releasing) else { return };
+        self.ops.free(id);
+        let labels = self.config.labels.iter().cloned();
+        let outcome = match errand.work {
+            Work::Pause => Outcome::Paused,
+            Work::Inspect { told, .. } => {
+                // Each is there once nobody is asked any more.
+                let told = told.into_iter().map(|it| it.unwrap_or(Told::Absent));
+                Outcome::Inspect(Inspection { masters: labels.zip(told).collect() })
+            }
+            Work::ForceUnlock { votes } => {
+                let report = Report { round: Round::Release, votes: labels.zip(votes).collect() };
+                Outcome::ForceUnlock(ForceUnlocked { report })
+            }
+        };
+        self.outcomes.push_back((OpId(id), outcome));
+    }
+}

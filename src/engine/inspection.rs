@@ -1,0 +1,202 @@
+//! What masters tell of a lock when they are asked, and what follows from it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Report;
+use crate::lock::{Failure, HolderTtl, Vote, quorum};
+
+/// What each master holds of a lock, as it told at some moment between the question and the answer.
+///
+/// It is for people and for tools, and nothing to act on: by the time it is read anything may have changed, so who needs
+/// the lock acquires it. Value and time are read one after the other: when a lock changes hands in between, the time is that
+/// of the next holder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inspection {
+    /// Name (its URL without login) and answer of each master, in the order of the configuration.
+    pub masters: Vec<(Arc<str>, Told)>,
+}
+
+/// What one master told of a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// It has no such key, and would have it if it ever had: it is in no quarantine.
+    Absent,
+    /// It has the key.
+    Holds {
+        /// The value, at most [`crate::limits::VALUE_SHOWN_MAX`] bytes of it: of a lock of this crate the 20 bytes of its
+        /// [`crate::lock::Token`].
+        value: Box<[u8]>,
+        /// How long it keeps the key unless it is extended; [`HolderTtl::Left`], or [`HolderTtl::Never`] for a key without
+        /// TTL, which no lock is.
+        left: HolderTtl,
+    },
+    /// It could not be asked, gave no answer in time or an error, such as `WRONGTYPE` for a key that is no text; or it has no
+    /// such key and is in quarantine, so that it may have forgotten one.
+    Failed(Failure),
+}
+
+/// How a lock stands, by what a quorum of masters tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// A quorum has no such key: the next attempt may have it.
+    Free,
+    /// A quorum holds the same value.
+    Held,
+    /// A quorum answered, and neither is so: what an attempt or a release under way, a lost master or a lock of other clients
+    /// with other masters leaves. Nobody may be able to acquire it before some of these keys have expired.
+    Split,
+    /// Fewer than a quorum answered.
+    Unknown,
+}
+
+impl Inspection {
+    /// How the lock stands.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        let count = |is: fn(&Told) -> bool| self.masters.iter().filter(|(_, told)| is(told)).count();
+        let quorum = quorum(self.masters.len());
+        if self.holder().is_some() {
+            Standing::Held
+        } else if count(|told| matches!(told, Told::Absent)) >= quorum {
+            Standing::Free
+        } else if count(|told| !matches!(told, Told::Failed(_))) >= quorum {
+            Standing::Split
+        } else {
+            Standing::Unknown
+        }
+    }
+
+    /// Whether a quorum of the configured masters holds the same value. False also if too few answered; see
+    /// [`Inspection::standing`].
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.holder().is_some()
+    }
+
+    /// The value that a quorum of the configured masters holds, if there is one: that of the holder's
+    /// [`crate::Guard::token`].
+    #[must_use]
+    pub fn holder(&self) -> Option<&[u8]> {
+        let values = || self.masters.iter().filter_map(|(_, told)| told.value());
+        let quorum = quorum(self.masters.len());
+        values().find(|value| values().filter(|other| other == value).count() >= quorum)
+    }
+
+    /// For how long a quorum still holds the holder's value if it neither extends nor releases, by the masters' clocks: the
+    /// holder's own validity ends earlier, by the drift allowance at least. [`HolderTtl::Gone`] if nobody holds the lock,
+    /// [`HolderTtl::Never`] if it is held by keys without TTL.
+    #[must_use]
+    pub fn remaining(&self) -> HolderTtl {
+        let Some(holder) = self.holder() else { return HolderTtl::Gone };
+        let held = self.masters.iter().filter(|(_, told)| told.value() == Some(holder));
+        // The longest first: without TTL is longest.
+        let mut left: Vec<Duration> = held
+            .map(|(_, told)| match told {
+                Told::Holds { left: HolderTtl::Left(left), .. } => *left,
+                _ => Duration::MAX,
+            })
+            .collect();
+        left.sort_unstable_by(|one, other| other.cmp(one));
+        match left.get(quorum(self.masters.len()) - 1) {
+            Some(&Duration::MAX) => HolderTtl::Never,
+            Some(&left) => HolderTtl::Left(left),
+            None => HolderTtl::Gone,
+        }
+    }
+}
+
+impl Told {
+    /// The value, of a key that is there.
+    #[must_use]
+    pub fn value(&self) -> Option<&[u8]> {
+        match self {
+            Self::Holds { value, .. } => Some(value),
+            Self::Absent | Self::Failed(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Free => "free",
+            Self::Held => "held",
+            Self::Split => "split: no quorum holds the same lock, and none is free of it",
+            Self::Unknown => "unknown: no quorum of masters answered",
+        })
+    }
+}
+
+/// What a forced unlock has done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForceUnlocked {
+    /// What each master said: granted if it deleted a key, refused if it had none.
+    pub report: Report,
+}
+
+impl ForceUnlocked {
+    /// Masters that deleted a key.
+    #[must_use]
+    pub fn deleted(&self) -> usize {
+        self.report.granted()
+    }
+
+    /// Masters that had no such key.
+    #[must_use]
+    pub fn absent(&self) -> usize {
+        self.report.votes.iter().filter(|(_, vote)| matches!(vote, Vote::Refused { .. })).count()
+    }
+
+    /// Masters of which nothing is known; they may hold the key still.
+    #[must_use]
+    pub fn unanswered(&self) -> usize {
+        self.report.votes.len() - self.deleted() - self.absent()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inspection(told: &[&str]) -> Inspection {
+        let told = told.iter().map(|told| match *told {
+            "" => Told::Absent,
+            "?" => Told::Failed(Failure::Silent),
+            held => {
+                let (value, left) = held.split_once(' ').expect("a value and a time");
+                let left = match left {
+                    "never" => HolderTtl::Never,
+                    ms => HolderTtl::Left(Duration::from_millis(ms.parse().expect("a number"))),
+                };
+                Told::Holds { value: value.as_bytes().into(), left }
+            }
+        });
+        Inspection { masters: told.map(|told| ("m".into(), told)).collect() }
+    }
+
+    #[test]
+    fn the_standing_is_that_of_a_quorum_of_the_configured_masters() {
+        let left = |ms| HolderTtl::Left(Duration::from_millis(ms));
+        for (told, standing, remaining) in [
+            (["", "", ""], Standing::Free, HolderTtl::Gone),
+            (["", "", "?"], Standing::Free, HolderTtl::Gone),
+            (["a 9", "", ""], Standing::Free, HolderTtl::Gone),
+            (["a 9", "a 7", "a 8"], Standing::Held, left(8)),
+            (["?", "a 7", "a 8"], Standing::Held, left(7)),
+            (["b 90", "a 7", "a 8"], Standing::Held, left(7)),
+            (["a never", "a 7", "a 8"], Standing::Held, left(8)),
+            (["a never", "a 7", "a never"], Standing::Held, HolderTtl::Never),
+            (["a 9", "b 9", ""], Standing::Split, HolderTtl::Gone),
+            (["a 9", "?", ""], Standing::Split, HolderTtl::Gone),
+            (["a 9", "?", "?"], Standing::Unknown, HolderTtl::Gone),
+            (["", "?", "?"], Standing::Unknown, HolderTtl::Gone),
+        ] {
+            let inspection = inspection(&told);
+            assert_eq!((inspection.standing(), inspection.remaining()), (standing, remaining), "{told:?}");
+            assert_eq!(inspection.is_held(), standing == Standing::Held);
+            assert_eq!(inspection.holder(), inspection.is_held().then_some(b"a".as_slice()));
+        }
+    }
+}

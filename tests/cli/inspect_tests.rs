@@ -1,0 +1,69 @@
+//! `redlatch inspect` and `redlatch unlock --force`: what they show, and their exit codes.
+
+use crate::fleet::Fleet;
+use crate::harness::{FOREVER, Running, expect, finish, holder_count, redlatch, trusting};
+
+#[test]
+fn inspect_tells_free_held_split_and_unknown_apart() {
+    let mut fleet = Fleet::start(3);
+    let inspect = |fleet: &Fleet| finish(trusting(fleet, "inspect").arg("report"));
+    let free = inspect(&fleet);
+    expect(&free, 0, &[]);
+    assert!(free.stdout.starts_with("free\n") && free.stdout.lines().count() == 4, "{}", free.stdout);
+    let mut run = Running::start(
+        trusting(&fleet, "run").args(["report", "--", "sh", "-c"]).arg(format!("echo inside; {FOREVER}")),
+    );
+    assert_eq!(run.line(), "inside");
+    let held = inspect(&fleet);
+    expect(&held, 75, &[]);
+    assert!(held.stdout.starts_with("held\nby ") && held.stdout.contains("for at most"), "{}", held.stdout);
+    let json = finish(trusting(&fleet, "inspect").args(["--json", "report"]));
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON and nothing else");
+    assert_eq!(
+        (json["standing"].as_str(), json["masters"].as_array().map(Vec::len)),
+        (Some("held"), Some(3))
+    );
+    assert_eq!(json["holder"].as_str().map(str::len), Some(40), "{json}");
+    assert!(json["remaining_ms"].as_u64().is_some_and(|left| left > 0 && left <= 10_000), "{json}");
+    run.signal("TERM");
+    run.finish();
+    for (index, value) in ["one", "two"].into_iter().enumerate() {
+        fleet.master(index).ask(&format!("SET report {value} PX 60000"));
+    }
+    let split = inspect(&fleet);
+    expect(&split, 75, &[]);
+    assert!(split.stdout.starts_with("split") && split.stdout.contains("  two  "), "{}", split.stdout);
+    fleet.master(1).kill();
+    fleet.master(2).kill();
+    let unknown = inspect(&fleet);
+    expect(&unknown, 69, &[]);
+    assert!(unknown.stdout.starts_with("unknown") && unknown.stdout.contains("not connected"));
+}
+
+#[test]
+fn masters_that_restarted_lately_are_not_called_free() {
+    let fleet = Fleet::start(3);
+    let inspect = finish(redlatch(&fleet.urls()).args(["inspect", "report"]));
+    expect(&inspect, 69, &[]);
+    assert!(inspect.stdout.contains("does not count for another"), "{}", inspect.stdout);
+}
+
+#[test]
+fn unlock_asks_for_the_flag_and_then_deletes_whoever_holds_the_lock() {
+    let mut fleet = Fleet::start(3);
+    for master in fleet.masters() {
+        master.ask("SET report somebody PX 60000");
+    }
+    expect(&finish(trusting(&fleet, "unlock").arg("report")), 64, &["--force", "is not told"]);
+    assert_eq!(holder_count(&mut fleet, "report"), 3);
+    let unlock = finish(trusting(&fleet, "unlock").args(["--force", "report"]));
+    expect(&unlock, 0, &["warning", "is not told"]);
+    assert_eq!(unlock.stdout.matches("  deleted").count(), 3, "{}", unlock.stdout);
+    assert_eq!(holder_count(&mut fleet, "report"), 0);
+    let again = finish(trusting(&fleet, "unlock").args(["--force", "report"]));
+    expect(&again, 0, &[]);
+    assert_eq!(again.stdout.matches("had no such lock").count(), 3, "{}", again.stdout);
+    fleet.master(0).kill();
+    fleet.master(1).kill();
+    expect(&finish(trusting(&fleet, "unlock").args(["--force", "report"])), 69, &["fewer than a quorum"]);
+}

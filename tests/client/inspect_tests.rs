@@ -1,0 +1,67 @@
+//! Looking at locks and breaking them, by threads and by tasks.
+
+use std::time::Duration;
+
+use redlatch::lock::HolderTtl;
+use redlatch::{ExtendError, ForceUnlockError, InspectError, Standing};
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, poll_once};
+
+#[test]
+fn a_look_shows_the_holder_and_its_time_to_threads_and_tasks() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    assert_eq!(client.inspect("a").map(|it| it.standing()), Ok(Standing::Free));
+    let guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    for inspection in [client.inspect("a"), block_on(client.inspect_async("a"))] {
+        let inspection = inspection.expect("an answer");
+        assert_eq!(inspection.holder(), Some(guard.token().as_bytes().as_slice()));
+        let HolderTtl::Left(left) = inspection.remaining() else { panic!("{inspection:?}") };
+        assert!(left <= TTL && left > Duration::ZERO && inspection.masters.len() == 3);
+    }
+    assert!(matches!(client.inspect(""), Err(InspectError::Input(_))));
+    // One that is given up leaves nothing behind.
+    let mut looking = client.inspect_async("a");
+    assert!(poll_once(&mut looking).is_pending());
+    drop(looking);
+    drop(guard);
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn a_broken_lock_is_free_at_once_and_its_holder_learns_it_by_extending() {
+    let mut fleet = Fleet::start(3);
+    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    let mut guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    // Its SET may be under way to the third master still.
+    eventually(PATIENCE, "all have it", || {
+        let held = other.inspect("a").expect("an answer").masters;
+        held.iter().all(|(_, told)| told.value().is_some())
+    });
+    let done = other.force_unlock("a").expect("all answer");
+    assert_eq!((done.deleted(), done.unanswered()), (3, 0));
+    assert!(guard.is_valid(), "nobody told it");
+    let next = block_on(other.lock("a").ttl(TTL).acquire_async()).expect("free");
+    assert!(matches!(guard.extend(TTL), Err(ExtendError::Lost(_))));
+    assert!(!guard.is_valid());
+    // Its release compares still, and leaves the next one's lock alone.
+    assert!(guard.release().expect("confirmed").was_already_gone());
+    assert!(other.inspect("a").expect("an answer").is_held());
+    drop(next);
+    assert_nothing_left(&other, &mut fleet);
+}
+
+#[test]
+fn without_a_quorum_a_look_says_so_and_a_forced_unlock_is_not_confirmed_in_time() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), SHORT);
+    fleet.master(0).stop();
+    fleet.master(1).stop();
+    let begun = std::time::Instant::now();
+    assert_eq!(client.inspect("a").map(|it| it.standing()), Ok(Standing::Unknown));
+    let unlocked = block_on(client.force_unlock_async("a"));
+    assert!(matches!(unlocked, Err(ForceUnlockError::Unconfirmed(_))), "{unlocked:?}");
+    assert!(begun.elapsed() < PATIENCE);
+    fleet.masters().for_each(|master| master.cont());
+}

@@ -1,0 +1,41 @@
+//! Options of a request that are the caller's own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use redlatch::{AcquireError, Client, ReenterError};
+
+use crate::fleet::Fleet;
+use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open};
+
+#[test]
+fn tries_end_an_acquisition_long_before_its_wait_and_delays_are_asked_for_each() {
+    let mut fleet = Fleet::start(3);
+    let asked_max = Arc::new(AtomicU32::new(0));
+    let asked = asked_max.clone();
+    let delay = move |failed: u32| {
+        asked.fetch_max(failed, Ordering::SeqCst);
+        Duration::from_millis(2)
+    };
+    let settings = config(&fleet.urls(), LONG).retry_delay_by(delay).build().expect("valid settings");
+    let client = Client::open(settings).expect("an event loop");
+    let other = open(&fleet.urls(), LONG);
+    let held = other.lock("a").ttl(TTL).acquire().expect("free");
+    let attempts = |error: AcquireError| match error {
+        AcquireError::Contended(denial) => denial.attempts,
+        error => panic!("{error}"),
+    };
+    let request = client.lock("a").ttl(TTL).wait(PATIENCE * 10);
+    assert_eq!(attempts(request.tries(1).acquire().expect_err("held")), 1);
+    assert_eq!(attempts(block_on(request.tries(5).acquire_async()).expect_err("held")), 5);
+    assert_eq!(asked_max.load(Ordering::SeqCst), 4, "four failed before the last");
+    match request.wait(Duration::from_millis(1)).tries(3).reentrant().lock() {
+        Err(ReenterError::Acquire(error)) => assert!(attempts(error) <= 3),
+        other => panic!("{other:?}"),
+    }
+    drop(held);
+    assert_eq!(other.settle(PATIENCE), 0);
+    drop(request.tries(1).acquire().expect("free"));
+    assert_nothing_left(&client, &mut fleet);
+}

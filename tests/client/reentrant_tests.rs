@@ -1,0 +1,224 @@
+//! Locks that their owner may take again: one owner is inside at a time, with as many holds as it likes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use redlatch::{AcquireError, Hold, ReenterError, ReentrantLock};
+
+use crate::batch_tests::work;
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{
+    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_no_keys, block_on, open, poll_once, within,
+};
+
+#[test]
+fn only_the_first_hold_asks_the_masters_and_only_the_last_one_releases() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let lock = client.lock("a").ttl(TTL).reentrant();
+    assert!(!lock.is_held() && lock.hold_count() == 0 && lock.resource() == b"a");
+    let first = lock.lock().expect("free");
+    eventually(PATIENCE, "all have it", || fleet.masters().all(|it| it.ask("EXISTS a").text() == "1"));
+    let before: Vec<usize> = fleet.masters().map(|it| work(it).command_count).collect();
+    let second = block_on(lock.clone().lock_async()).expect("its own");
+    let third = lock.lock().expect("its own");
+    assert_eq!((lock.hold_count(), first.token()), (3, third.token()));
+    assert!(lock.is_held() && third.is_valid() && third.remaining() <= TTL);
+    // Another handle is another owner, of the same client too.
+    let other = client.lock("a").ttl(TTL).wait(Duration::ZERO).reentrant();
+    let refused = other.lock().expect_err("held");
+    assert!(matches!(refused, ReenterError::Acquire(AcquireError::Contended(_))), "{refused}");
+    drop(first);
+    assert_eq!(second.release(), Ok(None));
+    assert_eq!(lock.hold_count(), 1);
+    let after: Vec<usize> = fleet.masters().map(|it| work(it).command_count).collect();
+    // Of the other owner's attempt: a SET, and its release where it was not refused.
+    assert!(before.iter().zip(&after).all(|(before, after)| *after <= before + 2), "{before:?} {after:?}");
+    let released = block_on(third.release_async()).expect("confirmed").expect("the last one");
+    assert!(!released.was_already_gone() && !lock.is_held() && lock.hold_count() == 0);
+    drop(other.lock().expect("free"));
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn threads_and_tasks_of_one_owner_that_come_together_make_one_attempt_and_all_get_it() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let lock = client.lock("a").ttl(TTL).reentrant();
+    for round in 0..4 {
+        let before: Vec<usize> = fleet.masters().map(|it| work(it).command_count).collect();
+        fleet.masters().for_each(|master| master.stop());
+        let take = |index: usize| -> thread::JoinHandle<Result<Hold, ReenterError>> {
+            let lock = lock.clone();
+            thread::spawn(
+                move || if index.is_multiple_of(2) { lock.lock() } else { block_on(lock.lock_async()) },
+            )
+        };
+        let mut callers = vec![take(round)];
+        eventually(PATIENCE, "the first one asks", || client.settle(Duration::ZERO) == 1);
+        callers.extend((1..8).map(|index| take(round + index)));
+        // One that is given up, and one that is never polled again, delay nobody.
+        let (mut given_up, mut stalled) = (lock.lock_async(), lock.lock_async());
+        assert!(poll_once(&mut given_up).is_pending() && poll_once(&mut stalled).is_pending());
+        drop(given_up);
+        thread::sleep(Duration::from_millis(30));
+        fleet.masters().for_each(|master| master.cont());
+        let holds: Vec<Hold> =
+            callers.into_iter().map(|it| it.join().expect("no panic").expect("free")).collect();
+        assert_eq!(lock.hold_count(), 9, "those who came, and the one that has not fetched its hold");
+        drop(stalled);
+        assert_eq!(lock.hold_count(), 8);
+        drop(holds);
+        assert_eq!(client.settle(PATIENCE), 0);
+        let after: Vec<usize> = fleet.masters().map(|it| work(it).command_count).collect();
+        // The SET, and the release by a script, perhaps once more in full.
+        assert!(
+            before.iter().zip(&after).all(|(before, after)| *after <= before + 3),
+            "{before:?} {after:?}"
+        );
+    }
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn a_lost_lock_is_not_taken_again_before_its_holds_have_ended() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), SHORT);
+    let ttl = Duration::from_millis(400);
+    let lock = client.lock("a").ttl(ttl).wait(PATIENCE).reentrant();
+    let holds = [lock.lock().expect("free"), lock.lock().expect("its own")];
+    let told_count = Arc::new(AtomicUsize::new(0));
+    let count = told_count.clone();
+    let its = lock.clone();
+    holds[0].on_lost(move || {
+        // It may look at the lock: nothing is locked while it is called.
+        count.fetch_add(1 + its.hold_count(), Ordering::SeqCst);
+    });
+    eventually(PATIENCE, "it is over", || !lock.is_held());
+    assert!(!holds[0].is_valid() && holds[1].remaining().is_zero());
+    assert_eq!((lock.hold_count(), lock.remaining()), (2, Duration::ZERO));
+    eventually(PATIENCE, "it is told", || told_count.load(Ordering::SeqCst) == 3);
+    // Somebody else may have it by now.
+    let other = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("expired");
+    assert_eq!(lock.lock().expect_err("lost"), ReenterError::Lost { hold_count: 2 });
+    assert_eq!(block_on(lock.lock_async()).expect_err("lost"), ReenterError::Lost { hold_count: 2 });
+    let [first, second] = holds;
+    assert_eq!(first.release(), Ok(None));
+    drop(second);
+    assert!(other.is_valid() && other.release().is_ok_and(|it| !it.was_already_gone()));
+    drop(lock.lock().expect("free"));
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn a_refusal_is_told_to_all_who_joined_and_whoever_may_wait_longer_goes_on() {
+    let mut fleet = Fleet::start(3);
+    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    let held = other.lock("a").ttl(TTL).acquire().expect("free");
+    let lock = client.lock("a").ttl(TTL).wait(SHORT).reentrant();
+    let results: Vec<_> = thread::scope(|scope| {
+        let callers: Vec<_> = (0..6)
+            .map(|index| {
+                let lock = &lock;
+                scope.spawn(
+                    move || if index.is_multiple_of(2) { lock.lock() } else { block_on(lock.lock_async()) },
+                )
+            })
+            .collect();
+        callers.into_iter().map(|it| it.join().expect("no panic")).collect()
+    });
+    for result in results {
+        assert!(matches!(result, Err(ReenterError::Acquire(AcquireError::Contended(_)))), "{result:?}");
+    }
+    assert!(lock.hold_count() == 0 && !lock.is_held());
+    let bad = client.lock("").reentrant();
+    assert!(matches!(bad.lock(), Err(ReenterError::Acquire(AcquireError::Input(_)))));
+    drop(held);
+    assert_eq!(other.settle(PATIENCE), 0);
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn holds_that_are_dropped_at_any_moment_leave_nothing() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let lock = client.lock("a").ttl(TTL).wait(PATIENCE).reentrant();
+    for round in 0..60_u64 {
+        let mut callers: Vec<_> = (0..3).map(|_| lock.lock_async()).collect();
+        for poll in 0..round / 4 {
+            let index = usize::try_from(poll % 3).expect("small");
+            if let Some(caller) = callers.get_mut(index)
+                && poll_once(caller).is_ready()
+            {
+                drop(callers.remove(index));
+            }
+            thread::sleep(Duration::from_micros(20 * round));
+        }
+        drop(callers);
+        eventually(PATIENCE, "no hold is left", || lock.hold_count() == 0);
+    }
+    // In a panic, too.
+    let its = lock.clone();
+    let panicked = thread::spawn(move || {
+        let _hold = its.lock().expect("free");
+        panic!("while it is held");
+    });
+    assert!(panicked.join().is_err());
+    drop(lock);
+    await_no_keys(&mut fleet);
+    assert_nothing_left(&client, &mut fleet);
+}
+
+/// Which owner is inside, and with how many.
+#[derive(Default)]
+struct Witness(std::sync::Mutex<(usize, usize)>);
+
+impl Witness {
+    fn enter(&self, owner: usize) {
+        let mut inside = self.0.lock().expect("no panic");
+        assert!(inside.1 == 0 || inside.0 == owner, "owner {owner} is inside beside {}", inside.0);
+        *inside = (owner, inside.1 + 1);
+    }
+
+    fn leave(&self) {
+        self.0.lock().expect("no panic").1 -= 1;
+    }
+}
+
+#[test]
+fn owners_exclude_each_other_whatever_their_threads_and_tasks_do() {
+    let mut fleet = Fleet::start(3);
+    let clients = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    let owners: Vec<ReentrantLock> =
+        (0..4).map(|index| clients[index % 2].lock("a").ttl(TTL).wait(PATIENCE).reentrant()).collect();
+    within("owners", move || {
+        let witness = Witness::default();
+        thread::scope(|scope| {
+            for (owner, lock) in owners.iter().enumerate() {
+                for caller in 0..4 {
+                    let witness = &witness;
+                    scope.spawn(move || {
+                        for round in 0..15 {
+                            let take = |is_async: bool| {
+                                if is_async { block_on(lock.lock_async()) } else { lock.lock() }
+                                    .expect("in time")
+                            };
+                            let outer = take((caller + round) % 2 == 0);
+                            witness.enter(owner);
+                            let inner = (round % 3 == 0).then(|| take(round % 2 == 0));
+                            thread::yield_now();
+                            assert!(outer.is_valid() && lock.is_held());
+                            witness.leave();
+                            drop((outer, inner));
+                            thread::sleep(Duration::from_micros(500));
+                        }
+                    });
+                }
+            }
+        });
+    });
+    assert_eq!(clients[1].settle(PATIENCE), 0);
+    assert_nothing_left(&clients[0], &mut fleet);
+}

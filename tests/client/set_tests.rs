@@ -1,0 +1,224 @@
+//! Several locks together: all of them or none, without deadlock, in whatever order they are named.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redlatch::lock::InputError;
+use redlatch::{AcquireError, Client, GuardSet, limits};
+
+use crate::batch_tests::{reads_of, work};
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, poll_once, within};
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+/// Which of the locks no master has.
+fn free_names(fleet: &mut Fleet) -> Vec<&'static str> {
+    let is_free = |name: &str, fleet: &mut Fleet| {
+        fleet.masters().all(|master| master.ask(&format!("EXISTS {name}")).text() == "0")
+    };
+    NAMES.into_iter().filter(|name| is_free(name, fleet)).collect()
+}
+
+#[test]
+fn a_set_of_free_locks_is_one_write_for_each_master_to_acquire_extend_and_release() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    for is_async in [false, true] {
+        assert_eq!(client.settle(PATIENCE), 0);
+        let before = fleet.masters().map(work).collect::<Vec<_>>();
+        // Twice is once, and the order is the names' own.
+        let request = client.lock_set(["c", "a", "b", "a"]).ttl(TTL);
+        let mut set =
+            if is_async { block_on(request.acquire_async()) } else { request.acquire() }.expect("free");
+        assert_eq!(reads_of(&mut fleet, 3, &before), [1; 3], "acquisition, async: {is_async}");
+        assert_eq!(set.resources().collect::<Vec<_>>(), [b"a", b"b", b"c"]);
+        assert!(set.is_valid() && set.remaining() <= TTL && set.guards().len() == 3);
+        let before = fleet.masters().map(work).collect::<Vec<_>>();
+        if is_async { block_on(set.extend_async(TTL)) } else { set.extend(TTL) }.expect("held");
+        assert_eq!(reads_of(&mut fleet, 3, &before), [1; 3], "extension, async: {is_async}");
+        let before = fleet.masters().map(work).collect::<Vec<_>>();
+        let released = if is_async { block_on(set.release_async()) } else { set.release() };
+        assert!(released.expect("confirmed").iter().all(|it| !it.was_already_gone()));
+        assert_eq!(reads_of(&mut fleet, 3, &before), [1; 3], "release, async: {is_async}");
+    }
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn a_set_that_cannot_be_names_the_lock_in_the_way_and_keeps_no_subset() {
+    let mut fleet = Fleet::start(3);
+    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    // All sets of the four against all that may be held by others.
+    for held in 0..16_usize {
+        let of = |bits: usize| (0..4).filter(move |it| bits >> it & 1 == 1).map(|it| NAMES[it]);
+        let guards: Vec<_> = of(held).map(|it| other.lock(it).ttl(TTL).acquire().expect("free")).collect();
+        for wanted in 1..16_usize {
+            let request = client.lock_set(of(wanted)).ttl(TTL);
+            let result = if wanted % 2 == 0 {
+                request.try_acquire()
+            } else {
+                block_on(request.wait(Duration::ZERO).acquire_async())
+            };
+            match (result, of(wanted & held).next()) {
+                (Ok(set), None) => drop(set),
+                (Err(error), Some(first)) => {
+                    assert_eq!(error.resource, first.as_bytes());
+                    assert!(matches!(error.source, AcquireError::Contended(_)), "{error}");
+                }
+                (result, first) => panic!("{wanted:b} of {held:b}: {result:?}, {first:?}"),
+            }
+            if wanted == 15 {
+                assert_eq!(client.settle(PATIENCE), 0);
+                assert_eq!(free_names(&mut fleet), of(15 & !held).collect::<Vec<_>>());
+            }
+        }
+        drop(guards);
+        assert_eq!(other.settle(PATIENCE), 0);
+    }
+    let too_many: Vec<String> = (0..=limits::SET_SIZE_MAX).map(|index| index.to_string()).collect();
+    let error = client.lock_set(&too_many).acquire().expect_err("too many").source;
+    assert_eq!(error, AcquireError::Input(InputError::SetTooLarge { count: limits::SET_SIZE_MAX + 1 }));
+    let error = client.lock_set([""; 0]).acquire().expect_err("none").source;
+    assert_eq!(error, AcquireError::Input(InputError::SetEmpty));
+    assert!(matches!(
+        client.lock_set(["a", ""]).acquire().expect_err("no name").source,
+        AcquireError::Input(_)
+    ));
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn nothing_is_held_while_the_lock_in_the_way_is_waited_for() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    for is_async in [false, true] {
+        let held = client.lock("b").ttl(TTL).acquire().expect("free");
+        let its = client.clone();
+        let waiting = thread::spawn(move || {
+            let request = its.lock_set(["d", "c", "b", "a"]).ttl(TTL).wait(PATIENCE);
+            if is_async { block_on(request.acquire_async()) } else { request.acquire() }
+        });
+        eventually(PATIENCE, "it waits in line", || client.settle(Duration::ZERO) == 1);
+        for _ in 0..20 {
+            thread::sleep(Duration::from_millis(5));
+            assert!(!waiting.is_finished());
+        }
+        assert_eq!(free_names(&mut fleet), ["a", "c", "d"], "async: {is_async}");
+        drop(held);
+        let set = waiting.join().expect("no panic").expect("all are free");
+        assert_eq!(set.guards().len(), 4);
+        drop(set);
+        assert_eq!(client.settle(PATIENCE), 0);
+    }
+    // The wait ends in time, and names what it waited for.
+    let held = client.lock("c").ttl(TTL).acquire().expect("free");
+    let begun = Instant::now();
+    let error = client.lock_set(["a", "c"]).ttl(TTL).wait(SHORT).acquire().expect_err("held");
+    assert!(error.resource == b"c" && begun.elapsed() >= SHORT / 2 && begun.elapsed() < PATIENCE, "{error}");
+    drop(held);
+    assert_nothing_left(&client, &mut fleet);
+}
+
+/// Who is inside with each of the locks.
+struct Table([AtomicBool; 4]);
+
+impl Table {
+    /// What is done with the set, and seen by no other.
+    fn dine(&self, set: &GuardSet, wanted: &[&str]) {
+        let places = || wanted.iter().map(|it| NAMES.iter().position(|name| name == it).expect("a name"));
+        for place in places() {
+            assert!(!self.0[place].swap(true, Ordering::SeqCst), "two are inside with {}", NAMES[place]);
+        }
+        thread::yield_now();
+        assert!(set.is_valid());
+        places().for_each(|place| self.0[place].store(false, Ordering::SeqCst));
+    }
+}
+
+#[test]
+fn philosophers_with_overlapping_sets_exclude_each_other_and_all_dine() {
+    let mut fleet = Fleet::start(3);
+    let clients = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    let table = Arc::new(Table(Default::default()));
+    let meals: &[&[&str]] =
+        &[&["a", "b"], &["b", "c"], &["d", "c"], &["a", "d"], &["d", "b", "a"], &["c"], &["c", "a"], &["b"]];
+    within("philosophers", {
+        let (clients, table) = (clients.clone(), table.clone());
+        move || {
+            thread::scope(|scope| {
+                for (index, wanted) in meals.iter().enumerate() {
+                    let (client, table) = (&clients[index % 2], &table);
+                    scope.spawn(move || {
+                        for round in 0..12 {
+                            let request = client.lock_set(wanted.iter().copied()).ttl(TTL).wait(PATIENCE);
+                            let set = if (index + round) % 2 == 0 {
+                                request.acquire()
+                            } else {
+                                block_on(request.acquire_async())
+                            };
+                            let set = set.expect("nobody keeps them for long");
+                            table.dine(&set, wanted);
+                            if round % 3 == 0 {
+                                set.release().expect("confirmed");
+                            }
+                        }
+                    });
+                }
+            });
+        }
+    });
+    assert_eq!(clients[1].settle(PATIENCE), 0);
+    assert_nothing_left(&clients[0], &mut fleet);
+}
+
+#[test]
+fn a_set_that_is_given_up_at_any_moment_leaves_nothing() {
+    let mut fleet = Fleet::start(3);
+    let client: Client = open(&fleet.urls(), LONG);
+    let held = client.lock("b").ttl(TTL).acquire().expect("free");
+    for polls in 0..40_u64 {
+        let names = if polls % 2 == 0 { ["a", "c", "d"] } else { ["a", "b", "c"] };
+        let mut acquiring = client.lock_set(names).ttl(TTL).wait(PATIENCE).acquire_async();
+        for _ in 0..polls {
+            match poll_once(&mut acquiring) {
+                std::task::Poll::Ready(result) => {
+                    drop(result.expect("free"));
+                    break;
+                }
+                std::task::Poll::Pending => thread::sleep(Duration::from_micros(30 * polls)),
+            }
+        }
+    }
+    eventually(PATIENCE, "only the lock itself is left", || client.settle(Duration::ZERO) == 1);
+    assert_eq!(free_names(&mut fleet), ["a", "c", "d"]);
+    drop(held);
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn the_loss_of_one_of_a_set_is_that_of_all_and_told_once() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let ttl = Duration::from_millis(2700);
+    let mut set = client.lock_set(["a", "b"]).ttl(ttl).auto_extend(PATIENCE * 10).acquire().expect("free");
+    let told_count = Arc::new(AtomicUsize::new(0));
+    let count = told_count.clone();
+    set.on_lost(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    assert!(set.is_valid());
+    fleet.masters().for_each(|master| drop(master.ask("SET b somebody-else")));
+    block_on(set.lost());
+    eventually(PATIENCE, "it is over", || !set.is_valid());
+    eventually(PATIENCE, "the callback", || told_count.load(Ordering::SeqCst) == 1);
+    assert_eq!(set.remaining(), Duration::ZERO);
+    let error = set.extend(ttl).expect_err("one is lost");
+    assert_eq!(error.resource, b"b");
+    drop(set);
+    fleet.masters().for_each(|master| drop(master.ask("DEL b")));
+    assert_eq!(told_count.load(Ordering::SeqCst), 1);
+    assert_nothing_left(&client, &mut fleet);
+}

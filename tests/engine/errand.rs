@@ -1,0 +1,175 @@
+//! Looking at a lock and deleting it by force: one round trip, a deadline, and no part in any vote.
+
+use std::time::Duration;
+
+use redlatch::engine::{Inspection, OpId, Outcome, Request, Standing, Told};
+use redlatch::limits;
+use redlatch::lock::{Failure, HolderTtl, Resource};
+
+use crate::rig::{Rig, id};
+use crate::{defaults, granted, ms};
+
+fn inspect(rig: &mut Rig, name: &str) -> OpId {
+    let resource = Resource::new(name).expect("valid");
+    let op = rig.engine.submit(rig.now, Request::Inspect { resource }).expect("room");
+    rig.pump();
+    op
+}
+
+fn force_unlock(rig: &mut Rig, name: &str) {
+    let resource = Resource::new(name).expect("valid");
+    rig.engine.submit(rig.now, Request::ForceUnlock { resource }).expect("room");
+    rig.pump();
+}
+
+#[track_caller]
+fn inspected(rig: &mut Rig) -> Inspection {
+    match rig.outcome() {
+        Some(Outcome::Inspect(inspection)) => inspection,
+        other => panic!("no answer to a look but {other:?}"),
+    }
+}
+
+#[test]
+fn a_look_tells_in_one_round_trip_what_each_master_holds() {
+    let mut rig = Rig::new(3, defaults);
+    rig.acquire("a", 10_000, 0);
+    let token = granted(&mut rig).token;
+    rig.advance(ms(1000));
+    let until = rig.now + ms(5000);
+    rig.masters[2].put(b"a", b"somebody else's", Some(until));
+    rig.masters.iter_mut().for_each(|master| drop(master.take_log()));
+    inspect(&mut rig, "a");
+    let inspection = inspected(&mut rig);
+    let own = Told::Holds { value: token.as_bytes().as_slice().into(), left: HolderTtl::Left(ms(9000)) };
+    assert_eq!((&inspection.masters[0].1, &inspection.masters[1].1), (&own, &own));
+    assert_eq!(inspection.masters[2].1.value(), Some(b"somebody else's".as_slice()));
+    assert_eq!(
+        (inspection.holder(), inspection.remaining()),
+        (Some(token.as_bytes().as_slice()), HolderTtl::Left(ms(9000)))
+    );
+    assert_eq!(rig.masters[0].take_log(), ["GETRANGE", "PTTL"]);
+    inspect(&mut rig, "b");
+    assert_eq!(inspected(&mut rig).standing(), Standing::Free);
+    assert_eq!(rig.engine.operation_count(), 1, "a look is over with its answer");
+}
+
+#[test]
+fn a_look_ends_by_its_deadline_and_says_why_each_master_did_not_answer() {
+    let mut rig = Rig::new(5, defaults);
+    rig.refuse(0, true);
+    rig.disconnect(0);
+    rig.masters[1].errors.insert("GETRANGE".into(), "NOPERM x".into());
+    rig.masters[2].put_list(b"a");
+    rig.stop(3);
+    rig.stop(4);
+    inspect(&mut rig, "a");
+    rig.disconnect(4);
+    assert_eq!(rig.outcome(), None);
+    rig.advance(ms(49));
+    assert_eq!(rig.outcome(), None);
+    rig.advance(ms(1));
+    let told = inspected(&mut rig).masters;
+    let failure = |index: usize| match &told[index].1 {
+        Told::Failed(failure) => failure,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(failure(0), Failure::NotConnected { .. }));
+    assert!(matches!(failure(1), Failure::Replied(text) if text.starts_with("NOPERM")));
+    assert!(matches!(failure(2), Failure::Replied(text) if text.starts_with("WRONGTYPE")));
+    assert_eq!(failure(3), &Failure::NoAnswer { limit: ms(50) });
+    assert_eq!(failure(4), &Failure::ConnectionLost);
+    // What comes late finds nobody, and leaves the order of replies as it is.
+    rig.resume(3);
+    assert_eq!((rig.outcome(), rig.engine.owed_count(id(3))), (None, 0));
+}
+
+#[test]
+fn a_master_in_quarantine_is_not_called_free_and_its_key_counts() {
+    let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
+    rig.disconnect(2);
+    let now = rig.now;
+    rig.masters[2].restart("run2b", now);
+    rig.advance(ms(2500));
+    inspect(&mut rig, "a");
+    let inspection = inspected(&mut rig);
+    assert!(matches!(inspection.masters[2].1, Told::Failed(Failure::Quarantined { .. })), "{inspection:?}");
+    rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    inspect(&mut rig, "a");
+    assert_eq!(inspected(&mut rig).masters.iter().filter(|it| it.1.value().is_some()).count(), 3);
+}
+
+#[test]
+fn a_value_of_any_size_is_cut_off_and_costs_no_connection() {
+    let mut rig = Rig::new(1, defaults);
+    rig.masters[0].put(b"a", &vec![b'x'; limits::REPLY_SIZE_MAX + 1], None);
+    inspect(&mut rig, "a");
+    let inspection = inspected(&mut rig);
+    assert_eq!(inspection.holder().map(<[u8]>::len), Some(limits::VALUE_SHOWN_MAX));
+    assert_eq!(inspection.remaining(), HolderTtl::Never);
+}
+
+#[test]
+fn an_answer_to_a_look_is_a_vote_for_nothing() {
+    let mut rig = Rig::new(3, defaults);
+    (0..3).for_each(|index| rig.hold(index));
+    // The slot of a look that was cancelled has a lock in it when the answers come.
+    let look = inspect(&mut rig, "a");
+    rig.release(look, false);
+    rig.acquire("a", 10_000, 0);
+    (0..3).for_each(|index| rig.stop(index));
+    rig.deliver_all();
+    assert_eq!(granted(&mut rig).attempts, 1);
+    assert!((0..3).all(|index| rig.engine.owed_count(id(index)) == 0));
+}
+
+#[test]
+fn only_a_forced_unlock_deletes_without_comparing() {
+    let mut rig = Rig::new(3, defaults);
+    let first = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.extend(first, 20_000);
+    let next = rig.acquire("a", 10_000, 5000);
+    rig.release(first, true);
+    rig.advance(ms(100));
+    rig.release(next, true);
+    rig.advance(ms(100));
+    rig.outcomes.clear();
+    let before = rig.masters[0].take_log();
+    assert!(
+        before.iter().any(|name| name == "EVALSHA") && !before.iter().any(|name| name == "DEL"),
+        "{before:?}"
+    );
+    rig.masters[1].put(b"a", b"somebody else's", None);
+    force_unlock(&mut rig, "a");
+    let Some(Outcome::ForceUnlock(done)) = rig.outcome() else { panic!("an answer") };
+    assert_eq!((done.deleted(), done.absent(), done.unanswered()), (1, 2, 0));
+    assert_eq!(rig.masters[0].take_log(), ["DEL"]);
+    assert_eq!(rig.holder_count("a"), 0);
+}
+
+#[test]
+fn a_holder_learns_of_a_forced_unlock_by_its_next_extension() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.stop(2);
+    force_unlock(&mut rig, "a");
+    rig.advance(ms(50));
+    let Some(Outcome::ForceUnlock(done)) = rig.outcome() else { panic!("an answer") };
+    assert_eq!((done.deleted(), done.absent(), done.unanswered()), (2, 0, 1));
+    assert!(rig.engine.valid_until(lock) > Some(rig.now), "it is not told");
+    rig.extend(lock, 10_000);
+    rig.advance(ms(50));
+    let is_told = |rig: &mut Rig| matches!(rig.outcome(), Some(Outcome::Extend(Err(_))));
+    assert!(is_told(&mut rig));
+    // Nor do its own masters have it put back, whatever answers come in which order.
+    assert_eq!((rig.holder_count("a"), rig.masters[2].value(rig.now, b"a").is_some()), (1, true));
+    rig.extend(lock, 10_000);
+    rig.advance(ms(50));
+    assert!(is_told(&mut rig));
+    rig.resume(2);
+    rig.advance(Duration::from_secs(1));
+    assert_eq!(rig.holder_count("a"), 0, "a lock that was broken is not put back");
+}
