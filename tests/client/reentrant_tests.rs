@@ -123,7 +123,7 @@ fn a_refusal_is_told_to_all_who_joined_and_whoever_may_wait_longer_goes_on() {
             .map(|index| {
                 let lock = &lock;
                 scope.spawn(
-                    move || if index.is_multiple_of(2) { lock.lock() } else { block_on(lock.lock_async()) },
+                    move || if index % 2 == 0 { lock.lock() } else { block_on(lock.lock_async()) },
                 )
             })
             .collect();
