@@ -65,6 +65,8 @@ impl ClientLoop {
         if is_driven {
             #[cfg(feature = "tokio")]
             executor.spawn(self.client.drive_on_tokio());
+            #[cfg(not(feature = "tokio"))]
+            panic!("built without the feature tokio");
         }
         for _ in 0..task_count {
             let (client, names, next_name) =
