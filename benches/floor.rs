@@ -93,7 +93,31 @@ fn compare(rounds: usize, deep_pairs: usize) {
             ratios[ratios.len() - 1],
         );
     }
+    compare_client(&mut raw, &urls(&addresses), rounds, deep_pairs);
     compare_stopped(&mut fleet, &mut locks, rounds);
+}
+
+/// `Client` with 128 tasks on one thread, driven by its own thread and by the executor, against the raw loop, in turns.
+fn compare_client(raw: &mut RawLoop, urls: &[String], rounds: usize, pairs: usize) {
+    for is_driven in [false, true] {
+        if is_driven && !cfg!(feature = "tokio") {
+            println!("N = 5, 128 tasks, driven by tokio: left out, the feature tokio is off");
+            continue;
+        }
+        let client = ClientLoop::connect(urls, KEY_COUNT);
+        let mut ratios = Vec::new();
+        for _ in 0..rounds {
+            let floor = raw.pairs(KEY_COUNT, 128, pairs);
+            ratios.push(floor.as_secs_f64() / client.task_pairs(pairs, 128, is_driven).as_secs_f64());
+        }
+        println!(
+            "N = 5, 128 tasks of one Client, driven by {}: ratio to the raw loop {:.2} ({:.2} to {:.2}), median of {rounds} rounds",
+            if is_driven { "tokio" } else { "its own thread" },
+            median(&mut ratios),
+            ratios[0],
+            ratios[ratios.len() - 1],
+        );
+    }
 }
 
 /// The median acquire with one of five masters stopped against that with all five running, in turns.

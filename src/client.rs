@@ -198,8 +198,8 @@ impl Client {
         self.shared().settle(limit)
     }
 
-    /// Takes the event loop over from the client's thread, for an event loop of your own. At most one at a time: a second
-    /// one shares the work with the first.
+    /// Takes the event loop over from the client's thread, for an event loop of your own. One at a time: of two, only the one
+    /// that turned last is woken, and dropping either ends both.
     ///
     /// # Errors
     /// If the client has stopped, or the operating system gives no descriptor.
@@ -209,7 +209,8 @@ impl Client {
     }
 
     /// Drives the event loop on tokio, in place of the client's thread: tasks are then answered without a hand-over
-    /// between threads. To be spawned; it ends when the last handle of the client is dropped, and it is no handle itself.
+    /// between threads. To be spawned at once, for the thread gives way when this is called; it ends when the last handle of
+    /// the client is dropped, and it is no handle itself.
     ///
     /// The runtime must have I/O and time enabled, and go on while locks are waited for.
     ///

@@ -19,8 +19,8 @@ use crate::clock;
 ///
 /// 1. Watch the descriptor ([`AsFd`]) for input. It is edge-triggered: note that it has become readable *before* the
 ///    call that follows.
-/// 2. Call [`Drive::turn`] when it is readable, when the time that the last call returned has come, and when its waker is
-///    called.
+/// 2. Call [`Drive::turn`] at the start, when it is readable, when the time that the last call returned has come, and when
+///    its waker is called.
 ///
 /// A call never waits. While a thread waits in a blocking call, that thread may drive, and a turn does nothing. Dropping
 /// it gives the work back to the client's thread. It is no handle: it ends when the last of those is dropped.
@@ -31,7 +31,7 @@ pub struct Drive {
     registry: Registry,
 }
 
-/// The client of a [`Drive`] was dropped or has stopped, or another one drives it now.
+/// The client of a [`Drive`] was dropped or has stopped, or a second drive of it was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("there is nothing left to drive")]
 pub struct DriveEnded;

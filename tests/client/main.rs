@@ -1,6 +1,8 @@
 //! `Client` on real `redis-server` processes: threads and tasks over one set of connections.
 
 mod batch_tests;
+#[cfg(unix)]
+mod drive_tests;
 mod dropping_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;

@@ -44,7 +44,9 @@ impl Shared {
             if core.wants_keeper()
                 && let Some(poller) = core.poller.take()
             {
-                let is_done = |core: &Core| core.is_closing || !core.wants_keeper();
+                // Also when a drive has begun meanwhile, whatever that wants: it finds the lead taken until then.
+                let is_done =
+                    |core: &Core| core.is_closing || core.keeper.drive.is_some() || !core.wants_keeper();
                 self.leave(self.lead(core, poller, None, is_done)?);
                 continue;
             }
