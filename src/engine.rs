@@ -34,7 +34,9 @@ mod handshake;
 mod hold;
 mod lines;
 mod link;
+mod link_id;
 mod mark;
+mod news;
 mod op;
 mod renew;
 mod repair;
@@ -58,6 +60,7 @@ use crate::lock::command;
 use crate::lock::{MasterId, MasterSet, Vote, quorum};
 use crate::mutants::{self, mutant};
 use acquire::Terms;
+pub use link_id::{LinkId, LinkRequest, Reason};
 pub use request::{Grant, Outcome, Released, Request, SubmitError};
 pub use status::{MasterState, MasterStatus};
 
@@ -65,6 +68,7 @@ use broadcast::Broadcast;
 use claim::{Claim, Counted};
 use lines::Lines;
 use link::{Answer, Link, Owed, Predecessor, State};
+use news::News;
 use op::{Op, OpState};
 use slab::{Id, Slab};
 use timers::{Timer, Timers, master_timer, op_timer, timer_of};
@@ -78,26 +82,6 @@ impl OpId {
     pub(crate) const fn index(self) -> usize {
         self.0.index as usize
     }
-}
-
-/// What the driver is to do with a master's connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LinkRequest {
-    /// Open a connection, and say what came of it.
-    Connect(MasterId),
-    /// Close the connection or the attempt at one; nothing is to be said of it any more.
-    Close(MasterId),
-}
-
-/// Why [`Engine::next_timeout`] wants to be woken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    /// A master is due to be connected, gives no answer in its handshake, or has been silent for too long.
-    Link(MasterId),
-    /// An operation's votes are due, or its next attempt.
-    Operation,
-    /// A release is due, or to be sent again, or its lock has expired.
-    Claim,
 }
 
 /// The protocol; see the [module](self).
@@ -116,6 +100,8 @@ pub struct Engine {
     unseasoned: MasterSet,
     connect_wanted: MasterSet,
     close_wanted: MasterSet,
+    /// The connections by which waiters are told of releases.
+    news: News,
     ops: Slab<Op>,
     /// The operations that hold a lock or wait for one, by its key.
     lines: Lines,
@@ -149,6 +135,7 @@ impl Engine {
         let mut timers = Timers::default();
         links.iter().for_each(|link| timers.arm(master_timer(link.master), now));
         let mut rng = StdRng::from_seed(mutants::seed(seed));
+        let news = News::new(links.len(), now);
         Self {
             quorum: quorum(links.len()),
             all: MasterSet::first(links.len()),
@@ -159,6 +146,7 @@ impl Engine {
             unseasoned: MasterSet::EMPTY,
             connect_wanted: MasterSet::EMPTY,
             close_wanted: MasterSet::EMPTY,
+            news,
             ops: Slab::new(limits::OPERATION_COUNT_MAX),
             lines: Lines::new(&mut rng),
             rng,
@@ -225,15 +213,19 @@ impl Engine {
     pub fn poll_link(&mut self) -> Option<LinkRequest> {
         if let Some(master) = self.close_wanted.iter().next() {
             self.close_wanted.remove(master);
-            return Some(LinkRequest::Close(master));
+            return Some(LinkRequest::Close(master.into()));
         }
-        let master = self.connect_wanted.iter().next()?;
+        let Some(master) = self.connect_wanted.iter().next() else { return self.news.poll_link() };
         self.connect_wanted.remove(master);
-        Some(LinkRequest::Connect(master))
+        Some(LinkRequest::Connect(master.into()))
     }
 
     /// The connection that was asked for stands; its handshake waits in [`Engine::send_ready`].
-    pub fn handle_connected(&mut self, now: Instant, master: MasterId) {
+    pub fn handle_connected(&mut self, now: Instant, link: impl Into<LinkId>) {
+        let master = match link.into() {
+            LinkId::Commands(master) => master,
+            LinkId::News(master) => return self.handle_news_connected(now, master),
+        };
         let link = &mut self.links[master.index()];
         if !matches!(link.state, State::Connecting { .. }) {
             return;
@@ -245,7 +237,11 @@ impl Engine {
     }
 
     /// The connection broke, or could not be made; `why` is shown to people.
-    pub fn handle_disconnected(&mut self, now: Instant, master: MasterId, why: &str) {
+    pub fn handle_disconnected(&mut self, now: Instant, link: impl Into<LinkId>, why: &str) {
+        let master = match link.into() {
+            LinkId::Commands(master) => master,
+            LinkId::News(master) => return self.handle_news_disconnected(now, master),
+        };
         let link = &self.links[master.index()];
         if !matches!(link.state, State::Down { .. }) {
             match link.last_refusal() {
@@ -258,25 +254,43 @@ impl Engine {
         }
     }
 
-    /// Bytes to write to a master.
+    /// Bytes to write.
     #[must_use]
-    pub fn send_ready(&mut self, master: MasterId) -> &[u8] {
-        self.broadcast.flush(&mut self.links);
-        self.links[master.index()].wire.send_ready()
+    pub fn send_ready(&mut self, link: impl Into<LinkId>) -> &[u8] {
+        match link.into() {
+            LinkId::Commands(master) => {
+                self.broadcast.flush(&mut self.links);
+                self.links[master.index()].wire.send_ready()
+            }
+            LinkId::News(master) => self.news.send_ready(master),
+        }
     }
 
     /// `size` bytes of [`Engine::send_ready`] were written.
-    pub fn send_done(&mut self, master: MasterId, size: usize) {
-        self.links[master.index()].wire.send_done(size);
+    pub fn send_done(&mut self, link: impl Into<LinkId>, size: usize) {
+        match link.into() {
+            LinkId::Commands(master) => self.links[master.index()].wire.send_done(size),
+            LinkId::News(master) => self.news.send_done(master, size),
+        }
     }
 
-    /// Where to read a master's bytes into; never empty.
-    pub fn recv_space(&mut self, master: MasterId) -> &mut [u8] {
-        self.links[master.index()].wire.recv_space()
+    /// Where to read into; never empty.
+    pub fn recv_space(&mut self, link: impl Into<LinkId>) -> &mut [u8] {
+        match link.into() {
+            LinkId::Commands(master) => self.links[master.index()].wire.recv_space(),
+            LinkId::News(master) => self.news.recv_space(master),
+        }
     }
 
     /// `size` bytes were read into [`Engine::recv_space`]; `now` must have been read after them (I2).
-    pub fn recv_done(&mut self, now: Instant, master: MasterId, size: usize) {
+    pub fn recv_done(&mut self, now: Instant, link: impl Into<LinkId>, size: usize) {
+        match link.into() {
+            LinkId::Commands(master) => self.recv_commands(now, master, size),
+            LinkId::News(master) => self.recv_news(now, master, size),
+        }
+    }
+
+    fn recv_commands(&mut self, now: Instant, master: MasterId, size: usize) {
         let link = &mut self.links[master.index()];
         link.wire.recv_done(size);
         if size > 0 {
@@ -329,7 +343,7 @@ impl Engine {
     pub fn next_timeout(&self) -> Option<(Instant, Reason)> {
         self.timers.next().map(|(at, id)| {
             let reason = match timer_of(id) {
-                Timer::Master(master) => Reason::Link(master),
+                Timer::Master(master) | Timer::News(master) => Reason::Link(master),
                 Timer::Op(_) => Reason::Operation,
                 Timer::Claim(_) => Reason::Claim,
             };
@@ -342,6 +356,7 @@ impl Engine {
         while let Some(timer) = self.timers.pop_due(now) {
             match timer_of(timer) {
                 Timer::Master(master) => self.handle_link_timeout(now, master),
+                Timer::News(master) => self.handle_news_timeout(now, master),
                 Timer::Op(index) => {
                     if let Some(id) = self.ops.occupant(index) {
                         self.handle_op_timeout(now, id);
@@ -393,10 +408,26 @@ impl Engine {
         self.claims.count()
     }
 
-    /// Replies that a master owes.
+    /// The connections for news that are open or being opened.
+    pub fn news_links(&self) -> impl Iterator<Item = LinkId> + use<> {
+        self.news.open.iter().map(LinkId::News)
+    }
+
+    /// How often so far a message that a lock was released brought the next attempt of an acquisition forward.
     #[must_use]
-    pub fn owed_count(&self, master: MasterId) -> usize {
-        self.links[master.index()].wire.owed_count() + self.broadcast.owed_count(master)
+    pub const fn woken_count(&self) -> u64 {
+        self.news.woken_count
+    }
+
+    /// Replies that are owed over a connection.
+    #[must_use]
+    pub fn owed_count(&self, link: impl Into<LinkId>) -> usize {
+        match link.into() {
+            LinkId::Commands(master) => {
+                self.links[master.index()].wire.owed_count() + self.broadcast.owed_count(master)
+            }
+            LinkId::News(master) => self.news.owed_count(master),
+        }
     }
 
     /// Whether each master that answers has answered all it was sent.
@@ -428,7 +459,7 @@ impl Engine {
             Answer::Mark(answer) => self.handle_mark(master, answer),
             Answer::MarkRefused(text) => self.handle_mark_refused(master, text),
             Answer::NoScript(owed) => self.send_whole_script(now, master, owed),
-            Answer::HandshakeStep | Answer::MarkWritten => {}
+            Answer::HandshakeStep | Answer::MarkWritten | Answer::Told => {}
             Answer::HandshakeDone => self.handle_ready(now, master),
         }
     }
@@ -469,6 +500,7 @@ impl Engine {
         self.release_orphans(master);
         self.repair(now, master);
         self.arm_link(master);
+        self.open_news(now);
     }
 
     /// Ends a connection and settles all that it owed.
@@ -581,6 +613,7 @@ fn count_usual(link: &mut Link, claims: &mut Slab<Claim>, quorum: usize, decided
                 let rest = command::split_deleted(received)?;
                 (id, rest, claims.find_mut(id).map(|claim| claim.count_deleted(master, quorum)))
             }
+            Owed::Told => return command::split_untold(received),
             _ => return None,
         };
         match counted {

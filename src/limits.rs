@@ -114,3 +114,20 @@ pub const RENEWAL_COUNT_MAX: u32 = 1_000_000;
 
 /// Renewals that are due within this time go out together.
 pub(crate) const RENEWAL_TICK: Duration = Duration::from_millis(16);
+
+/// Locks that one engine is told of while callers wait for them, each a channel on every master. Who waits for another one
+/// tries again after random delays only.
+pub const WATCH_COUNT_MAX: usize = 4096;
+
+/// How long a connection for news of released locks is kept when nobody waits for any.
+pub const NEWS_IDLE_MAX: Duration = Duration::from_secs(5);
+
+/// How long a master that refused news is not asked for them again.
+pub const NEWS_REFUSED_PAUSE: Duration = Duration::from_secs(60);
+
+/// Of the clients that wait for a lock, so many on average try when it is released, if more are known to wait. With three
+/// none of them tries in one release of twenty; then the first that would have tried again anyway has it.
+pub const WOKEN_COUNT: u32 = 3;
+
+/// Of the random pause behind a wake-up, how many times it is longer than the longest pause of those who are not told.
+pub const UNWOKEN_PAUSE_FACTOR: u32 = 10;

@@ -92,6 +92,12 @@ pub enum Mutant {
     HolderWaitedForWithoutEnd,
     /// Who waits for the same lock asks the masters at once instead of standing in line.
     NobodyQueues,
+    /// Who asks to be told of a release does not try once more when that is confirmed.
+    TryBeforeSubscribe,
+    /// Who is told of releases tries when told and at no other time.
+    NoTimerBehindWake,
+    /// All who wait for a lock come when it is released, however many they are.
+    AllWoken,
     /// A lock is renewed for as long as it is held.
     RenewalUncapped,
     /// The loss of a lock is told when its validity has ended.

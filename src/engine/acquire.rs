@@ -12,6 +12,7 @@ use super::timers::op_timer;
 use super::{Engine, Grant, OpId, Outcome, SubmitError};
 use crate::config::Config;
 use crate::error::{AcquireError, Round};
+use crate::limits;
 use crate::lock::command::{self, AcquireTail};
 use crate::lock::{Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Ttl, Verdict, Vote};
 use crate::mutants::mutant;
@@ -107,6 +108,9 @@ impl Engine {
         });
         let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
         op.run.count = 0;
+        if let Some(watch) = &mut op.watch {
+            watch.begin_attempt();
+        }
         if !claim.asked.has(self.quorum) && self.usable.has(self.quorum) {
             return self.refuse_overload(now, id, claim_id);
         }
@@ -202,6 +206,7 @@ impl Engine {
                 let valid_until = counted_from + op.ttl.validity();
                 if now + op.min_validity < valid_until || mutant!(DeadlineUnchecked) {
                     claim.is_open = false;
+                    claim.tells = self.config.wakes_waiters;
                     op.state = OpState::Held { since: claim.started, valid_until, extension: None };
                     let granted = claim.tally.granted;
                     let grant = Grant { token: claim.token, valid_until, granted, attempts: op.attempts };
@@ -262,6 +267,9 @@ impl Engine {
             }
         };
         self.arm_op(id);
+        if retry_at.is_some() && cause == Cause::Contended {
+            self.watch(now, id, now - started);
+        }
     }
 
     /// When to try again, after a random delay that is longer than the attempt was and grows; `None` to give up.
@@ -270,7 +278,17 @@ impl Engine {
         let wait_until = op.wait_until?;
         let took = now - started;
         let attempts = op.attempts;
-        let delay = self.draw_pause(took, attempts);
+        let is_told = op.watch.as_ref().is_some_and(|watch| watch.is_told(self.quorum));
+        // Who had a part of it met others that want it, not a holder.
+        let is_held = self.claims.find(op.claim).is_some_and(|claim| claim.tally.granted.is_empty());
+        let delay = if is_told && mutant!(NoTimerBehindWake) {
+            WAIT_MAX
+        } else if is_told && is_held {
+            let longest = self.config.retry_delay_max;
+            self.rng.random_range(longest..=longest * limits::UNWOKEN_PAUSE_FACTOR)
+        } else {
+            self.draw_pause(took, attempts)
+        };
         // The last attempt is made early enough to be answered before the wait ends.
         let last = wait_until.checked_sub(took.max(Duration::from_millis(1)))?;
         (last > now + took).then(|| last.min(now + delay))

@@ -5,6 +5,7 @@
 //! masters is taken, before a link's bytes are looked at and before it fails. So each link has its requests in the
 //! order in which they were made, and an entry for each beside its bytes.
 
+use super::claim::Claim;
 use super::link::{Link, Owed};
 use super::slab::Id;
 use crate::limits;
@@ -67,15 +68,18 @@ impl Broadcast {
         links: &mut [Link],
         masters: MasterSet,
         id: Id,
-        entry: &Entry,
+        claim: &Claim,
     ) -> MasterSet {
-        let mut sent = MasterSet::EMPTY;
+        let (mut sent, entry, tells) = (MasterSet::EMPTY, &claim.entry, claim.tells);
         for index in 0..self.release_groups.len() {
             let (by, group) = self.release_groups[index];
-            let group = group.intersection(masters);
-            sent = sent.union(self.send(links, group, Owed::Release(id), |out| {
-                command::encode_release(out, by, entry);
-            }));
+            let group = self.send(links, group.intersection(masters), Owed::Release(id), |out| {
+                command::encode_release(out, by, entry, tells);
+            });
+            if tells && !by.is_script() {
+                self.send(links, group, Owed::Told, |out| command::encode_telling(out, entry));
+            }
+            sent = sent.union(group);
         }
         sent
     }

@@ -43,6 +43,8 @@ pub(super) struct Claim {
     /// Why masters failed in the round under way.
     pub(super) failures: Vec<(MasterId, Failure)>,
     pub(super) release: Option<Release>,
+    /// Whether its release tells those who wait: that of a lock that was held does.
+    pub(super) tells: bool,
     /// The claim that the lock was handed over to: where the swap was carried out this one's key is gone.
     pub(super) heir: Id,
     /// Masters whose connection has broken since the `SET`: it may still be carried out there, after any release.
@@ -99,6 +101,7 @@ impl Claim {
             counts_grants: true,
             failures: Vec::new(),
             release: None,
+            tells: false,
             heir: Id::NOBODY,
             strayed: MasterSet::EMPTY,
             sent_again: MasterSet::EMPTY,
@@ -125,6 +128,7 @@ impl Claim {
             counts_grants,
             failures,
             release,
+            tells,
             heir,
             strayed,
             sent_again,
@@ -135,7 +139,7 @@ impl Claim {
         (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants) = (true, true);
-        (*release, *heir) = (None, Id::NOBODY);
+        (*release, *tells, *heir) = (None, false, Id::NOBODY);
         (*strayed, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY);
         (*owes_extension, *strayed_extension) = (MasterSet::EMPTY, MasterSet::EMPTY);
         failures.clear();
@@ -159,6 +163,8 @@ impl Claim {
         let (owed, sent, empty) = (self.holders(), swapped.union(released), MasterSet::EMPTY);
         let owed = if mutant!(HandoverForgetsClaim) { owed.without(swapped) } else { owed };
         self.heir = heir;
+        // The lock is not free.
+        self.tells = false;
         self.counts_grants = false;
         self.failures.clear();
         let unproven = self.unproven();
@@ -311,7 +317,7 @@ impl Engine {
         }
         let (owed, empty) = (claim.holders(), MasterSet::EMPTY);
         claim.failures.clear();
-        let sent = self.broadcast.send_release(&mut self.links, owed, id, &claim.entry);
+        let sent = self.broadcast.send_release(&mut self.links, owed, id, claim);
         claim.counts_grants = false;
         let unproven = claim.unproven();
         claim.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty, unproven });
@@ -340,12 +346,13 @@ impl Engine {
     /// Queues the release again on those of `masters` that owe no answer to it.
     pub(super) fn send_release_again(&mut self, id: Id, masters: MasterSet) {
         let Some(claim) = self.claims.find_mut(id) else { return };
+        let Some(under_way) = claim.release.map(|release| release.sent) else { return };
+        let sent = self.broadcast.send_release(&mut self.links, masters.without(under_way), id, claim);
         let unproven = claim.unproven();
-        let Some(release) = &mut claim.release else { return };
-        let masters = masters.without(release.sent);
-        let sent = self.broadcast.send_release(&mut self.links, masters, id, &claim.entry);
-        release.unproven = unproven;
-        release.sent = release.sent.union(sent);
+        if let Some(release) = &mut claim.release {
+            release.unproven = unproven;
+            release.sent = under_way.union(sent);
+        }
     }
 
     /// A grant or a deletion was counted that may decide something.

@@ -41,6 +41,8 @@ pub(super) enum Owed {
     /// The mark that is read at the end of a watch, and the `SET` that writes it.
     MarkRead,
     MarkWritten,
+    /// The message behind a release: how many it reached, which nobody wants to know.
+    Told,
     /// An extension, release or swap with the script in full: not to be sent again in full.
     ExtendWhole(Id, u32),
     ReleaseWhole(Id),
@@ -62,6 +64,7 @@ pub(super) enum Answer {
     Swap(Id, u32, Vote),
     Mark(MarkAnswer),
     MarkWritten,
+    Told,
     MarkRefused(Box<str>),
     /// The script was unknown; the request is to be sent again in full.
     NoScript(Owed),
@@ -184,6 +187,12 @@ impl Link {
         }
         if let Some(policy) = self.learnt.evicting_policy() {
             warnings.push(format!("its maxmemory-policy is {policy}, which may evict locks: set noeviction"));
+        }
+        if let Some((_, text)) = self.learnt.refused.iter().find(|(name, _)| *name == Step::TryPublish.name())
+        {
+            warnings.push(format!(
+                "others are not told when a lock is released, and try again at random: {text}"
+            ));
         }
         if self.learnt.run_id.is_none() && self.is_ready() {
             warnings.push("it does not tell its run_id, so each reconnect counts as a restart".to_owned());
@@ -350,6 +359,10 @@ fn take_apart(
         Owed::MarkWritten => match reply {
             Reply::Simple(b"OK") => Ok(Answer::MarkWritten),
             Reply::Error(text) => Ok(Answer::MarkRefused(command::error_text(text))),
+            _ => Err(WrongShape),
+        },
+        Owed::Told => match reply {
+            Reply::Integer(_) | Reply::Error(_) => Ok(Answer::Told),
             _ => Err(WrongShape),
         },
         Owed::Handshake(step) => {

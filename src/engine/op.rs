@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::news::Watch;
 use super::renew::{self, Keep};
 use super::slab::Id;
 use crate::error::{AcquireError, Denial, Report};
@@ -36,6 +37,8 @@ pub(super) struct Op {
     pub(super) keep: Option<Keep>,
     /// Whether its loss is to be told.
     pub(super) is_watched: bool,
+    /// While it waits and was refused: what it is told of releases.
+    pub(super) watch: Option<Box<Watch>>,
 }
 
 #[derive(Debug)]
@@ -121,6 +124,7 @@ impl Op {
             holders: Vec::new(),
             keep: None,
             is_watched: false,
+            watch: None,
         }
     }
 
@@ -146,13 +150,14 @@ impl Op {
             holders,
             keep,
             is_watched,
+            watch,
             run: _,
             claim: _,
             state: _,
         } = self;
         (*own_ttl, *own_min_validity, *submitted, *own_wait_until) = (ttl, min_validity, now, wait_until);
         (*attempts, *round, *has_queued) = (0, 0, false);
-        (*denied_before, *keep, *is_watched) = (None, None, false);
+        (*denied_before, *keep, *is_watched, *watch) = (None, None, false, None);
         key.clear();
         holders.clear();
     }

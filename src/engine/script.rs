@@ -17,7 +17,7 @@ impl Engine {
             Owed::Release(id) => {
                 let Some(claim) = self.claims.find(id) else { return };
                 broadcast.send(links, only, Owed::ReleaseWhole(id), |out| {
-                    command::encode_release(out, ReleaseBy::Eval, &claim.entry)
+                    command::encode_release(out, ReleaseBy::Eval, &claim.entry, claim.tells)
                 })
             }
             Owed::Extend(id, round) => {

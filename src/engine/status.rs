@@ -60,6 +60,12 @@ impl Engine {
                 None => MasterState::Ready,
             },
         };
+        let mut warnings = link.warnings(now);
+        if let Some(text) = self.news.refusal(master) {
+            warnings.push(format!(
+                "it does not tell when a lock is released, so who waits tries at random: {text}"
+            ));
+        }
         MasterStatus {
             name: self.config.labels[master.index()].clone(),
             state,
@@ -71,7 +77,7 @@ impl Engine {
                 ReleaseBy::EvalSha | ReleaseBy::Eval => "EVALSHA",
             },
             refused: link.learnt.refused.clone(),
-            warnings: link.warnings(now),
+            warnings,
         }
     }
 }

@@ -229,7 +229,7 @@ fn info_without_its_fields_keeps_the_votes_from_counting_and_is_said() {
         let quarantine = config.quarantine_time();
         let mut engine = Engine::new(Arc::new(config), [7; 32], now);
         engine.handle_timeout(now);
-        assert_eq!(engine.poll_link(), Some(LinkRequest::Connect(id(0))));
+        assert_eq!(engine.poll_link(), Some(LinkRequest::Connect(id(0).into())));
         engine.handle_connected(now, id(0));
         answer_handshake(&mut engine, now, info);
         let status = engine.master_status(now, id(0));

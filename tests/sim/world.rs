@@ -181,7 +181,7 @@ impl World {
             engine,
             clock,
             life: 0,
-            conns: vec![None; self.masters.len()],
+            conns: vec![None; 2 * self.masters.len()],
             is_down: false,
             paused_until: 0,
             suspended_at: None,
