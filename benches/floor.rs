@@ -4,7 +4,8 @@
 //! cargo bench --bench floor                        the ratios, on five masters of its own
 //! floor WHAT DEPTH PAIRS ADDRESS…                  one run, to be counted from outside (scripts/syscalls)
 //!       WHAT: raw; redlatch, unawaited (`Redlock`, the release left to ride with the next acquire);
-//!             client, client-drop (`Client` on this thread), client-threads, client-tasks (DEPTH of them)
+//!             client, client-drop (`Client` on this thread), client-threads, client-tasks, client-driven (DEPTH of
+//!             them); kept: PAIRS locks are kept for DEPTH seconds
 //! ```
 
 #[path = "client_loop.rs"]
@@ -57,6 +58,8 @@ fn run_one(what: &str, depth: usize, pairs: usize, addresses: &[SocketAddr]) {
         "client-threads" => drop(client().thread_pairs(pairs, depth)),
         "client-tasks" => drop(client().task_pairs(pairs, depth, false)),
         "client-driven" => drop(client().task_pairs(pairs, depth, true)),
+        // PAIRS locks for DEPTH seconds.
+        "kept" => client().keep(pairs, Duration::from_secs(depth.try_into().expect("small"))),
         other => panic!("{other} is none of what this program can do"),
     }
 }

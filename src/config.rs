@@ -422,6 +422,7 @@ mod tests {
             one().client_name(""),
             one().answer_timeout(Duration::ZERO),
             one().connect_timeout(Duration::MAX),
+            one().spin(limits::SPIN_MAX + Duration::from_nanos(1)),
             one().retry_delay(Duration::from_millis(2), Duration::from_millis(1)),
             one().master("redis://h2?x=1"),
         ];

@@ -97,6 +97,9 @@ pub const IDLE_MAX: Duration = Duration::from_millis(100);
 /// is no quorum.
 pub const REVIVE_MAX: Duration = Duration::from_millis(200);
 
+/// How long a [`crate::Client`] that nobody calls leaves its connections unwatched.
+pub const LOOK_PAUSE: Duration = Duration::from_secs(1);
+
 /// How long connecting waits for the other masters once a quorum is ready, at the least.
 pub const STRAGGLER_WAIT: Duration = Duration::from_millis(20);
 

@@ -148,6 +148,10 @@ pub enum Mutant {
     SeedIgnored,
     /// Dropping a lease releases nothing.
     DropForgets,
+    /// An acquisition that is given up is not released.
+    AbandonForgets,
+    /// An answer is given to the next caller whose operation has the same place.
+    AnswerToNextCaller,
     /// What is due is done before what has arrived is read.
     TimeOutsBeforeReads,
     /// The inbox grows to what a header announces.

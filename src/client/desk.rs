@@ -9,6 +9,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use crate::engine::{Engine, OpId, Outcome, Request};
+use crate::mutants::mutant;
 
 /// The slots; see the [module](self).
 #[derive(Debug, Default)]
@@ -105,7 +106,8 @@ impl Desk {
                 continue;
             }
             let question = self.questions.get(op.index()).copied().flatten();
-            match question.filter(|ticket| ticket.op == op && self.expects(*ticket, &outcome)) {
+            let is_own = |ticket: &Ticket| ticket.op == op || mutant!(AnswerToNextCaller);
+            match question.filter(|ticket| is_own(ticket) && self.expects(*ticket, &outcome)) {
                 Some(ticket) => {
                     let waker = self.end_waiting(ticket);
                     self.slots[ticket.slot] = Slot::Done(outcome);
@@ -124,6 +126,21 @@ impl Desk {
     #[must_use]
     pub fn is_done(&self, ticket: Ticket) -> bool {
         matches!(self.slots[ticket.slot], Slot::Done(_))
+    }
+
+    /// The answer if it has come, to be fetched yet.
+    #[must_use]
+    pub fn answer(&self, ticket: Ticket) -> Option<&Outcome> {
+        match &self.slots[ticket.slot] {
+            Slot::Done(outcome) => Some(outcome),
+            Slot::Free | Slot::Waiting(..) => None,
+        }
+    }
+
+    /// Questions whose answer is to come or to be fetched.
+    #[must_use]
+    pub fn kept_count(&self) -> usize {
+        self.slots.len() - self.free.len()
     }
 
     /// Fetches the answer if it has come; the ticket is void then.
@@ -148,7 +165,7 @@ impl Desk {
                 None
             }
             Slot::Waiting(question, _) => {
-                if *question == Question::Acquire {
+                if *question == Question::Acquire && !mutant!(AbandonForgets) {
                     // A release is always taken, and cancels an acquisition.
                     let _ = engine.submit(now, Request::Release { lock: ticket.op, awaited: false });
                 }
@@ -269,7 +286,9 @@ impl Desk {
 
 /// Nobody wants this outcome: what it has acquired must not be kept.
 fn release_unwanted(now: Instant, engine: &mut Engine, op: OpId, outcome: &Outcome) {
-    if let Outcome::Acquire(Ok(_)) = outcome {
+    if let Outcome::Acquire(Ok(_)) = outcome
+        && !mutant!(AbandonForgets)
+    {
         // A release is always taken, and this one's outcome is not wanted.
         let _ = engine.submit(now, Request::Release { lock: op, awaited: false });
     }

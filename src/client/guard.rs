@@ -137,6 +137,7 @@ impl Guard {
         core.desk.watch(self.lock, waker);
         let _ = core.submit(Request::Watch { lock: self.lock });
         core.deliver();
+        core.wake_late_leader();
         shared.leave(core);
         true
     }

@@ -47,7 +47,9 @@ fn a_loss_is_told_before_the_end_to_threads_and_tasks_when_masters_hang() {
     let mut guard = client.lock("a").ttl(3 * KEPT_TTL).auto_extend(FOR_LONG).acquire().expect("free");
     let told_count = Arc::new(AtomicUsize::new(0));
     let count = told_count.clone();
-    guard.on_lost(move || drop(count.fetch_add(1, Ordering::SeqCst)));
+    guard.on_lost(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+    });
     fleet.masters().for_each(|master| master.stop());
     block_on(guard.lost());
     // Told by the clock: some of the last tenth is left unless this thread was held up for all of it.
@@ -70,7 +72,9 @@ fn a_loss_that_masters_prove_is_told_at_the_next_renewal_and_none_after_the_rele
     let other = client.lock("b").ttl(KEPT_TTL).acquire().expect("free");
     let told_count = Arc::new(AtomicUsize::new(0));
     let count = told_count.clone();
-    other.on_lost(move || drop(count.fetch_add(1, Ordering::SeqCst)));
+    other.on_lost(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+    });
     other.release().expect("confirmed");
     drop(guard);
     assert_eq!(Arc::strong_count(&told_count), 1, "the callback is kept though it will never be called");

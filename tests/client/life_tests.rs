@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::{Acquire, AcquireError, Client, Extend, Guard, LockRequest, Release};
+use redlatch::{Acquire, AcquireError, Client, Extend, Guard, LockRequest, Release, limits};
 
 use crate::fleet::Fleet;
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, open};
+use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open};
 
 /// What the compiler knows: handles go everywhere.
 #[allow(dead_code, reason = "it is enough that it compiles")]
@@ -77,11 +77,14 @@ async fn live_async(client: &Client, name: &String) {
 }
 
 #[test]
-fn a_lock_lives_its_whole_life_in_a_thread() {
+fn a_lock_lives_its_whole_life_in_a_thread_that_may_spin() {
     let mut fleet = Fleet::start(3);
-    let client = open(&fleet.urls(), LONG);
-    (0..50).for_each(|round| live(&client, &format!("orders:{}", round % 3)));
-    assert_nothing_left(&client, &mut fleet);
+    for spin in [Duration::ZERO, Duration::from_micros(50), limits::SPIN_MAX] {
+        let settings = config(&fleet.urls(), LONG).spin(spin).build().expect("valid settings");
+        let client = Client::open(settings).expect("an event loop");
+        (0..50).for_each(|round| live(&client, &format!("orders:{}", round % 3)));
+        assert_nothing_left(&client, &mut fleet);
+    }
 }
 
 /// Runs a future to its end on some executor.

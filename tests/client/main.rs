@@ -5,6 +5,7 @@ mod dropping_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
 mod harness;
+mod idle_tests;
 mod keep_tests;
 mod life_tests;
 mod overload_tests;

@@ -30,7 +30,9 @@ const SLACK: Duration = Duration::from_secs(5);
 struct Stress<'a> {
     client: &'a Client,
     is_over: AtomicBool,
-    is_held: [AtomicBool; RESOURCE_COUNT],
+    /// Until when each is held at least, and since which entry.
+    held: [Mutex<Option<(Instant, usize)>>; RESOURCE_COUNT],
+    entry_count: AtomicUsize,
     /// What became of the calls, in words.
     counts: Mutex<BTreeMap<&'static str, usize>>,
     running_count: AtomicUsize,
@@ -73,19 +75,18 @@ impl Stress<'_> {
         *latest = (late, call).max(*latest);
     }
 
-    fn enter(&self, plan: &Plan, guard: &Guard) -> bool {
-        let is_long = guard.remaining() > TTL / 2;
-        if is_long {
-            assert!(!self.is_held[plan.resource].swap(true, Ordering::SeqCst), "two hold {}", plan.name);
-        }
-        is_long
+    /// Returns the number of this entry. A holder that was kept from its exit until its lock had ended is no witness.
+    fn enter(&self, plan: &Plan, guard: &Guard) -> usize {
+        let entry = self.entry_count.fetch_add(1, Ordering::SeqCst);
+        let until = guard.valid_until();
+        let before = self.held[plan.resource].lock().expect("no panic").replace((until, entry));
+        let now = Instant::now();
+        assert!(before.is_none_or(|(before, _)| before <= now || until <= now), "two hold {}", plan.name);
+        entry
     }
 
-    fn exit(&self, plan: &Plan, guard: &Guard) {
-        // A machine that was too slow proves nothing.
-        let is_valid = guard.is_valid();
-        let was_held = self.is_held[plan.resource].swap(false, Ordering::SeqCst);
-        assert!(was_held || !is_valid, "somebody else left {}", plan.name);
+    fn exit(&self, plan: &Plan, entry: usize) {
+        self.held[plan.resource].lock().expect("no panic").take_if(|(_, other)| *other == entry);
     }
 
     fn count_acquired(&self, result: &Result<Guard, AcquireError>) {
@@ -128,16 +129,14 @@ impl Stress<'_> {
         self.note_time("acquire", begun, plan.wait + 2 * ANSWER_TIMEOUT + limits::REVIVE_MAX);
         self.count_acquired(&result);
         let Ok(mut guard) = result else { return };
-        let is_witnessed = self.enter(&plan, &guard);
+        let entry = self.enter(&plan, &guard);
         if plan.extends {
             let begun = Instant::now();
             let result = guard.extend(TTL);
             self.note_time("extend", begun, ANSWER_TIMEOUT);
             self.count_extended(result);
         }
-        if is_witnessed {
-            self.exit(&plan, &guard);
-        }
+        self.exit(&plan, entry);
         if !plan.drops {
             let begun = Instant::now();
             let result = guard.release();
@@ -161,7 +160,7 @@ impl Stress<'_> {
         let Some(result) = result else { return self.count("cancelled") };
         self.count_acquired(&result);
         let Ok(mut guard) = result else { return };
-        let is_witnessed = self.enter(&plan, &guard);
+        let entry = self.enter(&plan, &guard);
         if plan.extends {
             let poll_count = rng.random_range(0..3);
             let mut extending = guard.extend_async(TTL);
@@ -171,9 +170,7 @@ impl Stress<'_> {
             }
         }
         tokio::task::yield_now().await;
-        if is_witnessed {
-            self.exit(&plan, &guard);
-        }
+        self.exit(&plan, entry);
         if !plan.drops {
             let begun = Instant::now();
             let result = guard.release_async().await;
@@ -302,7 +299,8 @@ fn withstand(is_driven: bool) {
     let stress = Stress {
         client: &client,
         is_over: AtomicBool::new(false),
-        is_held: std::array::from_fn(|_| AtomicBool::new(false)),
+        held: std::array::from_fn(|_| Mutex::default()),
+        entry_count: AtomicUsize::new(0),
         counts: Mutex::default(),
         running_count: AtomicUsize::new(THREAD_COUNT + TASK_COUNT),
         late: Mutex::default(),

@@ -1,6 +1,6 @@
 //! Clients that contend for a few locks while a test harms the masters, and one more server that watches.
 //!
-//! Each client has a thread and a `Redlock` of its own. It acquires, holds for a random time, sometimes extends, sometimes
+//! Each contestant has a thread; it has a `Redlock` of its own, or half of a `Client` ([`Way`]). It acquires, holds for a random time, sometimes extends, sometimes
 //! drops its lease or lets it run out instead of releasing it; each holder writes its entry and exit to the checker. The
 //! test's own thread is the conductor: it harms and heals masters in between, and in the end [`Contest::finish`] judges.
 //!
@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use redlatch::engine::MasterState;
-use redlatch::{AcquireError, Config, ExtendError, Lease, Quarantine, Redlock, ReleaseError, limits};
+use redlatch::{AcquireError, Config, ExtendError, Quarantine, Redlock, ReleaseError, limits};
 
 use crate::fleet::{self, Fleet, eventually};
 use crate::judge::{self, Visit, VisitName};
+use crate::lockers::{Held, Locker, Way};
 
 /// Also the fleet's longest one.
 pub(crate) const TTL: Duration = Duration::from_secs(1);
@@ -48,11 +49,12 @@ pub(crate) struct Rules {
     pub(crate) quarantine: Quarantine,
     /// By default all.
     pub(crate) ready_count: Option<usize>,
+    pub(crate) way: Way,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { quarantine: Quarantine::Uptime, ready_count: None }
+        Self { quarantine: Quarantine::Uptime, ready_count: None, way: Way::Redlock }
     }
 }
 
@@ -78,6 +80,7 @@ impl Contest {
         let shared = Arc::new(Shared::default());
         let mut contest =
             Self { name, shared, clients: Vec::new(), checker, phase_count: 0, begun: Instant::now() };
+        let mut shared_client = None;
         for (index, urls) in lists.iter().enumerate() {
             let config = Config::builder()
                 .masters(urls)
@@ -86,10 +89,19 @@ impl Contest {
                 .retry_delay(Duration::from_millis(1), Duration::from_millis(20))
                 .quarantine(rules.quarantine);
             let ready_count = rules.ready_count.unwrap_or(urls.len());
+            let config = config.build().expect("valid settings");
+            if rules.way == Way::Client && index % 2 == 0 {
+                shared_client = Some(redlatch::Client::open(config.clone()).expect("an event loop"));
+            }
             let (shared, checker) = (Arc::clone(&contest.shared), contest.checker.addrs()[0]);
+            let client = shared_client.clone();
             contest.clients.push(std::thread::spawn(move || {
-                Client::open(index, config.build().expect("valid settings"), ready_count, shared, checker)
-                    .run()
+                let locker = match client {
+                    None => Locker::Redlock(Box::new(Redlock::open(config).expect("an event loop"))),
+                    Some(client) if index % 2 == 0 => Locker::Thread(client),
+                    Some(client) => Locker::Task(client),
+                };
+                Client::open(index, locker, ready_count, shared, checker).run()
             }));
         }
         contest.wait("the clients count the masters' votes", Shared::are_all_ready);
@@ -260,7 +272,7 @@ struct Record {
 
 struct Client {
     index: usize,
-    redlock: Redlock,
+    locker: Locker,
     checker: BufReader<TcpStream>,
     shared: Arc<Shared>,
     /// How many masters it shall see ready.
@@ -272,33 +284,32 @@ struct Client {
 impl Client {
     fn open(
         index: usize,
-        config: Config,
+        locker: Locker,
         ready_count: usize,
         shared: Arc<Shared>,
         checker: SocketAddr,
     ) -> Self {
-        let redlock = Redlock::open(config).expect("an event loop");
         let checker = fleet::open(checker, PATIENCE).expect("the checker runs");
         let rng = StdRng::try_from_rng(&mut rand::rngs::SysRng).expect("the system gives randomness");
-        Self { index, redlock, checker, shared, ready_count, rng, record: Record::default() }
+        Self { index, locker, checker, shared, ready_count, rng, record: Record::default() }
     }
 
     fn run(mut self) -> Record {
         while !self.note_ready() && !self.shared.is_over.load(Ordering::SeqCst) {
-            self.redlock.turn(Duration::from_millis(5)).expect("the loop runs");
+            self.locker.turn(Duration::from_millis(5));
         }
         while !self.shared.is_over.load(Ordering::SeqCst) {
             self.contend();
             self.note_ready();
         }
         let begun = Instant::now();
-        self.record.leak_count = self.redlock.close(PATIENCE);
+        self.record.leak_count = self.locker.close(PATIENCE);
         self.record.closing_time = begun.elapsed();
         self.record
     }
 
     fn note_ready(&self) -> bool {
-        let masters = self.redlock.masters();
+        let masters = self.locker.masters();
         let count = masters.iter().filter(|master| master.state == MasterState::Ready).count();
         self.shared.are_ready[self.index].store(count >= self.ready_count, Ordering::SeqCst);
         count >= self.ready_count
@@ -308,7 +319,7 @@ impl Client {
         let resource = self.rng.random_range(0..RESOURCES.len());
         let wait = Duration::from_millis(self.rng.random_range(0..400_u64).saturating_sub(100));
         let asked = Instant::now();
-        let result = self.redlock.acquire(RESOURCES[resource], TTL, wait);
+        let result = self.locker.acquire(RESOURCES[resource], TTL, wait);
         let entered = Instant::now();
         self.note_time("acquire", asked, wait + 2 * ANSWER_TIMEOUT + limits::REVIVE_MAX);
         match result {
@@ -322,13 +333,13 @@ impl Client {
             Err(AcquireError::NoQuorum(_)) => {
                 self.record.outage_count += 1;
                 self.shared.outage_count.fetch_add(1, Ordering::SeqCst);
-                self.redlock.turn(Duration::from_millis(10)).expect("the loop runs");
+                self.locker.turn(Duration::from_millis(10));
             }
             Err(error) => panic!("client {}: {error:#}", self.index),
         }
     }
 
-    fn visit(&mut self, mut visit: Visit, mut lease: Lease) {
+    fn visit(&mut self, mut visit: Visit, mut lease: Held) {
         if lease.remaining() > 2 * RESERVE {
             self.tell('+', &visit);
             match self.rng.random_range(0..40_u64) {
@@ -354,7 +365,7 @@ impl Client {
             drop(lease);
         } else {
             let asked = Instant::now();
-            let result = self.redlock.release(lease);
+            let result = self.locker.release(lease);
             self.note_time("release", asked, ANSWER_TIMEOUT);
             match result {
                 Ok(_) => self.record.released_count += 1,
@@ -364,9 +375,9 @@ impl Client {
         }
     }
 
-    fn extend(&mut self, lease: &mut Lease) {
+    fn extend(&mut self, lease: &mut Held) {
         let asked = Instant::now();
-        let result = self.redlock.extend(lease, TTL);
+        let result = self.locker.extend(lease, TTL);
         self.note_time("extend", asked, ANSWER_TIMEOUT);
         match result {
             Ok(()) => self.record.extended_count += 1,
@@ -378,7 +389,7 @@ impl Client {
     }
 
     /// Holds the lock for up to its validity less the reserve.
-    fn hold_long(&mut self, lease: &Lease) {
+    fn hold_long(&mut self, lease: &Held) {
         let longest = lease.remaining().saturating_sub(RESERVE);
         let time = longest.mul_f64(self.rng.random_range(0.1..1.0));
         self.hold(time);
@@ -391,7 +402,7 @@ impl Client {
             std::thread::sleep(time);
         }
         while Instant::now() < until {
-            self.redlock.turn(until - Instant::now()).expect("the loop runs");
+            self.locker.turn(until - Instant::now());
         }
     }
 
@@ -413,7 +424,7 @@ fn a_contest_sees_two_holders() {
     let mut fleet = Fleet::start(5);
     let mut lists = vec![fleet.urls(); CLIENT_COUNT];
     lists[0].truncate(2);
-    let rules = Rules { quarantine: Quarantine::Trust, ready_count: None };
+    let rules = Rules { quarantine: Quarantine::Trust, ..Rules::default() };
     let contest = Contest::start_with_lists("other lists", &lists, &rules);
     contest.progress("one client has another list", 60);
     contest.finish(&mut fleet);

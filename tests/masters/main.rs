@@ -9,6 +9,7 @@ mod harness_tests;
 mod judge;
 mod lease_tests;
 mod lock_tests;
+mod lockers;
 mod model_tests;
 mod netns;
 mod network_tests;

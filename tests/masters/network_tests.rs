@@ -8,15 +8,25 @@ use redlatch::engine::MasterState;
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{self, PATIENCE, drive, open, settings, state};
+use crate::lockers::Way;
 use crate::netns::Netns;
 use crate::proxy::Proxy;
 use crate::rogue::Rogue;
 
 #[test]
 fn resets_in_replies_and_in_requests_and_single_bytes_give_no_lock_twice() {
+    reset_all_along(Way::Redlock);
+}
+
+#[test]
+fn resets_give_no_lock_twice_to_those_who_share_a_client() {
+    reset_all_along(Way::Client);
+}
+
+fn reset_all_along(way: Way) {
     let mut fleet = Fleet::start(5);
     let (proxies, urls) = proxies(&fleet);
-    let mut contest = Contest::start("resets, byte by byte", &urls, &Rules::default());
+    let mut contest = Contest::start("resets, byte by byte", &urls, &Rules { way, ..Rules::default() });
     for proxy in &proxies {
         proxy.chunk(1);
         proxy.delay(Duration::from_millis(1));
@@ -46,9 +56,19 @@ fn resets_in_replies_and_in_requests_and_single_bytes_give_no_lock_twice() {
 
 #[test]
 fn partitions_by_a_proxy_give_no_lock_twice() {
+    part_by_proxies(Way::Redlock);
+}
+
+#[test]
+fn partitions_give_no_lock_twice_to_those_who_share_a_client() {
+    part_by_proxies(Way::Client);
+}
+
+fn part_by_proxies(way: Way) {
     let mut fleet = Fleet::start(5);
     let (mut proxies, urls) = proxies(&fleet);
-    let mut contest = Contest::start("partition, refusal, stray replies", &urls, &Rules::default());
+    let mut contest =
+        Contest::start("partition, refusal, stray replies", &urls, &Rules { way, ..Rules::default() });
     let isolate = |proxies: &[Proxy], isolated| proxies.iter().for_each(|proxy| proxy.isolate(isolated));
     isolate(&proxies[..2], true);
     contest.survives("two are cut off", 10);
@@ -117,7 +137,7 @@ fn servers_that_are_no_redis_give_no_votes() {
         Rogue::start(b"+OK\r\n".repeat(50)), // nobody asked
     ];
     let urls = [fleet.urls(), rogues.iter().map(Rogue::url).collect()].concat();
-    let rules = Rules { quarantine: Quarantine::Trust, ready_count: Some(4) };
+    let rules = Rules { quarantine: Quarantine::Trust, ready_count: Some(4), ..Rules::default() };
     let mut contest = Contest::start("garbage, mute, unasked", &urls, &rules);
     contest.survives("three of seven are no Redis", 40);
     contest.finish(&mut fleet);

@@ -9,11 +9,25 @@ use redlatch::lock::Resource;
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::Fleet;
 use crate::lock_tests::{PATIENCE, drive, open, settings};
+use crate::lockers::Way;
 
 #[test]
 fn masters_that_stand_still_for_longer_than_the_ttl_harm_nobody() {
+    stand_still(Way::Redlock);
+}
+
+#[test]
+fn masters_that_stand_still_harm_nobody_who_shares_a_client() {
+    stand_still(Way::Client);
+}
+
+fn stand_still(way: Way) {
     let mut fleet = Fleet::start_with(5, &["--enable-debug-command", "yes"]);
-    let mut contest = Contest::start("SIGSTOP, DEBUG SLEEP, CLIENT PAUSE", &fleet.urls(), &Rules::default());
+    let mut contest = Contest::start(
+        "SIGSTOP, DEBUG SLEEP, CLIENT PAUSE",
+        &fleet.urls(),
+        &Rules { way, ..Rules::default() },
+    );
     fleet.master(0).stop();
     contest.survives("one is stopped", 10);
     contest.pass(TTL);

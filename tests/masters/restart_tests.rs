@@ -8,6 +8,7 @@ use redlatch::engine::MasterState;
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::{Fleet, Raw};
 use crate::lock_tests::{PATIENCE, drive, open, settings, state};
+use crate::lockers::Way;
 
 #[test]
 fn a_quorum_that_forgot_a_lock_does_not_give_it_to_a_rival_while_it_is_valid() {
@@ -32,8 +33,18 @@ fn a_quorum_that_forgot_a_lock_does_not_give_it_to_a_rival_while_it_is_valid() {
 
 #[test]
 fn masters_that_come_back_empty_give_no_lock_twice() {
+    come_back_empty(Way::Redlock);
+}
+
+#[test]
+fn masters_that_come_back_empty_give_no_lock_twice_to_those_who_share_a_client() {
+    come_back_empty(Way::Client);
+}
+
+fn come_back_empty(way: Way) {
     let mut fleet = Fleet::start(5);
-    let mut contest = Contest::start("kill -9, back empty", &fleet.urls(), &Rules::default());
+    let mut contest =
+        Contest::start("kill -9, back empty", &fleet.urls(), &Rules { way, ..Rules::default() });
     contest.progress("all is well", 10);
     fleet.master(0).kill();
     contest.survives("one is dead", 10);

@@ -24,6 +24,7 @@ impl World {
         let now = self.local(client);
         let resource = Resource::new(key).expect("a valid name");
         let request = Request::Acquire { resource, ttl, wait, min_validity: Duration::ZERO };
+        self.deliver(client);
         let lock = self.clients[client].engine.submit(now, request).ok()?;
         // One round and the question for the holder, or all within the wait.
         let deadline = now + if wait.is_zero() { 2 * self.config.answer_limit(ttl) } else { wait };
@@ -42,6 +43,7 @@ impl World {
                 is_held: false,
             },
         ));
+        self.ask(client, lock, Pending::Acquire);
         self.wake(client, self.now);
         Some(lock)
     }
@@ -49,17 +51,24 @@ impl World {
     pub fn submit_extend(&mut self, client: usize, lock: OpId, ttl: Duration) {
         let ttl = self.config.ttl(ttl).expect("a valid TTL");
         let now = self.local(client);
+        self.end_asking(client, lock);
+        self.deliver(client);
         note!(self, "c{client} extends {lock:?} to {:?}", ttl.as_duration());
         self.clients[client].engine.submit(now, Request::Extend { lock, ttl }).expect("always taken");
         let deadline = now + self.config.answer_limit(ttl);
         if let Some(it) = self.clients[client].lock(lock) {
             it.pending = Some((Pending::Extend, deadline));
         }
+        self.ask(client, lock, Pending::Extend);
         self.follow_validity(client, lock);
         self.wake(client, self.now);
     }
 
     pub fn submit_release(&mut self, client: usize, lock: OpId, awaited: bool) {
+        if !self.end_asking(client, lock) {
+            return;
+        }
+        self.deliver(client);
         let now = self.local(client);
         note!(self, "c{client} releases {lock:?}");
         self.checker.end_guard(client, lock);
@@ -68,8 +77,10 @@ impl World {
         if awaited && let Some(it) = self.clients[client].lock(lock) {
             it.pending = Some((Pending::Release, now + answer_limit));
             it.is_held = false;
+            self.ask(client, lock, Pending::Release);
         } else {
             self.clients[client].forget(lock);
+            self.deliver(client);
         }
         self.wake(client, self.now);
     }
@@ -221,13 +232,19 @@ impl World {
         let lock = self.submit_acquire(client, &key, ttl, Duration::from_nanos(wait));
         // Some do not wait for the end.
         let patience = chance(&mut self.rng, 100_000).then(|| self.rng.random_range(0..=100 * MS));
+        // At a desk it may have been denied by now.
+        let is_over = lock.is_some_and(|lock| self.clients[client].lock(lock).is_none());
+        let patience = patience.or(is_over.then_some(self.habits.pause_max / 4));
         let worker = &mut self.clients[client].workers[worker];
-        worker.lock = lock;
+        worker.lock = lock.filter(|_| !is_over);
         worker.due = patience.map_or(Time::MAX, |patience| self.now + patience);
     }
 
     pub fn go_on_with_work(&mut self, client: usize, worker: usize, lock: OpId) {
         let is_pending = self.clients[client].lock(lock).is_some_and(|it| it.pending.is_some());
+        if is_pending && self.drops_extension(client, worker, lock) {
+            return;
+        }
         let dice: u32 = self.rng.random_range(0..100);
         if is_pending || dice < 35 || (self.habits.is_closing && dice < 70) {
             // Of what is under way nothing more is heard: this cancels it.
@@ -236,9 +253,11 @@ impl World {
                 Worker { lock: None, due: self.now + self.habits.pause_max / 4 };
         } else if dice < 60 || self.habits.is_closing {
             self.submit_release(client, lock, true);
+            self.grow_impatient(client, worker, lock);
         } else if dice < 95 {
             let ttl = self.habits.ttls[self.rng.random_range(0..self.habits.ttls.len())];
             self.submit_extend(client, lock, ttl);
+            self.grow_impatient(client, worker, lock);
         } else {
             self.clients[client].workers[worker].due = self.now + self.rng.random_range(0..=SECOND);
         }

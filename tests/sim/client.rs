@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{Engine, OpId, Outcome};
 
+use crate::callers::Callers;
 use crate::clock::{Clock, Time};
 
 pub struct Client {
@@ -27,6 +28,8 @@ pub struct Client {
     pub link_states: Vec<&'static str>,
     pub locks: Vec<(OpId, Lock)>,
     pub workers: Vec<Worker>,
+    /// Who waits at its desk; `None` if it is used the way of `Redlock`.
+    pub callers: Option<Callers>,
     /// Outcomes that no worker took.
     pub outcomes: VecDeque<(OpId, Outcome)>,
 }

@@ -17,6 +17,7 @@ use crate::world::World;
 
 pub mod acquire;
 pub mod bytes;
+pub mod desk;
 pub mod exhaustive;
 pub mod handover;
 pub mod hold;

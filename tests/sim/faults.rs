@@ -4,6 +4,7 @@ use rand::RngExt;
 use rand::seq::IndexedRandom;
 use redlatch::Quarantine;
 
+use crate::callers::Callers;
 use crate::clock::{MS, SECOND, Time};
 use crate::model::Keys;
 use crate::network::{ConnState, Pipe, Weather};
@@ -236,6 +237,7 @@ impl World {
         it.wake_at = Time::MAX;
         it.locks.clear();
         it.outcomes.clear();
+        it.callers = it.callers.take().map(|_| Callers::default());
         self.checker.guards.retain(|guard| guard.client != client);
     }
 

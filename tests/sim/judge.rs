@@ -208,6 +208,7 @@ impl World {
         if let Some((lock, pending)) = overdue {
             self.checker.violate(format!("I22: c{client}: {pending:?} of {lock:?} is overdue"));
         }
+        self.check_callers(client);
         if !self.is_checked_always && !chance(&mut self.rng, 100_000) {
             return;
         }

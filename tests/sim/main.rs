@@ -11,8 +11,8 @@
 //! ```text
 //! history   seed -> who takes part, what goes wrong       directed   schedules that seeds rarely meet
 //!    │                                                       │         mutants: each has a schedule that finds it
-//! faults, world ── turn ──────────── application             │
-//!    │               a client's step    what it is used for ─┘
+//! faults, world ── turn ──────────── application ── callers  │
+//!    │               a client's step    what it is used for, as a Redlock or as a Client
 //! server ── model    a master           network ── bytes under way      clock ── true time and shown time
 //! judge ── checker   what is true, and whether it was told so
 //! ```
@@ -27,6 +27,7 @@ macro_rules! tests {
 }
 
 mod application;
+mod callers;
 mod checker;
 mod client;
 mod clock;
@@ -114,6 +115,8 @@ fn assert_coverage(total: &Total) {
     for (_, name) in history::FAULTS {
         assert!(total.statistics.faults.contains_key(name), "never: {name}");
     }
+    let calls = total.statistics.calls.len();
+    assert_eq!(calls, 8, "not everything was done with callers: {:?}", total.statistics.calls);
     for state in ["down", "connecting", "ready", "quarantined", "silent"] {
         let is_seen = total.statistics.link_steps.keys().any(|(_, to)| *to == state);
         assert!(is_seen, "no link was ever {state}");
@@ -198,6 +201,7 @@ impl Total {
         add_counts(&mut own.faults, &other.faults);
         add_counts(&mut own.link_steps, &other.link_steps);
         add_counts(&mut own.outcomes, &other.outcomes);
+        add_counts(&mut own.calls, &other.calls);
     }
 
     fn summary(&self) -> String {
@@ -220,6 +224,8 @@ impl Total {
         self.statistics.faults.iter().for_each(|(name, count)| println!("{count:>10}  {name}"));
         println!("\nanswers");
         self.statistics.outcomes.iter().for_each(|(name, count)| println!("{count:>10}  {name}"));
+        println!("\ncallers");
+        self.statistics.calls.iter().for_each(|(name, count)| println!("{count:>10}  {name}"));
         println!("\nlinks, as seen after one turn in ten");
         for ((from, to), count) in &self.statistics.link_steps {
             println!("{count:>10}  {from} -> {to}");

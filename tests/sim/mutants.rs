@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use redlatch::mutants::{Mutant, switch};
 
-use crate::directed::{Verdict, acquire, bytes, handover, hold, keep, masters, news};
+use crate::directed::{Verdict, acquire, bytes, desk, handover, hold, keep, masters, news};
 use crate::{history, sockets};
 
 /// Runs a schedule with a defect switched on in this thread. A panic is a finding too.
@@ -101,6 +101,8 @@ killed! {
     no_time_out: NoTimeOut by acquire::with_no_master_up_every_call_ends_by_its_deadline;
     no_reconnect: NoReconnect by hold::what_a_broken_connection_left_is_released_over_the_next;
     seed_ignored: SeedIgnored by same_history;
+    abandon_forgets: AbandonForgets by desk::an_acquisition_that_is_given_up_leaves_no_key;
+    answer_to_next_caller: AnswerToNextCaller by desk::an_answer_is_not_given_to_the_next_caller_in_its_place;
     drop_forgets: DropForgets by sockets::a_dropped_lease_is_released_also_in_a_panic;
     time_outs_before_reads: TimeOutsBeforeReads by sockets::an_answer_that_is_here_is_not_late;
     allocation_by_header: AllocationByHeader by bytes::a_header_reserves_no_memory;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 use redlatch::engine::{LinkId, LinkRequest, MasterState};
 
+use crate::callers::Callers;
 use crate::checker::id;
 use crate::clock::{MS, Time};
 use crate::network::{Conn, ConnState, Pipe, chance};
@@ -104,11 +105,12 @@ impl World {
         let it = &self.clients[client];
         let timeout = it.engine.next_timeout().map(|(at, _)| it.clock.when(at));
         let worker = it.workers.iter().map(|worker| worker.due).min();
+        let look = it.callers.as_ref().and_then(Callers::next_look);
         let has_input = it.conns.iter().flatten().any(|&conn| {
             let conn = &self.conns[conn];
             !conn.client_input.is_empty() || !matches!(conn.state, ConnState::Open | ConnState::Connecting)
         });
-        if let Some(at) = timeout.into_iter().chain(worker).min() {
+        if let Some(at) = timeout.into_iter().chain(worker).chain(look).min() {
             self.wake(client, at.max(self.now + TURN_PAUSE));
         }
         let has_output = (0..2 * self.masters.len()).any(|place| {
@@ -135,6 +137,10 @@ impl World {
                         self.checker.violate("a time-out is due right after all were handled");
                     }
                 }
+            }
+            Step::Outcomes if self.clients[client].callers.is_some() => {
+                self.deliver(client);
+                self.look(client);
             }
             Step::Outcomes => {
                 self.follow_renewals(client);

@@ -15,6 +15,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use redlatch::Config;
 use redlatch::engine::{Engine, Outcome};
 
+use crate::callers::Callers;
 use crate::checker::Checker;
 use crate::client::{Client, Worker};
 use crate::clock::{Clock, MS, SECOND, Time};
@@ -39,6 +40,8 @@ pub struct World {
     pub pause_at_step: Option<u64>,
     /// Of a million writes, how many take only a part of the bytes.
     pub short_write_ppm: u32,
+    /// Clients are used the way of `Client`, not of `Redlock`.
+    pub has_desks: bool,
     /// The application of all clients.
     pub habits: Habits,
     pub statistics: Statistics,
@@ -93,6 +96,8 @@ pub struct Statistics {
     /// Steps of a master's link from one state to another, as seen after turns.
     pub link_steps: BTreeMap<(&'static str, &'static str), u64>,
     pub outcomes: BTreeMap<&'static str, u64>,
+    /// How clients were used, and what their callers did.
+    pub calls: BTreeMap<&'static str, u64>,
     pub guard_count: u64,
     pub void_count: u64,
 }
@@ -156,6 +161,7 @@ impl World {
             step_count: 0,
             pause_at_step: None,
             short_write_ppm: 0,
+            has_desks: false,
             habits: Habits {
                 keys: vec![b"a".to_vec()],
                 ttls: vec![Duration::from_secs(1)],
@@ -191,6 +197,7 @@ impl World {
             link_states: vec!["down"; self.masters.len()],
             locks: Vec::new(),
             workers,
+            callers: self.has_desks.then(Callers::default),
             outcomes: VecDeque::new(),
         });
         self.wake(self.clients.len() - 1, self.now);

@@ -84,6 +84,53 @@ pub fn not_all_who_wait_come_when_a_lock_is_released() -> Verdict {
     demand(count <= 9, &format!("{count} of 19 came"))
 }
 
+/// Clients that have a lock one after the other, each for a moment.
+struct Relay {
+    /// From each release to the next acquisition.
+    times: Vec<Time>,
+    attempt_count: usize,
+}
+
+fn relay(waiter_count: usize) -> Result<Relay, String> {
+    let mut world = distant(waiter_count + 1, defaults);
+    world.is_checked_always = false;
+    // A round trip takes a millisecond on average.
+    (world.weather.delay_min, world.weather.delay_max) = (2 * MS / 5, 3 * MS / 5);
+    let (mut holder, mut lock) = (0, hold_and_wait(&mut world)?);
+    let (mut times, mut attempt_count) = (Vec::new(), 0);
+    for _ in 0..waiter_count {
+        world.run_for(10 * MS);
+        world.trace = Some(Vec::new());
+        let released = world.now;
+        world.submit_release(holder, lock, false);
+        (holder, lock) = winner(&mut world, 10 * SECOND)?;
+        times.push(world.now - released);
+        world.run_for(10 * MS);
+        let trace = world.trace.take().unwrap_or_default();
+        let is_attempt = |line: &&String| line.contains(" m0 for c") && line.contains(": SET a");
+        attempt_count += trace.iter().filter(is_attempt).count();
+    }
+    times.sort_unstable();
+    Ok(Relay { times, attempt_count })
+}
+
+/// With the pauses alone it takes some tens of round trips, and each of a hundred asks a hundred times.
+pub fn one_ten_or_a_hundred_clients_have_a_lock_in_turn_in_three_round_trips() -> Verdict {
+    for (count, attempts_max) in [(1, 3), (10, 5), (100, 6)] {
+        let Relay { times, attempt_count } = relay(count)?;
+        let (median, slow) = (times[count / 2], times[count * 9 / 10]);
+        println!(
+            "{count} waiting: hand-over in {:.2} ms at the median, {:.2} ms for one in ten; {:.1} attempts each",
+            Duration::from_nanos(median).as_secs_f64() * 1e3,
+            Duration::from_nanos(slow).as_secs_f64() * 1e3,
+            f64::from(u32::try_from(attempt_count).expect("few")) / f64::from(u32::try_from(count).expect("few")),
+        );
+        demand(median <= 3 * MS, &format!("{count} waiting: {median} ns, and a round trip takes 1 ms"))?;
+        demand(attempt_count <= attempts_max * count, &format!("{count} waiting: {attempt_count} attempts"))?;
+    }
+    Ok(())
+}
+
 pub fn nobody_listens_for_what_nobody_waits_for() -> Verdict {
     let mut world = distant(2, patient);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -122,6 +169,7 @@ tests!(
     a_release_before_the_subscription_is_not_missed,
     a_message_that_is_lost_costs_a_pause_and_no_more,
     not_all_who_wait_come_when_a_lock_is_released,
+    one_ten_or_a_hundred_clients_have_a_lock_in_turn_in_three_round_trips,
     nobody_listens_for_what_nobody_waits_for,
     masters_that_refuse_to_tell_are_waited_for_as_ever,
 );

@@ -1,0 +1,24 @@
+//! After a quiet time.
+
+use std::time::Duration;
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{LONG, PATIENCE, TTL, block_on, open};
+
+#[test]
+fn connections_that_are_closed_while_nobody_calls_are_made_again() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    for master in fleet.masters() {
+        assert_eq!(master.ask("CLIENT KILL TYPE normal").text(), "1");
+    }
+    for master in fleet.masters() {
+        eventually(PATIENCE, "the client is back", || {
+            master.ask("INFO clients").text().contains("connected_clients:2\r\n")
+        });
+    }
+    // A task does not wait for connections, so the first one after a quiet night would fail on healthy masters.
+    eventually(PATIENCE, "the connections vote", || {
+        block_on(client.lock("a").ttl(TTL).wait(Duration::ZERO).acquire_async()).is_ok()
+    });
+}

@@ -1,0 +1,108 @@
+//! One way to take locks for the contests, whichever of the crate's handles does it.
+
+use std::time::{Duration, Instant};
+
+use redlatch::engine::{MasterStatus, Released};
+use redlatch::{AcquireError, Client, ExtendError, Guard, Lease, Redlock, ReleaseError};
+
+/// By what the contestants take their locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Each has a `Redlock` of its own.
+    Redlock,
+    /// Two share a `Client`: a thread that waits, and a task.
+    Client,
+}
+
+pub(crate) enum Locker {
+    Redlock(Box<Redlock>),
+    Thread(Client),
+    Task(Client),
+}
+
+pub(crate) enum Held {
+    Lease(Lease),
+    Guard(Guard),
+}
+
+impl Locker {
+    pub(crate) fn acquire(
+        &mut self,
+        name: &str,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<Held, AcquireError> {
+        match self {
+            Self::Redlock(redlock) => redlock.acquire(name, ttl, wait).map(Held::Lease),
+            Self::Thread(client) => client.lock(name).ttl(ttl).wait(wait).acquire().map(Held::Guard),
+            Self::Task(client) => {
+                let request = client.lock(name).ttl(ttl).wait(wait);
+                smol::block_on(request.acquire_async()).map(Held::Guard)
+            }
+        }
+    }
+
+    pub(crate) fn extend(&mut self, held: &mut Held, ttl: Duration) -> Result<(), ExtendError> {
+        match (self, held) {
+            (Self::Redlock(redlock), Held::Lease(lease)) => redlock.extend(lease, ttl),
+            (Self::Task(_), Held::Guard(guard)) => smol::block_on(guard.extend_async(ttl)),
+            (_, Held::Guard(guard)) => guard.extend(ttl),
+            (_, Held::Lease(_)) => unreachable!("a lease belongs to a Redlock"),
+        }
+    }
+
+    pub(crate) fn release(&mut self, held: Held) -> Result<Released, ReleaseError> {
+        match (self, held) {
+            (Self::Redlock(redlock), Held::Lease(lease)) => redlock.release(lease),
+            (Self::Task(_), Held::Guard(guard)) => smol::block_on(guard.release_async()),
+            (_, Held::Guard(guard)) => guard.release(),
+            (_, Held::Lease(_)) => unreachable!("a lease belongs to a Redlock"),
+        }
+    }
+
+    /// Lets time pass, and drives what has no thread of its own.
+    pub(crate) fn turn(&mut self, limit: Duration) {
+        match self {
+            Self::Redlock(redlock) => redlock.turn(limit).expect("the loop runs"),
+            Self::Thread(_) | Self::Task(_) => std::thread::sleep(limit),
+        }
+    }
+
+    pub(crate) fn masters(&self) -> Vec<MasterStatus> {
+        match self {
+            Self::Redlock(redlock) => redlock.masters(),
+            Self::Thread(client) | Self::Task(client) => client.masters(),
+        }
+    }
+
+    /// Waits until all is released; how many locks are not.
+    pub(crate) fn close(self, limit: Duration) -> usize {
+        match self {
+            Self::Redlock(redlock) => redlock.close(limit),
+            Self::Thread(client) | Self::Task(client) => client.settle(limit),
+        }
+    }
+}
+
+impl Held {
+    pub(crate) fn is_valid(&self) -> bool {
+        match self {
+            Self::Lease(lease) => lease.is_valid(),
+            Self::Guard(guard) => guard.is_valid(),
+        }
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        match self {
+            Self::Lease(lease) => lease.remaining(),
+            Self::Guard(guard) => guard.remaining(),
+        }
+    }
+
+    pub(crate) fn valid_until(&self) -> Instant {
+        match self {
+            Self::Lease(lease) => lease.valid_until(),
+            Self::Guard(guard) => guard.valid_until(),
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Clients that are used the way of `Client`: a desk stands between the callers and their engine.
+//!
+//! Callers are tasks: they are woken, fetch their answers late, and give up at any moment. Each answer is judged when it
+//! comes, as without a desk, and once more when it is fetched: it is still the same.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
+
+use rand::RngExt;
+use redlatch::desk::{Desk, Question, Ticket};
+use redlatch::engine::{OpId, Outcome};
+
+use crate::client::{Pending, Worker};
+use crate::clock::{MS, Time};
+use crate::network::chance;
+use crate::world::{World, note};
+
+#[derive(Default)]
+pub struct Callers {
+    pub desk: Desk,
+    /// They are busy with something else, and fetch nothing.
+    pub are_away: bool,
+    asked: Vec<Asked>,
+}
+
+/// What a caller waits for, or has not fetched.
+struct Asked {
+    lock: OpId,
+    ticket: Ticket,
+    question: Question,
+    wakes: Arc<Count>,
+    /// What it is to be told, and when it looks.
+    answer: Option<(Outcome, Time)>,
+}
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Callers {
+    /// When a caller looks for an answer that is there.
+    pub fn next_look(&self) -> Option<Time> {
+        if self.are_away {
+            return None;
+        }
+        self.asked.iter().filter_map(|it| it.answer.as_ref()).map(|(_, at)| *at).min()
+    }
+
+    fn waits_for(&self, lock: OpId) -> Option<usize> {
+        self.asked.iter().position(|it| it.lock == lock)
+    }
+}
+
+impl World {
+    fn count_call(&mut self, what: &'static str) {
+        *self.statistics.calls.entry(what).or_default() += 1;
+    }
+
+    /// A caller waits for this answer from now on.
+    pub fn ask(&mut self, client: usize, lock: OpId, pending: Pending) {
+        let question = match pending {
+            Pending::Acquire => Question::Acquire,
+            Pending::Extend => Question::Extend,
+            Pending::Release => Question::Release,
+        };
+        let Some(callers) = &mut self.clients[client].callers else { return };
+        let ticket = callers.desk.expect(lock, question);
+        let wakes = Arc::<Count>::default();
+        callers.desk.wait_as_task(ticket, &Waker::from(wakes.clone()));
+        callers.asked.push(Asked { lock, ticket, question, wakes, answer: None });
+        self.deliver(client);
+    }
+
+    /// Has the desk take what the engine has, and judges it. Before each request, too: see [`Desk::expect`].
+    pub fn deliver(&mut self, client: usize) {
+        let now = self.local(client);
+        let it = &mut self.clients[client];
+        let Some(callers) = &mut it.callers else { return };
+        callers.desk.deliver(now, &mut it.engine);
+        std::mem::take(callers.desk.woken()).into_iter().for_each(Waker::wake);
+        let mut answers = Vec::new();
+        for index in 0..callers.asked.len() {
+            let asked = &callers.asked[index];
+            let Some(answer) = callers.desk.answer(asked.ticket).filter(|_| asked.answer.is_none()) else {
+                continue;
+            };
+            let is_late = chance(&mut self.rng, 500_000);
+            let look_at = self.now + if is_late { self.rng.random_range(0..=100 * MS) } else { 0 };
+            answers.push((asked.lock, answer.clone(), asked.wakes.0.load(Ordering::Relaxed)));
+            callers.asked[index].answer = Some((answer.clone(), look_at));
+        }
+        for (lock, answer, wake_count) in answers {
+            if wake_count != 1 {
+                self.checker.violate(format!("c{client} {lock:?}: its caller was woken {wake_count} times"));
+            }
+            self.take_outcome(client, lock, answer);
+        }
+        // An extension that nobody waits for any more may have prolonged a lock, or cut it short.
+        self.follow_all(client);
+    }
+
+    /// The guards of this client are what its engine says now.
+    fn follow_all(&mut self, client: usize) {
+        let guards = self.checker.guards.iter().filter(|guard| guard.client == client);
+        let known: Vec<_> =
+            guards.map(|guard| (guard.lock, guard.valid_until, guard.token.clone())).collect();
+        for (lock, valid_until, token) in known {
+            let engine = &self.clients[client].engine;
+            let (Some(now_until), Some(granted)) = (engine.valid_until(lock), engine.granted(lock)) else {
+                continue;
+            };
+            self.follow_validity(client, lock);
+            if now_until > valid_until {
+                self.check_granted(client, &token, granted);
+                self.checker.count_masters(client, lock, granted);
+                self.check_guard(client, lock);
+            }
+        }
+    }
+
+    /// Callers whose time has come fetch their answers, or give up with the answer there.
+    pub fn look(&mut self, client: usize) {
+        loop {
+            let Some(callers) = self.clients[client].callers.as_ref().filter(|it| !it.are_away) else {
+                return;
+            };
+            let is_due = |it: &Asked| it.answer.as_ref().is_some_and(|(_, at)| *at <= self.now);
+            let Some(index) = callers.asked.iter().position(is_due) else { break };
+            // In the end all want what they wait for.
+            if !self.habits.is_closing && chance(&mut self.rng, 100_000) {
+                self.abandon_at(client, index);
+            } else {
+                self.fetch_at(client, index);
+            }
+        }
+        // Some look before they are woken, or are in another task by now.
+        if chance(&mut self.rng, 50_000)
+            && let Some(callers) = &mut self.clients[client].callers
+        {
+            for asked in callers.asked.iter_mut().filter(|it| it.answer.is_none()) {
+                asked.wakes = Arc::default();
+                let before = callers.desk.wait_as_task(asked.ticket, &Waker::from(asked.wakes.clone()));
+                if before.is_none() {
+                    self.checker.violate(format!("c{client}: the waker of a caller that waits is lost"));
+                }
+            }
+        }
+    }
+
+    /// Some callers do not wait for an extension or a release that they have just asked for.
+    pub fn grow_impatient(&mut self, client: usize, worker: usize, lock: OpId) {
+        let is_pending = self.clients[client].lock(lock).is_some_and(|it| it.pending.is_some());
+        if is_pending && self.clients[client].callers.is_some() && chance(&mut self.rng, 200_000) {
+            self.clients[client].workers[worker].due = self.now + self.rng.random_range(0..=20 * MS);
+        }
+    }
+
+    /// Whether a caller drops its extension and keeps the lock.
+    pub fn drops_extension(&mut self, client: usize, worker: usize, lock: OpId) -> bool {
+        let it = self.clients[client].lock(lock).and_then(|it| it.pending);
+        let is_extending = it.is_some_and(|(pending, _)| pending == Pending::Extend);
+        if !is_extending || self.clients[client].callers.is_none() || chance(&mut self.rng, 500_000) {
+            return false;
+        }
+        self.end_asking(client, lock);
+        self.clients[client].workers[worker].due = self.now + self.rng.random_range(0..=50 * MS);
+        true
+    }
+
+    fn fetch_at(&mut self, client: usize, index: usize) {
+        let Some(callers) = &mut self.clients[client].callers else { return };
+        let asked = callers.asked.swap_remove(index);
+        let fetched = callers.desk.take(asked.ticket);
+        note!(self, "c{client} {:?} is fetched", asked.lock);
+        if fetched != asked.answer.map(|(answer, _)| answer) {
+            self.checker.violate(format!("c{client} {:?}: another answer is fetched than came", asked.lock));
+        }
+    }
+
+    /// The caller drops its future.
+    fn abandon_at(&mut self, client: usize, index: usize) {
+        let now = self.local(client);
+        let it = &mut self.clients[client];
+        let Some(callers) = &mut it.callers else { return };
+        let asked = callers.asked.swap_remove(index);
+        drop(callers.desk.abandon(now, &mut it.engine, asked.ticket));
+        let lock = asked.lock;
+        note!(self, "c{client} {lock:?} is given up");
+        self.count_call(match (asked.question, &asked.answer) {
+            (Question::Acquire, None) => "acquisition dropped before its answer",
+            (Question::Acquire, Some((Outcome::Acquire(Ok(_)), _))) => "lock dropped before it was fetched",
+            (Question::Acquire, Some(_)) => "denial dropped before it was fetched",
+            (Question::Extend, None) => "extension dropped half-way",
+            (Question::Extend, Some(_)) => "extension dropped before it was fetched",
+            (Question::Release, _) => "release dropped half-way",
+        });
+        match (asked.question, asked.answer) {
+            (Question::Acquire, None | Some((Outcome::Acquire(Ok(_)), _))) => {
+                self.checker.end_guard(client, lock);
+                self.leave_lock(client, lock);
+            }
+            (Question::Extend, None) => {
+                if let Some(it) = self.clients[client].lock(lock) {
+                    it.pending = None;
+                }
+            }
+            (Question::Release, None) => self.leave_lock(client, lock),
+            (_, Some(_)) => {}
+        }
+        self.deliver(client);
+        self.wake(client, self.now);
+    }
+
+    /// The caller that waits for this lock does not want it any more.
+    pub fn give_up(&mut self, client: usize, lock: OpId) {
+        let callers = self.clients[client].callers.as_ref();
+        if let Some(index) = callers.and_then(|callers| callers.waits_for(lock)) {
+            self.abandon_at(client, index);
+        }
+    }
+
+    /// Nobody knows of this lock any more; its worker goes on with another.
+    fn leave_lock(&mut self, client: usize, lock: OpId) {
+        self.clients[client].forget(lock);
+        let due = self.now + self.habits.pause_max / 4;
+        for worker in self.clients[client].workers.iter_mut().filter(|it| it.lock == Some(lock)) {
+            *worker = Worker { lock: None, due };
+        }
+    }
+
+    /// Before a caller does something else with its lock it fetches what is there, and drops what is not. False if that
+    /// was the lock itself.
+    pub fn end_asking(&mut self, client: usize, lock: OpId) -> bool {
+        let Some(callers) = &self.clients[client].callers else { return true };
+        let Some(index) = callers.waits_for(lock) else { return true };
+        let asked = &callers.asked[index];
+        if asked.answer.is_some() {
+            self.fetch_at(client, index);
+            return true;
+        }
+        let is_lock = asked.question != Question::Extend;
+        self.abandon_at(client, index);
+        !is_lock
+    }
+
+    /// No slot is left behind: each has a caller.
+    pub fn check_callers(&mut self, client: usize) {
+        let Some(callers) = &self.clients[client].callers else { return };
+        let (kept, asked) = (callers.desk.kept_count(), callers.asked.len());
+        if kept != asked {
+            self.checker.violate(format!("c{client}: {asked} callers wait, and {kept} slots are taken"));
+        }
+    }
+
+    /// Long after the end nobody waits.
+    pub fn check_no_callers(&mut self, client: usize) {
+        self.check_callers(client);
+        if let Some(callers) = &self.clients[client].callers
+            && !callers.asked.is_empty()
+        {
+            let count = callers.asked.len();
+            self.checker.violate(format!("c{client} ends with {count} callers that wait"));
+        }
+    }
+}
