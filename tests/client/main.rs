@@ -8,6 +8,7 @@ mod harness;
 mod idle_tests;
 mod keep_tests;
 mod life_tests;
+mod news_tests;
 mod overload_tests;
 #[path = "../masters/proxy.rs"]
 mod proxy;

@@ -1,5 +1,7 @@
 //! The masters' side: what arrives is carried out, and the facts about tokens are kept.
 
+use std::collections::BTreeMap;
+
 use redlatch::resp::{self, Decoded, Reply};
 
 use crate::checker::id;
@@ -53,7 +55,12 @@ impl World {
             rest = &rest[size..];
         }
         self.send_to_client(index, &replies);
-        for (conn, message) in pushes {
+        // As servers do it: one write for all that one connection is told.
+        let mut messages = BTreeMap::<usize, Vec<u8>>::new();
+        pushes
+            .iter()
+            .for_each(|(conn, message)| messages.entry(*conn).or_default().extend_from_slice(message));
+        for (conn, message) in messages {
             note!(self, "m{master} tells c{}: {}", self.conns[conn].client, shown(&message));
             self.send_to_client(conn, &message);
         }

@@ -123,7 +123,8 @@ pub fn one_ten_or_a_hundred_clients_have_a_lock_in_turn_in_three_round_trips() -
             "{count} waiting: hand-over in {:.2} ms at the median, {:.2} ms for one in ten; {:.1} attempts each",
             Duration::from_nanos(median).as_secs_f64() * 1e3,
             Duration::from_nanos(slow).as_secs_f64() * 1e3,
-            f64::from(u32::try_from(attempt_count).expect("few")) / f64::from(u32::try_from(count).expect("few")),
+            f64::from(u32::try_from(attempt_count).expect("few"))
+                / f64::from(u32::try_from(count).expect("few")),
         );
         demand(median <= 3 * MS, &format!("{count} waiting: {median} ns, and a round trip takes 1 ms"))?;
         demand(attempt_count <= attempts_max * count, &format!("{count} waiting: {attempt_count} attempts"))?;
