@@ -206,7 +206,7 @@ impl Engine {
                 let valid_until = counted_from + op.ttl.validity();
                 if now + op.min_validity < valid_until || mutant!(DeadlineUnchecked) {
                     claim.is_open = false;
-                    claim.tells = self.config.wakes_waiters;
+                    (claim.tells, claim.is_contended) = (self.config.wakes_waiters, op.attempts > 1);
                     op.state = OpState::Held { since: claim.started, valid_until, extension: None };
                     let granted = claim.tally.granted;
                     let grant = Grant { token: claim.token, valid_until, granted, attempts: op.attempts };

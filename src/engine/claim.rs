@@ -45,6 +45,8 @@ pub(super) struct Claim {
     pub(super) release: Option<Release>,
     /// Whether its release tells those who wait: that of a lock that was held does.
     pub(super) tells: bool,
+    /// Whether others wanted the lock, too: then how many wait is worth a script.
+    pub(super) is_contended: bool,
     /// The claim that the lock was handed over to: where the swap was carried out this one's key is gone.
     pub(super) heir: Id,
     /// Masters whose connection has broken since the `SET`: it may still be carried out there, after any release.
@@ -102,6 +104,7 @@ impl Claim {
             failures: Vec::new(),
             release: None,
             tells: false,
+            is_contended: false,
             heir: Id::NOBODY,
             strayed: MasterSet::EMPTY,
             sent_again: MasterSet::EMPTY,
@@ -129,6 +132,7 @@ impl Claim {
             failures,
             release,
             tells,
+            is_contended,
             heir,
             strayed,
             sent_again,
@@ -139,7 +143,7 @@ impl Claim {
         (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants) = (true, true);
-        (*release, *tells, *heir) = (None, false, Id::NOBODY);
+        (*release, *heir, *tells, *is_contended) = (None, Id::NOBODY, false, false);
         (*strayed, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY);
         (*owes_extension, *strayed_extension) = (MasterSet::EMPTY, MasterSet::EMPTY);
         failures.clear();
@@ -346,6 +350,8 @@ impl Engine {
     /// Queues the release again on those of `masters` that owe no answer to it.
     pub(super) fn send_release_again(&mut self, id: Id, masters: MasterSet) {
         let Some(claim) = self.claims.find_mut(id) else { return };
+        // Whatever became of a script, the native command is as good.
+        claim.is_contended = false;
         let Some(under_way) = claim.release.map(|release| release.sent) else { return };
         let sent = self.broadcast.send_release(&mut self.links, masters.without(under_way), id, claim);
         let unproven = claim.unproven();

@@ -13,7 +13,7 @@ use super::mark;
 use crate::config::{Config, Login, Quarantine};
 use crate::lock::MasterId;
 use crate::lock::command::{
-    self, EXTEND_SCRIPT, ExtendBy, RELEASE_SCRIPT, ReleaseBy, SWAP_SCRIPT, TELLING_SCRIPT,
+    self, EXTEND_SCRIPT, ExtendBy, RELEASE_SCRIPT, ReleaseBy, SWAP_SCRIPT, TELLING_SCRIPT, TELLING_SHA,
 };
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
@@ -37,6 +37,8 @@ pub(super) enum Step {
     TryDelIfEq,
     TryDelEx,
     TryPublish,
+    /// On a lock that is not held, so that nobody is told.
+    TryTelling,
     Echo,
 }
 
@@ -56,6 +58,7 @@ impl Step {
             Self::TryDelIfEq => "DELIFEQ",
             Self::TryDelEx => "DELEX IFEQ",
             Self::TryPublish => "PUBLISH",
+            Self::TryTelling => "EVALSHA",
             Self::Echo => "ECHO",
         }
     }
@@ -84,6 +87,8 @@ pub(super) struct Learnt {
     pub(super) has_del_if_eq: bool,
     pub(super) has_del_ex: bool,
     pub(super) has_set_if_eq: bool,
+    /// Whether it runs the script that releases and tells who waits.
+    pub(super) has_telling: bool,
     /// Optional commands that were refused, with the server's words.
     pub(super) refused: Vec<(&'static str, Box<str>)>,
 }
@@ -224,6 +229,7 @@ impl Handshake {
         commands.push(Step::TryDelEx, &[b"DELEX", &key, b"IFEQ", &nonce]);
         if config.wakes_waiters {
             commands.push(Step::TryPublish, &[b"PUBLISH", &key, b""]);
+            commands.push(Step::TryTelling, &[b"EVALSHA", TELLING_SHA.as_bytes(), b"1", &key, &nonce]);
         }
         commands.push(Step::Echo, &[b"ECHO", &nonce]);
         (Self { nonce, learnt: Learnt::default() }, commands.0)
@@ -253,7 +259,7 @@ impl Handshake {
                     return Err(format!("{} was refused: {shown}", step.name()));
                 }
                 // A server without a native command is the usual case, not worth a word.
-                if !matches!(step, Step::TrySetIfEq | Step::TryDelIfEq | Step::TryDelEx)
+                if !matches!(step, Step::TrySetIfEq | Step::TryDelIfEq | Step::TryDelEx | Step::TryTelling)
                     || text.starts_with(b"NOPERM")
                 {
                     learnt.refused.push((step.name(), shown));
@@ -265,6 +271,7 @@ impl Handshake {
             (Step::Auth | Step::Select | Step::SetName, Reply::Simple(b"OK")) => {}
             (Step::LoadRelease | Step::LoadExtend | Step::LoadSwap | Step::LoadTelling, Reply::Bulk(_)) => {}
             (Step::TryPublish, Reply::Integer(_)) => {}
+            (Step::TryTelling, Reply::Integer(0)) => learnt.has_telling = true,
             (Step::InfoServer, Reply::Bulk(info)) => {
                 learnt.run_id = info_field(info, "run_id").map(command::error_text);
                 learnt.uptime = info_field(info, "uptime_in_seconds").and_then(parse_seconds);

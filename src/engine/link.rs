@@ -332,7 +332,8 @@ fn take_apart(
     reply: &Reply<'_>,
 ) -> Result<Answer, String> {
     let by_script = match owed {
-        Owed::Release(_) => release_by == ReleaseBy::EvalSha,
+        // Where there is a native command it may be a script all the same, and a native one never gets this answer.
+        Owed::Release(_) => true,
         Owed::Extend(..) | Owed::Swap(..) => extend_by == ExtendBy::EvalSha,
         _ => false,
     };

@@ -28,8 +28,7 @@ pub(crate) const SWAP_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then
 #[cfg(test)]
 const RELEASE_SHA: &str = "b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 /// SHA-1 of [`TELLING_SCRIPT`].
-#[cfg(test)]
-const TELLING_SHA: &str = "5933056f90a2bc1d11a960282dc78a3199ab5ac0";
+pub(crate) const TELLING_SHA: &str = "5933056f90a2bc1d11a960282dc78a3199ab5ac0";
 /// SHA-1 of [`EXTEND_SCRIPT`].
 #[cfg(test)]
 const EXTEND_SHA: &str = "53f2c61c14d7b92a6f44852b306cc8ed3636d4db";

@@ -91,8 +91,13 @@ struct Relay {
     attempt_count: usize,
 }
 
-fn relay(waiter_count: usize) -> Result<Relay, String> {
-    let mut world = distant(waiter_count + 1, defaults);
+fn relay(waiter_count: usize, is_native: bool) -> Result<Relay, String> {
+    let mut world = unconnected(3, defaults);
+    world.masters.iter_mut().for_each(|master| master.model.is_native = is_native);
+    for _ in 0..=waiter_count {
+        world.add_client(Clock::new(0, 0), 0);
+    }
+    world.run_for(10 * MS);
     world.is_checked_always = false;
     // A round trip takes a millisecond on average.
     (world.weather.delay_min, world.weather.delay_max) = (2 * MS / 5, 3 * MS / 5);
@@ -116,11 +121,12 @@ fn relay(waiter_count: usize) -> Result<Relay, String> {
 
 /// With the pauses alone it takes some tens of round trips, and each of a hundred asks a hundred times.
 pub fn one_ten_or_a_hundred_clients_have_a_lock_in_turn_in_three_round_trips() -> Verdict {
-    for (count, attempts_max) in [(1, 3), (10, 5), (100, 6)] {
-        let Relay { times, attempt_count } = relay(count)?;
+    let rows = [(1, 3), (10, 5), (100, 6)].into_iter();
+    for (is_native, (count, attempts_max)) in rows.flat_map(|row| [(false, row), (true, row)]) {
+        let Relay { times, attempt_count } = relay(count, is_native)?;
         let (median, slow) = (times[count / 2], times[count * 9 / 10]);
         println!(
-            "{count} waiting: hand-over in {:.2} ms at the median, {:.2} ms for one in ten; {:.1} attempts each",
+            "{count} waiting, native commands {is_native}: hand-over in {:.2} ms at the median, {:.2} ms for one in ten; {:.1} attempts each",
             Duration::from_nanos(median).as_secs_f64() * 1e3,
             Duration::from_nanos(slow).as_secs_f64() * 1e3,
             f64::from(u32::try_from(attempt_count).expect("few"))
