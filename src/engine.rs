@@ -4,9 +4,10 @@
 //! # Order of calls
 //!
 //! 1. [`Engine::submit`] requests at any time; it queues bytes and returns at once.
-//! 2. Do what [`Engine::poll_link`] asks for: open or close the connection of a master. Tell the result with
-//!    [`Engine::handle_connected`] or [`Engine::handle_disconnected`].
-//! 3. For each connected master write [`Engine::send_ready`] and tell how much went out with [`Engine::send_done`].
+//! 2. Do what [`Engine::poll_link`] asks for: open or close a connection. Tell the result with
+//!    [`Engine::handle_connected`] or [`Engine::handle_disconnected`]. Who has no second connection to give for
+//!    [`LinkId::News`] says that it was lost.
+//! 3. For each connection write [`Engine::send_ready`] and tell how much went out with [`Engine::send_done`].
 //! 4. Sleep until a socket is readable or [`Engine::next_timeout`] has come. Read whatever has arrived into
 //!    [`Engine::recv_space`] and call [`Engine::recv_done`] with a fresh time, *then* call [`Engine::handle_timeout`]:
 //!    an answer that is already here must not be called late.
@@ -394,58 +395,6 @@ impl Engine {
     #[must_use]
     pub fn margin(&self, lock: OpId) -> usize {
         self.granted(lock).map_or(0, |granted| granted.count().saturating_sub(self.quorum))
-    }
-
-    /// Locks that are being acquired, held, or whose release is awaited.
-    #[must_use]
-    pub fn operation_count(&self) -> usize {
-        self.ops.count()
-    }
-
-    /// Tokens that may be on some master: those of held locks and those whose release is not yet proven everywhere.
-    #[must_use]
-    pub fn claim_count(&self) -> usize {
-        self.claims.count()
-    }
-
-    /// The connections for news that are open or being opened.
-    pub fn news_links(&self) -> impl Iterator<Item = LinkId> + use<> {
-        self.news.open.iter().map(LinkId::News)
-    }
-
-    /// How often so far a message that a lock was released brought the next attempt of an acquisition forward.
-    #[must_use]
-    pub const fn woken_count(&self) -> u64 {
-        self.news.woken_count
-    }
-
-    /// Replies that are owed over a connection.
-    #[must_use]
-    pub fn owed_count(&self, link: impl Into<LinkId>) -> usize {
-        match link.into() {
-            LinkId::Commands(master) => {
-                self.links[master.index()].wire.owed_count() + self.broadcast.owed_count(master)
-            }
-            LinkId::News(master) => self.news.owed_count(master),
-        }
-    }
-
-    /// Whether each master that answers has answered all it was sent.
-    #[must_use]
-    pub fn is_answered(&self) -> bool {
-        self.usable.iter().all(|master| self.owed_count(master) == 0)
-    }
-
-    /// Whether a quorum of masters is ready to be asked.
-    #[must_use]
-    pub const fn has_quorum(&self) -> bool {
-        self.usable.has(self.quorum)
-    }
-
-    /// Whether each master is ready or has failed at least once since the start.
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.links.iter().all(|link| link.is_ready() || link.has_failed())
     }
 
     fn handle_answer(&mut self, now: Instant, master: MasterId, answer: Answer) {
