@@ -132,5 +132,15 @@ pub const NEWS_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 /// none of them tries in one release of twenty; then the first that would have tried again anyway has it.
 pub const WOKEN_COUNT: u32 = 3;
 
-/// Of the random pause behind a wake-up, how many times it is longer than the longest pause of those who are not told.
+/// Of the random pause behind a wake-up, how many times it may be longer than the longest pause of those who are not told;
+/// once more as long for each [`UNWOKEN_CROWD`] clients that wait, up to [`UNWOKEN_CROWD_FACTOR_MAX`] times.
 pub const UNWOKEN_PAUSE_FACTOR: u32 = 10;
+
+/// See [`UNWOKEN_PAUSE_FACTOR`]. Without it half of the attempts of a hundred clients came from these pauses.
+pub const UNWOKEN_CROWD: u32 = 20;
+
+/// See [`UNWOKEN_PAUSE_FACTOR`].
+pub const UNWOKEN_CROWD_FACTOR_MAX: u32 = 5;
+
+/// The shortest sleep of an event loop. What is due sooner is better done at once.
+pub(crate) const SLEEP_MIN: Duration = Duration::from_millis(1);

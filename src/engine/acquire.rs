@@ -12,7 +12,6 @@ use super::timers::op_timer;
 use super::{Engine, Grant, OpId, Outcome, SubmitError};
 use crate::config::Config;
 use crate::error::{AcquireError, Round};
-use crate::limits;
 use crate::lock::command::{self, AcquireTail};
 use crate::lock::{Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Ttl, Verdict, Vote};
 use crate::mutants::mutant;
@@ -278,16 +277,16 @@ impl Engine {
         let wait_until = op.wait_until?;
         let took = now - started;
         let attempts = op.attempts;
-        let is_told = op.watch.as_ref().is_some_and(|watch| watch.is_told(self.quorum));
+        let factor = op.watch.as_ref().and_then(|watch| watch.pause_factor(self.quorum));
         // Who had a part of it met others that want it, not a holder.
         let is_held = self.claims.find(op.claim).is_some_and(|claim| claim.tally.granted.is_empty());
-        let delay = if is_told && mutant!(NoTimerBehindWake) {
-            WAIT_MAX
-        } else if is_told && is_held {
-            let longest = self.config.retry_delay_max;
-            self.rng.random_range(longest..=longest * limits::UNWOKEN_PAUSE_FACTOR)
-        } else {
-            self.draw_pause(took, attempts)
+        let delay = match factor {
+            Some(_) if mutant!(NoTimerBehindWake) => WAIT_MAX,
+            Some(factor) if is_held => {
+                let longest = self.config.retry_delay_max;
+                self.rng.random_range(longest..=longest * factor)
+            }
+            _ => self.draw_pause(took, attempts),
         };
         // The last attempt is made early enough to be answered before the wait ends.
         let last = wait_until.checked_sub(took.max(Duration::from_millis(1)))?;

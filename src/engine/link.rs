@@ -332,8 +332,8 @@ fn take_apart(
     reply: &Reply<'_>,
 ) -> Result<Answer, String> {
     let by_script = match owed {
-        // Where there is a native command it may be a script all the same, and a native one never gets this answer.
-        Owed::Release(_) => true,
+        // Where there is a native command it may be the script that tells who waits all the same.
+        Owed::Release(_) => release_by == ReleaseBy::EvalSha || learnt.has_telling,
         Owed::Extend(..) | Owed::Swap(..) => extend_by == ExtendBy::EvalSha,
         _ => false,
     };

@@ -49,7 +49,7 @@ pub(super) struct Watch {
     freed: MasterSet,
     /// Whether this client tries for it, and after what pause.
     draw: Draw,
-    /// How many wait, if a master said so with the latest release.
+    /// How many wait, if a master said so with the latest release that was told.
     waiting_count: u32,
     /// Whether messages come at all: then the pauses between attempts may be longer.
     has_heard: bool,
@@ -135,13 +135,15 @@ impl Watch {
         self.forget_release();
     }
 
-    /// Whether the next attempt may wait longer than without messages.
-    pub(super) fn is_told(&self, quorum: usize) -> bool {
-        self.has_heard && self.confirmed.has(quorum)
+    /// How many times longer than without messages the next attempt may wait, if messages come. The more wait the longer,
+    /// so that all of them together do not come too often; the first of them comes as soon as ever.
+    pub(super) fn pause_factor(&self, quorum: usize) -> Option<u32> {
+        let crowd = (self.waiting_count / limits::UNWOKEN_CROWD + 1).min(limits::UNWOKEN_CROWD_FACTOR_MAX);
+        (self.has_heard && self.confirmed.has(quorum)).then_some(crowd * limits::UNWOKEN_PAUSE_FACTOR)
     }
 
     fn forget_release(&mut self) {
-        (self.freed, self.draw, self.waiting_count) = (MasterSet::EMPTY, Draw::Open, 0);
+        (self.freed, self.draw) = (MasterSet::EMPTY, Draw::Open);
     }
 }
 
@@ -386,6 +388,9 @@ impl Engine {
                     // This one tells of a later release.
                     watch.forget_release();
                 }
+                if watch.freed.is_empty() {
+                    watch.waiting_count = 0;
+                }
                 watch.freed.insert(master);
                 watch.has_heard = true;
                 self.news.told.push(id);
@@ -515,5 +520,12 @@ fn draw(rng: &mut impl Rng, waiting_count: u32, pause: Duration) -> Draw {
     let is_chosen = waiting_count <= limits::WOKEN_COUNT
         || rng.random_range(0..waiting_count) < limits::WOKEN_COUNT
         || mutant!(AllWoken);
-    if is_chosen { Draw::Try(rng.random_range(Duration::ZERO..=pause)) } else { Draw::Skip }
+    if !is_chosen {
+        Draw::Skip
+    } else if pause < limits::SLEEP_MIN {
+        // No sleep is so short; and how soon each of them is woken is random enough.
+        Draw::Try(Duration::ZERO)
+    } else {
+        Draw::Try(rng.random_range(Duration::ZERO..=pause))
+    }
 }
