@@ -92,7 +92,13 @@ impl Run<'_> {
         };
         let name = NAMES[name % NAMES.len()];
         let resource = Resource::new(name).expect("valid");
-        let request = Request::Acquire { resource, ttl, wait, min_validity };
+        let request = match how / 16 % 4 {
+            // A clock that is about that of the masters.
+            3 => {
+                Request::AcquireFenced { resource, ttl, wait, min_validity, wall: Duration::from_secs(3600) }
+            }
+            _ => Request::Acquire { resource, ttl, wait, min_validity },
+        };
         let before = (self.engine.operation_count(), self.engine.claim_count());
         let result = self.engine.submit(self.now, request);
         let own = self.engine.config().ttl(ttl.as_duration());
@@ -263,8 +269,10 @@ impl Run<'_> {
         } else if grant.attempts == 1 {
             assert_eq!(grant.valid_until, lock.submitted + validity);
         } else {
-            // A lock may be handed over at the very moment at which the first attempt failed.
-            assert!(lock.waits && grant.valid_until >= lock.submitted + validity);
+            // A lock may be handed over at the very moment at which the first attempt failed, and an attempt whose fencing
+            // token was refused is followed by another at once.
+            let may_be_tried_again = lock.waits || grant.fencing_token.is_some();
+            assert!(may_be_tried_again && grant.valid_until >= lock.submitted + validity);
         }
         assert!(grant.granted.count() >= self.quorum, "{grant:?}");
         let mut counted = 0;

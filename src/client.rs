@@ -107,7 +107,8 @@ impl Client {
     /// A request for the lock of this name: 1 to [`crate::limits::RESOURCE_SIZE_MAX`] bytes.
     pub fn lock<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> LockRequest<'a> {
         let (resource, min_validity) = (resource.as_ref(), Duration::ZERO);
-        LockRequest { client: self, resource, ttl: None, wait: None, min_validity, auto_extend: None }
+        let (ttl, wait, auto_extend, is_fenced) = (None, None, None, false);
+        LockRequest { client: self, resource, ttl, wait, min_validity, auto_extend, is_fenced }
     }
 
     /// Starts to acquire several unrelated locks, with one write for each master. The results are had one by one: by
@@ -247,6 +248,7 @@ pub struct LockRequest<'a> {
     wait: Option<Duration>,
     min_validity: Duration,
     auto_extend: Option<Duration>,
+    is_fenced: bool,
 }
 
 impl<'a> LockRequest<'a> {
@@ -277,6 +279,22 @@ impl<'a> LockRequest<'a> {
     /// lock still ends a TTL after its process dies. What is due for many locks goes out in one write for each master.
     pub const fn auto_extend(mut self, max_hold: Duration) -> Self {
         self.auto_extend = Some(max_hold);
+        self
+    }
+
+    /// Asks for a [`Guard::fencing_token`], for storage that checks it. The lock excludes plain ones of the same name; they
+    /// have no token. It costs each master a script where a plain lock is a `SET`, and never passes from one caller of this
+    /// client to the next without being free in between.
+    ///
+    /// ```no_run
+    /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
+    /// let guard = client.lock("orders:42").fenced().acquire()?;
+    /// let token = guard.fencing_token().expect("it was asked for").as_u64();
+    /// // UPDATE orders SET …, fence = $token WHERE id = 42 AND fence <= $token
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn fenced(mut self) -> Self {
+        self.is_fenced = true;
         self
     }
 

@@ -12,10 +12,10 @@
 //! ```
 //!
 //! Without the feature, and elsewhere, [`now`] is [`Instant::now`]. Owns what was noticed of the two clocks. Refuses to
-//! know the wall clock, and what is measured. Invariants: [`now`] never goes back, and is [`Instant::now`] as long as the
+//! know what is measured. The wall clock, [`wall`], is something else: fencing tokens start from it, and no deadline may. Invariants: [`now`] never goes back, and is [`Instant::now`] as long as the
 //! machine has not slept since the process first asked.
 
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 /// The present.
 #[inline]
@@ -31,16 +31,22 @@ pub(crate) fn to_std(at: Instant) -> Instant {
     at.checked_sub(suspended).unwrap_or(awake)
 }
 
+/// The wall clock: the time since 1970, or zero before it. It may jump, and be wrong; only fencing tokens start from it,
+/// for which the masters' clocks decide.
+pub(crate) fn wall() -> Duration {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
+}
+
 /// For how long the machine was suspended since the first call.
-pub(crate) fn suspended() -> std::time::Duration {
+pub(crate) fn suspended() -> Duration {
     read().1
 }
 
 /// [`Instant::now`], and for how long the machine was suspended since the first call.
 #[cfg(not(all(feature = "suspend", any(target_os = "linux", target_os = "android"))))]
 #[inline]
-fn read() -> (Instant, std::time::Duration) {
-    (Instant::now(), std::time::Duration::ZERO)
+fn read() -> (Instant, Duration) {
+    (Instant::now(), Duration::ZERO)
 }
 
 #[cfg(all(feature = "suspend", any(target_os = "linux", target_os = "android")))]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limits;
-use crate::lock::{Drift, InputError, Ttl};
+use crate::lock::{Drift, InputError, Ttl, Window};
 pub(crate) use url::{Address, Login};
 pub use url::{MasterUrl, UrlError};
 
@@ -103,6 +103,11 @@ impl Config {
     pub fn answer_limit(&self, ttl: Ttl) -> Duration {
         let scaled = Duration::from_millis((ttl.as_millis() / 50).clamp(5, 50));
         self.answer_timeout.unwrap_or(scaled).min(ttl.validity())
+    }
+
+    /// Which fencing tokens masters take.
+    pub(crate) fn window(&self) -> Window {
+        Window::new(self.max_ttl)
     }
 
     /// How masters that may have restarted are kept from voting.

@@ -30,6 +30,7 @@
 mod acquire;
 mod broadcast;
 mod claim;
+mod fence;
 mod handover;
 mod handshake;
 mod hold;
@@ -116,6 +117,9 @@ pub struct Engine {
     broadcast: Broadcast,
     /// Of the latest acquisition, the same for all of one TTL.
     terms: Terms,
+    /// By how much the clocks of the masters are ahead of the callers' wall clock, in microseconds, as learnt from refused
+    /// fencing tokens.
+    skew_us: i64,
 }
 
 impl Engine {
@@ -157,6 +161,7 @@ impl Engine {
             decided: Vec::new(),
             broadcast: Broadcast::new(),
             terms: Terms::NONE,
+            skew_us: 0,
         }
     }
 
@@ -179,6 +184,9 @@ impl Engine {
         match request {
             Request::Acquire { resource, ttl, wait, min_validity } => {
                 self.submit_acquire(now, resource, ttl, wait, min_validity)
+            }
+            Request::AcquireFenced { resource, ttl, wait, min_validity, wall } => {
+                self.submit_fenced(now, resource, (ttl, wait, min_validity), wall)
             }
             Request::Extend { lock, ttl } => {
                 self.submit_extend(now, lock.0, ttl);
@@ -400,6 +408,7 @@ impl Engine {
     fn handle_answer(&mut self, now: Instant, master: MasterId, answer: Answer) {
         match answer {
             Answer::Acquire(id, vote) => self.handle_acquire_vote(now, master, id, vote),
+            Answer::AcquireFenced(id, answer) => self.handle_fenced_answer(now, master, id, answer),
             Answer::Release(id, answer) => self.handle_release_answer(now, master, id, answer),
             Answer::Swap(id, from, vote) => self.handle_swap_vote(now, master, id, from, vote),
             Answer::Extend(id, round, vote) => self.handle_extend_vote(now, master, id, round, vote),

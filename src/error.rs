@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::lock::{Failure, HolderTtl, InputError, Vote, quorum};
+use crate::lock::{Failure, HolderTtl, InputError, TokenRefusal, Vote, quorum};
 
 /// Which command the votes of a [`Report`] answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +95,21 @@ impl fmt::Display for Failure {
             Self::Queued => f.write_str("was not asked: other callers of this client came first"),
             Self::QueueFull => f.write_str("was skipped: its queue is full"),
             Self::NotHeld => f.write_str("was not part of this lock"),
+            Self::TokenRefused(TokenRefusal::Stale) => {
+                f.write_str("refused the fencing token: it has seen a larger one")
+            }
+            Self::TokenRefused(TokenRefusal::Past { by }) => {
+                write!(
+                    f,
+                    "refused the fencing token: its clock is {by:.1?} ahead of it (clocks of masters differ)"
+                )
+            }
+            Self::TokenRefused(TokenRefusal::Future { by }) => {
+                write!(
+                    f,
+                    "refused the fencing token: its clock is {by:.1?} behind it (clocks of masters differ)"
+                )
+            }
             Self::Replied(text) => write!(f, "replied with an error: {text}{}", advice(text)),
         }
     }
@@ -104,6 +119,10 @@ impl fmt::Display for Failure {
 fn advice(text: &str) -> &'static str {
     let code = text.split(' ').next().unwrap_or_default();
     match code {
+        // A script's words for a command that the user may not call.
+        "ERR" if text.starts_with("ERR The user executing the script") => {
+            " (the ACL user lacks a command that the script calls)"
+        }
         "NOAUTH" | "WRONGPASS" => " (check user and password in this master's URL)",
         "NOPERM" => " (the ACL user lacks a command or the key pattern)",
         "READONLY" => " (this is a replica; list its master instead)",

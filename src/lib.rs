@@ -43,8 +43,9 @@
 //!
 //! While fewer masters than the lock's margin + 1 lose or prematurely expire the key, clock rates differ by less than
 //! the drift allowance, and all clients share the list of masters and the maximum TTL, at most one guard of a resource
-//! is valid at any instant. Nothing is promised about work done after a lease's deadline. Every call returns by its
-//! deadline. The README says more, and what is not promised.
+//! is valid at any instant. Fencing tokens ([`LockRequest::fenced`]) of successive guards strictly grow, whatever pauses and
+//! delays happen. Nothing is promised about work done after the deadline unless the storage checks the token. Every call
+//! returns by its deadline. The README says more, and what is not promised.
 
 //! # Features
 //!

@@ -56,8 +56,12 @@ pub const OUTBOX_SIZE_MAX: usize = 8 * 1024 * 1024;
 /// Replies owed by one master. A command beyond it is not sent: that master's vote is a failure.
 pub const OWED_COUNT_MAX: usize = 262_144;
 
-/// Bytes of one encoded request: a script, a resource name with its prefix and some more. No check: names are bounded.
-pub(crate) const REQUEST_SIZE_MAX: usize = RESOURCE_SIZE_MAX + PREFIX_SIZE_MAX + 512;
+/// Bytes of one encoded request: a script, two keys of a resource name with its prefix, and some more. No check: names are
+/// bounded.
+pub(crate) const REQUEST_SIZE_MAX: usize = 2 * (RESOURCE_SIZE_MAX + PREFIX_SIZE_MAX) + 1024;
+
+/// How often in a row a fenced acquisition may be tried again with another token without a pause.
+pub(crate) const RENUMBERING_COUNT_MAX: u32 = 3;
 
 /// Bytes of one line of a reply, without its CRLF. A longer line ends the connection.
 pub const REPLY_LINE_SIZE_MAX: usize = 16 * 1024;
@@ -106,6 +110,9 @@ pub const STRAGGLER_WAIT: Duration = Duration::from_millis(20);
 /// How long the release of a dropped [`crate::Guard`] may wait for a write that it can ride in.
 pub const DROP_LINGER: Duration = Duration::from_millis(1);
 
+/// How long a client's thread stays for the answers to what it has sent by itself, as renewals.
+pub(crate) const KEEPER_STAY: Duration = Duration::from_millis(5);
+
 /// How long dropping the last handle of a [`crate::Client`] waits for the masters that answer to confirm queued releases.
 pub const CLOSE_WAIT: Duration = Duration::from_millis(100);
 
@@ -114,6 +121,9 @@ pub const TTL_DEFAULT: Duration = Duration::from_secs(10);
 
 /// Renewals of one lock that is kept. Then it ends with its TTL.
 pub const RENEWAL_COUNT_MAX: u32 = 1_000_000;
+
+/// A time without end, in place of one that would overflow the clock.
+pub(crate) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Renewals that are due within this time go out together.
 pub(crate) const RENEWAL_TICK: Duration = Duration::from_millis(16);

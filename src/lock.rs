@@ -5,6 +5,7 @@
 //! count, of votes) and I10 (release and extend compare: there is no command here that does not).
 
 pub(crate) mod command;
+mod fencing;
 mod tally;
 
 use std::fmt;
@@ -15,13 +16,17 @@ use rand::Rng;
 
 use crate::limits;
 use crate::mutants::mutant;
+use fencing::FENCE_NAME;
+pub use fencing::FencingToken;
+pub(crate) use fencing::Window;
 pub use tally::{Tally, Verdict, quorum};
 
 /// What the key of the mark has behind the prefix (`Quarantine::Strict`): no lock may have this name, in no mode, for
 /// the mark would overwrite it.
 pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
 
-/// The name of a lock: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes of any value but `redlatch:mark`.
+/// The name of a lock: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes of any value but `redlatch:mark`, and none that starts with
+/// `redlatch:fence:`.
 ///
 /// ```
 /// use redlatch::lock::Resource;
@@ -35,11 +40,14 @@ impl<'a> Resource<'a> {
     /// Checks a name.
     ///
     /// # Errors
-    /// [`InputError`] if the name is empty, longer than [`limits::RESOURCE_SIZE_MAX`], or that of the mark.
+    /// [`InputError`] if the name is empty, longer than [`limits::RESOURCE_SIZE_MAX`], or that of the mark or of a
+    /// fence.
     pub fn new<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
         let name = name.as_ref();
         match name.len() {
-            1..=limits::RESOURCE_SIZE_MAX if name != MARK_NAME => Ok(Self(name)),
+            1..=limits::RESOURCE_SIZE_MAX if name != MARK_NAME && !name.starts_with(FENCE_NAME) => {
+                Ok(Self(name))
+            }
             0 => Err(InputError::ResourceEmpty),
             1..=limits::RESOURCE_SIZE_MAX => Err(InputError::ResourceReserved),
             size => Err(InputError::ResourceTooLong { size }),
@@ -211,7 +219,9 @@ pub enum InputError {
         size: usize,
     },
     /// The name of a key that the client itself keeps on the masters.
-    #[error("the resource name redlatch:mark is taken by a key of the client's own; choose another")]
+    #[error(
+        "the resource names redlatch:mark and redlatch:fence:… are taken by keys of the client's own; choose another"
+    )]
     ResourceReserved,
     /// Nothing of the TTL would be left after the drift allowance.
     #[error(
@@ -434,8 +444,27 @@ pub enum Failure {
     QueueFull,
     /// It never was sent this lock, so it cannot extend it.
     NotHeld,
+    /// It refused the fencing token, and wrote nothing.
+    TokenRefused(TokenRefusal),
     /// An error reply, cut off at [`limits::ERROR_TEXT_SIZE_MAX`] bytes.
     Replied(Box<str>),
+}
+
+/// Why a master refused a fencing token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenRefusal {
+    /// It has seen one that is as large.
+    Stale,
+    /// Its clock is so far ahead of the token.
+    Past {
+        /// By how much.
+        by: Duration,
+    },
+    /// Its clock is so far behind the token.
+    Future {
+        /// By how much.
+        by: Duration,
+    },
 }
 
 #[cfg(test)]
@@ -479,7 +508,9 @@ mod tests {
             Err(InputError::ResourceTooLong { size: limits::RESOURCE_SIZE_MAX + 1 })
         );
         assert_eq!(Resource::new("redlatch:mark"), Err(InputError::ResourceReserved));
+        assert_eq!(Resource::new("redlatch:fence:a"), Err(InputError::ResourceReserved));
         assert!(Resource::new("redlatch:marks").is_ok());
+        assert!(Resource::new("redlatch:fence").is_ok());
     }
 
     #[test]

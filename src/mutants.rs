@@ -26,6 +26,8 @@ pub enum Mutant {
     DeadlineFromQuorum,
     /// A lock is handed out without looking whether it is still valid.
     DeadlineUnchecked,
+    /// A task that fetches its answer late is handed a lock that is over.
+    FetchedUnchecked,
     /// Nothing is taken off the TTL for clock drift.
     NoDrift,
     /// The quorum is half of the masters.
@@ -98,6 +100,18 @@ pub enum Mutant {
     NoTimerBehindWake,
     /// All who wait for a lock come when it is released, however many they are.
     AllWoken,
+    /// A master takes a fencing token that is as large as its fence.
+    FenceNotStrict,
+    /// A release deletes the fence.
+    FenceDeleted,
+    /// A master takes tokens from a window that is twice as long as its quarantine.
+    FenceWindowTooWide,
+    /// Votes for a fencing token count for the next one.
+    RenumberingKeepsVotes,
+    /// A vote for a fencing token that a master gave in its quarantine counts when that is over.
+    FenceOfQuarantine,
+    /// A lock is handed over within one client though its fence does not rise.
+    FencedHandedOver,
     /// A lock is renewed for as long as it is held.
     RenewalUncapped,
     /// The loss of a lock is told when its validity has ended.

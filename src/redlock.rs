@@ -12,7 +12,7 @@ use crate::driver::{ConnectError, Driver, Poller};
 use crate::engine::{MasterStatus, OpId, Outcome, Released, Request, SubmitError};
 use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::limits;
-use crate::lock::{Resource, Token, Ttl};
+use crate::lock::{FencingToken, Resource, Token, Ttl};
 use crate::mutants::mutant;
 
 /// A lock client for one thread: the lowest latency, and nothing happens between its calls.
@@ -59,6 +59,7 @@ type Dropped = Mutex<Vec<OpId>>;
 pub struct Lease {
     lock: OpId,
     token: Token,
+    fencing_token: Option<FencingToken>,
     /// By the clock of this crate, as all that the engine tells.
     valid_until: Instant,
     dropped: Arc<Dropped>,
@@ -119,9 +120,28 @@ impl Redlock {
         ttl: Duration,
         wait: Duration,
     ) -> Result<Lease, AcquireError> {
-        let resource = Resource::new(&resource)?;
-        let ttl = self.ttl(ttl)?;
-        let request = Request::Acquire { resource, ttl, wait, min_validity: Duration::ZERO };
+        let (resource, ttl) = (Resource::new(&resource)?, self.ttl(ttl)?);
+        self.hold(Request::Acquire { resource, ttl, wait, min_validity: Duration::ZERO })
+    }
+
+    /// As [`Redlock::acquire`], with a [`Lease::fencing_token`] for storage that checks it. It excludes plain locks of the
+    /// same name; they have no token.
+    ///
+    /// # Errors
+    /// As [`Redlock::acquire`]; [`AcquireError::NoQuorum`] also if the clocks of the masters differ too much.
+    pub fn acquire_fenced(
+        &mut self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<Lease, AcquireError> {
+        let (resource, ttl) = (Resource::new(&resource)?, self.ttl(ttl)?);
+        let (min_validity, wall) = (Duration::ZERO, clock::wall());
+        self.hold(Request::AcquireFenced { resource, ttl, wait, min_validity, wall })
+    }
+
+    /// Waits until an acquisition has its outcome.
+    fn hold(&mut self, request: Request<'_>) -> Result<Lease, AcquireError> {
         self.revive().map_err(|error| AcquireError::Stopped(error.to_string().into()))?;
         let lock = self.submit(request).map_err(|error| match error {
             SubmitError::Overloaded => AcquireError::Overloaded,
@@ -131,6 +151,7 @@ impl Redlock {
             Ok(Outcome::Acquire(result)) => result.map(|grant| Lease {
                 lock,
                 token: grant.token,
+                fencing_token: grant.fencing_token,
                 valid_until: grant.valid_until,
                 dropped: self.dropped.clone(),
                 is_armed: true,
@@ -271,8 +292,9 @@ impl Redlock {
     /// Waits at most `limit` until everything queued is released on every master, and returns how many locks are not.
     #[must_use]
     pub fn close(mut self, limit: Duration) -> usize {
-        let deadline = clock::now() + limit;
-        self.release_dropped(clock::now());
+        let now = clock::now();
+        let deadline = now.checked_add(limit).unwrap_or(now + limits::FOREVER);
+        self.release_dropped(now);
         while self.driver.engine.claim_count() > 0 {
             let left = deadline.saturating_duration_since(clock::now());
             if left.is_zero() || self.driver.turn(&mut self.poller, Some(left)).is_err() {
@@ -344,6 +366,12 @@ impl Lease {
     #[must_use]
     pub const fn token(&self) -> Token {
         self.token
+    }
+
+    /// Larger than that of each earlier fenced holder of this lock, if it came from [`Redlock::acquire_fenced`].
+    #[must_use]
+    pub const fn fencing_token(&self) -> Option<FencingToken> {
+        self.fencing_token
     }
 
     /// When its validity ends, to be compared with [`Instant::now`]. After this moment nothing is promised: stop the

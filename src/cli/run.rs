@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use redlatch::engine::{Grant, MasterState, OpId, Outcome, Released, Request};
 use redlatch::lock::{Resource, Ttl, quorum};
@@ -59,6 +59,11 @@ pub(crate) struct Args {
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = code::CONTENDED)]
     conflict_exit_code: u8,
 
+    /// Take the lock with a fencing token, for storage that refuses a command whose lock has passed on: the command
+    /// finds it in REDLATCH_FENCING_TOKEN.
+    #[arg(long)]
+    fenced: bool,
+
     /// Say on stderr what happens to the lock.
     #[arg(short, long)]
     verbose: bool,
@@ -88,6 +93,8 @@ Exit codes:
 What the command gets:
   REDLATCH_RESOURCE   the lock's name
   REDLATCH_TOKEN      the value that the lock's key holds on the masters, in hexadecimal
+  REDLATCH_FENCING_TOKEN
+                      with --fenced: a number that is larger than that of each holder before who had one
   REDLATCH_TTL_MS     the TTL in milliseconds
   REDLATCH_VALID_MS   the validity left at the start, in milliseconds; extensions renew it
 
@@ -135,7 +142,7 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let signals = process::Signals::catch()?;
     let started = Instant::now();
     let redlock = Redlock::open(config)?;
-    let mut run = Run { redlock, ttl, verbose: args.verbose, signals };
+    let mut run = Run { redlock, ttl, fenced: args.fenced, verbose: args.verbose, signals };
     run.tell(|run| run.describe_masters(started));
     // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
     let masters = if args.masters.strict { run.wait_for_masters() } else { Ok(()) };
@@ -152,6 +159,7 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
 struct Run {
     redlock: Redlock,
     ttl: Ttl,
+    fenced: bool,
     verbose: bool,
     signals: process::Signals,
 }
@@ -209,7 +217,14 @@ impl Run {
         resource: Resource<'_>,
         wait: Duration,
     ) -> Result<Result<(OpId, Grant), AcquireError>, Exit> {
-        let request = Request::Acquire { resource, ttl: self.ttl, wait, min_validity: Duration::ZERO };
+        let (ttl, min_validity) = (self.ttl, Duration::ZERO);
+        let request = if self.fenced {
+            // A clock before 1970 is one more that is wrong, which costs a round trip.
+            let wall = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+            Request::AcquireFenced { resource, ttl, wait, min_validity, wall }
+        } else {
+            Request::Acquire { resource, ttl, wait, min_validity }
+        };
         let lock =
             self.redlock.submit(request).map_err(|error| Exit::new(code::INTERNAL, error.to_string()))?;
         loop {
@@ -232,10 +247,12 @@ impl Run {
         let lease = Lease::new(lock, self.ttl, grant.valid_until, args.grace);
         let left_ms = grant.valid_until.saturating_duration_since(Instant::now()).as_millis();
         let variables = [
-            ("REDLATCH_RESOURCE", args.resource.clone()),
-            ("REDLATCH_TOKEN", grant.token.to_string().into()),
-            ("REDLATCH_TTL_MS", self.ttl.as_millis().to_string().into()),
-            ("REDLATCH_VALID_MS", left_ms.to_string().into()),
+            ("REDLATCH_RESOURCE", Some(args.resource.clone())),
+            ("REDLATCH_TOKEN", Some(grant.token.to_string().into())),
+            // Not that of a lock around this one.
+            ("REDLATCH_FENCING_TOKEN", grant.fencing_token.map(|token| token.to_string().into())),
+            ("REDLATCH_TTL_MS", Some(self.ttl.as_millis().to_string().into())),
+            ("REDLATCH_VALID_MS", Some(left_ms.to_string().into())),
         ];
         if let Some(signal) = self.signals.take() {
             let _ = self.release(lock);

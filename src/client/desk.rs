@@ -12,7 +12,7 @@ use crate::engine::{Engine, OpId, Outcome, Request};
 use crate::mutants::mutant;
 
 /// The slots; see the [module](self).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Desk {
     slots: Vec<Slot>,
     free: Vec<usize>,
@@ -25,7 +25,9 @@ pub struct Desk {
     /// Slots whose outcome has not come.
     waiting_count: usize,
     /// Whom to tell of the loss of a lock.
-    watchers: HashMap<OpId, Vec<Waker>>,
+    watchers: HashMap<OpId, Vec<(Watcher, Waker)>>,
+    /// How many there ever were.
+    watcher_count: u64,
     /// To be woken, as soon as that can be done without harm.
     woken: Vec<Waker>,
 }
@@ -37,6 +39,10 @@ pub struct Ticket {
     pub op: OpId,
     slot: usize,
 }
+
+/// One who is to be told of the loss of a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watcher(u64);
 
 /// Which answer is expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +83,26 @@ impl Question {
     }
 }
 
+/// Threads that sleep and wakers to be called, for which there is room from the start: they come by chance, and are not to
+/// allocate in the middle of a lock.
+const WAITER_CAPACITY: usize = 64;
+
+impl Default for Desk {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            questions: Vec::new(),
+            threads: Vec::with_capacity(WAITER_CAPACITY),
+            task_count: 0,
+            waiting_count: 0,
+            watchers: HashMap::new(),
+            watcher_count: 0,
+            woken: Vec::with_capacity(WAITER_CAPACITY),
+        }
+    }
+}
+
 impl Desk {
     /// Says that the answer to a question about this operation is wanted: the next one of that kind. What the engine has
     /// answered before must have been delivered.
@@ -102,7 +128,7 @@ impl Desk {
     pub fn deliver(&mut self, now: Instant, engine: &mut Engine) {
         while let Some((op, outcome)) = engine.poll_outcome() {
             if let Outcome::Lost(_) = outcome {
-                self.woken.extend(self.watchers.remove(&op).into_iter().flatten());
+                self.woken.extend(wakers(self.watchers.remove(&op)));
                 continue;
             }
             let question = self.questions.get(op.index()).copied().flatten();
@@ -232,17 +258,30 @@ impl Desk {
         waker
     }
 
-    /// Has the loss of a lock told to one more, once; the engine must have been asked to tell of it.
-    pub fn watch(&mut self, lock: OpId, waker: &Waker) {
-        let wakers = self.watchers.entry(lock).or_default();
-        if !wakers.iter().any(|other| other.will_wake(waker)) {
-            wakers.push(waker.clone());
+    /// Has the loss of a lock told to one more, or to one that watched before by another waker, once; the engine must have
+    /// been asked to tell of it. Returns the waker that this one replaces, as [`Desk::abandon`] does.
+    pub fn watch(&mut self, lock: OpId, watcher: Option<Watcher>, waker: &Waker) -> (Watcher, Option<Waker>) {
+        let watchers = self.watchers.entry(lock).or_default();
+        if let Some((watcher, own)) = watchers.iter_mut().find(|(other, _)| Some(*other) == watcher) {
+            let is_same = own.will_wake(waker);
+            return (*watcher, (!is_same).then(|| std::mem::replace(own, waker.clone())));
         }
+        let watcher = Watcher(self.watcher_count);
+        self.watcher_count += 1;
+        watchers.push((watcher, waker.clone()));
+        (watcher, None)
+    }
+
+    /// One does not watch any more. Returns what would have woken it, as [`Desk::abandon`] does.
+    pub fn unwatch_one(&mut self, lock: OpId, watcher: Watcher) -> Option<Waker> {
+        let watchers = self.watchers.get_mut(&lock)?;
+        let place = watchers.iter().position(|(other, _)| *other == watcher)?;
+        Some(watchers.swap_remove(place).1)
     }
 
     /// The lock is being released: nobody is told any more. Returns whom not, as [`Desk::abandon`] does.
     pub fn unwatch(&mut self, lock: OpId) -> Vec<Waker> {
-        if self.watchers.is_empty() { Vec::new() } else { self.watchers.remove(&lock).unwrap_or_default() }
+        if self.watchers.is_empty() { Vec::new() } else { wakers(self.watchers.remove(&lock)).collect() }
     }
 
     /// What wakes one of the sleeping threads.
@@ -278,10 +317,14 @@ impl Desk {
                 self.woken.push(waker);
             }
         }
-        self.woken.extend(std::mem::take(&mut self.watchers).into_values().flatten());
+        self.woken.extend(wakers(std::mem::take(&mut self.watchers).into_values()));
         self.threads.clear();
         self.task_count = 0;
     }
+}
+
+fn wakers(watchers: impl IntoIterator<Item = Vec<(Watcher, Waker)>>) -> impl Iterator<Item = Waker> {
+    watchers.into_iter().flatten().map(|(_, waker)| waker)
 }
 
 /// Nobody wants this outcome: what it has acquired must not be kept.

@@ -1,18 +1,20 @@
 //! [`Guard`]: a lock held by a [`Client`].
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::Client;
+use super::desk::Watcher;
 use super::pending::{Extend, Release};
 use super::shared::Core;
 use crate::clock;
-use crate::engine::{OpId, Released, Request};
+use crate::engine::{Grant, OpId, Released, Request};
 use crate::error::{ExtendError, ReleaseError};
-use crate::lock::Token;
+use crate::lock::{FencingToken, Token};
 use crate::mutants::mutant;
 
 /// A lock held by a [`Client`].
@@ -24,6 +26,7 @@ pub struct Guard {
     client: Client,
     lock: OpId,
     token: Token,
+    fencing_token: Option<FencingToken>,
     resource: Vec<u8>,
     /// Whether the drop is to release.
     is_armed: bool,
@@ -32,8 +35,9 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub(super) const fn new(client: Client, lock: OpId, token: Token, resource: Vec<u8>) -> Self {
-        Self { client, lock, token, resource, is_armed: true, unwatched: Vec::new() }
+    pub(super) const fn new(client: Client, lock: OpId, grant: &Grant, resource: Vec<u8>) -> Self {
+        let Grant { token, fencing_token, .. } = *grant;
+        Self { client, lock, token, fencing_token, resource, is_armed: true, unwatched: Vec::new() }
     }
 
     /// The lock's name, without the configured prefix.
@@ -46,6 +50,12 @@ impl Guard {
     #[must_use]
     pub const fn token(&self) -> Token {
         self.token
+    }
+
+    /// Larger than that of each earlier fenced holder of this lock, if it came from [`crate::LockRequest::fenced`].
+    #[must_use]
+    pub const fn fencing_token(&self) -> Option<FencingToken> {
+        self.fencing_token
     }
 
     /// When its validity ends, to be compared with [`Instant::now`]. After this moment nothing is promised: stop the
@@ -107,7 +117,7 @@ impl Guard {
     /// that it is lost. At most once, and not when the guard is released or dropped before; also when the client stops.
     ///
     /// It is called by whichever thread drives the event loop, so it must be short, and it must not wait for this client.
-    /// A lock whose loss was told is not renewed any more.
+    /// A panic ends with it. A lock whose loss was told is not renewed any more.
     ///
     /// ```no_run
     /// # use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
@@ -120,26 +130,27 @@ impl Guard {
     /// ```
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
         let waker = Waker::from(Arc::new(OnLost(Mutex::new(Some(Box::new(callback))))));
-        if !self.watch(&waker) {
+        if self.watch(None, &waker).is_none() {
             waker.wake();
         }
     }
 
     /// Waits, in a task, until the lock is lost or about to be; see [`Guard::on_lost`].
     pub const fn lost(&self) -> Lost<'_> {
-        Lost { guard: self }
+        Lost { guard: self, watcher: None }
     }
 
-    /// Has the loss told to this waker; false if nobody would tell it.
-    fn watch(&self, waker: &Waker) -> bool {
+    /// Has the loss told to this waker, in place of the watcher's last one; `None` if nobody would tell it.
+    fn watch(&self, watcher: Option<Watcher>, waker: &Waker) -> Option<Watcher> {
         let shared = self.client.shared();
-        let Ok(mut core) = shared.enter() else { return false };
-        core.desk.watch(self.lock, waker);
+        let mut core = shared.enter().ok()?;
+        // Dropped after the lock is given back, as all wakers are.
+        let (watcher, _replaced) = core.desk.watch(self.lock, watcher, waker);
         let _ = core.submit(Request::Watch { lock: self.lock });
         core.deliver();
         core.wake_late_leader();
         shared.leave(core);
-        true
+        Some(watcher)
     }
 
     /// Releases the lock and waits until a quorum of masters has confirmed it. A lock that has expired is an answer
@@ -188,18 +199,37 @@ impl Drop for Guard {
 #[derive(Debug)]
 pub struct Lost<'g> {
     guard: &'g Guard,
+    watcher: Option<Watcher>,
 }
 
 impl Future for Lost<'_> {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let Guard { client, lock, .. } = self.guard;
         let is_losing = client.shared().peek(|core| core.driver.engine.is_losing(clock::now(), *lock));
-        if is_losing.unwrap_or(true) || !self.guard.watch(context.waker()) {
+        if is_losing.unwrap_or(true) {
             return Poll::Ready(());
         }
-        Poll::Pending
+        match self.guard.watch(self.watcher, context.waker()) {
+            None => Poll::Ready(()),
+            watcher => {
+                self.watcher = watcher;
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Lost<'_> {
+    fn drop(&mut self) {
+        let Guard { client, lock, .. } = self.guard;
+        if let Some(watcher) = self.watcher
+            && let Ok(mut core) = client.shared().enter()
+        {
+            let _waker = core.desk.unwatch_one(*lock, watcher);
+            client.shared().leave(core);
+        }
     }
 }
 
@@ -210,7 +240,8 @@ impl Wake for OnLost {
     fn wake(self: Arc<Self>) {
         let callback = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(callback) = callback {
-            callback();
+            // Its panic was shown; the thread that it came by has the locks of others to look after.
+            let _ = catch_unwind(AssertUnwindSafe(callback));
         }
     }
 }

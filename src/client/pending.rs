@@ -3,16 +3,18 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::desk::{Question, Ticket};
 use super::guard::Guard;
 use super::shared::{Core, Stopped};
 use super::{Client, LockRequest};
-use crate::engine::{OpId, Outcome, Released, Request, SubmitError};
-use crate::error::{AcquireError, ExtendError, ReleaseError};
+use crate::clock;
+use crate::engine::{Grant, OpId, Outcome, Released, Request, SubmitError};
+use crate::error::{AcquireError, Denial, ExtendError, ReleaseError, Report, Round};
 use crate::limits;
-use crate::lock::Resource;
+use crate::lock::{HolderTtl, MasterId, Resource, Vote};
+use crate::mutants::mutant;
 
 /// A lock that is being acquired: a future for any executor, or something to [`Acquire::wait`] for.
 ///
@@ -39,7 +41,7 @@ pub struct Release(Pending<Guard>);
 
 impl<'a> Acquire<'a> {
     pub(super) const fn new(request: LockRequest<'a>) -> Self {
-        Self(Pending::new(Acquisition { request, name: Vec::new() }))
+        Self(Pending::new(Acquisition { request, name: Vec::new(), submitted: None }))
     }
 
     pub(super) fn client(&self) -> &Client {
@@ -231,6 +233,25 @@ struct Acquisition<'a> {
     request: LockRequest<'a>,
     /// The guard's copy of the name.
     name: Vec<u8>,
+    submitted: Option<Instant>,
+}
+
+impl Acquisition<'_> {
+    /// The lock was acquired, and its answer fetched too late.
+    fn expired(&self, now: Instant, grant: &Grant) -> AcquireError {
+        let votes = self.client().config().labels.iter().zip(0..).map(|(label, index)| {
+            let has_granted = MasterId::new(index).is_some_and(|master| grant.granted.contains(master));
+            (label.clone(), if has_granted { Vote::Granted } else { Vote::Pending })
+        });
+        let report = Report { round: Round::Acquire, votes: votes.collect() };
+        let took = self.submitted.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        AcquireError::Expired(Box::new(Denial {
+            attempts: grant.attempts,
+            took,
+            holder: HolderTtl::Unknown,
+            report,
+        }))
+    }
 }
 
 impl Ask for Acquisition<'_> {
@@ -243,17 +264,22 @@ impl Ask for Acquisition<'_> {
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, AcquireError> {
-        let LockRequest { client, resource: name, ttl, wait, min_validity, .. } = self.request;
+        let LockRequest { client, resource: name, ttl, wait, min_validity, is_fenced, .. } = self.request;
         let config = client.config();
         let resource = Resource::new(&name)?;
         let ttl = config.ttl(ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)))?;
         let wait = wait.unwrap_or(ttl.as_duration());
-        let request = Request::Acquire { resource, ttl, wait, min_validity };
+        let request = if is_fenced {
+            Request::AcquireFenced { resource, ttl, wait, min_validity, wall: clock::wall() }
+        } else {
+            Request::Acquire { resource, ttl, wait, min_validity }
+        };
         let op = core.submit(request).map_err(|error| match error {
             SubmitError::Overloaded => AcquireError::Overloaded,
             SubmitError::Input(error) => error.into(),
         })?;
         self.name = core.take_name(name);
+        self.submitted = Some(clock::now());
         Ok(op)
     }
 
@@ -261,8 +287,13 @@ impl Ask for Acquisition<'_> {
         match outcome {
             Outcome::Acquire(result) => {
                 let grant = result?;
-                let LockRequest { client, auto_extend, .. } = self.request;
-                let guard = Guard::new(client.clone(), op, grant.token, std::mem::take(&mut self.name));
+                let LockRequest { client, auto_extend, min_validity, .. } = self.request;
+                let guard = Guard::new(client.clone(), op, &grant, std::mem::take(&mut self.name));
+                // Looked at last (I2): a task may fetch its answer long after it came. The guard's drop releases the lock.
+                let now = clock::now();
+                if now + min_validity >= grant.valid_until && !mutant!(FetchedUnchecked) {
+                    return Err(self.expired(now, &grant));
+                }
                 if let Some(max_hold) = auto_extend {
                     client.shared().keep_lock(op, max_hold);
                 }

@@ -17,11 +17,14 @@
 //! Owns leadership. Refuses to know what an outcome means. Keeps that nobody sleeps while an outcome can come and nobody
 //! leads, that no waker is called with the lock held, and that a leader's end is an error to all who wait.
 
+mod core;
+mod keeper;
+
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,7 +33,7 @@ use super::desk::{Desk, Question, Ticket};
 use super::parker::Parker;
 use crate::clock;
 use crate::driver::{Driver, Poller};
-use crate::engine::{OpId, Outcome, Request, SubmitError};
+use crate::engine::{OpId, Outcome, Request};
 use crate::limits;
 
 /// With more outcomes waited for than this, a write is left to the leader: it costs a wake-up, and gathers what others
@@ -422,7 +425,8 @@ impl Shared {
     }
 
     fn settle_watched(&self, limit: Duration) -> usize {
-        let until = clock::now() + limit;
+        let now = clock::now();
+        let until = now.checked_add(limit).unwrap_or(now + limits::FOREVER);
         loop {
             let Ok(mut core) = self.enter() else {
                 // It goes on no more, and its locks last until their TTL; those of a fork are its parent's.
@@ -475,125 +479,6 @@ impl Shared {
             drop(core);
         }
     }
-
-    fn run_keeper(&self) {
-        let mut seen_drop_count = 0;
-        // An error has been told to all who wait, and will be to all who come.
-        let _ = self.watched(|| self.keep(&mut seen_drop_count));
-        self.ended_waker.wake_by_ref();
-    }
-
-    /// Leads whenever nobody else would, until the client is closed.
-    fn keep(&self, seen_drop_count: &mut u64) -> Result<(), Stopped> {
-        let mut was_woken = true;
-        loop {
-            let mut core = match self.core.try_lock() {
-                // Somebody is at work, and what is due is done by the way.
-                Err(TryLockError::WouldBlock) if !was_woken => {
-                    was_woken = self.keeper.park(Some(clock::now() + limits::DROP_LINGER));
-                    continue;
-                }
-                Ok(core) => Self::unless_stopped(core)?,
-                Err(_) => self.lock()?,
-            };
-            if core.is_closing {
-                return self.finish(core);
-            }
-            if core.keeper.drive.is_some() {
-                drop(core);
-                was_woken = self.keeper.park(None);
-                continue;
-            }
-            core.keeper.sleeps_until = None;
-            let now = clock::now();
-            if core.wants_keeper()
-                && let Some(poller) = core.poller.take()
-            {
-                let is_done = |core: &Core| core.is_closing || !core.wants_keeper();
-                self.leave(self.lead(core, poller, None, is_done)?);
-                continue;
-            }
-            // Nobody may have looked for long: servers close idle connections, and a task does not wait for new ones.
-            let is_watched = core.poller.is_none();
-            let look_at = if is_watched { now } else { core.last_turn } + limits::LOOK_PAUSE;
-            if (core.due().is_some_and(|at| at <= now) || look_at <= now)
-                && let Some(poller) = core.poller.take()
-            {
-                // What is due is done by one turn.
-                self.leave(self.lead(core, poller, Some(now), |_| false)?);
-                continue;
-            }
-            // While guards are being dropped it looks each time they may linger, so that a drop need not wake it.
-            let are_dropped = std::mem::replace(seen_drop_count, core.drop_count) != core.drop_count;
-            let look_again = are_dropped.then(|| now + limits::DROP_LINGER);
-            // Whoever leads does what is due within the next moment, and wakes the keeper for what is due before this.
-            let due = core.due().map(|at| at.max(now + limits::DROP_LINGER));
-            let until = earlier(earlier(due, look_again), Some(look_at));
-            core.keeper.sleeps_until = Some(until);
-            drop(core);
-            was_woken = self.keeper.park(until);
-        }
-    }
-
-    /// Leaves the keeper's work to the calls of [`Shared::drive`]; returns what to watch.
-    #[cfg(unix)]
-    pub(super) fn begin_drive(&self) -> io::Result<mio::Registry> {
-        let mut core = self.enter().map_err(|why| io::Error::other(why.to_string()))?;
-        let registry = core.driver.registry()?;
-        let replaced = core.keeper.drive.replace(Waker::noop().clone());
-        core.keeper.is_favoured = false;
-        core.wake_leader();
-        drop(core);
-        // It learns that another one drives.
-        wake_all(replaced);
-        Ok(registry)
-    }
-
-    /// Gives the keeper's work back to its thread.
-    #[cfg(unix)]
-    pub(super) fn end_drive(&self) {
-        let Ok(mut core) = self.enter() else { return };
-        let _replaced = core.keeper.drive.take();
-        core.keeper.sleeps_until = None;
-        let waker = core.keeper.waker.clone();
-        self.leave(core);
-        waker.wake();
-    }
-
-    /// A turn of the keeper's without waiting; returns when it is to have the next one. `None` if the client has ended.
-    #[cfg(unix)]
-    pub(super) fn drive(&self, waker: &Waker) -> Option<Option<Instant>> {
-        self.watched(|| self.drive_watched(waker))
-    }
-
-    #[cfg(unix)]
-    fn drive_watched(&self, waker: &Waker) -> Option<Option<Instant>> {
-        let mut core = self.enter().ok().filter(|core| !core.is_closing)?;
-        let drive = core.keeper.drive.as_mut()?;
-        // Dropped after the lock is given back, as all wakers are.
-        let _replaced = (!drive.will_wake(waker)).then(|| std::mem::replace(drive, waker.clone()));
-        core.keeper.sleeps_until = None;
-        core.keeper.has_unsent = false;
-        if let Some(poller) = core.poller.take() {
-            core = self.lead(core, poller, Some(clock::now()), |_| false).ok()?;
-        } else {
-            // A thread leads, and may have read all before what this turn was for: it has the drive look again.
-            core.keeper.has_unsent = true;
-        }
-        let due = core.due();
-        core.keeper.sleeps_until = Some(due);
-        self.leave(core);
-        Some(due)
-    }
-
-    /// Brings out what is queued to the masters that answer.
-    fn finish(&self, mut core: MutexGuard<'_, Core>) -> Result<(), Stopped> {
-        let limit = Some(clock::now() + limits::CLOSE_WAIT);
-        if let Some(poller) = core.poller.take() {
-            drop(self.lead(core, poller, limit, |core| core.driver.engine.is_answered())?);
-        }
-        Ok(())
-    }
 }
 
 /// Wakers that are called with the lock given back once.
@@ -602,155 +487,4 @@ const WOKEN_COUNT: usize = 32;
 /// Some of those to be woken, without an allocation.
 fn some_of(woken: &mut Vec<Waker>) -> [Option<Waker>; WOKEN_COUNT] {
     std::array::from_fn(|_| woken.pop())
-}
-
-impl Core {
-    /// Has the engine take a request; the caller sees to it that it is written.
-    pub(super) fn submit(&mut self, request: Request<'_>) -> Result<OpId, SubmitError> {
-        self.driver.engine.submit(clock::now(), request)
-    }
-
-    /// Nobody wants this answer any more. The waker is to be dropped without the lock.
-    pub(super) fn abandon(&mut self, ticket: Ticket) -> Option<Waker> {
-        let waker = self.desk.abandon(clock::now(), &mut self.driver.engine, ticket);
-        self.write_drop();
-        waker
-    }
-
-    /// Releases a lock whose guard was dropped.
-    pub(super) fn release_dropped(&mut self, lock: OpId) {
-        // A release is always taken, and this one's outcome is not wanted.
-        let _ = self.submit(Request::Release { lock, awaited: false });
-        self.write_drop();
-    }
-
-    /// Hands outcomes to those who wait for them.
-    pub(super) fn deliver(&mut self) {
-        if self.driver.engine.has_outcome() {
-            self.desk.deliver(clock::now(), &mut self.driver.engine);
-        }
-    }
-
-    /// When something is to be done whatever else happens.
-    fn due(&self) -> Option<Instant> {
-        earlier(self.driver.engine.next_timeout().map(|(at, _)| at), self.linger_until)
-    }
-
-    fn begin_turn(&mut self) -> Option<Instant> {
-        self.linger_until = None;
-        let due = self.driver.begin_turn();
-        self.deliver();
-        due
-    }
-
-    fn end_turn(&mut self, poller: &Poller, is_whole: bool) {
-        if is_whole {
-            self.last_turn = self.driver.end_turn(poller);
-        }
-        self.deliver();
-    }
-
-    /// Whether the keeper is to lead now. One that is driven knows by itself when something arrives.
-    fn wants_keeper(&self) -> bool {
-        match self.keeper.drive {
-            Some(_) => self.keeper.has_unsent,
-            None => self.keeper.is_favoured || self.desk.task_count() > 0,
-        }
-    }
-
-    /// Somebody else leads, or nobody does: gets what is queued on its way, and the leader to know of new deadlines.
-    fn write_beside_leader(&mut self) {
-        if self.sleep.is_none() {
-            return;
-        }
-        if self.desk.waiting_count() > DIRECT_WRITE_MAX {
-            self.wake_leader();
-            return;
-        }
-        self.flush();
-        self.wake_late_leader();
-    }
-
-    /// Has the leader sleep no longer than until the next deadline. To be called after a flush, which may set one.
-    pub(super) fn wake_late_leader(&mut self) {
-        let due = self.driver.engine.next_timeout().map(|(at, _)| at);
-        if self.sleep.as_ref().is_some_and(|sleep| is_before(due, sleep.until)) {
-            self.wake_leader();
-        }
-    }
-
-    fn flush(&mut self) {
-        self.linger_until = None;
-        self.driver.flush();
-        self.deliver();
-    }
-
-    fn wake_leader(&mut self) {
-        if let Some(sleep) = &mut self.sleep
-            && !std::mem::replace(&mut sleep.is_woken, true)
-        {
-            // It cannot fail but for a lack of kernel memory, and the sleep has its end.
-            let _ = self.driver.wake_poller();
-        }
-    }
-
-    /// A task has submitted something.
-    fn write_for_task(&mut self) {
-        let is_driven = self.keeper.drive.is_some();
-        if self.poller.is_some() && is_driven && self.desk.waiting_count() > DIRECT_WRITE_MAX {
-            self.keeper.has_unsent = true;
-        } else if self.poller.is_some() {
-            // Nobody leads, and the keeper is being woken: the request need not wait for it.
-            self.flush();
-        } else {
-            self.write_beside_leader();
-        }
-    }
-
-    /// Several requests were submitted at once: they are worth a write of their own.
-    pub(super) fn write_batch(&mut self) {
-        self.deliver();
-        self.flush();
-        self.wake_late_leader();
-    }
-
-    /// A guard was dropped: its release goes out with the next write, soon.
-    fn write_drop(&mut self) {
-        self.deliver();
-        self.drop_count += 1;
-        if self.poller.is_some() {
-            self.linger_until.get_or_insert_with(|| clock::now() + limits::DROP_LINGER);
-        } else {
-            self.write_beside_leader();
-        }
-    }
-
-    /// Whom to wake to lead, now that the caller does not.
-    fn elect(&mut self) -> Option<Waker> {
-        self.poller.as_ref()?;
-        if let Some(thread) = self.desk.sleeping_thread() {
-            return Some(thread);
-        }
-        let sleeps_until = self.keeper.sleeps_until?;
-        if self.wants_keeper() || self.is_closing || is_before(self.due(), sleeps_until) {
-            self.keeper.sleeps_until = None;
-            return Some(self.keeper.drive.as_ref().unwrap_or(&self.keeper.waker).clone());
-        }
-        None
-    }
-
-    /// A copy of a name, in memory that was used before if there is some.
-    pub(super) fn take_name(&mut self, name: &[u8]) -> Vec<u8> {
-        let mut copy = self.names.pop().unwrap_or_default();
-        copy.extend_from_slice(name);
-        copy
-    }
-
-    /// Keeps the memory of a name.
-    pub(super) fn give_name(&mut self, mut name: Vec<u8>) {
-        if self.names.len() < SPARE_NAME_COUNT_MAX && name.capacity() > 0 {
-            name.clear();
-            self.names.push(name);
-        }
-    }
 }

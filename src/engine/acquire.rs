@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 
 use super::claim::Claim;
+use super::fence;
 use super::link::Owed;
 use super::op::{Cause, Denied, Op, OpState, Run};
 use super::slab::Id;
@@ -12,12 +13,10 @@ use super::timers::op_timer;
 use super::{Engine, Grant, OpId, Outcome, SubmitError};
 use crate::config::Config;
 use crate::error::{AcquireError, Round};
+use crate::limits;
 use crate::lock::command::{self, AcquireTail};
 use crate::lock::{Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Ttl, Verdict, Vote};
 use crate::mutants::mutant;
-
-/// A wait without end, for one that would overflow the clock.
-const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// A retry follows the end of a holder's time by at most this, so that waiters do not all come at once.
 const HOLDER_JITTER: Duration = Duration::from_millis(2);
@@ -59,6 +58,23 @@ impl Engine {
         wait: Duration,
         min_validity: Duration,
     ) -> Result<OpId, SubmitError> {
+        let id = self.begin_acquire(now, ttl, wait, min_validity)?;
+        if !wait.is_zero() {
+            return self.stand_in_line(now, id, resource);
+        }
+        self.start_attempt(now, id, Some(resource));
+        Ok(OpId(id))
+    }
+
+    /// Takes an operation slot for an acquisition, if nothing is wrong with it.
+    #[inline(always)]
+    pub(super) fn begin_acquire(
+        &mut self,
+        now: Instant,
+        ttl: Ttl,
+        wait: Duration,
+        min_validity: Duration,
+    ) -> Result<Id, SubmitError> {
         if min_validity >= ttl.validity() {
             return Err(
                 InputError::MinValidityTooLong { asked: min_validity, validity: ttl.validity() }.into()
@@ -67,14 +83,10 @@ impl Engine {
         if self.terms.ttl != Some(ttl) {
             self.check_ttl(ttl)?;
         }
-        let wait_until = (!wait.is_zero()).then(|| now.checked_add(wait).unwrap_or(now + WAIT_MAX));
+        let wait_until = (!wait.is_zero()).then(|| now.checked_add(wait).unwrap_or(now + limits::FOREVER));
         let (id, op) = self.ops.take(|| Op::blank(now, ttl)).ok_or(SubmitError::Overloaded)?;
         op.begin(now, ttl, min_validity, wait_until);
-        if wait_until.is_some() {
-            return self.stand_in_line(now, id, resource);
-        }
-        self.start_attempt(now, id, Some(resource));
-        Ok(OpId(id))
+        Ok(id)
     }
 
     /// A TTL may have been made with other settings than this engine's.
@@ -101,10 +113,19 @@ impl Engine {
             Some(resource) => claim.entry.set(&self.config.prefix, resource.as_bytes(), &claim.token),
             None => claim.entry.set_key(&op.key, &claim.token),
         }
-        let owed = Owed::Acquire(claim_id);
-        claim.asked = self.broadcast.send(&mut self.links, self.usable, owed, |out| {
-            command::encode_acquire(out, &claim.entry, &self.terms.tail);
-        });
+        claim.asked = if op.fencing.is_none() {
+            self.broadcast.send(&mut self.links, self.usable, Owed::Acquire(claim_id), |out| {
+                command::encode_acquire(out, &claim.entry, &self.terms.tail);
+            })
+        } else {
+            fence::send_attempt(
+                now,
+                (op, claim),
+                (claim_id, self.usable),
+                (&self.config, self.skew_us),
+                (&mut self.broadcast, &mut self.links),
+            )
+        };
         let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
         op.run.count = 0;
         if let Some(watch) = &mut op.watch {
@@ -190,12 +211,21 @@ impl Engine {
     }
 
     pub(super) fn decide_acquire(&mut self, now: Instant, id: Id) {
-        let quarantined = self.quarantined(now);
+        let mut quarantined = self.quarantined(now);
         let Some(op) = self.ops.find_mut(id) else { return };
         let OpState::Acquiring { .. } = op.state else { return };
+        if let Some(fencing) = &op.fencing {
+            quarantined = quarantined.union(fencing.unseasoned);
+        }
         let Some(claim) = self.claims.find_mut(op.claim) else { return };
         let cause = match claim.tally.verdict(self.links.len(), quarantined) {
             Verdict::Open => return,
+            Verdict::Contended if op.fencing.is_some() => {
+                match self.handle_refused_token(now, id, quarantined) {
+                    Some(cause) => cause,
+                    None => return,
+                }
+            }
             Verdict::Contended => Cause::Contended,
             Verdict::NoQuorum => Cause::NoQuorum,
             Verdict::Granted => {
@@ -208,7 +238,13 @@ impl Engine {
                     (claim.tells, claim.is_contended) = (self.config.wakes_waiters, op.attempts > 1);
                     op.state = OpState::Held { since: claim.started, valid_until, extension: None };
                     let granted = claim.tally.granted;
-                    let grant = Grant { token: claim.token, valid_until, granted, attempts: op.attempts };
+                    let grant = Grant {
+                        token: claim.token,
+                        fencing_token: claim.fence,
+                        valid_until,
+                        granted,
+                        attempts: op.attempts,
+                    };
                     let hash = self.lines.hash(claim.entry.key());
                     self.outcomes.push_back((OpId(id), Outcome::Acquire(Ok(grant))));
                     if op.wait_until.is_some() || !self.lines.found_first(id.index, hash) {
@@ -253,7 +289,12 @@ impl Engine {
         if retry_at.is_none() {
             self.leave_line(now, id, Duration::ZERO);
         }
-        if self.config.ask_holder && cause == Cause::Contended {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let is_fenced = op.fencing.is_some();
+        if let Some(fencing) = &mut op.fencing {
+            // Those that refused have told already.
+            fencing.end_row(&mut op.holders);
+        } else if self.config.ask_holder && cause == Cause::Contended {
             denied.asked = self.ask_holders(id, refused);
         }
         let Some(op) = self.ops.find_mut(id) else { return };
@@ -265,6 +306,9 @@ impl Engine {
                 OpState::Asking { deadline, denied }
             }
         };
+        if is_fenced {
+            return self.finish_asking(now, id);
+        }
         self.arm_op(id);
         if retry_at.is_some() && cause == Cause::Contended {
             self.watch(now, id, now - started);
@@ -281,7 +325,7 @@ impl Engine {
         // Who had a part of it met others that want it, not a holder.
         let is_held = self.claims.find(op.claim).is_some_and(|claim| claim.tally.granted.is_empty());
         let delay = match factor {
-            Some(_) if mutant!(NoTimerBehindWake) => WAIT_MAX,
+            Some(_) if mutant!(NoTimerBehindWake) => limits::TIME_LIMIT_MAX,
             Some(factor) if is_held => {
                 let longest = self.config.retry_delay_max;
                 self.rng.random_range(longest..=longest * factor)

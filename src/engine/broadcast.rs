@@ -9,7 +9,7 @@ use super::claim::Claim;
 use super::link::{Link, Owed};
 use super::slab::Id;
 use crate::limits;
-use crate::lock::command::{self, Entry, ExtendBy, ReleaseBy};
+use crate::lock::command::{self, Entry, ExtendBy, Fence, ReleaseBy, Script};
 use crate::lock::{MasterId, MasterSet, Ttl};
 
 /// With this much gathered it is handed over: with one more request usually below 4 KiB, up to which copies are cheap
@@ -94,6 +94,23 @@ impl Broadcast {
             sent = sent.union(group);
         }
         sent
+    }
+
+    /// The same for the release of a fenced lock, which each master does by the same script.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn send_fenced_release(
+        &mut self,
+        links: &mut [Link],
+        masters: MasterSet,
+        id: Id,
+        entry: &Entry,
+        fence: &Fence,
+    ) -> MasterSet {
+        let ready = self.release_groups.iter().fold(MasterSet::EMPTY, |all, (_, group)| all.union(*group));
+        self.send(links, masters.intersection(ready), Owed::ReleaseFenced(id), |out| {
+            command::encode_fenced_release(out, Script::Known, entry, fence);
+        })
     }
 
     /// The same for an extension to `ttl`.

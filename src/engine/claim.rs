@@ -7,12 +7,13 @@
 use std::time::{Duration, Instant};
 
 use super::Engine;
+use super::fence;
 use super::link::Predecessor;
 use super::slab::Id;
 use super::timers::claim_timer;
 use crate::error::{Report, Round};
 use crate::lock::command::{Entry, ReleaseAnswer};
-use crate::lock::{Drift, Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
+use crate::lock::{Drift, Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(super) struct Claim {
     /// Key and token as commands have them.
     pub(super) entry: Entry,
     pub(super) token: Token,
+    /// The fencing token of a fenced lock.
+    pub(super) fence: Option<FencingToken>,
     /// Read before the first byte was queued (I1).
     pub(super) started: Instant,
     /// When a TTL was last sent, and the longest one that was: together they bound the life of any key.
@@ -91,6 +94,7 @@ impl Claim {
         Self {
             entry: Entry::EMPTY,
             token: Token::UNSET,
+            fence: None,
             started: now,
             sent_at: now,
             longest_ttl_ms: 0,
@@ -119,6 +123,7 @@ impl Claim {
         let Self {
             entry: _,
             token,
+            fence,
             started,
             sent_at,
             longest_ttl_ms,
@@ -139,7 +144,7 @@ impl Claim {
             owes_extension,
             strayed_extension,
         } = self;
-        (*owner, *token, *started, *sent_at) = (Some(op), new_token, now, now);
+        (*owner, *token, *fence, *started, *sent_at) = (Some(op), new_token, None, now, now);
         (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants) = (true, true);
@@ -321,7 +326,11 @@ impl Engine {
         }
         let (owed, empty) = (claim.holders(), MasterSet::EMPTY);
         claim.failures.clear();
-        let sent = self.broadcast.send_release(&mut self.links, owed, id, claim);
+        let sent = if claim.fence.is_none() {
+            self.broadcast.send_release(&mut self.links, owed, id, claim)
+        } else {
+            fence::send_release(&mut self.broadcast, &mut self.links, owed, (id, claim), &self.config)
+        };
         claim.counts_grants = false;
         let unproven = claim.unproven();
         claim.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty, unproven });
@@ -353,7 +362,12 @@ impl Engine {
         // Whatever became of a script, the native command is as good.
         claim.is_contended = false;
         let Some(under_way) = claim.release.map(|release| release.sent) else { return };
-        let sent = self.broadcast.send_release(&mut self.links, masters.without(under_way), id, claim);
+        let masters = masters.without(under_way);
+        let sent = if claim.fence.is_none() {
+            self.broadcast.send_release(&mut self.links, masters, id, claim)
+        } else {
+            fence::send_release(&mut self.broadcast, &mut self.links, masters, (id, claim), &self.config)
+        };
         let unproven = claim.unproven();
         if let Some(release) = &mut claim.release {
             release.unproven = unproven;
@@ -511,7 +525,10 @@ impl Engine {
         let votes = self.links.iter().map(|link| {
             let master = link.master;
             let mut vote = if tally.refused.contains(master) {
-                Vote::Refused { holder: HolderTtl::Unknown }
+                match claim.failure(master) {
+                    Some(why @ Failure::TokenRefused(_)) => Vote::Failed(why.clone()),
+                    _ => Vote::Refused { holder: HolderTtl::Unknown },
+                }
             } else if tally.granted.contains(master) {
                 Vote::Granted
             } else {

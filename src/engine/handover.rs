@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 
 use super::Engine;
 use super::claim::Claim;
+use super::fence;
 use super::link::Owed;
 use super::op::{OpState, Run};
 use super::slab::Id;
@@ -81,6 +82,10 @@ impl Engine {
         }
         let heir = self.ops.occupant(self.lines.behind(id.index)?)?;
         let next = self.ops.find(heir)?;
+        // A swap leaves the fence as it is: those who want a token ask all masters.
+        if (op.fencing.is_some() || next.fencing.is_some()) && !mutant!(FencedHandedOver) {
+            return None;
+        }
         let waits = matches!(next.state, OpState::Queued { .. } | OpState::Waiting { .. });
         let run = Run { count: run.count + 1, ..run };
         (waits && next.wait_until > Some(now)).then_some((heir, run))
@@ -103,6 +108,9 @@ impl Engine {
         self.terms.fit(ttl, &self.config);
         claim.begin(now, heir, Token::random(&mut self.rng), ttl, self.terms.answer_limit);
         claim.entry.set_key(&op.key, &claim.token);
+        if mutant!(FencedHandedOver) {
+            fence::feign_token(now, op, claim, self.skew_us);
+        }
         if let OpState::Waiting { denied, .. } =
             std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now })
         {

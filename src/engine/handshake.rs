@@ -13,7 +13,8 @@ use super::mark;
 use crate::config::{Config, Login, Quarantine};
 use crate::lock::MasterId;
 use crate::lock::command::{
-    self, EXTEND_SCRIPT, ExtendBy, RELEASE_SCRIPT, ReleaseBy, SWAP_SCRIPT, TELLING_SCRIPT, TELLING_SHA,
+    self, EXTEND_SCRIPT, ExtendBy, FENCED_ACQUIRE_SCRIPT, FENCED_RELEASE_SCRIPT, RELEASE_SCRIPT, ReleaseBy,
+    SWAP_SCRIPT, TELLING_SCRIPT, TELLING_SHA,
 };
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
@@ -28,6 +29,8 @@ pub(super) enum Step {
     LoadExtend,
     LoadSwap,
     LoadTelling,
+    LoadFencedAcquire,
+    LoadFencedRelease,
     InfoServer,
     InfoReplication,
     InfoMemory,
@@ -49,7 +52,12 @@ impl Step {
             Self::Auth => "AUTH",
             Self::Select => "SELECT",
             Self::SetName => "CLIENT SETNAME",
-            Self::LoadRelease | Self::LoadExtend | Self::LoadSwap | Self::LoadTelling => "SCRIPT LOAD",
+            Self::LoadRelease
+            | Self::LoadExtend
+            | Self::LoadSwap
+            | Self::LoadTelling
+            | Self::LoadFencedAcquire
+            | Self::LoadFencedRelease => "SCRIPT LOAD",
             Self::InfoServer => "INFO server",
             Self::InfoReplication => "INFO replication",
             Self::InfoMemory => "INFO memory",
@@ -218,6 +226,8 @@ impl Handshake {
         if config.wakes_waiters {
             commands.push(Step::LoadTelling, &[b"SCRIPT", b"LOAD", TELLING_SCRIPT.as_bytes()]);
         }
+        commands.push(Step::LoadFencedAcquire, &[b"SCRIPT", b"LOAD", FENCED_ACQUIRE_SCRIPT.as_bytes()]);
+        commands.push(Step::LoadFencedRelease, &[b"SCRIPT", b"LOAD", FENCED_RELEASE_SCRIPT.as_bytes()]);
         commands.push(Step::InfoServer, &[b"INFO", b"server"]);
         commands.push(Step::InfoReplication, &[b"INFO", b"replication"]);
         commands.push(Step::InfoMemory, &[b"INFO", b"memory"]);
@@ -269,7 +279,15 @@ impl Handshake {
                 return Ok(true);
             }
             (Step::Auth | Step::Select | Step::SetName, Reply::Simple(b"OK")) => {}
-            (Step::LoadRelease | Step::LoadExtend | Step::LoadSwap | Step::LoadTelling, Reply::Bulk(_)) => {}
+            (
+                Step::LoadRelease
+                | Step::LoadExtend
+                | Step::LoadSwap
+                | Step::LoadTelling
+                | Step::LoadFencedAcquire
+                | Step::LoadFencedRelease,
+                Reply::Bulk(_),
+            ) => {}
             (Step::TryPublish, Reply::Integer(_)) => {}
             (Step::TryTelling, Reply::Integer(0)) => learnt.has_telling = true,
             (Step::InfoServer, Reply::Bulk(info)) => {

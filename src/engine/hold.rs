@@ -44,8 +44,8 @@ impl Engine {
         let answer_limit = self.config.answer_limit(ttl);
         let deadline = (now + answer_limit).min(*valid_until);
         // A shorter TTL may take effect on some masters even if the round fails, so it counts from here on.
-        if !mutant!(ShorterExtensionIgnored) {
-            *valid_until = extended_until.min(*valid_until);
+        if extended_until < *valid_until && !mutant!(ShorterExtensionIgnored) {
+            (*valid_until, op.held_ttl) = (extended_until, ttl);
         }
         op.round = op.round.wrapping_add(1);
         op.ttl = ttl;
@@ -142,6 +142,7 @@ impl Engine {
         let result = if verdict == Verdict::Granted && is_valid && now < extended_until {
             let from_reply = mutant!(ExtensionFromReply);
             *valid_until = if from_reply { now + op.ttl.validity() } else { extended_until };
+            op.held_ttl = op.ttl;
             Ok(*valid_until)
         } else {
             let Some(claim) = self.claims.find(op.claim) else { return };

@@ -20,7 +20,7 @@ use super::mark::{self, MarkAnswer};
 use super::slab::Id;
 use crate::config::{Config, Quarantine};
 use crate::limits;
-use crate::lock::command::{self, ExtendBy, ReleaseAnswer, ReleaseBy, WrongShape};
+use crate::lock::command::{self, ExtendBy, FencedAnswer, ReleaseAnswer, ReleaseBy, WrongShape};
 use crate::lock::{Failure, HolderTtl, MasterId, Vote};
 use crate::mutants::mutant;
 use crate::resp::Reply;
@@ -38,6 +38,11 @@ pub(super) enum Owed {
     Swap(Id, u32),
     /// A `SET` to a master that missed it, for a lock that is held.
     Repair(Id, u32),
+    /// What a fenced lock has its own scripts for, and the first of them in full.
+    AcquireFenced(Id),
+    RepairFenced(Id, u32),
+    ReleaseFenced(Id),
+    AcquireFencedWhole(Id),
     /// The mark that is read at the end of a watch, and the `SET` that writes it.
     MarkRead,
     MarkWritten,
@@ -57,6 +62,7 @@ pub(super) enum Answer {
     /// The nonce came back: the link is ready.
     HandshakeDone,
     Acquire(Id, Vote),
+    AcquireFenced(Id, FencedAnswer),
     Extend(Id, u32, Vote),
     Release(Id, ReleaseAnswer),
     Holder(Id, HolderTtl),
@@ -334,6 +340,7 @@ fn take_apart(
     let by_script = match owed {
         // Where there is a native command it may be the script that tells who waits all the same.
         Owed::Release(_) => release_by == ReleaseBy::EvalSha || learnt.has_telling,
+        Owed::AcquireFenced(_) | Owed::ReleaseFenced(_) => true,
         Owed::Extend(..) | Owed::Swap(..) => extend_by == ExtendBy::EvalSha,
         _ => false,
     };
@@ -346,7 +353,23 @@ fn take_apart(
     let answer = match owed {
         Owed::Acquire(id) => command::acquire_vote(reply).map(|vote| Answer::Acquire(id, vote)),
         Owed::Repair(id, round) => command::acquire_vote(reply).map(|vote| Answer::Repair(id, round, vote)),
-        Owed::Release(id) | Owed::ReleaseWhole(id) => {
+        Owed::AcquireFenced(id) | Owed::AcquireFencedWhole(id) => {
+            command::fenced_answer(reply).map(|answer| Answer::AcquireFenced(id, answer))
+        }
+        Owed::RepairFenced(id, round) => command::fenced_answer(reply).map(|answer| {
+            Answer::Repair(
+                id,
+                round,
+                match answer {
+                    FencedAnswer::Granted => Vote::Granted,
+                    // Whose TTL began earlier than this request: nothing is known of its end.
+                    FencedAnswer::Own => Vote::Pending,
+                    FencedAnswer::Refused(told) => Vote::Refused { holder: told.holder },
+                    FencedAnswer::Failed(failure) => Vote::Failed(failure),
+                },
+            )
+        }),
+        Owed::Release(id) | Owed::ReleaseFenced(id) | Owed::ReleaseWhole(id) => {
             command::release_answer(reply).map(|answer| Answer::Release(id, answer))
         }
         Owed::Extend(id, round) | Owed::ExtendWhole(id, round) => {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::fence::Fencing;
 use super::news::Watch;
 use super::renew::{self, Keep};
 use super::slab::Id;
@@ -13,7 +14,10 @@ use crate::mutants::mutant;
 pub(super) struct Op {
     /// The key as an encoded bulk string, of one that waits; of others the claim has it.
     pub(super) key: Vec<u8>,
+    /// What was asked for last, by the acquisition or by an extension.
     pub(super) ttl: Ttl,
+    /// What the validity of the lock counts with: that of an extension only once it has succeeded, or shortens it.
+    pub(super) held_ttl: Ttl,
     pub(super) min_validity: Duration,
     pub(super) submitted: Instant,
     /// Attempts start before this time only; without it there is one.
@@ -33,6 +37,8 @@ pub(super) struct Op {
     pub(super) run: Run,
     /// What masters told of the key that was in the way of the latest attempt.
     pub(super) holders: Vec<(MasterId, HolderTtl)>,
+    /// Of one that asks for a fenced lock.
+    pub(super) fencing: Option<Box<Fencing>>,
     /// How the lock is kept while it is held, if that is not left to the caller.
     pub(super) keep: Option<Keep>,
     /// Whether its loss is to be told.
@@ -111,6 +117,7 @@ impl Op {
         Self {
             key: Vec::new(),
             ttl,
+            held_ttl: ttl,
             min_validity: Duration::ZERO,
             submitted: now,
             wait_until: None,
@@ -122,6 +129,7 @@ impl Op {
             has_queued: false,
             run: Run { count: 0, since: now },
             holders: Vec::new(),
+            fencing: None,
             keep: None,
             is_watched: false,
             watch: None,
@@ -140,6 +148,7 @@ impl Op {
         let Self {
             key,
             ttl: own_ttl,
+            held_ttl,
             min_validity: own_min_validity,
             submitted,
             wait_until: own_wait_until,
@@ -148,6 +157,7 @@ impl Op {
             denied_before,
             has_queued,
             holders,
+            fencing,
             keep,
             is_watched,
             watch,
@@ -155,9 +165,11 @@ impl Op {
             claim: _,
             state: _,
         } = self;
-        (*own_ttl, *own_min_validity, *submitted, *own_wait_until) = (ttl, min_validity, now, wait_until);
+        (*own_ttl, *held_ttl, *own_min_validity) = (ttl, ttl, min_validity);
+        (*submitted, *own_wait_until) = (now, wait_until);
         (*attempts, *round, *has_queued) = (0, 0, false);
-        (*denied_before, *keep, *is_watched, *watch) = (None, None, false, None);
+        (*denied_before, *keep, *is_watched) = (None, None, false);
+        (*fencing, *watch) = (None, None);
         key.clear();
         holders.clear();
     }
@@ -185,7 +197,7 @@ impl Op {
     /// When the loss of the lock is to be told.
     pub(super) fn warn_at(&self) -> Option<Instant> {
         let OpState::Held { valid_until, .. } = self.state else { return None };
-        let lead = if mutant!(LossToldLate) { Duration::ZERO } else { renew::loss_lead(self.ttl) };
+        let lead = if mutant!(LossToldLate) { Duration::ZERO } else { renew::loss_lead(self.held_ttl) };
         // A validity cannot be shorter than its own tenth.
         self.is_watched.then(|| valid_until.checked_sub(lead).unwrap_or(valid_until))
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
-use super::op::OpState;
+use super::op::{Op, OpState};
 use super::slab::Id;
 use super::{Engine, OpId, Outcome};
 use crate::limits;
@@ -29,6 +29,13 @@ pub(super) struct Keep {
     /// No renewal goes beyond this.
     hold_until: Instant,
     left_count: u32,
+}
+
+impl Op {
+    /// The TTL by which the next renewal is planned: a caller may have extended to a shorter one than renewals ask for.
+    fn renewed_ttl(&self) -> Option<Duration> {
+        self.keep.map(|keep| keep.ttl.as_duration().min(self.held_ttl.as_duration()))
+    }
 }
 
 impl Keep {
@@ -48,7 +55,8 @@ impl Engine {
     pub(super) fn submit_keep(&mut self, now: Instant, id: Id, max_hold: Duration) {
         let Some(op) = self.ops.find_mut(id) else { return };
         let OpState::Held { since, .. } = op.state else { return };
-        let hold_until = since + max_hold.min(self.config.max_hold);
+        let max_hold = max_hold.min(self.config.max_hold);
+        let hold_until = since.checked_add(max_hold).unwrap_or(since + limits::FOREVER);
         let left_count = limits::RENEWAL_COUNT_MAX;
         op.keep = Some(Keep { ttl: op.ttl, renew_at: None, hold_until, left_count });
         self.plan_renewal(now, id, since);
@@ -69,18 +77,19 @@ impl Engine {
     pub fn is_losing(&self, now: Instant, lock: OpId) -> bool {
         let Some(op) = self.ops.find(lock.0) else { return true };
         match op.state {
-            OpState::Held { valid_until, .. } => now + loss_lead(op.ttl) >= valid_until,
+            OpState::Held { valid_until, .. } => now + loss_lead(op.held_ttl) >= valid_until,
             _ => true,
         }
     }
 
     /// The lock was acquired or extended at that time: plans the next renewal.
     fn plan_renewal(&mut self, now: Instant, id: Id, since: Instant) {
-        let Some(Keep { ttl, .. }) = self.ops.find(id).and_then(|op| op.keep) else { return };
-        let ttl = ttl.as_duration();
+        let Some(ttl) = self.ops.find(id).and_then(Op::renewed_ttl) else { return };
         // Not all at once if many were acquired at once.
         let early = self.rng.random_range(Duration::ZERO..=ttl / 12);
-        let at = self.tick_before((since + ttl / 3).checked_sub(early).unwrap_or(now)).max(now);
+        let at = self.tick_before((since + ttl / 3).checked_sub(early).unwrap_or(now));
+        // A tick may be longer than a short TTL: no renewal follows right upon the one before.
+        let at = at.max(since + ttl / 6).max(now);
         if let Some(keep) = self.ops.find_mut(id).and_then(|op| op.keep.as_mut()) {
             keep.renew_at = Some(at);
         }
@@ -129,7 +138,8 @@ impl Engine {
         let Some(ttl) = ttl.filter(|_| keep.left_count > 0) else {
             if !is_capped && keep.left_count > 0 {
                 let (since, ttl) = (*valid_until - keep.ttl.validity(), keep.ttl.as_duration());
-                keep.renew_at = Some((since + ttl / 3).max(now + limits::RENEWAL_TICK));
+                // That is to come, as the validity ends later than it would with a renewal now.
+                keep.renew_at = Some(since + ttl / 3);
             }
             return;
         };
@@ -148,16 +158,20 @@ impl Engine {
 
     /// An extension has its verdict: plans what follows for a lock that is kept.
     pub(super) fn follow_extension(&mut self, now: Instant, id: Id, is_extended: bool) {
+        let drift = self.config.drift;
         let Some(op) = self.ops.find_mut(id) else { return };
         let OpState::Held { valid_until, .. } = op.state else { return };
         let validity = op.ttl.validity();
+        let Some(ttl) = op.renewed_ttl() else { return };
         let Some(keep) = &mut op.keep else { return };
-        if valid_until <= now || keep.hold_until <= valid_until || keep.left_count == 0 {
+        // The last renewal, which ends with the longest hold, is short of it by its drift allowance.
+        let ends_at = valid_until + drift.of(keep.ttl.as_duration());
+        if valid_until <= now || keep.hold_until <= ends_at || keep.left_count == 0 {
             keep.renew_at = None;
         } else if is_extended {
             self.plan_renewal(now, id, valid_until - validity);
         } else {
-            let pause = (keep.ttl.as_duration() / 20).max(Duration::from_millis(1));
+            let pause = (ttl / 20).max(Duration::from_millis(1));
             keep.renew_at = Some(now + pause + self.rng.random_range(Duration::ZERO..=pause));
             self.arm_op(id);
         }

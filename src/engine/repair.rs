@@ -1,10 +1,11 @@
 //! Asking masters again for locks that they missed while they were away, so that more of them may be lost without harm.
 //!
 //! Only for a lock that is valid, which is as long as its quorum is proven: then the key is nobody else's to take. The
-//! key that is put back ends with those of the other masters.
+//! key that is put back ends with those of the other masters. The fence of a fenced lock is set with it.
 
 use std::time::{Duration, Instant};
 
+use super::fence::fence;
 use super::link::Owed;
 use super::op::OpState;
 use super::slab::Id;
@@ -36,12 +37,19 @@ impl Engine {
         let Some(left_ms) = whole_ms(left).filter(|ms| !claim.may_cut_short(*ms).contains(master)) else {
             return;
         };
-        let mut tail = AcquireTail::EMPTY;
-        tail.set(left_ms);
-        let (only, owed) = (MasterSet::only(master), Owed::Repair(id, op.round));
-        let sent = self.broadcast.send(&mut self.links, only, owed, |out| {
-            command::encode_acquire(out, &claim.entry, &tail);
-        });
+        let (only, round) = (MasterSet::only(master), op.round);
+        let sent = match claim.fence.map(|token| fence(&self.config, token)) {
+            None => {
+                let mut tail = AcquireTail::EMPTY;
+                tail.set(left_ms);
+                self.broadcast.send(&mut self.links, only, Owed::Repair(id, round), |out| {
+                    command::encode_acquire(out, &claim.entry, &tail);
+                })
+            }
+            Some(fence) => self.broadcast.send(&mut self.links, only, Owed::RepairFenced(id, round), |out| {
+                command::encode_fenced_repair(out, &claim.entry, left_ms, &fence);
+            }),
+        };
         claim.note_repair(sent);
     }
 

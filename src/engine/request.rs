@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::OpId;
 use crate::error::{AcquireError, ExtendError, ReleaseError};
-use crate::lock::{InputError, MasterSet, Resource, Token, Ttl};
+use crate::lock::{FencingToken, InputError, MasterSet, Resource, Token, Ttl};
 
 /// What can be asked of the engine.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +21,22 @@ pub enum Request<'a> {
         wait: Duration,
         /// Validity that must be left when it is handed out; zero asks for any.
         min_validity: Duration,
+    },
+    /// Acquire a lock with a fencing token: a [`Grant::fencing_token`] that is larger than that of each earlier fenced holder
+    /// of the same lock. It excludes plain locks of the same name, which have no token. Answered by [`Outcome::Acquire`].
+    AcquireFenced {
+        /// The lock's name.
+        resource: Resource<'a>,
+        /// How long it lives on the masters unless it is extended.
+        ttl: Ttl,
+        /// How long to go on trying; zero makes one attempt, and another one where the token was refused if the answers
+        /// came before the limit of the first.
+        wait: Duration,
+        /// Validity that must be left when it is handed out.
+        min_validity: Duration,
+        /// The caller's wall clock, as the time since 1970. It only saves a round trip if it agrees with the clocks of the
+        /// masters.
+        wall: Duration,
     },
     /// Give a held lock a new TTL, counted from now. Answered by [`Outcome::Extend`].
     Extend {
@@ -86,6 +102,8 @@ pub enum Outcome {
 pub struct Grant {
     /// The value that the masters hold.
     pub token: Token,
+    /// Larger than that of each fenced holder before, if it was asked for by [`Request::AcquireFenced`].
+    pub fencing_token: Option<FencingToken>,
     /// When its validity ends: TTL minus drift after the attempt began, whenever the answers came.
     pub valid_until: Instant,
     /// Masters that had granted when a quorum was reached; later ones are counted by [`super::Engine::granted`].

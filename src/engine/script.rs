@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use super::Engine;
+use super::fence::fence;
 use super::link::Owed;
 use super::slab::Id;
-use crate::lock::command::{self, ExtendBy, ReleaseBy};
+use crate::lock::command::{self, ExtendBy, ReleaseBy, Script};
 use crate::lock::{Failure, MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
@@ -14,20 +15,26 @@ impl Engine {
     pub(super) fn send_whole_script(&mut self, now: Instant, master: MasterId, owed: Owed) {
         let (links, broadcast, only) = (&mut self.links, &mut self.broadcast, MasterSet::only(master));
         let sent = match owed {
-            Owed::Release(id) => {
+            Owed::Release(id) | Owed::ReleaseFenced(id) => {
                 let Some(claim) = self.claims.find(id) else { return };
-                broadcast.send(links, only, Owed::ReleaseWhole(id), |out| {
-                    command::encode_release(out, ReleaseBy::Eval, &claim.entry, claim.tells)
+                let fence = claim.fence.map(|token| fence(&self.config, token));
+                broadcast.send(links, only, Owed::ReleaseWhole(id), |out| match &fence {
+                    None => command::encode_release(out, ReleaseBy::Eval, &claim.entry, claim.tells),
+                    Some(fence) => {
+                        command::encode_fenced_release(out, Script::Whole, &claim.entry, fence);
+                    }
                 })
             }
             Owed::Extend(id, round) => {
-                let Some(op) = self.ops.find(id) else { return };
+                // An extension that has given way to a later one may not come behind it, with an answer nobody expects.
+                let Some(op) = self.ops.find(id).filter(|op| op.round == round) else { return };
                 let Some(claim) = self.claims.find(op.claim) else { return };
                 broadcast.send(links, only, Owed::ExtendWhole(id, round), |out| {
                     command::encode_extend(out, ExtendBy::Eval, &claim.entry, op.ttl)
                 })
             }
             Owed::Swap(id, from) => self.send_whole_swap(now, master, id, from),
+            Owed::AcquireFenced(id) => self.send_whole_fenced(master, id),
             _ => return,
         };
         if !sent.is_empty() {
@@ -38,10 +45,11 @@ impl Engine {
             Owed::Extend(id, round) => {
                 self.handle_extend_vote(now, master, id, round, Vote::Failed(failure));
             }
-            Owed::Release(id) => {
+            Owed::Release(id) | Owed::ReleaseFenced(id) => {
                 self.handle_release_answer(now, master, id, command::ReleaseAnswer::Failed(failure));
             }
             Owed::Swap(id, from) => self.fail_swap(now, master, id, from, failure),
+            Owed::AcquireFenced(id) => self.handle_acquire_vote(now, master, id, Vote::Failed(failure)),
             _ => {}
         }
     }

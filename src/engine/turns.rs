@@ -184,7 +184,7 @@ impl Engine {
             asking = leader.and_then(|place| self.lines.behind(place)).filter(|_| held_until <= now);
             if let Some(holding) = leader.and_then(|place| self.ops.find(self.ops.occupant(place)?)) {
                 // Its keys outlive its validity by the drift allowance.
-                let end = held_until + self.config.drift.of(holding.ttl.as_duration());
+                let end = held_until + self.config.drift.of(holding.held_ttl.as_duration());
                 holder = if now < end { HolderTtl::Left(end - now) } else { HolderTtl::Gone };
             }
         }

@@ -4,10 +4,16 @@
 //! locks; the native commands are Valkey's `DELIFEQ` and `SET IFEQ`, and Redis's `DELEX`. No form without its
 //! comparison exists here (I10): a `DELEX` that lost its condition would delete anybody's key.
 
+mod fenced;
+
 use super::{Failure, HolderTtl, Token, Ttl, Vote};
 use crate::limits;
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
+pub(crate) use fenced::{
+    FENCED_ACQUIRE_SCRIPT, FENCED_RELEASE_SCRIPT, Fence, FencedAnswer, Refusal, Script, Told,
+    encode_fenced_acquire, encode_fenced_release, encode_fenced_repair, fenced_answer,
+};
 use std::time::Duration;
 
 /// Deletes the key if it still holds the token.

@@ -43,6 +43,23 @@ fn the_command_runs_under_the_lock_knows_it_and_its_code_is_passed_on() {
     assert_eq!(holder_count(&mut fleet, "p:orders:42"), 0, "released before the exit");
 }
 
+#[test]
+fn a_fenced_command_knows_its_token_and_one_inside_that_is_not_fenced_has_none() {
+    let fleet = Fleet::start(3);
+    let script = "echo ${REDLATCH_FENCING_TOKEN-none}";
+    let token_of = |flags: &[&str], outside: &str| {
+        let mut command = trusting(&fleet, "run");
+        command.args(flags).args(["r", "--", "sh", "-c", script]).env("REDLATCH_FENCING_TOKEN", outside);
+        let output = command.stdin(Stdio::null()).output().expect("redlatch was built");
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text").trim().to_owned()
+    };
+    assert_eq!(token_of(&[], "7"), "none");
+    let first: u64 = token_of(&["--fenced"], "7").parse().expect("a number");
+    let second: u64 = token_of(&["--fenced"], "7").parse().expect("a number");
+    assert!(7 < first && first < second, "{first}, then {second}");
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use redlatch::ExtendError;
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{PATIENCE, SHORT, block_on, open};
+use crate::harness::{Count, PATIENCE, SHORT, block_on, open, poll_with};
 
 /// Short, so that a test sees several renewals; far above what a loaded machine holds a thread up for.
 const KEPT_TTL: Duration = Duration::from_millis(900);
@@ -79,4 +80,41 @@ fn a_loss_that_masters_prove_is_told_at_the_next_renewal_and_none_after_the_rele
     drop(guard);
     assert_eq!(Arc::strong_count(&told_count), 1, "the callback is kept though it will never be called");
     assert_eq!(told_count.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_task_that_does_not_wait_for_the_loss_any_more_is_not_woken_for_it_nor_kept() {
+    let mut fleet = Fleet::start(1);
+    let client = open(&fleet.urls(), SHORT);
+    let guard = client.lock("a").ttl(KEPT_TTL).acquire().expect("free");
+    let [first, second, dropped] = std::array::from_fn(|_| Arc::new(Count::default()));
+    let mut lost = guard.lost();
+    assert!(poll_with(&mut lost, &Waker::from(first.clone())).is_pending());
+    assert!(poll_with(&mut lost, &Waker::from(second.clone())).is_pending());
+    assert_eq!(Arc::strong_count(&first), 1, "the task moved");
+    let mut other = guard.lost();
+    assert!(poll_with(&mut other, &Waker::from(dropped.clone())).is_pending());
+    drop(other);
+    assert_eq!(Arc::strong_count(&dropped), 1);
+    fleet.masters().for_each(|master| master.stop());
+    eventually(PATIENCE, "it is told", || second.get() == 1);
+    fleet.masters().for_each(|master| master.cont());
+    assert_eq!((first.get(), dropped.get()), (0, 0));
+    assert!(poll_with(&mut lost, Waker::noop()).is_ready());
+}
+
+#[test]
+fn a_callback_that_panics_leaves_the_client_alone() {
+    let fleet = Fleet::start(1);
+    let client = open(&fleet.urls(), SHORT);
+    let guard = client.lock("a").ttl(KEPT_TTL).acquire().expect("free");
+    let told_count = Arc::new(AtomicUsize::new(0));
+    let count = told_count.clone();
+    guard.on_lost(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        panic!("on purpose");
+    });
+    eventually(PATIENCE, "it is told", || told_count.load(Ordering::SeqCst) == 1);
+    eventually(PATIENCE, "its end", || !guard.is_valid());
+    client.lock("b").acquire().expect("free").release().expect("confirmed");
 }

@@ -151,7 +151,8 @@ fn contend(client: &Client, is_driven: bool) {
         #[cfg(feature = "tokio")]
         let drive = is_driven.then(|| runtime.spawn(client.drive_on_tokio()));
         #[cfg(not(feature = "tokio"))]
-        let drive = assert!(!is_driven);
+        let drive =
+            Some(()).filter(|()| is_driven).map(|()| panic!("tasks are driven with the feature tokio only"));
         runtime.block_on(tasks.run_until(async {
             let task = async |caller: usize| {
                 let own = format!("own:task:{caller}");
@@ -198,4 +199,21 @@ fn threads_and_driven_tasks_of_one_client_exclude_each_other() {
     let client = open(&fleet.urls(), LONG);
     contend(&client, true);
     assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn times_that_overflow_the_clock_are_without_end() {
+    let mut fleet = Fleet::start(3);
+    let client = Client::open(config(&fleet.urls(), LONG).max_hold(Duration::MAX).build().expect("valid"))
+        .expect("connects");
+    let request = client.lock("a").wait(Duration::MAX).auto_extend(Duration::MAX);
+    let guard = request.acquire().expect("free");
+    assert!(guard.is_valid());
+    drop(guard);
+    assert_eq!(client.settle(Duration::MAX), 0);
+    assert_nothing_left(&client, &mut fleet);
+    let settings = config(&fleet.urls(), LONG).build().expect("valid");
+    let mut redlock = redlatch::Redlock::open(settings).expect("connects");
+    drop(redlock.try_acquire("a", TTL).expect("free"));
+    assert_eq!(redlock.close(Duration::MAX), 0);
 }

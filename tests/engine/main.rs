@@ -3,6 +3,7 @@
 mod acquire;
 mod bad_input;
 mod hold;
+mod keep;
 mod line;
 mod masters;
 #[path = "../sim/model.rs"]

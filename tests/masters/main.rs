@@ -3,6 +3,7 @@
 mod bad_input_tests;
 mod contest;
 mod error_tests;
+mod fence_tests;
 mod fleet;
 mod handover_tests;
 mod harness_tests;

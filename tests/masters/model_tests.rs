@@ -17,12 +17,13 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime};
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
-use redlatch::resp::{self, Decoded};
+use redlatch::resp::{self, Decoded, Reply};
 
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::PATIENCE;
@@ -46,9 +47,21 @@ const RELEASE_SCRIPT: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
 const EXTEND_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) else return 0 end";
 const SWAP_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('set',KEYS[1],ARGV[2],'px',ARGV[3]) return 1 else return 0 end";
+const FENCED_ACQUIRE_SCRIPT: &str = "local t=redis.call('time') local n=t[1]*1000000+t[2] local f=tonumber(redis.call('get',KEYS[2]) or \
+0) local k=tonumber(ARGV[3]) if not f then return redis.error_reply('ERR the fence is no number') \
+end local h=redis.call('get',KEYS[1]) if h==ARGV[1] then return redis.status_reply('OWN') end if h \
+then return {0,f,redis.call('pttl',KEYS[1]),n} end if k<=f then return {1,f,0,n} end if k<=n-ARGV[4] \
+then return {2,f,0,n} end if k>n+ARGV[5] then return {3,f,0,n} end \
+redis.call('set',KEYS[2],ARGV[3],'px',ARGV[6]) return redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2])";
+const FENCED_RELEASE_SCRIPT: &str = "local d=0 if redis.call('get',KEYS[1])==ARGV[1] then d=redis.call('del',KEYS[1]) end local \
+f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[2]) if f and k>f then local \
+t=redis.call('time') local n=t[1]*1000000+t[2] if k>n-ARGV[3] and k<=n+ARGV[4] then \
+redis.call('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
 const RELEASE_SHA: &str = "b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 const EXTEND_SHA: &str = "53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
 const SWAP_SHA: &str = "13152eaad60dec772a76ecc2e4595e89e73c32be";
+const FENCED_ACQUIRE_SHA: &str = "47e3d7192f7397d5e27d82db626be497b21253a4";
+const FENCED_RELEASE_SHA: &str = "f1fe333c7769ed608a5125a2d324d1c53632f05b";
 
 #[test]
 fn the_model_answers_as_the_server_does() {
@@ -173,6 +186,7 @@ impl Pair {
         let number = |name| field(&info, name).expect("a server tells it");
         let uptime = Duration::from_secs(number("uptime_in_seconds").parse().expect("seconds"));
         let mut model = ModelMaster::new(number("run_id"), asked.checked_sub(uptime).expect("a short life"));
+        model.set_wall(Instant::now(), wall_us());
         model.password = self.model.password.take();
         self.version =
             field(&info, "valkey_version").or(field(&info, "redis_version")).expect("one").to_owned();
@@ -356,6 +370,7 @@ enum Check {
     TimeLeft,
     TimeOfDay,
     Info,
+    Fenced,
 }
 
 impl Check {
@@ -370,6 +385,7 @@ impl Check {
                 if server < 0 || model < 0 { server == model } else { (server - model).abs() <= slack_ms }
             }
             Self::TimeOfDay => is_time(server) && is_time(model),
+            Self::Fenced => is_told_alike(server, model, slack),
             Self::Info => is_like(&text(server), &text(model), slack),
         }
     }
@@ -383,6 +399,34 @@ fn is_time(reply: &[u8]) -> bool {
     let sizes = [format!("${}", seconds.len()), format!("${}", micros.len())];
     let numbers = (seconds.parse::<u64>(), micros.parse::<u64>());
     sizes == [seconds_size, micros_size] && matches!(numbers, (Ok(_), Ok(0..=999_999)))
+}
+
+/// Whether a refused fencing token is refused alike: the time left and the clock may differ by what an exchange takes.
+fn is_told_alike(server: &[u8], model: &[u8], slack: Duration) -> bool {
+    let numbers = |reply: &[u8]| match resp::decode(reply) {
+        Ok(Decoded::Complete { reply: Reply::Array(told), .. }) => {
+            let number = |it| if let Reply::Integer(number) = it { number } else { -1 };
+            Some(told.iter().map(number).collect::<Vec<_>>())
+        }
+        _ => None,
+    };
+    let (Some(of_server), Some(of_model)) = (numbers(server), numbers(model)) else { return server == model };
+    let ([refusal, fence, left, time], [other_refusal, other_fence, other_left, other_time]) =
+        (of_server.as_slice(), of_model.as_slice())
+    else {
+        return false;
+    };
+    let slack_us = i64::try_from(slack.as_micros()).expect("short") + 3_000;
+    (refusal, fence) == (other_refusal, other_fence)
+        && (left - other_left).abs() * 1000 <= slack_us
+        && (left.is_negative() == other_left.is_negative())
+        && (time - other_time).abs() <= slack_us
+}
+
+/// The wall clock in microseconds since 1970.
+fn wall_us() -> u64 {
+    let since = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970");
+    u64::try_from(since.as_micros()).expect("before the year 500,000")
 }
 
 /// Whether the fields that a handshake reads are the same, and stand in the same section.
@@ -414,7 +458,8 @@ impl Commands {
     fn draw(&self, rng: &mut StdRng) -> Command {
         let mut command = loop {
             let drawn = match rng.random_range(0..20) {
-                0..13 => self.draw_for_lock(rng),
+                0..10 => self.draw_for_lock(rng),
+                10..13 => Some(draw_fenced(rng)),
                 13..16 => Some(draw_script(rng)),
                 16..18 => Some(draw_for_connection(rng)),
                 18 => Some(self.draw_bad(rng)),
@@ -486,8 +531,43 @@ impl Commands {
     }
 }
 
+/// Fenced locks, with tokens inside and outside of a window of an hour, and fences that are none.
+fn draw_fenced(rng: &mut StdRng) -> Command {
+    static WALL_US: OnceLock<u64> = OnceLock::new();
+    const MINUTE_US: i64 = 60_000_000;
+    let key = *KEYS.choose(rng).expect("not empty");
+    let value = *TOKENS.choose(rng).expect("not empty");
+    let mut fence = [b"redlatch:fence:", key].concat();
+    if rng.random_range(0..8) == 0 {
+        let other = KEYS.iter().find(|other| **other != key).expect("several");
+        fence = other.to_vec();
+    }
+    let minutes = [-120, -20, -19, 0, 1, 20, 120][rng.random_range(0..7)];
+    let token = WALL_US.get_or_init(wall_us).saturating_add_signed(minutes * MINUTE_US);
+    let token = u64::to_string(&(token + rng.random_range(0..3)));
+    let half = (30 * MINUTE_US).to_string();
+    let life = b"7200000".as_slice();
+    let is_short = rng.random_range(0..8) == 0;
+    let ttl = u64::to_string(&if is_short { rng.random_range(1..=5) } else { 3_600_000 });
+    let is_whole = rng.random();
+    let name: &[u8] = if is_whole { b"EVAL" } else { b"EVALSHA" };
+    if rng.random_range(0..3) == 0 {
+        let script = if is_whole { FENCED_RELEASE_SCRIPT } else { FENCED_RELEASE_SHA };
+        let (token, half) = (token.as_bytes(), half.as_bytes());
+        return Command::of(&[name, script.as_bytes(), b"2", key, &fence, value, token, half, half, life]);
+    }
+    let script = if is_whole { FENCED_ACQUIRE_SCRIPT } else { FENCED_ACQUIRE_SHA };
+    let (token, half, ttl) = (token.as_bytes(), half.as_bytes(), ttl.as_bytes());
+    // As for a lock that is held, whose token may be of any age.
+    let past = if rng.random_range(0..4) == 0 { b"4503599627370496" } else { half };
+    let words = [name, script.as_bytes(), b"2", key, &fence, value, ttl, token, past, half, life];
+    Command { check: Check::Fenced, short_lived: is_short.then_some(key), ..Command::of(&words) }
+}
+
 fn draw_script(rng: &mut StdRng) -> Command {
-    match rng.random_range(0..7) {
+    match rng.random_range(0..9) {
+        6 => Command::of(&[b"SCRIPT", b"LOAD", FENCED_ACQUIRE_SCRIPT.as_bytes()]),
+        7 => Command::of(&[b"SCRIPT", b"LOAD", FENCED_RELEASE_SCRIPT.as_bytes()]),
         0..2 => Command::of(&[b"SCRIPT", b"LOAD", RELEASE_SCRIPT.as_bytes()]),
         2..4 => Command::of(&[b"SCRIPT", b"LOAD", EXTEND_SCRIPT.as_bytes()]),
         4..6 => Command::of(&[b"SCRIPT", b"LOAD", SWAP_SCRIPT.as_bytes()]),

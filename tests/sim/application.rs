@@ -20,18 +20,46 @@ impl World {
         ttl: Duration,
         wait: Duration,
     ) -> Option<OpId> {
+        let is_fenced = self.habits.fenced_ppm > 0 && chance(&mut self.rng, self.habits.fenced_ppm);
+        self.submit(client, key, (ttl, wait), is_fenced)
+    }
+
+    pub fn submit_fenced(
+        &mut self,
+        client: usize,
+        key: &[u8],
+        ttl: Duration,
+        wait: Duration,
+    ) -> Option<OpId> {
+        self.submit(client, key, (ttl, wait), true)
+    }
+
+    fn submit(
+        &mut self,
+        client: usize,
+        key: &[u8],
+        (ttl, wait): (Duration, Duration),
+        is_fenced: bool,
+    ) -> Option<OpId> {
         let ttl = self.config.ttl(ttl).expect("a valid TTL");
         let now = self.local(client);
         let resource = Resource::new(key).expect("a valid name");
-        let request = Request::Acquire { resource, ttl, wait, min_validity: Duration::ZERO };
+        let min_validity = Duration::ZERO;
+        let request = if is_fenced {
+            let wall = Duration::from_micros(self.clients[client].wall_us + self.now / 1000);
+            Request::AcquireFenced { resource, ttl, wait, min_validity, wall }
+        } else {
+            Request::Acquire { resource, ttl, wait, min_validity }
+        };
         self.deliver(client);
         let lock = self.clients[client].engine.submit(now, request).ok()?;
         // One round and the question for the holder, or all within the wait.
         let deadline = now + if wait.is_zero() { 2 * self.config.answer_limit(ttl) } else { wait };
         note!(
             self,
-            "c{client} asks for {} as {lock:?}, TTL {:?}, wait {wait:?}",
+            "c{client} asks for {}{} as {lock:?}, TTL {:?}, wait {wait:?}",
             shown(key),
+            if is_fenced { ", fenced," } else { "" },
             ttl.as_duration()
         );
         self.clients[client].locks.push((
@@ -152,6 +180,11 @@ impl World {
             _ => ("other", Pending::Release),
         };
         *self.statistics.outcomes.entry(name).or_default() += 1;
+        if let Outcome::Acquire(Ok(grant)) = &outcome
+            && grant.fencing_token.is_some()
+        {
+            *self.statistics.outcomes.entry("acquired with a fencing token").or_default() += 1;
+        }
         if let Outcome::Acquire(Ok(grant)) = &outcome
             && self.checker.facts.get(grant.token.as_bytes().as_slice()).is_some_and(|it| it.is_handed_over)
         {

@@ -11,7 +11,7 @@ use redlatch::engine::OpId;
 use redlatch::lock::{MasterId, MasterSet, quorum};
 
 use crate::clock::Time;
-use crate::model::Keys;
+use crate::model::{Keys, fence_in};
 use crate::network::Conn;
 
 /// The truth about one token.
@@ -36,6 +36,20 @@ pub struct Facts {
     pub forgotten: MasterSet,
     /// Whether some master put it in another one's place.
     pub is_handed_over: bool,
+    /// Of a fenced lock: its fencing token, and when a master first took it.
+    pub fence: Option<(u64, Time)>,
+    /// Masters that forgot its fence in a way that nothing protects from.
+    pub fence_lost: MasterSet,
+}
+
+/// A fencing token that its holder was told.
+pub struct Issued {
+    pub key: Vec<u8>,
+    pub fence: u64,
+    pub token: Vec<u8>,
+    pub told_at: Time,
+    /// The quorum that it was told.
+    pub granted: MasterSet,
 }
 
 /// A lock that its holder may take for valid.
@@ -62,6 +76,9 @@ pub struct Checker {
     pub violation: Option<String>,
     /// Exclusion is promised: the clocks' rates are within the drift allowance.
     pub judges_exclusion: bool,
+    /// The order of fencing tokens is promised, as far as the masters' rates go.
+    pub judges_fences: bool,
+    pub issued: Vec<Issued>,
     pub guard_count: u64,
     pub void_count: u64,
 }
@@ -75,6 +92,8 @@ impl Checker {
             refused: HashMap::new(),
             violation: None,
             judges_exclusion: true,
+            judges_fences: true,
+            issued: Vec::new(),
             guard_count: 0,
             void_count: 0,
         }
@@ -105,6 +124,8 @@ impl Checker {
             lost: MasterSet::EMPTY,
             forgotten: MasterSet::EMPTY,
             is_handed_over: false,
+            fence: None,
+            fence_lost: MasterSet::EMPTY,
         });
         facts.granted_by[conn.master] = Some(conn.master_life);
         // What is carried out for a connection that is gone takes nothing from what was said over the next.
@@ -118,6 +139,56 @@ impl Checker {
         if facts.client != client || facts.life != life || facts.key != key {
             self.violate(format!("I6: one value was used for two locks, of client {client} and another"));
         }
+    }
+
+    /// A master took a fencing token.
+    pub fn note_fenced(&mut self, token: &[u8], fence: u64, now: Time) {
+        if let Some(facts) = self.facts.get_mut(token) {
+            let (before, _) = *facts.fence.get_or_insert((fence, now));
+            if before != fence {
+                self.violate("I13: one lock has two fencing tokens");
+            }
+        }
+    }
+
+    /// A master's data changed by a fault that nothing protects from: fences that are lower now are lost there.
+    pub fn note_fences_lost(&mut self, master: usize, now: Instant, before: &Keys, after: &Keys) {
+        for facts in self.facts.values_mut() {
+            let (had, has) = (fence_in(before, now, &facts.key), fence_in(after, now, &facts.key));
+            if has < had && facts.fence.is_some_and(|(fence, _)| has < fence) {
+                facts.fence_lost.insert(id(master));
+            }
+        }
+    }
+
+    /// A master's clock is set back: its window opens again for tokens whose fences it does not have any more.
+    pub fn note_set_back(&mut self, master: usize, now: Instant, keys: &Keys) {
+        for facts in self.facts.values_mut() {
+            if facts.fence.is_some_and(|(fence, _)| fence_in(keys, now, &facts.key) < fence) {
+                facts.fence_lost.insert(id(master));
+            }
+        }
+    }
+
+    /// A holder is told its fencing token: it is larger than all that were told before a master first took this one, as
+    /// far as masters of both quorums remember (I12).
+    pub fn note_issued(&mut self, issued: Issued) {
+        let began = self.facts.get(&issued.token).and_then(|facts| facts.fence);
+        let Some((_, began)) = began else {
+            return self.violate("I13: a fencing token that no master ever took");
+        };
+        let is_out_of_order = |before: &&Issued| {
+            let lost = self.facts.get(&before.token).map(|facts| facts.fence_lost).unwrap_or_default();
+            before.key == issued.key
+                && before.fence >= issued.fence
+                && before.told_at < began
+                && !before.granted.intersection(issued.granted).without(lost).is_empty()
+        };
+        if let Some(before) = self.issued.iter().find(is_out_of_order).filter(|_| self.judges_fences) {
+            let text = format!("I12: fencing token {} after {}", issued.fence, before.fence);
+            self.violate(text);
+        }
+        self.issued.push(issued);
     }
 
     pub fn note_swapped(&mut self, token: &[u8]) {

@@ -11,6 +11,8 @@ use crate::clock::{Clock, Time};
 pub struct Client {
     pub engine: Engine,
     pub clock: Clock,
+    /// What its wall clock shows at true time zero, in microseconds since 1970.
+    pub wall_us: u64,
     /// Counts its crashes.
     pub life: u32,
     /// The present connection to each master, and behind those the one for news.

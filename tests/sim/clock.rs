@@ -12,6 +12,9 @@ pub const SECOND: Time = 1_000 * MS;
 /// What clocks show at true time zero is this much after the first instant that they can show.
 const ORIGIN: i128 = 100 * 3600 * SECOND as i128;
 
+/// What right wall clocks show at true time zero, in microseconds since 1970.
+pub const WALL_US: u64 = 1_800_000_000_000_000;
+
 /// A clock with a rate of its own, which can be stepped.
 #[derive(Debug, Clone)]
 pub struct Clock {

@@ -10,7 +10,7 @@ use redlatch::resp::{self, ProtocolError};
 use redlatch::{AcquireError, Config, ConfigBuilder, ExtendError, Quarantine};
 
 use crate::checker::id;
-use crate::clock::{Clock, MS, SECOND, Time};
+use crate::clock::{Clock, MS, SECOND, Time, WALL_US};
 use crate::faults::Data;
 use crate::network::Weather;
 use crate::world::World;
@@ -19,6 +19,7 @@ pub mod acquire;
 pub mod bytes;
 pub mod desk;
 pub mod exhaustive;
+pub mod fence;
 pub mod handover;
 pub mod hold;
 pub mod keep;

@@ -67,6 +67,10 @@ impl World {
         it.lost_at.push(if data == Data::All { lost_before } else { Some(self.now) });
         let is_protected = self.config.quarantine() != Quarantine::Trust;
         self.checker.note_loss(master, &before, &after, is_protected);
+        // The quarantine covers the window if the clock has only gone forward since the fence.
+        if !is_protected || self.masters[master].keeps_longer {
+            self.checker.note_fences_lost(master, now, &before, &after);
+        }
         self.checker.note_return(master, &before, &after);
         self.void_guards();
     }
@@ -157,6 +161,8 @@ impl World {
         let after = change(&before);
         self.masters[master].model.load_keys(after.clone());
         self.checker.note_loss(master, &before, &after, false);
+        let now = self.masters[master].clock.at(self.now);
+        self.checker.note_fences_lost(master, now, &before, &after);
         self.checker.note_return(master, &before, &after);
         self.void_guards();
     }
@@ -165,7 +171,9 @@ impl World {
     pub fn step_clock(&mut self, master: usize, step: i64) {
         self.masters[master].clock.step(step);
         if step <= 0 {
-            self.masters[master].keeps_longer = true;
+            let it = &mut self.masters[master];
+            it.keeps_longer = true;
+            self.checker.note_set_back(master, it.clock.at(self.now), it.model.keys());
             return;
         }
         self.deceive(master);

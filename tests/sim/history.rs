@@ -6,7 +6,7 @@ use rand::RngExt;
 use redlatch::{Config, Quarantine};
 
 use crate::checker::id;
-use crate::clock::{Clock, MS, SECOND, Time};
+use crate::clock::{Clock, MS, SECOND, Time, WALL_US};
 use crate::faults::Data;
 use crate::network::Weather;
 use crate::world::{Statistics, World};
@@ -158,10 +158,13 @@ fn begin(seed: u64) -> World {
     world.habits.ttls = vec![max_ttl, max_ttl / 2, Duration::from_millis(rng.random_range(50..=300))];
     world.habits.wait_max = rng.random_range(MS..=2 * SECOND);
     world.habits.pause_max = rng.random_range(MS..=300 * MS);
+    world.habits.fenced_ppm = [0, 200_000, 600_000, 1_000_000][rng.random_range(0..4)];
     // Relative to each other the clocks differ by less than the allowance of one in a hundred, mostly.
     let is_beyond = rng.random_range(0..20) == 0;
     let ppm_max = if is_beyond { 50_000 } else { 4_500 };
     world.checker.judges_exclusion = !is_beyond;
+    world.checker.judges_fences = !is_beyond;
+    let max_ttl_us = u64::try_from(max_ttl.as_micros()).expect("small");
     for master in &mut world.masters {
         master.clock = Clock::new(rng.random_range(0..=SECOND), rng.random_range(-ppm_max..=ppm_max));
         let uptime = Duration::from_millis(if rng.random_range(0..8) == 0 {
@@ -169,6 +172,8 @@ fn begin(seed: u64) -> World {
         } else {
             3_600_000
         });
+        let wall_us = wall_of(&mut rng, max_ttl_us);
+        master.model.set_wall(master.clock.at(0), wall_us);
         master.model.started = master.clock.at(0) - uptime;
         if quarantine == Quarantine::Strict && rng.random_range(0..3) > 0 {
             let watched_ms = world.config.quarantine_time().as_millis();
@@ -181,9 +186,27 @@ fn begin(seed: u64) -> World {
         let clock = Clock::new(rng.random_range(0..=3600 * SECOND), rng.random_range(-ppm_max..=ppm_max));
         // Of one client, too, several want the same lock, so that it is handed over among them.
         let worker_count = [1, 1, 2, 3, 4][rng.random_range(0..5)];
-        world.add_client(clock, worker_count);
+        let client = world.add_client(clock, worker_count);
+        world.clients[client].wall_us = wall_of(&mut rng, max_ttl_us);
     }
     world
+}
+
+/// A wall clock at the start: mostly about right, at times off by as much as the window of tokens, or by an hour.
+fn wall_of(rng: &mut rand::rngs::StdRng, max_ttl_us: u64) -> u64 {
+    const HOUR_US: u64 = 3_600_000_000;
+    let off_us =
+        [max_ttl_us / 20, max_ttl_us / 20, max_ttl_us / 2, 2 * max_ttl_us, HOUR_US][rng.random_range(0..5)];
+    WALL_US - off_us + rng.random_range(0..=2 * off_us)
+}
+
+/// Whether the clocks of a quorum agree well enough for fenced locks.
+fn clocks_agree(world: &World) -> bool {
+    let mut times: Vec<u64> =
+        world.masters.iter().map(|it| it.model.wall_us(it.clock.at(world.now))).collect();
+    times.sort_unstable();
+    let limit = world.config.quarantine_time().as_micros() / 4;
+    times.windows(world.checker.quorum()).any(|it| u128::from(it[it.len() - 1] - it[0]) < limit)
 }
 
 /// Lets things go wrong for a while. True if all can be well again afterwards.
@@ -295,6 +318,10 @@ fn finish(world: &mut World, is_lively: bool) {
     world.clients[0].workers.clear();
     // What its workers held is forgotten with them; it ends by itself.
     world.run_for(50 * MS);
+    // Clocks with very different rates do not go on agreeing.
+    if !world.checker.judges_fences || !clocks_agree(world) {
+        world.habits.fenced_ppm = 0;
+    }
     for key in &keys {
         world.count_fault("waiter after the heal");
         let Some(lock) = world.submit_acquire(0, key, ttl, Duration::from_nanos(settled)) else {

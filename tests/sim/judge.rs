@@ -6,7 +6,7 @@ use redlatch::engine::{MasterState, OpId, Outcome};
 use redlatch::lock::{MasterSet, Vote};
 use redlatch::{AcquireError, ExtendError, Quarantine, Report, limits};
 
-use crate::checker::{Guard, id};
+use crate::checker::{Guard, Issued, id};
 use crate::clock::{MS, Time};
 use crate::network::{ConnState, chance};
 use crate::world::{World, hex, life_of, shown};
@@ -28,6 +28,15 @@ impl World {
                 let token = grant.token.as_bytes().to_vec();
                 self.check_granted(client, &token, grant.granted);
                 self.check_in_time(client, grant.valid_until, "I2: a lock was handed out after its deadline");
+                if let Some(fence) = grant.fencing_token {
+                    self.checker.note_issued(Issued {
+                        key: key.clone(),
+                        fence: fence.as_u64(),
+                        token: token.clone(),
+                        told_at: self.now,
+                        granted: grant.granted,
+                    });
+                }
                 let (valid_until, counted) = (grant.valid_until, grant.granted);
                 let guard = Guard { client, lock, key, token, valid_until, counted, is_void: false };
                 self.checker.guards.push(guard);

@@ -131,6 +131,7 @@ fn assert_coverage(total: &Total) {
         "released",
         "handed over",
         "woken by a message",
+        "acquired with a fencing token",
     ];
     for name in answers {
         assert!(total.statistics.outcomes.contains_key(name), "never: {name}");

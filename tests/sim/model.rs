@@ -16,8 +16,9 @@ use redlatch::resp::{self, Decoded, Reply};
 pub struct ModelMaster {
     pub run_id: String,
     pub started: Instant,
-    /// A whole second of its wall clock.
+    /// A whole second of its wall clock, and what that showed then, in microseconds since 1970.
     epoch: Instant,
+    epoch_us: i128,
     /// By how much its wall clock was set ahead since this process started.
     clock_step: Duration,
     /// What it tells in `INFO`; an empty text as if it told nothing.
@@ -77,6 +78,12 @@ const RELEASE_SHA: &[u8] = b"b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 const TELLING_SHA: &[u8] = b"5933056f90a2bc1d11a960282dc78a3199ab5ac0";
 const EXTEND_SHA: &[u8] = b"53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
 const SWAP_SHA: &[u8] = b"13152eaad60dec772a76ecc2e4595e89e73c32be";
+const FENCED_ACQUIRE_SHA: &[u8] = b"47e3d7192f7397d5e27d82db626be497b21253a4";
+const FENCED_RELEASE_SHA: &[u8] = b"f1fe333c7769ed608a5125a2d324d1c53632f05b";
+/// Scripts with a deliberate defect, which are only ever sent in full.
+const NOT_STRICT: &[u8] = b"a token as large as the fence is taken";
+const FENCE_DELETED: &[u8] = b"a release deletes the fence";
+const NO_NUMBER: &str = "ERR the fence is no number";
 
 impl ModelMaster {
     pub fn new(run_id: &str, started: Instant) -> Self {
@@ -84,6 +91,7 @@ impl ModelMaster {
             run_id: run_id.to_owned(),
             started,
             epoch: started,
+            epoch_us: 0,
             clock_step: Duration::ZERO,
             role: "master".to_owned(),
             maxmemory_policy: "noeviction".to_owned(),
@@ -111,6 +119,8 @@ impl ModelMaster {
     pub fn restart_from_snapshot(&mut self, run_id: &str, now: Instant) {
         self.run_id = run_id.to_owned();
         self.started = now;
+        // The wall clock stays as it is; the uptime counts from now.
+        self.epoch_us += i128::try_from(self.clock_step.as_micros()).expect("small");
         self.clock_step = Duration::ZERO;
         self.scripts.clear();
         self.subscribers.clear();
@@ -130,6 +140,25 @@ impl ModelMaster {
     /// Its wall clock is set ahead, as by NTP; from now on this process tells a larger uptime than it has.
     pub fn set_clock_ahead(&mut self, step: Duration) {
         self.clock_step += step;
+    }
+
+    /// Its wall clock shows this many microseconds since 1970.
+    pub fn set_wall(&mut self, now: Instant, us: u64) {
+        self.epoch_us += i128::from(us) - i128::from(self.wall_us(now));
+    }
+
+    /// What its wall clock shows, in microseconds since 1970.
+    pub fn wall_us(&self, now: Instant) -> u64 {
+        let now = now + self.clock_step;
+        let us = |time: Duration| i128::try_from(time.as_micros()).expect("small");
+        let passed =
+            us(now.saturating_duration_since(self.epoch)) - us(self.epoch.saturating_duration_since(now));
+        u64::try_from((self.epoch_us + passed).max(0)).expect("small")
+    }
+
+    /// The fence of a lock: the largest token that it remembers, or zero.
+    pub fn fence(&self, now: Instant, key: &[u8]) -> u64 {
+        fence_in(&self.keys, now, key)
     }
 
     pub fn flush_scripts(&mut self) {
@@ -297,7 +326,7 @@ impl ModelMaster {
             }
             ("PING" | "ECHO", [text]) => resp::encode_reply(replies, &Reply::Bulk(text)),
             ("TIME", []) => {
-                let time = (now + self.clock_step).saturating_duration_since(self.epoch);
+                let time = Duration::from_micros(self.wall_us(now));
                 resp::encode_array_header(replies, 2);
                 resp::encode_bulk(replies, time.as_secs().to_string().as_bytes());
                 resp::encode_bulk(replies, time.subsec_micros().to_string().as_bytes());
@@ -397,11 +426,7 @@ impl ModelMaster {
                 resp::encode_reply(replies, &Reply::Integer(i64::from(had)));
             }
             ("PTTL", [key]) => {
-                let left = match self.keys.get(*key).filter(|_| self.value(now, key).is_some()) {
-                    None => -2,
-                    Some((_, None)) => -1,
-                    Some((_, Some(at))) => i64::try_from((*at - now).as_millis()).expect("small"),
-                };
+                let left = self.time_left(now, key);
                 resp::encode_reply(replies, &Reply::Integer(left));
             }
             _ => return Err(Refusal::NotUnderstood),
@@ -446,6 +471,10 @@ impl ModelMaster {
             ("EVAL", [script, args @ ..]) => (self.load(script), args),
             _ => return Err(Refusal::NotUnderstood),
         };
+        if let [b"2", lock, fence, args @ ..] = args {
+            let reply = self.carry_out_fenced(now, sha, [*lock, *fence], args);
+            return reply.map_err(|refusal| self.in_script(refusal, sha)).map(|reply| replies.extend(reply));
+        }
         let done = match args {
             [b"1", key, value] if sha == RELEASE_SHA => self.release(now, key, value),
             [b"1", key, value] if sha == TELLING_SHA => self.release(now, key, value).inspect(|done| {
@@ -457,21 +486,117 @@ impl ModelMaster {
             [b"1", key, old, new, ttl] if sha == SWAP_SHA => self.swap(now, key, old, new, ttl),
             _ => panic!("no script is called like this"),
         };
+        let done = done.map_err(|refusal| self.in_script(refusal, sha))?;
+        resp::encode_reply(replies, &Reply::Integer(done));
+        Ok(())
+    }
+
+    /// An error of a command in a script.
+    fn in_script(&self, refusal: Refusal, sha: &[u8]) -> Refusal {
         let place = if self.is_native { Vec::new() } else { [sha, b", "].concat() };
-        let done = done.map_err(|refusal| match refusal {
+        match refusal {
+            Refusal::Says(text) if text == NO_NUMBER.as_bytes() => Refusal::Says(text),
             Refusal::Says(text) => {
                 Refusal::Says([&text, b" script: ".as_slice(), &place, b"on @user_script:1."].concat())
             }
             other => other,
-        })?;
-        resp::encode_reply(replies, &Reply::Integer(done));
-        Ok(())
+        }
+    }
+
+    /// The scripts of fenced locks. The two deliberate defects in them have digests of their own here.
+    fn carry_out_fenced(
+        &mut self,
+        now: Instant,
+        sha: &[u8],
+        [lock, fence]: [&[u8]; 2],
+        args: &[&[u8]],
+    ) -> Result<Vec<u8>, Refusal> {
+        let clock = number(self.wall_us(now).to_string().as_bytes());
+        let mut reply = Vec::new();
+        let done = match *args {
+            [value, ttl, token, past, future, life] if sha == FENCED_ACQUIRE_SHA || sha == NOT_STRICT => {
+                let Some(old) = self.fence_value(now, fence)? else { return refuse(NO_NUMBER) };
+                let holder = self.string(now, lock)?;
+                let time = number(token);
+                if holder == Some(value) {
+                    resp::encode_reply(&mut reply, &Reply::Simple(b"OWN"));
+                    return Ok(reply);
+                }
+                let refusal = if holder.is_some() {
+                    Some(0)
+                } else if time < old || (time == old && sha != NOT_STRICT) {
+                    Some(1)
+                } else if time <= clock - number(past) {
+                    Some(2)
+                } else {
+                    (time > clock + number(future)).then_some(3)
+                };
+                if let Some(refusal) = refusal {
+                    let left = if refusal == 0 { self.time_left(now, lock) } else { 0 };
+                    resp::encode_array_header(&mut reply, 4);
+                    for number in [refusal, old, left, clock] {
+                        resp::encode_reply(&mut reply, &Reply::Integer(number));
+                    }
+                    return Ok(reply);
+                }
+                self.put(fence, token, Some(now + millis(life)));
+                self.put(lock, value, Some(now + millis(ttl)));
+                resp::encode_reply(&mut reply, &OK);
+                return Ok(reply);
+            }
+            [value, token, past, future, life] if sha == FENCED_RELEASE_SHA => {
+                let done = self.release(now, lock, value)?;
+                let time = number(token);
+                let old = self.fence_value(now, fence)?;
+                if old.is_some_and(|old| time > old)
+                    && time > clock - number(past)
+                    && time <= clock + number(future)
+                {
+                    self.put(fence, token, Some(now + millis(life)));
+                }
+                done
+            }
+            [value, ..] if sha == FENCE_DELETED => {
+                let done = self.release(now, lock, value)?;
+                if done == 1 {
+                    self.keys.remove(fence);
+                }
+                done
+            }
+            _ => panic!("no script is called like this"),
+        };
+        resp::encode_reply(&mut reply, &Reply::Integer(done));
+        Ok(reply)
+    }
+
+    /// The number in a fence, zero without one, `None` if it is something else.
+    fn fence_value(&self, now: Instant, fence: &[u8]) -> Result<Option<i64>, Refusal> {
+        let Some(value) = self.string(now, fence)? else { return Ok(Some(0)) };
+        Ok(std::str::from_utf8(value).ok().and_then(|digits| digits.parse().ok()))
+    }
+
+    /// As `PTTL` tells it.
+    fn time_left(&self, now: Instant, key: &[u8]) -> i64 {
+        match self.keys.get(key).filter(|_| self.value(now, key).is_some()) {
+            None => -2,
+            Some((_, None)) => -1,
+            Some((_, Some(at))) => i64::try_from((*at - now).as_millis()).expect("small"),
+        }
     }
 
     fn load(&mut self, script: &[u8]) -> &'static [u8] {
         let calls = |name: &[u8]| script.windows(name.len()).any(|window| window == name);
         let sha = match (calls(b"'del'"), calls(b"'set'")) {
             (true, _) if calls(b"'publish'") => TELLING_SHA,
+            _ if calls(b"status_reply") => {
+                if calls(b"k<=f ") {
+                    FENCED_ACQUIRE_SHA
+                } else {
+                    NOT_STRICT
+                }
+            }
+            _ if calls(b"'time'") => FENCED_RELEASE_SHA,
+            _ if calls(b"'del',KEYS[2]") => FENCE_DELETED,
             (true, _) => RELEASE_SHA,
             (_, true) => SWAP_SHA,
             _ => EXTEND_SHA,
@@ -520,6 +645,21 @@ fn unknown_command(words: &[&[u8]]) -> Vec<u8> {
 
 /// How much of the arguments of an unknown command is shown.
 const ARGUMENTS_SHOWN_MAX: usize = 128;
+
+/// The key of a lock's fence, without a prefix.
+pub fn fence_key(key: &[u8]) -> Vec<u8> {
+    [b"redlatch:fence:".as_slice(), key].concat()
+}
+
+/// The fence of a lock in some data.
+pub fn fence_in(keys: &Keys, now: Instant, key: &[u8]) -> u64 {
+    let live = keys.get(&fence_key(key)).filter(|(_, expires)| expires.is_none_or(|at| now < at));
+    live.and_then(|(value, _)| std::str::from_utf8(value).ok()?.parse().ok()).unwrap_or(0)
+}
+
+fn number(digits: &[u8]) -> i64 {
+    std::str::from_utf8(digits).expect("digits").parse().expect("digits")
+}
 
 fn millis(digits: &[u8]) -> Duration {
     Duration::from_millis(std::str::from_utf8(digits).expect("digits").parse().expect("digits"))

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use redlatch::mutants::{Mutant, switch};
 
-use crate::directed::{Verdict, acquire, bytes, desk, handover, hold, keep, masters, news};
+use crate::directed::{Verdict, acquire, bytes, desk, fence, handover, hold, keep, masters, news};
 use crate::{history, sockets};
 
 /// Runs a schedule with a defect switched on in this thread. A panic is a finding too.
@@ -41,6 +41,7 @@ macro_rules! killed {
 killed! {
     deadline_from_quorum: DeadlineFromQuorum by acquire::answers_that_take_long_do_not_move_the_deadline;
     deadline_unchecked: DeadlineUnchecked by acquire::a_quorum_heard_after_the_deadline_is_not_handed_out;
+    fetched_unchecked: FetchedUnchecked by sockets::an_answer_that_is_fetched_after_the_end_is_no_lock;
     no_drift: NoDrift by acquire::a_masters_clock_may_be_nearly_a_hundredth_faster;
     quorum_half: QuorumHalf by acquire::two_of_five_are_no_quorum_whoever_is_reachable;
     quorum_of_reachable: QuorumOfReachable by acquire::two_of_five_are_no_quorum_whoever_is_reachable;
@@ -80,6 +81,12 @@ killed! {
     renewal_uncapped: RenewalUncapped by keep::a_kept_lock_ends_with_its_longest_hold;
     loss_told_late: LossToldLate by keep::the_loss_is_told_before_the_validity_ends_whatever_masters_answer;
     kept_after_loss: KeptAfterLoss by keep::a_lock_that_was_told_lost_is_not_renewed_any_more;
+    fence_not_strict: FenceNotStrict by fence::a_token_as_large_as_the_fence_is_refused;
+    fence_deleted: FenceDeleted by fence::a_release_leaves_the_fence;
+    fence_window_too_wide: FenceWindowTooWide by fence::a_fence_that_was_lost_in_a_restart_is_older_than_the_window;
+    renumbering_keeps_votes: RenumberingKeepsVotes by fence::each_vote_was_given_for_the_token_that_is_handed_out;
+    fence_of_quarantine: FenceOfQuarantine by fence::a_vote_that_was_given_in_quarantine_does_not_count_after_it;
+    fenced_handed_over: FencedHandedOver by fence::a_fenced_lock_is_not_handed_over;
     no_quarantine: NoQuarantine by masters::a_master_that_came_back_empty_does_not_vote_against_a_lock_it_forgot;
     quarantine_tick_short: QuarantineTickShort by masters::the_quarantine_lasts_to_its_last_nanosecond;
     quarantined_votes_counted: QuarantinedVotesCounted by masters::a_master_that_came_back_empty_does_not_vote_against_a_lock_it_forgot;
@@ -108,6 +115,13 @@ killed! {
     allocation_by_header: AllocationByHeader by bytes::a_header_reserves_no_memory;
     unbounded_nesting: UnboundedNesting by bytes::arrays_are_nested_to_the_limit_only;
     read_stops_early: ReadStopsEarly by sockets::more_than_one_read_full_of_replies_is_read;
+}
+
+/// The same defect where a fenced lock is sent again.
+#[test]
+fn own_fenced_key_is_busy() {
+    let schedule = fence::the_own_key_of_a_fenced_lock_met_again_is_not_somebody_elses;
+    is_killed(Mutant::OwnKeyIsBusy, schedule);
 }
 
 /// Whether a seed gives the same history twice.

@@ -81,6 +81,10 @@ impl World {
         let (client, master) = (self.conns[conn].client, self.conns[conn].master);
         let late = self.now - self.conns[conn].input_queued_at;
         match (words.as_slice(), reply) {
+            ([b"EVALSHA" | b"EVAL", _, b"2", rest @ ..], _) => {
+                let is_whole = words[0] == b"EVAL";
+                self.note_fenced(conn, rest, reply, if is_whole { Time::MAX } else { late });
+            }
             ([b"SET", key, new, b"IFEQ", old, ..], _) if old != new => {
                 self.note_swap(conn, [key, old, new], *reply != Reply::NullBulk, late);
             }
@@ -116,6 +120,22 @@ impl World {
         }
     }
 
+    /// A fenced lock was asked for or released.
+    fn note_fenced(&mut self, conn: usize, args: &[&[u8]], reply: &Reply<'_>, late: Time) {
+        let (client, master) = (self.conns[conn].client, self.conns[conn].master);
+        match (args, reply) {
+            ([key, _, value, _ttl, token, _past, _future, _life], Reply::Simple(b"OK")) => {
+                self.checker.note_granted(conn, &self.conns[conn], key, value, late);
+                self.checker.note_fenced(value, number(token), self.now);
+            }
+            ([key, _, _, _, _, _, _, _], Reply::Array(_)) => {
+                self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
+            }
+            ([_, _, value, _, _, _, _], Reply::Integer(0)) => self.checker.note_denied(master, value),
+            _ => {}
+        }
+    }
+
     /// A lock was to be handed over: its token's place goes to another one.
     fn note_swap(&mut self, conn: usize, [key, old, new]: [&[u8]; 3], is_done: bool, late: Time) {
         let (client, master) = (self.conns[conn].client, self.conns[conn].master);
@@ -146,4 +166,8 @@ impl World {
             Ok(None) => {}
         }
     }
+}
+
+fn number(digits: &[u8]) -> u64 {
+    std::str::from_utf8(digits).expect("digits").parse().expect("digits")
 }

@@ -3,13 +3,15 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{MasterState, Outcome, Request};
 use redlatch::lock::Resource;
-use redlatch::{Config, Quarantine, Redlock};
+use redlatch::{AcquireError, Client, Config, Quarantine, Redlock};
 
 use crate::directed::Verdict;
 use crate::model::ModelMaster;
@@ -123,7 +125,30 @@ pub fn a_dropped_lease_is_released_also_in_a_panic() -> Verdict {
     server.end(redlock).and(verdict)
 }
 
+/// A task is polled again long after its lock was acquired.
+pub fn an_answer_that_is_fetched_after_the_end_is_no_lock() -> Verdict {
+    let server = Server::start(|_| {});
+    let builder = Config::builder().master(&server.url).quarantine(Quarantine::Trust);
+    let config = builder.connect_timeout(CONNECT_TIMEOUT).build().expect("valid settings");
+    let client = Client::open(config).expect("an event loop");
+    let ttl = Duration::from_millis(200);
+    let mut acquiring = client.lock("a").ttl(ttl).acquire_async();
+    let mut poll = || Pin::new(&mut acquiring).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll().is_pending());
+    server.await_key(b"a", true)?;
+    std::thread::sleep(2 * ttl);
+    let answer = poll();
+    drop(acquiring);
+    let verdict = match answer {
+        Poll::Ready(Err(AcquireError::Expired(_))) => Ok(()),
+        other => Err(format!("{other:?}")),
+    };
+    drop(client);
+    server.thread.join().map_err(|_| "the server panicked".to_owned()).and(verdict)
+}
+
 tests!(
+    an_answer_that_is_fetched_after_the_end_is_no_lock,
     more_than_one_read_full_of_replies_is_read,
     an_answer_that_is_here_is_not_late,
     a_dropped_lease_is_released_also_in_a_panic,

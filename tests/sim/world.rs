@@ -18,7 +18,7 @@ use redlatch::engine::{Engine, Outcome};
 use crate::callers::Callers;
 use crate::checker::Checker;
 use crate::client::{Client, Worker};
-use crate::clock::{Clock, MS, SECOND, Time};
+use crate::clock::{Clock, MS, SECOND, Time, WALL_US};
 use crate::model::{Keys, ModelMaster};
 use crate::network::{Conn, ConnState, Weather};
 
@@ -61,6 +61,8 @@ pub struct Habits {
     pub ttls: Vec<Duration>,
     pub wait_max: Time,
     pub pause_max: Time,
+    /// Of a million locks, how many are fenced.
+    pub fenced_ppm: u32,
     /// Nothing new is begun, and what is held is let go.
     pub is_closing: bool,
 }
@@ -131,8 +133,11 @@ impl World {
         let masters = (0..master_count)
             .map(|index| {
                 let clock = Clock::new(0, 0);
+                let mut model =
+                    ModelMaster::new(&format!("m{index}-0"), clock.at(0) - Duration::from_secs(3600));
+                model.set_wall(clock.at(0), WALL_US);
                 Master {
-                    model: ModelMaster::new(&format!("m{index}-0"), clock.at(0) - Duration::from_secs(3600)),
+                    model,
                     clock,
                     is_up: true,
                     life: 0,
@@ -166,6 +171,7 @@ impl World {
                 keys: vec![b"a".to_vec()],
                 ttls: vec![Duration::from_secs(1)],
                 wait_max: 0,
+                fenced_ppm: 0,
                 pause_max: SECOND,
                 is_closing: false,
             },
@@ -186,6 +192,7 @@ impl World {
         self.clients.push(Client {
             engine,
             clock,
+            wall_us: WALL_US,
             life: 0,
             conns: vec![None; 2 * self.masters.len()],
             is_down: false,

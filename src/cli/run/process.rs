@@ -106,13 +106,19 @@ impl Process {
     /// Starts the command, and the thread that tells its end.
     pub(super) fn spawn(
         words: &[OsString],
-        variables: impl IntoIterator<Item = (&'static str, OsString)>,
+        variables: impl IntoIterator<Item = (&'static str, Option<OsString>)>,
         signals: &Signals,
     ) -> io::Result<Self> {
         let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let leads_group = !is_in_foreground();
         let mut command = Command::new(program);
-        command.args(arguments).envs(variables);
+        command.args(arguments);
+        for (name, value) in variables {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         if leads_group {
             command.process_group(0);
         }

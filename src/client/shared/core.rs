@@ -1,0 +1,161 @@
+//! What is done with the client's lock held, whoever has it: requests, writes, turns, and whom to wake.
+
+use std::task::Waker;
+use std::time::Instant;
+
+use super::{Core, DIRECT_WRITE_MAX, SPARE_NAME_COUNT_MAX, Ticket, earlier, is_before};
+use crate::clock;
+use crate::driver::Poller;
+use crate::engine::{OpId, Request, SubmitError};
+use crate::limits;
+
+impl Core {
+    /// Has the engine take a request; the caller sees to it that it is written.
+    pub(in crate::client) fn submit(&mut self, request: Request<'_>) -> Result<OpId, SubmitError> {
+        self.driver.engine.submit(clock::now(), request)
+    }
+
+    /// Nobody wants this answer any more. The waker is to be dropped without the lock.
+    pub(in crate::client) fn abandon(&mut self, ticket: Ticket) -> Option<Waker> {
+        let waker = self.desk.abandon(clock::now(), &mut self.driver.engine, ticket);
+        self.write_drop();
+        waker
+    }
+
+    /// Releases a lock whose guard was dropped.
+    pub(in crate::client) fn release_dropped(&mut self, lock: OpId) {
+        // A release is always taken, and this one's outcome is not wanted.
+        let _ = self.submit(Request::Release { lock, awaited: false });
+        self.write_drop();
+    }
+
+    /// Hands outcomes to those who wait for them.
+    pub(in crate::client) fn deliver(&mut self) {
+        if self.driver.engine.has_outcome() {
+            self.desk.deliver(clock::now(), &mut self.driver.engine);
+        }
+    }
+
+    /// When something is to be done whatever else happens.
+    pub(super) fn due(&self) -> Option<Instant> {
+        earlier(self.driver.engine.next_timeout().map(|(at, _)| at), self.linger_until)
+    }
+
+    pub(super) fn begin_turn(&mut self) -> Option<Instant> {
+        self.linger_until = None;
+        let due = self.driver.begin_turn();
+        self.deliver();
+        due
+    }
+
+    pub(super) fn end_turn(&mut self, poller: &Poller, is_whole: bool) {
+        if is_whole {
+            self.last_turn = self.driver.end_turn(poller);
+        }
+        self.deliver();
+    }
+
+    /// Whether the keeper is to lead now. One that is driven knows by itself when something arrives.
+    pub(super) fn wants_keeper(&self) -> bool {
+        match self.keeper.drive {
+            Some(_) => self.keeper.has_unsent,
+            None => self.keeper.is_favoured || self.desk.task_count() > 0,
+        }
+    }
+
+    /// Somebody else leads, or nobody does: gets what is queued on its way, and the leader to know of new deadlines.
+    pub(super) fn write_beside_leader(&mut self) {
+        if self.sleep.is_none() {
+            return;
+        }
+        if self.desk.waiting_count() > DIRECT_WRITE_MAX {
+            self.wake_leader();
+            return;
+        }
+        self.flush();
+        self.wake_late_leader();
+    }
+
+    /// Has the leader sleep no longer than until the next deadline. To be called after a flush, which may set one.
+    pub(in crate::client) fn wake_late_leader(&mut self) {
+        let due = self.driver.engine.next_timeout().map(|(at, _)| at);
+        if self.sleep.as_ref().is_some_and(|sleep| is_before(due, sleep.until)) {
+            self.wake_leader();
+        }
+    }
+
+    pub(super) fn flush(&mut self) {
+        self.linger_until = None;
+        self.driver.flush();
+        self.deliver();
+    }
+
+    pub(super) fn wake_leader(&mut self) {
+        if let Some(sleep) = &mut self.sleep
+            && !std::mem::replace(&mut sleep.is_woken, true)
+        {
+            // It cannot fail but for a lack of kernel memory, and the sleep has its end.
+            let _ = self.driver.wake_poller();
+        }
+    }
+
+    /// A task has submitted something.
+    pub(super) fn write_for_task(&mut self) {
+        let is_driven = self.keeper.drive.is_some();
+        if self.poller.is_some() && is_driven && self.desk.waiting_count() > DIRECT_WRITE_MAX {
+            self.keeper.has_unsent = true;
+        } else if self.poller.is_some() {
+            // Nobody leads, and the keeper is being woken: the request need not wait for it.
+            self.flush();
+        } else {
+            self.write_beside_leader();
+        }
+    }
+
+    /// Several requests were submitted at once: they are worth a write of their own.
+    pub(in crate::client) fn write_batch(&mut self) {
+        self.deliver();
+        self.flush();
+        self.wake_late_leader();
+    }
+
+    /// A guard was dropped: its release goes out with the next write, soon.
+    pub(super) fn write_drop(&mut self) {
+        self.deliver();
+        self.drop_count += 1;
+        if self.poller.is_some() {
+            self.linger_until.get_or_insert_with(|| clock::now() + limits::DROP_LINGER);
+        } else {
+            self.write_beside_leader();
+        }
+    }
+
+    /// Whom to wake to lead, now that the caller does not.
+    pub(super) fn elect(&mut self) -> Option<Waker> {
+        self.poller.as_ref()?;
+        if let Some(thread) = self.desk.sleeping_thread() {
+            return Some(thread);
+        }
+        let sleeps_until = self.keeper.sleeps_until?;
+        if self.wants_keeper() || self.is_closing || is_before(self.due(), sleeps_until) {
+            self.keeper.sleeps_until = None;
+            return Some(self.keeper.drive.as_ref().unwrap_or(&self.keeper.waker).clone());
+        }
+        None
+    }
+
+    /// A copy of a name, in memory that was used before if there is some.
+    pub(in crate::client) fn take_name(&mut self, name: &[u8]) -> Vec<u8> {
+        let mut copy = self.names.pop().unwrap_or_default();
+        copy.extend_from_slice(name);
+        copy
+    }
+
+    /// Keeps the memory of a name.
+    pub(in crate::client) fn give_name(&mut self, mut name: Vec<u8>) {
+        if self.names.len() < SPARE_NAME_COUNT_MAX && name.capacity() > 0 {
+            name.clear();
+            self.names.push(name);
+        }
+    }
+}

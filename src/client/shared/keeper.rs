@@ -1,0 +1,138 @@
+//! The keeper: the thread of a client that leads while tasks wait, and for what is due when nobody calls; and the event
+//! loops of others that do its work ([`crate::Drive`]).
+
+use std::io;
+use std::sync::{MutexGuard, TryLockError};
+use std::task::Waker;
+use std::time::Instant;
+
+use super::{Core, Shared, Stopped, earlier, wake_all};
+use crate::clock;
+use crate::limits;
+
+impl Shared {
+    pub(super) fn run_keeper(&self) {
+        let mut seen_drop_count = 0;
+        // An error has been told to all who wait, and will be to all who come.
+        let _ = self.watched(|| self.keep(&mut seen_drop_count));
+        self.ended_waker.wake_by_ref();
+    }
+
+    /// Leads whenever nobody else would, until the client is closed.
+    pub(super) fn keep(&self, seen_drop_count: &mut u64) -> Result<(), Stopped> {
+        let mut was_woken = true;
+        loop {
+            let mut core = match self.core.try_lock() {
+                // Somebody is at work, and what is due is done by the way.
+                Err(TryLockError::WouldBlock) if !was_woken => {
+                    was_woken = self.keeper.park(Some(clock::now() + limits::DROP_LINGER));
+                    continue;
+                }
+                Ok(core) => Self::unless_stopped(core)?,
+                Err(_) => self.lock()?,
+            };
+            if core.is_closing {
+                return self.finish(core);
+            }
+            if core.keeper.drive.is_some() {
+                drop(core);
+                was_woken = self.keeper.park(None);
+                continue;
+            }
+            core.keeper.sleeps_until = None;
+            let now = clock::now();
+            if core.wants_keeper()
+                && let Some(poller) = core.poller.take()
+            {
+                let is_done = |core: &Core| core.is_closing || !core.wants_keeper();
+                self.leave(self.lead(core, poller, None, is_done)?);
+                continue;
+            }
+            // Nobody may have looked for long: servers close idle connections, and a task does not wait for new ones.
+            let is_watched = core.poller.is_none();
+            let look_at = if is_watched { now } else { core.last_turn } + limits::LOOK_PAUSE;
+            if (core.due().is_some_and(|at| at <= now) || look_at <= now)
+                && let Some(poller) = core.poller.take()
+            {
+                // What is due is done by one turn; what that has sent, as renewals, is mostly answered within the next moment.
+                let was_answered = core.driver.engine.is_answered();
+                core = self.lead(core, poller, Some(now), |_| false)?;
+                if was_answered && let Some(poller) = core.poller.take() {
+                    let is_done = |core: &Core| core.is_closing || core.driver.engine.is_answered();
+                    core = self.lead(core, poller, Some(now + limits::KEEPER_STAY), is_done)?;
+                }
+                self.leave(core);
+                continue;
+            }
+            // While guards are being dropped it looks each time they may linger, so that a drop need not wake it.
+            let are_dropped = std::mem::replace(seen_drop_count, core.drop_count) != core.drop_count;
+            let look_again = are_dropped.then(|| now + limits::DROP_LINGER);
+            // Whoever leads does what is due within the next moment, and wakes the keeper for what is due before this.
+            let due = core.due().map(|at| at.max(now + limits::DROP_LINGER));
+            let until = earlier(earlier(due, look_again), Some(look_at));
+            core.keeper.sleeps_until = Some(until);
+            drop(core);
+            was_woken = self.keeper.park(until);
+        }
+    }
+
+    /// Leaves the keeper's work to the calls of [`Shared::drive`]; returns what to watch.
+    #[cfg(unix)]
+    pub(in crate::client) fn begin_drive(&self) -> io::Result<mio::Registry> {
+        let mut core = self.enter().map_err(|why| io::Error::other(why.to_string()))?;
+        let registry = core.driver.registry()?;
+        let replaced = core.keeper.drive.replace(Waker::noop().clone());
+        core.keeper.is_favoured = false;
+        core.wake_leader();
+        drop(core);
+        // It learns that another one drives.
+        wake_all(replaced);
+        Ok(registry)
+    }
+
+    /// Gives the keeper's work back to its thread.
+    #[cfg(unix)]
+    pub(in crate::client) fn end_drive(&self) {
+        let Ok(mut core) = self.enter() else { return };
+        let _replaced = core.keeper.drive.take();
+        core.keeper.sleeps_until = None;
+        let waker = core.keeper.waker.clone();
+        self.leave(core);
+        waker.wake();
+    }
+
+    /// A turn of the keeper's without waiting; returns when it is to have the next one. `None` if the client has ended.
+    #[cfg(unix)]
+    pub(in crate::client) fn drive(&self, waker: &Waker) -> Option<Option<Instant>> {
+        self.watched(|| self.drive_watched(waker))
+    }
+
+    #[cfg(unix)]
+    pub(super) fn drive_watched(&self, waker: &Waker) -> Option<Option<Instant>> {
+        let mut core = self.enter().ok().filter(|core| !core.is_closing)?;
+        let drive = core.keeper.drive.as_mut()?;
+        // Dropped after the lock is given back, as all wakers are.
+        let _replaced = (!drive.will_wake(waker)).then(|| std::mem::replace(drive, waker.clone()));
+        core.keeper.sleeps_until = None;
+        core.keeper.has_unsent = false;
+        if let Some(poller) = core.poller.take() {
+            core = self.lead(core, poller, Some(clock::now()), |_| false).ok()?;
+        } else {
+            // A thread leads, and may have read all before what this turn was for: it has the drive look again.
+            core.keeper.has_unsent = true;
+        }
+        let due = core.due();
+        core.keeper.sleeps_until = Some(due);
+        self.leave(core);
+        Some(due)
+    }
+
+    /// Brings out what is queued to the masters that answer.
+    pub(super) fn finish(&self, mut core: MutexGuard<'_, Core>) -> Result<(), Stopped> {
+        let limit = Some(clock::now() + limits::CLOSE_WAIT);
+        if let Some(poller) = core.poller.take() {
+            drop(self.lead(core, poller, limit, |core| core.driver.engine.is_answered())?);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,352 @@
+//! The commands of fenced locks, each a script over two keys: the lock's own, which is that of a plain lock of the same
+//! name, and the fence, which holds the largest token that this master took.
+//!
+//! A lock is granted where nobody holds it, its token is larger than the fence, and lies within the window around the
+//! master's own clock. Fence and lock are written together, the fence first: a script that fails in between has locked
+//! nothing. A release compares and deletes, and raises the fence to its token, so that a command which comes late finds
+//! itself too old. Nothing here lowers or deletes a fence.
+//!
+//! Tokens are written as they were given: Lua's `tostring` would lose digits. As numbers they are exact below 2^53.
+
+use memchr::memchr;
+
+use super::{CRLF, Entry, WrongShape, encode_decimal_bulk, failure};
+use crate::lock::fencing::{FENCE_NAME, FencingToken, Window};
+use crate::lock::{Failure, HolderTtl};
+use crate::mutants::mutant;
+use crate::resp::{self, Array, Reply};
+use std::time::Duration;
+
+/// `KEYS`: lock, fence. `ARGV`: value, TTL in milliseconds, token, how much older and how much newer than the clock it may
+/// be in microseconds, the life of the fence in milliseconds.
+///
+/// Answers: OK; OWN if the key has this value already; or what is in the way (0 BUSY, 1 STALE, 2 PAST, 3 FUTURE), the
+/// fence, what is left of the holder's time as `PTTL` tells it, and the clock.
+pub(crate) const FENCED_ACQUIRE_SCRIPT: &str = "local t=redis.call('time') local n=t[1]*1000000+t[2] \
+local f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[3]) \
+if not f then return redis.error_reply('ERR the fence is no number') end \
+local h=redis.call('get',KEYS[1]) if h==ARGV[1] then return redis.status_reply('OWN') end \
+if h then return {0,f,redis.call('pttl',KEYS[1]),n} end \
+if k<=f then return {1,f,0,n} end if k<=n-ARGV[4] then return {2,f,0,n} end if k>n+ARGV[5] then return {3,f,0,n} end \
+redis.call('set',KEYS[2],ARGV[3],'px',ARGV[6]) return redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2])";
+
+/// `KEYS`: lock, fence. `ARGV`: value, token, how much older and how much newer than the clock it may be to raise the
+/// fence, the life of the fence.
+///
+/// Answers as the plain release: 1 if the key had this value and is deleted, else 0.
+pub(crate) const FENCED_RELEASE_SCRIPT: &str = "local d=0 \
+if redis.call('get',KEYS[1])==ARGV[1] then d=redis.call('del',KEYS[1]) end \
+local f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[2]) \
+if f and k>f then local t=redis.call('time') local n=t[1]*1000000+t[2] \
+if k>n-ARGV[3] and k<=n+ARGV[4] then redis.call('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
+
+/// SHA-1 of [`FENCED_ACQUIRE_SCRIPT`].
+const ACQUIRE_SHA: &[u8] = b"47e3d7192f7397d5e27d82db626be497b21253a4";
+/// SHA-1 of [`FENCED_RELEASE_SCRIPT`].
+const RELEASE_SHA: &[u8] = b"f1fe333c7769ed608a5125a2d324d1c53632f05b";
+
+/// Older than any token, for a lock that is held: no window closes behind it.
+const ANY_AGE_US: u64 = 1 << 52;
+
+/// What the fence of a lock is about: its token, and what all fences of a client have in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fence {
+    pub(crate) token: FencingToken,
+    pub(crate) window: Window,
+    /// Bytes of the prefix that all keys have.
+    pub(crate) prefix_size: usize,
+}
+
+/// How a script is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Script {
+    /// By its digest.
+    Known,
+    /// In full.
+    Whole,
+}
+
+/// Sets lock and fence if both may be.
+pub(crate) fn encode_fenced_acquire(
+    out: &mut Vec<u8>,
+    script: Script,
+    entry: &Entry,
+    ttl_ms: u64,
+    fence: &Fence,
+) {
+    encode_acquire(out, script, entry, ttl_ms, fence, fence.window.half_us);
+}
+
+/// The same for a lock that is held, however old its token is: where a newer fence is, or a clock for which the token is
+/// too new, it is refused all the same.
+pub(crate) fn encode_fenced_repair(out: &mut Vec<u8>, entry: &Entry, ttl_ms: u64, fence: &Fence) {
+    encode_acquire(out, Script::Whole, entry, ttl_ms, fence, ANY_AGE_US);
+}
+
+fn encode_acquire(
+    out: &mut Vec<u8>,
+    script: Script,
+    entry: &Entry,
+    ttl_ms: u64,
+    fence: &Fence,
+    past_us: u64,
+) {
+    if mutant!(FenceNotStrict) {
+        encode_head(out, 11, Script::Whole, &FENCED_ACQUIRE_SCRIPT.replace("<=f ", "<f "), ACQUIRE_SHA);
+    } else {
+        encode_head(out, 11, script, FENCED_ACQUIRE_SCRIPT, ACQUIRE_SHA);
+    }
+    let (_, value) = encode_keys(out, entry, fence);
+    out.extend_from_slice(value);
+    for number in [ttl_ms, fence.token.as_u64(), past_us, fence.window.half_us, fence.window.life_ms] {
+        encode_decimal_bulk(out, number);
+    }
+}
+
+/// Compares and deletes, and raises the fence.
+pub(crate) fn encode_fenced_release(out: &mut Vec<u8>, script: Script, entry: &Entry, fence: &Fence) {
+    if mutant!(FenceDeleted) {
+        let deleting = "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('del',KEYS[2]) \
+            return redis.call('del',KEYS[1]) else return 0 end";
+        encode_head(out, 10, Script::Whole, deleting, RELEASE_SHA);
+    } else {
+        encode_head(out, 10, script, FENCED_RELEASE_SCRIPT, RELEASE_SHA);
+    }
+    let (_, value) = encode_keys(out, entry, fence);
+    out.extend_from_slice(value);
+    let Window { half_us, life_ms } = fence.window;
+    for number in [fence.token.as_u64(), half_us, half_us, life_ms] {
+        encode_decimal_bulk(out, number);
+    }
+}
+
+fn encode_head(out: &mut Vec<u8>, argument_count: usize, script: Script, text: &str, sha: &[u8]) {
+    resp::encode_array_header(out, argument_count);
+    match script {
+        Script::Known => {
+            resp::encode_bulk(out, b"EVALSHA");
+            resp::encode_bulk(out, sha);
+        }
+        Script::Whole => {
+            resp::encode_bulk(out, b"EVAL");
+            resp::encode_bulk(out, text.as_bytes());
+        }
+    }
+    resp::encode_bulk(out, b"2");
+}
+
+/// Both keys; returns the encoded key and value of the entry.
+fn encode_keys<'a>(out: &mut Vec<u8>, entry: &'a Entry, fence: &Fence) -> (&'a [u8], &'a [u8]) {
+    let (key, value) = entry.parts();
+    out.extend_from_slice(key);
+    let (prefix, name) = key_bytes(key).split_at_checked(fence.prefix_size).unwrap_or_default();
+    resp::encode_bulk_header(out, prefix.len() + FENCE_NAME.len() + name.len());
+    for part in [prefix, FENCE_NAME, name, CRLF] {
+        out.extend_from_slice(part);
+    }
+    (key, value)
+}
+
+/// What an encoded bulk string is about.
+fn key_bytes(key: &[u8]) -> &[u8] {
+    let start = memchr(b'\n', key).map_or(0, |end| end + 1);
+    key.get(start..key.len().saturating_sub(CRLF.len())).unwrap_or_default()
+}
+
+/// What a master said to [`encode_fenced_acquire`] or [`encode_fenced_repair`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FencedAnswer {
+    /// Lock and fence are set.
+    Granted,
+    /// The key has this value already, from an earlier request with the same token: a grant whose TTL began then.
+    Own,
+    /// Nothing was written.
+    Refused(Told),
+    /// An error reply: whatever was written is released.
+    Failed(Failure),
+}
+
+/// What a master told with its refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) refusal: Refusal,
+    /// The largest token that it took, or zero.
+    pub(crate) fence: u64,
+    /// What is left of the holder's time.
+    pub(crate) holder: HolderTtl,
+    /// Its clock.
+    pub(crate) time_us: u64,
+}
+
+/// What is in the way of a fenced lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Somebody else's key.
+    Busy,
+    /// A fence that is as large.
+    Stale,
+    /// The token is too old for this master's clock.
+    Past,
+    /// And too new.
+    Future,
+}
+
+/// The answer in a reply to [`encode_fenced_acquire`] or [`encode_fenced_repair`]. An error is never a no (I16).
+pub(crate) fn fenced_answer(reply: &Reply<'_>) -> Result<FencedAnswer, WrongShape> {
+    match reply {
+        Reply::Simple(b"OK") => Ok(FencedAnswer::Granted),
+        Reply::Simple(b"OWN") if mutant!(OwnKeyIsBusy) => {
+            let (refusal, holder) = (Refusal::Busy, HolderTtl::Unknown);
+            Ok(FencedAnswer::Refused(Told { refusal, fence: 0, holder, time_us: 0 }))
+        }
+        Reply::Simple(b"OWN") => Ok(FencedAnswer::Own),
+        Reply::Array(told) => told_refusal(told).map(FencedAnswer::Refused),
+        Reply::Error(text) => Ok(FencedAnswer::Failed(failure(text))),
+        _ => Err(WrongShape),
+    }
+}
+
+fn told_refusal(told: &Array<'_>) -> Result<Told, WrongShape> {
+    let mut elements = told.iter();
+    let mut number = || match elements.next() {
+        Some(Reply::Integer(number)) => Ok(number),
+        _ => Err(WrongShape),
+    };
+    let (refusal, fence, left_ms, time_us) = (number()?, number()?, number()?, number()?);
+    if told.len() != 4 {
+        return Err(WrongShape);
+    }
+    let refusal = match refusal {
+        0 => Refusal::Busy,
+        1 => Refusal::Stale,
+        2 => Refusal::Past,
+        3 => Refusal::Future,
+        _ => return Err(WrongShape),
+    };
+    let holder = match (refusal, u64::try_from(left_ms)) {
+        (Refusal::Busy, Ok(left_ms)) => HolderTtl::Left(Duration::from_millis(left_ms)),
+        (Refusal::Busy, Err(_)) if left_ms == -1 => HolderTtl::Never,
+        _ => HolderTtl::Unknown,
+    };
+    // Somebody may have put any number there.
+    let known = |number| u64::try_from(number).unwrap_or(0);
+    Ok(Told { refusal, fence: known(fence), holder, time_us: known(time_us) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::Token;
+
+    fn encoded(write: impl FnOnce(&mut Vec<u8>, &Entry, &Fence)) -> String {
+        let window = Window::new(Duration::from_secs(30));
+        let fence = Fence { token: FencingToken::near(1_800_000_000_000_000), window, prefix_size: 2 };
+        let (mut entry, mut out) = (Entry::EMPTY, Vec::new());
+        entry.set(b"p:", b"\r\nname", &Token::UNSET);
+        write(&mut out, &entry, &fence);
+        out.escape_ascii().to_string()
+    }
+
+    fn command(words: &[&[u8]]) -> String {
+        let mut out = Vec::new();
+        resp::encode_command(&mut out, words);
+        out.escape_ascii().to_string()
+    }
+
+    #[test]
+    fn commands_have_the_lock_and_its_fence_behind_the_same_prefix() {
+        let (lock, fence, value) =
+            (b"p:\r\nname".as_slice(), b"p:redlatch:fence:\r\nname".as_slice(), [0; 20]);
+        let (token, half, life) =
+            (b"1800000000000000".as_slice(), b"15000000".as_slice(), b"90000".as_slice());
+        for (script, name, text) in [
+            (Script::Known, b"EVALSHA".as_slice(), ACQUIRE_SHA),
+            (Script::Whole, b"EVAL", FENCED_ACQUIRE_SCRIPT.as_bytes()),
+        ] {
+            assert_eq!(
+                encoded(|out, entry, fence| encode_fenced_acquire(out, script, entry, 10_000, fence)),
+                command(&[name, text, b"2", lock, fence, &value, b"10000", token, half, half, life])
+            );
+        }
+        let text = FENCED_ACQUIRE_SCRIPT.as_bytes();
+        assert_eq!(
+            encoded(|out, entry, fence| encode_fenced_repair(out, entry, 7, fence)),
+            command(&[
+                b"EVAL",
+                text,
+                b"2",
+                lock,
+                fence,
+                &value,
+                b"7",
+                token,
+                b"4503599627370496",
+                half,
+                life
+            ])
+        );
+        assert_eq!(
+            encoded(|out, entry, fence| encode_fenced_release(out, Script::Known, entry, fence)),
+            command(&[b"EVALSHA", RELEASE_SHA, b"2", lock, fence, &value, token, half, half, life])
+        );
+    }
+
+    #[test]
+    fn a_request_of_the_longest_names_is_within_the_limit() {
+        use crate::limits::{PREFIX_SIZE_MAX, REQUEST_SIZE_MAX, RESOURCE_SIZE_MAX};
+        let window = Window::new(crate::limits::MAX_TTL_MAX);
+        let fence = Fence { token: FencingToken::near(u64::MAX), window, prefix_size: PREFIX_SIZE_MAX };
+        let (mut entry, mut out) = (Entry::EMPTY, Vec::new());
+        entry.set(&[b'p'; PREFIX_SIZE_MAX], &[b'n'; RESOURCE_SIZE_MAX], &Token::UNSET);
+        encode_fenced_repair(&mut out, &entry, 604_800_000, &fence);
+        assert!(out.len() <= REQUEST_SIZE_MAX, "{} bytes", out.len());
+    }
+
+    fn answer(reply: &[u8]) -> Result<FencedAnswer, WrongShape> {
+        match resp::decode(reply) {
+            Ok(resp::Decoded::Complete { reply, .. }) => fenced_answer(&reply),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_answer_is_told_from_the_others_and_no_error_is_a_no() {
+        assert_eq!(answer(b"+OK\r\n"), Ok(FencedAnswer::Granted));
+        assert_eq!(answer(b"+OWN\r\n"), Ok(FencedAnswer::Own));
+        let told = |refusal, fence, holder| {
+            Ok(FencedAnswer::Refused(Told { refusal, fence, holder, time_us: 1_800_000_000_000_000 }))
+        };
+        let left = HolderTtl::Left(Duration::from_millis(7));
+        let rows: [(&[u8], _); 7] = [
+            (b"*4\r\n:0\r\n:5\r\n:7\r\n:1800000000000000\r\n", told(Refusal::Busy, 5, left)),
+            (b"*4\r\n:0\r\n:0\r\n:-1\r\n:1800000000000000\r\n", told(Refusal::Busy, 0, HolderTtl::Never)),
+            (b"*4\r\n:0\r\n:0\r\n:-2\r\n:1800000000000000\r\n", told(Refusal::Busy, 0, HolderTtl::Unknown)),
+            (b"*4\r\n:1\r\n:5\r\n:0\r\n:1800000000000000\r\n", told(Refusal::Stale, 5, HolderTtl::Unknown)),
+            (b"*4\r\n:2\r\n:0\r\n:0\r\n:1800000000000000\r\n", told(Refusal::Past, 0, HolderTtl::Unknown)),
+            (b"*4\r\n:3\r\n:0\r\n:0\r\n:1800000000000000\r\n", told(Refusal::Future, 0, HolderTtl::Unknown)),
+            (b"*4\r\n:1\r\n:-9\r\n:0\r\n:1800000000000000\r\n", told(Refusal::Stale, 0, HolderTtl::Unknown)),
+        ];
+        for (reply, expected) in rows {
+            assert_eq!(answer(reply), expected, "{}", reply.escape_ascii());
+        }
+        for text in ["NOSCRIPT x", "OOM x", "WRONGTYPE x", ""] {
+            let reply = format!("-{text}\r\n");
+            assert_eq!(answer(reply.as_bytes()), Ok(FencedAnswer::Failed(Failure::Replied(text.into()))));
+        }
+        let wrong: [&[u8]; 9] = [
+            b"+QUEUED\r\n",
+            b":1\r\n",
+            b"$2\r\nOK\r\n",
+            b"$-1\r\n",
+            b"*-1\r\n",
+            b"*0\r\n",
+            b"*3\r\n:1\r\n:5\r\n:0\r\n",
+            b"*5\r\n:1\r\n:5\r\n:0\r\n:0\r\n:0\r\n",
+            b"*4\r\n:4\r\n:5\r\n:0\r\n:0\r\n",
+        ];
+        for reply in wrong {
+            assert_eq!(answer(reply), Err(WrongShape), "{}", reply.escape_ascii());
+        }
+        assert_eq!(answer(b"*4\r\n:1\r\n$1\r\n5\r\n:0\r\n:0\r\n"), Err(WrongShape));
+    }
+}

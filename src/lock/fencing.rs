@@ -1,0 +1,114 @@
+//! Fencing tokens: numbers that grow from one holder of a lock to the next, for storage that refuses what comes late.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use crate::mutants::mutant;
+
+/// What the key of a fence has between the prefix and the lock's name: no lock may have a name that starts like this.
+pub(crate) const FENCE_NAME: &[u8] = b"redlatch:fence:";
+
+/// A number that is larger than that of each earlier fenced holder of the same lock, whatever pauses and delays happen.
+///
+/// Hand it to the storage with each write; the storage remembers the largest that it has seen and refuses smaller ones. So
+/// a holder that was stopped, and does not know that its lock has passed on, does no harm when it wakes. Source: Kleppmann,
+/// "How to do distributed locking" (2016).
+///
+/// It has less than 54 bits, so a double has it exactly. It follows the clocks of the masters in microseconds since 1970,
+/// which is how it grows without a counter that could be lost; nothing is promised of the difference between two.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken(NonZeroU64);
+
+impl FencingToken {
+    /// The largest one: beyond it the scripts' numbers are no longer exact.
+    const MAX: u64 = (1 << 53) - 1;
+
+    /// The one nearest to this number.
+    pub(crate) const fn near(number: u64) -> Self {
+        let number = if number > Self::MAX { Self::MAX } else { number };
+        match NonZeroU64::new(number) {
+            Some(number) => Self(number),
+            None => Self(NonZeroU64::MIN),
+        }
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn as_u64(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl From<FencingToken> for u64 {
+    fn from(token: FencingToken) -> Self {
+        token.as_u64()
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Which tokens a master takes, and for how long it remembers the last.
+///
+/// ```text
+///              half          half
+///         ├─────────────┼─────────────┤
+///   ──────o─────────────┼─────────────●──────────► tokens, microseconds
+///    older: PAST   the master's TIME   newer: FUTURE
+/// ```
+///
+/// A master that forgot its fences is in quarantine for longer than `max_ttl`, the whole window: whatever it took before is
+/// older than anything that it takes after. So a lost fence does no harm, and one may expire once its token has left the
+/// window. It is kept longer, for masters whose clocks are set back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub(crate) half_us: u64,
+    pub(crate) life_ms: u64,
+}
+
+impl Window {
+    /// A fence outlives the window by twice its length.
+    const LIFE: u32 = 3;
+
+    pub(crate) fn new(max_ttl: Duration) -> Self {
+        let half = if mutant!(FenceWindowTooWide) { max_ttl } else { max_ttl / 2 };
+        let life = max_ttl * Self::LIFE;
+        // At most a week, so neither is cut off.
+        Self {
+            half_us: u64::try_from(half.as_micros()).unwrap_or(u64::MAX),
+            life_ms: u64::try_from(life.as_millis()).unwrap_or(u64::MAX).max(1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_halves_of_the_window_are_no_longer_than_the_quarantine() {
+        for max_ttl_us in [1_000, 1_001, 300_000, 30_000_000, 604_800_000_000] {
+            let window = Window::new(Duration::from_micros(max_ttl_us));
+            assert!(2 * window.half_us <= max_ttl_us);
+            assert!(window.life_ms * 1000 > 2 * window.half_us + 1000);
+        }
+    }
+
+    #[test]
+    fn a_token_is_exact_in_a_double() {
+        assert_eq!(FencingToken::near(0).as_u64(), 1);
+        assert_eq!(FencingToken::near(u64::MAX).as_u64(), 9_007_199_254_740_991);
+        assert!(FencingToken::near(7) < FencingToken::near(8));
+        assert_eq!(format!("{0} {0:?}", FencingToken::near(7)), "7 7");
+    }
+}

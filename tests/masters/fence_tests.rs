@@ -1,0 +1,244 @@
+//! Fenced locks on real masters: tokens rise whatever happens to masters and holders, and what comes late is too old.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use redlatch::engine::{Outcome, Request};
+use redlatch::lock::Resource;
+use redlatch::{AcquireError, Client, Config, Redlock};
+
+use crate::fleet::{Fleet, Place, Raw, eventually};
+use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings};
+use crate::valkey_tests::valkey_9;
+
+#[path = "../../examples/fenced_storage.rs"]
+mod fenced_storage;
+
+/// One holder: when it asked, when it was told, and its token.
+struct Held {
+    asked: Instant,
+    told: Instant,
+    token: u64,
+}
+
+/// Tokens rise: whoever asked after another was told has a larger one.
+fn assert_rising(mut held: Vec<Held>) {
+    held.sort_by_key(|it| it.told);
+    for (index, later) in held.iter().enumerate() {
+        for earlier in held[..index].iter().filter(|it| it.told < later.asked) {
+            assert!(earlier.token < later.token, "{} before {}", earlier.token, later.token);
+        }
+    }
+}
+
+/// Takes the lock again and again, and now and then keeps it for longer than its TTL, as a paused process would.
+fn contend(urls: &[String], slow_by: Duration, held: &Mutex<Vec<Held>>, is_over: &AtomicBool) {
+    let config = Config::builder().masters(urls).max_ttl(Duration::from_secs(1));
+    let config = config.answer_timeout(Duration::from_millis(200)).build().expect("valid");
+    let ttl = config.ttl(Duration::from_millis(300)).expect("valid");
+    let mut redlock = Redlock::open(config).expect("an event loop");
+    for round in 0_u32.. {
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        let asked = Instant::now();
+        let wall = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970") - slow_by;
+        let (resource, wait) = (Resource::new("a").expect("valid"), Duration::from_millis(500));
+        let request = Request::AcquireFenced { resource, ttl, wait, min_validity: Duration::ZERO, wall };
+        let lock = redlock.submit(request).expect("room");
+        let grant = loop {
+            match redlock.poll_outcome() {
+                Some((id, Outcome::Acquire(result))) if id == lock => break result.ok(),
+                _ => redlock.turn(Duration::from_millis(5)).expect("the loop runs"),
+            }
+        };
+        let Some(token) = grant.and_then(|grant| grant.fencing_token) else { continue };
+        held.lock().expect("no panic").push(Held { asked, told: Instant::now(), token: token.as_u64() });
+        if round % 16 == 15 {
+            thread::sleep(Duration::from_millis(350));
+        }
+        redlock.submit(Request::Release { lock, awaited: false }).expect("always taken");
+        redlock.flush();
+    }
+}
+
+#[test]
+fn tokens_rise_while_masters_are_killed_and_stopped_and_holders_pause() {
+    let mut fleet = Fleet::start(5);
+    let urls = fleet.urls();
+    let (held, is_over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    let count = |held: &Mutex<Vec<Held>>| held.lock().expect("no panic").len();
+    thread::scope(|scope| {
+        for slow_by_ms in [0, 300, 3_600_000] {
+            let (urls, held, is_over) = (&urls, &held, &is_over);
+            scope.spawn(move || contend(urls, Duration::from_millis(slow_by_ms), held, is_over));
+        }
+        let more = |held: &Mutex<Vec<Held>>, what: &str| {
+            let before = count(held);
+            eventually(PATIENCE, what, || count(held) >= before + 10);
+        };
+        more(&held, "all is well");
+        for round in 0..3 {
+            fleet.master(round).kill();
+            fleet.master((round + 1) % 5).stop();
+            more(&held, "one master is dead and one is stopped");
+            fleet.master((round + 1) % 5).cont();
+            fleet.master(round).restart();
+            more(&held, "it came back empty, and is in quarantine");
+            // The next one that forgets is not to be one too many.
+            thread::sleep(Duration::from_millis(2_200));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_rising(held.into_inner().expect("no panic"));
+}
+
+#[test]
+fn an_acquire_after_its_release_is_stale() {
+    let mut fleet = Fleet::start(3);
+    let mut redlock = open(settings(&fleet.urls()));
+    fleet.masters().for_each(|master| assert_eq!(master.ask("CONFIG RESETSTAT").text(), "OK"));
+    let lease = redlock.acquire_fenced("a", TTL, PATIENCE).expect("free");
+    let (token, value) = (lease.fencing_token().expect("asked for").as_u64(), *lease.token().as_bytes());
+    drive(&mut redlock, "all three have it", |redlock| redlock.margin(&lease) == 1);
+    redlock.release(lease).expect("confirmed");
+    assert_eq!(redlock.close(PATIENCE), 0);
+    for master in fleet.masters() {
+        let stats = master.ask("INFO commandstats").text();
+        assert!(stats.contains("cmdstat_evalsha:calls=2,"), "one to acquire and one to release: {stats}");
+        assert!(!stats.contains("cmdstat_eval:"), "a digest is unknown: {stats}");
+        assert_eq!(master.ask("GET redlatch:fence:a").text(), token.to_string());
+        assert_eq!(master.ask("EXISTS a").text(), "0");
+        // The same command once more, as a network may bring it late.
+        let token = token.to_string();
+        let late: [&[u8]; 11] = [
+            b"EVALSHA",
+            b"47e3d7192f7397d5e27d82db626be497b21253a4",
+            b"2",
+            b"a",
+            b"redlatch:fence:a",
+            &value,
+            b"10000",
+            token.as_bytes(),
+            b"15000000",
+            b"15000000",
+            b"90000",
+        ];
+        let Raw::Array(told) = master.command(&late) else { panic!("it was carried out") };
+        assert_eq!((told[0].text(), told[1].text()), ("1".to_owned(), token));
+        assert_eq!(master.ask("EXISTS a").text(), "0");
+    }
+}
+
+#[test]
+fn clients_have_tokens_only_for_fenced_locks_and_they_exclude_plain_ones() {
+    let mut fleet = Fleet::start(3);
+    let client = Client::open(settings(&fleet.urls()).build().expect("valid")).expect("an event loop");
+    assert_eq!(client.lock("a").acquire().expect("free").fencing_token(), None);
+    let mut before = None;
+    for _ in 0..20 {
+        let mut guard = client.lock("a").wait(PATIENCE).fenced().acquire().expect("free");
+        assert!(guard.fencing_token() > before, "{:?} after {before:?}", guard.fencing_token());
+        before = guard.fencing_token();
+        let denied = client.lock("a").try_acquire().expect_err("held");
+        assert!(matches!(denied, AcquireError::Contended(_)), "{denied}");
+        guard.extend(TTL).expect("held");
+        guard.release().expect("confirmed");
+    }
+    fleet.masters().for_each(|master| assert_eq!(master.ask("SCRIPT FLUSH").text(), "OK"));
+    let guard = client.lock("a").wait(PATIENCE).fenced().acquire().expect("free");
+    assert!(guard.fencing_token() > before);
+    fleet.masters().for_each(|master| assert_eq!(master.ask("SCRIPT FLUSH").text(), "OK"));
+    // A master that never got the script has nothing to delete.
+    guard.release().expect("confirmed");
+    assert_eq!(client.settle(PATIENCE), 0);
+    fleet.masters().for_each(|master| assert_eq!(master.ask("KEYS *").text(), "[redlatch:fence:a]"));
+}
+
+/// Callers of one client who all want the same lock: each is asked for on the masters, and each token is larger.
+#[test]
+fn threads_of_one_client_have_rising_tokens() {
+    let fleet = Fleet::start(3);
+    let client = Client::open(settings(&fleet.urls()).build().expect("valid")).expect("an event loop");
+    let (held, left) = (Mutex::new(Vec::new()), AtomicU32::new(60));
+    let take_turns = || {
+        while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
+            let asked = Instant::now();
+            let guard = client.lock("a").ttl(TTL).wait(PATIENCE).fenced().acquire().expect("in turn");
+            let token = guard.fencing_token().expect("asked for").as_u64();
+            held.lock().expect("no panic").push(Held { asked, told: Instant::now(), token });
+            guard.release().expect("confirmed");
+        }
+    };
+    thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(take_turns))));
+    let mut held = held.into_inner().expect("no panic");
+    held.sort_by_key(|it| it.told);
+    assert!(held.is_sorted_by(|one, next| one.token < next.token), "each had it after the other");
+    assert_rising(held);
+}
+
+#[test]
+fn the_privileges_in_the_readme_are_enough_for_fenced_locks() {
+    let mut fleet = Fleet::start(1);
+    let rules = "ACL SETUSER locker on >pw resetkeys ~lock:* resetchannels -@all +set +get +del +pexpire +pttl \
+                 +evalsha +script|load +eval +info +echo +client|setname";
+    assert_eq!(fleet.master(0).ask(rules).text(), "OK");
+    let url = fleet.master(0).url().replace("redis://", "redis://locker:pw@");
+    let connect = || open(settings(std::slice::from_ref(&url)).prefix("lock:"));
+    let mut redlock = connect();
+    let error = redlock.acquire_fenced("a", TTL, Duration::ZERO).expect_err("no TIME");
+    assert!(error.to_string().contains("the ACL user lacks a command"), "{error}");
+    assert_eq!(fleet.master(0).ask("ACL SETUSER locker +time").text(), "OK");
+    let mut redlock = connect();
+    let mut lease = redlock.acquire_fenced("a", TTL, PATIENCE).expect("allowed");
+    redlock.extend(&mut lease, TTL).expect("allowed");
+    assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(1));
+    assert_eq!(fleet.master(0).ask("KEYS *").text(), "[lock:redlatch:fence:a]");
+}
+
+#[test]
+fn a_fence_that_is_no_number_costs_the_masters_vote() {
+    let mut fleet = Fleet::start(3);
+    assert_eq!(fleet.master(0).ask("SET redlatch:fence:a x").text(), "OK");
+    fleet.master(1).ask("RPUSH redlatch:fence:b x");
+    let mut redlock = open(settings(&fleet.urls()));
+    for name in ["a", "b"] {
+        let lease = redlock.acquire_fenced(name, TTL, PATIENCE).expect("two of three");
+        assert!(lease.fencing_token().is_some());
+        redlock.release(lease).expect("confirmed");
+    }
+    fleet.master(1).ask("SET redlatch:fence:a x");
+    let error = redlock.acquire_fenced("a", TTL, Duration::ZERO).expect_err("one of three");
+    assert!(error.to_string().contains("the fence is no number"), "{error}");
+}
+
+#[test]
+fn valkey_and_redis_give_rising_tokens_together() {
+    let Some(valkey) = valkey_9() else { return };
+    let places = vec![valkey.clone(), Place::default(), valkey];
+    let fleet = Fleet::start_at(places);
+    let mut redlock = open(settings(&fleet.urls()));
+    let mut before = None;
+    for _ in 0..20 {
+        let mut lease = redlock.acquire_fenced("a", TTL, PATIENCE).expect("free");
+        assert!(lease.fencing_token() > before);
+        before = lease.fencing_token();
+        redlock.extend(&mut lease, TTL).expect("held");
+        assert!(redlock.release(lease).expect("confirmed").deleted >= 2);
+    }
+}
+
+#[test]
+fn the_example_shows_a_paused_holder_that_is_refused() {
+    let fleet = Fleet::start(3);
+    let open = || {
+        let config = settings(&fleet.urls()).answer_timeout(ANSWER_TIMEOUT).build().expect("valid");
+        Client::open(config).expect("an event loop")
+    };
+    let mut storage = fenced_storage::Storage::default();
+    let late = fenced_storage::alice_and_bob(&open(), &open(), &mut storage).expect("masters that answer");
+    assert!(late.expect_err("alice is late").contains("older"));
+    assert_eq!(storage.value(), "bob was here");
+}
