@@ -31,7 +31,8 @@ impl EngineLoop {
         let mut engine = Engine::new(Arc::new(config), [7; 32], now);
         engine.handle_timeout(now);
         while let Some(request) = engine.poll_link() {
-            let LinkRequest::Connect(master) = request else { unreachable!("nothing was connected") };
+            let LinkRequest::Connect(link) = request else { unreachable!("nothing was connected") };
+            let master = link.master();
             engine.handle_connected(now, master);
             shake_hands(&mut engine, now, master);
         }

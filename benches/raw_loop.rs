@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 const SET_REPLY: &[u8] = b"+OK\r\n";
 const RELEASE_REPLY: &[u8] = b":1\r\n";
-const RELEASE_SCRIPT: &str =
-    "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
+/// The one that `redlatch` uses by default, which also tells who waits.
+const RELEASE_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('del',KEYS[1]) local n=redis.pcall('publish',KEYS[1],'') if type(n)=='number' and n>3 then redis.pcall('publish',KEYS[1],n) end return 1 else return 0 end";
 /// Larger than the replies of a whole phase, so that one read empties the socket.
 const READ_SIZE: usize = 64 << 10;
 const EVENTS_MAX: usize = 64;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use callers::Lock;
 use model::ModelMaster;
 use net::{Peer, Token, TokenLog};
-use redlatch::engine::{Engine, LinkRequest, MasterState, OpId};
+use redlatch::engine::{Engine, LinkId, LinkRequest, MasterState, OpId};
 use redlatch::lock::MasterId;
 use redlatch::{Config, Quarantine, limits};
 
@@ -284,12 +284,17 @@ impl<'a> Run<'a> {
     fn follow_links(&mut self) {
         while let Some(request) = self.engine.poll_link() {
             match request {
-                LinkRequest::Connect(master) => {
+                // Nobody tells of releases here; that is nobody's fault.
+                LinkRequest::Connect(link @ LinkId::News(_)) => {
+                    self.engine.handle_disconnected(self.now, link, "no news");
+                }
+                LinkRequest::Close(LinkId::News(_)) => {}
+                LinkRequest::Connect(LinkId::Commands(master)) => {
                     let peer = &mut self.peers[master.index()];
                     assert!(!peer.is_asked && peer.conn.is_none(), "asked to connect what is connected");
                     peer.is_asked = true;
                 }
-                LinkRequest::Close(master) => {
+                LinkRequest::Close(LinkId::Commands(master)) => {
                     let peer = &mut self.peers[master.index()];
                     // An attempt may be given up before anybody heard that it was wanted.
                     let is_there = peer.is_asked || peer.conn.is_some();

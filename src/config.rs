@@ -43,6 +43,7 @@ pub struct Config {
     pub(crate) quarantine: Quarantine,
     pub(crate) ask_holder: bool,
     pub(crate) spin: Duration,
+    pub(crate) wakes_waiters: bool,
 }
 
 /// A caller's own function from attempts that failed to the delay before the next one.
@@ -173,6 +174,7 @@ impl Default for ConfigBuilder {
             quarantine: Quarantine::default(),
             ask_holder: true,
             spin: Duration::ZERO,
+            wakes_waiters: true,
         };
         Self { urls: Vec::new(), config, drift_ppm: None }
     }
@@ -270,7 +272,7 @@ impl ConfigBuilder {
     ///
     /// It is a lower bound: the delay is never shorter than the time that the attempt took, nor than 1 ms, and up to as much
     /// again is added at random, so that clients which met once do not meet again and again. A holder whose time ends sooner
-    /// shortens it. It is called with the client locked, so it must be short, must not use this client, and must not panic,
+    /// shortens it, and so does word of a release ([`ConfigBuilder::wake_waiters`]). It is called with the client locked, so it must be short, must not use this client, and must not panic,
     /// which would stop the client.
     #[must_use]
     pub fn retry_delay_by(mut self, delay: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
@@ -295,6 +297,23 @@ impl ConfigBuilder {
     #[must_use]
     pub const fn ask_holder(mut self, ask: bool) -> Self {
         self.config.ask_holder = ask;
+        self
+    }
+
+    /// Whether clients that wait for a lock are told when it is released; on by default.
+    ///
+    /// A release then publishes a message on the channel named like the lock's key, inside its script or right behind its
+    /// native command. Whoever was refused and waits subscribes to that channel over a second connection to each master,
+    /// which is closed [`limits::NEWS_IDLE_MAX`] after nobody waits any more. The login needs `+publish +subscribe
+    /// +unsubscribe` and the channels (`&lock:*` beside `~lock:*`); where a master refuses it, its warnings say so and
+    /// waiting goes on as without it. A message is a hint and no promise: behind it is the end of the holder's time, and
+    /// the next attempt after a random delay, up to [`limits::UNWOKEN_PAUSE_FACTOR`] times the longest one once messages
+    /// have come.
+    ///
+    /// If this is off, the client neither publishes nor subscribes.
+    #[must_use]
+    pub const fn wake_waiters(mut self, wake: bool) -> Self {
+        self.config.wakes_waiters = wake;
         self
     }
 

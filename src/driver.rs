@@ -19,9 +19,8 @@ use rand::rngs::SysRng;
 
 use crate::clock;
 use crate::config::{Address, Config, ConfigError};
-use crate::engine::{Engine, LinkRequest};
+use crate::engine::{Engine, LinkId, LinkRequest};
 use crate::limits;
-use crate::lock::MasterId;
 use crate::mutants::mutant;
 use resolve::Resolver;
 use socket::{Received, Socket};
@@ -33,7 +32,7 @@ pub(crate) struct Driver {
     registry: Registry,
     /// Ends the poller's sleep.
     waker: Arc<Waker>,
-    /// One for each master; `None` while it is not connected.
+    /// By [`LinkId::index`]; `None` while there is no connection.
     sockets: Vec<Option<Socket>>,
     resolver: Resolver,
     /// The other addresses of a name whose first one is being connected, the next one last.
@@ -61,11 +60,11 @@ pub enum ConnectError {
     Io(#[from] io::Error),
 }
 
-/// The event of the waker; those of the masters are their places in the list.
+/// The event of the waker; those of the sockets are their places in the list.
 const WAKER_TOKEN: Token = Token(usize::MAX);
 
-/// Events taken from the kernel at once: one for each master and the waker's.
-const EVENT_COUNT_MAX: usize = limits::MASTER_COUNT_MAX + 1;
+/// Events taken from the kernel at once: one for each socket and the waker's.
+const EVENT_COUNT_MAX: usize = LinkId::COUNT_MAX + 1;
 
 impl Driver {
     /// Prepares everything; the first [`Driver::turn`] starts to connect.
@@ -76,8 +75,8 @@ impl Driver {
         let registry = poll.registry().try_clone()?;
         let waker = Arc::new(Waker::new(&registry, WAKER_TOKEN)?);
         let resolver = Resolver::new(waker.clone());
-        let sockets = (0..config.master_count()).map(|_| None).collect();
-        let spare_addresses = vec![Vec::new(); config.master_count()];
+        let sockets = (0..LinkId::COUNT_MAX).map(|_| None).collect();
+        let spare_addresses = vec![Vec::new(); LinkId::COUNT_MAX];
         // With one core the servers' answers would have to wait until the looking ends.
         let has_cores_to_spare = thread::available_parallelism().is_ok_and(|count| count.get() > 1);
         let spin = if has_cores_to_spare { config.spin } else { Duration::ZERO };
@@ -158,93 +157,101 @@ impl Driver {
     /// Writes what is queued, as far as the sockets take it without waiting.
     pub(crate) fn flush(&mut self) {
         for master in self.engine.masters() {
-            let Some(socket) = &mut self.sockets[master.index()] else { continue };
-            let bytes = self.engine.send_ready(master);
-            if bytes.is_empty() || !socket.is_writable() {
-                continue;
-            }
-            match socket.send(bytes) {
-                Ok(size) => self.engine.send_done(master, size),
-                Err(error) => self.disconnect(master, &error.to_string()),
-            }
+            self.send(master.into());
+        }
+        for link in self.engine.news_links() {
+            self.send(link);
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, link: LinkId) {
+        let Some(socket) = &mut self.sockets[link.index()] else { return };
+        let bytes = self.engine.send_ready(link);
+        if bytes.is_empty() || !socket.is_writable() {
+            return;
+        }
+        match socket.send(bytes) {
+            Ok(size) => self.engine.send_done(link, size),
+            Err(error) => self.disconnect(link, &error.to_string()),
         }
     }
 
     fn handle_events(&mut self, events: &Events) {
         for event in events {
             if event.token() == WAKER_TOKEN {
-                while let Some((master, found)) = self.resolver.poll_found() {
-                    self.open(master, found);
+                while let Some((link, found)) = self.resolver.poll_found() {
+                    self.open(link, found);
                 }
                 continue;
             }
-            let Some(master) = MasterId::new(event.token().0) else { continue };
-            let Some(socket) = &mut self.sockets[master.index()] else { continue };
+            let Some(link) = LinkId::from_index(event.token().0) else { continue };
+            let Some(socket) = &mut self.sockets[link.index()] else { continue };
             if event.is_writable() {
                 match socket.handle_writable() {
-                    Ok(true) => self.engine.handle_connected(clock::now(), master),
+                    Ok(true) => self.engine.handle_connected(clock::now(), link),
                     Ok(false) => {}
                     Err(error) => {
-                        self.sockets[master.index()] = None;
-                        self.connect_next(master, &error.to_string());
+                        self.sockets[link.index()] = None;
+                        self.connect_next(link, &error.to_string());
                         continue;
                     }
                 }
             }
             if event.is_readable() || event.is_read_closed() || event.is_error() {
-                self.receive(master, event.is_read_closed() || event.is_error());
+                self.receive(link, event.is_read_closed() || event.is_error());
             }
         }
     }
 
     /// Reads until the socket is known to be empty; `to_the_end` if the peer has closed it.
-    fn receive(&mut self, master: MasterId, to_the_end: bool) {
+    fn receive(&mut self, link: LinkId, to_the_end: bool) {
         loop {
-            let Some(socket) = &mut self.sockets[master.index()] else { return };
-            let space = self.engine.recv_space(master);
+            let Some(socket) = &mut self.sockets[link.index()] else { return };
+            let space = self.engine.recv_space(link);
             let space_size = space.len();
             match socket.recv(space) {
                 Ok(Received::Bytes(size)) => {
-                    self.engine.recv_done(clock::now(), master, size);
+                    self.engine.recv_done(clock::now(), link, size);
                     // A short read emptied the socket: the next byte brings a new event.
                     if (size < space_size && !to_the_end) || mutant!(ReadStopsEarly) {
                         return;
                     }
                 }
                 Ok(Received::Nothing) => return,
-                Ok(Received::End) => return self.disconnect(master, "the server closed the connection"),
-                Err(error) => return self.disconnect(master, &error.to_string()),
+                Ok(Received::End) => return self.disconnect(link, "the server closed the connection"),
+                Err(error) => return self.disconnect(link, &error.to_string()),
             }
-            if self.engine_wants_close(master) {
+            if self.engine_wants_close(link) {
                 return;
             }
         }
     }
 
     /// Whether the engine gave this connection up while its bytes were being handled.
-    fn engine_wants_close(&mut self, master: MasterId) -> bool {
+    fn engine_wants_close(&mut self, link: LinkId) -> bool {
         self.follow_links();
-        self.sockets[master.index()].is_none()
+        self.sockets[link.index()].is_none()
     }
 
     /// Opens and closes connections as the engine asks for it.
     fn follow_links(&mut self) {
         while let Some(request) = self.engine.poll_link() {
             match request {
-                LinkRequest::Close(master) => {
-                    self.resolver.forget(master);
-                    self.spare_addresses[master.index()].clear();
-                    self.sockets[master.index()] = None;
+                LinkRequest::Close(link) => {
+                    self.resolver.forget(link);
+                    self.spare_addresses[link.index()].clear();
+                    self.sockets[link.index()] = None;
                 }
-                LinkRequest::Connect(master) => {
+                LinkRequest::Connect(link) => {
                     let config = self.engine.config().clone();
-                    match &config.masters[master.index()].address {
+                    match &config.masters[link.master().index()].address {
                         Address::Unix { path } => {
-                            self.connect(master, |registry, token| Socket::unix(path, registry, token))
+                            self.connect(link, |registry, token| Socket::unix(path, registry, token))
                         }
                         Address::Tcp { host, port } => {
-                            if let Some(found) = self.resolver.resolve(master, host, *port) {
-                                self.open(master, found);
+                            if let Some(found) = self.resolver.resolve(link, host, *port) {
+                                self.open(link, found);
                             }
                         }
                     }
@@ -253,35 +260,35 @@ impl Driver {
         }
     }
 
-    fn open(&mut self, master: MasterId, found: io::Result<Vec<SocketAddr>>) {
+    fn open(&mut self, link: LinkId, found: io::Result<Vec<SocketAddr>>) {
         match found {
             Ok(mut addresses) => {
                 addresses.reverse();
-                self.spare_addresses[master.index()] = addresses;
-                self.connect_next(master, "the name has no address");
+                self.spare_addresses[link.index()] = addresses;
+                self.connect_next(link, "the name has no address");
             }
-            Err(error) => self.disconnect(master, &format!("its name cannot be resolved: {error}")),
+            Err(error) => self.disconnect(link, &format!("its name cannot be resolved: {error}")),
         }
     }
 
     /// Tries the next address of a master's name; `why` says what became of the one before.
-    fn connect_next(&mut self, master: MasterId, why: &str) {
-        match self.spare_addresses[master.index()].pop() {
-            Some(address) => self.connect(master, |registry, token| Socket::tcp(address, registry, token)),
-            None => self.disconnect(master, why),
+    fn connect_next(&mut self, link: LinkId, why: &str) {
+        match self.spare_addresses[link.index()].pop() {
+            Some(address) => self.connect(link, |registry, token| Socket::tcp(address, registry, token)),
+            None => self.disconnect(link, why),
         }
     }
 
-    fn connect(&mut self, master: MasterId, open: impl FnOnce(&Registry, Token) -> io::Result<Socket>) {
-        match open(&self.registry, Token(master.index())) {
-            Ok(socket) => self.sockets[master.index()] = Some(socket),
-            Err(error) => self.connect_next(master, &error.to_string()),
+    fn connect(&mut self, link: LinkId, open: impl FnOnce(&Registry, Token) -> io::Result<Socket>) {
+        match open(&self.registry, Token(link.index())) {
+            Ok(socket) => self.sockets[link.index()] = Some(socket),
+            Err(error) => self.connect_next(link, &error.to_string()),
         }
     }
 
-    fn disconnect(&mut self, master: MasterId, why: &str) {
-        self.sockets[master.index()] = None;
-        self.engine.handle_disconnected(clock::now(), master, why);
+    fn disconnect(&mut self, link: LinkId, why: &str) {
+        self.sockets[link.index()] = None;
+        self.engine.handle_disconnected(clock::now(), link, why);
     }
 }
 

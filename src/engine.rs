@@ -4,9 +4,10 @@
 //! # Order of calls
 //!
 //! 1. [`Engine::submit`] requests at any time; it queues bytes and returns at once.
-//! 2. Do what [`Engine::poll_link`] asks for: open or close the connection of a master. Tell the result with
-//!    [`Engine::handle_connected`] or [`Engine::handle_disconnected`].
-//! 3. For each connected master write [`Engine::send_ready`] and tell how much went out with [`Engine::send_done`].
+//! 2. Do what [`Engine::poll_link`] asks for: open or close a connection. Tell the result with
+//!    [`Engine::handle_connected`] or [`Engine::handle_disconnected`]. Who has no second connection to give for
+//!    [`LinkId::News`] says that it was lost.
+//! 3. For each connection write [`Engine::send_ready`] and tell how much went out with [`Engine::send_done`].
 //! 4. Sleep until a socket is readable or [`Engine::next_timeout`] has come. Read whatever has arrived into
 //!    [`Engine::recv_space`] and call [`Engine::recv_done`] with a fresh time, *then* call [`Engine::handle_timeout`]:
 //!    an answer that is already here must not be called late.
@@ -37,7 +38,9 @@ mod hold;
 mod inspection;
 mod lines;
 mod link;
+mod link_id;
 mod mark;
+mod news;
 mod op;
 mod renew;
 mod repair;
@@ -62,6 +65,7 @@ use crate::lock::{MasterId, MasterSet, Vote, quorum};
 use crate::mutants::{self, mutant};
 use acquire::Terms;
 pub use inspection::{ForceUnlocked, Inspection, Standing, Told};
+pub use link_id::{LinkId, LinkRequest, Reason};
 pub use request::{Grant, Outcome, Released, Request, SubmitError};
 pub use status::{MasterState, MasterStatus};
 
@@ -69,6 +73,7 @@ use broadcast::Broadcast;
 use claim::{Claim, Counted};
 use lines::Lines;
 use link::{Answer, Link, Owed, Predecessor, State};
+use news::News;
 use op::{Op, OpState};
 use slab::{Id, Slab};
 use timers::{Timer, Timers, master_timer, op_timer, timer_of};
@@ -82,26 +87,6 @@ impl OpId {
     pub(crate) const fn index(self) -> usize {
         self.0.index as usize
     }
-}
-
-/// What the driver is to do with a master's connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LinkRequest {
-    /// Open a connection, and say what came of it.
-    Connect(MasterId),
-    /// Close the connection or the attempt at one; nothing is to be said of it any more.
-    Close(MasterId),
-}
-
-/// Why [`Engine::next_timeout`] wants to be woken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    /// A master is due to be connected, gives no answer in its handshake, or has been silent for too long.
-    Link(MasterId),
-    /// An operation's votes are due, or its next attempt.
-    Operation,
-    /// A release is due, or to be sent again, or its lock has expired.
-    Claim,
 }
 
 /// The protocol; see the [module](self).
@@ -120,6 +105,8 @@ pub struct Engine {
     unseasoned: MasterSet,
     connect_wanted: MasterSet,
     close_wanted: MasterSet,
+    /// The connections by which waiters are told of releases.
+    news: News,
     ops: Slab<Op>,
     /// The operations that hold a lock or wait for one, by its key.
     lines: Lines,
@@ -156,6 +143,7 @@ impl Engine {
         let mut timers = Timers::default();
         links.iter().for_each(|link| timers.arm(master_timer(link.master), now));
         let mut rng = StdRng::from_seed(mutants::seed(seed));
+        let news = News::new(links.len(), now);
         Self {
             quorum: quorum(links.len()),
             all: MasterSet::first(links.len()),
@@ -166,6 +154,7 @@ impl Engine {
             unseasoned: MasterSet::EMPTY,
             connect_wanted: MasterSet::EMPTY,
             close_wanted: MasterSet::EMPTY,
+            news,
             ops: Slab::new(limits::OPERATION_COUNT_MAX),
             lines: Lines::new(&mut rng),
             rng,
@@ -243,15 +232,19 @@ impl Engine {
     pub fn poll_link(&mut self) -> Option<LinkRequest> {
         if let Some(master) = self.close_wanted.iter().next() {
             self.close_wanted.remove(master);
-            return Some(LinkRequest::Close(master));
+            return Some(LinkRequest::Close(master.into()));
         }
-        let master = self.connect_wanted.iter().next()?;
+        let Some(master) = self.connect_wanted.iter().next() else { return self.news.poll_link() };
         self.connect_wanted.remove(master);
-        Some(LinkRequest::Connect(master))
+        Some(LinkRequest::Connect(master.into()))
     }
 
     /// The connection that was asked for stands; its handshake waits in [`Engine::send_ready`].
-    pub fn handle_connected(&mut self, now: Instant, master: MasterId) {
+    pub fn handle_connected(&mut self, now: Instant, link: impl Into<LinkId>) {
+        let master = match link.into() {
+            LinkId::Commands(master) => master,
+            LinkId::News(master) => return self.handle_news_connected(now, master),
+        };
         let link = &mut self.links[master.index()];
         if !matches!(link.state, State::Connecting { .. }) {
             return;
@@ -263,7 +256,11 @@ impl Engine {
     }
 
     /// The connection broke, or could not be made; `why` is shown to people.
-    pub fn handle_disconnected(&mut self, now: Instant, master: MasterId, why: &str) {
+    pub fn handle_disconnected(&mut self, now: Instant, link: impl Into<LinkId>, why: &str) {
+        let master = match link.into() {
+            LinkId::Commands(master) => master,
+            LinkId::News(master) => return self.handle_news_disconnected(now, master),
+        };
         let link = &self.links[master.index()];
         if !matches!(link.state, State::Down { .. }) {
             match link.last_refusal() {
@@ -276,25 +273,43 @@ impl Engine {
         }
     }
 
-    /// Bytes to write to a master.
+    /// Bytes to write.
     #[must_use]
-    pub fn send_ready(&mut self, master: MasterId) -> &[u8] {
-        self.broadcast.flush(&mut self.links);
-        self.links[master.index()].wire.send_ready()
+    pub fn send_ready(&mut self, link: impl Into<LinkId>) -> &[u8] {
+        match link.into() {
+            LinkId::Commands(master) => {
+                self.broadcast.flush(&mut self.links);
+                self.links[master.index()].wire.send_ready()
+            }
+            LinkId::News(master) => self.news.send_ready(master),
+        }
     }
 
     /// `size` bytes of [`Engine::send_ready`] were written.
-    pub fn send_done(&mut self, master: MasterId, size: usize) {
-        self.links[master.index()].wire.send_done(size);
+    pub fn send_done(&mut self, link: impl Into<LinkId>, size: usize) {
+        match link.into() {
+            LinkId::Commands(master) => self.links[master.index()].wire.send_done(size),
+            LinkId::News(master) => self.news.send_done(master, size),
+        }
     }
 
-    /// Where to read a master's bytes into; never empty.
-    pub fn recv_space(&mut self, master: MasterId) -> &mut [u8] {
-        self.links[master.index()].wire.recv_space()
+    /// Where to read into; never empty.
+    pub fn recv_space(&mut self, link: impl Into<LinkId>) -> &mut [u8] {
+        match link.into() {
+            LinkId::Commands(master) => self.links[master.index()].wire.recv_space(),
+            LinkId::News(master) => self.news.recv_space(master),
+        }
     }
 
     /// `size` bytes were read into [`Engine::recv_space`]; `now` must have been read after them (I2).
-    pub fn recv_done(&mut self, now: Instant, master: MasterId, size: usize) {
+    pub fn recv_done(&mut self, now: Instant, link: impl Into<LinkId>, size: usize) {
+        match link.into() {
+            LinkId::Commands(master) => self.recv_commands(now, master, size),
+            LinkId::News(master) => self.recv_news(now, master, size),
+        }
+    }
+
+    fn recv_commands(&mut self, now: Instant, master: MasterId, size: usize) {
         let link = &mut self.links[master.index()];
         link.wire.recv_done(size);
         if size > 0 {
@@ -347,7 +362,7 @@ impl Engine {
     pub fn next_timeout(&self) -> Option<(Instant, Reason)> {
         self.timers.next().map(|(at, id)| {
             let reason = match timer_of(id) {
-                Timer::Master(master) => Reason::Link(master),
+                Timer::Master(master) | Timer::News(master) => Reason::Link(master),
                 Timer::Op(_) => Reason::Operation,
                 Timer::Claim(_) => Reason::Claim,
             };
@@ -360,6 +375,7 @@ impl Engine {
         while let Some(timer) = self.timers.pop_due(now) {
             match timer_of(timer) {
                 Timer::Master(master) => self.handle_link_timeout(now, master),
+                Timer::News(master) => self.handle_news_timeout(now, master),
                 Timer::Op(index) => {
                     if let Some(id) = self.ops.occupant(index) {
                         self.handle_op_timeout(now, id);
@@ -399,42 +415,6 @@ impl Engine {
         self.granted(lock).map_or(0, |granted| granted.count().saturating_sub(self.quorum))
     }
 
-    /// Locks that are being acquired, held, or whose release is awaited.
-    #[must_use]
-    pub fn operation_count(&self) -> usize {
-        self.ops.count()
-    }
-
-    /// Tokens that may be on some master: those of held locks and those whose release is not yet proven everywhere.
-    #[must_use]
-    pub fn claim_count(&self) -> usize {
-        self.claims.count()
-    }
-
-    /// Replies that a master owes.
-    #[must_use]
-    pub fn owed_count(&self, master: MasterId) -> usize {
-        self.links[master.index()].wire.owed_count() + self.broadcast.owed_count(master)
-    }
-
-    /// Whether each master that answers has answered all it was sent.
-    #[must_use]
-    pub fn is_answered(&self) -> bool {
-        self.usable.iter().all(|master| self.owed_count(master) == 0)
-    }
-
-    /// Whether a quorum of masters is ready to be asked.
-    #[must_use]
-    pub const fn has_quorum(&self) -> bool {
-        self.usable.has(self.quorum)
-    }
-
-    /// Whether each master is ready or has failed at least once since the start.
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.links.iter().all(|link| link.is_ready() || link.has_failed())
-    }
-
     fn handle_answer(&mut self, now: Instant, master: MasterId, answer: Answer) {
         match answer {
             Answer::Acquire(id, vote) => self.handle_acquire_vote(now, master, id, vote),
@@ -450,7 +430,7 @@ impl Engine {
             Answer::Mark(answer) => self.handle_mark(master, answer),
             Answer::MarkRefused(text) => self.handle_mark_refused(master, text),
             Answer::NoScript(owed) => self.send_whole_script(now, master, owed),
-            Answer::HandshakeStep | Answer::MarkWritten => {}
+            Answer::HandshakeStep | Answer::MarkWritten | Answer::Told => {}
             Answer::HandshakeDone => self.handle_ready(now, master),
         }
     }
@@ -491,6 +471,7 @@ impl Engine {
         self.release_orphans(master);
         self.repair(now, master);
         self.arm_link(master);
+        self.open_news(now);
     }
 
     /// Ends a connection and settles all that it owed.
@@ -604,6 +585,7 @@ fn count_usual(link: &mut Link, claims: &mut Slab<Claim>, quorum: usize, decided
                 let rest = command::split_deleted(received)?;
                 (id, rest, claims.find_mut(id).map(|claim| claim.count_deleted(master, quorum)))
             }
+            Owed::Told => return command::split_untold(received),
             _ => return None,
         };
         match counted {

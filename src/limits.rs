@@ -136,3 +136,30 @@ pub(crate) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Renewals that are due within this time go out together.
 pub(crate) const RENEWAL_TICK: Duration = Duration::from_millis(16);
+
+/// Locks that one engine is told of while callers wait for them, each a channel on every master. Who waits for another one
+/// tries again after random delays only.
+pub const WATCH_COUNT_MAX: usize = 4096;
+
+/// How long a connection for news of released locks is kept when nobody waits for any.
+pub const NEWS_IDLE_MAX: Duration = Duration::from_secs(5);
+
+/// How long a master that refused news is not asked for them again.
+pub const NEWS_REFUSED_PAUSE: Duration = Duration::from_secs(60);
+
+/// Of the clients that wait for a lock, so many on average try when it is released, if more are known to wait. With three
+/// none of them tries in one release of twenty; then the first that would have tried again anyway has it.
+pub const WOKEN_COUNT: u32 = 3;
+
+/// Of the random pause behind a wake-up, how many times it may be longer than the longest pause of those who are not told;
+/// once more as long for each [`UNWOKEN_CROWD`] clients that wait, up to [`UNWOKEN_CROWD_FACTOR_MAX`] times.
+pub const UNWOKEN_PAUSE_FACTOR: u32 = 10;
+
+/// See [`UNWOKEN_PAUSE_FACTOR`]. Without it half of the attempts of a hundred clients came from these pauses.
+pub const UNWOKEN_CROWD: u32 = 20;
+
+/// See [`UNWOKEN_PAUSE_FACTOR`].
+pub const UNWOKEN_CROWD_FACTOR_MAX: u32 = 5;
+
+/// The shortest sleep of an event loop. What is due sooner is better done at once.
+pub(crate) const SLEEP_MIN: Duration = Duration::from_millis(1);

@@ -94,6 +94,12 @@ pub enum Mutant {
     HolderWaitedForWithoutEnd,
     /// Who waits for the same lock asks the masters at once instead of standing in line.
     NobodyQueues,
+    /// Who asks to be told of a release does not try once more when that is confirmed.
+    TryBeforeSubscribe,
+    /// Who is told of releases tries when told and at no other time.
+    NoTimerBehindWake,
+    /// All who wait for a lock come when it is released, however many they are.
+    AllWoken,
     /// A master takes a fencing token that is as large as its fence.
     FenceNotStrict,
     /// A release deletes the fence.

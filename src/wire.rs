@@ -147,6 +147,20 @@ impl<T: Copy> Wire<T> {
         !self.inbox.received().is_empty()
     }
 
+    /// The next whole reply with the tag of its request; without one if it `is_push`, a reply to nothing.
+    pub(crate) fn next_reply_or_push(
+        &mut self,
+        is_push: impl Fn(&Reply<'_>) -> bool,
+    ) -> Result<Option<(Option<T>, Reply<'_>)>, WireError> {
+        let Some(reply) = self.inbox.next_reply()? else { return Ok(None) };
+        if is_push(&reply) {
+            return Ok(Some((None, reply)));
+        }
+        let tag = *self.owed.waiting().first().ok_or(WireError::Unsolicited)?;
+        self.owed.consume(1);
+        Ok(Some((Some(tag), reply)))
+    }
+
     /// The next whole reply with the tag of its request.
     pub(crate) fn next_reply(&mut self) -> Result<Option<(T, Reply<'_>)>, WireError> {
         let Some(reply) = self.inbox.next_reply()? else { return Ok(None) };
@@ -185,6 +199,17 @@ mod tests {
         assert_eq!(wire.next_reply(), Ok(Some((1, Reply::Integer(1)))));
         assert_eq!(wire.next_reply(), Ok(Some((2, Reply::NullBulk))));
         assert_eq!(wire.owed_count(), 0);
+    }
+
+    #[test]
+    fn a_push_between_replies_meets_no_request() {
+        let mut wire = Wire::new();
+        wire.request(b"x", &[7]).expect("room");
+        receive(&mut wire, b"*0\r\n:1\r\n*0\r\n");
+        let is_push = |reply: &Reply<'_>| matches!(reply, Reply::Array(_));
+        assert!(matches!(wire.next_reply_or_push(is_push), Ok(Some((None, Reply::Array(_))))));
+        assert_eq!(wire.next_reply_or_push(is_push), Ok(Some((Some(7), Reply::Integer(1)))));
+        assert!(matches!(wire.next_reply_or_push(is_push), Ok(Some((None, _)))));
     }
 
     #[test]

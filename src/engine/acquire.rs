@@ -128,6 +128,9 @@ impl Engine {
         };
         let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
         op.run.count = 0;
+        if let Some(watch) = &mut op.watch {
+            watch.begin_attempt();
+        }
         if !claim.asked.has(self.quorum) && self.usable.has(self.quorum) {
             return self.refuse_overload(now, id, claim_id);
         }
@@ -232,6 +235,7 @@ impl Engine {
                 let valid_until = counted_from + op.ttl.validity();
                 if now + op.min_validity < valid_until || mutant!(DeadlineUnchecked) {
                     claim.is_open = false;
+                    (claim.tells, claim.is_contended) = (self.config.wakes_waiters, op.attempts > 1);
                     op.state = OpState::Held { since: claim.started, valid_until, extension: None };
                     let granted = claim.tally.granted;
                     let grant = Grant {
@@ -306,6 +310,9 @@ impl Engine {
             return self.finish_asking(now, id);
         }
         self.arm_op(id);
+        if retry_at.is_some() && cause == Cause::Contended {
+            self.watch(now, id, now - started);
+        }
     }
 
     /// When to try again, after a random delay that is longer than the attempt was and grows; `None` to give up.
@@ -314,7 +321,17 @@ impl Engine {
         let wait_until = op.wait_until?;
         let took = now - started;
         let attempts = op.attempts;
-        let delay = self.draw_pause(took, attempts);
+        let factor = op.watch.as_ref().and_then(|watch| watch.pause_factor(self.quorum));
+        // Who had a part of it met others that want it, not a holder.
+        let is_held = self.claims.find(op.claim).is_some_and(|claim| claim.tally.granted.is_empty());
+        let delay = match factor {
+            Some(_) if mutant!(NoTimerBehindWake) => limits::TIME_LIMIT_MAX,
+            Some(factor) if is_held && self.config.retry_delay_by.is_none() => {
+                let longest = self.config.retry_delay_max;
+                self.rng.random_range(longest..=longest * factor)
+            }
+            _ => self.draw_pause(took, attempts),
+        };
         // The last attempt is made early enough to be answered before the wait ends.
         let last = wait_until.checked_sub(took.max(Duration::from_millis(1)))?;
         (last > now + took).then(|| last.min(now + delay))

@@ -5,6 +5,7 @@
 //! masters is taken, before a link's bytes are looked at and before it fails. So each link has its requests in the
 //! order in which they were made, and an entry for each beside its bytes.
 
+use super::claim::Claim;
 use super::link::{Link, Owed};
 use super::slab::Id;
 use crate::limits;
@@ -28,6 +29,8 @@ pub(super) struct Broadcast {
     release_groups: Vec<(ReleaseBy, MasterSet)>,
     /// The same for extending.
     extend_groups: Vec<(ExtendBy, MasterSet)>,
+    /// Those that run the script which releases and tells who waits.
+    tellers: MasterSet,
 }
 
 impl Broadcast {
@@ -38,6 +41,7 @@ impl Broadcast {
             owed: Vec::new(),
             release_groups: Vec::new(),
             extend_groups: Vec::new(),
+            tellers: MasterSet::EMPTY,
         }
     }
 
@@ -67,15 +71,27 @@ impl Broadcast {
         links: &mut [Link],
         masters: MasterSet,
         id: Id,
-        entry: &Entry,
+        claim: &Claim,
     ) -> MasterSet {
-        let mut sent = MasterSet::EMPTY;
+        let (mut sent, entry, tells) = (MasterSet::EMPTY, &claim.entry, claim.tells);
         for index in 0..self.release_groups.len() {
             let (by, group) = self.release_groups[index];
-            let group = group.intersection(masters);
-            sent = sent.union(self.send(links, group, Owed::Release(id), |out| {
-                command::encode_release(out, by, entry);
-            }));
+            let mut group = group.intersection(masters);
+            if tells && claim.is_contended && !by.is_script() {
+                // The script costs the master more and tells how many wait, so that not all of them come.
+                let scripted = group.intersection(self.tellers);
+                group = group.without(scripted);
+                sent = sent.union(self.send(links, scripted, Owed::Release(id), |out| {
+                    command::encode_release(out, ReleaseBy::EvalSha, entry, tells);
+                }));
+            }
+            let group = self.send(links, group, Owed::Release(id), |out| {
+                command::encode_release(out, by, entry, tells);
+            });
+            if tells && !by.is_script() {
+                self.send(links, group, Owed::Told, |out| command::encode_telling(out, entry));
+            }
+            sent = sent.union(group);
         }
         sent
     }
@@ -175,6 +191,9 @@ impl Broadcast {
     pub(super) fn add_ready(&mut self, link: &Link) {
         join(&mut self.release_groups, link.release_by, link.master);
         join(&mut self.extend_groups, link.extend_by, link.master);
+        if link.learnt.has_telling {
+            self.tellers.insert(link.master);
+        }
     }
 
     /// A link is about to fail: what was gathered for it must not reach its next connection.
@@ -182,6 +201,7 @@ impl Broadcast {
         self.flush(links);
         leave(&mut self.release_groups, master);
         leave(&mut self.extend_groups, master);
+        self.tellers.remove(master);
     }
 
     /// How many requests are gathered for a master.

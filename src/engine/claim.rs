@@ -46,6 +46,10 @@ pub(super) struct Claim {
     /// Why masters failed in the round under way.
     pub(super) failures: Vec<(MasterId, Failure)>,
     pub(super) release: Option<Release>,
+    /// Whether its release tells those who wait: that of a lock that was held does.
+    pub(super) tells: bool,
+    /// Whether others wanted the lock, too: then how many wait is worth a script.
+    pub(super) is_contended: bool,
     /// The claim that the lock was handed over to: where the swap was carried out this one's key is gone.
     pub(super) heir: Id,
     /// Masters whose connection has broken since the `SET`: it may still be carried out there, after any release.
@@ -103,6 +107,8 @@ impl Claim {
             counts_grants: true,
             failures: Vec::new(),
             release: None,
+            tells: false,
+            is_contended: false,
             heir: Id::NOBODY,
             strayed: MasterSet::EMPTY,
             sent_again: MasterSet::EMPTY,
@@ -130,6 +136,8 @@ impl Claim {
             counts_grants,
             failures,
             release,
+            tells,
+            is_contended,
             heir,
             strayed,
             sent_again,
@@ -140,7 +148,7 @@ impl Claim {
         (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants) = (true, true);
-        (*release, *heir) = (None, Id::NOBODY);
+        (*release, *heir, *tells, *is_contended) = (None, Id::NOBODY, false, false);
         (*strayed, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY);
         (*owes_extension, *strayed_extension) = (MasterSet::EMPTY, MasterSet::EMPTY);
         failures.clear();
@@ -164,6 +172,8 @@ impl Claim {
         let (owed, sent, empty) = (self.holders(), swapped.union(released), MasterSet::EMPTY);
         let owed = if mutant!(HandoverForgetsClaim) { owed.without(swapped) } else { owed };
         self.heir = heir;
+        // The lock is not free.
+        self.tells = false;
         self.counts_grants = false;
         self.failures.clear();
         let unproven = self.unproven();
@@ -316,12 +326,10 @@ impl Engine {
         }
         let (owed, empty) = (claim.holders(), MasterSet::EMPTY);
         claim.failures.clear();
-        let (links, broadcast) = (&mut self.links, &mut self.broadcast);
-        let sent = match claim.fence {
-            None => broadcast.send_release(links, owed, id, &claim.entry),
-            Some(token) => {
-                fence::send_release((broadcast, links), owed, (id, &claim.entry), (token, &self.config))
-            }
+        let sent = if claim.fence.is_none() {
+            self.broadcast.send_release(&mut self.links, owed, id, claim)
+        } else {
+            fence::send_release(&mut self.broadcast, &mut self.links, owed, (id, claim), &self.config)
         };
         claim.counts_grants = false;
         let unproven = claim.unproven();
@@ -351,18 +359,20 @@ impl Engine {
     /// Queues the release again on those of `masters` that owe no answer to it.
     pub(super) fn send_release_again(&mut self, id: Id, masters: MasterSet) {
         let Some(claim) = self.claims.find_mut(id) else { return };
-        let unproven = claim.unproven();
-        let Some(release) = &mut claim.release else { return };
-        let masters = masters.without(release.sent);
-        let (links, broadcast) = (&mut self.links, &mut self.broadcast);
-        let sent = match claim.fence {
-            None => broadcast.send_release(links, masters, id, &claim.entry),
-            Some(token) => {
-                fence::send_release((broadcast, links), masters, (id, &claim.entry), (token, &self.config))
-            }
+        // Whatever became of a script, the native command is as good.
+        claim.is_contended = false;
+        let Some(under_way) = claim.release.map(|release| release.sent) else { return };
+        let masters = masters.without(under_way);
+        let sent = if claim.fence.is_none() {
+            self.broadcast.send_release(&mut self.links, masters, id, claim)
+        } else {
+            fence::send_release(&mut self.broadcast, &mut self.links, masters, (id, claim), &self.config)
         };
-        release.unproven = unproven;
-        release.sent = release.sent.union(sent);
+        let unproven = claim.unproven();
+        if let Some(release) = &mut claim.release {
+            release.unproven = unproven;
+            release.sent = under_way.union(sent);
+        }
     }
 
     /// A grant or a deletion was counted that may decide something.

@@ -34,7 +34,7 @@ use super::slab::Id;
 use super::{Broadcast, Engine, OpId, SubmitError};
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command::{self, Entry, Fence, FencedAnswer, Refusal, Script, Told};
+use crate::lock::command::{self, Fence, FencedAnswer, Refusal, Script, Told};
 use crate::lock::{
     Failure, FencingToken, HolderTtl, MasterId, MasterSet, Resource, Tally, TokenRefusal, Ttl, Vote,
 };
@@ -130,16 +130,23 @@ pub(super) fn send_attempt(
     })
 }
 
-/// Queues the release of a fenced lock on those of `masters` that are ready; returns those that had room for it.
+/// Queues the release of a fenced lock on those of `masters` that are ready, and behind it the message to who waits;
+/// returns those that had room for it.
 #[cold]
 #[inline(never)]
 pub(super) fn send_release(
-    (broadcast, links): (&mut Broadcast, &mut [Link]),
+    broadcast: &mut Broadcast,
+    links: &mut [Link],
     masters: MasterSet,
-    (id, entry): (Id, &Entry),
-    (token, config): (FencingToken, &Config),
+    (id, claim): (Id, &Claim),
+    config: &Config,
 ) -> MasterSet {
-    broadcast.send_fenced_release(links, masters, id, entry, &fence(config, token))
+    let Some(token) = claim.fence else { return MasterSet::EMPTY };
+    let sent = broadcast.send_fenced_release(links, masters, id, &claim.entry, &fence(config, token));
+    if claim.tells {
+        broadcast.send(links, sent, Owed::Told, |out| command::encode_telling(out, &claim.entry));
+    }
+    sent
 }
 
 /// Draws a token for a lock that is handed over, which no master gets to know.

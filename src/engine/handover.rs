@@ -126,7 +126,7 @@ impl Engine {
         let asked = broadcast.send(links, others, Owed::Acquire(claim_id), |out| {
             command::encode_acquire(out, &new.entry, &self.terms.tail);
         });
-        let released = broadcast.send_release(links, holders.without(self.usable), from, &old.entry);
+        let released = broadcast.send_release(links, holders.without(self.usable), from, old);
         if let Some(old) = self.claims.find_mut(from) {
             old.begin_handover(now, claim_id, swapped, released);
         }

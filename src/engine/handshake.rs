@@ -14,7 +14,7 @@ use crate::config::{Config, Login, Quarantine};
 use crate::lock::MasterId;
 use crate::lock::command::{
     self, EXTEND_SCRIPT, ExtendBy, FENCED_ACQUIRE_SCRIPT, FENCED_RELEASE_SCRIPT, RELEASE_SCRIPT, ReleaseBy,
-    SWAP_SCRIPT,
+    SWAP_SCRIPT, TELLING_SCRIPT, TELLING_SHA,
 };
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
@@ -28,6 +28,7 @@ pub(super) enum Step {
     LoadRelease,
     LoadExtend,
     LoadSwap,
+    LoadTelling,
     LoadFencedAcquire,
     LoadFencedRelease,
     InfoServer,
@@ -38,6 +39,9 @@ pub(super) enum Step {
     TrySetIfEq,
     TryDelIfEq,
     TryDelEx,
+    TryPublish,
+    /// On a lock that is not held, so that nobody is told.
+    TryTelling,
     Echo,
 }
 
@@ -51,6 +55,7 @@ impl Step {
             Self::LoadRelease
             | Self::LoadExtend
             | Self::LoadSwap
+            | Self::LoadTelling
             | Self::LoadFencedAcquire
             | Self::LoadFencedRelease => "SCRIPT LOAD",
             Self::InfoServer => "INFO server",
@@ -60,6 +65,8 @@ impl Step {
             Self::TrySetIfEq => "SET IFEQ",
             Self::TryDelIfEq => "DELIFEQ",
             Self::TryDelEx => "DELEX IFEQ",
+            Self::TryPublish => "PUBLISH",
+            Self::TryTelling => "EVALSHA",
             Self::Echo => "ECHO",
         }
     }
@@ -88,6 +95,8 @@ pub(super) struct Learnt {
     pub(super) has_del_if_eq: bool,
     pub(super) has_del_ex: bool,
     pub(super) has_set_if_eq: bool,
+    /// Whether it runs the script that releases and tells who waits.
+    pub(super) has_telling: bool,
     /// Optional commands that were refused, with the server's words.
     pub(super) refused: Vec<(&'static str, Box<str>)>,
 }
@@ -167,53 +176,87 @@ impl Learnt {
     }
 }
 
+/// The commands of a handshake in their order.
+struct Commands(Vec<(Step, Vec<u8>)>);
+
+impl Commands {
+    fn push(&mut self, step: Step, arguments: &[&[u8]]) {
+        let mut bytes = Vec::new();
+        resp::encode_command(&mut bytes, arguments);
+        self.0.push((step, bytes));
+    }
+
+    fn push_login(&mut self, login: Option<&Login>) {
+        match login {
+            Some(Login { user: Some(user), password }) => self.push(Step::Auth, &[b"AUTH", user, password]),
+            Some(Login { user: None, password }) => self.push(Step::Auth, &[b"AUTH", password]),
+            None => {}
+        }
+    }
+}
+
+fn draw_nonce(rng: &mut impl Rng) -> [u8; NONCE_SIZE] {
+    let mut random = [0_u8; NONCE_SIZE / 2];
+    rng.fill_bytes(&mut random);
+    let mut nonce = [0; NONCE_SIZE];
+    for (pair, byte) in nonce.chunks_exact_mut(2).zip(random) {
+        let digit = |digit: u8| b"0123456789abcdef"[usize::from(digit)];
+        pair.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+    }
+    nonce
+}
+
 impl Handshake {
     /// The handshake and its commands, each as bytes with its step.
     pub(super) fn new(config: &Config, master: MasterId, rng: &mut impl Rng) -> (Self, Vec<(Step, Vec<u8>)>) {
-        let mut random = [0_u8; NONCE_SIZE / 2];
-        rng.fill_bytes(&mut random);
-        let mut nonce = [0; NONCE_SIZE];
-        for (pair, byte) in nonce.chunks_exact_mut(2).zip(random) {
-            pair.copy_from_slice(&[
-                b"0123456789abcdef"[usize::from(byte >> 4)],
-                b"0123456789abcdef"[usize::from(byte & 15)],
-            ]);
-        }
-        let url = &config.masters[master.index()];
+        let nonce = draw_nonce(rng);
         // No lock has this key, and the conditions name a value that it never has: the trials write nothing anywhere.
         let key = [&config.prefix, b"redlatch:probe:".as_slice(), &nonce].concat();
+        let url = &config.masters[master.index()];
         let db = url.db.to_string();
-        let mut commands = Vec::new();
-        let mut push = |step, arguments: &[&[u8]]| {
-            let mut bytes = Vec::new();
-            resp::encode_command(&mut bytes, arguments);
-            commands.push((step, bytes));
-        };
-        match &url.login {
-            Some(Login { user: Some(user), password }) => push(Step::Auth, &[b"AUTH", user, password]),
-            Some(Login { user: None, password }) => push(Step::Auth, &[b"AUTH", password]),
-            None => {}
-        }
+        let mut commands = Commands(Vec::new());
+        commands.push_login(url.login.as_ref());
         if url.db != 0 {
-            push(Step::Select, &[b"SELECT", db.as_bytes()]);
+            commands.push(Step::Select, &[b"SELECT", db.as_bytes()]);
         }
-        push(Step::SetName, &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()]);
-        push(Step::LoadRelease, &[b"SCRIPT", b"LOAD", RELEASE_SCRIPT.as_bytes()]);
-        push(Step::LoadExtend, &[b"SCRIPT", b"LOAD", EXTEND_SCRIPT.as_bytes()]);
-        push(Step::LoadSwap, &[b"SCRIPT", b"LOAD", SWAP_SCRIPT.as_bytes()]);
-        push(Step::LoadFencedAcquire, &[b"SCRIPT", b"LOAD", FENCED_ACQUIRE_SCRIPT.as_bytes()]);
-        push(Step::LoadFencedRelease, &[b"SCRIPT", b"LOAD", FENCED_RELEASE_SCRIPT.as_bytes()]);
-        push(Step::InfoServer, &[b"INFO", b"server"]);
-        push(Step::InfoReplication, &[b"INFO", b"replication"]);
-        push(Step::InfoMemory, &[b"INFO", b"memory"]);
+        commands.push(Step::SetName, &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()]);
+        commands.push(Step::LoadRelease, &[b"SCRIPT", b"LOAD", RELEASE_SCRIPT.as_bytes()]);
+        commands.push(Step::LoadExtend, &[b"SCRIPT", b"LOAD", EXTEND_SCRIPT.as_bytes()]);
+        commands.push(Step::LoadSwap, &[b"SCRIPT", b"LOAD", SWAP_SCRIPT.as_bytes()]);
+        if config.wakes_waiters {
+            commands.push(Step::LoadTelling, &[b"SCRIPT", b"LOAD", TELLING_SCRIPT.as_bytes()]);
+        }
+        commands.push(Step::LoadFencedAcquire, &[b"SCRIPT", b"LOAD", FENCED_ACQUIRE_SCRIPT.as_bytes()]);
+        commands.push(Step::LoadFencedRelease, &[b"SCRIPT", b"LOAD", FENCED_RELEASE_SCRIPT.as_bytes()]);
+        commands.push(Step::InfoServer, &[b"INFO", b"server"]);
+        commands.push(Step::InfoReplication, &[b"INFO", b"replication"]);
+        commands.push(Step::InfoMemory, &[b"INFO", b"memory"]);
         if config.quarantine == Quarantine::Strict {
-            push(Step::ReadMark, &[b"GET", &mark::key(&config.prefix)]);
+            commands.push(Step::ReadMark, &[b"GET", &mark::key(&config.prefix)]);
         }
-        push(Step::TrySetIfEq, &[b"SET", &key, &nonce, b"IFEQ", &nonce, b"PX", b"1"]);
-        push(Step::TryDelIfEq, &[b"DELIFEQ", &key, &nonce]);
-        push(Step::TryDelEx, &[b"DELEX", &key, b"IFEQ", &nonce]);
-        push(Step::Echo, &[b"ECHO", &nonce]);
-        (Self { nonce, learnt: Learnt::default() }, commands)
+        commands.push(Step::TrySetIfEq, &[b"SET", &key, &nonce, b"IFEQ", &nonce, b"PX", b"1"]);
+        commands.push(Step::TryDelIfEq, &[b"DELIFEQ", &key, &nonce]);
+        commands.push(Step::TryDelEx, &[b"DELEX", &key, b"IFEQ", &nonce]);
+        if config.wakes_waiters {
+            commands.push(Step::TryPublish, &[b"PUBLISH", &key, b""]);
+            commands.push(Step::TryTelling, &[b"EVALSHA", TELLING_SHA.as_bytes(), b"1", &key, &nonce]);
+        }
+        commands.push(Step::Echo, &[b"ECHO", &nonce]);
+        (Self { nonce, learnt: Learnt::default() }, commands.0)
+    }
+
+    /// The same for a connection that brings news only. Channels are the same in all databases.
+    pub(super) fn for_news(
+        config: &Config,
+        master: MasterId,
+        rng: &mut impl Rng,
+    ) -> (Self, Vec<(Step, Vec<u8>)>) {
+        let nonce = draw_nonce(rng);
+        let mut commands = Commands(Vec::new());
+        commands.push_login(config.masters[master.index()].login.as_ref());
+        commands.push(Step::SetName, &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()]);
+        commands.push(Step::Echo, &[b"ECHO", &nonce]);
+        (Self { nonce, learnt: Learnt::default() }, commands.0)
     }
 
     /// Takes the reply to one step. `Ok(true)` ends the handshake; an error ends the connection.
@@ -226,7 +269,7 @@ impl Handshake {
                     return Err(format!("{} was refused: {shown}", step.name()));
                 }
                 // A server without a native command is the usual case, not worth a word.
-                if !matches!(step, Step::TrySetIfEq | Step::TryDelIfEq | Step::TryDelEx)
+                if !matches!(step, Step::TrySetIfEq | Step::TryDelIfEq | Step::TryDelEx | Step::TryTelling)
                     || text.starts_with(b"NOPERM")
                 {
                     learnt.refused.push((step.name(), shown));
@@ -240,10 +283,13 @@ impl Handshake {
                 Step::LoadRelease
                 | Step::LoadExtend
                 | Step::LoadSwap
+                | Step::LoadTelling
                 | Step::LoadFencedAcquire
                 | Step::LoadFencedRelease,
                 Reply::Bulk(_),
             ) => {}
+            (Step::TryPublish, Reply::Integer(_)) => {}
+            (Step::TryTelling, Reply::Integer(0)) => learnt.has_telling = true,
             (Step::InfoServer, Reply::Bulk(info)) => {
                 learnt.run_id = info_field(info, "run_id").map(command::error_text);
                 learnt.uptime = info_field(info, "uptime_in_seconds").and_then(parse_seconds);

@@ -214,6 +214,11 @@ impl Engine {
         if let OpState::Releasing = op.state {
             return;
         }
+        if op.watch.is_some() {
+            // It was still waiting for the lock.
+            self.unwatch(now, id);
+            return self.submit_release(now, id, awaited);
+        }
         if let OpState::Held { extension, .. } = &mut op.state
             && extension.take().is_some_and(|extension| !extension.is_renewal)
         {

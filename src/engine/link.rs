@@ -50,6 +50,8 @@ pub(super) enum Owed {
     /// The mark that is read at the end of a watch, and the `SET` that writes it.
     MarkRead,
     MarkWritten,
+    /// The message behind a release: how many it reached, which nobody wants to know.
+    Told,
     /// An extension, release or swap with the script in full: not to be sent again in full.
     ExtendWhole(Id, u32),
     ReleaseWhole(Id),
@@ -75,6 +77,7 @@ pub(super) enum Answer {
     ForcedDelete(Id, ReleaseAnswer),
     Mark(MarkAnswer),
     MarkWritten,
+    Told,
     MarkRefused(Box<str>),
     /// The script was unknown; the request is to be sent again in full.
     NoScript(Owed),
@@ -197,6 +200,12 @@ impl Link {
         }
         if let Some(policy) = self.learnt.evicting_policy() {
             warnings.push(format!("its maxmemory-policy is {policy}, which may evict locks: set noeviction"));
+        }
+        if let Some((_, text)) = self.learnt.refused.iter().find(|(name, _)| *name == Step::TryPublish.name())
+        {
+            warnings.push(format!(
+                "others are not told when a lock is released, and try again at random: {text}"
+            ));
         }
         if self.learnt.run_id.is_none() && self.is_ready() {
             warnings.push("it does not tell its run_id, so each reconnect counts as a restart".to_owned());
@@ -336,7 +345,8 @@ fn take_apart(
     reply: &Reply<'_>,
 ) -> Result<Answer, String> {
     let by_script = match owed {
-        Owed::Release(_) => release_by == ReleaseBy::EvalSha,
+        // Where there is a native command it may be the script that tells who waits all the same.
+        Owed::Release(_) => release_by == ReleaseBy::EvalSha || learnt.has_telling,
         Owed::AcquireFenced(_) | Owed::ReleaseFenced(_) => true,
         Owed::Extend(..) | Owed::Swap(..) => extend_by == ExtendBy::EvalSha,
         _ => false,
@@ -385,6 +395,10 @@ fn take_apart(
         Owed::MarkWritten => match reply {
             Reply::Simple(b"OK") => Ok(Answer::MarkWritten),
             Reply::Error(text) => Ok(Answer::MarkRefused(command::error_text(text))),
+            _ => Err(WrongShape),
+        },
+        Owed::Told => match reply {
+            Reply::Integer(_) | Reply::Error(_) => Ok(Answer::Told),
             _ => Err(WrongShape),
         },
         Owed::Handshake(step) => {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::errand::Errand;
 use super::fence::Fencing;
+use super::news::Watch;
 use super::renew::{self, Keep};
 use super::slab::Id;
 use crate::error::{AcquireError, Denial, Report};
@@ -45,6 +46,8 @@ pub(super) struct Op {
     pub(super) keep: Option<Keep>,
     /// Whether its loss is to be told.
     pub(super) is_watched: bool,
+    /// While it waits and was refused: what it is told of releases.
+    pub(super) watch: Option<Box<Watch>>,
 }
 
 #[derive(Debug)]
@@ -135,6 +138,7 @@ impl Op {
             fencing: None,
             keep: None,
             is_watched: false,
+            watch: None,
         }
     }
 
@@ -163,6 +167,7 @@ impl Op {
             fencing,
             keep,
             is_watched,
+            watch,
             run: _,
             claim: _,
             state: _,
@@ -171,7 +176,8 @@ impl Op {
         (*submitted, *own_wait_until) = (now, wait_until);
         (*attempts, *round, *has_queued) = (0, 0, false);
         *attempts_max = u32::MAX;
-        (*denied_before, *keep, *is_watched, *fencing) = (None, None, false, None);
+        (*denied_before, *keep, *is_watched) = (None, None, false);
+        (*fencing, *watch) = (None, None);
         key.clear();
         holders.clear();
     }

@@ -19,7 +19,7 @@ impl Engine {
                 let Some(claim) = self.claims.find(id) else { return };
                 let fence = claim.fence.map(|token| fence(&self.config, token));
                 broadcast.send(links, only, Owed::ReleaseWhole(id), |out| match &fence {
-                    None => command::encode_release(out, ReleaseBy::Eval, &claim.entry),
+                    None => command::encode_release(out, ReleaseBy::Eval, &claim.entry, claim.tells),
                     Some(fence) => {
                         command::encode_fenced_release(out, Script::Whole, &claim.entry, fence);
                     }

@@ -1,10 +1,10 @@
-//! How the masters are, for people.
+//! How the masters are, for people, and how much is under way.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Engine;
 use super::link::State;
+use super::{Engine, LinkId};
 use crate::lock::MasterId;
 use crate::lock::command::ReleaseBy;
 
@@ -60,6 +60,12 @@ impl Engine {
                 None => MasterState::Ready,
             },
         };
+        let mut warnings = link.warnings(now);
+        if let Some(text) = self.news.refusal(master) {
+            warnings.push(format!(
+                "it does not tell when a lock is released, so who waits tries at random: {text}"
+            ));
+        }
         MasterStatus {
             name: self.config.labels[master.index()].clone(),
             state,
@@ -71,7 +77,59 @@ impl Engine {
                 ReleaseBy::EvalSha | ReleaseBy::Eval => "EVALSHA",
             },
             refused: link.learnt.refused.clone(),
-            warnings: link.warnings(now),
+            warnings,
         }
+    }
+
+    /// Locks that are being acquired, held, or whose release is awaited.
+    #[must_use]
+    pub fn operation_count(&self) -> usize {
+        self.ops.count()
+    }
+
+    /// Tokens that may be on some master: those of held locks and those whose release is not yet proven everywhere.
+    #[must_use]
+    pub fn claim_count(&self) -> usize {
+        self.claims.count()
+    }
+
+    /// The connections for news that are open or being opened.
+    pub fn news_links(&self) -> impl Iterator<Item = LinkId> + use<> {
+        self.news.open.iter().map(LinkId::News)
+    }
+
+    /// How often so far a message that a lock was released brought the next attempt of an acquisition forward.
+    #[must_use]
+    pub const fn woken_count(&self) -> u64 {
+        self.news.woken_count
+    }
+
+    /// Replies that are owed over a connection.
+    #[must_use]
+    pub fn owed_count(&self, link: impl Into<LinkId>) -> usize {
+        match link.into() {
+            LinkId::Commands(master) => {
+                self.links[master.index()].wire.owed_count() + self.broadcast.owed_count(master)
+            }
+            LinkId::News(master) => self.news.owed_count(master),
+        }
+    }
+
+    /// Whether each master that answers has answered all it was sent.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.usable.iter().all(|master| self.owed_count(master) == 0)
+    }
+
+    /// Whether a quorum of masters is ready to be asked.
+    #[must_use]
+    pub const fn has_quorum(&self) -> bool {
+        self.usable.has(self.quorum)
+    }
+
+    /// Whether each master is ready or has failed at least once since the start.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.links.iter().all(|link| link.is_ready() || link.has_failed())
     }
 }

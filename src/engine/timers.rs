@@ -107,29 +107,37 @@ impl Timers {
 /// Whose deadline a timer id is.
 pub(super) enum Timer {
     Master(MasterId),
+    News(MasterId),
     Op(u32),
     Claim(u32),
 }
 
-/// Timer ids: the masters first, then operations and claims in turns.
+/// Timer ids: the masters first, then their connections for news, then operations and claims in turns.
 const MASTER_TIMERS: u32 = 32;
+const LINK_TIMERS: u32 = 2 * MASTER_TIMERS;
 
 #[expect(clippy::cast_possible_truncation, reason = "a master's index is below 32")]
 pub(super) const fn master_timer(master: MasterId) -> u32 {
     master.index() as u32
 }
 
+pub(super) const fn news_timer(master: MasterId) -> u32 {
+    MASTER_TIMERS + master_timer(master)
+}
+
 pub(super) const fn op_timer(id: Id) -> u32 {
-    MASTER_TIMERS + id.index * 2
+    LINK_TIMERS + id.index * 2
 }
 
 pub(super) const fn claim_timer(id: Id) -> u32 {
-    MASTER_TIMERS + id.index * 2 + 1
+    LINK_TIMERS + id.index * 2 + 1
 }
 
 pub(super) fn timer_of(id: u32) -> Timer {
-    match id.checked_sub(MASTER_TIMERS) {
-        None => Timer::Master(MasterId::new(id as usize).expect("below the number of master timers")),
+    let master = |index: u32| MasterId::new(index as usize).expect("below the number of master timers");
+    match id.checked_sub(LINK_TIMERS) {
+        None if id < MASTER_TIMERS => Timer::Master(master(id)),
+        None => Timer::News(master(id - MASTER_TIMERS)),
         Some(index) if index % 2 == 0 => Timer::Op(index / 2),
         Some(index) => Timer::Claim(index / 2),
     }

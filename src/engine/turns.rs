@@ -70,7 +70,7 @@ impl Engine {
 
     /// The lock's key as an encoded bulk string.
     #[inline]
-    fn key_of(&self, place: u32) -> &[u8] {
+    pub(super) fn key_of(&self, place: u32) -> &[u8] {
         let Some(op) = self.ops.occupant(place).and_then(|id| self.ops.find(id)) else { return &[] };
         match self.claims.find(op.claim) {
             Some(claim) if op.key.is_empty() => claim.entry.key(),
@@ -81,6 +81,7 @@ impl Engine {
     /// An operation has the lock: the others stand behind it. Not inlined, as its caller has enough to do.
     #[inline(never)]
     pub(super) fn note_held(&mut self, now: Instant, id: Id) {
+        self.unwatch(now, id);
         let place = id.index;
         let leader = if self.lines.has(place) { self.lines.ahead(place) } else { self.found_line(id) };
         if let Some(leader) = leader {
@@ -100,6 +101,7 @@ impl Engine {
 
     /// Frees an operation that is over.
     pub(super) fn end_op(&mut self, now: Instant, id: Id) {
+        self.unwatch(now, id);
         self.leave_line(now, id, Duration::ZERO);
         self.ops.free(id);
     }

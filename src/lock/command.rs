@@ -27,6 +27,10 @@ pub(crate) use inspect::{encode_value, time_left, value};
 pub(crate) const RELEASE_SCRIPT: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
 
+/// The same, and tells those who wait for the lock in a message on the channel named like the key. If they are many, a
+/// second message tells how many, so that not all of them come. Where the user may not publish, nobody is told.
+pub(crate) const TELLING_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('del',KEYS[1]) local n=redis.pcall('publish',KEYS[1],'') if type(n)=='number' and n>3 then redis.pcall('publish',KEYS[1],n) end return 1 else return 0 end";
+
 /// Sets the key's TTL if it still holds the token.
 pub(crate) const EXTEND_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) else return 0 end";
 
@@ -36,6 +40,8 @@ pub(crate) const SWAP_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then
 /// SHA-1 of [`RELEASE_SCRIPT`] as the servers compute it.
 #[cfg(test)]
 const RELEASE_SHA: &str = "b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
+/// SHA-1 of [`TELLING_SCRIPT`].
+pub(crate) const TELLING_SHA: &str = "5933056f90a2bc1d11a960282dc78a3199ab5ac0";
 /// SHA-1 of [`EXTEND_SCRIPT`].
 #[cfg(test)]
 const EXTEND_SHA: &str = "53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
@@ -50,6 +56,8 @@ const CRLF: &[u8] = b"\r\n";
 
 const RELEASE_EVALSHA: &[u8] =
     b"*5\r\n$7\r\nEVALSHA\r\n$40\r\nb998f9dfb154cdbea8cda65ad5177aadf0e945a2\r\n$1\r\n1\r\n";
+const TELLING_EVALSHA: &[u8] =
+    b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n5933056f90a2bc1d11a960282dc78a3199ab5ac0\r\n$1\r\n1\r\n";
 const EXTEND_EVALSHA: &[u8] =
     b"*6\r\n$7\r\nEVALSHA\r\n$40\r\n53f2c61c14d7b92a6f44852b306cc8ed3636d4db\r\n$1\r\n1\r\n";
 const SWAP_EVALSHA: &[u8] =
@@ -69,6 +77,13 @@ pub(crate) enum ReleaseBy {
     EvalSha,
     /// The script in full, after the master said `NOSCRIPT`.
     Eval,
+}
+
+impl ReleaseBy {
+    /// Whether it is a script, which can tell those who wait by itself.
+    pub(crate) const fn is_script(self) -> bool {
+        matches!(self, Self::EvalSha | Self::Eval)
+    }
 }
 
 /// How one master compares and sets: the TTL of an extension, or another token.
@@ -156,14 +171,15 @@ pub(crate) fn encode_acquire(out: &mut Vec<u8>, entry: &Entry, tail: &AcquireTai
     out.extend_from_slice(&tail.0);
 }
 
-/// Compare and delete.
+/// Compare and delete; a script also tells those who wait, if it is to.
 #[inline]
-pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry) {
+pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry, tells: bool) {
     if mutant!(BareDel) {
         out.extend_from_slice(b"*2\r\n$3\r\nDEL\r\n");
         return out.extend_from_slice(entry.key());
     }
     match by {
+        ReleaseBy::EvalSha if tells => out.extend_from_slice(TELLING_EVALSHA),
         ReleaseBy::EvalSha => out.extend_from_slice(RELEASE_EVALSHA),
         ReleaseBy::DelIfEq => out.extend_from_slice(RELEASE_DELIFEQ),
         ReleaseBy::DelEx => {
@@ -173,9 +189,29 @@ pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry) {
             out.extend_from_slice(IFEQ);
             return out.extend_from_slice(token);
         }
+        ReleaseBy::Eval if tells => encode_eval_head(out, 5, TELLING_SCRIPT),
         ReleaseBy::Eval => encode_eval_head(out, 5, RELEASE_SCRIPT),
     }
     out.extend_from_slice(&entry.0);
+}
+
+/// `PUBLISH key ""`: tells those who wait for the lock that it was released.
+pub(crate) fn encode_telling(out: &mut Vec<u8>, entry: &Entry) {
+    out.extend_from_slice(b"*3\r\n$7\r\nPUBLISH\r\n");
+    out.extend_from_slice(entry.key());
+    out.extend_from_slice(b"$0\r\n\r\n");
+}
+
+/// `SUBSCRIBE key`, with a key from [`Entry::key`]: to be told when the lock is released.
+pub(crate) fn encode_subscribe(out: &mut Vec<u8>, key: &[u8]) {
+    out.extend_from_slice(b"*2\r\n$9\r\nSUBSCRIBE\r\n");
+    out.extend_from_slice(key);
+}
+
+/// `UNSUBSCRIBE key`
+pub(crate) fn encode_unsubscribe(out: &mut Vec<u8>, key: &[u8]) {
+    out.extend_from_slice(b"*2\r\n$11\r\nUNSUBSCRIBE\r\n");
+    out.extend_from_slice(key);
 }
 
 /// Compare and set the TTL.
@@ -294,6 +330,40 @@ pub(crate) fn split_deleted(received: &[u8]) -> Option<&[u8]> {
     received.strip_prefix(b":1\r\n")
 }
 
+/// The same for the usual reply to [`encode_telling`]: nobody waited.
+#[inline]
+pub(crate) fn split_untold(received: &[u8]) -> Option<&[u8]> {
+    received.strip_prefix(b":0\r\n")
+}
+
+/// What comes over a connection that has subscribed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum News<'a> {
+    /// The lock with this key was released.
+    Freed(&'a [u8]),
+    /// So many wait for the lock with this key that was just released.
+    Waiting(&'a [u8], u32),
+    /// The answer to a `SUBSCRIBE` or `UNSUBSCRIBE`.
+    Confirmed,
+}
+
+/// Takes apart what a connection that has subscribed is sent, if it is that.
+pub(crate) fn news<'a>(reply: &Reply<'a>) -> Option<News<'a>> {
+    let Reply::Array(parts) = reply else { return None };
+    let mut parts = parts.iter();
+    match (parts.next()?, parts.next()?, parts.next()?, parts.next()) {
+        (Reply::Bulk(b"message"), Reply::Bulk(channel), Reply::Bulk(payload), None) => {
+            // Whatever else somebody says there is taken for a release: a hint that is wrong costs one attempt.
+            let count = std::str::from_utf8(payload).ok().and_then(|count| count.parse().ok());
+            Some(count.map_or(News::Freed(channel), |count| News::Waiting(channel, count)))
+        }
+        (Reply::Bulk(b"subscribe" | b"unsubscribe"), Reply::Bulk(_), Reply::Integer(_), None) => {
+            Some(News::Confirmed)
+        }
+        _ => None,
+    }
+}
+
 /// The vote in a reply to [`encode_acquire`]. An error is never a no (I16).
 pub(crate) fn acquire_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     match reply {
@@ -402,14 +472,23 @@ mod tests {
                 encode_swap(out, ExtendBy::SetIfEq, &entry, &next, ttl(ms));
             });
         }
-        let release = |args: &[&[u8]], by| check(args, &|out| encode_release(out, by, &entry));
+        let release = |args: &[&[u8]], by| check(args, &|out| encode_release(out, by, &entry, false));
         release(&[b"EVALSHA", RELEASE_SHA.as_bytes(), b"1", key, value], ReleaseBy::EvalSha);
         release(&[b"EVAL", RELEASE_SCRIPT.as_bytes(), b"1", key, value], ReleaseBy::Eval);
         release(&[b"DELIFEQ", key, value], ReleaseBy::DelIfEq);
         release(&[b"DELEX", key, b"IFEQ", value], ReleaseBy::DelEx);
+        for (by, name, code) in
+            [(ReleaseBy::EvalSha, "EVALSHA", TELLING_SHA), (ReleaseBy::Eval, "EVAL", TELLING_SCRIPT)]
+        {
+            let args = [name.as_bytes(), code.as_bytes(), b"1", key, value];
+            check(&args, &|out| encode_release(out, by, &entry, true));
+        }
         check(&[b"PTTL", key], &|out| encode_pttl(out, entry.key()));
         check(&[b"GETRANGE", key, b"0", b"255"], &|out| encode_value(out, entry.key()));
         check(&[b"DEL", key], &|out| encode_forced_delete(out, entry.key()));
+        check(&[b"PUBLISH", key, b""], &|out| encode_telling(out, &entry));
+        check(&[b"SUBSCRIBE", key], &|out| encode_subscribe(out, entry.key()));
+        check(&[b"UNSUBSCRIBE", key], &|out| encode_unsubscribe(out, entry.key()));
     }
 
     #[test]
@@ -447,6 +526,23 @@ mod tests {
         assert_eq!(holder_ttl(&Reply::Integer(-1)), Ok(HolderTtl::Never));
         assert_eq!(holder_ttl(&Reply::Integer(7)), Ok(HolderTtl::Left(Duration::from_millis(7))));
         assert_eq!(holder_ttl(&Reply::Integer(i64::MIN)), Err(WrongShape));
+    }
+
+    #[test]
+    fn news_are_messages_and_confirmations_and_nothing_else() {
+        fn check(bytes: &[u8], expected: Option<News<'_>>) {
+            let Ok(resp::Decoded::Complete { reply, .. }) = resp::decode(bytes) else {
+                panic!("a whole reply")
+            };
+            assert_eq!(news(&reply), expected);
+        }
+        check(b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n", Some(News::Freed(b"a")));
+        check(b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\n12\r\n", Some(News::Waiting(b"a", 12)));
+        check(b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\n-1\r\n", Some(News::Freed(b"a")));
+        check(b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n", Some(News::Confirmed));
+        check(b"*3\r\n$8\r\npmessage\r\n$1\r\na\r\n:1\r\n", None);
+        check(b"*2\r\n$7\r\nmessage\r\n$1\r\na\r\n", None);
+        check(b":1\r\n", None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod idle_tests;
 mod inspect_tests;
 mod keep_tests;
 mod life_tests;
+mod news_tests;
 mod options_tests;
 mod overload_tests;
 #[path = "../masters/proxy.rs"]

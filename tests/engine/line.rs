@@ -157,7 +157,7 @@ fn an_outage_is_an_outage_for_the_whole_line() {
 
 #[test]
 fn one_of_a_client_asks_the_masters_for_what_others_hold() {
-    let mut rig = Rig::new(1, |builder| builder.ask_holder(false));
+    let mut rig = Rig::new(1, |builder| builder.ask_holder(false).wake_waiters(false));
     let until = rig.now + ms(300);
     rig.masters[0].put(b"a", b"other", Some(until));
     forget_logs(&mut rig);

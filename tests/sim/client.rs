@@ -15,7 +15,7 @@ pub struct Client {
     pub wall_us: u64,
     /// Counts its crashes.
     pub life: u32,
-    /// The present connection to each master.
+    /// The present connection to each master, and behind those the one for news.
     pub conns: Vec<Option<usize>>,
     pub is_down: bool,
     pub paused_until: Time,

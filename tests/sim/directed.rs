@@ -24,6 +24,7 @@ pub mod handover;
 pub mod hold;
 pub mod keep;
 pub mod masters;
+pub mod news;
 
 /// What is wrong, if anything.
 pub type Verdict = Result<(), String>;

@@ -239,11 +239,7 @@ impl World {
         if self.clients[client].is_down {
             return;
         }
-        for master in 0..self.masters.len() {
-            if let Some(conn) = self.clients[client].conns[master].take() {
-                self.conns[conn].left_at = Some(self.now);
-            }
-        }
+        (0..2 * self.masters.len()).for_each(|place| self.leave_conn(client, place));
         let it = &mut self.clients[client];
         it.is_down = true;
         it.wake_at = Time::MAX;

@@ -85,7 +85,7 @@ pub const FAULTS: [(Fault, &str); 31] = [
     (Fault::Reset, "connection reset"),
 ];
 
-const ERRORS: [(&str, &str); 10] = [
+const ERRORS: [(&str, &str); 12] = [
     ("SET", "OOM command not allowed when used memory > 'maxmemory'."),
     ("SET", "READONLY You can't write against a read only replica."),
     ("SET", "MISCONF Redis is configured to save RDB snapshots"),
@@ -95,6 +95,8 @@ const ERRORS: [(&str, &str); 10] = [
     ("EVAL", "NOREPLICAS Not enough good replicas to write."),
     ("PTTL", "NOPERM this user has no permissions to run the 'pttl' command"),
     ("INFO", "NOPERM this user has no permissions to run the 'info' command"),
+    ("SUBSCRIBE", "NOPERM this user has no permissions to access one of the channels used as arguments"),
+    ("PUBLISH", "NOPERM this user has no permissions to access one of the channels used as arguments"),
     ("ECHO", "MASTERDOWN Link with MASTER is down"),
 ];
 
@@ -132,7 +134,8 @@ fn begin(seed: u64) -> World {
         .max_ttl(max_ttl)
         .max_hold(max_ttl * 8)
         .connect_timeout(Duration::from_millis(300))
-        .ask_holder(rng.random());
+        .ask_holder(rng.random())
+        .wake_waiters(rng.random_range(0..4) > 0);
     if rng.random() {
         builder = builder.answer_timeout(Duration::from_millis(rng.random_range(5..=200)));
     }
@@ -231,19 +234,23 @@ fn chaos(world: &mut World) -> bool {
 fn inject(world: &mut World, fault: Fault) {
     let master = world.rng.random_range(0..world.masters.len());
     let client = world.rng.random_range(0..world.clients.len());
+    // Which of a client's connections; the second half of them is for news.
+    let place = world.rng.random_range(0..2 * world.masters.len());
     let scale = [10 * MS, 200 * MS, 2 * SECOND, 8 * SECOND][world.rng.random_range(0..4)];
     let time = world.rng.random_range(MS..=scale);
     match fault {
-        Fault::StallRequests => world.stall(client, master, true, false, time),
-        Fault::StallReplies => world.stall(client, master, false, true, time),
-        Fault::StallBoth => world.stall(client, master, true, true, time),
-        Fault::Reset => world.reset_conn(client, master),
-        Fault::ResetAll => (0..world.masters.len()).for_each(|master| world.reset_conn(client, master)),
+        Fault::StallRequests => world.stall(client, place, true, false, time),
+        Fault::StallReplies => world.stall(client, place, false, true, time),
+        Fault::StallBoth => world.stall(client, place, true, true, time),
+        Fault::Reset => world.reset_conn(client, place),
+        Fault::ResetAll => {
+            (0..2 * world.masters.len()).for_each(|place| world.reset_conn(client, place));
+        }
         Fault::Stray => {
-            world.stall(client, master, true, false, time);
+            world.stall(client, place, true, false, time);
             let pause = world.rng.random_range(0..=20 * MS);
             world.run_for(pause);
-            world.break_conn(client, master);
+            world.break_conn(client, place);
         }
         Fault::Refuse => world.masters[master].refuses_until = world.now + time,
         Fault::Swallow => world.masters[master].swallows_until = world.now + time,
@@ -327,6 +334,10 @@ fn finish(world: &mut World, is_lively: bool) {
         world.submit_release(0, lock, false);
     }
     world.run_for(settled);
+    for client in 0..world.clients.len() {
+        let count = world.clients[client].engine.woken_count();
+        *world.statistics.outcomes.entry("woken by a message").or_default() += count;
+    }
     check_leftovers(world);
 }
 
@@ -342,6 +353,11 @@ fn check_leftovers(world: &mut World) {
             .filter(|&master| world.is_connected(client, master))
             .map(|master| it.engine.owed_count(id(master)))
             .sum();
+        if it.engine.news_links().count() > 0 {
+            let why = format!("c{client} still listens for news though nobody waits");
+            world.checker.violate(why);
+            return;
+        }
         if client != 0 && (held > 0 || claims > 0) || owed > 0 {
             world.checker.violate(format!(
                 "I9: c{client} ends with {held} locks, {claims} claims, {owed} replies owed"

@@ -130,6 +130,7 @@ fn assert_coverage(total: &Total) {
         "not extended",
         "released",
         "handed over",
+        "woken by a message",
         "acquired with a fencing token",
     ];
     for name in answers {

@@ -1,12 +1,13 @@
 //! A model master: the few commands that a lock client sends, on a virtual clock.
 //!
-//! `tests/masters/model_tests.rs` holds it against real servers, reply for reply. What it leaves out: databases, the
+//! `tests/masters/model_tests.rs` holds it against real servers, reply for reply. What it leaves out: databases, what a
+//! connection that has subscribed may not say, the
 //! logins of connections (a wrong `AUTH` is refused, yet what follows is answered), and that a server's clock has whole
 //! milliseconds, for which a key there lives up to one longer than it was told, never shorter.
 
 #![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use redlatch::resp::{self, Decoded, Reply};
@@ -33,6 +34,12 @@ pub struct ModelMaster {
     pub errors: HashMap<String, String>,
     /// All commands that it carried out.
     pub log: Vec<Vec<Vec<u8>>>,
+    /// Messages for other connections than the one that is served, with their numbers.
+    pub pushes: Vec<(usize, Vec<u8>)>,
+    /// Who has subscribed to each channel.
+    subscribers: BTreeMap<Vec<u8>, BTreeSet<usize>>,
+    /// The connection that is served.
+    conn: usize,
     keys: Keys,
     /// Those of the keys that hold a list instead of a string.
     lists: HashSet<Vec<u8>>,
@@ -43,9 +50,25 @@ pub struct ModelMaster {
 pub type Keys = HashMap<Vec<u8>, (Vec<u8>, Option<Instant>)>;
 
 /// All commands that it has without `is_native`.
-const NAMES: [&str; 15] = [
-    "AUTH", "CLIENT", "DEL", "ECHO", "EVAL", "EVALSHA", "GET", "GETRANGE", "INFO", "PING", "PTTL", "SCRIPT",
-    "SELECT", "SET", "TIME",
+const NAMES: [&str; 18] = [
+    "AUTH",
+    "CLIENT",
+    "DEL",
+    "ECHO",
+    "EVAL",
+    "EVALSHA",
+    "GET",
+    "GETRANGE",
+    "INFO",
+    "PING",
+    "PTTL",
+    "PUBLISH",
+    "SCRIPT",
+    "SELECT",
+    "SET",
+    "SUBSCRIBE",
+    "TIME",
+    "UNSUBSCRIBE",
 ];
 
 const OK: Reply<'static> = Reply::Simple(b"OK");
@@ -53,6 +76,7 @@ const NO_PASSWORD: &str = "ERR AUTH <password> called without any password confi
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 const RELEASE_SHA: &[u8] = b"b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
+const TELLING_SHA: &[u8] = b"5933056f90a2bc1d11a960282dc78a3199ab5ac0";
 const EXTEND_SHA: &[u8] = b"53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
 const SWAP_SHA: &[u8] = b"13152eaad60dec772a76ecc2e4595e89e73c32be";
 const FENCED_ACQUIRE_SHA: &[u8] = b"47e3d7192f7397d5e27d82db626be497b21253a4";
@@ -77,6 +101,9 @@ impl ModelMaster {
             password: None,
             errors: HashMap::new(),
             log: Vec::new(),
+            pushes: Vec::new(),
+            subscribers: BTreeMap::new(),
+            conn: 0,
             keys: HashMap::new(),
             lists: HashSet::new(),
             scripts: HashSet::new(),
@@ -97,6 +124,7 @@ impl ModelMaster {
         self.epoch_us += i128::try_from(self.clock_step.as_micros()).expect("small");
         self.clock_step = Duration::ZERO;
         self.scripts.clear();
+        self.subscribers.clear();
     }
 
     /// Its data, as a snapshot would have it.
@@ -160,6 +188,42 @@ impl ModelMaster {
     pub fn take_log(&mut self) -> Vec<String> {
         let name = |args: Vec<Vec<u8>>| String::from_utf8_lossy(&args[0]).into_owned();
         self.log.drain(..).map(name).collect()
+    }
+
+    /// The same for one of several connections; what it publishes is left in `pushes`.
+    pub fn handle_over(&mut self, conn: usize, now: Instant, input: &mut Vec<u8>, replies: &mut Vec<u8>) {
+        self.conn = conn;
+        self.handle(now, input, replies);
+    }
+
+    /// A connection has ended.
+    pub fn forget_conn(&mut self, conn: usize) {
+        self.subscribers.retain(|_, conns| {
+            conns.remove(&conn);
+            !conns.is_empty()
+        });
+    }
+
+    /// Sends a message to who has subscribed; returns how many that are.
+    pub fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize {
+        if self.errors.contains_key("PUBLISH") {
+            return 0;
+        }
+        let conns = self.subscribers.get(channel).cloned().unwrap_or_default();
+        for conn in &conns {
+            let mut message = Vec::new();
+            resp::encode_command(&mut message, &[b"message", channel, payload]);
+            self.pushes.push((*conn, message));
+        }
+        conns.len()
+    }
+
+    /// Tells that a lock was released, as the script does it.
+    fn tell(&mut self, key: &[u8]) {
+        let count = self.publish(key, b"");
+        if count > 3 {
+            self.publish(key, count.to_string().as_bytes());
+        }
     }
 
     /// Carries out the whole commands at the front of `input`, takes them out, and appends the replies.
@@ -245,6 +309,20 @@ impl ModelMaster {
                 }
                 resp::encode_reply(replies, &OK);
             }
+            ("SUBSCRIBE", [channel]) => {
+                self.subscribers.entry(channel.to_vec()).or_default().insert(self.conn);
+                self.confirm(b"subscribe", channel, replies);
+            }
+            ("UNSUBSCRIBE", [channel]) => {
+                if let Some(conns) = self.subscribers.get_mut(*channel) {
+                    conns.remove(&self.conn);
+                }
+                self.confirm(b"unsubscribe", channel, replies);
+            }
+            ("PUBLISH", [channel, payload]) => {
+                let count = self.publish(channel, payload);
+                resp::encode_reply(replies, &Reply::Integer(i64::try_from(count).expect("small")));
+            }
             ("PING", []) => resp::encode_reply(replies, &Reply::Simple(b"PONG")),
             ("ECHO", [_]) if self.has_wrong_echo => {
                 resp::encode_reply(replies, &Reply::Bulk(b"0123456789abcdef"));
@@ -263,6 +341,14 @@ impl ModelMaster {
             _ => return Err(Refusal::NotUnderstood),
         }
         Ok(())
+    }
+
+    fn confirm(&self, what: &[u8], channel: &[u8], replies: &mut Vec<u8>) {
+        let count = self.subscribers.values().filter(|conns| conns.contains(&self.conn)).count();
+        resp::encode_array_header(replies, 3);
+        resp::encode_bulk(replies, what);
+        resp::encode_bulk(replies, channel);
+        resp::encode_reply(replies, &Reply::Integer(i64::try_from(count).expect("small")));
     }
 
     /// With a password there are two users that have it: `default` and `me`.
@@ -398,6 +484,11 @@ impl ModelMaster {
         }
         let done = match args {
             [b"1", key, value] if sha == RELEASE_SHA => self.release(now, key, value),
+            [b"1", key, value] if sha == TELLING_SHA => self.release(now, key, value).inspect(|done| {
+                if *done == 1 {
+                    self.tell(key)
+                }
+            }),
             [b"1", key, value, ttl] if sha == EXTEND_SHA => self.swap(now, key, value, value, ttl),
             [b"1", key, old, new, ttl] if sha == SWAP_SHA => self.swap(now, key, old, new, ttl),
             _ => panic!("no script is called like this"),
@@ -503,6 +594,7 @@ impl ModelMaster {
     fn load(&mut self, script: &[u8]) -> &'static [u8] {
         let calls = |name: &[u8]| script.windows(name.len()).any(|window| window == name);
         let sha = match (calls(b"'del'"), calls(b"'set'")) {
+            (true, _) if calls(b"'publish'") => TELLING_SHA,
             _ if calls(b"status_reply") => {
                 if calls(b"k<=f ") {
                     FENCED_ACQUIRE_SHA

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use redlatch::mutants::{Mutant, switch};
 
-use crate::directed::{Verdict, acquire, bytes, desk, fence, handover, hold, keep, masters};
+use crate::directed::{Verdict, acquire, bytes, desk, fence, handover, hold, keep, masters, news};
 use crate::{history, sockets};
 
 /// Runs a schedule with a defect switched on in this thread. A panic is a finding too.
@@ -75,6 +75,9 @@ killed! {
     handover_without_end: HandoverWithoutEnd by handover::other_clients_get_their_turn;
     holder_waited_for_without_end: HolderWaitedForWithoutEnd by handover::a_holder_that_lets_its_lock_expire_holds_nobody_up;
     nobody_queues: NobodyQueues by handover::who_waits_for_its_own_client_asks_nobody;
+    try_before_subscribe: TryBeforeSubscribe by news::a_release_before_the_subscription_is_not_missed;
+    no_timer_behind_wake: NoTimerBehindWake by news::a_message_that_is_lost_costs_a_pause_and_no_more;
+    all_woken: AllWoken by news::not_all_who_wait_come_when_a_lock_is_released;
     renewal_uncapped: RenewalUncapped by keep::a_kept_lock_ends_with_its_longest_hold;
     loss_told_late: LossToldLate by keep::the_loss_is_told_before_the_validity_ends_whatever_masters_answer;
     kept_after_loss: KeptAfterLoss by keep::a_lock_that_was_told_lost_is_not_renewed_any_more;

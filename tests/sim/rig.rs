@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Engine, LinkRequest, OpId, Outcome, Request};
+use redlatch::engine::{Engine, LinkId, LinkRequest, OpId, Outcome, Request};
 use redlatch::lock::{MasterId, Resource};
 use redlatch::{Config, ConfigBuilder};
 
@@ -15,6 +15,7 @@ pub struct Rig {
     pub masters: Vec<ModelMaster>,
     pub now: Instant,
     pub outcomes: VecDeque<(OpId, Outcome)>,
+    /// By [`LinkId::index`].
     links: Vec<Link>,
 }
 
@@ -58,7 +59,7 @@ impl Rig {
             masters: (0..count).map(|index| ModelMaster::new(&format!("run{index}"), start)).collect(),
             now,
             outcomes: VecDeque::new(),
-            links: (0..count).map(|_| Link::default()).collect(),
+            links: (0..LinkId::COUNT_MAX).map(|_| Link::default()).collect(),
         }
     }
 
@@ -69,13 +70,16 @@ impl Rig {
             while let Some(request) = self.engine.poll_link() {
                 moved = true;
                 match request {
-                    LinkRequest::Close(master) => self.links[master.index()].close(),
-                    LinkRequest::Connect(master) if self.links[master.index()].is_refusing => {
-                        self.engine.handle_disconnected(self.now, master, "connection refused");
+                    LinkRequest::Close(link) => {
+                        self.links[link.index()].close();
+                        self.masters[link.master().index()].forget_conn(link.index());
                     }
-                    LinkRequest::Connect(master) => {
-                        self.links[master.index()].is_open = true;
-                        self.engine.handle_connected(self.now, master);
+                    LinkRequest::Connect(link) if self.links[link.index()].is_refusing => {
+                        self.engine.handle_disconnected(self.now, link, "connection refused");
+                    }
+                    LinkRequest::Connect(link) => {
+                        self.links[link.index()].is_open = true;
+                        self.engine.handle_connected(self.now, link);
                     }
                 }
             }
@@ -97,32 +101,42 @@ impl Rig {
     }
 
     fn exchange(&mut self, index: usize) -> bool {
-        let (link, master) = (&mut self.links[index], id(index));
-        if !link.is_open {
+        if !self.links[index].is_open {
             return false;
         }
-        let bytes = self.engine.send_ready(master).to_vec();
-        self.engine.send_done(master, bytes.len());
+        let name = LinkId::from_index(index).expect("below the limit");
+        let bytes = self.engine.send_ready(name).to_vec();
+        self.engine.send_done(name, bytes.len());
+        let link = &mut self.links[index];
         link.to_master.extend_from_slice(&bytes);
         if !link.is_stopped {
-            self.masters[index].handle(self.now, &mut link.to_master, &mut link.to_engine);
+            let master = &mut self.masters[name.master().index()];
+            master.handle_over(index, self.now, &mut link.to_master, &mut link.to_engine);
+            for (conn, message) in std::mem::take(&mut master.pushes) {
+                self.links[conn].to_engine.extend_from_slice(&message);
+            }
         }
+        let link = &mut self.links[index];
         if link.is_held || link.to_engine.is_empty() {
             return !bytes.is_empty();
         }
         let replies = std::mem::take(&mut link.to_engine);
-        self.receive(index, &replies);
+        self.receive_over(name, &replies);
         true
     }
 
     /// Hands bytes to the engine as if the master had sent them.
     pub fn receive(&mut self, index: usize, bytes: &[u8]) {
+        self.receive_over(id(index).into(), bytes);
+    }
+
+    fn receive_over(&mut self, link: LinkId, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
-            let space = self.engine.recv_space(id(index));
+            let space = self.engine.recv_space(link);
             let size = space.len().min(rest.len());
             space[..size].copy_from_slice(&rest[..size]);
-            self.engine.recv_done(self.now, id(index), size);
+            self.engine.recv_done(self.now, link, size);
             rest = &rest[size..];
         }
     }

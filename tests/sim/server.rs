@@ -1,5 +1,7 @@
 //! The masters' side: what arrives is carried out, and the facts about tokens are kept.
 
+use std::collections::BTreeMap;
+
 use redlatch::resp::{self, Decoded, Reply};
 
 use crate::checker::id;
@@ -39,7 +41,8 @@ impl World {
         }
         let (mut input, mut replies) = (std::mem::take(&mut conn.master_input), Vec::new());
         let now = it.clock.at(self.now);
-        it.model.handle(now, &mut input, &mut replies);
+        it.model.handle_over(index, now, &mut input, &mut replies);
+        let pushes = std::mem::take(&mut it.model.pushes);
         self.conns[index].master_input = input;
         let log = std::mem::take(&mut self.masters[master].model.log);
         let mut rest = replies.as_slice();
@@ -51,16 +54,23 @@ impl World {
             self.note_command(index, args, &reply);
             rest = &rest[size..];
         }
-        if self.conns[index].left_at.is_none() && !replies.is_empty() {
-            let mut due = Vec::new();
-            self.conns[index].to_client.send(
-                self.now,
-                self.now,
-                &replies,
-                &self.weather,
-                &mut self.rng,
-                &mut due,
-            );
+        self.send_to_client(index, &replies);
+        // As servers do it: one write for all that one connection is told.
+        let mut messages = BTreeMap::<usize, Vec<u8>>::new();
+        pushes
+            .iter()
+            .for_each(|(conn, message)| messages.entry(*conn).or_default().extend_from_slice(message));
+        for (conn, message) in messages {
+            note!(self, "m{master} tells c{}: {}", self.conns[conn].client, shown(&message));
+            self.send_to_client(conn, &message);
+        }
+    }
+
+    fn send_to_client(&mut self, index: usize, bytes: &[u8]) {
+        if self.conns[index].left_at.is_none() && !bytes.is_empty() {
+            let (now, mut due) = (self.now, Vec::new());
+            let to_client = &mut self.conns[index].to_client;
+            to_client.send(now, now, bytes, &self.weather, &mut self.rng, &mut due);
             due.into_iter().for_each(|at| self.plan(at, Event::ToClient(index)));
         }
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
-use redlatch::engine::{LinkRequest, MasterState};
+use redlatch::engine::{LinkId, LinkRequest, MasterState};
 
 use crate::callers::Callers;
 use crate::checker::id;
@@ -113,10 +113,11 @@ impl World {
         if let Some(at) = timeout.into_iter().chain(worker).chain(look).min() {
             self.wake(client, at.max(self.now + TURN_PAUSE));
         }
-        let has_output = (0..self.masters.len()).any(|master| {
+        let has_output = (0..2 * self.masters.len()).any(|place| {
+            let link = self.link(place);
             let it = &mut self.clients[client];
-            it.conns[master].is_some_and(|conn| self.conns[conn].state == ConnState::Open)
-                && !it.engine.send_ready(id(master)).is_empty()
+            it.conns[place].is_some_and(|conn| self.conns[conn].state == ConnState::Open)
+                && !it.engine.send_ready(link).is_empty()
         });
         if has_input || has_output || self.clients[client].engine.has_outcome() {
             self.wake(client, self.now + TURN_PAUSE);
@@ -126,7 +127,7 @@ impl World {
     pub fn step(&mut self, client: usize, step: Step) {
         match step {
             Step::Links => self.follow_links(client),
-            Step::Read => (0..self.masters.len()).for_each(|master| self.read(client, master)),
+            Step::Read => (0..2 * self.masters.len()).for_each(|place| self.read(client, place)),
             Step::Timeouts => {
                 let now = self.local(client);
                 let engine = &mut self.clients[client].engine;
@@ -148,30 +149,44 @@ impl World {
                 }
             }
             Step::Application => self.work(client),
-            Step::Write => (0..self.masters.len()).for_each(|master| self.write(client, master)),
+            Step::Write => (0..2 * self.masters.len()).for_each(|place| self.write(client, place)),
         }
+    }
+
+    /// A client's connections by their place: those for commands, then those for news.
+    pub fn link(&self, place: usize) -> LinkId {
+        match place.checked_sub(self.masters.len()) {
+            None => LinkId::Commands(id(place)),
+            Some(master) => LinkId::News(id(master)),
+        }
+    }
+
+    pub fn place(&self, link: LinkId) -> usize {
+        let behind = if matches!(link, LinkId::News(_)) { self.masters.len() } else { 0 };
+        behind + link.master().index()
     }
 
     pub fn follow_links(&mut self, client: usize) {
         while let Some(request) = self.clients[client].engine.poll_link() {
             match request {
-                LinkRequest::Close(master) => {
+                LinkRequest::Close(link) => {
                     let now = self.local(client);
-                    let state = self.clients[client].engine.master_status(now, master).state;
+                    let state = self.clients[client].engine.master_status(now, link.master()).state;
                     if let MasterState::Down(why) = &state
                         && ["no request", "wrong shape", "malformed"].iter().any(|bad| why.contains(bad))
                     {
                         self.checker.violate(format!("I14: replies and requests do not match: {why}"));
                     }
-                    note!(self, "c{client} closes m{} {state:?}", master.index());
-                    self.leave_conn(client, master.index());
+                    note!(self, "c{client} closes {link:?} {state:?}");
+                    self.leave_conn(client, self.place(link));
                 }
-                LinkRequest::Connect(master) => self.connect(client, master.index()),
+                LinkRequest::Connect(link) => self.connect(client, link),
             }
         }
     }
 
-    pub fn connect(&mut self, client: usize, master: usize) {
+    pub fn connect(&mut self, client: usize, link: LinkId) {
+        let (master, place) = (link.master().index(), self.place(link));
         let index = self.conns.len();
         let (client_life, master_life) = (self.clients[client].life, self.masters[master].life);
         self.conns.push(Conn {
@@ -188,7 +203,7 @@ impl World {
             state: ConnState::Connecting,
             left_at: None,
         });
-        self.clients[client].conns[master] = Some(index);
+        self.clients[client].conns[place] = Some(index);
         let at = self.now + self.weather.delay(&mut self.rng) + self.weather.delay(&mut self.rng);
         let it = &self.masters[master];
         if it.swallows_until <= self.now {
@@ -197,68 +212,72 @@ impl World {
     }
 
     /// The client gives its connection up. What is under way to the master arrives, or some of it.
-    pub fn leave_conn(&mut self, client: usize, master: usize) {
-        let Some(conn) = self.clients[client].conns[master].take() else { return };
-        let conn = &mut self.conns[conn];
-        conn.left_at = Some(self.now);
-        conn.client_input.clear();
+    pub fn leave_conn(&mut self, client: usize, place: usize) {
+        let Some(conn) = self.clients[client].conns[place].take() else { return };
+        let it = &mut self.conns[conn];
+        it.left_at = Some(self.now);
+        it.client_input.clear();
+        let master = it.master;
+        self.masters[master].model.forget_conn(conn);
     }
 
-    pub fn read(&mut self, client: usize, master: usize) {
-        let Some(index) = self.clients[client].conns[master] else { return };
+    pub fn read(&mut self, client: usize, place: usize) {
+        let Some(index) = self.clients[client].conns[place] else { return };
+        let link = self.link(place);
         match self.conns[index].state {
             ConnState::Accepted => {
                 self.conns[index].state = ConnState::Open;
-                note!(self, "c{client} connected to m{master}");
+                note!(self, "c{client} connected {:?}", self.link(place));
                 let now = self.local(client);
-                self.clients[client].engine.handle_connected(now, id(master));
+                self.clients[client].engine.handle_connected(now, link);
             }
-            ConnState::Refused => return self.lose_conn(client, master, "connection refused"),
+            ConnState::Refused => return self.lose_conn(client, place, "connection refused"),
             ConnState::Connecting | ConnState::Open | ConnState::Ended => {}
         }
         let input = std::mem::take(&mut self.conns[index].client_input);
         if !input.is_empty() {
-            note!(self, "c{client} reads from m{master} {}", shown(&input));
+            note!(self, "c{client} reads from {:?} {}", self.link(place), shown(&input));
         }
         let mut rest = input.as_slice();
         while !rest.is_empty() {
             let now = self.local(client);
-            let space = self.clients[client].engine.recv_space(id(master));
+            let space = self.clients[client].engine.recv_space(link);
             let size = space.len().min(rest.len());
             space[..size].copy_from_slice(&rest[..size]);
-            self.clients[client].engine.recv_done(now, id(master), size);
+            self.clients[client].engine.recv_done(now, link, size);
             rest = &rest[size..];
             self.follow_links(client);
-            if self.clients[client].conns[master] != Some(index) {
+            if self.clients[client].conns[place] != Some(index) {
                 return;
             }
         }
         if self.conns[index].state == ConnState::Ended {
-            self.lose_conn(client, master, "connection reset");
+            self.lose_conn(client, place, "connection reset");
         }
     }
 
-    pub fn lose_conn(&mut self, client: usize, master: usize, why: &str) {
-        note!(self, "c{client} loses m{master}: {why}");
-        self.leave_conn(client, master);
-        let now = self.local(client);
-        self.clients[client].engine.handle_disconnected(now, id(master), why);
+    pub fn lose_conn(&mut self, client: usize, place: usize, why: &str) {
+        note!(self, "c{client} loses {:?}: {why}", self.link(place));
+        self.leave_conn(client, place);
+        let (now, link) = (self.local(client), self.link(place));
+        self.clients[client].engine.handle_disconnected(now, link, why);
     }
 
-    pub fn write(&mut self, client: usize, master: usize) {
-        let Some(index) = self.clients[client].conns[master] else { return };
+    pub fn write(&mut self, client: usize, place: usize) {
+        let Some(index) = self.clients[client].conns[place] else { return };
         if self.conns[index].state != ConnState::Open {
             return;
         }
+        let link = self.link(place);
         let engine = &mut self.clients[client].engine;
-        let ready = engine.send_ready(id(master));
+        let ready = engine.send_ready(link);
         if ready.is_empty() {
             return;
         }
         let is_short = chance(&mut self.rng, self.short_write_ppm);
         let size = if is_short { self.rng.random_range(1..=ready.len()) } else { ready.len() };
         let bytes = ready[..size].to_vec();
-        engine.send_done(id(master), size);
+        engine.send_done(link, size);
         self.digest(&bytes);
         let mut due = Vec::new();
         // Queued in this turn, which may have been stopped since, or in one before.

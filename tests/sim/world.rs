@@ -194,7 +194,7 @@ impl World {
             clock,
             wall_us: WALL_US,
             life: 0,
-            conns: vec![None; self.masters.len()],
+            conns: vec![None; 2 * self.masters.len()],
             is_down: false,
             paused_until: 0,
             suspended_at: None,

@@ -1,0 +1,83 @@
+//! Names of connections, and what is to be done about them.
+
+use crate::limits;
+use crate::lock::MasterId;
+
+/// Names a connection. Each master has one for commands, and a second one while callers wait for locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LinkId {
+    /// The one over which locks are asked for and released; a [`MasterId`] alone names it, too.
+    Commands(MasterId),
+    /// The one that brings news of released locks. It has no part in any vote.
+    News(MasterId),
+}
+
+impl LinkId {
+    /// Connections of one engine at the most: each [`LinkId::index`] is below.
+    pub const COUNT_MAX: usize = 2 * limits::MASTER_COUNT_MAX;
+
+    /// The master that it leads to.
+    #[must_use]
+    pub const fn master(self) -> MasterId {
+        match self {
+            Self::Commands(master) | Self::News(master) => master,
+        }
+    }
+
+    /// A small number that no other connection of the engine has.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        match self {
+            Self::Commands(master) => master.index(),
+            Self::News(master) => limits::MASTER_COUNT_MAX + master.index(),
+        }
+    }
+
+    /// The connection with this [`LinkId::index`].
+    #[must_use]
+    pub fn from_index(index: usize) -> Option<Self> {
+        match index.checked_sub(limits::MASTER_COUNT_MAX) {
+            None => MasterId::new(index).map(Self::Commands),
+            Some(index) => MasterId::new(index).map(Self::News),
+        }
+    }
+}
+
+impl From<MasterId> for LinkId {
+    fn from(master: MasterId) -> Self {
+        Self::Commands(master)
+    }
+}
+
+/// What the driver is to do with a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkRequest {
+    /// Open it, and say what came of that.
+    Connect(LinkId),
+    /// Close it, or end the attempt to open it; nothing is to be said of it any more.
+    Close(LinkId),
+}
+
+/// Why [`Engine::next_timeout`](super::Engine::next_timeout) wants to be woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// A master is due to be connected, gives no answer in its handshake, or has been silent for too long.
+    Link(MasterId),
+    /// An operation's votes are due, or its next attempt.
+    Operation,
+    /// A release is due, or to be sent again, or its lock has expired.
+    Claim,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_index_names_one_connection() {
+        for index in 0..LinkId::COUNT_MAX {
+            assert_eq!(LinkId::from_index(index).map(LinkId::index), Some(index));
+        }
+        assert_eq!(LinkId::from_index(LinkId::COUNT_MAX), None);
+    }
+}
