@@ -64,6 +64,13 @@ pub(crate) struct Args {
     #[arg(long)]
     fenced: bool,
 
+    /// Wait in a queue with all who ask for a fair lock: first come, first served.
+    ///
+    /// Those who take the lock without --fair do not stand in the queue. Without --wait the lock is taken only if nobody
+    /// waits for it.
+    #[arg(long, conflicts_with = "fenced")]
+    fair: bool,
+
     /// Say on stderr what happens to the lock.
     #[arg(short, long)]
     verbose: bool,
@@ -142,7 +149,8 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let signals = process::Signals::catch()?;
     let started = Instant::now();
     let redlock = Redlock::open(config)?;
-    let mut run = Run { redlock, ttl, fenced: args.fenced, verbose: args.verbose, signals };
+    let (fenced, fair) = (args.fenced, args.fair);
+    let mut run = Run { redlock, ttl, fenced, fair, verbose: args.verbose, signals };
     run.tell(|run| run.describe_masters(started));
     // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
     let masters = if args.masters.strict { run.wait_for_masters() } else { Ok(()) };
@@ -160,6 +168,7 @@ struct Run {
     redlock: Redlock,
     ttl: Ttl,
     fenced: bool,
+    fair: bool,
     verbose: bool,
     signals: process::Signals,
 }
@@ -185,6 +194,16 @@ impl Run {
     fn acquire(&mut self, resource: Resource<'_>, wait: Duration) -> Result<(OpId, Grant), Exit> {
         let start = Instant::now();
         let mut stretch = SILENT_WAIT;
+        if self.fair {
+            // Each acquisition has a place of its own in the queue: there is but one.
+            return match self.attempt(resource, wait)? {
+                Ok((lock, grant)) => {
+                    self.tell(|run| run.describe_grant(&grant, start.elapsed()));
+                    Ok((lock, grant))
+                }
+                Err(error) => Err(error.into()),
+            };
+        }
         let mut result = self.attempt(resource, Duration::ZERO)?;
         loop {
             let error = match result {
@@ -218,7 +237,9 @@ impl Run {
         wait: Duration,
     ) -> Result<Result<(OpId, Grant), AcquireError>, Exit> {
         let (ttl, min_validity) = (self.ttl, Duration::ZERO);
-        let request = if self.fenced {
+        let request = if self.fair {
+            Request::AcquireFair { resource, ttl, wait, min_validity }
+        } else if self.fenced {
             // A clock before 1970 is one more that is wrong, which costs a round trip.
             let wall = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
             Request::AcquireFenced { resource, ttl, wait, min_validity, wall }

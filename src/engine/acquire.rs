@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 
 use super::claim::Claim;
+use super::fair;
 use super::fence;
 use super::link::Owed;
 use super::op::{Cause, Denied, Op, OpState, Run};
@@ -113,7 +114,11 @@ impl Engine {
             Some(resource) => claim.entry.set(&self.config.prefix, resource.as_bytes(), &claim.token),
             None => claim.entry.set_key(&op.key, &claim.token),
         }
-        claim.asked = if op.fencing.is_none() {
+        claim.asked = if let Some(queuing) = &mut op.queuing {
+            let terms = (claim_id, self.usable, op.ttl);
+            let connections = (&mut self.broadcast, self.links.as_mut_slice());
+            fair::send_attempt((queuing, claim), terms, &self.config, connections)
+        } else if op.fencing.is_none() {
             self.broadcast.send(&mut self.links, self.usable, Owed::Acquire(claim_id), |out| {
                 command::encode_acquire(out, &claim.entry, &self.terms.tail);
             })
@@ -247,7 +252,8 @@ impl Engine {
                     };
                     let hash = self.lines.hash(claim.entry.key());
                     self.outcomes.push_back((OpId(id), Outcome::Acquire(Ok(grant))));
-                    if op.wait_until.is_some() || !self.lines.found_first(id.index, hash) {
+                    let has_waited = op.wait_until.is_some() || op.queuing.is_some();
+                    if has_waited || !self.lines.found_first(id.index, hash) {
                         self.note_held(now, id);
                     }
                     return;
@@ -290,10 +296,12 @@ impl Engine {
             self.leave_line(now, id, Duration::ZERO);
         }
         let Some(op) = self.ops.find_mut(id) else { return };
-        let is_fenced = op.fencing.is_some();
+        let (is_fenced, is_fair) = (op.fencing.is_some(), op.queuing.is_some());
         if let Some(fencing) = &mut op.fencing {
             // Those that refused have told already.
             fencing.end_row(&mut op.holders);
+        } else if is_fair {
+            self.note_fair_holders(id);
         } else if self.config.ask_holder && cause == Cause::Contended {
             denied.asked = self.ask_holders(id, refused);
         }
@@ -320,6 +328,12 @@ impl Engine {
         let op = self.ops.find(id).filter(|op| op.attempts < op.attempts_max)?;
         let wait_until = op.wait_until?;
         let took = now - started;
+        // The last attempt is made early enough to be answered before the wait ends.
+        let last = wait_until.checked_sub(took.max(Duration::from_millis(1)))?;
+        if op.queuing.is_some() {
+            let delay = self.fair_pause(id, took);
+            return (last > now + took).then(|| last.min(now + delay));
+        }
         let attempts = op.attempts;
         let factor = op.watch.as_ref().and_then(|watch| watch.pause_factor(self.quorum));
         // Who had a part of it met others that want it, not a holder.
@@ -332,8 +346,6 @@ impl Engine {
             }
             _ => self.draw_pause(took, attempts),
         };
-        // The last attempt is made early enough to be answered before the wait ends.
-        let last = wait_until.checked_sub(took.max(Duration::from_millis(1)))?;
         (last > now + took).then(|| last.min(now + delay))
     }
 

@@ -34,6 +34,8 @@ pub(super) struct Claim {
     pub(super) answer_limit: Duration,
     /// The operation that gets to know what happens to this claim.
     pub(super) owner: Option<Id>,
+    /// The operation whose attempt it was.
+    pub(super) attempter: Id,
     /// Masters that were sent the `SET`.
     pub(super) asked: MasterSet,
     /// Their votes, late ones included.
@@ -101,6 +103,7 @@ impl Claim {
             shortest_ttl_ms: u64::MAX,
             answer_limit: Duration::ZERO,
             owner: None,
+            attempter: Id::NOBODY,
             asked: MasterSet::EMPTY,
             tally: Tally::default(),
             is_open: true,
@@ -130,6 +133,7 @@ impl Claim {
             shortest_ttl_ms,
             answer_limit,
             owner,
+            attempter,
             asked,
             tally,
             is_open,
@@ -144,7 +148,8 @@ impl Claim {
             owes_extension,
             strayed_extension,
         } = self;
-        (*owner, *token, *fence, *started, *sent_at) = (Some(op), new_token, None, now, now);
+        (*owner, *attempter, *token, *fence) = (Some(op), op, new_token, None);
+        (*started, *sent_at) = (now, now);
         (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants) = (true, true);
@@ -499,6 +504,7 @@ impl Engine {
     /// A master turned out to be another process than before, for all that is known: it holds none of the locks that it
     /// granted. If the one before has ended, nothing that was sent to that will be carried out any more.
     pub(super) fn void_grants(&mut self, master: MasterId, before: Predecessor) {
+        self.forget_tickets(master);
         for id in self.claims.ids() {
             if let Some(claim) = self.claims.find_mut(id)
                 && !mutant!(RestartedGrantsKept)

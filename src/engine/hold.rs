@@ -214,6 +214,9 @@ impl Engine {
         if let OpState::Releasing = op.state {
             return;
         }
+        if op.queuing.is_some() {
+            return self.release_fair(now, id, awaited);
+        }
         if op.watch.is_some() {
             // It was still waiting for the lock.
             self.unwatch(now, id);
