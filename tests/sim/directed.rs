@@ -19,6 +19,7 @@ pub mod acquire;
 pub mod bytes;
 pub mod desk;
 pub mod exhaustive;
+pub mod fair;
 pub mod fence;
 pub mod handover;
 pub mod hold;

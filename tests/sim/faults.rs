@@ -247,6 +247,7 @@ impl World {
         it.outcomes.clear();
         it.callers = it.callers.take().map(|_| Callers::default());
         self.checker.guards.retain(|guard| guard.client != client);
+        self.checker.waiters.retain(|waiter| waiter.client != client);
     }
 
     /// It comes back, knowing nothing.

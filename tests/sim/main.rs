@@ -132,6 +132,8 @@ fn assert_coverage(total: &Total) {
         "handed over",
         "woken by a message",
         "acquired with a fencing token",
+        "acquired fairly",
+        "acquired fairly after a wait",
     ];
     for name in answers {
         assert!(total.statistics.outcomes.contains_key(name), "never: {name}");

@@ -1,0 +1,113 @@
+//! The queues of fair locks on a model master: the script as the servers carry it out.
+//!
+//! A master that loses or reloads its data loses all queues, whatever else it keeps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// One heartbeat and as many again: what a queue outlives the last word by.
+const LIFE: i64 = 2;
+/// Tickets that one call removes, of each of two kinds.
+const PURGED_MAX: usize = 100;
+
+/// The queues of all locks.
+#[derive(Default)]
+pub struct Queues {
+    by_key: BTreeMap<Vec<u8>, Queue>,
+    /// Tickets that went without their waiters' doing since somebody looked.
+    pub lost: Vec<Vec<u8>>,
+}
+
+#[derive(Default)]
+pub struct Queue {
+    /// Ticket and id of each waiter, as they stand.
+    tickets: BTreeSet<(i64, Vec<u8>)>,
+    /// By id, when its heartbeat is over, in milliseconds since 1970.
+    heartbeats: BTreeMap<Vec<u8>, i64>,
+    expires: Option<Instant>,
+}
+
+impl Queues {
+    /// The queue of a lock, without what is over.
+    pub fn of(&mut self, now: Instant, key: &[u8]) -> &mut Queue {
+        let queue = self.by_key.entry(key.to_vec()).or_default();
+        if queue.expires.is_some_and(|at| at <= now) {
+            self.lost.extend(std::mem::take(queue).tickets.into_iter().map(|(_, id)| id));
+        }
+        queue
+    }
+
+    /// All of them are gone.
+    pub fn lose(&mut self) {
+        for queue in std::mem::take(&mut self.by_key).into_values() {
+            self.lost.extend(queue.tickets.into_iter().map(|(_, id)| id));
+        }
+    }
+
+    /// Removes tickets whose heartbeat is over, and those that outlast any.
+    pub fn purge(&mut self, now: Instant, key: &[u8], now_ms: i64, heartbeat_ms: i64, with_over: bool) {
+        let queue = self.of(now, key);
+        let over = if with_over { now_ms } else { 0 };
+        let mut order: Vec<_> = queue.heartbeats.iter().map(|(id, end)| (*end, id.clone())).collect();
+        order.sort();
+        let is_over = |(end, _): &&(i64, Vec<u8>)| *end <= over;
+        let is_endless = |(end, _): &&(i64, Vec<u8>)| *end > now_ms + heartbeat_ms;
+        let gone = order.iter().filter(is_over).take(PURGED_MAX);
+        let gone: Vec<_> = gone.chain(order.iter().filter(is_endless).take(PURGED_MAX)).collect();
+        for (_, id) in &gone {
+            queue.remove(id);
+        }
+        let lost: Vec<_> = gone.into_iter().map(|(_, id)| id.clone()).collect();
+        self.lost.extend(lost);
+    }
+}
+
+impl Queue {
+    pub fn remove(&mut self, id: &[u8]) {
+        self.tickets.retain(|(_, other)| other != id);
+        self.heartbeats.remove(id);
+        if self.tickets.is_empty() {
+            self.expires = None;
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        self.tickets.len()
+    }
+
+    pub fn ticket(&self, id: &[u8]) -> Option<i64> {
+        self.tickets.iter().find(|(_, other)| other == id).map(|(ticket, _)| *ticket)
+    }
+
+    pub fn first(&self) -> Option<&[u8]> {
+        self.tickets.first().map(|(_, id)| id.as_slice())
+    }
+
+    /// How many stand before it, of one that stands there; all of them else.
+    pub fn ahead(&self, id: &[u8]) -> usize {
+        self.tickets.iter().position(|(_, other)| other == id).unwrap_or(self.tickets.len())
+    }
+
+    /// Puts a waiter where its ticket says, or at the end with 0, and hears it; returns its ticket.
+    pub fn join(&mut self, now: Instant, id: &[u8], ticket: i64, now_ms: i64, heartbeat_ms: i64) -> i64 {
+        let known = self.ticket(id);
+        let last = self.tickets.last().map_or(0, |(ticket, _)| *ticket);
+        let ticket = if ticket == 0 { known.unwrap_or(last + 1) } else { ticket };
+        self.tickets.retain(|(_, other)| other != id);
+        self.tickets.insert((ticket, id.to_vec()));
+        self.hear(id, now_ms + heartbeat_ms);
+        let life = Duration::from_millis((LIFE * heartbeat_ms).unsigned_abs());
+        self.expires = Some(now + life);
+        ticket
+    }
+
+    pub fn hear(&mut self, id: &[u8], end_ms: i64) {
+        self.heartbeats.insert(id.to_vec(), end_ms);
+    }
+
+    /// How long the first one's heartbeat lasts.
+    pub fn first_left(&self, now_ms: i64) -> i64 {
+        let end = self.first().and_then(|id| self.heartbeats.get(id));
+        end.map_or(0, |end| (end - now_ms).max(0))
+    }
+}
