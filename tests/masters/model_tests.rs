@@ -10,6 +10,8 @@
 //! REDLATCH_VALKEY=valkey-server   also this server, with the commands that Redis 7.0 does not have
 //! ```
 
+#[path = "model_fair.rs"]
+mod fair;
 #[path = "../sim/model.rs"]
 mod model;
 
@@ -371,6 +373,7 @@ enum Check {
     TimeOfDay,
     Info,
     Fenced,
+    Fair,
 }
 
 impl Check {
@@ -386,6 +389,7 @@ impl Check {
             }
             Self::TimeOfDay => is_time(server) && is_time(model),
             Self::Fenced => is_told_alike(server, model, slack),
+            Self::Fair => fair::is_queued_alike(server, model, slack),
             Self::Info => is_like(&text(server), &text(model), slack),
         }
     }
@@ -403,13 +407,6 @@ fn is_time(reply: &[u8]) -> bool {
 
 /// Whether a refused fencing token is refused alike: the time left and the clock may differ by what an exchange takes.
 fn is_told_alike(server: &[u8], model: &[u8], slack: Duration) -> bool {
-    let numbers = |reply: &[u8]| match resp::decode(reply) {
-        Ok(Decoded::Complete { reply: Reply::Array(told), .. }) => {
-            let number = |it| if let Reply::Integer(number) = it { number } else { -1 };
-            Some(told.iter().map(number).collect::<Vec<_>>())
-        }
-        _ => None,
-    };
     let (Some(of_server), Some(of_model)) = (numbers(server), numbers(model)) else { return server == model };
     let ([refusal, fence, left, time], [other_refusal, other_fence, other_left, other_time]) =
         (of_server.as_slice(), of_model.as_slice())
@@ -421,6 +418,17 @@ fn is_told_alike(server: &[u8], model: &[u8], slack: Duration) -> bool {
         && (left - other_left).abs() * 1000 <= slack_us
         && (left.is_negative() == other_left.is_negative())
         && (time - other_time).abs() <= slack_us
+}
+
+/// The numbers in an array.
+fn numbers(reply: &[u8]) -> Option<Vec<i64>> {
+    match resp::decode(reply) {
+        Ok(Decoded::Complete { reply: Reply::Array(told), .. }) => {
+            let number = |it| if let Reply::Integer(number) = it { number } else { -1 };
+            Some(told.iter().map(number).collect())
+        }
+        _ => None,
+    }
 }
 
 /// The wall clock in microseconds since 1970.
@@ -457,7 +465,8 @@ struct Commands {
 impl Commands {
     fn draw(&self, rng: &mut StdRng) -> Command {
         let mut command = loop {
-            let drawn = match rng.random_range(0..20) {
+            let drawn = match rng.random_range(0..24) {
+                20..24 => Some(fair::draw(rng)),
                 0..10 => self.draw_for_lock(rng),
                 10..13 => Some(draw_fenced(rng)),
                 13..16 => Some(draw_script(rng)),
@@ -567,9 +576,10 @@ fn draw_fenced(rng: &mut StdRng) -> Command {
 }
 
 fn draw_script(rng: &mut StdRng) -> Command {
-    match rng.random_range(0..9) {
+    match rng.random_range(0..10) {
         6 => Command::of(&[b"SCRIPT", b"LOAD", FENCED_ACQUIRE_SCRIPT.as_bytes()]),
         7 => Command::of(&[b"SCRIPT", b"LOAD", FENCED_RELEASE_SCRIPT.as_bytes()]),
+        9 => Command::of(&[b"SCRIPT", b"LOAD", fair::SCRIPT.as_bytes()]),
         0..2 => Command::of(&[b"SCRIPT", b"LOAD", RELEASE_SCRIPT.as_bytes()]),
         2..4 => Command::of(&[b"SCRIPT", b"LOAD", EXTEND_SCRIPT.as_bytes()]),
         4..6 => Command::of(&[b"SCRIPT", b"LOAD", SWAP_SCRIPT.as_bytes()]),

@@ -90,13 +90,9 @@ const EXTEND_SHA: &[u8] = b"53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
 const SWAP_SHA: &[u8] = b"13152eaad60dec772a76ecc2e4595e89e73c32be";
 const FENCED_ACQUIRE_SHA: &[u8] = b"47e3d7192f7397d5e27d82db626be497b21253a4";
 const FENCED_RELEASE_SHA: &[u8] = b"f1fe333c7769ed608a5125a2d324d1c53632f05b";
-const FAIR_SHA: &[u8] = b"b0a89e9a807dad9af20abad0d386256feab0cab7";
 /// Scripts with a deliberate defect, which are only ever sent in full.
 const NOT_STRICT: &[u8] = b"a token as large as the fence is taken";
 const FENCE_DELETED: &[u8] = b"a release deletes the fence";
-const HEAD_UNCHECKED: &[u8] = b"whoever asks has a fair lock";
-const DEAD_STAY: &[u8] = b"the tickets of the dead stay";
-const TOO_MANY: &str = "ERR too many wait for this lock";
 const NO_NUMBER: &str = "ERR the fence is no number";
 
 impl ModelMaster {
@@ -598,61 +594,6 @@ impl ModelMaster {
         Ok(reply)
     }
 
-    /// The script of fair locks. The two deliberate defects in it have digests of their own here.
-    fn carry_out_fair(
-        &mut self,
-        now: Instant,
-        sha: &[u8],
-        lock: &[u8],
-        args: &[&[u8]],
-        replies: &mut Vec<u8>,
-    ) {
-        assert!([FAIR_SHA, HEAD_UNCHECKED, DEAD_STAY].contains(&sha), "no script is called like this");
-        let now_ms = number((self.wall_us(now) / 1000).to_string().as_bytes());
-        let (id, ticket, heartbeat) = (args[2], number(args[3]), number(args[4]));
-        self.queues.purge(now, lock, now_ms, heartbeat, sha != DEAD_STAY);
-        if ticket == -2 {
-            self.leave_queue(now, lock, id, args[1]);
-            return resp::encode_reply(replies, &Reply::Integer(0));
-        }
-        let (value, ttl, count_max) = (args[0], args[1], number(args[5]));
-        let mut number_of = ticket;
-        if ticket >= 0 {
-            let queue = self.queues.of(now, lock);
-            if queue.ticket(id).is_none() && i64::try_from(queue.count()).expect("small") >= count_max {
-                return resp::encode_reply(replies, &Reply::Error(TOO_MANY.as_bytes()));
-            }
-            number_of = queue.join(now, id, ticket, now_ms, heartbeat);
-        }
-        let left = self.time_left(now, lock);
-        let queue = self.queues.of(now, lock);
-        let ahead = i64::try_from(queue.ahead(id)).expect("small");
-        let told = if left != -2 {
-            [0, number_of, ahead, left]
-        } else if ahead > 0 && sha != HEAD_UNCHECKED {
-            [1, number_of, ahead, queue.first_left(now_ms)]
-        } else {
-            if ticket >= 0 {
-                queue.hear(id, now_ms + heartbeat.min(number(ttl)));
-            }
-            self.put(lock, value, Some(now + millis(ttl)));
-            [2, number_of, 0, 0]
-        };
-        resp::encode_array_header(replies, told.len());
-        told.into_iter().for_each(|number| resp::encode_reply(replies, &Reply::Integer(number)));
-    }
-
-    /// Somebody does not wait any longer, or has released: tells who is next if the lock is free.
-    fn leave_queue(&mut self, now: Instant, lock: &[u8], id: &[u8], channels: &[u8]) {
-        let is_free = self.time_left(now, lock) == -2;
-        let queue = self.queues.of(now, lock);
-        queue.remove(id);
-        if is_free && !channels.is_empty() {
-            let channel = queue.first().map_or_else(|| lock.to_vec(), |first| [channels, first].concat());
-            self.publish(&channel, b"");
-        }
-    }
-
     /// The number in a fence, zero without one, `None` if it is something else.
     fn fence_value(&self, now: Instant, fence: &[u8]) -> Result<Option<i64>, Refusal> {
         let Some(value) = self.string(now, fence)? else { return Ok(Some(0)) };
@@ -671,9 +612,7 @@ impl ModelMaster {
     fn load(&mut self, script: &[u8]) -> &'static [u8] {
         let calls = |name: &[u8]| script.windows(name.len()).any(|window| window == name);
         let sha = match (calls(b"'del'"), calls(b"'set'")) {
-            _ if calls(b"'zadd'") && !calls(b"if a>0 ") => HEAD_UNCHECKED,
-            _ if calls(b"'zadd'") && !calls(b"{'-inf',n}") => DEAD_STAY,
-            _ if calls(b"'zadd'") => FAIR_SHA,
+            _ if calls(b"'zadd'") => queue::digest(calls),
             (true, _) if calls(b"'publish'") => TELLING_SHA,
             _ if calls(b"status_reply") => {
                 if calls(b"k<=f ") {

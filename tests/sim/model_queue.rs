@@ -5,6 +5,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use redlatch::resp::{self, Reply};
+
+use super::{ModelMaster, millis, number};
+
+const FAIR_SHA: &[u8] = b"b0a89e9a807dad9af20abad0d386256feab0cab7";
+/// Scripts with a deliberate defect, which are only ever sent in full.
+const HEAD_UNCHECKED: &[u8] = b"whoever asks has a fair lock";
+const DEAD_STAY: &[u8] = b"the tickets of the dead stay";
+const TOO_MANY: &str = "ERR too many wait for this lock";
+
 /// One heartbeat and as many again: what a queue outlives the last word by.
 const LIFE: i64 = 2;
 /// Tickets that one call removes, of each of two kinds.
@@ -109,5 +119,71 @@ impl Queue {
     pub fn first_left(&self, now_ms: i64) -> i64 {
         let end = self.first().and_then(|id| self.heartbeats.get(id));
         end.map_or(0, |end| (end - now_ms).max(0))
+    }
+}
+
+/// That of the script of fair locks, which has these words, or of one of its two deliberate defects.
+pub(super) fn digest(has: impl Fn(&[u8]) -> bool) -> &'static [u8] {
+    match (has(b"if a>0 "), has(b"{'-inf',n}")) {
+        (false, _) => HEAD_UNCHECKED,
+        (_, false) => DEAD_STAY,
+        _ => FAIR_SHA,
+    }
+}
+
+impl ModelMaster {
+    /// The script of fair locks. The two deliberate defects in it have digests of their own here.
+    pub(super) fn carry_out_fair(
+        &mut self,
+        now: Instant,
+        sha: &[u8],
+        lock: &[u8],
+        args: &[&[u8]],
+        replies: &mut Vec<u8>,
+    ) {
+        assert!([FAIR_SHA, HEAD_UNCHECKED, DEAD_STAY].contains(&sha), "no script is called like this");
+        let now_ms = number((self.wall_us(now) / 1000).to_string().as_bytes());
+        let (id, ticket, heartbeat) = (args[2], number(args[3]), number(args[4]));
+        self.queues.purge(now, lock, now_ms, heartbeat, sha != DEAD_STAY);
+        if ticket == -2 {
+            self.leave_queue(now, lock, id, args[1]);
+            return resp::encode_reply(replies, &Reply::Integer(0));
+        }
+        let (value, ttl, count_max) = (args[0], args[1], number(args[5]));
+        let mut number_of = ticket;
+        if ticket >= 0 {
+            let queue = self.queues.of(now, lock);
+            if queue.ticket(id).is_none() && i64::try_from(queue.count()).expect("small") >= count_max {
+                return resp::encode_reply(replies, &Reply::Error(TOO_MANY.as_bytes()));
+            }
+            number_of = queue.join(now, id, ticket, now_ms, heartbeat);
+        }
+        let left = self.time_left(now, lock);
+        let queue = self.queues.of(now, lock);
+        let ahead = i64::try_from(queue.ahead(id)).expect("small");
+        let told = if left != -2 {
+            [0, number_of, ahead, left]
+        } else if ahead > 0 && sha != HEAD_UNCHECKED {
+            [1, number_of, ahead, queue.first_left(now_ms)]
+        } else {
+            if ticket >= 0 {
+                queue.hear(id, now_ms + heartbeat.min(number(ttl)));
+            }
+            self.put(lock, value, Some(now + millis(ttl)));
+            [2, number_of, 0, 0]
+        };
+        resp::encode_array_header(replies, told.len());
+        told.into_iter().for_each(|number| resp::encode_reply(replies, &Reply::Integer(number)));
+    }
+
+    /// Somebody does not wait any longer, or has released: tells who is next if the lock is free.
+    fn leave_queue(&mut self, now: Instant, lock: &[u8], id: &[u8], channels: &[u8]) {
+        let is_free = self.time_left(now, lock) == -2;
+        let queue = self.queues.of(now, lock);
+        queue.remove(id);
+        if is_free && !channels.is_empty() {
+            let channel = queue.first().map_or_else(|| lock.to_vec(), |first| [channels, first].concat());
+            self.publish(&channel, b"");
+        }
     }
 }
