@@ -193,17 +193,9 @@ impl Run {
     /// Acquires the lock, and says why it waits if that takes a while. A signal ends the wait.
     fn acquire(&mut self, resource: Resource<'_>, wait: Duration) -> Result<(OpId, Grant), Exit> {
         let start = Instant::now();
-        let mut stretch = SILENT_WAIT;
-        if self.fair {
-            // Each acquisition has a place of its own in the queue: there is but one.
-            return match self.attempt(resource, wait)? {
-                Ok((lock, grant)) => {
-                    self.tell(|run| run.describe_grant(&grant, start.elapsed()));
-                    Ok((lock, grant))
-                }
-                Err(error) => Err(error.into()),
-            };
-        }
+        // A place in the queue is kept for as long as one acquisition waits.
+        let (first, later) = if self.fair { (wait, wait) } else { (SILENT_WAIT, WAIT_SHOWN_EVERY) };
+        let mut stretch = first;
         let mut result = self.attempt(resource, Duration::ZERO)?;
         loop {
             let error = match result {
@@ -218,7 +210,7 @@ impl Run {
             if left < STRETCH_MIN || !may_pass {
                 return Err(error.into());
             }
-            if stretch == WAIT_SHOWN_EVERY && (self.verbose || options::stderr_is_terminal()) {
+            if stretch == later && (self.verbose || options::stderr_is_terminal()) {
                 say(&format!("waiting up to {left:.1?} more: {error:#}"));
             }
             result = self.attempt(resource, stretch.min(left))?;
@@ -226,7 +218,7 @@ impl Run {
                 // The end of the stretch may have cut its last attempt short; one with the full time tells the reason.
                 result = self.attempt(resource, Duration::ZERO)?;
             }
-            stretch = WAIT_SHOWN_EVERY;
+            stretch = later;
         }
     }
 
