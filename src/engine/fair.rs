@@ -150,10 +150,11 @@ impl Queuing {
         }
     }
 
-    /// How long the heartbeat of the only one before it lasts, if it is that which is in the way.
+    /// How long the heartbeat of the only one before it lasts, if it is that which is in the way; or no time, where so many
+    /// are over that one call does not remove them all.
     fn predecessor_left(&self) -> Option<Duration> {
         let left = self.told.iter().filter_map(|(_, told)| match told.way {
-            Way::Queued(left) if told.ahead == 1 => Some(left),
+            Way::Queued(left) if told.ahead == 1 || left.is_zero() => Some(left),
             _ => None,
         });
         left.max()

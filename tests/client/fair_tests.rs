@@ -8,7 +8,7 @@ use redlatch::lock::InputError;
 use redlatch::{AcquireError, Client, Guard, limits};
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, open, within};
+use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, config, open, within};
 
 /// Until so many tickets stand in the queue of each of these masters.
 fn await_tickets(fleet: &mut Fleet, masters: std::ops::Range<usize>, count: usize) {
@@ -195,6 +195,35 @@ fn a_fair_lock_is_kept_and_reentrant_like_others_but_not_fenced() {
         drop(first);
         second.release().expect("the masters answer");
         assert_nothing_left(&client, &mut fleet);
+    });
+}
+
+#[test]
+fn a_login_with_the_rights_that_the_readme_names_waits_fairly() {
+    within("each waiter has the lock", || {
+        let mut fleet = Fleet::start(3);
+        let rules = "ACL SETUSER locker on >pw resetkeys ~lock:* resetchannels -@all +set +get +del +pexpire +pttl \
+                     +evalsha +script|load +eval +info +echo &lock:* +publish +subscribe +unsubscribe +time +exists \
+                     +zadd +zrem +zcard +zscore +zrank +zrange +zrevrange +zrangebyscore";
+        fleet.masters().for_each(|master| assert_eq!(master.ask(rules).text(), "OK"));
+        let urls: Vec<_> =
+            fleet.urls().iter().map(|url| url.replace("redis://", "redis://locker:pw@")).collect();
+        let settings = config(&urls, LONG).prefix("lock:").build().expect("valid settings");
+        let clients = [(); 2].map(|()| Client::open(settings.clone()).expect("an event loop"));
+        let lock = clients[0].lock("a").fair().ttl(TTL);
+        let guard = lock.wait(PATIENCE).acquire().expect("allowed");
+        let waiting = clients[1].clone();
+        let waiter = thread::spawn(move || waiting.lock("a").fair().ttl(TTL).wait(PATIENCE).acquire());
+        eventually(PATIENCE, "it stands in the queue, and listens", || {
+            fleet.masters().all(|master| {
+                master.ask("ZCARD lock:redlatch:fair:t:a").text() == "2"
+                    && master.ask("PUBSUB CHANNELS lock:redlatch:fair:c:*").text() != "[]"
+            })
+        });
+        guard.release().expect("the masters answer");
+        let guard = waiter.join().expect("no panic").expect("it is told");
+        guard.release().expect("the masters answer");
+        assert_nothing_left(&clients[0], &mut fleet);
     });
 }
 
