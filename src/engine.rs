@@ -120,6 +120,8 @@ pub struct Engine {
     /// Claims for which a reply that was just counted may have decided something.
     decided: Vec<Id>,
     broadcast: Broadcast,
+    /// Whose release is being queued, if it was of a fair lock.
+    leaving: Option<fair::Leaving>,
     /// Of the latest acquisition, the same for all of one TTL.
     terms: Terms,
     /// By how much the clocks of the masters are ahead of the callers' wall clock, in microseconds, as learnt from refused
@@ -165,6 +167,7 @@ impl Engine {
             outcomes: VecDeque::new(),
             decided: Vec::new(),
             broadcast: Broadcast::new(),
+            leaving: None,
             terms: Terms::NONE,
             skew_us: 0,
         }
@@ -214,6 +217,9 @@ impl Engine {
             }
             Request::Release { lock, awaited } => {
                 self.submit_release(now, lock.0, awaited);
+                if self.leaving.is_some() {
+                    self.finish_leaving();
+                }
                 Ok(lock)
             }
             Request::Pause { attempts, took } => self.submit_pause(now, attempts, took),

@@ -462,6 +462,11 @@ pub enum Failure {
     QueueFull,
     /// It never was sent this lock, so it cannot extend it.
     NotHeld,
+    /// Of a fair lock: nobody holds it there, and so many wait for it who asked before.
+    OthersFirst {
+        /// Waiters before this one.
+        ahead: u64,
+    },
     /// It refused the fencing token, and wrote nothing.
     TokenRefused(TokenRefusal),
     /// An error reply, cut off at [`limits::ERROR_TEXT_SIZE_MAX`] bytes.

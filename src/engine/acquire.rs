@@ -114,15 +114,11 @@ impl Engine {
             Some(resource) => claim.entry.set(&self.config.prefix, resource.as_bytes(), &claim.token),
             None => claim.entry.set_key(&op.key, &claim.token),
         }
-        claim.asked = if let Some(queuing) = &mut op.queuing {
-            let terms = (claim_id, self.usable, op.ttl);
-            let connections = (&mut self.broadcast, self.links.as_mut_slice());
-            fair::send_attempt((queuing, claim), terms, &self.config, connections)
-        } else if op.fencing.is_none() {
+        claim.asked = if op.fencing.is_none() && op.queuing.is_none() {
             self.broadcast.send(&mut self.links, self.usable, Owed::Acquire(claim_id), |out| {
                 command::encode_acquire(out, &claim.entry, &self.terms.tail);
             })
-        } else {
+        } else if op.queuing.is_none() {
             fence::send_attempt(
                 now,
                 (op, claim),
@@ -130,6 +126,9 @@ impl Engine {
                 (&self.config, self.skew_us),
                 (&mut self.broadcast, &mut self.links),
             )
+        } else {
+            let connections = (&mut self.broadcast, self.links.as_mut_slice());
+            fair::send_attempt((id, op), (claim_id, claim), self.usable, &self.config, connections)
         };
         let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
         op.run.count = 0;
@@ -252,8 +251,7 @@ impl Engine {
                     };
                     let hash = self.lines.hash(claim.entry.key());
                     self.outcomes.push_back((OpId(id), Outcome::Acquire(Ok(grant))));
-                    let has_waited = op.wait_until.is_some() || op.queuing.is_some();
-                    if has_waited || !self.lines.found_first(id.index, hash) {
+                    if op.wait_until.is_some() || !self.lines.found_first(id.index, hash) {
                         self.note_held(now, id);
                     }
                     return;

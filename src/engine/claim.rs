@@ -34,7 +34,7 @@ pub(super) struct Claim {
     pub(super) answer_limit: Duration,
     /// The operation that gets to know what happens to this claim.
     pub(super) owner: Option<Id>,
-    /// The operation whose attempt it was.
+    /// The operation whose attempt it was, of an attempt for a fair lock.
     pub(super) attempter: Id,
     /// Masters that were sent the `SET`.
     pub(super) asked: MasterSet,
@@ -120,7 +120,7 @@ impl Claim {
         }
     }
 
-    /// Starts anew in the memory of the slot's last claim. The entry is left to be set.
+    /// Starts anew in the memory of the slot's last claim. The entry is left to be set, and the attempter by who asks it.
     pub(super) fn begin(&mut self, now: Instant, op: Id, new_token: Token, ttl: Ttl, limit: Duration) {
         // Taken apart, so that a new field cannot be forgotten here.
         let Self {
@@ -133,7 +133,7 @@ impl Claim {
             shortest_ttl_ms,
             answer_limit,
             owner,
-            attempter,
+            attempter: _,
             asked,
             tally,
             is_open,
@@ -148,8 +148,7 @@ impl Claim {
             owes_extension,
             strayed_extension,
         } = self;
-        (*owner, *attempter, *token, *fence) = (Some(op), op, new_token, None);
-        (*started, *sent_at) = (now, now);
+        (*owner, *token, *fence, *started, *sent_at) = (Some(op), new_token, None, now, now);
         (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants) = (true, true);
@@ -532,7 +531,9 @@ impl Engine {
             let master = link.master;
             let mut vote = if tally.refused.contains(master) {
                 match claim.failure(master) {
-                    Some(why @ Failure::TokenRefused(_)) => Vote::Failed(why.clone()),
+                    Some(why @ (Failure::TokenRefused(_) | Failure::OthersFirst { .. })) => {
+                        Vote::Failed(why.clone())
+                    }
                     _ => Vote::Refused { holder: HolderTtl::Unknown },
                 }
             } else if tally.granted.contains(master) {

@@ -51,7 +51,7 @@ use super::{Broadcast, Engine, OpId, SubmitError};
 use crate::config::Config;
 use crate::limits;
 use crate::lock::command::{self, FairAnswer, FairTold, Place, Script, Waiter, Way};
-use crate::lock::{HolderTtl, MasterId, MasterSet, Resource, Tally, Token, Ttl, Vote};
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Resource, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
 /// Who is told that the lock is free, or that the first one's heartbeat is over, comes so much later at the most.
@@ -75,6 +75,9 @@ pub(super) struct Queuing {
     /// The channel on which it is told that it is the first, as an encoded bulk string.
     pub(super) channel: Vec<u8>,
 }
+
+/// Who leaves its queues behind a release: the lock's key as an encoded bulk string, and whether it had the lock.
+pub(super) type Leaving = (Box<Queuing>, Vec<u8>, bool);
 
 /// A waiter's place in the queues of a fair lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,20 +176,23 @@ impl Queuing {
 #[cold]
 #[inline(never)]
 pub(super) fn send_attempt(
-    (op_queuing, claim): (&mut Queuing, &mut Claim),
-    (claim_id, usable, ttl): (Id, MasterSet, Ttl),
+    (id, op): (Id, &mut Op),
+    (claim_id, claim): (Id, &mut Claim),
+    usable: MasterSet,
     config: &Config,
     (broadcast, links): (&mut Broadcast, &mut [Link]),
 ) -> MasterSet {
-    op_queuing.told.clear();
+    claim.attempter = id;
+    let Some(queuing) = &mut op.queuing else { return MasterSet::EMPTY };
+    queuing.told.clear();
     if mutant!(TicketForgotten) {
-        (op_queuing.number, op_queuing.id) = (None, claim.token);
+        (queuing.number, queuing.id) = (None, claim.token);
     }
-    let waiter = op_queuing.waiter(config);
+    let (waiter, ttl) = (queuing.waiter(config), op.ttl);
     let sent = broadcast.send(links, usable, Owed::AcquireFair(claim_id), |out| {
         command::encode_fair_acquire(out, Script::Known, &claim.entry, ttl.as_millis(), &waiter);
     });
-    op_queuing.asked = op_queuing.asked.union(sent);
+    queuing.asked = queuing.asked.union(sent);
     sent
 }
 
@@ -209,8 +215,10 @@ impl Engine {
             op.queuing = Some(Box::new(queuing));
             command::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
         }
-        // A line of its own, by which news finds it.
-        self.lines.found(id.index, hash);
+        if !wait.is_zero() {
+            // A line of its own, by which news finds it.
+            self.lines.found(id.index, hash);
+        }
         self.start_attempt(now, id, None);
         Ok(OpId(id))
     }
@@ -239,6 +247,9 @@ impl Engine {
                     if is_counted {
                         queuing.told.push((master, told));
                     }
+                }
+                if is_counted && matches!(told.way, Way::Queued(_)) {
+                    claim.failures.push((master, Failure::OthersFirst { ahead: told.ahead }));
                 }
                 match told.way {
                     Way::Clear => Vote::Granted,
@@ -289,21 +300,27 @@ impl Engine {
         pause.min(heartbeat)
     }
 
-    /// A fair lock is released, or its acquisition given up: the release as ever, and behind it the queues are left.
+    /// A fair lock is about to be released, or its acquisition to be given up: the release is as ever, and behind it
+    /// [`Engine::finish_leaving`] leaves the queues.
     #[cold]
     #[inline(never)]
-    pub(super) fn release_fair(&mut self, now: Instant, id: Id, awaited: bool) {
+    pub(super) fn begin_leaving(&mut self, now: Instant, id: Id) {
         self.unwatch(now, id);
         let Some(op) = self.ops.find_mut(id) else { return };
-        let (queuing, key) = (op.queuing.take(), op.key.clone());
-        let is_held = matches!(op.state, OpState::Held { .. });
+        let was_held = matches!(op.state, OpState::Held { .. });
         if let Some(claim) = self.claims.find_mut(op.claim) {
             // Who is to be told the queue says.
             claim.tells = false;
         }
-        self.submit_release(now, id, awaited);
-        if let Some(queuing) = queuing {
-            self.leave_queues(&queuing, &key, is_held);
+        self.leaving = op.queuing.take().map(|queuing| (queuing, op.key.clone(), was_held));
+    }
+
+    /// The release is queued: leaves the queues behind it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn finish_leaving(&mut self) {
+        if let Some((queuing, key, was_held)) = self.leaving.take() {
+            self.leave_queues(&queuing, &key, was_held);
         }
     }
 

@@ -215,7 +215,8 @@ impl Engine {
             return;
         }
         if op.queuing.is_some() {
-            return self.release_fair(now, id, awaited);
+            self.begin_leaving(now, id);
+            return self.submit_release(now, id, awaited);
         }
         if op.watch.is_some() {
             // It was still waiting for the lock.
