@@ -306,7 +306,7 @@ mod tests {
     fn each_answer_is_told_from_the_others_and_no_error_is_a_no() {
         let ms = Duration::from_millis;
         let rows = [
-            ([0, 5, 3, 7], Way::Held(HolderTtl::Left(ms(7))), Some(5), 3),
+            ([0_i64, 5, 3, 7], Way::Held(HolderTtl::Left(ms(7))), Some(5), 3),
             ([0, 5, 0, -1], Way::Held(HolderTtl::Never), Some(5), 0),
             ([0, 5, 0, -3], Way::Held(HolderTtl::Unknown), Some(5), 0),
             ([1, 9_007_199_254_740_990, 1, 9], Way::Queued(ms(9)), Some(9_007_199_254_740_990), 1),
