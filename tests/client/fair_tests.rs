@@ -218,7 +218,7 @@ fn a_login_with_the_rights_that_the_readme_names_waits_fairly() {
         let waiter = thread::spawn(move || waiting.lock("a").fair().ttl(TTL).wait(PATIENCE).acquire());
         eventually(PATIENCE, "it stands in the queue, and listens", || {
             fleet.masters().all(|master| {
-                master.ask("ZCARD lock:redlatch:fair:t:a").text() == "2"
+                master.ask("ZCARD lock:redlatch:fair:t:a").text() == "1"
                     && master.ask("PUBSUB CHANNELS lock:redlatch:fair:c:*").text() != "[]"
             })
         });
@@ -227,6 +227,22 @@ fn a_login_with_the_rights_that_the_readme_names_waits_fairly() {
         guard.release().expect("the masters answer");
         assert_nothing_left(&clients[0], &mut fleet);
     });
+}
+
+#[test]
+fn the_script_is_sent_in_full_once_to_each_master() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    for _ in 0..3 {
+        let guard = client.lock("a").fair().ttl(TTL).acquire().expect("free");
+        guard.release().expect("the masters answer");
+        assert_eq!(client.settle(PATIENCE), 0);
+    }
+    for master in fleet.masters() {
+        let stats = master.ask("INFO commandstats").text();
+        assert!(stats.contains("cmdstat_eval:calls=1,"), "by its digest from then on: {stats}");
+        assert!(!stats.contains("cmdstat_zadd"), "a lock that nobody else wants has no queue: {stats}");
+    }
 }
 
 #[test]

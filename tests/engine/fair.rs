@@ -48,7 +48,7 @@ fn who_does_not_wait_sends_one_command_and_leaves_nothing() {
     assert!(matches!(denied(&mut rig), AcquireError::Contended(denial) if denial.attempts == 1));
     assert_eq!(logs(&mut rig)[0], ["EVALSHA"]);
     let now = rig.now;
-    assert!(rig.masters.iter_mut().all(|master| master.queues.of(now, b"a").count() == 1), "the holder's");
+    assert!(rig.masters.iter_mut().all(|master| master.queues.of(now, b"a").count() == 0));
 }
 
 #[test]
@@ -99,7 +99,6 @@ fn numbers_that_no_queue_can_have_give_no_ticket_and_do_no_harm() {
         (0..3).for_each(|index| rig.resume(index));
         rig.advance(ms(5000));
         assert!(granted(&mut rig).attempts > 1, "{numbers}");
-        assert!(rig.engine.ticket(lock).is_some());
     }
 }
 

@@ -8,7 +8,10 @@ use rand::seq::IndexedRandom;
 
 use super::{Check, Command, KEYS, TOKENS, numbers};
 
-pub(super) const SCRIPT: &str = "local q,b,i,k,h=KEYS[2],KEYS[3],ARGV[3],tonumber(ARGV[4]),tonumber(ARGV[5]) local \
+pub(super) const SCRIPT: &str = "local q,b,i,k,h=KEYS[2],KEYS[3],ARGV[3],tonumber(ARGV[4]),tonumber(ARGV[5]) if k>-2 and \
+redis.call('exists',KEYS[1],q)==0 then redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) return \
+{2,-1,0,0} end if k==-2 and redis.call('exists',q)==0 then if ARGV[2]~='' and \
+redis.call('exists',KEYS[1])==0 then redis.pcall('publish',KEYS[1],'') end return 0 end local \
 t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) for _,r in \
 ipairs({{'-inf',n},{n+h+1,'+inf'}}) do for _,m in \
 ipairs(redis.call('zrangebyscore',b,r[1],r[2],'limit',0,100)) do redis.call('zrem',q,m) \
@@ -26,7 +29,7 @@ f=redis.call('zrange',q,0,0)[1] local e=redis.call('zscore',b,f) if not e then \
 redis.call('zrem',q,f) end return {1,k,a,math.max((e or n)-n,0)} end \
 redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) if k>=0 then \
 redis.call('zadd',b,n+math.min(h,tonumber(ARGV[2])),i) end return {2,k,0,0}";
-const SHA: &str = "b0a89e9a807dad9af20abad0d386256feab0cab7";
+const SHA: &str = "9f58af52700c2ae7578224b5e73dee05e8ef5480";
 
 /// Fair locks: some waiters who come, come again and go; heartbeats so long that only a shorter one finds them endless.
 pub(super) fn draw(rng: &mut StdRng) -> Command {

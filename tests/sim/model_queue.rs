@@ -9,7 +9,7 @@ use redlatch::resp::{self, Reply};
 
 use super::{ModelMaster, millis, number};
 
-const FAIR_SHA: &[u8] = b"b0a89e9a807dad9af20abad0d386256feab0cab7";
+const FAIR_SHA: &[u8] = b"9f58af52700c2ae7578224b5e73dee05e8ef5480";
 /// Scripts with a deliberate defect, which are only ever sent in full.
 const HEAD_UNCHECKED: &[u8] = b"whoever asks has a fair lock";
 const DEAD_STAY: &[u8] = b"the tickets of the dead stay";
@@ -144,6 +144,17 @@ impl ModelMaster {
         assert!([FAIR_SHA, HEAD_UNCHECKED, DEAD_STAY].contains(&sha), "no script is called like this");
         let now_ms = number((self.wall_us(now) / 1000).to_string().as_bytes());
         let (id, ticket, heartbeat) = (args[2], number(args[3]), number(args[4]));
+        let is_empty = self.queues.of(now, lock).count() == 0;
+        if is_empty && ticket == -2 {
+            if self.time_left(now, lock) == -2 && !args[1].is_empty() {
+                self.publish(lock, b"");
+            }
+            return resp::encode_reply(replies, &Reply::Integer(0));
+        }
+        if is_empty && self.time_left(now, lock) == -2 {
+            self.put(lock, args[0], Some(now + millis(args[1])));
+            return tell(replies, [2, -1, 0, 0]);
+        }
         self.queues.purge(now, lock, now_ms, heartbeat, sha != DEAD_STAY);
         if ticket == -2 {
             self.leave_queue(now, lock, id, args[1]);
@@ -172,8 +183,7 @@ impl ModelMaster {
             self.put(lock, value, Some(now + millis(ttl)));
             [2, number_of, 0, 0]
         };
-        resp::encode_array_header(replies, told.len());
-        told.into_iter().for_each(|number| resp::encode_reply(replies, &Reply::Integer(number)));
+        tell(replies, told);
     }
 
     /// Somebody does not wait any longer, or has released: tells who is next if the lock is free.
@@ -186,4 +196,9 @@ impl ModelMaster {
             self.publish(&channel, b"");
         }
     }
+}
+
+fn tell(replies: &mut Vec<u8>, told: [i64; 4]) {
+    resp::encode_array_header(replies, told.len());
+    told.into_iter().for_each(|number| resp::encode_reply(replies, &Reply::Integer(number)));
 }

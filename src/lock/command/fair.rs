@@ -2,7 +2,8 @@
 //! the queue of those who wait for it, as two sorted sets: each waiter's ticket, a number, and its heartbeat, the time by the
 //! master's own clock up to which the ticket counts without another one.
 //!
-//! One call joins the queue, gives a heartbeat and tries: the lock is set where it is free and nobody has a smaller ticket.
+//! Where nobody holds the lock nor waits for it, it is set and no ticket is left. Else one call joins the queue, gives a
+//! heartbeat and tries: the lock is set where it is free and nobody has a smaller ticket.
 //! Who has no number yet is given the next one of this master. Tickets whose heartbeat is over are removed by each call, a
 //! hundred at the most, and so are those that outlast any heartbeat, as after the master's clock was set back. Both sets
 //! expire when nobody comes for twice the time of a heartbeat.
@@ -30,12 +31,17 @@ const CHANNEL_NAME: &[u8] = b"redlatch:fair:c:";
 /// lasts in milliseconds, how many may wait. The ticket is a number, 0 for the one that it has here or else the next, or -1
 /// for one that does not wait.
 ///
-/// Answers: what is in the way (0 the lock is held, 1 others are before it in the queue, 2 nothing: it is set), the ticket,
+/// Answers: what is in the way (0 the lock is held, 1 others are before it in the queue, 2 nothing: it is set), the ticket
+/// or -1 without one,
 /// how many are before it, and what is left of the holder's time as `PTTL` tells it, or of the first one's heartbeat.
 ///
 /// To leave the queue: the ticket is -2, in place of the TTL is what the channel of each waiter starts with, or nothing if
 /// nobody is to be told. Answers 0.
 pub(crate) const FAIR_SCRIPT: &str = "local q,b,i,k,h=KEYS[2],KEYS[3],ARGV[3],tonumber(ARGV[4]),tonumber(ARGV[5]) \
+if k>-2 and redis.call('exists',KEYS[1],q)==0 then \
+redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) return {2,-1,0,0} end \
+if k==-2 and redis.call('exists',q)==0 then \
+if ARGV[2]~='' and redis.call('exists',KEYS[1])==0 then redis.pcall('publish',KEYS[1],'') end return 0 end \
 local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) \
 for _,r in ipairs({{'-inf',n},{n+h+1,'+inf'}}) do \
 for _,m in ipairs(redis.call('zrangebyscore',b,r[1],r[2],'limit',0,100)) do \
@@ -56,7 +62,7 @@ redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) \
 if k>=0 then redis.call('zadd',b,n+math.min(h,tonumber(ARGV[2])),i) end return {2,k,0,0}";
 
 /// SHA-1 of [`FAIR_SCRIPT`].
-const FAIR_SHA: &[u8] = b"b0a89e9a807dad9af20abad0d386256feab0cab7";
+const FAIR_SHA: &[u8] = b"9f58af52700c2ae7578224b5e73dee05e8ef5480";
 
 /// The largest ticket that is believed: beyond it the scripts' numbers are no longer exact.
 const TICKET_MAX: u64 = (1 << 53) - 1;
