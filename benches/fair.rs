@@ -1,5 +1,5 @@
 //! How long who wants a lock waits at the longest, and how often others who asked later have it before, with fair locks, with
-//! plain ones whose waiters are told of releases, and with waiters who only try again and again: `cargo bench --bench fair`.
+//! plain ones whose waiters are told of releases, and with waiters who only try again and again: `cargo bench --bench fair`, or with other numbers of contenders behind `--`.
 //!
 //! Each contender has connections and a thread of its own, holds the lock for a millisecond, and asks for it again at once.
 
@@ -36,10 +36,11 @@ struct Turn {
 fn main() {
     let is_test = std::env::args().any(|arg| arg == "--test");
     let mut fleet = Fleet::start(3);
-    let (counts, time) = if is_test {
-        (vec![2], Duration::from_millis(100))
-    } else {
-        (vec![2, 8, 64], Duration::from_secs(5))
+    let asked: Vec<usize> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
+    let (counts, time) = match (is_test, asked.is_empty()) {
+        (true, _) => (vec![2], Duration::from_millis(100)),
+        (false, true) => (vec![2, 8, 64], Duration::from_secs(5)),
+        (false, false) => (asked, Duration::from_secs(5)),
     };
     for count in counts {
         for way in [Way::Fair, Way::Woken, Way::Polling] {

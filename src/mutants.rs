@@ -122,6 +122,8 @@ pub enum Mutant {
     TicketSmallest,
     /// Who gives up stays in the queue until its heartbeat is over.
     LeaveForgotten,
+    /// Who gives back a part of a fair lock tells nobody.
+    FailedUntold,
     /// A lock is renewed for as long as it is held.
     RenewalUncapped,
     /// The loss of a lock is told when its validity has ended.

@@ -281,7 +281,11 @@ impl Engine {
             op.key.extend_from_slice(claim.entry.key());
             claim.owner = None;
         }
+        let set_on = self.claims.find(claim_id).map(Claim::holders).unwrap_or_default();
         self.release_claim(now, now + limit, claim_id);
+        if self.ops.find(id).is_some_and(|op| op.queuing.is_some()) && !set_on.is_empty() {
+            self.tell_of_failed(id, set_on);
+        }
         let Some(op) = self.ops.find_mut(id) else { return };
         if is_cut_short && let Some(before) = op.denied_before.take() {
             return self.deny(now, id, *before);

@@ -30,7 +30,8 @@
 //! # Who gives up, and who dies
 //!
 //! Who gives up leaves its queues with a command behind whatever was sent, and so does a holder behind its release: the
-//! same command tells the first in the queue that the lock is free. It is a hint, like all news (`news.rs`). If it is lost, or
+//! same command tells the first in the queue that the lock is free. So does, for others, who had a part of the lock and gives
+//! that back: the first may have been refused for it, and those behind the first cannot have it. It is a hint, like all news (`news.rs`). If it is lost, or
 //! its waiter is dead, the next one is the first when the heartbeat is over. Waiters that die together cost one heartbeat
 //! together, for they are not waited for one after the other.
 //!
@@ -335,6 +336,21 @@ impl Engine {
         }
     }
 
+    /// An attempt failed, and what it may have set on some masters is being released: tells the first in each queue there,
+    /// who may have been refused for it.
+    pub(super) fn tell_of_failed(&mut self, id: Id, masters: MasterSet) {
+        let tells = self.config.wakes_waiters && !mutant!(FailedUntold);
+        let Some(op) = self.ops.find(id).filter(|_| tells) else { return };
+        let Some(queuing) = &op.queuing else { return };
+        let mut entry = command::Entry::EMPTY;
+        entry.set_key(&op.key, &Token::UNSET);
+        let waiter = queuing.waiter(&self.config);
+        let masters = masters.intersection(self.broadcast.ready());
+        self.broadcast.send(&mut self.links, masters, Owed::LeftQueue, |out| {
+            command::encode_fair_leave(out, &entry, &waiter, (true, true));
+        });
+    }
+
     fn leave_queues(&mut self, queuing: &Queuing, key: &[u8], was_held: bool) {
         if (!queuing.waits || mutant!(LeaveForgotten)) && !was_held {
             return;
@@ -344,7 +360,7 @@ impl Engine {
         let (waiter, tells) = (queuing.waiter(&self.config), self.config.wakes_waiters);
         let masters = queuing.asked.intersection(self.broadcast.ready());
         self.broadcast.send(&mut self.links, masters, Owed::LeftQueue, |out| {
-            command::encode_fair_leave(out, &entry, &waiter, tells);
+            command::encode_fair_leave(out, &entry, &waiter, (tells, false));
         });
     }
 

@@ -9,7 +9,7 @@ use redlatch::resp::{self, Reply};
 
 use super::{ModelMaster, millis, number};
 
-const FAIR_SHA: &[u8] = b"9f58af52700c2ae7578224b5e73dee05e8ef5480";
+const FAIR_SHA: &[u8] = b"aafc00ef3e42e10806d4b62d1e794a0f3bc1fb53";
 /// Scripts with a deliberate defect, which are only ever sent in full.
 const HEAD_UNCHECKED: &[u8] = b"whoever asks has a fair lock";
 const DEAD_STAY: &[u8] = b"the tickets of the dead stay";
@@ -145,7 +145,7 @@ impl ModelMaster {
         let now_ms = number((self.wall_us(now) / 1000).to_string().as_bytes());
         let (id, ticket, heartbeat) = (args[2], number(args[3]), number(args[4]));
         let is_empty = self.queues.of(now, lock).count() == 0;
-        if is_empty && ticket == -2 {
+        if is_empty && ticket < -1 {
             if self.time_left(now, lock) == -2 && !args[1].is_empty() {
                 self.publish(lock, b"");
             }
@@ -156,8 +156,11 @@ impl ModelMaster {
             return tell(replies, [2, -1, 0, 0]);
         }
         self.queues.purge(now, lock, now_ms, heartbeat, sha != DEAD_STAY);
-        if ticket == -2 {
-            self.leave_queue(now, lock, id, args[1]);
+        if ticket < -1 {
+            if ticket == -2 {
+                self.queues.of(now, lock).remove(id);
+            }
+            self.tell_first(now, lock, id, args[1]);
             return resp::encode_reply(replies, &Reply::Integer(0));
         }
         let (value, ttl, count_max) = (args[0], args[1], number(args[5]));
@@ -186,12 +189,11 @@ impl ModelMaster {
         tell(replies, told);
     }
 
-    /// Somebody does not wait any longer, or has released: tells who is next if the lock is free.
-    fn leave_queue(&mut self, now: Instant, lock: &[u8], id: &[u8], channels: &[u8]) {
+    /// Somebody does not wait any longer, or has released: tells who is next, if that is another one and the lock is free.
+    fn tell_first(&mut self, now: Instant, lock: &[u8], id: &[u8], channels: &[u8]) {
         let is_free = self.time_left(now, lock) == -2;
         let queue = self.queues.of(now, lock);
-        queue.remove(id);
-        if is_free && !channels.is_empty() {
+        if is_free && !channels.is_empty() && queue.first() != Some(id) {
             let channel = queue.first().map_or_else(|| lock.to_vec(), |first| [channels, first].concat());
             self.publish(&channel, b"");
         }

@@ -83,6 +83,7 @@ killed! {
     ticket_forgotten: TicketForgotten by fair::a_place_is_kept_however_long_the_wait_is;
     ticket_smallest: TicketSmallest by fair::a_ticket_is_larger_than_all_that_were_allotted_before;
     leave_forgotten: LeaveForgotten by fair::who_gives_up_keeps_nobody_waiting;
+    failed_untold: FailedUntold by fair::nobody_who_is_next_waits_for_its_heartbeat_while_nothing_fails;
     renewal_uncapped: RenewalUncapped by keep::a_kept_lock_ends_with_its_longest_hold;
     loss_told_late: LossToldLate by keep::the_loss_is_told_before_the_validity_ends_whatever_masters_answer;
     kept_after_loss: KeptAfterLoss by keep::a_lock_that_was_told_lost_is_not_renewed_any_more;

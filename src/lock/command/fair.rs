@@ -36,33 +36,28 @@ const CHANNEL_NAME: &[u8] = b"redlatch:fair:c:";
 /// how many are before it, and what is left of the holder's time as `PTTL` tells it, or of the first one's heartbeat.
 ///
 /// To leave the queue: the ticket is -2, in place of the TTL is what the channel of each waiter starts with, or nothing if
-/// nobody is to be told. Answers 0.
-pub(crate) const FAIR_SCRIPT: &str = "local q,b,i,k,h=KEYS[2],KEYS[3],ARGV[3],tonumber(ARGV[4]),tonumber(ARGV[5]) \
-if k>-2 and redis.call('exists',KEYS[1],q)==0 then \
-redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) return {2,-1,0,0} end \
-if k==-2 and redis.call('exists',q)==0 then \
-if ARGV[2]~='' and redis.call('exists',KEYS[1])==0 then redis.pcall('publish',KEYS[1],'') end return 0 end \
-local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) \
-for _,r in ipairs({{'-inf',n},{n+h+1,'+inf'}}) do \
-for _,m in ipairs(redis.call('zrangebyscore',b,r[1],r[2],'limit',0,100)) do \
-redis.call('zrem',q,m) redis.call('zrem',b,m) end end \
-if k==-2 then redis.call('zrem',q,i) redis.call('zrem',b,i) \
-if ARGV[2]~='' and redis.call('exists',KEYS[1])==0 then local f=redis.call('zrange',q,0,0)[1] \
-if f then redis.pcall('publish',ARGV[2]..f,'') else redis.pcall('publish',KEYS[1],'') end end return 0 end \
-if k>=0 then local s=redis.call('zscore',q,i) \
-if not s and redis.call('zcard',q)>=tonumber(ARGV[6]) then return redis.error_reply('ERR too many wait for this lock') end \
-if k==0 then if s then k=tonumber(s) else k=(redis.call('zrevrange',q,0,0,'withscores')[2] or 0)+1 end end \
-if tonumber(s)~=k then redis.call('zadd',q,k,i) end \
-redis.call('zadd',b,n+h,i) redis.call('pexpire',q,2*h) redis.call('pexpire',b,2*h) end \
-local a=redis.call('zrank',q,i) or redis.call('zcard',q) local l=redis.call('pttl',KEYS[1]) \
-if l~=-2 then return {0,k,a,l} end \
-if a>0 then local f=redis.call('zrange',q,0,0)[1] local e=redis.call('zscore',b,f) \
-if not e then redis.call('zrem',q,f) end return {1,k,a,math.max((e or n)-n,0)} end \
-redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) \
-if k>=0 then redis.call('zadd',b,n+math.min(h,tonumber(ARGV[2])),i) end return {2,k,0,0}";
+/// nobody is to be told. Answers 0. With -3 the ticket stays, and the first is told if it is another one.
+pub(crate) const FAIR_SCRIPT: &str = "local q,b,i,k,h=KEYS[2],KEYS[3],ARGV[3],tonumber(ARGV[4]),tonumber(ARGV[5]) if k>-2 and \
+redis.call('exists',KEYS[1],q)==0 then redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) return {2,-1,0,0} end \
+if k<-1 and redis.call('exists',q)==0 then if ARGV[2]~='' and redis.call('exists',KEYS[1])==0 then \
+redis.pcall('publish',KEYS[1],'') end return 0 end local t=redis.call('time') local \
+n=t[1]*1000+math.floor(t[2]/1000) for _,r in ipairs({{'-inf',n},{n+h+1,'+inf'}}) do for _,m in \
+ipairs(redis.call('zrangebyscore',b,r[1],r[2],'limit',0,100)) do redis.call('zrem',q,m) \
+redis.call('zrem',b,m) end end if k==-2 then redis.call('zrem',q,i) redis.call('zrem',b,i) end if k<-1 then \
+if ARGV[2]~='' and redis.call('exists',KEYS[1])==0 then local f=redis.call('zrange',q,0,0)[1] if f==i then \
+return 0 elseif f then redis.pcall('publish',ARGV[2]..f,'') else redis.pcall('publish',KEYS[1],'') end end \
+return 0 end if k>=0 then local s=redis.call('zscore',q,i) if not s and \
+redis.call('zcard',q)>=tonumber(ARGV[6]) then return redis.error_reply('ERR too many wait for this lock') \
+end if k==0 then if s then k=tonumber(s) else k=(redis.call('zrevrange',q,0,0,'withscores')[2] or 0)+1 end \
+end if tonumber(s)~=k then redis.call('zadd',q,k,i) end redis.call('zadd',b,n+h,i) \
+redis.call('pexpire',q,2*h) redis.call('pexpire',b,2*h) end local a=redis.call('zrank',q,i) or \
+redis.call('zcard',q) local l=redis.call('pttl',KEYS[1]) if l~=-2 then return {0,k,a,l} end if a>0 then \
+local f=redis.call('zrange',q,0,0)[1] local e=redis.call('zscore',b,f) if not e then redis.call('zrem',q,f) \
+end return {1,k,a,math.max((e or n)-n,0)} end redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) if k>=0 then \
+redis.call('zadd',b,n+math.min(h,tonumber(ARGV[2])),i) end return {2,k,0,0}";
 
 /// SHA-1 of [`FAIR_SCRIPT`].
-const FAIR_SHA: &[u8] = b"9f58af52700c2ae7578224b5e73dee05e8ef5480";
+const FAIR_SHA: &[u8] = b"aafc00ef3e42e10806d4b62d1e794a0f3bc1fb53";
 
 /// The largest ticket that is believed: beyond it the scripts' numbers are no longer exact.
 const TICKET_MAX: u64 = (1 << 53) - 1;
@@ -109,8 +104,13 @@ pub(crate) fn encode_fair_acquire(
     encode_decimal_bulk(out, limits::FAIR_QUEUE_COUNT_MAX);
 }
 
-/// Leaves the queue, and tells the first who waits if the lock is free. The entry's value does not matter.
-pub(crate) fn encode_fair_leave(out: &mut Vec<u8>, entry: &Entry, waiter: &Waiter, tells: bool) {
+/// Leaves the queue unless it `stays`, and tells the first who waits if the lock is free. The entry's value does not matter.
+pub(crate) fn encode_fair_leave(
+    out: &mut Vec<u8>,
+    entry: &Entry,
+    waiter: &Waiter,
+    (tells, stays): (bool, bool),
+) {
     encode_head(out, 11, Script::Known);
     let value = encode_keys(out, entry, waiter.prefix_size);
     out.extend_from_slice(value);
@@ -120,7 +120,7 @@ pub(crate) fn encode_fair_leave(out: &mut Vec<u8>, entry: &Entry, waiter: &Waite
         resp::encode_bulk(out, b"");
     }
     resp::encode_bulk(out, waiter.id.as_bytes());
-    resp::encode_bulk(out, b"-2");
+    resp::encode_bulk(out, if stays { b"-3" } else { b"-2" });
     encode_decimal_bulk(out, heartbeat_ms());
 }
 
@@ -278,11 +278,12 @@ mod tests {
                 );
             }
         }
-        for (tells, channel) in [(true, b"p:redlatch:fair:c:".as_slice()), (false, b"")] {
+        for (tells, channel, number) in [(true, b"p:redlatch:fair:c:".as_slice(), b"-2"), (false, b"", b"-3")]
+        {
             assert_eq!(
-                encoded(|out, entry| encode_fair_leave(out, entry, &WAITER, tells)),
+                encoded(|out, entry| encode_fair_leave(out, entry, &WAITER, (tells, !tells))),
                 command(&[
-                    b"EVALSHA", FAIR_SHA, b"3", lock, tickets, heartbeats, id, channel, id, b"-2", b"3000"
+                    b"EVALSHA", FAIR_SHA, b"3", lock, tickets, heartbeats, id, channel, id, number, b"3000"
                 ])
             );
         }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 use redlatch::engine::{OpId, Outcome};
 use redlatch::{AcquireError, limits};
 
@@ -317,7 +319,44 @@ pub fn a_fair_lock_may_lose_a_connection_at_any_byte() -> Verdict {
     })
 }
 
+/// Each asks again as soon as it has released, over links of different speed: no message is missed for which it would have
+/// to wait until its heartbeat.
+pub fn nobody_who_is_next_waits_for_its_heartbeat_while_nothing_fails() -> Verdict {
+    for seed in 0..40 {
+        let (masters, clients) = [(3, 2), (3, 3), (5, 2), (5, 4)][usize::try_from(seed % 4).expect("small")];
+        let mut world = world(masters, clients, defaults);
+        world.rng = StdRng::seed_from_u64(seed);
+        (world.weather.delay_min, world.weather.delay_max) = (MS / 10, 3 * MS);
+        let mut changed_at = world.now;
+        for client in 0..clients {
+            world.submit_fair(client, KEY, TTL, LONG).expect("room");
+        }
+        for _ in 0..100 {
+            let next = |world: &mut World| world.clients.iter().position(|it| !it.outcomes.is_empty());
+            world.run_until(SECOND, |world| next(world).is_some());
+            verdict(&mut world)?;
+            let Some(client) = next(&mut world) else { return Err(format!("seed {seed}: nobody has it")) };
+            let Some((lock, Outcome::Acquire(Ok(_)))) = world.clients[client].outcomes.pop_front() else {
+                return Err(format!("seed {seed}: c{client} is denied"));
+            };
+            let took = world.now - changed_at;
+            demand(
+                took < heartbeat() / 5,
+                &format!("seed {seed}: c{client} had it {took} ns after the other"),
+            )?;
+            world.run_for(MS);
+            world.submit_release(client, lock, true);
+            world.run_until(SECOND, |world| !world.clients[client].outcomes.is_empty());
+            world.clients[client].outcomes.clear();
+            changed_at = world.now;
+            world.submit_fair(client, KEY, TTL, LONG).expect("room");
+        }
+    }
+    Ok(())
+}
+
 tests!(
+    nobody_who_is_next_waits_for_its_heartbeat_while_nothing_fails,
     who_asked_first_has_it_first_however_slow_it_is,
     a_place_is_kept_however_long_the_wait_is,
     the_waiters_of_one_client_have_it_in_the_order_in_which_they_came,
