@@ -167,6 +167,9 @@ impl World {
             }
             return;
         }
+        if matches!(outcome, Outcome::Inspect(_) | Outcome::ForceUnlock(_) | Outcome::Paused) {
+            return self.take_errand(client, lock, &outcome);
+        }
         let (name, expected) = match &outcome {
             Outcome::Acquire(Ok(_)) => ("acquired", Pending::Acquire),
             Outcome::Acquire(Err(AcquireError::Contended(_))) => ("contended", Pending::Acquire),
@@ -212,6 +215,10 @@ impl World {
             self.clients[client].forget(lock);
         }
         self.tell_worker(client, lock, is_over);
+        // Who has a desk fetches it later.
+        if self.clients[client].callers.is_none() {
+            self.tell_family(client, lock, &outcome);
+        }
         if self.clients[client].workers.is_empty() {
             self.clients[client].outcomes.push_back((lock, outcome));
         }
@@ -243,7 +250,16 @@ impl World {
         }
     }
 
+    /// An answer is fetched: by a set or an owner that asked for it, if one did.
+    pub fn tell_family(&mut self, client: usize, op: OpId, outcome: &Outcome) {
+        self.tell_set(client, op, outcome);
+        self.tell_owner(client, op, outcome);
+    }
+
     pub fn work(&mut self, client: usize) {
+        self.run_errands(client);
+        self.work_on_sets(client);
+        self.work_of_owners(client);
         for index in 0..self.clients[client].workers.len() {
             let worker = self.clients[client].workers[index];
             if worker.due > self.now {

@@ -7,6 +7,9 @@ use redlatch::engine::{Engine, OpId, Outcome};
 
 use crate::callers::Callers;
 use crate::clock::{Clock, Time};
+use crate::errands::Errand;
+use crate::owners::Owner;
+use crate::sets::SetWorker;
 
 pub struct Client {
     pub engine: Engine,
@@ -30,6 +33,11 @@ pub struct Client {
     pub link_states: Vec<&'static str>,
     pub locks: Vec<(OpId, Lock)>,
     pub workers: Vec<Worker>,
+    pub errands: Vec<Errand>,
+    /// When the next is drawn.
+    pub errand_due: Time,
+    pub sets: Vec<SetWorker>,
+    pub owners: Vec<Owner>,
     /// Who waits at its desk; `None` if it is used the way of `Redlock`.
     pub callers: Option<Callers>,
     /// Outcomes that no worker took.

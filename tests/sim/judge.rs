@@ -152,7 +152,7 @@ impl World {
 
     /// Whether a master holds a guard's key for all its validity, or lost it by a fault.
     fn is_covered(&self, guard: &Guard, master: usize) -> bool {
-        let facts = &self.checker.facts[&guard.token];
+        let Some(facts) = self.checker.facts.get(&guard.token) else { return false };
         let until = self.clients[guard.client].clock.when(guard.valid_until);
         let it = &self.masters[master];
         let is_held = |(value, expires): &(Vec<u8>, Option<Instant>)| {
@@ -217,7 +217,14 @@ impl World {
         if let Some((lock, pending)) = overdue {
             self.checker.violate(format!("I22: c{client}: {pending:?} of {lock:?} is overdue"));
         }
+        let overdue =
+            self.clients[client].errands.iter().find(|it| now > it.deadline + Duration::from_millis(1));
+        if let Some(op) = overdue.map(|it| it.op) {
+            self.checker.violate(format!("I22: c{client}: the errand {op:?} is overdue"));
+        }
         self.check_callers(client);
+        self.check_sets(client);
+        self.check_owners(client);
         if !self.is_checked_always && !chance(&mut self.rng, 100_000) {
             return;
         }
