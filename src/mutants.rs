@@ -118,6 +118,10 @@ pub enum Mutant {
     LossToldLate,
     /// A lock whose loss was told goes on being renewed.
     KeptAfterLoss,
+    /// A lock that is kept is renewed also after its release.
+    RenewedAfterRelease,
+    /// The release of a lock is told as its loss.
+    ReleaseToldAsLoss,
     /// No master is ever in quarantine.
     NoQuarantine,
     /// The quarantine ends a nanosecond early.

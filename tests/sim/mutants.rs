@@ -82,6 +82,8 @@ killed! {
     renewal_uncapped: RenewalUncapped by keep::a_kept_lock_ends_with_its_longest_hold;
     loss_told_late: LossToldLate by keep::the_loss_is_told_before_the_validity_ends_whatever_masters_answer;
     kept_after_loss: KeptAfterLoss by keep::a_lock_that_was_told_lost_is_not_renewed_any_more;
+    renewed_after_release: RenewedAfterRelease by keep::a_kept_lock_lives_as_long_as_it_is_held_and_no_longer;
+    release_told_as_loss: ReleaseToldAsLoss by keep::the_loss_of_a_lock_that_was_released_is_not_told;
     fence_not_strict: FenceNotStrict by fence::a_token_as_large_as_the_fence_is_refused;
     fence_deleted: FenceDeleted by fence::a_release_leaves_the_fence;
     fence_window_too_wide: FenceWindowTooWide by fence::a_fence_that_was_lost_in_a_restart_is_older_than_the_window;
