@@ -203,7 +203,6 @@ impl Engine {
     }
 
     pub(super) fn submit_release(&mut self, now: Instant, id: Id, awaited: bool) {
-        #[cfg(redlatch_mutants)]
         if self.keeps_on(id) {
             return;
         }

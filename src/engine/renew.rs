@@ -190,7 +190,7 @@ impl Engine {
     }
 
     /// With defects only: the release of a held lock is told as its loss, or does not end its renewals.
-    #[cfg(redlatch_mutants)]
+    #[inline(always)]
     pub(super) fn keeps_on(&mut self, id: Id) -> bool {
         if mutant!(ReleaseToldAsLoss) {
             self.tell_loss(id);
