@@ -138,6 +138,12 @@ fn own_fenced_key_is_busy() {
     is_killed(Mutant::OwnKeyIsBusy, schedule);
 }
 
+/// The same defect where the lock is fenced.
+#[test]
+fn all_woken_for_a_fenced_lock() {
+    is_killed(Mutant::AllWoken, news::not_all_who_wait_come_when_a_fenced_lock_is_released);
+}
+
 /// Whether a seed gives the same history twice.
 fn same_history() -> Verdict {
     let is_same = history::run(7, false).digest == history::run(7, false).digest;

@@ -27,10 +27,16 @@ const FENCED_RELEASE_SCRIPT: &str = "local d=0 if redis.call('get',KEYS[1])==ARG
 f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[2]) if f and k>f then local \
 t=redis.call('time') local n=t[1]*1000000+t[2] if k>n-ARGV[3] and k<=n+ARGV[4] then \
 redis.call('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
+pub(super) const FENCED_TELLING_SCRIPT: &str = "local d=0 if redis.call('get',KEYS[1])==ARGV[1] then d=redis.call('del',KEYS[1]) local \
+n=redis.pcall('publish',KEYS[1],'') if type(n)=='number' and n>3 then redis.pcall('publish',KEYS[1],n) \
+end end local f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[2]) if f and k>f then local \
+t=redis.call('time') local n=t[1]*1000000+t[2] if k>n-ARGV[3] and k<=n+ARGV[4] then \
+redis.call('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
 const RELEASE_SHA: &str = "b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 const EXTEND_SHA: &str = "53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
 const SWAP_SHA: &str = "13152eaad60dec772a76ecc2e4595e89e73c32be";
 const FENCED_ACQUIRE_SHA: &str = "47e3d7192f7397d5e27d82db626be497b21253a4";
+const FENCED_TELLING_SHA: &str = "77082852e395aedd8de6d7de633d4aea1dc89147";
 const FENCED_RELEASE_SHA: &str = "f1fe333c7769ed608a5125a2d324d1c53632f05b";
 
 /// One command and how its replies are compared.
@@ -244,7 +250,12 @@ fn draw_fenced(rng: &mut StdRng) -> Command {
     let is_whole = rng.random();
     let name: &[u8] = if is_whole { b"EVAL" } else { b"EVALSHA" };
     if rng.random_range(0..3) == 0 {
-        let script = if is_whole { FENCED_RELEASE_SCRIPT } else { FENCED_RELEASE_SHA };
+        let script = match (is_whole, rng.random()) {
+            (true, false) => FENCED_RELEASE_SCRIPT,
+            (true, true) => FENCED_TELLING_SCRIPT,
+            (false, false) => FENCED_RELEASE_SHA,
+            (false, true) => FENCED_TELLING_SHA,
+        };
         let (token, half) = (token.as_bytes(), half.as_bytes());
         return Command::of(&[name, script.as_bytes(), b"2", key, &fence, value, token, half, half, life]);
     }
@@ -257,7 +268,8 @@ fn draw_fenced(rng: &mut StdRng) -> Command {
 }
 
 fn draw_script(rng: &mut StdRng) -> Command {
-    match rng.random_range(0..9) {
+    match rng.random_range(0..10) {
+        8 => Command::of(&[b"SCRIPT", b"LOAD", FENCED_TELLING_SCRIPT.as_bytes()]),
         6 => Command::of(&[b"SCRIPT", b"LOAD", FENCED_ACQUIRE_SCRIPT.as_bytes()]),
         7 => Command::of(&[b"SCRIPT", b"LOAD", FENCED_RELEASE_SCRIPT.as_bytes()]),
         0..2 => Command::of(&[b"SCRIPT", b"LOAD", RELEASE_SCRIPT.as_bytes()]),

@@ -9,7 +9,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use redlatch::resp;
 
-use super::commands::KEYS;
+use super::commands::{FENCED_TELLING_SCRIPT, KEYS};
 use super::model::ModelMaster;
 use crate::fleet::Fleet;
 use crate::lock_tests::PATIENCE;
@@ -68,12 +68,21 @@ impl Audience {
     fn step(&mut self, rng: &mut StdRng) {
         let channel = *KEYS[..2].choose(rng).expect("not empty");
         let subscriber = rng.random_range(1..=SUBSCRIBER_COUNT);
-        match rng.random_range(0..12) {
+        match rng.random_range(0..14) {
             0..5 => self.say(subscriber, &[b"SUBSCRIBE", channel]),
             5..8 => self.say(subscriber, &[b"UNSUBSCRIBE", channel]),
             8 => self.say(PUBLISHER, &[b"PUBLISH", channel, b"\r\n"]),
             9 => self.say(PUBLISHER, &[b"PUBLISH", channel, b""]),
             10 => self.say(PUBLISHER, &[b"EVAL", TELLING_SCRIPT, b"1", channel, TOKEN]),
+            11 => {
+                self.say(PUBLISHER, &[b"SET", channel, TOKEN, b"NX", b"PX", b"3600000"]);
+                let (script, fence) = (FENCED_TELLING_SCRIPT.as_bytes(), b"redlatch:fence:a");
+                // A token beyond its window: the fence stays as it is.
+                self.say(
+                    PUBLISHER,
+                    &[b"EVAL", script, b"2", channel, fence, TOKEN, b"1", b"1", b"1", b"1000"],
+                );
+            }
             _ => {
                 self.say(PUBLISHER, &[b"SET", channel, TOKEN, b"NX", b"PX", b"3600000"]);
                 self.say(PUBLISHER, &[b"EVAL", TELLING_SCRIPT, b"1", channel, TOKEN]);
