@@ -52,6 +52,10 @@ pub struct Lock {
     pub pending: Option<(Pending, Instant)>,
     /// A release not waited for was submitted, and nothing more will come.
     pub is_held: bool,
+    /// When its loss was asked to be told last, it was not over nor nearly so.
+    pub is_watched_in_time: bool,
+    /// When its loss was told.
+    pub told_lost_at: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -295,7 +295,8 @@ impl World {
         }
         for client in 0..self.clients.len() {
             self.start_client(client);
-            self.clients[client].paused_until = 0;
+            let it = &mut self.clients[client];
+            it.paused_until = it.paused_until.min(self.now);
             self.wake(client, self.now);
         }
         self.end_stalls();

@@ -126,6 +126,24 @@ impl World {
         }
     }
 
+    /// A loss is told of a lock that is held, and before its validity ends unless the process was stopped.
+    pub fn check_loss(&mut self, client: usize, lock: OpId, valid_until: Instant) {
+        let ttl = Time::try_from(self.config_max_ttl().as_nanos()).expect("small");
+        let (now, it) = (self.local(client), &self.clients[client]);
+        // The longest time from which a loss is known to come, and some for the clock's own rate.
+        let is_running = it.paused_until + ttl + ttl / 10 < self.now;
+        // One that masters have shown to be lost ends at that moment.
+        let was_over = self.checker.guard(client, lock).is_some_and(|guard| !self.is_valid(guard));
+        let is_late = is_running && was_over && now >= valid_until;
+        match self.clients[client].lock(lock).filter(|it| it.is_held) {
+            Some(it) if is_late && it.is_watched_in_time => {
+                self.checker.violate(format!("c{client} {lock:?}: its loss is told when it is over"));
+            }
+            Some(it) => it.told_lost_at = Some(now),
+            None => self.checker.violate(format!("c{client} {lock:?}: the loss of a released lock is told")),
+        }
+    }
+
     pub fn is_valid(&self, guard: &Guard) -> bool {
         self.local(guard.client) < guard.valid_until
     }
