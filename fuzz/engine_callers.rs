@@ -97,6 +97,7 @@ impl Run<'_> {
             3 => {
                 Request::AcquireFenced { resource, ttl, wait, min_validity, wall: Duration::from_secs(3600) }
             }
+            2 => Request::AcquireFair { resource, ttl, wait, min_validity },
             _ => Request::Acquire { resource, ttl, wait, min_validity },
         };
         let before = (self.engine.operation_count(), self.engine.claim_count());

@@ -215,7 +215,8 @@ impl Conn {
             return Asked::Swap(new.to_vec(), old.to_vec());
         }
         match *args {
-            [name, _, b"2", key, _, token, _ttl, _, _, _, _] => {
+            [name, _, b"2", key, _, token, _ttl, _, _, _, _]
+            | [name, _, b"3", key, _, _, token, _ttl, _, _, _, _] => {
                 let log = tokens.entry(token.to_vec()).or_insert_with(|| TokenLog::new(now, key));
                 assert_eq!(log.key, key);
                 // In full it is sent again, to a master that forgot the script or was away.
@@ -336,7 +337,7 @@ fn note_answer(
 ) {
     let bit = 1 << master.index();
     match asked {
-        Asked::Acquire(token) if *reply == Reply::Simple(b"OK") => {
+        Asked::Acquire(token) if is_grant(reply) => {
             let log = tokens.get_mut(token).expect("logged with its SET");
             log.granted_on.insert(master.index(), number);
             log.holders |= bit;
@@ -378,7 +379,8 @@ fn note_answer(
 
 /// Releases and extensions go where the `SET` went, and to its key.
 fn check_aim(master: MasterId, args: &[&[u8]], tokens: &HashMap<Token, TokenLog>) {
-    if matches!(args, [b"SET", _, _, b"NX", ..]) {
+    // A fair lock's attempt, or the end of a wait for it, which has no token.
+    if matches!(args, [b"SET", _, _, b"NX", ..] | [_, _, b"3", ..]) {
         return;
     }
     if let [_, _, b"2", key, _, token, rest @ ..] = args {
@@ -408,6 +410,14 @@ fn swap<'a>(args: &[&'a [u8]]) -> Option<[&'a [u8]; 3]> {
             Some([key, old, new])
         }
         _ => None,
+    }
+}
+
+/// That of a `SET` and of a fenced lock, or that of a fair one.
+fn is_grant(reply: &Reply<'_>) -> bool {
+    match reply {
+        Reply::Array(told) => told.iter().next() == Some(Reply::Integer(2)),
+        _ => *reply == Reply::Simple(b"OK"),
     }
 }
 

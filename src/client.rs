@@ -115,8 +115,19 @@ impl Client {
     /// A request for the lock of this name: 1 to [`crate::limits::RESOURCE_SIZE_MAX`] bytes.
     pub fn lock<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> LockRequest<'a> {
         let (resource, min_validity) = (resource.as_ref(), Duration::ZERO);
-        let (ttl, wait, tries, auto_extend, is_fenced) = (None, None, None, None, false);
-        LockRequest { client: self, resource, ttl, wait, tries, min_validity, auto_extend, is_fenced }
+        let (ttl, wait, tries, auto_extend) = (None, None, None, None);
+        let (is_fenced, is_fair) = (false, false);
+        LockRequest {
+            client: self,
+            resource,
+            ttl,
+            wait,
+            tries,
+            min_validity,
+            auto_extend,
+            is_fenced,
+            is_fair,
+        }
     }
 
     /// Starts to acquire several unrelated locks, with one write for each master. The results are had one by one: by
@@ -259,6 +270,7 @@ pub struct LockRequest<'a> {
     min_validity: Duration,
     auto_extend: Option<Duration>,
     is_fenced: bool,
+    is_fair: bool,
 }
 
 impl<'a> LockRequest<'a> {
@@ -312,6 +324,32 @@ impl<'a> LockRequest<'a> {
     /// ```
     pub const fn fenced(mut self) -> Self {
         self.is_fenced = true;
+        self
+    }
+
+    /// Asks for a fair lock: those who wait for it have it in the order in which they came, whichever client they are of. Each
+    /// has a ticket in a queue at the masters, and the lock is granted to the smallest one of them.
+    ///
+    /// What is promised: once a waiter's ticket stands, one or two round trips after it asked, nobody who asks after that has
+    /// the lock before it, as long as the waiter lives and its masters keep their data. It is overtaken only by those who
+    /// asked at the same time as it did, or while masters that restarted have forgotten its ticket or have not heard of it
+    /// for [`crate::limits::FAIR_HEARTBEAT`]. A waiter that died holds the others up for that long at the most, however many died
+    /// with it. Exclusion never depends on the queue.
+    ///
+    /// A fair lock excludes locks of the same name that are not fair. Those ask no queue, and are not told of its waiters:
+    /// **let all who use a resource be fair.** Callers of one client each have a ticket, and do not pass the lock on among
+    /// themselves. [`LockRequest::try_acquire`] has it only if it is free and nobody waits, and leaves no ticket. Each sign of
+    /// life of a waiter, about one a second, is one of its [`LockRequest::tries`]. It cannot be [`LockRequest::fenced`], too.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
+    /// let guard = client.lock("printer").fair().wait(Duration::from_secs(60)).acquire()?;
+    /// # guard.release()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn fair(mut self) -> Self {
+        self.is_fair = true;
         self
     }
 

@@ -31,6 +31,7 @@ mod acquire;
 mod broadcast;
 mod claim;
 mod errand;
+mod fair;
 mod fence;
 mod handover;
 mod handshake;
@@ -64,6 +65,7 @@ use crate::lock::command;
 use crate::lock::{MasterId, MasterSet, Vote, quorum};
 use crate::mutants::{self, mutant};
 use acquire::Terms;
+pub use fair::Ticket;
 pub use inspection::{ForceUnlocked, Inspection, Standing, Told};
 pub use link_id::{LinkId, LinkRequest, Reason};
 pub use request::{Grant, Outcome, Released, Request, SubmitError};
@@ -118,6 +120,8 @@ pub struct Engine {
     /// Claims for which a reply that was just counted may have decided something.
     decided: Vec<Id>,
     broadcast: Broadcast,
+    /// Whose release is being queued, if it was of a fair lock.
+    leaving: Option<fair::Leaving>,
     /// Of the latest acquisition, the same for all of one TTL.
     terms: Terms,
     /// By how much the clocks of the masters are ahead of the callers' wall clock, in microseconds, as learnt from refused
@@ -163,6 +167,7 @@ impl Engine {
             outcomes: VecDeque::new(),
             decided: Vec::new(),
             broadcast: Broadcast::new(),
+            leaving: None,
             terms: Terms::NONE,
             skew_us: 0,
         }
@@ -191,6 +196,9 @@ impl Engine {
             Request::AcquireFenced { resource, ttl, wait, min_validity, wall } => {
                 self.submit_fenced(now, resource, (ttl, wait, min_validity), wall)
             }
+            Request::AcquireFair { resource, ttl, wait, min_validity } => {
+                self.submit_fair(now, resource, ttl, wait, min_validity)
+            }
             Request::Extend { lock, ttl } => {
                 self.submit_extend(now, lock.0, ttl);
                 Ok(lock)
@@ -209,6 +217,9 @@ impl Engine {
             }
             Request::Release { lock, awaited } => {
                 self.submit_release(now, lock.0, awaited);
+                if self.leaving.is_some() {
+                    self.finish_leaving();
+                }
                 Ok(lock)
             }
             Request::Pause { attempts, took } => self.submit_pause(now, attempts, took),
@@ -419,6 +430,7 @@ impl Engine {
         match answer {
             Answer::Acquire(id, vote) => self.handle_acquire_vote(now, master, id, vote),
             Answer::AcquireFenced(id, answer) => self.handle_fenced_answer(now, master, id, answer),
+            Answer::AcquireFair(id, answer) => self.handle_fair_answer(now, master, id, answer),
             Answer::Release(id, answer) => self.handle_release_answer(now, master, id, answer),
             Answer::Swap(id, from, vote) => self.handle_swap_vote(now, master, id, from, vote),
             Answer::Extend(id, round, vote) => self.handle_extend_vote(now, master, id, round, vote),

@@ -93,6 +93,7 @@ impl fmt::Display for Failure {
                 )
             }
             Self::Queued => f.write_str("was not asked: other callers of this client came first"),
+            Self::OthersFirst { ahead } => write!(f, "refused: {ahead} wait for it who asked before"),
             Self::QueueFull => f.write_str("was skipped: its queue is full"),
             Self::NotHeld => f.write_str("was not part of this lock"),
             Self::TokenRefused(TokenRefusal::Stale) => {
@@ -200,7 +201,14 @@ impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Contended(denial) => {
-                f.write_str("the lock is held by another")?;
+                let is_held = |(_, vote): &(_, Vote)| matches!(vote, Vote::Refused { .. });
+                let is_queued = |(_, vote): &(_, Vote)| matches!(vote, Vote::Failed(Failure::OthersFirst { .. }));
+                let mut votes = denial.report.votes.iter();
+                if votes.clone().any(is_queued) && !votes.any(is_held) {
+                    f.write_str("others wait for the lock who asked before")?;
+                } else {
+                    f.write_str("the lock is held by another")?;
+                }
                 match denial.holder {
                     HolderTtl::Left(left) => write!(f, " and may be free in {left:?} ")?,
                     other => write!(f, "{} ", ShownHolder(other))?,

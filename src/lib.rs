@@ -96,6 +96,7 @@ pub use redlock::{Lease, Redlock};
 #[cfg(doctest)]
 #[doc = include_str!("../docs/semaphore.md")]
 #[doc = include_str!("../docs/migrating.md")]
+#[doc = include_str!("../docs/fair.md")]
 struct Pages;
 
 /// Compiles the README's example.

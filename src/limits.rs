@@ -56,12 +56,21 @@ pub const OUTBOX_SIZE_MAX: usize = 8 * 1024 * 1024;
 /// Replies owed by one master. A command beyond it is not sent: that master's vote is a failure.
 pub const OWED_COUNT_MAX: usize = 262_144;
 
-/// Bytes of one encoded request: a script, two keys of a resource name with its prefix, and some more. No check: names are
-/// bounded.
-pub(crate) const REQUEST_SIZE_MAX: usize = 2 * (RESOURCE_SIZE_MAX + PREFIX_SIZE_MAX) + 1024;
+/// Bytes of one encoded request: a script, three keys of a resource name with its prefix, and some more. No check: names
+/// are bounded.
+pub(crate) const REQUEST_SIZE_MAX: usize = 3 * (RESOURCE_SIZE_MAX + PREFIX_SIZE_MAX) + 2048;
 
 /// How often in a row a fenced acquisition may be tried again with another token without a pause.
 pub(crate) const RENUMBERING_COUNT_MAX: u32 = 3;
+
+/// How long the place of one who waits for a fair lock is kept without a word from it: a waiter that died holds the others
+/// up for this long at the most, however many died with it. Waiters ask the masters at least every third of it, so it is
+/// also what waiting costs; one whose masters are slower than two thirds of it to answer may be overtaken.
+pub const FAIR_HEARTBEAT: Duration = Duration::from_secs(3);
+
+/// Waiters in the queue of one fair lock, over all clients. The masters refuse one more with an error that says so, which
+/// counts as a failure and not as a no.
+pub const FAIR_QUEUE_COUNT_MAX: u64 = 4096;
 
 /// Bytes of one line of a reply, without its CRLF. A longer line ends the connection.
 pub const REPLY_LINE_SIZE_MAX: usize = 16 * 1024;

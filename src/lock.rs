@@ -16,6 +16,7 @@ use rand::Rng;
 
 use crate::limits;
 use crate::mutants::mutant;
+use command::FAIR_NAME;
 use fencing::FENCE_NAME;
 pub use fencing::FencingToken;
 pub(crate) use fencing::Window;
@@ -26,7 +27,7 @@ pub use tally::{Tally, Verdict, quorum};
 pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
 
 /// The name of a lock: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes of any value but `redlatch:mark`, and none that starts with
-/// `redlatch:fence:`.
+/// `redlatch:fence:` or `redlatch:fair:`.
 ///
 /// ```
 /// use redlatch::lock::Resource;
@@ -40,14 +41,12 @@ impl<'a> Resource<'a> {
     /// Checks a name.
     ///
     /// # Errors
-    /// [`InputError`] if the name is empty, longer than [`limits::RESOURCE_SIZE_MAX`], or that of the mark or of a
-    /// fence.
+    /// [`InputError`] if the name is empty, longer than [`limits::RESOURCE_SIZE_MAX`], or that of the mark, of a
+    /// fence or of a queue.
     pub fn new<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
         let name = name.as_ref();
         match name.len() {
-            1..=limits::RESOURCE_SIZE_MAX if name != MARK_NAME && !name.starts_with(FENCE_NAME) => {
-                Ok(Self(name))
-            }
+            1..=limits::RESOURCE_SIZE_MAX if !is_own_name(name) => Ok(Self(name)),
             0 => Err(InputError::ResourceEmpty),
             1..=limits::RESOURCE_SIZE_MAX => Err(InputError::ResourceReserved),
             size => Err(InputError::ResourceTooLong { size }),
@@ -59,6 +58,13 @@ impl<'a> Resource<'a> {
     pub const fn as_bytes(&self) -> &'a [u8] {
         self.0
     }
+}
+
+/// Whether a key of the client's own has this name behind the prefix.
+fn is_own_name(name: &[u8]) -> bool {
+    // Nearly all names differ from these in their first byte.
+    name.first() == Some(&b'r')
+        && (name == MARK_NAME || name.starts_with(FENCE_NAME) || name.starts_with(FAIR_NAME))
 }
 
 impl fmt::Debug for Resource<'_> {
@@ -220,9 +226,12 @@ pub enum InputError {
     },
     /// The name of a key that the client itself keeps on the masters.
     #[error(
-        "the resource names redlatch:mark and redlatch:fence:… are taken by keys of the client's own; choose another"
+        "the resource names redlatch:mark, redlatch:fence:… and redlatch:fair:… are taken by keys of the client's own; choose another"
     )]
     ResourceReserved,
+    /// A lock that is to be fair and fenced.
+    #[error("a lock cannot be fair and fenced at the same time; ask for one of the two")]
+    FairAndFenced,
     /// A set of locks without any.
     #[error("no resource is named; name at least one")]
     SetEmpty,
@@ -453,6 +462,11 @@ pub enum Failure {
     QueueFull,
     /// It never was sent this lock, so it cannot extend it.
     NotHeld,
+    /// Of a fair lock: nobody holds it there, and so many wait for it who asked before.
+    OthersFirst {
+        /// Waiters before this one.
+        ahead: u64,
+    },
     /// It refused the fencing token, and wrote nothing.
     TokenRefused(TokenRefusal),
     /// An error reply, cut off at [`limits::ERROR_TEXT_SIZE_MAX`] bytes.
@@ -518,6 +532,8 @@ mod tests {
         );
         assert_eq!(Resource::new("redlatch:mark"), Err(InputError::ResourceReserved));
         assert_eq!(Resource::new("redlatch:fence:a"), Err(InputError::ResourceReserved));
+        assert_eq!(Resource::new("redlatch:fair:t:a"), Err(InputError::ResourceReserved));
+        assert!(Resource::new("redlatch:fair").is_ok());
         assert!(Resource::new("redlatch:marks").is_ok());
         assert!(Resource::new("redlatch:fence").is_ok());
     }

@@ -112,6 +112,16 @@ pub enum Mutant {
     FenceOfQuarantine,
     /// A lock is handed over within one client though its fence does not rise.
     FencedHandedOver,
+    /// A fair lock is had by whoever asks first when it is free.
+    HeadUnchecked,
+    /// The ticket of a waiter that died stays.
+    DeadWaitersStay,
+    /// Each attempt for a fair lock stands at the end of the queue.
+    TicketForgotten,
+    /// A ticket has the smallest number that masters proposed.
+    TicketSmallest,
+    /// Who gives up stays in the queue until its heartbeat is over.
+    LeaveForgotten,
     /// A lock is renewed for as long as it is held.
     RenewalUncapped,
     /// The loss of a lock is told when its validity has ended.

@@ -140,6 +140,21 @@ impl Redlock {
         self.hold(Request::AcquireFenced { resource, ttl, wait, min_validity, wall })
     }
 
+    /// As [`Redlock::acquire`], for a fair lock: those who wait for it have it in the order in which they came; see
+    /// [`crate::LockRequest::fair`] for what is promised. A waiter's signs of life are sent while it waits here.
+    ///
+    /// # Errors
+    /// As [`Redlock::acquire`].
+    pub fn acquire_fair(
+        &mut self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<Lease, AcquireError> {
+        let (resource, ttl) = (Resource::new(&resource)?, self.ttl(ttl)?);
+        self.hold(Request::AcquireFair { resource, ttl, wait, min_validity: Duration::ZERO })
+    }
+
     /// Waits until an acquisition has its outcome.
     fn hold(&mut self, request: Request<'_>) -> Result<Lease, AcquireError> {
         self.revive().map_err(|error| AcquireError::Stopped(error.to_string().into()))?;

@@ -53,6 +53,10 @@ pub(crate) struct Args {
     #[arg(long)]
     no_await_release: bool,
 
+    /// Ask for fair locks, each of which stands in the queue of its key for a moment.
+    #[arg(long)]
+    fair: bool,
+
     /// Print the result as one JSON object.
     #[arg(long)]
     json: bool,
@@ -128,6 +132,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
         key_count,
         ttl: args.ttl,
         awaits_release: !args.no_await_release,
+        fair: args.fair,
         round_trip,
         measured,
     };
@@ -220,6 +225,7 @@ struct Load {
     ttl: Ttl,
     depth: usize,
     awaits_release: bool,
+    fair: bool,
     keys: Vec<String>,
     /// Keys that no pair uses; taken from the front, given back at the end.
     free_keys: VecDeque<usize>,
@@ -242,6 +248,7 @@ impl Load {
             ttl,
             depth: args.depth,
             awaits_release: !args.no_await_release,
+            fair: args.fair,
             keys: (0..key_count).map(|index| format!("redlatch-bench:{run}:{index}")).collect(),
             free_keys: (0..key_count).collect(),
             flights: HashMap::with_capacity(args.depth),
@@ -289,8 +296,13 @@ impl Load {
         let Some(key) = self.free_keys.pop_front() else { return };
         let resource = Resource::new(&self.keys[key]).expect("a short name");
         let submitted = Instant::now();
-        let request =
-            Request::Acquire { resource, ttl: self.ttl, wait: Duration::ZERO, min_validity: Duration::ZERO };
+        let (ttl, min_validity) = (self.ttl, Duration::ZERO);
+        let request = if self.fair {
+            // Nobody else wants it; who does not wait would have no ticket.
+            Request::AcquireFair { resource, ttl, wait: ttl.as_duration(), min_validity }
+        } else {
+            Request::Acquire { resource, ttl, wait: Duration::ZERO, min_validity }
+        };
         match self.redlock.submit(request) {
             Ok(lock) => {
                 self.flights.insert(lock, Flight { key, submitted });

@@ -65,6 +65,13 @@ pub(crate) struct Args {
     #[arg(long)]
     fenced: bool,
 
+    /// Wait in a queue with all who ask for a fair lock: first come, first served.
+    ///
+    /// Those who take the lock without --fair do not stand in the queue. Without --wait the lock is taken only if nobody
+    /// waits for it.
+    #[arg(long, conflicts_with_all = ["fenced", "also"])]
+    fair: bool,
+
     /// Say on stderr what happens to the lock.
     #[arg(short, long)]
     verbose: bool,
@@ -142,7 +149,8 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let signals = process::Signals::catch()?;
     let started = Instant::now();
     let redlock = Redlock::open(config)?;
-    let mut run = Run { redlock, ttl, fenced: args.fenced, verbose: args.verbose, signals };
+    let (fenced, fair) = (args.fenced, args.fair);
+    let mut run = Run { redlock, ttl, fenced, fair, verbose: args.verbose, signals };
     run.tell(|run| run.describe_masters(started));
     // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
     let masters = if args.masters.strict { run.wait_for_masters() } else { Ok(()) };
@@ -176,6 +184,7 @@ struct Run {
     redlock: Redlock,
     ttl: Ttl,
     fenced: bool,
+    fair: bool,
     verbose: bool,
     signals: process::Signals,
 }

@@ -11,7 +11,7 @@ use crate::clock;
 use crate::engine::{Grant, OpId, Outcome, Released, Request, SubmitError};
 use crate::error::{AcquireError, Denial, ExtendError, ReleaseError, Report, Round};
 use crate::limits;
-use crate::lock::{HolderTtl, MasterId, Resource, Vote};
+use crate::lock::{HolderTtl, InputError, MasterId, Resource, Vote};
 use crate::mutants::mutant;
 
 /// A lock that is being acquired: a future for any executor, or something to [`Acquire::wait`] for.
@@ -297,12 +297,16 @@ impl Ask for Acquisition<'_> {
 impl LockRequest<'_> {
     /// Has the engine take it.
     pub(super) fn submit(&self, core: &mut Core, asked: &mut Asked) -> Result<OpId, AcquireError> {
-        let Self { client, resource: name, ttl, wait, min_validity, is_fenced, .. } = *self;
+        let Self { client, resource: name, ttl, wait, min_validity, is_fenced, is_fair, .. } = *self;
         let config = client.config();
         let resource = Resource::new(&name)?;
         let ttl = config.ttl(ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)))?;
         let wait = wait.unwrap_or(ttl.as_duration());
-        let request = if is_fenced {
+        let request = if is_fenced && is_fair {
+            return Err(InputError::FairAndFenced.into());
+        } else if is_fair {
+            Request::AcquireFair { resource, ttl, wait, min_validity }
+        } else if is_fenced {
             Request::AcquireFenced { resource, ttl, wait, min_validity, wall: clock::wall() }
         } else {
             Request::Acquire { resource, ttl, wait, min_validity }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 
 use super::claim::Claim;
+use super::fair;
 use super::fence;
 use super::link::Owed;
 use super::op::{Cause, Denied, Op, OpState, Run};
@@ -113,11 +114,11 @@ impl Engine {
             Some(resource) => claim.entry.set(&self.config.prefix, resource.as_bytes(), &claim.token),
             None => claim.entry.set_key(&op.key, &claim.token),
         }
-        claim.asked = if op.fencing.is_none() {
+        claim.asked = if op.fencing.is_none() && op.queuing.is_none() {
             self.broadcast.send(&mut self.links, self.usable, Owed::Acquire(claim_id), |out| {
                 command::encode_acquire(out, &claim.entry, &self.terms.tail);
             })
-        } else {
+        } else if op.queuing.is_none() {
             fence::send_attempt(
                 now,
                 (op, claim),
@@ -125,6 +126,9 @@ impl Engine {
                 (&self.config, self.skew_us),
                 (&mut self.broadcast, &mut self.links),
             )
+        } else {
+            let connections = (&mut self.broadcast, self.links.as_mut_slice());
+            fair::send_attempt((id, op), (claim_id, claim), self.usable, &self.config, connections)
         };
         let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
         op.run.count = 0;
@@ -290,10 +294,12 @@ impl Engine {
             self.leave_line(now, id, Duration::ZERO);
         }
         let Some(op) = self.ops.find_mut(id) else { return };
-        let is_fenced = op.fencing.is_some();
+        let (is_fenced, is_fair) = (op.fencing.is_some(), op.queuing.is_some());
         if let Some(fencing) = &mut op.fencing {
             // Those that refused have told already.
             fencing.end_row(&mut op.holders);
+        } else if is_fair {
+            self.note_fair_holders(id);
         } else if self.config.ask_holder && cause == Cause::Contended {
             denied.asked = self.ask_holders(id, refused);
         }
@@ -321,6 +327,12 @@ impl Engine {
         let op = self.ops.find(id).filter(|op| op.attempts < op.attempts_max)?;
         let wait_until = op.wait_until?;
         let took = now - started;
+        // The last attempt is made early enough to be answered before the wait ends.
+        let last = wait_until.checked_sub(took.max(Duration::from_millis(1)))?;
+        if op.queuing.is_some() {
+            let delay = self.fair_pause(id, took);
+            return (last > now + took).then(|| last.min(now + delay));
+        }
         let attempts = op.attempts;
         let factor = op.watch.as_ref().and_then(|watch| watch.pause_factor(self.quorum));
         // Who had a part of it met others that want it, not a holder.
@@ -333,8 +345,6 @@ impl Engine {
             }
             _ => self.draw_pause(took, attempts),
         };
-        // The last attempt is made early enough to be answered before the wait ends.
-        let last = wait_until.checked_sub(took.max(Duration::from_millis(1)))?;
         (last > now + took).then(|| last.min(now + delay))
     }
 

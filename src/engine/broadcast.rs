@@ -107,10 +107,15 @@ impl Broadcast {
         entry: &Entry,
         fence: &Fence,
     ) -> MasterSet {
-        let ready = self.release_groups.iter().fold(MasterSet::EMPTY, |all, (_, group)| all.union(*group));
+        let ready = self.ready();
         self.send(links, masters.intersection(ready), Owed::ReleaseFenced(id), |out| {
             command::encode_fenced_release(out, Script::Known, entry, fence, tells);
         })
+    }
+
+    /// The masters that are ready, silent ones too.
+    pub(super) fn ready(&self) -> MasterSet {
+        self.release_groups.iter().fold(MasterSet::EMPTY, |all, (_, group)| all.union(*group))
     }
 
     /// The same for an extension to `ttl`.

@@ -34,6 +34,8 @@ pub(super) struct Claim {
     pub(super) answer_limit: Duration,
     /// The operation that gets to know what happens to this claim.
     pub(super) owner: Option<Id>,
+    /// The operation whose attempt it was, of an attempt for a fair lock.
+    pub(super) attempter: Id,
     /// Masters that were sent the `SET`.
     pub(super) asked: MasterSet,
     /// Their votes, late ones included.
@@ -101,6 +103,7 @@ impl Claim {
             shortest_ttl_ms: u64::MAX,
             answer_limit: Duration::ZERO,
             owner: None,
+            attempter: Id::NOBODY,
             asked: MasterSet::EMPTY,
             tally: Tally::default(),
             is_open: true,
@@ -117,7 +120,7 @@ impl Claim {
         }
     }
 
-    /// Starts anew in the memory of the slot's last claim. The entry is left to be set.
+    /// Starts anew in the memory of the slot's last claim. The entry is left to be set, and the attempter by who asks it.
     pub(super) fn begin(&mut self, now: Instant, op: Id, new_token: Token, ttl: Ttl, limit: Duration) {
         // Taken apart, so that a new field cannot be forgotten here.
         let Self {
@@ -130,6 +133,7 @@ impl Claim {
             shortest_ttl_ms,
             answer_limit,
             owner,
+            attempter: _,
             asked,
             tally,
             is_open,
@@ -499,6 +503,7 @@ impl Engine {
     /// A master turned out to be another process than before, for all that is known: it holds none of the locks that it
     /// granted. If the one before has ended, nothing that was sent to that will be carried out any more.
     pub(super) fn void_grants(&mut self, master: MasterId, before: Predecessor) {
+        self.forget_tickets(master);
         for id in self.claims.ids() {
             if let Some(claim) = self.claims.find_mut(id)
                 && !mutant!(RestartedGrantsKept)
@@ -526,7 +531,9 @@ impl Engine {
             let master = link.master;
             let mut vote = if tally.refused.contains(master) {
                 match claim.failure(master) {
-                    Some(why @ Failure::TokenRefused(_)) => Vote::Failed(why.clone()),
+                    Some(why @ (Failure::TokenRefused(_) | Failure::OthersFirst { .. })) => {
+                        Vote::Failed(why.clone())
+                    }
                     _ => Vote::Refused { holder: HolderTtl::Unknown },
                 }
             } else if tally.granted.contains(master) {

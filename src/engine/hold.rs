@@ -217,6 +217,10 @@ impl Engine {
         if let OpState::Releasing = op.state {
             return;
         }
+        if op.queuing.is_some() {
+            self.begin_leaving(now, id);
+            return self.submit_release(now, id, awaited);
+        }
         if op.watch.is_some() {
             // It was still waiting for the lock.
             self.unwatch(now, id);

@@ -20,7 +20,7 @@ use super::mark::{self, MarkAnswer};
 use super::slab::Id;
 use crate::config::{Config, Quarantine};
 use crate::limits;
-use crate::lock::command::{self, ExtendBy, FencedAnswer, ReleaseAnswer, ReleaseBy, WrongShape};
+use crate::lock::command::{self, ExtendBy, FairAnswer, FencedAnswer, ReleaseAnswer, ReleaseBy, WrongShape};
 use crate::lock::{Failure, HolderTtl, MasterId, Vote};
 use crate::mutants::mutant;
 use crate::resp::Reply;
@@ -47,6 +47,10 @@ pub(super) enum Owed {
     RepairFenced(Id, u32),
     ReleaseFenced(Id),
     AcquireFencedWhole(Id),
+    /// An attempt for a fair lock, the same with the script in full, and the end of a wait for it.
+    AcquireFair(Id),
+    AcquireFairWhole(Id),
+    LeftQueue,
     /// The mark that is read at the end of a watch, and the `SET` that writes it.
     MarkRead,
     MarkWritten,
@@ -67,6 +71,7 @@ pub(super) enum Answer {
     HandshakeDone,
     Acquire(Id, Vote),
     AcquireFenced(Id, FencedAnswer),
+    AcquireFair(Id, FairAnswer),
     Extend(Id, u32, Vote),
     Release(Id, ReleaseAnswer),
     Holder(Id, HolderTtl),
@@ -347,7 +352,7 @@ fn take_apart(
     let by_script = match owed {
         // Where there is a native command it may be the script that tells who waits all the same.
         Owed::Release(_) => release_by == ReleaseBy::EvalSha || learnt.has_telling,
-        Owed::AcquireFenced(_) | Owed::ReleaseFenced(_) => true,
+        Owed::AcquireFenced(_) | Owed::ReleaseFenced(_) | Owed::AcquireFair(_) => true,
         Owed::Extend(..) | Owed::Swap(..) => extend_by == ExtendBy::EvalSha,
         _ => false,
     };
@@ -362,6 +367,9 @@ fn take_apart(
         Owed::Repair(id, round) => command::acquire_vote(reply).map(|vote| Answer::Repair(id, round, vote)),
         Owed::AcquireFenced(id) | Owed::AcquireFencedWhole(id) => {
             command::fenced_answer(reply).map(|answer| Answer::AcquireFenced(id, answer))
+        }
+        Owed::AcquireFair(id) | Owed::AcquireFairWhole(id) => {
+            command::fair_answer(reply).map(|answer| Answer::AcquireFair(id, answer))
         }
         Owed::RepairFenced(id, round) => command::fenced_answer(reply).map(|answer| {
             Answer::Repair(
@@ -397,7 +405,7 @@ fn take_apart(
             Reply::Error(text) => Ok(Answer::MarkRefused(command::error_text(text))),
             _ => Err(WrongShape),
         },
-        Owed::Told => match reply {
+        Owed::Told | Owed::LeftQueue => match reply {
             Reply::Integer(_) | Reply::Error(_) => Ok(Answer::Told),
             _ => Err(WrongShape),
         },

@@ -142,6 +142,11 @@ impl Watch {
         (self.has_heard && self.confirmed.has(quorum)).then_some(crowd * limits::UNWOKEN_PAUSE_FACTOR)
     }
 
+    /// Whether a quorum tells of releases.
+    pub(super) fn is_confirmed(&self, quorum: usize) -> bool {
+        self.confirmed.has(quorum)
+    }
+
     fn forget_release(&mut self) {
         (self.freed, self.draw) = (MasterSet::EMPTY, Draw::Open);
     }
@@ -282,7 +287,7 @@ impl Engine {
         for master in watch.asked.iter() {
             let link = &mut self.news.links[master.index()];
             self.news.key.clear();
-            command::encode_unsubscribe(&mut self.news.key, &op.key);
+            command::encode_unsubscribe(&mut self.news.key, op.channel());
             if link.wire.request(&self.news.key, &[Owed::Unsubscribe]).is_ok() {
                 link.answer_due.get_or_insert(now + self.config.connect_timeout);
             }
@@ -415,7 +420,10 @@ impl Engine {
         } else if watch.freed.is_empty() {
             return;
         } else {
-            if watch.draw == Draw::Open {
+            if op.queuing.is_some() {
+                // Nobody else was told.
+                watch.draw = Draw::Try(Duration::ZERO);
+            } else if watch.draw == Draw::Open {
                 watch.draw = draw(&mut self.rng, watch.waiting_count, pause);
             }
             // Fewer than a quorum may be the first of one, or all that can tell.
@@ -488,9 +496,12 @@ impl Engine {
     fn subscribe(&mut self, now: Instant, master: MasterId, id: Id) {
         let link = &mut self.news.links[master.index()];
         let Some(op) = self.ops.find_mut(id).filter(|_| matches!(link.state, State::Ready)) else { return };
-        let Some(watch) = op.watch.as_mut().filter(|watch| !watch.asked.contains(master)) else { return };
+        if op.watch.as_ref().is_none_or(|watch| watch.asked.contains(master)) {
+            return;
+        }
         self.news.key.clear();
-        command::encode_subscribe(&mut self.news.key, &op.key);
+        command::encode_subscribe(&mut self.news.key, op.channel());
+        let Some(watch) = op.watch.as_mut() else { return };
         if link.wire.request(&self.news.key, &[Owed::Subscribe(id)]).is_ok() {
             watch.asked.insert(master);
             link.answer_due.get_or_insert(now + self.config.connect_timeout);

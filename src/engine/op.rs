@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::errand::Errand;
+use super::fair::Queuing;
 use super::fence::Fencing;
 use super::news::Watch;
 use super::renew::{self, Keep};
@@ -42,6 +43,8 @@ pub(super) struct Op {
     pub(super) holders: Vec<(MasterId, HolderTtl)>,
     /// Of one that asks for a fenced lock.
     pub(super) fencing: Option<Box<Fencing>>,
+    /// Of one that asks for a fair lock.
+    pub(super) queuing: Option<Box<Queuing>>,
     /// How the lock is kept while it is held, if that is not left to the caller.
     pub(super) keep: Option<Keep>,
     /// Whether its loss is to be told.
@@ -136,6 +139,7 @@ impl Op {
             run: Run { count: 0, since: now },
             holders: Vec::new(),
             fencing: None,
+            queuing: None,
             keep: None,
             is_watched: false,
             watch: None,
@@ -165,6 +169,7 @@ impl Op {
             has_queued,
             holders,
             fencing,
+            queuing,
             keep,
             is_watched,
             watch,
@@ -177,7 +182,7 @@ impl Op {
         (*attempts, *round, *has_queued) = (0, 0, false);
         *attempts_max = u32::MAX;
         (*denied_before, *keep, *is_watched) = (None, None, false);
-        (*fencing, *watch) = (None, None);
+        (*fencing, *queuing, *watch) = (None, None, None);
         key.clear();
         holders.clear();
     }

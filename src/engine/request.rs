@@ -38,6 +38,20 @@ pub enum Request<'a> {
         /// masters.
         wall: Duration,
     },
+    /// Acquire a fair lock: of those who wait for it whoever asked first has it first, whichever client it is of; see
+    /// [`crate::LockRequest::fair`]. It excludes locks of the same name that are not fair, but those ask no queue: all who
+    /// use a resource should be fair. Answered by [`Outcome::Acquire`].
+    AcquireFair {
+        /// The lock's name.
+        resource: Resource<'a>,
+        /// How long it lives on the masters unless it is extended.
+        ttl: Ttl,
+        /// How long to wait for it. With zero it is had only if it is free and nobody waits. A waiter asks the masters at
+        /// least once in a third of [`crate::limits::FAIR_HEARTBEAT`], and each time is an attempt.
+        wait: Duration,
+        /// Validity that must be left when it is handed out.
+        min_validity: Duration,
+    },
     /// Make no more than so many attempts for a lock that is being acquired; it ends with the error of the last one, if not
     /// with its wait before. Has no outcome of its own.
     Limit {

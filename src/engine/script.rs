@@ -36,6 +36,7 @@ impl Engine {
             }
             Owed::Swap(id, from) => self.send_whole_swap(now, master, id, from),
             Owed::AcquireFenced(id) => self.send_whole_fenced(master, id),
+            Owed::AcquireFair(id) => self.send_whole_fair(master, id),
             _ => return,
         };
         if !sent.is_empty() {
@@ -50,7 +51,9 @@ impl Engine {
                 self.handle_release_answer(now, master, id, command::ReleaseAnswer::Failed(failure));
             }
             Owed::Swap(id, from) => self.fail_swap(now, master, id, from, failure),
-            Owed::AcquireFenced(id) => self.handle_acquire_vote(now, master, id, Vote::Failed(failure)),
+            Owed::AcquireFenced(id) | Owed::AcquireFair(id) => {
+                self.handle_acquire_vote(now, master, id, Vote::Failed(failure))
+            }
             _ => {}
         }
     }

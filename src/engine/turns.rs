@@ -68,10 +68,13 @@ impl Engine {
         leader
     }
 
-    /// The lock's key as an encoded bulk string.
+    /// The lock's key as an encoded bulk string; of a fair lock the waiter's channel, so that each has a line of its own.
     #[inline]
     pub(super) fn key_of(&self, place: u32) -> &[u8] {
         let Some(op) = self.ops.occupant(place).and_then(|id| self.ops.find(id)) else { return &[] };
+        if op.queuing.is_some() {
+            return op.channel();
+        }
         match self.claims.find(op.claim) {
             Some(claim) if op.key.is_empty() => claim.entry.key(),
             _ => &op.key,
@@ -103,6 +106,9 @@ impl Engine {
     pub(super) fn end_op(&mut self, now: Instant, id: Id) {
         self.unwatch(now, id);
         self.leave_line(now, id, Duration::ZERO);
+        if self.ops.find(id).is_some_and(|op| op.queuing.is_some()) {
+            self.leave_queues_of(id);
+        }
         self.ops.free(id);
     }
 

@@ -5,15 +5,19 @@
 //! comparison exists here (I10): a `DELEX` that lost its condition would delete anybody's key. What deletes by force, for
 //! people who ask for just that, is in a file of its own.
 
+mod fair;
+mod fenced;
 mod force;
 mod inspect;
-
-mod fenced;
 
 use super::{Failure, HolderTtl, Token, Ttl, Vote};
 use crate::limits;
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
+pub(crate) use fair::{
+    FAIR_NAME, FairAnswer, FairTold, Place, Waiter, Way, encode_fair_acquire, encode_fair_channel,
+    encode_fair_leave, fair_answer,
+};
 pub(crate) use fenced::{
     FENCED_ACQUIRE_SCRIPT, FENCED_RELEASE_SCRIPT, FENCED_TELLING_SCRIPT, Fence, FencedAnswer, Refusal,
     Script, Told, encode_fenced_acquire, encode_fenced_release, encode_fenced_repair, fenced_answer,

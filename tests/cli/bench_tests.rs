@@ -6,7 +6,7 @@ use crate::harness::{Running, expect, finish, redlatch, trusting};
 #[test]
 fn bench_prints_one_json_object_with_its_figures() {
     let fleet = Fleet::start(3);
-    for (depth, more) in [(1, &[][..]), (16, &["--no-await-release"][..])] {
+    for (depth, more) in [(1, &[][..]), (16, &["--no-await-release"][..]), (4, &["--fair"][..])] {
         let command = &mut trusting(&fleet, "bench");
         command.args(["--json", "--pairs", "500", "--depth", &depth.to_string()]).args(more);
         let bench = finish(command);
@@ -21,7 +21,8 @@ fn bench_prints_one_json_object_with_its_figures() {
             ["min", "p50", "p99", "p99_9", "max"].map(|figure| json[name][figure].as_f64().expect("a number"))
         };
         assert!(figures("acquire_us").is_sorted() && figures("acquire_us")[0] > 1.0, "{json}");
-        if more.is_empty() {
+        assert_eq!(json["fair"], more == ["--fair"], "{json}");
+        if more != ["--no-await-release"] {
             assert!(figures("release_us").is_sorted(), "{json}");
         } else {
             assert!(json["release_us"].is_null(), "{json}");

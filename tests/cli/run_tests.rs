@@ -121,6 +121,44 @@ fn a_held_lock_gives_75_or_the_code_asked_for_and_tells_of_the_holder() {
 }
 
 #[test]
+fn commands_that_wait_for_a_fair_lock_run_in_the_order_in_which_they_were_started() {
+    let mut fleet = Fleet::start(3);
+    let mut holder = Running::start_with_stdin(trusting(&fleet, "run").args([
+        "--fair",
+        "r",
+        "--",
+        "sh",
+        "-c",
+        "echo ready; read line",
+    ]));
+    holder.line();
+    // Each of them writes beside the lock when it has it.
+    let log = std::env::temp_dir().join(format!("redlatch-fair-{}", std::process::id()));
+    let script = format!("echo $0 >>{}", log.display());
+    let waiting: Vec<Running> = (0..4)
+        .map(|number| {
+            let mut command = trusting(&fleet, "run");
+            command.args(["--fair", "--wait", "60s", "r", "--", "sh", "-c", &script, &number.to_string()]);
+            let run = Running::start(command.stdin(Stdio::null()));
+            eventually(PATIENCE, "it stands in the queue", || {
+                let count = (number + 1).to_string();
+                fleet.masters().all(|master| master.ask("ZCARD redlatch:fair:t:r").text() == count)
+            });
+            run
+        })
+        .collect();
+    expect(&finish(trusting(&fleet, "run").args(["--fair", "r", "--", "true"])), 75, &["held by another"]);
+    holder.send("\n");
+    expect(&holder.finish(), 0, &[]);
+    waiting.into_iter().for_each(|run| expect(&run.finish(), 0, &[]));
+    let order = std::fs::read_to_string(&log).expect("they ran");
+    std::fs::remove_file(&log).expect("it is there");
+    assert_eq!(order, "0\n1\n2\n3\n");
+    let both = finish(trusting(&fleet, "run").args(["--fair", "--fenced", "r", "--", "true"]));
+    expect(&both, 64, &["--fenced"]);
+}
+
+#[test]
 fn a_waiting_client_says_so_and_gets_the_lock_when_it_is_free() {
     let fleet = Fleet::start(3);
     let mut holder = Running::start_with_stdin(trusting(&fleet, "run").args([

@@ -4,6 +4,7 @@ mod batch_tests;
 #[cfg(unix)]
 mod drive_tests;
 mod dropping_tests;
+mod fair_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
 mod harness;

@@ -12,10 +12,13 @@ pub(crate) enum Way {
     Redlock,
     /// Two share a `Client`: a thread that waits, and a task.
     Client,
+    /// As the first, and they stand in the queues of fair locks.
+    Fair,
 }
 
 pub(crate) enum Locker {
     Redlock(Box<Redlock>),
+    Fair(Box<Redlock>),
     Thread(Client),
     Task(Client),
 }
@@ -34,6 +37,7 @@ impl Locker {
     ) -> Result<Held, AcquireError> {
         match self {
             Self::Redlock(redlock) => redlock.acquire(name, ttl, wait).map(Held::Lease),
+            Self::Fair(redlock) => redlock.acquire_fair(name, ttl, wait).map(Held::Lease),
             Self::Thread(client) => client.lock(name).ttl(ttl).wait(wait).acquire().map(Held::Guard),
             Self::Task(client) => {
                 let request = client.lock(name).ttl(ttl).wait(wait);
@@ -44,7 +48,7 @@ impl Locker {
 
     pub(crate) fn extend(&mut self, held: &mut Held, ttl: Duration) -> Result<(), ExtendError> {
         match (self, held) {
-            (Self::Redlock(redlock), Held::Lease(lease)) => redlock.extend(lease, ttl),
+            (Self::Redlock(redlock) | Self::Fair(redlock), Held::Lease(lease)) => redlock.extend(lease, ttl),
             (Self::Task(_), Held::Guard(guard)) => smol::block_on(guard.extend_async(ttl)),
             (_, Held::Guard(guard)) => guard.extend(ttl),
             (_, Held::Lease(_)) => unreachable!("a lease belongs to a Redlock"),
@@ -53,7 +57,7 @@ impl Locker {
 
     pub(crate) fn release(&mut self, held: Held) -> Result<Released, ReleaseError> {
         match (self, held) {
-            (Self::Redlock(redlock), Held::Lease(lease)) => redlock.release(lease),
+            (Self::Redlock(redlock) | Self::Fair(redlock), Held::Lease(lease)) => redlock.release(lease),
             (Self::Task(_), Held::Guard(guard)) => smol::block_on(guard.release_async()),
             (_, Held::Guard(guard)) => guard.release(),
             (_, Held::Lease(_)) => unreachable!("a lease belongs to a Redlock"),
@@ -63,14 +67,14 @@ impl Locker {
     /// Lets time pass, and drives what has no thread of its own.
     pub(crate) fn turn(&mut self, limit: Duration) {
         match self {
-            Self::Redlock(redlock) => redlock.turn(limit).expect("the loop runs"),
+            Self::Redlock(redlock) | Self::Fair(redlock) => redlock.turn(limit).expect("the loop runs"),
             Self::Thread(_) | Self::Task(_) => std::thread::sleep(limit),
         }
     }
 
     pub(crate) fn masters(&self) -> Vec<MasterStatus> {
         match self {
-            Self::Redlock(redlock) => redlock.masters(),
+            Self::Redlock(redlock) | Self::Fair(redlock) => redlock.masters(),
             Self::Thread(client) | Self::Task(client) => client.masters(),
         }
     }
@@ -78,7 +82,7 @@ impl Locker {
     /// Waits until all is released; how many locks are not.
     pub(crate) fn close(self, limit: Duration) -> usize {
         match self {
-            Self::Redlock(redlock) => redlock.close(limit),
+            Self::Redlock(redlock) | Self::Fair(redlock) => redlock.close(limit),
             Self::Thread(client) | Self::Task(client) => client.settle(limit),
         }
     }

@@ -11,6 +11,7 @@
 //! ```
 
 mod commands;
+mod fair;
 mod messages;
 #[path = "../sim/model.rs"]
 mod model;

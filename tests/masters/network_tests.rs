@@ -64,6 +64,11 @@ fn partitions_give_no_lock_twice_to_those_who_share_a_client() {
     part_by_proxies(Way::Client);
 }
 
+#[test]
+fn cut_off_clients_leave_queues_that_go_on() {
+    part_by_proxies(Way::Fair);
+}
+
 fn part_by_proxies(way: Way) {
     let mut fleet = Fleet::start(5);
     let (mut proxies, urls) = proxies(&fleet);

@@ -21,6 +21,11 @@ fn masters_that_stand_still_harm_nobody_who_shares_a_client() {
     stand_still(Way::Client);
 }
 
+#[test]
+fn masters_that_stand_still_harm_nobody_who_waits_in_a_queue() {
+    stand_still(Way::Fair);
+}
+
 fn stand_still(way: Way) {
     let mut fleet = Fleet::start_with(5, &["--enable-debug-command", "yes"]);
     let mut contest = Contest::start(

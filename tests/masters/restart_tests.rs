@@ -41,6 +41,11 @@ fn masters_that_come_back_empty_give_no_lock_twice_to_those_who_share_a_client()
     come_back_empty(Way::Client);
 }
 
+#[test]
+fn masters_that_come_back_empty_give_no_fair_lock_twice_and_queues_go_on() {
+    come_back_empty(Way::Fair);
+}
+
 fn come_back_empty(way: Way) {
     let mut fleet = Fleet::start(5);
     let mut contest =

@@ -7,10 +7,19 @@ use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::lock::Resource;
 use redlatch::{AcquireError, ExtendError};
 
+use crate::checker::Waiter;
 use crate::client::{Lock, Pending, Worker};
 use crate::clock::{MS, SECOND, Time};
 use crate::network::chance;
 use crate::world::{World, described, note, shown};
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Fenced,
+    Fair,
+}
 
 impl World {
     pub fn submit_acquire(
@@ -21,7 +30,15 @@ impl World {
         wait: Duration,
     ) -> Option<OpId> {
         let is_fenced = self.habits.fenced_ppm > 0 && chance(&mut self.rng, self.habits.fenced_ppm);
-        self.submit(client, key, (ttl, wait), is_fenced)
+        let is_fair = self.habits.fair_ppm > 0 && chance(&mut self.rng, self.habits.fair_ppm);
+        let kind = if is_fair {
+            Kind::Fair
+        } else if is_fenced {
+            Kind::Fenced
+        } else {
+            Kind::Plain
+        };
+        self.submit(client, key, (ttl, wait), kind)
     }
 
     pub fn submit_fenced(
@@ -31,7 +48,11 @@ impl World {
         ttl: Duration,
         wait: Duration,
     ) -> Option<OpId> {
-        self.submit(client, key, (ttl, wait), true)
+        self.submit(client, key, (ttl, wait), Kind::Fenced)
+    }
+
+    pub fn submit_fair(&mut self, client: usize, key: &[u8], ttl: Duration, wait: Duration) -> Option<OpId> {
+        self.submit(client, key, (ttl, wait), Kind::Fair)
     }
 
     fn submit(
@@ -39,17 +60,19 @@ impl World {
         client: usize,
         key: &[u8],
         (ttl, wait): (Duration, Duration),
-        is_fenced: bool,
+        kind: Kind,
     ) -> Option<OpId> {
         let ttl = self.config.ttl(ttl).expect("a valid TTL");
         let now = self.local(client);
         let resource = Resource::new(key).expect("a valid name");
         let min_validity = Duration::ZERO;
-        let request = if is_fenced {
-            let wall = Duration::from_micros(self.clients[client].wall_us + self.now / 1000);
-            Request::AcquireFenced { resource, ttl, wait, min_validity, wall }
-        } else {
-            Request::Acquire { resource, ttl, wait, min_validity }
+        let request = match kind {
+            Kind::Plain => Request::Acquire { resource, ttl, wait, min_validity },
+            Kind::Fenced => {
+                let wall = Duration::from_micros(self.clients[client].wall_us + self.now / 1000);
+                Request::AcquireFenced { resource, ttl, wait, min_validity, wall }
+            }
+            Kind::Fair => Request::AcquireFair { resource, ttl, wait, min_validity },
         };
         self.deliver(client);
         let lock = self.clients[client].engine.submit(now, request).ok()?;
@@ -57,9 +80,8 @@ impl World {
         let deadline = now + if wait.is_zero() { 2 * self.config.answer_limit(ttl) } else { wait };
         note!(
             self,
-            "c{client} asks for {}{} as {lock:?}, TTL {:?}, wait {wait:?}",
+            "c{client} asks for {}, {kind:?}, as {lock:?}, TTL {:?}, wait {wait:?}",
             shown(key),
-            if is_fenced { ", fenced," } else { "" },
             ttl.as_duration()
         );
         self.clients[client].locks.push((
@@ -73,6 +95,9 @@ impl World {
                 told_lost_at: None,
             },
         ));
+        if kind == Kind::Fair {
+            self.checker.waiters.push(Waiter::new(client, lock, key, self.now));
+        }
         self.ask(client, lock, Pending::Acquire);
         self.wake(client, self.now);
         Some(lock)
@@ -102,6 +127,7 @@ impl World {
         let now = self.local(client);
         note!(self, "c{client} releases {lock:?}");
         self.checker.end_guard(client, lock);
+        self.checker.end_waiting(client, lock);
         let answer_limit = self.config.answer_limit(self.config.ttl(self.config_max_ttl()).expect("valid"));
         self.clients[client].engine.submit(now, Request::Release { lock, awaited }).expect("always taken");
         if awaited && let Some(it) = self.clients[client].lock(lock) {
@@ -204,6 +230,9 @@ impl World {
             && self.checker.facts.get(grant.token.as_bytes().as_slice()).is_some_and(|it| it.is_handed_over)
         {
             *self.statistics.outcomes.entry("handed over").or_default() += 1;
+        }
+        if expected == Pending::Acquire {
+            self.check_turn(client, lock, name == "acquired");
         }
         self.digest(name.as_bytes());
         note!(self, "c{client} {lock:?} {name}{}", described(&outcome));

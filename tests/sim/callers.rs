@@ -208,6 +208,7 @@ impl World {
         let asked = callers.asked.swap_remove(index);
         drop(callers.desk.abandon(now, &mut it.engine, asked.ticket));
         let lock = asked.lock;
+        self.checker.end_waiting(client, lock);
         note!(self, "c{client} {lock:?} is given up");
         self.count_call(match (asked.question, &asked.answer) {
             (Question::Acquire, None) => "acquisition dropped before its answer",

@@ -66,6 +66,25 @@ pub struct Guard {
     pub is_void: bool,
 }
 
+/// Who waits for a fair lock.
+pub struct Waiter {
+    pub client: usize,
+    pub lock: OpId,
+    key: Vec<u8>,
+    /// When it asked.
+    asked_at: Time,
+    /// Its id, and when it had its ticket.
+    allotted: Option<(Vec<u8>, Time)>,
+    /// Masters that have had its ticket since.
+    holders: MasterSet,
+}
+
+impl Waiter {
+    pub fn new(client: usize, lock: OpId, key: &[u8], asked_at: Time) -> Self {
+        Self { client, lock, key: key.to_vec(), asked_at, allotted: None, holders: MasterSet::EMPTY }
+    }
+}
+
 pub struct Checker {
     pub master_count: usize,
     pub facts: HashMap<Vec<u8>, Facts>,
@@ -81,6 +100,8 @@ pub struct Checker {
     pub issued: Vec<Issued>,
     /// Deletions by force that a client has asked a master for and that were not carried out.
     pub forced: HashMap<(usize, usize, Vec<u8>), u32>,
+    /// In the order in which they asked.
+    pub waiters: Vec<Waiter>,
     pub guard_count: u64,
     pub void_count: u64,
 }
@@ -97,6 +118,7 @@ impl Checker {
             judges_fences: true,
             issued: Vec::new(),
             forced: HashMap::new(),
+            waiters: Vec::new(),
             guard_count: 0,
             void_count: 0,
         }
@@ -192,6 +214,48 @@ impl Checker {
             self.violate(text);
         }
         self.issued.push(issued);
+    }
+
+    /// A waiter without one has its ticket, which these masters have.
+    pub fn note_ticket(&mut self, client: usize, lock: OpId, id: &[u8], now: Time, holders: MasterSet) {
+        let waiter = self.waiters.iter_mut().find(|it| it.client == client && it.lock == lock);
+        if let Some(waiter) = waiter.filter(|it| it.allotted.is_none()) {
+            (waiter.allotted, waiter.holders) = (Some((id.to_vec(), now)), holders);
+        }
+    }
+
+    /// A master has forgotten a ticket, or not heard of its waiter.
+    pub fn note_ticket_lost(&mut self, master: usize, lost: &[u8]) {
+        for waiter in &mut self.waiters {
+            if waiter.allotted.as_ref().is_some_and(|(id, _)| id == lost) {
+                waiter.holders.remove(id(master));
+            }
+        }
+    }
+
+    /// A waiter is not waiting any more.
+    pub fn end_waiting(&mut self, client: usize, lock: OpId) {
+        self.waiters.retain(|it| it.client != client || it.lock != lock);
+    }
+
+    /// A waiter has the lock: nobody has waited longer who had its ticket before this one asked, as long as a quorum of
+    /// masters has had that ticket since.
+    pub fn note_turn(&mut self, client: usize, lock: OpId) -> bool {
+        let quorum = self.quorum();
+        let Some(place) = self.waiters.iter().position(|it| it.client == client && it.lock == lock) else {
+            return false;
+        };
+        let it = self.waiters.remove(place);
+        let is_passed = |other: &&Waiter| {
+            other.key == it.key
+                && other.holders.has(quorum)
+                && other.allotted.as_ref().is_some_and(|(_, at)| *at < it.asked_at)
+        };
+        if let Some(other) = self.waiters.iter().find(is_passed) {
+            let text = format!("FAIR: c{client} {lock:?} came before c{} {:?}", other.client, other.lock);
+            self.violate(text);
+        }
+        it.allotted.is_some()
     }
 
     pub fn note_swapped(&mut self, token: &[u8]) {

@@ -20,6 +20,7 @@ pub mod bytes;
 pub mod desk;
 pub mod errands;
 pub mod exhaustive;
+pub mod fair;
 pub mod fence;
 pub mod handover;
 pub mod hold;

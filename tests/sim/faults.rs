@@ -250,6 +250,7 @@ impl World {
         it.owners.iter_mut().for_each(|owner| owner.forget(Time::MAX));
         it.callers = it.callers.take().map(|_| Callers::default());
         self.checker.guards.retain(|guard| guard.client != client);
+        self.checker.waiters.retain(|waiter| waiter.client != client);
     }
 
     /// It comes back, knowing nothing.

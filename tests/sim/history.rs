@@ -161,6 +161,8 @@ fn begin(seed: u64) -> World {
     world.habits.wait_max = rng.random_range(MS..=2 * SECOND);
     world.habits.pause_max = rng.random_range(MS..=300 * MS);
     world.habits.fenced_ppm = [0, 200_000, 600_000, 1_000_000][rng.random_range(0..4)];
+    // Not drawn either.
+    world.habits.fair_ppm = [0, 0, 1_000_000, 500_000][usize::try_from(seed % 4).expect("small")];
     // Relative to each other the clocks differ by less than the allowance of one in a hundred, mostly.
     let is_beyond = rng.random_range(0..20) == 0;
     let ppm_max = if is_beyond { 50_000 } else { 4_500 };
@@ -335,6 +337,9 @@ fn finish(world: &mut World, is_lively: bool) {
     // The silence of a dead host, the longest pause before a reconnect, the quarantine, a key that came late.
     let settled =
         ns(redlatch::limits::SILENCE_MAX + redlatch::limits::BACKOFF_MAX + max_ttl * 2) + 2 * SECOND;
+    // And the heartbeat of those who died.
+    let heartbeats = if world.habits.fair_ppm > 0 { 2 } else { 0 };
+    let settled = settled + ns(redlatch::limits::FAIR_HEARTBEAT) * heartbeats;
     let keys = world.habits.keys.clone();
     let ttl = world.habits.ttls[0];
     let first = &mut world.clients[0];

@@ -79,6 +79,48 @@ impl World {
         }
     }
 
+    /// What masters have forgotten of queues since this was asked last.
+    pub fn follow_queues(&mut self) {
+        for (index, master) in self.masters.iter_mut().enumerate() {
+            for lost in master.model.queues.lost.drain(..) {
+                self.checker.note_ticket_lost(index, &lost);
+            }
+        }
+    }
+
+    /// Who waits for a fair lock may have its ticket by now.
+    pub fn follow_tickets(&mut self, client: usize) {
+        self.follow_queues();
+        let waiting = self.checker.waiters.iter().filter(|it| it.client == client);
+        let waiting: Vec<_> = waiting.map(|it| it.lock).collect();
+        for lock in waiting {
+            let Some(ticket) = self.clients[client].engine.ticket(lock) else { continue };
+            let Some(key) = self.clients[client].lock(lock).map(|it| it.key.clone()) else { continue };
+            let (id_of, mut holders) = (ticket.id.as_bytes().as_slice(), MasterSet::EMPTY);
+            for (index, master) in self.masters.iter_mut().enumerate() {
+                let now = master.clock.at(self.now);
+                let known = master.model.queues.of(now, &key).ticket(id_of);
+                if known.and_then(|known| u64::try_from(known).ok()) == Some(ticket.number) {
+                    holders.insert(id(index));
+                }
+            }
+            self.checker.note_ticket(client, lock, id_of, self.now, holders);
+        }
+    }
+
+    /// An acquisition was answered: of a fair lock whoever waited longest has it.
+    pub fn check_turn(&mut self, client: usize, lock: OpId, is_acquired: bool) {
+        self.follow_queues();
+        if !is_acquired {
+            return self.checker.end_waiting(client, lock);
+        }
+        let is_fair = self.checker.waiters.iter().any(|it| it.client == client && it.lock == lock);
+        let was_queued = self.checker.note_turn(client, lock);
+        let outcomes = &mut self.statistics.outcomes;
+        *outcomes.entry("acquired fairly").or_default() += u64::from(is_fair);
+        *outcomes.entry("acquired fairly after a wait").or_default() += u64::from(was_queued);
+    }
+
     /// Each vote that says no was an explicit no (I16).
     pub fn check_refusals(&mut self, report: &Report, is_true: impl Fn(usize) -> bool) {
         for (index, (_, vote)) in report.votes.iter().enumerate() {
@@ -226,6 +268,7 @@ impl World {
 
     /// After a turn: nothing is overdue, and counts agree.
     pub fn check_client(&mut self, client: usize) {
+        self.follow_tickets(client);
         let it = &self.clients[client];
         let now = it.clock.at(it.turn_began);
         let overdue = self.clients[client].locks.iter().find_map(|(lock, it)| {

@@ -145,6 +145,8 @@ fn assert_coverage(total: &Total) {
         "inspected",
         "unlocked by force",
         "paused",
+        "acquired fairly",
+        "acquired fairly after a wait",
     ];
     for name in answers {
         assert!(total.statistics.outcomes.contains_key(name), "never: {name}");

@@ -12,6 +12,11 @@ use std::time::{Duration, Instant};
 
 use redlatch::resp::{self, Decoded, Reply};
 
+use queue::Queues;
+
+#[path = "model_queue.rs"]
+mod queue;
+
 /// One server process and its data.
 pub struct ModelMaster {
     pub run_id: String,
@@ -44,6 +49,10 @@ pub struct ModelMaster {
     /// Those of the keys that hold a list instead of a string.
     lists: HashSet<Vec<u8>>,
     scripts: HashSet<Vec<u8>>,
+    /// Scripts that it was asked to run.
+    pub script_count: u64,
+    /// Who waits for fair locks.
+    pub queues: Queues,
 }
 
 /// Values and when they expire.
@@ -108,6 +117,8 @@ impl ModelMaster {
             keys: HashMap::new(),
             lists: HashSet::new(),
             scripts: HashSet::new(),
+            script_count: 0,
+            queues: Queues::default(),
         }
     }
 
@@ -126,6 +137,7 @@ impl ModelMaster {
         self.clock_step = Duration::ZERO;
         self.scripts.clear();
         self.subscribers.clear();
+        self.queues.lose();
     }
 
     /// Its data, as a snapshot would have it.
@@ -137,6 +149,7 @@ impl ModelMaster {
     pub fn load_keys(&mut self, keys: Keys) {
         self.keys = keys;
         self.lists.clear();
+        self.queues.lose();
     }
 
     /// Its wall clock is set ahead, as by NTP; from now on this process tells a larger uptime than it has.
@@ -463,6 +476,7 @@ impl ModelMaster {
         args: &[&[u8]],
         replies: &mut Vec<u8>,
     ) -> Result<(), Refusal> {
+        self.script_count += u64::from(name != "SCRIPT");
         let (sha, args) = match (name, args) {
             ("SCRIPT", [b"LOAD", script]) => {
                 resp::encode_reply(replies, &Reply::Bulk(self.load(script)));
@@ -482,6 +496,10 @@ impl ModelMaster {
         if let [b"2", lock, fence, args @ ..] = args {
             let reply = self.carry_out_fenced(now, sha, [*lock, *fence], args);
             return reply.map_err(|refusal| self.in_script(refusal, sha)).map(|reply| replies.extend(reply));
+        }
+        if let [b"3", lock, _tickets, _heartbeats, args @ ..] = args {
+            self.carry_out_fair(now, sha, lock, args, replies);
+            return Ok(());
         }
         let done = match args {
             [b"1", key, value] if sha == RELEASE_SHA => self.release(now, key, value),
@@ -598,6 +616,7 @@ impl ModelMaster {
     fn load(&mut self, script: &[u8]) -> &'static [u8] {
         let calls = |name: &[u8]| script.windows(name.len()).any(|window| window == name);
         let sha = match (calls(b"'del'"), calls(b"'set'")) {
+            _ if calls(b"'zadd'") => queue::digest(calls),
             (true, _) if calls(b"'publish'") && calls(b"'time'") => FENCED_TELLING_SHA,
             (true, _) if calls(b"'publish'") => TELLING_SHA,
             _ if calls(b"status_reply") => {

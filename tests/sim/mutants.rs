@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use redlatch::mutants::{Mutant, switch};
 
-use crate::directed::{Verdict, acquire, bytes, desk, fence, handover, hold, keep, masters, news};
+use crate::directed::{Verdict, acquire, bytes, desk, fair, fence, handover, hold, keep, masters, news};
 use crate::directed::{errands, owners, sets};
 use crate::{history, sockets};
 
@@ -79,6 +79,11 @@ killed! {
     try_before_subscribe: TryBeforeSubscribe by news::a_release_before_the_subscription_is_not_missed;
     no_timer_behind_wake: NoTimerBehindWake by news::a_message_that_is_lost_costs_a_pause_and_no_more;
     all_woken: AllWoken by news::not_all_who_wait_come_when_a_lock_is_released;
+    head_unchecked: HeadUnchecked by fair::who_asked_first_has_it_first_however_slow_it_is;
+    dead_waiters_stay: DeadWaitersStay by fair::those_who_died_cost_one_heartbeat_together;
+    ticket_forgotten: TicketForgotten by fair::a_place_is_kept_however_long_the_wait_is;
+    ticket_smallest: TicketSmallest by fair::a_ticket_is_larger_than_all_that_were_allotted_before;
+    leave_forgotten: LeaveForgotten by fair::who_gives_up_keeps_nobody_waiting;
     renewal_uncapped: RenewalUncapped by keep::a_kept_lock_ends_with_its_longest_hold;
     loss_told_late: LossToldLate by keep::the_loss_is_told_before_the_validity_ends_whatever_masters_answer;
     kept_after_loss: KeptAfterLoss by keep::a_lock_that_was_told_lost_is_not_renewed_any_more;

@@ -45,6 +45,7 @@ impl World {
         let pushes = std::mem::take(&mut it.model.pushes);
         self.conns[index].master_input = input;
         let log = std::mem::take(&mut self.masters[master].model.log);
+        self.follow_queues();
         let mut rest = replies.as_slice();
         for args in &log {
             let Ok(Decoded::Complete { reply, size }) = resp::decode(rest) else {
@@ -81,6 +82,10 @@ impl World {
         let (client, master) = (self.conns[conn].client, self.conns[conn].master);
         let late = self.now - self.conns[conn].input_queued_at;
         match (words.as_slice(), reply) {
+            ([b"EVALSHA" | b"EVAL", _, b"3", rest @ ..], _) => {
+                let is_whole = words[0] == b"EVAL";
+                self.note_fair(conn, rest, reply, if is_whole { Time::MAX } else { late });
+            }
             ([b"EVALSHA" | b"EVAL", _, b"2", rest @ ..], _) => {
                 let is_whole = words[0] == b"EVAL";
                 self.note_fenced(conn, rest, reply, if is_whole { Time::MAX } else { late });
@@ -136,6 +141,18 @@ impl World {
             }
             ([_, _, value, _, _, _, _], Reply::Integer(0)) => self.checker.note_denied(master, value),
             _ => {}
+        }
+    }
+
+    /// A fair lock was asked for, or its queue left.
+    fn note_fair(&mut self, conn: usize, args: &[&[u8]], reply: &Reply<'_>, late: Time) {
+        let (client, master) = (self.conns[conn].client, self.conns[conn].master);
+        if let ([key, _, _, value, ..], Reply::Array(told)) = (args, reply) {
+            if told.iter().next() == Some(Reply::Integer(2)) {
+                self.checker.note_granted(conn, &self.conns[conn], key, value, late);
+            } else {
+                self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
+            }
         }
     }
 

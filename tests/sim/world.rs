@@ -63,6 +63,8 @@ pub struct Habits {
     pub pause_max: Time,
     /// Of a million locks, how many are fenced.
     pub fenced_ppm: u32,
+    /// And of the others, how many are fair.
+    pub fair_ppm: u32,
     /// Nothing new is begun, and what is held is let go.
     pub is_closing: bool,
 }
@@ -172,6 +174,7 @@ impl World {
                 ttls: vec![Duration::from_secs(1)],
                 wait_max: 0,
                 fenced_ppm: 0,
+                fair_ppm: 0,
                 pause_max: SECOND,
                 is_closing: false,
             },

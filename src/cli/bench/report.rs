@@ -22,6 +22,7 @@ pub(super) struct Report {
     pub(super) key_count: usize,
     pub(super) ttl: Duration,
     pub(super) awaits_release: bool,
+    pub(super) fair: bool,
     pub(super) round_trip: Option<RoundTrip>,
     pub(super) measured: Measured,
 }
@@ -101,6 +102,7 @@ impl Report {
             "keys": self.key_count,
             "ttl_ms": u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX),
             "await_release": self.awaits_release,
+            "fair": self.fair,
             "pairs": measured.pairs,
             "elapsed_s": measured.elapsed.as_secs_f64(),
             "pairs_per_s": self.pairs_per_s(),

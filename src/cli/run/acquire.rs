@@ -33,7 +33,9 @@ impl Run {
     /// Acquires the locks, and says why it waits if that takes a while. A signal ends the wait.
     pub(super) fn acquire(&mut self, names: &[Resource<'_>], wait: Duration) -> Result<Vec<Held>, Exit> {
         let start = Instant::now();
-        let mut stretch = SILENT_WAIT;
+        // A place in a queue is kept for as long as one acquisition waits.
+        let (first, later) = if self.fair { (wait, wait) } else { (SILENT_WAIT, WAIT_SHOWN_EVERY) };
+        let mut stretch = first;
         let mut result = self.attempt(names, Duration::ZERO)?;
         loop {
             let error = match result {
@@ -49,7 +51,7 @@ impl Run {
             if left < STRETCH_MIN || !may_pass {
                 return Err(error.into());
             }
-            if stretch == WAIT_SHOWN_EVERY && (self.verbose || options::stderr_is_terminal()) {
+            if stretch == later && (self.verbose || options::stderr_is_terminal()) {
                 say(&format!("waiting up to {left:.1?} more: {error:#}"));
             }
             result = self.attempt(names, stretch.min(left))?;
@@ -57,7 +59,7 @@ impl Run {
                 // The end of the stretch may have cut its last attempt short; one with the full time tells the reason.
                 result = self.attempt(names, Duration::ZERO)?;
             }
-            stretch = WAIT_SHOWN_EVERY;
+            stretch = later;
         }
     }
 
@@ -128,7 +130,9 @@ impl Run {
 
     fn request<'a>(&self, resource: Resource<'a>, wait: Duration) -> Request<'a> {
         let (ttl, min_validity) = (self.ttl, Duration::ZERO);
-        if self.fenced {
+        if self.fair {
+            Request::AcquireFair { resource, ttl, wait, min_validity }
+        } else if self.fenced {
             // A clock before 1970 is one more that is wrong, which costs a round trip.
             let wall = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
             Request::AcquireFenced { resource, ttl, wait, min_validity, wall }

@@ -22,6 +22,7 @@ pub(super) struct OwnRequest {
     min_validity: Duration,
     auto_extend: Option<Duration>,
     is_fenced: bool,
+    is_fair: bool,
 }
 
 /// What is asked with it.
@@ -34,7 +35,7 @@ pub(super) struct OwnAcquisition {
 impl OwnRequest {
     pub(super) fn new(request: &LockRequest<'_>) -> Self {
         // Taken apart, so that a new field cannot be forgotten here.
-        let LockRequest { client, resource, ttl, wait, tries, min_validity, auto_extend, is_fenced } =
+        let LockRequest { client, resource, ttl, wait, tries, min_validity, auto_extend, is_fenced, is_fair } =
             *request;
         Self {
             client: client.clone(),
@@ -45,13 +46,14 @@ impl OwnRequest {
             min_validity,
             auto_extend,
             is_fenced,
+            is_fair,
         }
     }
 
     fn as_request(&self) -> LockRequest<'_> {
         let Self { client, resource, .. } = self;
-        let Self { ttl, wait, tries, min_validity, auto_extend, is_fenced, .. } = *self;
-        LockRequest { client, resource, ttl, wait, tries, min_validity, auto_extend, is_fenced }
+        let Self { ttl, wait, tries, min_validity, auto_extend, is_fenced, is_fair, .. } = *self;
+        LockRequest { client, resource, ttl, wait, tries, min_validity, auto_extend, is_fenced, is_fair }
     }
 
     /// For how long a caller goes on trying.

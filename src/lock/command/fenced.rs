@@ -167,7 +167,7 @@ fn encode_keys<'a>(out: &mut Vec<u8>, entry: &'a Entry, fence: &Fence) -> (&'a [
 }
 
 /// What an encoded bulk string is about.
-fn key_bytes(key: &[u8]) -> &[u8] {
+pub(super) fn key_bytes(key: &[u8]) -> &[u8] {
     let start = memchr(b'\n', key).map_or(0, |end| end + 1);
     key.get(start..key.len().saturating_sub(CRLF.len())).unwrap_or_default()
 }

@@ -8,10 +8,11 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use redlatch::resp::{self, Decoded, Reply};
 
-use super::{PASSWORD, field, integer, text};
+use super::{PASSWORD, fair, field, integer, text};
 
 pub(super) const KEYS: [&[u8]; 5] = [b"orders:42", b"\r\n", b"a\0b", b"\xff\xfe\r\n\0$3\r\n", &[b'k'; 200]];
-const TOKENS: [&[u8]; 3] = [b"0123456789abcdefghij", b"\r\n\0\r\n$-1\r\n+OK\r\n:1\r\n", &[0xff; 20]];
+pub(super) const TOKENS: [&[u8]; 3] =
+    [b"0123456789abcdefghij", b"\r\n\0\r\n$-1\r\n+OK\r\n:1\r\n", &[0xff; 20]];
 
 const RELEASE_SCRIPT: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
@@ -67,6 +68,7 @@ pub(super) enum Check {
     TimeOfDay,
     Info,
     Fenced,
+    Fair,
 }
 
 impl Check {
@@ -82,6 +84,7 @@ impl Check {
             }
             Self::TimeOfDay => is_time(server) && is_time(model),
             Self::Fenced => is_told_alike(server, model, slack),
+            Self::Fair => fair::is_queued_alike(server, model, slack),
             Self::Info => is_like(&text(server), &text(model), slack),
         }
     }
@@ -99,13 +102,6 @@ fn is_time(reply: &[u8]) -> bool {
 
 /// Whether a refused fencing token is refused alike: the time left and the clock may differ by what an exchange takes.
 fn is_told_alike(server: &[u8], model: &[u8], slack: Duration) -> bool {
-    let numbers = |reply: &[u8]| match resp::decode(reply) {
-        Ok(Decoded::Complete { reply: Reply::Array(told), .. }) => {
-            let number = |it| if let Reply::Integer(number) = it { number } else { -1 };
-            Some(told.iter().map(number).collect::<Vec<_>>())
-        }
-        _ => None,
-    };
     let (Some(of_server), Some(of_model)) = (numbers(server), numbers(model)) else { return server == model };
     let ([refusal, fence, left, time], [other_refusal, other_fence, other_left, other_time]) =
         (of_server.as_slice(), of_model.as_slice())
@@ -117,6 +113,17 @@ fn is_told_alike(server: &[u8], model: &[u8], slack: Duration) -> bool {
         && (left - other_left).abs() * 1000 <= slack_us
         && (left.is_negative() == other_left.is_negative())
         && (time - other_time).abs() <= slack_us
+}
+
+/// The numbers in an array.
+pub(super) fn numbers(reply: &[u8]) -> Option<Vec<i64>> {
+    match resp::decode(reply) {
+        Ok(Decoded::Complete { reply: Reply::Array(told), .. }) => {
+            let number = |it| if let Reply::Integer(number) = it { number } else { -1 };
+            Some(told.iter().map(number).collect())
+        }
+        _ => None,
+    }
 }
 
 /// The wall clock in microseconds since 1970.
@@ -153,7 +160,8 @@ pub(super) struct Commands {
 impl Commands {
     pub(super) fn draw(&self, rng: &mut StdRng) -> Command {
         let mut command = loop {
-            let drawn = match rng.random_range(0..20) {
+            let drawn = match rng.random_range(0..24) {
+                20..24 => Some(fair::draw(rng)),
                 0..10 => self.draw_for_lock(rng),
                 10..13 => Some(draw_fenced(rng)),
                 13..16 => Some(draw_script(rng)),
@@ -268,7 +276,8 @@ fn draw_fenced(rng: &mut StdRng) -> Command {
 }
 
 fn draw_script(rng: &mut StdRng) -> Command {
-    match rng.random_range(0..10) {
+    match rng.random_range(0..11) {
+        9 => Command::of(&[b"SCRIPT", b"LOAD", fair::SCRIPT.as_bytes()]),
         8 => Command::of(&[b"SCRIPT", b"LOAD", FENCED_TELLING_SCRIPT.as_bytes()]),
         6 => Command::of(&[b"SCRIPT", b"LOAD", FENCED_ACQUIRE_SCRIPT.as_bytes()]),
         7 => Command::of(&[b"SCRIPT", b"LOAD", FENCED_RELEASE_SCRIPT.as_bytes()]),

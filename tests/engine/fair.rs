@@ -1,0 +1,120 @@
+//! Fair locks: what is sent for them, and what masters may say of their queues.
+
+use std::time::Duration;
+
+use redlatch::AcquireError;
+use redlatch::engine::{MasterState, OpId, Request};
+use redlatch::lock::Resource;
+
+use crate::rig::{Rig, id};
+use crate::{defaults, denied, granted, ms};
+
+fn acquire(rig: &mut Rig, wait: Duration) -> OpId {
+    let resource = Resource::new("a").expect("valid");
+    let ttl = rig.engine.config().ttl(ms(10_000)).expect("valid");
+    let request = Request::AcquireFair { resource, ttl, wait, min_validity: Duration::ZERO };
+    let lock = rig.engine.submit(rig.now, request).expect("room");
+    rig.pump();
+    lock
+}
+
+fn logs(rig: &mut Rig) -> Vec<Vec<String>> {
+    rig.masters.iter_mut().map(|master| master.take_log()).collect()
+}
+
+#[test]
+fn a_fair_lock_that_is_free_is_had_in_one_round_trip_and_left_by_one_more_command() {
+    let mut rig = Rig::new(3, defaults);
+    let first = acquire(&mut rig, Duration::ZERO);
+    assert_eq!(granted(&mut rig).attempts, 1);
+    rig.release(first, false);
+    logs(&mut rig);
+    let lock = acquire(&mut rig, ms(1000));
+    let grant = granted(&mut rig);
+    assert_eq!((grant.attempts, grant.fencing_token), (1, None));
+    assert_eq!(logs(&mut rig), vec![vec!["EVALSHA"]; 3], "the script is known by then");
+    rig.release(lock, false);
+    assert_eq!(logs(&mut rig), vec![vec!["EVALSHA", "EVALSHA"]; 3], "the release, and the end of the ticket");
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count(), rig.engine.operation_count()), (0, 0, 0));
+}
+
+#[test]
+fn who_does_not_wait_sends_one_command_and_leaves_nothing() {
+    let mut rig = Rig::new(3, defaults);
+    acquire(&mut rig, ms(1000));
+    granted(&mut rig);
+    logs(&mut rig);
+    acquire(&mut rig, Duration::ZERO);
+    assert!(matches!(denied(&mut rig), AcquireError::Contended(denial) if denial.attempts == 1));
+    assert_eq!(logs(&mut rig)[0], ["EVALSHA"]);
+    let now = rig.now;
+    assert!(rig.masters.iter_mut().all(|master| master.queues.of(now, b"a").count() == 0));
+}
+
+#[test]
+fn no_more_attempts_for_a_fair_lock_are_made_than_asked_for() {
+    let mut rig = Rig::new(3, defaults);
+    rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
+    let lock = acquire(&mut rig, ms(60_000));
+    rig.engine.submit(rig.now, Request::Limit { lock, attempts_max: 4 }).expect("always taken");
+    rig.advance(ms(59_000));
+    assert!(matches!(denied(&mut rig), AcquireError::Contended(denial) if denial.attempts == 4));
+}
+
+#[test]
+fn an_answer_that_no_fair_attempt_can_have_ends_the_connection() {
+    let wrong: [&[u8]; 5] =
+        [b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*4\r\n:7\r\n:1\r\n:0\r\n:0\r\n", b"*1\r\n:2\r\n"];
+    for reply in wrong {
+        let mut rig = Rig::new(3, defaults);
+        rig.stop(0);
+        let lock = acquire(&mut rig, Duration::ZERO);
+        rig.receive(0, reply);
+        rig.pump();
+        assert!(!granted(&mut rig).granted.contains(id(0)), "{}", reply.escape_ascii());
+        let state = rig.engine.master_status(rig.now, id(0)).state;
+        assert!(!matches!(state, MasterState::Ready), "{}: {state:?}", reply.escape_ascii());
+        rig.resume(0);
+        rig.release(lock, false);
+        // What may come late over the connection that ended is owed until its TTL is over.
+        rig.advance(ms(12_000));
+        assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
+    }
+}
+
+#[test]
+fn numbers_that_no_queue_can_have_give_no_ticket_and_do_no_harm() {
+    for numbers in ["9223372036854775807", "-9223372036854775808", "0", "-1"] {
+        let mut rig = Rig::new(3, defaults);
+        (0..3).for_each(|index| rig.stop(index));
+        let lock = acquire(&mut rig, ms(10_000));
+        for index in 0..3 {
+            let reply = format!("*4\r\n:1\r\n:{numbers}\r\n:{numbers}\r\n:{numbers}\r\n");
+            rig.receive(index, reply.as_bytes());
+        }
+        rig.pump();
+        assert_eq!(rig.engine.ticket(lock), None, "{numbers}");
+        // They answered once in place of the masters, who now do for themselves.
+        (0..3).for_each(|index| drop(rig.cut(index)));
+        (0..3).for_each(|index| rig.resume(index));
+        rig.advance(ms(5000));
+        assert!(granted(&mut rig).attempts > 1, "{numbers}");
+    }
+}
+
+#[test]
+fn different_numbers_are_settled_by_the_next_attempt_at_once() {
+    let mut rig = Rig::new(3, defaults);
+    let now = rig.now;
+    let now_ms = i64::try_from(rig.masters[0].wall_us(now) / 1000).expect("small");
+    rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
+    rig.masters[2].queues.of(now, b"a").join(now, b"another", 41, now_ms, 3000);
+    // The first two answers are of a quorum that does not agree.
+    rig.hold(0);
+    let lock = acquire(&mut rig, ms(60_000));
+    assert_eq!(rig.engine.ticket(lock).map(|ticket| ticket.number), Some(42));
+    let own = rig.engine.ticket(lock).expect("as above").id;
+    for master in [1, 2] {
+        assert_eq!(rig.masters[master].queues.of(now, b"a").ticket(own.as_bytes()), Some(42));
+    }
+}

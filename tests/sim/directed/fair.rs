@@ -1,0 +1,335 @@
+//! Fair locks: who asked first has it first, whoever is faster, gives up or dies.
+
+use std::time::Duration;
+
+use redlatch::engine::{OpId, Outcome};
+use redlatch::{AcquireError, limits};
+
+use super::{KEY, Verdict, acquire, defaults, demand, hold, is_held, ms, outcome, trust, verdict, world};
+use crate::clock::{MS, SECOND, Time};
+use crate::faults::Data;
+use crate::world::World;
+
+const LONG: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_secs(10);
+/// A round trip in the schedules that have one.
+const TRIP: Time = 2 * MS;
+
+fn heartbeat() -> Time {
+    Time::try_from(limits::FAIR_HEARTBEAT.as_nanos()).expect("small")
+}
+
+/// Holds the lock before anybody waits.
+fn hold_fairly(world: &mut World, client: usize) -> Result<OpId, String> {
+    let lock = world.submit_fair(client, KEY, TTL, Duration::ZERO).expect("room");
+    match outcome(world, client)? {
+        Outcome::Acquire(Ok(_)) => Ok(lock),
+        other => Err(format!("c{client} should hold it, but {other:?}")),
+    }
+}
+
+/// A client begins to wait, until its ticket stands.
+fn wait_fairly(world: &mut World, client: usize) -> Result<OpId, String> {
+    let lock = world.submit_fair(client, KEY, TTL, LONG).expect("room");
+    let has_ticket = |world: &mut World| world.clients[client].engine.ticket(lock).is_some();
+    demand(world.run_until(SECOND, has_ticket), "a waiter gets no ticket")?;
+    world.run_for(10 * MS);
+    verdict(world)?;
+    Ok(lock)
+}
+
+/// Each client has the lock within this time after the one before released it.
+fn each_has_it(world: &mut World, order: &[usize], limit: Time) -> Verdict {
+    for &client in order {
+        let has_it = |world: &mut World| !world.clients[client].outcomes.is_empty();
+        demand(world.run_until(limit, has_it), &format!("c{client} is not the next, or not in time"))?;
+        let Some((lock, Outcome::Acquire(Ok(_)))) = world.clients[client].outcomes.pop_front() else {
+            return Err(format!("c{client} is denied"));
+        };
+        world.run_for(MS);
+        world.submit_release(client, lock, false);
+        verdict(world)?;
+    }
+    Ok(())
+}
+
+fn is_contended(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Acquire(Err(AcquireError::Contended(_))))
+}
+
+/// Tickets on a master.
+fn ticket_count(world: &mut World, master: usize) -> usize {
+    let it = &mut world.masters[master];
+    let now = it.clock.at(world.now);
+    it.model.queues.of(now, KEY).count()
+}
+
+fn no_tickets_are_left(world: &mut World) -> Verdict {
+    world.run_for(20 * MS);
+    let is_empty = (0..world.masters.len()).all(|master| ticket_count(world, master) == 0);
+    demand(is_empty, "a ticket is left")
+}
+
+pub fn who_asked_first_has_it_first_however_slow_it_is() -> Verdict {
+    let mut world = world(3, 4, defaults);
+    (world.weather.delay_min, world.weather.delay_max) = (TRIP / 2, TRIP / 2);
+    let held = hold_fairly(&mut world, 0)?;
+    for client in [2, 1] {
+        wait_fairly(&mut world, client)?;
+    }
+    // The first one hears of the release later than another asks.
+    (0..6).for_each(|place| world.stall(2, place, true, true, 50 * MS));
+    world.submit_release(0, held, false);
+    world.run_for(5 * MS);
+    world.submit_fair(3, KEY, TTL, Duration::ZERO).expect("room");
+    let refused = outcome(&mut world, 3)?;
+    demand(is_contended(&refused), "one who does not wait came before those who do")?;
+    each_has_it(&mut world, &[2, 1], 200 * MS)?;
+    no_tickets_are_left(&mut world)
+}
+
+pub fn a_place_is_kept_however_long_the_wait_is() -> Verdict {
+    let mut world = world(5, 4, defaults);
+    let held = hold_fairly(&mut world, 0)?;
+    for client in [3, 1, 2] {
+        wait_fairly(&mut world, client)?;
+        world.run_for(SECOND / 2);
+    }
+    world.run_for(2 * heartbeat());
+    world.submit_release(0, held, false);
+    each_has_it(&mut world, &[3, 1, 2], 50 * MS)?;
+    no_tickets_are_left(&mut world)
+}
+
+pub fn the_waiters_of_one_client_have_it_in_the_order_in_which_they_came() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    let held = hold_fairly(&mut world, 0)?;
+    let mut waiting = Vec::new();
+    for _ in 0..4 {
+        waiting.push(wait_fairly(&mut world, 0)?);
+        waiting.push(wait_fairly(&mut world, 1)?);
+    }
+    world.submit_release(0, held, false);
+    for (index, expected) in waiting.into_iter().enumerate() {
+        let client = index % 2;
+        world.run_until(SECOND, |world| !world.clients[client].outcomes.is_empty());
+        let Some((lock, Outcome::Acquire(Ok(_)))) = world.clients[client].outcomes.pop_front() else {
+            return Err(format!("c{client} is not the next"));
+        };
+        demand(lock == expected, "another of the same client is the next")?;
+        world.submit_release(client, lock, false);
+    }
+    verdict(&mut world)?;
+    no_tickets_are_left(&mut world)
+}
+
+pub fn a_ticket_is_larger_than_all_that_were_allotted_before() -> Verdict {
+    let mut world = world(3, 4, defaults);
+    let held = hold_fairly(&mut world, 0)?;
+    // Nothing of the first two reaches master 0.
+    for client in [1, 2] {
+        world.stall(client, 0, true, false, 4 * SECOND);
+        wait_fairly(&mut world, client)?;
+    }
+    // There the third is the first; so says the first answer that it has.
+    world.stall(3, 2, false, true, 5 * MS);
+    world.stall(3, 1, false, true, 5 * MS);
+    wait_fairly(&mut world, 3)?;
+    world.submit_release(0, held, false);
+    each_has_it(&mut world, &[1, 2, 3], SECOND)?;
+    verdict(&mut world)
+}
+
+pub fn who_gives_up_keeps_nobody_waiting() -> Verdict {
+    let mut world = world(3, 4, defaults);
+    let held = hold_fairly(&mut world, 0)?;
+    let given_up = wait_fairly(&mut world, 1)?;
+    wait_fairly(&mut world, 2)?;
+    world.submit_fair(3, KEY, TTL, ms(50)).expect("room");
+    let denied = outcome(&mut world, 3)?;
+    demand(is_contended(&denied), "its wait is over")?;
+    world.submit_release(1, given_up, false);
+    world.run_for(10 * MS);
+    world.submit_release(0, held, false);
+    each_has_it(&mut world, &[2], 50 * MS)?;
+    no_tickets_are_left(&mut world)?;
+    // Also when the lock is free by then, and those behind had been told to wait for it.
+    let held = hold_fairly(&mut world, 0)?;
+    let slow = wait_fairly(&mut world, 1)?;
+    wait_fairly(&mut world, 2)?;
+    (3..6).for_each(|place| world.stall(1, place, false, true, 500 * MS));
+    world.submit_release(0, held, false);
+    world.run_for(50 * MS);
+    world.submit_release(1, slow, false);
+    each_has_it(&mut world, &[2], 50 * MS)?;
+    no_tickets_are_left(&mut world)
+}
+
+pub fn those_who_died_cost_one_heartbeat_together() -> Verdict {
+    let mut world = world(3, 6, defaults);
+    let held = hold_fairly(&mut world, 0)?;
+    for client in [1, 2, 3, 4, 5] {
+        wait_fairly(&mut world, client)?;
+    }
+    (1..=4).for_each(|client| world.crash_client(client));
+    world.submit_release(0, held, false);
+    each_has_it(&mut world, &[5], heartbeat() * 4 / 3 + 100 * MS)?;
+    no_tickets_are_left(&mut world)
+}
+
+pub fn a_holder_that_died_is_followed_when_its_key_ends() -> Verdict {
+    for ttl in [ms(500), ms(5000)] {
+        let mut world = world(3, 3, defaults);
+        world.submit_fair(0, KEY, ttl, LONG).expect("room");
+        outcome(&mut world, 0)?;
+        wait_fairly(&mut world, 1)?;
+        wait_fairly(&mut world, 2)?;
+        let end = Time::try_from(ttl.as_nanos()).expect("small");
+        world.crash_client(0);
+        world.run_until(end, |world| !is_held(world, 0, KEY));
+        each_has_it(&mut world, &[1, 2], 20 * MS)?;
+    }
+    Ok(())
+}
+
+pub fn only_the_first_in_the_queue_comes_when_a_fair_lock_is_released() -> Verdict {
+    let mut world = world(3, 9, defaults);
+    (world.weather.delay_min, world.weather.delay_max) = (TRIP / 2, TRIP / 2);
+    let held = hold_fairly(&mut world, 0)?;
+    for client in 1..9 {
+        wait_fairly(&mut world, client)?;
+    }
+    world.run_for(heartbeat());
+    let before = world.masters[0].model.script_count;
+    let start = world.now;
+    world.submit_release(0, held, false);
+    each_has_it(&mut world, &[1, 2, 3, 4, 5, 6, 7, 8], 4 * TRIP)?;
+    // To say that they wait is an attempt, too, which each makes once in three quarters of a second.
+    let said = 8 * ((world.now - start) / (heartbeat() / 4) + 1);
+    let count = world.masters[0].model.script_count - before;
+    // Each has one script to come with, one to release, and one to leave.
+    demand(count <= 3 * 8 + 2 + said, &format!("{count} scripts for eight to have it"))
+}
+
+pub fn a_lost_message_costs_a_part_of_a_heartbeat() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    let held = hold_fairly(&mut world, 0)?;
+    wait_fairly(&mut world, 1)?;
+    for master in 0..3 {
+        let errors = &mut world.masters[master].model.errors;
+        errors.insert("PUBLISH".to_owned(), "NOPERM no".to_owned());
+    }
+    world.submit_release(0, held, false);
+    each_has_it(&mut world, &[1], heartbeat() / 3 + 10 * MS)
+}
+
+pub fn a_minority_that_restarts_changes_no_order() -> Verdict {
+    let mut world = world(3, 4, trust);
+    let held = hold_fairly(&mut world, 0)?;
+    for client in [2, 1] {
+        wait_fairly(&mut world, client)?;
+    }
+    world.kill_master(1, true);
+    world.start_master(1, Data::Empty);
+    wait_fairly(&mut world, 3)?;
+    world.submit_release(0, held, false);
+    each_has_it(&mut world, &[2, 1, 3], SECOND)
+}
+
+/// One has the lock on one master and the other on another; the third is away.
+pub fn two_who_each_have_a_minority_are_told_who_is_the_first() -> Verdict {
+    for first in [0, 1] {
+        let mut world = world(3, 2, defaults);
+        world.kill_master(2, true);
+        world.run_for(MS);
+        world.stall(first, 1, true, false, 5 * MS);
+        world.stall(1 - first, 0, true, false, 5 * MS);
+        world.submit_fair(first, KEY, TTL, LONG).expect("room");
+        world.submit_fair(1 - first, KEY, TTL, LONG).expect("room");
+        let has_one =
+            |world: &mut World| world.clients.iter().position(|client| !client.outcomes.is_empty()).is_some();
+        demand(world.run_until(2 * SECOND, has_one), "neither has it")?;
+        let winner = usize::from(world.clients[0].outcomes.is_empty());
+        each_has_it(&mut world, &[winner, 1 - winner], 2 * SECOND)?;
+        world.run_for(SECOND);
+        demand(!is_held(&world, 0, KEY) && !is_held(&world, 1, KEY), "a key is left")?;
+    }
+    Ok(())
+}
+
+pub fn fair_and_plain_locks_exclude_each_other() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    let plain = hold(&mut world, 0, KEY, TTL)?;
+    for client in [0, 1] {
+        world.submit_fair(client, KEY, TTL, Duration::ZERO).expect("room");
+        let refused = outcome(&mut world, client)?;
+        demand(is_contended(&refused), "a plain lock is in the way")?;
+    }
+    // One of the same client's, too: it is held, and not handed over.
+    let waiting = wait_fairly(&mut world, 0)?;
+    world.submit_release(0, plain, false);
+    demand(world.run_until(heartbeat(), |world| world.clients[0].outcomes.pop_front().is_some()), "free")?;
+    for client in [0, 1] {
+        let refused = acquire(&mut world, client, KEY, TTL, Duration::ZERO)?;
+        demand(is_contended(&refused), "a fair lock is in the way")?;
+    }
+    // A plain waiter is told of its release if nobody stands in the queue.
+    world.submit_acquire(1, KEY, TTL, LONG).expect("room");
+    world.run_for(100 * MS);
+    world.submit_release(0, waiting, false);
+    let told = outcome(&mut world, 1)?;
+    demand(matches!(told, Outcome::Acquire(Ok(_))), "the plain one has it then")?;
+    verdict(&mut world)
+}
+
+pub fn a_fair_script_that_was_flushed_is_sent_again() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    for _ in 0..2 {
+        (0..3).for_each(|master| world.masters[master].model.flush_scripts());
+        let held = hold_fairly(&mut world, 0)?;
+        (0..3).for_each(|master| world.masters[master].model.flush_scripts());
+        wait_fairly(&mut world, 1)?;
+        world.submit_release(0, held, false);
+        each_has_it(&mut world, &[1], 50 * MS)?;
+        no_tickets_are_left(&mut world)?;
+    }
+    Ok(())
+}
+
+pub fn a_fair_lock_may_lose_a_connection_at_any_byte() -> Verdict {
+    (0..320).try_for_each(|size| {
+        let mut world = world(3, 2, defaults);
+        (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
+        let held = hold_fairly(&mut world, 0)?;
+        world.submit_fair(1, KEY, TTL, LONG).expect("room");
+        world.run_for(if size < 280 { MS / 2 } else { 3 * MS / 2 });
+        if size < 280 {
+            world.cut_conn(1, 0, size, 0);
+        } else {
+            world.cut_conn(1, 0, 0, size - 280);
+        }
+        world.run_for(100 * MS);
+        world.submit_release(0, held, false);
+        each_has_it(&mut world, &[1], SECOND).map_err(|why| format!("byte {size}: {why}"))?;
+        world.run_for(SECOND);
+        demand(!(0..3).any(|master| is_held(&world, master, KEY)), "a key is left")?;
+        verdict(&mut world)
+    })
+}
+
+tests!(
+    who_asked_first_has_it_first_however_slow_it_is,
+    a_place_is_kept_however_long_the_wait_is,
+    the_waiters_of_one_client_have_it_in_the_order_in_which_they_came,
+    a_ticket_is_larger_than_all_that_were_allotted_before,
+    who_gives_up_keeps_nobody_waiting,
+    those_who_died_cost_one_heartbeat_together,
+    a_holder_that_died_is_followed_when_its_key_ends,
+    only_the_first_in_the_queue_comes_when_a_fair_lock_is_released,
+    a_lost_message_costs_a_part_of_a_heartbeat,
+    a_minority_that_restarts_changes_no_order,
+    two_who_each_have_a_minority_are_told_who_is_the_first,
+    fair_and_plain_locks_exclude_each_other,
+    a_fair_script_that_was_flushed_is_sent_again,
+    a_fair_lock_may_lose_a_connection_at_any_byte,
+);
