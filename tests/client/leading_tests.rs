@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use redlatch::{Client, limits};
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, open, within};
+use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open, within};
 
 const ROUNDS: u32 = 30;
 
@@ -32,25 +32,48 @@ fn await_subscriber(fleet: &mut Fleet, name: &str) {
     }
 }
 
-/// One thread waits and leads, then another thread or task waits beside it. The first has what it wants; the other one is told
-/// of its own all the same.
+/// Who waits beside the thread that leads or will.
+#[derive(Debug, Clone, Copy)]
+enum Other {
+    Thread,
+    Task,
+    /// It has waited before that thread comes.
+    EarlierTask,
+}
+
+/// Waits for a lock, as a thread or a task, and says when it had it.
+fn wait_for(client: &Client, name: &str, is_task: bool) -> Instant {
+    let request = client.lock(name).ttl(TTL).wait(PATIENCE);
+    let acquired = if is_task { block_on(request.acquire_async()) } else { request.acquire() };
+    let now = Instant::now();
+    drop(acquired.expect("released"));
+    now
+}
+
+/// A thread waits, and another thread or task beside it. The first has what it wants; the other one is told of its own all
+/// the same.
 fn told_after_the_leader_has_left(
     fleet: &mut Fleet,
     [holder, client]: [&Client; 2],
-    is_task: bool,
+    other: Other,
 ) -> Duration {
     let [first, second] = ["a", "b"].map(|name| holder.lock(name).ttl(TTL).try_acquire().expect("free"));
     thread::scope(|scope| {
-        let leader = scope.spawn(|| client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("released"));
-        await_subscriber(fleet, "a");
-        let other = scope.spawn(|| {
-            let request = client.lock("b").ttl(TTL).wait(PATIENCE);
-            let acquired = if is_task { block_on(request.acquire_async()) } else { request.acquire() };
-            let now = Instant::now();
-            drop(acquired.expect("released"));
-            now
-        });
-        await_subscriber(fleet, "b");
+        let wait_for_first = || client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("released");
+        let (leader, other) = match other {
+            Other::Thread | Other::Task => {
+                let leader = scope.spawn(wait_for_first);
+                await_subscriber(fleet, "a");
+                let is_task = matches!(other, Other::Task);
+                (leader, scope.spawn(move || wait_for(client, "b", is_task)))
+            }
+            Other::EarlierTask => {
+                let other = scope.spawn(|| wait_for(client, "b", true));
+                await_subscriber(fleet, "b");
+                (scope.spawn(wait_for_first), other)
+            }
+        };
+        ["a", "b"].into_iter().for_each(|name| await_subscriber(fleet, name));
         first.release().expect("confirmed");
         // Kept, so that no call of its drop does the other one's work.
         let kept = leader.join().expect("no panic");
@@ -64,12 +87,18 @@ fn told_after_the_leader_has_left(
 
 #[test]
 fn whoever_waits_beside_a_leader_is_told_when_that_has_left() {
-    for is_task in [false, true] {
+    for other in [Other::Thread, Other::Task, Other::EarlierTask] {
         within("the other one is told", move || {
             let mut fleet = Fleet::start(3);
-            let [holder, client] = [(); 2].map(|()| open(&fleet.urls(), LONG));
-            far_from_looking(if is_task { "a task" } else { "a thread" }, || {
-                let took = told_after_the_leader_has_left(&mut fleet, [&holder, &client], is_task);
+            // Nothing is due that would make anybody lead.
+            let never = Duration::from_secs(600);
+            let [holder, client] = [(); 2].map(|()| {
+                let builder = config(&fleet.urls(), LONG).ask_holder(false).retry_delay(never, never);
+                let builder = builder.connect_timeout(Duration::from_secs(3600));
+                Client::open(builder.build().expect("valid settings")).expect("an event loop")
+            });
+            far_from_looking(&format!("{other:?}"), || {
+                let took = told_after_the_leader_has_left(&mut fleet, [&holder, &client], other);
                 assert_eq!((holder.settle(PATIENCE), client.settle(PATIENCE)), (0, 0));
                 took
             });
