@@ -317,9 +317,10 @@ impl Engine {
             }
         };
         if is_fenced {
-            return self.finish_asking(now, id);
+            self.finish_asking(now, id);
+        } else {
+            self.arm_op(id);
         }
-        self.arm_op(id);
         if retry_at.is_some() && cause == Cause::Contended {
             self.watch(now, id, now - started);
         }

@@ -103,13 +103,13 @@ impl Broadcast {
         &mut self,
         links: &mut [Link],
         masters: MasterSet,
-        id: Id,
+        (id, tells): (Id, bool),
         entry: &Entry,
         fence: &Fence,
     ) -> MasterSet {
         let ready = self.ready();
         self.send(links, masters.intersection(ready), Owed::ReleaseFenced(id), |out| {
-            command::encode_fenced_release(out, Script::Known, entry, fence);
+            command::encode_fenced_release(out, Script::Known, entry, fence, tells);
         })
     }
 

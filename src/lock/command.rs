@@ -19,8 +19,8 @@ pub(crate) use fair::{
     encode_fair_leave, fair_answer,
 };
 pub(crate) use fenced::{
-    FENCED_ACQUIRE_SCRIPT, FENCED_RELEASE_SCRIPT, Fence, FencedAnswer, Refusal, Script, Told,
-    encode_fenced_acquire, encode_fenced_release, encode_fenced_repair, fenced_answer,
+    FENCED_ACQUIRE_SCRIPT, FENCED_RELEASE_SCRIPT, FENCED_TELLING_SCRIPT, Fence, FencedAnswer, Refusal,
+    Script, Told, encode_fenced_acquire, encode_fenced_release, encode_fenced_repair, fenced_answer,
 };
 use std::time::Duration;
 

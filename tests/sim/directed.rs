@@ -18,6 +18,7 @@ use crate::world::World;
 pub mod acquire;
 pub mod bytes;
 pub mod desk;
+pub mod errands;
 pub mod exhaustive;
 pub mod fair;
 pub mod fence;
@@ -26,6 +27,8 @@ pub mod hold;
 pub mod keep;
 pub mod masters;
 pub mod news;
+pub mod owners;
+pub mod sets;
 
 /// What is wrong, if anything.
 pub type Verdict = Result<(), String>;
