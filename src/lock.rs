@@ -16,6 +16,7 @@ use rand::Rng;
 
 use crate::limits;
 use crate::mutants::mutant;
+use command::INTENT_NAME;
 use fencing::FENCE_NAME;
 pub use fencing::FencingToken;
 pub(crate) use fencing::Window;
@@ -26,7 +27,7 @@ pub use tally::{Tally, Verdict, quorum};
 pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
 
 /// The name of a lock: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes of any value but `redlatch:mark`, and none that starts with
-/// `redlatch:fence:`.
+/// `redlatch:fence:` or `redlatch:writer:`.
 ///
 /// ```
 /// use redlatch::lock::Resource;
@@ -40,12 +41,15 @@ impl<'a> Resource<'a> {
     /// Checks a name.
     ///
     /// # Errors
-    /// [`InputError`] if the name is empty, longer than [`limits::RESOURCE_SIZE_MAX`], or that of the mark or of a
-    /// fence.
+    /// [`InputError`] if the name is empty, longer than [`limits::RESOURCE_SIZE_MAX`], or that of the mark, of a
+    /// fence or of a writer's intent.
     pub fn new<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
         let name = name.as_ref();
         match name.len() {
-            1..=limits::RESOURCE_SIZE_MAX if name != MARK_NAME && !name.starts_with(FENCE_NAME) => {
+            1..=limits::RESOURCE_SIZE_MAX
+                if name != MARK_NAME
+                    && ![FENCE_NAME, INTENT_NAME].iter().any(|taken| name.starts_with(taken)) =>
+            {
                 Ok(Self(name))
             }
             0 => Err(InputError::ResourceEmpty),
@@ -220,7 +224,8 @@ pub enum InputError {
     },
     /// The name of a key that the client itself keeps on the masters.
     #[error(
-        "the resource names redlatch:mark and redlatch:fence:… are taken by keys of the client's own; choose another"
+        "the resource names redlatch:mark, redlatch:fence:… and redlatch:writer:… are taken by keys of the client's own; \
+         choose another"
     )]
     ResourceReserved,
     /// A set of locks without any.
@@ -518,6 +523,7 @@ mod tests {
         );
         assert_eq!(Resource::new("redlatch:mark"), Err(InputError::ResourceReserved));
         assert_eq!(Resource::new("redlatch:fence:a"), Err(InputError::ResourceReserved));
+        assert_eq!(Resource::new("redlatch:writer:a"), Err(InputError::ResourceReserved));
         assert!(Resource::new("redlatch:marks").is_ok());
         assert!(Resource::new("redlatch:fence").is_ok());
     }

@@ -144,7 +144,7 @@ pub(super) fn send_release(
     let Some(token) = claim.fence else { return MasterSet::EMPTY };
     let sent = broadcast.send_fenced_release(links, masters, id, &claim.entry, &fence(config, token));
     if claim.tells {
-        broadcast.send(links, sent, Owed::Told, |out| command::encode_telling(out, &claim.entry));
+        broadcast.send(links, sent, Owed::Told, |out| command::encode_telling(out, claim.entry.key()));
     }
     sent
 }

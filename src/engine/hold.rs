@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::op::{Extension, OpState};
+use super::sharing;
 use super::slab::Id;
 use super::{Engine, OpId, Outcome, Released};
 use crate::error::{ExtendError, ReleaseError, Round};
@@ -54,7 +55,12 @@ impl Engine {
         let mut tally = Tally { refused: claim.refused(), ..Tally::default() };
         let unsure = claim.may_cut_short(ttl.as_millis());
         let holders = claim.holders().intersection(self.usable).without(unsure);
-        let sent = self.broadcast.send_extend(&mut self.links, holders, (id, op.round), &claim.entry, ttl);
+        let round = (id, op.round);
+        let sent = if claim.is_shared {
+            sharing::send_extend(&mut self.broadcast, &mut self.links, holders, round, &claim.entry, ttl)
+        } else {
+            self.broadcast.send_extend(&mut self.links, holders, round, &claim.entry, ttl)
+        };
         claim.note_extended(sent);
         for link in &self.links {
             let master = link.master;
@@ -214,8 +220,9 @@ impl Engine {
         if let OpState::Releasing = op.state {
             return;
         }
-        if op.watch.is_some() {
+        if op.watch.is_some() || op.intent.is_some() {
             // It was still waiting for the lock.
+            self.withdraw_intent(id, false);
             self.unwatch(now, id);
             return self.submit_release(now, id, awaited);
         }

@@ -6,6 +6,7 @@ use super::errand::Errand;
 use super::fence::Fencing;
 use super::news::Watch;
 use super::renew::{self, Keep};
+use super::sharing::Intent;
 use super::slab::Id;
 use crate::error::{AcquireError, Denial, Report};
 use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote};
@@ -42,6 +43,10 @@ pub(super) struct Op {
     pub(super) holders: Vec<(MasterId, HolderTtl)>,
     /// Of one that asks for a fenced lock.
     pub(super) fencing: Option<Box<Fencing>>,
+    /// Whether it is a reader's.
+    pub(super) is_shared: bool,
+    /// Of one that keeps new readers out while it waits.
+    pub(super) intent: Option<Box<Intent>>,
     /// How the lock is kept while it is held, if that is not left to the caller.
     pub(super) keep: Option<Keep>,
     /// Whether its loss is to be told.
@@ -136,6 +141,8 @@ impl Op {
             run: Run { count: 0, since: now },
             holders: Vec::new(),
             fencing: None,
+            is_shared: false,
+            intent: None,
             keep: None,
             is_watched: false,
             watch: None,
@@ -165,6 +172,8 @@ impl Op {
             has_queued,
             holders,
             fencing,
+            is_shared,
+            intent,
             keep,
             is_watched,
             watch,
@@ -174,10 +183,10 @@ impl Op {
         } = self;
         (*own_ttl, *held_ttl, *own_min_validity) = (ttl, ttl, min_validity);
         (*submitted, *own_wait_until) = (now, wait_until);
-        (*attempts, *round, *has_queued) = (0, 0, false);
+        (*attempts, *round, *has_queued, *is_shared) = (0, 0, false, false);
         *attempts_max = u32::MAX;
         (*denied_before, *keep, *is_watched) = (None, None, false);
-        (*fencing, *watch) = (None, None);
+        (*fencing, *intent, *watch) = (None, None, None);
         key.clear();
         holders.clear();
     }

@@ -49,19 +49,21 @@ const EXTEND_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then return r
 const SWAP_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('set',KEYS[1],ARGV[2],'px',ARGV[3]) return 1 else return 0 end";
 const FENCED_ACQUIRE_SCRIPT: &str = "local t=redis.call('time') local n=t[1]*1000000+t[2] local f=tonumber(redis.call('get',KEYS[2]) or \
 0) local k=tonumber(ARGV[3]) if not f then return redis.error_reply('ERR the fence is no number') \
-end local h=redis.call('get',KEYS[1]) if h==ARGV[1] then return redis.status_reply('OWN') end if h \
+end local h=redis.pcall('get',KEYS[1]) if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end \
+if h==ARGV[1] then return redis.status_reply('OWN') end if h \
 then return {0,f,redis.call('pttl',KEYS[1]),n} end if k<=f then return {1,f,0,n} end if k<=n-ARGV[4] \
 then return {2,f,0,n} end if k>n+ARGV[5] then return {3,f,0,n} end \
 redis.call('set',KEYS[2],ARGV[3],'px',ARGV[6]) return redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2])";
-const FENCED_RELEASE_SCRIPT: &str = "local d=0 if redis.call('get',KEYS[1])==ARGV[1] then d=redis.call('del',KEYS[1]) end local \
+const FENCED_RELEASE_SCRIPT: &str = "local d=0 local h=redis.pcall('get',KEYS[1]) \
+if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end if h==ARGV[1] then d=redis.call('del',KEYS[1]) end local \
 f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[2]) if f and k>f then local \
 t=redis.call('time') local n=t[1]*1000000+t[2] if k>n-ARGV[3] and k<=n+ARGV[4] then \
 redis.call('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
 const RELEASE_SHA: &str = "b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 const EXTEND_SHA: &str = "53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
 const SWAP_SHA: &str = "13152eaad60dec772a76ecc2e4595e89e73c32be";
-const FENCED_ACQUIRE_SHA: &str = "47e3d7192f7397d5e27d82db626be497b21253a4";
-const FENCED_RELEASE_SHA: &str = "f1fe333c7769ed608a5125a2d324d1c53632f05b";
+const FENCED_ACQUIRE_SHA: &str = "c0b702ffe6d6fe923e85ca21e689dce168efb723";
+const FENCED_RELEASE_SHA: &str = "f1579b7fa3420d7178df51b228528564e04c104d";
 
 #[test]
 fn the_model_answers_as_the_server_does() {

@@ -12,6 +12,14 @@ use crate::clock::{MS, SECOND, Time};
 use crate::network::chance;
 use crate::world::{World, described, note, shown};
 
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Fenced,
+    Shared,
+}
+
 impl World {
     pub fn submit_acquire(
         &mut self,
@@ -21,7 +29,34 @@ impl World {
         wait: Duration,
     ) -> Option<OpId> {
         let is_fenced = self.habits.fenced_ppm > 0 && chance(&mut self.rng, self.habits.fenced_ppm);
-        self.submit(client, key, (ttl, wait), is_fenced)
+        let is_shared = self.habits.shared_ppm > 0 && chance(&mut self.rng, self.habits.shared_ppm);
+        let kind = match (is_shared, is_fenced) {
+            (true, _) => Kind::Shared,
+            (false, true) => Kind::Fenced,
+            (false, false) => Kind::Plain,
+        };
+        let lock = self.submit(client, key, (ttl, wait), kind)?;
+        if self.habits.intent_ppm > 0 && chance(&mut self.rng, self.habits.intent_ppm) {
+            self.keep_readers_out(client, lock);
+        }
+        Some(lock)
+    }
+
+    /// The lock of a reader.
+    pub fn submit_shared(
+        &mut self,
+        client: usize,
+        key: &[u8],
+        ttl: Duration,
+        wait: Duration,
+    ) -> Option<OpId> {
+        self.submit(client, key, (ttl, wait), Kind::Shared)
+    }
+
+    pub fn keep_readers_out(&mut self, client: usize, lock: OpId) {
+        let now = self.local(client);
+        note!(self, "c{client} keeps readers out for {lock:?}");
+        self.clients[client].engine.submit(now, Request::KeepReadersOut { lock }).expect("always taken");
     }
 
     pub fn submit_fenced(
@@ -31,7 +66,7 @@ impl World {
         ttl: Duration,
         wait: Duration,
     ) -> Option<OpId> {
-        self.submit(client, key, (ttl, wait), true)
+        self.submit(client, key, (ttl, wait), Kind::Fenced)
     }
 
     fn submit(
@@ -39,17 +74,19 @@ impl World {
         client: usize,
         key: &[u8],
         (ttl, wait): (Duration, Duration),
-        is_fenced: bool,
+        kind: Kind,
     ) -> Option<OpId> {
         let ttl = self.config.ttl(ttl).expect("a valid TTL");
         let now = self.local(client);
         let resource = Resource::new(key).expect("a valid name");
         let min_validity = Duration::ZERO;
-        let request = if is_fenced {
-            let wall = Duration::from_micros(self.clients[client].wall_us + self.now / 1000);
-            Request::AcquireFenced { resource, ttl, wait, min_validity, wall }
-        } else {
-            Request::Acquire { resource, ttl, wait, min_validity }
+        let request = match kind {
+            Kind::Plain => Request::Acquire { resource, ttl, wait, min_validity },
+            Kind::Shared => Request::AcquireShared { resource, ttl, wait, min_validity },
+            Kind::Fenced => {
+                let wall = Duration::from_micros(self.clients[client].wall_us + self.now / 1000);
+                Request::AcquireFenced { resource, ttl, wait, min_validity, wall }
+            }
         };
         self.deliver(client);
         let lock = self.clients[client].engine.submit(now, request).ok()?;
@@ -57,9 +94,8 @@ impl World {
         let deadline = now + if wait.is_zero() { 2 * self.config.answer_limit(ttl) } else { wait };
         note!(
             self,
-            "c{client} asks for {}{} as {lock:?}, TTL {:?}, wait {wait:?}",
+            "c{client} asks for {}, {kind:?}, as {lock:?}, TTL {:?}, wait {wait:?}",
             shown(key),
-            if is_fenced { ", fenced," } else { "" },
             ttl.as_duration()
         );
         self.clients[client].locks.push((
@@ -69,6 +105,7 @@ impl World {
                 ttl: ttl.as_duration(),
                 pending: Some((Pending::Acquire, deadline)),
                 is_held: false,
+                is_shared: kind == Kind::Shared,
             },
         ));
         self.ask(client, lock, Pending::Acquire);
@@ -184,6 +221,11 @@ impl World {
             && grant.fencing_token.is_some()
         {
             *self.statistics.outcomes.entry("acquired with a fencing token").or_default() += 1;
+        }
+        if let Outcome::Acquire(Ok(_)) = &outcome
+            && self.clients[client].lock(lock).is_some_and(|it| it.is_shared)
+        {
+            *self.statistics.outcomes.entry("acquired by a reader").or_default() += 1;
         }
         if let Outcome::Acquire(Ok(grant)) = &outcome
             && self.checker.facts.get(grant.token.as_bytes().as_slice()).is_some_and(|it| it.is_handed_over)

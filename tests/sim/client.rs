@@ -44,6 +44,7 @@ pub struct Lock {
     pub pending: Option<(Pending, Instant)>,
     /// A release not waited for was submitted, and nothing more will come.
     pub is_held: bool,
+    pub is_shared: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,6 +25,7 @@ pub mod hold;
 pub mod keep;
 pub mod masters;
 pub mod news;
+pub mod sharing;
 
 /// What is wrong, if anything.
 pub type Verdict = Result<(), String>;

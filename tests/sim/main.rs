@@ -132,6 +132,7 @@ fn assert_coverage(total: &Total) {
         "handed over",
         "woken by a message",
         "acquired with a fencing token",
+        "acquired by a reader",
     ];
     for name in answers {
         assert!(total.statistics.outcomes.contains_key(name), "never: {name}");
