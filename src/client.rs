@@ -8,6 +8,7 @@ mod inspect;
 mod parker;
 mod pending;
 mod reentrant;
+mod rw;
 mod set;
 mod shared;
 
@@ -26,6 +27,7 @@ pub use guard::{Guard, Lost};
 pub use inspect::{ForceUnlock, Inspect};
 pub use pending::{Acquire, Extend, Release};
 pub use reentrant::{Hold, Reenter, ReentrantLock, ReleaseHold};
+pub use rw::RwLock;
 pub use set::{AcquireSet, ExtendSet, GuardSet, LockSetRequest, LostSet, ReleaseSet};
 use shared::{Core, Shared};
 
@@ -113,8 +115,18 @@ impl Client {
     /// A request for the lock of this name: 1 to [`crate::limits::RESOURCE_SIZE_MAX`] bytes.
     pub fn lock<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> LockRequest<'a> {
         let (resource, min_validity) = (resource.as_ref(), Duration::ZERO);
-        let (ttl, wait, tries, auto_extend, is_fenced) = (None, None, None, None, false);
-        LockRequest { client: self, resource, ttl, wait, tries, min_validity, auto_extend, is_fenced }
+        LockRequest {
+            client: self,
+            resource,
+            ttl: None,
+            wait: None,
+            tries: None,
+            min_validity,
+            auto_extend: None,
+            is_fenced: false,
+            is_shared: false,
+            keeps_readers_out: false,
+        }
     }
 
     /// Starts to acquire several unrelated locks, with one write for each master. The results are had one by one: by
@@ -257,6 +269,8 @@ pub struct LockRequest<'a> {
     min_validity: Duration,
     auto_extend: Option<Duration>,
     is_fenced: bool,
+    is_shared: bool,
+    keeps_readers_out: bool,
 }
 
 impl<'a> LockRequest<'a> {
@@ -310,6 +324,32 @@ impl<'a> LockRequest<'a> {
     /// ```
     pub const fn fenced(mut self) -> Self {
         self.is_fenced = true;
+        self
+    }
+
+    /// Asks for the lock of a reader: any number of them have it together, and nobody has it alone meanwhile, by any other
+    /// request of this or another client or library. Readers stand in no line and are not handed the lock: those who wait
+    /// try together when it turns free. They have no fencing token. It costs each master a script where a plain lock is a
+    /// `SET`. See [`crate::RwLock`], also for who comes first and why there is no way from reading to writing.
+    ///
+    /// ```no_run
+    /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
+    /// let guard = client.lock("prices").shared().acquire()?;
+    /// // … read while guard.is_valid() …
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn shared(mut self) -> Self {
+        self.is_shared = true;
+        self
+    }
+
+    /// Keeps new readers out while this request waits for a lock that others read, from its first refusal on: it has the lock
+    /// when those who have it now are done, at the end of their TTL at the latest unless they extend it. Without it
+    /// readers that come and go can keep it waiting until its wait is over. If its client dies, readers come in again
+    /// [`crate::limits::INTENT_TIME`] later, and twice the answer limit. No effect on readers and on requests that do not
+    /// wait; of several callers of one client who wait in line it is done for the first.
+    pub const fn keep_readers_out(mut self) -> Self {
+        self.keeps_readers_out = true;
         self
     }
 

@@ -228,6 +228,9 @@ pub enum InputError {
          choose another"
     )]
     ResourceReserved,
+    /// A reader's lock with a fencing token.
+    #[error("a shared lock has no fencing token; ask for a shared lock or for a fenced one")]
+    SharedFenced,
     /// A set of locks without any.
     #[error("no resource is named; name at least one")]
     SetEmpty,

@@ -61,8 +61,16 @@ pub(crate) struct Args {
 
     /// Take the lock with a fencing token, for storage that refuses a command whose lock has passed on: the command
     /// finds it in REDLATCH_FENCING_TOKEN.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "shared")]
     fenced: bool,
+
+    /// Share the lock with others who do: nobody has it alone meanwhile, and whoever has it alone keeps them out.
+    #[arg(short, long)]
+    shared: bool,
+
+    /// While waiting to have the lock alone, keep new --shared holders out; else those who come and go may keep it waiting.
+    #[arg(long, conflicts_with = "shared")]
+    keep_readers_out: bool,
 
     /// Say on stderr what happens to the lock.
     #[arg(short, long)]
@@ -85,7 +93,7 @@ Exit codes:
    64  bad usage: the message names the argument
    69  too few masters could grant the lock: unreachable, in error, or restarted lately
    70  the operating system refused something
-   75  somebody else holds the lock (another code: --conflict-exit-code)
+   75  somebody else holds the lock, or others share it (another code: --conflict-exit-code)
    76  the lock was lost, or could not be extended, while the command ran
   126  the command cannot be executed
   127  the command was not found
@@ -114,6 +122,8 @@ Signals:
 Examples:
   redlatch run -m redis://a,redis://b,redis://c nightly-report -- ./report.sh
   redlatch run --ttl 30s --wait 5min deploy:web -- sh -c 'make build && make deploy'
+  redlatch run --shared prices -- ./report.sh                       beside others who share it
+  redlatch run --keep-readers-out --wait 1min prices -- ./import.sh alone, though there are always some
   redlatch run backup -- tar cf /backup/home.tar /home || [ $? -eq 75 ]     fine if another machine does it";
 
 /// How long the exit waits for masters that are slow to confirm the release.
@@ -142,7 +152,13 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let signals = process::Signals::catch()?;
     let started = Instant::now();
     let redlock = Redlock::open(config)?;
-    let mut run = Run { redlock, ttl, fenced: args.fenced, verbose: args.verbose, signals };
+    let mode = match (args.fenced, args.shared) {
+        (true, _) => Mode::Fenced,
+        (false, true) => Mode::Shared,
+        (false, false) => Mode::Plain,
+    };
+    let mut run =
+        Run { redlock, ttl, mode, keeps_readers_out: args.keep_readers_out, verbose: args.verbose, signals };
     run.tell(|run| run.describe_masters(started));
     // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
     let masters = if args.masters.strict { run.wait_for_masters() } else { Ok(()) };
@@ -159,9 +175,18 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
 struct Run {
     redlock: Redlock,
     ttl: Ttl,
-    fenced: bool,
+    mode: Mode,
+    keeps_readers_out: bool,
     verbose: bool,
     signals: process::Signals,
+}
+
+/// How the lock is asked for.
+#[derive(Clone, Copy)]
+enum Mode {
+    Plain,
+    Fenced,
+    Shared,
 }
 
 impl Run {
@@ -218,15 +243,20 @@ impl Run {
         wait: Duration,
     ) -> Result<Result<(OpId, Grant), AcquireError>, Exit> {
         let (ttl, min_validity) = (self.ttl, Duration::ZERO);
-        let request = if self.fenced {
-            // A clock before 1970 is one more that is wrong, which costs a round trip.
-            let wall = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-            Request::AcquireFenced { resource, ttl, wait, min_validity, wall }
-        } else {
-            Request::Acquire { resource, ttl, wait, min_validity }
+        let request = match self.mode {
+            Mode::Plain => Request::Acquire { resource, ttl, wait, min_validity },
+            Mode::Shared => Request::AcquireShared { resource, ttl, wait, min_validity },
+            Mode::Fenced => {
+                // A clock before 1970 is one more that is wrong, which costs a round trip.
+                let wall = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+                Request::AcquireFenced { resource, ttl, wait, min_validity, wall }
+            }
         };
         let lock =
             self.redlock.submit(request).map_err(|error| Exit::new(code::INTERNAL, error.to_string()))?;
+        if self.keeps_readers_out {
+            let _ = self.redlock.submit(Request::KeepReadersOut { lock });
+        }
         loop {
             while let Some((id, outcome)) = self.redlock.poll_outcome() {
                 if let (true, Outcome::Acquire(result)) = (id == lock, outcome) {

@@ -11,7 +11,7 @@ use crate::clock;
 use crate::engine::{Grant, OpId, Outcome, Released, Request, SubmitError};
 use crate::error::{AcquireError, Denial, ExtendError, ReleaseError, Report, Round};
 use crate::limits;
-use crate::lock::{HolderTtl, MasterId, Resource, Vote};
+use crate::lock::{HolderTtl, InputError, MasterId, Resource, Vote};
 use crate::mutants::mutant;
 
 /// A lock that is being acquired: a future for any executor, or something to [`Acquire::wait`] for.
@@ -301,15 +301,18 @@ impl Ask for Acquisition<'_> {
 impl LockRequest<'_> {
     /// Has the engine take it.
     pub(super) fn submit(&self, core: &mut Core, asked: &mut Asked) -> Result<OpId, AcquireError> {
-        let Self { client, resource: name, ttl, wait, min_validity, is_fenced, .. } = *self;
+        let Self { client, resource: name, ttl, wait, min_validity, is_fenced, is_shared, .. } = *self;
         let config = client.config();
         let resource = Resource::new(&name)?;
         let ttl = config.ttl(ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)))?;
         let wait = wait.unwrap_or(ttl.as_duration());
-        let request = if is_fenced {
-            Request::AcquireFenced { resource, ttl, wait, min_validity, wall: clock::wall() }
-        } else {
-            Request::Acquire { resource, ttl, wait, min_validity }
+        let request = match (is_shared, is_fenced) {
+            (false, false) => Request::Acquire { resource, ttl, wait, min_validity },
+            (false, true) => {
+                Request::AcquireFenced { resource, ttl, wait, min_validity, wall: clock::wall() }
+            }
+            (true, false) => Request::AcquireShared { resource, ttl, wait, min_validity },
+            (true, true) => return Err(InputError::SharedFenced.into()),
         };
         let op = core.submit(request).map_err(|error| match error {
             SubmitError::Overloaded => AcquireError::Overloaded,
@@ -318,6 +321,10 @@ impl LockRequest<'_> {
         if let Some(attempts_max) = self.tries {
             // Always taken.
             let _ = core.submit(Request::Limit { lock: op, attempts_max });
+        }
+        if self.keeps_readers_out {
+            // Always taken.
+            let _ = core.submit(Request::KeepReadersOut { lock: op });
         }
         asked.name = core.take_name(name);
         asked.submitted = Some(clock::now());

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{MasterStatus, Released};
-use redlatch::{AcquireError, Client, ExtendError, Guard, Lease, Redlock, ReleaseError};
+use redlatch::{AcquireError, Client, ExtendError, Guard, Lease, LockRequest, Redlock, ReleaseError};
 
 /// By what the contestants take their locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +12,15 @@ pub(crate) enum Way {
     Redlock,
     /// Two share a `Client`: a thread that waits, and a task.
     Client,
+}
+
+/// How a lock is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Alone,
+    /// With a `Client` only; otherwise alone.
+    KeepingReadersOut,
+    Shared,
 }
 
 pub(crate) enum Locker {
@@ -31,12 +40,18 @@ impl Locker {
         name: &str,
         ttl: Duration,
         wait: Duration,
+        mode: Mode,
     ) -> Result<Held, AcquireError> {
         match self {
+            Self::Redlock(redlock) if mode == Mode::Shared => {
+                redlock.acquire_shared(name, ttl, wait).map(Held::Lease)
+            }
             Self::Redlock(redlock) => redlock.acquire(name, ttl, wait).map(Held::Lease),
-            Self::Thread(client) => client.lock(name).ttl(ttl).wait(wait).acquire().map(Held::Guard),
+            Self::Thread(client) => {
+                request(client, name, mode).ttl(ttl).wait(wait).acquire().map(Held::Guard)
+            }
             Self::Task(client) => {
-                let request = client.lock(name).ttl(ttl).wait(wait);
+                let request = request(client, name, mode).ttl(ttl).wait(wait);
                 smol::block_on(request.acquire_async()).map(Held::Guard)
             }
         }
@@ -81,6 +96,14 @@ impl Locker {
             Self::Redlock(redlock) => redlock.close(limit),
             Self::Thread(client) | Self::Task(client) => client.settle(limit),
         }
+    }
+}
+
+fn request<'a>(client: &'a Client, name: &'a str, mode: Mode) -> LockRequest<'a> {
+    match mode {
+        Mode::Alone => client.rw_lock(name).write(),
+        Mode::KeepingReadersOut => client.rw_lock(name).prefer_writers().write(),
+        Mode::Shared => client.rw_lock(name).read(),
     }
 }
 

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use redlatch::resp::{self, Decoded, Reply};
+#[allow(unused_imports, reason = "each program that includes this file uses the part it needs")]
 pub use shared::{ReaderScript, reader_key};
 
 /// One server process and its data.

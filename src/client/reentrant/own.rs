@@ -22,6 +22,8 @@ pub(super) struct OwnRequest {
     min_validity: Duration,
     auto_extend: Option<Duration>,
     is_fenced: bool,
+    is_shared: bool,
+    keeps_readers_out: bool,
 }
 
 /// What is asked with it.
@@ -34,8 +36,18 @@ pub(super) struct OwnAcquisition {
 impl OwnRequest {
     pub(super) fn new(request: &LockRequest<'_>) -> Self {
         // Taken apart, so that a new field cannot be forgotten here.
-        let LockRequest { client, resource, ttl, wait, tries, min_validity, auto_extend, is_fenced } =
-            *request;
+        let LockRequest {
+            client,
+            resource,
+            ttl,
+            wait,
+            tries,
+            min_validity,
+            auto_extend,
+            is_fenced,
+            is_shared,
+            keeps_readers_out,
+        } = *request;
         Self {
             client: client.clone(),
             resource: resource.into(),
@@ -45,13 +57,28 @@ impl OwnRequest {
             min_validity,
             auto_extend,
             is_fenced,
+            is_shared,
+            keeps_readers_out,
         }
     }
 
     fn as_request(&self) -> LockRequest<'_> {
         let Self { client, resource, .. } = self;
-        let Self { ttl, wait, tries, min_validity, auto_extend, is_fenced, .. } = *self;
-        LockRequest { client, resource, ttl, wait, tries, min_validity, auto_extend, is_fenced }
+        let Self {
+            ttl, wait, tries, min_validity, auto_extend, is_fenced, is_shared, keeps_readers_out, ..
+        } = *self;
+        LockRequest {
+            client,
+            resource,
+            ttl,
+            wait,
+            tries,
+            min_validity,
+            auto_extend,
+            is_fenced,
+            is_shared,
+            keeps_readers_out,
+        }
     }
 
     /// For how long a caller goes on trying.
