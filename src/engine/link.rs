@@ -53,8 +53,8 @@ pub(super) enum Owed {
     RepairShared(Id, u32),
     ExtendShared(Id, u32),
     ReleaseShared(Id),
-    /// The intent of a writer, set or withdrawn: nobody wants to know.
-    Intent,
+    /// The intent of a writer, set or withdrawn, and scripts loaded by the way: nobody wants to know.
+    Aside,
     /// Of an errand: how many readers there are.
     ReaderCount(Id),
     /// The mark that is read at the end of a watch, and the `SET` that writes it.
@@ -417,8 +417,8 @@ fn take_apart(
             Reply::Error(text) => Ok(Answer::MarkRefused(command::error_text(text))),
             _ => Err(WrongShape),
         },
-        Owed::Intent => match reply {
-            Reply::Simple(b"OK") | Reply::Integer(_) | Reply::NullBulk | Reply::Error(_) => Ok(Answer::Told),
+        Owed::Aside => match reply {
+            Reply::Simple(b"OK") | Reply::Integer(_) | Reply::Bulk(_) | Reply::Error(_) => Ok(Answer::Told),
             _ => Err(WrongShape),
         },
         Owed::Told => match reply {

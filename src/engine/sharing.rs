@@ -146,9 +146,14 @@ impl Engine {
                 let Some(ttl) = ttl.filter(|_| claim.release.is_none()) else {
                     return Some(MasterSet::EMPTY);
                 };
-                broadcast.send(links, only, Owed::AcquireSharedWhole(id), |out| {
+                let sent = broadcast.send(links, only, Owed::AcquireSharedWhole(id), |out| {
                     command::encode_shared_acquire(out, whole, &claim.entry, ttl.as_millis(), prefix_size);
-                })
+                });
+                // The others are not known either, and an extension that is sent twice may come too late.
+                for script in command::SHARED_FOLLOWING {
+                    broadcast.send(links, sent, Owed::Aside, |out| command::encode_load(out, script));
+                }
+                sent
             }
             Owed::ExtendShared(id, round) => {
                 let op = self.ops.find(id).filter(|op| op.round == round)?;
@@ -206,7 +211,7 @@ impl Engine {
         let time = limits::INTENT_TIME + 2 * self.config.answer_limit(op.ttl);
         // A day and a second at the most.
         let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let sent = self.broadcast.send(&mut self.links, self.usable, Owed::Intent, |out| {
+        let sent = self.broadcast.send(&mut self.links, self.usable, Owed::Aside, |out| {
             command::encode_intent(out, &intent.entry, time_ms);
         });
         intent.sent = intent.sent.union(sent);
@@ -228,7 +233,7 @@ impl Engine {
         if intent.sent.is_empty() || mutant!(IntentKept) {
             return;
         }
-        self.broadcast.send_deletion(&mut self.links, intent.sent, Owed::Intent, &intent.entry);
+        self.broadcast.send_deletion(&mut self.links, intent.sent, Owed::Aside, &intent.entry);
         let Some(op) = self.ops.find(id).filter(|_| !has_lock && self.config.wakes_waiters) else { return };
         let ready = intent.sent.intersection(self.broadcast.ready());
         self.broadcast.send(&mut self.links, ready, Owed::Told, |out| command::encode_telling(out, &op.key));

@@ -25,8 +25,8 @@ use std::time::Duration;
 pub(crate) use force::encode_forced_delete;
 pub(crate) use inspect::{encode_value, reader_count, time_left, value};
 pub(crate) use shared::{
-    INTENT_NAME, encode_intent, encode_reader_count, encode_shared_acquire, encode_shared_extend,
-    encode_shared_release, shared_vote,
+    INTENT_NAME, SHARED_FOLLOWING, encode_intent, encode_load, encode_reader_count, encode_shared_acquire,
+    encode_shared_extend, encode_shared_release, shared_vote,
 };
 
 /// Deletes the key if it still holds the token.

@@ -16,7 +16,7 @@ use super::fenced::{Script, encode_head};
 use super::{Entry, WrongShape, encode_beside, encode_decimal_bulk, failure};
 use crate::lock::{HolderTtl, Vote};
 use crate::mutants::mutant;
-use crate::resp::Reply;
+use crate::resp::{self, Reply};
 use std::time::Duration;
 
 /// What the key of an intent has between the prefix and the lock's name: no lock may have a name that starts like this.
@@ -92,6 +92,14 @@ pub(crate) fn encode_shared_release(out: &mut Vec<u8>, script: Script, entry: &E
     }
     out.extend_from_slice(&entry.0);
     encode_decimal_bulk(out, u64::from(tells));
+}
+
+/// What is sent of a reader after [`encode_shared_acquire`]: scripts for [`encode_load`], where that one was not known.
+pub(crate) const SHARED_FOLLOWING: [&str; 2] = [EXTEND_SCRIPT, RELEASE_SCRIPT];
+
+/// `SCRIPT LOAD script`
+pub(crate) fn encode_load(out: &mut Vec<u8>, script: &str) {
+    resp::encode_command(out, &[b"SCRIPT", b"LOAD", script.as_bytes()]);
 }
 
 fn acquire_script(script: Script) -> (Script, std::borrow::Cow<'static, str>) {
