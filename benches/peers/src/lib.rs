@@ -21,6 +21,7 @@
 pub mod chart;
 pub mod child;
 pub mod counts;
+pub mod family;
 pub mod figures;
 pub mod load;
 pub mod report;

@@ -60,6 +60,12 @@ pub fn check(options: &Options) -> Result<(), String> {
     }
 }
 
+/// What is measured on, in a line.
+#[must_use]
+pub fn machine_line() -> String {
+    tables::machine_line(&machine::describe())
+}
+
 /// Measures, prints, writes.
 pub fn run(options: &Options, progress: fn(&str)) {
     let start = Instant::now();

@@ -1,0 +1,95 @@
+//! What the lock family has beside the plain lock, by redlatch and by others that have it: who waits gets the lock, in which
+//! order, and locks that are kept.
+//!
+//! ```text
+//!   family (bin) ──► PEER contend COUNT SECONDS HOLD_MS PAUSE_MS ADDRESS…  ──► "who asked acquired released" in µs, a line each lock
+//!                └─► PEER keep    COUNT SECONDS TTL_MS  0        ADDRESS…  ──► "held", then "kept LOST", then it releases them
+//! ```
+//!
+//! Each peer plays in one process of its own: this program for Rust libraries, `others/` for those of other languages. A
+//! contender has a client and connections of its own, and pauses between its locks. Settings are the libraries' own, for the pauses of those who wait are
+//! what is looked at; only that nobody gives up is set.
+
+mod contend;
+mod keep;
+mod peers;
+mod tables;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use crate::fleet::Fleet;
+
+pub use contend::{Contest, contest};
+pub use keep::{Kept, keep};
+pub use peers::{FamilyPeer, Pace, play};
+pub use tables::Page;
+
+/// A peer's process, which is ended when this is dropped.
+struct Player {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Player {
+    fn start(mut command: Command) -> Result<Self, String> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("cannot start {command:?}: {error}"))?;
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let (heard, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).take_while(|line| heard.send(line.clone()).is_ok()).count()
+        });
+        Ok(Self { child, lines })
+    }
+
+    fn line(&self, patience: Duration) -> Result<String, String> {
+        self.lines.recv_timeout(patience).map_err(|error| format!("stopped after {patience:?}: {error}"))
+    }
+
+    /// User and system time of the process so far, and its memory in MiB.
+    fn usage(&self) -> (Duration, u64) {
+        let read = |file: &str| {
+            std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).unwrap_or_default()
+        };
+        let stat = read("stat");
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+        // Fields 14 and 15 of all, in hundredths of a second.
+        let cpu = Duration::from_millis(10 * (ticks(11) + ticks(12)));
+        let status = read("status");
+        let rss = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:")?.trim().split(' ').next()?.parse().ok());
+        (cpu, rss.unwrap_or(0u64) / 1024)
+    }
+}
+
+impl Drop for Player {
+    fn drop(&mut self) {
+        // It may have ended by itself; it is waited for all the same.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The value in the middle.
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+/// How often the first master has carried out these commands.
+fn calls(fleet: &mut Fleet, names: &[&str]) -> u64 {
+    let stats = fleet.master(0).ask("INFO commandstats").text();
+    let count = |name: &&str| {
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")))?;
+        line.split(',').next()?.parse::<u64>().ok()
+    };
+    names.iter().filter_map(count).sum()
+}

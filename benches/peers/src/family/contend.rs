@@ -1,0 +1,129 @@
+//! Contenders for one lock: how soon it goes from one to the next, in which order, and at what cost.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::{FamilyPeer, Pace, Player, calls, median};
+use crate::fleet::Fleet;
+use crate::proxy::Proxy;
+
+/// Who asked so much later and had the lock earlier has overtaken: as long as it takes to ask, and to be told no.
+const LATER_US: u64 = 5_000;
+const READY_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What came of a contest.
+#[derive(Debug, Clone, Default)]
+pub struct Contest {
+    pub contender_count: usize,
+    pub locks_per_second: f64,
+    /// From the release to the next one's acquisition, where that one was waiting; µs, the median.
+    pub hand_over_us: Option<f64>,
+    /// From asking to having; ms, the median and the longest.
+    pub wait_ms: f64,
+    pub longest_wait_ms: f64,
+    /// How many who asked later came before one, on average and at the most.
+    pub overtaken_mean: f64,
+    pub overtaken_most: usize,
+    /// Locks of the contender with the fewest ÷ of that with the most.
+    pub evenness: f64,
+    /// Attempts that one master was sent for each lock.
+    pub attempts_per_lock: f64,
+    /// Times that two had the lock at once.
+    pub overlap_count: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Event {
+    who: usize,
+    asked: u64,
+    acquired: u64,
+    released: u64,
+}
+
+/// So many contenders; with a round trip by a proxy, if it is not zero.
+///
+/// # Errors
+/// Why the peer takes no part, or did not end.
+pub fn contest(
+    peer: FamilyPeer,
+    contender_count: usize,
+    pace: Pace,
+    round_trip: Duration,
+) -> Result<Contest, String> {
+    let mut command = peer.command()?;
+    let mut fleet = Fleet::start(peer.master_count());
+    let proxies: Vec<Proxy> = if round_trip.is_zero() {
+        Vec::new()
+    } else {
+        fleet.addrs().into_iter().map(Proxy::start).inspect(|proxy| proxy.delay(round_trip / 2)).collect()
+    };
+    let addresses: Vec<SocketAddr> =
+        if proxies.is_empty() { fleet.addrs() } else { proxies.iter().map(Proxy::addr).collect() };
+    command.args(["contend", &contender_count.to_string(), &pace.time.as_secs().to_string()]);
+    let times = [pace.hold, pace.pause].map(|time| time.as_millis().to_string());
+    command.args(times).args(addresses.iter().map(SocketAddr::to_string));
+    let player = Player::start(command)?;
+    let mut events = Vec::new();
+    // The first line comes when all is over.
+    let mut patience = READY_PATIENCE + pace.time;
+    while let Ok(line) = player.line(patience) {
+        events.push(event(&line)?);
+        patience = READY_PATIENCE;
+    }
+    let scripts = calls(&mut fleet, &["evalsha", "eval"]);
+    if events.is_empty() {
+        return Err("its process ended without a lock".to_owned());
+    }
+    // Where a script sets the key each lock has one that releases it, too.
+    let attempts = if peer.acquires_by_script() {
+        scripts.saturating_sub(events.len() as u64)
+    } else {
+        calls(&mut fleet, &["set"])
+    };
+    Ok(summary(events, contender_count, pace.time, attempts))
+}
+
+fn event(line: &str) -> Result<Event, String> {
+    let numbers: Option<Vec<u64>> = line.split(' ').map(|word| word.parse().ok()).collect();
+    match numbers.as_deref() {
+        Some([who, asked, acquired, released]) => Ok(Event {
+            who: usize::try_from(*who).unwrap_or(usize::MAX),
+            asked: *asked,
+            acquired: *acquired,
+            released: *released,
+        }),
+        _ => Err(format!("not a lock: {line}")),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts and times far below 2^52")]
+fn summary(mut events: Vec<Event>, contender_count: usize, time: Duration, attempts: u64) -> Contest {
+    events.sort_unstable_by_key(|event| event.acquired);
+    let pairs = || events.windows(2).map(|pair| (pair[0], pair[1]));
+    let waited = pairs().filter(|(last, next)| next.asked < last.released && next.acquired >= last.released);
+    let hand_overs = waited.map(|(last, next)| (next.acquired - last.released) as f64).collect();
+    let waits: Vec<f64> = events.iter().map(|event| (event.acquired - event.asked) as f64 / 1e3).collect();
+    let overtaken: Vec<usize> = events
+        .iter()
+        .enumerate()
+        .map(|(index, event)| {
+            events[..index].iter().filter(|other| other.asked > event.asked + LATER_US).count()
+        })
+        .collect();
+    let shares: Vec<usize> =
+        (0..contender_count).map(|who| events.iter().filter(|event| event.who == who).count()).collect();
+    let (fewest, most) = (shares.iter().min(), shares.iter().max());
+    let count = events.len().max(1) as f64;
+    Contest {
+        contender_count,
+        locks_per_second: events.len() as f64 / time.as_secs_f64(),
+        hand_over_us: median(hand_overs),
+        wait_ms: median(waits.clone()).unwrap_or(0.0),
+        longest_wait_ms: waits.iter().copied().fold(0.0, f64::max),
+        overtaken_mean: overtaken.iter().sum::<usize>() as f64 / count,
+        overtaken_most: overtaken.iter().copied().max().unwrap_or(0),
+        evenness: *fewest.unwrap_or(&0) as f64 / (*most.unwrap_or(&1)).max(1) as f64,
+        attempts_per_lock: attempts as f64 / count,
+        overlap_count: pairs().filter(|(last, next)| next.acquired < last.released).count(),
+    }
+}
