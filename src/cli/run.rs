@@ -227,7 +227,9 @@ impl Run {
             if stretch == WAIT_SHOWN_EVERY && (self.verbose || options::stderr_is_terminal()) {
                 say(&format!("waiting up to {left:.1?} more: {error:#}"));
             }
-            result = self.attempt(resource, stretch.min(left))?;
+            // Between two stretches readers would come in.
+            let stretch_max = if self.keeps_readers_out { left } else { stretch };
+            result = self.attempt(resource, stretch_max.min(left))?;
             if result.is_err() {
                 // The end of the stretch may have cut its last attempt short; one with the full time tells the reason.
                 result = self.attempt(resource, Duration::ZERO)?;

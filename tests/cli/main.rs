@@ -9,3 +9,4 @@ mod fleet;
 mod harness;
 mod inspect_tests;
 mod run_tests;
+mod shared_tests;

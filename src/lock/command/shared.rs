@@ -151,3 +151,93 @@ pub(crate) fn shared_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     };
     Ok(Vote::Refused { holder })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::{Failure, Token};
+    use crate::resp;
+
+    fn encoded(write: impl FnOnce(&mut Vec<u8>, &Entry)) -> String {
+        let (mut entry, mut out) = (Entry::EMPTY, Vec::new());
+        entry.set(b"p:", b"\r\nname", &Token::UNSET);
+        write(&mut out, &entry);
+        out.escape_ascii().to_string()
+    }
+
+    fn command(words: &[&[u8]]) -> String {
+        let mut out = Vec::new();
+        resp::encode_command(&mut out, words);
+        out.escape_ascii().to_string()
+    }
+
+    #[test]
+    fn a_readers_commands_have_the_locks_own_key_and_the_intent_behind_the_same_prefix() {
+        let (lock, intent, value): (&[u8], &[u8], _) =
+            (b"p:\r\nname", b"p:redlatch:writer:\r\nname", [0; Token::SIZE]);
+        for script in [Script::Known, Script::Whole] {
+            let name = |text: &'static str, sha: &'static [u8]| match script {
+                Script::Known => [b"EVALSHA".as_slice(), sha],
+                Script::Whole => [b"EVAL", text.as_bytes()],
+            };
+            let [by, what] = name(ACQUIRE_SCRIPT, ACQUIRE_SHA);
+            assert_eq!(
+                encoded(|out, entry| encode_shared_acquire(out, script, entry, 10_000, 2)),
+                command(&[by, what, b"2", lock, intent, &value, b"10000"])
+            );
+            let [by, what] = name(EXTEND_SCRIPT, EXTEND_SHA);
+            assert_eq!(
+                encoded(|out, entry| encode_shared_extend(out, script, entry, 7)),
+                command(&[by, what, b"1", lock, &value, b"7"])
+            );
+            let [by, what] = name(RELEASE_SCRIPT, RELEASE_SHA);
+            for (tells, told) in [(false, b"0"), (true, b"1")] {
+                assert_eq!(
+                    encoded(|out, entry| encode_shared_release(out, script, entry, tells)),
+                    command(&[by, what, b"1", lock, &value, told])
+                );
+            }
+        }
+        let mut own = Entry::EMPTY;
+        own.set_intent(b"$8\r\np:\r\nname\r\n", 2, &Token::UNSET);
+        assert_eq!(
+            encoded(|out, _| encode_intent(out, &own, 1200)),
+            command(&[b"SET", intent, &value, b"PX", b"1200"])
+        );
+        assert_eq!(encoded(|out, entry| encode_reader_count(out, entry.key())), command(&[b"ZCARD", lock]));
+    }
+
+    #[test]
+    fn a_readers_longest_request_is_within_the_limit() {
+        use crate::limits::{MAX_TTL_MAX, PREFIX_SIZE_MAX, REQUEST_SIZE_MAX, RESOURCE_SIZE_MAX};
+        let (mut entry, mut out) = (Entry::EMPTY, Vec::new());
+        entry.set(&[b'p'; PREFIX_SIZE_MAX], &[b'n'; RESOURCE_SIZE_MAX], &Token::UNSET);
+        let ttl_ms = u64::try_from(MAX_TTL_MAX.as_millis()).expect("small");
+        encode_shared_acquire(&mut out, Script::Whole, &entry, ttl_ms, PREFIX_SIZE_MAX);
+        assert!(out.len() <= REQUEST_SIZE_MAX, "{} bytes", out.len());
+    }
+
+    #[test]
+    fn a_reader_is_told_the_time_left_of_what_is_in_the_way_and_no_error_is_a_no() {
+        let refused = |holder| Ok(Vote::Refused { holder });
+        assert_eq!(shared_vote(&Reply::Simple(b"OK")), Ok(Vote::Granted));
+        let left = HolderTtl::Left(Duration::from_millis(7));
+        assert_eq!(shared_vote(&Reply::Integer(7)), refused(left));
+        assert_eq!(shared_vote(&Reply::Integer(0)), refused(HolderTtl::Left(Duration::ZERO)));
+        assert_eq!(shared_vote(&Reply::Integer(-1)), refused(HolderTtl::Never));
+        for text in ["NOSCRIPT x", "OOM x", "WRONGTYPE x", ""] {
+            let vote = shared_vote(&Reply::Error(text.as_bytes()));
+            assert_eq!(vote, Ok(Vote::Failed(Failure::Replied(text.into()))));
+        }
+        for reply in [
+            Reply::Simple(b"QUEUED"),
+            Reply::Integer(-2),
+            Reply::Integer(i64::MIN),
+            Reply::Bulk(b"OK"),
+            Reply::NullBulk,
+            Reply::NullArray,
+        ] {
+            assert_eq!(shared_vote(&reply), Err(WrongShape), "{reply:?}");
+        }
+    }
+}
