@@ -48,6 +48,8 @@ pub struct ModelMaster {
     keys: Keys,
     /// Those of the keys that hold a list instead of a string.
     lists: HashSet<Vec<u8>>,
+    /// Whether there ever was a reader: only then all keys are looked through for them.
+    knows_readers: bool,
     scripts: HashSet<Vec<u8>>,
 }
 
@@ -112,6 +114,7 @@ impl ModelMaster {
             conn: 0,
             keys: HashMap::new(),
             lists: HashSet::new(),
+            knows_readers: false,
             scripts: HashSet::new(),
         }
     }

@@ -76,6 +76,9 @@ impl ModelMaster {
             let is_own = name.strip_prefix(key).and_then(|rest| rest.strip_prefix(READER)) == Some(value);
             is_own.then(|| (value.clone(), end.expect("readers have an end")))
         };
+        if !self.knows_readers {
+            return Vec::new();
+        }
         let readers: Vec<_> = self.keys.iter().filter_map(of_key).collect();
         if readers.iter().any(|(_, end)| now < *end) { readers } else { Vec::new() }
     }
@@ -97,8 +100,10 @@ impl ModelMaster {
 
     /// Something else takes the key's place.
     pub(super) fn remove_readers(&mut self, key: &[u8]) {
-        let prefix = [key, READER].concat();
-        self.keys.retain(|name, _| !name.starts_with(&prefix));
+        if self.knows_readers {
+            let prefix = [key, READER].concat();
+            self.keys.retain(|name, _| !name.starts_with(&prefix));
+        }
     }
 
     /// The end of a TTL that begins now: at the next millisecond of the wall clock.
@@ -137,6 +142,7 @@ impl ModelMaster {
             return reply;
         }
         let end = before.map_or(end, |before| before.max(end));
+        self.knows_readers = true;
         self.keys.insert(own, (value.to_vec(), Some(end)));
         resp::encode_reply(&mut reply, &OK);
         reply
@@ -156,6 +162,7 @@ impl ModelMaster {
         let is_there = self.value(now, &own).is_some() || sha == JOINS;
         if is_there {
             let end = self.reader_end(now, ttl);
+            self.knows_readers = true;
             self.keys.insert(own, (value.to_vec(), Some(end)));
         }
         Ok(i64::from(is_there))
