@@ -27,6 +27,8 @@ pub(super) struct Claim {
     pub(super) fence: Option<FencingToken>,
     /// Whether it is that of a reader.
     pub(super) is_shared: bool,
+    /// Whether it is released by a script of its own: that of a reader or of a fenced lock.
+    pub(super) is_scripted: bool,
     /// Read before the first byte was queued (I1).
     pub(super) started: Instant,
     /// When a TTL was last sent, and the longest one that was: together they bound the life of any key.
@@ -100,6 +102,7 @@ impl Claim {
             token: Token::UNSET,
             fence: None,
             is_shared: false,
+            is_scripted: false,
             started: now,
             sent_at: now,
             longest_ttl_ms: 0,
@@ -130,6 +133,7 @@ impl Claim {
             token,
             fence,
             is_shared,
+            is_scripted,
             started,
             sent_at,
             longest_ttl_ms,
@@ -153,7 +157,7 @@ impl Claim {
         (*owner, *token, *fence, *started, *sent_at) = (Some(op), new_token, None, now, now);
         (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
-        (*is_open, *counts_grants, *is_shared) = (true, true, false);
+        (*is_open, *counts_grants, *is_shared, *is_scripted) = (true, true, false, false);
         (*release, *heir, *tells, *is_contended) = (None, Id::NOBODY, false, false);
         (*strayed, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY);
         (*owes_extension, *strayed_extension) = (MasterSet::EMPTY, MasterSet::EMPTY);
@@ -349,7 +353,7 @@ impl Engine {
         }
         let (owed, empty) = (claim.holders(), MasterSet::EMPTY);
         claim.failures.clear();
-        let sent = if claim.fence.is_none() && !claim.is_shared {
+        let sent = if !claim.is_scripted {
             self.broadcast.send_release(&mut self.links, owed, id, claim)
         } else {
             send_scripted_release(&mut self.broadcast, &mut self.links, owed, (id, claim), &self.config)
@@ -386,7 +390,7 @@ impl Engine {
         claim.is_contended = false;
         let Some(under_way) = claim.release.map(|release| release.sent) else { return };
         let masters = masters.without(under_way);
-        let sent = if claim.fence.is_none() && !claim.is_shared {
+        let sent = if !claim.is_scripted {
             self.broadcast.send_release(&mut self.links, masters, id, claim)
         } else {
             send_scripted_release(&mut self.broadcast, &mut self.links, masters, (id, claim), &self.config)

@@ -217,19 +217,20 @@ impl Engine {
             }
             return;
         };
-        if let OpState::Releasing = op.state {
-            return;
-        }
-        if op.watch.is_some() || op.intent.is_some() {
-            // It was still waiting for the lock.
-            self.withdraw_intent(id, false);
-            self.unwatch(now, id);
-            return self.submit_release(now, id, awaited);
-        }
-        if let OpState::Held { extension, .. } = &mut op.state
-            && extension.take().is_some_and(|extension| !extension.is_renewal)
-        {
-            self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
+        match &mut op.state {
+            OpState::Releasing => return,
+            OpState::Held { extension, .. } => {
+                if extension.take().is_some_and(|extension| !extension.is_renewal) {
+                    self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
+                }
+            }
+            _ if op.watch.is_some() || op.intent.is_some() => {
+                // It was still waiting for the lock.
+                self.withdraw_intent(id, false);
+                self.unwatch(now, id);
+                return self.submit_release(now, id, awaited);
+            }
+            _ => {}
         }
         let claim_id = op.claim;
         let Some(claim) = self.claims.find_mut(claim_id).filter(|claim| claim.owner == Some(id)) else {

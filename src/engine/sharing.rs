@@ -57,7 +57,7 @@ pub(super) fn send_attempt(
     config: &Config,
     (broadcast, links): (&mut Broadcast, &mut [Link]),
 ) -> MasterSet {
-    claim.is_shared = true;
+    (claim.is_shared, claim.is_scripted) = (true, true);
     op.holders.clear();
     broadcast.send(links, usable, Owed::AcquireShared(claim_id), |out| {
         let (ttl_ms, prefix_size) = (op.ttl.as_millis(), config.prefix.len());
