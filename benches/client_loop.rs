@@ -25,8 +25,13 @@ pub(crate) struct ClientLoop {
 
 impl ClientLoop {
     pub(crate) fn connect(urls: &[String], key_count: usize) -> Self {
-        let config =
-            Config::builder().masters(urls).quarantine(Quarantine::Trust).answer_timeout(ANSWER_TIMEOUT);
+        Self::connect_spinning(urls, key_count, Duration::ZERO)
+    }
+
+    /// It looks for answers for so long before it sleeps.
+    pub(crate) fn connect_spinning(urls: &[String], key_count: usize, spin: Duration) -> Self {
+        let config = Config::builder().masters(urls).quarantine(Quarantine::Trust).spin(spin);
+        let config = config.answer_timeout(ANSWER_TIMEOUT);
         let client = Client::open(config.build().expect("valid settings")).expect("an event loop");
         // As long as the others' names and never the same: a slow minority may still have ours to delete.
         let names = (0..key_count).map(|index| format!("guard:{index}")).collect();

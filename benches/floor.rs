@@ -26,6 +26,8 @@ use lock_loop::LockLoop;
 use raw_loop::RawLoop;
 
 const KEY_COUNT: usize = 1024;
+/// Somewhat longer than a round trip takes here.
+const SPIN: Duration = Duration::from_micros(200);
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
@@ -94,7 +96,21 @@ fn compare(rounds: usize, deep_pairs: usize) {
         );
     }
     compare_client(&mut raw, &urls(&addresses), rounds, deep_pairs);
+    compare_spinning(&urls(&addresses), rounds, deep_pairs / 16);
     compare_stopped(&mut fleet, &mut locks, rounds);
+}
+
+/// `Client` by one thread that looks for answers before it sleeps, against one that sleeps at once, in turns.
+fn compare_spinning(urls: &[String], rounds: usize, pairs: usize) {
+    let sleeping = ClientLoop::connect(urls, KEY_COUNT);
+    let spinning = ClientLoop::connect_spinning(urls, KEY_COUNT, SPIN);
+    let ratio = |_| {
+        let slept = sleeping.blocking_pairs(pairs, true);
+        slept.as_secs_f64() / spinning.blocking_pairs(pairs, true).as_secs_f64()
+    };
+    let mut ratios: Vec<f64> = (0..rounds).map(ratio).collect();
+    let ratio = median(&mut ratios);
+    println!("N = 5,   1 thread that spins for {SPIN:?} ÷ one that sleeps: {ratio:.2} of the pairs/s");
 }
 
 /// `Client` with 128 tasks on one thread, driven by its own thread and by the executor, against the raw loop, in turns.

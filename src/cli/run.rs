@@ -9,18 +9,19 @@
 //! Uses the pipelined form throughout, so that a signal ends a wait and a command that ended need not wait for the
 //! network.
 
+mod acquire;
 mod process;
 mod supervisor;
 
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use redlatch::engine::{Grant, MasterState, OpId, Outcome, Released, Request};
-use redlatch::lock::{Resource, Ttl, quorum};
-use redlatch::{AcquireError, Redlock, ReleaseError};
+use redlatch::lock::{InputError, Resource, Ttl, quorum};
+use redlatch::{Redlock, ReleaseError, limits};
 
 use super::options::{self, Enough, Exit, MasterOptions, code, say};
 use super::ping;
@@ -76,6 +77,13 @@ pub(crate) struct Args {
     #[arg(short, long)]
     verbose: bool,
 
+    /// One more lock, for a command that needs several: it runs once all of them are held. May be repeated.
+    ///
+    /// None is held while one is waited for, so commands cannot wait for each other in a circle, in whatever order they
+    /// name them.
+    #[arg(long, value_name = "RESOURCE")]
+    also: Vec<OsString>,
+
     /// The lock's name: any text of 1 to 1024 bytes.
     resource: OsString,
 
@@ -99,7 +107,7 @@ Exit codes:
   127  the command was not found
 
 What the command gets:
-  REDLATCH_RESOURCE   the lock's name
+  REDLATCH_RESOURCE   the lock's name; with several locks a line for each, here and in the next two
   REDLATCH_TOKEN      the value that the lock's key holds on the masters, in hexadecimal
   REDLATCH_FENCING_TOKEN
                       with --fenced: a number that is larger than that of each holder before who had one
@@ -124,19 +132,11 @@ Examples:
   redlatch run --ttl 30s --wait 5min deploy:web -- sh -c 'make build && make deploy'
   redlatch run --shared prices -- ./report.sh                       beside others who share it
   redlatch run --keep-readers-out --wait 1min prices -- ./import.sh alone, though there are always some
+  redlatch run account:1 --also account:2 -- ./transfer.sh          both locks, or none
   redlatch run backup -- tar cf /backup/home.tar /home || [ $? -eq 75 ]     fine if another machine does it";
 
 /// How long the exit waits for masters that are slow to confirm the release.
 const CLOSE_LIMIT: Duration = Duration::from_millis(500);
-
-/// How long the lock is waited for before it is said why.
-const SILENT_WAIT: Duration = Duration::from_millis(300);
-
-/// Less time than this is too little to go on waiting.
-const STRETCH_MIN: Duration = Duration::from_millis(5);
-
-/// How often it is said again that the lock is still waited for.
-const WAIT_SHOWN_EVERY: Duration = Duration::from_secs(10);
 
 /// How long one turn of the event loop lasts at most while a signal may come.
 const TURN_LIMIT: Duration = Duration::from_millis(50);
@@ -146,7 +146,7 @@ const PING_TIME: Duration = Duration::from_millis(10);
 
 /// Runs the subcommand; the result is the program's exit code.
 pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
-    let resource = Resource::new(args.resource.as_bytes())?;
+    let names = names(&args)?;
     let config = args.masters.config(args.ttl, |builder| builder.max_hold(args.max_hold))?;
     let ttl = config.ttl(args.ttl)?;
     let signals = process::Signals::catch()?;
@@ -162,14 +162,30 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     run.tell(|run| run.describe_masters(started));
     // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
     let masters = if args.masters.strict { run.wait_for_masters() } else { Ok(()) };
-    match masters.and_then(|()| run.acquire(resource, args.wait)) {
-        Ok((lock, grant)) => run.hold(&args, lock, grant),
+    match masters.and_then(|()| run.acquire(&names, args.wait)) {
+        Ok(held) => run.hold(&args, &names, &held),
         Err(Exit { code, why }) => {
             run.close();
             Err(Exit::new(if code == code::CONTENDED { args.conflict_exit_code } else { code }, why))
         }
     }
 }
+
+/// The names in their order, each once.
+fn names(args: &Args) -> Result<Vec<Resource<'_>>, InputError> {
+    let mut names = Vec::with_capacity(1 + args.also.len());
+    for resource in std::iter::once(&args.resource).chain(&args.also) {
+        let name = Resource::new(resource.as_bytes())?;
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let count = names.len();
+    if count > limits::SET_SIZE_MAX { Err(InputError::SetTooLarge { count }) } else { Ok(names) }
+}
+
+/// A lock that was acquired.
+type Held = (OpId, Grant);
 
 /// One run of the program.
 struct Run {
@@ -206,88 +222,31 @@ impl Run {
         result.or_else(|exit| if exit.code == code::NO_QUORUM { Ok(()) } else { Err(exit) })
     }
 
-    /// Acquires the lock, and says why it waits if that takes a while. A signal ends the wait.
-    fn acquire(&mut self, resource: Resource<'_>, wait: Duration) -> Result<(OpId, Grant), Exit> {
-        let start = Instant::now();
-        let mut stretch = SILENT_WAIT;
-        let mut result = self.attempt(resource, Duration::ZERO)?;
-        loop {
-            let error = match result {
-                Ok((lock, grant)) => {
-                    self.tell(|run| run.describe_grant(&grant, start.elapsed()));
-                    return Ok((lock, grant));
-                }
-                Err(error) => error,
-            };
-            let left = wait.saturating_sub(start.elapsed());
-            let may_pass = matches!(error, AcquireError::Contended(_) | AcquireError::NoQuorum(_));
-            if left < STRETCH_MIN || !may_pass {
-                return Err(error.into());
-            }
-            if stretch == WAIT_SHOWN_EVERY && (self.verbose || options::stderr_is_terminal()) {
-                say(&format!("waiting up to {left:.1?} more: {error:#}"));
-            }
-            // Between two stretches readers would come in.
-            let stretch_max = if self.keeps_readers_out { left } else { stretch };
-            result = self.attempt(resource, stretch_max.min(left))?;
-            if result.is_err() {
-                // The end of the stretch may have cut its last attempt short; one with the full time tells the reason.
-                result = self.attempt(resource, Duration::ZERO)?;
-            }
-            stretch = WAIT_SHOWN_EVERY;
-        }
-    }
-
-    /// Tries for so long, or once.
-    fn attempt(
-        &mut self,
-        resource: Resource<'_>,
-        wait: Duration,
-    ) -> Result<Result<(OpId, Grant), AcquireError>, Exit> {
-        let (ttl, min_validity) = (self.ttl, Duration::ZERO);
-        let request = match self.mode {
-            Mode::Plain => Request::Acquire { resource, ttl, wait, min_validity },
-            Mode::Shared => Request::AcquireShared { resource, ttl, wait, min_validity },
-            Mode::Fenced => {
-                // A clock before 1970 is one more that is wrong, which costs a round trip.
-                let wall = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-                Request::AcquireFenced { resource, ttl, wait, min_validity, wall }
-            }
+    /// Runs the command under the locks, and releases them.
+    fn hold(mut self, args: &Args, names: &[Resource<'_>], held: &[Held]) -> Result<u8, Exit> {
+        let locks: Vec<OpId> = held.iter().map(|(lock, _)| *lock).collect();
+        let Some(valid_until) = held.iter().map(|(_, grant)| grant.valid_until).min() else { return Ok(0) };
+        let left = valid_until.saturating_duration_since(Instant::now());
+        let lines = |of: &dyn Fn(&Held) -> Option<String>| {
+            held.iter().map(of).collect::<Option<Vec<_>>>().map(|lines| lines.join("\n").into())
         };
-        let lock =
-            self.redlock.submit(request).map_err(|error| Exit::new(code::INTERNAL, error.to_string()))?;
-        if self.keeps_readers_out {
-            let _ = self.redlock.submit(Request::KeepReadersOut { lock });
-        }
-        loop {
-            while let Some((id, outcome)) = self.redlock.poll_outcome() {
-                if let (true, Outcome::Acquire(result)) = (id == lock, outcome) {
-                    return Ok(result.map(|grant| (lock, grant)));
-                }
-            }
-            if let Some(signal) = self.signals.take() {
-                let _ = self.redlock.submit(Request::Release { lock, awaited: false });
-                let why = format!("{} while waiting for the lock", process::name_of(signal));
-                return Err(Exit::new(process::code_of(signal), why));
-            }
-            self.redlock.turn(TURN_LIMIT)?;
-        }
-    }
-
-    /// Runs the command under the lock, and releases it.
-    fn hold(mut self, args: &Args, lock: OpId, grant: Grant) -> Result<u8, Exit> {
-        let lease = Lease::new(lock, self.ttl, grant.valid_until, args.grace);
-        let left_ms = grant.valid_until.saturating_duration_since(Instant::now()).as_millis();
+        let names: Vec<&[u8]> = names.iter().map(Resource::as_bytes).collect();
         let variables = [
-            ("REDLATCH_RESOURCE", Some(args.resource.clone())),
-            ("REDLATCH_TOKEN", Some(grant.token.to_string().into())),
+            ("REDLATCH_RESOURCE", Some(OsString::from_vec(names.join(&b'\n')))),
+            ("REDLATCH_TOKEN", lines(&|(_, grant)| Some(grant.token.to_string()))),
             // Not that of a lock around this one.
-            ("REDLATCH_FENCING_TOKEN", grant.fencing_token.map(|token| token.to_string().into())),
+            ("REDLATCH_FENCING_TOKEN", lines(&|(_, grant)| Some(grant.fencing_token?.to_string()))),
             ("REDLATCH_TTL_MS", Some(self.ttl.as_millis().to_string().into())),
-            ("REDLATCH_VALID_MS", Some(left_ms.to_string().into())),
+            ("REDLATCH_VALID_MS", Some(left.as_millis().to_string().into())),
         ];
+        if left.is_zero() {
+            let _ = self.release(&locks);
+            self.close();
+            return Err(Exit::new(code::LOST, "the lock was over before the command could start".to_owned()));
+        }
+        let lease = Lease::new(locks.clone(), self.ttl, valid_until, args.grace);
         if let Some(signal) = self.signals.take() {
-            let _ = self.release(lock);
+            let _ = self.release(&locks);
             self.close();
             return Err(Exit::new(
                 process::code_of(signal),
@@ -297,7 +256,7 @@ impl Run {
         let process = match Process::spawn(&args.command, variables, &self.signals) {
             Ok(process) => process,
             Err(error) => {
-                let _ = self.release(lock);
+                let _ = self.release(&locks);
                 self.close();
                 return Err(cannot_start(&args.command, &error));
             }
@@ -307,27 +266,34 @@ impl Run {
         if let Ok(end) = &end {
             self.tell(|_| format!("the command ended with code {}", end.code));
         }
-        let was_held = self.release(lock);
+        let was_held = self.release(&locks);
         self.close();
         let end = end?;
         Ok(if end.is_lost || !was_held { code::LOST } else { end.code })
     }
 
-    /// Releases the lock. False if the answers prove that it no longer was held.
-    fn release(&mut self, lock: OpId) -> bool {
-        let submitted = self.redlock.submit(Request::Release { lock, awaited: true });
-        assert!(submitted.is_ok(), "a release is always taken");
-        loop {
+    /// Releases the locks. False if the answers prove that one no longer was held.
+    fn release(&mut self, locks: &[OpId]) -> bool {
+        for lock in locks {
+            let submitted = self.redlock.submit(Request::Release { lock: *lock, awaited: true });
+            assert!(submitted.is_ok(), "a release is always taken");
+        }
+        let (mut left, mut was_held) = (locks.len(), true);
+        while left > 0 {
             while let Some((id, outcome)) = self.redlock.poll_outcome() {
-                if let (true, Outcome::Release(result)) = (id == lock, outcome) {
-                    return self.describe_release(result);
+                if let (true, Outcome::Release(result)) = (locks.contains(&id), outcome) {
+                    was_held &= self.describe_release(result);
+                    left -= 1;
                 }
             }
-            if let Err(error) = self.redlock.turn(TURN_LIMIT) {
+            if left > 0
+                && let Err(error) = self.redlock.turn(TURN_LIMIT)
+            {
                 say(&format!("the release may not have been sent ({error}); the lock ends with its TTL"));
                 return true;
             }
         }
+        was_held
     }
 
     fn describe_release(&self, result: Result<Released, ReleaseError>) -> bool {

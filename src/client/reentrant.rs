@@ -121,7 +121,10 @@ impl LockRequest<'_> {
 
 impl ReentrantLock {
     /// Takes a hold: at once if this owner has the lock, else as [`LockRequest::acquire`] does, together with others of this
-    /// owner who want it at the same time.
+    /// owner who want it at the same time. It locks or joins: which of the two it was makes no difference to the caller, and
+    /// who joins has what is left of the validity, not a new TTL; auto-extension goes on for as long as there are holds.
+    ///
+    /// Who has a plain [`Guard`] of the same name is another owner, even on the same thread: that call waits for the guard.
     ///
     /// If that attempt is refused, those who joined it and whose own wait is not over try again; the others get its error.
     ///

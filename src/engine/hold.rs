@@ -220,7 +220,8 @@ impl Engine {
         match &mut op.state {
             OpState::Releasing => return,
             OpState::Held { extension, .. } => {
-                if extension.take().is_some_and(|extension| !extension.is_renewal) {
+                let under_way = extension.take();
+                if under_way.is_some_and(|extension| !extension.is_renewal) {
                     self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
                 }
             }

@@ -31,6 +31,7 @@ fn bad_input_gives_64_and_names_the_problem() {
         (&["run", "-m", url, "-E", "256", "r", "--", "true"], "256"),
         (&["run", "-m", url, "", "--", "true"], "empty"),
         (&["run", "-m", url, &long, "--", "true"], "1025 bytes"),
+        (&["run", "-m", url, "--also", "", "r", "--", "true"], "empty"),
         (&["run", "-m", url, "--prefix", &long, "r", "--", "true"], "prefix"),
         (&["run", "-m", url, "r", "--"], "COMMAND"),
         (&["run", "-m", url, "r", "true"], "true"),

@@ -9,4 +9,5 @@ mod fleet;
 mod harness;
 mod inspect_tests;
 mod run_tests;
+mod several_tests;
 mod shared_tests;

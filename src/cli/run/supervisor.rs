@@ -9,7 +9,8 @@
 //!
 //! Each extension that succeeds starts the line anew. Extending goes on while the command is being ended: as long as it
 //! runs, nobody else should work. A sleep of the machine, which the clock of this module does not count, moves what is
-//! still to come nearer by as much.
+//! still to come nearer by as much. Of several locks all are extended together, and the one with the least validity, or the
+//! worst answer, counts.
 
 use std::time::{Duration, Instant};
 
@@ -35,10 +36,10 @@ const GROUP_PAUSE: Duration = Duration::from_millis(10);
 const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// The lock's times.
-#[derive(Debug, Clone, Copy)]
+/// The times of the lock, or of several that are extended together.
+#[derive(Debug)]
 pub(super) struct Lease {
-    lock: OpId,
+    locks: Vec<OpId>,
     ttl: Ttl,
     grace: Duration,
     valid_until: Instant,
@@ -47,10 +48,10 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// A lock that was granted with this TTL until then. Without a grace it gets a third of the validity.
-    pub(super) fn new(lock: OpId, ttl: Ttl, valid_until: Instant, grace: Option<Duration>) -> Self {
+    /// Locks that were granted with this TTL until then. Without a grace they get a third of the validity.
+    pub(super) fn new(locks: Vec<OpId>, ttl: Ttl, valid_until: Instant, grace: Option<Duration>) -> Self {
         let grace = grace.unwrap_or(ttl.validity() / 3);
-        let mut lease = Self { lock, ttl, grace, valid_until, extend_at: valid_until };
+        let mut lease = Self { locks, ttl, grace, valid_until, extend_at: valid_until };
         lease.renew(valid_until);
         lease
     }
@@ -106,7 +107,10 @@ pub(super) struct Supervisor<'a> {
     lease: Lease,
     verbose: bool,
     ending: Ending,
-    is_extending: bool,
+    /// Answers that the extension under way lacks.
+    missing_count: usize,
+    /// What those that are there came to.
+    extended: Result<Instant, ExtendError>,
     /// What the machine had slept when these times were right.
     suspended: Duration,
     /// Whether further extensions make sense.
@@ -118,9 +122,10 @@ pub(super) struct Supervisor<'a> {
 impl<'a> Supervisor<'a> {
     pub(super) fn new(redlock: &'a mut Redlock, process: Process, mut lease: Lease, verbose: bool) -> Self {
         let suspended = redlock.suspended();
-        if let Some(valid_until) = redlock.valid_until(lease.lock) {
+        if let Some(valid_until) = lease.locks.iter().filter_map(|lock| redlock.valid_until(*lock)).min() {
             lease.renew(valid_until); // a sleep may have been before this
         }
+        let extended = Ok(lease.valid_until);
         Self {
             redlock,
             suspended,
@@ -128,7 +133,8 @@ impl<'a> Supervisor<'a> {
             lease,
             verbose,
             ending: Ending::NotWanted,
-            is_extending: false,
+            missing_count: 0,
+            extended,
             can_extend: true,
             failure: None,
         }
@@ -150,8 +156,8 @@ impl<'a> Supervisor<'a> {
             }
             self.follow_suspend();
             while let Some((lock, outcome)) = self.redlock.poll_outcome() {
-                if let (true, Outcome::Extend(result)) = (lock == self.lease.lock, outcome) {
-                    self.handle_extension(result);
+                if let (true, Outcome::Extend(result)) = (self.lease.locks.contains(&lock), outcome) {
+                    self.gather_extension(result);
                 }
             }
             self.do_what_is_due(Instant::now());
@@ -162,7 +168,7 @@ impl<'a> Supervisor<'a> {
     fn next_event(&mut self, events: &Events) -> Option<Event> {
         let now = Instant::now();
         let limit = self.next_due(now).saturating_duration_since(now);
-        if self.is_extending {
+        if self.missing_count > 0 {
             self.turn(limit.min(TURN_LIMIT));
             return events.try_recv().ok();
         }
@@ -178,7 +184,7 @@ impl<'a> Supervisor<'a> {
             Ending::Asked { kill_at } => kill_at,
             Ending::Killed => now + HOUSEKEEPING_EVERY,
         };
-        if self.can_extend && !self.is_extending { ending.min(self.lease.extend_at) } else { ending }
+        if self.can_extend && self.missing_count == 0 { ending.min(self.lease.extend_at) } else { ending }
     }
 
     fn turn(&mut self, limit: Duration) {
@@ -217,15 +223,31 @@ impl<'a> Supervisor<'a> {
             self.process.end(Signal::KILL);
             self.ending = Ending::Killed;
         }
-        if self.can_extend && !self.is_extending && now >= self.lease.extend_at {
-            let request = Request::Extend { lock: self.lease.lock, ttl: self.lease.ttl };
+        if self.can_extend && self.missing_count == 0 && now >= self.lease.extend_at {
+            let ttl = self.lease.ttl;
             // What cannot work has an outcome, too.
-            self.is_extending = self.redlock.submit(request).is_ok();
+            let is_taken = |lock: &&OpId| self.redlock.submit(Request::Extend { lock: **lock, ttl }).is_ok();
+            self.missing_count = self.lease.locks.iter().filter(is_taken).count();
+            self.extended = Ok(now + ttl.as_duration());
+        }
+    }
+
+    fn gather_extension(&mut self, result: Result<Instant, ExtendError>) {
+        self.missing_count -= 1;
+        let before = std::mem::replace(&mut self.extended, Err(ExtendError::Busy));
+        let worst = match (before, result) {
+            (Ok(first), Ok(second)) => Ok(first.min(second)),
+            (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
+            (Err(first), Err(second)) => Err(if may_pass(&first) { second } else { first }),
+        };
+        if self.missing_count > 0 {
+            self.extended = worst;
+        } else {
+            self.handle_extension(worst);
         }
     }
 
     fn handle_extension(&mut self, result: Result<Instant, ExtendError>) {
-        self.is_extending = false;
         let now = Instant::now();
         match result {
             Ok(valid_until) => {
@@ -237,9 +259,7 @@ impl<'a> Supervisor<'a> {
                 }
             }
             // A round whose answers came late is called expired, too, though the validity before it goes on.
-            Err(error @ (ExtendError::NoQuorum(_) | ExtendError::Busy | ExtendError::Expired))
-                if now < self.lease.valid_until =>
-            {
+            Err(error) if may_pass(&error) && now < self.lease.valid_until => {
                 self.lease.extend_at = self.lease.retry_at(now);
                 let failure = described(&error);
                 // Said once for each row of failures, and again if the lock is given up.
@@ -269,6 +289,11 @@ impl<'a> Supervisor<'a> {
         self.process.end(Signal::TERM);
         self.ending = Ending::Asked { kill_at: Instant::now() + grace };
     }
+}
+
+/// Whether another extension may succeed while the validity goes on.
+const fn may_pass(error: &ExtendError) -> bool {
+    matches!(error, ExtendError::NoQuorum(_) | ExtendError::Busy | ExtendError::Expired)
 }
 
 /// The error with a line for each master, if it tells of them.

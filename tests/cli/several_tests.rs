@@ -1,0 +1,92 @@
+//! `redlatch run` with several locks.
+
+use std::time::Duration;
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, trusting};
+
+#[test]
+fn a_command_with_several_locks_has_all_of_them_and_knows_their_tokens() {
+    let mut fleet = Fleet::start(3);
+    let script =
+        "echo \"$REDLATCH_RESOURCE\"; echo \"$REDLATCH_TOKEN\"; echo \"$REDLATCH_FENCING_TOKEN\"; read line";
+    let mut run = Running::start_with_stdin(
+        trusting(&fleet, "run")
+            .args(["--fenced", "b", "--also", "a", "--also", "b", "--", "sh", "-c", script]),
+    );
+    let lines: Vec<String> = (0..6).map(|_| run.line()).collect();
+    assert_eq!(lines[..2], ["b", "a"], "each once, in their order");
+    assert!(lines[2] != lines[3] && lines[2].len() == 40 && lines[3].len() == 40, "{lines:?}");
+    assert!(lines[4..].iter().all(|token| token.parse::<u64>().is_ok()), "{lines:?}");
+    eventually(PATIENCE, "both are held", || ["a", "b"].iter().all(|key| holder_count(&mut fleet, key) == 3));
+    run.send("\n");
+    expect(&run.finish(), 0, &[]);
+    assert_eq!(["a", "b"].map(|key| holder_count(&mut fleet, key)), [0, 0], "released before the exit");
+}
+
+#[test]
+fn of_several_locks_none_is_held_while_one_is_waited_for() {
+    let mut fleet = Fleet::start(3);
+    let holds = |name: &str| {
+        let script = "echo ready; read line";
+        Running::start_with_stdin(trusting(&fleet, "run").args([name, "--", "sh", "-c", script]))
+    };
+    let mut holder = holds("b");
+    holder.line();
+    let refused =
+        finish(trusting(&fleet, "run").args(["--also", "b", "--also", "c", "a", "--", "echo", "no"]));
+    expect(&refused, 75, &["held by another"]);
+    assert_eq!(refused.stdout, "");
+    let mut waiter = Running::start(
+        trusting(&fleet, "run")
+            .args(["-v", "-w", "1h", "a", "--also", "b", "--also", "c", "--", "echo", "all"]),
+    );
+    waiter.wait_for_stderr("waiting up to");
+    // They are free, but for the moment in which the waiter looks whether it can have all.
+    let others =
+        trusting(&fleet, "run").args(["-w", "1h", "c", "--also", "a", "--", "echo", "between"]).output();
+    assert_eq!(String::from_utf8_lossy(&others.expect("redlatch was built").stdout), "between\n");
+    holder.send("\n");
+    expect(&holder.finish(), 0, &[]);
+    let waited = waiter.finish();
+    expect(&waited, 0, &[]);
+    assert_eq!(waited.stdout, "all\n");
+    assert_eq!(["a", "b", "c"].map(|key| holder_count(&mut fleet, key)), [0, 0, 0]);
+}
+
+#[test]
+fn several_locks_named_in_opposite_orders_are_all_had_in_turn() {
+    let fleet = Fleet::start(3);
+    let start = |names: [&str; 2]| {
+        let script = "for i in 1 2 3 4 5; do echo $i; done";
+        Running::start(
+            trusting(&fleet, "run")
+                .args(["-w", "1h", names[0], "--also", names[1]])
+                .args(["--", "sh", "-c", script]),
+        )
+    };
+    let runs: Vec<Running> =
+        (0..6).map(|it| start(if it % 2 == 0 { ["a", "b"] } else { ["b", "a"] })).collect();
+    for run in runs {
+        let finished = run.finish();
+        expect(&finished, 0, &[]);
+        assert_eq!(finished.stdout.lines().count(), 5);
+    }
+}
+
+#[test]
+fn all_of_several_locks_outlive_their_ttl_and_the_loss_of_one_ends_the_command() {
+    let mut fleet = Fleet::start(3);
+    let script = format!("trap 'echo term; exit 0' TERM; echo ready; {FOREVER}");
+    let mut run = Running::start(
+        trusting(&fleet, "run").args(["--ttl", "600ms", "a", "--also", "b", "--", "sh", "-c", &script]),
+    );
+    run.line();
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(["a", "b"].map(|key| holder_count(&mut fleet, key) >= 2), [true, true]);
+    fleet.masters().for_each(|master| assert_eq!(master.ask("DEL b").text(), "1"));
+    let finished = run.finish();
+    expect(&finished, 76, &["TERM to the command", "no longer has this lock"]);
+    assert_eq!(finished.stdout, "term\n");
+    assert_eq!(holder_count(&mut fleet, "a"), 0);
+}
