@@ -21,6 +21,10 @@ fn commands_that_share_a_lock_run_together_and_keep_one_that_does_not_out() {
     let shared = [hold(&fleet, &["--shared"]), hold(&fleet, &["-s", "--ttl", "5s"])];
     let alone = finish(trusting(&fleet, "run").args(["r", "--", "true"]));
     expect(&alone, 75, &["held by another", "for at most"]);
+    // A majority has them; the last master may be about to.
+    eventually(PATIENCE, "all masters have both", || {
+        finish(trusting(&fleet, "inspect").arg("r")).stdout.matches("readers: 2").count() == 3
+    });
     let inspect = finish(trusting(&fleet, "inspect").arg("r"));
     expect(&inspect, 75, &[]);
     let is_shown = inspect.stdout.starts_with("shared by readers\nfor at most ")
