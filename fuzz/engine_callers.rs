@@ -227,6 +227,10 @@ impl Run<'_> {
         self.count_all_requests();
         while let Some((id, outcome)) = self.engine.poll_outcome() {
             let mut told = format!("{outcome:?}");
+            if self.take_errand(id, &outcome) {
+                told.hash(&mut self.history);
+                continue;
+            }
             let index = *self.by_id.get(&id).expect("a lock that was submitted");
             match outcome {
                 Outcome::Acquire(result) => {
@@ -302,7 +306,8 @@ impl Run<'_> {
                 !(self.is_honest
                     && is_valid
                     && other.name == lock.name
-                    && !(other.is_shared && lock.is_shared)),
+                    && !(other.is_shared && lock.is_shared))
+                    || self.broken_names.contains(lock.name),
                 "two hold {:?}: {other:?}, {grant:?}",
                 lock.name
             );
@@ -381,7 +386,11 @@ impl Run<'_> {
                 assert!(next.is_some_and(|next| next <= at.max(self.now)), "nobody wakes {lock:?}");
             }
         }
-        assert_eq!(self.engine.operation_count(), live_count);
+        for errand in &self.errands {
+            let is_woken = next.is_some_and(|next| errand.deadline.is_none_or(|at| next <= at.max(self.now)));
+            assert!(is_woken, "nobody wakes {errand:?}");
+        }
+        assert_eq!(self.engine.operation_count(), live_count + self.errands.len());
         assert!(self.engine.claim_count() >= held_count);
     }
 
@@ -395,6 +404,7 @@ impl Run<'_> {
     /// I22: after the time-outs were handled, nothing is open that was due.
     pub(super) fn check_deadlines(&mut self) {
         let now = self.now;
+        self.check_errands();
         for lock in &mut self.locks {
             let is_open = matches!(lock.stage, Stage::Acquiring | Stage::Releasing);
             if is_open && lock.deadline.is_some_and(|at| at <= now) {
@@ -413,7 +423,12 @@ impl Run<'_> {
             Stage::Held => lock.extension,
             Stage::Acquiring | Stage::Releasing => lock.deadline.map(|at| at + lock.limit),
         };
-        self.locks.iter().filter_map(of).max().unwrap_or(self.now).max(self.now)
+        let errands = self.errands.iter().filter_map(|errand| errand.deadline);
+        self.locks.iter().filter_map(of).chain(errands).max().unwrap_or(self.now).max(self.now)
+    }
+
+    pub(super) fn longest_ttl(&self) -> Ttl {
+        self.engine.config().ttl(MAX_TTL).expect("valid")
     }
 
     pub(super) fn limit_max(&self) -> Duration {

@@ -5,17 +5,20 @@
 
 #[path = "engine_callers.rs"]
 mod callers;
+#[path = "engine_extras.rs"]
+mod extras;
 #[path = "../tests/sim/model.rs"]
 mod model;
 #[path = "engine_net.rs"]
 mod net;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use callers::Lock;
+use extras::{Errand, NewsPeer};
 use model::ModelMaster;
 use net::{Peer, Token, TokenLog};
 use redlatch::engine::{Engine, LinkId, LinkRequest, MasterState, OpId};
@@ -73,14 +76,16 @@ const ERRORS: [(&str, &str); 8] = [
 ];
 
 /// The property: nothing panics, every invariant that is checked on the way holds, and a second run of the same input
-/// makes the same history.
-pub fn engine_keeps_its_promises(input: &[u8]) {
+/// makes the same history. Returns how many attempts were brought forward by messages.
+pub fn engine_keeps_its_promises(input: &[u8]) -> u64 {
     let start = Instant::now();
-    let first = Run::new(input, start).play();
+    let (first, woken_count) = Run::new(input, start).play();
     // Every fourth input, for the time it takes.
     if first.is_multiple_of(4) {
-        assert_eq!(Run::new(input, start).play(), first, "one seed, two histories");
+        let (second, _) = Run::new(input, start).play();
+        assert_eq!(second, first, "one seed, two histories");
     }
+    woken_count
 }
 
 /// The input as numbers; zeros after its end.
@@ -103,6 +108,12 @@ struct Run<'a> {
     locks: Vec<Lock>,
     by_id: HashMap<OpId, usize>,
     tokens: HashMap<Token, TokenLog>,
+    errands: Vec<Errand>,
+    /// Names whose lock was broken by force: exclusion is promised no more.
+    broken_names: BTreeSet<&'static str>,
+    news: Vec<NewsPeer>,
+    /// Whether connections for news are made.
+    has_news: bool,
     history: DefaultHasher,
     /// Whether masters said only what is true and lost keys only where that is allowed.
     is_honest: bool,
@@ -171,6 +182,10 @@ impl<'a> Run<'a> {
             locks: Vec::new(),
             by_id: HashMap::new(),
             tokens: HashMap::new(),
+            errands: Vec::new(),
+            broken_names: BTreeSet::new(),
+            news: (0..count).map(|_| NewsPeer::default()).collect(),
+            has_news: ages & 32 != 0,
             history: DefaultHasher::new(),
             is_honest: true,
             is_prompt: traits & 32 == 0,
@@ -188,8 +203,9 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Plays the whole input and then to the end of all that it left; the result is a hash of all that was seen.
-    fn play(mut self) -> u64 {
+    /// Plays the whole input and then to the end of all that it left; the result is a hash of all that was seen, and
+    /// how many attempts were brought forward by messages.
+    fn play(mut self) -> (u64, u64) {
         for _ in 0..STEP_COUNT_MAX {
             if self.source.0.is_empty() {
                 break;
@@ -198,7 +214,7 @@ impl<'a> Run<'a> {
             self.settle_step();
         }
         self.finish();
-        self.history.finish()
+        (self.history.finish(), self.engine.woken_count())
     }
 
     fn step(&mut self) {
@@ -223,7 +239,9 @@ impl<'a> Run<'a> {
             26 | 27 => self.pump_all(),
             28 => self.change_master(index),
             29 => self.peers[index].carry_out_late(self.now),
+            30 if op >= 128 => self.run_errand(),
             30 => self.nothing_is_no_news(index),
+            _ if op >= 128 => self.do_with_news(index),
             _ => self.call_connected_again(index),
         }
     }
@@ -284,11 +302,8 @@ impl<'a> Run<'a> {
     fn follow_links(&mut self) {
         while let Some(request) = self.engine.poll_link() {
             match request {
-                // Nobody tells of releases here; that is nobody's fault.
-                LinkRequest::Connect(link @ LinkId::News(_)) => {
-                    self.engine.handle_disconnected(self.now, link, "no news");
-                }
-                LinkRequest::Close(LinkId::News(_)) => {}
+                LinkRequest::Connect(LinkId::News(master)) => self.ask_news(master),
+                LinkRequest::Close(LinkId::News(master)) => self.close_news(master),
                 LinkRequest::Connect(LinkId::Commands(master)) => {
                     let peer = &mut self.peers[master.index()];
                     assert!(!peer.is_asked && peer.conn.is_none(), "asked to connect what is connected");
@@ -432,6 +447,7 @@ impl<'a> Run<'a> {
         self.send_piece(index, usize::MAX);
         self.peers[index].carry_out(self.now);
         self.deliver_piece(index, usize::MAX);
+        self.pump_news(index);
     }
 
     fn pump_all(&mut self) {
@@ -444,6 +460,7 @@ impl<'a> Run<'a> {
         if self.peers[index].conn.is_some() {
             self.engine.handle_connected(self.now, id(index));
         }
+        self.call_news_connected_again(index);
     }
 
     /// Nobody listens.
@@ -453,6 +470,7 @@ impl<'a> Run<'a> {
             if std::mem::take(&mut self.peers[index].is_asked) {
                 self.engine.handle_disconnected(self.now, id(index), "connection refused");
             }
+            self.break_news(index, "connection refused");
         }
     }
 
@@ -563,8 +581,10 @@ impl<'a> Run<'a> {
         if flow == Flow::Down || flow == Flow::Up && !self.is_honest {
             (0..self.peers.len()).for_each(|index| self.break_connection(index, false));
         }
+        self.end_news(flow);
         self.live_until(self.last_deadline(), flow);
         self.check_deadlines();
+        self.cancel_errands();
         self.release_all(self.end & 128 != 0);
         // The TTL, its drift, and each answer's limit once before and once after.
         let end = self.now + MAX_TTL + MAX_TTL / 50 + self.limit_max() * 2;
@@ -577,6 +597,7 @@ impl<'a> Run<'a> {
             for index in 0..self.peers.len() {
                 assert_eq!(self.engine.owed_count(id(index)), 0, "master {index} has answered all");
             }
+            self.check_no_news();
             self.a_lock_can_be_had();
         }
     }

@@ -4,7 +4,9 @@ pub mod desk;
 #[cfg(unix)]
 mod drive;
 mod guard;
+pub mod holds;
 mod inspect;
+pub mod joint;
 mod parker;
 mod pending;
 mod reentrant;

@@ -75,14 +75,14 @@ mod mutants;
 mod redlock;
 mod wire;
 
-// For the simulator, whose callers wait at it as those of a client do.
-#[doc(hidden)]
-pub use client::desk;
+// For the simulator, whose callers do with them what those of a client do.
 pub use client::{Acquire, Client, Extend, ForceUnlock, Guard, Inspect, LockRequest, Lost, Release};
 pub use client::{AcquireSet, ExtendSet, GuardSet, LockSetRequest, LostSet, ReleaseSet};
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
 pub use client::{Hold, Reenter, ReentrantLock, ReleaseHold, RwLock};
+#[doc(hidden)]
+pub use client::{desk, holds, joint};
 pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};
 pub use driver::ConnectError;
 pub use engine::{ForceUnlocked, Inspection, Standing, Told};

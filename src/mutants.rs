@@ -136,6 +136,10 @@ pub enum Mutant {
     LossToldLate,
     /// A lock whose loss was told goes on being renewed.
     KeptAfterLoss,
+    /// A lock that is kept is renewed also after its release.
+    RenewedAfterRelease,
+    /// The release of a lock is told as its loss.
+    ReleaseToldAsLoss,
     /// No master is ever in quarantine.
     NoQuarantine,
     /// The quarantine ends a nanosecond early.
@@ -186,6 +190,28 @@ pub enum Mutant {
     AnswerToNextCaller,
     /// What is due is done before what has arrived is read.
     TimeOutsBeforeReads,
+    /// A master that calls a lock free when looked at has granted it to whoever asks for it in the place of the look.
+    LookIsVote,
+    /// A deletion by force that a broken connection has lost is sent again over the next.
+    ForcedDeletionAgain,
+    /// A set keeps what it has while it waits for what it has not.
+    SetKeepsSubset,
+    /// A set keeps what is granted after another of its locks was refused.
+    SetKeepsLateGrant,
+    /// A set is handed out without the locks that were refused.
+    SetHandsOutSubset,
+    /// A set is handed out though the lock that it waited for has come too near to its end.
+    SetExpiredUnchecked,
+    /// A set is valid as long as one of its locks.
+    SetValidityOfLongest,
+    /// A reentrant lock is released when the first of its holds ends.
+    HoldsEndWithFirst,
+    /// Whoever comes while the first hold is being acquired is not counted.
+    JoinedUncounted,
+    /// A reentrant lock that is over is taken again.
+    LostTakenAgain,
+    /// A hold that is fetched late is not looked at.
+    FetchedHoldUnchecked,
     /// The inbox grows to what a header announces.
     AllocationByHeader,
     /// Arrays may be nested without end.

@@ -29,6 +29,52 @@ fn random_operations_break_no_promise() {
     }
 }
 
+/// What has to do with each other, as bytes at random seldom have: another client takes a lock, one waits for it and listens
+/// for news; it is let go and told of; whoever has it then lets it go.
+const STORY: [&[u8]; 3] =
+    [&[255, 6, 0, 38, 68, 26, 26, 26, 12, 26], &[255, 7, 26, 12, 26, 12, 26], &[6, 0, 1, 26]];
+
+/// What happens in between.
+const EVENTS: [&[u8]; 10] = [
+    // A millisecond passes, or fifty.
+    &[137, 0],
+    &[169, 0],
+    // A look, a deletion by force, a pause, and the end of one of them.
+    &[254, 0],
+    &[254, 3],
+    &[254, 13],
+    &[254, 6],
+    // The connection for news to a master breaks, or brings what nobody has sent.
+    &[255, 2],
+    &[255, 4],
+    &[255, 20],
+    // A fenced lock of another name comes and goes.
+    &[32, 38, 117, 26, 6, 0, 1],
+];
+
+#[test]
+fn whoever_waits_for_another_client_is_told_whatever_happens_in_between() {
+    let mut woken_count = 0;
+    for seed in 0..1500 {
+        let drawn = random_bytes(seed, 100);
+        // Any traits but that of a client that has not connected, and with connections for news.
+        let mut input = vec![drawn[0], drawn[1] & !64, 32, drawn[3]];
+        for (part, pair) in STORY.iter().cycle().zip(drawn[4..].chunks_exact(2)) {
+            input.extend_from_slice(part);
+            match (EVENTS.get(usize::from(pair[0]) % 16), pair[0] / 16) {
+                (Some(event), _) => input.extend_from_slice(event),
+                (None, 0) => input.push(pair[1]),
+                (None, _) => {}
+            }
+        }
+        match std::panic::catch_unwind(|| engine_keeps_its_promises(&input)) {
+            Ok(count) => woken_count += count,
+            Err(_) => panic!("seed {seed}"),
+        }
+    }
+    assert!(woken_count > 1000, "only {woken_count} attempts were brought forward by messages");
+}
+
 /// The saved inputs of the fuzz target.
 #[test]
 fn saved_fuzz_inputs_break_no_promise() {

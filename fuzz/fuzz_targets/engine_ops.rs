@@ -9,4 +9,6 @@ mod engine_ops;
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| engine_ops::engine_keeps_its_promises(input));
+fuzz_target!(|input: &[u8]| {
+    engine_ops::engine_keeps_its_promises(input);
+});

@@ -54,10 +54,6 @@ impl<'a> Acquire<'a> {
         self.0.resolve(how)
     }
 
-    pub(super) const fn resource(&self) -> &'a [u8] {
-        self.0.ask.request.resource
-    }
-
     /// Waits on this thread; returns by the end of the request's wait, or of one attempt if that is later.
     ///
     /// # Errors

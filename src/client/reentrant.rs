@@ -1,16 +1,9 @@
 //! [`ReentrantLock`]: a lock that its owner may take again while it has it.
 //!
-//! ```text
-//!           first caller asks the masters        answer           last hold ends
-//!   Free ────────────────────────────► Acquiring ──────► Held(n) ──────────────► Free, and released at the masters
-//!    ▲                                  │  ▲ others join    ▲ │
-//!    └────────── refused, given up ─────┘  └─ and wait      └─┘ taken again, or a hold ends; no master is asked
-//! ```
-//!
-//! Owns who of one owner's callers has a hold, and nothing else: the lock itself is an acquisition and a guard of the
-//! client's. Whoever polls drives the attempt that all wait for, so that a task which is not polled delays nobody. Keeps
-//! that a hold is counted before its caller knows of it, that nobody gets a hold of a lock that is over, and that no waker is
-//! called, and no guard dropped, with the state locked.
+//! What counts, and what becomes of the lock with the first and the last hold, is decided in [`super::holds`]; here is who
+//! waits for what. Owns who of one owner's callers has a hold, and nothing else: the lock itself is an acquisition and a
+//! guard of the client's. Whoever polls drives the attempt that all wait for, so that a task which is not polled delays
+//! nobody. Keeps that no waker is called, and no guard dropped, with the state locked.
 
 use std::fmt;
 use std::future::Future;
@@ -21,6 +14,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::guard;
+use super::holds::Holds;
 use super::parker::Parker;
 use super::pending::{How, Pending, Release};
 use super::{Client, Guard, LockRequest};
@@ -85,19 +79,13 @@ struct Owner {
     state: Mutex<State>,
 }
 
-enum State {
-    Free,
-    Acquiring {
-        attempt: Arc<Attempt>,
-        /// What answers it; `None` while somebody polls it, or a thread waits with it.
-        pending: Option<Pending<OwnAcquisition>>,
-        /// Callers that want a hold.
-        caller_count: usize,
-    },
-    Held {
-        guard: Guard,
-        hold_count: usize,
-    },
+type State = Holds<UnderWay, Guard>;
+
+/// What is being acquired for all callers.
+struct UnderWay {
+    attempt: Arc<Attempt>,
+    /// What answers it; `None` while somebody polls it, or a thread waits with it.
+    pending: Option<Pending<OwnAcquisition>>,
 }
 
 /// One attempt, as its callers know it.
@@ -149,16 +137,13 @@ impl ReentrantLock {
     /// Whether this owner has holds and the lock is valid.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        matches!(&*self.owner.state(), State::Held { guard, .. } if guard.is_valid())
+        self.owner.look(Guard::is_valid).unwrap_or(false)
     }
 
     /// Holds that have not ended, also of a lock that is lost; those that were acquired and not fetched yet count.
     #[must_use]
     pub fn hold_count(&self) -> usize {
-        match &*self.owner.state() {
-            State::Held { hold_count, .. } => *hold_count,
-            State::Free | State::Acquiring { .. } => 0,
-        }
+        self.owner.state().count()
     }
 
     /// The validity left, zero without a hold.
@@ -249,24 +234,12 @@ impl Owner {
     }
 
     fn look<T>(&self, look: impl FnOnce(&Guard) -> T) -> Option<T> {
-        match &*self.state() {
-            State::Held { guard, .. } => Some(look(guard)),
-            State::Free | State::Acquiring { .. } => None,
-        }
+        self.state().lock().map(look)
     }
 
     /// One hold less; returns the guard after the last one, to be released or dropped without the state locked.
     fn end_hold(&self) -> Option<Guard> {
-        let mut state = self.state();
-        let State::Held { hold_count, .. } = &mut *state else { return None };
-        *hold_count -= 1;
-        if *hold_count > 0 {
-            return None;
-        }
-        match std::mem::replace(&mut *state, State::Free) {
-            State::Held { guard, .. } => Some(guard),
-            State::Free | State::Acquiring { .. } => None,
-        }
+        self.state().end()
     }
 
     /// Goes on until the caller has a hold or an error, or has to wait until `waker` is woken.
@@ -281,25 +254,24 @@ impl Owner {
                 return Poll::Ready(result.and_then(|()| self.check_hold()));
             }
             let mut state = self.state();
+            if let Some(taken) = state.take_again(Guard::is_valid) {
+                return Poll::Ready(taken);
+            }
+            if caller.joined.is_none() && matches!(*state, State::Acquiring { .. }) {
+                state.join();
+            }
+            let left = caller.wait_left(&self.request);
             let (attempt, pending) = match &mut *state {
-                State::Held { guard, hold_count } => {
-                    return Poll::Ready(take_again(guard, hold_count));
+                State::Acquiring { attempt: UnderWay { attempt, pending }, .. } => {
+                    caller.joined.get_or_insert_with(|| attempt.clone());
+                    (attempt.clone(), pending.take())
                 }
-                State::Free => {
+                State::Free | State::Held { .. } => {
                     let attempt = Arc::<Attempt>::default();
-                    let left = caller.wait_left(&self.request);
                     let pending = Some(Pending::new(self.request.acquisition(left)));
-                    *state = State::Acquiring { attempt: attempt.clone(), pending, caller_count: 1 };
+                    state.begin(UnderWay { attempt: attempt.clone(), pending });
                     caller.joined = Some(attempt);
                     continue;
-                }
-                State::Acquiring { attempt, pending, caller_count } => {
-                    if caller.joined.is_none() {
-                        caller.wait_left(&self.request);
-                        caller.joined = Some(attempt.clone());
-                        *caller_count += 1;
-                    }
-                    (attempt.clone(), pending.take())
                 }
             };
             attempt.register(waker, matches!(how, How::Thread));
@@ -326,42 +298,27 @@ impl Owner {
         }
     }
 
-    /// A caller fetches the hold that was counted for it: perhaps long after, so the lock may be over (I2).
+    /// A caller fetches the hold that was counted for it.
     fn check_hold(&self) -> Result<(), ReenterError> {
-        if self.look(Guard::is_valid).unwrap_or(false) {
-            return Ok(());
-        }
-        let hold_count = match &*self.state() {
-            State::Held { hold_count, .. } => hold_count.saturating_sub(1),
-            State::Free | State::Acquiring { .. } => 0,
-        };
-        drop(self.end_hold());
-        Err(ReenterError::Lost { hold_count })
+        let fetched = self.state().fetch(Guard::is_valid);
+        // Its guard is dropped without the state locked.
+        fetched.map_err(|(error, _guard)| error)
     }
 
     fn put_back(&self, its: Pending<OwnAcquisition>) {
-        if let State::Acquiring { pending, .. } = &mut *self.state() {
-            *pending = Some(its);
+        if let State::Acquiring { attempt, .. } = &mut *self.state() {
+            attempt.pending = Some(its);
         }
     }
 
     /// The attempt has its answer, for all who joined it.
     fn finish(&self, attempt: &Arc<Attempt>, result: Result<Guard, AcquireError>) {
+        let (lock, told) = match result {
+            Ok(guard) => (Some(guard), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
         let mut state = self.state();
-        let hold_count = match &*state {
-            State::Acquiring { caller_count, .. } => *caller_count,
-            State::Free | State::Held { .. } => unreachable!("whoever has the question has not ended it"),
-        };
-        let told = match result {
-            Ok(guard) => {
-                *state = State::Held { guard, hold_count };
-                Ok(())
-            }
-            Err(error) => {
-                *state = State::Free;
-                Err(error)
-            }
-        };
+        state.finish(lock);
         let _ = attempt.result.set(told);
         drop(state);
         attempt.wake_by_ref();
@@ -378,25 +335,11 @@ impl Owner {
             Some(Err(_)) => return,
             None => {}
         }
-        let State::Acquiring { caller_count, .. } = &mut *state else { return };
-        *caller_count -= 1;
-        let given_up = (*caller_count == 0).then(|| std::mem::replace(&mut *state, State::Free));
+        let given_up = state.leave();
         drop(state);
         drop(given_up);
         attempt.wake_by_ref();
     }
-}
-
-/// One hold more of a lock that this owner has.
-fn take_again(guard: &Guard, hold_count: &mut usize) -> Result<(), ReenterError> {
-    if !guard.is_valid() {
-        return Err(ReenterError::Lost { hold_count: *hold_count });
-    }
-    if *hold_count >= limits::HOLD_COUNT_MAX {
-        return Err(ReenterError::TooManyHolds);
-    }
-    *hold_count += 1;
-    Ok(())
 }
 
 /// Whoever wants a hold.

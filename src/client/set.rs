@@ -1,33 +1,23 @@
 //! Several locks together: one guard for all of them, or none.
 //!
-//! ```text
-//!               all granted
-//!  all at once ──────────────────────────────────────────────────► GuardSet
-//!      │ some taken: what was granted is released                     ▲
-//!      ▼                                                              │ all granted
-//!  wait in line for the first one that was in the way ──► the others at once
-//!      ▲                      (nothing else is held)          │ some taken: all are released
-//!      └──────────────────── a random pause ◄─────────────────┘
-//! ```
-//!
-//! Nobody waits for a lock while holding another, so no two can wait for each other, in whatever order they name their
-//! locks. Owns no protocol: each lock is an acquisition of the client's own. Keeps that no subset is ever handed out, and
-//! that what was granted is released before anything is waited for.
+//! What is asked for, given back and waited for, in which order, is decided in [`super::joint`]; here it is done. Owns no
+//! protocol: each lock is an acquisition of the client's own.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::desk::Question;
+use super::joint::{Failed, Joint, Step};
 use super::pending::{Acquire, Ask, How, Pending};
 use super::shared::{Core, Stopped};
 use super::{Client, Guard, LockRequest};
 use crate::clock;
 use crate::engine::{OpId, Outcome, Request};
-use crate::error::{AcquireError, AcquireSetError, Denial, Report, Round};
+use crate::error::{AcquireError, AcquireSetError};
 use crate::limits;
-use crate::lock::{HolderTtl, InputError, Vote};
+use crate::lock::InputError;
 
 pub use held::{ExtendSet, GuardSet, LostSet, ReleaseSet};
 
@@ -51,37 +41,18 @@ pub struct LockSetRequest<'a> {
 #[derive(Debug)]
 pub struct AcquireSet<'a> {
     request: LockSetRequest<'a>,
-    /// When the last attempt may begin; `None` before the first.
-    wait_until: Option<Instant>,
-    /// Rounds that failed.
-    failed_count: u32,
-    /// How the last of them did.
-    failed_before: Option<Failed>,
-    state: State<'a>,
+    /// `None` before the first step.
+    joint: Option<Joint<Guard>>,
+    asking: Asking<'a>,
 }
 
+/// What is under way.
 #[derive(Debug)]
-enum State<'a> {
-    Idle,
-    /// All that are missing are asked for at once; one may be held already.
-    Together {
-        since: Instant,
-        held: Vec<Guard>,
-        asking: Vec<Acquire<'a>>,
-        failed: Option<Failed>,
-    },
-    /// Nothing is held; the lock that was in the way, by its place among the names, is due in the line or at the masters.
-    Waiting(usize, Acquire<'a>),
-    /// Nothing is held; afterwards the lock at this place is waited for.
-    Pausing(usize, Pending<Pause<'a>>, AcquireError),
-    Over,
-}
-
-/// The first lock by name that was in the way.
-#[derive(Debug)]
-struct Failed {
-    place: usize,
-    error: AcquireError,
+enum Asking<'a> {
+    /// Locks, by their places among the names.
+    Locks(Vec<(usize, Acquire<'a>)>),
+    Pause(Pending<Pause<'a>>),
+    Nothing,
 }
 
 impl Client {
@@ -171,13 +142,7 @@ impl<'a> LockSetRequest<'a> {
 
     /// As [`LockSetRequest::acquire`], for tasks.
     pub const fn acquire_async(self) -> AcquireSet<'a> {
-        AcquireSet {
-            request: self,
-            wait_until: None,
-            failed_count: 0,
-            failed_before: None,
-            state: State::Idle,
-        }
+        AcquireSet { request: self, joint: None, asking: Asking::Nothing }
     }
 
     fn one(&self, place: usize, wait: Duration) -> LockRequest<'a> {
@@ -208,164 +173,72 @@ impl<'a> AcquireSet<'a> {
     /// Goes on until the next answer that is not there.
     fn advance(&mut self, how: How<'_, '_>) -> Poll<Result<GuardSet, AcquireSetError>> {
         loop {
-            match std::mem::replace(&mut self.state, State::Over) {
-                State::Over => panic!("polled after it was ready"),
-                State::Idle => {
-                    if let Err(error) = self.begin() {
-                        return Poll::Ready(Err(error));
-                    }
+            let step = match (&mut self.joint, &mut self.asking) {
+                (None, _) => match self.begin() {
+                    Ok(step) => step,
+                    Err(error) => return Poll::Ready(Err(error)),
+                },
+                (Some(joint), Asking::Locks(asking)) => match settle(joint, how, asking) {
+                    Some(step) => step,
+                    None => return Poll::Pending,
+                },
+                (Some(joint), Asking::Pause(pause)) => {
+                    let paused = std::task::ready!(pause.resolve(how));
+                    joint.paused(clock::now(), paused)
                 }
-                State::Together { since, mut held, mut asking, mut failed } => {
-                    let is_pending = settle(&self.request, how, &mut held, &mut asking, &mut failed);
-                    if is_pending {
-                        self.state = State::Together { since, held, asking, failed };
-                        return Poll::Pending;
-                    }
-                    match self.end_round(since, held, failed) {
-                        Some(result) => return Poll::Ready(result),
-                        None => continue,
-                    }
+                (Some(_), Asking::Nothing) => panic!("polled after it was ready"),
+            };
+            self.asking = Asking::Nothing;
+            self.asking = match step {
+                Step::Ask(places) => {
+                    let requests = places.iter().map(|place| self.request.one(*place, Duration::ZERO));
+                    let asking = self.request.template.client.acquire_all(requests);
+                    Asking::Locks(places.into_iter().zip(asking).collect())
                 }
-                State::Waiting(place, mut acquire) => {
-                    let Poll::Ready(result) = acquire.resolve(how) else {
-                        self.state = State::Waiting(place, acquire);
-                        return Poll::Pending;
-                    };
-                    match result {
-                        Ok(guard) => self.ask_together(Some((place, guard))),
-                        Err(error) => {
-                            let is_cut_short =
-                                self.left().is_zero() && matches!(error, AcquireError::NoQuorum(_));
-                            // An attempt that had to end with the wait says nothing of its masters: the round before does.
-                            let before = self.failed_before.take().filter(|_| is_cut_short);
-                            let Failed { place, error } = before.unwrap_or(Failed { place, error });
-                            return Poll::Ready(Err(self.error(place, error)));
-                        }
-                    }
+                Step::Wait(place, wait) => {
+                    Asking::Locks(vec![(place, self.request.one(place, wait).acquire_async())])
                 }
-                State::Pausing(place, mut pause, error) => {
-                    let Poll::Ready(paused) = pause.resolve(how) else {
-                        self.state = State::Pausing(place, pause, error);
-                        return Poll::Pending;
-                    };
-                    let error = paused.err().unwrap_or(error);
-                    if self.left().is_zero() || is_final(&error) {
-                        return Poll::Ready(Err(self.error(place, error)));
-                    }
-                    self.wait_for(place);
+                Step::Pause { attempts, took } => {
+                    let client = self.request.template.client;
+                    Asking::Pause(Pending::new(Pause { client, attempts, took }))
                 }
-            }
+                Step::Held(guards) => return Poll::Ready(Ok(GuardSet::new(guards))),
+                Step::Failed(Failed { place, error: source }) => {
+                    let resource = self.request.names[place].to_vec();
+                    return Poll::Ready(Err(AcquireSetError { resource, source }));
+                }
+            };
         }
     }
 
-    fn begin(&mut self) -> Result<(), AcquireSetError> {
-        let LockRequest { client, ttl, wait, .. } = self.request.template;
+    fn begin(&mut self) -> Result<Step<Guard>, AcquireSetError> {
+        let LockRequest { client, ttl, wait, min_validity, .. } = self.request.template;
         self.request
             .check()
             .map_err(|error| AcquireSetError { resource: Vec::new(), source: error.into() })?;
-        let wait = wait.unwrap_or_else(|| ttl.unwrap_or(limits::TTL_DEFAULT.min(client.config().max_ttl)));
-        let now = clock::now();
-        self.wait_until = Some(now.checked_add(wait).unwrap_or(now + limits::MAX_TTL_MAX));
-        self.ask_together(None);
-        Ok(())
-    }
-
-    /// Asks for all that are missing at once, in one write for each master.
-    fn ask_together(&mut self, held: Option<(usize, Guard)>) {
-        let since = clock::now();
-        let has = held.as_ref().map(|(place, _)| *place);
-        let missing = (0..self.request.names.len()).filter(|place| Some(*place) != has);
-        let requests: Vec<_> = missing.map(|place| self.request.one(place, Duration::ZERO)).collect();
-        let asking = self.request.template.client.acquire_all(requests);
-        let held = held.into_iter().map(|(_, guard)| guard).collect();
-        self.state = State::Together { since, held, asking, failed: None };
-    }
-
-    /// All have answered: hands the set out, or says what is next.
-    fn end_round(
-        &mut self,
-        since: Instant,
-        held: Vec<Guard>,
-        failed: Option<Failed>,
-    ) -> Option<Result<GuardSet, AcquireSetError>> {
-        let set = GuardSet::new(held);
-        let Failed { place, error } = match failed {
-            None if set.remaining() > self.request.template.min_validity => return Some(Ok(set)),
-            // The first of them was waited for, and has come too near to its end meanwhile (I2).
-            None => Failed { place: 0, error: self.expired(since) },
-            Some(failed) => failed,
-        };
-        set.give_up();
-        self.failed_count += 1;
-        if self.left().is_zero() || is_final(&error) {
-            return Some(Err(self.error(place, error)));
-        }
-        self.failed_before = Some(Failed { place, error: error.clone() });
-        // The first time nobody else needs to have been in the same place.
-        if self.failed_count == 1 && matches!(error, AcquireError::Contended(_)) {
-            self.wait_for(place);
-        } else {
-            let took = clock::now().saturating_duration_since(since).min(self.left());
-            let (client, attempts) = (self.request.template.client, self.failed_count);
-            self.state = State::Pausing(place, Pending::new(Pause { client, attempts, took }), error);
-        }
-        None
-    }
-
-    fn wait_for(&mut self, place: usize) {
-        let acquire = self.request.one(place, self.left()).acquire_async();
-        self.state = State::Waiting(place, acquire);
-    }
-
-    fn left(&self) -> Duration {
-        self.wait_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(clock::now()))
-    }
-
-    fn error(&self, place: usize, source: AcquireError) -> AcquireSetError {
-        AcquireSetError { resource: self.request.names[place].to_vec(), source }
-    }
-
-    fn expired(&self, since: Instant) -> AcquireError {
-        let masters = self.request.template.client.config().labels.iter();
-        let votes = masters.map(|name| (name.clone(), Vote::Pending)).collect();
-        let report = Report { round: Round::Acquire, votes };
-        let took = clock::now().saturating_duration_since(since);
-        let denial = Denial { attempts: 1, took, holder: HolderTtl::Unknown, report };
-        AcquireError::Expired(Box::new(denial))
+        let config = client.handle.config.clone();
+        let wait = wait.unwrap_or_else(|| ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)));
+        let (joint, step) = Joint::begin(clock::now(), config, self.request.names.len(), wait, min_validity);
+        self.joint = Some(joint);
+        Ok(step)
     }
 }
 
-/// Takes the answers that are there; true if some are not. As soon as one lock is not to be had, what was granted goes.
+/// Takes the answers that are there; the next step when all are. What is to be given back goes at once.
 fn settle(
-    request: &LockSetRequest<'_>,
+    joint: &mut Joint<Guard>,
     how: How<'_, '_>,
-    held: &mut Vec<Guard>,
-    asking: &mut Vec<Acquire<'_>>,
-    failed: &mut Option<Failed>,
-) -> bool {
-    asking.retain_mut(|acquire| {
-        let name = acquire.resource();
+    asking: &mut Vec<(usize, Acquire<'_>)>,
+) -> Option<Step<Guard>> {
+    let mut step = None;
+    asking.retain_mut(|(place, acquire)| {
         let Poll::Ready(result) = acquire.resolve(how) else { return true };
-        match result {
-            Ok(guard) => held.push(guard),
-            Err(error) => {
-                let place = request.names.iter().position(|it| *it == name).unwrap_or(0);
-                if failed.as_ref().is_none_or(|before| is_final(&error) || place < before.place) {
-                    *failed = Some(Failed { place, error });
-                }
-            }
-        }
-        if failed.is_some() {
-            GuardSet::new(std::mem::take(held)).give_up();
-        }
+        let mut back = Vec::new();
+        step = joint.answer(clock::now(), *place, result, &mut back, Guard::remaining);
+        GuardSet::new(back).give_up();
         false
     });
-    !asking.is_empty()
-}
-
-/// Whether there is no sense in trying again.
-const fn is_final(error: &AcquireError) -> bool {
-    matches!(error, AcquireError::Input(_) | AcquireError::Stopped(_) | AcquireError::Overloaded)
+    step
 }
 
 impl Future for AcquireSet<'_> {

@@ -103,12 +103,12 @@ impl Broadcast {
         &mut self,
         links: &mut [Link],
         masters: MasterSet,
-        id: Id,
+        (id, tells): (Id, bool),
         entry: &Entry,
         fence: &Fence,
     ) -> MasterSet {
         self.send(links, masters.intersection(self.ready()), Owed::ReleaseFenced(id), |out| {
-            command::encode_fenced_release(out, Script::Known, entry, fence);
+            command::encode_fenced_release(out, Script::Known, entry, fence, tells);
         })
     }
 

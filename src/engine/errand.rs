@@ -14,6 +14,7 @@ use super::{Engine, OpId, Outcome, SubmitError};
 use crate::error::{Report, Round};
 use crate::lock::command::{self, ReleaseAnswer};
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Resource, Vote};
+use crate::mutants::mutant;
 
 #[derive(Debug)]
 pub(super) struct Errand {
@@ -161,6 +162,11 @@ impl Engine {
         // A key that is absent may have been forgotten, if the master may have forgotten a lock (I8).
         let is_quarantined = self.quarantined(now).contains(master);
         let seasoned_at = self.links[master.index()].seasoned_at;
+        if mutant!(LookIsVote) && left == Ok(HolderTtl::Gone) {
+            let next = self.ops.occupant(id.index).and_then(|id| self.ops.find(id));
+            let claim = next.map_or(Id::NOBODY, |op| op.claim);
+            return self.handle_acquire_vote(now, master, claim, Vote::Granted);
+        }
         let Some(errand) = self.errand_at(master, id) else { return };
         let Work::Inspect { values, reader_counts, told } = &mut errand.work else { return };
         let readers = reader_counts[master.index()];
@@ -213,10 +219,27 @@ impl Engine {
 
     /// A connection broke on which errands may have something under way.
     pub(super) fn lose_errands(&mut self, now: Instant, master: MasterId) {
+        if mutant!(ForcedDeletionAgain) {
+            return;
+        }
         for id in self.ops.ids() {
             if self.errand_at(master, id).is_some() {
                 self.fail_errand_at(master, id, Failure::ConnectionLost);
                 self.check_errand(now, id);
+            }
+        }
+    }
+
+    /// With [`Mutant::ForcedDeletionAgain`](crate::mutants::Mutant) only: what the connection before has lost.
+    #[cfg(redlatch_mutants)]
+    pub(super) fn repeat_errands(&mut self, master: MasterId) {
+        for id in self.ops.ids() {
+            if mutant!(ForcedDeletionAgain) && self.errand_at(master, id).is_some() {
+                let Some(op) = self.ops.find(id) else { continue };
+                let only = MasterSet::only(master);
+                self.broadcast.send(&mut self.links, only, Owed::ForcedDelete(id), |out| {
+                    command::encode_forced_delete(out, &op.key);
+                });
             }
         }
     }

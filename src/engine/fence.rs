@@ -130,8 +130,8 @@ pub(super) fn send_attempt(
     })
 }
 
-/// Queues the release of a fenced lock on those of `masters` that are ready, and behind it the message to who waits;
-/// returns those that had room for it.
+/// Queues the release of a fenced lock on those of `masters` that are ready, and behind it the message to who waits, or one
+/// with it that also tells how many wait if this one met others; returns those that had room for it.
 #[cold]
 #[inline(never)]
 pub(super) fn send_release(
@@ -142,11 +142,17 @@ pub(super) fn send_release(
     config: &Config,
 ) -> MasterSet {
     let Some(token) = claim.fence else { return MasterSet::EMPTY };
-    let sent = broadcast.send_fenced_release(links, masters, id, &claim.entry, &fence(config, token));
-    if claim.tells {
+    let (entry, tells) = (&claim.entry, tells_within(claim));
+    let sent = broadcast.send_fenced_release(links, masters, (id, tells), entry, &fence(config, token));
+    if claim.tells && !tells {
         broadcast.send(links, sent, Owed::Told, |out| command::encode_telling(out, claim.entry.key()));
     }
     sent
+}
+
+/// Whether the script that releases a fenced lock tells those who wait.
+pub(super) const fn tells_within(claim: &Claim) -> bool {
+    claim.tells && claim.is_contended
 }
 
 /// Draws a token for a lock that is handed over, which no master gets to know.

@@ -13,8 +13,8 @@ use super::mark;
 use crate::config::{Config, Login, Quarantine};
 use crate::lock::MasterId;
 use crate::lock::command::{
-    self, EXTEND_SCRIPT, ExtendBy, FENCED_ACQUIRE_SCRIPT, FENCED_RELEASE_SCRIPT, RELEASE_SCRIPT, ReleaseBy,
-    SWAP_SCRIPT, TELLING_SCRIPT, TELLING_SHA,
+    self, EXTEND_SCRIPT, ExtendBy, FENCED_ACQUIRE_SCRIPT, FENCED_RELEASE_SCRIPT, FENCED_TELLING_SCRIPT,
+    RELEASE_SCRIPT, ReleaseBy, SWAP_SCRIPT, TELLING_SCRIPT, TELLING_SHA,
 };
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
@@ -31,6 +31,7 @@ pub(super) enum Step {
     LoadTelling,
     LoadFencedAcquire,
     LoadFencedRelease,
+    LoadFencedTelling,
     InfoServer,
     InfoReplication,
     InfoMemory,
@@ -57,7 +58,8 @@ impl Step {
             | Self::LoadSwap
             | Self::LoadTelling
             | Self::LoadFencedAcquire
-            | Self::LoadFencedRelease => "SCRIPT LOAD",
+            | Self::LoadFencedRelease
+            | Self::LoadFencedTelling => "SCRIPT LOAD",
             Self::InfoServer => "INFO server",
             Self::InfoReplication => "INFO replication",
             Self::InfoMemory => "INFO memory",
@@ -228,6 +230,10 @@ impl Handshake {
         }
         commands.push(Step::LoadFencedAcquire, &[b"SCRIPT", b"LOAD", FENCED_ACQUIRE_SCRIPT.as_bytes()]);
         commands.push(Step::LoadFencedRelease, &[b"SCRIPT", b"LOAD", FENCED_RELEASE_SCRIPT.as_bytes()]);
+        if config.wakes_waiters {
+            let script = FENCED_TELLING_SCRIPT.as_bytes();
+            commands.push(Step::LoadFencedTelling, &[b"SCRIPT", b"LOAD", script]);
+        }
         commands.push(Step::InfoServer, &[b"INFO", b"server"]);
         commands.push(Step::InfoReplication, &[b"INFO", b"replication"]);
         commands.push(Step::InfoMemory, &[b"INFO", b"memory"]);
@@ -285,7 +291,8 @@ impl Handshake {
                 | Step::LoadSwap
                 | Step::LoadTelling
                 | Step::LoadFencedAcquire
-                | Step::LoadFencedRelease,
+                | Step::LoadFencedRelease
+                | Step::LoadFencedTelling,
                 Reply::Bulk(_),
             ) => {}
             (Step::TryPublish, Reply::Integer(_)) => {}

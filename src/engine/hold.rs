@@ -209,6 +209,9 @@ impl Engine {
     }
 
     pub(super) fn submit_release(&mut self, now: Instant, id: Id, awaited: bool) {
+        if self.keeps_on(id) {
+            return;
+        }
         let Some(op) = self.ops.find_mut(id) else {
             // Released before: the answer is that nothing was left to release.
             if awaited {

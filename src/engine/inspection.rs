@@ -26,7 +26,7 @@ pub enum Told {
     /// It has the key.
     Holds {
         /// The value, at most [`crate::limits::VALUE_SHOWN_MAX`] bytes of it: of a lock of this crate the 20 bytes of its
-        /// [`crate::lock::Token`].
+        /// [`crate::lock::Token`]. Asked for just before the time left: it is empty if the key came in between.
         value: Box<[u8]>,
         /// How long it keeps the key unless it is extended; [`HolderTtl::Left`], or [`HolderTtl::Never`] for a key without
         /// TTL, which no lock is.

@@ -188,4 +188,13 @@ impl Engine {
             self.outcomes.push_back((OpId(id), Outcome::Lost(valid_until)));
         }
     }
+
+    /// With defects only: the release of a held lock is told as its loss, or does not end its renewals.
+    #[inline(always)]
+    pub(super) fn keeps_on(&mut self, id: Id) -> bool {
+        if mutant!(ReleaseToldAsLoss) {
+            self.tell_loss(id);
+        }
+        mutant!(RenewedAfterRelease) && self.ops.find(id).is_some_and(|op| op.keep.is_some())
+    }
 }

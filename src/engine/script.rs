@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::Engine;
-use super::fence::fence;
+use super::fence::{fence, tells_within};
 use super::link::Owed;
 use super::slab::Id;
 use crate::lock::command::{self, ExtendBy, ReleaseBy, Script};
@@ -21,7 +21,8 @@ impl Engine {
                 broadcast.send(links, only, Owed::ReleaseWhole(id), |out| match &fence {
                     None => command::encode_release(out, ReleaseBy::Eval, &claim.entry, claim.tells),
                     Some(fence) => {
-                        command::encode_fenced_release(out, Script::Whole, &claim.entry, fence);
+                        let tells = tells_within(claim);
+                        command::encode_fenced_release(out, Script::Whole, &claim.entry, fence, tells);
                     }
                 })
             }

@@ -16,8 +16,8 @@ use crate::limits;
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 pub(crate) use fenced::{
-    FENCED_ACQUIRE_SCRIPT, FENCED_RELEASE_SCRIPT, Fence, FencedAnswer, Refusal, Script, Told,
-    encode_fenced_acquire, encode_fenced_release, encode_fenced_repair, fenced_answer,
+    FENCED_ACQUIRE_SCRIPT, FENCED_RELEASE_SCRIPT, FENCED_TELLING_SCRIPT, Fence, FencedAnswer, Refusal,
+    Script, Told, encode_fenced_acquire, encode_fenced_release, encode_fenced_repair, fenced_answer,
 };
 use memchr::{memchr, memmem};
 use std::time::Duration;

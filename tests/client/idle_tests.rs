@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
+use redlatch::Client;
+
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{LONG, PATIENCE, TTL, block_on, open};
+use crate::harness::{LONG, PATIENCE, TTL, block_on, config};
 
 #[test]
 fn connections_that_are_closed_while_nobody_calls_are_made_again() {
     let mut fleet = Fleet::start(3);
-    let client = open(&fleet.urls(), LONG);
+    // No limit of a connection makes the client's thread look sooner than it would by itself.
+    let builder = config(&fleet.urls(), LONG).connect_timeout(Duration::from_secs(3600));
+    let client = Client::open(builder.build().expect("valid settings")).expect("an event loop");
     for master in fleet.masters() {
         assert_eq!(master.ask("CLIENT KILL TYPE normal").text(), "1");
     }

@@ -10,6 +10,7 @@ mod harness;
 mod idle_tests;
 mod inspect_tests;
 mod keep_tests;
+mod leading_tests;
 mod life_tests;
 mod news_tests;
 mod options_tests;

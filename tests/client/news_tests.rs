@@ -60,18 +60,23 @@ fn a_client_that_waits_is_told_of_a_release_by_another() {
         let mut fleet = Fleet::start(5);
         let (first, second) = (open(patient(&fleet.urls())), open(patient(&fleet.urls())));
         let waiting = second.clone();
-        for _ in 0..10 {
+        for is_fenced in [false, true].repeat(5) {
             let guard = first.lock("a").ttl(TTL).try_acquire().expect("free");
             let waiter = {
                 let waiting = waiting.clone();
-                thread::spawn(move || waiting.lock("a").ttl(TTL).wait(PATIENCE).acquire())
+                thread::spawn(move || {
+                    let request = waiting.lock("a").ttl(TTL).wait(PATIENCE);
+                    if is_fenced { request.fenced().acquire() } else { request.acquire() }
+                })
             };
             await_subscribers(&mut fleet, 0..5, 1);
             guard.release().expect("the masters answer");
             let guard = waiter.join().expect("no panic").expect("it is told");
             guard.release().expect("the masters answer");
         }
-        assert_nothing_left(&first, &mut fleet);
+        // Only fences are left.
+        assert_eq!((first.settle(PATIENCE), second.settle(PATIENCE)), (0, 0));
+        assert!(fleet.masters().all(|master| master.ask("EXISTS a").text() == "0"));
     });
 }
 

@@ -11,7 +11,6 @@ mod judge;
 mod lease_tests;
 mod lock_tests;
 mod lockers;
-mod model_shared_tests;
 mod model_tests;
 mod netns;
 mod network_tests;

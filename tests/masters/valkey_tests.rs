@@ -3,9 +3,14 @@
 //! `REDLATCH_VALKEY` names a Valkey server of version 9 or later; without one these tests are skipped, and say so.
 
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use redlatch::engine::MasterState;
+use redlatch::{Client, Quarantine};
 
 use crate::contest::{Contest, Rules};
-use crate::fleet::{Fleet, Place};
+use crate::fleet::{Fleet, Place, eventually};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
 
 #[test]
@@ -38,6 +43,59 @@ fn valkey_9_releases_and_extends_natively_and_redis_by_script() {
             assert_eq!(fleet.master(index).ask("DBSIZE").text(), "0");
         }
     }
+}
+
+/// Who waits does not try again by itself for ten minutes: it is told, by a message behind the native release of one who met
+/// nobody, and by the script of one who did, which says how many wait.
+#[test]
+fn who_waits_in_another_client_is_told_of_a_native_release() {
+    let Some(valkey) = valkey_9() else { return };
+    let mut fleet = Fleet::start_at(vec![valkey; 3]);
+    let never = Duration::from_secs(600);
+    let open = |urls: &[String]| {
+        let builder = Client::builder().masters(urls).quarantine(Quarantine::Trust);
+        let config = builder.answer_timeout(PATIENCE / 4).ask_holder(false).retry_delay(never, never).build();
+        Client::open(config.expect("valid settings")).expect("an event loop")
+    };
+    let (first, second) = (open(&fleet.urls()), open(&fleet.urls()));
+    for client in [&first, &second] {
+        eventually(PATIENCE, "all handshakes are over", || {
+            client.masters().iter().all(|master| master.state == MasterState::Ready)
+        });
+    }
+    fleet.masters().for_each(|master| assert_eq!(master.ask("CONFIG RESETSTAT").text(), "OK"));
+    let guard = first.lock("a").ttl(TTL).try_acquire().expect("free");
+    let waiter = thread::spawn(move || second.lock("a").ttl(TTL).wait(PATIENCE).acquire());
+    for index in 0..3 {
+        eventually(PATIENCE, "it subscribes", || {
+            fleet.master(index).ask("PUBSUB NUMSUB a").text().contains(" 1]")
+        });
+    }
+    guard.release().expect("confirmed");
+    let guard = waiter.join().expect("no panic").expect("it is told");
+    assert_eq!(first.settle(PATIENCE), 0);
+    // An attempt that came between two masters' releases is taken back natively, and told to nobody.
+    assert_eq!(calls_of(&mut fleet, ["publish", "evalsha"]), [[1, 0]; 3]);
+    assert!(calls_of(&mut fleet, ["delifeq"]).iter().all(|[count]| *count >= 1));
+    let second = guard.client().clone();
+    guard.release().expect("confirmed");
+    assert_eq!(second.settle(PATIENCE), 0);
+    assert_eq!(calls_of(&mut fleet, ["publish", "evalsha"]), [[2, 1]; 3]);
+}
+
+/// How often each master carried these commands out.
+fn calls_of<const N: usize>(fleet: &mut Fleet, commands: [&str; N]) -> Vec<[u32; N]> {
+    let calls = |stats: &str, command: &str| {
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.and_then(|line| line.split(',').next()?.parse::<u32>().ok()).unwrap_or(0)
+    };
+    fleet
+        .masters()
+        .map(|master| {
+            let stats = master.ask("INFO commandstats").text();
+            commands.map(|command| calls(&stats, command))
+        })
+        .collect()
 }
 
 #[test]

@@ -106,6 +106,8 @@ impl World {
                 pending: Some((Pending::Acquire, deadline)),
                 is_held: false,
                 is_shared: kind == Kind::Shared,
+                is_watched_in_time: false,
+                told_lost_at: None,
             },
         ));
         self.ask(client, lock, Pending::Acquire);
@@ -154,11 +156,19 @@ impl World {
         let now = self.local(client);
         note!(self, "c{client} keeps {lock:?} for {max_hold:?}");
         self.clients[client].engine.submit(now, Request::Keep { lock, max_hold }).expect("always taken");
+        // It is kept anew, whatever was told before.
+        if let Some(it) = self.clients[client].lock(lock) {
+            it.told_lost_at = None;
+        }
         self.wake(client, self.now);
     }
 
     pub fn submit_watch(&mut self, client: usize, lock: OpId) {
         let now = self.local(client);
+        let is_losing = self.clients[client].engine.is_losing(now, lock);
+        if let Some(it) = self.clients[client].lock(lock) {
+            it.is_watched_in_time = !is_losing;
+        }
         self.clients[client].engine.submit(now, Request::Watch { lock }).expect("always taken");
         self.wake(client, self.now);
     }
@@ -190,19 +200,28 @@ impl World {
             })
             .collect();
         for (lock, valid_until) in renewed {
+            // A renewal that was under way when the loss was told may succeed yet.
+            let told_at = self.clients[client].lock(lock).and_then(|it| it.told_lost_at);
+            if told_at.is_some_and(|at| valid_until > at + self.config_max_ttl()) {
+                self.checker.violate(format!("c{client} {lock:?}: renewed after its loss was told"));
+            }
             *self.statistics.outcomes.entry("renewed").or_default() += 1;
             self.check_outcome(client, lock, &Outcome::Extend(Ok(valid_until)));
         }
     }
 
     pub fn take_outcome(&mut self, client: usize, lock: OpId, outcome: Outcome) {
-        if let Outcome::Lost(_) = outcome {
+        if let Outcome::Lost(valid_until) = outcome {
             note!(self, "c{client} {lock:?} is told lost");
             *self.statistics.outcomes.entry("told lost").or_default() += 1;
+            self.check_loss(client, lock, valid_until);
             if self.clients[client].workers.is_empty() {
                 self.clients[client].outcomes.push_back((lock, outcome));
             }
             return;
+        }
+        if matches!(outcome, Outcome::Inspect(_) | Outcome::ForceUnlock(_) | Outcome::Paused) {
+            return self.take_errand(client, lock, &outcome);
         }
         let (name, expected) = match &outcome {
             Outcome::Acquire(Ok(_)) => ("acquired", Pending::Acquire),
@@ -254,6 +273,10 @@ impl World {
             self.clients[client].forget(lock);
         }
         self.tell_worker(client, lock, is_over);
+        // Who has a desk fetches it later.
+        if self.clients[client].callers.is_none() {
+            self.tell_family(client, lock, &outcome);
+        }
         if self.clients[client].workers.is_empty() {
             self.clients[client].outcomes.push_back((lock, outcome));
         }
@@ -285,7 +308,16 @@ impl World {
         }
     }
 
+    /// An answer is fetched: by a set or an owner that asked for it, if one did.
+    pub fn tell_family(&mut self, client: usize, op: OpId, outcome: &Outcome) {
+        self.tell_set(client, op, outcome);
+        self.tell_owner(client, op, outcome);
+    }
+
     pub fn work(&mut self, client: usize) {
+        self.run_errands(client);
+        self.work_on_sets(client);
+        self.work_of_owners(client);
         for index in 0..self.clients[client].workers.len() {
             let worker = self.clients[client].workers[index];
             if worker.due > self.now {

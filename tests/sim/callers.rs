@@ -69,6 +69,10 @@ impl World {
             Pending::Extend => Question::Extend,
             Pending::Release => Question::Release,
         };
+        self.ask_question(client, lock, question);
+    }
+
+    pub fn ask_question(&mut self, client: usize, lock: OpId, question: Question) {
         let Some(callers) = &mut self.clients[client].callers else { return };
         let ticket = callers.desk.expect(lock, question);
         let wakes = Arc::<Count>::default();
@@ -133,7 +137,14 @@ impl World {
             let is_due = |it: &Asked| it.answer.as_ref().is_some_and(|(_, at)| *at <= self.now);
             let Some(index) = callers.asked.iter().position(is_due) else { break };
             // In the end all want what they wait for.
-            if !self.habits.is_closing && chance(&mut self.rng, 100_000) {
+            let (lock, question) = (callers.asked[index].lock, callers.asked[index].question);
+            let is_impatient = !self.habits.is_closing && chance(&mut self.rng, 100_000);
+            // A set is dropped as a whole, and an owner's callers leave one by one.
+            let is_alone = question == Question::Acquire && !self.is_of_owner(client, lock)
+                || matches!(question, Question::Extend | Question::Release);
+            if is_impatient && let Some(set) = self.set_of(client, lock) {
+                self.give_up_set(client, set);
+            } else if is_impatient && is_alone {
                 self.abandon_at(client, index);
             } else {
                 self.fetch_at(client, index);
@@ -181,6 +192,12 @@ impl World {
         if fetched != asked.answer.map(|(answer, _)| answer) {
             self.checker.violate(format!("c{client} {:?}: another answer is fetched than came", asked.lock));
         }
+        // An errand's answer was told when it came.
+        if let Some(outcome) = fetched
+            && asked.question == Question::Acquire
+        {
+            self.tell_family(client, asked.lock, &outcome);
+        }
     }
 
     /// The caller drops its future.
@@ -199,7 +216,7 @@ impl World {
             (Question::Extend, None) => "extension dropped half-way",
             (Question::Extend, Some(_)) => "extension dropped before it was fetched",
             (Question::Release, _) => "release dropped half-way",
-            _ => "something else dropped",
+            (Question::Inspect | Question::ForceUnlock | Question::Pause, _) => "errand dropped",
         });
         match (asked.question, asked.answer) {
             (Question::Acquire, None | Some((Outcome::Acquire(Ok(_)), _))) => {
@@ -216,6 +233,14 @@ impl World {
         }
         self.deliver(client);
         self.wake(client, self.now);
+    }
+
+    /// Whether whoever waits for an errand at the desk could be made not to.
+    pub fn abandon_errand(&mut self, client: usize, op: OpId) -> bool {
+        let callers = self.clients[client].callers.as_ref();
+        let Some(index) = callers.and_then(|callers| callers.waits_for(op)) else { return false };
+        self.abandon_at(client, index);
+        true
     }
 
     /// The caller that waits for this lock does not want it any more.

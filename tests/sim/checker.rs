@@ -81,6 +81,8 @@ pub struct Checker {
     /// The order of fencing tokens is promised, as far as the masters' rates go.
     pub judges_fences: bool,
     pub issued: Vec<Issued>,
+    /// Deletions by force that a client has asked a master for and that were not carried out.
+    pub forced: HashMap<(usize, usize, Vec<u8>), u32>,
     pub guard_count: u64,
     pub void_count: u64,
 }
@@ -96,6 +98,7 @@ impl Checker {
             judges_exclusion: true,
             judges_fences: true,
             issued: Vec::new(),
+            forced: HashMap::new(),
             guard_count: 0,
             void_count: 0,
         }
@@ -215,6 +218,18 @@ impl Checker {
             if let Some(facts) = self.facts.get_mut(token) {
                 if is_protected { &mut facts.forgotten } else { &mut facts.lost }.insert(id(master));
             }
+        }
+    }
+
+    /// A key was deleted by force: whoever had it there has lost it.
+    pub fn note_forced(&mut self, client: usize, master: usize, key: &[u8]) {
+        let count = self.forced.entry((client, master, key.to_vec())).or_default();
+        match count.checked_sub(1) {
+            Some(left) => *count = left,
+            None => return self.violate("I10: a key was deleted without a look at its value"),
+        }
+        for facts in self.facts.values_mut().filter(|it| it.key == key && it.granted_by[master].is_some()) {
+            facts.lost.insert(id(master));
         }
     }
 

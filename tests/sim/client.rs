@@ -7,6 +7,9 @@ use redlatch::engine::{Engine, OpId, Outcome};
 
 use crate::callers::Callers;
 use crate::clock::{Clock, Time};
+use crate::errands::Errand;
+use crate::owners::Owner;
+use crate::sets::SetWorker;
 
 pub struct Client {
     pub engine: Engine,
@@ -30,6 +33,11 @@ pub struct Client {
     pub link_states: Vec<&'static str>,
     pub locks: Vec<(OpId, Lock)>,
     pub workers: Vec<Worker>,
+    pub errands: Vec<Errand>,
+    /// When the next is drawn.
+    pub errand_due: Time,
+    pub sets: Vec<SetWorker>,
+    pub owners: Vec<Owner>,
     /// Who waits at its desk; `None` if it is used the way of `Redlock`.
     pub callers: Option<Callers>,
     /// Outcomes that no worker took.
@@ -45,6 +53,10 @@ pub struct Lock {
     /// A release not waited for was submitted, and nothing more will come.
     pub is_held: bool,
     pub is_shared: bool,
+    /// When its loss was asked to be told last, it was not over nor nearly so.
+    pub is_watched_in_time: bool,
+    /// When its loss was told.
+    pub told_lost_at: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,6 +18,7 @@ use crate::world::World;
 pub mod acquire;
 pub mod bytes;
 pub mod desk;
+pub mod errands;
 pub mod exhaustive;
 pub mod fence;
 pub mod handover;
@@ -25,6 +26,8 @@ pub mod hold;
 pub mod keep;
 pub mod masters;
 pub mod news;
+pub mod owners;
+pub mod sets;
 pub mod sharing;
 
 /// What is wrong, if anything.

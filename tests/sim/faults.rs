@@ -245,6 +245,9 @@ impl World {
         it.wake_at = Time::MAX;
         it.locks.clear();
         it.outcomes.clear();
+        it.errands.clear();
+        it.sets.iter_mut().for_each(|set| set.forget(Time::MAX));
+        it.owners.iter_mut().for_each(|owner| owner.forget(Time::MAX));
         it.callers = it.callers.take().map(|_| Callers::default());
         self.checker.guards.retain(|guard| guard.client != client);
     }
@@ -265,6 +268,8 @@ impl World {
         it.suspended_at = None;
         it.step = 0;
         it.workers.iter_mut().for_each(|worker| (worker.lock, worker.due) = (None, now));
+        it.sets.iter_mut().for_each(|set| set.forget(now));
+        it.owners.iter_mut().for_each(|owner| owner.forget(now));
         self.wake(client, self.now);
     }
 
@@ -290,7 +295,8 @@ impl World {
         }
         for client in 0..self.clients.len() {
             self.start_client(client);
-            self.clients[client].paused_until = 0;
+            let it = &mut self.clients[client];
+            it.paused_until = it.paused_until.min(self.now);
             self.wake(client, self.now);
         }
         self.end_stalls();

@@ -9,6 +9,8 @@ use crate::checker::id;
 use crate::clock::{Clock, MS, SECOND, Time, WALL_US};
 use crate::faults::Data;
 use crate::network::Weather;
+use crate::owners::Owner;
+use crate::sets::SetWorker;
 use crate::world::{Statistics, World};
 
 /// What came of a history.
@@ -191,7 +193,27 @@ fn begin(seed: u64) -> World {
         let client = world.add_client(clock, worker_count);
         world.clients[client].wall_us = wall_of(&mut rng, max_ttl_us);
     }
+    begin_families(seed, &mut world);
     world
+}
+
+/// What else the clients do. From a generator of its own, so that the rest is drawn as without it.
+fn begin_families(seed: u64, world: &mut World) {
+    let mut rng: rand::rngs::StdRng = rand::SeedableRng::seed_from_u64(seed ^ 0x2545_f491_4f6c_dd1d);
+    let [has_sets, has_owners, has_errands] = std::array::from_fn(|_| rng.random_range(0..3) == 0);
+    if has_sets {
+        // Sets of two overlap in three ways.
+        world.habits.keys.push(b"s".to_vec());
+    }
+    for client in &mut world.clients {
+        let set_count = if has_sets { rng.random_range(0..=2) } else { 0 };
+        client.sets = (0..set_count).map(|_| SetWorker::default()).collect();
+        let owner_count = if has_owners { rng.random_range(0..=2) } else { 0 };
+        client.owners = (0..owner_count).map(|_| Owner::new(rng.random_range(1..=3))).collect();
+        if has_errands && rng.random() {
+            client.errand_due = 0;
+        }
+    }
 }
 
 /// A wall clock at the start: mostly about right, at times off by as much as the window of tokens, or by an hour.
@@ -317,7 +339,10 @@ fn finish(world: &mut World, is_lively: bool) {
         ns(redlatch::limits::SILENCE_MAX + redlatch::limits::BACKOFF_MAX + max_ttl * 2) + 2 * SECOND;
     let keys = world.habits.keys.clone();
     let ttl = world.habits.ttls[0];
-    world.clients[0].workers.clear();
+    let first = &mut world.clients[0];
+    first.workers.clear();
+    first.sets.clear();
+    first.owners.clear();
     // What its workers held is forgotten with them; it ends by itself.
     world.run_for(50 * MS);
     // Clocks with very different rates do not go on agreeing.
@@ -349,6 +374,13 @@ fn check_leftovers(world: &mut World) {
         world.check_no_callers(client);
         let it = &world.clients[client];
         let held = it.locks.iter().filter(|(_, lock)| lock.is_held).count();
+        let is_under_way =
+            it.sets.iter().any(SetWorker::is_under_way) || it.owners.iter().any(Owner::is_busy);
+        if is_under_way || !it.errands.is_empty() {
+            let why = format!("I22: c{client} ends with a set, an owner or an errand that is under way");
+            return world.checker.violate(why);
+        }
+        let it = &world.clients[client];
         let claims = it.engine.claim_count();
         // Who is idle need not know that a host died; TCP's own keepalive tells in time.
         let owed: usize = (0..world.masters.len())

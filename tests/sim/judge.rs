@@ -129,6 +129,24 @@ impl World {
         }
     }
 
+    /// A loss is told of a lock that is held, and before its validity ends unless the process was stopped.
+    pub fn check_loss(&mut self, client: usize, lock: OpId, valid_until: Instant) {
+        let ttl = Time::try_from(self.config_max_ttl().as_nanos()).expect("small");
+        let (now, it) = (self.local(client), &self.clients[client]);
+        // The longest time from which a loss is known to come, and some for the clock's own rate.
+        let is_running = it.paused_until + ttl + ttl / 10 < self.now;
+        // One that masters have shown to be lost ends at that moment.
+        let was_over = self.checker.guard(client, lock).is_some_and(|guard| !self.is_valid(guard));
+        let is_late = is_running && was_over && now >= valid_until;
+        match self.clients[client].lock(lock).filter(|it| it.is_held) {
+            Some(it) if is_late && it.is_watched_in_time => {
+                self.checker.violate(format!("c{client} {lock:?}: its loss is told when it is over"));
+            }
+            Some(it) => it.told_lost_at = Some(now),
+            None => self.checker.violate(format!("c{client} {lock:?}: the loss of a released lock is told")),
+        }
+    }
+
     pub fn is_valid(&self, guard: &Guard) -> bool {
         self.local(guard.client) < guard.valid_until
     }
@@ -155,7 +173,7 @@ impl World {
 
     /// Whether a master holds a guard's key for all its validity, or lost it by a fault.
     fn is_covered(&self, guard: &Guard, master: usize) -> bool {
-        let facts = &self.checker.facts[&guard.token];
+        let Some(facts) = self.checker.facts.get(&guard.token) else { return false };
         let until = self.clients[guard.client].clock.when(guard.valid_until);
         let it = &self.masters[master];
         let is_held = |(value, expires): &(Vec<u8>, Option<Instant>)| {
@@ -222,7 +240,14 @@ impl World {
         if let Some((lock, pending)) = overdue {
             self.checker.violate(format!("I22: c{client}: {pending:?} of {lock:?} is overdue"));
         }
+        let overdue =
+            self.clients[client].errands.iter().find(|it| now > it.deadline + Duration::from_millis(1));
+        if let Some(op) = overdue.map(|it| it.op) {
+            self.checker.violate(format!("I22: c{client}: the errand {op:?} is overdue"));
+        }
         self.check_callers(client);
+        self.check_sets(client);
+        self.check_owners(client);
         if !self.is_checked_always && !chance(&mut self.rng, 100_000) {
             return;
         }

@@ -13,6 +13,7 @@
 //!    │                                                       │         mutants: each has a schedule that finds it
 //! faults, world ── turn ──────────── application ── callers  │
 //!    │               a client's step    what it is used for, as a Redlock or as a Client
+//!    │                                  errands, sets, owners    what else it is used for
 //! server ── model    a master           network ── bytes under way      clock ── true time and shown time
 //! judge ── checker   what is true, and whether it was told so
 //! ```
@@ -32,6 +33,7 @@ mod checker;
 mod client;
 mod clock;
 mod directed;
+mod errands;
 mod faults;
 mod history;
 mod judge;
@@ -39,7 +41,9 @@ mod model;
 #[cfg(redlatch_mutants)]
 mod mutants;
 mod network;
+mod owners;
 mod server;
+mod sets;
 mod sockets;
 mod turn;
 mod world;
@@ -116,7 +120,7 @@ fn assert_coverage(total: &Total) {
         assert!(total.statistics.faults.contains_key(name), "never: {name}");
     }
     let calls = total.statistics.calls.len();
-    assert_eq!(calls, 8, "not everything was done with callers: {:?}", total.statistics.calls);
+    assert_eq!(calls, 9, "not everything was done with callers: {:?}", total.statistics.calls);
     for state in ["down", "connecting", "ready", "quarantined", "silent"] {
         let is_seen = total.statistics.link_steps.keys().any(|(_, to)| *to == state);
         assert!(is_seen, "no link was ever {state}");
@@ -133,6 +137,15 @@ fn assert_coverage(total: &Total) {
         "woken by a message",
         "acquired with a fencing token",
         "acquired by a reader",
+        "set acquired",
+        "set denied",
+        "set given up",
+        "set waits for the lock in its way",
+        "taken again",
+        "hold fetched too late",
+        "inspected",
+        "unlocked by force",
+        "paused",
     ];
     for name in answers {
         assert!(total.statistics.outcomes.contains_key(name), "never: {name}");

@@ -88,6 +88,7 @@ const TELLING_SHA: &[u8] = b"5933056f90a2bc1d11a960282dc78a3199ab5ac0";
 const EXTEND_SHA: &[u8] = b"53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
 const SWAP_SHA: &[u8] = b"13152eaad60dec772a76ecc2e4595e89e73c32be";
 const FENCED_ACQUIRE_SHA: &[u8] = b"c0b702ffe6d6fe923e85ca21e689dce168efb723";
+const FENCED_TELLING_SHA: &[u8] = b"49c33307dd1606e49ea8253d85a787577b2f4cb4";
 const FENCED_RELEASE_SHA: &[u8] = b"f1579b7fa3420d7178df51b228528564e04c104d";
 /// Scripts with a deliberate defect, which are only ever sent in full.
 const NOT_STRICT: &[u8] = b"a token as large as the fence is taken";
@@ -585,8 +586,11 @@ impl ModelMaster {
                 resp::encode_reply(&mut reply, &OK);
                 return Ok(reply);
             }
-            [value, token, past, future, life] if sha == FENCED_RELEASE_SHA => {
+            [value, token, past, future, life] if sha == FENCED_RELEASE_SHA || sha == FENCED_TELLING_SHA => {
                 let done = self.release(now, lock, value).unwrap_or(0);
+                if done == 1 && sha == FENCED_TELLING_SHA {
+                    self.tell(lock);
+                }
                 let time = number(token);
                 let old = self.fence_value(now, fence)?;
                 if old.is_some_and(|old| time > old)
@@ -631,6 +635,7 @@ impl ModelMaster {
     fn load(&mut self, script: &[u8]) -> &'static [u8] {
         let calls = |name: &[u8]| script.windows(name.len()).any(|window| window == name);
         let sha = match (calls(b"'del'"), calls(b"'set'")) {
+            (true, _) if calls(b"'publish'") && calls(b"'time'") => FENCED_TELLING_SHA,
             (true, _) if calls(b"'publish'") => TELLING_SHA,
             _ if calls(b"status_reply") => {
                 if calls(b"k<=f ") {

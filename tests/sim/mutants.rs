@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use redlatch::mutants::{Mutant, switch};
 
 use crate::directed::{Verdict, acquire, bytes, desk, fence, handover, hold, keep, masters, news, sharing};
+use crate::directed::{errands, owners, sets};
 use crate::{history, sockets};
 
 /// Runs a schedule with a defect switched on in this thread. A panic is a finding too.
@@ -90,6 +91,8 @@ killed! {
     renewal_uncapped: RenewalUncapped by keep::a_kept_lock_ends_with_its_longest_hold;
     loss_told_late: LossToldLate by keep::the_loss_is_told_before_the_validity_ends_whatever_masters_answer;
     kept_after_loss: KeptAfterLoss by keep::a_lock_that_was_told_lost_is_not_renewed_any_more;
+    renewed_after_release: RenewedAfterRelease by keep::a_kept_lock_lives_as_long_as_it_is_held_and_no_longer;
+    release_told_as_loss: ReleaseToldAsLoss by keep::the_loss_of_a_lock_that_was_released_is_not_told;
     fence_not_strict: FenceNotStrict by fence::a_token_as_large_as_the_fence_is_refused;
     fence_deleted: FenceDeleted by fence::a_release_leaves_the_fence;
     fence_window_too_wide: FenceWindowTooWide by fence::a_fence_that_was_lost_in_a_restart_is_older_than_the_window;
@@ -120,6 +123,17 @@ killed! {
     abandon_forgets: AbandonForgets by desk::an_acquisition_that_is_given_up_leaves_no_key;
     answer_to_next_caller: AnswerToNextCaller by desk::an_answer_is_not_given_to_the_next_caller_in_its_place;
     drop_forgets: DropForgets by sockets::a_dropped_lease_is_released_also_in_a_panic;
+    look_is_vote: LookIsVote by errands::a_look_at_a_lock_is_a_vote_for_nothing;
+    forced_deletion_again: ForcedDeletionAgain by errands::a_forced_deletion_is_not_sent_again;
+    set_keeps_subset: SetKeepsSubset by sets::nothing_of_a_set_is_held_while_another_lock_of_it_is_waited_for;
+    set_keeps_late_grant: SetKeepsLateGrant by sets::what_is_granted_after_a_refusal_goes_at_once;
+    set_hands_out_subset: SetHandsOutSubset by sets::a_set_with_a_lock_that_is_taken_is_not_handed_out;
+    set_expired_unchecked: SetExpiredUnchecked by sets::a_set_is_not_handed_out_too_near_to_the_end_of_its_first_lock;
+    set_validity_of_longest: SetValidityOfLongest by sets::a_set_is_valid_as_long_as_the_first_of_its_locks_to_end;
+    holds_end_with_first: HoldsEndWithFirst by owners::a_reentrant_lock_is_held_from_the_first_hold_to_the_last_and_no_longer;
+    joined_uncounted: JoinedUncounted by owners::those_who_come_while_the_lock_is_acquired_have_holds_of_their_own;
+    lost_taken_again: LostTakenAgain by owners::a_lock_that_is_over_is_not_taken_again;
+    fetched_hold_unchecked: FetchedHoldUnchecked by owners::a_hold_that_is_fetched_after_the_end_is_none;
     time_outs_before_reads: TimeOutsBeforeReads by sockets::an_answer_that_is_here_is_not_late;
     allocation_by_header: AllocationByHeader by bytes::a_header_reserves_no_memory;
     unbounded_nesting: UnboundedNesting by bytes::arrays_are_nested_to_the_limit_only;
@@ -145,6 +159,12 @@ fn reader_of_a_broken_connection_forgotten() {
         Mutant::AbsentIsProof,
         sharing::what_a_readers_broken_connection_left_is_released_over_the_next,
     );
+}
+
+/// The same defect where the lock is fenced.
+#[test]
+fn all_woken_for_a_fenced_lock() {
+    is_killed(Mutant::AllWoken, news::not_all_who_wait_come_when_a_fenced_lock_is_released);
 }
 
 /// Whether a seed gives the same history twice.

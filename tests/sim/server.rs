@@ -138,7 +138,10 @@ impl World {
             ([b"DELIFEQ" | b"DELEX", _, .., token], Reply::Integer(0)) => {
                 self.checker.note_denied(master, token)
             }
-            ([b"DEL", ..], _) => self.checker.violate("I10: a key was deleted without a look at its value"),
+            ([b"DEL", key], Reply::Integer(_)) => {
+                self.checker.note_forced(client, master, key);
+                self.void_guards();
+            }
             _ => {}
         }
     }

@@ -9,6 +9,8 @@ use crate::callers::Callers;
 use crate::checker::id;
 use crate::clock::{MS, Time};
 use crate::network::{Conn, ConnState, Pipe, chance};
+use crate::owners::Owner;
+use crate::sets::SetWorker;
 use crate::world::{Event, World, note, shown};
 
 /// The steps of one turn of a client, in the order of the driver's.
@@ -98,6 +100,7 @@ impl World {
         for (_, deadline) in it.locks.iter_mut().filter_map(|(_, lock)| lock.pending.as_mut()) {
             *deadline += Duration::from_nanos(time + time / 10);
         }
+        it.errands.iter_mut().for_each(|it| it.deadline += Duration::from_nanos(time + time / 10));
         self.wake(client, self.now);
     }
 
@@ -105,12 +108,15 @@ impl World {
         let it = &self.clients[client];
         let timeout = it.engine.next_timeout().map(|(at, _)| it.clock.when(at));
         let worker = it.workers.iter().map(|worker| worker.due).min();
+        let set = it.sets.iter().map(SetWorker::due).min();
+        let family = set.into_iter().chain(it.owners.iter().map(Owner::due)).min();
+        let errand = Some(self.next_errand(client)).filter(|at| *at < Time::MAX);
         let look = it.callers.as_ref().and_then(Callers::next_look);
         let has_input = it.conns.iter().flatten().any(|&conn| {
             let conn = &self.conns[conn];
             !conn.client_input.is_empty() || !matches!(conn.state, ConnState::Open | ConnState::Connecting)
         });
-        if let Some(at) = timeout.into_iter().chain(worker).chain(look).min() {
+        if let Some(at) = timeout.into_iter().chain(worker).chain(look).chain(family).chain(errand).min() {
             self.wake(client, at.max(self.now + TURN_PAUSE));
         }
         let has_output = (0..2 * self.masters.len()).any(|place| {

@@ -210,6 +210,10 @@ impl World {
             link_states: vec!["down"; self.masters.len()],
             locks: Vec::new(),
             workers,
+            errands: Vec::new(),
+            errand_due: Time::MAX,
+            sets: Vec::new(),
+            owners: Vec::new(),
             callers: self.has_desks.then(Callers::default),
             outcomes: VecDeque::new(),
         });

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::client::pending::{Extend, How, Release};
-use crate::client::{Guard, Lost};
+use crate::client::{Guard, Lost, joint};
 use crate::clock;
 use crate::engine::Released;
 use crate::error::{ExtendSetError, ReleaseSetError};
@@ -88,13 +88,13 @@ impl GuardSet {
     /// The shortest validity left, zero when one has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.guards.iter().map(Guard::remaining).min().unwrap_or_default()
+        joint::validity(self.guards.iter().map(Guard::remaining))
     }
 
     /// Whether no validity has ended.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        !self.guards.is_empty() && self.guards.iter().all(Guard::is_valid)
+        !self.remaining().is_zero()
     }
 
     /// The smallest margin; see [`Guard::margin`].

@@ -41,10 +41,22 @@ local f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[2]) \
 if f and k>f then local t=redis.call('time') local n=t[1]*1000000+t[2] \
 if k>n-ARGV[3] and k<=n+ARGV[4] then redis.call('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
 
+/// The same, and tells those who wait for the lock, as [`super::TELLING_SCRIPT`] does.
+pub(crate) const FENCED_TELLING_SCRIPT: &str = "local d=0 local h=redis.pcall('get',KEYS[1]) \
+if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end \
+if h==ARGV[1] then d=redis.call('del',KEYS[1]) local n=redis.pcall('publish',KEYS[1],'') \
+if type(n)=='number' and n>3 then redis.pcall('publish',KEYS[1],n) end end \
+local f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[2]) \
+if f and k>f then local t=redis.call('time') local n=t[1]*1000000+t[2] \
+if k>n-ARGV[3] and k<=n+ARGV[4] then redis.call('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
+
 /// SHA-1 of [`FENCED_ACQUIRE_SCRIPT`].
 const ACQUIRE_SHA: &[u8] = b"c0b702ffe6d6fe923e85ca21e689dce168efb723";
 /// SHA-1 of [`FENCED_RELEASE_SCRIPT`].
 const RELEASE_SHA: &[u8] = b"f1579b7fa3420d7178df51b228528564e04c104d";
+
+/// SHA-1 of [`FENCED_TELLING_SCRIPT`].
+const TELLING_SHA: &[u8] = b"49c33307dd1606e49ea8253d85a787577b2f4cb4";
 
 /// Older than any token, for a lock that is held: no window closes behind it.
 const ANY_AGE_US: u64 = 1 << 52;
@@ -104,12 +116,20 @@ fn encode_acquire(
     }
 }
 
-/// Compares and deletes, and raises the fence.
-pub(crate) fn encode_fenced_release(out: &mut Vec<u8>, script: Script, entry: &Entry, fence: &Fence) {
+/// Compares and deletes, and raises the fence; with `tells` those who wait are told.
+pub(crate) fn encode_fenced_release(
+    out: &mut Vec<u8>,
+    script: Script,
+    entry: &Entry,
+    fence: &Fence,
+    tells: bool,
+) {
     if mutant!(FenceDeleted) {
         let deleting = "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('del',KEYS[2]) \
             return redis.call('del',KEYS[1]) else return 0 end";
         encode_head(out, 10, Script::Whole, deleting, RELEASE_SHA, b"2");
+    } else if tells {
+        encode_head(out, 10, script, FENCED_TELLING_SCRIPT, TELLING_SHA, b"2");
     } else {
         encode_head(out, 10, script, FENCED_RELEASE_SCRIPT, RELEASE_SHA, b"2");
     }
@@ -284,10 +304,12 @@ mod tests {
                 life
             ])
         );
-        assert_eq!(
-            encoded(|out, entry, fence| encode_fenced_release(out, Script::Known, entry, fence)),
-            command(&[b"EVALSHA", RELEASE_SHA, b"2", lock, fence, &value, token, half, half, life])
-        );
+        for (tells, sha) in [(false, RELEASE_SHA), (true, TELLING_SHA)] {
+            assert_eq!(
+                encoded(|out, entry, fence| encode_fenced_release(out, Script::Known, entry, fence, tells)),
+                command(&[b"EVALSHA", sha, b"2", lock, fence, &value, token, half, half, life])
+            );
+        }
     }
 
     #[test]

@@ -89,6 +89,32 @@ pub fn a_loss_that_masters_prove_is_told_at_once() -> Verdict {
     demand(world.now - began < 1100 * MS, "it was not found by the next renewal")
 }
 
+/// Whether its release is awaited or not, while it is renewed, when it is nearly over, and with another caller in line.
+pub fn the_loss_of_a_lock_that_was_released_is_not_told() -> Verdict {
+    for (awaited, pause, has_next) in
+        [(true, 10, false), (false, 10, false), (true, 101, true), (false, 950, true)]
+    {
+        let mut world = world(3, 1, defaults);
+        (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
+        let lock = hold(&mut world, 0, KEY, ms(1000))?;
+        // One that is not kept comes near to its end.
+        if pause < 900 {
+            world.submit_keep(0, lock, ms(60_000));
+        }
+        if has_next {
+            world.submit_acquire(0, KEY, ms(1000), ms(5000)).expect("room");
+        }
+        world.run_for(pause * MS);
+        world.submit_watch(0, lock);
+        world.submit_release(0, lock, awaited);
+        world.run_for(3 * SECOND);
+        verdict(&mut world)?;
+        let mut told = world.clients[0].outcomes.iter();
+        demand(!told.any(|(_, it)| matches!(it, Outcome::Lost(_))), "the loss of a released lock is told")?;
+    }
+    Ok(())
+}
+
 tests!(
     a_kept_lock_lives_as_long_as_it_is_held_and_no_longer,
     a_kept_lock_is_renewed_though_masters_fail_for_a_while,
@@ -96,4 +122,5 @@ tests!(
     the_loss_is_told_before_the_validity_ends_whatever_masters_answer,
     a_lock_that_was_told_lost_is_not_renewed_any_more,
     a_loss_that_masters_prove_is_told_at_once,
+    the_loss_of_a_lock_that_was_released_is_not_told,
 );

@@ -1,10 +1,10 @@
-//! The commands of readers, held against real servers with all others by [`super::model_tests`].
+//! The commands of readers, asked among all others.
 
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
-use crate::model_tests::{Check, Command, KEYS, TOKENS};
+use super::commands::{Check, Command, KEYS, TOKENS};
 
 const ACQUIRE_SCRIPT: &str = "local k=KEYS[1] local y=redis.call('type',k).ok local w=redis.call('pttl',k) if w==-1 or y~='zset' and \
 y~='none' then return w end local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) \
@@ -27,7 +27,7 @@ const RELEASE_SHA: &str = "93f11933653798d5006758cc70920d0b91d183a0";
 
 /// Readers that come, stay and go, beside whatever else is at the key. Their time is long: a set of which only some are
 /// over tells nobody when, so that a race could decide a reply.
-pub(crate) fn draw(rng: &mut StdRng) -> Command {
+pub(super) fn draw(rng: &mut StdRng) -> Command {
     let key = *KEYS.choose(rng).expect("not empty");
     let value = *TOKENS.choose(rng).expect("not empty");
     // An intent, or what may be a key of any kind.
@@ -59,7 +59,7 @@ pub(crate) fn draw(rng: &mut StdRng) -> Command {
 }
 
 /// Each script by itself, to be loaded.
-pub(crate) fn draw_load(rng: &mut StdRng) -> Command {
+pub(super) fn draw_load(rng: &mut StdRng) -> Command {
     let text = [ACQUIRE_SCRIPT, EXTEND_SCRIPT, RELEASE_SCRIPT][rng.random_range(0..3)];
     Command::of(&[b"SCRIPT", b"LOAD", text.as_bytes()])
 }

@@ -1,0 +1,261 @@
+//! What `engine_ops.rs` does beside locks: looks, deletions by force, pauses; and the connections for news.
+
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+use redlatch::engine::{LinkId, OpId, Outcome, Request};
+use redlatch::lock::{MasterId, Resource};
+
+use super::callers::NAMES;
+use super::{Flow, REPLIES, Run, id};
+
+/// Errands that are waited for at the same time.
+const ERRAND_COUNT_MAX: usize = 4;
+/// The place of a connection for news at its model master; commands come over another one.
+const NEWS_PLACE: usize = 1;
+/// That of another client, which takes locks as all do, and lets them go.
+const RIVAL_PLACE: usize = 2;
+const RIVAL: &[u8] = b"rival";
+const RIVAL_TTL: Duration = Duration::from_secs(2);
+
+/// What may come over a connection for news that nobody has sent.
+const MESSAGES: [&[u8]; 9] = [
+    b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n",
+    b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
+    b"*3\r\n$11\r\nunsubscribe\r\n$1\r\na\r\n:0\r\n",
+    b"*3\r\n$7\r\nmessage\r\n$0\r\n\r\n$20\r\n99999999999999999999\r\n",
+    b"*3\r\n$7\r\nmessage\r\n",
+    b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$1\r\n9\r\n",
+    b"*4\r\n$8\r\npmessage\r\n$1\r\n*\r\n$1\r\na\r\n$1\r\n0\r\n",
+    b"*3\r\n$-1\r\n$-1\r\n$-1\r\n",
+    b"+PONG\r\n",
+];
+
+/// An errand as its caller knows it.
+#[derive(Debug)]
+pub struct Errand {
+    pub id: OpId,
+    kind: Kind,
+    submitted: Instant,
+    /// When it must be answered; a pause is as long as is drawn.
+    pub deadline: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Inspect,
+    ForceUnlock,
+    /// At least so long.
+    Pause(Duration),
+}
+
+/// The engine's connection for news to one master.
+#[derive(Debug, Default)]
+pub struct NewsPeer {
+    is_asked: bool,
+    is_open: bool,
+    to_master: Vec<u8>,
+    to_engine: Vec<u8>,
+}
+
+impl Run<'_> {
+    pub(super) fn run_errand(&mut self) {
+        let how = self.source.byte();
+        let name = NAMES[how / 8 % NAMES.len()];
+        let resource = Resource::new(name).expect("valid");
+        let limit = self.engine.config().answer_limit(self.longest_ttl());
+        let (request, kind, deadline) = match how % 8 {
+            0..=2 => (Request::Inspect { resource }, Kind::Inspect, Some(self.now + limit)),
+            3 | 4 => (Request::ForceUnlock { resource }, Kind::ForceUnlock, Some(self.now + limit)),
+            5 => {
+                let took = Duration::from_millis((how / 8) as u64);
+                (Request::Pause { attempts: 1, took }, Kind::Pause(took), None)
+            }
+            _ => return self.cancel_errand(how / 8),
+        };
+        if self.errands.len() >= ERRAND_COUNT_MAX {
+            return;
+        }
+        if kind == Kind::ForceUnlock {
+            self.broken_names.insert(name);
+        }
+        let op = self.engine.submit(self.now, request).expect("a few errands do not overload the client");
+        let is_known = self.by_id.contains_key(&op) || self.errands.iter().any(|it| it.id == op);
+        assert!(!is_known, "one id for two errands");
+        self.errands.push(Errand { id: op, kind, submitted: self.now, deadline });
+    }
+
+    fn cancel_errand(&mut self, pick: usize) {
+        if !self.errands.is_empty() {
+            let errand = self.errands.swap_remove(pick % self.errands.len());
+            let request = Request::Release { lock: errand.id, awaited: false };
+            assert_eq!(self.engine.submit(self.now, request), Ok(errand.id));
+        }
+    }
+
+    pub(super) fn cancel_errands(&mut self) {
+        while !self.errands.is_empty() {
+            self.cancel_errand(0);
+        }
+    }
+
+    /// Whether this was the answer to an errand, which is then judged.
+    pub(super) fn take_errand(&mut self, id: OpId, outcome: &Outcome) -> bool {
+        let Some(index) = self.errands.iter().position(|it| it.id == id) else { return false };
+        let errand = self.errands.swap_remove(index);
+        let count = self.peers.len();
+        match (errand.kind, outcome) {
+            (Kind::Inspect, Outcome::Inspect(inspection)) => assert_eq!(inspection.masters.len(), count),
+            (Kind::ForceUnlock, Outcome::ForceUnlock(done)) => {
+                assert_eq!(done.report.votes.len(), count);
+                assert_eq!(done.deleted() + done.absent() + done.unanswered(), count);
+            }
+            (Kind::Pause(took), Outcome::Paused) => {
+                let least = took.max(Duration::from_millis(1));
+                assert!(self.now >= errand.submitted + least, "a pause that is too short");
+            }
+            other => panic!("not the answer to {errand:?}: {other:?}"),
+        }
+        true
+    }
+
+    /// I22: after the time-outs were handled, no errand is open that was due.
+    pub(super) fn check_errands(&self) {
+        let now = self.now;
+        for errand in &self.errands {
+            assert!(errand.deadline.is_none_or(|at| at > now), "not answered in time: {errand:?}");
+        }
+    }
+
+    // ---- news ----
+
+    pub(super) fn ask_news(&mut self, master: MasterId) {
+        let link = LinkId::News(master);
+        if !self.has_news {
+            // Nobody tells of releases; that is nobody's fault.
+            return self.engine.handle_disconnected(self.now, link, "no news");
+        }
+        let news = &mut self.news[master.index()];
+        assert!(!news.is_asked && !news.is_open, "asked to connect what is connected");
+        news.is_asked = true;
+    }
+
+    pub(super) fn close_news(&mut self, master: MasterId) {
+        let news = &self.news[master.index()];
+        let is_there = news.is_asked || news.is_open || !self.has_news;
+        assert!(is_there || !self.is_prompt, "asked to close what is closed");
+        self.forget_news(master.index());
+    }
+
+    fn forget_news(&mut self, index: usize) {
+        self.news[index] = NewsPeer::default();
+        self.peers[index].model.forget_conn(NEWS_PLACE);
+    }
+
+    pub(super) fn do_with_news(&mut self, index: usize) {
+        let how = self.source.byte();
+        self.follow_links();
+        match how % 8 {
+            0 | 1 => self.pump_news(index),
+            2 => self.break_news(index, "connection reset"),
+            3 if self.news[index].is_asked => self.break_news(index, "connection refused"),
+            4 => self.receive_news(index, MESSAGES[how / 8 % MESSAGES.len()]),
+            5 => self.receive_news(index, REPLIES[how / 8 % REPLIES.len()]),
+            6 => (0..self.peers.len())
+                .for_each(|index| self.take_for_rival(index, NAMES[how / 8 % NAMES.len()])),
+            7 => (0..self.peers.len())
+                .for_each(|index| self.release_rival(index, NAMES[how / 8 % NAMES.len()])),
+            _ => {}
+        }
+    }
+
+    /// Another client asks for a lock.
+    fn take_for_rival(&mut self, index: usize, name: &str) {
+        let (model, now) = (&mut self.peers[index].model, self.now);
+        if model.value(now, name.as_bytes()).is_none() {
+            model.put(name.as_bytes(), RIVAL, Some(now + RIVAL_TTL));
+        }
+    }
+
+    /// It releases it, and tells of that.
+    fn release_rival(&mut self, index: usize, name: &str) {
+        let (model, now) = (&mut self.peers[index].model, self.now);
+        if model.value(now, name.as_bytes()) != Some(RIVAL) {
+            return;
+        }
+        let mut command = format!("*2\r\n$3\r\nDEL\r\n${}\r\n{name}\r\n", name.len()).into_bytes();
+        model.handle_over(RIVAL_PLACE, now, &mut command, &mut Vec::new());
+        model.publish(name.as_bytes(), b"");
+        model.log.clear();
+        for (_, message) in std::mem::take(&mut model.pushes) {
+            self.news[index].to_engine.extend_from_slice(&message);
+        }
+    }
+
+    /// The connection is made if it is wanted, and all that is under way arrives.
+    pub(super) fn pump_news(&mut self, index: usize) {
+        let link = LinkId::News(id(index));
+        if std::mem::take(&mut self.news[index].is_asked) {
+            self.news[index].is_open = true;
+            self.engine.handle_connected(self.now, link);
+        }
+        if !self.news[index].is_open {
+            return;
+        }
+        let bytes = self.engine.send_ready(link).to_vec();
+        self.engine.send_done(link, bytes.len());
+        bytes.hash(&mut self.history);
+        let (news, model) = (&mut self.news[index], &mut self.peers[index].model);
+        news.to_master.extend_from_slice(&bytes);
+        model.handle_over(NEWS_PLACE, self.now, &mut news.to_master, &mut news.to_engine);
+        model.log.clear();
+        for (place, message) in std::mem::take(&mut model.pushes) {
+            assert_eq!(place, NEWS_PLACE, "a connection for commands has subscribed");
+            news.to_engine.extend_from_slice(&message);
+        }
+        let bytes = std::mem::take(&mut self.news[index].to_engine);
+        self.receive_news(index, &bytes);
+    }
+
+    fn receive_news(&mut self, index: usize, bytes: &[u8]) {
+        let (link, mut rest) = (LinkId::News(id(index)), bytes);
+        while !rest.is_empty() && self.news[index].is_open {
+            let space = self.engine.recv_space(link);
+            assert!(!space.is_empty(), "no room to read into");
+            let size = space.len().min(rest.len());
+            space[..size].copy_from_slice(&rest[..size]);
+            self.engine.recv_done(self.now, link, size);
+            rest = &rest[size..];
+            self.follow_if_prompt();
+        }
+        self.settle_step();
+    }
+
+    pub(super) fn call_news_connected_again(&mut self, index: usize) {
+        if self.news[index].is_open {
+            self.engine.handle_connected(self.now, LinkId::News(id(index)));
+        }
+    }
+
+    pub(super) fn break_news(&mut self, index: usize, why: &str) {
+        if self.news[index].is_open || self.news[index].is_asked {
+            self.forget_news(index);
+            self.engine.handle_disconnected(self.now, LinkId::News(id(index)), why);
+            self.follow_if_prompt();
+        }
+    }
+
+    /// At the end of a run.
+    pub(super) fn end_news(&mut self, flow: Flow) {
+        if flow == Flow::Down {
+            self.follow_links();
+            (0..self.news.len()).for_each(|index| self.break_news(index, "connection reset"));
+        }
+    }
+
+    /// Long after the last caller has gone nobody listens.
+    pub(super) fn check_no_news(&mut self) {
+        self.follow_links();
+        assert_eq!(self.engine.news_links().count(), 0, "connections for news that nobody waits for");
+    }
+}

@@ -1,0 +1,268 @@
+//! What a set of locks does next: which of them to ask for, what to give back, what to wait for.
+//!
+//! ```text
+//!               all granted
+//!  all at once ──────────────────────────────────────────────────► held
+//!      │ some taken: what was granted is given back                   ▲
+//!      ▼                                                              │ all granted
+//!  wait in line for the first one that was in the way ──► the others at once
+//!      ▲                      (nothing else is held)          │ some taken: all are given back
+//!      └──────────────────── a random pause ◄─────────────────┘
+//! ```
+//!
+//! Nobody waits for a lock while holding another, so no two can wait for each other, in whatever order they name their
+//! locks.
+//!
+//! Owns the decisions and what is held so far. Refuses to know connections, the clock and who waits: the time is an argument,
+//! each step is its caller's to take, and so the simulator takes the same steps as a [`crate::Client`]. Keeps that no subset
+//! is ever handed out, that nothing is held while anything is waited for, and that nothing is handed out past its deadline.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::config::Config;
+use crate::error::{AcquireError, Denial, Report, Round};
+use crate::limits;
+use crate::lock::{HolderTtl, Vote};
+use crate::mutants::mutant;
+
+/// A set that is being acquired. Its locks are known by their places among the sorted names; `L` is one that is held.
+#[derive(Debug)]
+pub struct Joint<L> {
+    config: Arc<Config>,
+    count: usize,
+    min_validity: Duration,
+    /// When the last attempt may begin.
+    wait_until: Instant,
+    /// Rounds that failed.
+    failed_count: u32,
+    /// How the last of them did.
+    failed_before: Option<Failed>,
+    /// In no order.
+    held: Vec<(usize, L)>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// All that are missing are asked for at once; one may be held already.
+    Together {
+        since: Instant,
+        /// Answers to come.
+        asked_count: usize,
+        failed: Option<Failed>,
+    },
+    /// One is waited for.
+    Waiting,
+    /// Afterwards the lock at this place is waited for.
+    Pausing(Failed),
+    Over,
+}
+
+/// The first lock by name that was in the way.
+#[derive(Debug, Clone)]
+pub struct Failed {
+    /// Its place among the names.
+    pub place: usize,
+    /// What is said of it.
+    pub error: AcquireError,
+}
+
+/// What is to be done next.
+#[derive(Debug)]
+pub enum Step<L> {
+    /// Ask for the locks at these places, all at once and each for one attempt. Each is answered by [`Joint::answer`].
+    Ask(Vec<usize>),
+    /// Ask for the lock at this place, and go on for so long. Answered by [`Joint::answer`].
+    Wait(usize, Duration),
+    /// Pause for as long as an acquisition does after so many attempts, the last of which took so long. Answered by
+    /// [`Joint::paused`].
+    Pause {
+        /// Rounds that failed.
+        attempts: u32,
+        /// How long the last one took.
+        took: Duration,
+    },
+    /// Hand these out, all of them, sorted by place.
+    Held(Vec<L>),
+    /// Nothing is held, and nothing is to be done any more.
+    Failed(Failed),
+}
+
+/// What is left of several locks together: that of the first to end.
+pub fn validity(each: impl IntoIterator<Item = Duration>) -> Duration {
+    let each = each.into_iter();
+    let left = if mutant!(SetValidityOfLongest) { each.max() } else { each.min() };
+    left.unwrap_or_default()
+}
+
+impl<L> Joint<L> {
+    /// Begins to acquire `count` locks, each of which must have this validity left when they are handed out.
+    pub fn begin(
+        now: Instant,
+        config: Arc<Config>,
+        count: usize,
+        wait: Duration,
+        min_validity: Duration,
+    ) -> (Self, Step<L>) {
+        let mut joint = Self {
+            config,
+            count,
+            min_validity,
+            wait_until: now.checked_add(wait).unwrap_or(now + limits::MAX_TTL_MAX),
+            failed_count: 0,
+            failed_before: None,
+            held: Vec::new(),
+            state: State::Over,
+        };
+        let step = joint.ask_together(now);
+        (joint, step)
+    }
+
+    /// The answer about one lock. What is left in `back` is to be released at once. There is a next step after the last
+    /// answer that was asked for.
+    pub fn answer(
+        &mut self,
+        now: Instant,
+        place: usize,
+        answer: Result<L, AcquireError>,
+        back: &mut Vec<L>,
+        remaining: impl Fn(&L) -> Duration,
+    ) -> Option<Step<L>> {
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Together { since, asked_count, failed } => {
+                let failed = self.note(place, answer, back, failed);
+                if asked_count > 1 {
+                    self.state = State::Together { since, asked_count: asked_count - 1, failed };
+                    return None;
+                }
+                Some(self.end_round(now, since, failed, back, remaining))
+            }
+            State::Waiting => Some(match answer {
+                Ok(lock) => {
+                    self.held.push((place, lock));
+                    match self.held.len() == self.count {
+                        true => self.end_round(now, now, None, back, remaining),
+                        false => self.ask_together(now),
+                    }
+                }
+                Err(error) => {
+                    let is_cut_short = self.left(now).is_zero() && matches!(error, AcquireError::NoQuorum(_));
+                    // An attempt that had to end with the wait says nothing of its masters: the round before does.
+                    let before = self.failed_before.take().filter(|_| is_cut_short);
+                    Step::Failed(before.unwrap_or(Failed { place, error }))
+                }
+            }),
+            State::Pausing(_) | State::Over => unreachable!("nothing was asked"),
+        }
+    }
+
+    /// The pause is over, or cannot be had.
+    pub fn paused(&mut self, now: Instant, paused: Result<(), AcquireError>) -> Step<L> {
+        let State::Pausing(Failed { place, error }) = std::mem::replace(&mut self.state, State::Over) else {
+            unreachable!("no pause was asked for")
+        };
+        let error = paused.err().unwrap_or(error);
+        if self.left(now).is_zero() || is_final(&error) {
+            return Step::Failed(Failed { place, error });
+        }
+        self.wait_for(now, place)
+    }
+
+    /// What is held while not all are, to be released: nobody wants the set any more.
+    pub fn give_up(self) -> Vec<L> {
+        self.held.into_iter().map(|(_, lock)| lock).collect()
+    }
+
+    /// Takes an answer of a round. As soon as one lock is not to be had, what was granted goes.
+    fn note(
+        &mut self,
+        place: usize,
+        answer: Result<L, AcquireError>,
+        back: &mut Vec<L>,
+        mut failed: Option<Failed>,
+    ) -> Option<Failed> {
+        let is_late = failed.is_some();
+        match answer {
+            Ok(lock) => self.held.push((place, lock)),
+            Err(_) if mutant!(SetHandsOutSubset) => {}
+            Err(error) => {
+                if failed.as_ref().is_none_or(|before| is_final(&error) || place < before.place) {
+                    failed = Some(Failed { place, error });
+                }
+            }
+        }
+        if failed.is_some() && !mutant!(SetKeepsSubset) && !(is_late && mutant!(SetKeepsLateGrant)) {
+            back.extend(self.held.drain(..).map(|(_, lock)| lock));
+        }
+        failed
+    }
+
+    /// Asks for all that are missing.
+    fn ask_together(&mut self, now: Instant) -> Step<L> {
+        let is_missing = |place: &usize| self.held.iter().all(|(held, _)| held != place);
+        let missing: Vec<usize> = (0..self.count).filter(is_missing).collect();
+        self.state = State::Together { since: now, asked_count: missing.len(), failed: None };
+        Step::Ask(missing)
+    }
+
+    /// All have answered: hands the set out, or says what is next.
+    fn end_round(
+        &mut self,
+        now: Instant,
+        since: Instant,
+        failed: Option<Failed>,
+        back: &mut Vec<L>,
+        remaining: impl Fn(&L) -> Duration,
+    ) -> Step<L> {
+        let left = validity(self.held.iter().map(|(_, lock)| remaining(lock)));
+        let failed = match failed {
+            Some(failed) => failed,
+            None if left > self.min_validity || mutant!(SetExpiredUnchecked) => return self.hand_out(),
+            // The first of them was waited for, and has come too near to its end meanwhile (I2).
+            None => {
+                back.extend(self.held.drain(..).map(|(_, lock)| lock));
+                Failed { place: 0, error: self.expired(now, since) }
+            }
+        };
+        self.failed_count += 1;
+        if self.left(now).is_zero() || is_final(&failed.error) {
+            return Step::Failed(failed);
+        }
+        self.failed_before = Some(failed.clone());
+        // The first time nobody else needs to have been in the same place.
+        if self.failed_count == 1 && matches!(failed.error, AcquireError::Contended(_)) {
+            return self.wait_for(now, failed.place);
+        }
+        let took = now.saturating_duration_since(since).min(self.left(now));
+        self.state = State::Pausing(failed);
+        Step::Pause { attempts: self.failed_count, took }
+    }
+
+    fn hand_out(&mut self) -> Step<L> {
+        self.held.sort_unstable_by_key(|(place, _)| *place);
+        Step::Held(self.held.drain(..).map(|(_, lock)| lock).collect())
+    }
+
+    fn wait_for(&mut self, now: Instant, place: usize) -> Step<L> {
+        self.state = State::Waiting;
+        Step::Wait(place, self.left(now))
+    }
+
+    fn left(&self, now: Instant) -> Duration {
+        self.wait_until.saturating_duration_since(now)
+    }
+
+    fn expired(&self, now: Instant, since: Instant) -> AcquireError {
+        let votes = self.config.labels.iter().map(|name| (name.clone(), Vote::Pending)).collect();
+        let report = Report { round: Round::Acquire, votes };
+        let took = now.saturating_duration_since(since);
+        let denial = Denial { attempts: 1, took, holder: HolderTtl::Unknown, report };
+        AcquireError::Expired(Box::new(denial))
+    }
+}
+
+/// Whether there is no sense in trying again.
+const fn is_final(error: &AcquireError) -> bool {
+    matches!(error, AcquireError::Input(_) | AcquireError::Stopped(_) | AcquireError::Overloaded)
+}

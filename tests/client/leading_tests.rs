@@ -1,0 +1,97 @@
+//! Who leads when a leader leaves, and who brings out what is left behind.
+//!
+//! If nobody did, the client's thread would find it when it next looks, [`limits::LOOK_PAUSE`] after the last turn. So each
+//! of these is done many times over, and all together must take far less than as many such pauses: a slow machine does not
+//! make up for them, and a fault that the pause hides shows.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, limits};
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, open, within};
+
+const ROUNDS: u32 = 30;
+
+/// Does something many times; what it says that it took must be less than half of the pauses that would hide a fault.
+fn far_from_looking(what: &str, mut round: impl FnMut() -> Duration) {
+    let mut took = Duration::ZERO;
+    for count in 1..=ROUNDS {
+        took += round();
+        assert!(took < limits::LOOK_PAUSE * ROUNDS / 2, "{what}: {took:?} after {count} rounds");
+    }
+}
+
+/// Until somebody waits for a lock that another client has.
+fn await_subscriber(fleet: &mut Fleet, name: &str) {
+    for master in fleet.masters() {
+        eventually(PATIENCE, "somebody waits", || {
+            master.ask(&format!("PUBSUB NUMSUB {name}")).text().contains(" 1]")
+        });
+    }
+}
+
+/// One thread waits and leads, then another thread or task waits beside it. The first has what it wants; the other one is told
+/// of its own all the same.
+fn told_after_the_leader_has_left(
+    fleet: &mut Fleet,
+    [holder, client]: [&Client; 2],
+    is_task: bool,
+) -> Duration {
+    let [first, second] = ["a", "b"].map(|name| holder.lock(name).ttl(TTL).try_acquire().expect("free"));
+    thread::scope(|scope| {
+        let leader = scope.spawn(|| client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("released"));
+        await_subscriber(fleet, "a");
+        let other = scope.spawn(|| {
+            let request = client.lock("b").ttl(TTL).wait(PATIENCE);
+            let acquired = if is_task { block_on(request.acquire_async()) } else { request.acquire() };
+            let now = Instant::now();
+            drop(acquired.expect("released"));
+            now
+        });
+        await_subscriber(fleet, "b");
+        first.release().expect("confirmed");
+        // Kept, so that no call of its drop does the other one's work.
+        let kept = leader.join().expect("no panic");
+        second.release().expect("confirmed");
+        let released = Instant::now();
+        let told = other.join().expect("no panic");
+        drop(kept);
+        told.saturating_duration_since(released)
+    })
+}
+
+#[test]
+fn whoever_waits_beside_a_leader_is_told_when_that_has_left() {
+    for is_task in [false, true] {
+        within("the other one is told", move || {
+            let mut fleet = Fleet::start(3);
+            let [holder, client] = [(); 2].map(|()| open(&fleet.urls(), LONG));
+            far_from_looking(if is_task { "a task" } else { "a thread" }, || {
+                let took = told_after_the_leader_has_left(&mut fleet, [&holder, &client], is_task);
+                assert_eq!((holder.settle(PATIENCE), client.settle(PATIENCE)), (0, 0));
+                took
+            });
+            assert_nothing_left(&client, &mut fleet);
+        });
+    }
+}
+
+#[test]
+fn a_dropped_guard_is_released_soon_though_nobody_calls() {
+    within("its key is gone", || {
+        let mut fleet = Fleet::start(3);
+        let client = open(&fleet.urls(), LONG);
+        far_from_looking("its release", || {
+            let guard = client.lock("a").ttl(TTL).try_acquire().expect("free");
+            let dropped = Instant::now();
+            drop(guard);
+            for master in fleet.masters() {
+                eventually(PATIENCE, "the key is gone", || master.ask("EXISTS a").text() == "0");
+            }
+            dropped.elapsed()
+        });
+        assert_nothing_left(&client, &mut fleet);
+    });
+}

@@ -1,0 +1,58 @@
+//! Looks at locks, and deletions by force.
+
+use super::*;
+
+/// Three masters, a client that holds a lock and another one that looks.
+fn world(settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> World {
+    let mut world = super::world(3, 2, settings);
+    (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
+    world
+}
+
+pub fn a_look_at_a_lock_is_a_vote_for_nothing() -> Verdict {
+    let mut world = world(defaults);
+    // All masters call the lock free, and tell whoever has the place of the look by now: one who asks for that lock, of whom
+    // two of them never hear.
+    let look = world.submit_inspect(0, KEY);
+    world.run_for(6 * MS / 5);
+    world.cancel_errand(0, look);
+    (1..3).for_each(|master| world.stall(0, master, true, false, 60 * SECOND));
+    let denied = acquire(&mut world, 0, KEY, ms(10_000), Duration::ZERO)?;
+    verdict(&mut world)?;
+    demand(matches!(denied, Outcome::Acquire(Err(_))), "a look is taken for a vote")
+}
+
+pub fn a_forced_deletion_is_not_sent_again() -> Verdict {
+    for is_cancelled in [false, true] {
+        let mut world = world(|builder| builder.answer_timeout(ms(3000)));
+        let errand = world.submit_force_unlock(0, KEY);
+        world.run_for(MS / 2);
+        // It is lost on the way to one master.
+        world.cut_conn(0, 2, 0, 0);
+        if is_cancelled {
+            world.cancel_errand(0, errand);
+        }
+        hold(&mut world, 1, KEY, ms(10_000))?;
+        world.run_for(5 * SECOND);
+        verdict(&mut world)?;
+        demand(is_held(&world, 2, KEY), "the next holder's lock is deleted over the next connection")?;
+    }
+    Ok(())
+}
+
+pub fn a_broken_lock_is_free_at_once_and_no_master_lacks_its_deletion() -> Verdict {
+    let mut world = world(defaults);
+    hold(&mut world, 1, KEY, ms(10_000))?;
+    world.submit_force_unlock(0, KEY);
+    world.run_for(10 * MS);
+    demand((0..3).all(|master| !is_held(&world, master, KEY)), "the lock is there still")?;
+    let next = acquire(&mut world, 0, KEY, ms(10_000), Duration::ZERO)?;
+    verdict(&mut world)?;
+    demand(matches!(next, Outcome::Acquire(Ok(_))), "the lock is not free")
+}
+
+tests!(
+    a_look_at_a_lock_is_a_vote_for_nothing,
+    a_forced_deletion_is_not_sent_again,
+    a_broken_lock_is_free_at_once_and_no_master_lacks_its_deletion,
+);

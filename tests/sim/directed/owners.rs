@@ -1,0 +1,118 @@
+//! Locks that their owner takes again.
+
+use super::*;
+use crate::owners::{CallerState, Owner};
+
+/// Clients with one owner each, of three callers.
+fn world(clients: usize) -> World {
+    let mut world = super::world(3, clients, defaults);
+    for client in &mut world.clients {
+        client.owners = vec![Owner::directed(3)];
+    }
+    world
+}
+
+fn enter(world: &mut World, caller: usize) {
+    world.enter(0, 0, caller, ms(1000), Duration::ZERO);
+}
+
+fn exit(world: &mut World, caller: usize) {
+    world.exit(0, 0, caller);
+    world.run_for(10 * MS);
+}
+
+fn state(world: &World, caller: usize) -> CallerState {
+    world.clients[0].owners[0].callers[caller].state
+}
+
+fn is_locked(world: &World) -> bool {
+    (0..3).all(|master| is_held(world, master, KEY))
+}
+
+/// Those for whom a hold was counted fetch it now.
+fn fetch(world: &mut World) {
+    for caller in 0..3 {
+        if state(world, caller) == CallerState::Counted {
+            world.fetch_hold(0, 0, caller);
+        }
+    }
+}
+
+pub fn a_reentrant_lock_is_held_from_the_first_hold_to_the_last_and_no_longer() -> Verdict {
+    let mut world = world(2);
+    enter(&mut world, 0);
+    world.run_for(MS);
+    demand(is_locked(&world), "the first hold does not lock it")?;
+    enter(&mut world, 1);
+    demand(state(&world, 1) == CallerState::Inside, "the owner does not get in again")?;
+    exit(&mut world, 0);
+    verdict(&mut world)?;
+    demand(is_locked(&world), "it is released while a hold is left")?;
+    let other = acquire(&mut world, 1, KEY, ms(1000), Duration::ZERO)?;
+    demand(matches!(other, Outcome::Acquire(Err(_))), "another owner gets in")?;
+    exit(&mut world, 1);
+    demand(!is_locked(&world), "it is kept though no hold is left")?;
+    // One end more than there were holds frees nobody else's lock.
+    hold(&mut world, 1, KEY, ms(1000))?;
+    demand(world.clients[0].owners[0].holds.end().is_none(), "a hold is ended that there was not")?;
+    exit(&mut world, 1);
+    verdict(&mut world)?;
+    demand(is_locked(&world), "another owner's lock is freed")
+}
+
+pub fn those_who_come_while_the_lock_is_acquired_have_holds_of_their_own() -> Verdict {
+    // Once one of three does not want it any more, and the attempt goes on for the others.
+    for leaver in [None, Some(0), Some(2)] {
+        let mut world = world(1);
+        (world.weather.delay_min, world.weather.delay_max) = (5 * MS, 5 * MS);
+        (0..3).for_each(|caller| enter(&mut world, caller));
+        let all_joined = (0..3).all(|caller| state(&world, caller) == CallerState::Joined);
+        demand(all_joined, "not all wait for one attempt")?;
+        leaver.into_iter().for_each(|leaver| world.exit(0, 0, leaver));
+        world.run_for(20 * MS);
+        fetch(&mut world);
+        let inside: Vec<usize> = (0..3).filter(|it| state(&world, *it) == CallerState::Inside).collect();
+        demand(inside.len() == 3 - leaver.iter().count(), "not all who joined have it")?;
+        for (ended, caller) in (1..).zip(&inside) {
+            exit(&mut world, *caller);
+            world.run_for(20 * MS);
+            verdict(&mut world)?;
+            demand(ended == inside.len() || is_locked(&world), "it is released with holds left")?;
+        }
+        demand(!is_locked(&world), "it is kept though no hold is left")?;
+    }
+    Ok(())
+}
+
+pub fn a_lock_that_is_over_is_not_taken_again() -> Verdict {
+    let mut world = world(2);
+    enter(&mut world, 0);
+    world.run_for(SECOND);
+    hold(&mut world, 1, KEY, ms(10_000))?;
+    enter(&mut world, 1);
+    verdict(&mut world)?;
+    demand(state(&world, 1) == CallerState::Outside, "an owner is let in while another one is")?;
+    // Once the old hold has ended it is asked for anew.
+    exit(&mut world, 0);
+    demand(!world.clients[0].owners[0].is_busy(), "a hold is left")?;
+    demand(is_locked(&world), "the end of an old hold frees another owner's lock")
+}
+
+pub fn a_hold_that_is_fetched_after_the_end_is_none() -> Verdict {
+    let mut world = world(2);
+    enter(&mut world, 0);
+    world.run_for(SECOND);
+    demand(state(&world, 0) == CallerState::Counted, "it has been fetched")?;
+    hold(&mut world, 1, KEY, ms(10_000))?;
+    fetch(&mut world);
+    verdict(&mut world)?;
+    demand(state(&world, 0) == CallerState::Outside, "a hold of a lock that is over")?;
+    demand(!world.clients[0].owners[0].is_busy(), "the hold that is none is counted still")
+}
+
+tests!(
+    a_reentrant_lock_is_held_from_the_first_hold_to_the_last_and_no_longer,
+    those_who_come_while_the_lock_is_acquired_have_holds_of_their_own,
+    a_lock_that_is_over_is_not_taken_again,
+    a_hold_that_is_fetched_after_the_end_is_none,
+);

@@ -1,0 +1,186 @@
+//! What clients do that is no lock of theirs: looks at what masters hold, deletions by force, pauses.
+
+use std::time::{Duration, Instant};
+
+use rand::RngExt;
+use redlatch::Quarantine;
+use redlatch::desk::Question;
+use redlatch::engine::{Inspection, OpId, Outcome, Request, Told};
+use redlatch::lock::Resource;
+
+use crate::checker::id;
+use crate::clock::{MS, Time};
+use crate::network::chance;
+use crate::world::{World, hex, note, shown};
+
+/// What a client is waiting for.
+pub struct Errand {
+    pub op: OpId,
+    question: Question,
+    key: Vec<u8>,
+    submitted: Time,
+    /// By the client's clock.
+    pub deadline: Instant,
+    /// When it is given up; never unless somebody is impatient.
+    cancel_at: Time,
+}
+
+impl World {
+    pub fn submit_inspect(&mut self, client: usize, key: &[u8]) -> OpId {
+        let resource = Resource::new(key).expect("a valid name");
+        self.submit_errand(client, key, Request::Inspect { resource }, Question::Inspect)
+    }
+
+    pub fn submit_force_unlock(&mut self, client: usize, key: &[u8]) -> OpId {
+        let resource = Resource::new(key).expect("a valid name");
+        for master in 0..self.masters.len() {
+            *self.checker.forced.entry((client, master, key.to_vec())).or_default() += 1;
+        }
+        self.submit_errand(client, key, Request::ForceUnlock { resource }, Question::ForceUnlock)
+    }
+
+    pub fn submit_pause(&mut self, client: usize, attempts: u32, took: Duration) -> OpId {
+        self.submit_errand(client, b"", Request::Pause { attempts, took }, Question::Pause)
+    }
+
+    fn submit_errand(&mut self, client: usize, key: &[u8], request: Request<'_>, question: Question) -> OpId {
+        self.deliver(client);
+        let now = self.local(client);
+        let op = self.clients[client].engine.submit(now, request).expect("room");
+        note!(self, "c{client} {question:?} of {} as {op:?}", shown(key));
+        let limit = self.config.answer_limit(self.config.ttl(self.config_max_ttl()).expect("valid"));
+        // A pause is a time to be waited, and its own bound is drawn.
+        let limit = if question == Question::Pause { Duration::from_secs(60) } else { limit };
+        let errand = Errand {
+            op,
+            question,
+            key: key.to_vec(),
+            submitted: self.now,
+            deadline: now + limit,
+            cancel_at: Time::MAX,
+        };
+        self.clients[client].errands.push(errand);
+        self.ask_question(client, op, question);
+        self.wake(client, self.now);
+        op
+    }
+
+    /// Whoever waited for it does not any more.
+    pub fn cancel_errand(&mut self, client: usize, op: OpId) {
+        let is_there = self.clients[client].errands.iter().any(|it| it.op == op);
+        if is_there && !self.abandon_errand(client, op) {
+            let now = self.local(client);
+            let request = Request::Release { lock: op, awaited: false };
+            self.clients[client].engine.submit(now, request).expect("always taken");
+        }
+        self.clients[client].errands.retain(|it| it.op != op);
+        note!(self, "c{client} cancels {op:?}");
+        self.wake(client, self.now);
+    }
+
+    /// The answer to an errand has come.
+    pub fn take_errand(&mut self, client: usize, op: OpId, outcome: &Outcome) {
+        let errands = &mut self.clients[client].errands;
+        let Some(index) = errands.iter().position(|it| it.op == op) else {
+            return self.checker.violate("an errand is answered that nobody waits for");
+        };
+        let errand = errands.swap_remove(index);
+        let name = match (errand.question, outcome) {
+            (Question::Inspect, Outcome::Inspect(inspection)) => {
+                self.check_inspection(client, &errand, inspection);
+                "inspected"
+            }
+            (Question::ForceUnlock, Outcome::ForceUnlock(_)) => "unlocked by force",
+            (Question::Pause, Outcome::Paused) => "paused",
+            other => return self.checker.violate(format!("another answer than was asked for: {other:?}")),
+        };
+        *self.statistics.outcomes.entry(name).or_default() += 1;
+        self.digest(name.as_bytes());
+        note!(self, "c{client} {op:?} {name}");
+        self.tell_family(client, op, outcome);
+    }
+
+    /// What is said to be held was granted there, and what is called free is not forgotten (I8).
+    fn check_inspection(&mut self, client: usize, errand: &Errand, inspection: &Inspection) {
+        let max_ttl = Time::try_from(self.config.quarantine_time().as_nanos()).expect("small") * 98 / 100;
+        for (master, (_, told)) in inspection.masters.iter().enumerate() {
+            let it = &self.masters[master];
+            match told {
+                Told::Holds { value, .. } => {
+                    let facts = self.checker.facts.get(&**value);
+                    let is_known = facts.is_some_and(|it| it.key == errand.key);
+                    let was_granted = facts.is_some_and(|it| it.granted_by[master].is_some());
+                    let was_copied = facts.is_some_and(|it| it.returned.contains(id(master)));
+                    // The value and the time left are asked for one after the other: a key may come in between.
+                    if !value.is_empty() && !(is_known && (was_granted || was_copied)) {
+                        let value = hex(&value[..value.len().min(3)]);
+                        let why = format!("m{master} is said to hold {value}, which it never granted");
+                        self.checker.violate(why);
+                    }
+                }
+                Told::Shared { .. } => {
+                    let mut of_key = self.checker.facts.values().filter(|it| it.key == errand.key);
+                    if !of_key.any(|it| it.granted_by[master].is_some() || it.returned.contains(id(master))) {
+                        self.checker
+                            .violate(format!("m{master} is said to have readers, and never granted one"));
+                    }
+                }
+                Told::Absent => {
+                    let lost_at = it.lost_at.get(it.life as usize).copied().flatten();
+                    let is_young = lost_at.is_some_and(|at| at < errand.submitted && self.now < at + max_ttl);
+                    let is_judged = self.checker.judges_exclusion
+                        && self.clients[client].suspended_at.is_none()
+                        && match self.config.quarantine() {
+                            Quarantine::Trust => false,
+                            Quarantine::Strict => true,
+                            _ => !it.lies,
+                        };
+                    if is_young && is_judged {
+                        let why = format!("I8: m{master} is called free, and may have forgotten");
+                        self.checker.violate(why);
+                    }
+                }
+                Told::Failed(_) => {}
+            }
+        }
+    }
+
+    /// Errands at random: looks mostly, now and then a lock is broken.
+    pub fn run_errands(&mut self, client: usize) {
+        let due: Vec<OpId> = self.clients[client]
+            .errands
+            .iter()
+            .filter(|it| it.cancel_at <= self.now)
+            .map(|it| it.op)
+            .collect();
+        due.into_iter().for_each(|op| self.cancel_errand(client, op));
+        if self.clients[client].errand_due > self.now || self.habits.is_closing {
+            return;
+        }
+        let key = self.habits.keys[self.rng.random_range(0..self.habits.keys.len())].clone();
+        let op = match self.rng.random_range(0..10) {
+            0..=6 => self.submit_inspect(client, &key),
+            7 => {
+                self.count_fault("lock broken by force");
+                self.submit_force_unlock(client, &key)
+            }
+            _ => {
+                let took = Duration::from_millis(self.rng.random_range(0..20));
+                self.submit_pause(client, 1, took)
+            }
+        };
+        let cancel_at = self.now + self.rng.random_range(0..=5 * MS);
+        let is_impatient = chance(&mut self.rng, 250_000);
+        if let Some(errand) = self.clients[client].errands.iter_mut().find(|it| it.op == op && is_impatient) {
+            errand.cancel_at = cancel_at;
+        }
+        self.clients[client].errand_due = self.now + self.rng.random_range(0..=2 * self.habits.pause_max);
+    }
+
+    /// When a client has something to do for its errands.
+    pub fn next_errand(&self, client: usize) -> Time {
+        let it = &self.clients[client];
+        let due = if self.habits.is_closing { Time::MAX } else { it.errand_due };
+        it.errands.iter().map(|errand| errand.cancel_at).min().unwrap_or(Time::MAX).min(due)
+    }
+}

@@ -1,0 +1,224 @@
+//! Owners of reentrant locks: several callers that take one lock again and again, counted by [`Holds`] as in a `Client`.
+//!
+//! The lock is a lock like others, and judged like them. Beside that: it is held at the masters from the first hold to the last
+//! and no longer, and nobody gets a hold of a lock that is over.
+
+use std::time::Duration;
+
+use rand::RngExt;
+use redlatch::engine::{OpId, Outcome};
+use redlatch::holds::Holds;
+
+use crate::clock::{MS, Time};
+use crate::world::{World, note};
+
+/// One owner, which excludes all others.
+pub struct Owner {
+    pub holds: Holds<OpId, OpId>,
+    key: Vec<u8>,
+    pub callers: Vec<OwnCaller>,
+    is_directed: bool,
+}
+
+/// A thread or task of an owner.
+#[derive(Debug, Clone, Copy)]
+pub struct OwnCaller {
+    pub state: CallerState,
+    pub due: Time,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallerState {
+    Outside,
+    /// It wants what is being acquired.
+    Joined,
+    /// A hold was counted for it, and it does not know yet.
+    Counted,
+    Inside,
+}
+
+impl Owner {
+    pub fn new(caller_count: usize) -> Self {
+        let callers = vec![OwnCaller { state: CallerState::Outside, due: 0 }; caller_count];
+        Self { holds: Holds::Free, key: b"a".to_vec(), callers, is_directed: false }
+    }
+
+    /// One whose callers do nothing of their own accord.
+    pub fn directed(caller_count: usize) -> Self {
+        Self { is_directed: true, ..Self::new(caller_count) }
+    }
+
+    /// Its process is gone, and all that it knew.
+    pub fn forget(&mut self, now: Time) {
+        self.holds = Holds::Free;
+        self.callers.fill(OwnCaller { state: CallerState::Outside, due: now });
+    }
+
+    pub fn due(&self) -> Time {
+        if self.is_directed {
+            return Time::MAX;
+        }
+        self.callers.iter().map(|caller| caller.due).min().unwrap_or(Time::MAX)
+    }
+
+    pub const fn is_busy(&self) -> bool {
+        !matches!(self.holds, Holds::Free)
+    }
+
+    fn inside_count(&self) -> usize {
+        let is_counted = |it: &&OwnCaller| matches!(it.state, CallerState::Counted | CallerState::Inside);
+        self.callers.iter().filter(is_counted).count()
+    }
+}
+
+impl World {
+    /// A caller wants a hold.
+    pub fn enter(&mut self, client: usize, index: usize, caller: usize, ttl: Duration, wait: Duration) {
+        let now = self.local(client);
+        let it = &mut self.clients[client];
+        let (owner, engine) = (&mut it.owners[index], &it.engine);
+        let is_valid = |lock: &OpId| engine.valid_until(*lock).is_some_and(|at| now < at);
+        let state = match owner.holds.take_again(is_valid) {
+            Some(Ok(())) => CallerState::Inside,
+            Some(Err(_)) => CallerState::Outside,
+            None if owner.is_busy() => {
+                owner.holds.join();
+                CallerState::Joined
+            }
+            None => {
+                let key = owner.key.clone();
+                let lock = self.submit_acquire(client, &key, ttl, wait).expect("room");
+                self.clients[client].owners[index].holds.begin(lock);
+                CallerState::Joined
+            }
+        };
+        note!(self, "c{client} owner {index} caller {caller} enters: {state:?}");
+        let is_again = state == CallerState::Inside;
+        if is_again {
+            *self.statistics.outcomes.entry("taken again").or_default() += 1;
+            self.check_entered(client, index);
+        }
+        self.set_caller(client, index, caller, state);
+    }
+
+    /// A caller looks whether the hold that was counted for it is one.
+    pub fn fetch_hold(&mut self, client: usize, index: usize, caller: usize) {
+        let now = self.local(client);
+        let it = &mut self.clients[client];
+        let engine = &it.engine;
+        let is_valid = |lock: &OpId| engine.valid_until(*lock).is_some_and(|at| now < at);
+        match it.owners[index].holds.fetch(is_valid) {
+            Ok(()) => {
+                self.set_caller(client, index, caller, CallerState::Inside);
+                self.check_entered(client, index);
+            }
+            Err((_, last)) => {
+                *self.statistics.outcomes.entry("hold fetched too late").or_default() += 1;
+                self.set_caller(client, index, caller, CallerState::Outside);
+                last.into_iter().for_each(|lock| self.submit_release(client, lock, false));
+            }
+        }
+    }
+
+    /// A caller ends its hold, or does not wait for it any more.
+    pub fn exit(&mut self, client: usize, index: usize, caller: usize) {
+        note!(self, "c{client} owner {index} caller {caller} leaves");
+        let owner = &mut self.clients[client].owners[index];
+        let (given_up, last) = match owner.callers[caller].state {
+            CallerState::Outside => (None, None),
+            CallerState::Joined => (owner.holds.leave(), None),
+            CallerState::Counted | CallerState::Inside => (None, owner.holds.end()),
+        };
+        self.set_caller(client, index, caller, CallerState::Outside);
+        if let Some(lock) = given_up {
+            if self.clients[client].callers.is_some() {
+                self.give_up(client, lock);
+            } else {
+                self.submit_release(client, lock, false);
+            }
+        }
+        let awaited = self.rng.random();
+        last.into_iter().for_each(|lock| self.submit_release(client, lock, awaited));
+    }
+
+    fn set_caller(&mut self, client: usize, index: usize, caller: usize, state: CallerState) {
+        let pause = match state {
+            CallerState::Counted => self.rng.random_range(0..=50 * MS),
+            // Most wait until they are told.
+            CallerState::Joined if self.rng.random_range(0..4) > 0 => Time::MAX - self.now,
+            _ => self.rng.random_range(0..=self.habits.pause_max),
+        };
+        self.clients[client].owners[index].callers[caller] = OwnCaller { state, due: self.now + pause };
+    }
+
+    /// An answer to the attempt that an owner's callers wait for.
+    pub fn tell_owner(&mut self, client: usize, op: OpId, outcome: &Outcome) {
+        let is_its = |it: &Owner| matches!(it.holds, Holds::Acquiring { attempt, .. } if attempt == op);
+        let Some(index) = self.clients[client].owners.iter().position(is_its) else { return };
+        let Outcome::Acquire(result) = outcome else { return };
+        let owner = &mut self.clients[client].owners[index];
+        owner.holds.finish(result.is_ok().then_some(op));
+        let state = if result.is_ok() { CallerState::Counted } else { CallerState::Outside };
+        for caller in 0..owner.callers.len() {
+            if self.clients[client].owners[index].callers[caller].state == CallerState::Joined {
+                self.set_caller(client, index, caller, state);
+            }
+        }
+    }
+
+    /// Whether an owner acquires this lock.
+    pub fn is_of_owner(&self, client: usize, op: OpId) -> bool {
+        let is_its = |it: &Owner| matches!(it.holds, Holds::Acquiring { attempt, .. } if attempt == op);
+        self.clients[client].owners.iter().any(is_its)
+    }
+
+    pub fn work_of_owners(&mut self, client: usize) {
+        for index in 0..self.clients[client].owners.len() {
+            for caller in 0..self.clients[client].owners[index].callers.len() {
+                let it = self.clients[client].owners[index].callers[caller];
+                if it.due > self.now || self.clients[client].owners[index].is_directed {
+                    continue;
+                }
+                match it.state {
+                    CallerState::Outside if self.habits.is_closing => {
+                        self.clients[client].owners[index].callers[caller].due = Time::MAX;
+                    }
+                    CallerState::Outside => {
+                        let ttl = self.habits.ttls[self.rng.random_range(0..self.habits.ttls.len())];
+                        let wait = Duration::from_nanos(self.rng.random_range(0..=self.habits.wait_max));
+                        self.enter(client, index, caller, ttl, wait);
+                    }
+                    CallerState::Counted if self.rng.random_range(0..8) > 0 => {
+                        self.fetch_hold(client, index, caller);
+                    }
+                    CallerState::Joined | CallerState::Counted | CallerState::Inside => {
+                        self.exit(client, index, caller);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nobody gets a hold of a lock that is over (I2).
+    fn check_entered(&mut self, client: usize, index: usize) {
+        let lock = self.clients[client].owners[index].holds.lock().copied();
+        let guard = lock.and_then(|lock| self.checker.guard(client, lock));
+        if guard.is_none_or(|guard| !self.is_valid(guard)) {
+            self.checker.violate(format!("I2: c{client} is given a hold of a lock that is over"));
+        }
+    }
+
+    /// Callers are inside exactly while the lock is held: it is neither let go before the last, nor kept after.
+    pub fn check_owners(&mut self, client: usize) {
+        for owner in &self.clients[client].owners {
+            let (count, inside_count) = (owner.holds.count(), owner.inside_count());
+            let is_held = owner.holds.lock().is_some_and(|lock| self.checker.guard(client, *lock).is_some());
+            if count != inside_count || is_held != (inside_count > 0) {
+                let why = format!(
+                    "c{client}: {inside_count} callers have holds, {count} are counted, held: {is_held}"
+                );
+                return self.checker.violate(why);
+            }
+        }
+    }
+}
