@@ -16,7 +16,8 @@ use crate::world::{World, hex, life_of, shown};
 const LEFT_MAX: Time = 50 * MS;
 
 /// Callers have one lock each; what is released waits for its TTL at the most, in attempts that take a millisecond.
-const OPERATIONS_MAX: usize = 100;
+/// Errands are begun up to once in a millisecond, and wait for an answer for up to two hundred.
+const OPERATIONS_MAX: usize = 500;
 const CLAIMS_MAX: usize = 10_000;
 /// Requests to one master that wait for their answers: a few for each claim.
 const OWED_MAX: usize = 4 * CLAIMS_MAX;
