@@ -31,6 +31,7 @@ const WAITS: [Duration; 7] = [
 pub struct Lock {
     id: OpId,
     name: &'static str,
+    is_shared: bool,
     ttl: Ttl,
     submitted: Instant,
     waits: bool,
@@ -97,9 +98,11 @@ impl Run<'_> {
             3 => {
                 Request::AcquireFenced { resource, ttl, wait, min_validity, wall: Duration::from_secs(3600) }
             }
-            2 => Request::AcquireFair { resource, ttl, wait, min_validity },
+            1 => Request::AcquireFair { resource, ttl, wait, min_validity },
+            2 => Request::AcquireShared { resource, ttl, wait, min_validity },
             _ => Request::Acquire { resource, ttl, wait, min_validity },
         };
+        let is_shared = how / 16 % 4 == 2;
         let before = (self.engine.operation_count(), self.engine.claim_count());
         let result = self.engine.submit(self.now, request);
         let own = self.engine.config().ttl(ttl.as_duration());
@@ -109,11 +112,15 @@ impl Run<'_> {
                 assert!(min_validity < ttl.validity());
                 let limit = self.engine.config().answer_limit(ttl);
                 let waits = !wait.is_zero();
+                if ttl_byte.is_multiple_of(3) {
+                    self.engine.submit(self.now, Request::KeepReadersOut { lock }).expect("always taken");
+                }
                 let deadline = if waits { self.now.checked_add(wait) } else { Some(self.now + limit) };
                 assert!(self.by_id.insert(lock, self.locks.len()).is_none(), "one id for two locks");
                 self.locks.push(Lock {
                     id: lock,
                     name,
+                    is_shared,
                     ttl,
                     submitted: self.now,
                     waits,
@@ -297,7 +304,10 @@ impl Run<'_> {
             let is_valid = other.stage == Stage::Held
                 && self.engine.valid_until(other.id).is_some_and(|at| at > self.now);
             assert!(
-                !(self.is_honest && is_valid && other.name == lock.name)
+                !(self.is_honest
+                    && is_valid
+                    && other.name == lock.name
+                    && !(other.is_shared && lock.is_shared))
                     || self.broken_names.contains(lock.name),
                 "two hold {:?}: {other:?}, {grant:?}",
                 lock.name

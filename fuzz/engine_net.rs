@@ -7,7 +7,7 @@ use redlatch::engine::Engine;
 use redlatch::lock::MasterId;
 use redlatch::resp::{self, Decoded, Reply};
 
-use super::model::ModelMaster;
+use super::model::{ModelMaster, ReaderScript};
 
 pub type Token = Vec<u8>;
 
@@ -208,6 +208,11 @@ impl Conn {
         args: &[&[u8]],
         tokens: &mut HashMap<Token, TokenLog>,
     ) -> Asked {
+        if let [name @ (b"EVALSHA" | b"EVAL"), script, _, rest @ ..] = args
+            && let Some(script) = ReaderScript::of_word(script)
+        {
+            return self.note_reader(now, master, (*name == b"EVALSHA", script), rest, tokens);
+        }
         if let Some([key, old, new]) = swap(args) {
             let log = tokens.entry(new.to_vec()).or_insert_with(|| TokenLog::new(now, key));
             assert_eq!(log.key, key);
@@ -215,6 +220,10 @@ impl Conn {
             return Asked::Swap(new.to_vec(), old.to_vec());
         }
         match *args {
+            // That of a writer's intent.
+            [b"SET" | b"DELIFEQ" | b"DELEX", key, ..] | [_, _, b"1", key, _] if key.starts_with(INTENT) => {
+                Asked::Other
+            }
             [name, _, b"2", key, _, token, _ttl, _, _, _, _]
             | [name, _, b"3", key, _, _, token, _ttl, _, _, _, _] => {
                 let log = tokens.entry(token.to_vec()).or_insert_with(|| TokenLog::new(now, key));
@@ -258,6 +267,36 @@ impl Conn {
             }
             [b"ECHO", nonce] => Asked::Echo(nonce.to_vec()),
             _ => Asked::Other,
+        }
+    }
+
+    /// What is sent of a reader: its commands look like others'.
+    fn note_reader(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        (by_digest, script): (bool, ReaderScript),
+        args: &[&[u8]],
+        tokens: &mut HashMap<Token, TokenLog>,
+    ) -> Asked {
+        match (script, args) {
+            (ReaderScript::Acquire, [key, _, token, _]) => {
+                let log = tokens.entry(token.to_vec()).or_insert_with(|| TokenLog::new(now, key));
+                assert_eq!(log.key, *key);
+                let is_first = log.asked >> master.index() & 1 == 0;
+                assert!(is_first || !by_digest, "one token in two attempts");
+                log.asked |= 1 << master.index();
+                Asked::Acquire(token.to_vec())
+            }
+            (ReaderScript::Extend, [_, token, _]) => {
+                let mut round = tokens.get(*token).map_or(0, |log| log.round);
+                if !by_digest && let Some(at) = self.again.iter().position(|(other, _)| other == token) {
+                    round = self.again.remove(at).expect("found just now").1;
+                }
+                Asked::Extend { token: token.to_vec(), round, by_digest }
+            }
+            (ReaderScript::Release, [_, token, _]) => Asked::Release(token.to_vec()),
+            _ => panic!("no script is called like this"),
         }
     }
 
@@ -328,6 +367,9 @@ impl TokenLog {
 
 const TOKEN_SIZE: usize = 20;
 
+/// The keys by which writers keep readers out.
+const INTENT: &[u8] = b"redlatch:writer:";
+
 fn note_answer(
     master: MasterId,
     (number, is_open): (u64, bool),
@@ -379,9 +421,18 @@ fn note_answer(
 
 /// Releases and extensions go where the `SET` went, and to its key.
 fn check_aim(master: MasterId, args: &[&[u8]], tokens: &HashMap<Token, TokenLog>) {
-    // A fair lock's attempt, or the end of a wait for it, which has no token.
-    if matches!(args, [b"SET", _, _, b"NX", ..] | [_, _, b"3", ..]) {
+    // An attempt, or the end of a wait for a fair lock, which has no token, or an intent, which has a value of its own.
+    let is_intent = [1, 3].iter().any(|&at| args.get(at).is_some_and(|key| key.starts_with(INTENT)));
+    if matches!(args, [b"SET", _, _, b"NX", ..] | [_, _, b"3", ..]) || is_intent {
         return;
+    }
+    if let [b"EVALSHA" | b"EVAL", script, _, key, rest @ ..] = args
+        && let Some(script) = ReaderScript::of_word(script)
+    {
+        let token = rest[usize::from(script == ReaderScript::Acquire)];
+        let log = tokens.get(token);
+        assert!(log.is_some() || script == ReaderScript::Acquire, "no release of a token that was never set");
+        return assert!(log.is_none_or(|log| log.key == *key), "not the key of the lock");
     }
     if let [_, _, b"2", key, _, token, rest @ ..] = args {
         let log = tokens.get(*token);

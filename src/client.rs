@@ -10,6 +10,7 @@ pub mod joint;
 mod parker;
 mod pending;
 mod reentrant;
+mod rw;
 mod set;
 mod shared;
 
@@ -28,6 +29,7 @@ pub use guard::{Guard, Lost};
 pub use inspect::{ForceUnlock, Inspect};
 pub use pending::{Acquire, Extend, Release};
 pub use reentrant::{Hold, Reenter, ReentrantLock, ReleaseHold};
+pub use rw::RwLock;
 pub use set::{AcquireSet, ExtendSet, GuardSet, LockSetRequest, LostSet, ReleaseSet};
 use shared::{Core, Shared};
 
@@ -115,18 +117,18 @@ impl Client {
     /// A request for the lock of this name: 1 to [`crate::limits::RESOURCE_SIZE_MAX`] bytes.
     pub fn lock<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> LockRequest<'a> {
         let (resource, min_validity) = (resource.as_ref(), Duration::ZERO);
-        let (ttl, wait, tries, auto_extend) = (None, None, None, None);
-        let (is_fenced, is_fair) = (false, false);
         LockRequest {
             client: self,
             resource,
-            ttl,
-            wait,
-            tries,
+            ttl: None,
+            wait: None,
+            tries: None,
             min_validity,
-            auto_extend,
-            is_fenced,
-            is_fair,
+            auto_extend: None,
+            is_fenced: false,
+            is_fair: false,
+            is_shared: false,
+            keeps_readers_out: false,
         }
     }
 
@@ -271,6 +273,8 @@ pub struct LockRequest<'a> {
     auto_extend: Option<Duration>,
     is_fenced: bool,
     is_fair: bool,
+    is_shared: bool,
+    keeps_readers_out: bool,
 }
 
 impl<'a> LockRequest<'a> {
@@ -350,6 +354,32 @@ impl<'a> LockRequest<'a> {
     /// ```
     pub const fn fair(mut self) -> Self {
         self.is_fair = true;
+        self
+    }
+
+    /// Asks for the lock of a reader: any number of them have it together, and nobody has it alone meanwhile, by any other
+    /// request of this or another client or library. Readers stand in no line and are not handed the lock: those who wait
+    /// try together when it turns free. They have no fencing token. It costs each master a script where a plain lock is a
+    /// `SET`. See [`crate::RwLock`], also for who comes first and why there is no way from reading to writing.
+    ///
+    /// ```no_run
+    /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
+    /// let guard = client.lock("prices").shared().acquire()?;
+    /// // … read while guard.is_valid() …
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn shared(mut self) -> Self {
+        self.is_shared = true;
+        self
+    }
+
+    /// Keeps new readers out while this request waits for a lock that others read, from its first refusal on: it has the lock
+    /// when those who have it now are done, at the end of their TTL at the latest unless they extend it. Without it
+    /// readers that come and go can keep it waiting until its wait is over. If its client dies, readers come in again
+    /// [`crate::limits::INTENT_TIME`] later, and twice the answer limit. No effect on readers and on requests that do not
+    /// wait; of several callers of one client who wait in line it is done for the first.
+    pub const fn keep_readers_out(mut self) -> Self {
+        self.keeps_readers_out = true;
         self
     }
 

@@ -47,6 +47,7 @@ mod renew;
 mod repair;
 mod request;
 mod script;
+mod sharing;
 mod slab;
 mod status;
 mod timers;
@@ -198,6 +199,13 @@ impl Engine {
             }
             Request::AcquireFair { resource, ttl, wait, min_validity } => {
                 self.submit_fair(now, resource, ttl, wait, min_validity)
+            }
+            Request::AcquireShared { resource, ttl, wait, min_validity } => {
+                self.submit_shared(now, resource, (ttl, wait, min_validity))
+            }
+            Request::KeepReadersOut { lock } => {
+                self.submit_intent(lock.0);
+                Ok(lock)
             }
             Request::Extend { lock, ttl } => {
                 self.submit_extend(now, lock.0, ttl);
@@ -431,12 +439,14 @@ impl Engine {
             Answer::Acquire(id, vote) => self.handle_acquire_vote(now, master, id, vote),
             Answer::AcquireFenced(id, answer) => self.handle_fenced_answer(now, master, id, answer),
             Answer::AcquireFair(id, answer) => self.handle_fair_answer(now, master, id, answer),
+            Answer::AcquireShared(id, vote) => self.handle_shared_vote(now, master, id, vote),
             Answer::Release(id, answer) => self.handle_release_answer(now, master, id, answer),
             Answer::Swap(id, from, vote) => self.handle_swap_vote(now, master, id, from, vote),
             Answer::Extend(id, round, vote) => self.handle_extend_vote(now, master, id, round, vote),
             Answer::Holder(id, told) => self.handle_holder(now, master, id, told),
             Answer::Repair(id, round, vote) => self.handle_repair_vote(master, id, round, &vote),
             Answer::Value(id, value) => self.handle_value(master, id, value),
+            Answer::ReaderCount(id, count) => self.handle_reader_count(master, id, count),
             Answer::TimeLeft(id, left) => self.handle_time_left(now, master, id, left),
             Answer::ForcedDelete(id, answer) => self.handle_forced_delete(now, master, id, answer),
             Answer::Mark(answer) => self.handle_mark(master, answer),

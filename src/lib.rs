@@ -43,7 +43,7 @@
 //!
 //! While fewer masters than the lock's margin + 1 lose or prematurely expire the key, clock rates differ by less than
 //! the drift allowance, and all clients share the list of masters and the maximum TTL, at most one guard of a resource
-//! is valid at any instant. Fencing tokens ([`LockRequest::fenced`]) of successive guards strictly grow, whatever pauses and
+//! is valid at any instant, or any number of shared ones ([`LockRequest::shared`]). Fencing tokens ([`LockRequest::fenced`]) of successive guards strictly grow, whatever pauses and
 //! delays happen. Nothing is promised about work done after the deadline unless the storage checks the token. Every call
 //! returns by its deadline. The README says more, and what is not promised.
 
@@ -80,7 +80,7 @@ pub use client::{Acquire, Client, Extend, ForceUnlock, Guard, Inspect, LockReque
 pub use client::{AcquireSet, ExtendSet, GuardSet, LockSetRequest, LostSet, ReleaseSet};
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
-pub use client::{Hold, Reenter, ReentrantLock, ReleaseHold};
+pub use client::{Hold, Reenter, ReentrantLock, ReleaseHold, RwLock};
 #[doc(hidden)]
 pub use client::{desk, holds, joint};
 pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};

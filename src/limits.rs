@@ -146,6 +146,10 @@ pub(crate) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Renewals that are due within this time go out together.
 pub(crate) const RENEWAL_TICK: Duration = Duration::from_millis(16);
 
+/// How long new readers stay out of a lock at the most for a writer that has gone, or cannot renew its intent, besides
+/// twice the answer limit. A writer that keeps them out tries again at least twice as often.
+pub const INTENT_TIME: Duration = Duration::from_secs(1);
+
 /// Locks that one engine is told of while callers wait for them, each a channel on every master. Who waits for another one
 /// tries again after random delays only.
 pub const WATCH_COUNT_MAX: usize = 4096;

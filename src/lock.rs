@@ -16,7 +16,7 @@ use rand::Rng;
 
 use crate::limits;
 use crate::mutants::mutant;
-use command::FAIR_NAME;
+use command::{FAIR_NAME, INTENT_NAME};
 use fencing::FENCE_NAME;
 pub use fencing::FencingToken;
 pub(crate) use fencing::Window;
@@ -27,7 +27,7 @@ pub use tally::{Tally, Verdict, quorum};
 pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
 
 /// The name of a lock: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes of any value but `redlatch:mark`, and none that starts with
-/// `redlatch:fence:` or `redlatch:fair:`.
+/// `redlatch:fence:`, `redlatch:fair:` or `redlatch:writer:`.
 ///
 /// ```
 /// use redlatch::lock::Resource;
@@ -42,7 +42,7 @@ impl<'a> Resource<'a> {
     ///
     /// # Errors
     /// [`InputError`] if the name is empty, longer than [`limits::RESOURCE_SIZE_MAX`], or that of the mark, of a
-    /// fence or of a queue.
+    /// fence, of a queue or of a writer's intent.
     pub fn new<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
         let name = name.as_ref();
         match name.len() {
@@ -64,7 +64,7 @@ impl<'a> Resource<'a> {
 fn is_own_name(name: &[u8]) -> bool {
     // Nearly all names differ from these in their first byte.
     name.first() == Some(&b'r')
-        && (name == MARK_NAME || name.starts_with(FENCE_NAME) || name.starts_with(FAIR_NAME))
+        && (name == MARK_NAME || [FENCE_NAME, FAIR_NAME, INTENT_NAME].iter().any(|own| name.starts_with(own)))
 }
 
 impl fmt::Debug for Resource<'_> {
@@ -226,12 +226,21 @@ pub enum InputError {
     },
     /// The name of a key that the client itself keeps on the masters.
     #[error(
-        "the resource names redlatch:mark, redlatch:fence:… and redlatch:fair:… are taken by keys of the client's own; choose another"
+        "the resource names redlatch:mark, redlatch:fence:…, redlatch:fair:… and redlatch:writer:… are taken by keys of the \
+         client's own; choose another"
     )]
     ResourceReserved,
     /// A lock that is to be fair and fenced.
     #[error("a lock cannot be fair and fenced at the same time; ask for one of the two")]
     FairAndFenced,
+    /// A reader's lock with a fencing token.
+    #[error("a shared lock has no fencing token; ask for a shared lock or for a fenced one")]
+    SharedFenced,
+    /// A reader's lock that is to be fair.
+    #[error(
+        "a lock cannot be shared and fair at the same time: readers stand in no queue; ask for one of the two"
+    )]
+    SharedFair,
     /// A set of locks without any.
     #[error("no resource is named; name at least one")]
     SetEmpty,
@@ -534,6 +543,7 @@ mod tests {
         assert_eq!(Resource::new("redlatch:fence:a"), Err(InputError::ResourceReserved));
         assert_eq!(Resource::new("redlatch:fair:t:a"), Err(InputError::ResourceReserved));
         assert!(Resource::new("redlatch:fair").is_ok());
+        assert_eq!(Resource::new("redlatch:writer:a"), Err(InputError::ResourceReserved));
         assert!(Resource::new("redlatch:marks").is_ok());
         assert!(Resource::new("redlatch:fence").is_ok());
     }

@@ -124,6 +124,24 @@ pub enum Mutant {
     LeaveForgotten,
     /// Who gives back a part of a fair lock tells nobody.
     FailedUntold,
+    /// A reader is let in where somebody has the lock alone.
+    ReaderBesideWriter,
+    /// A reader's coming ends the others with its own TTL.
+    ReadersCutShort,
+    /// A reader's coming removes others whose time is not over.
+    ReadersPurgedEarly,
+    /// A reader that goes takes the others with it.
+    ReaderEndsAll,
+    /// A reader is extended on a master that does not have it.
+    SharedExtensionJoins,
+    /// Readers do not look whether a writer wants them to stay out.
+    IntentIgnored,
+    /// A writer that gives up leaves its intent.
+    IntentKept,
+    /// A writer says once that it wants readers to stay out, and not again.
+    IntentNotRenewed,
+    /// Readers stand in line behind each other.
+    ReadersQueue,
     /// A lock is renewed for as long as it is held.
     RenewalUncapped,
     /// The loss of a lock is told when its validity has ended.

@@ -155,6 +155,23 @@ impl Redlock {
         self.hold(Request::AcquireFair { resource, ttl, wait, min_validity: Duration::ZERO })
     }
 
+    /// As [`Redlock::acquire`], together with other readers: nobody has the lock alone meanwhile, and whoever has it alone
+    /// keeps readers out. A holder of both kinds at once is not possible: a `Redlock` that reads and asks to write waits for
+    /// itself until the wait is over. To keep new readers out while one waits to write, submit
+    /// [`Request::KeepReadersOut`] in the pipelined form.
+    ///
+    /// # Errors
+    /// As [`Redlock::acquire`].
+    pub fn acquire_shared(
+        &mut self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<Lease, AcquireError> {
+        let (resource, ttl) = (Resource::new(&resource)?, self.ttl(ttl)?);
+        self.hold(Request::AcquireShared { resource, ttl, wait, min_validity: Duration::ZERO })
+    }
+
     /// Waits until an acquisition has its outcome.
     fn hold(&mut self, request: Request<'_>) -> Result<Lease, AcquireError> {
         self.revive().map_err(|error| AcquireError::Stopped(error.to_string().into()))?;

@@ -31,7 +31,7 @@ pub(crate) struct InspectArgs {
 
 const INSPECT_HELP: &str = "\
 Exit codes:
-  0 if a quorum of masters is free of the lock, 75 if it is held, or if its keys are in the way of whoever wants it,
+  0 if a quorum of masters is free of the lock, 75 if it is held, by one or by readers together, or if its keys are in the way of whoever wants it,
   64 bad usage, 69 if fewer than a quorum answered
 
 Examples:
@@ -76,7 +76,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<u8, Exit> {
     print(&if args.json { json(&inspection) } else { table(&inspection) })?;
     Ok(match inspection.standing() {
         Standing::Free => 0,
-        Standing::Held | Standing::Split => code::CONTENDED,
+        Standing::Held | Standing::Shared | Standing::Split => code::CONTENDED,
         Standing::Unknown => code::NO_QUORUM,
     })
 }
@@ -135,10 +135,14 @@ fn table(inspection: &Inspection) -> String {
     if let Some(holder) = inspection.holder() {
         let _ = writeln!(text, "by {}, for at most {}", shown(holder), left(inspection.remaining()));
     }
+    if inspection.standing() == Standing::Shared {
+        let _ = writeln!(text, "for at most {}", left(inspection.remaining()));
+    }
     for (name, told) in &inspection.masters {
         let what = match told {
             Told::Absent => "free".to_owned(),
             Told::Holds { value, left: time } => format!("{}  {}", shown(value), left(*time)),
+            Told::Shared { readers, left: time } => format!("readers: {readers}  {}", left(*time)),
             Told::Failed(failure) => failure.to_string(),
         };
         let _ = writeln!(text, "  {name:width$}  {what}");
@@ -159,6 +163,9 @@ fn json(inspection: &Inspection) -> String {
             Told::Holds { value, left } => serde_json::json!({
                 "name": **name, "held": true, "value": shown(value), "left_ms": ms(*left),
             }),
+            Told::Shared { readers, left } => serde_json::json!({
+                "name": **name, "held": true, "readers": readers, "left_ms": ms(*left),
+            }),
             Told::Failed(failure) => serde_json::json!({
                 "name": **name, "held": null, "error": failure.to_string(),
             }),
@@ -167,6 +174,7 @@ fn json(inspection: &Inspection) -> String {
     let standing = match inspection.standing() {
         Standing::Free => "free",
         Standing::Held => "held",
+        Standing::Shared => "shared",
         Standing::Split => "split",
         Standing::Unknown => "unknown",
     };

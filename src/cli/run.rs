@@ -62,15 +62,23 @@ pub(crate) struct Args {
 
     /// Take the lock with a fencing token, for storage that refuses a command whose lock has passed on: the command
     /// finds it in REDLATCH_FENCING_TOKEN.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "shared")]
     fenced: bool,
 
     /// Wait in a queue with all who ask for a fair lock: first come, first served.
     ///
     /// Those who take the lock without --fair do not stand in the queue. Without --wait the lock is taken only if nobody
     /// waits for it.
-    #[arg(long, conflicts_with_all = ["fenced", "also"])]
+    #[arg(long, conflicts_with_all = ["fenced", "also", "shared"])]
     fair: bool,
+
+    /// Share the lock with others who do: nobody has it alone meanwhile, and whoever has it alone keeps them out.
+    #[arg(short, long)]
+    shared: bool,
+
+    /// While waiting to have the lock alone, keep new --shared holders out; else those who come and go may keep it waiting.
+    #[arg(long, conflicts_with = "shared")]
+    keep_readers_out: bool,
 
     /// Say on stderr what happens to the lock.
     #[arg(short, long)]
@@ -100,7 +108,7 @@ Exit codes:
    64  bad usage: the message names the argument
    69  too few masters could grant the lock: unreachable, in error, or restarted lately
    70  the operating system refused something
-   75  somebody else holds the lock (another code: --conflict-exit-code)
+   75  somebody else holds the lock, or others share it (another code: --conflict-exit-code)
    76  the lock was lost, or could not be extended, while the command ran
   126  the command cannot be executed
   127  the command was not found
@@ -129,6 +137,8 @@ Signals:
 Examples:
   redlatch run -m redis://a,redis://b,redis://c nightly-report -- ./report.sh
   redlatch run --ttl 30s --wait 5min deploy:web -- sh -c 'make build && make deploy'
+  redlatch run --shared prices -- ./report.sh                       beside others who share it
+  redlatch run --keep-readers-out --wait 1min prices -- ./import.sh alone, though there are always some
   redlatch run account:1 --also account:2 -- ./transfer.sh          both locks, or none
   redlatch run backup -- tar cf /backup/home.tar /home || [ $? -eq 75 ]     fine if another machine does it";
 
@@ -149,8 +159,14 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let signals = process::Signals::catch()?;
     let started = Instant::now();
     let redlock = Redlock::open(config)?;
-    let (fenced, fair) = (args.fenced, args.fair);
-    let mut run = Run { redlock, ttl, fenced, fair, verbose: args.verbose, signals };
+    let mode = match &args {
+        Args { fenced: true, .. } => Mode::Fenced,
+        Args { fair: true, .. } => Mode::Fair,
+        Args { shared: true, .. } => Mode::Shared,
+        _ => Mode::Plain,
+    };
+    let mut run =
+        Run { redlock, ttl, mode, keeps_readers_out: args.keep_readers_out, verbose: args.verbose, signals };
     run.tell(|run| run.describe_masters(started));
     // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
     let masters = if args.masters.strict { run.wait_for_masters() } else { Ok(()) };
@@ -183,10 +199,19 @@ type Held = (OpId, Grant);
 struct Run {
     redlock: Redlock,
     ttl: Ttl,
-    fenced: bool,
-    fair: bool,
+    mode: Mode,
+    keeps_readers_out: bool,
     verbose: bool,
     signals: process::Signals,
+}
+
+/// How the lock is asked for.
+#[derive(Clone, Copy)]
+enum Mode {
+    Plain,
+    Fenced,
+    Fair,
+    Shared,
 }
 
 impl Run {

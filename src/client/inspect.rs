@@ -44,7 +44,7 @@ impl Client {
         Inspect(Pending::new(Looking { client: self, resource: resource.as_ref() }))
     }
 
-    /// Deletes the lock of this name on all masters that can be asked, **whoever holds it**.
+    /// Deletes the lock of this name on all masters that can be asked, **whoever holds it**: one alone, or all readers of it.
     ///
     /// This breaks the lock: the holder is not told, goes on as if it held it, and meets whoever acquires it next, so for
     /// this lock the promise of exclusion is void until the holder's validity has ended. A holder that extends learns of it

@@ -297,19 +297,21 @@ impl Ask for Acquisition<'_> {
 impl LockRequest<'_> {
     /// Has the engine take it.
     pub(super) fn submit(&self, core: &mut Core, asked: &mut Asked) -> Result<OpId, AcquireError> {
-        let Self { client, resource: name, ttl, wait, min_validity, is_fenced, is_fair, .. } = *self;
+        let Self { client, resource: name, ttl, wait, min_validity, .. } = *self;
         let config = client.config();
         let resource = Resource::new(&name)?;
         let ttl = config.ttl(ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)))?;
         let wait = wait.unwrap_or(ttl.as_duration());
-        let request = if is_fenced && is_fair {
-            return Err(InputError::FairAndFenced.into());
-        } else if is_fair {
-            Request::AcquireFair { resource, ttl, wait, min_validity }
-        } else if is_fenced {
-            Request::AcquireFenced { resource, ttl, wait, min_validity, wall: clock::wall() }
-        } else {
-            Request::Acquire { resource, ttl, wait, min_validity }
+        let request = match (self.is_shared, self.is_fair, self.is_fenced) {
+            (false, false, false) => Request::Acquire { resource, ttl, wait, min_validity },
+            (false, false, true) => {
+                Request::AcquireFenced { resource, ttl, wait, min_validity, wall: clock::wall() }
+            }
+            (false, true, false) => Request::AcquireFair { resource, ttl, wait, min_validity },
+            (true, false, false) => Request::AcquireShared { resource, ttl, wait, min_validity },
+            (true, _, true) => return Err(InputError::SharedFenced.into()),
+            (true, true, false) => return Err(InputError::SharedFair.into()),
+            (false, true, true) => return Err(InputError::FairAndFenced.into()),
         };
         let op = core.submit(request).map_err(|error| match error {
             SubmitError::Overloaded => AcquireError::Overloaded,
@@ -318,6 +320,10 @@ impl LockRequest<'_> {
         if let Some(attempts_max) = self.tries {
             // Always taken.
             let _ = core.submit(Request::Limit { lock: op, attempts_max });
+        }
+        if self.keeps_readers_out {
+            // Always taken.
+            let _ = core.submit(Request::KeepReadersOut { lock: op });
         }
         asked.name = core.take_name(name);
         asked.submitted = Some(clock::now());

@@ -118,6 +118,12 @@ impl<'a> LockSetRequest<'a> {
         self
     }
 
+    /// As [`LockRequest::shared`], for each of them: the set of a reader.
+    pub const fn shared(mut self) -> Self {
+        self.template = self.template.shared();
+        self
+    }
+
     /// Makes one attempt for all of them at once; see [`LockRequest::try_acquire`].
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use super::fair;
 use super::fence;
 use super::link::Owed;
 use super::op::{Cause, Denied, Op, OpState, Run};
+use super::sharing;
 use super::slab::Id;
 use super::timers::op_timer;
 use super::{Engine, Grant, OpId, Outcome, SubmitError};
@@ -114,10 +115,13 @@ impl Engine {
             Some(resource) => claim.entry.set(&self.config.prefix, resource.as_bytes(), &claim.token),
             None => claim.entry.set_key(&op.key, &claim.token),
         }
-        claim.asked = if op.fencing.is_none() && op.queuing.is_none() {
+        claim.asked = if op.is_plain() {
             self.broadcast.send(&mut self.links, self.usable, Owed::Acquire(claim_id), |out| {
                 command::encode_acquire(out, &claim.entry, &self.terms.tail);
             })
+        } else if op.is_shared {
+            let (to, parts) = ((claim_id, self.usable), (&mut self.broadcast, self.links.as_mut_slice()));
+            sharing::send_attempt((op, claim), to, &self.config, parts)
         } else if op.queuing.is_none() {
             fence::send_attempt(
                 now,
@@ -251,7 +255,10 @@ impl Engine {
                     };
                     let hash = self.lines.hash(claim.entry.key());
                     self.outcomes.push_back((OpId(id), Outcome::Acquire(Ok(grant))));
-                    if op.wait_until.is_some() || !self.lines.found_first(id.index, hash) {
+                    if op.is_shared {
+                        // Readers stand in no line: they have the lock together.
+                        self.unwatch(now, id);
+                    } else if op.wait_until.is_some() || !self.lines.found_first(id.index, hash) {
                         self.note_held(now, id);
                     }
                     return;
@@ -276,6 +283,8 @@ impl Engine {
         // An attempt that had to end with the wait says nothing of its masters: the one before it does.
         let is_cut_short = now - started < limit && op.wait_until.is_some_and(|until| until <= now);
         let retry_at = self.next_attempt(now, id, started);
+        let retry_at =
+            if cause == Cause::Contended { self.keep_readers_out(now, id, retry_at) } else { retry_at };
         if let (Some(op), Some(claim)) = (self.ops.find_mut(id), self.claims.find_mut(claim_id)) {
             op.key.clear();
             op.key.extend_from_slice(claim.entry.key());
@@ -293,18 +302,23 @@ impl Engine {
         if is_cut_short && op.has_queued && cause != Cause::Contended {
             return self.deny_in_line(now, id);
         }
-        op.holders.clear();
+        // Readers were told with each refusal.
+        let is_shared = op.is_shared;
+        if !is_shared {
+            op.holders.clear();
+        }
         if retry_at.is_none() {
             self.leave_line(now, id, Duration::ZERO);
         }
         let Some(op) = self.ops.find_mut(id) else { return };
-        let (is_fenced, is_fair) = (op.fencing.is_some(), op.queuing.is_some());
+        let is_fair = op.queuing.is_some();
+        let is_told = is_shared || op.fencing.is_some();
         if let Some(fencing) = &mut op.fencing {
             // Those that refused have told already.
             fencing.end_row(&mut op.holders);
         } else if is_fair {
             self.note_fair_holders(id);
-        } else if self.config.ask_holder && cause == Cause::Contended {
+        } else if !is_shared && self.config.ask_holder && cause == Cause::Contended {
             denied.asked = self.ask_holders(id, refused);
         }
         let Some(op) = self.ops.find_mut(id) else { return };
@@ -316,7 +330,7 @@ impl Engine {
                 OpState::Asking { deadline, denied }
             }
         };
-        if is_fenced {
+        if is_told {
             self.finish_asking(now, id);
         } else {
             self.arm_op(id);

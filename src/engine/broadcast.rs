@@ -89,7 +89,7 @@ impl Broadcast {
                 command::encode_release(out, by, entry, tells);
             });
             if tells && !by.is_script() {
-                self.send(links, group, Owed::Told, |out| command::encode_telling(out, entry));
+                self.send(links, group, Owed::Told, |out| command::encode_telling(out, entry.key()));
             }
             sent = sent.union(group);
         }
@@ -116,6 +116,24 @@ impl Broadcast {
     /// The masters that are ready, silent ones too.
     pub(super) fn ready(&self) -> MasterSet {
         self.release_groups.iter().fold(MasterSet::EMPTY, |all, (_, group)| all.union(*group))
+    }
+
+    /// Queues a compare-and-delete on those of `masters` that are ready, for `owed`.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn send_deletion(
+        &mut self,
+        links: &mut [Link],
+        masters: MasterSet,
+        owed: Owed,
+        entry: &Entry,
+    ) {
+        for index in 0..self.release_groups.len() {
+            let (by, group) = self.release_groups[index];
+            self.send(links, group.intersection(masters), owed, |out| {
+                command::encode_release(out, by, entry, false);
+            });
+        }
     }
 
     /// The same for an extension to `ttl`.

@@ -6,11 +6,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::Engine;
 use super::fence;
-use super::link::Predecessor;
+use super::link::{Link, Predecessor};
+use super::sharing;
 use super::slab::Id;
 use super::timers::claim_timer;
+use super::{Broadcast, Engine};
+use crate::config::Config;
 use crate::error::{Report, Round};
 use crate::lock::command::{Entry, ReleaseAnswer};
 use crate::lock::{Drift, Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
@@ -23,6 +25,10 @@ pub(super) struct Claim {
     pub(super) token: Token,
     /// The fencing token of a fenced lock.
     pub(super) fence: Option<FencingToken>,
+    /// Whether it is that of a reader.
+    pub(super) is_shared: bool,
+    /// Whether it is released by a script of its own: that of a reader or of a fenced lock.
+    pub(super) is_scripted: bool,
     /// Read before the first byte was queued (I1).
     pub(super) started: Instant,
     /// When a TTL was last sent, and the longest one that was: together they bound the life of any key.
@@ -97,6 +103,8 @@ impl Claim {
             entry: Entry::EMPTY,
             token: Token::UNSET,
             fence: None,
+            is_shared: false,
+            is_scripted: false,
             started: now,
             sent_at: now,
             longest_ttl_ms: 0,
@@ -127,6 +135,8 @@ impl Claim {
             entry: _,
             token,
             fence,
+            is_shared,
+            is_scripted,
             started,
             sent_at,
             longest_ttl_ms,
@@ -151,7 +161,7 @@ impl Claim {
         (*owner, *token, *fence, *started, *sent_at) = (Some(op), new_token, None, now, now);
         (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
-        (*is_open, *counts_grants) = (true, true);
+        (*is_open, *counts_grants, *is_shared, *is_scripted) = (true, true, false, false);
         (*release, *heir, *tells, *is_contended) = (None, Id::NOBODY, false, false);
         (*strayed, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY);
         (*owes_extension, *strayed_extension) = (MasterSet::EMPTY, MasterSet::EMPTY);
@@ -317,6 +327,23 @@ impl Release {
     }
 }
 
+/// Queues the release of a lock that has scripts of its own.
+#[cold]
+#[inline(never)]
+fn send_scripted_release(
+    broadcast: &mut Broadcast,
+    links: &mut [Link],
+    masters: MasterSet,
+    (id, claim): (Id, &Claim),
+    config: &Config,
+) -> MasterSet {
+    if claim.is_shared {
+        sharing::send_release(broadcast, links, masters, (id, claim))
+    } else {
+        fence::send_release(broadcast, links, masters, (id, claim), config)
+    }
+}
+
 impl Engine {
     /// Starts to release a claim on every master that may hold its key, behind whatever was sent before; a silent one
     /// will come to it in order. Answers are `due` at that time; before it nothing has to be done for this claim. False
@@ -330,10 +357,10 @@ impl Engine {
         }
         let (owed, empty) = (claim.holders(), MasterSet::EMPTY);
         claim.failures.clear();
-        let sent = if claim.fence.is_none() {
+        let sent = if !claim.is_scripted {
             self.broadcast.send_release(&mut self.links, owed, id, claim)
         } else {
-            fence::send_release(&mut self.broadcast, &mut self.links, owed, (id, claim), &self.config)
+            send_scripted_release(&mut self.broadcast, &mut self.links, owed, (id, claim), &self.config)
         };
         claim.counts_grants = false;
         let unproven = claim.unproven();
@@ -367,10 +394,10 @@ impl Engine {
         claim.is_contended = false;
         let Some(under_way) = claim.release.map(|release| release.sent) else { return };
         let masters = masters.without(under_way);
-        let sent = if claim.fence.is_none() {
+        let sent = if !claim.is_scripted {
             self.broadcast.send_release(&mut self.links, masters, id, claim)
         } else {
-            fence::send_release(&mut self.broadcast, &mut self.links, masters, (id, claim), &self.config)
+            send_scripted_release(&mut self.broadcast, &mut self.links, masters, (id, claim), &self.config)
         };
         let unproven = claim.unproven();
         if let Some(release) = &mut claim.release {

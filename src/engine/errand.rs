@@ -28,9 +28,10 @@ pub(super) struct Errand {
 
 #[derive(Debug)]
 enum Work {
-    /// What each master has told; the value comes before the time.
+    /// What each master has told; the value comes first, then how many readers there are, then the time.
     Inspect {
         values: Vec<Result<Box<[u8]>, Failure>>,
+        reader_counts: Vec<usize>,
         told: Vec<Option<Told>>,
     },
     ForceUnlock {
@@ -58,11 +59,15 @@ impl Engine {
         let valued =
             self.broadcast.send(links, usable, Owed::Value(id), |out| command::encode_value(out, &op.key));
         // Whoever had room for the first only has its answer ignored.
+        let counted = self.broadcast.send(links, valued, Owed::ReaderCount(id), |out| {
+            command::encode_reader_count(out, &op.key);
+        });
         let asked =
-            self.broadcast.send(links, valued, Owed::TimeLeft(id), |out| command::encode_pttl(out, &op.key));
+            self.broadcast.send(links, counted, Owed::TimeLeft(id), |out| command::encode_pttl(out, &op.key));
         let values = vec![Ok(Box::default()); self.links.len()];
+        let reader_counts = vec![0; self.links.len()];
         let told = self.absences(asked).into_iter().map(|absence| absence.map(Told::Failed)).collect();
-        self.start_errand(now, id, limit, asked, Work::Inspect { values, told });
+        self.start_errand(now, id, limit, asked, Work::Inspect { values, reader_counts, told });
         Ok(OpId(id))
     }
 
@@ -141,6 +146,12 @@ impl Engine {
         }
     }
 
+    pub(super) fn handle_reader_count(&mut self, master: MasterId, id: Id, count: usize) {
+        if let Some(Errand { work: Work::Inspect { reader_counts, .. }, .. }) = self.errand_at(master, id) {
+            reader_counts[master.index()] = count;
+        }
+    }
+
     pub(super) fn handle_time_left(
         &mut self,
         now: Instant,
@@ -157,9 +168,14 @@ impl Engine {
             return self.handle_acquire_vote(now, master, claim, Vote::Granted);
         }
         let Some(errand) = self.errand_at(master, id) else { return };
-        let Work::Inspect { values, told } = &mut errand.work else { return };
+        let Work::Inspect { values, reader_counts, told } = &mut errand.work else { return };
+        let readers = reader_counts[master.index()];
         let value = std::mem::replace(&mut values[master.index()], Ok(Box::default()));
         told[master.index()] = Some(match (value, left) {
+            // The key holds no text, then.
+            (_, Ok(left @ (HolderTtl::Left(_) | HolderTtl::Never))) if readers > 0 => {
+                Told::Shared { readers, left }
+            }
             (Err(failure), _) | (_, Err(failure)) => Told::Failed(failure),
             (_, Ok(HolderTtl::Gone)) if is_quarantined => {
                 let left = seasoned_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));

@@ -123,7 +123,7 @@ pub(super) fn send_attempt(
     let unseasoned = links.iter().filter(in_quarantine).map(|link| link.master).collect();
     let unseasoned = if mutant!(FenceOfQuarantine) { MasterSet::EMPTY } else { unseasoned };
     let token = fencing.begin_attempt(now - op.submitted, skew_us, unseasoned);
-    claim.fence = Some(token);
+    (claim.fence, claim.is_scripted) = (Some(token), true);
     let fence = fence(config, token);
     broadcast.send(links, usable, Owed::AcquireFenced(claim_id), |out| {
         command::encode_fenced_acquire(out, Script::Known, &claim.entry, op.ttl.as_millis(), &fence);
@@ -145,7 +145,7 @@ pub(super) fn send_release(
     let (entry, tells) = (&claim.entry, tells_within(claim));
     let sent = broadcast.send_fenced_release(links, masters, (id, tells), entry, &fence(config, token));
     if claim.tells && !tells {
-        broadcast.send(links, sent, Owed::Told, |out| command::encode_telling(out, &claim.entry));
+        broadcast.send(links, sent, Owed::Told, |out| command::encode_telling(out, claim.entry.key()));
     }
     sent
 }
@@ -160,6 +160,7 @@ pub(super) const fn tells_within(claim: &Claim) -> bool {
 pub(super) fn feign_token(now: Instant, op: &mut Op, claim: &mut Claim, skew_us: i64) {
     if let Some(fencing) = &mut op.fencing {
         claim.fence = Some(fencing.begin_attempt(now - op.submitted, skew_us, MasterSet::EMPTY));
+        claim.is_scripted = true;
     }
 }
 

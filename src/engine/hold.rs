@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::op::{Extension, OpState};
+use super::sharing;
 use super::slab::Id;
 use super::{Engine, OpId, Outcome, Released};
 use crate::error::{ExtendError, ReleaseError, Round};
@@ -54,7 +55,12 @@ impl Engine {
         let mut tally = Tally { refused: claim.refused(), ..Tally::default() };
         let unsure = claim.may_cut_short(ttl.as_millis());
         let holders = claim.holders().intersection(self.usable).without(unsure);
-        let sent = self.broadcast.send_extend(&mut self.links, holders, (id, op.round), &claim.entry, ttl);
+        let round = (id, op.round);
+        let sent = if claim.is_shared {
+            sharing::send_extend(&mut self.broadcast, &mut self.links, holders, round, &claim.entry, ttl)
+        } else {
+            self.broadcast.send_extend(&mut self.links, holders, round, &claim.entry, ttl)
+        };
         claim.note_extended(sent);
         for link in &self.links {
             let master = link.master;
@@ -214,22 +220,25 @@ impl Engine {
             }
             return;
         };
-        if let OpState::Releasing = op.state {
-            return;
-        }
-        if op.queuing.is_some() {
-            self.begin_leaving(now, id);
-            return self.submit_release(now, id, awaited);
-        }
-        if op.watch.is_some() {
-            // It was still waiting for the lock.
-            self.unwatch(now, id);
-            return self.submit_release(now, id, awaited);
-        }
-        if let OpState::Held { extension, .. } = &mut op.state
-            && extension.take().is_some_and(|extension| !extension.is_renewal)
-        {
-            self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
+        match &mut op.state {
+            OpState::Releasing => return,
+            _ if op.queuing.is_some() => {
+                self.begin_leaving(now, id);
+                return self.submit_release(now, id, awaited);
+            }
+            OpState::Held { extension, .. } => {
+                let under_way = extension.take();
+                if under_way.is_some_and(|extension| !extension.is_renewal) {
+                    self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
+                }
+            }
+            _ if op.watch.is_some() || op.intent.is_some() => {
+                // It was still waiting for the lock.
+                self.withdraw_intent(id, false);
+                self.unwatch(now, id);
+                return self.submit_release(now, id, awaited);
+            }
+            _ => {}
         }
         let claim_id = op.claim;
         let Some(claim) = self.claims.find_mut(claim_id).filter(|claim| claim.owner == Some(id)) else {

@@ -32,6 +32,13 @@ pub enum Told {
         /// TTL, which no lock is.
         left: HolderTtl,
     },
+    /// Readers have the lock together.
+    Shared {
+        /// How many, at the most: those count, too, whose time is over and who have not gone yet.
+        readers: usize,
+        /// When the time of the last of them ends unless it is extended; [`HolderTtl::Never`] for a set that is no lock.
+        left: HolderTtl,
+    },
     /// It could not be asked, gave no answer in time or an error, such as `WRONGTYPE` for a key that is no text; or it has no
     /// such key and is in quarantine, so that it may have forgotten one.
     Failed(Failure),
@@ -44,7 +51,9 @@ pub enum Standing {
     Free,
     /// A quorum holds the same value.
     Held,
-    /// A quorum answered, and neither is so: what an attempt or a release under way, a lost master or a lock of other clients
+    /// Readers have it on a quorum, together or each on masters of its own: others may join them.
+    Shared,
+    /// A quorum answered, and none of these is so: what an attempt or a release under way, a lost master or a lock of other clients
     /// with other masters leaves. Nobody may be able to acquire it before some of these keys have expired.
     Split,
     /// Fewer than a quorum answered.
@@ -59,6 +68,8 @@ impl Inspection {
         let quorum = quorum(self.masters.len());
         if self.holder().is_some() {
             Standing::Held
+        } else if count(|told| matches!(told, Told::Shared { .. })) >= quorum {
+            Standing::Shared
         } else if count(|told| matches!(told, Told::Absent)) >= quorum {
             Standing::Free
         } else if count(|told| !matches!(told, Told::Failed(_))) >= quorum {
@@ -68,7 +79,7 @@ impl Inspection {
         }
     }
 
-    /// Whether a quorum of the configured masters holds the same value. False also if too few answered; see
+    /// Whether a quorum of the configured masters holds the same value: one has the lock alone. False also if too few answered; see
     /// [`Inspection::standing`].
     #[must_use]
     pub fn is_held(&self) -> bool {
@@ -85,16 +96,20 @@ impl Inspection {
     }
 
     /// For how long a quorum still holds the holder's value if it neither extends nor releases, by the masters' clocks: the
-    /// holder's own validity ends earlier, by the drift allowance at least. [`HolderTtl::Gone`] if nobody holds the lock,
-    /// [`HolderTtl::Never`] if it is held by keys without TTL.
+    /// holder's own validity ends earlier, by the drift allowance at least. Of a lock that is [`Standing::Shared`], for how long
+    /// a quorum has readers. [`HolderTtl::Gone`] if nobody holds the lock, [`HolderTtl::Never`] if it is held by keys without TTL.
     #[must_use]
     pub fn remaining(&self) -> HolderTtl {
-        let Some(holder) = self.holder() else { return HolderTtl::Gone };
-        let held = self.masters.iter().filter(|(_, told)| told.value() == Some(holder));
+        let holder = self.holder();
+        let held = self.masters.iter().filter(|(_, told)| match told {
+            Told::Shared { .. } => holder.is_none(),
+            told => holder.is_some() && told.value() == holder,
+        });
         // The longest first: without TTL is longest.
         let mut left: Vec<Duration> = held
             .map(|(_, told)| match told {
-                Told::Holds { left: HolderTtl::Left(left), .. } => *left,
+                Told::Holds { left: HolderTtl::Left(left), .. }
+                | Told::Shared { left: HolderTtl::Left(left), .. } => *left,
                 _ => Duration::MAX,
             })
             .collect();
@@ -113,7 +128,7 @@ impl Told {
     pub fn value(&self) -> Option<&[u8]> {
         match self {
             Self::Holds { value, .. } => Some(value),
-            Self::Absent | Self::Failed(_) => None,
+            Self::Absent | Self::Shared { .. } | Self::Failed(_) => None,
         }
     }
 }
@@ -123,6 +138,7 @@ impl fmt::Display for Standing {
         f.write_str(match self {
             Self::Free => "free",
             Self::Held => "held",
+            Self::Shared => "shared by readers",
             Self::Split => "split: no quorum holds the same lock, and none is free of it",
             Self::Unknown => "unknown: no quorum of masters answered",
         })
@@ -164,6 +180,7 @@ mod tests {
         let told = told.iter().map(|told| match *told {
             "" => Told::Absent,
             "?" => Told::Failed(Failure::Silent),
+            "r" => Told::Shared { readers: 2, left: HolderTtl::Left(Duration::from_millis(9)) },
             held => {
                 let (value, left) = held.split_once(' ').expect("a value and a time");
                 let left = match left {
@@ -189,6 +206,10 @@ mod tests {
             (["a never", "a 7", "a 8"], Standing::Held, left(8)),
             (["a never", "a 7", "a never"], Standing::Held, HolderTtl::Never),
             (["a 9", "b 9", ""], Standing::Split, HolderTtl::Gone),
+            (["r", "r", "b 7"], Standing::Shared, left(9)),
+            (["r", "a 7", "a 7"], Standing::Held, left(7)),
+            (["r", "", "?"], Standing::Split, HolderTtl::Gone),
+            (["r", "", ""], Standing::Free, HolderTtl::Gone),
             (["a 9", "?", ""], Standing::Split, HolderTtl::Gone),
             (["a 9", "?", "?"], Standing::Unknown, HolderTtl::Gone),
             (["", "?", "?"], Standing::Unknown, HolderTtl::Gone),

@@ -51,6 +51,16 @@ pub(super) enum Owed {
     AcquireFair(Id),
     AcquireFairWhole(Id),
     LeftQueue,
+    /// What a shared lock has its own scripts for, and the first of them in full.
+    AcquireShared(Id),
+    AcquireSharedWhole(Id),
+    RepairShared(Id, u32),
+    ExtendShared(Id, u32),
+    ReleaseShared(Id),
+    /// The intent of a writer, set or withdrawn, and scripts loaded by the way: nobody wants to know.
+    Aside,
+    /// Of an errand: how many readers there are.
+    ReaderCount(Id),
     /// The mark that is read at the end of a watch, and the `SET` that writes it.
     MarkRead,
     MarkWritten,
@@ -72,12 +82,14 @@ pub(super) enum Answer {
     Acquire(Id, Vote),
     AcquireFenced(Id, FencedAnswer),
     AcquireFair(Id, FairAnswer),
+    AcquireShared(Id, Vote),
     Extend(Id, u32, Vote),
     Release(Id, ReleaseAnswer),
     Holder(Id, HolderTtl),
     Repair(Id, u32, Vote),
     Swap(Id, u32, Vote),
     Value(Id, Result<Box<[u8]>, Failure>),
+    ReaderCount(Id, usize),
     TimeLeft(Id, Result<HolderTtl, Failure>),
     ForcedDelete(Id, ReleaseAnswer),
     Mark(MarkAnswer),
@@ -353,6 +365,7 @@ fn take_apart(
         // Where there is a native command it may be the script that tells who waits all the same.
         Owed::Release(_) => release_by == ReleaseBy::EvalSha || learnt.has_telling,
         Owed::AcquireFenced(_) | Owed::ReleaseFenced(_) | Owed::AcquireFair(_) => true,
+        Owed::AcquireShared(_) | Owed::ExtendShared(..) | Owed::ReleaseShared(_) => true,
         Owed::Extend(..) | Owed::Swap(..) => extend_by == ExtendBy::EvalSha,
         _ => false,
     };
@@ -384,16 +397,23 @@ fn take_apart(
                 },
             )
         }),
-        Owed::Release(id) | Owed::ReleaseFenced(id) | Owed::ReleaseWhole(id) => {
+        Owed::AcquireShared(id) | Owed::AcquireSharedWhole(id) => {
+            command::shared_vote(reply).map(|vote| Answer::AcquireShared(id, vote))
+        }
+        Owed::RepairShared(id, round) => {
+            command::shared_vote(reply).map(|vote| Answer::Repair(id, round, vote))
+        }
+        Owed::Release(id) | Owed::ReleaseFenced(id) | Owed::ReleaseShared(id) | Owed::ReleaseWhole(id) => {
             command::release_answer(reply).map(|answer| Answer::Release(id, answer))
         }
-        Owed::Extend(id, round) | Owed::ExtendWhole(id, round) => {
+        Owed::Extend(id, round) | Owed::ExtendShared(id, round) | Owed::ExtendWhole(id, round) => {
             command::compare_vote(reply).map(|vote| Answer::Extend(id, round, vote))
         }
         Owed::Swap(id, from) | Owed::SwapWhole(id, from) => {
             command::compare_vote(reply).map(|vote| Answer::Swap(id, from, vote))
         }
         Owed::Holder(id) => command::holder_ttl(reply).map(|ttl| Answer::Holder(id, ttl)),
+        Owed::ReaderCount(id) => command::reader_count(reply).map(|count| Answer::ReaderCount(id, count)),
         Owed::Value(id) => command::value(reply).map(|value| Answer::Value(id, value)),
         Owed::TimeLeft(id) => command::time_left(reply).map(|left| Answer::TimeLeft(id, left)),
         Owed::ForcedDelete(id) => {
@@ -403,6 +423,10 @@ fn take_apart(
         Owed::MarkWritten => match reply {
             Reply::Simple(b"OK") => Ok(Answer::MarkWritten),
             Reply::Error(text) => Ok(Answer::MarkRefused(command::error_text(text))),
+            _ => Err(WrongShape),
+        },
+        Owed::Aside => match reply {
+            Reply::Simple(b"OK") | Reply::Integer(_) | Reply::Bulk(_) | Reply::Error(_) => Ok(Answer::Told),
             _ => Err(WrongShape),
         },
         Owed::Told | Owed::LeftQueue => match reply {

@@ -75,14 +75,16 @@ pub(super) struct News {
     connect_wanted: MasterSet,
     close_wanted: MasterSet,
     watch_count: usize,
+    /// Readers among those who want them, who stand in no line.
+    pub(super) readers: Vec<Id>,
     /// Attempts that a message brought forward.
     pub(super) woken_count: u64,
     /// Since when nobody has wanted any.
     idle_since: Instant,
     /// Operations that were told something by the bytes that are being read.
-    told: Vec<Id>,
+    pub(super) told: Vec<Id>,
     /// A channel's name as the key that operations have.
-    key: Vec<u8>,
+    pub(super) key: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -147,6 +149,19 @@ impl Watch {
         self.confirmed.has(quorum)
     }
 
+    /// A master tells of a release.
+    pub(super) fn note_freed(&mut self, master: MasterId) {
+        if self.freed.contains(master) {
+            // This one tells of a later release.
+            self.forget_release();
+        }
+        if self.freed.is_empty() {
+            self.waiting_count = 0;
+        }
+        self.freed.insert(master);
+        self.has_heard = true;
+    }
+
     fn forget_release(&mut self) {
         (self.freed, self.draw) = (MasterSet::EMPTY, Draw::Open);
     }
@@ -167,6 +182,7 @@ impl News {
             connect_wanted: MasterSet::EMPTY,
             close_wanted: MasterSet::EMPTY,
             watch_count: 0,
+            readers: Vec::new(),
             woken_count: 0,
             idle_since: now,
             told: Vec::new(),
@@ -273,6 +289,9 @@ impl Engine {
             return;
         }
         op.watch = Some(Box::new(Watch { took, ..Watch::default() }));
+        if op.is_shared {
+            self.news.readers.push(id);
+        }
         self.news.watch_count += 1;
         for master in self.all.iter() {
             self.subscribe(now, master, id);
@@ -284,7 +303,10 @@ impl Engine {
     pub(super) fn unwatch(&mut self, now: Instant, id: Id) {
         let Some(op) = self.ops.find_mut(id) else { return };
         let Some(watch) = op.watch.take() else { return };
-        for master in watch.asked.iter() {
+        self.news.readers.retain(|reader| *reader != id);
+        let asked = if self.is_watched_by_others(id) { MasterSet::EMPTY } else { watch.asked };
+        let Some(op) = self.ops.find(id) else { return };
+        for master in asked.iter() {
             let link = &mut self.news.links[master.index()];
             self.news.key.clear();
             command::encode_unsubscribe(&mut self.news.key, op.channel());
@@ -292,7 +314,7 @@ impl Engine {
                 link.answer_due.get_or_insert(now + self.config.connect_timeout);
             }
         }
-        watch.asked.iter().for_each(|master| self.arm_news(master));
+        asked.iter().for_each(|master| self.arm_news(master));
         self.news.watch_count -= 1;
         if self.news.watch_count == 0 {
             self.news.idle_since = now;
@@ -388,16 +410,9 @@ impl Engine {
                 }
             }
             Heard::Freed => {
+                self.tell_readers(master);
                 let Some((id, watch)) = self.watch_of_key() else { return };
-                if watch.freed.contains(master) {
-                    // This one tells of a later release.
-                    watch.forget_release();
-                }
-                if watch.freed.is_empty() {
-                    watch.waiting_count = 0;
-                }
-                watch.freed.insert(master);
-                watch.has_heard = true;
+                watch.note_freed(master);
                 self.news.told.push(id);
             }
             Heard::Waiting(count) => {
@@ -420,11 +435,13 @@ impl Engine {
         } else if watch.freed.is_empty() {
             return;
         } else {
-            if op.queuing.is_some() {
-                // Nobody else was told.
-                watch.draw = Draw::Try(Duration::ZERO);
-            } else if watch.draw == Draw::Open {
-                watch.draw = draw(&mut self.rng, watch.waiting_count, pause);
+            if watch.draw == Draw::Open {
+                // Of those who wait for a fair lock nobody else was told; and readers take nothing from each other.
+                watch.draw = if op.is_shared || op.queuing.is_some() {
+                    Draw::Try(Duration::ZERO)
+                } else {
+                    draw(&mut self.rng, watch.waiting_count, pause)
+                };
             }
             // Fewer than a quorum may be the first of one, or all that can tell.
             let is_quorum = watch.freed.count() >= self.quorum.min(watch.confirmed.count());
@@ -516,7 +533,7 @@ impl Engine {
     }
 
     /// Who waits for the lock that a message is about.
-    fn watch_of_key(&mut self) -> Option<(Id, &mut Watch)> {
+    pub(super) fn watch_of_key(&mut self) -> Option<(Id, &mut Watch)> {
         let key = &self.news.key;
         let leader = self.lines.find(self.lines.hash(key), |place| self.key_of(place) == key)?;
         let is_watching = |id: &Id| self.ops.find(*id).is_some_and(|op| op.watch.is_some());

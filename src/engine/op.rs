@@ -7,6 +7,7 @@ use super::fair::Queuing;
 use super::fence::Fencing;
 use super::news::Watch;
 use super::renew::{self, Keep};
+use super::sharing::Intent;
 use super::slab::Id;
 use crate::error::{AcquireError, Denial, Report};
 use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote};
@@ -45,6 +46,10 @@ pub(super) struct Op {
     pub(super) fencing: Option<Box<Fencing>>,
     /// Of one that asks for a fair lock.
     pub(super) queuing: Option<Box<Queuing>>,
+    /// Whether it is a reader's.
+    pub(super) is_shared: bool,
+    /// Of one that keeps new readers out while it waits.
+    pub(super) intent: Option<Box<Intent>>,
     /// How the lock is kept while it is held, if that is not left to the caller.
     pub(super) keep: Option<Keep>,
     /// Whether its loss is to be told.
@@ -120,6 +125,11 @@ pub(super) struct Denied {
 }
 
 impl Op {
+    /// Whether it asks by `SET NX`, and not by a script.
+    pub(super) const fn is_plain(&self) -> bool {
+        self.fencing.is_none() && self.queuing.is_none() && !self.is_shared
+    }
+
     /// What a slot holds before its first operation.
     pub(super) fn blank(now: Instant, ttl: Ttl) -> Self {
         Self {
@@ -140,6 +150,8 @@ impl Op {
             holders: Vec::new(),
             fencing: None,
             queuing: None,
+            is_shared: false,
+            intent: None,
             keep: None,
             is_watched: false,
             watch: None,
@@ -170,6 +182,8 @@ impl Op {
             holders,
             fencing,
             queuing,
+            is_shared,
+            intent,
             keep,
             is_watched,
             watch,
@@ -179,10 +193,10 @@ impl Op {
         } = self;
         (*own_ttl, *held_ttl, *own_min_validity) = (ttl, ttl, min_validity);
         (*submitted, *own_wait_until) = (now, wait_until);
-        (*attempts, *round, *has_queued) = (0, 0, false);
+        (*attempts, *round, *has_queued, *is_shared) = (0, 0, false, false);
         *attempts_max = u32::MAX;
         (*denied_before, *keep, *is_watched) = (None, None, false);
-        (*fencing, *queuing, *watch) = (None, None, None);
+        (*fencing, *queuing, *intent, *watch) = (None, None, None, None);
         key.clear();
         holders.clear();
     }

@@ -11,7 +11,7 @@ use super::link::Owed;
 use super::op::OpState;
 use super::slab::Id;
 use super::{Engine, Vote};
-use crate::lock::command::{self, AcquireTail};
+use crate::lock::command::{self, AcquireTail, Script};
 use crate::lock::{MasterId, MasterSet};
 use crate::mutants::mutant;
 
@@ -44,6 +44,12 @@ impl Engine {
         };
         let (only, round) = (MasterSet::only(master), op.round);
         let sent = match claim.fence.map(|token| fence(&self.config, token)) {
+            None if claim.is_shared => {
+                self.broadcast.send(&mut self.links, only, Owed::RepairShared(id, round), |out| {
+                    let prefix_size = self.config.prefix.len();
+                    command::encode_shared_acquire(out, Script::Whole, &claim.entry, left_ms, prefix_size);
+                })
+            }
             None => {
                 let mut tail = AcquireTail::EMPTY;
                 tail.set(left_ms);

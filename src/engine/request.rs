@@ -52,6 +52,26 @@ pub enum Request<'a> {
         /// Validity that must be left when it is handed out.
         min_validity: Duration,
     },
+    /// Acquire a lock together with other readers: it excludes whoever has the lock alone, by any request, and is excluded by
+    /// that. Readers of one engine do not stand in line, neither behind each other nor behind others. Answered by
+    /// [`Outcome::Acquire`].
+    AcquireShared {
+        /// The lock's name.
+        resource: Resource<'a>,
+        /// How long it lives on the masters unless it is extended.
+        ttl: Ttl,
+        /// How long to go on trying; zero makes one attempt, at once.
+        wait: Duration,
+        /// Validity that must be left when it is handed out.
+        min_validity: Duration,
+    },
+    /// Keep new readers out of a lock that is being acquired for one alone, from the next refusal on while it waits: without
+    /// it readers that come and go can keep it waiting for ever. Readers that have the lock keep it. Where several wait in
+    /// this engine it is done for the first of them. Has no outcome.
+    KeepReadersOut {
+        /// The lock.
+        lock: OpId,
+    },
     /// Make no more than so many attempts for a lock that is being acquired; it ends with the error of the last one, if not
     /// with its wait before. Has no outcome of its own.
     Limit {

@@ -37,6 +37,12 @@ impl Engine {
             Owed::Swap(id, from) => self.send_whole_swap(now, master, id, from),
             Owed::AcquireFenced(id) => self.send_whole_fenced(master, id),
             Owed::AcquireFair(id) => self.send_whole_fair(master, id),
+            Owed::AcquireShared(_) | Owed::ExtendShared(..) | Owed::ReleaseShared(_) => {
+                match self.send_whole_shared(master, owed) {
+                    Some(sent) => sent,
+                    None => return,
+                }
+            }
             _ => return,
         };
         if !sent.is_empty() {
@@ -44,14 +50,14 @@ impl Engine {
         }
         let failure = Failure::QueueFull;
         match owed {
-            Owed::Extend(id, round) => {
+            Owed::Extend(id, round) | Owed::ExtendShared(id, round) => {
                 self.handle_extend_vote(now, master, id, round, Vote::Failed(failure));
             }
-            Owed::Release(id) | Owed::ReleaseFenced(id) => {
+            Owed::Release(id) | Owed::ReleaseFenced(id) | Owed::ReleaseShared(id) => {
                 self.handle_release_answer(now, master, id, command::ReleaseAnswer::Failed(failure));
             }
             Owed::Swap(id, from) => self.fail_swap(now, master, id, from, failure),
-            Owed::AcquireFenced(id) | Owed::AcquireFair(id) => {
+            Owed::AcquireFenced(id) | Owed::AcquireFair(id) | Owed::AcquireShared(id) => {
                 self.handle_acquire_vote(now, master, id, Vote::Failed(failure))
             }
             _ => {}

@@ -84,6 +84,7 @@ impl Engine {
     /// An operation has the lock: the others stand behind it. Not inlined, as its caller has enough to do.
     #[inline(never)]
     pub(super) fn note_held(&mut self, now: Instant, id: Id) {
+        self.withdraw_intent(id, true);
         self.unwatch(now, id);
         let place = id.index;
         let leader = if self.lines.has(place) { self.lines.ahead(place) } else { self.found_line(id) };
@@ -104,6 +105,7 @@ impl Engine {
 
     /// Frees an operation that is over.
     pub(super) fn end_op(&mut self, now: Instant, id: Id) {
+        self.withdraw_intent(id, false);
         self.unwatch(now, id);
         self.leave_line(now, id, Duration::ZERO);
         if self.ops.find(id).is_some_and(|op| op.queuing.is_some()) {

@@ -10,6 +10,7 @@ mod fenced;
 mod force;
 mod inspect;
 
+mod shared;
 use super::{Failure, HolderTtl, Token, Ttl, Vote};
 use crate::limits;
 use crate::mutants::mutant;
@@ -22,10 +23,15 @@ pub(crate) use fenced::{
     FENCED_ACQUIRE_SCRIPT, FENCED_RELEASE_SCRIPT, FENCED_TELLING_SCRIPT, Fence, FencedAnswer, Refusal,
     Script, Told, encode_fenced_acquire, encode_fenced_release, encode_fenced_repair, fenced_answer,
 };
+use memchr::{memchr, memmem};
 use std::time::Duration;
 
 pub(crate) use force::encode_forced_delete;
-pub(crate) use inspect::{encode_value, time_left, value};
+pub(crate) use inspect::{encode_value, reader_count, time_left, value};
+pub(crate) use shared::{
+    INTENT_NAME, SHARED_FOLLOWING, encode_intent, encode_load, encode_reader_count, encode_shared_acquire,
+    encode_shared_extend, encode_shared_release, shared_vote,
+};
 
 /// Deletes the key if it still holds the token.
 pub(crate) const RELEASE_SCRIPT: &str =
@@ -125,11 +131,19 @@ impl Entry {
         self.0.extend_from_slice(&end_of_entry(token)[CRLF.len()..]);
     }
 
+    /// Becomes that of the intent beside a lock's key.
+    pub(crate) fn set_intent(&mut self, key: &[u8], prefix_size: usize, token: &Token) {
+        self.0.clear();
+        shared::encode_intent_key(&mut self.0, key, prefix_size);
+        self.0.extend_from_slice(&end_of_entry(token)[CRLF.len()..]);
+    }
+
     /// The key as an encoded bulk string.
     pub(crate) fn key(&self) -> &[u8] {
         self.parts().0
     }
 
+    /// Key and token, as encoded bulk strings.
     fn parts(&self) -> (&[u8], &[u8]) {
         self.0.split_at(self.0.len().saturating_sub(TOKEN_BULK_SIZE))
     }
@@ -199,10 +213,10 @@ pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry, te
     out.extend_from_slice(&entry.0);
 }
 
-/// `PUBLISH key ""`: tells those who wait for the lock that it was released.
-pub(crate) fn encode_telling(out: &mut Vec<u8>, entry: &Entry) {
+/// `PUBLISH key ""`, with a key from [`Entry::key`]: tells those who wait for the lock that it was released.
+pub(crate) fn encode_telling(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"*3\r\n$7\r\nPUBLISH\r\n");
-    out.extend_from_slice(entry.key());
+    out.extend_from_slice(key);
     out.extend_from_slice(b"$0\r\n\r\n");
 }
 
@@ -267,6 +281,25 @@ pub(crate) fn encode_swap(out: &mut Vec<u8>, by: ExtendBy, old: &Entry, new: &En
 pub(crate) fn encode_pttl(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"*2\r\n$4\r\nPTTL\r\n");
     out.extend_from_slice(key);
+}
+
+/// The key of something beside a lock, behind the same prefix, as an encoded bulk string like the lock's own.
+fn encode_beside(out: &mut Vec<u8>, key: &[u8], prefix_size: usize, what: &[u8]) {
+    let (prefix, name) = key_bytes(key).split_at_checked(prefix_size).unwrap_or_default();
+    encode_joined(out, &[prefix, what, name]);
+}
+
+/// What an encoded bulk string is about.
+fn key_bytes(key: &[u8]) -> &[u8] {
+    let start = memchr(b'\n', key).map_or(0, |end| end + 1);
+    key.get(start..key.len().saturating_sub(CRLF.len())).unwrap_or_default()
+}
+
+/// A bulk string of several parts.
+fn encode_joined(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    resp::encode_bulk_header(out, parts.iter().map(|part| part.len()).sum());
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+    out.extend_from_slice(CRLF);
 }
 
 fn encode_eval_head(out: &mut Vec<u8>, argument_count: usize, script: &str) {
@@ -384,9 +417,21 @@ pub(crate) fn compare_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     match reply {
         Reply::Simple(b"OK") | Reply::Integer(1) => Ok(Vote::Granted),
         Reply::NullBulk | Reply::Integer(0) => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
+        Reply::Error(text) if is_wrong_type(text) => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
         Reply::Error(text) => Ok(Vote::Failed(failure(text))),
         _ => Err(WrongShape),
     }
+}
+
+/// Whether an error says that the key is of another kind than this lock's: it is somebody else's then, and nothing was
+/// written, as each command and script looks at the key before all else. Readers and a writer of one lock meet it. Before
+/// Redis 7 a script's error stands behind other words.
+#[cold]
+fn is_wrong_type(text: &[u8]) -> bool {
+    text.starts_with(b"WRONGTYPE ")
+        || (text.starts_with(b"ERR Error running script") && memmem::find(text, b": WRONGTYPE ").is_some())
+        // Of Redis's DELEX.
+        || text.starts_with(b"ERR Key should be of string type")
 }
 
 /// The answer in a reply to [`encode_release`].
@@ -394,6 +439,7 @@ pub(crate) fn release_answer(reply: &Reply<'_>) -> Result<ReleaseAnswer, WrongSh
     match reply {
         Reply::Integer(1) => Ok(ReleaseAnswer::Deleted),
         Reply::Integer(0) => Ok(ReleaseAnswer::Absent),
+        Reply::Error(text) if is_wrong_type(text) => Ok(ReleaseAnswer::Absent),
         Reply::Error(text) => Ok(ReleaseAnswer::Failed(failure(text))),
         _ => Err(WrongShape),
     }
@@ -490,7 +536,7 @@ mod tests {
         check(&[b"PTTL", key], &|out| encode_pttl(out, entry.key()));
         check(&[b"GETRANGE", key, b"0", b"255"], &|out| encode_value(out, entry.key()));
         check(&[b"DEL", key], &|out| encode_forced_delete(out, entry.key()));
-        check(&[b"PUBLISH", key, b""], &|out| encode_telling(out, &entry));
+        check(&[b"PUBLISH", key, b""], &|out| encode_telling(out, entry.key()));
         check(&[b"SUBSCRIBE", key], &|out| encode_subscribe(out, entry.key()));
         check(&[b"UNSUBSCRIBE", key], &|out| encode_unsubscribe(out, entry.key()));
     }
@@ -519,6 +565,16 @@ mod tests {
         }
         assert_eq!(compare_vote(&Reply::Integer(0)), refused);
         assert_eq!(compare_vote(&Reply::NullBulk), refused);
+        for text in [
+            "WRONGTYPE Operation against a key holding the wrong kind of value script: x, on @user_script:1.",
+            "ERR Error running script (call to f_x): @user_script:1: WRONGTYPE Operation against a key",
+            "ERR Key should be of string type if conditions are specified",
+        ] {
+            assert_eq!(compare_vote(&Reply::Error(text.as_bytes())), refused, "{text}");
+            assert_eq!(release_answer(&Reply::Error(text.as_bytes())), Ok(ReleaseAnswer::Absent), "{text}");
+        }
+        let failed = Vote::Failed(Failure::Replied("OOM WRONGTYPE ".into()));
+        assert_eq!(compare_vote(&Reply::Error(b"OOM WRONGTYPE ")), Ok(failed));
         assert_eq!(compare_vote(&Reply::Integer(2)), Err(WrongShape));
         assert_eq!(release_answer(&Reply::Integer(2)), Err(WrongShape));
         assert_eq!(release_answer(&Reply::NullBulk), Err(WrongShape));

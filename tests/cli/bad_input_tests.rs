@@ -167,7 +167,7 @@ fn a_lock_whose_key_turned_into_another_type_ends_the_command_and_leaves_that_ke
     run.line();
     fleet.master(0).ask("DEL r");
     fleet.master(0).ask("RPUSH r a list");
-    expect(&run.finish(), 76, &["TERM to the command", "WRONGTYPE"]);
+    expect(&run.finish(), 76, &["TERM to the command", "no longer has this lock"]);
     assert_eq!(fleet.master(0).ask("TYPE r").text(), "list");
 }
 

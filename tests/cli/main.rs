@@ -10,3 +10,4 @@ mod harness;
 mod inspect_tests;
 mod run_tests;
 mod several_tests;
+mod shared_tests;

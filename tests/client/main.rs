@@ -19,6 +19,7 @@ mod overload_tests;
 #[path = "../masters/proxy.rs"]
 mod proxy;
 mod reentrant_tests;
+mod rw_tests;
 mod set_tests;
 mod stopping_tests;
 mod stress_tests;

@@ -20,7 +20,7 @@ use redlatch::{AcquireError, Config, ExtendError, Quarantine, Redlock, ReleaseEr
 
 use crate::fleet::{self, Fleet, eventually};
 use crate::judge::{self, Visit, VisitName};
-use crate::lockers::{Held, Locker, Way};
+use crate::lockers::{Held, Locker, Mode, Way};
 
 /// Also the fleet's longest one.
 pub(crate) const TTL: Duration = Duration::from_secs(1);
@@ -50,11 +50,13 @@ pub(crate) struct Rules {
     /// By default all.
     pub(crate) ready_count: Option<usize>,
     pub(crate) way: Way,
+    /// Half of the locks are readers', and who has one alone may keep new readers out.
+    pub(crate) has_readers: bool,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { quarantine: Quarantine::Uptime, ready_count: None, way: Way::Redlock }
+        Self { quarantine: Quarantine::Uptime, ready_count: None, way: Way::Redlock, has_readers: false }
     }
 }
 
@@ -94,7 +96,7 @@ impl Contest {
                 shared_client = Some(redlatch::Client::open(config.clone()).expect("an event loop"));
             }
             let (shared, checker) = (Arc::clone(&contest.shared), contest.checker.addrs()[0]);
-            let (client, way) = (shared_client.clone(), rules.way);
+            let (client, way, has_readers) = (shared_client.clone(), rules.way, rules.has_readers);
             contest.clients.push(std::thread::spawn(move || {
                 let locker = match client {
                     None => {
@@ -104,7 +106,9 @@ impl Contest {
                     Some(client) if index % 2 == 0 => Locker::Thread(client),
                     Some(client) => Locker::Task(client),
                 };
-                Client::open(index, locker, ready_count, shared, checker).run()
+                let mut client = Client::open(index, locker, ready_count, shared, checker);
+                client.has_readers = has_readers;
+                client.run()
             }));
         }
         contest.wait("the clients count the masters' votes", Shared::are_all_ready);
@@ -178,12 +182,13 @@ impl Contest {
         let sum = |count: fn(&Record) -> usize| records.iter().map(count).sum::<usize>();
         let late = records.iter().map(|record| record.late).max().unwrap_or_default();
         println!(
-            "contest {}: {:.1?}, {} phases with faults; {} acquired ({} seen by the checker), {} contended, {} without quorum, \
+            "contest {}: {:.1?}, {} phases with faults; {} acquired ({} by readers, {} seen by the checker), {} contended, {} without quorum, \
              {} expired; {} extended, {} not; {} releases confirmed, {} not; latest call {:?} after its deadline ({})",
             self.name,
             self.begun.elapsed(),
             self.phase_count,
             visits.len(),
+            visits.iter().filter(|visit| visit.is_shared).count(),
             visits.iter().filter(|visit| visit.is_witnessed).count(),
             sum(|it| it.contended_count),
             sum(|it| it.outage_count),
@@ -205,10 +210,12 @@ impl Contest {
     fn check_keys(&self, fleet: &mut Fleet, closing_time: Duration) {
         for (index, master) in fleet.masters().enumerate() {
             let keys = master.ask("KEYS *").text();
-            // A ticket whose connection was cut is left to its heartbeat.
+            // A ticket whose connection was cut is left to its heartbeat, and the intent of a writer to its end.
+            let passes =
+                |name: &str| ["redlatch:fair:", "redlatch:writer:"].iter().any(|own| name.starts_with(own));
             let mut names = keys.trim_matches(['[', ']']).split(", ").filter(|name| !name.is_empty());
             assert!(
-                names.all(|name| name.starts_with("redlatch:fair:")) || closing_time > TTL / 2,
+                names.all(passes) || closing_time > TTL / 2,
                 "{}: {keys} left on master {index}, closed in {closing_time:?}",
                 self.name
             );
@@ -282,6 +289,7 @@ struct Client {
     shared: Arc<Shared>,
     /// How many masters it shall see ready.
     ready_count: usize,
+    has_readers: bool,
     rng: StdRng,
     record: Record,
 }
@@ -296,7 +304,8 @@ impl Client {
     ) -> Self {
         let checker = fleet::open(checker, PATIENCE).expect("the checker runs");
         let rng = StdRng::try_from_rng(&mut rand::rngs::SysRng).expect("the system gives randomness");
-        Self { index, locker, checker, shared, ready_count, rng, record: Record::default() }
+        let record = Record::default();
+        Self { index, locker, checker, shared, ready_count, has_readers: false, rng, record }
     }
 
     fn run(mut self) -> Record {
@@ -323,15 +332,23 @@ impl Client {
     fn contend(&mut self) {
         let resource = self.rng.random_range(0..RESOURCES.len());
         let wait = Duration::from_millis(self.rng.random_range(0..400_u64).saturating_sub(100));
+        let mode = match self.rng.random_range(0..4) {
+            _ if !self.has_readers => Mode::Alone,
+            0 => Mode::Alone,
+            1 => Mode::KeepingReadersOut,
+            _ => Mode::Shared,
+        };
         let asked = Instant::now();
-        let result = self.locker.acquire(RESOURCES[resource], TTL, wait);
+        let result = self.locker.acquire(RESOURCES[resource], TTL, wait, mode);
         let entered = Instant::now();
         self.note_time("acquire", asked, wait + 2 * ANSWER_TIMEOUT + limits::REVIVE_MAX);
         match result {
             Ok(lease) => {
                 let name = VisitName { resource, client: self.index, number: self.record.visits.len() };
                 self.shared.entry_counts[resource].fetch_add(1, Ordering::SeqCst);
-                self.visit(Visit { name, from: entered, until: entered, is_witnessed: false }, lease);
+                let is_shared = mode == Mode::Shared;
+                let visit = Visit { name, is_shared, from: entered, until: entered, is_witnessed: false };
+                self.visit(visit, lease);
             }
             Err(AcquireError::Contended(_)) => self.record.contended_count += 1,
             Err(AcquireError::Expired(_)) => self.record.expired_count += 1,

@@ -115,7 +115,7 @@ fn an_acquire_after_its_release_is_stale() {
         let token = token.to_string();
         let late: [&[u8]; 11] = [
             b"EVALSHA",
-            b"47e3d7192f7397d5e27d82db626be497b21253a4",
+            b"c0b702ffe6d6fe923e85ca21e689dce168efb723",
             b"2",
             b"a",
             b"redlatch:fence:a",

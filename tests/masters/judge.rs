@@ -1,4 +1,4 @@
-//! Decides from what holders wrote down whether two had one lock at a time.
+//! Decides from what holders wrote down whether two had one lock at a time who do not share it.
 //!
 //! There are two witnesses. Each client logs the interval in which its lease was valid, on the one clock of this process;
 //! intervals of one resource must not overlap. And each holder writes its entry and its exit to one more server, whose
@@ -13,6 +13,8 @@ use std::time::Instant;
 #[derive(Debug, Clone)]
 pub(crate) struct Visit {
     pub(crate) name: VisitName,
+    /// Others of this kind may be there at the same time.
+    pub(crate) is_shared: bool,
     /// After the grant was handed out.
     pub(crate) from: Instant,
     /// Before it was given up, or the end of its validity if that was sooner.
@@ -39,18 +41,22 @@ pub(crate) fn overlaps(visits: &[Visit]) -> Vec<String> {
     let mut visits: Vec<&Visit> = visits.iter().collect();
     visits.sort_by_key(|visit| (visit.name.resource, visit.from));
     let mut found = Vec::new();
-    let mut latest: Option<&Visit> = None;
+    // Of those who share, and of those who do not.
+    let mut latest: [Option<&Visit>; 2] = [None, None];
     for visit in visits {
-        let before = latest.filter(|before| before.name.resource == visit.name.resource);
-        if let Some(before) = before.filter(|before| visit.from < before.until) {
+        let of_resource = |before: &&Visit| before.name.resource == visit.name.resource;
+        let rivals = if visit.is_shared { &latest[1..] } else { &latest[..] };
+        let rivals = rivals.iter().flatten().copied().filter(of_resource);
+        for before in rivals.filter(|before| visit.from < before.until) {
             let both = before.until.min(visit.until).saturating_duration_since(visit.from);
             found.push(format!(
                 "resource {}: {} and {} both for {both:?}",
                 visit.name.resource, before.name, visit.name
             ));
         }
-        if before.is_none_or(|before| before.until < visit.until) {
-            latest = Some(visit);
+        let own = &mut latest[usize::from(!visit.is_shared)];
+        if own.filter(of_resource).is_none_or(|before| before.until < visit.until) {
+            *own = Some(visit);
         }
     }
     found
@@ -63,21 +69,29 @@ pub(crate) fn disorders(resource: usize, log: &[String], visits: &[Visit]) -> Ve
         .filter(|visit| visit.name.resource == resource && visit.is_witnessed)
         .map(|visit| visit.name.to_string())
         .collect();
+    let shared: BTreeSet<String> = visits
+        .iter()
+        .filter(|visit| visit.name.resource == resource && visit.is_shared)
+        .map(|visit| visit.name.to_string())
+        .collect();
     let mut found = Vec::new();
-    let mut inside: Option<&str> = None;
+    let mut inside: Vec<&str> = Vec::new();
     let mut seen_count = 0;
     for event in log {
         let (kind, name) = event.split_at(1);
         if !witnessed.contains(name) {
             continue;
         }
-        match (kind, inside) {
-            ("+", None) => (inside, seen_count) = (Some(name), seen_count + 1),
-            ("-", Some(other)) if other == name => inside = None,
-            ("+", Some(other)) => {
-                found.push(format!("resource {resource}: {name} came in while {other} was inside"));
-                (inside, seen_count) = (Some(name), seen_count + 1);
+        match (kind, inside.iter().position(|other| *other == name)) {
+            ("+", None) => {
+                let is_rival = |other: &&&str| !shared.contains(name) || !shared.contains(**other);
+                if let Some(other) = inside.iter().find(is_rival) {
+                    found.push(format!("resource {resource}: {name} came in while {other} was inside"));
+                }
+                inside.push(name);
+                seen_count += 1;
             }
+            ("-", Some(place)) => drop(inside.swap_remove(place)),
             _ => found.push(format!("resource {resource}: {event} while {inside:?} was inside")),
         }
     }
@@ -95,7 +109,8 @@ mod tests {
     fn visit(start: Instant, client: usize, resource: usize, from_ms: u64, until_ms: u64) -> Visit {
         let at = |ms| start + Duration::from_millis(ms);
         let name = VisitName { resource, client, number: 0 };
-        Visit { name, from: at(from_ms), until: at(until_ms), is_witnessed: true }
+        let is_shared = false;
+        Visit { name, is_shared, from: at(from_ms), until: at(until_ms), is_witnessed: true }
     }
 
     #[test]
@@ -108,6 +123,12 @@ mod tests {
         assert_eq!(found, ["resource 0: 0.0 and 1.0 both for 1ms"]);
         let found = overlaps(&[visit(2, 0, 8, 9), visit(0, 0, 0, 10), visit(1, 0, 3, 4)]);
         assert_eq!(found.len(), 2, "{found:?}");
+        let shared =
+            |client, from_ms, until_ms| Visit { is_shared: true, ..visit(client, 0, from_ms, until_ms) };
+        let good = [shared(0, 0, 10), shared(1, 5, 20), visit(2, 0, 20, 25), shared(0, 25, 30)];
+        assert_eq!(overlaps(&good), Vec::<String>::new());
+        let found = overlaps(&[shared(0, 0, 10), shared(1, 2, 3), visit(2, 0, 9, 12), shared(3, 11, 13)]);
+        assert_eq!(found, ["resource 0: 0.0 and 2.0 both for 1ms", "resource 0: 2.0 and 3.0 both for 1ms"]);
     }
 
     #[test]
@@ -116,7 +137,12 @@ mod tests {
         let mut visits = [visit(start, 0, 0, 0, 1), visit(start, 1, 0, 0, 1)];
         let log = |events: &str| events.split(' ').map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(disorders(0, &log("+1.0 -1.0 +0.0 -0.0"), &visits), Vec::<String>::new());
-        assert_eq!(disorders(0, &log("+1.0 +0.0 -1.0 -0.0"), &visits).len(), 2);
+        assert_eq!(disorders(0, &log("+1.0 +0.0 -1.0 -0.0"), &visits).len(), 1);
+        visits[0].is_shared = true;
+        assert_eq!(disorders(0, &log("+1.0 +0.0 -1.0 -0.0"), &visits).len(), 1, "one of them shares");
+        visits[1].is_shared = true;
+        assert_eq!(disorders(0, &log("+1.0 +0.0 -1.0 -0.0"), &visits), Vec::<String>::new());
+        visits.iter_mut().for_each(|visit| visit.is_shared = false);
         assert_eq!(disorders(0, &log("+1.0 -1.0 +0.0"), &visits).len(), 0, "its end is not known to be late");
         assert_eq!(disorders(0, &log("+1.0 -1.0"), &visits).len(), 1, "an entry is missing");
         visits[1].is_witnessed = false;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{MasterStatus, Released};
-use redlatch::{AcquireError, Client, ExtendError, Guard, Lease, Redlock, ReleaseError};
+use redlatch::{AcquireError, Client, ExtendError, Guard, Lease, LockRequest, Redlock, ReleaseError};
 
 /// By what the contestants take their locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +14,15 @@ pub(crate) enum Way {
     Client,
     /// As the first, and they stand in the queues of fair locks.
     Fair,
+}
+
+/// How a lock is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Alone,
+    /// With a `Client` only; otherwise alone.
+    KeepingReadersOut,
+    Shared,
 }
 
 pub(crate) enum Locker {
@@ -34,13 +43,19 @@ impl Locker {
         name: &str,
         ttl: Duration,
         wait: Duration,
+        mode: Mode,
     ) -> Result<Held, AcquireError> {
         match self {
+            Self::Redlock(redlock) if mode == Mode::Shared => {
+                redlock.acquire_shared(name, ttl, wait).map(Held::Lease)
+            }
             Self::Redlock(redlock) => redlock.acquire(name, ttl, wait).map(Held::Lease),
             Self::Fair(redlock) => redlock.acquire_fair(name, ttl, wait).map(Held::Lease),
-            Self::Thread(client) => client.lock(name).ttl(ttl).wait(wait).acquire().map(Held::Guard),
+            Self::Thread(client) => {
+                request(client, name, mode).ttl(ttl).wait(wait).acquire().map(Held::Guard)
+            }
             Self::Task(client) => {
-                let request = client.lock(name).ttl(ttl).wait(wait);
+                let request = request(client, name, mode).ttl(ttl).wait(wait);
                 smol::block_on(request.acquire_async()).map(Held::Guard)
             }
         }
@@ -85,6 +100,14 @@ impl Locker {
             Self::Redlock(redlock) | Self::Fair(redlock) => redlock.close(limit),
             Self::Thread(client) | Self::Task(client) => client.settle(limit),
         }
+    }
+}
+
+fn request<'a>(client: &'a Client, name: &'a str, mode: Mode) -> LockRequest<'a> {
+    match mode {
+        Mode::Alone => client.rw_lock(name).write(),
+        Mode::KeepingReadersOut => client.rw_lock(name).prefer_writers().write(),
+        Mode::Shared => client.rw_lock(name).read(),
     }
 }
 

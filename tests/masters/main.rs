@@ -18,5 +18,6 @@ mod outage_tests;
 mod proxy;
 mod restart_tests;
 mod rogue;
+mod shared_tests;
 mod strict_tests;
 mod valkey_tests;

@@ -15,6 +15,7 @@ mod fair;
 mod messages;
 #[path = "../sim/model.rs"]
 mod model;
+mod readers;
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};

@@ -19,6 +19,7 @@ enum Kind {
     Plain,
     Fenced,
     Fair,
+    Shared,
 }
 
 impl World {
@@ -31,14 +32,35 @@ impl World {
     ) -> Option<OpId> {
         let is_fenced = self.habits.fenced_ppm > 0 && chance(&mut self.rng, self.habits.fenced_ppm);
         let is_fair = self.habits.fair_ppm > 0 && chance(&mut self.rng, self.habits.fair_ppm);
-        let kind = if is_fair {
-            Kind::Fair
-        } else if is_fenced {
-            Kind::Fenced
-        } else {
-            Kind::Plain
+        let is_shared = self.habits.shared_ppm > 0 && chance(&mut self.rng, self.habits.shared_ppm);
+        let kind = match (is_shared, is_fair, is_fenced) {
+            (true, ..) => Kind::Shared,
+            (false, true, _) => Kind::Fair,
+            (false, false, true) => Kind::Fenced,
+            (false, false, false) => Kind::Plain,
         };
-        self.submit(client, key, (ttl, wait), kind)
+        let lock = self.submit(client, key, (ttl, wait), kind)?;
+        if self.habits.intent_ppm > 0 && chance(&mut self.rng, self.habits.intent_ppm) {
+            self.keep_readers_out(client, lock);
+        }
+        Some(lock)
+    }
+
+    /// The lock of a reader.
+    pub fn submit_shared(
+        &mut self,
+        client: usize,
+        key: &[u8],
+        ttl: Duration,
+        wait: Duration,
+    ) -> Option<OpId> {
+        self.submit(client, key, (ttl, wait), Kind::Shared)
+    }
+
+    pub fn keep_readers_out(&mut self, client: usize, lock: OpId) {
+        let now = self.local(client);
+        note!(self, "c{client} keeps readers out for {lock:?}");
+        self.clients[client].engine.submit(now, Request::KeepReadersOut { lock }).expect("always taken");
     }
 
     pub fn submit_fenced(
@@ -68,6 +90,7 @@ impl World {
         let min_validity = Duration::ZERO;
         let request = match kind {
             Kind::Plain => Request::Acquire { resource, ttl, wait, min_validity },
+            Kind::Shared => Request::AcquireShared { resource, ttl, wait, min_validity },
             Kind::Fenced => {
                 let wall = Duration::from_micros(self.clients[client].wall_us + self.now / 1000);
                 Request::AcquireFenced { resource, ttl, wait, min_validity, wall }
@@ -91,6 +114,7 @@ impl World {
                 ttl: ttl.as_duration(),
                 pending: Some((Pending::Acquire, deadline)),
                 is_held: false,
+                is_shared: kind == Kind::Shared,
                 is_watched_in_time: false,
                 told_lost_at: None,
             },
@@ -145,6 +169,10 @@ impl World {
         let now = self.local(client);
         note!(self, "c{client} keeps {lock:?} for {max_hold:?}");
         self.clients[client].engine.submit(now, Request::Keep { lock, max_hold }).expect("always taken");
+        // It is kept anew, whatever was told before.
+        if let Some(it) = self.clients[client].lock(lock) {
+            it.told_lost_at = None;
+        }
         self.wake(client, self.now);
     }
 
@@ -225,6 +253,11 @@ impl World {
             && grant.fencing_token.is_some()
         {
             *self.statistics.outcomes.entry("acquired with a fencing token").or_default() += 1;
+        }
+        if let Outcome::Acquire(Ok(_)) = &outcome
+            && self.clients[client].lock(lock).is_some_and(|it| it.is_shared)
+        {
+            *self.statistics.outcomes.entry("acquired by a reader").or_default() += 1;
         }
         if let Outcome::Acquire(Ok(grant)) = &outcome
             && self.checker.facts.get(grant.token.as_bytes().as_slice()).is_some_and(|it| it.is_handed_over)

@@ -58,6 +58,8 @@ pub struct Guard {
     pub lock: OpId,
     pub key: Vec<u8>,
     pub token: Vec<u8>,
+    /// Others may have it, too, who are like this one.
+    pub is_shared: bool,
     pub valid_until: Instant,
     /// Masters that were known to hold it when it began or was last prolonged. One that restarted stays among them: the
     /// quarantine speaks for it.

@@ -29,6 +29,7 @@ pub mod masters;
 pub mod news;
 pub mod owners;
 pub mod sets;
+pub mod sharing;
 
 /// What is wrong, if anything.
 pub type Verdict = Result<(), String>;

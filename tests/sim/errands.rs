@@ -118,6 +118,13 @@ impl World {
                         self.checker.violate(why);
                     }
                 }
+                Told::Shared { .. } => {
+                    let mut of_key = self.checker.facts.values().filter(|it| it.key == errand.key);
+                    if !of_key.any(|it| it.granted_by[master].is_some() || it.returned.contains(id(master))) {
+                        self.checker
+                            .violate(format!("m{master} is said to have readers, and never granted one"));
+                    }
+                }
                 Told::Absent => {
                     let lost_at = it.lost_at.get(it.life as usize).copied().flatten();
                     let is_young = lost_at.is_some_and(|at| at < errand.submitted && self.now < at + max_ttl);

@@ -163,6 +163,8 @@ fn begin(seed: u64) -> World {
     world.habits.fenced_ppm = [0, 200_000, 600_000, 1_000_000][rng.random_range(0..4)];
     // Not drawn either.
     world.habits.fair_ppm = [0, 0, 1_000_000, 500_000][usize::try_from(seed % 4).expect("small")];
+    world.habits.shared_ppm = [0, 0, 300_000, 700_000][rng.random_range(0..4)];
+    world.habits.intent_ppm = [0, 300_000][rng.random_range(0..2)];
     // Relative to each other the clocks differ by less than the allowance of one in a hundred, mostly.
     let is_beyond = rng.random_range(0..20) == 0;
     let ppm_max = if is_beyond { 50_000 } else { 4_500 };
@@ -404,7 +406,7 @@ fn check_leftovers(world: &mut World) {
     for master in 0..world.masters.len() {
         let now = world.masters[master].clock.at(world.now);
         for key in world.habits.keys.clone() {
-            if world.masters[master].model.value(now, &key).is_some() {
+            if world.masters[master].model.is_taken(now, &key) {
                 world.checker.violate(format!("I9: m{master} still holds a key long after the end"));
             }
         }

@@ -8,6 +8,7 @@ use redlatch::{AcquireError, ExtendError, Quarantine, Report, limits};
 
 use crate::checker::{Guard, Issued, id};
 use crate::clock::{MS, Time};
+use crate::model::reader_key;
 use crate::network::{ConnState, chance};
 use crate::world::{World, hex, life_of, shown};
 
@@ -15,7 +16,8 @@ use crate::world::{World, hex, life_of, shown};
 const LEFT_MAX: Time = 50 * MS;
 
 /// Callers have one lock each; what is released waits for its TTL at the most, in attempts that take a millisecond.
-const OPERATIONS_MAX: usize = 100;
+/// Errands are begun up to once in a millisecond, and wait for an answer for up to two hundred.
+const OPERATIONS_MAX: usize = 500;
 const CLAIMS_MAX: usize = 10_000;
 /// Requests to one master that wait for their answers: a few for each claim.
 const OWED_MAX: usize = 4 * CLAIMS_MAX;
@@ -38,7 +40,9 @@ impl World {
                     });
                 }
                 let (valid_until, counted) = (grant.valid_until, grant.granted);
-                let guard = Guard { client, lock, key, token, valid_until, counted, is_void: false };
+                let is_shared = self.clients[client].lock(lock).is_some_and(|it| it.is_shared);
+                let guard =
+                    Guard { client, lock, key, token, is_shared, valid_until, counted, is_void: false };
                 self.checker.guards.push(guard);
                 self.checker.guard_count += 1;
                 self.check_guard(client, lock);
@@ -219,7 +223,8 @@ impl World {
             *value == guard.token && expires.is_none_or(|at| it.clock.when(at) >= until)
         };
         let is_excused = facts.lost.union(facts.forgotten).contains(id(master));
-        is_excused || it.model.keys().get(&guard.key).is_some_and(is_held)
+        let key = if guard.is_shared { reader_key(&guard.key, &guard.token) } else { guard.key.clone() };
+        is_excused || it.model.keys().get(&key).is_some_and(is_held)
     }
 
     pub fn check_alone(&mut self, client: usize, lock: OpId) {
@@ -230,6 +235,7 @@ impl World {
         let is_rival = |it: &&Guard| {
             (it.client != client || it.lock != lock)
                 && it.key == guard.key
+                && !(it.is_shared && guard.is_shared)
                 && !it.is_void
                 && self.is_valid(it)
         };

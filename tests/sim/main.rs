@@ -136,6 +136,7 @@ fn assert_coverage(total: &Total) {
         "handed over",
         "woken by a message",
         "acquired with a fencing token",
+        "acquired by a reader",
         "set acquired",
         "set denied",
         "set given up",

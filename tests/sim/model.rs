@@ -7,10 +7,15 @@
 
 #![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
 
+#[path = "model_shared.rs"]
+mod shared;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use redlatch::resp::{self, Decoded, Reply};
+#[allow(unused_imports, reason = "each program that includes this file uses the part it needs")]
+pub use shared::{ReaderScript, reader_key};
 
 use queue::Queues;
 
@@ -48,6 +53,8 @@ pub struct ModelMaster {
     keys: Keys,
     /// Those of the keys that hold a list instead of a string.
     lists: HashSet<Vec<u8>>,
+    /// Whether there ever was a reader: only then all keys are looked through for them.
+    knows_readers: bool,
     scripts: HashSet<Vec<u8>>,
     /// Scripts that it was asked to run.
     pub script_count: u64,
@@ -59,7 +66,7 @@ pub struct ModelMaster {
 pub type Keys = HashMap<Vec<u8>, (Vec<u8>, Option<Instant>)>;
 
 /// All commands that it has without `is_native`.
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 19] = [
     "AUTH",
     "CLIENT",
     "DEL",
@@ -78,6 +85,7 @@ const NAMES: [&str; 18] = [
     "SUBSCRIBE",
     "TIME",
     "UNSUBSCRIBE",
+    "ZCARD",
 ];
 
 const OK: Reply<'static> = Reply::Simple(b"OK");
@@ -88,9 +96,9 @@ const RELEASE_SHA: &[u8] = b"b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 const TELLING_SHA: &[u8] = b"5933056f90a2bc1d11a960282dc78a3199ab5ac0";
 const EXTEND_SHA: &[u8] = b"53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
 const SWAP_SHA: &[u8] = b"13152eaad60dec772a76ecc2e4595e89e73c32be";
-const FENCED_ACQUIRE_SHA: &[u8] = b"47e3d7192f7397d5e27d82db626be497b21253a4";
-const FENCED_TELLING_SHA: &[u8] = b"77082852e395aedd8de6d7de633d4aea1dc89147";
-const FENCED_RELEASE_SHA: &[u8] = b"f1fe333c7769ed608a5125a2d324d1c53632f05b";
+const FENCED_ACQUIRE_SHA: &[u8] = b"c0b702ffe6d6fe923e85ca21e689dce168efb723";
+const FENCED_TELLING_SHA: &[u8] = b"49c33307dd1606e49ea8253d85a787577b2f4cb4";
+const FENCED_RELEASE_SHA: &[u8] = b"f1579b7fa3420d7178df51b228528564e04c104d";
 /// Scripts with a deliberate defect, which are only ever sent in full.
 const NOT_STRICT: &[u8] = b"a token as large as the fence is taken";
 const FENCE_DELETED: &[u8] = b"a release deletes the fence";
@@ -116,6 +124,7 @@ impl ModelMaster {
             conn: 0,
             keys: HashMap::new(),
             lists: HashSet::new(),
+            knows_readers: false,
             scripts: HashSet::new(),
             script_count: 0,
             queues: Queues::default(),
@@ -189,6 +198,7 @@ impl ModelMaster {
     /// Puts a key there, as somebody else would.
     pub fn put(&mut self, key: &[u8], value: &[u8], expires: Option<Instant>) {
         self.lists.remove(key);
+        self.remove_readers(key);
         self.keys.insert(key.to_vec(), (value.to_vec(), expires));
     }
 
@@ -270,7 +280,7 @@ impl ModelMaster {
         }
         let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let carried_out = match name.as_str() {
-            "SET" | "GET" | "GETRANGE" | "DEL" | "PTTL" => {
+            "SET" | "GET" | "GETRANGE" | "DEL" | "PTTL" | "ZCARD" => {
                 self.carry_out_on_key(now, &name, &words[1..], replies)
             }
             "DELIFEQ" | "DELEX" if self.is_native => self.carry_out_on_key(now, &name, &words[1..], replies),
@@ -426,7 +436,7 @@ impl ModelMaster {
                 resp::encode_reply(replies, &OK);
             }
             ("SET", [key, value, b"NX", b"PX", ttl]) => {
-                let is_free = self.value(now, key).is_none();
+                let is_free = !self.is_taken(now, key);
                 if is_free {
                     self.put(key, value, Some(now + millis(ttl)));
                 }
@@ -442,9 +452,15 @@ impl ModelMaster {
                 resp::encode_reply(replies, &Reply::Integer(deleted));
             }
             ("DEL", [key]) => {
-                let had = self.value(now, key).is_some();
+                let had = self.is_taken(now, key);
                 self.keys.remove(*key);
+                self.remove_readers(key);
                 resp::encode_reply(replies, &Reply::Integer(i64::from(had)));
+            }
+            ("ZCARD", [key]) if self.value(now, key).is_some() => return refuse(WRONG_TYPE),
+            ("ZCARD", [key]) => {
+                let count = i64::try_from(self.member_count(now, key)).expect("small");
+                resp::encode_reply(replies, &Reply::Integer(count));
             }
             ("PTTL", [key]) => {
                 let left = self.time_left(now, key);
@@ -458,7 +474,13 @@ impl ModelMaster {
     /// The live value of a key that holds a string or nothing.
     fn string(&self, now: Instant, key: &[u8]) -> Result<Option<&[u8]>, Refusal> {
         let value = self.value(now, key);
-        if value.is_some() && self.lists.contains(key) { refuse(WRONG_TYPE) } else { Ok(value) }
+        let is_other = (value.is_some() && self.lists.contains(key)) || self.readers_end(now, key).is_some();
+        if is_other { refuse(WRONG_TYPE) } else { Ok(value) }
+    }
+
+    /// Whether there is a key of any kind.
+    pub fn is_taken(&self, now: Instant, key: &[u8]) -> bool {
+        self.value(now, key).is_some() || self.readers_end(now, key).is_some()
     }
 
     fn release(&mut self, now: Instant, key: &[u8], value: &[u8]) -> Result<i64, Refusal> {
@@ -493,6 +515,11 @@ impl ModelMaster {
             ("EVAL", [script, args @ ..]) => (self.load(script), args),
             _ => return Err(Refusal::NotUnderstood),
         };
+        if let (Some(ReaderScript::Acquire), [b"2", lock, intent, value, ttl]) = (ReaderScript::of(sha), args)
+        {
+            replies.extend(self.acquire_shared(now, sha, [lock, intent], [value, ttl]));
+            return Ok(());
+        }
         if let [b"2", lock, fence, args @ ..] = args {
             let reply = self.carry_out_fenced(now, sha, [*lock, *fence], args);
             return reply.map_err(|refusal| self.in_script(refusal, sha)).map(|reply| replies.extend(reply));
@@ -502,6 +529,12 @@ impl ModelMaster {
             return Ok(());
         }
         let done = match args {
+            [b"1", key, value, ttl] if ReaderScript::of(sha) == Some(ReaderScript::Extend) => {
+                self.extend_shared(now, sha, key, [value, ttl])
+            }
+            [b"1", key, value, tells] if ReaderScript::of(sha) == Some(ReaderScript::Release) => {
+                self.release_shared(now, sha, key, [value, tells])
+            }
             [b"1", key, value] if sha == RELEASE_SHA => self.release(now, key, value),
             [b"1", key, value] if sha == TELLING_SHA => self.release(now, key, value).inspect(|done| {
                 if *done == 1 {
@@ -542,7 +575,8 @@ impl ModelMaster {
         let done = match *args {
             [value, ttl, token, past, future, life] if sha == FENCED_ACQUIRE_SHA || sha == NOT_STRICT => {
                 let Some(old) = self.fence_value(now, fence)? else { return refuse(NO_NUMBER) };
-                let holder = self.string(now, lock)?;
+                // A list, or readers, are in the way as they are for `SET NX`.
+                let holder = self.string(now, lock).unwrap_or(Some(b""));
                 let time = number(token);
                 if holder == Some(value) {
                     resp::encode_reply(&mut reply, &Reply::Simple(b"OWN"));
@@ -571,7 +605,7 @@ impl ModelMaster {
                 return Ok(reply);
             }
             [value, token, past, future, life] if sha == FENCED_RELEASE_SHA || sha == FENCED_TELLING_SHA => {
-                let done = self.release(now, lock, value)?;
+                let done = self.release(now, lock, value).unwrap_or(0);
                 if done == 1 && sha == FENCED_TELLING_SHA {
                     self.tell(lock);
                 }
@@ -606,6 +640,9 @@ impl ModelMaster {
 
     /// As `PTTL` tells it.
     fn time_left(&self, now: Instant, key: &[u8]) -> i64 {
+        if let Some(end) = self.readers_end(now, key) {
+            return i64::try_from((end - now).as_millis()).expect("small");
+        }
         match self.keys.get(key).filter(|_| self.value(now, key).is_some()) {
             None => -2,
             Some((_, None)) => -1,
@@ -616,7 +653,6 @@ impl ModelMaster {
     fn load(&mut self, script: &[u8]) -> &'static [u8] {
         let calls = |name: &[u8]| script.windows(name.len()).any(|window| window == name);
         let sha = match (calls(b"'del'"), calls(b"'set'")) {
-            _ if calls(b"'zadd'") => queue::digest(calls),
             (true, _) if calls(b"'publish'") && calls(b"'time'") => FENCED_TELLING_SHA,
             (true, _) if calls(b"'publish'") => TELLING_SHA,
             _ if calls(b"status_reply") => {
@@ -632,6 +668,7 @@ impl ModelMaster {
             (_, true) => SWAP_SHA,
             _ => EXTEND_SHA,
         };
+        let sha = if calls(b"'zrank'") { queue::digest(calls) } else { shared::digest(script).unwrap_or(sha) };
         self.scripts.insert(sha.to_vec());
         sha
     }

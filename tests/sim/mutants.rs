@@ -7,7 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use redlatch::mutants::{Mutant, switch};
 
-use crate::directed::{Verdict, acquire, bytes, desk, fair, fence, handover, hold, keep, masters, news};
+use crate::directed::{
+    Verdict, acquire, bytes, desk, fair, fence, handover, hold, keep, masters, news, sharing,
+};
 use crate::directed::{errands, owners, sets};
 use crate::{history, sockets};
 
@@ -85,6 +87,15 @@ killed! {
     ticket_smallest: TicketSmallest by fair::a_ticket_is_larger_than_all_that_were_allotted_before;
     leave_forgotten: LeaveForgotten by fair::who_gives_up_keeps_nobody_waiting;
     failed_untold: FailedUntold by fair::nobody_who_is_next_waits_for_its_heartbeat_while_nothing_fails;
+    reader_beside_writer: ReaderBesideWriter by sharing::readers_have_a_lock_together_and_whoever_writes_has_it_alone;
+    readers_cut_short: ReadersCutShort by sharing::a_reader_of_a_shorter_ttl_ends_nobody_elses;
+    readers_purged_early: ReadersPurgedEarly by sharing::a_readers_coming_leaves_those_whose_time_is_not_over;
+    reader_ends_all: ReaderEndsAll by sharing::a_reader_that_goes_leaves_the_others;
+    shared_extension_joins: SharedExtensionJoins by sharing::a_reader_is_extended_only_where_it_is;
+    intent_ignored: IntentIgnored by sharing::a_writer_that_keeps_readers_out_has_its_turn;
+    intent_kept: IntentKept by sharing::a_writer_that_gives_up_lets_readers_in_at_once;
+    intent_not_renewed: IntentNotRenewed by sharing::a_writer_that_waits_keeps_readers_out_for_as_long_as_it_waits;
+    readers_queue: ReadersQueue by sharing::readers_of_one_client_do_not_wait_for_each_other;
     renewal_uncapped: RenewalUncapped by keep::a_kept_lock_ends_with_its_longest_hold;
     loss_told_late: LossToldLate by keep::the_loss_is_told_before_the_validity_ends_whatever_masters_answer;
     kept_after_loss: KeptAfterLoss by keep::a_lock_that_was_told_lost_is_not_renewed_any_more;
@@ -142,6 +153,20 @@ killed! {
 fn own_fenced_key_is_busy() {
     let schedule = fence::the_own_key_of_a_fenced_lock_met_again_is_not_somebody_elses;
     is_killed(Mutant::OwnKeyIsBusy, schedule);
+}
+
+/// A reader's release goes wherever the reader may be, as any other.
+#[test]
+fn reader_released_only_where_granted() {
+    is_killed(Mutant::ReleaseOnlyGranted, sharing::a_reader_is_released_where_it_was_not_heard_too);
+}
+
+#[test]
+fn reader_of_a_broken_connection_forgotten() {
+    is_killed(
+        Mutant::AbsentIsProof,
+        sharing::what_a_readers_broken_connection_left_is_released_over_the_next,
+    );
 }
 
 /// The same defect where the lock is fenced.

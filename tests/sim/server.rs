@@ -6,6 +6,7 @@ use redlatch::resp::{self, Decoded, Reply};
 
 use crate::checker::id;
 use crate::clock::Time;
+use crate::model::ReaderScript;
 use crate::network::{ConnState, Piece};
 use crate::world::{Event, World, command, note, shown};
 
@@ -81,6 +82,12 @@ impl World {
         let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let (client, master) = (self.conns[conn].client, self.conns[conn].master);
         let late = self.now - self.conns[conn].input_queued_at;
+        if let [b"EVALSHA" | b"EVAL", script, _, rest @ ..] = words.as_slice()
+            && let Some(script) = ReaderScript::of_word(script)
+        {
+            let is_whole = words[0] == b"EVAL";
+            return self.note_shared(conn, script, rest, reply, if is_whole { Time::MAX } else { late });
+        }
         match (words.as_slice(), reply) {
             ([b"EVALSHA" | b"EVAL", _, b"3", rest @ ..], _) => {
                 let is_whole = words[0] == b"EVAL";
@@ -90,7 +97,7 @@ impl World {
                 let is_whole = words[0] == b"EVAL";
                 self.note_fenced(conn, rest, reply, if is_whole { Time::MAX } else { late });
             }
-            ([b"SET", key, new, b"IFEQ", old, ..], _) if old != new => {
+            ([b"SET", key, new, b"IFEQ", old, ..], Reply::Simple(_) | Reply::NullBulk) if old != new => {
                 self.note_swap(conn, [key, old, new], *reply != Reply::NullBulk, late);
             }
             ([b"EVALSHA", _, _, key, old, new, _ttl], Reply::Integer(done)) => {
@@ -114,6 +121,22 @@ impl World {
             ([b"EVAL", _, _, key, token, _ttl], Reply::Integer(1)) => {
                 self.checker.note_granted(conn, &self.conns[conn], key, token, Time::MAX);
             }
+            // Readers have it.
+            (
+                [b"SET", key, new, b"IFEQ", old, ..] | [b"EVALSHA" | b"EVAL", _, b"1", key, old, new, _],
+                Reply::Error(text),
+            ) if text.starts_with(b"WRONGTYPE") && old != new => {
+                self.note_swap(conn, [key, old, new], false, late);
+            }
+            (
+                [b"SET", _, token, b"IFEQ", ..] | [b"EVALSHA" | b"EVAL", _, _, _, token, ..],
+                Reply::Error(text),
+            ) if text.starts_with(b"WRONGTYPE") => {
+                self.checker.note_denied(master, token);
+            }
+            ([b"DELIFEQ" | b"DELEX", _, .., token], Reply::Error(text)) if text.starts_with(b"WRONGTYPE") => {
+                self.checker.note_denied(master, token);
+            }
             ([b"EVALSHA" | b"EVAL", _, _, _, token, ..], Reply::Integer(0)) => {
                 self.checker.note_denied(master, token)
             }
@@ -123,6 +146,33 @@ impl World {
             ([b"DEL", key], Reply::Integer(_)) => {
                 self.checker.note_forced(client, master, key);
                 self.void_guards();
+            }
+            _ => {}
+        }
+    }
+
+    /// A reader came, stayed or went.
+    fn note_shared(
+        &mut self,
+        conn: usize,
+        script: ReaderScript,
+        args: &[&[u8]],
+        reply: &Reply<'_>,
+        late: Time,
+    ) {
+        let (client, master) = (self.conns[conn].client, self.conns[conn].master);
+        match (script, args, reply) {
+            (ReaderScript::Acquire, [key, _, value, _], Reply::Simple(_))
+            | (ReaderScript::Extend, [key, value, _], Reply::Integer(1)) => {
+                self.checker.note_granted(conn, &self.conns[conn], key, value, late);
+            }
+            (ReaderScript::Acquire, [key, ..], Reply::Integer(_)) => {
+                self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
+            }
+            (ReaderScript::Acquire, ..) => {}
+            (_, [_, value, _], Reply::Integer(0)) => self.checker.note_denied(master, value),
+            (_, [_, value, _], Reply::Error(text)) if text.starts_with(b"WRONGTYPE") => {
+                self.checker.note_denied(master, value);
             }
             _ => {}
         }

@@ -65,6 +65,10 @@ pub struct Habits {
     pub fenced_ppm: u32,
     /// And of the others, how many are fair.
     pub fair_ppm: u32,
+    /// And of the others, how many are readers'.
+    pub shared_ppm: u32,
+    /// Of a million who wait to have a lock alone, how many keep new readers out.
+    pub intent_ppm: u32,
     /// Nothing new is begun, and what is held is let go.
     pub is_closing: bool,
 }
@@ -175,6 +179,8 @@ impl World {
                 wait_max: 0,
                 fenced_ppm: 0,
                 fair_ppm: 0,
+                shared_ppm: 0,
+                intent_ppm: 0,
                 pause_max: SECOND,
                 is_closing: false,
             },

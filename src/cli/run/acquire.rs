@@ -17,7 +17,7 @@ use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::lock::Resource;
 
 use super::process;
-use super::{Held, Run, TURN_LIMIT};
+use super::{Held, Mode, Run, TURN_LIMIT};
 use crate::cli::options::{self, Exit, code, say};
 
 /// How long the lock is waited for before it is said why.
@@ -34,7 +34,8 @@ impl Run {
     pub(super) fn acquire(&mut self, names: &[Resource<'_>], wait: Duration) -> Result<Vec<Held>, Exit> {
         let start = Instant::now();
         // A place in a queue is kept for as long as one acquisition waits.
-        let (first, later) = if self.fair { (wait, wait) } else { (SILENT_WAIT, WAIT_SHOWN_EVERY) };
+        let (first, later) =
+            if matches!(self.mode, Mode::Fair) { (wait, wait) } else { (SILENT_WAIT, WAIT_SHOWN_EVERY) };
         let mut stretch = first;
         let mut result = self.attempt(names, Duration::ZERO)?;
         loop {
@@ -54,7 +55,9 @@ impl Run {
             if stretch == later && (self.verbose || options::stderr_is_terminal()) {
                 say(&format!("waiting up to {left:.1?} more: {error:#}"));
             }
-            result = self.attempt(names, stretch.min(left))?;
+            // Between two stretches readers would come in.
+            let longest = if self.keeps_readers_out { left } else { stretch };
+            result = self.attempt(names, longest.min(left))?;
             if result.is_err() {
                 // The end of the stretch may have cut its last attempt short; one with the full time tells the reason.
                 result = self.attempt(names, Duration::ZERO)?;
@@ -118,7 +121,11 @@ impl Run {
         let mut locks = Vec::with_capacity(names.len());
         for name in names {
             let lock = self.redlock.submit(self.request(*name, wait));
-            locks.push(lock.map_err(|error| Exit::new(code::INTERNAL, error.to_string()))?);
+            let lock = lock.map_err(|error| Exit::new(code::INTERNAL, error.to_string()))?;
+            if self.keeps_readers_out {
+                let _ = self.redlock.submit(Request::KeepReadersOut { lock });
+            }
+            locks.push(lock);
         }
         let outcomes = self.outcomes(&locks)?;
         let answers = locks.into_iter().zip(outcomes).filter_map(|(lock, outcome)| match outcome {
@@ -130,14 +137,15 @@ impl Run {
 
     fn request<'a>(&self, resource: Resource<'a>, wait: Duration) -> Request<'a> {
         let (ttl, min_validity) = (self.ttl, Duration::ZERO);
-        if self.fair {
-            Request::AcquireFair { resource, ttl, wait, min_validity }
-        } else if self.fenced {
-            // A clock before 1970 is one more that is wrong, which costs a round trip.
-            let wall = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-            Request::AcquireFenced { resource, ttl, wait, min_validity, wall }
-        } else {
-            Request::Acquire { resource, ttl, wait, min_validity }
+        match self.mode {
+            Mode::Plain => Request::Acquire { resource, ttl, wait, min_validity },
+            Mode::Fair => Request::AcquireFair { resource, ttl, wait, min_validity },
+            Mode::Shared => Request::AcquireShared { resource, ttl, wait, min_validity },
+            Mode::Fenced => {
+                // A clock before 1970 is one more that is wrong, which costs a round trip.
+                let wall = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+                Request::AcquireFenced { resource, ttl, wait, min_validity, wall }
+            }
         }
     }
 

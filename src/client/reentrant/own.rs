@@ -23,6 +23,8 @@ pub(super) struct OwnRequest {
     auto_extend: Option<Duration>,
     is_fenced: bool,
     is_fair: bool,
+    is_shared: bool,
+    keeps_readers_out: bool,
 }
 
 /// What is asked with it.
@@ -35,8 +37,19 @@ pub(super) struct OwnAcquisition {
 impl OwnRequest {
     pub(super) fn new(request: &LockRequest<'_>) -> Self {
         // Taken apart, so that a new field cannot be forgotten here.
-        let LockRequest { client, resource, ttl, wait, tries, min_validity, auto_extend, is_fenced, is_fair } =
-            *request;
+        let LockRequest {
+            client,
+            resource,
+            ttl,
+            wait,
+            tries,
+            min_validity,
+            auto_extend,
+            is_fenced,
+            is_fair,
+            is_shared,
+            keeps_readers_out,
+        } = *request;
         Self {
             client: client.clone(),
             resource: resource.into(),
@@ -47,13 +60,38 @@ impl OwnRequest {
             auto_extend,
             is_fenced,
             is_fair,
+            is_shared,
+            keeps_readers_out,
         }
     }
 
     fn as_request(&self) -> LockRequest<'_> {
         let Self { client, resource, .. } = self;
-        let Self { ttl, wait, tries, min_validity, auto_extend, is_fenced, is_fair, .. } = *self;
-        LockRequest { client, resource, ttl, wait, tries, min_validity, auto_extend, is_fenced, is_fair }
+        let Self {
+            ttl,
+            wait,
+            tries,
+            min_validity,
+            auto_extend,
+            is_fenced,
+            is_fair,
+            is_shared,
+            keeps_readers_out,
+            ..
+        } = *self;
+        LockRequest {
+            client,
+            resource,
+            ttl,
+            wait,
+            tries,
+            min_validity,
+            auto_extend,
+            is_fenced,
+            is_fair,
+            is_shared,
+            keeps_readers_out,
+        }
     }
 
     /// For how long a caller goes on trying.

@@ -57,11 +57,12 @@ impl Shared {
                 && let Some(poller) = core.poller.take()
             {
                 // What is due is done by one turn; what that has sent, as renewals, is mostly answered within the next moment.
-                let was_answered = core.driver.engine.is_answered();
+                // Also if something was owed before: it may have come when nobody looked, and what follows would not be heard
+                // either.
                 core = self.lead(core, poller, Some(now), |_| false)?;
-                if was_answered && let Some(poller) = core.poller.take() {
+                if let Some(poller) = core.poller.take() {
                     let is_done = |core: &Core| core.is_closing || core.driver.engine.is_answered();
-                    core = self.lead(core, poller, Some(now + limits::KEEPER_STAY), is_done)?;
+                    core = self.lead(core, poller, Some(clock::now() + limits::KEEPER_STAY), is_done)?;
                 }
                 self.leave(core);
                 continue;

@@ -12,8 +12,8 @@
 //! its place there. It is removed by the same script in its other form, which also tells the first in the queue that the
 //! lock is free.
 
-use super::fenced::{Script, key_bytes};
-use super::{CRLF, Entry, WrongShape, encode_decimal_bulk, failure};
+use super::fenced::{self, Script};
+use super::{Entry, WrongShape, encode_beside, encode_decimal_bulk, encode_joined, failure, key_bytes};
 use crate::limits;
 use crate::lock::{Failure, HolderTtl, Token};
 use crate::mutants::mutant;
@@ -134,46 +134,27 @@ fn heartbeat_ms() -> u64 {
 }
 
 fn encode_head(out: &mut Vec<u8>, argument_count: usize, script: Script) {
-    resp::encode_array_header(out, argument_count);
-    if mutant!(HeadUnchecked) || mutant!(DeadWaitersStay) {
-        let (from, to) =
-            if mutant!(HeadUnchecked) { ("if a>0 ", "if a<0 ") } else { ("{'-inf',n}", "{'-inf',0}") };
-        resp::encode_bulk(out, b"EVAL");
-        resp::encode_bulk(out, FAIR_SCRIPT.replace(from, to).as_bytes());
-        return resp::encode_bulk(out, b"3");
-    }
-    match script {
-        Script::Known => {
-            resp::encode_bulk(out, b"EVALSHA");
-            resp::encode_bulk(out, FAIR_SHA);
-        }
-        Script::Whole => {
-            resp::encode_bulk(out, b"EVAL");
-            resp::encode_bulk(out, FAIR_SCRIPT.as_bytes());
-        }
-    }
-    resp::encode_bulk(out, b"3");
+    let changed = if mutant!(HeadUnchecked) {
+        FAIR_SCRIPT.replace("if a>0 ", "if a<0 ")
+    } else if mutant!(DeadWaitersStay) {
+        FAIR_SCRIPT.replace("{'-inf',n}", "{'-inf',0}")
+    } else {
+        return fenced::encode_head(out, argument_count, script, FAIR_SCRIPT, FAIR_SHA, b"3");
+    };
+    fenced::encode_head(out, argument_count, Script::Whole, &changed, FAIR_SHA, b"3");
 }
 
 /// All three keys; returns the encoded value of the entry.
 fn encode_keys<'a>(out: &mut Vec<u8>, entry: &'a Entry, prefix_size: usize) -> &'a [u8] {
     let (key, value) = entry.parts();
     out.extend_from_slice(key);
-    let (prefix, name) = key_bytes(key).split_at_checked(prefix_size).unwrap_or_default();
-    for kind in [TICKETS_NAME, HEARTBEATS_NAME] {
-        encode_joined(out, &[prefix, kind, name]);
-    }
+    encode_beside(out, key, prefix_size, TICKETS_NAME);
+    encode_beside(out, key, prefix_size, HEARTBEATS_NAME);
     value
 }
 
 fn prefix(entry: &Entry, prefix_size: usize) -> &[u8] {
     key_bytes(entry.key()).get(..prefix_size).unwrap_or_default()
-}
-
-fn encode_joined(out: &mut Vec<u8>, parts: &[&[u8]]) {
-    resp::encode_bulk_header(out, parts.iter().map(|part| part.len()).sum());
-    parts.iter().for_each(|part| out.extend_from_slice(part));
-    out.extend_from_slice(CRLF);
 }
 
 /// What a master said to [`encode_fair_acquire`].

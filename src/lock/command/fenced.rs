@@ -8,9 +8,7 @@
 //!
 //! Tokens are written as they were given: Lua's `tostring` would lose digits. As numbers they are exact below 2^53.
 
-use memchr::memchr;
-
-use super::{CRLF, Entry, WrongShape, encode_decimal_bulk, failure};
+use super::{Entry, WrongShape, encode_beside, encode_decimal_bulk, failure};
 use crate::lock::fencing::{FENCE_NAME, FencingToken, Window};
 use crate::lock::{Failure, HolderTtl};
 use crate::mutants::mutant;
@@ -21,11 +19,13 @@ use std::time::Duration;
 /// be in microseconds, the life of the fence in milliseconds.
 ///
 /// Answers: OK; OWN if the key has this value already; or what is in the way (0 BUSY, 1 STALE, 2 PAST, 3 FUTURE), the
-/// fence, what is left of the holder's time as `PTTL` tells it, and the clock.
+/// fence, what is left of the holder's time as `PTTL` tells it, and the clock. A key of another kind is in the way, too, as
+/// it is for `SET NX`: readers are there.
 pub(crate) const FENCED_ACQUIRE_SCRIPT: &str = "local t=redis.call('time') local n=t[1]*1000000+t[2] \
 local f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[3]) \
 if not f then return redis.error_reply('ERR the fence is no number') end \
-local h=redis.call('get',KEYS[1]) if h==ARGV[1] then return redis.status_reply('OWN') end \
+local h=redis.pcall('get',KEYS[1]) \
+if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end if h==ARGV[1] then return redis.status_reply('OWN') end \
 if h then return {0,f,redis.call('pttl',KEYS[1]),n} end \
 if k<=f then return {1,f,0,n} end if k<=n-ARGV[4] then return {2,f,0,n} end if k>n+ARGV[5] then return {3,f,0,n} end \
 redis.call('set',KEYS[2],ARGV[3],'px',ARGV[6]) return redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2])";
@@ -34,27 +34,29 @@ redis.call('set',KEYS[2],ARGV[3],'px',ARGV[6]) return redis.call('set',KEYS[1],A
 /// fence, the life of the fence.
 ///
 /// Answers as the plain release: 1 if the key had this value and is deleted, else 0.
-pub(crate) const FENCED_RELEASE_SCRIPT: &str = "local d=0 \
-if redis.call('get',KEYS[1])==ARGV[1] then d=redis.call('del',KEYS[1]) end \
+pub(crate) const FENCED_RELEASE_SCRIPT: &str = "local d=0 local h=redis.pcall('get',KEYS[1]) \
+if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end \
+if h==ARGV[1] then d=redis.call('del',KEYS[1]) end \
 local f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[2]) \
 if f and k>f then local t=redis.call('time') local n=t[1]*1000000+t[2] \
 if k>n-ARGV[3] and k<=n+ARGV[4] then redis.call('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
 
 /// The same, and tells those who wait for the lock, as [`super::TELLING_SCRIPT`] does.
-pub(crate) const FENCED_TELLING_SCRIPT: &str = "local d=0 \
-if redis.call('get',KEYS[1])==ARGV[1] then d=redis.call('del',KEYS[1]) local n=redis.pcall('publish',KEYS[1],'') \
+pub(crate) const FENCED_TELLING_SCRIPT: &str = "local d=0 local h=redis.pcall('get',KEYS[1]) \
+if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end \
+if h==ARGV[1] then d=redis.call('del',KEYS[1]) local n=redis.pcall('publish',KEYS[1],'') \
 if type(n)=='number' and n>3 then redis.pcall('publish',KEYS[1],n) end end \
 local f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[2]) \
 if f and k>f then local t=redis.call('time') local n=t[1]*1000000+t[2] \
 if k>n-ARGV[3] and k<=n+ARGV[4] then redis.call('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
 
 /// SHA-1 of [`FENCED_ACQUIRE_SCRIPT`].
-const ACQUIRE_SHA: &[u8] = b"47e3d7192f7397d5e27d82db626be497b21253a4";
+const ACQUIRE_SHA: &[u8] = b"c0b702ffe6d6fe923e85ca21e689dce168efb723";
 /// SHA-1 of [`FENCED_RELEASE_SCRIPT`].
-const RELEASE_SHA: &[u8] = b"f1fe333c7769ed608a5125a2d324d1c53632f05b";
+const RELEASE_SHA: &[u8] = b"f1579b7fa3420d7178df51b228528564e04c104d";
 
 /// SHA-1 of [`FENCED_TELLING_SCRIPT`].
-const TELLING_SHA: &[u8] = b"77082852e395aedd8de6d7de633d4aea1dc89147";
+const TELLING_SHA: &[u8] = b"49c33307dd1606e49ea8253d85a787577b2f4cb4";
 
 /// Older than any token, for a lock that is held: no window closes behind it.
 const ANY_AGE_US: u64 = 1 << 52;
@@ -103,11 +105,11 @@ fn encode_acquire(
     past_us: u64,
 ) {
     if mutant!(FenceNotStrict) {
-        encode_head(out, 11, Script::Whole, &FENCED_ACQUIRE_SCRIPT.replace("<=f ", "<f "), ACQUIRE_SHA);
+        encode_head(out, 11, Script::Whole, &FENCED_ACQUIRE_SCRIPT.replace("<=f ", "<f "), ACQUIRE_SHA, b"2");
     } else {
-        encode_head(out, 11, script, FENCED_ACQUIRE_SCRIPT, ACQUIRE_SHA);
+        encode_head(out, 11, script, FENCED_ACQUIRE_SCRIPT, ACQUIRE_SHA, b"2");
     }
-    let (_, value) = encode_keys(out, entry, fence);
+    let value = encode_keys(out, entry, fence);
     out.extend_from_slice(value);
     for number in [ttl_ms, fence.token.as_u64(), past_us, fence.window.half_us, fence.window.life_ms] {
         encode_decimal_bulk(out, number);
@@ -125,13 +127,13 @@ pub(crate) fn encode_fenced_release(
     if mutant!(FenceDeleted) {
         let deleting = "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('del',KEYS[2]) \
             return redis.call('del',KEYS[1]) else return 0 end";
-        encode_head(out, 10, Script::Whole, deleting, RELEASE_SHA);
+        encode_head(out, 10, Script::Whole, deleting, RELEASE_SHA, b"2");
     } else if tells {
-        encode_head(out, 10, script, FENCED_TELLING_SCRIPT, TELLING_SHA);
+        encode_head(out, 10, script, FENCED_TELLING_SCRIPT, TELLING_SHA, b"2");
     } else {
-        encode_head(out, 10, script, FENCED_RELEASE_SCRIPT, RELEASE_SHA);
+        encode_head(out, 10, script, FENCED_RELEASE_SCRIPT, RELEASE_SHA, b"2");
     }
-    let (_, value) = encode_keys(out, entry, fence);
+    let value = encode_keys(out, entry, fence);
     out.extend_from_slice(value);
     let Window { half_us, life_ms } = fence.window;
     for number in [fence.token.as_u64(), half_us, half_us, life_ms] {
@@ -139,7 +141,15 @@ pub(crate) fn encode_fenced_release(
     }
 }
 
-fn encode_head(out: &mut Vec<u8>, argument_count: usize, script: Script, text: &str, sha: &[u8]) {
+/// A script's name and how many keys follow.
+pub(super) fn encode_head(
+    out: &mut Vec<u8>,
+    argument_count: usize,
+    script: Script,
+    text: &str,
+    sha: &[u8],
+    key_count: &[u8],
+) {
     resp::encode_array_header(out, argument_count);
     match script {
         Script::Known => {
@@ -151,25 +161,15 @@ fn encode_head(out: &mut Vec<u8>, argument_count: usize, script: Script, text: &
             resp::encode_bulk(out, text.as_bytes());
         }
     }
-    resp::encode_bulk(out, b"2");
+    resp::encode_bulk(out, key_count);
 }
 
-/// Both keys; returns the encoded key and value of the entry.
-fn encode_keys<'a>(out: &mut Vec<u8>, entry: &'a Entry, fence: &Fence) -> (&'a [u8], &'a [u8]) {
+/// Both keys; returns the encoded value of the entry.
+fn encode_keys<'a>(out: &mut Vec<u8>, entry: &'a Entry, fence: &Fence) -> &'a [u8] {
     let (key, value) = entry.parts();
     out.extend_from_slice(key);
-    let (prefix, name) = key_bytes(key).split_at_checked(fence.prefix_size).unwrap_or_default();
-    resp::encode_bulk_header(out, prefix.len() + FENCE_NAME.len() + name.len());
-    for part in [prefix, FENCE_NAME, name, CRLF] {
-        out.extend_from_slice(part);
-    }
-    (key, value)
-}
-
-/// What an encoded bulk string is about.
-pub(super) fn key_bytes(key: &[u8]) -> &[u8] {
-    let start = memchr(b'\n', key).map_or(0, |end| end + 1);
-    key.get(start..key.len().saturating_sub(CRLF.len())).unwrap_or_default()
+    encode_beside(out, key, fence.prefix_size, FENCE_NAME);
+    value
 }
 
 /// What a master said to [`encode_fenced_acquire`] or [`encode_fenced_repair`].

@@ -1,0 +1,243 @@
+//! The commands of shared locks: readers, of which any number hold one lock together, and the intent of a writer.
+//!
+//! Readers stand in a sorted set *at the lock's own key*: each member is a reader's value, its score the millisecond of the
+//! master's wall clock at which its time is over. The key expires with the last of them. So whatever takes the lock for itself alone
+//! needs nothing of its own: `SET NX` is refused while the key is there, by any library, and `PTTL` tells when the last
+//! reader's time ends. And no command of one kind touches a key of the other: a master says `WRONGTYPE`, which is a
+//! proven "not yours" ([`super::is_wrong_type`]).
+//!
+//! A reader is refused where the key is anything but such a set: one without a TTL is somebody else's, and left alone. A
+//! set may hold members whose time is over: they count for nothing, and go when another reader comes or goes.
+//!
+//! A writer that asked for it leaves an *intent* when it is refused: a key of its own beside the lock, with a short TTL, where new
+//! readers are refused while it lives. It is a hint for the sake of the writer's turn; nothing that is safe rests on it.
+
+use super::fenced::{Script, encode_head};
+use super::{Entry, WrongShape, encode_beside, encode_decimal_bulk, failure};
+use crate::lock::{HolderTtl, Vote};
+use crate::mutants::mutant;
+use crate::resp::{self, Reply};
+use std::time::Duration;
+
+/// What the key of an intent has between the prefix and the lock's name: no lock may have a name that starts like this.
+pub(crate) const INTENT_NAME: &[u8] = b"redlatch:writer:";
+
+/// `KEYS`: lock, intent. `ARGV`: value, TTL in milliseconds.
+///
+/// Answers: OK, or the time left of what is in the way as `PTTL` tells it. A value that is there already keeps the later
+/// end of the two, so that a request which is carried out twice, or late, cuts nothing short.
+const ACQUIRE_SCRIPT: &str = "local k=KEYS[1] local y=redis.call('type',k).ok local w=redis.call('pttl',k) \
+if w==-1 or y~='zset' and y~='none' then return w end \
+local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) redis.call('zremrangebyscore',k,'-inf',n) \
+local s=redis.call('zscore',k,ARGV[1]) w=redis.call('pttl',KEYS[2]) if w~=-2 and not s then return w end \
+local e=n+1+ARGV[2] if s and tonumber(s)>e then e=tonumber(s) end redis.call('zadd',k,e,ARGV[1]) \
+redis.call('pexpireat',k,redis.call('zrange',k,-1,-1,'withscores')[2]) return redis.status_reply('OK')";
+
+/// `KEYS`: lock. `ARGV`: value, TTL in milliseconds. Answers 1, or 0 if the value is not there or its time is over.
+const EXTEND_SCRIPT: &str = "local k=KEYS[1] local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) \
+local s=redis.call('zscore',k,ARGV[1]) if not s or tonumber(s)<=n then return 0 end redis.call('zadd',k,n+1+ARGV[2],ARGV[1]) \
+redis.call('pexpireat',k,redis.call('zrange',k,-1,-1,'withscores')[2]) return 1";
+
+/// `KEYS`: lock. `ARGV`: value, and 1 if those who wait are to be told when nobody is left. Answers 1 if the value was there,
+/// else 0.
+const RELEASE_SCRIPT: &str = "local k=KEYS[1] if redis.call('zrem',k,ARGV[1])==0 then return 0 end \
+local t=redis.call('time') redis.call('zremrangebyscore',k,'-inf',t[1]*1000+math.floor(t[2]/1000)) \
+local l=redis.call('zrange',k,-1,-1,'withscores')[2] if l then redis.call('pexpireat',k,l) elseif ARGV[2]=='1' then \
+local c=redis.pcall('publish',k,'') if type(c)=='number' and c>3 then redis.pcall('publish',k,c) end end return 1";
+
+/// SHA-1 of [`ACQUIRE_SCRIPT`].
+const ACQUIRE_SHA: &[u8] = b"98f36f22967f736bdf8d190accca65ddf59e8ecc";
+/// SHA-1 of [`EXTEND_SCRIPT`].
+const EXTEND_SHA: &[u8] = b"e30fe9193d658e35b178ea1dedd4084bb375f451";
+/// SHA-1 of [`RELEASE_SCRIPT`].
+const RELEASE_SHA: &[u8] = b"93f11933653798d5006758cc70920d0b91d183a0";
+
+/// Joins the readers of a lock, if nobody else has or is to have it. `prefix_size` is that of all keys.
+pub(crate) fn encode_shared_acquire(
+    out: &mut Vec<u8>,
+    script: Script,
+    entry: &Entry,
+    ttl_ms: u64,
+    prefix_size: usize,
+) {
+    let (script, text) = acquire_script(script);
+    encode_head(out, 7, script, &text, ACQUIRE_SHA, b"2");
+    let (key, value) = entry.parts();
+    out.extend_from_slice(key);
+    encode_intent_key(out, key, prefix_size);
+    out.extend_from_slice(value);
+    encode_decimal_bulk(out, ttl_ms);
+}
+
+/// Gives a reader a new end, if it is there.
+pub(crate) fn encode_shared_extend(out: &mut Vec<u8>, script: Script, entry: &Entry, ttl_ms: u64) {
+    if mutant!(SharedExtensionJoins) {
+        let text = EXTEND_SCRIPT.replace("if not s or tonumber(s)<=n then return 0 end ", "");
+        encode_head(out, 6, Script::Whole, &text, EXTEND_SHA, b"1");
+    } else {
+        encode_head(out, 6, script, EXTEND_SCRIPT, EXTEND_SHA, b"1");
+    }
+    out.extend_from_slice(&entry.0);
+    encode_decimal_bulk(out, ttl_ms);
+}
+
+/// A reader goes; tells those who wait, if it is to and was the last.
+pub(crate) fn encode_shared_release(out: &mut Vec<u8>, script: Script, entry: &Entry, tells: bool) {
+    if mutant!(ReaderEndsAll) {
+        let text = RELEASE_SCRIPT
+            .replace("redis.call('zremrangebyscore'", "redis.call('del',k) redis.call('zremrangebyscore'");
+        encode_head(out, 6, Script::Whole, &text, RELEASE_SHA, b"1");
+    } else {
+        encode_head(out, 6, script, RELEASE_SCRIPT, RELEASE_SHA, b"1");
+    }
+    out.extend_from_slice(&entry.0);
+    encode_decimal_bulk(out, u64::from(tells));
+}
+
+/// What is sent of a reader after [`encode_shared_acquire`]: scripts for [`encode_load`], where that one was not known.
+pub(crate) const SHARED_FOLLOWING: [&str; 2] = [EXTEND_SCRIPT, RELEASE_SCRIPT];
+
+/// `SCRIPT LOAD script`
+pub(crate) fn encode_load(out: &mut Vec<u8>, script: &str) {
+    resp::encode_command(out, &[b"SCRIPT", b"LOAD", script.as_bytes()]);
+}
+
+fn acquire_script(script: Script) -> (Script, std::borrow::Cow<'static, str>) {
+    let longest = "redis.call('zrange',k,-1,-1,'withscores')[2]";
+    let changed = if mutant!(ReaderBesideWriter) {
+        ACQUIRE_SCRIPT.replacen("then return w end", "then return redis.status_reply('OK') end", 1)
+    } else if mutant!(ReadersCutShort) {
+        ACQUIRE_SCRIPT.replace(longest, "n+1+ARGV[2]")
+    } else if mutant!(ReadersPurgedEarly) {
+        ACQUIRE_SCRIPT.replace("'-inf',n)", "'-inf',n+ARGV[2]-1)")
+    } else if mutant!(IntentIgnored) {
+        ACQUIRE_SCRIPT.replace("if w~=-2 and not s then return w end ", "")
+    } else {
+        return (script, ACQUIRE_SCRIPT.into());
+    };
+    (Script::Whole, changed.into())
+}
+
+/// The key of the intent beside a lock's, both as encoded bulk strings.
+pub(crate) fn encode_intent_key(out: &mut Vec<u8>, key: &[u8], prefix_size: usize) {
+    encode_beside(out, key, prefix_size, INTENT_NAME);
+}
+
+/// `SET intent value PX ttl`, whoever's intent is there.
+pub(crate) fn encode_intent(out: &mut Vec<u8>, entry: &Entry, ttl_ms: u64) {
+    out.extend_from_slice(b"*5\r\n$3\r\nSET\r\n");
+    out.extend_from_slice(&entry.0);
+    out.extend_from_slice(b"$2\r\nPX\r\n");
+    encode_decimal_bulk(out, ttl_ms);
+}
+
+/// `ZCARD key`: how many readers there are, those included whose time is over and who have not gone yet.
+pub(crate) fn encode_reader_count(out: &mut Vec<u8>, key: &[u8]) {
+    out.extend_from_slice(b"*2\r\n$5\r\nZCARD\r\n");
+    out.extend_from_slice(key);
+}
+
+/// The vote in a reply to [`encode_shared_acquire`]. An error is never a no (I16).
+pub(crate) fn shared_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
+    let holder = match *reply {
+        Reply::Simple(b"OK") => return Ok(Vote::Granted),
+        Reply::Error(text) => return Ok(Vote::Failed(failure(text))),
+        Reply::Integer(-1) => HolderTtl::Never,
+        Reply::Integer(left_ms) => match u64::try_from(left_ms) {
+            Ok(left_ms) => HolderTtl::Left(Duration::from_millis(left_ms)),
+            Err(_) => return Err(WrongShape),
+        },
+        _ => return Err(WrongShape),
+    };
+    Ok(Vote::Refused { holder })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::{Failure, Token};
+    use crate::resp;
+
+    fn encoded(write: impl FnOnce(&mut Vec<u8>, &Entry)) -> String {
+        let (mut entry, mut out) = (Entry::EMPTY, Vec::new());
+        entry.set(b"p:", b"\r\nname", &Token::UNSET);
+        write(&mut out, &entry);
+        out.escape_ascii().to_string()
+    }
+
+    fn command(words: &[&[u8]]) -> String {
+        let mut out = Vec::new();
+        resp::encode_command(&mut out, words);
+        out.escape_ascii().to_string()
+    }
+
+    #[test]
+    fn a_readers_commands_have_the_locks_own_key_and_the_intent_behind_the_same_prefix() {
+        let (lock, intent, value): (&[u8], &[u8], _) =
+            (b"p:\r\nname", b"p:redlatch:writer:\r\nname", [0; Token::SIZE]);
+        for script in [Script::Known, Script::Whole] {
+            let name = |text: &'static str, sha: &'static [u8]| match script {
+                Script::Known => [b"EVALSHA".as_slice(), sha],
+                Script::Whole => [b"EVAL", text.as_bytes()],
+            };
+            let [by, what] = name(ACQUIRE_SCRIPT, ACQUIRE_SHA);
+            assert_eq!(
+                encoded(|out, entry| encode_shared_acquire(out, script, entry, 10_000, 2)),
+                command(&[by, what, b"2", lock, intent, &value, b"10000"])
+            );
+            let [by, what] = name(EXTEND_SCRIPT, EXTEND_SHA);
+            assert_eq!(
+                encoded(|out, entry| encode_shared_extend(out, script, entry, 7)),
+                command(&[by, what, b"1", lock, &value, b"7"])
+            );
+            let [by, what] = name(RELEASE_SCRIPT, RELEASE_SHA);
+            for (tells, told) in [(false, b"0"), (true, b"1")] {
+                assert_eq!(
+                    encoded(|out, entry| encode_shared_release(out, script, entry, tells)),
+                    command(&[by, what, b"1", lock, &value, told])
+                );
+            }
+        }
+        let mut own = Entry::EMPTY;
+        own.set_intent(b"$8\r\np:\r\nname\r\n", 2, &Token::UNSET);
+        assert_eq!(
+            encoded(|out, _| encode_intent(out, &own, 1200)),
+            command(&[b"SET", intent, &value, b"PX", b"1200"])
+        );
+        assert_eq!(encoded(|out, entry| encode_reader_count(out, entry.key())), command(&[b"ZCARD", lock]));
+    }
+
+    #[test]
+    fn a_readers_longest_request_is_within_the_limit() {
+        use crate::limits::{MAX_TTL_MAX, PREFIX_SIZE_MAX, REQUEST_SIZE_MAX, RESOURCE_SIZE_MAX};
+        let (mut entry, mut out) = (Entry::EMPTY, Vec::new());
+        entry.set(&[b'p'; PREFIX_SIZE_MAX], &[b'n'; RESOURCE_SIZE_MAX], &Token::UNSET);
+        let ttl_ms = u64::try_from(MAX_TTL_MAX.as_millis()).expect("small");
+        encode_shared_acquire(&mut out, Script::Whole, &entry, ttl_ms, PREFIX_SIZE_MAX);
+        assert!(out.len() <= REQUEST_SIZE_MAX, "{} bytes", out.len());
+    }
+
+    #[test]
+    fn a_reader_is_told_the_time_left_of_what_is_in_the_way_and_no_error_is_a_no() {
+        let refused = |holder| Ok(Vote::Refused { holder });
+        assert_eq!(shared_vote(&Reply::Simple(b"OK")), Ok(Vote::Granted));
+        let left = HolderTtl::Left(Duration::from_millis(7));
+        assert_eq!(shared_vote(&Reply::Integer(7)), refused(left));
+        assert_eq!(shared_vote(&Reply::Integer(0)), refused(HolderTtl::Left(Duration::ZERO)));
+        assert_eq!(shared_vote(&Reply::Integer(-1)), refused(HolderTtl::Never));
+        for text in ["NOSCRIPT x", "OOM x", "WRONGTYPE x", ""] {
+            let vote = shared_vote(&Reply::Error(text.as_bytes()));
+            assert_eq!(vote, Ok(Vote::Failed(Failure::Replied(text.into()))));
+        }
+        for reply in [
+            Reply::Simple(b"QUEUED"),
+            Reply::Integer(-2),
+            Reply::Integer(i64::MIN),
+            Reply::Bulk(b"OK"),
+            Reply::NullBulk,
+            Reply::NullArray,
+        ] {
+            assert_eq!(shared_vote(&reply), Err(WrongShape), "{reply:?}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! `redlatch run --shared` and `--keep-readers-out`, and what `inspect` shows of them.
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, trusting};
+
+/// A command that holds the lock until it is ended.
+fn hold(fleet: &Fleet, flags: &[&str]) -> Running {
+    let mut run = Running::start(
+        trusting(fleet, "run")
+            .args(flags)
+            .args(["r", "--", "sh", "-c"])
+            .arg(format!("echo inside; {FOREVER}")),
+    );
+    assert_eq!(run.line(), "inside");
+    run
+}
+
+#[test]
+fn commands_that_share_a_lock_run_together_and_keep_one_that_does_not_out() {
+    let mut fleet = Fleet::start(3);
+    let shared = [hold(&fleet, &["--shared"]), hold(&fleet, &["-s", "--ttl", "5s"])];
+    let alone = finish(trusting(&fleet, "run").args(["r", "--", "true"]));
+    expect(&alone, 75, &["held by another", "for at most"]);
+    // A majority has them; the last master may be about to.
+    eventually(PATIENCE, "all masters have both", || {
+        finish(trusting(&fleet, "inspect").arg("r")).stdout.matches("readers: 2").count() == 3
+    });
+    let inspect = finish(trusting(&fleet, "inspect").arg("r"));
+    expect(&inspect, 75, &[]);
+    let is_shown = inspect.stdout.starts_with("shared by readers\nfor at most ")
+        && inspect.stdout.contains("readers: 2");
+    assert!(is_shown, "{}", inspect.stdout);
+    let json = finish(trusting(&fleet, "inspect").args(["--json", "r"])).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON and nothing else");
+    let first = &json["masters"][0];
+    assert_eq!((json["standing"].as_str(), first["readers"].as_u64()), (Some("shared"), Some(2)), "{json}");
+    assert!(json["remaining_ms"].as_u64().is_some_and(|left| left > 0 && left <= 10_001), "{json}");
+    for run in shared {
+        run.signal("TERM");
+        expect(&run.finish(), 128 + 15, &[]);
+    }
+    assert_eq!(holder_count(&mut fleet, "r"), 0, "released before the exit");
+    let run = hold(&fleet, &[]);
+    expect(&finish(trusting(&fleet, "run").args(["--shared", "r", "--", "true"])), 75, &["held by another"]);
+    run.signal("TERM");
+    run.finish();
+    expect(&finish(trusting(&fleet, "run").args(["--shared", "r", "--", "true"])), 0, &[]);
+}
+
+#[test]
+fn a_command_that_waits_can_keep_new_ones_out_who_would_share_the_lock() {
+    let mut fleet = Fleet::start(3);
+    let shared = hold(&fleet, &["--shared"]);
+    let mut waiting = Running::start(trusting(&fleet, "run").args([
+        "--keep-readers-out",
+        "--wait",
+        "60s",
+        "r",
+        "--",
+        "echo",
+        "alone",
+    ]));
+    for master in fleet.masters() {
+        let says_so = || master.ask("EXISTS redlatch:writer:r").text() == "1";
+        eventually(PATIENCE, "it says that it waits", says_so);
+    }
+    expect(&finish(trusting(&fleet, "run").args(["--shared", "r", "--", "true"])), 75, &["held by another"]);
+    shared.signal("TERM");
+    shared.finish();
+    assert_eq!(waiting.line(), "alone");
+    expect(&waiting.finish(), 0, &[]);
+    assert_eq!(holder_count(&mut fleet, "redlatch:writer:r"), 0, "its intent is left");
+}
+
+#[test]
+fn a_lock_is_shared_or_has_a_token_or_keeps_others_out() {
+    let fleet = Fleet::start(1);
+    for flags in [["--shared", "--fenced"], ["--shared", "--keep-readers-out"]] {
+        expect(
+            &finish(trusting(&fleet, "run").args(flags).args(["r", "--", "true"])),
+            64,
+            &["cannot be used with"],
+        );
+    }
+}

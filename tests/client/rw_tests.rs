@@ -1,0 +1,326 @@
+//! Readers who have a lock together, and writers who have it alone.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redlatch::lock::{HolderTtl, InputError};
+use redlatch::{AcquireError, Client, ConfigBuilder, ExtendError, Guard, RwLock, Standing, Told, limits};
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{
+    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_no_keys, block_on, config, open, poll_once, within,
+};
+
+/// Longer than any test: who gets the lock in time was told.
+const NEVER: Duration = Duration::from_secs(600);
+
+/// A client that does not try again by itself for very long.
+fn patient(urls: &[String]) -> ConfigBuilder {
+    config(urls, LONG).ask_holder(false).retry_delay(NEVER, NEVER)
+}
+
+fn build(builder: ConfigBuilder) -> Client {
+    Client::open(builder.build().expect("valid settings")).expect("an event loop")
+}
+
+fn is_contended<T>(result: &Result<T, AcquireError>) -> bool {
+    matches!(result, Err(AcquireError::Contended(_)))
+}
+
+/// Until each master has the reader, so that nothing of it is under way.
+fn settled(guard: Guard) -> Guard {
+    eventually(PATIENCE, "all masters have it", || guard.margin() == 1);
+    guard
+}
+
+/// Until so many connections have subscribed to the lock on each of these masters.
+fn await_subscribers(fleet: &mut Fleet, masters: Range<usize>, count: usize) {
+    for index in masters {
+        eventually(PATIENCE, "they subscribe", || {
+            fleet.master(index).ask("PUBSUB NUMSUB a").text().contains(&format!(" {count}]"))
+        });
+    }
+}
+
+/// Who is inside: so many readers, or minus one for a writer.
+#[derive(Default)]
+struct Witness {
+    inside: AtomicI64,
+    read_count: AtomicUsize,
+    write_count: AtomicUsize,
+    most_readers: AtomicI64,
+}
+
+impl Witness {
+    fn read(&self, guard: Guard, work: impl FnOnce()) -> Guard {
+        let before = self.inside.fetch_add(1, Ordering::SeqCst);
+        assert!(before >= 0, "a reader beside a writer");
+        self.most_readers.fetch_max(before + 1, Ordering::SeqCst);
+        work();
+        assert!(guard.is_valid(), "the lock did not outlast the test");
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        self.read_count.fetch_add(1, Ordering::SeqCst);
+        guard
+    }
+
+    fn write(&self, guard: Guard) -> Guard {
+        let before = self.inside.swap(-1_000_000, Ordering::SeqCst);
+        assert_eq!(before, 0, "a writer beside others");
+        assert!(guard.is_valid(), "the lock did not outlast the test");
+        self.inside.store(0, Ordering::SeqCst);
+        self.write_count.fetch_add(1, Ordering::SeqCst);
+        guard
+    }
+}
+
+#[test]
+fn threads_and_tasks_of_several_clients_read_together_and_write_alone() {
+    const ROUNDS: usize = 20;
+    let mut fleet = Fleet::start(3);
+    let clients = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    let witness = Witness::default();
+    thread::scope(|scope| {
+        for (index, client) in clients.iter().cycle().take(8).enumerate() {
+            let witness = &witness;
+            scope.spawn(move || {
+                let lock = client.rw_lock("a").prefer_writers();
+                for round in 0..ROUNDS {
+                    let is_writer = (index + round) % 4 == 0;
+                    let request = if is_writer { lock.write() } else { lock.read() }.ttl(TTL).wait(PATIENCE);
+                    let guard =
+                        if index % 2 == 0 { request.acquire() } else { block_on(request.acquire_async()) };
+                    let guard = guard.expect("in time");
+                    let guard =
+                        if is_writer { witness.write(guard) } else { witness.read(guard, thread::yield_now) };
+                    match round % 3 {
+                        0 => drop(guard),
+                        1 => assert!(!guard.release().expect("confirmed").was_already_gone()),
+                        _ => assert!(!block_on(guard.release_async()).expect("confirmed").was_already_gone()),
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(witness.read_count.into_inner(), 8 * ROUNDS * 3 / 4);
+    assert_eq!(witness.write_count.into_inner(), 8 * ROUNDS / 4);
+    clients.iter().for_each(|client| assert_eq!(client.settle(PATIENCE), 0));
+    await_no_keys(&mut fleet);
+}
+
+#[test]
+fn readers_of_one_client_hold_at_the_same_time_and_stand_in_no_line() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let lock = client.rw_lock("a");
+    let guards: Vec<Guard> =
+        (0..5).map(|_| lock.read().ttl(TTL).wait(PATIENCE).acquire().expect("shared")).collect();
+    assert!(guards.iter().all(Guard::is_valid));
+    assert!(is_contended(&lock.write().try_acquire()) && is_contended(&client.lock("a").try_acquire()));
+    let begun = Instant::now();
+    // Who reads and asks to write waits for itself, until its wait ends.
+    assert!(is_contended(&lock.write().wait(Duration::from_millis(200)).acquire()));
+    assert!(begun.elapsed() < PATIENCE);
+    drop(guards);
+    drop(lock.write().ttl(TTL).wait(PATIENCE).acquire().expect("nobody reads"));
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn a_reader_is_kept_extended_and_told_of_its_loss() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), SHORT);
+    let ttl = Duration::from_secs(1);
+    let guard = client.lock("a").shared().ttl(ttl).auto_extend(NEVER).acquire().expect("free");
+    let guard = settled(guard);
+    let first_end = guard.valid_until();
+    eventually(PATIENCE, "two renewals", || guard.valid_until() > first_end + ttl / 2);
+    assert!(guard.is_valid(), "nobody extended it");
+    assert!(is_contended(&client.lock("a").try_acquire()));
+    let (sender, receiver) = mpsc::channel();
+    // Nobody may wait any more.
+    guard.on_lost(move || sender.send(()).unwrap_or_default());
+    client.force_unlock("a").expect("the masters answer");
+    receiver.recv_timeout(PATIENCE).expect("masters show that it is lost");
+    let mut guard = guard;
+    assert!(matches!(guard.extend(ttl), Err(ExtendError::Expired | ExtendError::Lost(_))));
+    assert!(guard.release().expect("confirmed").was_already_gone());
+    await_no_keys(&mut fleet);
+}
+
+#[test]
+fn a_look_shows_how_many_read_and_a_forced_unlock_ends_them() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let guards: Vec<Guard> =
+        (0..2).map(|_| settled(client.lock("a").shared().ttl(TTL).acquire().expect("shared"))).collect();
+    let inspection = client.inspect("a").expect("the masters answer");
+    assert_eq!(
+        (inspection.standing(), inspection.is_held(), inspection.holder()),
+        (Standing::Shared, false, None)
+    );
+    assert!(
+        matches!(inspection.remaining(), HolderTtl::Left(left) if left > TTL / 2 && left <= TTL + TTL / 100)
+    );
+    let is_two = |told: &Told| matches!(told, Told::Shared { readers: 2, left: HolderTtl::Left(_) });
+    assert!(inspection.masters.iter().all(|(_, told)| is_two(told)), "{inspection:?}");
+    assert!(client.force_unlock("a").expect("the masters answer").deleted() >= 2);
+    drop(client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("nobody is in the way"));
+    drop(guards);
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn readers_who_wait_all_come_when_a_writer_goes_and_a_writer_when_the_last_reader_goes() {
+    within("they are told", || {
+        let mut fleet = Fleet::start(3);
+        let clients = [(); 3].map(|()| build(patient(&fleet.urls())));
+        let alone = clients[0].lock("a").ttl(TTL).try_acquire().expect("free");
+        let readers: Vec<_> = [0, 1, 1, 2]
+            .map(|index| clients[index].clone())
+            .map(|client| {
+                thread::spawn(move || {
+                    client.lock("a").shared().ttl(TTL).wait(PATIENCE).acquire().expect("told")
+                })
+            })
+            .into();
+        await_subscribers(&mut fleet, 0..3, 3);
+        alone.release().expect("confirmed");
+        let readers: Vec<_> = readers.into_iter().map(|it| it.join().expect("no panic")).collect();
+        let writer = clients[0].clone();
+        let writer = thread::spawn(move || writer.lock("a").ttl(TTL).wait(PATIENCE).acquire());
+        await_subscribers(&mut fleet, 0..3, 1);
+        for (index, reader) in readers.into_iter().enumerate() {
+            if index % 2 == 0 {
+                drop(reader);
+            } else {
+                reader.release().expect("confirmed");
+            }
+        }
+        drop(writer.join().expect("no panic").expect("told"));
+        clients.iter().for_each(|client| assert_eq!(client.settle(PATIENCE), 0));
+        await_no_keys(&mut fleet);
+    });
+}
+
+/// Readers that come and go so that there is always one, until a writer has had its turn.
+#[test]
+fn a_writer_that_is_preferred_has_its_turn_though_readers_come_and_go_all_the_time() {
+    let mut fleet = Fleet::start(3);
+    let clients = [(); 3].map(|()| open(&fleet.urls(), LONG));
+    let (witness, is_over) = (Arc::new(Witness::default()), Arc::new(AtomicUsize::new(0)));
+    let readers: Vec<_> = (0..6)
+        .map(|index| {
+            let (client, witness, is_over) = (clients[index % 2].clone(), witness.clone(), is_over.clone());
+            thread::spawn(move || {
+                while is_over.load(Ordering::SeqCst) == 0 {
+                    let request = client.lock("a").shared().ttl(TTL).wait(PATIENCE);
+                    let guard = request.acquire().expect("the writer goes");
+                    drop(witness.read(guard, || thread::sleep(Duration::from_millis(5))));
+                }
+            })
+        })
+        .collect();
+    let lock = clients[2].rw_lock("a").prefer_writers();
+    for _ in 0..5 {
+        let before = witness.read_count.load(Ordering::SeqCst);
+        eventually(PATIENCE, "they read", || witness.read_count.load(Ordering::SeqCst) > before + 10);
+        let guard = lock.write().ttl(TTL).wait(PATIENCE).acquire().expect("its turn comes");
+        drop(witness.write(guard));
+    }
+    is_over.store(1, Ordering::SeqCst);
+    readers.into_iter().for_each(|it| it.join().expect("no panic"));
+    assert!(witness.most_readers.load(Ordering::SeqCst) > 1, "nobody ever read beside another");
+    clients.iter().for_each(|client| assert_eq!(client.settle(PATIENCE), 0));
+    await_no_keys(&mut fleet);
+}
+
+#[test]
+fn new_readers_stay_out_while_a_preferred_writer_waits_and_come_in_when_it_gives_up() {
+    let mut fleet = Fleet::start(3);
+    let clients = [(); 3].map(|()| open(&fleet.urls(), LONG));
+    let guard = clients[0].lock("a").shared().ttl(TTL).acquire().expect("free");
+    let lock: RwLock<'_> = clients[1].rw_lock("a").prefer_writers();
+    let mut waiting = lock.write().ttl(TTL).wait(PATIENCE).acquire_async();
+    assert!(poll_once(&mut waiting).is_pending());
+    fleet.masters().for_each(|master| {
+        eventually(PATIENCE, "it says that it waits", || {
+            master.ask("EXISTS redlatch:writer:a").text() == "1"
+        });
+    });
+    // It says so again and again, for longer than it does once.
+    let begun = Instant::now();
+    while begun.elapsed() < limits::INTENT_TIME * 2 {
+        assert!(is_contended(&clients[2].lock("a").shared().ttl(TTL).try_acquire()), "a reader came in");
+        thread::sleep(Duration::from_millis(20));
+    }
+    drop(waiting);
+    let reader = clients[2].lock("a").shared().ttl(TTL).wait(PATIENCE).acquire().expect("it has given up");
+    drop((guard, reader));
+    clients.iter().for_each(|client| assert_eq!(client.settle(PATIENCE), 0));
+    await_no_keys(&mut fleet);
+}
+
+#[test]
+fn a_writers_fencing_tokens_rise_across_readers_and_a_reader_has_none() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let lock = client.rw_lock("a");
+    let mut last = None;
+    for _ in 0..3 {
+        let guard = lock.write().fenced().ttl(TTL).wait(PATIENCE).acquire().expect("free");
+        assert!(guard.fencing_token() > last, "{:?} after {last:?}", guard.fencing_token());
+        last = guard.fencing_token();
+        guard.release().expect("confirmed");
+        let guard = lock.read().ttl(TTL).wait(PATIENCE).acquire().expect("free");
+        assert_eq!(guard.fencing_token(), None);
+        assert!(is_contended(&lock.write().fenced().try_acquire()));
+        guard.release().expect("confirmed");
+    }
+    assert_eq!(lock.read().fenced().acquire().err(), Some(AcquireError::Input(InputError::SharedFenced)));
+    assert_eq!(client.settle(PATIENCE), 0);
+    for master in fleet.masters() {
+        assert_eq!(master.ask("KEYS *").text(), "[redlatch:fence:a]");
+    }
+}
+
+#[test]
+fn sets_and_reentrant_locks_of_readers_are_shared_too() {
+    let mut fleet = Fleet::start(3);
+    let clients = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    let sets = clients.each_ref().map(|client| client.lock_set(["a", "b"]).shared().ttl(TTL).acquire());
+    let sets = sets.map(|set| set.expect("shared"));
+    assert!(is_contended(&clients[0].lock("b").ttl(TTL).try_acquire()));
+    let owners =
+        clients.each_ref().map(|client| client.lock("a").shared().ttl(TTL).wait(PATIENCE).reentrant());
+    let holds = owners.each_ref().map(|owner| [owner.lock(), owner.lock()].map(|hold| hold.expect("shared")));
+    assert!(owners.iter().all(|owner| owner.hold_count() == 2));
+    drop((sets, holds));
+    drop(clients[0].lock_set(["a", "b"]).ttl(TTL).wait(PATIENCE).acquire().expect("nobody reads"));
+    clients.iter().for_each(|client| assert_eq!(client.settle(PATIENCE), 0));
+    await_no_keys(&mut fleet);
+}
+
+#[test]
+fn a_reader_that_is_given_up_at_any_moment_leaves_nothing() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let alone = client.lock("a").ttl(TTL).acquire().expect("free");
+    for count in 0..4 {
+        let mut waiting = client.lock("a").shared().ttl(TTL).wait(PATIENCE).acquire_async();
+        for _ in 0..count {
+            assert!(poll_once(&mut waiting).is_pending());
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+    alone.release().expect("confirmed");
+    for pause_us in 0..60 {
+        let mut acquiring = client.lock("a").shared().ttl(TTL).wait(PATIENCE).acquire_async();
+        let _ = poll_once(&mut acquiring);
+        thread::sleep(Duration::from_micros(10 * pause_us));
+    }
+    drop(client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("nobody reads"));
+    assert_nothing_left(&client, &mut fleet);
+}

@@ -1,0 +1,216 @@
+//! Readers and writers on real masters: through kill -9 and pauses, beside other libraries, with few privileges.
+
+use std::time::{Duration, Instant};
+
+use redlatch::engine::{Outcome, Request};
+use redlatch::lock::{HolderTtl, Resource};
+use redlatch::{AcquireError, ExtendError, Redlock};
+
+use crate::contest::{Contest, Rules, TTL as CONTEST_TTL};
+use crate::fleet::{Fleet, Raw, eventually};
+use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
+use crate::lockers::Way;
+
+fn refused(result: Result<redlatch::Lease, AcquireError>) -> HolderTtl {
+    match result {
+        Err(AcquireError::Contended(denial)) => denial.holder,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A reader on all of three masters.
+fn everywhere(redlock: &mut Redlock) -> redlatch::Lease {
+    let lease = redlock.acquire_shared("a", TTL, PATIENCE).expect("free");
+    drive(redlock, "all masters have it", |redlock| redlock.margin(&lease) == 1);
+    lease
+}
+
+#[test]
+fn readers_and_writers_survive_masters_that_are_killed_and_come_back_empty() {
+    for way in [Way::Redlock, Way::Client] {
+        let mut fleet = Fleet::start(5);
+        let rules = Rules { way, has_readers: true, ..Rules::default() };
+        let mut contest = Contest::start("readers and writers, kill -9", &fleet.urls(), &rules);
+        contest.progress("all is well", 20);
+        fleet.master(0).kill();
+        contest.survives("one is dead", 20);
+        fleet.master(0).restart();
+        contest.survives("one is in quarantine", 20);
+        contest.pass(CONTEST_TTL);
+        fleet.master(1).kill();
+        fleet.master(2).kill();
+        contest.survives("two are dead", 20);
+        fleet.master(1).restart();
+        fleet.master(2).restart();
+        contest.survives("two are in quarantine", 20);
+        // A quorum that forgot.
+        contest.pass(CONTEST_TTL);
+        (2..5).for_each(|index| fleet.master(index).kill());
+        (2..5).for_each(|index| fleet.master(index).restart());
+        contest.recovers("three came back empty");
+        contest.finish(&mut fleet);
+    }
+}
+
+#[test]
+fn readers_and_writers_survive_masters_that_stand_still() {
+    for way in [Way::Redlock, Way::Client] {
+        let mut fleet = Fleet::start(5);
+        let rules = Rules { way, has_readers: true, ..Rules::default() };
+        let mut contest = Contest::start("readers and writers, SIGSTOP", &fleet.urls(), &rules);
+        fleet.master(0).stop();
+        contest.survives("one is stopped", 20);
+        fleet.master(1).stop();
+        contest.survives("two are stopped", 20);
+        contest.pass(CONTEST_TTL.mul_f64(1.2));
+        fleet.master(0).cont();
+        fleet.master(1).cont();
+        contest.recovers("two go on");
+        (2..5).for_each(|index| fleet.master(index).stop());
+        contest.fails("three are stopped", 10);
+        contest.pass(CONTEST_TTL.mul_f64(1.2));
+        (2..5).for_each(|index| fleet.master(index).cont());
+        contest.recovers("three go on");
+        contest.finish(&mut fleet);
+    }
+}
+
+#[test]
+fn a_redlock_reads_beside_others_and_writes_alone() {
+    let mut fleet = Fleet::start(3);
+    let [mut one, mut other, mut writer] = [(); 3].map(|()| open(settings(&fleet.urls())));
+    let mut first = one.acquire_shared("a", TTL, PATIENCE).expect("free");
+    let second = other.acquire_shared("a", TTL, PATIENCE).expect("shared");
+    assert_ne!(first.token(), second.token());
+    assert!(matches!(refused(writer.try_acquire("a", TTL)), HolderTtl::Left(left) if left > TTL / 2));
+    assert!(matches!(refused(writer.acquire_fenced("a", TTL, Duration::ZERO)), HolderTtl::Left(_)));
+    one.extend(&mut first, TTL).expect("it reads");
+    assert_eq!(one.release(first).map(|released| released.was_already_gone()), Ok(false));
+    refused(writer.try_acquire("a", TTL));
+    other.release(second).expect("confirmed");
+    let mut alone = writer.acquire("a", TTL, PATIENCE).expect("nobody reads");
+    assert!(matches!(refused(one.acquire_shared("a", TTL, Duration::ZERO)), HolderTtl::Left(_)));
+    writer.extend(&mut alone, TTL).expect("held");
+    writer.release(alone).expect("confirmed");
+    let fenced = writer.acquire_fenced("a", TTL, PATIENCE).expect("free");
+    refused(one.acquire_shared("a", TTL, Duration::ZERO));
+    writer.release(fenced).expect("confirmed");
+    drop(one.acquire_shared("a", TTL, PATIENCE).expect("free"));
+    one.flush();
+    assert_eq!(one.close(PATIENCE), 0);
+    fleet.masters().for_each(|master| assert_eq!(master.ask("EXISTS a"), Raw::Int(0)));
+}
+
+/// Whatever takes the key by `SET NX`, as the locks of other libraries do, and whatever else is there.
+#[test]
+fn readers_and_locks_of_other_libraries_exclude_each_other() {
+    let mut fleet = Fleet::start(3);
+    let mut redlock = open(settings(&fleet.urls()));
+    let reader = everywhere(&mut redlock);
+    fleet.masters().for_each(|master| assert_eq!(master.ask("SET a theirs NX PX 60000"), Raw::Nil));
+    redlock.release(reader).expect("confirmed");
+    // A quorum has confirmed; the last one may be about to.
+    fleet.masters().for_each(|master| {
+        eventually(PATIENCE, "the reader is gone", || master.ask("SET a theirs NX PX 60000").text() == "OK");
+    });
+    assert!(matches!(refused(redlock.acquire_shared("a", TTL, Duration::ZERO)), HolderTtl::Left(_)));
+    // Of another kind, or a set without an end: nothing of ours, and left as it is.
+    for (put, look, expected) in [
+        ("RPUSH a x", "LRANGE a 0 -1", "[x]"),
+        ("ZADD a 5 five 9999999999999 x", "ZRANGE a 0 -1", "[five, x]"),
+    ] {
+        fleet.masters().for_each(|master| {
+            master.ask("DEL a");
+            master.ask(put);
+        });
+        assert_eq!(refused(redlock.acquire_shared("a", TTL, Duration::ZERO)), HolderTtl::Never, "{put}");
+        for master in fleet.masters() {
+            assert_eq!((master.ask(look).text().as_str(), master.ask("PTTL a")), (expected, Raw::Int(-1)));
+        }
+    }
+    assert_eq!(redlock.close(PATIENCE), 0);
+}
+
+#[test]
+fn readers_end_by_their_own_ttl_and_the_key_with_the_last_of_them() {
+    let mut fleet = Fleet::start(3);
+    let mut redlock = open(settings(&fleet.urls()));
+    let (long, short) = (Duration::from_millis(1500), Duration::from_millis(300));
+    // Their scripts are known from here on, so that none is under way for long.
+    let warm = everywhere(&mut redlock);
+    redlock.release(warm).expect("confirmed");
+    let begun = Instant::now();
+    let first = redlock.acquire_shared("a", long, PATIENCE).expect("free");
+    drive(&mut redlock, "all masters have it", |redlock| {
+        redlock.margin(&first) == 1 || begun.elapsed() > long
+    });
+    let mut second = redlock.acquire_shared("a", short, PATIENCE).expect("shared");
+    let left = |master: &mut crate::fleet::Master| master.ask("PTTL a").text().parse().unwrap_or(0_i64);
+    fleet.masters().for_each(|master| assert!(left(master) > 300 || begun.elapsed() > long / 2, "cut short"));
+    eventually(PATIENCE, "its time is over", || !second.is_valid());
+    assert!(matches!(redlock.extend(&mut second, long), Err(ExtendError::Expired)));
+    let valid_until = first.valid_until();
+    std::mem::forget(first);
+    // Nobody releases it, and no writer has it before its validity is over.
+    let alone = redlock.acquire("a", TTL, PATIENCE).expect("in the end");
+    assert!(Instant::now() >= valid_until, "a writer came too early");
+    redlock.release(alone).expect("confirmed");
+    redlock.release(second).expect("gone long ago");
+}
+
+#[test]
+fn a_reader_whose_masters_lost_it_is_not_extended() {
+    let mut fleet = Fleet::start(3);
+    let [mut reader, mut writer] = [(); 2].map(|()| open(settings(&fleet.urls())));
+    let mut lease = everywhere(&mut reader);
+    fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
+    assert!(matches!(reader.extend(&mut lease, TTL), Err(ExtendError::Lost(_))));
+    let mut lease = everywhere(&mut reader);
+    fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
+    let alone = writer.acquire("a", TTL, PATIENCE).expect("free");
+    assert!(matches!(reader.extend(&mut lease, TTL), Err(ExtendError::Lost(_))), "a writer is there");
+    assert_eq!(reader.release(lease).map(|released| released.was_already_gone()), Ok(true));
+    assert_eq!(writer.release(alone).map(|released| released.deleted >= 2), Ok(true));
+}
+
+#[test]
+fn the_privileges_in_the_readme_are_enough_for_shared_locks() {
+    let mut fleet = Fleet::start(1);
+    let rules = "ACL SETUSER locker on >pw resetkeys ~lock:* resetchannels -@all +set +get +del +pexpire +pttl \
+                 +evalsha +script|load +eval +info +echo +client|setname";
+    assert_eq!(fleet.master(0).ask(rules).text(), "OK");
+    let url = fleet.master(0).url().replace("redis://", "redis://locker:pw@");
+    let connect = || open(settings(std::slice::from_ref(&url)).prefix("lock:"));
+    let error = connect().acquire_shared("a", TTL, Duration::ZERO).expect_err("no TYPE");
+    assert!(error.to_string().contains("the ACL user lacks a command"), "{error}");
+    let more = "ACL SETUSER locker +time +type +pexpireat +zadd +zrem +zrange +zscore +zremrangebyscore";
+    assert_eq!(fleet.master(0).ask(more).text(), "OK");
+    let mut redlock = connect();
+    let mut lease = redlock.acquire_shared("a", TTL, PATIENCE).expect("allowed");
+    redlock.extend(&mut lease, TTL).expect("allowed");
+    assert_eq!(
+        insist(&mut redlock, "a", Duration::from_millis(50)).err().map(|it| is_contended(&it)),
+        Some(true)
+    );
+    assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(1));
+    assert_eq!(redlock.close(PATIENCE), 0);
+    assert_eq!(fleet.master(0).ask("KEYS *").text(), "[]");
+}
+
+fn is_contended(error: &AcquireError) -> bool {
+    matches!(error, AcquireError::Contended(_))
+}
+
+/// Asks for a lock alone, and keeps readers out meanwhile.
+fn insist(redlock: &mut Redlock, name: &str, wait: Duration) -> Result<(), AcquireError> {
+    let (ttl, resource) = (redlock.ttl(TTL).expect("valid"), Resource::new(name).expect("valid"));
+    let request = Request::Acquire { resource, ttl, wait, min_validity: Duration::ZERO };
+    let lock = redlock.submit(request).expect("room");
+    redlock.submit(Request::KeepReadersOut { lock }).expect("always taken");
+    loop {
+        match redlock.poll_outcome() {
+            Some((id, Outcome::Acquire(result))) if id == lock => return result.map(drop),
+            _ => redlock.turn(PATIENCE).expect("the loop runs"),
+        }
+    }
+}
