@@ -668,7 +668,8 @@ impl ModelMaster {
             (_, true) => SWAP_SHA,
             _ => EXTEND_SHA,
         };
-        let sha = if calls(b"'zrank'") { queue::digest(calls) } else { shared::digest(script).unwrap_or(sha) };
+        let sha =
+            if calls(b"'zrank'") { queue::digest(calls) } else { shared::digest(script).unwrap_or(sha) };
         self.scripts.insert(sha.to_vec());
         sha
     }

@@ -74,11 +74,9 @@ pub fn contest(
     if events.is_empty() {
         return Err("its process ended without a lock".to_owned());
     }
-    // Where a script sets the key each lock has one that releases it, too.
-    let attempts = if peer.acquires_by_script() {
-        scripts.saturating_sub(events.len() as u64)
-    } else {
-        calls(&mut fleet, &["set"])
+    let attempts = match peer.scripts_of_release() {
+        Some(count) => scripts.saturating_sub(count * events.len() as u64),
+        None => calls(&mut fleet, &["set"]),
     };
     Ok(summary(events, contender_count, pace.time, attempts))
 }

@@ -21,6 +21,7 @@ const COUNTING: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FamilyPeer {
     Woken,
+    Fair,
     Polling,
     Rslock,
     NodeRedlock,
@@ -29,8 +30,9 @@ pub enum FamilyPeer {
 }
 
 impl FamilyPeer {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Woken,
+        Self::Fair,
         Self::Polling,
         Self::Rslock,
         Self::NodeRedlock,
@@ -41,6 +43,7 @@ impl FamilyPeer {
     pub const fn id(self) -> &'static str {
         match self {
             Self::Woken => "redlatch",
+            Self::Fair => "redlatch-fair",
             Self::Polling => "redlatch-polling",
             Self::Rslock => "rslock",
             Self::NodeRedlock => "node-redlock",
@@ -52,6 +55,7 @@ impl FamilyPeer {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Woken => "redlatch",
+            Self::Fair => "redlatch, `fair()`",
             Self::Polling => "redlatch, `wake_waiters(false)`",
             Self::Rslock => "rslock (Rust)",
             Self::NodeRedlock => "node-redlock (JavaScript)",
@@ -63,6 +67,7 @@ impl FamilyPeer {
     pub const fn waits_by(self) -> &'static str {
         match self {
             Self::Woken => "messages, and timers behind them",
+            Self::Fair => "a queue at the masters, messages to the first in it, and timers",
             Self::Polling => "polling, 1 to 100 ms",
             Self::Rslock => "polling, 0 to 200 ms",
             Self::NodeRedlock => "polling, 100 to 300 ms",
@@ -74,7 +79,7 @@ impl FamilyPeer {
     pub const fn keeps_by(self) -> Option<&'static str> {
         match self {
             Self::Woken => Some("`auto_extend`: at a third of the TTL, a write per master for all"),
-            Self::Polling => None,
+            Self::Fair | Self::Polling => None,
             Self::Rslock => Some("`using`: 0.5 s before the end"),
             Self::NodeRedlock => Some("`using`: 0.5 s before the end"),
             Self::RedisSemaphore => Some("a timer for each lock at 0.8 of the TTL"),
@@ -93,7 +98,9 @@ impl FamilyPeer {
             })
         };
         match self {
-            Self::Woken | Self::Polling => locked_version("redlatch", "").unwrap_or_default().to_owned(),
+            Self::Woken | Self::Fair | Self::Polling => {
+                locked_version("redlatch", "").unwrap_or_default().to_owned()
+            }
             Self::Rslock => locked_version("rslock", "").unwrap_or_default().to_owned(),
             Self::NodeRedlock => pinned(include_str!("../../others/package.json"), "redlock"),
             Self::RedisSemaphore => pinned(include_str!("../../others/package.json"), "redis-semaphore"),
@@ -107,9 +114,13 @@ impl FamilyPeer {
         if matches!(self, Self::PythonRedisLock) { 1 } else { 5 }
     }
 
-    /// Whether a script sets the key; else it is a `SET` by itself.
-    pub(super) const fn acquires_by_script(self) -> bool {
-        matches!(self, Self::NodeRedlock | Self::RedisSemaphore)
+    /// Where a script sets the key: how many more scripts each lock has, for its release. Else it is a `SET` by itself.
+    pub(super) const fn scripts_of_release(self) -> Option<u64> {
+        match self {
+            Self::Fair => Some(2),
+            Self::NodeRedlock | Self::RedisSemaphore => Some(1),
+            _ => None,
+        }
     }
 
     /// Its process, but for the work; or what is missing.
@@ -122,7 +133,7 @@ impl FamilyPeer {
             Ok::<_, String>(command)
         };
         let mut command = match self {
-            Self::Woken | Self::Polling | Self::Rslock => {
+            Self::Woken | Self::Fair | Self::Polling | Self::Rslock => {
                 let mut command = Command::new(std::env::current_exe().map_err(|error| error.to_string())?);
                 command.arg("play");
                 command
@@ -196,7 +207,11 @@ fn contend(peer: FamilyPeer, urls: &[String], count: usize, pace: Pace) {
                 std::thread::sleep(START);
                 while Instant::now() < end {
                     let asked = now_us();
-                    let lease = redlock.acquire("family", TTL, PATIENCE).expect("nobody keeps it");
+                    let result = match peer {
+                        FamilyPeer::Fair => redlock.acquire_fair("family", TTL, PATIENCE),
+                        _ => redlock.acquire("family", TTL, PATIENCE),
+                    };
+                    let lease = result.expect("nobody keeps it");
                     let acquired = now_us();
                     std::thread::sleep(pace.hold);
                     events.lock().expect("no panic").push((who, [asked, acquired, now_us()]));
