@@ -343,7 +343,8 @@ impl<'a> LockRequest<'a> {
     /// A fair lock excludes locks of the same name that are not fair. Those ask no queue, and are not told of its waiters:
     /// **let all who use a resource be fair.** Callers of one client each have a ticket, and do not pass the lock on among
     /// themselves. [`LockRequest::try_acquire`] has it only if it is free and nobody waits, and leaves no ticket. Each sign of
-    /// life of a waiter, about one a second, is one of its [`LockRequest::tries`]. It cannot be [`LockRequest::fenced`], too.
+    /// life of a waiter, about one a second, is one of its [`LockRequest::tries`]. It can be neither [`LockRequest::fenced`] nor
+    /// [`LockRequest::shared`]: that is [`AcquireError::Input`].
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -359,7 +360,7 @@ impl<'a> LockRequest<'a> {
 
     /// Asks for the lock of a reader: any number of them have it together, and nobody has it alone meanwhile, by any other
     /// request of this or another client or library. Readers stand in no line and are not handed the lock: those who wait
-    /// try together when it turns free. They have no fencing token. It costs each master a script where a plain lock is a
+    /// try together when it turns free. They can be neither fenced nor fair: that is [`crate::AcquireError::Input`]. It costs each master a script where a plain lock is a
     /// `SET`. See [`crate::RwLock`], also for who comes first and why there is no way from reading to writing.
     ///
     /// ```no_run

@@ -218,21 +218,23 @@ impl ConfigBuilder {
         self
     }
 
-    /// How long a lock may be held in all, however often it is extended; one hour by default.
+    /// How long a lock may be held in all, however often it is extended; one hour by default, and not bounded.
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.config.max_hold = max_hold;
         self
     }
 
-    /// What clock rates may differ by, in parts per million of the TTL; 10,000 (1 %) by default. 2 ms are added to it.
+    /// What clock rates may differ by, in parts per million of the TTL; 10,000 (1 %) by default, and at most
+    /// [`limits::DRIFT_PPM_MAX`]. 2 ms are added to it.
     #[must_use]
     pub const fn drift_ppm(mut self, ppm: u32) -> Self {
         self.drift_ppm = Some(ppm);
         self
     }
 
-    /// How long one round waits for a master's answer; by default a fiftieth of the TTL, between 5 and 50 ms.
+    /// How long one round waits for a master's answer; by default a fiftieth of the TTL, between 5 and 50 ms. From 1 ms
+    /// to [`limits::TIME_LIMIT_MAX`].
     ///
     /// A master that misses it is skipped until it answers again, so set it well above the usual round trip: a round
     /// trip near 50 ms needs a larger one.
@@ -250,14 +252,16 @@ impl ConfigBuilder {
         self
     }
 
-    /// How long one attempt to connect may take, and then the handshake; 1 s by default.
+    /// How long one attempt to connect may take, and then the handshake; 1 s by default. From 1 ms to
+    /// [`limits::TIME_LIMIT_MAX`].
     #[must_use]
     pub const fn connect_timeout(mut self, limit: Duration) -> Self {
         self.config.connect_timeout = limit;
         self
     }
 
-    /// Bounds of the random delay between two attempts of a waiting acquire; 1 ms and 100 ms by default.
+    /// Bounds of the random delay between two attempts of a waiting acquire; 1 ms and 100 ms by default, `max` from `min` to
+    /// [`limits::TIME_LIMIT_MAX`].
     ///
     /// The delay is larger than the time that the attempt took, and grows from attempt to attempt.
     #[must_use]
@@ -272,8 +276,8 @@ impl ConfigBuilder {
     ///
     /// It is a lower bound: the delay is never shorter than the time that the attempt took, nor than 1 ms, and up to as much
     /// again is added at random, so that clients which met once do not meet again and again. A holder whose time ends sooner
-    /// shortens it, and so does word of a release ([`ConfigBuilder::wake_waiters`]). It is called with the client locked, so it must be short, must not use this client, and must not panic,
-    /// which would stop the client.
+    /// shortens it, and so does word of a release ([`ConfigBuilder::wake_waiters`]). It is called with the client locked:
+    /// keep it short, and do not use this client in it. A panic stops the client.
     #[must_use]
     pub fn retry_delay_by(mut self, delay: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
         self.config.retry_delay_by = Some(RetryDelay(Arc::new(delay)));

@@ -182,9 +182,11 @@ impl fmt::Display for Denial {
 #[non_exhaustive]
 pub enum AcquireError {
     /// Enough masters answer, and somebody else holds keys on too many of them; or another caller of this client holds the
-    /// lock or stood before this one in line for it. Wait or try again.
+    /// lock or stood before this one in line for it. Also, of a fair lock, if others wait who asked before; and of a reader, if
+    /// a writer keeps new readers out, for [`crate::limits::INTENT_TIME`] or a little more. Wait or try again.
     Contended(Box<Denial>),
-    /// Too few masters can grant: they are unreachable, silent, in error or in quarantine. The report tells which.
+    /// Too few masters can grant: they are unreachable, silent, in error or in quarantine; or they refused the fencing token, as
+    /// their clocks differ; or the queue of a fair lock is full ([`crate::limits::FAIR_QUEUE_COUNT_MAX`]). The report tells which.
     NoQuorum(Box<Denial>),
     /// A quorum granted, but by then less validity was left than asked for. Ask for a longer TTL.
     Expired(Box<Denial>),

@@ -42,11 +42,24 @@
 //! # What is promised
 //!
 //! While fewer masters than the lock's margin + 1 lose or prematurely expire the key, clock rates differ by less than
-//! the drift allowance, and all clients share the list of masters and the maximum TTL, at most one guard of a resource
-//! is valid at any instant, or any number of shared ones ([`LockRequest::shared`]). Fencing tokens ([`LockRequest::fenced`]) of successive guards strictly grow, whatever pauses and
-//! delays happen. Nothing is promised about work done after the deadline unless the storage checks the token. Every call
-//! returns by its deadline. The README says more, and what is not promised.
-
+//! the drift allowance, and all clients share the list of masters (with their databases), the prefix and the maximum TTL,
+//! at most one guard of a resource is valid at any instant, or any number of shared ones ([`LockRequest::shared`]). Fencing
+//! tokens ([`LockRequest::fenced`]) of successive guards strictly grow, whatever pauses and delays happen. Nothing is promised
+//! about work done after the deadline unless the storage checks the token. Every call returns by its deadline. The README
+//! says more, and what is not promised.
+//!
+//! # Kinds of locks
+//!
+//! | | |
+//! | --- | --- |
+//! | kept while work goes on | [`LockRequest::auto_extend`] |
+//! | first come, first served, between processes | [`LockRequest::fair`] |
+//! | with a number for storage that refuses late writers | [`LockRequest::fenced`] |
+//! | many readers, one writer | [`Client::rw_lock`] |
+//! | several, all or none; many, each by itself | [`Client::lock_set`]; [`Client::acquire_all`] |
+//! | taken again by its owner | [`LockRequest::reentrant`] |
+//! | looked at, broken | [`Client::inspect`], [`Client::force_unlock`] |
+//!
 //! # Features
 //!
 //! - `suspend`: deadlines count the time in which the machine was suspended, on Linux and Android; without it, and

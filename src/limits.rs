@@ -19,7 +19,7 @@ pub const MAX_TTL_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Upper bound of the clock drift setting, in parts per million: half of the TTL.
 pub const DRIFT_PPM_MAX: u32 = 500_000;
 
-/// Upper bound of the settable time limits for an answer, a connection and a wait: a day.
+/// Upper bound of the settable time limits for an answer, a connection and a pause between attempts: a day. A wait has no bound.
 pub const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Locks of one engine that are being acquired, held, or whose release is awaited. One more is `Overloaded`, at once.
@@ -84,10 +84,10 @@ pub const REPLY_ELEMENT_COUNT_MAX: usize = 1024;
 /// Arrays inside arrays in a reply. A deeper nesting ends the connection.
 pub const REPLY_DEPTH_MAX: usize = 8;
 
-/// Holds that one [`crate::ReentrantLock`] has at the same time.
+/// Holds that one [`crate::ReentrantLock`] has at the same time. One more is `ReenterError::TooManyHolds`.
 pub const HOLD_COUNT_MAX: usize = u32::MAX as usize;
 
-/// Locks that are acquired together by [`crate::Client::lock_set`].
+/// Locks that are acquired together by [`crate::Client::lock_set`]. More are `InputError::SetTooLarge`; nothing is sent.
 pub const SET_SIZE_MAX: usize = 256;
 
 /// Bytes of a key's value that [`crate::Client::inspect`] fetches; the rest is cut off.

@@ -68,7 +68,7 @@ pub(crate) struct Args {
     /// Wait in a queue with all who ask for a fair lock: first come, first served.
     ///
     /// Those who take the lock without --fair do not stand in the queue. Without --wait the lock is taken only if nobody
-    /// waits for it.
+    /// waits for it. Not together with --fenced, --shared or --also.
     #[arg(long, conflicts_with_all = ["fenced", "also", "shared"])]
     fair: bool,
 
@@ -77,6 +77,7 @@ pub(crate) struct Args {
     shared: bool,
 
     /// While waiting to have the lock alone, keep new --shared holders out; else those who come and go may keep it waiting.
+    /// Without --wait it has no effect.
     #[arg(long, conflicts_with = "shared")]
     keep_readers_out: bool,
 
@@ -108,7 +109,7 @@ Exit codes:
    64  bad usage: the message names the argument
    69  too few masters could grant the lock: unreachable, in error, or restarted lately
    70  the operating system refused something
-   75  somebody else holds the lock, or others share it (another code: --conflict-exit-code)
+   75  somebody else holds the lock, others share it, or wait for it with --fair (another code: --conflict-exit-code)
    76  the lock was lost, or could not be extended, while the command ran
   126  the command cannot be executed
   127  the command was not found
@@ -137,6 +138,8 @@ Signals:
 Examples:
   redlatch run -m redis://a,redis://b,redis://c nightly-report -- ./report.sh
   redlatch run --ttl 30s --wait 5min deploy:web -- sh -c 'make build && make deploy'
+  redlatch run --fair --wait 10min printer -- lp report.ps          first come, first served
+  redlatch run --fenced backup -- ./backup.sh                       with REDLATCH_FENCING_TOKEN
   redlatch run --shared prices -- ./report.sh                       beside others who share it
   redlatch run --keep-readers-out --wait 1min prices -- ./import.sh alone, though there are always some
   redlatch run account:1 --also account:2 -- ./transfer.sh          both locks, or none

@@ -50,7 +50,9 @@ impl Client {
     /// this lock the promise of exclusion is void until the holder's validity has ended. A holder that extends learns of it
     /// by the next extension, and by [`crate::Guard::on_lost`] if the lock is kept; a fencing token still stops it at a
     /// storage that checks. Callers of this client who wait for the lock behind a holder in the same client go on waiting for
-    /// that one. It is for people who know that the holder is dead and cannot wait for the end of its TTL.
+    /// that one. Who waits elsewhere is not told: fair waiters come within a second, others when the old holder's time or
+    /// their own pause ends. The queue of a fair lock and a writer's intent stay. It is for people who know that the holder is
+    /// dead and cannot wait for the end of its TTL.
     ///
     /// # Errors
     /// [`ForceUnlockError::Unconfirmed`] if fewer than a quorum answered: what was deleted is gone, the rest ends with its TTL.

@@ -31,7 +31,8 @@ mod own;
 ///
 /// The owner is this handle and its clones, on whatever threads and in whatever tasks, and never a thread by its identity: a
 /// task that moves between threads stays the owner. All holds of one owner are inside together, so it excludes other owners,
-/// of this process or of others, and not the callers of one owner from each other.
+/// of this process or of others, and not the callers of one owner from each other. It cannot be extended by hand: ask for
+/// [`LockRequest::auto_extend`].
 ///
 /// Only the first hold asks the masters; those that come while it does wait for its answer, and all get it. The lock is
 /// released at the masters when the last hold ends. A handle without holds has nothing on the masters, and may be kept.

@@ -25,7 +25,7 @@ use super::{Client, LockRequest};
 /// its wait ends, and for every other reader, too; two that do so would wait for each other. Release, then acquire, then
 /// look again at what was read. With the guard dropped the release is on its way before the request that follows.
 ///
-/// **Who comes first.** By itself a writer has no preference: it gets the lock when no quorum has readers at some moment, and
+/// **Who comes first.** By itself a writer has no preference: it gets the lock when a quorum is free of readers at one moment, and
 /// readers that come and go all the time can keep it waiting until its wait is over. With [`RwLock::prefer_writers`]
 /// readers can be kept waiting by writers that come and go all the time.
 #[derive(Debug, Clone, Copy)]

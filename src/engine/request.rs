@@ -101,8 +101,9 @@ pub enum Request<'a> {
         /// The lock.
         lock: OpId,
     },
-    /// Release a lock in whatever state it is. One that is held may pass to the next in line within this engine. An acquisition under way is cancelled and has no outcome, an extension
-    /// under way fails. A release of a lock that is being released is the same one, with one outcome.
+    /// Release a lock in whatever state it is. One that is held may pass to the next in line within this engine.
+    ///
+    /// An acquisition under way is cancelled and has no outcome, an extension under way fails. A release of a lock that is being released is the same one, with one outcome.
     Release {
         /// The lock.
         lock: OpId,
@@ -149,7 +150,7 @@ pub enum SubmitError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// To [`Request::Acquire`].
+    /// To [`Request::Acquire`], [`Request::AcquireFenced`], [`Request::AcquireFair`] and [`Request::AcquireShared`].
     Acquire(Result<Grant, AcquireError>),
     /// To [`Request::Extend`]: the end of the new validity.
     Extend(Result<Instant, ExtendError>),

@@ -24,6 +24,8 @@ pub struct GuardSet {
 }
 
 /// An extension of all locks of a set under way: a future for any executor, or something to [`ExtendSet::wait`] for.
+///
+/// Dropping it leaves the extensions to themselves: each lock then ends as before, or as asked for.
 #[must_use = "nothing is extended before this is awaited"]
 #[derive(Debug)]
 pub struct ExtendSet<'g> {
