@@ -109,7 +109,7 @@ impl<L> Joint<L> {
             config,
             count,
             min_validity,
-            wait_until: now.checked_add(wait).unwrap_or(now + limits::MAX_TTL_MAX),
+            wait_until: now.checked_add(wait).unwrap_or(now + limits::FOREVER),
             failed_count: 0,
             failed_before: None,
             held: Vec::new(),

@@ -255,6 +255,10 @@ impl Owner {
                 return Poll::Ready(result.and_then(|()| self.check_hold()));
             }
             let mut state = self.state();
+            if caller.is_answered() {
+                // The answer came just now, and with it the hold that was counted for this caller.
+                continue;
+            }
             if let Some(taken) = state.take_again(Guard::is_valid) {
                 return Poll::Ready(taken);
             }
@@ -358,9 +362,13 @@ impl Caller {
         let now = clock::now();
         let until = self.wait_until.get_or_insert_with(|| {
             let wait = request.wait();
-            now.checked_add(wait).unwrap_or(now + limits::MAX_TTL_MAX)
+            now.checked_add(wait).unwrap_or(now + limits::FOREVER)
         });
         until.saturating_duration_since(now)
+    }
+
+    fn is_answered(&self) -> bool {
+        self.joined.as_ref().is_some_and(|attempt| attempt.result.get().is_some())
     }
 
     /// What has come of the attempt that it joined, unless it is to try again.

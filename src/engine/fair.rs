@@ -308,7 +308,10 @@ impl Engine {
     pub(super) fn begin_leaving(&mut self, now: Instant, id: Id) {
         self.unwatch(now, id);
         let Some(op) = self.ops.find_mut(id) else { return };
-        let was_held = matches!(op.state, OpState::Held { .. });
+        // One that does not wait leaves no ticket, but may have been in somebody's way.
+        let is_in_the_way = matches!(op.state, OpState::Acquiring { .. })
+            && op.queuing.as_ref().is_some_and(|queuing| !queuing.waits);
+        let was_held = is_in_the_way || matches!(op.state, OpState::Held { .. });
         if let Some(claim) = self.claims.find_mut(op.claim) {
             // Who is to be told the queue says.
             claim.tells = false;

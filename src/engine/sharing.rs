@@ -254,6 +254,10 @@ impl Engine {
     /// Whether others than this operation are told of the same lock, over the same subscription.
     pub(super) fn is_watched_by_others(&mut self, id: Id) -> bool {
         let Some(op) = self.ops.find(id) else { return false };
+        if op.queuing.is_some() {
+            // A channel of its own.
+            return false;
+        }
         let is_other =
             |reader: &Id| *reader != id && self.ops.find(*reader).is_some_and(|other| other.key == op.key);
         if self.news.readers.iter().any(is_other) {

@@ -324,3 +324,31 @@ fn a_reader_that_is_given_up_at_any_moment_leaves_nothing() {
     drop(client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("nobody reads"));
     assert_nothing_left(&client, &mut fleet);
 }
+
+#[test]
+fn a_fair_waiter_that_goes_unsubscribes_also_beside_a_reader_who_waits() {
+    within("it unsubscribes", || {
+        let mut fleet = Fleet::start(3);
+        let (holder, client) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
+        let guard = holder.lock("a").ttl(TTL).try_acquire().expect("free");
+        let mut reader = client.lock("a").shared().ttl(TTL).wait(NEVER).acquire_async();
+        let mut fair = client.lock("a").fair().ttl(TTL).wait(NEVER).acquire_async();
+        assert!(poll_once(&mut reader).is_pending() && poll_once(&mut fair).is_pending());
+        await_subscribers(&mut fleet, 0..3, 1);
+        let mut has_channel = |is_wanted: bool| {
+            for index in 0..3 {
+                eventually(PATIENCE, "the fair waiter's channel", || {
+                    let channels = fleet.master(index).ask("PUBSUB CHANNELS redlatch:fair:c:*").text();
+                    (channels != "[]") == is_wanted
+                });
+            }
+        };
+        has_channel(true);
+        drop(fair);
+        has_channel(false);
+        await_subscribers(&mut fleet, 0..3, 1);
+        drop(reader);
+        guard.release().expect("the masters answer");
+        assert_eq!(client.settle(PATIENCE), 0);
+    });
+}

@@ -72,19 +72,21 @@ impl Run {
         names: &[Resource<'_>],
         wait: Duration,
     ) -> Result<Result<Vec<Held>, AcquireError>, Exit> {
-        let end = Instant::now() + wait;
+        let start = Instant::now();
+        let left = || wait.saturating_sub(start.elapsed());
         // The place of the name that is waited for, with nothing held.
         let mut waited_for = (names.len() == 1).then_some(0);
         let mut attempts = 0;
         loop {
-            let began = Instant::now();
             let mut held = Vec::with_capacity(names.len());
             if let Some(place) = waited_for {
-                match self.ask(&names[place..=place], end.saturating_duration_since(began))?.remove(0) {
+                match self.ask(&names[place..=place], left())?.remove(0) {
                     Ok(lock) => held.push((place, lock)),
                     Err(error) => return Ok(Err(error)),
                 }
             }
+            // A wait in line is no reason for a pause as long as that.
+            let began = Instant::now();
             let others: Vec<usize> = (0..names.len()).filter(|place| Some(*place) != waited_for).collect();
             let asked: Vec<_> = others.iter().map(|place| names[*place]).collect();
             let answers = self.ask(&asked, Duration::ZERO).inspect_err(|_| self.give_back(&held))?;
@@ -101,12 +103,12 @@ impl Run {
             };
             self.give_back(&held);
             attempts += 1;
-            if end.saturating_duration_since(Instant::now()) < STRETCH_MIN {
-                return Ok(Err(error));
-            }
-            if attempts > 1 {
+            if attempts > 1 && left() >= STRETCH_MIN {
                 // Others may have met this one in the same place.
-                self.pause(attempts, began.elapsed())?;
+                self.pause(attempts, began.elapsed().min(left()))?;
+            }
+            if left() < STRETCH_MIN {
+                return Ok(Err(error));
             }
             waited_for = Some(place);
         }
@@ -120,8 +122,13 @@ impl Run {
     ) -> Result<Vec<Result<Held, AcquireError>>, Exit> {
         let mut locks = Vec::with_capacity(names.len());
         for name in names {
-            let lock = self.redlock.submit(self.request(*name, wait));
-            let lock = lock.map_err(|error| Exit::new(code::INTERNAL, error.to_string()))?;
+            let lock = match self.redlock.submit(self.request(*name, wait)) {
+                Ok(lock) => lock,
+                Err(error) => {
+                    locks.iter().for_each(|lock| self.release_unawaited(*lock));
+                    return Err(Exit::new(code::INTERNAL, error.to_string()));
+                }
+            };
             if self.keeps_readers_out {
                 let _ = self.redlock.submit(Request::KeepReadersOut { lock });
             }

@@ -118,7 +118,7 @@ impl FamilyPeer {
     pub(super) const fn scripts_of_release(self) -> Option<u64> {
         match self {
             Self::Fair => Some(2),
-            Self::NodeRedlock | Self::RedisSemaphore => Some(1),
+            Self::NodeRedlock => Some(1),
             _ => None,
         }
     }
