@@ -357,21 +357,13 @@ impl Link {
 fn take_apart(
     state: &mut State,
     learnt: &Learnt,
-    (release_by, extend_by): (ReleaseBy, ExtendBy),
+    by: (ReleaseBy, ExtendBy),
     owed: Owed,
     reply: &Reply<'_>,
 ) -> Result<Answer, String> {
-    let by_script = match owed {
-        // Where there is a native command it may be the script that tells who waits all the same.
-        Owed::Release(_) => release_by == ReleaseBy::EvalSha || learnt.has_telling,
-        Owed::AcquireFenced(_) | Owed::ReleaseFenced(_) | Owed::AcquireFair(_) => true,
-        Owed::AcquireShared(_) | Owed::ExtendShared(..) | Owed::ReleaseShared(_) => true,
-        Owed::Extend(..) | Owed::Swap(..) => extend_by == ExtendBy::EvalSha,
-        _ => false,
-    };
-    if by_script && command::is_noscript(reply) {
+    if command::is_noscript(reply) && is_by_digest(owed, learnt, by) {
         if mutant!(NoScriptIsNo) {
-            return take_apart(state, learnt, (release_by, extend_by), owed, &Reply::Integer(0));
+            return take_apart(state, learnt, by, owed, &Reply::Integer(0));
         }
         return Ok(Answer::NoScript(owed));
     }
@@ -384,19 +376,9 @@ fn take_apart(
         Owed::AcquireFair(id) | Owed::AcquireFairWhole(id) => {
             command::fair_answer(reply).map(|answer| Answer::AcquireFair(id, answer))
         }
-        Owed::RepairFenced(id, round) => command::fenced_answer(reply).map(|answer| {
-            Answer::Repair(
-                id,
-                round,
-                match answer {
-                    FencedAnswer::Granted => Vote::Granted,
-                    // Whose TTL began earlier than this request: nothing is known of its end.
-                    FencedAnswer::Own => Vote::Pending,
-                    FencedAnswer::Refused(told) => Vote::Refused { holder: told.holder },
-                    FencedAnswer::Failed(failure) => Vote::Failed(failure),
-                },
-            )
-        }),
+        Owed::RepairFenced(id, round) => {
+            command::fenced_answer(reply).map(|answer| Answer::Repair(id, round, repair_vote(answer)))
+        }
         Owed::AcquireShared(id) | Owed::AcquireSharedWhole(id) => {
             command::shared_vote(reply).map(|vote| Answer::AcquireShared(id, vote))
         }
@@ -442,4 +424,27 @@ fn take_apart(
         }
     };
     answer.map_err(|WrongShape| "a reply of the wrong shape".to_owned())
+}
+
+/// Whether a script was named by its digest, which a master may have forgotten.
+fn is_by_digest(owed: Owed, learnt: &Learnt, (release_by, extend_by): (ReleaseBy, ExtendBy)) -> bool {
+    match owed {
+        // Where there is a native command it may be the script that tells who waits all the same.
+        Owed::Release(_) => release_by == ReleaseBy::EvalSha || learnt.has_telling,
+        Owed::AcquireFenced(_) | Owed::ReleaseFenced(_) | Owed::AcquireFair(_) => true,
+        Owed::AcquireShared(_) | Owed::ExtendShared(..) | Owed::ReleaseShared(_) => true,
+        Owed::Extend(..) | Owed::Swap(..) => extend_by == ExtendBy::EvalSha,
+        _ => false,
+    }
+}
+
+/// The vote in the answer to a fenced lock that was put back.
+fn repair_vote(answer: FencedAnswer) -> Vote {
+    match answer {
+        FencedAnswer::Granted => Vote::Granted,
+        // Whose TTL began earlier than this request: nothing is known of its end.
+        FencedAnswer::Own => Vote::Pending,
+        FencedAnswer::Refused(told) => Vote::Refused { holder: told.holder },
+        FencedAnswer::Failed(failure) => Vote::Failed(failure),
+    }
 }

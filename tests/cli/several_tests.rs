@@ -55,22 +55,43 @@ fn of_several_locks_none_is_held_while_one_is_waited_for() {
 }
 
 #[test]
-fn several_locks_named_in_opposite_orders_are_all_had_in_turn() {
+fn several_locks_named_in_opposite_orders_are_all_had_one_after_the_other() {
     let fleet = Fleet::start(3);
+    // Who finds it there is not alone.
+    let inside = std::env::temp_dir().join(format!("redlatch-several-{}", std::process::id()));
+    let script = "mkdir \"$0\" || exit 9; sleep 0.02; rmdir \"$0\"";
     let start = |names: [&str; 2]| {
-        let script = "for i in 1 2 3 4 5; do echo $i; done";
-        Running::start(
-            trusting(&fleet, "run")
-                .args(["-w", "1h", names[0], "--also", names[1]])
-                .args(["--", "sh", "-c", script]),
-        )
+        let command = &mut trusting(&fleet, "run");
+        command.args(["-w", "1h", names[0], "--also", names[1], "--", "sh", "-c", script]);
+        Running::start(command.arg(&inside))
     };
     let runs: Vec<Running> =
-        (0..6).map(|it| start(if it % 2 == 0 { ["a", "b"] } else { ["b", "a"] })).collect();
-    for run in runs {
-        let finished = run.finish();
-        expect(&finished, 0, &[]);
-        assert_eq!(finished.stdout.lines().count(), 5);
+        (0..6).map(|it| start(if it % 2 == 0 { ["a", "b"] } else { ["b", "c"] })).collect();
+    let back: Vec<Running> = (0..3).map(|_| start(["b", "a"])).collect();
+    runs.into_iter().chain(back).for_each(|run| expect(&run.finish(), 0, &[]));
+}
+
+#[test]
+fn a_wait_beyond_any_clock_is_one_without_end() {
+    let fleet = Fleet::start(3);
+    for flag in ["--fair", "--keep-readers-out"] {
+        let mut holder = Running::start_with_stdin(trusting(&fleet, "run").args([
+            "r",
+            "--",
+            "sh",
+            "-c",
+            "echo ready; read line",
+        ]));
+        holder.line();
+        let mut command = trusting(&fleet, "run");
+        let waiter =
+            Running::start(command.args([flag, "-w", "300000000000years", "r", "--", "echo", "mine"]));
+        std::thread::sleep(Duration::from_millis(600));
+        holder.send("\n");
+        expect(&holder.finish(), 0, &[]);
+        let waited = waiter.finish();
+        expect(&waited, 0, &[]);
+        assert_eq!(waited.stdout, "mine\n");
     }
 }
 
