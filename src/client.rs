@@ -1,5 +1,6 @@
 //! [`Client`]: one set of connections for many threads and tasks.
 
+mod callbacks;
 pub mod desk;
 #[cfg(unix)]
 mod drive;
@@ -23,6 +24,7 @@ use crate::config::{Config, ConfigBuilder};
 use crate::driver::{ConnectError, Driver};
 use crate::engine::MasterStatus;
 use crate::error::AcquireError;
+use callbacks::Callbacks;
 #[cfg(unix)]
 pub use drive::{Drive, DriveEnded};
 pub use guard::{Guard, Lost};
@@ -75,6 +77,7 @@ pub struct Client {
 struct Handle {
     shared: Arc<Shared>,
     config: Arc<Config>,
+    callbacks: Callbacks,
 }
 
 impl Drop for Handle {
@@ -111,7 +114,7 @@ impl Client {
         let (mut driver, mut poller) = Driver::new(config.clone())?;
         driver.settle(&mut poller)?;
         let shared = Shared::start(driver, poller)?;
-        Ok(Self { handle: Arc::new(Handle { shared, config }) })
+        Ok(Self { handle: Arc::new(Handle { shared, config, callbacks: Callbacks::default() }) })
     }
 
     /// A request for the lock of this name: 1 to [`crate::limits::RESOURCE_SIZE_MAX`] bytes.
@@ -177,10 +180,10 @@ impl Client {
         batch: impl Iterator<Item = (bool, &'b mut T)>,
         submit: impl Fn(&mut T, &mut Core),
     ) {
-        let Ok(mut core) = self.shared().enter() else { return };
-        batch.filter(|(is_ours, _)| *is_ours).for_each(|(_, it)| submit(it, &mut core));
-        core.write_batch();
-        self.shared().leave(core);
+        let _ = self.shared().with(|core| {
+            batch.filter(|(is_ours, _)| *is_ours).for_each(|(_, it)| submit(it, core));
+            core.write_batch();
+        });
     }
 
     /// How the masters are, in the order of the configuration. Empty in a fork of the process.

@@ -2,7 +2,9 @@
 
 mod url;
 
+use std::cell::Cell;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,7 +50,32 @@ pub struct Config {
 
 /// A caller's own function from attempts that failed to the delay before the next one.
 #[derive(Clone)]
-pub(crate) struct RetryDelay(pub(crate) Arc<dyn Fn(u32) -> Duration + Send + Sync>);
+pub(crate) struct RetryDelay(Arc<dyn Fn(u32) -> Duration + Send + Sync>);
+
+thread_local! {
+    /// The function that this thread calls, as an address; 0 for none.
+    static CALLED: Cell<usize> = const { Cell::new(0) };
+}
+
+impl RetryDelay {
+    /// The delay after so many failed attempts; `None` if the function panics.
+    pub(crate) fn after(&self, failed_count: u32) -> Option<Duration> {
+        let outer = CALLED.replace(self.address());
+        // The panic hook has shown the panic. The thread that it came by may serve others, and the engine is half-way.
+        let delay = catch_unwind(AssertUnwindSafe(|| (self.0)(failed_count))).ok();
+        CALLED.set(outer);
+        delay
+    }
+
+    /// Whether this thread is inside the function.
+    pub(crate) fn is_called(&self) -> bool {
+        CALLED.get() == self.address()
+    }
+
+    fn address(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+}
 
 impl fmt::Debug for RetryDelay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -276,8 +303,10 @@ impl ConfigBuilder {
     ///
     /// It is a lower bound: the delay is never shorter than the time that the attempt took, nor than 1 ms, and up to as much
     /// again is added at random, so that clients which met once do not meet again and again. A holder whose time ends sooner
-    /// shortens it, and so does word of a release ([`ConfigBuilder::wake_waiters`]). It is called with the client locked:
-    /// keep it short, and do not use this client in it. A panic stops the client.
+    /// shortens it, and so does a release notification ([`ConfigBuilder::wake_waiters`]).
+    ///
+    /// The client is locked while it calls the function. So the function must be short, and a call of the same client in
+    /// it fails at once. If the function panics, this one delay is as by default.
     #[must_use]
     pub fn retry_delay_by(mut self, delay: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
         self.config.retry_delay_by = Some(RetryDelay(Arc::new(delay)));

@@ -85,6 +85,7 @@ mod error;
 pub mod mutants;
 #[cfg(not(redlatch_mutants))]
 mod mutants;
+mod process;
 mod redlock;
 mod wire;
 

@@ -4,7 +4,7 @@
 //! who drives the engine. Keeps that each outcome reaches the caller that asked for it or nobody, and that a lock which
 //! nobody waits for any more is released.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -28,8 +28,8 @@ pub struct Desk {
     watchers: HashMap<OpId, Vec<(Watcher, Waker)>>,
     /// How many there ever were.
     watcher_count: u64,
-    /// To be woken, as soon as that can be done without harm.
-    woken: Vec<Waker>,
+    /// To be woken in this order, as soon as that can be done without harm.
+    woken: VecDeque<Waker>,
 }
 
 /// Entitles to one answer, to be fetched or abandoned.
@@ -107,7 +107,7 @@ impl Default for Desk {
             waiting_count: 0,
             watchers: HashMap::new(),
             watcher_count: 0,
-            woken: Vec::with_capacity(WAITER_CAPACITY),
+            woken: VecDeque::with_capacity(WAITER_CAPACITY),
         }
     }
 }
@@ -293,6 +293,12 @@ impl Desk {
         if self.watchers.is_empty() { Vec::new() } else { wakers(self.watchers.remove(&lock)).collect() }
     }
 
+    /// Makes the next answer a panic, as a broken invariant would.
+    #[cfg(test)]
+    pub(super) fn break_questions(&mut self) {
+        self.questions.iter_mut().flatten().for_each(|question| question.slot = usize::MAX);
+    }
+
     /// What wakes one of the sleeping threads.
     pub(super) fn sleeping_thread(&self) -> Option<Waker> {
         match &self.slots[*self.threads.last()?] {
@@ -311,8 +317,8 @@ impl Desk {
         self.waiting_count
     }
 
-    /// Whom to wake; the list is the caller's to empty.
-    pub const fn woken(&mut self) -> &mut Vec<Waker> {
+    /// Whom to wake, the first one first; the list is the caller's to empty.
+    pub const fn woken(&mut self) -> &mut VecDeque<Waker> {
         &mut self.woken
     }
 
@@ -323,7 +329,7 @@ impl Desk {
                 && let Waiter::Task(waker) | Waiter::Thread(waker, _) =
                     std::mem::replace(waiter, Waiter::Nobody)
             {
-                self.woken.push(waker);
+                self.woken.push_back(waker);
             }
         }
         self.woken.extend(wakers(std::mem::take(&mut self.watchers).into_values()));

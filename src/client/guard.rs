@@ -1,10 +1,8 @@
 //! [`Guard`]: a lock held by a [`Client`].
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::Client;
@@ -116,8 +114,9 @@ impl Guard {
     /// clock and whatever the masters answer, unless it is extended before; or at once when a majority of masters has shown
     /// that it is lost. At most once, and not when the guard is released or dropped before; also when the client stops.
     ///
-    /// It is called by whichever thread drives the event loop, so it must be short, and it must not wait for this client.
-    /// A panic ends with it. A lock whose loss was told is not renewed any more.
+    /// The callbacks of a client run one after another on a thread of their own. They may use the client; one that takes long
+    /// delays only the callbacks behind it. A panic ends with its callback. If the lock is over already, the callback runs at
+    /// once on the calling thread. A lock whose loss was reported is not renewed any more.
     ///
     /// ```no_run
     /// # use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
@@ -169,34 +168,34 @@ impl Drop for Guard {
             return;
         }
         let client = self.client.clone();
-        let shared = client.shared();
-        if let Ok(mut core) = shared.enter() {
+        // A client that cannot be used releases nothing.
+        let _ = client.shared().with(|core| {
             core.release_dropped(self.lock);
-            self.disarm(&mut core);
-            shared.leave(core);
-        }
+            self.disarm(core);
+        });
     }
 }
 
-/// Has the loss of a held lock told to this callback.
+/// Has the loss of a held lock reported to this callback.
 pub(super) fn on_lost(client: &Client, lock: OpId, callback: impl FnOnce() + Send + 'static) {
-    let waker = Waker::from(Arc::new(OnLost(Mutex::new(Some(Box::new(callback))))));
-    if watch(client, lock, None, &waker).is_none() {
-        waker.wake();
+    let callback = client.handle.callbacks.call_once(callback);
+    if watch(client, lock, None, &Waker::from(callback.clone())).is_none() {
+        // Nobody would report it: the client has stopped, or belongs to another process.
+        callback.call();
     }
 }
 
 /// Has the loss told to this waker, in place of the watcher's last one; `None` if nobody would tell it.
 fn watch(client: &Client, lock: OpId, watcher: Option<Watcher>, waker: &Waker) -> Option<Watcher> {
-    let shared = client.shared();
-    let mut core = shared.enter().ok()?;
-    // Dropped after the lock is given back, as all wakers are.
-    let (watcher, _replaced) = core.desk.watch(lock, watcher, waker);
-    let _ = core.submit(Request::Watch { lock });
-    core.deliver();
-    core.wake_late_leader();
-    shared.leave(core);
-    Some(watcher)
+    let watched = client.shared().with(|core| {
+        let watched = core.desk.watch(lock, watcher, waker);
+        let _ = core.submit(Request::Watch { lock });
+        core.deliver();
+        core.wake_late_leader();
+        watched
+    });
+    // The waker that was replaced is dropped without the lock, as all wakers are.
+    watched.ok().map(|(watcher, _replaced)| watcher)
 }
 
 /// A future that is ready when a lock is lost or about to be: [`Guard::lost`].
@@ -229,24 +228,8 @@ impl Future for Lost<'_> {
 impl Drop for Lost<'_> {
     fn drop(&mut self) {
         let Guard { client, lock, .. } = self.guard;
-        if let Some(watcher) = self.watcher
-            && let Ok(mut core) = client.shared().enter()
-        {
-            let _waker = core.desk.unwatch_one(*lock, watcher);
-            client.shared().leave(core);
-        }
-    }
-}
-
-/// A callback in the shape of what is woken.
-struct OnLost(Mutex<Option<Box<dyn FnOnce() + Send>>>);
-
-impl Wake for OnLost {
-    fn wake(self: Arc<Self>) {
-        let callback = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(callback) = callback {
-            // Its panic was shown; the thread that it came by has the locks of others to look after.
-            let _ = catch_unwind(AssertUnwindSafe(callback));
+        if let Some(watcher) = self.watcher {
+            let _waker = client.shared().with(|core| core.desk.unwatch_one(*lock, watcher));
         }
     }
 }

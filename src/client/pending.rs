@@ -244,11 +244,9 @@ impl<A: Ask> Pending<A> {
 
 impl<A: Ask> Drop for Pending<A> {
     fn drop(&mut self) {
-        if let State::Waiting(ticket) = self.state
-            && let Ok(mut core) = self.ask.client().shared().enter()
-        {
-            let _waker = core.abandon(ticket);
-            self.ask.client().shared().leave(core);
+        if let State::Waiting(ticket) = self.state {
+            // The waker is dropped without the lock. A client that cannot be used has nothing to give up.
+            let _waker = self.ask.client().shared().with(|core| core.abandon(ticket));
         }
     }
 }

@@ -20,11 +20,11 @@
 mod core;
 mod keeper;
 
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,17 +32,16 @@ use std::time::{Duration, Instant};
 use super::desk::{Desk, Question, Ticket};
 use super::parker::Parker;
 use crate::clock;
+use crate::config::RetryDelay;
 use crate::driver::{Driver, Poller};
 use crate::engine::{OpId, Outcome, Request};
 use crate::limits;
+use crate::process::Process;
 
 /// With more outcomes waited for than this, a write is left to the leader: it costs a wake-up, and gathers what others
 /// submit meanwhile. The caller's own is sooner on its way. (`benches/floor`, 16 tasks: 1.6 sends for a pair, and 3.2 if
 /// four may write for themselves.)
 const DIRECT_WRITE_MAX: usize = 1;
-
-/// No fork takes less: the kernel copies the page tables, and starts the child.
-const FORK_TIME_MIN_NS: u64 = 10_000;
 
 /// Why nothing can be done any more.
 pub(super) type Stopped = Arc<str>;
@@ -52,10 +51,9 @@ pub(super) type Stopped = Arc<str>;
 pub(super) struct Shared {
     core: Mutex<Core>,
     /// The process that has the keeper.
-    pid: u32,
-    started: Instant,
-    /// When that was last seen to be this one, in nanoseconds since the start; 0 is never.
-    checked_ns: AtomicU64,
+    process: Process,
+    /// The function that is called with the lock held.
+    retry_delay: Option<RetryDelay>,
     keeper: Arc<Parker>,
     /// Woken when the keeper has ended.
     ended: Arc<Parker>,
@@ -104,6 +102,19 @@ struct Keeper {
     has_unsent: bool,
 }
 
+/// Why a call inside [`crate::ConfigBuilder::retry_delay_by`] fails.
+const IN_RETRY_DELAY: &str =
+    "the function given to retry_delay_by uses the client that calls it, which is locked meanwhile";
+
+/// Why a blocking call inside a waker fails.
+const IN_WAKER: &str = "a waker that this client calls waits for the client, which waits for the waker: \
+                        have the waker hand the work to another thread or task";
+
+thread_local! {
+    /// The client whose wakers this thread calls while it leads, as an address; 0 for none.
+    static WAKES_FOR: Cell<usize> = const { Cell::new(0) };
+}
+
 /// Names whose memory is kept.
 const SPARE_NAME_COUNT_MAX: usize = 1024;
 
@@ -140,6 +151,7 @@ impl Shared {
     pub(super) fn start(driver: Driver, poller: Poller) -> io::Result<Arc<Self>> {
         let (keeper, waker) = Parker::pair();
         let (ended, ended_waker) = Parker::pair();
+        let retry_delay = driver.engine.config().retry_delay_by.clone();
         let core = Core {
             driver,
             desk: Desk::default(),
@@ -162,9 +174,8 @@ impl Shared {
         };
         let shared = Arc::new(Self {
             core: Mutex::new(core),
-            pid: process::id(),
-            started: clock::now(),
-            checked_ns: AtomicU64::new(0),
+            process: Process::own(),
+            retry_delay,
             keeper,
             ended,
             ended_waker,
@@ -178,38 +189,35 @@ impl Shared {
 
     /// Takes the lock, unless this is another process: a fork has no keeper, and its parent's connections.
     pub(super) fn enter(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
-        if self.is_forked() {
-            return Err(format!(
-                "this client belongs to process {}, and this is a fork of it: connect anew in the child",
-                self.pid
-            )
-            .into());
+        if self.process.is_forked() {
+            return Err(self.process.forked());
         }
         self.lock()
     }
 
-    /// Whether this is another process. Asks the system only if it has not done so within less time than a fork takes.
-    fn is_forked(&self) -> bool {
-        let passed = clock::now().saturating_duration_since(self.started).as_nanos();
-        let now_ns = u64::try_from(passed).unwrap_or(u64::MAX);
-        let checked_ns = self.checked_ns.load(Ordering::Relaxed);
-        if now_ns.saturating_sub(checked_ns) < FORK_TIME_MIN_NS && checked_ns != 0 {
-            return false;
-        }
-        if process::id() != self.pid {
-            return true;
-        }
-        self.checked_ns.store(now_ns, Ordering::Relaxed);
-        false
+    /// Whether this is another process than the client's.
+    pub(super) fn is_forked(&self) -> bool {
+        self.process.is_forked()
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
-        match self.core.lock() {
-            Ok(core) => Self::unless_stopped(core),
-            Err(poisoned) => {
+        match self.lock_whatever_happened() {
+            None => Err(IN_RETRY_DELAY.into()),
+            Some(Ok(core)) => Self::unless_stopped(core),
+            Some(Err(poisoned)) => {
                 drop(poisoned);
                 Err(self.stop("a thread panicked while it used the client"))
             }
+        }
+    }
+
+    /// Takes the lock, whatever a panic has left; `None` if this thread has it: it calls the user's delay function.
+    fn lock_whatever_happened(&self) -> Option<LockResult<MutexGuard<'_, Core>>> {
+        match self.core.try_lock() {
+            Ok(core) => Some(Ok(core)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(Err(poisoned)),
+            Err(TryLockError::WouldBlock) if self.retry_delay.as_ref().is_some_and(RetryDelay::is_called) => None,
+            Err(TryLockError::WouldBlock) => Some(self.core.lock()),
         }
     }
 
@@ -220,12 +228,23 @@ impl Shared {
         }
     }
 
-    /// Looks at something, also in a client that was stopped. `None` in a fork.
+    /// Looks at something, also in a client that was stopped. `None` in a fork, and inside the user's delay function.
     pub(super) fn peek<T>(&self, look: impl FnOnce(&mut Core) -> T) -> Option<T> {
         if self.is_forked() {
             return None;
         }
-        Some(look(&mut self.core.lock().unwrap_or_else(PoisonError::into_inner)))
+        let core = self.lock_whatever_happened()?;
+        Some(look(&mut core.unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Does something with the lock held. An error if the client cannot be used.
+    pub(super) fn with<T>(&self, run: impl FnOnce(&mut Core) -> T) -> Result<T, Stopped> {
+        self.watched(|| {
+            let mut core = self.enter()?;
+            let result = run(&mut core);
+            self.leave(core);
+            Ok(result)
+        })
     }
 
     /// Ends the client for all who wait and all who come.
@@ -235,7 +254,7 @@ impl Shared {
         core.desk.give_up();
         core.wake_leader();
         let keeper = core.keeper.waker.clone();
-        let woken = std::mem::take(core.desk.woken());
+        let woken: VecDeque<_> = std::mem::take(core.desk.woken());
         let drive = core.keeper.drive.take();
         drop(core);
         keeper.wake();
@@ -265,6 +284,9 @@ impl Shared {
         question: Question,
         ask: impl FnOnce(&mut Core) -> Option<Ticket>,
     ) -> Result<Option<Outcome>, Stopped> {
+        if WAKES_FOR.get() == self.address() {
+            return Err(IN_WAKER.into());
+        }
         let mut core = self.enter()?;
         if !matches!(question, Question::Extend | Question::Release) {
             core = self.revive(core)?;
@@ -307,6 +329,15 @@ impl Shared {
         is_new: bool,
         ask: impl FnOnce(&mut Core) -> Option<Ticket>,
     ) -> Poll<Result<Option<Outcome>, Stopped>> {
+        self.watched(|| self.poll_watched(waker, is_new, ask))
+    }
+
+    fn poll_watched(
+        &self,
+        waker: &Waker,
+        is_new: bool,
+        ask: impl FnOnce(&mut Core) -> Option<Ticket>,
+    ) -> Poll<Result<Option<Outcome>, Stopped>> {
         // Also later on: in a fork no answer would ever come.
         let mut core = match self.enter() {
             Ok(core) => core,
@@ -342,7 +373,7 @@ impl Shared {
         is_done: impl Fn(&Core) -> bool,
     ) -> Result<MutexGuard<'a, Core>, Stopped> {
         loop {
-            core = self.wake_others(core)?;
+            core = self.wake_as_leader(core)?;
             let due = core.begin_turn();
             if is_done(&core) {
                 break;
@@ -370,6 +401,18 @@ impl Shared {
         }
         core.poller = Some(poller);
         Ok(core)
+    }
+
+    /// As [`Shared::wake_others`]; a waker that waits for this client meanwhile gets an error.
+    fn wake_as_leader<'a>(&'a self, core: MutexGuard<'a, Core>) -> Result<MutexGuard<'a, Core>, Stopped> {
+        let outer = WAKES_FOR.replace(self.address());
+        let core = self.wake_others(core);
+        WAKES_FOR.set(outer);
+        core
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     /// Wakes those whose outcome has come, without the lock.
@@ -411,12 +454,12 @@ impl Shared {
 
     /// Has a held lock renewed.
     pub(super) fn keep_lock(&self, lock: OpId, max_hold: Duration) {
-        if let Ok(mut core) = self.enter() {
+        // What a stopped client has is not kept.
+        let _ = self.with(|core| {
             // Always taken, and without an outcome.
             let _ = core.submit(Request::Keep { lock, max_hold });
             core.wake_late_leader();
-            self.leave(core);
-        }
+        });
     }
 
     /// Waits at most that long until everything queued is released on every master; returns how many locks are not.
@@ -484,7 +527,10 @@ impl Shared {
 /// Wakers that are called with the lock given back once.
 const WOKEN_COUNT: usize = 32;
 
-/// Some of those to be woken, without an allocation.
-fn some_of(woken: &mut Vec<Waker>) -> [Option<Waker>; WOKEN_COUNT] {
-    std::array::from_fn(|_| woken.pop())
+/// The first of those to be woken, without an allocation.
+fn some_of(woken: &mut VecDeque<Waker>) -> [Option<Waker>; WOKEN_COUNT] {
+    std::array::from_fn(|_| woken.pop_front())
 }
+
+#[cfg(test)]
+mod tests;

@@ -383,9 +383,10 @@ impl Engine {
     pub(super) fn draw_pause(&mut self, took: Duration, attempts: u32) -> Duration {
         // At least a millisecond: known-down masters fail an attempt in no time at all.
         let floor = took.max(Duration::from_millis(1));
-        if let Some(delay) = &self.config.retry_delay_by {
+        let asked = self.config.retry_delay_by.as_ref().and_then(|delay| delay.after(attempts));
+        if let Some(asked) = asked {
             // Longer than the attempt was, and at random times all the same: else those who met once would meet again.
-            let asked = (delay.0)(attempts).min(limits::TIME_LIMIT_MAX);
+            let asked = asked.min(limits::TIME_LIMIT_MAX);
             return asked.max(floor) + self.rng.random_range(Duration::ZERO..=floor);
         }
         let base = floor.max(self.config.retry_delay_min);

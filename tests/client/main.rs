@@ -1,6 +1,7 @@
 //! `Client` on real `redis-server` processes: threads and tasks over one set of connections.
 
 mod batch_tests;
+mod callback_tests;
 #[cfg(unix)]
 mod drive_tests;
 mod dropping_tests;

@@ -29,7 +29,11 @@ impl Shared {
                     continue;
                 }
                 Ok(core) => Self::unless_stopped(core)?,
-                Err(_) => self.lock()?,
+                Err(TryLockError::WouldBlock) => self.lock()?,
+                Err(TryLockError::Poisoned(poisoned)) => {
+                    drop(poisoned);
+                    self.lock()?
+                }
             };
             if core.is_closing {
                 return self.finish(core);

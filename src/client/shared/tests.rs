@@ -1,0 +1,157 @@
+//! A panic with the client locked, in each role that a thread can have: every other caller gets an error, and none hangs.
+//!
+//! There is no master, so acquisitions end by their deadlines, and whoever leads then meets the broken answer.
+
+use std::panic::resume_unwind;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::task::{Context, Wake};
+
+use super::*;
+use crate::client::{Acquire, Client};
+use crate::config::Config;
+use crate::error::AcquireError;
+
+/// How long anything may take that must happen: a slow machine only takes longer.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// The wait of callers whom only the end of the client answers in time.
+const LONG: Duration = PATIENCE.saturating_mul(10);
+/// The wait whose end is met by the broken answer.
+const BRIEF: Duration = Duration::from_millis(100);
+
+fn client() -> Client {
+    // Nothing listens there.
+    let config = Config::builder().masters(["redis://127.0.0.1:1"]).retry_delay(BRIEF, BRIEF);
+    Client::open(config.build().expect("valid settings")).expect("an event loop")
+}
+
+/// Runs something that must not hang.
+#[track_caller]
+fn within<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(run()));
+    receiver.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{what}: {error}"))
+}
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn poll(acquiring: &mut Acquire<'_>, count: &Arc<Count>) -> Poll<Result<(), AcquireError>> {
+    let waker = Waker::from(count.clone());
+    Pin::new(acquiring).poll(&mut Context::from_waker(&waker)).map_ok(drop)
+}
+
+fn has_stopped<T>(result: &Result<T, AcquireError>) -> bool {
+    matches!(result, Err(AcquireError::Stopped(_)))
+}
+
+/// A thread that waits for a lock until the client ends.
+fn block(client: &Client) -> mpsc::Receiver<Result<(), AcquireError>> {
+    let (sender, receiver) = mpsc::channel();
+    let its = client.clone();
+    thread::spawn(move || sender.send(its.lock("blocked").wait(LONG).acquire().map(drop)));
+    while client.shared().peek(|core| core.desk.waiting_count()) == Some(0) {
+        thread::yield_now();
+    }
+    receiver
+}
+
+/// Has a thread or a task wait, `strike` with the lock held, and looks at what all others get.
+fn all_others_get_an_error(has_thread: bool, strike: impl FnOnce(&Client)) {
+    let client = client();
+    let blocked = has_thread.then(|| block(&client));
+    let count = Arc::<Count>::default();
+    let mut waiting = client.lock("waiting").wait(LONG).acquire_async();
+    assert!(poll(&mut waiting, &count).is_pending());
+    strike(&client);
+    if let Some(blocked) = blocked {
+        let result = blocked.recv_timeout(PATIENCE).expect("a blocked caller is answered");
+        assert!(has_stopped(&result), "{result:?}");
+    }
+    let start = clock::now();
+    while count.0.load(Ordering::SeqCst) == 0 {
+        assert!(clock::now() - start < PATIENCE, "a task is not woken");
+        thread::yield_now();
+    }
+    assert!(matches!(poll(&mut waiting, &count), Poll::Ready(result) if has_stopped(&result)));
+    drop(waiting);
+    within("what comes later", move || {
+        assert!(has_stopped(&client.lock("later").acquire()));
+        assert_eq!(client.masters().len(), 1);
+        drop(client);
+    });
+}
+
+fn break_answers(client: &Client) {
+    client.shared().with(|core| core.desk.break_questions()).expect("it has not stopped");
+}
+
+#[test]
+fn a_panic_of_a_blocked_caller_that_leads_stops_all() {
+    all_others_get_an_error(false, |client| {
+        let its = client.clone();
+        let leader = thread::spawn(move || its.lock("short").wait(BRIEF).acquire().map(drop));
+        while client.shared().peek(|core| core.desk.waiting_count()) == Some(1) {
+            thread::yield_now();
+        }
+        break_answers(client);
+        drop(leader.join());
+    });
+}
+
+#[test]
+fn a_panic_of_the_clients_own_thread_stops_all() {
+    all_others_get_an_error(false, |client| {
+        let mut short = client.lock("short").wait(BRIEF).acquire_async();
+        assert!(poll(&mut short, &Arc::default()).is_pending());
+        break_answers(client);
+        std::mem::forget(short);
+    });
+}
+
+#[test]
+fn a_panic_under_the_lock_stops_all_at_once() {
+    for has_thread in [false, true] {
+        all_others_get_an_error(has_thread, |client| {
+            let its = client.clone();
+            let user = thread::spawn(move || its.shared().with(|_| resume_unwind(Box::new("struck"))));
+            drop(user.join());
+        });
+        all_others_get_an_error(has_thread, |client| {
+            let its = client.clone();
+            let task = thread::spawn(move || {
+                its.shared().poll(Waker::noop(), true, |_| resume_unwind(Box::new("struck")))
+            });
+            drop(task.join());
+        });
+        all_others_get_an_error(has_thread, |client| {
+            let its = client.clone();
+            let caller = thread::spawn(move || {
+                its.shared().wait(Question::Acquire, |_| resume_unwind(Box::new("struck")))
+            });
+            drop(caller.join());
+        });
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_panic_of_a_drive_stops_all() {
+    all_others_get_an_error(false, |client| {
+        let mut drive = client.drive().expect("a descriptor");
+        let mut short = client.lock("short").wait(BRIEF).acquire_async();
+        assert!(poll(&mut short, &Arc::default()).is_pending());
+        break_answers(client);
+        let driving = thread::spawn(move || while drive.turn(Waker::noop()).is_ok() {});
+        within("the drive", move || drop(driving.join()));
+        std::mem::forget(short);
+    });
+}
