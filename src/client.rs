@@ -310,6 +310,7 @@ impl<'a> LockRequest<'a> {
 
     /// Keeps the lock while its guard lives: extends it again and again, at a third of the TTL, for at most `max_hold` since
     /// it was acquired (or the configured `max_hold`, if that is shorter) and [`crate::limits::RENEWAL_COUNT_MAX`] times.
+    /// Zero is [`AcquireError::Input`].
     ///
     /// Errors do not end that before the validity ends; [`Guard::on_lost`] and [`Guard::lost`] tell of it in time. The
     /// lock still ends a TTL after its process dies. What is due for many locks goes out in one write for each master.

@@ -241,6 +241,11 @@ pub enum InputError {
         "a lock cannot be shared and fair at the same time: readers stand in no queue; ask for one of the two"
     )]
     SharedFair,
+    /// A lock that is to be extended for no time at all.
+    #[error(
+        "auto_extend(0) would never extend the lock; name the longest time that it may be held, or leave auto_extend out"
+    )]
+    AutoExtendZero,
     /// A set of locks without any.
     #[error("no resource is named; name at least one")]
     SetEmpty,

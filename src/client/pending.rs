@@ -300,6 +300,9 @@ impl LockRequest<'_> {
         let resource = Resource::new(&name)?;
         let ttl = config.ttl(ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)))?;
         let wait = wait.unwrap_or(ttl.as_duration());
+        if self.auto_extend == Some(Duration::ZERO) {
+            return Err(InputError::AutoExtendZero.into());
+        }
         let request = match (self.is_shared, self.is_fair, self.is_fenced) {
             (false, false, false) => Request::Acquire { resource, ttl, wait, min_validity },
             (false, false, true) => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use redlatch::{AcquireError, Client, ReenterError};
+use redlatch::{AcquireError, Client, ReenterError, lock::InputError};
 
 use crate::fleet::Fleet;
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open};
@@ -37,5 +37,21 @@ fn tries_end_an_acquisition_long_before_its_wait_and_delays_are_asked_for_each()
     drop(held);
     assert_eq!(other.settle(PATIENCE), 0);
     drop(request.tries(1).acquire().expect("free"));
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn a_lock_cannot_be_extended_for_no_time() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let is_refused = |error| matches!(error, AcquireError::Input(InputError::AutoExtendZero));
+    let request = client.lock("a").ttl(TTL).auto_extend(Duration::ZERO);
+    assert!(is_refused(request.acquire().expect_err("it is refused")));
+    let set = client.lock_set(["a", "b"].as_slice()).auto_extend(Duration::ZERO).acquire();
+    assert!(is_refused(set.expect_err("it is refused").source));
+    match request.reentrant().lock() {
+        Err(ReenterError::Acquire(error)) => assert!(is_refused(error)),
+        other => panic!("{other:?}"),
+    }
     assert_nothing_left(&client, &mut fleet);
 }
