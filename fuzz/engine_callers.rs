@@ -139,6 +139,7 @@ impl Run<'_> {
                 });
             }
             Err(SubmitError::Overloaded) => panic!("a few locks overload the client"),
+            Err(SubmitError::Stopped(why)) => panic!("an engine has no process: {why}"),
             Err(SubmitError::Input(error)) => {
                 assert!(own != Ok(ttl) || min_validity >= ttl.validity(), "{error}");
                 assert_eq!((self.engine.operation_count(), self.engine.claim_count()), before);

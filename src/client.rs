@@ -8,6 +8,7 @@ mod guard;
 pub mod holds;
 mod inspect;
 pub mod joint;
+mod lingering;
 mod parker;
 mod pending;
 mod reentrant;

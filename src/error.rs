@@ -195,7 +195,8 @@ pub enum AcquireError {
     Overloaded,
     /// The request itself cannot work; nothing was sent.
     Input(#[from] InputError),
-    /// The event loop cannot go on.
+    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call comes from a function
+    /// or a waker that the client is calling.
     Stopped(Arc<str>),
 }
 
@@ -230,7 +231,7 @@ impl fmt::Display for AcquireError {
                  release some, or try again later",
             ),
             Self::Input(error) => fmt::Display::fmt(error, f),
-            Self::Stopped(why) => write!(f, "the event loop stopped: {why}"),
+            Self::Stopped(why) => write!(f, "the client cannot be used: {why}"),
         }
     }
 }
@@ -264,8 +265,9 @@ pub enum ExtendError {
     /// The TTL cannot work; nothing was sent.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The event loop cannot go on.
-    #[error("the event loop stopped: {0}")]
+    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call comes from a function
+    /// or a waker that the client is calling.
+    #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
 
@@ -279,8 +281,9 @@ pub enum ReleaseError {
     /// The lease belongs to another client.
     #[error("the lock is not held by this client")]
     NotHeld,
-    /// The event loop cannot go on.
-    #[error("the event loop stopped: {0}")]
+    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call comes from a function
+    /// or a waker that the client is calling.
+    #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
 
@@ -294,8 +297,9 @@ pub enum InspectError {
     /// The name cannot be a lock's; nothing was sent.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The event loop cannot go on.
-    #[error("the event loop stopped: {0}")]
+    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call comes from a function
+    /// or a waker that the client is calling.
+    #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
 
@@ -312,8 +316,9 @@ pub enum ForceUnlockError {
     /// The name cannot be a lock's; nothing was sent.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The event loop cannot go on.
-    #[error("the event loop stopped: {0}")]
+    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call comes from a function
+    /// or a waker that the client is calling.
+    #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
 

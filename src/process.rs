@@ -42,8 +42,14 @@ impl Process {
         false
     }
 
-    /// Why a fork may not use what belongs to this process.
-    pub(crate) fn forked(&self) -> Arc<str> {
-        format!("it belongs to process {}, and this is a fork of that: connect anew in the child", self.id).into()
+    /// An error in a fork: why it may not use what belongs to this process.
+    pub(crate) fn check(&self) -> Result<(), Arc<str>> {
+        if self.is_forked() {
+            let id = self.id;
+            Err(format!("it belongs to process {id}, and this is a fork of that: connect anew in the child")
+                .into())
+        } else {
+            Ok(())
+        }
     }
 }

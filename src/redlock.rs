@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::clock;
@@ -14,6 +14,7 @@ use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::limits;
 use crate::lock::{FencingToken, Resource, Token, Ttl};
 use crate::mutants::mutant;
+use crate::process::Process;
 
 /// A lock client for one thread: the lowest latency, and nothing happens between its calls.
 ///
@@ -25,6 +26,9 @@ use crate::mutants::mutant;
 /// Reconnecting, too, happens inside calls only; a service that is idle for long calls [`Redlock::turn`] now and then.
 /// Dropping a `Redlock` writes what is queued, as far as that needs no waiting, and closes the connections. Leases that
 /// outlive it end by their TTL.
+///
+/// A fork of the process cannot use it: its calls are errors, its leases are not valid, and drops do nothing. Connect anew in
+/// the child.
 ///
 /// ```no_run
 /// use redlatch::Redlock;
@@ -39,16 +43,26 @@ use crate::mutants::mutant;
 pub struct Redlock {
     driver: Driver,
     poller: Poller,
-    /// Locks whose lease was dropped.
-    dropped: Arc<Dropped>,
+    /// What its leases share with it.
+    origin: Arc<Origin>,
     /// Outcomes of the pipelined form that a blocking call came across.
     set_aside: VecDeque<(OpId, Outcome)>,
     /// When the loop was last driven.
     last_turn: Instant,
 }
 
-/// Where the drop of a lease leaves its lock, to be released by the next call.
-type Dropped = Mutex<Vec<OpId>>;
+/// Where a lease comes from.
+struct Origin {
+    process: Process,
+    /// Locks whose lease was dropped, to be released by the next call.
+    dropped: Mutex<Vec<OpId>>,
+}
+
+impl Origin {
+    fn dropped(&self) -> MutexGuard<'_, Vec<OpId>> {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// A lock held by a [`Redlock`].
 ///
@@ -62,7 +76,7 @@ pub struct Lease {
     fencing_token: Option<FencingToken>,
     /// By the clock of this crate, as all that the engine tells.
     valid_until: Instant,
-    dropped: Arc<Dropped>,
+    origin: Arc<Origin>,
     /// Whether the drop is to queue a release.
     is_armed: bool,
 }
@@ -93,8 +107,8 @@ impl Redlock {
     pub fn open(config: Config) -> Result<Self, ConnectError> {
         let (mut driver, mut poller) = Driver::new(Arc::new(config))?;
         driver.settle(&mut poller)?;
-        let last_turn = clock::now();
-        Ok(Self { driver, poller, dropped: Arc::default(), set_aside: VecDeque::new(), last_turn })
+        let origin = Arc::new(Origin { process: Process::own(), dropped: Mutex::default() });
+        Ok(Self { driver, poller, origin, set_aside: VecDeque::new(), last_turn: clock::now() })
     }
 
     /// Makes one attempt to acquire a lock, in about one round trip.
@@ -175,17 +189,14 @@ impl Redlock {
     /// Waits until an acquisition has its outcome.
     fn hold(&mut self, request: Request<'_>) -> Result<Lease, AcquireError> {
         self.revive().map_err(|error| AcquireError::Stopped(error.to_string().into()))?;
-        let lock = self.submit(request).map_err(|error| match error {
-            SubmitError::Overloaded => AcquireError::Overloaded,
-            SubmitError::Input(error) => error.into(),
-        })?;
+        let lock = self.submit(request)?;
         match self.wait_for(lock) {
             Ok(Outcome::Acquire(result)) => result.map(|grant| Lease {
                 lock,
                 token: grant.token,
                 fencing_token: grant.fencing_token,
                 valid_until: grant.valid_until,
-                dropped: self.dropped.clone(),
+                origin: self.origin.clone(),
                 is_armed: true,
             }),
             Ok(_) => unreachable!("an acquisition is answered by its own outcome"),
@@ -199,10 +210,13 @@ impl Redlock {
     /// [`ExtendError`]; the lease is valid as long as it was before, unless the error says that it is lost.
     pub fn extend(&mut self, lease: &mut Lease, ttl: Duration) -> Result<(), ExtendError> {
         let ttl = self.ttl(ttl)?;
-        if !Arc::ptr_eq(&lease.dropped, &self.dropped) {
+        if !self.has_made(lease) {
             return Err(ExtendError::NotHeld);
         }
-        self.submit(Request::Extend { lock: lease.lock, ttl }).map_err(|_| ExtendError::NotHeld)?;
+        self.submit(Request::Extend { lock: lease.lock, ttl }).map_err(|error| match error {
+            SubmitError::Stopped(why) => ExtendError::Stopped(why),
+            SubmitError::Overloaded | SubmitError::Input(_) => ExtendError::NotHeld,
+        })?;
         let result = match self.wait_for(lease.lock) {
             Ok(Outcome::Extend(result)) => result,
             Ok(_) => unreachable!("an extension is answered by its own outcome"),
@@ -222,14 +236,17 @@ impl Redlock {
     /// [`ReleaseError`] if too few masters answered in time; the release goes on in the background of later calls. A lease
     /// of another `Redlock` is handed back to that one, as if dropped.
     pub fn release(&mut self, mut lease: Lease) -> Result<Released, ReleaseError> {
-        if !Arc::ptr_eq(&lease.dropped, &self.dropped) {
+        if !self.has_made(&lease) {
             // The drop of the lease leaves it to the client that it belongs to.
             return Err(ReleaseError::NotHeld);
         }
         let lock = lease.lock;
         lease.is_armed = false;
-        let submitted = self.submit(Request::Release { lock, awaited: true });
-        assert!(submitted.is_ok(), "a release is always taken");
+        match self.submit(Request::Release { lock, awaited: true }) {
+            Ok(_) => {}
+            Err(SubmitError::Stopped(why)) => return Err(ReleaseError::Stopped(why)),
+            Err(error) => unreachable!("a release is always taken: {error}"),
+        }
         match self.wait_for(lock) {
             Ok(Outcome::Release(result)) => result,
             Ok(_) => unreachable!("a release is answered by its own outcome"),
@@ -240,12 +257,15 @@ impl Redlock {
     /// How many masters above the quorum are known to hold this lock: so many may lose it without harm.
     #[must_use]
     pub fn margin(&self, lease: &Lease) -> usize {
-        if Arc::ptr_eq(&lease.dropped, &self.dropped) { self.driver.engine.margin(lease.lock) } else { 0 }
+        if self.has_made(lease) && !self.is_forked() { self.driver.engine.margin(lease.lock) } else { 0 }
     }
 
-    /// How the masters are, in the order of the configuration.
+    /// How the masters are, in the order of the configuration. Empty in a fork of the process.
     #[must_use]
     pub fn masters(&self) -> Vec<MasterStatus> {
+        if self.is_forked() {
+            return Vec::new();
+        }
         let (engine, now) = (&self.driver.engine, clock::now());
         engine.masters().map(|master| engine.master_status(now, master)).collect()
     }
@@ -278,6 +298,7 @@ impl Redlock {
     /// # Errors
     /// [`SubmitError`]; nothing was queued then.
     pub fn submit(&mut self, request: Request<'_>) -> Result<OpId, SubmitError> {
+        self.check_process().map_err(SubmitError::Stopped)?;
         let now = clock::now();
         self.release_dropped(now);
         self.driver.engine.submit(now, request)
@@ -287,22 +308,31 @@ impl Redlock {
     /// outcome is there to be polled.
     ///
     /// # Errors
-    /// An error of the operating system's event queue; there is no way to go on after it.
+    /// An error of the operating system's event queue, or that this is a fork of the process; there is no way to go on after
+    /// it.
     pub fn turn(&mut self, limit: Duration) -> io::Result<()> {
+        self.check_process().map_err(|why| io::Error::other(why.to_string()))?;
         self.last_turn = clock::now();
         self.release_dropped(self.last_turn);
         let has_outcome = !self.set_aside.is_empty() || self.driver.engine.has_outcome();
         self.driver.turn(&mut self.poller, Some(if has_outcome { Duration::ZERO } else { limit }))
     }
 
-    /// Writes what is queued, as far as that needs no waiting.
+    /// Writes what is queued, as far as that needs no waiting. Does nothing in a fork of the process.
     pub fn flush(&mut self) {
+        if self.is_forked() {
+            return;
+        }
         self.release_dropped(clock::now());
         self.driver.flush();
     }
 
-    /// The next outcome of the pipelined form. Times in it are to be compared with [`Instant::now`].
+    /// The next outcome of the pipelined form. Times in it are to be compared with [`Instant::now`]. None in a fork of the
+    /// process: what was acquired is the parent's.
     pub fn poll_outcome(&mut self) -> Option<(OpId, Outcome)> {
+        if self.is_forked() {
+            return None;
+        }
         let (lock, mut outcome) = self.set_aside.pop_front().or_else(|| self.driver.engine.poll_outcome())?;
         match &mut outcome {
             Outcome::Acquire(Ok(grant)) => grant.valid_until = clock::to_std(grant.valid_until),
@@ -318,12 +348,19 @@ impl Redlock {
     /// feature `suspend` it comes earlier by the time that the machine has slept; see [`Lease::valid_until`].
     #[must_use]
     pub fn valid_until(&self, lock: OpId) -> Option<Instant> {
+        if self.is_forked() {
+            return None;
+        }
         self.driver.engine.valid_until(lock).map(clock::to_std)
     }
 
-    /// Waits at most `limit` until everything queued is released on every master, and returns how many locks are not.
+    /// Waits at most `limit` until everything queued is released on every master, and returns how many locks are not; zero in
+    /// a fork of the process, whose locks are its parent's.
     #[must_use]
     pub fn close(mut self, limit: Duration) -> usize {
+        if self.is_forked() {
+            return 0;
+        }
         let now = clock::now();
         let deadline = now.checked_add(limit).unwrap_or(now + limits::FOREVER);
         self.release_dropped(now);
@@ -334,6 +371,19 @@ impl Redlock {
             }
         }
         self.driver.engine.claim_count()
+    }
+
+    /// Whether this lease is one of this client's.
+    fn has_made(&self, lease: &Lease) -> bool {
+        Arc::ptr_eq(&lease.origin, &self.origin)
+    }
+
+    fn is_forked(&self) -> bool {
+        self.origin.process.is_forked()
+    }
+
+    fn check_process(&self) -> Result<(), Arc<str>> {
+        self.origin.process.check()
     }
 
     /// After an idle time servers may have closed connections: notices it, and gives them a moment to be made again if
@@ -373,8 +423,7 @@ impl Redlock {
 
     /// Queues the release of locks whose lease was dropped since the last call.
     fn release_dropped(&mut self, now: Instant) {
-        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
-        for lock in dropped.drain(..) {
+        for lock in self.origin.dropped().drain(..) {
             // A release is always taken, and this one's outcome is not wanted.
             let _ = self.driver.engine.submit(now, Request::Release { lock, awaited: false });
         }
@@ -413,26 +462,33 @@ impl Lease {
     /// the moment is right until the machine sleeps again, so ask anew, or ask [`Lease::is_valid`].
     #[must_use]
     pub fn valid_until(&self) -> Instant {
-        clock::to_std(self.valid_until)
+        clock::to_std(self.deadline())
     }
 
     /// The validity left, zero when it has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.valid_until.saturating_duration_since(clock::now())
+        self.deadline().saturating_duration_since(clock::now())
     }
 
-    /// Whether the validity has not ended.
+    /// Whether the validity has not ended. Never true in a fork of the process.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        clock::now() < self.valid_until
+        let deadline = self.deadline();
+        clock::now() < deadline
+    }
+
+    /// By the clock of this crate.
+    fn deadline(&self) -> Instant {
+        if self.origin.process.is_forked() { clock::now() } else { self.valid_until }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.is_armed && !mutant!(DropForgets) {
-            self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(self.lock);
+        // A fork may have inherited the mutex locked.
+        if self.is_armed && !self.origin.process.is_forked() && !mutant!(DropForgets) {
+            self.origin.dropped().push(self.lock);
         }
     }
 }

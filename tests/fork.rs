@@ -1,47 +1,87 @@
 //! A fork of a process cannot use its clients, whatever its threads were doing: calls are errors at once, drops do nothing.
 //!
-//! The child has one thread and copies of all locks as they were, so the program forks from its only thread but the
-//! keeper's, with no test harness around; the child says by its exit code how it went.
+//! The child has one thread and copies of all locks as they were, so the program forks with no test harness around; the child
+//! says by its exit code how it went.
 
 #[path = "masters/fleet.rs"]
 mod fleet;
 
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::process;
+use std::process::{self, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fleet::Fleet;
-use fork::{Fork, fork, waitpid};
-use redlatch::{Acquire, AcquireError, Client, Config, ExtendError, Guard, Quarantine, ReleaseError};
+use fork::{Fork, fork, waitpid_nohang};
+use redlatch::engine::{Outcome, Request, SubmitError};
+use redlatch::lock::Resource;
+use redlatch::{
+    Acquire, AcquireError, Client, Config, ExtendError, Guard, Hold, Lease, Quarantine, Redlock,
+    ReenterError, ReentrantLock, ReleaseError,
+};
 
 const TTL: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Forks of a process whose other threads lock and unlock without a pause: one of them finds the mutex locked.
+const RACE_COUNT: usize = 50;
 
 fn main() {
     let mut fleet = Fleet::start(3);
+    a_client_is_refused(&mut fleet);
+    a_reentrant_lock_is_refused(&fleet);
+    a_redlock_is_refused(&mut fleet);
+    assert_eq!(fleet.master(0).ask("DBSIZE").text(), "0");
+    println!("test a_fork_is_refused_and_its_drops_do_nothing ... ok");
+}
+
+fn settings(fleet: &Fleet) -> Config {
     let config = Config::builder().masters(fleet.urls()).quarantine(Quarantine::Trust);
-    let client = Client::open(config.build().expect("valid settings")).expect("an event loop");
+    config.build().expect("valid settings")
+}
+
+/// Runs this in a fork, where it must neither panic nor hang.
+fn in_child(what: &str, run: impl FnOnce()) {
+    match fork().expect("the system forks") {
+        Fork::Child => {
+            let is_wrong = catch_unwind(AssertUnwindSafe(run)).is_err();
+            // Not by returning: the servers are the parent's to end.
+            process::exit(i32::from(is_wrong));
+        }
+        Fork::Parent(child) => {
+            let given_up = Instant::now() + PATIENCE;
+            loop {
+                match waitpid_nohang(child).expect("it is a child") {
+                    Some(status) => return assert_eq!(status, 0, "{what}: what the child says is above"),
+                    None if Instant::now() < given_up => thread::sleep(Duration::from_millis(1)),
+                    None => {
+                        let _ = Command::new("kill").args(["-KILL", &child.to_string()]).status();
+                        panic!("{what}: the child hangs");
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn a_client_is_refused(fleet: &mut Fleet) {
+    let client = Client::open(settings(fleet)).expect("an event loop");
     let [kept, child_extends, child_releases] =
         ["a", "b", "c"].map(|name| client.lock(name).ttl(TTL).acquire().expect("free"));
     // The keeper has something to do, at any of whose steps the fork may come.
     let mut waiting = client.lock("a").wait(TTL).acquire_async();
     assert!(poll(&mut waiting).is_pending());
-    match fork().expect("the system forks") {
-        Fork::Child => {
-            let is_refused = catch_unwind(std::panic::AssertUnwindSafe(|| {
-                refused_in_child(&client, waiting, kept, child_extends, child_releases);
-            }));
-            drop(client);
-            // Not by returning: the servers are the parent's to end.
-            process::exit(i32::from(is_refused.is_err()));
-        }
-        Fork::Parent(child) => {
-            let status = waitpid(child).expect("the child ends");
-            assert_eq!(status, 0, "what the child says is above");
-        }
-    }
+    let mut guards = Some((kept, child_extends, child_releases));
+    in_child("a client", || {
+        let (kept, child_extends, child_releases) = guards.take().expect("it has them");
+        refused_in_child(&client, &mut waiting, kept, child_extends, child_releases);
+        drop(client.clone());
+    });
     // The parent has all it had.
+    let (kept, child_extends, child_releases) = guards.expect("the child has copies");
     assert_eq!(fleet.master(0).ask("DBSIZE").text(), "3");
     drop(waiting);
     assert!(kept.is_valid());
@@ -49,7 +89,6 @@ fn main() {
         assert!(!guard.release().expect("confirmed").was_already_gone());
     }
     assert_eq!(client.settle(TTL), 0);
-    println!("test a_fork_is_refused_and_its_drops_do_nothing ... ok");
 }
 
 fn poll(acquiring: &mut Acquire<'_>) -> Poll<Result<Guard, AcquireError>> {
@@ -58,7 +97,7 @@ fn poll(acquiring: &mut Acquire<'_>) -> Poll<Result<Guard, AcquireError>> {
 
 fn refused_in_child(
     client: &Client,
-    mut waiting: Acquire<'_>,
+    waiting: &mut Acquire<'_>,
     kept: Guard,
     mut extended: Guard,
     released: Guard,
@@ -68,15 +107,108 @@ fn refused_in_child(
         poll(&mut client.lock("d").acquire_async()),
         Poll::Ready(Err(AcquireError::Stopped(_)))
     ));
-    assert!(
-        matches!(poll(&mut waiting), Poll::Ready(Err(AcquireError::Stopped(_)))),
-        "polled before the fork"
-    );
+    assert!(matches!(poll(waiting), Poll::Ready(Err(AcquireError::Stopped(_)))), "polled before the fork");
     assert!(!kept.is_valid() && kept.remaining().is_zero() && kept.margin() == 0);
     assert!(matches!(extended.extend(TTL), Err(ExtendError::Stopped(_))));
     assert!(matches!(released.release(), Err(ReleaseError::Stopped(_))));
     assert!(client.masters().is_empty());
     assert_eq!(client.settle(TTL), 0);
-    drop((kept, extended, waiting));
-    drop(client.clone());
+    drop((kept, extended));
+}
+
+/// Its state is a mutex of its own, which the fork may find locked by another thread.
+fn a_reentrant_lock_is_refused(fleet: &Fleet) {
+    let client = Client::open(settings(fleet)).expect("an event loop");
+    let lock = client.lock("reentrant").ttl(TTL).reentrant();
+    let [first, second] = [(); 2].map(|()| lock.lock().expect("free"));
+    let mut holds = Some((first, second));
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    assert_eq!(lock.hold_count(), 2);
+                }
+            });
+        }
+        let forked = catch_unwind(AssertUnwindSafe(|| {
+            for _ in 0..RACE_COUNT {
+                in_child("a reentrant lock", || {
+                    let (first, second) = holds.take().expect("it has them");
+                    reentrant_refused_in_child(&lock, first, second);
+                });
+            }
+        }));
+        is_over.store(true, Ordering::Relaxed);
+        forked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    let (first, second) = holds.expect("the children have copies");
+    drop(first);
+    assert!(!second.release().expect("confirmed").expect("the last one").was_already_gone());
+    assert_eq!(client.settle(TTL), 0);
+}
+
+fn reentrant_refused_in_child(lock: &ReentrantLock, first: Hold, second: Hold) {
+    assert!(!first.is_valid() && !lock.is_held());
+    assert_eq!((lock.hold_count(), lock.remaining()), (0, Duration::ZERO));
+    assert!(matches!(lock.lock(), Err(ReenterError::Acquire(AcquireError::Stopped(_)))));
+    assert_eq!(first.release().expect("nothing is released"), None);
+    drop(second);
+}
+
+fn a_redlock_is_refused(fleet: &mut Fleet) {
+    let mut redlock = Redlock::open(settings(fleet)).expect("an event loop");
+    let leases = ["a", "b", "c"].map(|name| redlock.try_acquire(name, TTL).expect("free"));
+    let pipelined = redlock.submit(acquisition(&redlock, &"d")).expect("there is room");
+    redlock.flush();
+    let mut owned = Some((redlock, leases));
+    in_child("a Redlock", || {
+        let (redlock, leases) = owned.take().expect("it has them");
+        redlock_refused_in_child(redlock, leases);
+    });
+    in_child("a panic in the child", || {
+        let (redlock, leases) = owned.take().expect("it has them");
+        let unwound = catch_unwind(AssertUnwindSafe(move || {
+            let _owned = (redlock, leases);
+            std::panic::resume_unwind(Box::new("the child panics"));
+        }));
+        assert!(unwound.is_err());
+    });
+    // The parent has all it had, and each answer.
+    let (mut redlock, leases) = owned.expect("the child has copies");
+    let outcome = loop {
+        match redlock.poll_outcome() {
+            Some(outcome) => break outcome,
+            None => redlock.turn(PATIENCE).expect("an event queue"),
+        }
+    };
+    assert!(matches!(outcome, (lock, Outcome::Acquire(Ok(_))) if lock == pipelined), "{outcome:?}");
+    redlock.submit(Request::Release { lock: pipelined, awaited: false }).expect("it is always taken");
+    for mut lease in leases {
+        assert!(lease.is_valid());
+        redlock.extend(&mut lease, TTL).expect("it is held");
+        assert!(!redlock.release(lease).expect("confirmed").was_already_gone());
+    }
+    assert_eq!(redlock.close(TTL), 0);
+}
+
+fn acquisition<'a>(redlock: &Redlock, name: &'a &str) -> Request<'a> {
+    let (resource, ttl) = (Resource::new(name).expect("a name"), redlock.ttl(TTL).expect("a TTL"));
+    Request::Acquire { resource, ttl, wait: Duration::ZERO, min_validity: Duration::ZERO }
+}
+
+fn redlock_refused_in_child(mut redlock: Redlock, [mut extended, released, dropped]: [Lease; 3]) {
+    assert!(!extended.is_valid() && extended.remaining().is_zero() && redlock.margin(&extended) == 0);
+    assert!(matches!(redlock.try_acquire("e", TTL), Err(AcquireError::Stopped(_))));
+    assert!(matches!(redlock.extend(&mut extended, TTL), Err(ExtendError::Stopped(_))));
+    assert!(matches!(redlock.release(released), Err(ReleaseError::Stopped(_))));
+    let request = acquisition(&redlock, &"e");
+    assert!(matches!(redlock.submit(request), Err(SubmitError::Stopped(_))));
+    redlock.turn(PATIENCE).expect_err("it would read the parent's replies");
+    redlock.flush();
+    assert!(redlock.poll_outcome().is_none());
+    assert!(redlock.masters().is_empty());
+    drop(dropped);
+    assert_eq!(redlock.close(TTL), 0);
+    drop(extended);
 }

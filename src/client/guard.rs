@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Client;
 use super::desk::Watcher;
+use super::lingering::note_drop;
 use super::pending::{Extend, Release};
 use super::shared::Core;
 use crate::clock;
@@ -18,7 +19,8 @@ use crate::mutants::mutant;
 /// A lock held by a [`Client`].
 ///
 /// Dropping it releases the lock in the background: that never blocks, works in a panic and on any thread, and the
-/// release goes out with the client's next write, after [`crate::limits::DROP_LINGER`] at most.
+/// release goes out with the client's next write: after [`crate::limits::DROP_LINGER`], or when the dropping thread ends, at
+/// most. On Linux with glibc that holds for the main thread, too, so a process may end right behind the drop.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
     client: Client,
@@ -173,6 +175,7 @@ impl Drop for Guard {
             core.release_dropped(self.lock);
             self.disarm(core);
         });
+        note_drop(&client.handle.shared);
     }
 }
 

@@ -4,7 +4,7 @@ use super::Client;
 use super::desk::Question;
 use super::pending::{Ask, Pending, future};
 use super::shared::{Core, Stopped};
-use crate::engine::{ForceUnlocked, Inspection, OpId, Outcome, Request, SubmitError};
+use crate::engine::{ForceUnlocked, Inspection, OpId, Outcome, Request};
 use crate::error::{ForceUnlockError, InspectError};
 use crate::lock::{Resource, quorum};
 
@@ -109,10 +109,7 @@ impl Ask for Looking<'_> {
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, InspectError> {
         let resource = Resource::new(&self.resource)?;
-        core.submit(Request::Inspect { resource }).map_err(|error| match error {
-            SubmitError::Overloaded => InspectError::Overloaded,
-            SubmitError::Input(error) => error.into(),
-        })
+        Ok(core.submit(Request::Inspect { resource })?)
     }
 
     fn answer(&mut self, _: OpId, outcome: Outcome) -> Result<Inspection, InspectError> {
@@ -144,10 +141,7 @@ impl Ask for Breaking<'_> {
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, ForceUnlockError> {
         let resource = Resource::new(&self.resource)?;
-        core.submit(Request::ForceUnlock { resource }).map_err(|error| match error {
-            SubmitError::Overloaded => ForceUnlockError::Overloaded,
-            SubmitError::Input(error) => error.into(),
-        })
+        Ok(core.submit(Request::ForceUnlock { resource })?)
     }
 
     fn answer(&mut self, _: OpId, outcome: Outcome) -> Result<ForceUnlocked, ForceUnlockError> {

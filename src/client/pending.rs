@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::desk::{Question, Ticket};
 use super::guard::Guard;
+use super::lingering::note_drop;
 use super::shared::{Core, Stopped};
 use super::{Client, LockRequest};
 use crate::clock;
-use crate::engine::{Grant, OpId, Outcome, Released, Request, SubmitError};
+use crate::engine::{Grant, OpId, Outcome, Released, Request};
 use crate::error::{AcquireError, Denial, ExtendError, ReleaseError, Report, Round};
 use crate::limits;
 use crate::lock::{HolderTtl, InputError, MasterId, Resource, Vote};
@@ -246,7 +247,9 @@ impl<A: Ask> Drop for Pending<A> {
     fn drop(&mut self) {
         if let State::Waiting(ticket) = self.state {
             // The waker is dropped without the lock. A client that cannot be used has nothing to give up.
-            let _waker = self.ask.client().shared().with(|core| core.abandon(ticket));
+            let client = self.ask.client();
+            let _waker = client.shared().with(|core| core.abandon(ticket));
+            note_drop(&client.handle.shared);
         }
     }
 }
@@ -314,10 +317,7 @@ impl LockRequest<'_> {
             (true, true, false) => return Err(InputError::SharedFair.into()),
             (false, true, true) => return Err(InputError::FairAndFenced.into()),
         };
-        let op = core.submit(request).map_err(|error| match error {
-            SubmitError::Overloaded => AcquireError::Overloaded,
-            SubmitError::Input(error) => error.into(),
-        })?;
+        let op = core.submit(request)?;
         if let Some(attempts_max) = self.tries {
             // Always taken.
             let _ = core.submit(Request::Limit { lock: op, attempts_max });

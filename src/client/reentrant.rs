@@ -17,6 +17,7 @@ use super::guard;
 use super::holds::Holds;
 use super::parker::Parker;
 use super::pending::{How, Pending, Release};
+use super::shared::{Stopped, wake_all};
 use super::{Client, Guard, LockRequest};
 use crate::clock;
 use crate::engine::Released;
@@ -121,9 +122,11 @@ impl ReentrantLock {
     /// [`ReenterError::Lost`] if this owner still has holds of a lock whose validity has ended: it is nobody's any more, and
     /// cannot be taken before those holds have ended. Others as [`LockRequest::acquire`].
     pub fn lock(&self) -> Result<Hold, ReenterError> {
-        let (mut caller, (parker, waker)) = (Caller::default(), Parker::own());
+        // Its drop gives up what it has joined, in a panic, too.
+        let mut asking = self.lock_async();
+        let (parker, waker) = Parker::own();
         loop {
-            match self.owner.advance(&mut caller, How::Thread, &waker) {
+            match self.owner.advance(&mut asking.caller, How::Thread, &waker) {
                 Poll::Ready(result) => return result.map(|()| Hold::new(&self.owner)),
                 Poll::Pending => parker.park(None),
             };
@@ -144,7 +147,7 @@ impl ReentrantLock {
     /// Holds that have not ended, also of a lock that is lost; those that were acquired and not fetched yet count.
     #[must_use]
     pub fn hold_count(&self) -> usize {
-        self.owner.state().count()
+        self.owner.state().map_or(0, |state| state.count())
     }
 
     /// The validity left, zero without a hold.
@@ -230,17 +233,19 @@ impl Drop for Hold {
 }
 
 impl Owner {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// An error in a fork of the process, which may have inherited the state locked.
+    fn state(&self) -> Result<MutexGuard<'_, State>, Stopped> {
+        self.request.client.shared().check_process()?;
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn look<T>(&self, look: impl FnOnce(&Guard) -> T) -> Option<T> {
-        self.state().lock().map(look)
+        self.state().ok()?.lock().map(look)
     }
 
     /// One hold less; returns the guard after the last one, to be released or dropped without the state locked.
     fn end_hold(&self) -> Option<Guard> {
-        self.state().end()
+        self.state().ok()?.end()
     }
 
     /// Goes on until the caller has a hold or an error, or has to wait until `waker` is woken.
@@ -254,7 +259,7 @@ impl Owner {
             if let Some(result) = caller.take_result() {
                 return Poll::Ready(result.and_then(|()| self.check_hold()));
             }
-            let mut state = self.state();
+            let mut state = self.state().map_err(AcquireError::Stopped)?;
             if caller.is_answered() {
                 // The answer came just now, and with it the hold that was counted for this caller.
                 continue;
@@ -285,10 +290,12 @@ impl Owner {
             // Without the state locked: other tasks may be woken meanwhile, which may do anything.
             let change_count = attempt.change_count.load(Ordering::SeqCst);
             let its_waker = Waker::from(attempt.clone());
+            let stand_in = StandIn { owner: self, attempt: &attempt, wait: left };
             let polled = match how {
                 How::Thread => pending.resolve(how),
                 How::Task(_) => pending.resolve(How::Task(&Context::from_waker(&its_waker))),
             };
+            std::mem::forget(stand_in);
             match polled {
                 Poll::Ready(result) => self.finish(&attempt, result),
                 Poll::Pending => {
@@ -305,13 +312,17 @@ impl Owner {
 
     /// A caller fetches the hold that was counted for it.
     fn check_hold(&self) -> Result<(), ReenterError> {
-        let fetched = self.state().fetch(Guard::is_valid);
+        let mut state = self.state().map_err(AcquireError::Stopped)?;
+        let fetched = state.fetch(Guard::is_valid);
+        drop(state);
         // Its guard is dropped without the state locked.
         fetched.map_err(|(error, _guard)| error)
     }
 
     fn put_back(&self, its: Pending<OwnAcquisition>) {
-        if let State::Acquiring { attempt, .. } = &mut *self.state() {
+        if let Ok(mut state) = self.state()
+            && let State::Acquiring { attempt, .. } = &mut *state
+        {
             attempt.pending = Some(its);
         }
     }
@@ -322,7 +333,7 @@ impl Owner {
             Ok(guard) => (Some(guard), Ok(())),
             Err(error) => (None, Err(error)),
         };
-        let mut state = self.state();
+        let Ok(mut state) = self.state() else { return };
         state.finish(lock);
         let _ = attempt.result.set(told);
         drop(state);
@@ -331,7 +342,7 @@ impl Owner {
 
     /// A caller does not want its hold any more.
     fn leave(&self, attempt: &Arc<Attempt>) {
-        let mut state = self.state();
+        let Ok(mut state) = self.state() else { return };
         match attempt.result.get() {
             Some(Ok(())) => {
                 drop(state);
@@ -344,6 +355,20 @@ impl Owner {
         drop(state);
         drop(given_up);
         attempt.wake_by_ref();
+    }
+}
+
+/// Leaves the attempt to the other callers if the one that drives it panics: they find a new acquisition in place of its.
+struct StandIn<'a> {
+    owner: &'a Owner,
+    attempt: &'a Arc<Attempt>,
+    wait: Duration,
+}
+
+impl Drop for StandIn<'_> {
+    fn drop(&mut self) {
+        self.owner.put_back(Pending::new(self.owner.request.acquisition(self.wait)));
+        self.attempt.wake_by_ref();
     }
 }
 
@@ -417,7 +442,8 @@ impl Wake for Attempt {
     fn wake_by_ref(self: &Arc<Self>) {
         self.change_count.fetch_add(1, Ordering::SeqCst);
         let woken = std::mem::take(&mut *self.wakers.lock().unwrap_or_else(PoisonError::into_inner));
-        woken.into_iter().for_each(Waker::wake);
+        // A waker that panics must neither keep the others asleep nor end the thread that answers them.
+        let _ = wake_all(woken);
     }
 }
 

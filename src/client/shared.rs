@@ -138,7 +138,7 @@ impl Drop for Watch<'_> {
 }
 
 /// Wakes all of them; false if one panicked, which must neither keep the others asleep nor end this thread.
-fn wake_all(woken: impl IntoIterator<Item = Waker>) -> bool {
+pub(super) fn wake_all(woken: impl IntoIterator<Item = Waker>) -> bool {
     let mut is_sound = true;
     for waker in woken {
         is_sound &= catch_unwind(AssertUnwindSafe(|| waker.wake())).is_ok();
@@ -189,15 +189,13 @@ impl Shared {
 
     /// Takes the lock, unless this is another process: a fork has no keeper, and its parent's connections.
     pub(super) fn enter(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
-        if self.process.is_forked() {
-            return Err(self.process.forked());
-        }
+        self.check_process()?;
         self.lock()
     }
 
-    /// Whether this is another process than the client's.
-    pub(super) fn is_forked(&self) -> bool {
-        self.process.is_forked()
+    /// An error in a fork of the client's process.
+    pub(super) fn check_process(&self) -> Result<(), Stopped> {
+        self.process.check()
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
@@ -216,7 +214,9 @@ impl Shared {
         match self.core.try_lock() {
             Ok(core) => Some(Ok(core)),
             Err(TryLockError::Poisoned(poisoned)) => Some(Err(poisoned)),
-            Err(TryLockError::WouldBlock) if self.retry_delay.as_ref().is_some_and(RetryDelay::is_called) => None,
+            Err(TryLockError::WouldBlock) if self.retry_delay.as_ref().is_some_and(RetryDelay::is_called) => {
+                None
+            }
             Err(TryLockError::WouldBlock) => Some(self.core.lock()),
         }
     }
@@ -230,11 +230,18 @@ impl Shared {
 
     /// Looks at something, also in a client that was stopped. `None` in a fork, and inside the user's delay function.
     pub(super) fn peek<T>(&self, look: impl FnOnce(&mut Core) -> T) -> Option<T> {
-        if self.is_forked() {
-            return None;
-        }
+        self.check_process().ok()?;
         let core = self.lock_whatever_happened()?;
         Some(look(&mut core.unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Writes what is queued, as far as that needs no waiting.
+    pub(super) fn flush(&self) {
+        // A client that cannot be used has nothing to write.
+        let _ = self.with(|core| {
+            core.flush();
+            core.wake_late_leader();
+        });
     }
 
     /// Does something with the lock held. An error if the client cannot be used.

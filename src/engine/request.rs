@@ -1,9 +1,10 @@
 //! What is asked of an engine, and what it answers.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{ForceUnlocked, Inspection, OpId};
-use crate::error::{AcquireError, ExtendError, ReleaseError};
+use crate::error::{AcquireError, ExtendError, ForceUnlockError, InspectError, ReleaseError};
 use crate::lock::{FencingToken, InputError, MasterSet, Resource, Token, Ttl};
 
 /// What can be asked of the engine.
@@ -144,7 +145,27 @@ pub enum SubmitError {
     /// The request cannot work.
     #[error(transparent)]
     Input(#[from] InputError),
+    /// A fork of the process cannot use its parent's client. Only from [`crate::Redlock::submit`].
+    #[error("the client cannot be used: {0}")]
+    Stopped(Arc<str>),
 }
+
+/// The errors of the calls that submit a request and wait for its answer.
+macro_rules! from_submit_error {
+    ($($name:ident)*) => {$(
+        impl From<SubmitError> for $name {
+            fn from(error: SubmitError) -> Self {
+                match error {
+                    SubmitError::Overloaded => Self::Overloaded,
+                    SubmitError::Input(error) => Self::Input(error),
+                    SubmitError::Stopped(why) => Self::Stopped(why),
+                }
+            }
+        }
+    )*};
+}
+
+from_submit_error! { AcquireError InspectError ForceUnlockError }
 
 /// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -35,9 +35,8 @@ fn a_delay_function_that_panics_harms_nobody() {
     let its = client.clone();
     let thread = thread::spawn(move || its.lock("held").ttl(TTL).wait(PATIENCE).acquire().map(drop));
     let its = client.clone();
-    let task = thread::spawn(move || {
-        block_on(its.lock("held").ttl(TTL).wait(PATIENCE).acquire_async()).map(drop)
-    });
+    let task =
+        thread::spawn(move || block_on(its.lock("held").ttl(TTL).wait(PATIENCE).acquire_async()).map(drop));
     crate::fleet::eventually(PATIENCE, "the function is called", || called.load(Ordering::SeqCst) > 3);
     assert!(within("is_valid", {
         let client = client.clone();
@@ -166,11 +165,16 @@ impl Wake for Blocks {
 fn a_waker_that_blocks_on_its_client_gets_an_error() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
-    let blocks = Arc::new(Blocks { client: client.clone(), result: Mutex::default(), is_done: AtomicBool::new(false) });
+    let blocks = Arc::new(Blocks {
+        client: client.clone(),
+        result: Mutex::default(),
+        is_done: AtomicBool::new(false),
+    });
     let mut acquiring = client.lock("a").ttl(TTL).acquire_async();
     assert!(poll_with(&mut acquiring, &Waker::from(blocks.clone())).is_pending());
     crate::fleet::eventually(PATIENCE, "the waker returns", || blocks.is_done.load(Ordering::SeqCst));
-    let error = blocks.result.lock().expect("no panic").take().expect("it is done").expect_err("it would hang");
+    let error =
+        blocks.result.lock().expect("no panic").take().expect("it is done").expect_err("it would hang");
     assert!(error.to_string().contains("waker"), "{error}");
     drop(block_on(acquiring).expect("free"));
     assert_nothing_left(&client, &mut fleet);

@@ -12,7 +12,7 @@ use std::task::{Context, Wake};
 use super::*;
 use crate::client::{Acquire, Client};
 use crate::config::Config;
-use crate::error::AcquireError;
+use crate::error::{AcquireError, ReenterError};
 
 /// How long anything may take that must happen: a slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -90,31 +90,49 @@ fn all_others_get_an_error(has_thread: bool, strike: impl FnOnce(&Client)) {
     });
 }
 
-fn break_answers(client: &Client) {
-    client.shared().with(|core| core.desk.break_questions()).expect("it has not stopped");
+/// Has the thread that leads meet an answer that makes it panic, and waits for the end of the client.
+fn strike_the_leader(client: &Client) {
+    let has_stopped = || client.shared().with(|_| ()).is_err();
+    let start = clock::now();
+    while !has_stopped() {
+        let count = Arc::<Count>::default();
+        let mut short = client.lock("short").wait(BRIEF).acquire_async();
+        let is_new = poll(&mut short, &count).is_pending();
+        let _ = client.shared().with(|core| core.desk.break_questions());
+        // On a slow machine its answer may have come before.
+        while is_new && count.0.load(Ordering::SeqCst) == 0 && !has_stopped() {
+            assert!(clock::now() - start < PATIENCE, "nobody meets the broken answer");
+            thread::yield_now();
+        }
+    }
+}
+
+/// A thread that leads until it panics.
+fn lead<T: Send + 'static>(
+    client: &Client,
+    lead: impl FnOnce() -> T + Send + 'static,
+) -> thread::JoinHandle<()> {
+    let before = client.shared().peek(|core| core.desk.waiting_count());
+    let leader = thread::spawn(move || drop(lead()));
+    while client.shared().peek(|core| core.desk.waiting_count()) == before {
+        thread::yield_now();
+    }
+    leader
 }
 
 #[test]
 fn a_panic_of_a_blocked_caller_that_leads_stops_all() {
     all_others_get_an_error(false, |client| {
         let its = client.clone();
-        let leader = thread::spawn(move || its.lock("short").wait(BRIEF).acquire().map(drop));
-        while client.shared().peek(|core| core.desk.waiting_count()) == Some(1) {
-            thread::yield_now();
-        }
-        break_answers(client);
+        let leader = lead(client, move || its.lock("led").wait(LONG).acquire().map(drop));
+        strike_the_leader(client);
         drop(leader.join());
     });
 }
 
 #[test]
 fn a_panic_of_the_clients_own_thread_stops_all() {
-    all_others_get_an_error(false, |client| {
-        let mut short = client.lock("short").wait(BRIEF).acquire_async();
-        assert!(poll(&mut short, &Arc::default()).is_pending());
-        break_answers(client);
-        std::mem::forget(short);
-    });
+    all_others_get_an_error(false, strike_the_leader);
 }
 
 #[test]
@@ -147,11 +165,38 @@ fn a_panic_under_the_lock_stops_all_at_once() {
 fn a_panic_of_a_drive_stops_all() {
     all_others_get_an_error(false, |client| {
         let mut drive = client.drive().expect("a descriptor");
-        let mut short = client.lock("short").wait(BRIEF).acquire_async();
-        assert!(poll(&mut short, &Arc::default()).is_pending());
-        break_answers(client);
         let driving = thread::spawn(move || while drive.turn(Waker::noop()).is_ok() {});
+        strike_the_leader(client);
         within("the drive", move || drop(driving.join()));
-        std::mem::forget(short);
     });
+}
+
+#[test]
+fn a_panic_in_a_reentrant_attempt_answers_all_who_joined() {
+    let client = client();
+    let lock = client.lock("reentrant").wait(LONG).reentrant();
+    let its = lock.clone();
+    let leader = lead(&client, move || its.lock().map(drop));
+    let count = Arc::<Count>::default();
+    let waker = Waker::from(count.clone());
+    let mut joined = lock.lock_async();
+    assert!(Pin::new(&mut joined).poll(&mut Context::from_waker(&waker)).is_pending());
+    let its = lock.clone();
+    let blocked = thread::spawn(move || its.lock().map(drop));
+    strike_the_leader(&client);
+    drop(leader.join());
+    within("a blocked caller", move || blocked.join()).expect("no panic of its own").expect_err("an error");
+    let start = clock::now();
+    while count.0.load(Ordering::SeqCst) == 0 {
+        assert!(clock::now() - start < PATIENCE, "a task is not woken");
+        thread::yield_now();
+    }
+    match Pin::new(&mut joined).poll(&mut Context::from_waker(&waker)) {
+        Poll::Ready(Err(ReenterError::Acquire(error))) => {
+            assert!(matches!(error, AcquireError::Stopped(_)), "{error}")
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(joined);
+    assert_eq!(lock.hold_count(), 0);
 }

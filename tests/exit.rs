@@ -1,0 +1,88 @@
+//! A guard that is dropped right before its process ends is released, though nobody else writes: the client lives in a
+//! `static`, so nothing drops it.
+//!
+//! The program starts itself anew as the process that ends, for the test harness has threads and an exit of its own.
+
+#[path = "masters/fleet.rs"]
+mod fleet;
+
+use std::process::{Command, ExitCode, exit};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fleet::Fleet;
+use redlatch::{Client, Config, Guard, Quarantine};
+
+/// Longer than any wait for the end of a key.
+const TTL: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(40);
+/// Names the masters and the way to end, for the program that is started anew.
+const TASK: &str = "REDLATCH_EXIT_TEST";
+
+/// Ways to drop a guard and to end.
+const ENDS: [&str; 4] = ["main returns", "exit is called", "a thread is joined", "two clients"];
+
+static CLIENTS: [OnceLock<Client>; 2] = [OnceLock::new(), OnceLock::new()];
+
+fn main() -> ExitCode {
+    match std::env::var(TASK) {
+        Ok(task) => end(&task),
+        Err(_) => {
+            judge();
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn judge() {
+    let mut fleet = Fleet::start(3);
+    for end in ENDS {
+        let program = std::env::current_exe().expect("this program has a path");
+        let task = format!("{end};{}", fleet.urls().join(","));
+        let status = Command::new(program).env(TASK, task).status().expect("it starts again");
+        assert!(status.success(), "{end}: {status}");
+        let given_up = Instant::now() + PATIENCE;
+        for master in fleet.masters() {
+            while master.ask("DBSIZE").text() != "0" {
+                assert!(Instant::now() < given_up, "{end}: a key is left: {}", master.ask("KEYS *").text());
+                thread::yield_now();
+            }
+        }
+        println!("test a_guard_is_released_though_{} ... ok", end.replace(' ', "_"));
+    }
+}
+
+/// Acquires, drops, and ends at once.
+fn end(task: &str) -> ExitCode {
+    let (end, urls) = task.split_once(';').expect("a way to end and the masters");
+    let acquire =
+        |client: usize| acquire(CLIENTS[client].get_or_init(|| open(urls)), &format!("lock {client}"));
+    match end {
+        "main returns" => drop(acquire(0)),
+        "exit is called" => {
+            drop(acquire(0));
+            exit(0);
+        }
+        "a thread is joined" => {
+            let guard = acquire(0);
+            thread::spawn(move || drop(guard)).join().expect("no panic");
+        }
+        "two clients" => drop([acquire(0), acquire(1)]),
+        other => panic!("there is no end {other}"),
+    }
+    ExitCode::SUCCESS
+}
+
+fn acquire(client: &'static Client, name: &str) -> Guard {
+    // Again and again, so that the last drop is one of many.
+    for _ in 0..10 {
+        drop(client.lock(name).ttl(TTL).wait(PATIENCE).acquire().expect("free"));
+    }
+    client.lock(name).ttl(TTL).wait(PATIENCE).acquire().expect("free")
+}
+
+fn open(urls: &str) -> Client {
+    let config = Config::builder().masters(urls.split(',')).quarantine(Quarantine::Trust).max_ttl(TTL);
+    Client::open(config.build().expect("valid settings")).expect("an event loop")
+}
