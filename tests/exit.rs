@@ -29,13 +29,13 @@ fn main() -> ExitCode {
     match std::env::var(TASK) {
         Ok(task) => end(&task),
         Err(_) => {
-            judge();
+            a_guard_is_released_whichever_way_its_process_ends();
             ExitCode::SUCCESS
         }
     }
 }
 
-fn judge() {
+fn a_guard_is_released_whichever_way_its_process_ends() {
     let mut fleet = Fleet::start(3);
     for end in ENDS {
         let program = std::env::current_exe().expect("this program has a path");
