@@ -37,7 +37,7 @@ use supervisor::{Lease, Supervisor};
 pub(crate) struct Args {
     /// How long the lock lives on the masters unless it is extended, which happens at each third of it.
     ///
-    /// After a crash of this machine nobody else gets the lock for up to this long.
+    /// After a crash of this machine nobody else gets the lock for up to this long. At most --max-ttl.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     ttl: Duration,
 
@@ -157,7 +157,7 @@ const PING_TIME: Duration = Duration::from_millis(10);
 /// Runs the subcommand; the result is the program's exit code.
 pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let names = names(&args)?;
-    let config = args.masters.config(args.ttl, |builder| builder.max_hold(args.max_hold))?;
+    let config = args.masters.config(|builder| builder.max_hold(args.max_hold))?;
     let ttl = config.ttl(args.ttl)?;
     let signals = process::Signals::catch()?;
     let started = Instant::now();
