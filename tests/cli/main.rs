@@ -7,6 +7,7 @@ mod bench_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
 mod harness;
+mod harness_tests;
 mod inspect_tests;
 mod run_tests;
 mod several_tests;

@@ -1,11 +1,12 @@
 //! `redlatch run`: the command and its lock, other holders, signals, and a lock that is lost.
 
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::fleet::{Fleet, Raw, eventually};
-use crate::harness::{FOREVER, PATIENCE, Running, exists, expect, finish, holder_count, redlatch, trusting};
+use crate::harness::{
+    FOREVER, PATIENCE, Running, command, exists, expect, finish, holder_count, redlatch, trusting,
+};
 
 // ---- the command and its lock ----
 
@@ -306,8 +307,8 @@ fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
     let fleet = Fleet::start(1);
     let words = [env!("CARGO_BIN_EXE_redlatch"), "run", "--trust", "r", "--"];
     let script = format!("trap '' HUP; exec {} sh -c 'echo ready; read line; exit 4'", words.join(" "));
-    let mut command = Command::new("sh");
-    command.args(["-c", &script]).env("REDLATCH_MASTERS", fleet.urls().join(",")).process_group(0);
+    let mut command = command("sh");
+    command.args(["-c", &script]).env("REDLATCH_MASTERS", fleet.urls().join(","));
     let mut run = Running::start_with_stdin(&mut command);
     run.line();
     run.signal("HUP");
@@ -320,8 +321,8 @@ fn the_exit_code_survives_a_parent_that_ignores_sigchld() {
     let fleet = Fleet::start(1);
     let script =
         format!("trap '' CHLD; exec {} run --trust r -- sh -c 'exit 5'", env!("CARGO_BIN_EXE_redlatch"));
-    let mut command = Command::new("sh");
-    command.args(["-c", &script]).env("REDLATCH_MASTERS", fleet.urls().join(",")).process_group(0);
+    let mut command = command("sh");
+    command.args(["-c", &script]).env("REDLATCH_MASTERS", fleet.urls().join(","));
     expect(&finish(&mut command), 5, &[]);
 }
 
