@@ -9,6 +9,7 @@ mod fleet;
 mod harness;
 mod harness_tests;
 mod inspect_tests;
+mod loss_tests;
 mod run_tests;
 mod several_tests;
 mod shared_tests;
