@@ -168,7 +168,8 @@ impl fmt::Display for Denial {
         let Self { attempts, took, .. } = self;
         write!(f, "after {attempts} attempt{}", if *attempts == 1 { "" } else { "s" })?;
         if took.is_zero() {
-            f.write_str(", without asking; ")?
+            // Masters may have been asked: there were too few of them.
+            f.write_str(", decided before any answer; ")?
         } else {
             write!(f, " in {took:.1?}; ")?
         }

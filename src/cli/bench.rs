@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
     time: Duration,
 
-    /// The locks' TTL.
+    /// The locks' TTL; at most --max-ttl.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     ttl: Duration,
 
@@ -102,7 +102,7 @@ const LATENCY_NS_MAX: u64 = 60_000_000_000;
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let key_count = args.keys.unwrap_or((args.depth.saturating_mul(4)).max(1000));
     check(args, key_count)?;
-    let config = args.masters.config(args.ttl, |builder| builder)?;
+    let config = args.masters.config(|builder| builder)?;
     let ttl = config.ttl(args.ttl)?;
     let interrupt = Arc::new(AtomicUsize::new(0));
     for signal in [SIGINT, SIGTERM] {

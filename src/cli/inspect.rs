@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use redlatch::lock::{HolderTtl, Vote};
-use redlatch::{Client, ForceUnlockError, InspectError, Inspection, Report, Standing, Told, limits};
+use redlatch::{Client, ForceUnlockError, InspectError, Inspection, Report, Standing, Told};
 
 use super::options::{Exit, MasterOptions, code, print, say};
 
@@ -107,7 +107,7 @@ pub(crate) fn unlock(args: &UnlockArgs) -> Result<u8, Exit> {
 }
 
 fn connect(masters: &MasterOptions) -> Result<Client, Exit> {
-    Ok(Client::open(masters.config(limits::TTL_DEFAULT, |builder| builder)?)?)
+    Ok(Client::open(masters.config(|builder| builder)?)?)
 }
 
 /// The value as people can compare it: a token as it is shown elsewhere, text as text.

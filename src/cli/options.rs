@@ -32,9 +32,6 @@ pub(crate) mod code {
     pub(crate) const SIGNAL_BASE: u8 = 128;
 }
 
-/// The largest TTL in the fleet unless `--max-ttl` says otherwise; the library's own default.
-const MAX_TTL_DEFAULT: Duration = Duration::from_secs(30);
-
 /// Added to the longest quarantine when waiting for its end, for the rounding of a master's uptime.
 const QUARANTINE_SLACK: Duration = Duration::from_secs(2);
 
@@ -63,11 +60,12 @@ pub(crate) struct MasterOptions {
     )]
     masters: Vec<String>,
 
-    /// The longest TTL that any client of these masters uses [default: 30s, or the TTL if that is longer].
+    /// The longest TTL that any user of these masters may ask for; the same for all of them.
     ///
-    /// A master that restarted is not counted for this long, as it may have forgotten a lock that still lives.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
-    max_ttl: Option<Duration>,
+    /// A master that restarted is not counted for this long, as it may have forgotten a lock that still lives. A user with
+    /// a shorter maximum counts it too early, and takes a lock that another one still holds. Library: max_ttl.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    max_ttl: Duration,
 
     /// How long to wait for a master's answer [default: a fiftieth of the TTL, between 5ms and 50ms].
     ///
@@ -100,12 +98,8 @@ pub(crate) struct MasterOptions {
 }
 
 impl MasterOptions {
-    /// The settings that these options and this TTL make.
-    pub(crate) fn config(
-        &self,
-        ttl: Duration,
-        more: impl FnOnce(ConfigBuilder) -> ConfigBuilder,
-    ) -> Result<Config, Exit> {
+    /// The settings that these options make.
+    pub(crate) fn config(&self, more: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Result<Config, Exit> {
         if self.masters.iter().all(String::is_empty) {
             return Err(Exit::usage(
                 "no masters given; name each with --master URL, or all in REDLATCH_MASTERS with commas between",
@@ -122,7 +116,7 @@ impl MasterOptions {
         }
         let mut builder = Config::builder()
             .masters(&self.masters)
-            .max_ttl(self.max_ttl.unwrap_or(MAX_TTL_DEFAULT.max(ttl)))
+            .max_ttl(self.max_ttl)
             .connect_timeout(self.connect_timeout)
             .prefix(self.prefix.as_bytes());
         if let Some(limit) = self.answer_timeout {
@@ -162,7 +156,14 @@ impl From<ConfigError> for Exit {
 
 impl From<InputError> for Exit {
     fn from(error: InputError) -> Self {
-        Self::usage(error.to_string())
+        match error {
+            // Never raised here: the other users of the fleet would not know of it.
+            InputError::TtlTooLong { ttl, max_ttl } => Self::usage(format!(
+                "--ttl is {ttl:?}, above the fleet's maximum TTL of {max_ttl:?}. Use a shorter --ttl, or set --max-ttl \
+                 to the same larger value on every user of these masters (library: max_ttl)"
+            )),
+            error => Self::usage(error.to_string()),
+        }
     }
 }
 

@@ -10,8 +10,10 @@
 //! network.
 
 mod acquire;
+mod extension;
 mod process;
 mod supervisor;
+mod timeline;
 
 use std::ffi::OsString;
 use std::io;
@@ -26,7 +28,8 @@ use redlatch::{Redlock, ReleaseError, limits};
 use super::options::{self, Enough, Exit, MasterOptions, code, say};
 use super::ping;
 use process::{Event, Process};
-use supervisor::{Lease, Supervisor};
+use supervisor::{Locks, Supervisor};
+use timeline::Timeline;
 
 /// Run a command while holding a lock.
 ///
@@ -37,7 +40,7 @@ use supervisor::{Lease, Supervisor};
 pub(crate) struct Args {
     /// How long the lock lives on the masters unless it is extended, which happens at each third of it.
     ///
-    /// After a crash of this machine nobody else gets the lock for up to this long.
+    /// After a crash of this machine nobody else gets the lock for up to this long. At most --max-ttl.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     ttl: Duration,
 
@@ -47,8 +50,9 @@ pub(crate) struct Args {
 
     /// Time between TERM and KILL for the command if the lock is lost [default: a third of the TTL].
     ///
-    /// TERM is sent so early that the grace ends with the lock's validity, as long as it is no more than a third of
-    /// the TTL.
+    /// KILL comes before the lock's validity ends, by a twentieth of it (at most 1s), however long the grace is. TERM is
+    /// sent so early that a grace of up to a quarter of the TTL fits. If redlatch could not run until then (stopped, or
+    /// the machine slept), KILL comes at once when it does.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     grace: Option<Duration>,
 
@@ -125,7 +129,8 @@ What the command gets:
 When the lock is lost:
   An extension that too few masters answer is tried again. If none has succeeded after two thirds of the TTL, or
   the masters say that the lock is gone, the command gets TERM, and KILL when the grace has passed. With a --grace
-  below a third of the TTL it may go on for longer, at most until a tenth of the validity is left.
+  below a quarter of the TTL the TERM may come later. KILL comes at the latest when a twentieth of the validity is
+  left (at most 1s), and at once if redlatch itself did not run until then.
 
 Signals:
   Off the terminal's foreground (cron, systemd, CI, a background job) the command leads a process group of its
@@ -157,7 +162,7 @@ const PING_TIME: Duration = Duration::from_millis(10);
 /// Runs the subcommand; the result is the program's exit code.
 pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let names = names(&args)?;
-    let config = args.masters.config(args.ttl, |builder| builder.max_hold(args.max_hold))?;
+    let config = args.masters.config(|builder| builder.max_hold(args.max_hold))?;
     let ttl = config.ttl(args.ttl)?;
     let signals = process::Signals::catch()?;
     let started = Instant::now();
@@ -256,7 +261,7 @@ impl Run {
             self.close();
             return Err(Exit::new(code::LOST, "the lock was over before the command could start".to_owned()));
         }
-        let lease = Lease::new(locks.clone(), self.ttl, valid_until, args.grace);
+        let timeline = Timeline::new(self.ttl, args.grace, valid_until);
         if let Some(signal) = self.signals.take() {
             let _ = self.release(&locks);
             self.close();
@@ -273,8 +278,9 @@ impl Run {
                 return Err(cannot_start(&args.command, &error));
             }
         };
-        let end =
-            Supervisor::new(&mut self.redlock, process, lease, self.verbose).supervise(self.signals.events());
+        let supervised = Locks { ids: locks.clone(), ttl: self.ttl };
+        let end = Supervisor::new(&mut self.redlock, process, supervised, timeline, self.verbose)
+            .supervise(self.signals.events());
         if let Ok(end) = &end {
             self.tell(|_| format!("the command ended with code {}", end.code));
         }

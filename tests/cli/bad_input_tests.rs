@@ -15,10 +15,10 @@ fn bad_input_gives_64_and_names_the_problem() {
         (&["run", "-m", url, "--ttl", "1ms", "r", "--", "true"], "too short"),
         (&["run", "-m", url, "--ttl", "3ms", "r", "--", "true"], "at least 1 ms must be left"),
         (&["run", "-m", url, "--ttl", "9223372036854775807ms", "r", "--", "true"], "--ttl"),
-        (&["run", "-m", url, "--ttl", "9223372036854775s", "r", "--", "true"], "max_ttl is"),
-        (&["run", "-m", url, "--ttl", "18446744073709551615s", "r", "--", "true"], "max_ttl is"),
-        (&["run", "-m", url, "--ttl", "31s", "--max-ttl", "30s", "r", "--", "true"], "above the maximum"),
-        (&["run", "-m", url, "--ttl", "8days", "r", "--", "true"], "max_ttl"),
+        (&["run", "-m", url, "--ttl", "9223372036854775s", "r", "--", "true"], "--ttl is"),
+        (&["run", "-m", url, "--ttl", "18446744073709551615s", "r", "--", "true"], "--ttl is"),
+        (&["run", "-m", url, "--max-ttl", "18446744073709551615s", "r", "--", "true"], "max_ttl is"),
+        (&["run", "-m", url, "--max-ttl", "8days", "r", "--", "true"], "max_ttl"),
         (&["run", "-m", url, "--ttl", "99999999999999999999s", "r", "--", "true"], "--ttl"),
         (&["run", "-m", url, "--ttl", "10", "r", "--", "true"], "--ttl"),
         (&["run", "-m", url, "--ttl", "-1s", "r", "--", "true"], "-1"),
@@ -71,6 +71,23 @@ fn bad_input_gives_64_and_names_the_problem() {
         assert!(stderr.contains(named), "{args:?}: {named:?} is not in: {stderr}");
         assert_eq!(stdout, "", "{args:?}");
     }
+}
+
+#[test]
+fn a_ttl_above_the_fleets_maximum_is_refused() {
+    let url = "redis://127.0.0.1:1";
+    let named = ["--ttl is 120s", "maximum TTL of 30s", "--max-ttl", "every user"];
+    for args in [
+        &["run", "-m", url, "--ttl", "2min", "r", "--", "true"][..],
+        &["run", "-m", url, "--ttl", "2min", "--strict", "r", "--", "true"],
+        &["run", "-m", url, "--ttl", "2min", "--max-ttl", "30s", "r", "--", "true"],
+        &["bench", "-m", url, "--ttl", "2min"],
+        &["bench", "-m", url, "--ttl", "2min", "--trust"],
+    ] {
+        expect(&finish(redlatch(&[]).args(args)), 64, &named);
+    }
+    let raised = ["run", "-m", url, "--ttl", "2min", "--max-ttl", "2min", "r", "--", "true"];
+    expect(&finish(redlatch(&[]).args(raised)), 69, &["no quorum"]);
 }
 
 #[test]

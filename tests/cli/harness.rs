@@ -1,9 +1,13 @@
 //! Starts the built `redlatch` and sees how it ends.
+//!
+//! Whatever a test starts ends with it, however the test ends: each process carries a mark in its environment.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Once, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -23,9 +27,73 @@ pub(crate) fn trusting(fleet: &Fleet, subcommand: &str) -> Command {
 }
 
 pub(crate) fn redlatch(urls: &[String]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_redlatch"));
-    command.env("REDLATCH_MASTERS", urls.join(",")).process_group(0);
+    let mut command = command(env!("CARGO_BIN_EXE_redlatch"));
+    command.env("REDLATCH_MASTERS", urls.join(","));
     command
+}
+
+/// A program in a process group of its own, which ignores no signal, whatever this process was started with.
+pub(crate) fn command(program: &str) -> Command {
+    static CATCH: Once = Once::new();
+    CATCH.call_once(catch_ignored_signals);
+    let mut command = Command::new(program);
+    command.process_group(0);
+    command
+}
+
+/// Catches the signals that this process ignores (`nohup`, a background job of a script): children inherit a signal that
+/// is ignored, and get the default for one that is caught. Without `/proc` nothing is known to be ignored.
+fn catch_ignored_signals() {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or("0");
+    let mask = u64::from_str_radix(mask.trim(), 16).expect("a mask in hexadecimal");
+    for signal in (1..32).filter(|signal| mask & (1 << (signal - 1)) != 0) {
+        if !signal_hook::consts::FORBIDDEN.contains(&signal) {
+            signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).expect("it can be caught");
+        }
+    }
+}
+
+/// Ends, on drop, all processes that carry its mark in their environment.
+struct Leftovers(String);
+
+/// Name of the environment variable that has the mark.
+const MARK: &str = "REDLATCH_TEST_MARK";
+
+impl Leftovers {
+    /// Marks the command.
+    fn of(command: &mut Command) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let mark = format!("{}.{}.", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        command.env(MARK, &mark);
+        Self(format!("{MARK}={mark}"))
+    }
+
+    fn find(&self) -> Vec<u32> {
+        let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let is_marked = |pid: &u32| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable == self.0.as_bytes())
+        };
+        pids.filter(is_marked).collect()
+    }
+}
+
+impl Drop for Leftovers {
+    fn drop(&mut self) {
+        // One that was found may have started another one.
+        loop {
+            let pids = self.find();
+            if pids.is_empty() {
+                break;
+            }
+            for pid in pids {
+                let kill = format!("kill -KILL {pid} 2>&-");
+                Command::new("sh").args(["-c", &kill]).status().ok();
+            }
+        }
+    }
 }
 
 pub(crate) struct Finished {
@@ -42,6 +110,7 @@ pub(crate) fn finish(command: &mut Command) -> Finished {
 
 /// A `redlatch` under way.
 pub(crate) struct Running {
+    leftovers: Leftovers,
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
@@ -51,11 +120,12 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn start(command: &mut Command) -> Self {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let leftovers = Leftovers::of(command);
         let mut child = command.spawn().expect("redlatch was built");
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
         let stderr = BufReader::new(child.stderr.take().expect("piped"));
-        Self { child, stdin, stdout, stderr }
+        Self { leftovers, child, stdin, stdout, stderr }
     }
 
     /// The same with a pipe to the command's stdin.
@@ -94,9 +164,8 @@ impl Running {
     }
 
     pub(crate) fn finish(self) -> Finished {
-        let Self { mut child, stdin, mut stdout, mut stderr } = self;
+        let Self { leftovers, mut child, stdin, mut stdout, mut stderr } = self;
         drop(stdin);
-        let id = child.id();
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
             let error_text = thread::spawn(move || {
@@ -110,10 +179,9 @@ impl Running {
             let stderr = error_text.join().expect("it only reads");
             sender.send(Finished { code, stdout: text, stderr }).ok();
         });
-        receiver.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-            signal(id, "KILL");
-            panic!("redlatch did not end within {PATIENCE:?}")
-        })
+        let finished = receiver.recv_timeout(PATIENCE);
+        drop(leftovers);
+        finished.unwrap_or_else(|_| panic!("redlatch did not end within {PATIENCE:?}"))
     }
 }
 

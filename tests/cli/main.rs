@@ -7,7 +7,9 @@ mod bench_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
 mod harness;
+mod harness_tests;
 mod inspect_tests;
+mod loss_tests;
 mod run_tests;
 mod several_tests;
 mod shared_tests;

@@ -1,11 +1,10 @@
-//! `redlatch run`: the command and its lock, other holders, signals, and a lock that is lost.
+//! `redlatch run`: the command and its lock, other holders, and signals.
 
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::fleet::{Fleet, Raw, eventually};
-use crate::harness::{FOREVER, PATIENCE, Running, exists, expect, finish, holder_count, redlatch, trusting};
+use crate::harness::{FOREVER, PATIENCE, Running, command, expect, finish, holder_count, redlatch, trusting};
 
 // ---- the command and its lock ----
 
@@ -306,8 +305,8 @@ fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
     let fleet = Fleet::start(1);
     let words = [env!("CARGO_BIN_EXE_redlatch"), "run", "--trust", "r", "--"];
     let script = format!("trap '' HUP; exec {} sh -c 'echo ready; read line; exit 4'", words.join(" "));
-    let mut command = Command::new("sh");
-    command.args(["-c", &script]).env("REDLATCH_MASTERS", fleet.urls().join(",")).process_group(0);
+    let mut command = command("sh");
+    command.args(["-c", &script]).env("REDLATCH_MASTERS", fleet.urls().join(","));
     let mut run = Running::start_with_stdin(&mut command);
     run.line();
     run.signal("HUP");
@@ -320,100 +319,7 @@ fn the_exit_code_survives_a_parent_that_ignores_sigchld() {
     let fleet = Fleet::start(1);
     let script =
         format!("trap '' CHLD; exec {} run --trust r -- sh -c 'exit 5'", env!("CARGO_BIN_EXE_redlatch"));
-    let mut command = Command::new("sh");
-    command.args(["-c", &script]).env("REDLATCH_MASTERS", fleet.urls().join(",")).process_group(0);
+    let mut command = command("sh");
+    command.args(["-c", &script]).env("REDLATCH_MASTERS", fleet.urls().join(","));
     expect(&finish(&mut command), 5, &[]);
-}
-
-// ---- the lock is lost ----
-
-#[test]
-fn a_lost_lock_ends_the_command_with_term() {
-    let mut fleet = Fleet::start(3);
-    let script = format!("trap 'echo term; exit 0' TERM; echo ready; {FOREVER}");
-    let mut run =
-        Running::start(trusting(&fleet, "run").args(["--ttl", "600ms", "r", "--", "sh", "-c", &script]));
-    run.line();
-    fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
-    let finished = run.finish();
-    expect(&finished, 76, &["TERM to the command", "the lock is lost", "no longer has this lock"]);
-    assert_eq!(finished.stdout, "term\n");
-}
-
-#[test]
-fn a_lost_lock_ends_a_command_that_ignores_term_and_its_group_with_kill() {
-    let mut fleet = Fleet::start(3);
-    for script in [
-        // The command ignores TERM.
-        format!("trap '' TERM; echo $$; {FOREVER}"),
-        // It ends at once, and what it has started ignores TERM.
-        format!("(trap '' TERM; exec 2>&-; sh -c 'echo $$; {FOREVER}') & wait"),
-    ] {
-        let options = ["--ttl", "600ms", "--grace", "200ms", "r", "--"];
-        let mut run = Running::start(trusting(&fleet, "run").args(options).args(["sh", "-c", &script]));
-        let pid = run.line();
-        fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
-        expect(&run.finish(), 76, &["TERM to the command", "KILL to the command"]);
-        eventually(PATIENCE, "the process is gone", || !exists(&pid));
-    }
-}
-
-#[test]
-fn an_outage_ends_the_command_before_the_validity_does() {
-    let mut fleet = Fleet::start(3);
-    let ttl = Duration::from_secs(3);
-    let script = format!("echo ready; {FOREVER}");
-    let mut run =
-        Running::start(trusting(&fleet, "run").args(["--ttl", "3s", "r", "--", "sh", "-c", &script]));
-    run.line();
-    fleet.master(0).stop();
-    fleet.master(1).stop();
-    let stopped = Instant::now();
-    run.wait_for_stderr("trying again");
-    run.wait_for_stderr("TERM to the command");
-    // Nothing was extended after the stop, so the validity ends within one TTL of it.
-    assert!(stopped.elapsed() < ttl, "{:?}", stopped.elapsed());
-    expect(&run.finish(), 76, &[]);
-}
-
-#[test]
-fn an_outage_that_is_over_in_time_harms_nothing() {
-    let mut fleet = Fleet::start(3);
-    let command = &mut trusting(&fleet, "run");
-    command.args(["--verbose", "--ttl", "10s", "r", "--", "sh", "-c", "echo ready; read line; exit 3"]);
-    let mut run = Running::start_with_stdin(command);
-    run.line();
-    fleet.master(0).stop();
-    fleet.master(1).stop();
-    run.wait_for_stderr("trying again");
-    fleet.master(0).cont();
-    run.wait_for_stderr("extended, valid for");
-    fleet.master(1).cont();
-    run.send("\n");
-    expect(&run.finish(), 3, &[]);
-}
-
-#[test]
-fn a_lock_that_was_gone_before_the_command_ended_gives_76() {
-    let mut fleet = Fleet::start(3);
-    let mut run = Running::start_with_stdin(trusting(&fleet, "run").args([
-        "--ttl",
-        "30s",
-        "r",
-        "--",
-        "sh",
-        "-c",
-        "echo ready; read line",
-    ]));
-    run.line();
-    fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
-    run.send("\n");
-    expect(&run.finish(), 76, &["gone on", "before the command ended"]);
-}
-
-#[test]
-fn max_hold_ends_the_command() {
-    let fleet = Fleet::start(1);
-    let options = ["--ttl", "600ms", "--max-hold", "1s", "r", "--", "sleep", "60"];
-    expect(&finish(trusting(&fleet, "run").args(options)), 76, &["TERM to the command", "max_hold"]);
 }

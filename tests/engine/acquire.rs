@@ -355,3 +355,19 @@ fn a_delay_of_the_callers_own_is_a_lower_bound_and_random_all_the_same() {
     assert!(none.iter().all(|it| (ms(1)..=ms(3)).contains(it)), "{none:?}");
     assert!(none.windows(2).any(|pair| pair[0] != pair[1]), "they would meet again and again: {none:?}");
 }
+
+#[test]
+fn a_denial_before_any_answer_does_not_say_that_nobody_was_asked() {
+    let mut rig = Rig::new(3, defaults);
+    for index in [1, 2] {
+        rig.refuse(index, true);
+        rig.disconnect(index);
+    }
+    rig.acquire("a", 10_000, 0);
+    let denial = no_quorum(&mut rig);
+    assert!(denial.took.is_zero());
+    rig.pump();
+    assert!(rig.masters[0].log.iter().any(|args| args[0] == b"SET"), "the one that was there was asked");
+    let text = denial.to_string();
+    assert!(text.starts_with("after 1 attempt, decided before any answer; 0 of 3"), "{text}");
+}

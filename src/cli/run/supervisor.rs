@@ -1,15 +1,7 @@
 //! What happens between the start of the command and its end: extensions, signals, and the end of a lock that is lost.
 //!
-//! ```text
-//!   0          1/3                2/3                 validity's end
-//!   ├───────────┼──────────────────┼─────────────────────┤
-//!   granted     extend, again      TERM if no            KILL
-//!               and again          extension succeeded
-//! ```
-//!
-//! Each extension that succeeds starts the line anew. Extending goes on while the command is being ended: as long as it
-//! runs, nobody else should work. A sleep of the machine, which the clock of this module does not count, moves what is
-//! still to come nearer by as much. Of several locks all are extended together, and the one with the least validity, or the
+//! Each extension that succeeds starts the [`Timeline`] anew. Extending goes on while the command is being ended: as long as it
+//! runs, nobody else should work. Of several locks all are extended together, and the one with the least validity, or the
 //! worst answer, counts.
 
 use std::time::{Duration, Instant};
@@ -20,7 +12,9 @@ use redlatch::{ExtendError, Redlock};
 use rustix::process::Signal;
 
 use super::Events;
+use super::extension::{Extended, Extension, may_pass};
 use super::process::{Event, Process};
+use super::timeline::{Due, Timeline};
 use crate::cli::options::{Exit, say};
 
 /// How long the connections are left alone at most.
@@ -32,44 +26,13 @@ const TURN_LIMIT: Duration = Duration::from_millis(5);
 /// How often it is looked whether the group of a command that ended is gone.
 const GROUP_PAUSE: Duration = Duration::from_millis(10);
 
-/// Bounds of the pause before an extension is tried again; between them it is a twentieth of the TTL.
-const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
-const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Said if no extension failed, but none succeeded: this program, or the machine, did not run.
+const NOT_IN_TIME: &str = "it was not extended in time";
 
-/// The times of the lock, or of several that are extended together.
-#[derive(Debug)]
-pub(super) struct Lease {
-    locks: Vec<OpId>,
-    ttl: Ttl,
-    grace: Duration,
-    valid_until: Instant,
-    /// When to extend next.
-    extend_at: Instant,
-}
-
-impl Lease {
-    /// Locks that were granted with this TTL until then. Without a grace they get a third of the validity.
-    pub(super) fn new(locks: Vec<OpId>, ttl: Ttl, valid_until: Instant, grace: Option<Duration>) -> Self {
-        let grace = grace.unwrap_or(ttl.validity() / 3);
-        let mut lease = Self { locks, ttl, grace, valid_until, extend_at: valid_until };
-        lease.renew(valid_until);
-        lease
-    }
-
-    fn renew(&mut self, valid_until: Instant) {
-        self.valid_until = valid_until;
-        self.extend_at = valid_until - self.ttl.validity() * 2 / 3;
-    }
-
-    fn retry_at(&self, now: Instant) -> Instant {
-        now + (self.ttl.as_duration() / 20).clamp(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX)
-    }
-
-    /// When the command must be told to end: the grace before the validity does, within bounds.
-    fn end_at(&self) -> Instant {
-        let validity = self.ttl.validity();
-        self.valid_until - self.grace.clamp(validity / 10, validity / 3)
-    }
+/// The locks of a run, all of the same TTL.
+pub(super) struct Locks {
+    pub(super) ids: Vec<OpId>,
+    pub(super) ttl: Ttl,
 }
 
 /// How the command ended.
@@ -80,64 +43,34 @@ pub(super) struct End {
     pub(super) is_lost: bool,
 }
 
-/// How far the end of a command whose lock is lost has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    NotWanted,
-    /// TERM was sent.
-    Asked {
-        kill_at: Instant,
-    },
-    Killed,
-}
-
-impl Ending {
-    const fn kill_at(&mut self) -> Option<&mut Instant> {
-        match self {
-            Self::Asked { kill_at } => Some(kill_at),
-            Self::NotWanted | Self::Killed => None,
-        }
-    }
-}
-
 /// Watches over one command and its lock.
 pub(super) struct Supervisor<'a> {
     redlock: &'a mut Redlock,
     process: Process,
-    lease: Lease,
+    locks: Locks,
+    timeline: Timeline,
+    extension: Extension,
     verbose: bool,
-    ending: Ending,
-    /// Answers that the extension under way lacks.
-    missing_count: usize,
-    /// What those that are there came to.
-    extended: Result<Instant, ExtendError>,
-    /// What the machine had slept when these times were right.
+    /// What the machine had slept when the times were right.
     suspended: Duration,
-    /// Whether further extensions make sense.
-    can_extend: bool,
     /// What the last extension failed of.
     failure: Option<String>,
 }
 
 impl<'a> Supervisor<'a> {
-    pub(super) fn new(redlock: &'a mut Redlock, process: Process, mut lease: Lease, verbose: bool) -> Self {
+    pub(super) fn new(
+        redlock: &'a mut Redlock,
+        process: Process,
+        locks: Locks,
+        mut timeline: Timeline,
+        verbose: bool,
+    ) -> Self {
         let suspended = redlock.suspended();
-        if let Some(valid_until) = lease.locks.iter().filter_map(|lock| redlock.valid_until(*lock)).min() {
-            lease.renew(valid_until); // a sleep may have been before this
+        if let Some(valid_until) = locks.ids.iter().filter_map(|lock| redlock.valid_until(*lock)).min() {
+            timeline.renew(valid_until); // a sleep may have been before this
         }
-        let extended = Ok(lease.valid_until);
-        Self {
-            redlock,
-            suspended,
-            process,
-            lease,
-            verbose,
-            ending: Ending::NotWanted,
-            missing_count: 0,
-            extended,
-            can_extend: true,
-            failure: None,
-        }
+        let extension = Extension::Idle;
+        Self { redlock, process, locks, timeline, extension, verbose, suspended, failure: None }
     }
 
     /// Returns when the command has ended; if the lock was lost, when the command's group has.
@@ -148,16 +81,18 @@ impl<'a> Supervisor<'a> {
                 Some(Event::Signal(signal)) => self.process.pass_on(signal),
                 None => {}
             }
-            let is_lost = self.ending != Ending::NotWanted;
+            let is_lost = self.timeline.is_ending();
             if let Some(code) = self.process.code()
-                && (!is_lost || self.process.is_gone() || self.ending == Ending::Killed)
+                && (!is_lost || self.process.is_gone() || self.timeline.is_killed())
             {
                 return Ok(End { code, is_lost });
             }
             self.follow_suspend();
             while let Some((lock, outcome)) = self.redlock.poll_outcome() {
-                if let (true, Outcome::Extend(result)) = (self.lease.locks.contains(&lock), outcome) {
-                    self.gather_extension(result);
+                if let (true, Outcome::Extend(result)) = (self.locks.ids.contains(&lock), outcome)
+                    && let Some(all) = self.extension.gather(result)
+                {
+                    self.handle_extension(all);
                 }
             }
             self.do_what_is_due(Instant::now());
@@ -167,8 +102,8 @@ impl<'a> Supervisor<'a> {
     /// Waits for an event, at most until something is due; meanwhile lets the connections work.
     fn next_event(&mut self, events: &Events) -> Option<Event> {
         let now = Instant::now();
-        let limit = self.next_due(now).saturating_duration_since(now);
-        if self.missing_count > 0 {
+        let limit = self.next_due().map_or(HOUSEKEEPING_EVERY, |due| due.saturating_duration_since(now));
+        if self.extension.is_under_way() {
             self.turn(limit.min(TURN_LIMIT));
             return events.try_recv().ok();
         }
@@ -178,80 +113,70 @@ impl<'a> Supervisor<'a> {
         event
     }
 
-    fn next_due(&self, now: Instant) -> Instant {
-        let ending = match self.ending {
-            Ending::NotWanted => self.lease.end_at(),
-            Ending::Asked { kill_at } => kill_at,
-            Ending::Killed => now + HOUSEKEEPING_EVERY,
-        };
-        if self.can_extend && self.missing_count == 0 { ending.min(self.lease.extend_at) } else { ending }
+    fn next_due(&self) -> Option<Instant> {
+        let extend_at = self.extension.is_idle().then(|| self.timeline.extend_at());
+        self.timeline.next_due().into_iter().chain(extend_at).min()
     }
 
     fn turn(&mut self, limit: Duration) {
-        if !self.can_extend {
+        if self.extension.is_over() {
             return;
         }
         if let Err(error) = self.redlock.turn(limit) {
-            self.can_extend = false;
+            self.extension.give_up();
             self.lose(&format!("the lock is lost: the event loop stopped: {error}"));
         }
     }
 
-    /// Moves all that is still to come nearer by what the machine has slept. Comes before outcomes, whose times know.
+    /// Counts what the machine has slept. Comes before outcomes, whose times know.
     fn follow_suspend(&mut self) {
         let slept = self.redlock.suspended() - self.suspended;
-        if slept.is_zero() {
-            return;
-        }
-        self.suspended += slept;
-        let Self { lease, ending, .. } = self;
-        for due in [&mut lease.valid_until, &mut lease.extend_at].into_iter().chain(ending.kill_at()) {
-            *due = due.checked_sub(slept).unwrap_or_else(Instant::now);
+        if !slept.is_zero() {
+            self.suspended += slept;
+            self.timeline.shift(slept);
         }
     }
 
     fn do_what_is_due(&mut self, now: Instant) {
-        if self.ending == Ending::NotWanted && now >= self.lease.end_at() {
-            let left = self.lease.valid_until.saturating_duration_since(now);
-            let why = self.failure.as_deref().unwrap_or("it was not extended in time");
-            self.lose(&format!("the lock could not be extended, and is valid for {left:.1?} more: {why}"));
+        match self.timeline.due(now) {
+            Due::Nothing => {}
+            Due::Term => {
+                let left = self.timeline.remaining(now);
+                let why = self.failure.as_deref().unwrap_or(NOT_IN_TIME);
+                self.lose(&format!(
+                    "the lock could not be extended, and is valid for {left:.1?} more: {why}"
+                ));
+            }
+            Due::Kill => self.kill(now),
         }
-        if let Ending::Asked { kill_at } = self.ending
-            && now >= kill_at
-        {
-            say("the grace has passed: KILL to the command");
-            self.process.end(Signal::KILL);
-            self.ending = Ending::Killed;
+        if self.extension.is_idle() && now >= self.timeline.extend_at() {
+            self.extend();
         }
-        if self.can_extend && self.missing_count == 0 && now >= self.lease.extend_at {
-            let ttl = self.lease.ttl;
+    }
+
+    fn extend(&mut self) {
+        let Locks { ids, ttl } = &self.locks;
+        let mut taken_count = 0;
+        for lock in ids {
             // What cannot work has an outcome, too.
-            let is_taken = |lock: &&OpId| self.redlock.submit(Request::Extend { lock: **lock, ttl }).is_ok();
-            self.missing_count = self.lease.locks.iter().filter(is_taken).count();
-            self.extended = Ok(now + ttl.as_duration());
+            if self.redlock.submit(Request::Extend { lock: *lock, ttl: *ttl }).is_ok() {
+                taken_count += 1;
+            }
+        }
+        self.extension.begin(ids.len());
+        // There was no room for the others.
+        for _ in taken_count..ids.len() {
+            if let Some(all) = self.extension.gather(Err(ExtendError::Busy)) {
+                self.handle_extension(all);
+            }
         }
     }
 
-    fn gather_extension(&mut self, result: Result<Instant, ExtendError>) {
-        self.missing_count -= 1;
-        let before = std::mem::replace(&mut self.extended, Err(ExtendError::Busy));
-        let worst = match (before, result) {
-            (Ok(first), Ok(second)) => Ok(first.min(second)),
-            (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
-            (Err(first), Err(second)) => Err(if may_pass(&first) { second } else { first }),
-        };
-        if self.missing_count > 0 {
-            self.extended = worst;
-        } else {
-            self.handle_extension(worst);
-        }
-    }
-
-    fn handle_extension(&mut self, result: Result<Instant, ExtendError>) {
+    fn handle_extension(&mut self, result: Extended) {
         let now = Instant::now();
         match result {
             Ok(valid_until) => {
-                self.lease.renew(valid_until);
+                self.timeline.renew(valid_until);
                 self.failure = None;
                 if self.verbose {
                     let left = valid_until.saturating_duration_since(now);
@@ -259,8 +184,8 @@ impl<'a> Supervisor<'a> {
                 }
             }
             // A round whose answers came late is called expired, too, though the validity before it goes on.
-            Err(error) if may_pass(&error) && now < self.lease.valid_until => {
-                self.lease.extend_at = self.lease.retry_at(now);
+            Err(error) if may_pass(&error) && self.timeline.is_valid(now) => {
+                self.timeline.retry(now);
                 let failure = described(&error);
                 // Said once for each row of failures, and again if the lock is given up.
                 if self.failure.is_none() {
@@ -269,11 +194,11 @@ impl<'a> Supervisor<'a> {
                 self.failure = Some(failure);
             }
             Err(error @ ExtendError::HoldLimit { .. }) => {
-                self.can_extend = false;
+                self.extension.give_up();
                 self.failure = Some(error.to_string());
             }
             Err(error) => {
-                self.can_extend = false;
+                self.extension.give_up();
                 self.lose(&format!("the lock is lost: {}", described(&error)));
             }
         }
@@ -281,19 +206,34 @@ impl<'a> Supervisor<'a> {
 
     /// The lock is lost, or about to be: ends the command.
     fn lose(&mut self, why: &str) {
-        if self.ending != Ending::NotWanted {
+        let now = Instant::now();
+        if self.timeline.is_ending() {
             return;
         }
-        let grace = self.lease.grace;
-        say(&format!("TERM to the command now, KILL in {grace:.1?}: {why}"));
+        if self.timeline.due(now) == Due::Kill {
+            self.failure = Some(why.to_owned());
+            return self.kill(now);
+        }
         self.process.end(Signal::TERM);
-        self.ending = Ending::Asked { kill_at: Instant::now() + grace };
+        say(&format!("TERM to the command now, KILL in {:.1?}: {why}", self.timeline.grace(now)));
+        self.timeline.asked(now);
     }
-}
 
-/// Whether another extension may succeed while the validity goes on.
-const fn may_pass(error: &ExtendError) -> bool {
-    matches!(error, ExtendError::NoQuorum(_) | ExtendError::Busy | ExtendError::Expired)
+    /// The grace has passed; or the end of the validity came near while this program did not run.
+    fn kill(&mut self, now: Instant) {
+        self.process.end(Signal::KILL);
+        let left = match self.timeline.remaining(now) {
+            Duration::ZERO => "the lock's validity is over".to_owned(),
+            left => format!("the lock is valid for {left:.1?} more"),
+        };
+        if self.timeline.is_ending() {
+            say(&format!("KILL to the command: the grace has passed, {left}"));
+        } else {
+            let why = self.failure.as_deref().unwrap_or(NOT_IN_TIME);
+            say(&format!("KILL to the command at once: {left}: {why}"));
+        }
+        self.timeline.killed();
+    }
 }
 
 /// The error with a line for each master, if it tells of them.

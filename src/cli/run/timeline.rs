@@ -1,0 +1,254 @@
+//! When to extend the locks, and when their command must have ended. Reads no clock: time is an argument.
+//!
+//! ```text
+//!   0          1/3                2/3                 19/20  validity's end
+//!   ├───────────┼──────────────────┼────────────────────┼──────┤
+//!   granted     extend, again      TERM if no           KILL, at the latest
+//!               and again          extension succeeded
+//! ```
+//!
+//! Each extension that succeeds starts the line anew. KILL precedes the end of the validity, always: by
+//! [`kill_allowance`], which covers what passes between a due time and the signal (the scheduler, a search for
+//! descendants). If this program did not run when KILL was due (a stopped process, a machine that slept), KILL comes as
+//! soon as it runs, and without a grace.
+
+use std::time::{Duration, Instant};
+
+use redlatch::lock::Ttl;
+
+/// The longest allowance for the time between a due KILL and its arrival.
+const KILL_ALLOWANCE_MAX: Duration = Duration::from_secs(1);
+
+/// Bounds of the pause before an extension is tried again; between them it is a twentieth of the validity.
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How long before the end of the validity the KILL is due at the latest: a twentieth of the whole.
+fn kill_allowance(validity: Duration) -> Duration {
+    (validity / 20).min(KILL_ALLOWANCE_MAX)
+}
+
+/// The times of a lock, or of several that are extended together, and how far the end of the command has come.
+#[derive(Debug)]
+pub(super) struct Timeline {
+    /// What an extension gives.
+    validity: Duration,
+    grace: Duration,
+    valid_until: Instant,
+    extend_at: Instant,
+    ending: Ending,
+}
+
+/// How far the end of a command whose lock is lost has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    NotWanted,
+    /// TERM was sent at this time.
+    Asked(Instant),
+    Killed,
+}
+
+/// What the command must get now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    Nothing,
+    Term,
+    Kill,
+}
+
+impl Timeline {
+    /// For locks that were granted with this TTL. The default grace is a third of the validity.
+    pub(super) fn new(ttl: Ttl, grace: Option<Duration>, valid_until: Instant) -> Self {
+        let validity = ttl.validity();
+        let grace = grace.unwrap_or(validity / 3);
+        let mut timeline =
+            Self { validity, grace, valid_until, extend_at: valid_until, ending: Ending::NotWanted };
+        timeline.renew(valid_until);
+        timeline
+    }
+
+    /// An extension succeeded.
+    pub(super) fn renew(&mut self, valid_until: Instant) {
+        self.valid_until = valid_until;
+        self.extend_at = earlier(valid_until, self.validity * 2 / 3);
+    }
+
+    /// An extension failed, and is to be tried again.
+    pub(super) fn retry(&mut self, now: Instant) {
+        self.extend_at = now + (self.validity / 20).clamp(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX);
+    }
+
+    /// The machine slept, which the clock of these times did not count: all that is still to come is nearer by as much.
+    pub(super) fn shift(&mut self, slept: Duration) {
+        self.valid_until = earlier(self.valid_until, slept);
+        self.extend_at = earlier(self.extend_at, slept);
+        if let Ending::Asked(since) = &mut self.ending {
+            *since = earlier(*since, slept);
+        }
+    }
+
+    /// TERM was sent.
+    pub(super) fn asked(&mut self, now: Instant) {
+        self.ending = Ending::Asked(now);
+    }
+
+    /// KILL was sent.
+    pub(super) fn killed(&mut self) {
+        self.ending = Ending::Killed;
+    }
+
+    /// Whether the command was told to end.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending != Ending::NotWanted
+    }
+
+    /// Whether it got KILL.
+    pub(super) fn is_killed(&self) -> bool {
+        self.ending == Ending::Killed
+    }
+
+    pub(super) fn is_valid(&self, now: Instant) -> bool {
+        now < self.valid_until
+    }
+
+    pub(super) fn remaining(&self, now: Instant) -> Duration {
+        self.valid_until.saturating_duration_since(now)
+    }
+
+    pub(super) fn extend_at(&self) -> Instant {
+        self.extend_at
+    }
+
+    pub(super) fn due(&self, now: Instant) -> Due {
+        match self.ending {
+            Ending::Killed => Due::Nothing,
+            _ if now >= self.kill_deadline() => Due::Kill,
+            Ending::NotWanted if now >= self.term_at() => Due::Term,
+            Ending::Asked(since) if now >= self.kill_at(since) => Due::Kill,
+            Ending::NotWanted | Ending::Asked(_) => Due::Nothing,
+        }
+    }
+
+    /// When the next signal is due, if no extension succeeds.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        match self.ending {
+            Ending::NotWanted => Some(self.term_at()),
+            Ending::Asked(since) => Some(self.kill_at(since)),
+            Ending::Killed => None,
+        }
+    }
+
+    /// The grace that a command gets which is told to end now.
+    pub(super) fn grace(&self, now: Instant) -> Duration {
+        self.kill_at(now).saturating_duration_since(now)
+    }
+
+    fn kill_deadline(&self) -> Instant {
+        earlier(self.valid_until, kill_allowance(self.validity))
+    }
+
+    /// The grace after TERM, and never later than the deadline. A grace beyond the clock ends there too.
+    fn kill_at(&self, since: Instant) -> Instant {
+        let deadline = self.kill_deadline();
+        since.checked_add(self.grace).map_or(deadline, |end| end.min(deadline))
+    }
+
+    /// So early that the grace, within bounds, ends with the deadline.
+    fn term_at(&self) -> Instant {
+        let longest = self.validity / 3 - kill_allowance(self.validity);
+        earlier(self.kill_deadline(), self.grace.clamp((self.validity / 10).min(longest), longest))
+    }
+}
+
+/// That much before, or the time itself if the clock does not reach back so far.
+fn earlier(time: Instant, by: Duration) -> Instant {
+    time.checked_sub(by).unwrap_or(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redlatch::Config;
+
+    const fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    /// A lock of 10 s that is granted now, and the present.
+    fn granted(grace: Option<Duration>) -> (Timeline, Instant, Duration) {
+        let config = Config::builder().masters(["redis://h"]).build().expect("valid settings");
+        let ttl = config.ttl(ms(10_000)).expect("a valid TTL");
+        let now = Instant::now();
+        (Timeline::new(ttl, grace, now + ttl.validity()), now, ttl.validity())
+    }
+
+    /// When TERM and KILL come if nothing is extended and no time is missed.
+    fn signals(timeline: &mut Timeline) -> (Instant, Instant) {
+        let term_at = timeline.next_due().expect("TERM");
+        assert_eq!((timeline.due(term_at - ms(1)), timeline.due(term_at)), (Due::Nothing, Due::Term));
+        timeline.asked(term_at);
+        let kill_at = timeline.next_due().expect("KILL");
+        assert_eq!((timeline.due(kill_at - ms(1)), timeline.due(kill_at)), (Due::Nothing, Due::Kill));
+        timeline.killed();
+        assert_eq!((timeline.due(kill_at), timeline.next_due()), (Due::Nothing, None));
+        (term_at, kill_at)
+    }
+
+    #[test]
+    fn kill_precedes_the_end_of_the_validity_for_any_grace() {
+        for grace in [None, Some(Duration::ZERO), Some(ms(2000)), Some(ms(60_000)), Some(Duration::MAX)] {
+            let (mut timeline, now, validity) = granted(grace);
+            let (term_at, kill_at) = signals(&mut timeline);
+            let end = now + validity;
+            assert!(kill_at <= end - validity / 20, "{grace:?}");
+            assert!(term_at >= now + validity * 2 / 3 - ms(1) && term_at <= kill_at, "{grace:?}");
+            if grace == Some(ms(2000)) {
+                assert_eq!(kill_at - term_at, ms(2000), "a grace that fits is granted in full");
+            }
+        }
+    }
+
+    #[test]
+    fn a_validity_that_is_over_leaves_no_grace() {
+        let (timeline, now, validity) = granted(Some(ms(60_000)));
+        for late in [validity - validity / 20, validity, validity * 100] {
+            assert_eq!(timeline.due(now + late), Due::Kill, "{late:?}");
+        }
+        let (mut timeline, now, validity) = granted(Some(ms(60_000)));
+        timeline.asked(now);
+        assert_eq!((timeline.due(now), timeline.due(now + validity)), (Due::Nothing, Due::Kill));
+    }
+
+    #[test]
+    fn a_sleep_of_the_machine_leaves_no_grace_beyond_the_validity() {
+        let (mut timeline, now, validity) = granted(None);
+        timeline.shift(ms(1000));
+        assert_eq!(timeline.remaining(now), validity - ms(1000));
+        timeline.asked(now);
+        timeline.shift(validity);
+        assert_eq!(timeline.due(now), Due::Kill);
+        assert!(!timeline.is_valid(now));
+    }
+
+    #[test]
+    fn an_extension_starts_the_line_anew_and_moves_the_kill() {
+        let (mut timeline, now, validity) = granted(Some(Duration::MAX));
+        assert!(timeline.extend_at().duration_since(now).abs_diff(validity / 3) < ms(1));
+        timeline.retry(now + validity / 3);
+        assert!(timeline.extend_at() < now + validity / 2);
+        timeline.asked(now + validity / 2);
+        timeline.renew(now + validity * 3 / 2);
+        let kill_at = timeline.next_due().expect("KILL");
+        assert_eq!(kill_at, now + validity * 3 / 2 - kill_allowance(validity));
+        assert_eq!(timeline.grace(now), kill_at - now);
+    }
+
+    #[test]
+    fn the_shortest_ttl_has_a_line_too() {
+        let config = Config::builder().masters(["redis://h"]).build().expect("valid settings");
+        let ttl = config.ttl(ms(4)).expect("a valid TTL");
+        let now = Instant::now();
+        let (term_at, kill_at) = signals(&mut Timeline::new(ttl, Some(Duration::MAX), now + ttl.validity()));
+        assert!(now < term_at && term_at <= kill_at && kill_at < now + ttl.validity());
+    }
+}

@@ -1,0 +1,128 @@
+//! `redlatch run` whose lock is lost: the command ends before the validity does.
+
+use std::time::{Duration, Instant};
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{FOREVER, PATIENCE, Running, exists, expect, finish, holder_count, trusting};
+
+#[test]
+fn a_lost_lock_ends_the_command_with_term() {
+    let mut fleet = Fleet::start(3);
+    let script = format!("trap 'echo term; exit 0' TERM; echo ready; {FOREVER}");
+    let mut run =
+        Running::start(trusting(&fleet, "run").args(["--ttl", "600ms", "r", "--", "sh", "-c", &script]));
+    run.line();
+    fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
+    let finished = run.finish();
+    expect(&finished, 76, &["TERM to the command", "the lock is lost", "no longer has this lock"]);
+    assert_eq!(finished.stdout, "term\n");
+}
+
+#[test]
+fn a_lost_lock_ends_a_command_that_ignores_term_and_its_group_with_kill() {
+    let mut fleet = Fleet::start(3);
+    for script in [
+        // The command ignores TERM.
+        format!("trap '' TERM; echo $$; {FOREVER}"),
+        // It ends at once, and what it has started ignores TERM.
+        format!("(trap '' TERM; exec 2>&-; sh -c 'echo $$; {FOREVER}') & wait"),
+    ] {
+        let options = ["--ttl", "600ms", "--grace", "200ms", "r", "--"];
+        let mut run = Running::start(trusting(&fleet, "run").args(options).args(["sh", "-c", &script]));
+        let pid = run.line();
+        fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
+        expect(&run.finish(), 76, &["TERM to the command", "KILL to the command"]);
+        eventually(PATIENCE, "the process is gone", || !exists(&pid));
+    }
+}
+
+#[test]
+fn an_outage_ends_the_command_before_the_validity_does() {
+    let mut fleet = Fleet::start(3);
+    let ttl = Duration::from_secs(3);
+    let script = format!("echo ready; {FOREVER}");
+    let mut run =
+        Running::start(trusting(&fleet, "run").args(["--ttl", "3s", "r", "--", "sh", "-c", &script]));
+    run.line();
+    fleet.master(0).stop();
+    fleet.master(1).stop();
+    let stopped = Instant::now();
+    run.wait_for_stderr("trying again");
+    run.wait_for_stderr("TERM to the command");
+    // Nothing was extended after the stop, so the validity ends within one TTL of it.
+    assert!(stopped.elapsed() < ttl, "{:?}", stopped.elapsed());
+    expect(&run.finish(), 76, &[]);
+}
+
+#[test]
+fn an_outage_that_is_over_in_time_harms_nothing() {
+    let mut fleet = Fleet::start(3);
+    let command = &mut trusting(&fleet, "run");
+    command.args(["--verbose", "--ttl", "10s", "r", "--", "sh", "-c", "echo ready; read line; exit 3"]);
+    let mut run = Running::start_with_stdin(command);
+    run.line();
+    fleet.master(0).stop();
+    fleet.master(1).stop();
+    run.wait_for_stderr("trying again");
+    fleet.master(0).cont();
+    run.wait_for_stderr("extended, valid for");
+    fleet.master(1).cont();
+    run.send("\n");
+    expect(&run.finish(), 3, &[]);
+}
+
+#[test]
+fn a_lock_that_was_gone_before_the_command_ended_gives_76() {
+    let mut fleet = Fleet::start(3);
+    let mut run = Running::start_with_stdin(trusting(&fleet, "run").args([
+        "--ttl",
+        "30s",
+        "r",
+        "--",
+        "sh",
+        "-c",
+        "echo ready; read line",
+    ]));
+    run.line();
+    fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
+    run.send("\n");
+    expect(&run.finish(), 76, &["gone on", "before the command ended"]);
+}
+
+#[test]
+fn max_hold_ends_the_command() {
+    let fleet = Fleet::start(1);
+    let options = ["--ttl", "600ms", "--max-hold", "1s", "r", "--", "sleep", "60"];
+    expect(&finish(trusting(&fleet, "run").args(options)), 76, &["TERM to the command", "max_hold"]);
+}
+
+#[test]
+fn a_validity_that_ended_in_a_pause_gives_kill_at_once() {
+    let mut fleet = Fleet::start(3);
+    let script = format!("trap '' TERM; echo $$; {FOREVER}");
+    let options = ["--ttl", "1s", "--grace", "1h", "r", "--", "sh", "-c", &script];
+    let mut run = Running::start(trusting(&fleet, "run").args(options));
+    let pid = run.line();
+    run.signal("STOP");
+    eventually(PATIENCE, "the keys have expired, and the validity before them", || {
+        holder_count(&mut fleet, "r") == 0
+    });
+    assert!(exists(&pid));
+    run.signal("CONT");
+    let finished = run.finish();
+    expect(&finished, 76, &["KILL to the command at once", "validity is over"]);
+    assert!(!finished.stderr.contains("TERM to the command"), "{}", finished.stderr);
+}
+
+#[test]
+fn a_grace_beyond_the_clock_ends_before_the_validity() {
+    let mut fleet = Fleet::start(3);
+    let script = format!("trap '' TERM; echo ready; {FOREVER}");
+    for grace in ["1h", "9999999999years"] {
+        let options = ["--ttl", "3s", "--grace", grace, "r", "--", "sh", "-c", &script];
+        let mut run = Running::start(trusting(&fleet, "run").args(options));
+        run.line();
+        fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
+        expect(&run.finish(), 76, &["TERM to the command", "KILL to the command: the grace has passed"]);
+    }
+}
