@@ -134,6 +134,8 @@ pub enum Mutant {
     ReaderEndsAll,
     /// A reader is extended on a master that does not have it.
     SharedExtensionJoins,
+    /// A reader joins any sorted set at the lock's key, whoever made it.
+    ForeignSetTaken,
     /// Readers do not look whether a writer wants them to stay out.
     IntentIgnored,
     /// A writer that gives up leaves its intent.

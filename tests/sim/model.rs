@@ -51,8 +51,9 @@ pub struct ModelMaster {
     /// The connection that is served.
     conn: usize,
     keys: Keys,
-    /// Those of the keys that hold a list instead of a string.
+    /// Those of the keys that hold a list, or a sorted set of somebody else's, instead of a string.
     lists: HashSet<Vec<u8>>,
+    sorted_sets: HashSet<Vec<u8>>,
     /// Whether there ever was a reader: only then all keys are looked through for them.
     knows_readers: bool,
     scripts: HashSet<Vec<u8>>,
@@ -85,12 +86,15 @@ const NAMES: [&str; 19] = [
     "SUBSCRIBE",
     "TIME",
     "UNSUBSCRIBE",
-    "ZCARD",
+    "ZREVRANK",
 ];
 
 const OK: Reply<'static> = Reply::Simple(b"OK");
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?";
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+/// The member by which a set of readers is known.
+const READERS_MARKER: &[u8] = b"redlatch:readers:1";
 
 const RELEASE_SHA: &[u8] = b"b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 const TELLING_SHA: &[u8] = b"5933056f90a2bc1d11a960282dc78a3199ab5ac0";
@@ -124,6 +128,7 @@ impl ModelMaster {
             conn: 0,
             keys: HashMap::new(),
             lists: HashSet::new(),
+            sorted_sets: HashSet::new(),
             knows_readers: false,
             scripts: HashSet::new(),
             script_count: 0,
@@ -158,6 +163,7 @@ impl ModelMaster {
     pub fn load_keys(&mut self, keys: Keys) {
         self.keys = keys;
         self.lists.clear();
+        self.sorted_sets.clear();
         self.queues.lose();
     }
 
@@ -198,6 +204,7 @@ impl ModelMaster {
     /// Puts a key there, as somebody else would.
     pub fn put(&mut self, key: &[u8], value: &[u8], expires: Option<Instant>) {
         self.lists.remove(key);
+        self.sorted_sets.remove(key);
         self.remove_readers(key);
         self.keys.insert(key.to_vec(), (value.to_vec(), expires));
     }
@@ -206,6 +213,17 @@ impl ModelMaster {
     pub fn put_list(&mut self, key: &[u8]) {
         self.put(key, b"", None);
         self.lists.insert(key.to_vec());
+    }
+
+    /// Puts a sorted set there that is none of readers.
+    pub fn put_sorted_set(&mut self, key: &[u8], expires: Option<Instant>) {
+        self.put(key, b"", expires);
+        self.sorted_sets.insert(key.to_vec());
+    }
+
+    /// Whether a key holds neither a string nor a sorted set.
+    fn is_no_sorted_set(&self, now: Instant, key: &[u8]) -> bool {
+        self.value(now, key).is_some() && !self.sorted_sets.contains(key)
     }
 
     /// The first words of the commands carried out since the last call.
@@ -280,7 +298,7 @@ impl ModelMaster {
         }
         let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let carried_out = match name.as_str() {
-            "SET" | "GET" | "GETRANGE" | "DEL" | "PTTL" | "ZCARD" => {
+            "SET" | "GET" | "GETRANGE" | "DEL" | "PTTL" | "ZREVRANK" => {
                 self.carry_out_on_key(now, &name, &words[1..], replies)
             }
             "DELIFEQ" | "DELEX" if self.is_native => self.carry_out_on_key(now, &name, &words[1..], replies),
@@ -457,10 +475,11 @@ impl ModelMaster {
                 self.remove_readers(key);
                 resp::encode_reply(replies, &Reply::Integer(i64::from(had)));
             }
-            ("ZCARD", [key]) if self.value(now, key).is_some() => return refuse(WRONG_TYPE),
-            ("ZCARD", [key]) => {
+            ("ZREVRANK", [key, _]) if self.is_no_sorted_set(now, key) => return refuse(WRONG_TYPE),
+            ("ZREVRANK", [key, READERS_MARKER]) => {
                 let count = i64::try_from(self.member_count(now, key)).expect("small");
-                resp::encode_reply(replies, &Reply::Integer(count));
+                let count = if count == 0 { Reply::NullBulk } else { Reply::Integer(count) };
+                resp::encode_reply(replies, &count);
             }
             ("PTTL", [key]) => {
                 let left = self.time_left(now, key);
@@ -474,7 +493,8 @@ impl ModelMaster {
     /// The live value of a key that holds a string or nothing.
     fn string(&self, now: Instant, key: &[u8]) -> Result<Option<&[u8]>, Refusal> {
         let value = self.value(now, key);
-        let is_other = (value.is_some() && self.lists.contains(key)) || self.readers_end(now, key).is_some();
+        let is_other = self.lists.contains(key) || self.sorted_sets.contains(key);
+        let is_other = (value.is_some() && is_other) || self.readers_end(now, key).is_some();
         if is_other { refuse(WRONG_TYPE) } else { Ok(value) }
     }
 

@@ -89,6 +89,7 @@ killed! {
     failed_untold: FailedUntold by fair::nobody_who_is_next_waits_for_its_heartbeat_while_nothing_fails;
     reader_beside_writer: ReaderBesideWriter by sharing::readers_have_a_lock_together_and_whoever_writes_has_it_alone;
     readers_cut_short: ReadersCutShort by sharing::a_reader_of_a_shorter_ttl_ends_nobody_elses;
+    foreign_set_taken: ForeignSetTaken by sharing::a_reader_leaves_a_sorted_set_of_others_alone;
     readers_purged_early: ReadersPurgedEarly by sharing::a_readers_coming_leaves_those_whose_time_is_not_over;
     reader_ends_all: ReaderEndsAll by sharing::a_reader_that_goes_leaves_the_others;
     shared_extension_joins: SharedExtensionJoins by sharing::a_reader_is_extended_only_where_it_is;
