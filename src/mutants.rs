@@ -78,6 +78,8 @@ pub enum Mutant {
     ExtensionAfterDeadline,
     /// A shorter TTL takes effect only when its round succeeds.
     ShorterExtensionIgnored,
+    /// A full server that refuses a native extension is not asked by script.
+    FullTakenForLost,
     /// Handing a lock over overwrites whatever the key holds.
     SwapWithoutCompare,
     /// A swap is sent again, in full, behind the release of the lock that it hands out.

@@ -197,6 +197,8 @@ impl Pair {
                 self.put_sorted_set(key);
             }
         }
+        let is_full = self.rng.random_range(0..6) == 0;
+        self.fill(is_full);
         let mut batch = Vec::new();
         for _ in 0..self.rng.random_range(1..=BATCH_SIZE_MAX) {
             let command = self.commands.draw(&mut self.rng);
@@ -208,9 +210,21 @@ impl Pair {
         }
         self.count += batch.len();
         self.exchange(&batch);
+        if is_full {
+            self.fill(false);
+        }
         let last = batch.pop().expect("at least one");
         if let Some(key) = last.short_lived {
             self.await_end(key);
+        }
+    }
+
+    /// Both are at their memory limit, or have memory again.
+    fn fill(&mut self, is_full: bool) {
+        if self.model.is_full != is_full {
+            let limit: &[u8] = if is_full { b"1" } else { b"0" };
+            assert_eq!(self.ask(&[b"CONFIG", b"SET", b"maxmemory", limit]), b"+OK\r\n");
+            self.model.is_full = is_full;
         }
     }
 

@@ -36,6 +36,8 @@ pub struct ModelMaster {
     pub maxmemory_policy: String,
     /// Whether it has `SET IFEQ`, `DELIFEQ` and `DELEX`, and the words of Valkey 9; if not, it is Redis 7.0.
     pub is_native: bool,
+    /// Whether its memory is at the limit, and its policy `noeviction`.
+    pub is_full: bool,
     /// Whether it echoes something else.
     pub has_wrong_echo: bool,
     /// The login that it wants.
@@ -96,13 +98,15 @@ const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong ki
 /// The member by which a set of readers is known.
 const READERS_MARKER: &[u8] = b"redlatch:readers:1";
 
+const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+
 const RELEASE_SHA: &[u8] = b"b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 const TELLING_SHA: &[u8] = b"5933056f90a2bc1d11a960282dc78a3199ab5ac0";
 const EXTEND_SHA: &[u8] = b"53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
-const SWAP_SHA: &[u8] = b"13152eaad60dec772a76ecc2e4595e89e73c32be";
+const SWAP_SHA: &[u8] = b"e4975e6d8e4814dcc271cedbf9abad377e06a755";
 const FENCED_ACQUIRE_SHA: &[u8] = b"c0b702ffe6d6fe923e85ca21e689dce168efb723";
-const FENCED_TELLING_SHA: &[u8] = b"49c33307dd1606e49ea8253d85a787577b2f4cb4";
-const FENCED_RELEASE_SHA: &[u8] = b"f1579b7fa3420d7178df51b228528564e04c104d";
+const FENCED_TELLING_SHA: &[u8] = b"4cd9f498298cf89dc6719788d9f77ed968804475";
+const FENCED_RELEASE_SHA: &[u8] = b"67af96d3a836cd0b14514ef31c4608e4b75875db";
 /// Scripts with a deliberate defect, which are only ever sent in full.
 const NOT_STRICT: &[u8] = b"a token as large as the fence is taken";
 const FENCE_DELETED: &[u8] = b"a release deletes the fence";
@@ -119,6 +123,7 @@ impl ModelMaster {
             role: "master".to_owned(),
             maxmemory_policy: "noeviction".to_owned(),
             is_native: false,
+            is_full: false,
             has_wrong_echo: false,
             password: None,
             errors: HashMap::new(),
@@ -445,6 +450,7 @@ impl ModelMaster {
                 let value = self.string(now, key)?.unwrap_or_default();
                 resp::encode_reply(replies, &Reply::Bulk(&value[..value.len().min(256)]));
             }
+            ("SET", [_, _, ..]) if self.is_full => return refuse(OUT_OF_MEMORY),
             ("SET", [key, value]) => {
                 self.put(key, value, None);
                 resp::encode_reply(replies, &OK);
@@ -537,16 +543,16 @@ impl ModelMaster {
         };
         if let (Some(ReaderScript::Acquire), [b"2", lock, intent, value, ttl]) = (ReaderScript::of(sha), args)
         {
-            replies.extend(self.acquire_shared(now, sha, [lock, intent], [value, ttl]));
-            return Ok(());
+            let reply = self.acquire_shared(now, sha, [lock, intent], [value, ttl]);
+            return reply.map_err(|refusal| self.in_script(refusal, sha)).map(|reply| replies.extend(reply));
         }
         if let [b"2", lock, fence, args @ ..] = args {
             let reply = self.carry_out_fenced(now, sha, [*lock, *fence], args);
             return reply.map_err(|refusal| self.in_script(refusal, sha)).map(|reply| replies.extend(reply));
         }
         if let [b"3", lock, _tickets, _heartbeats, args @ ..] = args {
-            self.carry_out_fair(now, sha, lock, args, replies);
-            return Ok(());
+            let done = self.carry_out_fair(now, sha, lock, args, replies);
+            return done.map_err(|refusal| self.in_script(refusal, sha));
         }
         let done = match args {
             [b"1", key, value, ttl] if ReaderScript::of(sha) == Some(ReaderScript::Extend) => {
@@ -568,6 +574,11 @@ impl ModelMaster {
         let done = done.map_err(|refusal| self.in_script(refusal, sha))?;
         resp::encode_reply(replies, &Reply::Integer(done));
         Ok(())
+    }
+
+    /// The first command of a script that may take memory.
+    fn refuse_if_full(&self) -> Result<(), Refusal> {
+        if self.is_full { refuse(OUT_OF_MEMORY) } else { Ok(()) }
     }
 
     /// An error of a command in a script.
@@ -619,6 +630,7 @@ impl ModelMaster {
                     }
                     return Ok(reply);
                 }
+                self.refuse_if_full()?;
                 self.put(fence, token, Some(now + millis(life)));
                 self.put(lock, value, Some(now + millis(ttl)));
                 resp::encode_reply(&mut reply, &OK);
@@ -631,7 +643,9 @@ impl ModelMaster {
                 }
                 let time = number(token);
                 let old = self.fence_value(now, fence)?;
-                if old.is_some_and(|old| time > old)
+                // What has written may go on.
+                if (done == 1 || !self.is_full)
+                    && old.is_some_and(|old| time > old)
                     && time > clock - number(past)
                     && time <= clock + number(future)
                 {

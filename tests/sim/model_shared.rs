@@ -9,7 +9,7 @@ use super::*;
 const READER: &[u8] = b"\0reader\0";
 
 const ACQUIRE_SHA: &[u8] = b"83dca81544fc65b6822153c0d5a60b6d05d7d347";
-const EXTEND_SHA: &[u8] = b"e30fe9193d658e35b178ea1dedd4084bb375f451";
+const EXTEND_SHA: &[u8] = b"2e31d30570819fcc1f873dcaba865981d032183f";
 const RELEASE_SHA: &[u8] = b"8bcc5ea66f5e8c922d41a4d11f7b9d836536d5fe";
 /// With a deliberate defect; only ever sent in full.
 const BESIDE_WRITER: &[u8] = b"a reader is let in beside a writer";
@@ -126,7 +126,7 @@ impl ModelMaster {
         sha: &[u8],
         [lock, intent]: [&[u8]; 2],
         [value, ttl]: [&[u8]; 2],
-    ) -> Vec<u8> {
+    ) -> Result<Vec<u8>, Refusal> {
         let mut reply = Vec::new();
         if sha == FOREIGN_TAKEN && self.sorted_sets.remove(lock) {
             self.keys.remove(lock);
@@ -135,7 +135,7 @@ impl ModelMaster {
         if let Some(left) = in_the_way {
             let left = if sha == BESIDE_WRITER { OK } else { Reply::Integer(left) };
             resp::encode_reply(&mut reply, &left);
-            return reply;
+            return Ok(reply);
         }
         let end = self.reader_end(now, ttl);
         let own = reader_key(lock, value);
@@ -143,8 +143,9 @@ impl ModelMaster {
         let left = self.time_left(now, intent);
         if before.is_none() && left != -2 && sha != NO_INTENT {
             resp::encode_reply(&mut reply, &Reply::Integer(left));
-            return reply;
+            return Ok(reply);
         }
+        self.refuse_if_full()?;
         let early = if sha == PURGED_EARLY { millis(ttl) } else { Duration::ZERO };
         for (other, at) in self.readers(now, lock) {
             if at <= now + early {
@@ -157,7 +158,7 @@ impl ModelMaster {
         self.knows_readers = true;
         self.keys.insert(own, (value.to_vec(), Some(end)));
         resp::encode_reply(&mut reply, &OK);
-        reply
+        Ok(reply)
     }
 
     pub(super) fn extend_shared(
@@ -175,6 +176,9 @@ impl ModelMaster {
         if is_there {
             let end = self.reader_end(now, ttl);
             self.knows_readers = true;
+            for (other, _) in self.readers(now, lock).into_iter().filter(|(_, end)| *end <= now) {
+                self.keys.remove(&reader_key(lock, &other));
+            }
             self.keys.insert(own, (value.to_vec(), Some(end)));
         }
         Ok(i64::from(is_there))

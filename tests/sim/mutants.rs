@@ -70,6 +70,7 @@ killed! {
     extension_on_unknown: ExtensionOnUnknown by hold::silence_does_not_extend;
     extension_after_deadline: ExtensionAfterDeadline by hold::a_lock_that_is_over_is_not_extended;
     shorter_extension_ignored: ShorterExtensionIgnored by hold::a_shorter_ttl_counts_though_its_round_fails;
+    full_taken_for_lost: FullTakenForLost by hold::masters_that_are_full_extend_a_lock_all_the_same;
     swap_without_compare: SwapWithoutCompare by handover::a_lock_that_was_lost_is_not_handed_over_over_its_next_holder;
     swap_behind_release: SwapBehindRelease by handover::a_forgotten_swap_is_not_sent_again_behind_a_release;
     handover_forgets_claim: HandoverForgetsClaim by handover::what_was_handed_over_is_released_where_the_swap_was_lost;

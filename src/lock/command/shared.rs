@@ -41,8 +41,12 @@ redis.call('zadd',k,'-inf',m,math.max(s,n+1+ARGV[2]),ARGV[1]) redis.call('zremra
 redis.call('pexpireat',k,redis.call('zrange',k,-1,-1,'withscores')[2]) return redis.status_reply('OK')";
 
 /// `KEYS`: lock. `ARGV`: value, TTL in milliseconds. Answers 1, or 0 if the value is not there or its time is over.
+///
+/// A server at its memory limit refuses a script's `ZADD`, unless the script has written before. This one takes no memory,
+/// so the purge, which is never refused, goes first. A new reader takes memory: its script starts with `ZADD`.
 const EXTEND_SCRIPT: &str = "local k=KEYS[1] local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) \
-local s=redis.call('zscore',k,ARGV[1]) if not s or tonumber(s)<=n then return 0 end redis.call('zadd',k,n+1+ARGV[2],ARGV[1]) \
+local s=redis.call('zscore',k,ARGV[1]) if not s or tonumber(s)<=n then return 0 end \
+redis.call('zremrangebyscore',k,0,n) redis.call('zadd',k,n+1+ARGV[2],ARGV[1]) \
 redis.call('pexpireat',k,redis.call('zrange',k,-1,-1,'withscores')[2]) return 1";
 
 /// `KEYS`: lock. `ARGV`: value, and 1 if those who wait are to be told when nobody is left. Answers 1 if the value was there,
@@ -56,7 +60,7 @@ local c=redis.pcall('publish',k,'') if type(c)=='number' and c>3 then redis.pcal
 /// SHA-1 of [`ACQUIRE_SCRIPT`].
 const ACQUIRE_SHA: &[u8] = b"83dca81544fc65b6822153c0d5a60b6d05d7d347";
 /// SHA-1 of [`EXTEND_SCRIPT`].
-const EXTEND_SHA: &[u8] = b"e30fe9193d658e35b178ea1dedd4084bb375f451";
+const EXTEND_SHA: &[u8] = b"2e31d30570819fcc1f873dcaba865981d032183f";
 /// SHA-1 of [`RELEASE_SCRIPT`].
 const RELEASE_SHA: &[u8] = b"8bcc5ea66f5e8c922d41a4d11f7b9d836536d5fe";
 
