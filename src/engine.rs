@@ -451,7 +451,7 @@ impl Engine {
             Answer::ForcedDelete(id, answer) => self.handle_forced_delete(now, master, id, answer),
             Answer::Mark(answer) => self.handle_mark(master, answer),
             Answer::MarkRefused(text) => self.handle_mark_refused(master, text),
-            Answer::NoScript(owed) => self.send_whole_script(now, master, owed),
+            Answer::WantsScript(owed) => self.send_whole_script(now, master, owed),
             Answer::HandshakeStep | Answer::MarkWritten | Answer::Told => {}
             Answer::HandshakeDone => self.handle_ready(now, master),
         }

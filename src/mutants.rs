@@ -78,6 +78,8 @@ pub enum Mutant {
     ExtensionAfterDeadline,
     /// A shorter TTL takes effect only when its round succeeds.
     ShorterExtensionIgnored,
+    /// A full server that refuses a native extension is not asked by script.
+    FullTakenForLost,
     /// Handing a lock over overwrites whatever the key holds.
     SwapWithoutCompare,
     /// A swap is sent again, in full, behind the release of the lock that it hands out.
@@ -134,6 +136,8 @@ pub enum Mutant {
     ReaderEndsAll,
     /// A reader is extended on a master that does not have it.
     SharedExtensionJoins,
+    /// A reader joins any sorted set at the lock's key, whoever made it.
+    ForeignSetTaken,
     /// Readers do not look whether a writer wants them to stay out.
     IntentIgnored,
     /// A writer that gives up leaves its intent.

@@ -36,10 +36,10 @@ pub enum Told {
     Shared {
         /// How many, at the most: those count, too, whose time is over and who have not gone yet.
         readers: usize,
-        /// When the time of the last of them ends unless it is extended; [`HolderTtl::Never`] for a set that is no lock.
+        /// When the time of the last of them ends unless it is extended; [`HolderTtl::Never`] if somebody took its end away.
         left: HolderTtl,
     },
-    /// It could not be asked, gave no answer in time or an error, such as `WRONGTYPE` for a key that is no text; or it has no
+    /// It could not be asked, gave no answer in time or an error, such as `WRONGTYPE` for a key that is no lock; or it has no
     /// such key and is in quarantine, so that it may have forgotten one.
     Failed(Failure),
 }

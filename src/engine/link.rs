@@ -96,8 +96,9 @@ pub(super) enum Answer {
     MarkWritten,
     Told,
     MarkRefused(Box<str>),
-    /// The script was unknown; the request is to be sent again in full.
-    NoScript(Owed),
+    /// The script was unknown, or the master is too full for the native command; the request is to be sent again with the
+    /// script in full.
+    WantsScript(Owed),
 }
 
 #[derive(Debug)]
@@ -365,7 +366,10 @@ fn take_apart(
         if mutant!(NoScriptIsNo) {
             return take_apart(state, learnt, by, owed, &Reply::Integer(0));
         }
-        return Ok(Answer::NoScript(owed));
+        return Ok(Answer::WantsScript(owed));
+    }
+    if command::is_out_of_memory(reply) && is_native_set(owed, by.1) && !mutant!(FullTakenForLost) {
+        return Ok(Answer::WantsScript(owed));
     }
     let answer = match owed {
         Owed::Acquire(id) => command::acquire_vote(reply).map(|vote| Answer::Acquire(id, vote)),
@@ -436,6 +440,11 @@ fn is_by_digest(owed: Owed, learnt: &Learnt, (release_by, extend_by): (ReleaseBy
         Owed::Extend(..) | Owed::Swap(..) => extend_by == ExtendBy::EvalSha,
         _ => false,
     }
+}
+
+/// Whether it is a native `SET`, which a full server refuses; the script in its place takes no more memory.
+fn is_native_set(owed: Owed, extend_by: ExtendBy) -> bool {
+    matches!(owed, Owed::Extend(..) | Owed::Swap(..)) && extend_by == ExtendBy::SetIfEq
 }
 
 /// The vote in the answer to a fenced lock that was put back.

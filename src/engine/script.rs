@@ -1,4 +1,5 @@
-//! Scripts that a master has forgotten, as after `SCRIPT FLUSH`: the request once more, with the script in full.
+//! Scripts that a master has forgotten, as after `SCRIPT FLUSH`, or that it needs in place of a native command while its
+//! memory is full: the request once more, with the script in full.
 
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use crate::lock::{Failure, MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
 impl Engine {
-    /// The master forgot the script: sends it with the command, which also makes it known again.
+    /// The master needs the script: sends it with the command, which also makes it known again.
     pub(super) fn send_whole_script(&mut self, now: Instant, master: MasterId, owed: Owed) {
         let (links, broadcast, only) = (&mut self.links, &mut self.broadcast, MasterSet::only(master));
         let sent = match owed {

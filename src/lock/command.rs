@@ -45,7 +45,10 @@ pub(crate) const TELLING_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] t
 pub(crate) const EXTEND_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) else return 0 end";
 
 /// Sets the key to another token with a TTL of its own if it still holds the first one.
-pub(crate) const SWAP_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('set',KEYS[1],ARGV[2],'px',ARGV[3]) return 1 else return 0 end";
+///
+/// A server at its memory limit refuses a script's `SET`, unless the script has written before. This one takes no memory,
+/// so a `PEXPIRE`, which is never refused, goes before it.
+pub(crate) const SWAP_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('pexpire',KEYS[1],ARGV[3]) redis.call('set',KEYS[1],ARGV[2],'px',ARGV[3]) return 1 else return 0 end";
 
 /// SHA-1 of [`RELEASE_SCRIPT`] as the servers compute it.
 #[cfg(test)]
@@ -57,7 +60,7 @@ pub(crate) const TELLING_SHA: &str = "5933056f90a2bc1d11a960282dc78a3199ab5ac0";
 const EXTEND_SHA: &str = "53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
 /// SHA-1 of [`SWAP_SCRIPT`].
 #[cfg(test)]
-const SWAP_SHA: &str = "13152eaad60dec772a76ecc2e4595e89e73c32be";
+const SWAP_SHA: &str = "e4975e6d8e4814dcc271cedbf9abad377e06a755";
 
 const SET_HEAD: &[u8] = b"*6\r\n$3\r\nSET\r\n";
 const NX_PX: &[u8] = b"$2\r\nNX\r\n$2\r\nPX\r\n";
@@ -71,7 +74,7 @@ const TELLING_EVALSHA: &[u8] =
 const EXTEND_EVALSHA: &[u8] =
     b"*6\r\n$7\r\nEVALSHA\r\n$40\r\n53f2c61c14d7b92a6f44852b306cc8ed3636d4db\r\n$1\r\n1\r\n";
 const SWAP_EVALSHA: &[u8] =
-    b"*7\r\n$7\r\nEVALSHA\r\n$40\r\n13152eaad60dec772a76ecc2e4595e89e73c32be\r\n$1\r\n1\r\n";
+    b"*7\r\n$7\r\nEVALSHA\r\n$40\r\ne4975e6d8e4814dcc271cedbf9abad377e06a755\r\n$1\r\n1\r\n";
 const RELEASE_DELIFEQ: &[u8] = b"*3\r\n$7\r\nDELIFEQ\r\n";
 const RELEASE_DELEX: &[u8] = b"*4\r\n$5\r\nDELEX\r\n";
 const IFEQ: &[u8] = b"$4\r\nIFEQ\r\n";
@@ -353,6 +356,11 @@ pub(crate) enum ReleaseAnswer {
 /// Whether the master does not know the script that it was asked to run by its digest.
 pub(crate) fn is_noscript(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with(b"NOSCRIPT"))
+}
+
+/// Whether the master is at its memory limit, and so refuses a command that might take more.
+pub(crate) fn is_out_of_memory(reply: &Reply<'_>) -> bool {
+    matches!(reply, Reply::Error(text) if text.starts_with(b"OOM "))
 }
 
 /// What follows the grant that `received` starts with, if it does: nearly all replies to [`encode_acquire`] are one.

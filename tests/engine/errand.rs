@@ -48,7 +48,7 @@ fn a_look_tells_in_one_round_trip_what_each_master_holds() {
         (inspection.holder(), inspection.remaining()),
         (Some(token.as_bytes().as_slice()), HolderTtl::Left(ms(9000)))
     );
-    assert_eq!(rig.masters[0].take_log(), ["GETRANGE", "ZCARD", "PTTL"]);
+    assert_eq!(rig.masters[0].take_log(), ["GETRANGE", "ZREVRANK", "PTTL"]);
     inspect(&mut rig, "b");
     assert_eq!(inspected(&mut rig).standing(), Standing::Free);
     assert_eq!(rig.engine.operation_count(), 1, "a look is over with its answer");

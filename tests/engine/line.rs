@@ -9,7 +9,7 @@ use redlatch::{AcquireError, Denial, limits};
 use crate::rig::{Rig, id};
 use crate::{defaults, denied, granted, ms, no_quorum};
 
-const SWAP_SHA: &[u8] = b"13152eaad60dec772a76ecc2e4595e89e73c32be";
+const SWAP_SHA: &[u8] = b"e4975e6d8e4814dcc271cedbf9abad377e06a755";
 
 /// Masters with nothing in their logs, and a lock that is held.
 fn rig_with_holder(count: usize) -> (Rig, OpId) {

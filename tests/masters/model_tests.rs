@@ -190,9 +190,15 @@ impl Pair {
         if self.rng.random_range(0..8) == 0 {
             let key = *KEYS.choose(&mut self.rng).expect("not empty");
             self.ask(&[b"DEL", key]);
-            self.ask(&[b"RPUSH", key, b"x"]);
-            self.model.put_list(key);
+            if self.rng.random() {
+                self.ask(&[b"RPUSH", key, b"x"]);
+                self.model.put_list(key);
+            } else {
+                self.put_sorted_set(key);
+            }
         }
+        let is_full = self.rng.random_range(0..6) == 0;
+        self.fill(is_full);
         let mut batch = Vec::new();
         for _ in 0..self.rng.random_range(1..=BATCH_SIZE_MAX) {
             let command = self.commands.draw(&mut self.rng);
@@ -204,10 +210,33 @@ impl Pair {
         }
         self.count += batch.len();
         self.exchange(&batch);
+        if is_full {
+            self.fill(false);
+        }
         let last = batch.pop().expect("at least one");
         if let Some(key) = last.short_lived {
             self.await_end(key);
         }
+    }
+
+    /// Both are at their memory limit, or have memory again.
+    fn fill(&mut self, is_full: bool) {
+        if self.model.is_full != is_full {
+            let limit: &[u8] = if is_full { b"1" } else { b"0" };
+            assert_eq!(self.ask(&[b"CONFIG", b"SET", b"maxmemory", limit]), b"+OK\r\n");
+            self.model.is_full = is_full;
+        }
+    }
+
+    /// A sorted set of somebody else's, with or without a TTL; its scores are no times.
+    fn put_sorted_set(&mut self, key: &[u8]) {
+        const HOUR: Duration = Duration::from_secs(3600);
+        self.ask(&[b"ZADD", key, b"5", b"five", b"9999999999999", b"x"]);
+        let expires = self.rng.random::<bool>().then(|| Instant::now() + HOUR);
+        if expires.is_some() {
+            self.ask(&[b"PEXPIRE", key, HOUR.as_millis().to_string().as_bytes()]);
+        }
+        self.model.put_sorted_set(key, expires);
     }
 
     /// Waits until a key with a short TTL is gone on both; one that was refused and has a long one stays.

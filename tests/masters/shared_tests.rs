@@ -131,6 +131,67 @@ fn readers_and_locks_of_other_libraries_exclude_each_other() {
     assert_eq!(redlock.close(PATIENCE), 0);
 }
 
+/// A key of each type, as another application may have it under the lock's name. The scores of the sorted sets look like times
+/// that are over, or as long as a token is a member.
+const FOREIGN: [&str; 7] = [
+    "SET a theirs",
+    "RPUSH a x y",
+    "SADD a x y",
+    "HSET a x y",
+    "ZADD a 1 one 2 two 9999999999999 x -inf y +inf z",
+    "ZADD a 1 twenty-bytes-of-value",
+    "XADD a 1-1 x y",
+];
+
+/// What a master has at the lock's key, and when it ends, to the byte and the millisecond.
+fn image(master: &mut crate::fleet::Master) -> (Raw, Raw) {
+    (master.ask("DUMP a"), master.ask("PEXPIRETIME a"))
+}
+
+#[test]
+fn readers_leave_every_foreign_key_as_it_is() {
+    let mut fleet = Fleet::start(3);
+    let mut redlock = open(settings(&fleet.urls()));
+    for (put, has_ttl) in FOREIGN.into_iter().flat_map(|put| [(put, false), (put, true)]) {
+        let mut lease = everywhere(&mut redlock);
+        let before: Vec<_> = fleet
+            .masters()
+            .map(|master| {
+                master.ask("DEL a");
+                master.ask(put);
+                if has_ttl {
+                    assert_eq!(master.ask("PEXPIRE a 600000"), Raw::Int(1), "{put}");
+                }
+                image(master)
+            })
+            .collect();
+        let is_same = |fleet: &mut Fleet| fleet.masters().map(image).collect::<Vec<_>>() == before;
+        let holder = refused(redlock.acquire_shared("a", TTL, Duration::ZERO));
+        assert_eq!(matches!(holder, HolderTtl::Left(_)), has_ttl, "{put}: {holder:?}");
+        assert!(is_same(&mut fleet), "{put}, TTL {has_ttl}: changed by an acquisition");
+        assert!(matches!(redlock.extend(&mut lease, TTL), Err(ExtendError::Lost(_))), "{put}");
+        assert!(is_same(&mut fleet), "{put}, TTL {has_ttl}: changed by an extension");
+        assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(0), "{put}");
+        assert!(is_same(&mut fleet), "{put}, TTL {has_ttl}: changed by a release");
+        fleet.masters().for_each(|master| assert_eq!(master.ask("DEL a"), Raw::Int(1), "{put}"));
+    }
+    assert_eq!(redlock.close(PATIENCE), 0);
+}
+
+/// The marker does not keep the key alive, nor does it count as a reader.
+#[test]
+fn a_set_of_readers_goes_with_its_last_reader() {
+    let mut fleet = Fleet::start(1);
+    let [mut one, mut other] = [(); 2].map(|()| open(settings(&fleet.urls())));
+    let first = one.acquire_shared("a", TTL, PATIENCE).expect("free");
+    let second = other.acquire_shared("a", TTL, PATIENCE).expect("shared");
+    assert_eq!(fleet.master(0).ask("ZREVRANK a redlatch:readers:1"), Raw::Int(2));
+    one.release(first).expect("confirmed");
+    assert_eq!(fleet.master(0).ask("ZREVRANK a redlatch:readers:1"), Raw::Int(1));
+    other.release(second).expect("confirmed");
+    assert_eq!(fleet.master(0).ask("EXISTS a"), Raw::Int(0));
+}
+
 #[test]
 fn readers_end_by_their_own_ttl_and_the_key_with_the_last_of_them() {
     let mut fleet = Fleet::start(3);

@@ -292,6 +292,7 @@ impl World {
             let it = &mut self.masters[master];
             (it.stopped_until, it.refuses_until, it.swallows_until) = (self.now, 0, 0);
             it.model.errors.clear();
+            it.model.is_full = false;
             self.plan_resume(master);
         }
         for client in 0..self.clients.len() {

@@ -47,12 +47,13 @@ pub enum Fault {
     StepBack,
     StepHourBack,
     ErrorReplies,
+    Full,
     PauseClient,
     SuspendClient,
     CrashClient,
 }
 
-pub const FAULTS: [(Fault, &str); 31] = [
+pub const FAULTS: [(Fault, &str); 32] = [
     (Fault::StallRequests, "requests stalled"),
     (Fault::StallReplies, "replies stalled"),
     (Fault::StallBoth, "link stalled both ways"),
@@ -79,6 +80,7 @@ pub const FAULTS: [(Fault, &str); 31] = [
     (Fault::StepBack, "master's clock -1 s"),
     (Fault::StepHourBack, "master's clock -1 h"),
     (Fault::ErrorReplies, "error replies"),
+    (Fault::Full, "memory full, or free again"),
     (Fault::PauseClient, "client paused"),
     (Fault::SuspendClient, "client suspended, its clock stood still"),
     (Fault::CrashClient, "client crashed"),
@@ -309,6 +311,7 @@ fn inject(world: &mut World, fault: Fault) {
                 errors.insert(command.to_owned(), text.to_owned());
             }
         }
+        Fault::Full => world.masters[master].model.is_full ^= true,
         Fault::PauseClient => world.pause(client, time),
         Fault::SuspendClient => world.suspend(client, time),
         Fault::CrashClient => {

@@ -36,6 +36,8 @@ pub struct ModelMaster {
     pub maxmemory_policy: String,
     /// Whether it has `SET IFEQ`, `DELIFEQ` and `DELEX`, and the words of Valkey 9; if not, it is Redis 7.0.
     pub is_native: bool,
+    /// Whether its memory is at the limit, and its policy `noeviction`.
+    pub is_full: bool,
     /// Whether it echoes something else.
     pub has_wrong_echo: bool,
     /// The login that it wants.
@@ -51,8 +53,9 @@ pub struct ModelMaster {
     /// The connection that is served.
     conn: usize,
     keys: Keys,
-    /// Those of the keys that hold a list instead of a string.
+    /// Those of the keys that hold a list, or a sorted set of somebody else's, instead of a string.
     lists: HashSet<Vec<u8>>,
+    sorted_sets: HashSet<Vec<u8>>,
     /// Whether there ever was a reader: only then all keys are looked through for them.
     knows_readers: bool,
     scripts: HashSet<Vec<u8>>,
@@ -85,20 +88,25 @@ const NAMES: [&str; 19] = [
     "SUBSCRIBE",
     "TIME",
     "UNSUBSCRIBE",
-    "ZCARD",
+    "ZREVRANK",
 ];
 
 const OK: Reply<'static> = Reply::Simple(b"OK");
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?";
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
+/// The member by which a set of readers is known.
+const READERS_MARKER: &[u8] = b"redlatch:readers:1";
+
+const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+
 const RELEASE_SHA: &[u8] = b"b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 const TELLING_SHA: &[u8] = b"5933056f90a2bc1d11a960282dc78a3199ab5ac0";
 const EXTEND_SHA: &[u8] = b"53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
-const SWAP_SHA: &[u8] = b"13152eaad60dec772a76ecc2e4595e89e73c32be";
+const SWAP_SHA: &[u8] = b"e4975e6d8e4814dcc271cedbf9abad377e06a755";
 const FENCED_ACQUIRE_SHA: &[u8] = b"c0b702ffe6d6fe923e85ca21e689dce168efb723";
-const FENCED_TELLING_SHA: &[u8] = b"49c33307dd1606e49ea8253d85a787577b2f4cb4";
-const FENCED_RELEASE_SHA: &[u8] = b"f1579b7fa3420d7178df51b228528564e04c104d";
+const FENCED_TELLING_SHA: &[u8] = b"4cd9f498298cf89dc6719788d9f77ed968804475";
+const FENCED_RELEASE_SHA: &[u8] = b"67af96d3a836cd0b14514ef31c4608e4b75875db";
 /// Scripts with a deliberate defect, which are only ever sent in full.
 const NOT_STRICT: &[u8] = b"a token as large as the fence is taken";
 const FENCE_DELETED: &[u8] = b"a release deletes the fence";
@@ -115,6 +123,7 @@ impl ModelMaster {
             role: "master".to_owned(),
             maxmemory_policy: "noeviction".to_owned(),
             is_native: false,
+            is_full: false,
             has_wrong_echo: false,
             password: None,
             errors: HashMap::new(),
@@ -124,6 +133,7 @@ impl ModelMaster {
             conn: 0,
             keys: HashMap::new(),
             lists: HashSet::new(),
+            sorted_sets: HashSet::new(),
             knows_readers: false,
             scripts: HashSet::new(),
             script_count: 0,
@@ -158,6 +168,7 @@ impl ModelMaster {
     pub fn load_keys(&mut self, keys: Keys) {
         self.keys = keys;
         self.lists.clear();
+        self.sorted_sets.clear();
         self.queues.lose();
     }
 
@@ -198,6 +209,7 @@ impl ModelMaster {
     /// Puts a key there, as somebody else would.
     pub fn put(&mut self, key: &[u8], value: &[u8], expires: Option<Instant>) {
         self.lists.remove(key);
+        self.sorted_sets.remove(key);
         self.remove_readers(key);
         self.keys.insert(key.to_vec(), (value.to_vec(), expires));
     }
@@ -206,6 +218,17 @@ impl ModelMaster {
     pub fn put_list(&mut self, key: &[u8]) {
         self.put(key, b"", None);
         self.lists.insert(key.to_vec());
+    }
+
+    /// Puts a sorted set there that is none of readers.
+    pub fn put_sorted_set(&mut self, key: &[u8], expires: Option<Instant>) {
+        self.put(key, b"", expires);
+        self.sorted_sets.insert(key.to_vec());
+    }
+
+    /// Whether a key holds neither a string nor a sorted set.
+    fn is_no_sorted_set(&self, now: Instant, key: &[u8]) -> bool {
+        self.value(now, key).is_some() && !self.sorted_sets.contains(key)
     }
 
     /// The first words of the commands carried out since the last call.
@@ -280,7 +303,7 @@ impl ModelMaster {
         }
         let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let carried_out = match name.as_str() {
-            "SET" | "GET" | "GETRANGE" | "DEL" | "PTTL" | "ZCARD" => {
+            "SET" | "GET" | "GETRANGE" | "DEL" | "PTTL" | "ZREVRANK" => {
                 self.carry_out_on_key(now, &name, &words[1..], replies)
             }
             "DELIFEQ" | "DELEX" if self.is_native => self.carry_out_on_key(now, &name, &words[1..], replies),
@@ -427,6 +450,7 @@ impl ModelMaster {
                 let value = self.string(now, key)?.unwrap_or_default();
                 resp::encode_reply(replies, &Reply::Bulk(&value[..value.len().min(256)]));
             }
+            ("SET", [_, _, ..]) if self.is_full => return refuse(OUT_OF_MEMORY),
             ("SET", [key, value]) => {
                 self.put(key, value, None);
                 resp::encode_reply(replies, &OK);
@@ -457,10 +481,11 @@ impl ModelMaster {
                 self.remove_readers(key);
                 resp::encode_reply(replies, &Reply::Integer(i64::from(had)));
             }
-            ("ZCARD", [key]) if self.value(now, key).is_some() => return refuse(WRONG_TYPE),
-            ("ZCARD", [key]) => {
+            ("ZREVRANK", [key, _]) if self.is_no_sorted_set(now, key) => return refuse(WRONG_TYPE),
+            ("ZREVRANK", [key, READERS_MARKER]) => {
                 let count = i64::try_from(self.member_count(now, key)).expect("small");
-                resp::encode_reply(replies, &Reply::Integer(count));
+                let count = if count == 0 { Reply::NullBulk } else { Reply::Integer(count) };
+                resp::encode_reply(replies, &count);
             }
             ("PTTL", [key]) => {
                 let left = self.time_left(now, key);
@@ -474,7 +499,8 @@ impl ModelMaster {
     /// The live value of a key that holds a string or nothing.
     fn string(&self, now: Instant, key: &[u8]) -> Result<Option<&[u8]>, Refusal> {
         let value = self.value(now, key);
-        let is_other = (value.is_some() && self.lists.contains(key)) || self.readers_end(now, key).is_some();
+        let is_other = self.lists.contains(key) || self.sorted_sets.contains(key);
+        let is_other = (value.is_some() && is_other) || self.readers_end(now, key).is_some();
         if is_other { refuse(WRONG_TYPE) } else { Ok(value) }
     }
 
@@ -517,16 +543,16 @@ impl ModelMaster {
         };
         if let (Some(ReaderScript::Acquire), [b"2", lock, intent, value, ttl]) = (ReaderScript::of(sha), args)
         {
-            replies.extend(self.acquire_shared(now, sha, [lock, intent], [value, ttl]));
-            return Ok(());
+            let reply = self.acquire_shared(now, sha, [lock, intent], [value, ttl]);
+            return reply.map_err(|refusal| self.in_script(refusal, sha)).map(|reply| replies.extend(reply));
         }
         if let [b"2", lock, fence, args @ ..] = args {
             let reply = self.carry_out_fenced(now, sha, [*lock, *fence], args);
             return reply.map_err(|refusal| self.in_script(refusal, sha)).map(|reply| replies.extend(reply));
         }
         if let [b"3", lock, _tickets, _heartbeats, args @ ..] = args {
-            self.carry_out_fair(now, sha, lock, args, replies);
-            return Ok(());
+            let done = self.carry_out_fair(now, sha, lock, args, replies);
+            return done.map_err(|refusal| self.in_script(refusal, sha));
         }
         let done = match args {
             [b"1", key, value, ttl] if ReaderScript::of(sha) == Some(ReaderScript::Extend) => {
@@ -548,6 +574,11 @@ impl ModelMaster {
         let done = done.map_err(|refusal| self.in_script(refusal, sha))?;
         resp::encode_reply(replies, &Reply::Integer(done));
         Ok(())
+    }
+
+    /// The first command of a script that may take memory.
+    fn refuse_if_full(&self) -> Result<(), Refusal> {
+        if self.is_full { refuse(OUT_OF_MEMORY) } else { Ok(()) }
     }
 
     /// An error of a command in a script.
@@ -599,6 +630,7 @@ impl ModelMaster {
                     }
                     return Ok(reply);
                 }
+                self.refuse_if_full()?;
                 self.put(fence, token, Some(now + millis(life)));
                 self.put(lock, value, Some(now + millis(ttl)));
                 resp::encode_reply(&mut reply, &OK);
@@ -611,7 +643,9 @@ impl ModelMaster {
                 }
                 let time = number(token);
                 let old = self.fence_value(now, fence)?;
-                if old.is_some_and(|old| time > old)
+                // What has written may go on.
+                if (done == 1 || !self.is_full)
+                    && old.is_some_and(|old| time > old)
                     && time > clock - number(past)
                     && time <= clock + number(future)
                 {

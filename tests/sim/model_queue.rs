@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::resp::{self, Reply};
 
-use super::{ModelMaster, millis, number};
+use super::{ModelMaster, Refusal, millis, number};
 
 const FAIR_SHA: &[u8] = b"aafc00ef3e42e10806d4b62d1e794a0f3bc1fb53";
 /// Scripts with a deliberate defect, which are only ever sent in full.
@@ -54,8 +54,15 @@ impl Queues {
         }
     }
 
-    /// Removes tickets whose heartbeat is over, and those that outlast any.
-    pub fn purge(&mut self, now: Instant, key: &[u8], now_ms: i64, heartbeat_ms: i64, with_over: bool) {
+    /// Removes tickets whose heartbeat is over, and those that outlast any. Returns whether there were such.
+    pub fn purge(
+        &mut self,
+        now: Instant,
+        key: &[u8],
+        now_ms: i64,
+        heartbeat_ms: i64,
+        with_over: bool,
+    ) -> bool {
         let queue = self.of(now, key);
         let over = if with_over { now_ms } else { 0 };
         let mut order: Vec<_> = queue.heartbeats.iter().map(|(id, end)| (*end, id.clone())).collect();
@@ -68,7 +75,9 @@ impl Queues {
             queue.remove(id);
         }
         let lost: Vec<_> = gone.into_iter().map(|(_, id)| id.clone()).collect();
+        let has_written = !lost.is_empty();
         self.lost.extend(lost);
+        has_written
     }
 }
 
@@ -140,7 +149,7 @@ impl ModelMaster {
         lock: &[u8],
         args: &[&[u8]],
         replies: &mut Vec<u8>,
-    ) {
+    ) -> Result<(), Refusal> {
         assert!([FAIR_SHA, HEAD_UNCHECKED, DEAD_STAY].contains(&sha), "no script is called like this");
         let now_ms = number((self.wall_us(now) / 1000).to_string().as_bytes());
         let (id, ticket, heartbeat) = (args[2], number(args[3]), number(args[4]));
@@ -149,27 +158,36 @@ impl ModelMaster {
             if self.time_left(now, lock) == -2 && !args[1].is_empty() {
                 self.publish(lock, b"");
             }
-            return resp::encode_reply(replies, &Reply::Integer(0));
+            resp::encode_reply(replies, &Reply::Integer(0));
+            return Ok(());
         }
         if is_empty && self.time_left(now, lock) == -2 {
+            self.refuse_if_full()?;
             self.put(lock, args[0], Some(now + millis(args[1])));
-            return tell(replies, [2, -1, 0, 0]);
+            tell(replies, [2, -1, 0, 0]);
+            return Ok(());
         }
-        self.queues.purge(now, lock, now_ms, heartbeat, sha != DEAD_STAY);
+        let has_written = self.queues.purge(now, lock, now_ms, heartbeat, sha != DEAD_STAY);
         if ticket < -1 {
             if ticket == -2 {
                 self.queues.of(now, lock).remove(id);
             }
             self.tell_first(now, lock, id, args[1]);
-            return resp::encode_reply(replies, &Reply::Integer(0));
+            resp::encode_reply(replies, &Reply::Integer(0));
+            return Ok(());
         }
         let (value, ttl, count_max) = (args[0], args[1], number(args[5]));
         let mut number_of = ticket;
         if ticket >= 0 {
             let queue = self.queues.of(now, lock);
             if queue.ticket(id).is_none() && i64::try_from(queue.count()).expect("small") >= count_max {
-                return resp::encode_reply(replies, &Reply::Error(TOO_MANY.as_bytes()));
+                resp::encode_reply(replies, &Reply::Error(TOO_MANY.as_bytes()));
+                return Ok(());
             }
+            if !has_written {
+                self.refuse_if_full()?;
+            }
+            let queue = self.queues.of(now, lock);
             number_of = queue.join(now, id, ticket, now_ms, heartbeat);
         }
         let left = self.time_left(now, lock);
@@ -183,10 +201,14 @@ impl ModelMaster {
             if ticket >= 0 {
                 queue.hear(id, now_ms + heartbeat.min(number(ttl)));
             }
+            if ticket < 0 && !has_written {
+                self.refuse_if_full()?;
+            }
             self.put(lock, value, Some(now + millis(ttl)));
             [2, number_of, 0, 0]
         };
         tell(replies, told);
+        Ok(())
     }
 
     /// Somebody does not wait any longer, or has released: tells who is next, if that is another one and the lock is free.

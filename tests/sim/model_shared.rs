@@ -1,4 +1,5 @@
-//! Readers of a model master: the sorted set at a lock's key, kept as one key for each reader.
+//! Readers of a model master: the sorted set at a lock's key, kept as one key for each reader, and without the marker that
+//! is there while a reader is.
 //!
 //! A set lives as long as its last reader. Faults that take a key take one reader where a server would lose the set.
 
@@ -7,14 +8,15 @@ use super::*;
 /// What stands between a lock's key and a reader's value.
 const READER: &[u8] = b"\0reader\0";
 
-const ACQUIRE_SHA: &[u8] = b"98f36f22967f736bdf8d190accca65ddf59e8ecc";
-const EXTEND_SHA: &[u8] = b"e30fe9193d658e35b178ea1dedd4084bb375f451";
-const RELEASE_SHA: &[u8] = b"93f11933653798d5006758cc70920d0b91d183a0";
+const ACQUIRE_SHA: &[u8] = b"83dca81544fc65b6822153c0d5a60b6d05d7d347";
+const EXTEND_SHA: &[u8] = b"2e31d30570819fcc1f873dcaba865981d032183f";
+const RELEASE_SHA: &[u8] = b"8bcc5ea66f5e8c922d41a4d11f7b9d836536d5fe";
 /// With a deliberate defect; only ever sent in full.
 const BESIDE_WRITER: &[u8] = b"a reader is let in beside a writer";
 const CUT_SHORT: &[u8] = b"a reader's coming cuts others short";
 const PURGED_EARLY: &[u8] = b"a reader's coming removes others";
 const NO_INTENT: &[u8] = b"no intent keeps a reader out";
+const FOREIGN_TAKEN: &[u8] = b"a reader joins any sorted set that has an end";
 const JOINS: &[u8] = b"an extension lets a reader in";
 const ENDS_ALL: &[u8] = b"a reader's release ends all";
 
@@ -34,7 +36,9 @@ pub enum ReaderScript {
 impl ReaderScript {
     pub fn of(sha: &[u8]) -> Option<Self> {
         match sha {
-            ACQUIRE_SHA | BESIDE_WRITER | CUT_SHORT | PURGED_EARLY | NO_INTENT => Some(Self::Acquire),
+            ACQUIRE_SHA | BESIDE_WRITER | CUT_SHORT | PURGED_EARLY | NO_INTENT | FOREIGN_TAKEN => {
+                Some(Self::Acquire)
+            }
             EXTEND_SHA | JOINS => Some(Self::Extend),
             RELEASE_SHA | ENDS_ALL => Some(Self::Release),
             _ => None,
@@ -54,7 +58,7 @@ pub(super) fn digest(script: &[u8]) -> Option<&'static [u8]> {
         // That of fair locks.
         return None;
     } else if calls(b"'zrem'") {
-        if calls(b"redis.call('del'") { ENDS_ALL } else { RELEASE_SHA }
+        if calls(b"redis.call('del',k) redis.call('zrem") { ENDS_ALL } else { RELEASE_SHA }
     } else if !calls(b"'zadd'") {
         return None;
     } else if !calls(b"'type'") {
@@ -65,10 +69,12 @@ pub(super) fn digest(script: &[u8]) -> Option<&'static [u8]> {
         PURGED_EARLY
     } else if !calls(b"'zrange'") {
         CUT_SHORT
-    } else if calls(b"w~=-2") {
+    } else if !calls(b"w~=-2") {
+        NO_INTENT
+    } else if calls(b"not redis.call('zscore',k,m)") {
         ACQUIRE_SHA
     } else {
-        NO_INTENT
+        FOREIGN_TAKEN
     })
 }
 
@@ -96,7 +102,7 @@ impl ModelMaster {
         self.readers(now, key).iter().filter(|(_, end)| now < *end).count()
     }
 
-    /// As `ZCARD` counts.
+    /// As `ZREVRANK` tells the marker's rank.
     pub(super) fn member_count(&self, now: Instant, key: &[u8]) -> usize {
         self.readers(now, key).len()
     }
@@ -120,15 +126,26 @@ impl ModelMaster {
         sha: &[u8],
         [lock, intent]: [&[u8]; 2],
         [value, ttl]: [&[u8]; 2],
-    ) -> Vec<u8> {
+    ) -> Result<Vec<u8>, Refusal> {
         let mut reply = Vec::new();
+        if sha == FOREIGN_TAKEN && self.sorted_sets.remove(lock) {
+            self.keys.remove(lock);
+        }
         let in_the_way = self.value(now, lock).is_some().then(|| self.time_left(now, lock));
         if let Some(left) = in_the_way {
             let left = if sha == BESIDE_WRITER { OK } else { Reply::Integer(left) };
             resp::encode_reply(&mut reply, &left);
-            return reply;
+            return Ok(reply);
         }
         let end = self.reader_end(now, ttl);
+        let own = reader_key(lock, value);
+        let before = self.value(now, &own).is_some().then(|| self.keys[&own].1).flatten();
+        let left = self.time_left(now, intent);
+        if before.is_none() && left != -2 && sha != NO_INTENT {
+            resp::encode_reply(&mut reply, &Reply::Integer(left));
+            return Ok(reply);
+        }
+        self.refuse_if_full()?;
         let early = if sha == PURGED_EARLY { millis(ttl) } else { Duration::ZERO };
         for (other, at) in self.readers(now, lock) {
             if at <= now + early {
@@ -137,18 +154,11 @@ impl ModelMaster {
                 self.keys.insert(reader_key(lock, &other), (other, Some(at.min(end))));
             }
         }
-        let own = reader_key(lock, value);
-        let before = self.value(now, &own).is_some().then(|| self.keys[&own].1).flatten();
-        let left = self.time_left(now, intent);
-        if before.is_none() && left != -2 && sha != NO_INTENT {
-            resp::encode_reply(&mut reply, &Reply::Integer(left));
-            return reply;
-        }
         let end = before.map_or(end, |before| before.max(end));
         self.knows_readers = true;
         self.keys.insert(own, (value.to_vec(), Some(end)));
         resp::encode_reply(&mut reply, &OK);
-        reply
+        Ok(reply)
     }
 
     pub(super) fn extend_shared(
@@ -158,7 +168,7 @@ impl ModelMaster {
         lock: &[u8],
         [value, ttl]: [&[u8]; 2],
     ) -> Result<i64, Refusal> {
-        if self.value(now, lock).is_some() {
+        if self.is_no_sorted_set(now, lock) {
             return refuse(WRONG_TYPE);
         }
         let own = reader_key(lock, value);
@@ -166,6 +176,9 @@ impl ModelMaster {
         if is_there {
             let end = self.reader_end(now, ttl);
             self.knows_readers = true;
+            for (other, _) in self.readers(now, lock).into_iter().filter(|(_, end)| *end <= now) {
+                self.keys.remove(&reader_key(lock, &other));
+            }
             self.keys.insert(own, (value.to_vec(), Some(end)));
         }
         Ok(i64::from(is_there))
@@ -178,7 +191,7 @@ impl ModelMaster {
         lock: &[u8],
         [value, tells]: [&[u8]; 2],
     ) -> Result<i64, Refusal> {
-        if self.value(now, lock).is_some() {
+        if self.is_no_sorted_set(now, lock) {
             return refuse(WRONG_TYPE);
         }
         let readers = self.readers(now, lock);

@@ -70,6 +70,7 @@ killed! {
     extension_on_unknown: ExtensionOnUnknown by hold::silence_does_not_extend;
     extension_after_deadline: ExtensionAfterDeadline by hold::a_lock_that_is_over_is_not_extended;
     shorter_extension_ignored: ShorterExtensionIgnored by hold::a_shorter_ttl_counts_though_its_round_fails;
+    full_taken_for_lost: FullTakenForLost by hold::masters_that_are_full_extend_a_lock_all_the_same;
     swap_without_compare: SwapWithoutCompare by handover::a_lock_that_was_lost_is_not_handed_over_over_its_next_holder;
     swap_behind_release: SwapBehindRelease by handover::a_forgotten_swap_is_not_sent_again_behind_a_release;
     handover_forgets_claim: HandoverForgetsClaim by handover::what_was_handed_over_is_released_where_the_swap_was_lost;
@@ -89,6 +90,7 @@ killed! {
     failed_untold: FailedUntold by fair::nobody_who_is_next_waits_for_its_heartbeat_while_nothing_fails;
     reader_beside_writer: ReaderBesideWriter by sharing::readers_have_a_lock_together_and_whoever_writes_has_it_alone;
     readers_cut_short: ReadersCutShort by sharing::a_reader_of_a_shorter_ttl_ends_nobody_elses;
+    foreign_set_taken: ForeignSetTaken by sharing::a_reader_leaves_a_sorted_set_of_others_alone;
     readers_purged_early: ReadersPurgedEarly by sharing::a_readers_coming_leaves_those_whose_time_is_not_over;
     reader_ends_all: ReaderEndsAll by sharing::a_reader_that_goes_leaves_the_others;
     shared_extension_joins: SharedExtensionJoins by sharing::a_reader_is_extended_only_where_it_is;

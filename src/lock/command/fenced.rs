@@ -34,12 +34,14 @@ redis.call('set',KEYS[2],ARGV[3],'px',ARGV[6]) return redis.call('set',KEYS[1],A
 /// fence, the life of the fence.
 ///
 /// Answers as the plain release: 1 if the key had this value and is deleted, else 0.
+/// A fence that cannot be raised, as on a server at its memory limit, changes nothing of that: it would only refuse a
+/// command that comes late, whose key is deleted by the next release anyway.
 pub(crate) const FENCED_RELEASE_SCRIPT: &str = "local d=0 local h=redis.pcall('get',KEYS[1]) \
 if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end \
 if h==ARGV[1] then d=redis.call('del',KEYS[1]) end \
 local f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[2]) \
 if f and k>f then local t=redis.call('time') local n=t[1]*1000000+t[2] \
-if k>n-ARGV[3] and k<=n+ARGV[4] then redis.call('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
+if k>n-ARGV[3] and k<=n+ARGV[4] then redis.pcall('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
 
 /// The same, and tells those who wait for the lock, as [`super::TELLING_SCRIPT`] does.
 pub(crate) const FENCED_TELLING_SCRIPT: &str = "local d=0 local h=redis.pcall('get',KEYS[1]) \
@@ -48,15 +50,15 @@ if h==ARGV[1] then d=redis.call('del',KEYS[1]) local n=redis.pcall('publish',KEY
 if type(n)=='number' and n>3 then redis.pcall('publish',KEYS[1],n) end end \
 local f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[2]) \
 if f and k>f then local t=redis.call('time') local n=t[1]*1000000+t[2] \
-if k>n-ARGV[3] and k<=n+ARGV[4] then redis.call('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
+if k>n-ARGV[3] and k<=n+ARGV[4] then redis.pcall('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
 
 /// SHA-1 of [`FENCED_ACQUIRE_SCRIPT`].
 const ACQUIRE_SHA: &[u8] = b"c0b702ffe6d6fe923e85ca21e689dce168efb723";
 /// SHA-1 of [`FENCED_RELEASE_SCRIPT`].
-const RELEASE_SHA: &[u8] = b"f1579b7fa3420d7178df51b228528564e04c104d";
+const RELEASE_SHA: &[u8] = b"67af96d3a836cd0b14514ef31c4608e4b75875db";
 
 /// SHA-1 of [`FENCED_TELLING_SCRIPT`].
-const TELLING_SHA: &[u8] = b"49c33307dd1606e49ea8253d85a787577b2f4cb4";
+const TELLING_SHA: &[u8] = b"4cd9f498298cf89dc6719788d9f77ed968804475";
 
 /// Older than any token, for a lock that is held: no window closes behind it.
 const ANY_AGE_US: u64 = 1 << 52;

@@ -22,11 +22,11 @@ pub(crate) fn value(reply: &Reply<'_>) -> Result<Result<Box<[u8]>, Failure>, Wro
     }
 }
 
-/// How many readers, in a reply to [`super::encode_reader_count`]; none where the key is of another kind, or on an error.
+/// How many readers, in a reply to [`super::encode_reader_count`]; none where the key is no set of readers, or on an error.
 pub(crate) fn reader_count(reply: &Reply<'_>) -> Result<usize, WrongShape> {
     match *reply {
         Reply::Integer(count) => usize::try_from(count).map_err(|_| WrongShape),
-        Reply::Error(_) => Ok(0),
+        Reply::NullBulk | Reply::Error(_) => Ok(0),
         _ => Err(WrongShape),
     }
 }

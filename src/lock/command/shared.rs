@@ -6,8 +6,11 @@
 //! reader's time ends. And no command of one kind touches a key of the other: a master says `WRONGTYPE`, which is a
 //! proven "not yours" ([`super::is_wrong_type`]).
 //!
-//! A reader is refused where the key is anything but such a set: one without a TTL is somebody else's, and left alone. A
-//! set may hold members whose time is over: they count for nothing, and go when another reader comes or goes.
+//! One more member marks the set as one of readers: [`MARKER`], whose score is below all others, so that it never is the
+//! last and no purge removes it. The first reader adds it, and the set goes with its last reader. A reader is refused
+//! where the key is anything else: a sorted set without the marker, or any key without a TTL, belongs to somebody else and
+//! stays as it is. An extension and a release need no look at the marker: they change only a set that has their own value.
+//! A set may hold members whose time is over: they count for nothing, and go when another reader comes or goes.
 //!
 //! A writer that asked for it leaves an *intent* when it is refused: a key of its own beside the lock, with a short TTL, where new
 //! readers are refused while it lives. It is a hint for the sake of the writer's turn; nothing that is safe rests on it.
@@ -22,35 +25,44 @@ use std::time::Duration;
 /// What the key of an intent has between the prefix and the lock's name: no lock may have a name that starts like this.
 pub(crate) const INTENT_NAME: &[u8] = b"redlatch:writer:";
 
+/// The member that tells a set of readers from a sorted set of anybody else's. Its number changes with the meaning of the
+/// members or their scores.
+pub(crate) const MARKER: &[u8] = b"redlatch:readers:1";
+
 /// `KEYS`: lock, intent. `ARGV`: value, TTL in milliseconds.
 ///
 /// Answers: OK, or the time left of what is in the way as `PTTL` tells it. A value that is there already keeps the later
 /// end of the two, so that a request which is carried out twice, or late, cuts nothing short.
-const ACQUIRE_SCRIPT: &str = "local k=KEYS[1] local y=redis.call('type',k).ok local w=redis.call('pttl',k) \
-if w==-1 or y~='zset' and y~='none' then return w end \
-local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) redis.call('zremrangebyscore',k,'-inf',n) \
-local s=redis.call('zscore',k,ARGV[1]) w=redis.call('pttl',KEYS[2]) if w~=-2 and not s then return w end \
-local e=n+1+ARGV[2] if s and tonumber(s)>e then e=tonumber(s) end redis.call('zadd',k,e,ARGV[1]) \
+const ACQUIRE_SCRIPT: &str = "local k=KEYS[1] local m='redlatch:readers:1' local y=redis.call('type',k).ok \
+local w=redis.call('pttl',k) if w==-1 or y~='none' and (y~='zset' or not redis.call('zscore',k,m)) then return w end \
+local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) \
+local s=tonumber(redis.call('zscore',k,ARGV[1]) or 0) w=redis.call('pttl',KEYS[2]) if w~=-2 and s<=n then return w end \
+redis.call('zadd',k,'-inf',m,math.max(s,n+1+ARGV[2]),ARGV[1]) redis.call('zremrangebyscore',k,0,n) \
 redis.call('pexpireat',k,redis.call('zrange',k,-1,-1,'withscores')[2]) return redis.status_reply('OK')";
 
 /// `KEYS`: lock. `ARGV`: value, TTL in milliseconds. Answers 1, or 0 if the value is not there or its time is over.
+///
+/// A server at its memory limit refuses a script's `ZADD`, unless the script has written before. This one takes no memory,
+/// so the purge, which is never refused, goes first. A new reader takes memory: its script starts with `ZADD`.
 const EXTEND_SCRIPT: &str = "local k=KEYS[1] local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) \
-local s=redis.call('zscore',k,ARGV[1]) if not s or tonumber(s)<=n then return 0 end redis.call('zadd',k,n+1+ARGV[2],ARGV[1]) \
+local s=redis.call('zscore',k,ARGV[1]) if not s or tonumber(s)<=n then return 0 end \
+redis.call('zremrangebyscore',k,0,n) redis.call('zadd',k,n+1+ARGV[2],ARGV[1]) \
 redis.call('pexpireat',k,redis.call('zrange',k,-1,-1,'withscores')[2]) return 1";
 
 /// `KEYS`: lock. `ARGV`: value, and 1 if those who wait are to be told when nobody is left. Answers 1 if the value was there,
 /// else 0.
 const RELEASE_SCRIPT: &str = "local k=KEYS[1] if redis.call('zrem',k,ARGV[1])==0 then return 0 end \
-local t=redis.call('time') redis.call('zremrangebyscore',k,'-inf',t[1]*1000+math.floor(t[2]/1000)) \
-local l=redis.call('zrange',k,-1,-1,'withscores')[2] if l then redis.call('pexpireat',k,l) elseif ARGV[2]=='1' then \
+local t=redis.call('time') redis.call('zremrangebyscore',k,0,t[1]*1000+math.floor(t[2]/1000)) \
+local l=redis.call('zrange',k,-1,-1,'withscores')[2] if l and l~='-inf' then redis.call('pexpireat',k,l) return 1 end \
+redis.call('del',k) if ARGV[2]=='1' then \
 local c=redis.pcall('publish',k,'') if type(c)=='number' and c>3 then redis.pcall('publish',k,c) end end return 1";
 
 /// SHA-1 of [`ACQUIRE_SCRIPT`].
-const ACQUIRE_SHA: &[u8] = b"98f36f22967f736bdf8d190accca65ddf59e8ecc";
+const ACQUIRE_SHA: &[u8] = b"83dca81544fc65b6822153c0d5a60b6d05d7d347";
 /// SHA-1 of [`EXTEND_SCRIPT`].
-const EXTEND_SHA: &[u8] = b"e30fe9193d658e35b178ea1dedd4084bb375f451";
+const EXTEND_SHA: &[u8] = b"2e31d30570819fcc1f873dcaba865981d032183f";
 /// SHA-1 of [`RELEASE_SCRIPT`].
-const RELEASE_SHA: &[u8] = b"93f11933653798d5006758cc70920d0b91d183a0";
+const RELEASE_SHA: &[u8] = b"8bcc5ea66f5e8c922d41a4d11f7b9d836536d5fe";
 
 /// Joins the readers of a lock, if nobody else has or is to have it. `prefix_size` is that of all keys.
 pub(crate) fn encode_shared_acquire(
@@ -109,9 +121,11 @@ fn acquire_script(script: Script) -> (Script, std::borrow::Cow<'static, str>) {
     } else if mutant!(ReadersCutShort) {
         ACQUIRE_SCRIPT.replace(longest, "n+1+ARGV[2]")
     } else if mutant!(ReadersPurgedEarly) {
-        ACQUIRE_SCRIPT.replace("'-inf',n)", "'-inf',n+ARGV[2]-1)")
+        ACQUIRE_SCRIPT.replace(",0,n)", ",0,n+ARGV[2]-1)")
     } else if mutant!(IntentIgnored) {
-        ACQUIRE_SCRIPT.replace("if w~=-2 and not s then return w end ", "")
+        ACQUIRE_SCRIPT.replace("if w~=-2 and s<=n then return w end ", "")
+    } else if mutant!(ForeignSetTaken) {
+        ACQUIRE_SCRIPT.replace("(y~='zset' or not redis.call('zscore',k,m))", "y~='zset'")
     } else {
         return (script, ACQUIRE_SCRIPT.into());
     };
@@ -131,10 +145,12 @@ pub(crate) fn encode_intent(out: &mut Vec<u8>, entry: &Entry, ttl_ms: u64) {
     encode_decimal_bulk(out, ttl_ms);
 }
 
-/// `ZCARD key`: how many readers there are, those included whose time is over and who have not gone yet.
+/// `ZREVRANK key marker`: how many members are behind the marker of a set of readers, those included whose time is over
+/// and who have not gone yet. Any other key has no marker.
 pub(crate) fn encode_reader_count(out: &mut Vec<u8>, key: &[u8]) {
-    out.extend_from_slice(b"*2\r\n$5\r\nZCARD\r\n");
+    out.extend_from_slice(b"*3\r\n$8\r\nZREVRANK\r\n");
     out.extend_from_slice(key);
+    resp::encode_bulk(out, MARKER);
 }
 
 /// The vote in a reply to [`encode_shared_acquire`]. An error is never a no (I16).
@@ -204,7 +220,10 @@ mod tests {
             encoded(|out, _| encode_intent(out, &own, 1200)),
             command(&[b"SET", intent, &value, b"PX", b"1200"])
         );
-        assert_eq!(encoded(|out, entry| encode_reader_count(out, entry.key())), command(&[b"ZCARD", lock]));
+        assert_eq!(
+            encoded(|out, entry| encode_reader_count(out, entry.key())),
+            command(&[b"ZREVRANK", lock, MARKER])
+        );
     }
 
     #[test]

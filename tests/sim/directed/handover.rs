@@ -3,7 +3,7 @@
 use super::*;
 
 /// The swap by its digest.
-const SWAP: &str = "EVALSHA 13152eaad60dec772a76ecc2e4595e89e73c32be";
+const SWAP: &str = "EVALSHA e4975e6d8e4814dcc271cedbf9abad377e06a755";
 
 /// A lock that is held, and one more caller of the same client in line for it.
 fn hold_with_next(world: &mut World, ttl: Duration, next_ttl: Duration) -> Result<(OpId, OpId), String> {

@@ -214,7 +214,27 @@ pub fn a_shorter_extension_of_a_broken_connection_does_not_cut_a_longer_one_shor
     verdict(&mut world)
 }
 
+pub fn masters_that_are_full_extend_a_lock_all_the_same() -> Verdict {
+    for is_native in [false, true] {
+        let mut world = unconnected(3, defaults);
+        world.masters.iter_mut().for_each(|master| master.model.is_native = is_native);
+        world.add_client(Clock::new(0, 0), 0);
+        world.run_for(10 * MS);
+        let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+        world.masters.iter_mut().for_each(|master| master.model.is_full = true);
+        for _ in 0..2 {
+            let extended = extend(&mut world, 0, lock, ms(10_000))?;
+            demand(matches!(extended, Outcome::Extend(Ok(_))), &format!("not extended: {extended:?}"))?;
+        }
+        world.run_for(MS);
+        demand(world.clients[0].engine.margin(lock) == 1, "a full master is not in the margin")?;
+        verdict(&mut world)?;
+    }
+    Ok(())
+}
+
 tests!(
+    masters_that_are_full_extend_a_lock_all_the_same,
     a_script_that_was_flushed_between_load_and_call_is_sent_again,
     a_release_leaves_somebody_elses_key_alone,
     a_master_that_has_not_answered_is_released_too,

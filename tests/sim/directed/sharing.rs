@@ -389,6 +389,17 @@ pub fn a_master_that_missed_a_reader_gets_it_unless_a_writer_is_there() -> Verdi
     verdict(&mut world)
 }
 
+pub fn a_reader_leaves_a_sorted_set_of_others_alone() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    for master in &mut world.masters {
+        let end = master.clock.at(world.now) + ms(60_000);
+        master.model.put_sorted_set(KEY, Some(end));
+    }
+    demand(is_kept_out(&mut world, 0)?, "a reader is let in")?;
+    demand((0..3).all(|master| is_held(&world, master, KEY)), "the set is gone")?;
+    verdict(&mut world)
+}
+
 pub fn a_readers_scripts_are_sent_in_full_where_they_are_not_known() -> Verdict {
     let mut world = world(3, 1, defaults);
     for _ in 0..2 {
@@ -457,6 +468,7 @@ tests!(
     a_reader_is_released_where_it_was_not_heard_too,
     what_a_readers_broken_connection_left_is_released_over_the_next,
     a_master_that_missed_a_reader_gets_it_unless_a_writer_is_there,
+    a_reader_leaves_a_sorted_set_of_others_alone,
     a_readers_scripts_are_sent_in_full_where_they_are_not_known,
     a_reader_may_lose_a_connection_at_any_byte,
 );

@@ -1,0 +1,155 @@
+//! Masters at their memory limit with the policy `noeviction`: what takes no more memory succeeds, the rest says why not.
+
+use std::time::Duration;
+
+use redlatch::engine::{Outcome, Request};
+use redlatch::lock::Resource;
+use redlatch::{AcquireError, Lease, Redlock};
+
+use crate::fleet::{Fleet, Place, Raw, eventually};
+use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
+use crate::valkey_tests::valkey_9;
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Plain,
+    Fenced,
+    Fair,
+    Shared,
+}
+
+const KINDS: [Kind; 4] = [Kind::Plain, Kind::Fenced, Kind::Fair, Kind::Shared];
+
+fn acquire(redlock: &mut Redlock, kind: Kind, wait: Duration) -> Result<Lease, AcquireError> {
+    match kind {
+        Kind::Plain => redlock.acquire("a", TTL, wait),
+        Kind::Fenced => redlock.acquire_fenced("a", TTL, wait),
+        Kind::Fair => redlock.acquire_fair("a", TTL, wait),
+        Kind::Shared => redlock.acquire_shared("a", TTL, wait),
+    }
+}
+
+/// Fleets of the usual server, and of one with native commands where there is one.
+fn fleets() -> impl Iterator<Item = Fleet> {
+    [Some(Place::default()), valkey_9()].into_iter().flatten().map(|place| Fleet::start_at(vec![place; 3]))
+}
+
+fn fill(fleet: &mut Fleet, is_full: bool) {
+    let line = format!("CONFIG SET maxmemory {}", u8::from(is_full));
+    fleet.masters().for_each(|master| assert_eq!(master.ask(&line).text(), "OK"));
+}
+
+#[test]
+fn a_full_server_extends_and_releases() {
+    for mut fleet in fleets() {
+        let mut redlock = open(settings(&fleet.urls()).max_ttl(TTL * 3));
+        for kind in KINDS {
+            let mut lease = acquire(&mut redlock, kind, PATIENCE).expect("free");
+            drive(&mut redlock, "all masters have it", |redlock| redlock.margin(&lease) == 1);
+            fill(&mut fleet, true);
+            redlock.extend(&mut lease, TTL * 2).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+            drive(&mut redlock, "all masters have extended it", |redlock| redlock.margin(&lease) == 1);
+            assert!(lease.remaining() > TTL, "{kind:?}");
+            let released = redlock.release(lease).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+            assert!(released.deleted >= 2, "{kind:?}: {released:?}");
+            drive(&mut redlock, "all masters have released it", |_| {
+                fleet.masters().all(|master| master.ask("EXISTS a") == Raw::Int(0))
+            });
+            fill(&mut fleet, false);
+        }
+        assert_eq!(redlock.close(PATIENCE), 0);
+    }
+}
+
+#[test]
+fn a_full_server_grants_nothing_and_says_why() {
+    for mut fleet in fleets() {
+        for kind in KINDS {
+            fill(&mut fleet, false);
+            let mut redlock = open(settings(&fleet.urls()));
+            fill(&mut fleet, true);
+            for wait in [Duration::ZERO, Duration::from_millis(30)] {
+                let error = acquire(&mut redlock, kind, wait).expect_err("no memory");
+                let is_said = error.to_string().contains("OOM command not allowed");
+                assert!(matches!(error, AcquireError::NoQuorum(_)) && is_said, "{kind:?}: {error}");
+            }
+            // What is owed is given up when the TTL is over.
+            assert_eq!(redlock.close(TTL / 2), 0, "{kind:?}: a release is owed");
+            for master in fleet.masters() {
+                assert_eq!(master.ask("DBSIZE"), Raw::Int(0), "{kind:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lock_passes_on_within_a_client_though_the_servers_are_full() {
+    for mut fleet in fleets() {
+        let mut redlock = open(settings(&fleet.urls()));
+        let (ttl, resource) = (redlock.ttl(TTL).expect("valid"), Resource::new("a").expect("valid"));
+        let request = Request::Acquire { resource, ttl, wait: PATIENCE, min_validity: Duration::ZERO };
+        let holders = [(); 3].map(|()| redlock.submit(request).expect("room"));
+        for lock in holders {
+            let mut granted = None;
+            drive_outcomes(&mut redlock, |id, outcome| {
+                if let Outcome::Acquire(result) = outcome {
+                    granted = Some((id, result.expect("handed over").attempts));
+                }
+                granted.is_some()
+            });
+            assert_eq!(granted, Some((lock, 1)));
+            fill(&mut fleet, true);
+            redlock.submit(Request::Release { lock, awaited: false }).expect("always taken");
+        }
+        assert_eq!(redlock.close(PATIENCE), 0);
+        fleet.masters().for_each(|master| assert_eq!(master.ask("EXISTS a"), Raw::Int(0)));
+    }
+}
+
+/// Drives the loop until an outcome is the one that is waited for.
+fn drive_outcomes(redlock: &mut Redlock, mut is_it: impl FnMut(redlatch::engine::OpId, Outcome) -> bool) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        match redlock.poll_outcome() {
+            Some((id, outcome)) if is_it(id, outcome.clone()) => return,
+            Some(_) => {}
+            None => redlock.turn(Duration::from_millis(5)).expect("the loop runs"),
+        }
+        assert!(std::time::Instant::now() < deadline, "no such outcome in time");
+    }
+}
+
+#[test]
+fn a_full_server_publishes_releases_and_unlocks_by_force() {
+    for mut fleet in fleets() {
+        let [mut redlock, mut operator] = [(); 2].map(|()| open(settings(&fleet.urls())));
+        let lease = acquire(&mut redlock, Kind::Plain, PATIENCE).expect("free");
+        drive(&mut redlock, "all masters have it", |redlock| redlock.margin(&lease) == 1);
+        fill(&mut fleet, true);
+        fleet.masters().for_each(|master| assert_eq!(master.ask("CONFIG RESETSTAT").text(), "OK"));
+        redlock.release(lease).expect("confirmed");
+        for master in fleet.masters() {
+            eventually(PATIENCE, "the release is published", || {
+                let stats = master.ask("INFO commandstats").text();
+                let line = stats.lines().find(|line| line.starts_with("cmdstat_publish:calls=1,"));
+                line.is_some_and(|line| line.contains("rejected_calls=0,failed_calls=0"))
+            });
+        }
+        fill(&mut fleet, false);
+        let lease = acquire(&mut redlock, Kind::Plain, PATIENCE).expect("free");
+        drive(&mut redlock, "all masters have it", |redlock| redlock.margin(&lease) == 1);
+        fill(&mut fleet, true);
+        let resource = Resource::new("a").expect("valid");
+        operator.submit(Request::ForceUnlock { resource }).expect("room");
+        let mut deleted = 0;
+        drive_outcomes(&mut operator, |_, outcome| {
+            if let Outcome::ForceUnlock(unlocked) = &outcome {
+                deleted = unlocked.deleted();
+            }
+            deleted > 0
+        });
+        assert_eq!(deleted, 3);
+        assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(0));
+        assert_eq!(redlock.close(PATIENCE), 0);
+    }
+}
