@@ -120,9 +120,12 @@ impl fmt::Display for Failure {
 fn advice(text: &str) -> &'static str {
     let code = text.split(' ').next().unwrap_or_default();
     match code {
-        // A script's words for a command that the user may not call.
-        "ERR" if text.starts_with("ERR The user executing the script") => {
-            " (the ACL user lacks a command that the script calls)"
+        // A script that the user may not run to its end: Redis 7; Redis 8 and Valkey.
+        "ERR"
+            if text.starts_with("ERR The user executing the script")
+                || text.starts_with("ERR ACL failure in script") =>
+        {
+            " (the ACL user lacks a command or key that the script uses; the README lists the rights)"
         }
         "NOAUTH" | "WRONGPASS" => " (check user and password in this master's URL)",
         "NOPERM" => " (the ACL user lacks a command or the key pattern)",
@@ -395,4 +398,52 @@ fn fmt_not_extended(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result 
 fn fmt_unconfirmed(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_str("the release is not confirmed; the lock ends with its TTL at the latest: ")?;
     fmt::Display::fmt(report, f)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_servers_acl_refusal_in_a_script_has_its_advice() {
+        // The literal words: Redis 7.0; Redis 8.0 and Valkey 8.1; Valkey 9.1; any of them without the place in the script.
+        for reply in [
+            "ERR The user executing the script can't run this command or subcommand script: \
+             1a8c67671c988614eb0c618efa73283c54565629, on @user_script:1.",
+            "ERR The user executing the script can't access at least one of the keys mentioned in the command \
+             arguments script: 567376a027c43920e8c8527167fabbe3a20acfc9, on @user_script:1.",
+            "ERR ACL failure in script: User locker has no permissions to run the 'time' command script: \
+             1a8c67671c988614eb0c618efa73283c54565629, on @user_script:1.",
+            "ERR ACL failure in script: No permissions to access a key script: \
+             567376a027c43920e8c8527167fabbe3a20acfc9, on @user_script:1.",
+            "ERR ACL failure in script: User locker has no permissions to run the 'time' command script: on \
+             @user_script:1.",
+            "ERR ACL failure in script: No permissions to access a key script: on @user_script:1.",
+            "ERR The user executing the script can't run this command or subcommand",
+            "ERR ACL failure in script: User locker has no permissions to run the 'get' command",
+        ] {
+            assert!(advice(reply).contains("lacks a command or key that the script uses"), "{reply:?}");
+        }
+    }
+
+    #[test]
+    fn each_servers_acl_refusal_of_a_command_has_its_advice() {
+        // Each server's literal words: Redis 7.0; Redis 8.0, Valkey 8.1 and Valkey 9.1.
+        for reply in [
+            "NOPERM this user has no permissions to run the 'get' command",
+            "NOPERM this user has no permissions to access one of the keys used as arguments",
+            "NOPERM User locker has no permissions to run the 'get' command",
+            "NOPERM No permissions to access a key",
+        ] {
+            assert!(advice(reply).contains("lacks a command or the key pattern"), "{reply:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_script_itself_is_no_acl_refusal() {
+        for reply in ["ERR the fence is no number", "ERR Error running script: ACL failure in script", "ERR"]
+        {
+            assert_eq!(advice(reply), "", "{reply:?}");
+        }
+    }
 }

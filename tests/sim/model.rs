@@ -38,6 +38,8 @@ pub struct ModelMaster {
     pub is_native: bool,
     /// Whether its memory is at the limit, and its policy `noeviction`.
     pub is_full: bool,
+    /// Whether an error in a script names the script though it `is_native`, as with Valkey 8.
+    pub names_scripts: bool,
     /// Whether it echoes something else.
     pub has_wrong_echo: bool,
     /// The login that it wants.
@@ -124,6 +126,7 @@ impl ModelMaster {
             maxmemory_policy: "noeviction".to_owned(),
             is_native: false,
             is_full: false,
+            names_scripts: false,
             has_wrong_echo: false,
             password: None,
             errors: HashMap::new(),
@@ -583,7 +586,8 @@ impl ModelMaster {
 
     /// An error of a command in a script.
     fn in_script(&self, refusal: Refusal, sha: &[u8]) -> Refusal {
-        let place = if self.is_native { Vec::new() } else { [sha, b", "].concat() };
+        let is_named = !self.is_native || self.names_scripts;
+        let place = if is_named { [sha, b", "].concat() } else { Vec::new() };
         match refusal {
             Refusal::Says(text) if text == NO_NUMBER.as_bytes() => Refusal::Says(text),
             Refusal::Says(text) => {
