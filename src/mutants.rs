@@ -28,6 +28,8 @@ pub enum Mutant {
     DeadlineUnchecked,
     /// A task that fetches its answer late is handed a lock that is over.
     FetchedUnchecked,
+    /// A task that fetches its answer late is handed a lock of less than the validity that it asked for.
+    FetchedAnyValidity,
     /// Nothing is taken off the TTL for clock drift.
     NoDrift,
     /// The quorum is half of the masters.
@@ -42,6 +44,8 @@ pub enum Mutant {
     LateVoteToNextAttempt,
     /// A grant counts though its connection broke before the verdict.
     LostGrantCounted,
+    /// The grant of a swap counts though its connection broke before the verdict.
+    LostSwapCounted,
     /// Grants after the verdict are not counted.
     StragglersCancelled,
     /// An error reply to `SET` is a no.
@@ -60,6 +64,10 @@ pub enum Mutant {
     ReleaseOnOtherConnection,
     /// What a broken connection left behind is forgotten.
     OrphansDropped,
+    /// A release that its caller awaits is not sent again over the next connection.
+    AwaitedSentOnce,
+    /// The release of a lock whose validity has ended is forgotten.
+    ExpiredKeptForever,
     /// A key that is absent over a new connection is taken for released, though its `SET` may come later.
     AbsentIsProof,
     /// A key that was deleted is taken for the only one, though the lock was sent twice.
@@ -74,6 +82,8 @@ pub enum Mutant {
     ExtensionOnMinority,
     /// No answers are taken for consent to extend.
     ExtensionOnUnknown,
+    /// A lock that a majority of masters showed to be lost stays valid.
+    ProvenLossStaysValid,
     /// A lock can be extended after its deadline.
     ExtensionAfterDeadline,
     /// A shorter TTL takes effect only when its round succeeds.
@@ -114,6 +124,10 @@ pub enum Mutant {
     FenceOfQuarantine,
     /// A lock is handed over within one client though its fence does not rise.
     FencedHandedOver,
+    /// A plain lock is handed over to a caller that wants a fencing token, which has none then.
+    PlainHandedToFenced,
+    /// Masters in quarantine count for a fenced lock from its second attempt on.
+    RetryForgetsQuarantine,
     /// A fair lock is had by whoever asks first when it is free.
     HeadUnchecked,
     /// The ticket of a waiter that died stays.
@@ -150,6 +164,10 @@ pub enum Mutant {
     RenewalUncapped,
     /// The loss of a lock is told when its validity has ended.
     LossToldLate,
+    /// The loss of a lock is reported as if its TTL were the one before the extension.
+    LossTellsOldTtl,
+    /// A renewal waits for answers until the validity ends.
+    RenewalWithoutLimit,
     /// A lock whose loss was told goes on being renewed.
     KeptAfterLoss,
     /// A lock that is kept is renewed also after its release.
@@ -232,6 +250,8 @@ pub enum Mutant {
     AllocationByHeader,
     /// Arrays may be nested without end.
     UnboundedNesting,
+    /// A deadline of the engine does not wake a client's thread that nobody else has wake up.
+    DeadlineWakesNobody,
     /// A readable socket is read once.
     ReadStopsEarly,
 }

@@ -513,6 +513,7 @@ impl Engine {
                 if let Some(claim) = self.claims.find_mut(op.claim)
                     && !claim.tally.refused.contains(master)
                     && !mutant!(LostGrantCounted)
+                    && !(mutant!(LostSwapCounted) && op.run.count > 0)
                 {
                     claim.record(master, Vote::Failed(Failure::ConnectionLost));
                 }

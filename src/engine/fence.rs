@@ -121,7 +121,8 @@ pub(super) fn send_attempt(
     let Some(fencing) = &mut op.fencing else { return MasterSet::EMPTY };
     let in_quarantine = |link: &&Link| link.seasoned_at.is_some_and(|at| at > now);
     let unseasoned = links.iter().filter(in_quarantine).map(|link| link.master).collect();
-    let unseasoned = if mutant!(FenceOfQuarantine) { MasterSet::EMPTY } else { unseasoned };
+    let is_ignored = mutant!(FenceOfQuarantine) || (mutant!(RetryForgetsQuarantine) && op.attempts > 0);
+    let unseasoned = if is_ignored { MasterSet::EMPTY } else { unseasoned };
     let token = fencing.begin_attempt(now - op.submitted, skew_us, unseasoned);
     (claim.fence, claim.is_scripted) = (Some(token), true);
     let fence = fence(config, token);

@@ -148,7 +148,9 @@ impl Engine {
         let result = if verdict == Verdict::Granted && is_valid && now < extended_until {
             let from_reply = mutant!(ExtensionFromReply);
             *valid_until = if from_reply { now + op.ttl.validity() } else { extended_until };
-            op.held_ttl = op.ttl;
+            if !mutant!(LossTellsOldTtl) {
+                op.held_ttl = op.ttl;
+            }
             Ok(*valid_until)
         } else {
             let Some(claim) = self.claims.find(op.claim) else { return };
@@ -165,6 +167,7 @@ impl Engine {
             Err(ExtendError::Lost(_)) => {
                 if let Some(op) = self.ops.find_mut(id)
                     && let OpState::Held { valid_until, .. } = &mut op.state
+                    && !mutant!(ProvenLossStaysValid)
                 {
                     *valid_until = now.min(*valid_until);
                 }
@@ -222,6 +225,7 @@ impl Engine {
         };
         match &mut op.state {
             OpState::Releasing => return,
+            OpState::Held { valid_until, .. } if mutant!(ExpiredKeptForever) && now >= *valid_until => return,
             _ if op.queuing.is_some() => {
                 self.begin_leaving(now, id);
                 return self.submit_release(now, id, awaited);

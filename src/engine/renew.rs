@@ -149,9 +149,12 @@ impl Engine {
             return;
         }
         if let Some(op) = self.ops.find_mut(id)
-            && let OpState::Held { extension: Some(extension), .. } = &mut op.state
+            && let OpState::Held { valid_until, extension: Some(extension), .. } = &mut op.state
         {
             extension.is_renewal = true;
+            if mutant!(RenewalWithoutLimit) {
+                extension.deadline = *valid_until;
+            }
         }
         self.decide_extend(now, id);
     }
