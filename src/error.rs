@@ -96,6 +96,9 @@ impl fmt::Display for Failure {
             Self::OthersFirst { ahead } => write!(f, "refused: {ahead} wait for it who asked before"),
             Self::QueueFull => f.write_str("was skipped: its queue is full"),
             Self::NotHeld => f.write_str("was not part of this lock"),
+            Self::SameServer => {
+                f.write_str("is the same server as another one here, and votes once: list each server once")
+            }
             Self::TokenRefused(TokenRefusal::Stale) => {
                 f.write_str("refused the fencing token: it has seen a larger one")
             }

@@ -174,6 +174,8 @@ pub enum Mutant {
     EchoUnchecked,
     /// The lock's own key, met when a master is asked again, is taken for somebody else's.
     OwnKeyIsBusy,
+    /// The lock's own key, met by the request that is to set it, counts as a vote.
+    OwnKeyIsGrant,
     /// A master that did not answer an extension stays in the margin.
     MarginKeptByExtension,
     /// A late answer to the `SET` counts after an extension that its master never got.

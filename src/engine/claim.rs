@@ -60,6 +60,9 @@ pub(super) struct Claim {
     pub(super) is_contended: bool,
     /// The claim that the lock was handed over to: where the swap was carried out this one's key is gone.
     pub(super) heir: Id,
+    /// Masters whose answer to the `SET` showed that it had been carried out there before. It is sent to each master once,
+    /// so another address leads to the same server. They are released as all others, and never vote.
+    pub(super) twins: MasterSet,
     /// Masters whose connection has broken since the `SET`: it may still be carried out there, after any release.
     strayed: MasterSet,
     /// Masters that were sent another `SET`: where the first was refused the key may live all the same, and where it may
@@ -121,6 +124,7 @@ impl Claim {
             tells: false,
             is_contended: false,
             heir: Id::NOBODY,
+            twins: MasterSet::EMPTY,
             strayed: MasterSet::EMPTY,
             sent_again: MasterSet::EMPTY,
             owes_extension: MasterSet::EMPTY,
@@ -153,6 +157,7 @@ impl Claim {
             tells,
             is_contended,
             heir,
+            twins,
             strayed,
             sent_again,
             owes_extension,
@@ -163,7 +168,7 @@ impl Claim {
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants, *is_shared, *is_scripted) = (true, true, false, false);
         (*release, *heir, *tells, *is_contended) = (None, Id::NOBODY, false, false);
-        (*strayed, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY);
+        (*twins, *strayed, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY, MasterSet::EMPTY);
         (*owes_extension, *strayed_extension) = (MasterSet::EMPTY, MasterSet::EMPTY);
         failures.clear();
     }
@@ -221,6 +226,12 @@ impl Claim {
     pub(super) fn note_repair(&mut self, sent: MasterSet) {
         self.asked = self.asked.union(sent);
         self.sent_again = self.sent_again.union(sent);
+    }
+
+    /// Records that a master met its own `SET`; returns its vote.
+    pub(super) fn note_twin(&mut self, master: MasterId) -> Vote {
+        self.twins.insert(master);
+        Vote::Failed(Failure::SameServer)
     }
 
     /// Counts the vote that nearly all are.

@@ -54,7 +54,7 @@ impl Engine {
         claim.failures.clear();
         let mut tally = Tally { refused: claim.refused(), ..Tally::default() };
         let unsure = claim.may_cut_short(ttl.as_millis());
-        let holders = claim.holders().intersection(self.usable).without(unsure);
+        let holders = claim.holders().intersection(self.usable).without(unsure).without(claim.twins);
         let round = (id, op.round);
         let sent = if claim.is_shared {
             sharing::send_extend(&mut self.broadcast, &mut self.links, holders, round, &claim.entry, ttl)
@@ -68,6 +68,8 @@ impl Engine {
                 tally.failed.insert(master);
                 let failure = if !claim.asked.contains(master) {
                     Failure::NotHeld
+                } else if claim.twins.contains(master) {
+                    Failure::SameServer
                 } else if !self.usable.contains(master) {
                     link.absence()
                 } else if unsure.contains(master) {
@@ -93,6 +95,8 @@ impl Engine {
         let Some(op) = self.ops.find_mut(id) else { return };
         let OpState::Held { extension, .. } = &mut op.state else { return };
         let Some(claim) = self.claims.find_mut(op.claim) else { return };
+        let is_twin = vote == Vote::Granted && claim.twins.contains(master);
+        let vote = if is_twin { Vote::Failed(Failure::SameServer) } else { vote };
         match vote {
             // Whichever round it answers: this master no longer holds the key.
             Vote::Refused { .. } => claim.tally.granted.remove(master),

@@ -30,7 +30,7 @@ impl Engine {
         let Some(op) = self.ops.find(id) else { return };
         let OpState::Held { valid_until, extension, .. } = op.state else { return };
         let Some(claim) = self.claims.find_mut(op.claim) else { return };
-        let is_known = claim.tally.granted.union(claim.tally.refused).contains(master);
+        let is_known = claim.tally.granted.union(claim.tally.refused).union(claim.twins).contains(master);
         // Once masters have shown that the quorum is gone, somebody may have had the lock since, or has it.
         let is_proven = claim.tally.granted.has(self.quorum);
         if now >= valid_until || is_known || !is_proven || !self.usable.contains(master) {

@@ -117,6 +117,7 @@ killed! {
     restarted_grants_kept: RestartedGrantsKept by masters::a_master_that_restarted_is_not_in_the_margin;
     same_server_twice: SameServerTwice by masters::one_server_behind_two_addresses_votes_once;
     echo_unchecked: EchoUnchecked by masters::a_connection_votes_only_after_its_own_echo;
+    own_key_is_grant: OwnKeyIsGrant by masters::an_unnamed_server_behind_two_addresses_votes_once;
     own_key_is_busy: OwnKeyIsBusy by hold::the_own_key_met_again_is_not_somebody_elses;
     margin_kept_by_extension: MarginKeptByExtension by hold::the_margin_after_an_extension_is_of_masters_that_were_extended;
     late_set_after_extension: LateSetAfterExtension by hold::a_late_answer_to_the_set_says_nothing_once_the_lock_is_extended;
