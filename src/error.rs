@@ -245,7 +245,7 @@ pub enum ExtendError {
     /// Its validity had ended; nothing was sent. Somebody else may hold it.
     #[error("the lock's validity has ended; it cannot be extended any more")]
     Expired,
-    /// So many masters no longer have the key that no quorum can be left. Stop the protected work.
+    /// So many masters no longer have the key, or never had it, that no quorum can be left. Stop the protected work.
     #[error(fmt = fmt_lost)]
     Lost(Report),
     /// Too few masters answered. The lock is valid as long as it was before, or as the TTL asked for if that is sooner;

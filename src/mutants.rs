@@ -178,6 +178,8 @@ pub enum Mutant {
     OwnKeyIsGrant,
     /// A master that did not answer an extension stays in the margin.
     MarginKeptByExtension,
+    /// A master that cannot have the key counts as one that did not answer.
+    AbsenceIsSilence,
     /// A late answer to the `SET` counts after an extension that its master never got.
     LateSetAfterExtension,
     /// A shorter extension that may still be under way over a broken connection is forgotten.
