@@ -190,6 +190,7 @@ pub enum AcquireError {
     Contended(Box<Denial>),
     /// Too few masters can grant: they are unreachable, silent, in error or in quarantine; or they refused the fencing token, as
     /// their clocks differ; or the queue of a fair lock is full ([`crate::limits::FAIR_QUEUE_COUNT_MAX`]). The report tells which.
+    /// A wait ends at once if the quarantine of too many masters outlasts it.
     NoQuorum(Box<Denial>),
     /// A quorum granted, but by then less validity was left than asked for. Ask for a longer TTL.
     Expired(Box<Denial>),

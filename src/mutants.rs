@@ -160,6 +160,8 @@ pub enum Mutant {
     NoQuarantine,
     /// The quarantine ends a nanosecond early.
     QuarantineTickShort,
+    /// Whoever waits goes on though the quarantine outlasts the wait.
+    WaitsInQuarantine,
     /// The votes of masters in quarantine count.
     QuarantinedVotesCounted,
     /// A changed `run_id` is not noticed.

@@ -115,6 +115,7 @@ killed! {
     run_id_ignored: RunIdIgnored by masters::a_master_that_restarts_twice_within_a_ttl_is_counted_from_the_second;
     uptime_rounded_up: UptimeRoundedUp by masters::the_last_second_of_an_uptime_may_not_have_passed;
     restarted_grants_kept: RestartedGrantsKept by masters::a_master_that_restarted_is_not_in_the_margin;
+    waits_in_quarantine: WaitsInQuarantine by masters::a_wait_that_ends_before_the_quarantine_fails_at_once;
     same_server_twice: SameServerTwice by masters::one_server_behind_two_addresses_votes_once;
     echo_unchecked: EchoUnchecked by masters::a_connection_votes_only_after_its_own_echo;
     own_key_is_grant: OwnKeyIsGrant by masters::an_unnamed_server_behind_two_addresses_votes_once;

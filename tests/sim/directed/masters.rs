@@ -82,6 +82,23 @@ pub fn one_server_behind_two_addresses_votes_once() -> Verdict {
     demand(matches!(outcome, Outcome::Acquire(Err(AcquireError::NoQuorum(_)))), "one server voted twice")
 }
 
+pub fn a_wait_that_ends_before_the_quarantine_fails_at_once() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    for master in 0..3 {
+        world.kill_master(master, true);
+        world.start_master(master, Data::Empty);
+    }
+    world.run_for(3 * SECOND);
+    let begun = world.now;
+    let denied = acquire(&mut world, 0, KEY, ms(1000), ms(2000))?;
+    let Outcome::Acquire(Err(AcquireError::NoQuorum(denial))) = denied else {
+        return Err(format!("it should fail for the quarantine: {denied:?}"));
+    };
+    demand(denial.to_string().contains("does not count for another"), &format!("{denial}"))?;
+    demand(world.now < begun + 100 * MS, "it waited all the same")?;
+    verdict(&mut world)
+}
+
 /// Nor where the login may not run `INFO`, so that nobody knows: by its first address the second one's lock is there.
 pub fn an_unnamed_server_behind_two_addresses_votes_once() -> Verdict {
     for (fenced_ppm, shared_ppm) in [(1_000_000, 0), (0, 1_000_000)] {
@@ -205,6 +222,7 @@ tests!(
     the_quarantine_lasts_to_its_last_nanosecond,
     the_last_second_of_an_uptime_may_not_have_passed,
     a_master_that_restarted_is_not_in_the_margin,
+    a_wait_that_ends_before_the_quarantine_fails_at_once,
     one_server_behind_two_addresses_votes_once,
     an_unnamed_server_behind_two_addresses_votes_once,
     a_connection_votes_only_after_its_own_echo,
