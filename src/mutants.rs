@@ -178,6 +178,8 @@ pub enum Mutant {
     NoQuarantine,
     /// The quarantine ends a nanosecond early.
     QuarantineTickShort,
+    /// Whoever waits goes on though the quarantine outlasts the wait.
+    WaitsInQuarantine,
     /// The votes of masters in quarantine count.
     QuarantinedVotesCounted,
     /// A changed `run_id` is not noticed.
@@ -192,8 +194,12 @@ pub enum Mutant {
     EchoUnchecked,
     /// The lock's own key, met when a master is asked again, is taken for somebody else's.
     OwnKeyIsBusy,
+    /// The lock's own key, met by the request that is to set it, counts as a vote.
+    OwnKeyIsGrant,
     /// A master that did not answer an extension stays in the margin.
     MarginKeptByExtension,
+    /// A master that cannot have the key counts as one that did not answer.
+    AbsenceIsSilence,
     /// A late answer to the `SET` counts after an extension that its master never got.
     LateSetAfterExtension,
     /// A shorter extension that may still be under way over a broken connection is forgotten.

@@ -12,7 +12,7 @@ use super::op::{Cause, Denied, Op, OpState, Run};
 use super::sharing;
 use super::slab::Id;
 use super::timers::op_timer;
-use super::{Engine, Grant, OpId, Outcome, SubmitError};
+use super::{Engine, Grant, Link, OpId, Outcome, SubmitError};
 use crate::config::Config;
 use crate::error::{AcquireError, Round};
 use crate::limits;
@@ -282,7 +282,8 @@ impl Engine {
         let (claim_id, started, limit) = (op.claim, claim.started, claim.answer_limit);
         // An attempt that had to end with the wait says nothing of its masters: the one before it does.
         let is_cut_short = now - started < limit && op.wait_until.is_some_and(|until| until <= now);
-        let retry_at = self.next_attempt(now, id, started);
+        let is_hopeless = cause == Cause::NoQuorum && self.is_quarantined_beyond_wait(id);
+        let retry_at = if is_hopeless { None } else { self.next_attempt(now, id, started) };
         let retry_at =
             if cause == Cause::Contended { self.keep_readers_out(now, id, retry_at) } else { retry_at };
         if let (Some(op), Some(claim)) = (self.ops.find_mut(id), self.claims.find_mut(claim_id)) {
@@ -338,6 +339,15 @@ impl Engine {
         if retry_at.is_some() && cause == Cause::Contended {
             self.watch(now, id, now - started);
         }
+    }
+
+    /// Whether so many masters are in quarantine to the end of the wait that no attempt before it can succeed. One that is
+    /// not connected may need none when it is back.
+    fn is_quarantined_beyond_wait(&self, id: Id) -> bool {
+        let Some(wait_until) = self.ops.find(id).and_then(|op| op.wait_until) else { return false };
+        let is_late = |link: &&Link| link.is_ready() && link.seasoned_at.is_some_and(|at| at >= wait_until);
+        let late_count = self.links.iter().filter(is_late).count();
+        late_count > self.links.len() - self.quorum && !mutant!(WaitsInQuarantine)
     }
 
     /// When to try again, after a random delay that is longer than the attempt was and grows; `None` to give up.

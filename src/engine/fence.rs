@@ -195,11 +195,12 @@ impl Engine {
         id: Id,
         answer: FencedAnswer,
     ) {
-        let Some(claim) = self.claims.find_mut(id).filter(|claim| claim.counts_grants) else { return };
+        let Some(claim) = self.claims.find_mut(id) else { return };
         let vote = match answer {
-            // The same request was carried out before, with the same token.
-            FencedAnswer::Granted | FencedAnswer::Own => Vote::Granted,
+            FencedAnswer::Granted => Vote::Granted,
+            FencedAnswer::Own => claim.note_twin(master),
             FencedAnswer::Failed(failure) => Vote::Failed(failure),
+            FencedAnswer::Refused(_) if !claim.counts_grants => return,
             FencedAnswer::Refused(told) => {
                 let op = claim.owner.and_then(|op| self.ops.find_mut(op));
                 if let Some(fencing) = op.and_then(|op| op.fencing.as_mut()) {

@@ -8,7 +8,7 @@ use super::*;
 /// What stands between a lock's key and a reader's value.
 const READER: &[u8] = b"\0reader\0";
 
-const ACQUIRE_SHA: &[u8] = b"83dca81544fc65b6822153c0d5a60b6d05d7d347";
+const ACQUIRE_SHA: &[u8] = b"40403f1fd78fac49640df43fa13f634f01426da0";
 const EXTEND_SHA: &[u8] = b"2e31d30570819fcc1f873dcaba865981d032183f";
 const RELEASE_SHA: &[u8] = b"8bcc5ea66f5e8c922d41a4d11f7b9d836536d5fe";
 /// With a deliberate defect; only ever sent in full.
@@ -63,7 +63,7 @@ pub(super) fn digest(script: &[u8]) -> Option<&'static [u8]> {
         return None;
     } else if !calls(b"'type'") {
         if calls(b"if not s") { EXTEND_SHA } else { JOINS }
-    } else if calls(b"then return redis.status_reply") {
+    } else if calls(b"then return redis.status_reply('OK')") {
         BESIDE_WRITER
     } else if calls(b"n+ARGV[2]-1") {
         PURGED_EARLY
@@ -157,7 +157,7 @@ impl ModelMaster {
         let end = before.map_or(end, |before| before.max(end));
         self.knows_readers = true;
         self.keys.insert(own, (value.to_vec(), Some(end)));
-        resp::encode_reply(&mut reply, &OK);
+        resp::encode_reply(&mut reply, &if before.is_some() { Reply::Simple(b"OWN") } else { OK });
         Ok(reply)
     }
 

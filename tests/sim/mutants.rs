@@ -125,10 +125,13 @@ killed! {
     run_id_ignored: RunIdIgnored by masters::a_master_that_restarts_twice_within_a_ttl_is_counted_from_the_second;
     uptime_rounded_up: UptimeRoundedUp by masters::the_last_second_of_an_uptime_may_not_have_passed;
     restarted_grants_kept: RestartedGrantsKept by masters::a_master_that_restarted_is_not_in_the_margin;
+    waits_in_quarantine: WaitsInQuarantine by masters::a_wait_that_ends_before_the_quarantine_fails_at_once;
     same_server_twice: SameServerTwice by masters::one_server_behind_two_addresses_votes_once;
     echo_unchecked: EchoUnchecked by masters::a_connection_votes_only_after_its_own_echo;
+    own_key_is_grant: OwnKeyIsGrant by masters::an_unnamed_server_behind_two_addresses_votes_once;
     own_key_is_busy: OwnKeyIsBusy by hold::the_own_key_met_again_is_not_somebody_elses;
     margin_kept_by_extension: MarginKeptByExtension by hold::the_margin_after_an_extension_is_of_masters_that_were_extended;
+    absence_is_silence: AbsenceIsSilence by hold::a_loss_is_proven_by_masters_that_were_never_asked;
     late_set_after_extension: LateSetAfterExtension by hold::a_late_answer_to_the_set_says_nothing_once_the_lock_is_extended;
     stray_extension_ignored: StrayExtensionIgnored by hold::a_shorter_extension_of_a_broken_connection_does_not_cut_a_longer_one_short;
     waits_for_all: WaitsForAll by acquire::one_stopped_master_delays_nobody;

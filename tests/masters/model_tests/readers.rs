@@ -12,7 +12,8 @@ t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) local \
 s=tonumber(redis.call('zscore',k,ARGV[1]) or 0) w=redis.call('pttl',KEYS[2]) if w~=-2 and s<=n then \
 return w end redis.call('zadd',k,'-inf',m,math.max(s,n+1+ARGV[2]),ARGV[1]) \
 redis.call('zremrangebyscore',k,0,n) \
-redis.call('pexpireat',k,redis.call('zrange',k,-1,-1,'withscores')[2]) return redis.status_reply('OK')";
+redis.call('pexpireat',k,redis.call('zrange',k,-1,-1,'withscores')[2]) return redis.status_reply(s>n and \
+'OWN' or 'OK')";
 const EXTEND_SCRIPT: &str = "local k=KEYS[1] local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) local \
 s=redis.call('zscore',k,ARGV[1]) if not s or tonumber(s)<=n then return 0 end \
 redis.call('zremrangebyscore',k,0,n) redis.call('zadd',k,n+1+ARGV[2],ARGV[1]) \
@@ -22,7 +23,7 @@ redis.call('zremrangebyscore',k,0,t[1]*1000+math.floor(t[2]/1000)) local \
 l=redis.call('zrange',k,-1,-1,'withscores')[2] if l and l~='-inf' then redis.call('pexpireat',k,l) return \
 1 end redis.call('del',k) if ARGV[2]=='1' then local c=redis.pcall('publish',k,'') if type(c)=='number' \
 and c>3 then redis.pcall('publish',k,c) end end return 1";
-const ACQUIRE_SHA: &str = "83dca81544fc65b6822153c0d5a60b6d05d7d347";
+const ACQUIRE_SHA: &str = "40403f1fd78fac49640df43fa13f634f01426da0";
 const EXTEND_SHA: &str = "2e31d30570819fcc1f873dcaba865981d032183f";
 const RELEASE_SHA: &str = "8bcc5ea66f5e8c922d41a4d11f7b9d836536d5fe";
 

@@ -271,10 +271,25 @@ pub fn a_release_after_the_end_frees_its_place() -> Verdict {
     demand(count == 0, &format!("{count} locks that are over have a place still"))
 }
 
+pub fn a_loss_is_proven_by_masters_that_were_never_asked() -> Verdict {
+    let mut world = world(5, 1, defaults);
+    (3..5).for_each(|master| world.kill_master(master, true));
+    world.run_for(10 * MS);
+    let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+    world.flush_all(0);
+    let extended = extend(&mut world, 0, lock, ms(10_000))?;
+    demand(
+        matches!(extended, Outcome::Extend(Err(ExtendError::Lost(_)))),
+        &format!("two of five may hold it: {extended:?}"),
+    )?;
+    verdict(&mut world)
+}
+
 tests!(
     a_lock_that_masters_prove_lost_is_over,
     an_awaited_release_is_sent_again_after_a_reconnect,
     a_release_after_the_end_frees_its_place,
+    a_loss_is_proven_by_masters_that_were_never_asked,
     masters_that_are_full_extend_a_lock_all_the_same,
     a_script_that_was_flushed_between_load_and_call_is_sent_again,
     a_release_leaves_somebody_elses_key_alone,
