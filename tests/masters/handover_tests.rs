@@ -9,7 +9,7 @@ use redlatch::{Redlock, limits};
 
 use crate::fleet::{Fleet, Place};
 use crate::lock_tests::{PATIENCE, TTL, open, settings};
-use crate::valkey_tests::valkey_9;
+use crate::valkey_tests::{Native, valkey_9};
 
 fn submit(redlock: &mut Redlock) -> OpId {
     let ttl = redlock.ttl(TTL).expect("valid");
@@ -55,8 +55,8 @@ fn pass_it_on(redlock: &mut Redlock) -> Duration {
     start.elapsed()
 }
 
-/// `native` of the masters, the first ones, have `SET IFEQ` and `DELIFEQ`.
-fn a_hand_over_is_one_command_a_master(mut fleet: Fleet, native: usize) {
+/// Each master by what it has of `SET IFEQ` and `DELIFEQ`.
+fn a_hand_over_is_one_command_a_master(mut fleet: Fleet) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut redlock = open(settings(&fleet.urls()));
@@ -71,8 +71,10 @@ fn a_hand_over_is_one_command_a_master(mut fleet: Fleet, native: usize) {
         for index in 0..count {
             // One SET, three swaps, one release. What a script does counts beside its call.
             let seen = calls(&mut fleet, index, ["set", "evalsha", "eval", "delifeq", "del"]);
-            let expected = if index < native { [4, 0, 0, 1, 0] } else { [4, 4, 0, 0, 1] };
-            assert_eq!(seen, expected, "master {index}");
+            let native = Native::of(fleet.master(index));
+            let scripts = if native.set_if_eq { 0 } else { 3 } + u32::from(!native.del_if_eq);
+            let expected = [4, scripts, 0, u32::from(native.del_if_eq), u32::from(!native.del_if_eq)];
+            assert_eq!(seen, expected, "master {index}: {native:?}");
             assert_eq!(fleet.master(index).ask("DBSIZE").text(), "0");
         }
         return;
@@ -82,7 +84,7 @@ fn a_hand_over_is_one_command_a_master(mut fleet: Fleet, native: usize) {
 #[test]
 fn a_lock_passes_from_caller_to_caller_in_one_command_a_master() {
     for count in [1, 5] {
-        a_hand_over_is_one_command_a_master(Fleet::start(count), 0);
+        a_hand_over_is_one_command_a_master(Fleet::start(count));
     }
 }
 
@@ -91,7 +93,7 @@ fn valkey_9_hands_over_natively_and_redis_by_script() {
     let Some(valkey) = valkey_9() else { return };
     let mut places = vec![valkey; 2];
     places.resize(3, Place::default());
-    a_hand_over_is_one_command_a_master(Fleet::start_at(places), 2);
+    a_hand_over_is_one_command_a_master(Fleet::start_at(places));
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub struct ModelMaster {
     pub maxmemory_policy: String,
     /// Whether it has `SET IFEQ`, `DELIFEQ` and `DELEX`, and the words of Valkey 9; if not, it is Redis 7.0.
     pub is_native: bool,
+    /// Whether an error in a script names the script though it `is_native`, as with Valkey 8.
+    pub names_scripts: bool,
     /// Whether it echoes something else.
     pub has_wrong_echo: bool,
     /// The login that it wants.
@@ -115,6 +117,7 @@ impl ModelMaster {
             role: "master".to_owned(),
             maxmemory_policy: "noeviction".to_owned(),
             is_native: false,
+            names_scripts: false,
             has_wrong_echo: false,
             password: None,
             errors: HashMap::new(),
@@ -552,7 +555,8 @@ impl ModelMaster {
 
     /// An error of a command in a script.
     fn in_script(&self, refusal: Refusal, sha: &[u8]) -> Refusal {
-        let place = if self.is_native { Vec::new() } else { [sha, b", "].concat() };
+        let is_named = !self.is_native || self.names_scripts;
+        let place = if is_named { [sha, b", "].concat() } else { Vec::new() };
         match refusal {
             Refusal::Says(text) if text == NO_NUMBER.as_bytes() => Refusal::Says(text),
             Refusal::Says(text) => {
