@@ -30,7 +30,8 @@ pub(crate) fn work(master: &mut Master) -> Work {
     let number =
         |text: &str| text.split(',').next().and_then(|text| text.parse::<usize>().ok()).expect("a number");
     let found = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map_or(0, number);
-    let command_count = found("cmdstat_set:calls=") + found("cmdstat_evalsha:calls=");
+    let commands = ["set", "evalsha", "delifeq", "delex"];
+    let command_count = commands.iter().map(|name| found(&format!("cmdstat_{name}:calls="))).sum();
     Work { read_count: found("total_reads_processed:"), command_count }
 }
 
