@@ -26,8 +26,8 @@ fn valkey_9_releases_and_extends_natively_and_redis_by_script() {
             native[..valkey_count].iter().all(|native| native.set_if_eq && native.del_if_eq),
             "{native:?}"
         );
-        for (index, command) in commands.iter().enumerate() {
-            assert_eq!(*command, if native[index].del_if_eq { "DELIFEQ" } else { "EVALSHA" });
+        for (index, (command, native)) in commands.iter().zip(&native).enumerate() {
+            assert_eq!(*command, if native.del_if_eq { "DELIFEQ" } else { "EVALSHA" });
             assert_eq!(fleet.master(index).ask("CONFIG RESETSTAT").text(), "OK");
         }
         let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
