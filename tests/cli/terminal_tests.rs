@@ -147,3 +147,20 @@ fn a_stop_that_nobody_could_undo_is_undone() {
     session.type_in("\x03");
     assert_eq!(session.finish().0, Some(130));
 }
+
+#[test]
+fn a_wait_for_the_lock_can_be_stopped_and_continued() {
+    let mut fleet = Fleet::start(1);
+    fleet.master(0).ask("SET r other");
+    let waits = run("10s", "echo done").replacen(" r ", " -v --wait 1h r ", 1);
+    let script = format!("set -m; {waits}; echo stopped $?; read line; fg; echo ended $?");
+    let Some(mut session) = Session::start(&fleet.urls(), &script) else { return };
+    session.wait_for("redlatch: waiting up to");
+    session.type_in("\x1a");
+    session.wait_for("stopped ");
+    fleet.master(0).ask("DEL r");
+    session.type_in("go\n");
+    session.wait_for("done");
+    assert_eq!(session.wait_for("ended "), "0");
+    session.finish();
+}

@@ -292,8 +292,13 @@ impl Process {
             }
     }
 
-    /// The command and its descendants that have not ended. Reaps those that have.
-    pub(super) fn descendants(&self) -> Option<Vec<Descendant>> {
+    /// Reaps adopted processes that have ended.
+    pub(super) fn reap_adopted(&self) {
+        let _ = self.descendants();
+    }
+
+    /// The command and its descendants that have not ended. Reaps adopted ones that have.
+    fn descendants(&self) -> Option<Vec<Descendant>> {
         let mut found = descendants::list(&self.strangers)?;
         found.retain(|it| {
             let is_zombie = it.is_zombie();

@@ -127,7 +127,7 @@ impl<'a> Supervisor<'a> {
         let now = Instant::now();
         if self.reap_at.is_some_and(|at| at <= now) {
             self.reap_at = None;
-            self.process.descendants();
+            self.process.reap_adopted();
         }
         if is_lost {
             if now < self.search_at {
