@@ -200,6 +200,10 @@ pub enum Mutant {
     MarginKeptByExtension,
     /// A master that cannot have the key counts as one that did not answer.
     AbsenceIsSilence,
+    /// A lock is put back on a master though too few others are known to have granted it and kept it.
+    RepairUnproven,
+    /// An acquisition makes more attempts than its caller allows.
+    TriesUnlimited,
     /// A late answer to the `SET` counts after an extension that its master never got.
     LateSetAfterExtension,
     /// A shorter extension that may still be under way over a broken connection is forgotten.

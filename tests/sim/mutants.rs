@@ -132,6 +132,8 @@ killed! {
     own_key_is_busy: OwnKeyIsBusy by hold::the_own_key_met_again_is_not_somebody_elses;
     margin_kept_by_extension: MarginKeptByExtension by hold::the_margin_after_an_extension_is_of_masters_that_were_extended;
     absence_is_silence: AbsenceIsSilence by hold::a_loss_is_proven_by_masters_that_were_never_asked;
+    repair_unproven: RepairUnproven by hold::a_lock_without_a_quorum_is_not_put_back;
+    tries_unlimited: TriesUnlimited by acquire::attempts_end_with_their_number;
     late_set_after_extension: LateSetAfterExtension by hold::a_late_answer_to_the_set_says_nothing_once_the_lock_is_extended;
     stray_extension_ignored: StrayExtensionIgnored by hold::a_shorter_extension_of_a_broken_connection_does_not_cut_a_longer_one_short;
     waits_for_all: WaitsForAll by acquire::one_stopped_master_delays_nobody;

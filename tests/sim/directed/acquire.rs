@@ -170,7 +170,23 @@ pub fn with_no_master_up_every_call_ends_by_its_deadline() -> Verdict {
     verdict(&mut world)
 }
 
+pub fn attempts_end_with_their_number() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    hold(&mut world, 1, KEY, ms(10_000))?;
+    let lock = world.submit_acquire(0, KEY, ms(10_000), ms(5000)).expect("room");
+    world.submit_limit(0, lock, 3);
+    let refused = outcome(&mut world, 0)?;
+    verdict(&mut world)?;
+    match refused {
+        Outcome::Acquire(Err(AcquireError::Contended(denial))) => {
+            demand(denial.attempts == 3, &format!("{} attempts instead of 3", denial.attempts))
+        }
+        other => Err(format!("not contended: {other:?}")),
+    }
+}
+
 tests!(
+    attempts_end_with_their_number,
     answers_that_take_long_do_not_move_the_deadline,
     a_quorum_heard_after_the_deadline_is_not_handed_out,
     a_masters_clock_may_be_nearly_a_hundredth_faster,

@@ -285,7 +285,21 @@ pub fn a_loss_is_proven_by_masters_that_were_never_asked() -> Verdict {
     verdict(&mut world)
 }
 
+pub fn a_lock_without_a_quorum_is_not_put_back() -> Verdict {
+    let mut world = world(5, 1, defaults);
+    (3..5).for_each(|master| world.kill_master(master, true));
+    world.run_for(10 * MS);
+    hold(&mut world, 0, KEY, ms(10_000))?;
+    world.kill_master(0, true);
+    world.start_master(0, Data::Empty);
+    world.run_until(3 * SECOND, |world| world.is_connected(0, 0));
+    world.run_for(100 * MS);
+    verdict(&mut world)?;
+    demand(!is_held(&world, 0, KEY), "a lock that two of five have is put back")
+}
+
 tests!(
+    a_lock_without_a_quorum_is_not_put_back,
     a_lock_that_masters_prove_lost_is_over,
     an_awaited_release_is_sent_again_after_a_reconnect,
     a_release_after_the_end_frees_its_place,
