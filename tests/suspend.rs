@@ -46,7 +46,7 @@ mod linux {
     use redlatch::{Config, ExtendError, Quarantine, Redlock};
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-    use crate::fleet::Fleet;
+    use crate::fleet::{Fleet, command};
 
     const SLEEP: Duration = Duration::from_secs(3_600);
     /// Longer than any test may take, shorter than the sleep.
@@ -123,7 +123,7 @@ mod linux {
 
     /// What the arguments to come name, on a machine that has slept.
     fn unshare() -> Command {
-        let mut command = Command::new("unshare");
+        let mut command = command("unshare");
         command.args(["--time", "--boottime", &SLEEP.as_secs().to_string(), "--fork"]);
         command
     }

@@ -14,6 +14,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ const START_PATIENCE: Duration = Duration::from_secs(20);
 const COMMAND_PATIENCE: Duration = Duration::from_secs(10);
 /// How often to look again for something that is waited for.
 const POLL_PAUSE: Duration = Duration::from_millis(1);
+/// Advice for a server that does not start.
+const ADVICE: &str = "scripts/setup.sh installs redis-server on Debian and Ubuntu";
 /// How many ports to try before giving up.
 const PORT_ATTEMPTS_MAX: usize = 1_000;
 
@@ -265,14 +268,14 @@ impl Master {
 
     /// Through the shell, whose `kill` is built in: signals need `libc` or unsafe code otherwise.
     fn signal(&self, name: &str) {
-        let status = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.pid())]).status();
+        let status = command("sh").args(["-c", &format!("kill -{name} {}", self.pid())]).status();
         assert!(status.as_ref().is_ok_and(|status| status.success()), "kill -{name}: {status:?}");
     }
 
     fn spawn(&mut self) {
         let log = File::create(self.dir.join("log")).expect("the harness's own directory is writable");
         let (program, words) = self.place.words.split_first().expect("REDLATCH_SERVER names a program");
-        let mut command = Command::new(program);
+        let mut command = command(program);
         command.args(words).args(["--port", &self.port.to_string(), "--bind", &self.place.host.to_string()]);
         command.args(["--daemonize", "no", "--save", "", "--appendonly", "no", "--dir"]).arg(&self.dir);
         if self.socket {
@@ -280,11 +283,8 @@ impl Master {
         }
         command.args(&self.extra_args).stdin(Stdio::null());
         command.stdout(log.try_clone().expect("an open file can be duplicated")).stderr(log);
-        let child = command.spawn().unwrap_or_else(|error| {
-            panic!(
-                "cannot start {program}: {error}; scripts/setup.sh installs redis-server on Debian and Ubuntu"
-            )
-        });
+        let child =
+            command.spawn().unwrap_or_else(|error| panic!("cannot start {program}: {error}; {ADVICE}"));
         if let Some(pids) = std::env::var_os("REDLATCH_TEST_PIDS") {
             let file = Path::new(&pids).join(format!("{}.{}.pid", self.port, child.id()));
             fs::write(&file, format!("{}\n", child.id()))
@@ -317,7 +317,7 @@ impl Master {
                 let log = self.log();
                 assert!(
                     log.to_lowercase().contains("address already in use"),
-                    "server ended, {status}:\n{log}"
+                    "the server ended, {status}; {ADVICE}; its log:\n{log}"
                 );
                 return Readiness::PortTaken;
             }
@@ -379,6 +379,22 @@ impl Raw {
             Self::Nil => "nil".to_owned(),
         }
     }
+}
+
+/// A program whose process ignores no signal, though this one may: its starter was `nohup`, or a script with `&`. Where `env`
+/// cannot set that right, the process inherits what this one ignores.
+pub(crate) fn command(program: &str) -> Command {
+    static RESET: [&str; 2] = ["env", "--default-signal"];
+    static CAN_RESET: LazyLock<bool> = LazyLock::new(|| {
+        let tried = Command::new(RESET[0]).args([RESET[1], "true"]).stderr(Stdio::null()).status();
+        tried.is_ok_and(|status| status.success())
+    });
+    if !*CAN_RESET {
+        return Command::new(program);
+    }
+    let mut command = Command::new(RESET[0]);
+    command.args([RESET[1], program]);
+    command
 }
 
 /// Waits for something to become true; panics with `what` if it does not within `patience`.

@@ -1,6 +1,6 @@
 //! The harness itself: what the other tests take for granted.
 
-use crate::fleet::{Fleet, Raw, eventually};
+use crate::fleet::{Fleet, Raw, command, eventually};
 use crate::proxy::Proxy;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -158,6 +158,38 @@ fn masters_of_a_killed_test_program_are_found_by_their_pid_files() {
         assert_eq!(std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default(), b"");
     }
     std::fs::remove_dir_all(&pids).expect("our own directory");
+}
+
+/// As under `nohup`, or in the background of a script: this test runs itself with signals ignored.
+#[test]
+fn servers_and_children_of_tests_ignore_no_signal() {
+    const IGNORING: &str = "REDLATCH_TEST_IGNORING";
+    /// Bits of INT, QUIT, USR1 and TERM. A Redis server ignores HUP and PIPE of its own accord.
+    const SIGNALS: u64 = 1 << 1 | 1 << 2 | 1 << 9 | 1 << 14;
+    let ignored_in = |status: &str| {
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a line of that name");
+        u64::from_str_radix(mask.trim(), 16).expect("a hexadecimal mask") & SIGNALS
+    };
+    let Ok(own) = std::fs::read_to_string("/proc/self/status") else {
+        return println!("skipped: no /proc shows which signals a process ignores");
+    };
+    if std::env::var_os(IGNORING).is_some() {
+        assert_eq!(ignored_in(&own), SIGNALS, "or this test proves nothing");
+        let mut fleet = Fleet::start(1);
+        let of_server = std::fs::read_to_string(format!("/proc/{}/status", fleet.master(0).pid()));
+        assert_eq!(ignored_in(&of_server.expect("it runs")), 0);
+        let of_child = command("cat").arg("/proc/self/status").output().expect("it runs");
+        assert_eq!(ignored_in(&String::from_utf8_lossy(&of_child.stdout)), 0);
+        return;
+    }
+    let ignoring = Command::new("sh")
+        .args(["-c", "trap '' HUP INT QUIT USR1 TERM; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().expect("this program"))
+        .args(["--exact", "harness_tests::servers_and_children_of_tests_ignore_no_signal"])
+        .env(IGNORING, "1")
+        .output()
+        .expect("a shell");
+    assert!(ignoring.status.success(), "{}", String::from_utf8_lossy(&ignoring.stdout));
 }
 
 #[test]

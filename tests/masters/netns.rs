@@ -1,9 +1,8 @@
 //! A network namespace with one cable to this one, which can be pulled: a partition that the kernel makes.
 
 use std::net::Ipv4Addr;
-use std::process::Command;
 
-use crate::fleet::Place;
+use crate::fleet::{Place, command};
 
 /// Owns the namespace and the cable, and removes both on drop. End the processes in it first.
 pub(crate) struct Netns {
@@ -57,7 +56,7 @@ impl Drop for Netns {
 }
 
 fn ip(args: &str) -> Result<(), String> {
-    let output = Command::new("ip").args(args.split(' ')).output().map_err(|error| format!("ip: {error}"))?;
+    let output = command("ip").args(args.split(' ')).output().map_err(|error| format!("ip: {error}"))?;
     if output.status.success() {
         return Ok(());
     }

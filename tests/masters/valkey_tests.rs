@@ -2,7 +2,6 @@
 //!
 //! `REDLATCH_VALKEY` names a Valkey server of version 9 or later; without one these tests are skipped, and say so.
 
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use redlatch::engine::MasterState;
 use redlatch::{Client, Quarantine};
 
 use crate::contest::{Contest, Rules};
-use crate::fleet::{Fleet, Master, Place, Raw, eventually};
+use crate::fleet::{Fleet, Master, Place, Raw, command, eventually};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
 
 #[test]
@@ -145,7 +144,7 @@ impl Native {
 
 pub(crate) fn valkey_9() -> Option<Place> {
     let found = std::env::var("REDLATCH_VALKEY").ok().filter(|program| {
-        let output = Command::new(program).arg("--version").output();
+        let output = command(program).arg("--version").output();
         let version =
             output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
         let major = version.split("v=").nth(1).and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
