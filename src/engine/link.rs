@@ -89,7 +89,7 @@ pub(super) enum Answer {
     Repair(Id, u32, Vote),
     Swap(Id, u32, Vote),
     Value(Id, Result<Box<[u8]>, Failure>),
-    ReaderCount(Id, usize),
+    ReaderCount(Id, Result<usize, Failure>),
     TimeLeft(Id, Result<HolderTtl, Failure>),
     ForcedDelete(Id, ReleaseAnswer),
     Mark(MarkAnswer),
