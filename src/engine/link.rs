@@ -219,8 +219,7 @@ impl Link {
         if let Some(policy) = self.learnt.evicting_policy() {
             warnings.push(format!("its maxmemory-policy is {policy}, which may evict locks: set noeviction"));
         }
-        if let Some((_, text)) = self.learnt.refused.iter().find(|(name, _)| *name == Step::TryPublish.name())
-        {
+        if let Some(text) = self.publish_refusal() {
             warnings.push(format!(
                 "others are not told when a lock is released, and try again at random: {text}"
             ));
@@ -229,6 +228,12 @@ impl Link {
             warnings.push("it does not tell its run_id, so each reconnect counts as a restart".to_owned());
         }
         warnings
+    }
+
+    /// How the master refused to publish messages, if it did, in its words.
+    pub(super) fn publish_refusal(&self) -> Option<&str> {
+        let refused = self.learnt.refused.iter().find(|(name, _)| *name == Step::TryPublish.name());
+        refused.map(|(_, text)| &**text)
     }
 
     /// What a server in its handshake last refused, in its words.
