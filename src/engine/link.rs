@@ -367,13 +367,11 @@ fn take_apart(
     owed: Owed,
     reply: &Reply<'_>,
 ) -> Result<Answer, String> {
-    if command::is_noscript(reply) && is_by_digest(owed, learnt, by) {
-        if mutant!(NoScriptIsNo) {
-            return take_apart(state, learnt, by, owed, &Reply::Integer(0));
-        }
-        return Ok(Answer::WantsScript(owed));
+    let is_forgotten = command::is_noscript(reply) && is_by_digest(owed, learnt, by);
+    if is_forgotten && mutant!(NoScriptIsNo) {
+        return take_apart(state, learnt, by, owed, &Reply::Integer(0));
     }
-    if command::is_out_of_memory(reply) && is_native_set(owed, by.1) && !mutant!(FullTakenForLost) {
+    if is_forgotten || (command::is_out_of_memory(reply) && is_native_set(owed, by.1)) {
         return Ok(Answer::WantsScript(owed));
     }
     let answer = match owed {
@@ -449,7 +447,8 @@ fn is_by_digest(owed: Owed, learnt: &Learnt, (release_by, extend_by): (ReleaseBy
 
 /// Whether it is a native `SET`, which a full server refuses; the script in its place takes no more memory.
 fn is_native_set(owed: Owed, extend_by: ExtendBy) -> bool {
-    matches!(owed, Owed::Extend(..) | Owed::Swap(..)) && extend_by == ExtendBy::SetIfEq
+    let is_set = matches!(owed, Owed::Extend(..) | Owed::Swap(..)) && extend_by == ExtendBy::SetIfEq;
+    is_set && !mutant!(FullTakenForLost)
 }
 
 /// The vote in the answer to a fenced lock that was put back.
