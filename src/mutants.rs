@@ -138,6 +138,8 @@ pub enum Mutant {
     TicketForgotten,
     /// A ticket has the smallest number that masters proposed.
     TicketSmallest,
+    /// A master that asks for the script of an attempt which the others have decided does not get it.
+    LateScriptForgotten,
     /// Who gives up stays in the queue until its heartbeat is over.
     LeaveForgotten,
     /// Who gives back a part of a fair lock tells nobody.

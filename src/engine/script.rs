@@ -1,5 +1,6 @@
 //! Scripts that a master has forgotten, as after `SCRIPT FLUSH`, or that it needs in place of a native command while its
-//! memory is full: the request once more, with the script in full.
+//! memory is full: the request once more, with the script in full. An attempt that was decided meanwhile is not sent again;
+//! then the script is loaded by itself.
 
 use std::time::Instant;
 
@@ -59,9 +60,26 @@ impl Engine {
             }
             Owed::Swap(id, from) => self.fail_swap(now, master, id, from, failure),
             Owed::AcquireFenced(id) | Owed::AcquireFair(id) | Owed::AcquireShared(id) => {
+                self.load_scripts_of(master, owed);
                 self.handle_acquire_vote(now, master, id, Vote::Failed(failure))
             }
             _ => {}
+        }
+    }
+
+    /// The other masters decided the attempt, and its release is on its way: loads the script for the next attempt. Else a
+    /// master that always answers last would never carry out an attempt.
+    fn load_scripts_of(&mut self, master: MasterId, owed: Owed) {
+        let scripts: &[&str] = match owed {
+            _ if mutant!(LateScriptForgotten) => return,
+            Owed::AcquireFenced(_) => &[command::FENCED_ACQUIRE_SCRIPT],
+            Owed::AcquireFair(_) => &[command::FAIR_SCRIPT],
+            Owed::AcquireShared(_) => &command::SHARED_SCRIPTS,
+            _ => return,
+        };
+        let only = MasterSet::only(master);
+        for script in scripts {
+            self.broadcast.send(&mut self.links, only, Owed::Aside, |out| command::encode_load(out, script));
         }
     }
 

@@ -16,8 +16,8 @@ use crate::limits;
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 pub(crate) use fair::{
-    FAIR_NAME, FairAnswer, FairTold, Place, Waiter, Way, encode_fair_acquire, encode_fair_channel,
-    encode_fair_leave, fair_answer,
+    FAIR_NAME, FAIR_SCRIPT, FairAnswer, FairTold, Place, Waiter, Way, encode_fair_acquire,
+    encode_fair_channel, encode_fair_leave, fair_answer,
 };
 pub(crate) use fenced::{
     FENCED_ACQUIRE_SCRIPT, FENCED_RELEASE_SCRIPT, FENCED_TELLING_SCRIPT, Fence, FencedAnswer, Refusal,
@@ -29,8 +29,8 @@ use std::time::Duration;
 pub(crate) use force::encode_forced_delete;
 pub(crate) use inspect::{encode_value, reader_count, time_left, value};
 pub(crate) use shared::{
-    INTENT_NAME, SHARED_FOLLOWING, encode_intent, encode_load, encode_reader_count, encode_shared_acquire,
-    encode_shared_extend, encode_shared_release, shared_vote,
+    INTENT_NAME, SHARED_FOLLOWING, SHARED_SCRIPTS, encode_intent, encode_load, encode_reader_count,
+    encode_shared_acquire, encode_shared_extend, encode_shared_release, shared_vote,
 };
 
 /// Deletes the key if it still holds the token.

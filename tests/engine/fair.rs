@@ -118,3 +118,37 @@ fn different_numbers_are_settled_by_the_next_attempt_at_once() {
         assert_eq!(rig.masters[master].queues.of(now, b"a").ticket(own.as_bytes()), Some(42));
     }
 }
+
+#[test]
+fn a_master_that_answers_last_knows_the_script_from_then_on() {
+    let (wait, min_validity, wall) = (ms(60_000), Duration::ZERO, Duration::from_secs(1_000_000));
+    for kind in ["fair", "fenced", "shared"] {
+        let mut rig = Rig::new(3, defaults);
+        rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
+        rig.masters[2].flush_scripts();
+        logs(&mut rig);
+        let resource = Resource::new("a").expect("valid");
+        let ttl = rig.engine.config().ttl(ms(10_000)).expect("valid");
+        let request = match kind {
+            "fair" => Request::AcquireFair { resource, ttl, wait, min_validity },
+            "fenced" => Request::AcquireFenced { resource, ttl, wait, min_validity, wall },
+            _ => Request::AcquireShared { resource, ttl, wait, min_validity },
+        };
+        rig.engine.submit(rig.now, request).expect("room");
+        // Each attempt is refused by the others, and its release is on its way, when this one asks for the script.
+        let mut ask_for = |time: u64| {
+            for _ in 0..time / 20 {
+                rig.hold(2);
+                rig.advance(ms(20));
+                rig.deliver(2);
+            }
+            rig.masters[2].take_log()
+        };
+        let sent = |log: &[String], name: &str| log.iter().filter(|sent| *sent == name).count();
+        let first = ask_for(1000);
+        assert!(sent(&first, "SCRIPT") > 0, "{kind}: {first:?}");
+        let later = ask_for(7000);
+        assert_eq!((sent(&later, "SCRIPT"), sent(&later, "EVAL")), (0, 0), "{kind}: {later:?}");
+        assert!(sent(&later, "EVALSHA") > 2, "{kind}: {later:?}");
+    }
+}

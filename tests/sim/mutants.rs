@@ -93,6 +93,7 @@ killed! {
     dead_waiters_stay: DeadWaitersStay by fair::those_who_died_cost_one_heartbeat_together;
     ticket_forgotten: TicketForgotten by fair::a_place_is_kept_however_long_the_wait_is;
     ticket_smallest: TicketSmallest by fair::a_ticket_is_larger_than_all_that_were_allotted_before;
+    late_script_forgotten: LateScriptForgotten by fair::a_master_that_answers_last_has_the_tickets_too;
     leave_forgotten: LeaveForgotten by fair::who_gives_up_keeps_nobody_waiting;
     failed_untold: FailedUntold by fair::nobody_who_is_next_waits_for_its_heartbeat_while_nothing_fails;
     reader_beside_writer: ReaderBesideWriter by sharing::readers_have_a_lock_together_and_whoever_writes_has_it_alone;

@@ -110,6 +110,9 @@ pub(crate) fn encode_shared_release(out: &mut Vec<u8>, script: Script, entry: &E
 /// What is sent of a reader after [`encode_shared_acquire`]: scripts for [`encode_load`], where that one was not known.
 pub(crate) const SHARED_FOLLOWING: [&str; 2] = [EXTEND_SCRIPT, RELEASE_SCRIPT];
 
+/// All of a reader's scripts.
+pub(crate) const SHARED_SCRIPTS: [&str; 3] = [ACQUIRE_SCRIPT, EXTEND_SCRIPT, RELEASE_SCRIPT];
+
 /// `SCRIPT LOAD script`
 pub(crate) fn encode_load(out: &mut Vec<u8>, script: &str) {
     resp::encode_command(out, &[b"SCRIPT", b"LOAD", script.as_bytes()]);

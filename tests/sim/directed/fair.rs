@@ -7,7 +7,8 @@ use rand::rngs::StdRng;
 use redlatch::engine::{OpId, Outcome};
 use redlatch::{AcquireError, limits};
 
-use super::{KEY, Verdict, acquire, defaults, demand, hold, is_held, ms, outcome, trust, verdict, world};
+use super::world;
+use super::{KEY, Verdict, acquire, defaults, demand, hold, is_held, ms, occupy, outcome, trust, verdict};
 use crate::clock::{MS, SECOND, Time};
 use crate::faults::Data;
 use crate::world::World;
@@ -238,6 +239,18 @@ pub fn a_minority_that_restarts_changes_no_order() -> Verdict {
     each_has_it(&mut world, &[2, 1, 3], SECOND)
 }
 
+/// The other masters have refused each attempt before this one has asked for the script.
+pub fn a_master_that_answers_last_has_the_tickets_too() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    occupy(&mut world, 0..3, KEY);
+    world.submit_fair(1, KEY, TTL, LONG).expect("room");
+    for _ in 0..300 {
+        world.stall(1, 2, false, true, 10 * MS - 1);
+        world.run_for(10 * MS);
+    }
+    demand(ticket_count(&mut world, 2) == 1, "no ticket on the slow master")
+}
+
 /// One has the lock on one master and the other on another; the third is away.
 pub fn two_who_each_have_a_minority_are_told_who_is_the_first() -> Verdict {
     for first in [0, 1] {
@@ -367,6 +380,7 @@ tests!(
     only_the_first_in_the_queue_comes_when_a_fair_lock_is_released,
     a_lost_message_costs_a_part_of_a_heartbeat,
     a_minority_that_restarts_changes_no_order,
+    a_master_that_answers_last_has_the_tickets_too,
     two_who_each_have_a_minority_are_told_who_is_the_first,
     fair_and_plain_locks_exclude_each_other,
     a_fair_script_that_was_flushed_is_sent_again,
