@@ -9,7 +9,7 @@ use redlatch::resp::{self, Reply};
 
 use super::{ModelMaster, Refusal, millis, number};
 
-const FAIR_SHA: &[u8] = b"aafc00ef3e42e10806d4b62d1e794a0f3bc1fb53";
+const FAIR_SHA: &[u8] = b"b14bcc2f40edd4b5137ba7a079b40a70e5b9b676";
 /// Scripts with a deliberate defect, which are only ever sent in full.
 const HEAD_UNCHECKED: &[u8] = b"whoever asks has a fair lock";
 const DEAD_STAY: &[u8] = b"the tickets of the dead stay";
@@ -161,7 +161,7 @@ impl ModelMaster {
             resp::encode_reply(replies, &Reply::Integer(0));
             return Ok(());
         }
-        if is_empty && self.time_left(now, lock) == -2 {
+        if is_empty && ticket < 1 && self.time_left(now, lock) == -2 {
             self.refuse_if_full()?;
             self.put(lock, args[0], Some(now + millis(args[1])));
             tell(replies, [2, -1, 0, 0]);

@@ -2,8 +2,9 @@
 //! the queue of those who wait for it, as two sorted sets: each waiter's ticket, a number, and its heartbeat, the time by the
 //! master's own clock up to which the ticket counts without another one.
 //!
-//! Where nobody holds the lock nor waits for it, it is set and no ticket is left. Else one call joins the queue, gives a
-//! heartbeat and tries: the lock is set where it is free and nobody has a smaller ticket.
+//! Where nobody holds the lock nor waits for it, it is set, and a waiter without a number leaves no ticket. Else one call
+//! joins the queue, gives a heartbeat and tries: the lock is set where it is free and nobody has a smaller ticket. A waiter
+//! with a number always joins: so a master that lost its queue has the ticket again, whoever holds the lock elsewhere.
 //! Who has no number yet is given the next one of this master. Tickets whose heartbeat is over are removed by each call, a
 //! hundred at the most, and so are those that outlast any heartbeat, as after the master's clock was set back. Both sets
 //! expire when nobody comes for twice the time of a heartbeat.
@@ -37,10 +38,10 @@ const CHANNEL_NAME: &[u8] = b"redlatch:fair:c:";
 ///
 /// To leave the queue: the ticket is -2, in place of the TTL is what the channel of each waiter starts with, or nothing if
 /// nobody is to be told. Answers 0. With -3 the ticket stays, and the first is told if it is another one.
-pub(crate) const FAIR_SCRIPT: &str = "local q,b,i,k,h=KEYS[2],KEYS[3],ARGV[3],tonumber(ARGV[4]),tonumber(ARGV[5]) if k>-2 and \
-redis.call('exists',KEYS[1],q)==0 then redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) return {2,-1,0,0} end \
-if k<-1 and redis.call('exists',q)==0 then if ARGV[2]~='' and redis.call('exists',KEYS[1])==0 then \
-redis.pcall('publish',KEYS[1],'') end return 0 end local t=redis.call('time') local \
+pub(crate) const FAIR_SCRIPT: &str = "local q,b,i,k,h=KEYS[2],KEYS[3],ARGV[3],tonumber(ARGV[4]),tonumber(ARGV[5]) if k>-2 \
+and k<1 and redis.call('exists',KEYS[1],q)==0 then redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) return \
+{2,-1,0,0} end if k<-1 and redis.call('exists',q)==0 then if ARGV[2]~='' and redis.call('exists',KEYS[1])==0 \
+then redis.pcall('publish',KEYS[1],'') end return 0 end local t=redis.call('time') local \
 n=t[1]*1000+math.floor(t[2]/1000) for _,r in ipairs({{'-inf',n},{n+h+1,'+inf'}}) do for _,m in \
 ipairs(redis.call('zrangebyscore',b,r[1],r[2],'limit',0,100)) do redis.call('zrem',q,m) \
 redis.call('zrem',b,m) end end if k==-2 then redis.call('zrem',q,i) redis.call('zrem',b,i) end if k<-1 then \
@@ -57,7 +58,7 @@ end return {1,k,a,math.max((e or n)-n,0)} end redis.call('set',KEYS[1],ARGV[1],'
 redis.call('zadd',b,n+math.min(h,tonumber(ARGV[2])),i) end return {2,k,0,0}";
 
 /// SHA-1 of [`FAIR_SCRIPT`].
-const FAIR_SHA: &[u8] = b"aafc00ef3e42e10806d4b62d1e794a0f3bc1fb53";
+const FAIR_SHA: &[u8] = b"b14bcc2f40edd4b5137ba7a079b40a70e5b9b676";
 
 /// The largest ticket that is believed: beyond it the scripts' numbers are no longer exact.
 const TICKET_MAX: u64 = (1 << 53) - 1;

@@ -8,10 +8,10 @@ use rand::seq::IndexedRandom;
 
 use super::commands::{Check, Command, KEYS, TOKENS, numbers};
 
-pub(super) const SCRIPT: &str = "local q,b,i,k,h=KEYS[2],KEYS[3],ARGV[3],tonumber(ARGV[4]),tonumber(ARGV[5]) if k>-2 and \
-redis.call('exists',KEYS[1],q)==0 then redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) return {2,-1,0,0} end \
-if k<-1 and redis.call('exists',q)==0 then if ARGV[2]~='' and redis.call('exists',KEYS[1])==0 then \
-redis.pcall('publish',KEYS[1],'') end return 0 end local t=redis.call('time') local \
+pub(super) const SCRIPT: &str = "local q,b,i,k,h=KEYS[2],KEYS[3],ARGV[3],tonumber(ARGV[4]),tonumber(ARGV[5]) if k>-2 \
+and k<1 and redis.call('exists',KEYS[1],q)==0 then redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) return \
+{2,-1,0,0} end if k<-1 and redis.call('exists',q)==0 then if ARGV[2]~='' and redis.call('exists',KEYS[1])==0 \
+then redis.pcall('publish',KEYS[1],'') end return 0 end local t=redis.call('time') local \
 n=t[1]*1000+math.floor(t[2]/1000) for _,r in ipairs({{'-inf',n},{n+h+1,'+inf'}}) do for _,m in \
 ipairs(redis.call('zrangebyscore',b,r[1],r[2],'limit',0,100)) do redis.call('zrem',q,m) \
 redis.call('zrem',b,m) end end if k==-2 then redis.call('zrem',q,i) redis.call('zrem',b,i) end if k<-1 then \
@@ -26,7 +26,7 @@ redis.call('zcard',q) local l=redis.call('pttl',KEYS[1]) if l~=-2 then return {0
 local f=redis.call('zrange',q,0,0)[1] local e=redis.call('zscore',b,f) if not e then redis.call('zrem',q,f) \
 end return {1,k,a,math.max((e or n)-n,0)} end redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) if k>=0 then \
 redis.call('zadd',b,n+math.min(h,tonumber(ARGV[2])),i) end return {2,k,0,0}";
-const SHA: &str = "aafc00ef3e42e10806d4b62d1e794a0f3bc1fb53";
+const SHA: &str = "b14bcc2f40edd4b5137ba7a079b40a70e5b9b676";
 
 /// Fair locks: some waiters who come, come again and go; heartbeats so long that only a shorter one finds them endless.
 pub(super) fn draw(rng: &mut StdRng) -> Command {
