@@ -238,6 +238,8 @@ pub enum Mutant {
     LookIsVote,
     /// A deletion by force that a broken connection has lost is sent again over the next.
     ForcedDeletionAgain,
+    /// A forced unlock deletes a key of any type.
+    ForceDeletesAnyType,
     /// A set keeps what it has while it waits for what it has not.
     SetKeepsSubset,
     /// A set keeps what is granted after another of its locks was refused.

@@ -109,6 +109,9 @@ const SWAP_SHA: &[u8] = b"e4975e6d8e4814dcc271cedbf9abad377e06a755";
 const FENCED_ACQUIRE_SHA: &[u8] = b"c0b702ffe6d6fe923e85ca21e689dce168efb723";
 const FENCED_TELLING_SHA: &[u8] = b"4cd9f498298cf89dc6719788d9f77ed968804475";
 const FENCED_RELEASE_SHA: &[u8] = b"67af96d3a836cd0b14514ef31c4608e4b75875db";
+/// Only ever sent in full.
+const FORCE: &[u8] = b"whatever can be a lock is deleted";
+const NO_LOCK: &str = "WRONGTYPE a key of another type is there, which is no lock: nothing was deleted";
 /// Scripts with a deliberate defect, which are only ever sent in full.
 const NOT_STRICT: &[u8] = b"a token as large as the fence is taken";
 const FENCE_DELETED: &[u8] = b"a release deletes the fence";
@@ -479,10 +482,8 @@ impl ModelMaster {
                 resp::encode_reply(replies, &Reply::Integer(deleted));
             }
             ("DEL", [key]) => {
-                let had = self.is_taken(now, key);
-                self.keys.remove(*key);
-                self.remove_readers(key);
-                resp::encode_reply(replies, &Reply::Integer(i64::from(had)));
+                let deleted = self.delete(now, key);
+                resp::encode_reply(replies, &Reply::Integer(deleted));
             }
             ("ZREVRANK", [key, _]) if self.is_no_sorted_set(now, key) => return refuse(WRONG_TYPE),
             ("ZREVRANK", [key, READERS_MARKER]) => {
@@ -510,6 +511,18 @@ impl ModelMaster {
     /// Whether there is a key of any kind.
     pub fn is_taken(&self, now: Instant, key: &[u8]) -> bool {
         self.value(now, key).is_some() || self.readers_end(now, key).is_some()
+    }
+
+    /// Whether a key is neither a string nor a set of readers.
+    fn is_no_lock(&self, now: Instant, key: &[u8]) -> bool {
+        self.value(now, key).is_some() && (self.lists.contains(key) || self.sorted_sets.contains(key))
+    }
+
+    fn delete(&mut self, now: Instant, key: &[u8]) -> i64 {
+        let had = self.is_taken(now, key);
+        self.keys.remove(key);
+        self.remove_readers(key);
+        i64::from(had)
     }
 
     fn release(&mut self, now: Instant, key: &[u8], value: &[u8]) -> Result<i64, Refusal> {
@@ -558,6 +571,8 @@ impl ModelMaster {
             return done.map_err(|refusal| self.in_script(refusal, sha));
         }
         let done = match args {
+            [b"1", key] if sha == FORCE && self.is_no_lock(now, key) => return refuse(NO_LOCK),
+            [b"1", key] if sha == FORCE => Ok(self.delete(now, key)),
             [b"1", key, value, ttl] if ReaderScript::of(sha) == Some(ReaderScript::Extend) => {
                 self.extend_shared(now, sha, key, [value, ttl])
             }
@@ -691,6 +706,7 @@ impl ModelMaster {
     fn load(&mut self, script: &[u8]) -> &'static [u8] {
         let calls = |name: &[u8]| script.windows(name.len()).any(|window| window == name);
         let sha = match (calls(b"'del'"), calls(b"'set'")) {
+            _ if calls(b"nothing was deleted") => FORCE,
             (true, _) if calls(b"'publish'") && calls(b"'time'") => FENCED_TELLING_SHA,
             (true, _) if calls(b"'publish'") => TELLING_SHA,
             _ if calls(b"status_reply") => {

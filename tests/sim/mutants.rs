@@ -149,6 +149,7 @@ killed! {
     answer_to_next_caller: AnswerToNextCaller by desk::an_answer_is_not_given_to_the_next_caller_in_its_place;
     drop_forgets: DropForgets by sockets::a_dropped_lease_is_released_also_in_a_panic;
     look_is_vote: LookIsVote by errands::a_look_at_a_lock_is_a_vote_for_nothing;
+    force_deletes_any_type: ForceDeletesAnyType by errands::a_forced_unlock_leaves_a_key_that_is_no_lock;
     forced_deletion_again: ForcedDeletionAgain by errands::a_forced_deletion_is_not_sent_again;
     set_keeps_subset: SetKeepsSubset by sets::nothing_of_a_set_is_held_while_another_lock_of_it_is_waited_for;
     set_keeps_late_grant: SetKeepsLateGrant by sets::what_is_granted_after_a_refusal_goes_at_once;

@@ -143,7 +143,7 @@ impl World {
             ([b"DELIFEQ" | b"DELEX", _, .., token], Reply::Integer(0)) => {
                 self.checker.note_denied(master, token)
             }
-            ([b"DEL", key], Reply::Integer(_)) => {
+            ([b"DEL", key] | [b"EVAL", _, b"1", key], Reply::Integer(_)) => {
                 self.checker.note_forced(client, master, key);
                 self.void_guards();
             }
