@@ -218,6 +218,8 @@ pub enum Mutant {
     MarkOfOtherProcess,
     /// A mark is written before the watch is over.
     MarkUnwatched,
+    /// A mark is written over another application's key.
+    ForeignMarkOverwritten,
     /// Strict mode takes any server.
     UnfitServerTaken,
     /// An attempt waits for answers without end.

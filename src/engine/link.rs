@@ -407,7 +407,8 @@ fn take_apart(
         }
         Owed::MarkRead => mark::answer(reply, learnt.run_id.as_deref()).map(Answer::Mark),
         Owed::MarkWritten => match reply {
-            Reply::Simple(b"OK") => Ok(Answer::MarkWritten),
+            // Without `OK` another client was faster.
+            Reply::Simple(b"OK") | Reply::NullBulk => Ok(Answer::MarkWritten),
             Reply::Error(text) => Ok(Answer::MarkRefused(command::error_text(text))),
             _ => Err(WrongShape),
         },

@@ -6,12 +6,12 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use redlatch::Redlock;
 use redlatch::engine::{MasterState, OpId, Outcome, Request};
 use redlatch::lock::{Failure, Resource, Vote};
+use redlatch::{Config, Quarantine, Redlock};
 
 use crate::fleet::{Fleet, Master, Place, Raw};
-use crate::lock_tests::{PATIENCE, TTL, drive, open, settings, state};
+use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};
 use crate::valkey_tests::valkey_9;
 
 /// A key of each type: command and arguments behind the key. The scores look like times that are over and that are not.
@@ -234,6 +234,36 @@ fn no_repair_changes_a_foreign_key() {
     worker.release_all(&locks);
     assert_unchanged(fleet.master(2), &foreign, "release");
     assert_eq!(worker.redlock.close(PATIENCE), 0);
+}
+
+#[test]
+fn strict_mode_writes_no_mark_over_a_foreign_key() {
+    let mut fleet = Fleet::start(1);
+    let rows: Vec<_> = cases(&[OWN]).enumerate().collect();
+    let foreign: Vec<_> = rows
+        .iter()
+        .map(|(index, (_, value, has_ttl))| {
+            put(fleet.master(0), format!("{index}:redlatch:mark"), *value, *has_ttl)
+        })
+        .collect();
+    let mut workers: Vec<_> = rows
+        .iter()
+        .map(|(index, _)| {
+            let config = Config::builder().masters(&fleet.urls()).quarantine(Quarantine::Strict);
+            let config = config.max_ttl(Duration::from_millis(500)).answer_timeout(ANSWER_TIMEOUT);
+            Worker { redlock: open(config.prefix(format!("{index}:"))), outcomes: HashMap::new() }
+        })
+        .collect();
+    for worker in &mut workers {
+        drive(&mut worker.redlock, "it was watched", |redlock| state(redlock, 0) == MasterState::Ready);
+        // The look at the mark has its answer, and what follows from it.
+        (0..2).for_each(|_| worker.wait_for_masters());
+    }
+    assert_unchanged(fleet.master(0), &foreign, "the end of a watch");
+    for worker in &workers {
+        let refused = worker.redlock.masters().swap_remove(0).refused;
+        assert!(refused.iter().any(|(_, text)| text.contains("is no mark, and stays")), "{refused:?}");
+    }
 }
 
 #[test]

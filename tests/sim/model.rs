@@ -461,6 +461,13 @@ impl ModelMaster {
                 self.put(key, value, None);
                 resp::encode_reply(replies, &OK);
             }
+            ("SET", [key, value, b"NX"]) => {
+                let is_free = !self.is_taken(now, key);
+                if is_free {
+                    self.put(key, value, None);
+                }
+                resp::encode_reply(replies, &if is_free { OK } else { Reply::NullBulk });
+            }
             ("SET", [key, value, b"PX", ttl]) => {
                 self.put(key, value, Some(now + millis(ttl)));
                 resp::encode_reply(replies, &OK);

@@ -140,6 +140,7 @@ killed! {
     replaced_server_trusted: ReplacedServerTrusted by masters::another_server_in_a_masters_place_is_not_taken_for_a_restart;
     uptime_in_strict: UptimeInStrict by masters::strict_mode_believes_no_uptime;
     mark_of_other_process: MarkOfOtherProcess by masters::a_mark_speaks_for_the_process_that_it_names;
+    foreign_mark_overwritten: ForeignMarkOverwritten by masters::a_key_that_is_no_mark_is_not_overwritten;
     mark_unwatched: MarkUnwatched by masters::a_mark_is_written_at_the_end_of_the_watch;
     unfit_server_taken: UnfitServerTaken by masters::strict_mode_takes_no_replica;
     no_time_out: NoTimeOut by acquire::with_no_master_up_every_call_ends_by_its_deadline;

@@ -107,10 +107,10 @@ impl World {
             ([b"EVAL", _, _, key, old, new, _ttl], Reply::Integer(done)) => {
                 self.note_swap(conn, [key, old, new], *done == 1, Time::MAX);
             }
-            ([b"SET", key, token, b"NX" | b"IFEQ", ..], Reply::Simple(_)) => {
+            ([b"SET", key, token, b"NX" | b"IFEQ", _, ..], Reply::Simple(_)) => {
                 self.checker.note_granted(conn, &self.conns[conn], key, token, late);
             }
-            ([b"SET", key, _, b"NX", ..], Reply::NullBulk) => {
+            ([b"SET", key, _, b"NX", _, ..], Reply::NullBulk) => {
                 self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
             }
             ([b"SET", _, token, b"IFEQ", ..], Reply::NullBulk) => self.checker.note_denied(master, token),
