@@ -110,6 +110,8 @@ pub enum Mutant {
     TryBeforeSubscribe,
     /// Who is told of releases tries when told and at no other time.
     NoTimerBehindWake,
+    /// A waiter asks as often as ever though it is subscribed.
+    SubscribedPolls,
     /// All who wait for a lock come when it is released, however many they are.
     AllWoken,
     /// A master takes a fencing token that is as large as its fence.

@@ -137,7 +137,7 @@ impl Engine {
         let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
         op.run.count = 0;
         if let Some(watch) = &mut op.watch {
-            watch.begin_attempt();
+            watch.begin_attempt(self.quorum);
         }
         if !claim.asked.has(self.quorum) && self.usable.has(self.quorum) {
             return self.refuse_overload(now, id, claim_id);
@@ -362,18 +362,23 @@ impl Engine {
             return (last > now + took).then(|| last.min(now + delay));
         }
         let attempts = op.attempts;
-        let factor = op.watch.as_ref().and_then(|watch| watch.pause_factor(self.quorum));
+        let (quorum, longest) = (self.quorum, self.config.retry_delay_max);
+        let bounds = op.watch.as_ref().and_then(|watch| watch.pause_bounds(quorum, self.mute(), longest));
         // Who had a part of it met others that want it, not a holder.
         let is_held = self.claims.find(op.claim).is_some_and(|claim| claim.tally.granted.is_empty());
-        let delay = match factor {
+        let delay = match bounds {
             Some(_) if mutant!(NoTimerBehindWake) => limits::TIME_LIMIT_MAX,
-            Some(factor) if is_held && self.config.retry_delay_by.is_none() => {
-                let longest = self.config.retry_delay_max;
-                self.rng.random_range(longest..=longest * factor)
+            Some(bounds) if is_held && self.config.retry_delay_by.is_none() => {
+                self.rng.random_range(bounds).max(took)
             }
             _ => self.draw_pause(took, attempts),
         };
         (last > now + took).then(|| last.min(now + delay))
+    }
+
+    /// Masters that refuse this login's messages, and so, it seems, those of the holder.
+    fn mute(&self) -> MasterSet {
+        self.links.iter().filter(|link| link.publish_refusal().is_some()).map(|link| link.master).collect()
     }
 
     /// No more than so many attempts are made. The first one may have failed by now, if there was nobody to be asked.

@@ -158,14 +158,14 @@ fn a_replica_refuses_each_write_by_name() {
 }
 
 #[test]
-fn a_master_whose_snapshot_failed_refuses_each_write_by_name() {
+fn a_failed_snapshot_refuses_each_write_by_name() {
     let mut fleet = Fleet::start_with(1, &["--enable-protected-configs", "yes"]);
     let end = |it: &mut Master| ok(it, "CONFIG SET stop-writes-on-bgsave-error no");
     refuse(fleet.master(0), "MISCONF", Refused::Writes, fail_snapshot, end);
 }
 
 #[test]
-fn a_master_that_loads_its_data_refuses_each_operation_by_name() {
+fn a_loading_master_refuses_each_operation_by_name() {
     let mut fleet = Fleet::start_with(1, &["--enable-debug-command", "yes"]);
     refuse(fleet.master(0), "LOADING", Refused::Everything, load_slowly, end_loading);
 }
@@ -260,7 +260,7 @@ fn grant_all_but(master: &mut Master, right: &str) {
 }
 
 #[test]
-fn a_login_that_lacks_one_right_fails_by_name_where_it_is_needed() {
+fn a_missing_right_is_named_where_it_is_needed() {
     const REASONS: [&str; 2] = ["NOPERM", "lacks a command or key that the script uses"];
     let mut fleet = Fleet::start(1);
     let native = Native::of(fleet.master(0));

@@ -601,7 +601,7 @@ impl ModelMaster {
         Ok(())
     }
 
-    /// The first command of a script that may take memory.
+    /// The first command of a script that may take memory. What has written may go on.
     fn refuse_if_full(&self) -> Result<(), Refusal> {
         if self.is_full { refuse(OUT_OF_MEMORY) } else { Ok(()) }
     }
@@ -669,7 +669,6 @@ impl ModelMaster {
                 }
                 let time = number(token);
                 let old = self.fence_value(now, fence)?;
-                // What has written may go on.
                 if (done == 1 || !self.is_full)
                     && old.is_some_and(|old| time > old)
                     && time > clock - number(past)

@@ -87,6 +87,7 @@ killed! {
     nobody_queues: NobodyQueues by handover::who_waits_for_its_own_client_asks_nobody;
     try_before_subscribe: TryBeforeSubscribe by news::a_release_before_the_subscription_is_not_missed;
     no_timer_behind_wake: NoTimerBehindWake by news::a_message_that_is_lost_costs_a_pause_and_no_more;
+    subscribed_polls: SubscribedPolls by news::a_subscribed_waiter_asks_less_and_less;
     all_woken: AllWoken by news::not_all_who_wait_come_when_a_lock_is_released;
     head_unchecked: HeadUnchecked by fair::who_asked_first_has_it_first_however_slow_it_is;
     dead_waiters_stay: DeadWaitersStay by fair::those_who_died_cost_one_heartbeat_together;
