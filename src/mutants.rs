@@ -156,6 +156,8 @@ pub enum Mutant {
     ForeignSetTaken,
     /// Readers do not look whether a writer wants them to stay out.
     IntentIgnored,
+    /// An intent takes the place of any key, whoever made it.
+    ForeignIntentTaken,
     /// A writer that gives up leaves its intent.
     IntentKept,
     /// A writer says once that it wants readers to stay out, and not again.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{MasterState, OpId, Outcome, Request};
 use redlatch::lock::{Failure, Resource, Vote};
-use redlatch::{Config, Quarantine, Redlock};
+use redlatch::{AcquireError, Config, Quarantine, Redlock};
 
 use crate::fleet::{Fleet, Master, Place, Raw};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};
@@ -176,6 +176,86 @@ fn cases<'a>(places: &'a [&'a str]) -> impl Iterator<Item = (&'a str, (&'static 
 }
 
 #[test]
+fn no_acquisition_changes_a_foreign_key() {
+    let waits = [Duration::ZERO, Duration::from_millis(30)];
+    for mut fleet in servers() {
+        let mut worker = Worker::open(&fleet);
+        for kind in KINDS {
+            let (mut foreign, mut locks) = (Vec::new(), Vec::new());
+            // Somebody has the lock in half of the cases, so that there is a queue, and a writer that insists.
+            let ways = [false, true].into_iter().flat_map(|is_held| waits.map(|wait| (is_held, wait)));
+            for ((is_held, wait), (place, value, has_ttl)) in
+                ways.flat_map(|way| cases(&PLACES).map(move |case| (way, case)))
+            {
+                let name = format!("{kind:?}-{}", locks.len());
+                let master = fleet.master(0);
+                foreign.push(put(master, format!("{place}{name}"), value, has_ttl));
+                if is_held && place != OWN {
+                    foreign.push(put(master, name.clone(), STRING, true));
+                }
+                locks.push((worker.acquire(kind, &name, TTL, wait), is_held || place == OWN));
+            }
+            let mut granted = Vec::new();
+            for (lock, is_taken) in locks {
+                let Some(Outcome::Acquire(result)) = worker.outcomes_of(&[lock]).pop() else {
+                    panic!("an answer to an acquisition")
+                };
+                assert!(!(is_taken && result.is_ok()), "{kind:?}: {result:?}");
+                granted.extend(result.is_ok().then_some(lock));
+            }
+            worker.wait_for_masters();
+            assert_unchanged(fleet.master(0), &foreign, &format!("{kind:?}, acquisition"));
+            let ttl = worker.redlock.ttl(TTL).expect("valid");
+            worker.submit_each(&granted, |lock| Request::Extend { lock, ttl });
+            worker.release_all(&granted);
+            assert_unchanged(fleet.master(0), &foreign, &format!("{kind:?}, extension and release"));
+        }
+        assert_eq!(worker.redlock.close(PATIENCE), 0);
+    }
+}
+
+/// The key is lost by then; its place was taken.
+#[test]
+fn no_extension_release_or_hand_over_changes_a_foreign_key() {
+    for mut fleet in servers() {
+        let mut worker = Worker::open(&fleet);
+        for kind in KINDS {
+            let names: Vec<_> =
+                (0..cases(&PLACES).count()).map(|index| format!("{kind:?}-{index}")).collect();
+            let locks = worker.acquire_all(kind, &names);
+            let foreign: Vec<_> = cases(&PLACES)
+                .zip(&names)
+                .map(|((place, value, has_ttl), name)| {
+                    put(fleet.master(0), format!("{place}{name}"), value, has_ttl)
+                })
+                .collect();
+            let ttl = worker.redlock.ttl(TTL).expect("valid");
+            let extended = worker.submit_each(&locks, |lock| Request::Extend { lock, ttl });
+            for ((place, ..), outcome) in cases(&PLACES).zip(extended) {
+                let Outcome::Extend(result) = outcome else { panic!("an answer to an extension") };
+                assert_eq!(result.is_err(), place == OWN, "{kind:?} at {place:?}: {result:?}");
+            }
+            assert_unchanged(fleet.master(0), &foreign, &format!("{kind:?}, extension"));
+            // Somebody stands in line behind each.
+            let wait = Duration::from_millis(100);
+            let next: Vec<_> = names.iter().map(|name| worker.acquire(kind, name, TTL, wait)).collect();
+            worker.release_all(&locks);
+            assert_unchanged(fleet.master(0), &foreign, &format!("{kind:?}, release"));
+            let granted = worker
+                .outcomes_of(&next)
+                .into_iter()
+                .zip(next)
+                .filter_map(|(outcome, lock)| matches!(outcome, Outcome::Acquire(Ok(_))).then_some(lock));
+            let granted: Vec<_> = granted.collect();
+            worker.release_all(&granted);
+            assert_unchanged(fleet.master(0), &foreign, &format!("{kind:?}, hand-over"));
+            assert_eq!(fleet.master(0).ask("FLUSHALL").text(), "OK");
+        }
+        assert_eq!(worker.redlock.close(PATIENCE), 0);
+    }
+}
+
+#[test]
 fn no_renewal_changes_a_foreign_key() {
     for mut fleet in servers() {
         let mut worker = Worker::open(&fleet);
@@ -198,6 +278,46 @@ fn no_renewal_changes_a_foreign_key() {
             worker.release_all(&locks);
             assert_unchanged(fleet.master(0), &foreign, &format!("{kind:?}, renewal"));
         }
+        assert_eq!(worker.redlock.close(PATIENCE), 0);
+    }
+}
+
+/// Their keys are there when somebody takes the place, and they come again and again.
+#[test]
+fn no_waiter_changes_a_foreign_key() {
+    for mut fleet in servers() {
+        let mut worker = Worker::open(&fleet);
+        let rows: Vec<_> = [(Kind::Fair, &[TICKETS, HEARTBEATS][..]), (Kind::Insisting, &[INTENT])]
+            .into_iter()
+            .flat_map(|(kind, places)| cases(places).map(move |case| (kind, case)))
+            .enumerate()
+            .map(|(index, (kind, case))| (kind, case, format!("{kind:?}-{index}")))
+            .collect();
+        let mut foreign = Vec::new();
+        let mut waiters = Vec::new();
+        for (kind, (place, ..), name) in &rows {
+            foreign.push(put(fleet.master(0), name.clone(), STRING, false));
+            waiters.push((
+                worker.acquire(*kind, name, TTL, Duration::from_millis(1500)),
+                format!("{place}{name}"),
+            ));
+        }
+        let deadline = Instant::now() + PATIENCE;
+        for (_, key) in &waiters {
+            while fleet.master(0).ask(&format!("EXISTS {key}")) != Raw::Int(1) {
+                assert!(Instant::now() < deadline && worker.outcomes.is_empty(), "not there: {key}");
+                worker.turn();
+            }
+        }
+        for (_, (place, value, has_ttl), name) in &rows {
+            foreign.push(put(fleet.master(0), format!("{place}{name}"), *value, *has_ttl));
+        }
+        let ids: Vec<_> = waiters.into_iter().map(|(id, _)| id).collect();
+        for outcome in worker.outcomes_of(&ids) {
+            assert!(matches!(outcome, Outcome::Acquire(Err(_))), "{outcome:?}");
+        }
+        worker.wait_for_masters();
+        assert_unchanged(fleet.master(0), &foreign, "waiting");
         assert_eq!(worker.redlock.close(PATIENCE), 0);
     }
 }
@@ -301,6 +421,31 @@ fn a_look_changes_nothing_and_force_deletes_only_what_can_be_a_lock() {
             |foreign: &Foreign| !(foreign.key.starts_with("name-") && foreign.what.starts_with(STRING.0));
         foreign.retain(is_left);
         assert_unchanged(fleet.master(0), &foreign, "a forced unlock");
+        assert_eq!(worker.redlock.close(PATIENCE), 0);
+    }
+}
+
+/// What is no number as a fence is written is not taken for one, whatever Lua makes of it.
+#[test]
+fn no_text_is_taken_for_a_fence() {
+    for mut fleet in servers() {
+        let mut worker = Worker::open(&fleet);
+        let texts = ["theirs", "nan", "-nan", "inf", "-5", "+5", "1.5", "1e3", "0x10", "5x"];
+        let mut foreign = Vec::new();
+        for (text, has_ttl) in texts.into_iter().flat_map(|text| [(text, false), (text, true)]) {
+            let name = format!("name-{}", foreign.len());
+            let held = worker.acquire_all(Kind::Fenced, std::slice::from_ref(&name));
+            foreign.push(put(fleet.master(0), format!("{FENCE}{name}"), ("SET", text), has_ttl));
+            worker.release_all(&held);
+            assert_unchanged(fleet.master(0), &foreign, "release");
+            let next = worker.acquire(Kind::Fenced, &name, TTL, Duration::ZERO);
+            let Some(Outcome::Acquire(Err(error))) = worker.outcomes_of(&[next]).pop() else {
+                panic!("{text}: refused")
+            };
+            let is_said = error.to_string().contains("the fence is no number");
+            assert!(matches!(error, AcquireError::NoQuorum(_)) && is_said, "{text}: {error}");
+            assert_unchanged(fleet.master(0), &foreign, "acquisition");
+        }
         assert_eq!(worker.redlock.close(PATIENCE), 0);
     }
 }

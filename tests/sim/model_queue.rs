@@ -9,7 +9,7 @@ use redlatch::resp::{self, Reply};
 
 use super::{ModelMaster, Refusal, millis, number};
 
-const FAIR_SHA: &[u8] = b"aafc00ef3e42e10806d4b62d1e794a0f3bc1fb53";
+const FAIR_SHA: &[u8] = b"f00b778c4de5b0ec96ff5adf45d5ed0c0a6cf6ce";
 /// Scripts with a deliberate defect, which are only ever sent in full.
 const HEAD_UNCHECKED: &[u8] = b"whoever asks has a fair lock";
 const DEAD_STAY: &[u8] = b"the tickets of the dead stay";

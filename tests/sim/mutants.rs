@@ -102,6 +102,7 @@ killed! {
     reader_ends_all: ReaderEndsAll by sharing::a_reader_that_goes_leaves_the_others;
     shared_extension_joins: SharedExtensionJoins by sharing::a_reader_is_extended_only_where_it_is;
     intent_ignored: IntentIgnored by sharing::a_writer_that_keeps_readers_out_has_its_turn;
+    foreign_intent_taken: ForeignIntentTaken by sharing::an_intent_leaves_a_key_of_others_alone;
     intent_kept: IntentKept by sharing::a_writer_that_gives_up_lets_readers_in_at_once;
     intent_not_renewed: IntentNotRenewed by sharing::a_writer_that_waits_keeps_readers_out_for_as_long_as_it_waits;
     readers_queue: ReadersQueue by sharing::readers_of_one_client_do_not_wait_for_each_other;

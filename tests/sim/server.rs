@@ -89,6 +89,8 @@ impl World {
             return self.note_shared(conn, script, rest, reply, if is_whole { Time::MAX } else { late });
         }
         match (words.as_slice(), reply) {
+            // A writer's intent, which is no vote.
+            ([b"EVAL", _, b"1", key, ..], _) if key.starts_with(b"redlatch:writer:") => {}
             ([b"EVALSHA" | b"EVAL", _, b"3", rest @ ..], _) => {
                 let is_whole = words[0] == b"EVAL";
                 self.note_fair(conn, rest, reply, if is_whole { Time::MAX } else { late });
