@@ -369,7 +369,7 @@ fn strict_mode_writes_no_mark_over_a_foreign_key() {
     let mut workers: Vec<_> = rows
         .iter()
         .map(|(index, _)| {
-            let config = Config::builder().masters(&fleet.urls()).quarantine(Quarantine::Strict);
+            let config = Config::builder().masters(fleet.urls()).quarantine(Quarantine::Strict);
             let config = config.max_ttl(Duration::from_millis(500)).answer_timeout(ANSWER_TIMEOUT);
             Worker { redlock: open(config.prefix(format!("{index}:"))), outcomes: HashMap::new() }
         })
