@@ -221,7 +221,9 @@ impl Conn {
         }
         match *args {
             // That of a writer's intent.
-            [b"SET" | b"DELIFEQ" | b"DELEX", key, ..] | [_, _, b"1", key, _] if key.starts_with(INTENT) => {
+            [b"DELIFEQ" | b"DELEX", key, ..] | [_, _, b"1", key, _] | [b"EVAL", _, b"1", key, _, _]
+                if key.starts_with(INTENT) =>
+            {
                 Asked::Other
             }
             [name, _, b"2", key, _, token, _ttl, _, _, _, _]

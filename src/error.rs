@@ -315,7 +315,7 @@ pub enum InspectError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForceUnlockError {
-    /// So few masters answered that the lock may still bar others until its TTL has passed. Nothing goes on in the background.
+    /// So few masters deleted the lock, or had none, that it may still bar others until its TTL has passed. Nothing goes on in the background.
     #[error(fmt = fmt_unconfirmed)]
     Unconfirmed(Report),
     /// The client has as many locks and questions in hand as it may have.

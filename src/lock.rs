@@ -26,6 +26,10 @@ pub use tally::{Tally, Verdict, quorum};
 /// the mark would overwrite it.
 pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
 
+/// The beginning of the values by which scripts know a queue and an intent from keys of other applications. Its number changes
+/// with their meaning.
+pub(crate) const TOKEN_MARK: &[u8] = b"redlatch:1:";
+
 /// The name of a lock: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes of any value but `redlatch:mark`, and none that starts with
 /// `redlatch:fence:`, `redlatch:fair:` or `redlatch:writer:`.
 ///
@@ -98,6 +102,14 @@ impl Token {
         bytes[8..16].copy_from_slice(&rng.next_u64().to_le_bytes());
         bytes[16..].copy_from_slice(&rng.next_u32().to_le_bytes());
         Self(bytes)
+    }
+
+    /// Draws one that starts with [`TOKEN_MARK`]: nine bytes tell it from others.
+    pub(crate) fn marked(rng: &mut impl Rng) -> Self {
+        let mut token = Self::random(rng);
+        let (mark, _) = token.0.split_at_mut(TOKEN_MARK.len());
+        mark.copy_from_slice(TOKEN_MARK);
+        token
     }
 
     /// The bytes as the masters store them.

@@ -158,6 +158,8 @@ pub enum Mutant {
     ForeignSetTaken,
     /// Readers do not look whether a writer wants them to stay out.
     IntentIgnored,
+    /// An intent takes the place of any key, whoever made it.
+    ForeignIntentTaken,
     /// A writer that gives up leaves its intent.
     IntentKept,
     /// A writer says once that it wants readers to stay out, and not again.
@@ -222,6 +224,8 @@ pub enum Mutant {
     MarkOfOtherProcess,
     /// A mark is written before the watch is over.
     MarkUnwatched,
+    /// A mark is written over another application's key.
+    ForeignMarkOverwritten,
     /// Strict mode takes any server.
     UnfitServerTaken,
     /// An attempt waits for answers without end.
@@ -242,6 +246,8 @@ pub enum Mutant {
     LookIsVote,
     /// A deletion by force that a broken connection has lost is sent again over the next.
     ForcedDeletionAgain,
+    /// A forced unlock deletes a key of any type.
+    ForceDeletesAnyType,
     /// A set keeps what it has while it waits for what it has not.
     SetKeepsSubset,
     /// A set keeps what is granted after another of its locks was refused.

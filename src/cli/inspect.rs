@@ -61,7 +61,9 @@ pub(crate) struct UnlockArgs {
 const UNLOCK_HELP: &str = "\
 Exit codes:
   0 if a quorum of masters has no such lock any more, whether it had one before or not, 64 bad usage or without --force,
-  69 if fewer than a quorum answered
+  69 if fewer than a quorum said so
+
+A key that is no lock, of another type than a string or a set of readers, stays as it is.
 
 Example:
   redlatch unlock --force nightly-report";
@@ -100,7 +102,8 @@ pub(crate) fn unlock(args: &UnlockArgs) -> Result<u8, Exit> {
     print(&deletions(&report))?;
     if code != 0 {
         say(
-            "fewer than a quorum of masters answered: the lock may go on barring others until its TTL has passed",
+            "fewer than a quorum of masters have no such lock now: it may go on barring others until its TTL has passed. \
+             A key that is no lock bars others until its owner removes it",
         );
     }
     Ok(code)

@@ -54,8 +54,11 @@ impl Client {
     /// their own pause ends. The queue of a fair lock and a writer's intent stay. It is for people who know that the holder is
     /// dead and cannot wait for the end of its TTL.
     ///
+    /// Only what can be a lock is deleted: a string, which may be a lock of another library, or a set of readers. A key of any
+    /// other type stays, and its master answers with an error.
+    ///
     /// # Errors
-    /// [`ForceUnlockError::Unconfirmed`] if fewer than a quorum answered: what was deleted is gone, the rest ends with its TTL.
+    /// [`ForceUnlockError::Unconfirmed`] if fewer than a quorum deleted a lock or had none: what was deleted is gone, the rest ends with its TTL.
     pub fn force_unlock(
         &self,
         resource: &(impl AsRef<[u8]> + ?Sized),

@@ -210,7 +210,7 @@ impl Engine {
         min_validity: Duration,
     ) -> Result<OpId, SubmitError> {
         let id = self.begin_acquire(now, ttl, wait, min_validity)?;
-        let queuing = Queuing::new(Token::random(&mut self.rng), !wait.is_zero(), &self.config);
+        let queuing = Queuing::new(Token::marked(&mut self.rng), !wait.is_zero(), &self.config);
         let hash = self.lines.hash(&queuing.channel);
         if let Some(op) = self.ops.find_mut(id) {
             op.queuing = Some(Box::new(queuing));

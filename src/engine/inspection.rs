@@ -165,7 +165,7 @@ impl ForceUnlocked {
         self.report.votes.iter().filter(|(_, vote)| matches!(vote, Vote::Refused { .. })).count()
     }
 
-    /// Masters of which nothing is known; they may hold the key still.
+    /// Masters of which nothing is known, and masters whose key is no lock: they may hold the key still.
     #[must_use]
     pub fn unanswered(&self) -> usize {
         self.report.votes.len() - self.deleted() - self.absent()

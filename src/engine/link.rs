@@ -406,11 +406,12 @@ fn take_apart(
         Owed::Value(id) => command::value(reply).map(|value| Answer::Value(id, value)),
         Owed::TimeLeft(id) => command::time_left(reply).map(|left| Answer::TimeLeft(id, left)),
         Owed::ForcedDelete(id) => {
-            command::release_answer(reply).map(|answer| Answer::ForcedDelete(id, answer))
+            command::forced_answer(reply).map(|answer| Answer::ForcedDelete(id, answer))
         }
         Owed::MarkRead => mark::answer(reply, learnt.run_id.as_deref()).map(Answer::Mark),
         Owed::MarkWritten => match reply {
-            Reply::Simple(b"OK") => Ok(Answer::MarkWritten),
+            // Without `OK` another client was faster.
+            Reply::Simple(b"OK") | Reply::NullBulk => Ok(Answer::MarkWritten),
             Reply::Error(text) => Ok(Answer::MarkRefused(command::error_text(text))),
             _ => Err(WrongShape),
         },

@@ -5,6 +5,8 @@
 //!  <prefix>redlatch:mark = "<run_id> <watched_ms>"
 //! ```
 //!
+//! A key that holds anything else belongs to another application: it stays, and counts for no watch.
+//!
 //! A mark speaks for the process that it names and for no other, so one that comes back with a snapshot, from a replica
 //! or over a connection behind which the server was replaced counts for nothing. It is read in the handshake, and
 //! written by who has watched for the whole time itself: at the end of the watch it is read once more, so that a mark
@@ -22,12 +24,19 @@ use crate::resp::{self, Reply};
 /// The two requests as a person is told that a server refused them.
 pub(super) const READING: &str = "GET of the mark";
 const WRITING: &str = "SET of the mark";
+/// Why a mark is not written over another application's key.
+const FOREIGN: &str =
+    "the key redlatch:mark behind the prefix is no mark, and stays: choose another prefix, or delete it";
 
 /// What a master said to the request for its mark.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum MarkAnswer {
-    /// For how long the process that it tells to be was watched; zero without a mark that says so.
+    /// There is no mark.
+    Absent,
+    /// For how long the process that it tells to be was watched; zero by a mark of another process.
     Watched(Duration),
+    /// The key holds something that is no mark.
+    Foreign,
     /// It does not let the mark be read.
     Failed(Box<str>),
 }
@@ -40,13 +49,27 @@ pub(super) fn key(prefix: &[u8]) -> Vec<u8> {
 /// The mark in a reply to `GET`, as far as it is about the process with this `run_id`.
 pub(super) fn answer(reply: &Reply<'_>, run_id: Option<&str>) -> Result<MarkAnswer, WrongShape> {
     match reply {
-        Reply::NullBulk => Ok(MarkAnswer::Watched(Duration::ZERO)),
-        Reply::Bulk(mark) => Ok(MarkAnswer::Watched(watched(mark, run_id))),
-        // Not even a string: as good as malformed, and overwritten like it.
-        Reply::Error(text) if text.starts_with(b"WRONGTYPE") => Ok(MarkAnswer::Watched(Duration::ZERO)),
+        Reply::NullBulk => Ok(MarkAnswer::Absent),
+        Reply::Bulk(_) | Reply::Error(_) if mutant!(ForeignMarkOverwritten) => {
+            Ok(MarkAnswer::Watched(Duration::ZERO))
+        }
+        Reply::Bulk(mark) if is_mark(mark) => Ok(MarkAnswer::Watched(watched(mark, run_id))),
+        Reply::Bulk(_) => Ok(MarkAnswer::Foreign),
+        Reply::Error(text) if text.starts_with(b"WRONGTYPE") => Ok(MarkAnswer::Foreign),
         Reply::Error(text) => Ok(MarkAnswer::Failed(command::error_text(text))),
         _ => Err(WrongShape),
     }
+}
+
+/// Whether it is the mark of some process: a `run_id` and a number.
+fn is_mark(mark: &[u8]) -> bool {
+    let mut words = mark.split(|&byte| byte == b' ');
+    let (Some(run_id), Some(digits), None) = (words.next(), words.next(), words.next()) else { return false };
+    let is_in_run_id = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';
+    !run_id.is_empty()
+        && run_id.iter().all(is_in_run_id)
+        && !digits.is_empty()
+        && digits.iter().all(u8::is_ascii_digit)
 }
 
 /// For how long the process with this `run_id` was watched by this mark; zero if it is about another or malformed.
@@ -74,17 +97,21 @@ impl Engine {
     pub(super) fn handle_mark(&mut self, master: MasterId, answer: MarkAnswer) {
         let link = &mut self.links[master.index()];
         let watched = self.config.quarantine_time();
-        match (answer, &link.learnt.run_id) {
-            (MarkAnswer::Failed(text), _) => link.learnt.note_refused(READING, text),
-            (MarkAnswer::Watched(longest), Some(run_id)) if longest < watched => {
-                let key = key(&self.config.prefix);
-                let mark = format!("{run_id} {}", watched.as_millis());
-                self.broadcast.send(&mut self.links, MasterSet::only(master), Owed::MarkWritten, |out| {
-                    resp::encode_command(out, &[b"SET", &key, mark.as_bytes()]);
-                });
-            }
-            _ => {}
-        }
+        let is_absent = answer == MarkAnswer::Absent;
+        let longest = match answer {
+            MarkAnswer::Failed(text) => return link.learnt.note_refused(READING, text),
+            MarkAnswer::Foreign => return link.learnt.note_refused(WRITING, FOREIGN.into()),
+            MarkAnswer::Absent => Duration::ZERO,
+            MarkAnswer::Watched(longest) => longest,
+        };
+        let Some(run_id) = link.learnt.run_id.as_deref().filter(|_| longest < watched) else { return };
+        let key = key(&self.config.prefix);
+        let mark = format!("{run_id} {}", watched.as_millis());
+        self.broadcast.send(&mut self.links, MasterSet::only(master), Owed::MarkWritten, |out| {
+            let words: [&[u8]; 4] = [b"SET", &key, mark.as_bytes(), b"NX"];
+            // Nothing that came in the meantime is overwritten either.
+            resp::encode_command(out, if is_absent { &words } else { &words[..3] });
+        });
     }
 
     /// Whoever comes later has to watch for itself then; this client has.
@@ -101,6 +128,9 @@ mod tests {
     fn a_mark_counts_for_the_process_that_it_names_only() {
         let told = |mark: &[u8]| answer(&Reply::Bulk(mark), Some("abc"));
         assert_eq!(told(b"abc 30302"), Ok(MarkAnswer::Watched(Duration::from_millis(30_302))));
+        assert_eq!(told(b"abd 1"), Ok(MarkAnswer::Watched(Duration::ZERO)));
+        assert_eq!(told(b"abcd-2 1"), Ok(MarkAnswer::Watched(Duration::ZERO)));
+        assert_eq!(told(b"abc 18446744073709551616"), Ok(MarkAnswer::Watched(Duration::ZERO)));
         let malformed: &[&[u8]] = &[
             b"",
             b"abc",
@@ -111,25 +141,24 @@ mod tests {
             b"abc 1 ",
             b"abc  1",
             b"abc\t1",
-            b"abd 1",
-            b"ab 1",
-            b"abcd 1",
+            b"a.c 1",
             b" abc 1",
-            b"abc 18446744073709551616",
+            b" 1",
             b"abc 1\n",
             b"abc \xff",
         ];
         for mark in malformed {
-            assert_eq!(told(mark), Ok(MarkAnswer::Watched(Duration::ZERO)), "{}", mark.escape_ascii());
+            assert_eq!(told(mark), Ok(MarkAnswer::Foreign), "{}", mark.escape_ascii());
+            assert_eq!(watched(mark, Some("abc")), Duration::ZERO, "{}", mark.escape_ascii());
         }
         assert_eq!(answer(&Reply::Bulk(b"abc 1"), None), Ok(MarkAnswer::Watched(Duration::ZERO)));
-        assert_eq!(answer(&Reply::NullBulk, Some("abc")), Ok(MarkAnswer::Watched(Duration::ZERO)));
+        assert_eq!(answer(&Reply::NullBulk, Some("abc")), Ok(MarkAnswer::Absent));
     }
 
     #[test]
-    fn a_mark_of_another_type_is_none_and_one_that_may_not_be_read_is_told() {
+    fn a_mark_of_another_type_is_foreign_and_one_that_may_not_be_read_is_told() {
         let wrong_type = Reply::Error(b"WRONGTYPE Operation against a key");
-        assert_eq!(answer(&wrong_type, Some("abc")), Ok(MarkAnswer::Watched(Duration::ZERO)));
+        assert_eq!(answer(&wrong_type, Some("abc")), Ok(MarkAnswer::Foreign));
         assert_eq!(
             answer(&Reply::Error(b"NOPERM no"), Some("abc")),
             Ok(MarkAnswer::Failed("NOPERM no".into()))

@@ -126,8 +126,8 @@ pub enum Request<'a> {
         /// The lock's name.
         resource: Resource<'a>,
     },
-    /// Delete a lock's key on each master that can be asked, whoever holds it. The holder is not told, and may go on as if it
-    /// held the lock. Answered by [`Outcome::ForceUnlock`], like [`Request::Inspect`].
+    /// Delete a lock on each master that can be asked, whoever holds it; a key that is no lock stays. The holder is not told,
+    /// and may go on as if it held the lock. Answered by [`Outcome::ForceUnlock`], like [`Request::Inspect`].
     ForceUnlock {
         /// The lock's name.
         resource: Resource<'a>,

@@ -209,7 +209,7 @@ impl Engine {
         let Some(op) = self.ops.find_mut(id) else { return retry_at };
         let Some(intent) = &mut op.intent else { return retry_at };
         if intent.sent.is_empty() {
-            let token = Token::random(&mut self.rng);
+            let token = Token::marked(&mut self.rng);
             intent.entry.set_intent(&op.key, self.config.prefix.len(), &token);
         } else if mutant!(IntentNotRenewed) {
             return retry_at.min(now + limits::INTENT_TIME / 2);

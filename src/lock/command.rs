@@ -26,7 +26,7 @@ pub(crate) use fenced::{
 use memchr::{memchr, memmem};
 use std::time::Duration;
 
-pub(crate) use force::encode_forced_delete;
+pub(crate) use force::{encode_forced_delete, forced_answer};
 pub(crate) use inspect::{encode_value, reader_count, time_left, value};
 pub(crate) use shared::{
     INTENT_NAME, SHARED_FOLLOWING, SHARED_SCRIPTS, encode_intent, encode_load, encode_reader_count,
@@ -543,7 +543,6 @@ mod tests {
         }
         check(&[b"PTTL", key], &|out| encode_pttl(out, entry.key()));
         check(&[b"GETRANGE", key, b"0", b"255"], &|out| encode_value(out, entry.key()));
-        check(&[b"DEL", key], &|out| encode_forced_delete(out, entry.key()));
         check(&[b"PUBLISH", key, b""], &|out| encode_telling(out, entry.key()));
         check(&[b"SUBSCRIBE", key], &|out| encode_subscribe(out, entry.key()));
         check(&[b"UNSUBSCRIBE", key], &|out| encode_unsubscribe(out, entry.key()));

@@ -63,6 +63,11 @@ fn unlock_asks_for_the_flag_and_then_deletes_whoever_holds_the_lock() {
     let again = finish(trusting(&fleet, "unlock").args(["--force", "report"]));
     expect(&again, 0, &[]);
     assert_eq!(again.stdout.matches("had no such lock").count(), 3, "{}", again.stdout);
+    fleet.masters().for_each(|master| assert_eq!(master.ask("RPUSH list x").text(), "1"));
+    let list = finish(trusting(&fleet, "unlock").args(["--force", "list"]));
+    expect(&list, 69, &["fewer than a quorum", "until its owner removes it"]);
+    assert_eq!(list.stdout.matches("no lock: nothing was deleted").count(), 3, "{}", list.stdout);
+    fleet.masters().for_each(|master| assert_eq!(master.ask("LLEN list").text(), "1"));
     fleet.master(0).kill();
     fleet.master(1).kill();
     expect(&finish(trusting(&fleet, "unlock").args(["--force", "report"])), 69, &["fewer than a quorum"]);

@@ -26,7 +26,9 @@ fn put_ticket(fleet: &mut Fleet, id: &str) {
         let put = "local n=redis.call('time')[1]*1000 redis.call('zadd',KEYS[1],0,ARGV[1]) \
             return redis.call('zadd',KEYS[2],n+3000,ARGV[1])";
         let keys = ["redlatch:fair:t:a", "redlatch:fair:h:a"];
-        let words = ["EVAL", put, "2", keys[0], keys[1], id];
+        // With the beginning by which a queue is known.
+        let id = format!("redlatch:1:{id}");
+        let words = ["EVAL", put, "2", keys[0], keys[1], &id];
         assert_eq!(master.command(&words.map(str::as_bytes)).text(), "1");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redlatch::engine::{Inspection, OpId, Outcome, Request, Standing, Told};
 use redlatch::limits;
-use redlatch::lock::{Failure, HolderTtl, Resource};
+use redlatch::lock::{Failure, HolderTtl, Resource, Vote};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, granted, ms};
@@ -138,15 +138,29 @@ fn only_a_forced_unlock_deletes_without_comparing() {
     rig.outcomes.clear();
     let before = rig.masters[0].take_log();
     assert!(
-        before.iter().any(|name| name == "EVALSHA") && !before.iter().any(|name| name == "DEL"),
+        before.iter().any(|name| name == "EVALSHA") && !before.iter().any(|name| name == "EVAL"),
         "{before:?}"
     );
     rig.masters[1].put(b"a", b"somebody else's", None);
     force_unlock(&mut rig, "a");
     let Some(Outcome::ForceUnlock(done)) = rig.outcome() else { panic!("an answer") };
     assert_eq!((done.deleted(), done.absent(), done.unanswered()), (1, 2, 0));
-    assert_eq!(rig.masters[0].take_log(), ["DEL"]);
+    assert_eq!(rig.masters[0].take_log(), ["EVAL"]);
     assert_eq!(rig.holder_count("a"), 0);
+}
+
+#[test]
+fn a_forced_unlock_leaves_what_is_no_lock_and_says_so() {
+    let mut rig = Rig::new(3, defaults);
+    rig.masters[0].put_list(b"a");
+    rig.masters[1].put_sorted_set(b"a", None);
+    force_unlock(&mut rig, "a");
+    let Some(Outcome::ForceUnlock(done)) = rig.outcome() else { panic!("an answer") };
+    assert_eq!((done.deleted(), done.absent(), done.unanswered()), (0, 1, 2));
+    for (_, vote) in &done.report.votes[..2] {
+        assert!(matches!(vote, Vote::Failed(Failure::Replied(text)) if text.contains("nothing was deleted")));
+    }
+    assert_eq!(rig.holder_count("a"), 2);
 }
 
 #[test]

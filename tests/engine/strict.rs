@@ -49,7 +49,7 @@ fn seasoned_at(rig: &Rig) -> Instant {
 
 /// The marks that were written on the only master so far.
 fn marks_written(rig: &Rig) -> Vec<String> {
-    let writes = rig.masters[0].log.iter().filter(|args| args.len() == 3 && args[..2] == [b"SET", MARK]);
+    let writes = rig.masters[0].log.iter().filter(|args| args.len() > 2 && args[..2] == [b"SET", MARK]);
     writes.map(|args| String::from_utf8_lossy(&args[2]).into_owned()).collect()
 }
 
@@ -206,8 +206,8 @@ fn other_modes_neither_read_nor_write_the_mark() {
 }
 
 #[test]
-fn a_mark_that_names_another_process_or_a_shorter_watch_or_nothing_counts_for_nothing_and_is_overwritten() {
-    for mark in ["run1 99999", "run0 10101", "run0", "run0 ", "10102", "run0 -10102", ""] {
+fn a_mark_that_names_another_process_or_a_shorter_watch_counts_for_nothing_and_is_overwritten() {
+    for mark in ["run1 99999", "run0 10101"] {
         let mut rig = Rig::unconnected(1, strict);
         rig.masters[0].put(MARK, mark.as_bytes(), None);
         rig.pump();
@@ -216,6 +216,24 @@ fn a_mark_that_names_another_process_or_a_shorter_watch_or_nothing_counts_for_no
         rig.advance(WATCH);
         assert!(counts(&mut rig, "b"), "{mark}");
         assert_eq!(marks_written(&rig), ["run0 10102"], "{mark}");
+    }
+}
+
+#[test]
+fn what_is_no_mark_counts_for_nothing_and_stays() {
+    for mark in [Some("run0"), Some("run0 "), Some("10102"), Some("run0 -10102"), Some(""), None] {
+        let mut rig = Rig::unconnected(1, strict);
+        match mark {
+            Some(mark) => rig.masters[0].put(MARK, mark.as_bytes(), None),
+            None => rig.masters[0].put_list(MARK),
+        }
+        rig.pump();
+        assert_eq!(seasoned_at(&rig), rig.now + WATCH, "{mark:?}");
+        rig.advance(WATCH);
+        assert!(counts(&mut rig, "a"), "{mark:?}");
+        assert_eq!(marks_written(&rig), [""; 0], "{mark:?}");
+        let refused = status(&rig).refused;
+        assert!(refused.iter().any(|(_, text)| text.contains("is no mark")), "{mark:?}: {refused:?}");
     }
 }
 
@@ -286,7 +304,7 @@ fn a_mark_that_may_not_be_written_or_read_is_told_and_locks_work_by_the_own_watc
 
 #[test]
 fn an_answer_to_the_mark_that_cannot_be_one_ends_the_connection() {
-    for (reading, reply) in [(true, b":1\r\n".as_slice()), (false, b":1\r\n"), (false, b"$-1\r\n")] {
+    for (reading, reply) in [(true, b":1\r\n".as_slice()), (false, b":1\r\n"), (false, b"$2\r\nOK\r\n")] {
         let mut rig = Rig::new(1, strict);
         rig.advance(WATCH - TICK);
         rig.stop(0);

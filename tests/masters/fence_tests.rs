@@ -116,7 +116,7 @@ fn an_acquire_after_its_release_is_stale() {
         let token = token.to_string();
         let late: [&[u8]; 11] = [
             b"EVALSHA",
-            b"c0b702ffe6d6fe923e85ca21e689dce168efb723",
+            b"db8eaad87595a7ed22afe1ccb0d9cd9c2a565d70",
             b"2",
             b"a",
             b"redlatch:fence:a",

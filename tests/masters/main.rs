@@ -5,6 +5,7 @@ mod contest;
 mod error_tests;
 mod fence_tests;
 mod fleet;
+mod foreign_tests;
 mod full_tests;
 mod handover_tests;
 mod harness_tests;

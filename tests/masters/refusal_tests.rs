@@ -56,7 +56,7 @@ enum Operation {
     Extend(Kind),
     Release(Kind),
     Inspect(Kind),
-    ForceUnlock,
+    ForceUnlock(Kind),
 }
 
 /// A client whose only master is this one, by this login; it knows whether the master is up.
@@ -128,7 +128,7 @@ fn refuse(master: &mut Master, reason: &str, refused: Refused, begin: fn(&mut Ma
         check(acquired, Operation::Acquire(kind), true, &[reason]);
         let inspected = inspect(&other, kind.name());
         check(inspected, Operation::Inspect(kind), refused == Refused::Everything, &[reason]);
-        check(other.force_unlock(kind.name()), Operation::ForceUnlock, true, &[reason]);
+        check(other.force_unlock(kind.name()), Operation::ForceUnlock(kind), true, &[reason]);
     }
     for (kind, mut guard) in guards {
         check(guard.extend(TTL), Operation::Extend(kind), true, &[reason]);
@@ -237,7 +237,8 @@ fn needed(operation: Operation, native: Native) -> Vec<&'static str> {
         Operation::Release(_) => vec!["evalsha", "get", "del"],
         Operation::Inspect(Kind::Shared) => vec!["zcard", "pttl"],
         Operation::Inspect(_) => vec!["getrange", "pttl"],
-        Operation::ForceUnlock => vec!["del"],
+        Operation::ForceUnlock(Kind::Shared) => vec!["eval", "get", "zscore", "del"],
+        Operation::ForceUnlock(_) => vec!["eval", "get", "del"],
     };
     rights.extend(["~", "echo"]);
     rights
@@ -302,7 +303,7 @@ fn a_missing_right_is_named_where_it_is_needed() {
             let held = acquire(&holder, kind);
             let operation = Operation::Inspect(kind);
             check(inspect(&client, kind.name()), said(operation), is_needed(operation), &REASONS);
-            let operation = Operation::ForceUnlock;
+            let operation = Operation::ForceUnlock(kind);
             check(client.force_unlock(kind.name()), said(operation), is_needed(operation), &REASONS);
             drop(held);
             assert_eq!(holder.settle(PATIENCE), 0);

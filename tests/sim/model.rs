@@ -106,9 +106,15 @@ const RELEASE_SHA: &[u8] = b"b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 const TELLING_SHA: &[u8] = b"5933056f90a2bc1d11a960282dc78a3199ab5ac0";
 const EXTEND_SHA: &[u8] = b"53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
 const SWAP_SHA: &[u8] = b"e4975e6d8e4814dcc271cedbf9abad377e06a755";
-const FENCED_ACQUIRE_SHA: &[u8] = b"c0b702ffe6d6fe923e85ca21e689dce168efb723";
-const FENCED_TELLING_SHA: &[u8] = b"4cd9f498298cf89dc6719788d9f77ed968804475";
-const FENCED_RELEASE_SHA: &[u8] = b"67af96d3a836cd0b14514ef31c4608e4b75875db";
+const FENCED_ACQUIRE_SHA: &[u8] = b"db8eaad87595a7ed22afe1ccb0d9cd9c2a565d70";
+const FENCED_TELLING_SHA: &[u8] = b"84c6c9632e4d388280b2204a140bfbde6810ef39";
+const FENCED_RELEASE_SHA: &[u8] = b"3d5d344ebf5c4e77efdc0c8d0b721b8d576fe40a";
+/// Only ever sent in full.
+const INTENT: &[u8] = b"1739c8a5f97d6c31b57fd4ea6ae2883c60dd3a19";
+/// The beginning of an intent's value.
+const INTENT_MARK: &[u8] = b"redlatch:1:";
+const FORCE: &[u8] = b"db92369204d779fca19eb68b65b7546ebb006767";
+const NO_LOCK: &str = "WRONGTYPE a key of another type is there, which is no lock: nothing was deleted";
 /// Scripts with a deliberate defect, which are only ever sent in full.
 const NOT_STRICT: &[u8] = b"a token as large as the fence is taken";
 const FENCE_DELETED: &[u8] = b"a release deletes the fence";
@@ -458,6 +464,13 @@ impl ModelMaster {
                 self.put(key, value, None);
                 resp::encode_reply(replies, &OK);
             }
+            ("SET", [key, value, b"NX"]) => {
+                let is_free = !self.is_taken(now, key);
+                if is_free {
+                    self.put(key, value, None);
+                }
+                resp::encode_reply(replies, &if is_free { OK } else { Reply::NullBulk });
+            }
             ("SET", [key, value, b"PX", ttl]) => {
                 self.put(key, value, Some(now + millis(ttl)));
                 resp::encode_reply(replies, &OK);
@@ -479,10 +492,8 @@ impl ModelMaster {
                 resp::encode_reply(replies, &Reply::Integer(deleted));
             }
             ("DEL", [key]) => {
-                let had = self.is_taken(now, key);
-                self.keys.remove(*key);
-                self.remove_readers(key);
-                resp::encode_reply(replies, &Reply::Integer(i64::from(had)));
+                let deleted = self.delete(now, key);
+                resp::encode_reply(replies, &Reply::Integer(deleted));
             }
             ("ZREVRANK", [key, _]) if self.is_no_sorted_set(now, key) => return refuse(WRONG_TYPE),
             ("ZREVRANK", [key, READERS_MARKER]) => {
@@ -510,6 +521,28 @@ impl ModelMaster {
     /// Whether there is a key of any kind.
     pub fn is_taken(&self, now: Instant, key: &[u8]) -> bool {
         self.value(now, key).is_some() || self.readers_end(now, key).is_some()
+    }
+
+    /// A writer keeps readers out, unless somebody else's text is there.
+    fn leave_intent(&mut self, now: Instant, key: &[u8], value: &[u8], ttl: &[u8]) -> Result<i64, Refusal> {
+        let is_foreign = self.string(now, key)?.is_some_and(|old| !old.starts_with(INTENT_MARK));
+        if !is_foreign {
+            self.refuse_if_full()?;
+            self.put(key, value, Some(now + millis(ttl)));
+        }
+        Ok(i64::from(!is_foreign))
+    }
+
+    /// Whether a key is neither a string nor a set of readers.
+    fn is_no_lock(&self, now: Instant, key: &[u8]) -> bool {
+        self.value(now, key).is_some() && (self.lists.contains(key) || self.sorted_sets.contains(key))
+    }
+
+    fn delete(&mut self, now: Instant, key: &[u8]) -> i64 {
+        let had = self.is_taken(now, key);
+        self.keys.remove(key);
+        self.remove_readers(key);
+        i64::from(had)
     }
 
     fn release(&mut self, now: Instant, key: &[u8], value: &[u8]) -> Result<i64, Refusal> {
@@ -558,6 +591,9 @@ impl ModelMaster {
             return done.map_err(|refusal| self.in_script(refusal, sha));
         }
         let done = match args {
+            [b"1", key, value, ttl] if sha == INTENT => self.leave_intent(now, key, value, ttl),
+            [b"1", key] if sha == FORCE && self.is_no_lock(now, key) => return refuse(NO_LOCK),
+            [b"1", key] if sha == FORCE => Ok(self.delete(now, key)),
             [b"1", key, value, ttl] if ReaderScript::of(sha) == Some(ReaderScript::Extend) => {
                 self.extend_shared(now, sha, key, [value, ttl])
             }
@@ -672,7 +708,9 @@ impl ModelMaster {
     /// The number in a fence, zero without one, `None` if it is something else.
     fn fence_value(&self, now: Instant, fence: &[u8]) -> Result<Option<i64>, Refusal> {
         let Some(value) = self.string(now, fence)? else { return Ok(Some(0)) };
-        Ok(std::str::from_utf8(value).ok().and_then(|digits| digits.parse().ok()))
+        let digits =
+            std::str::from_utf8(value).ok().filter(|digits| digits.bytes().all(|it| it.is_ascii_digit()));
+        Ok(digits.and_then(|digits| digits.parse().ok()))
     }
 
     /// As `PTTL` tells it.
@@ -690,6 +728,8 @@ impl ModelMaster {
     fn load(&mut self, script: &[u8]) -> &'static [u8] {
         let calls = |name: &[u8]| script.windows(name.len()).any(|window| window == name);
         let sha = match (calls(b"'del'"), calls(b"'set'")) {
+            _ if calls(b"nothing was deleted") => FORCE,
+            _ if calls(b"'redlatch:1:'") => INTENT,
             (true, _) if calls(b"'publish'") && calls(b"'time'") => FENCED_TELLING_SHA,
             (true, _) if calls(b"'publish'") => TELLING_SHA,
             _ if calls(b"status_reply") => {

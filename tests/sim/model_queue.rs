@@ -9,7 +9,7 @@ use redlatch::resp::{self, Reply};
 
 use super::{ModelMaster, Refusal, millis, number};
 
-const FAIR_SHA: &[u8] = b"b14bcc2f40edd4b5137ba7a079b40a70e5b9b676";
+const FAIR_SHA: &[u8] = b"02d9ee81584b636cc1e0a982c4e02708eeee8ca2";
 /// Scripts with a deliberate defect, which are only ever sent in full.
 const HEAD_UNCHECKED: &[u8] = b"whoever asks has a fair lock";
 const DEAD_STAY: &[u8] = b"the tickets of the dead stay";

@@ -103,6 +103,7 @@ killed! {
     reader_ends_all: ReaderEndsAll by sharing::a_reader_that_goes_leaves_the_others;
     shared_extension_joins: SharedExtensionJoins by sharing::a_reader_is_extended_only_where_it_is;
     intent_ignored: IntentIgnored by sharing::a_writer_that_keeps_readers_out_has_its_turn;
+    foreign_intent_taken: ForeignIntentTaken by sharing::an_intent_leaves_a_key_of_others_alone;
     intent_kept: IntentKept by sharing::a_writer_that_gives_up_lets_readers_in_at_once;
     intent_not_renewed: IntentNotRenewed by sharing::a_writer_that_waits_keeps_readers_out_for_as_long_as_it_waits;
     readers_queue: ReadersQueue by sharing::readers_of_one_client_do_not_wait_for_each_other;
@@ -142,6 +143,7 @@ killed! {
     replaced_server_trusted: ReplacedServerTrusted by masters::another_server_in_a_masters_place_is_not_taken_for_a_restart;
     uptime_in_strict: UptimeInStrict by masters::strict_mode_believes_no_uptime;
     mark_of_other_process: MarkOfOtherProcess by masters::a_mark_speaks_for_the_process_that_it_names;
+    foreign_mark_overwritten: ForeignMarkOverwritten by masters::a_key_that_is_no_mark_is_not_overwritten;
     mark_unwatched: MarkUnwatched by masters::a_mark_is_written_at_the_end_of_the_watch;
     unfit_server_taken: UnfitServerTaken by masters::strict_mode_takes_no_replica;
     no_time_out: NoTimeOut by acquire::with_no_master_up_every_call_ends_by_its_deadline;
@@ -151,6 +153,7 @@ killed! {
     answer_to_next_caller: AnswerToNextCaller by desk::an_answer_is_not_given_to_the_next_caller_in_its_place;
     drop_forgets: DropForgets by sockets::a_dropped_lease_is_released_also_in_a_panic;
     look_is_vote: LookIsVote by errands::a_look_at_a_lock_is_a_vote_for_nothing;
+    force_deletes_any_type: ForceDeletesAnyType by errands::a_forced_unlock_leaves_a_key_that_is_no_lock;
     forced_deletion_again: ForcedDeletionAgain by errands::a_forced_deletion_is_not_sent_again;
     set_keeps_subset: SetKeepsSubset by sets::nothing_of_a_set_is_held_while_another_lock_of_it_is_waited_for;
     set_keeps_late_grant: SetKeepsLateGrant by sets::what_is_granted_after_a_refusal_goes_at_once;

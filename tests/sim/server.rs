@@ -89,6 +89,8 @@ impl World {
             return self.note_shared(conn, script, rest, reply, if is_whole { Time::MAX } else { late });
         }
         match (words.as_slice(), reply) {
+            // A writer's intent, which is no vote.
+            ([b"EVAL", _, b"1", key, ..], _) if key.starts_with(b"redlatch:writer:") => {}
             ([b"EVALSHA" | b"EVAL", _, b"3", rest @ ..], _) => {
                 let is_whole = words[0] == b"EVAL";
                 self.note_fair(conn, rest, reply, if is_whole { Time::MAX } else { late });
@@ -107,10 +109,10 @@ impl World {
             ([b"EVAL", _, _, key, old, new, _ttl], Reply::Integer(done)) => {
                 self.note_swap(conn, [key, old, new], *done == 1, Time::MAX);
             }
-            ([b"SET", key, token, b"NX" | b"IFEQ", ..], Reply::Simple(_)) => {
+            ([b"SET", key, token, b"NX" | b"IFEQ", _, ..], Reply::Simple(_)) => {
                 self.checker.note_granted(conn, &self.conns[conn], key, token, late);
             }
-            ([b"SET", key, _, b"NX", ..], Reply::NullBulk) => {
+            ([b"SET", key, _, b"NX", _, ..], Reply::NullBulk) => {
                 self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
             }
             ([b"SET", _, token, b"IFEQ", ..], Reply::NullBulk) => self.checker.note_denied(master, token),
@@ -143,7 +145,7 @@ impl World {
             ([b"DELIFEQ" | b"DELEX", _, .., token], Reply::Integer(0)) => {
                 self.checker.note_denied(master, token)
             }
-            ([b"DEL", key], Reply::Integer(_)) => {
+            ([b"DEL", key] | [b"EVAL", _, b"1", key], Reply::Integer(_)) => {
                 self.checker.note_forced(client, master, key);
                 self.void_guards();
             }

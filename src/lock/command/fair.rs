@@ -9,6 +9,9 @@
 //! hundred at the most, and so are those that outlast any heartbeat, as after the master's clock was set back. Both sets
 //! expire when nobody comes for twice the time of a heartbeat.
 //!
+//! The ids of waiters start with [`crate::lock::TOKEN_MARK`]. A set whose first member does not belongs to another application: it
+//! stays as it is, and the lock is not granted where it is in the way of the queue.
+//!
 //! A ticket stays where it is when the lock is set: a minority of masters that set it is no lock, and its waiter is to keep
 //! its place there. It is removed by the same script in its other form, which also tells the first in the queue that the
 //! lock is free.
@@ -38,10 +41,12 @@ const CHANNEL_NAME: &[u8] = b"redlatch:fair:c:";
 ///
 /// To leave the queue: the ticket is -2, in place of the TTL is what the channel of each waiter starts with, or nothing if
 /// nobody is to be told. Answers 0. With -3 the ticket stays, and the first is told if it is another one.
-pub(crate) const FAIR_SCRIPT: &str = "local q,b,i,k,h=KEYS[2],KEYS[3],ARGV[3],tonumber(ARGV[4]),tonumber(ARGV[5]) if k>-2 \
-and k<1 and redis.call('exists',KEYS[1],q)==0 then redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) return \
-{2,-1,0,0} end if k<-1 and redis.call('exists',q)==0 then if ARGV[2]~='' and redis.call('exists',KEYS[1])==0 \
-then redis.pcall('publish',KEYS[1],'') end return 0 end local t=redis.call('time') local \
+pub(crate) const FAIR_SCRIPT: &str = "local q,b,i,k,h=KEYS[2],KEYS[3],ARGV[3],tonumber(ARGV[4]),tonumber(ARGV[5]) if k>-2 and k<1 and \
+redis.call('exists',KEYS[1],q)==0 then redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) return {2,-1,0,0} end \
+if k<-1 and redis.call('exists',q)==0 then if ARGV[2]~='' and redis.call('exists',KEYS[1])==0 then \
+redis.pcall('publish',KEYS[1],'') end return 0 end for _,s in ipairs({q,b}) do local \
+m=redis.call('zrange',s,0,0)[1] if m and string.sub(m,1,11)~='redlatch:1:' then return \
+redis.error_reply('ERR a set of somebody else is where the queue of this lock belongs') end end local t=redis.call('time') local \
 n=t[1]*1000+math.floor(t[2]/1000) for _,r in ipairs({{'-inf',n},{n+h+1,'+inf'}}) do for _,m in \
 ipairs(redis.call('zrangebyscore',b,r[1],r[2],'limit',0,100)) do redis.call('zrem',q,m) \
 redis.call('zrem',b,m) end end if k==-2 then redis.call('zrem',q,i) redis.call('zrem',b,i) end if k<-1 then \
@@ -58,7 +63,7 @@ end return {1,k,a,math.max((e or n)-n,0)} end redis.call('set',KEYS[1],ARGV[1],'
 redis.call('zadd',b,n+math.min(h,tonumber(ARGV[2])),i) end return {2,k,0,0}";
 
 /// SHA-1 of [`FAIR_SCRIPT`].
-const FAIR_SHA: &[u8] = b"b14bcc2f40edd4b5137ba7a079b40a70e5b9b676";
+const FAIR_SHA: &[u8] = b"02d9ee81584b636cc1e0a982c4e02708eeee8ca2";
 
 /// The largest ticket that is believed: beyond it the scripts' numbers are no longer exact.
 const TICKET_MAX: u64 = (1 << 53) - 1;

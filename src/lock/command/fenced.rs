@@ -6,6 +6,8 @@
 //! nothing. A release compares and deletes, and raises the fence to its token, so that a command which comes late finds
 //! itself too old. Nothing here lowers or deletes a fence.
 //!
+//! A fence that is anything but digits belongs to another application, and stays: the lock is not granted there.
+//!
 //! Tokens are written as they were given: Lua's `tostring` would lose digits. As numbers they are exact below 2^53.
 
 use super::{Entry, WrongShape, encode_beside, encode_decimal_bulk, failure};
@@ -22,7 +24,7 @@ use std::time::Duration;
 /// fence, what is left of the holder's time as `PTTL` tells it, and the clock. A key of another kind is in the way, too, as
 /// it is for `SET NX`: readers are there.
 pub(crate) const FENCED_ACQUIRE_SCRIPT: &str = "local t=redis.call('time') local n=t[1]*1000000+t[2] \
-local f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[3]) \
+local f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$') or '') local k=tonumber(ARGV[3]) \
 if not f then return redis.error_reply('ERR the fence is no number') end \
 local h=redis.pcall('get',KEYS[1]) \
 if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end if h==ARGV[1] then return redis.status_reply('OWN') end \
@@ -39,7 +41,7 @@ redis.call('set',KEYS[2],ARGV[3],'px',ARGV[6]) return redis.call('set',KEYS[1],A
 pub(crate) const FENCED_RELEASE_SCRIPT: &str = "local d=0 local h=redis.pcall('get',KEYS[1]) \
 if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end \
 if h==ARGV[1] then d=redis.call('del',KEYS[1]) end \
-local f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[2]) \
+local f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$') or '') local k=tonumber(ARGV[2]) \
 if f and k>f then local t=redis.call('time') local n=t[1]*1000000+t[2] \
 if k>n-ARGV[3] and k<=n+ARGV[4] then redis.pcall('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
 
@@ -48,17 +50,17 @@ pub(crate) const FENCED_TELLING_SCRIPT: &str = "local d=0 local h=redis.pcall('g
 if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end \
 if h==ARGV[1] then d=redis.call('del',KEYS[1]) local n=redis.pcall('publish',KEYS[1],'') \
 if type(n)=='number' and n>3 then redis.pcall('publish',KEYS[1],n) end end \
-local f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[2]) \
+local f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$') or '') local k=tonumber(ARGV[2]) \
 if f and k>f then local t=redis.call('time') local n=t[1]*1000000+t[2] \
 if k>n-ARGV[3] and k<=n+ARGV[4] then redis.pcall('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
 
 /// SHA-1 of [`FENCED_ACQUIRE_SCRIPT`].
-const ACQUIRE_SHA: &[u8] = b"c0b702ffe6d6fe923e85ca21e689dce168efb723";
+const ACQUIRE_SHA: &[u8] = b"db8eaad87595a7ed22afe1ccb0d9cd9c2a565d70";
 /// SHA-1 of [`FENCED_RELEASE_SCRIPT`].
-const RELEASE_SHA: &[u8] = b"67af96d3a836cd0b14514ef31c4608e4b75875db";
+const RELEASE_SHA: &[u8] = b"3d5d344ebf5c4e77efdc0c8d0b721b8d576fe40a";
 
 /// SHA-1 of [`FENCED_TELLING_SCRIPT`].
-const TELLING_SHA: &[u8] = b"4cd9f498298cf89dc6719788d9f77ed968804475";
+const TELLING_SHA: &[u8] = b"84c6c9632e4d388280b2204a140bfbde6810ef39";
 
 /// Older than any token, for a lock that is held: no window closes behind it.
 const ANY_AGE_US: u64 = 1 << 52;

@@ -13,7 +13,8 @@
 //! A set may hold members whose time is over: they count for nothing, and go when another reader comes or goes.
 //!
 //! A writer that asked for it leaves an *intent* when it is refused: a key of its own beside the lock, with a short TTL, where new
-//! readers are refused while it lives. It is a hint for the sake of the writer's turn; nothing that is safe rests on it.
+//! readers are refused while it lives. It is a hint for the sake of the writer's turn; nothing that is safe rests on it. Its value
+//! starts with [`crate::lock::TOKEN_MARK`]. A key that holds anything else stays, and then readers are kept out by it for as long as it lives.
 
 use super::fenced::{Script, encode_head};
 use super::{Entry, WrongShape, encode_beside, encode_decimal_bulk, failure};
@@ -57,6 +58,10 @@ local t=redis.call('time') redis.call('zremrangebyscore',k,0,t[1]*1000+math.floo
 local l=redis.call('zrange',k,-1,-1,'withscores')[2] if l and l~='-inf' then redis.call('pexpireat',k,l) return 1 end \
 redis.call('del',k) if ARGV[2]=='1' then \
 local c=redis.pcall('publish',k,'') if type(c)=='number' and c>3 then redis.pcall('publish',k,c) end end return 1";
+
+/// `KEYS`: intent. `ARGV`: value, TTL in milliseconds. Answers 1, or 0 if somebody else's text is there.
+const INTENT_SCRIPT: &str = "local v=redis.call('get',KEYS[1]) \
+if v and string.sub(v,1,11)~='redlatch:1:' then return 0 end redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) return 1";
 
 /// SHA-1 of [`ACQUIRE_SCRIPT`].
 const ACQUIRE_SHA: &[u8] = b"40403f1fd78fac49640df43fa13f634f01426da0";
@@ -141,11 +146,16 @@ pub(crate) fn encode_intent_key(out: &mut Vec<u8>, key: &[u8], prefix_size: usiz
     encode_beside(out, key, prefix_size, INTENT_NAME);
 }
 
-/// `SET intent value PX ttl`, whoever's intent is there.
+/// Leaves an intent, whoever's intent is there. The script is sent in full: only a writer that was refused sends it.
 pub(crate) fn encode_intent(out: &mut Vec<u8>, entry: &Entry, ttl_ms: u64) {
-    out.extend_from_slice(b"*5\r\n$3\r\nSET\r\n");
-    out.extend_from_slice(&entry.0);
-    out.extend_from_slice(b"$2\r\nPX\r\n");
+    if mutant!(ForeignIntentTaken) {
+        out.extend_from_slice(b"*5\r\n$3\r\nSET\r\n");
+        out.extend_from_slice(&entry.0);
+        out.extend_from_slice(b"$2\r\nPX\r\n");
+    } else {
+        encode_head(out, 6, Script::Whole, INTENT_SCRIPT, b"", b"1");
+        out.extend_from_slice(&entry.0);
+    }
     encode_decimal_bulk(out, ttl_ms);
 }
 
@@ -224,7 +234,7 @@ mod tests {
         own.set_intent(b"$8\r\np:\r\nname\r\n", 2, &Token::UNSET);
         assert_eq!(
             encoded(|out, _| encode_intent(out, &own, 1200)),
-            command(&[b"SET", intent, &value, b"PX", b"1200"])
+            command(&[b"EVAL", INTENT_SCRIPT.as_bytes(), b"1", intent, &value, b"1200"])
         );
         assert_eq!(
             encoded(|out, entry| encode_reader_count(out, entry.key())),

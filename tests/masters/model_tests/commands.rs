@@ -19,8 +19,8 @@ const RELEASE_SCRIPT: &str =
 const EXTEND_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) else return 0 end";
 const SWAP_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('pexpire',KEYS[1],ARGV[3]) \
 redis.call('set',KEYS[1],ARGV[2],'px',ARGV[3]) return 1 else return 0 end";
-const FENCED_ACQUIRE_SCRIPT: &str = "local t=redis.call('time') local n=t[1]*1000000+t[2] local f=tonumber(redis.call('get',KEYS[2]) or \
-0) local k=tonumber(ARGV[3]) if not f then return redis.error_reply('ERR the fence is no number') \
+const FENCED_ACQUIRE_SCRIPT: &str = "local t=redis.call('time') local n=t[1]*1000000+t[2] \
+local f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$') or '') local k=tonumber(ARGV[3]) if not f then return redis.error_reply('ERR the fence is no number') \
 end local h=redis.pcall('get',KEYS[1]) if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end \
 if h==ARGV[1] then return redis.status_reply('OWN') end if h \
 then return {0,f,redis.call('pttl',KEYS[1]),n} end if k<=f then return {1,f,0,n} end if k<=n-ARGV[4] \
@@ -28,21 +28,21 @@ then return {2,f,0,n} end if k>n+ARGV[5] then return {3,f,0,n} end \
 redis.call('set',KEYS[2],ARGV[3],'px',ARGV[6]) return redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2])";
 const FENCED_RELEASE_SCRIPT: &str = "local d=0 local h=redis.pcall('get',KEYS[1]) if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' \
 then return h end if h==ARGV[1] then d=redis.call('del',KEYS[1]) end local \
-f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[2]) if f and k>f then local \
+f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$') or '') local k=tonumber(ARGV[2]) if f and k>f then local \
 t=redis.call('time') local n=t[1]*1000000+t[2] if k>n-ARGV[3] and k<=n+ARGV[4] then \
 redis.pcall('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
 pub(super) const FENCED_TELLING_SCRIPT: &str = "local d=0 local h=redis.pcall('get',KEYS[1]) if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' \
 then return h end if h==ARGV[1] then d=redis.call('del',KEYS[1]) local \
 n=redis.pcall('publish',KEYS[1],'') if type(n)=='number' and n>3 then redis.pcall('publish',KEYS[1],n) \
-end end local f=tonumber(redis.call('get',KEYS[2]) or 0) local k=tonumber(ARGV[2]) if f and k>f then \
-local t=redis.call('time') local n=t[1]*1000000+t[2] if k>n-ARGV[3] and k<=n+ARGV[4] then \
+end end local f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$') or '') \
+local k=tonumber(ARGV[2]) if f and k>f then local t=redis.call('time') local n=t[1]*1000000+t[2] if k>n-ARGV[3] and k<=n+ARGV[4] then \
 redis.pcall('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
 const RELEASE_SHA: &str = "b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 const EXTEND_SHA: &str = "53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
 const SWAP_SHA: &str = "e4975e6d8e4814dcc271cedbf9abad377e06a755";
-const FENCED_ACQUIRE_SHA: &str = "c0b702ffe6d6fe923e85ca21e689dce168efb723";
-const FENCED_TELLING_SHA: &str = "4cd9f498298cf89dc6719788d9f77ed968804475";
-const FENCED_RELEASE_SHA: &str = "67af96d3a836cd0b14514ef31c4608e4b75875db";
+const FENCED_ACQUIRE_SHA: &str = "db8eaad87595a7ed22afe1ccb0d9cd9c2a565d70";
+const FENCED_TELLING_SHA: &str = "84c6c9632e4d388280b2204a140bfbde6810ef39";
+const FENCED_RELEASE_SHA: &str = "3d5d344ebf5c4e77efdc0c8d0b721b8d576fe40a";
 
 /// One command and how its replies are compared.
 pub(super) struct Command {

@@ -8,10 +8,12 @@ use rand::seq::IndexedRandom;
 
 use super::commands::{Check, Command, KEYS, TOKENS, numbers};
 
-pub(super) const SCRIPT: &str = "local q,b,i,k,h=KEYS[2],KEYS[3],ARGV[3],tonumber(ARGV[4]),tonumber(ARGV[5]) if k>-2 \
-and k<1 and redis.call('exists',KEYS[1],q)==0 then redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) return \
-{2,-1,0,0} end if k<-1 and redis.call('exists',q)==0 then if ARGV[2]~='' and redis.call('exists',KEYS[1])==0 \
-then redis.pcall('publish',KEYS[1],'') end return 0 end local t=redis.call('time') local \
+pub(super) const SCRIPT: &str = "local q,b,i,k,h=KEYS[2],KEYS[3],ARGV[3],tonumber(ARGV[4]),tonumber(ARGV[5]) if k>-2 and k<1 and \
+redis.call('exists',KEYS[1],q)==0 then redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) return {2,-1,0,0} end \
+if k<-1 and redis.call('exists',q)==0 then if ARGV[2]~='' and redis.call('exists',KEYS[1])==0 then \
+redis.pcall('publish',KEYS[1],'') end return 0 end for _,s in ipairs({q,b}) do local \
+m=redis.call('zrange',s,0,0)[1] if m and string.sub(m,1,11)~='redlatch:1:' then return \
+redis.error_reply('ERR a set of somebody else is where the queue of this lock belongs') end end local t=redis.call('time') local \
 n=t[1]*1000+math.floor(t[2]/1000) for _,r in ipairs({{'-inf',n},{n+h+1,'+inf'}}) do for _,m in \
 ipairs(redis.call('zrangebyscore',b,r[1],r[2],'limit',0,100)) do redis.call('zrem',q,m) \
 redis.call('zrem',b,m) end end if k==-2 then redis.call('zrem',q,i) redis.call('zrem',b,i) end if k<-1 then \
@@ -26,13 +28,15 @@ redis.call('zcard',q) local l=redis.call('pttl',KEYS[1]) if l~=-2 then return {0
 local f=redis.call('zrange',q,0,0)[1] local e=redis.call('zscore',b,f) if not e then redis.call('zrem',q,f) \
 end return {1,k,a,math.max((e or n)-n,0)} end redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) if k>=0 then \
 redis.call('zadd',b,n+math.min(h,tonumber(ARGV[2])),i) end return {2,k,0,0}";
-const SHA: &str = "b14bcc2f40edd4b5137ba7a079b40a70e5b9b676";
+const SHA: &str = "02d9ee81584b636cc1e0a982c4e02708eeee8ca2";
 
 /// Fair locks: some waiters who come, come again and go; heartbeats so long that only a shorter one finds them endless.
 pub(super) fn draw(rng: &mut StdRng) -> Command {
     let key = *KEYS.choose(rng).expect("not empty");
     let value = *TOKENS.choose(rng).expect("not empty");
-    let id = [b"w1".as_slice(), b"\0\r\n", b"w3", b"w4", b"w5"][rng.random_range(0..5)];
+    let ids =
+        [b"redlatch:1:1".as_slice(), b"redlatch:1:\0\r\n", b"redlatch:1:3", b"redlatch:1:", b"redlatch:1:5"];
+    let id = ids[rng.random_range(0..5)];
     let (tickets, heartbeats) = ([b"redlatch:fair:t:", key].concat(), [b"redlatch:fair:h:", key].concat());
     let is_whole = rng.random();
     let (name, script) = if is_whole { ("EVAL", SCRIPT) } else { ("EVALSHA", SHA) };

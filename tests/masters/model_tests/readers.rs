@@ -18,6 +18,8 @@ const EXTEND_SCRIPT: &str = "local k=KEYS[1] local t=redis.call('time') local n=
 s=redis.call('zscore',k,ARGV[1]) if not s or tonumber(s)<=n then return 0 end \
 redis.call('zremrangebyscore',k,0,n) redis.call('zadd',k,n+1+ARGV[2],ARGV[1]) \
 redis.call('pexpireat',k,redis.call('zrange',k,-1,-1,'withscores')[2]) return 1";
+const INTENT_SCRIPT: &str = "local v=redis.call('get',KEYS[1]) \
+if v and string.sub(v,1,11)~='redlatch:1:' then return 0 end redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) return 1";
 const RELEASE_SCRIPT: &str = "local k=KEYS[1] if redis.call('zrem',k,ARGV[1])==0 then return 0 end local t=redis.call('time') \
 redis.call('zremrangebyscore',k,0,t[1]*1000+math.floor(t[2]/1000)) local \
 l=redis.call('zrange',k,-1,-1,'withscores')[2] if l and l~='-inf' then redis.call('pexpireat',k,l) return \
@@ -55,6 +57,10 @@ pub(super) fn draw(rng: &mut StdRng) -> Command {
         }
         9 => Command::of(&[b"ZREVRANK", key, b"redlatch:readers:1"]),
         10 if rng.random() => Command::of(&[b"SET", &intent, value, b"PX", ttl]),
+        10 if rng.random() => {
+            let value = [b"redlatch:1:", value].concat();
+            Command::of(&[b"EVAL", INTENT_SCRIPT.as_bytes(), b"1", &intent, &value, ttl])
+        }
         10 => Command::of(&[b"DEL", &intent]),
         _ => Command::of(&[b"DEL", key]),
     }

@@ -51,8 +51,18 @@ pub fn a_broken_lock_is_free_at_once_and_no_master_lacks_its_deletion() -> Verdi
     demand(matches!(next, Outcome::Acquire(Ok(_))), "the lock is not free")
 }
 
+pub fn a_forced_unlock_leaves_a_key_that_is_no_lock() -> Verdict {
+    let mut world = world(defaults);
+    world.masters[0].model.put_list(KEY);
+    world.submit_force_unlock(0, KEY);
+    world.run_for(10 * MS);
+    verdict(&mut world)?;
+    demand(is_held(&world, 0, KEY), "somebody else's key is deleted")
+}
+
 tests!(
     a_look_at_a_lock_is_a_vote_for_nothing,
     a_forced_deletion_is_not_sent_again,
     a_broken_lock_is_free_at_once_and_no_master_lacks_its_deletion,
+    a_forced_unlock_leaves_a_key_that_is_no_lock,
 );

@@ -196,6 +196,26 @@ pub fn a_mark_speaks_for_the_process_that_it_names() -> Verdict {
     demand(matches!(outcome, Outcome::Acquire(Err(_))), "it voted for another's mark")
 }
 
+pub fn a_key_that_is_no_mark_is_not_overwritten() -> Verdict {
+    for is_text in [true, false] {
+        let mut world = unconnected(1, strict);
+        let model = &mut world.masters[0].model;
+        if is_text {
+            model.put(b"redlatch:mark", b"theirs", None);
+        } else {
+            model.put_list(b"redlatch:mark");
+        }
+        world.add_client(Clock::new(0, 0), 0);
+        world.run_for(11 * SECOND);
+        hold(&mut world, 0, KEY, ms(1000))?;
+        let expected: &[u8] = if is_text { b"theirs" } else { b"" };
+        let it = &world.masters[0];
+        let is_there = it.model.value(it.clock.at(world.now), b"redlatch:mark") == Some(expected);
+        demand(is_there, "a mark is written over somebody else's key")?;
+    }
+    Ok(())
+}
+
 pub fn a_mark_is_written_at_the_end_of_the_watch() -> Verdict {
     let mut world = world(1, 1, strict);
     world.run_for(10 * SECOND);
@@ -231,6 +251,7 @@ tests!(
     another_server_in_a_masters_place_is_not_taken_for_a_restart,
     strict_mode_believes_no_uptime,
     a_mark_speaks_for_the_process_that_it_names,
+    a_key_that_is_no_mark_is_not_overwritten,
     a_mark_is_written_at_the_end_of_the_watch,
     strict_mode_takes_no_replica,
 );

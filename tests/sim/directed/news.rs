@@ -152,7 +152,7 @@ pub fn not_all_who_wait_come_when_a_fenced_lock_is_released() -> Verdict {
     world.run_for(20 * MS);
     let trace = world.trace.take().unwrap_or_default();
     verdict(&mut world)?;
-    let is_attempt = |line: &&String| line.contains(" m0 for c") && line.contains(": EVALSHA c0b702ff");
+    let is_attempt = |line: &&String| line.contains(" m0 for c") && line.contains(": EVALSHA db8eaad8");
     let count = trace.iter().filter(is_attempt).count();
     demand(count > 0 && count <= 9, &format!("{count} of 18 came"))
 }

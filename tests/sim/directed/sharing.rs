@@ -283,6 +283,27 @@ pub fn the_intent_of_a_writer_that_died_ends_soon() -> Verdict {
     verdict(&mut world)
 }
 
+pub fn an_intent_leaves_a_key_of_others_alone() -> Verdict {
+    for is_text in [true, false] {
+        let mut world = world(1, 2, defaults);
+        let intent = [b"redlatch:writer:".as_slice(), KEY].concat();
+        read(&mut world, 0, ms(10_000))?;
+        let model = &mut world.masters[0].model;
+        if is_text {
+            model.put(&intent, b"theirs", None)
+        } else {
+            model.put_list(&intent)
+        }
+        insist(&mut world, 1, ms(2000));
+        world.run_for(3 * SECOND);
+        let it = &world.masters[0];
+        let expected: &[u8] = if is_text { b"theirs" } else { b"" };
+        let is_there = it.model.value(it.clock.at(world.now), &intent) == Some(expected);
+        demand(is_there, "an intent took the place of somebody else's key")?;
+    }
+    Ok(())
+}
+
 pub fn several_writers_that_keep_readers_out_all_have_their_turn() -> Verdict {
     let mut world = world(3, 4, defaults);
     let reader = read(&mut world, 0, ms(10_000))?;
@@ -463,6 +484,7 @@ tests!(
     readers_who_wait_are_told_when_a_writer_gives_up,
     a_writer_that_waits_keeps_readers_out_for_as_long_as_it_waits,
     the_intent_of_a_writer_that_died_ends_soon,
+    an_intent_leaves_a_key_of_others_alone,
     several_writers_that_keep_readers_out_all_have_their_turn,
     all_readers_come_when_a_writer_goes_and_a_writer_when_the_last_reader_goes,
     a_reader_is_released_where_it_was_not_heard_too,
