@@ -21,6 +21,10 @@ pub(crate) use mutant;
 
 /// A defect, named after what it does wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(
+    not(redlatch_mutants),
+    expect(dead_code, reason = "defects of scripts are in a table that other builds do not have")
+)]
 pub enum Mutant {
     /// The deadline of a lock counts from its quorum.
     DeadlineFromQuorum,
@@ -118,6 +122,8 @@ pub enum Mutant {
     HeadUnchecked,
     /// The ticket of a waiter that died stays.
     DeadWaitersStay,
+    /// A new ticket is numbered by how many wait, not after the last one.
+    TicketFromLength,
     /// Each attempt for a fair lock stands at the end of the queue.
     TicketForgotten,
     /// A ticket has the smallest number that masters proposed.
@@ -132,6 +138,12 @@ pub enum Mutant {
     ReadersCutShort,
     /// A reader's coming removes others whose time is not over.
     ReadersPurgedEarly,
+    /// The key ends with the reader that was extended, not with the last one.
+    ExtendedReaderEndsKey,
+    /// The key keeps the end of a reader that has gone.
+    ReleasedReaderKeepsKey,
+    /// A reader's request that comes late ends the extension behind it.
+    LateReaderCutsShort,
     /// A reader that goes takes the others with it.
     ReaderEndsAll,
     /// A reader is extended on a master that does not have it.
@@ -251,6 +263,72 @@ pub fn switch(mutant: Option<Mutant>) {
 pub(crate) fn is_on(mutant: Mutant) -> bool {
     ACTIVE.get() == Some(mutant)
 }
+
+/// A defect of a script: a piece of its text, and what stands there instead.
+#[cfg(redlatch_mutants)]
+#[derive(Debug, Clone, Copy)]
+pub struct ScriptDefect {
+    /// The defect that this is, or a part of it.
+    pub mutant: Mutant,
+    /// The name of the script in `redlatch::lock::SCRIPTS`.
+    pub script: &'static str,
+    /// Occurs in it once.
+    pub piece: &'static str,
+    /// Takes its place.
+    pub broken: &'static str,
+}
+
+#[cfg(redlatch_mutants)]
+const fn defect(
+    mutant: Mutant,
+    script: &'static str,
+    piece: &'static str,
+    broken: &'static str,
+) -> ScriptDefect {
+    ScriptDefect { mutant, script, piece, broken }
+}
+
+/// The defects of scripts. The engine sends the right ones whatever is switched on; the tests' masters break them where they
+/// run them.
+#[cfg(redlatch_mutants)]
+pub const SCRIPT_DEFECTS: &[ScriptDefect] = {
+    use Mutant::*;
+    const COMPARISON: &str = "redis.call('get',KEYS[1])==ARGV[1]";
+    const LAST: &str = "redis.call('zrange',k,-1,-1,'withscores')[2]";
+    const FENCE: &str = "local f=tonumber(";
+    const NO_FENCE: &str = "redis.call('del',KEYS[2]) do return d end local f=tonumber(";
+    &[
+        defect(BareDel, "release", COMPARISON, "true"),
+        defect(BareDel, "telling", COMPARISON, "true"),
+        defect(SwapWithoutCompare, "swap", COMPARISON, "true"),
+        defect(FenceNotStrict, "fenced acquire", "k<=f ", "k<f "),
+        defect(FenceDeleted, "fenced release", FENCE, NO_FENCE),
+        defect(FenceDeleted, "fenced telling", FENCE, NO_FENCE),
+        defect(HeadUnchecked, "fair", "if a>0 ", "if a<0 "),
+        defect(DeadWaitersStay, "fair", "{'-inf',n}", "{'-inf',0}"),
+        defect(
+            TicketFromLength,
+            "fair",
+            "(redis.call('zrevrange',q,0,0,'withscores')[2] or 0)",
+            "redis.call('zcard',q)",
+        ),
+        defect(ReaderBesideWriter, "shared acquire", "k,m)) then return w", "k,m)) then return {ok='OK'}"),
+        defect(ReadersCutShort, "shared acquire", LAST, "n+1+ARGV[2]"),
+        defect(ReadersPurgedEarly, "shared acquire", ",0,n)", ",0,n+ARGV[2]-1)"),
+        defect(IntentIgnored, "shared acquire", "if w~=-2 and s<=n then return w end ", ""),
+        defect(ForeignSetTaken, "shared acquire", "(y~='zset' or not redis.call('zscore',k,m))", "y~='zset'"),
+        defect(LateReaderCutsShort, "shared acquire", "math.max(s,n+1+ARGV[2])", "n+1+ARGV[2]"),
+        defect(SharedExtensionJoins, "shared extend", "if not s or tonumber(s)<=n then return 0 end ", ""),
+        defect(ExtendedReaderEndsKey, "shared extend", LAST, "n+1+ARGV[2]"),
+        defect(
+            ReaderEndsAll,
+            "shared release",
+            "redis.call('zremrangebyscore'",
+            "redis.call('del',k) redis.call('zremrangebyscore'",
+        ),
+        defect(ReleasedReaderKeepsKey, "shared release", "redis.call('pexpireat',k,l) ", ""),
+    ]
+};
 
 /// The seed, or with [`Mutant::SeedIgnored`] another one each time.
 pub(crate) fn seed(mut seed: [u8; 32]) -> [u8; 32] {

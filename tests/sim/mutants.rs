@@ -5,24 +5,43 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use redlatch::mutants::{Mutant, switch};
+use redlatch::lock::SCRIPTS;
+use redlatch::mutants::{Mutant, SCRIPT_DEFECTS, ScriptDefect, switch};
 
 use crate::directed::{
     Verdict, acquire, bytes, desk, fair, fence, handover, hold, keep, masters, news, sharing,
 };
 use crate::directed::{errands, owners, sets};
+use crate::lua::{self, Break};
 use crate::{history, sockets};
 
 /// Runs a schedule with a defect switched on in this thread. A panic is a finding too.
 fn with(mutant: Mutant, schedule: fn() -> Verdict) -> Verdict {
+    let broken = broken_scripts(mutant);
     switch(Some(mutant));
-    let result = catch_unwind(AssertUnwindSafe(schedule));
+    let result = catch_unwind(AssertUnwindSafe(|| match broken.is_empty() {
+        true => schedule(),
+        false => lua::with_broken(broken, schedule),
+    }));
     switch(None);
     result.unwrap_or_else(|_| Err("it panicked".to_owned()))
 }
 
+/// The scripts in which a defect is.
+fn broken_scripts(mutant: Mutant) -> Vec<Break> {
+    let broken = |defect: &ScriptDefect| {
+        let script = SCRIPTS.iter().find(|it| it.name == defect.script).expect("a script of this name");
+        assert_eq!(script.text.matches(defect.piece).count(), 1, "{defect:?}");
+        Break { script: script.name, text: script.text.replace(defect.piece, defect.broken) }
+    };
+    SCRIPT_DEFECTS.iter().filter(|defect| defect.mutant == mutant).map(broken).collect()
+}
+
 fn is_killed(mutant: Mutant, schedule: fn() -> Verdict) {
     assert_eq!(schedule(), Ok(()), "without the defect");
+    if !broken_scripts(mutant).is_empty() {
+        assert_eq!(lua::with_lua(schedule), Ok(()), "without the defect, by the scripts themselves");
+    }
     let verdict = with(mutant, schedule);
     assert!(verdict.is_err(), "{mutant:?} survives");
     println!("{mutant:?}: {}", verdict.unwrap_err());
@@ -84,6 +103,7 @@ killed! {
     all_woken: AllWoken by news::not_all_who_wait_come_when_a_lock_is_released;
     head_unchecked: HeadUnchecked by fair::who_asked_first_has_it_first_however_slow_it_is;
     dead_waiters_stay: DeadWaitersStay by fair::those_who_died_cost_one_heartbeat_together;
+    ticket_from_length: TicketFromLength by fair::a_new_ticket_is_larger_than_any_that_stands;
     ticket_forgotten: TicketForgotten by fair::a_place_is_kept_however_long_the_wait_is;
     ticket_smallest: TicketSmallest by fair::a_ticket_is_larger_than_all_that_were_allotted_before;
     leave_forgotten: LeaveForgotten by fair::who_gives_up_keeps_nobody_waiting;
@@ -92,6 +112,9 @@ killed! {
     readers_cut_short: ReadersCutShort by sharing::a_reader_of_a_shorter_ttl_ends_nobody_elses;
     foreign_set_taken: ForeignSetTaken by sharing::a_reader_leaves_a_sorted_set_of_others_alone;
     readers_purged_early: ReadersPurgedEarly by sharing::a_readers_coming_leaves_those_whose_time_is_not_over;
+    extended_reader_ends_key: ExtendedReaderEndsKey by sharing::an_extended_reader_leaves_the_others_their_time;
+    released_reader_keeps_key: ReleasedReaderKeepsKey by sharing::a_writer_waits_no_longer_than_for_the_last_reader;
+    late_reader_cuts_short: LateReaderCutsShort by sharing::a_readers_late_request_does_not_cut_its_extension_short;
     reader_ends_all: ReaderEndsAll by sharing::a_reader_that_goes_leaves_the_others;
     shared_extension_joins: SharedExtensionJoins by sharing::a_reader_is_extended_only_where_it_is;
     intent_ignored: IntentIgnored by sharing::a_writer_that_keeps_readers_out_has_its_turn;
@@ -169,6 +192,13 @@ fn reader_of_a_broken_connection_forgotten() {
         Mutant::AbsentIsProof,
         sharing::what_a_readers_broken_connection_left_is_released_over_the_next,
     );
+}
+
+/// The same defect where the lock is a reader's.
+#[test]
+fn stray_extension_of_a_reader_ignored() {
+    let schedule = sharing::a_readers_late_shorter_extension_does_not_cut_a_longer_one_short;
+    is_killed(Mutant::StrayExtensionIgnored, schedule);
 }
 
 /// The same defect where the lock is fenced.

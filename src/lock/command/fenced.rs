@@ -53,12 +53,12 @@ if f and k>f then local t=redis.call('time') local n=t[1]*1000000+t[2] \
 if k>n-ARGV[3] and k<=n+ARGV[4] then redis.pcall('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
 
 /// SHA-1 of [`FENCED_ACQUIRE_SCRIPT`].
-const ACQUIRE_SHA: &[u8] = b"c0b702ffe6d6fe923e85ca21e689dce168efb723";
+pub(super) const ACQUIRE_SHA: &str = "c0b702ffe6d6fe923e85ca21e689dce168efb723";
 /// SHA-1 of [`FENCED_RELEASE_SCRIPT`].
-const RELEASE_SHA: &[u8] = b"67af96d3a836cd0b14514ef31c4608e4b75875db";
+pub(super) const RELEASE_SHA: &str = "67af96d3a836cd0b14514ef31c4608e4b75875db";
 
 /// SHA-1 of [`FENCED_TELLING_SCRIPT`].
-const TELLING_SHA: &[u8] = b"4cd9f498298cf89dc6719788d9f77ed968804475";
+pub(super) const TELLING_SHA: &str = "4cd9f498298cf89dc6719788d9f77ed968804475";
 
 /// Older than any token, for a lock that is held: no window closes behind it.
 const ANY_AGE_US: u64 = 1 << 52;
@@ -106,11 +106,7 @@ fn encode_acquire(
     fence: &Fence,
     past_us: u64,
 ) {
-    if mutant!(FenceNotStrict) {
-        encode_head(out, 11, Script::Whole, &FENCED_ACQUIRE_SCRIPT.replace("<=f ", "<f "), ACQUIRE_SHA, b"2");
-    } else {
-        encode_head(out, 11, script, FENCED_ACQUIRE_SCRIPT, ACQUIRE_SHA, b"2");
-    }
+    encode_head(out, 11, script, FENCED_ACQUIRE_SCRIPT, ACQUIRE_SHA, b"2");
     let value = encode_keys(out, entry, fence);
     out.extend_from_slice(value);
     for number in [ttl_ms, fence.token.as_u64(), past_us, fence.window.half_us, fence.window.life_ms] {
@@ -126,11 +122,7 @@ pub(crate) fn encode_fenced_release(
     fence: &Fence,
     tells: bool,
 ) {
-    if mutant!(FenceDeleted) {
-        let deleting = "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('del',KEYS[2]) \
-            return redis.call('del',KEYS[1]) else return 0 end";
-        encode_head(out, 10, Script::Whole, deleting, RELEASE_SHA, b"2");
-    } else if tells {
+    if tells {
         encode_head(out, 10, script, FENCED_TELLING_SCRIPT, TELLING_SHA, b"2");
     } else {
         encode_head(out, 10, script, FENCED_RELEASE_SCRIPT, RELEASE_SHA, b"2");
@@ -149,14 +141,14 @@ pub(super) fn encode_head(
     argument_count: usize,
     script: Script,
     text: &str,
-    sha: &[u8],
+    sha: &str,
     key_count: &[u8],
 ) {
     resp::encode_array_header(out, argument_count);
     match script {
         Script::Known => {
             resp::encode_bulk(out, b"EVALSHA");
-            resp::encode_bulk(out, sha);
+            resp::encode_bulk(out, sha.as_bytes());
         }
         Script::Whole => {
             resp::encode_bulk(out, b"EVAL");
@@ -280,10 +272,10 @@ mod tests {
             (b"p:\r\nname".as_slice(), b"p:redlatch:fence:\r\nname".as_slice(), [0; 20]);
         let (token, half, life) =
             (b"1800000000000000".as_slice(), b"15000000".as_slice(), b"90000".as_slice());
-        for (script, name, text) in [
-            (Script::Known, b"EVALSHA".as_slice(), ACQUIRE_SHA),
-            (Script::Whole, b"EVAL", FENCED_ACQUIRE_SCRIPT.as_bytes()),
-        ] {
+        for (script, name, text) in
+            [(Script::Known, "EVALSHA", ACQUIRE_SHA), (Script::Whole, "EVAL", FENCED_ACQUIRE_SCRIPT)]
+        {
+            let [name, text] = [name, text].map(str::as_bytes);
             assert_eq!(
                 encoded(|out, entry, fence| encode_fenced_acquire(out, script, entry, 10_000, fence)),
                 command(&[name, text, b"2", lock, fence, &value, b"10000", token, half, half, life])
@@ -309,7 +301,7 @@ mod tests {
         for (tells, sha) in [(false, RELEASE_SHA), (true, TELLING_SHA)] {
             assert_eq!(
                 encoded(|out, entry, fence| encode_fenced_release(out, Script::Known, entry, fence, tells)),
-                command(&[b"EVALSHA", sha, b"2", lock, fence, &value, token, half, half, life])
+                command(&[b"EVALSHA", sha.as_bytes(), b"2", lock, fence, &value, token, half, half, life])
             );
         }
     }

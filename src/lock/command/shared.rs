@@ -18,7 +18,6 @@
 use super::fenced::{Script, encode_head};
 use super::{Entry, WrongShape, encode_beside, encode_decimal_bulk, failure};
 use crate::lock::{HolderTtl, Vote};
-use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 use std::time::Duration;
 
@@ -33,7 +32,7 @@ pub(crate) const MARKER: &[u8] = b"redlatch:readers:1";
 ///
 /// Answers: OK, or the time left of what is in the way as `PTTL` tells it. A value that is there already keeps the later
 /// end of the two, so that a request which is carried out twice, or late, cuts nothing short.
-const ACQUIRE_SCRIPT: &str = "local k=KEYS[1] local m='redlatch:readers:1' local y=redis.call('type',k).ok \
+pub(super) const ACQUIRE_SCRIPT: &str = "local k=KEYS[1] local m='redlatch:readers:1' local y=redis.call('type',k).ok \
 local w=redis.call('pttl',k) if w==-1 or y~='none' and (y~='zset' or not redis.call('zscore',k,m)) then return w end \
 local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) \
 local s=tonumber(redis.call('zscore',k,ARGV[1]) or 0) w=redis.call('pttl',KEYS[2]) if w~=-2 and s<=n then return w end \
@@ -44,25 +43,25 @@ redis.call('pexpireat',k,redis.call('zrange',k,-1,-1,'withscores')[2]) return re
 ///
 /// A server at its memory limit refuses a script's `ZADD`, unless the script has written before. This one takes no memory,
 /// so the purge, which is never refused, goes first. A new reader takes memory: its script starts with `ZADD`.
-const EXTEND_SCRIPT: &str = "local k=KEYS[1] local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) \
+pub(super) const EXTEND_SCRIPT: &str = "local k=KEYS[1] local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) \
 local s=redis.call('zscore',k,ARGV[1]) if not s or tonumber(s)<=n then return 0 end \
 redis.call('zremrangebyscore',k,0,n) redis.call('zadd',k,n+1+ARGV[2],ARGV[1]) \
 redis.call('pexpireat',k,redis.call('zrange',k,-1,-1,'withscores')[2]) return 1";
 
 /// `KEYS`: lock. `ARGV`: value, and 1 if those who wait are to be told when nobody is left. Answers 1 if the value was there,
 /// else 0.
-const RELEASE_SCRIPT: &str = "local k=KEYS[1] if redis.call('zrem',k,ARGV[1])==0 then return 0 end \
+pub(super) const RELEASE_SCRIPT: &str = "local k=KEYS[1] if redis.call('zrem',k,ARGV[1])==0 then return 0 end \
 local t=redis.call('time') redis.call('zremrangebyscore',k,0,t[1]*1000+math.floor(t[2]/1000)) \
 local l=redis.call('zrange',k,-1,-1,'withscores')[2] if l and l~='-inf' then redis.call('pexpireat',k,l) return 1 end \
 redis.call('del',k) if ARGV[2]=='1' then \
 local c=redis.pcall('publish',k,'') if type(c)=='number' and c>3 then redis.pcall('publish',k,c) end end return 1";
 
 /// SHA-1 of [`ACQUIRE_SCRIPT`].
-const ACQUIRE_SHA: &[u8] = b"83dca81544fc65b6822153c0d5a60b6d05d7d347";
+pub(super) const ACQUIRE_SHA: &str = "83dca81544fc65b6822153c0d5a60b6d05d7d347";
 /// SHA-1 of [`EXTEND_SCRIPT`].
-const EXTEND_SHA: &[u8] = b"2e31d30570819fcc1f873dcaba865981d032183f";
+pub(super) const EXTEND_SHA: &str = "2e31d30570819fcc1f873dcaba865981d032183f";
 /// SHA-1 of [`RELEASE_SCRIPT`].
-const RELEASE_SHA: &[u8] = b"8bcc5ea66f5e8c922d41a4d11f7b9d836536d5fe";
+pub(super) const RELEASE_SHA: &str = "8bcc5ea66f5e8c922d41a4d11f7b9d836536d5fe";
 
 /// Joins the readers of a lock, if nobody else has or is to have it. `prefix_size` is that of all keys.
 pub(crate) fn encode_shared_acquire(
@@ -72,8 +71,7 @@ pub(crate) fn encode_shared_acquire(
     ttl_ms: u64,
     prefix_size: usize,
 ) {
-    let (script, text) = acquire_script(script);
-    encode_head(out, 7, script, &text, ACQUIRE_SHA, b"2");
+    encode_head(out, 7, script, ACQUIRE_SCRIPT, ACQUIRE_SHA, b"2");
     let (key, value) = entry.parts();
     out.extend_from_slice(key);
     encode_intent_key(out, key, prefix_size);
@@ -83,25 +81,14 @@ pub(crate) fn encode_shared_acquire(
 
 /// Gives a reader a new end, if it is there.
 pub(crate) fn encode_shared_extend(out: &mut Vec<u8>, script: Script, entry: &Entry, ttl_ms: u64) {
-    if mutant!(SharedExtensionJoins) {
-        let text = EXTEND_SCRIPT.replace("if not s or tonumber(s)<=n then return 0 end ", "");
-        encode_head(out, 6, Script::Whole, &text, EXTEND_SHA, b"1");
-    } else {
-        encode_head(out, 6, script, EXTEND_SCRIPT, EXTEND_SHA, b"1");
-    }
+    encode_head(out, 6, script, EXTEND_SCRIPT, EXTEND_SHA, b"1");
     out.extend_from_slice(&entry.0);
     encode_decimal_bulk(out, ttl_ms);
 }
 
 /// A reader goes; tells those who wait, if it is to and was the last.
 pub(crate) fn encode_shared_release(out: &mut Vec<u8>, script: Script, entry: &Entry, tells: bool) {
-    if mutant!(ReaderEndsAll) {
-        let text = RELEASE_SCRIPT
-            .replace("redis.call('zremrangebyscore'", "redis.call('del',k) redis.call('zremrangebyscore'");
-        encode_head(out, 6, Script::Whole, &text, RELEASE_SHA, b"1");
-    } else {
-        encode_head(out, 6, script, RELEASE_SCRIPT, RELEASE_SHA, b"1");
-    }
+    encode_head(out, 6, script, RELEASE_SCRIPT, RELEASE_SHA, b"1");
     out.extend_from_slice(&entry.0);
     encode_decimal_bulk(out, u64::from(tells));
 }
@@ -112,24 +99,6 @@ pub(crate) const SHARED_FOLLOWING: [&str; 2] = [EXTEND_SCRIPT, RELEASE_SCRIPT];
 /// `SCRIPT LOAD script`
 pub(crate) fn encode_load(out: &mut Vec<u8>, script: &str) {
     resp::encode_command(out, &[b"SCRIPT", b"LOAD", script.as_bytes()]);
-}
-
-fn acquire_script(script: Script) -> (Script, std::borrow::Cow<'static, str>) {
-    let longest = "redis.call('zrange',k,-1,-1,'withscores')[2]";
-    let changed = if mutant!(ReaderBesideWriter) {
-        ACQUIRE_SCRIPT.replacen("then return w end", "then return redis.status_reply('OK') end", 1)
-    } else if mutant!(ReadersCutShort) {
-        ACQUIRE_SCRIPT.replace(longest, "n+1+ARGV[2]")
-    } else if mutant!(ReadersPurgedEarly) {
-        ACQUIRE_SCRIPT.replace(",0,n)", ",0,n+ARGV[2]-1)")
-    } else if mutant!(IntentIgnored) {
-        ACQUIRE_SCRIPT.replace("if w~=-2 and s<=n then return w end ", "")
-    } else if mutant!(ForeignSetTaken) {
-        ACQUIRE_SCRIPT.replace("(y~='zset' or not redis.call('zscore',k,m))", "y~='zset'")
-    } else {
-        return (script, ACQUIRE_SCRIPT.into());
-    };
-    (Script::Whole, changed.into())
 }
 
 /// The key of the intent beside a lock's, both as encoded bulk strings.
@@ -192,9 +161,9 @@ mod tests {
         let (lock, intent, value): (&[u8], &[u8], _) =
             (b"p:\r\nname", b"p:redlatch:writer:\r\nname", [0; Token::SIZE]);
         for script in [Script::Known, Script::Whole] {
-            let name = |text: &'static str, sha: &'static [u8]| match script {
-                Script::Known => [b"EVALSHA".as_slice(), sha],
-                Script::Whole => [b"EVAL", text.as_bytes()],
+            let name = |text: &'static str, sha: &'static str| match script {
+                Script::Known => [b"EVALSHA", sha.as_bytes()],
+                Script::Whole => [b"EVAL".as_slice(), text.as_bytes()],
             };
             let [by, what] = name(ACQUIRE_SCRIPT, ACQUIRE_SHA);
             assert_eq!(

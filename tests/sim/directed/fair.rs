@@ -60,10 +60,9 @@ fn is_contended(outcome: &Outcome) -> bool {
 }
 
 /// Tickets on a master.
-fn ticket_count(world: &mut World, master: usize) -> usize {
-    let it = &mut world.masters[master];
-    let now = it.clock.at(world.now);
-    it.model.queues.of(now, KEY).count()
+fn ticket_count(world: &World, master: usize) -> usize {
+    let it = &world.masters[master];
+    it.model.ticket_count(it.clock.at(world.now), KEY)
 }
 
 fn no_tickets_are_left(world: &mut World) -> Verdict {
@@ -140,6 +139,24 @@ pub fn a_ticket_is_larger_than_all_that_were_allotted_before() -> Verdict {
     world.submit_release(0, held, false);
     each_has_it(&mut world, &[1, 2, 3], SECOND)?;
     verdict(&mut world)
+}
+
+pub fn a_new_ticket_is_larger_than_any_that_stands() -> Verdict {
+    let mut world = world(3, 5, defaults);
+    let held = hold_fairly(&mut world, 0)?;
+    let waiting = [1, 2, 3].map(|client| wait_fairly(&mut world, client));
+    let [first, second, third] = waiting;
+    second?;
+    let third = third?;
+    world.submit_release(1, first?, false);
+    world.run_for(10 * MS);
+    let fourth = wait_fairly(&mut world, 4)?;
+    let number = |client: usize, lock| world.clients[client].engine.ticket(lock).map(|ticket| ticket.number);
+    let (third, fourth) = (number(3, third), number(4, fourth));
+    demand(fourth > third, &format!("the ticket {fourth:?} behind {third:?}"))?;
+    world.submit_release(0, held, false);
+    each_has_it(&mut world, &[2, 3, 4], 50 * MS)?;
+    no_tickets_are_left(&mut world)
 }
 
 pub fn who_gives_up_keeps_nobody_waiting() -> Verdict {
@@ -361,6 +378,7 @@ tests!(
     a_place_is_kept_however_long_the_wait_is,
     the_waiters_of_one_client_have_it_in_the_order_in_which_they_came,
     a_ticket_is_larger_than_all_that_were_allotted_before,
+    a_new_ticket_is_larger_than_any_that_stands,
     who_gives_up_keeps_nobody_waiting,
     those_who_died_cost_one_heartbeat_together,
     a_holder_that_died_is_followed_when_its_key_ends,

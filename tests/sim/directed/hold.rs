@@ -221,7 +221,7 @@ pub fn masters_that_are_full_extend_a_lock_all_the_same() -> Verdict {
         world.add_client(Clock::new(0, 0), 0);
         world.run_for(10 * MS);
         let lock = hold(&mut world, 0, KEY, ms(10_000))?;
-        world.masters.iter_mut().for_each(|master| master.model.is_full = true);
+        world.masters.iter_mut().for_each(|master| master.model.data.is_full = true);
         for _ in 0..2 {
             let extended = extend(&mut world, 0, lock, ms(10_000))?;
             demand(matches!(extended, Outcome::Extend(Ok(_))), &format!("not extended: {extended:?}"))?;
