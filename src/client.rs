@@ -298,6 +298,7 @@ impl<'a> LockRequest<'a> {
 
     /// The most attempts that are made at the masters; zero is one. By default as many as the wait allows, which still bounds
     /// them: give a long wait where only the count is to. To stand in line behind others of this client is no attempt.
+    /// One attempt right after masters confirm a subscription to releases is made in addition, and not counted here.
     pub const fn tries(mut self, tries: u32) -> Self {
         self.tries = Some(tries);
         self

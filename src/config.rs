@@ -340,8 +340,10 @@ impl ConfigBuilder {
     /// which is closed [`limits::NEWS_IDLE_MAX`] after nobody waits any more. The login needs `+publish +subscribe
     /// +unsubscribe` and the channels (`&lock:*` beside `~lock:*`); where a master refuses it, its warnings say so and
     /// waiting goes on as without it. A message is a hint and no promise: behind it is the end of the holder's time, and
-    /// the next attempt after a random delay, up to [`limits::UNWOKEN_PAUSE_FACTOR`] times the longest one once messages
-    /// have come.
+    /// the next attempt after a random delay. That grows up to [`limits::QUIET_PAUSE_FACTOR_MAX`] times the longest one, 2 s by
+    /// default, once a quorum of masters has confirmed the subscription. Once messages have come it is up to
+    /// [`limits::UNWOKEN_PAUSE_FACTOR`] times the longest one, and up to [`limits::UNWOKEN_CROWD_FACTOR_MAX`] times that in a
+    /// crowd of waiters. A lost message, or a holder that publishes none, costs a waiter at most that.
     ///
     /// If this is off, the client neither publishes nor subscribes.
     #[must_use]

@@ -45,6 +45,7 @@ mod news;
 mod op;
 mod renew;
 mod repair;
+mod reports;
 mod request;
 mod script;
 mod sharing;

@@ -96,6 +96,9 @@ impl fmt::Display for Failure {
             Self::OthersFirst { ahead } => write!(f, "refused: {ahead} wait for it who asked before"),
             Self::QueueFull => f.write_str("was skipped: its queue is full"),
             Self::NotHeld => f.write_str("was not part of this lock"),
+            Self::SameServer => {
+                f.write_str("is the same server as another one here, and votes once: list each server once")
+            }
             Self::TokenRefused(TokenRefusal::Stale) => {
                 f.write_str("refused the fencing token: it has seen a larger one")
             }
@@ -191,6 +194,7 @@ pub enum AcquireError {
     Contended(Box<Denial>),
     /// Too few masters can grant: they are unreachable, silent, in error or in quarantine; or they refused the fencing token, as
     /// their clocks differ; or the queue of a fair lock is full ([`crate::limits::FAIR_QUEUE_COUNT_MAX`]). The report tells which.
+    /// A wait ends at once if the quarantine of too many masters outlasts it.
     NoQuorum(Box<Denial>),
     /// A quorum granted, but by then less validity was left than asked for. Ask for a longer TTL.
     Expired(Box<Denial>),
@@ -247,7 +251,7 @@ pub enum ExtendError {
     /// Its validity had ended; nothing was sent. Somebody else may hold it.
     #[error("the lock's validity has ended; it cannot be extended any more")]
     Expired,
-    /// So many masters no longer have the key that no quorum can be left. Stop the protected work.
+    /// So many masters no longer have the key, or never had it, that no quorum can be left. Stop the protected work.
     #[error(fmt = fmt_lost)]
     Lost(Report),
     /// Too few masters answered. The lock is valid as long as it was before, or as the TTL asked for if that is sooner;

@@ -164,6 +164,10 @@ pub const NEWS_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 /// none of them tries in one release of twenty; then the first that would have tried again anyway has it.
 pub const WOKEN_COUNT: u32 = 3;
 
+/// How many times the longest `retry_delay` the pause of a waiter grows to at most, once a quorum of masters has confirmed
+/// that it tells of releases and while no message has come. A release without a message costs a waiter at most this.
+pub const QUIET_PAUSE_FACTOR_MAX: u32 = 20;
+
 /// Of the random pause behind a wake-up, how many times it may be longer than the longest pause of those who are not told;
 /// once more as long for each [`UNWOKEN_CROWD`] clients that wait, up to [`UNWOKEN_CROWD_FACTOR_MAX`] times.
 pub const UNWOKEN_PAUSE_FACTOR: u32 = 10;

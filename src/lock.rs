@@ -478,6 +478,8 @@ pub enum Failure {
     QueueFull,
     /// It never was sent this lock, so it cannot extend it.
     NotHeld,
+    /// Its first answer showed this very request as carried out before, which only another address of the same server explains.
+    SameServer,
     /// Of a fair lock: nobody holds it there, and so many wait for it who asked before.
     OthersFirst {
         /// Waiters before this one.

@@ -32,6 +32,8 @@ pub enum Mutant {
     DeadlineUnchecked,
     /// A task that fetches its answer late is handed a lock that is over.
     FetchedUnchecked,
+    /// A task that fetches its answer late is handed a lock of less than the validity that it asked for.
+    FetchedAnyValidity,
     /// Nothing is taken off the TTL for clock drift.
     NoDrift,
     /// The quorum is half of the masters.
@@ -46,6 +48,8 @@ pub enum Mutant {
     LateVoteToNextAttempt,
     /// A grant counts though its connection broke before the verdict.
     LostGrantCounted,
+    /// The grant of a swap counts though its connection broke before the verdict.
+    LostSwapCounted,
     /// Grants after the verdict are not counted.
     StragglersCancelled,
     /// An error reply to `SET` is a no.
@@ -64,6 +68,10 @@ pub enum Mutant {
     ReleaseOnOtherConnection,
     /// What a broken connection left behind is forgotten.
     OrphansDropped,
+    /// A release that its caller awaits is not sent again over the next connection.
+    AwaitedSentOnce,
+    /// The release of a lock whose validity has ended is forgotten.
+    ExpiredKeptForever,
     /// A key that is absent over a new connection is taken for released, though its `SET` may come later.
     AbsentIsProof,
     /// A key that was deleted is taken for the only one, though the lock was sent twice.
@@ -78,6 +86,8 @@ pub enum Mutant {
     ExtensionOnMinority,
     /// No answers are taken for consent to extend.
     ExtensionOnUnknown,
+    /// A lock that a majority of masters showed to be lost stays valid.
+    ProvenLossStaysValid,
     /// A lock can be extended after its deadline.
     ExtensionAfterDeadline,
     /// A shorter TTL takes effect only when its round succeeds.
@@ -104,6 +114,8 @@ pub enum Mutant {
     TryBeforeSubscribe,
     /// Who is told of releases tries when told and at no other time.
     NoTimerBehindWake,
+    /// A waiter asks as often as ever though it is subscribed.
+    SubscribedPolls,
     /// All who wait for a lock come when it is released, however many they are.
     AllWoken,
     /// A master takes a fencing token that is as large as its fence.
@@ -118,6 +130,10 @@ pub enum Mutant {
     FenceOfQuarantine,
     /// A lock is handed over within one client though its fence does not rise.
     FencedHandedOver,
+    /// A plain lock is handed over to a caller that wants a fencing token, which has none then.
+    PlainHandedToFenced,
+    /// Masters in quarantine count for a fenced lock from its second attempt on.
+    RetryForgetsQuarantine,
     /// A fair lock is had by whoever asks first when it is free.
     HeadUnchecked,
     /// The ticket of a waiter that died stays.
@@ -162,6 +178,10 @@ pub enum Mutant {
     RenewalUncapped,
     /// The loss of a lock is told when its validity has ended.
     LossToldLate,
+    /// The loss of a lock is reported as if its TTL were the one before the extension.
+    LossTellsOldTtl,
+    /// A renewal waits for answers until the validity ends.
+    RenewalWithoutLimit,
     /// A lock whose loss was told goes on being renewed.
     KeptAfterLoss,
     /// A lock that is kept is renewed also after its release.
@@ -172,6 +192,8 @@ pub enum Mutant {
     NoQuarantine,
     /// The quarantine ends a nanosecond early.
     QuarantineTickShort,
+    /// Whoever waits goes on though the quarantine outlasts the wait.
+    WaitsInQuarantine,
     /// The votes of masters in quarantine count.
     QuarantinedVotesCounted,
     /// A changed `run_id` is not noticed.
@@ -186,8 +208,16 @@ pub enum Mutant {
     EchoUnchecked,
     /// The lock's own key, met when a master is asked again, is taken for somebody else's.
     OwnKeyIsBusy,
+    /// The lock's own key, met by the request that is to set it, counts as a vote.
+    OwnKeyIsGrant,
     /// A master that did not answer an extension stays in the margin.
     MarginKeptByExtension,
+    /// A master that cannot have the key counts as one that did not answer.
+    AbsenceIsSilence,
+    /// A lock is put back on a master though too few others are known to have granted it and kept it.
+    RepairUnproven,
+    /// An acquisition makes more attempts than its caller allows.
+    TriesUnlimited,
     /// A late answer to the `SET` counts after an extension that its master never got.
     LateSetAfterExtension,
     /// A shorter extension that may still be under way over a broken connection is forgotten.
@@ -244,6 +274,8 @@ pub enum Mutant {
     AllocationByHeader,
     /// Arrays may be nested without end.
     UnboundedNesting,
+    /// A deadline of the engine does not wake a client's thread that nobody else has wake up.
+    DeadlineWakesNobody,
     /// A readable socket is read once.
     ReadStopsEarly,
 }

@@ -19,8 +19,8 @@ use fork::{Fork, fork, waitpid_nohang};
 use redlatch::engine::{Outcome, Request, SubmitError};
 use redlatch::lock::Resource;
 use redlatch::{
-    Acquire, AcquireError, Client, Config, ExtendError, Guard, Hold, Lease, Quarantine, Redlock,
-    ReenterError, ReentrantLock, ReleaseError,
+    Acquire, AcquireError, Client, Config, Drive, DriveEnded, ExtendError, Guard, Hold, Lease, Quarantine,
+    Redlock, ReenterError, ReentrantLock, ReleaseError,
 };
 
 const TTL: Duration = Duration::from_secs(30);
@@ -34,6 +34,7 @@ fn main() {
     a_client_is_refused(&mut fleet);
     a_reentrant_lock_is_refused(&fleet);
     a_redlock_is_refused(&mut fleet);
+    every_future_is_refused_at_every_stage(&mut fleet);
     assert_eq!(fleet.master(0).ask("DBSIZE").text(), "0");
     println!("test a_fork_is_refused_and_its_drops_do_nothing ... ok");
 }
@@ -190,6 +191,118 @@ fn a_redlock_is_refused(fleet: &mut Fleet) {
         assert!(!redlock.release(lease).expect("confirmed").was_already_gone());
     }
     assert_eq!(redlock.close(TTL), 0);
+}
+
+type Asked<'a> = (&'static str, Pin<Box<dyn Future<Output = Result<(), String>> + 'a>>);
+
+/// One of each kind, with what it needs: the fork comes before it is polled, while the masters are silent, and when its answer
+/// has come and nobody has fetched it.
+fn every_future_is_refused_at_every_stage(fleet: &mut Fleet) {
+    let client = Client::open(settings(fleet)).expect("an event loop");
+    let held = |name: &str| client.lock(name).ttl(TTL).acquire().expect("free");
+    let set = |names: [&str; 2]| client.lock_set(names.as_slice()).ttl(TTL).acquire().expect("free");
+    let [mut extended, released, watched, read] = ["a", "b", "c", "d"].map(held);
+    let [mut extended_set, released_set, watched_set] = [["e", "f"], ["g", "h"], ["i", "j"]].map(set);
+    let reentrant = client.lock("k").ttl(TTL).reentrant();
+    let hold = reentrant.lock().expect("free");
+    let other = client.lock("l").ttl(TTL).reentrant();
+    let wrong = |error: &dyn std::fmt::Display| error.to_string();
+    let drive = client.drive().expect("a descriptor");
+    let mut asked: Vec<Asked<'_>> = vec![
+        (
+            "acquire",
+            Box::pin(async {
+                client.lock("m").ttl(TTL).acquire_async().await.map(drop).map_err(|error| wrong(&error))
+            }),
+        ),
+        (
+            "read",
+            Box::pin(async {
+                let lock = client.rw_lock("n");
+                lock.read().ttl(TTL).acquire_async().await.map(drop).map_err(|error| wrong(&error))
+            }),
+        ),
+        ("extend", Box::pin(async { extended.extend_async(TTL).await.map_err(|error| wrong(&error)) })),
+        (
+            "release",
+            Box::pin(async { released.release_async().await.map(drop).map_err(|error| wrong(&error)) }),
+        ),
+        (
+            "acquire a set",
+            Box::pin(async {
+                let set = client.lock_set(["o", "p"].as_slice()).ttl(TTL).acquire_async();
+                set.await.map(drop).map_err(|error| wrong(&error.source))
+            }),
+        ),
+        (
+            "extend a set",
+            Box::pin(async { extended_set.extend_async(TTL).await.map_err(|error| format!("{error:?}")) }),
+        ),
+        (
+            "release a set",
+            Box::pin(async {
+                released_set.release_async().await.map(drop).map_err(|error| format!("{error:?}"))
+            }),
+        ),
+        ("lock again", Box::pin(async { other.lock_async().await.map(drop).map_err(|error| wrong(&error)) })),
+        (
+            "inspect",
+            Box::pin(async { client.inspect_async("d").await.map(drop).map_err(|error| wrong(&error)) }),
+        ),
+        (
+            "force",
+            Box::pin(async { client.force_unlock_async("q").await.map(drop).map_err(|error| wrong(&error)) }),
+        ),
+        (
+            "lost",
+            Box::pin(async {
+                watched.lost().await;
+                Err("a fork".to_owned())
+            }),
+        ),
+        (
+            "lost set",
+            Box::pin(async {
+                watched_set.lost().await;
+                Err("a fork".to_owned())
+            }),
+        ),
+    ];
+    let mut beside = Some((hold, read, drive));
+    all_refused_in_child("not polled", &mut asked, &mut beside);
+    fleet.masters().for_each(|master| master.stop());
+    for (name, future) in &mut asked {
+        let is_pending = future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
+        assert!(is_pending, "{name}: the masters are stopped");
+    }
+    all_refused_in_child("under way", &mut asked, &mut beside);
+    fleet.masters().for_each(|master| master.cont());
+    let (hold, read, mut drive) = beside.take().expect("the children have copies");
+    let given_up = Instant::now() + PATIENCE;
+    while fleet.master(0).ask("EXISTS m n o p").text() != "4" {
+        assert!(Instant::now() < given_up, "the masters do not go on");
+        drive.turn(Waker::noop()).expect("the client lives");
+    }
+    all_refused_in_child("answered", &mut asked, &mut Some((hold, read, drive)));
+    drop(asked);
+    drop((watched, watched_set, extended, extended_set));
+    assert_eq!(client.settle(TTL), 0);
+}
+
+fn all_refused_in_child(stage: &str, asked: &mut Vec<Asked<'_>>, beside: &mut Option<(Hold, Guard, Drive)>) {
+    in_child(stage, || {
+        for (name, future) in asked.iter_mut() {
+            match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Err(why)) if why.contains("fork") => {}
+                other => panic!("{stage}, {name}: {other:?}"),
+            }
+        }
+        asked.clear();
+        let (hold, read, mut drive) = beside.take().expect("it has them");
+        assert_eq!(hold.release().expect("nothing is released"), None);
+        assert!(!read.is_valid());
+        assert_eq!(drive.turn(Waker::noop()), Err(DriveEnded));
+    });
 }
 
 fn acquisition<'a>(redlock: &Redlock, name: &'a &str) -> Request<'a> {

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use redlatch::engine::{MasterState, MasterStatus};
 use redlatch::lock::{InputError, quorum};
 use redlatch::{AcquireError, Config, ConfigBuilder, ConfigError, ConnectError, Quarantine, Redlock};
+use rustix::process::getpgrp;
+use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp};
 
 /// The program's own exit codes; 64 to 76 are those of sysexits(3), 126 and 127 those of the shell.
 pub(crate) mod code {
@@ -194,8 +196,12 @@ impl From<AcquireError> for Exit {
     }
 }
 
-/// Prints to stderr, in front of each message the program's name.
+/// Prints to stderr, in front of each message the program's name. Prints nothing where the terminal would stop the program
+/// for it (`stty tostop`, and another group is in the foreground): a lock must be extended, and its loss followed.
 pub(crate) fn say(text: &str) {
+    if would_be_stopped() {
+        return;
+    }
     // There is nowhere to complain to if stderr is gone.
     let _ = writeln!(io::stderr().lock(), "redlatch: {}", without_logins(text));
 }
@@ -207,6 +213,12 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
         _ => Ok(()),
     }
+}
+
+fn would_be_stopped() -> bool {
+    let stderr = io::stderr();
+    tcgetpgrp(&stderr).is_ok_and(|foreground| foreground != getpgrp())
+        && tcgetattr(&stderr).is_ok_and(|settings| settings.local_modes.contains(LocalModes::TOSTOP))
 }
 
 pub(crate) fn stderr_is_terminal() -> bool {

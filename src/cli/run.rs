@@ -1,24 +1,25 @@
 //! `redlatch run`: a command under a lock, like flock(1), across masters.
 //!
 //! ```text
-//!  main thread: Redlock, extensions, the command's end        two threads beside it
-//!        ▲                                                    ├─ waitid(command) ── Ended ──┐
-//!        └──────────────────── events ◄───────────────────────┴─ signals ───────── Signal ──┘
+//!  main thread: Redlock, extensions, the command's end        a thread beside it
+//!        ▲                                                          │
+//!        └───────────── signals that were caught ◄──────────────────┘
 //! ```
 //!
 //! Uses the pipelined form throughout, so that a signal ends a wait and a command that ended need not wait for the
 //! network.
 
 mod acquire;
+mod descendants;
 mod extension;
 mod process;
 mod supervisor;
+mod terminal;
 mod timeline;
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Grant, MasterState, OpId, Outcome, Released, Request};
@@ -27,7 +28,7 @@ use redlatch::{Redlock, ReleaseError, limits};
 
 use super::options::{self, Enough, Exit, MasterOptions, code, say};
 use super::ping;
-use process::{Event, Process};
+use process::Process;
 use supervisor::{Locks, Supervisor};
 use timeline::Timeline;
 
@@ -132,13 +133,22 @@ When the lock is lost:
   below a quarter of the TTL the TERM may come later. KILL comes at the latest when a twentieth of the validity is
   left (at most 1s), and at once if redlatch itself did not run until then.
 
+What ends, and what goes on:
+  The command leads a process group of its own. A lost lock ends the group and, on Linux, all descendants of the
+  command wherever they went (setsid, daemons); redlatch exits when none of them is left.
+  When the command ends by itself redlatch releases the lock and exits. What the command left in the background
+  goes on without the lock: let the command wait for what needs it.
+  KILL to redlatch leaves the command running without a lock.
+
 Signals:
-  Off the terminal's foreground (cron, systemd, CI, a background job) the command leads a process group of its
-  own. TERM, INT, HUP and QUIT go on to the whole group, USR1 and USR2 to the command; a lost lock ends the group.
-  In the foreground of a terminal the command shares redlatch's group, so that Ctrl-C and Ctrl-Z work as without
-  redlatch: INT and QUIT have reached the command already and are not sent again; other signals, and the end of a
-  lost lock, go to the command alone (start it with `exec` in a shell script).
-  The lock is released when the command has ended. KILL to redlatch leaves the command running without a lock.
+  TERM, INT, HUP and QUIT to redlatch go on to the whole group, USR1 and USR2 to the command.
+
+In a terminal:
+  The command has the terminal's foreground, as under a shell, so keys reach the command only. In a pipeline it gets
+  the foreground when it reads from the terminal. If Ctrl-C ends the command, redlatch passes it on to its own job.
+  Ctrl-Z stops the command, all of its descendants, and redlatch, so nothing extends the lock. After `fg` or `bg` the
+  command goes on if the lock is still valid; else it gets KILL and does nothing more.
+  STOP to the command alone leaves it its lock.
 
 Examples:
   redlatch run -m redis://a,redis://b,redis://c nightly-report -- ./report.sh
@@ -270,7 +280,7 @@ impl Run {
                 format!("{} before the start", process::name_of(signal)),
             ));
         }
-        let process = match Process::spawn(&args.command, variables, &self.signals) {
+        let process = match Process::spawn(&args.command, variables) {
             Ok(process) => process,
             Err(error) => {
                 let _ = self.release(&locks);
@@ -280,7 +290,7 @@ impl Run {
         };
         let supervised = Locks { ids: locks.clone(), ttl: self.ttl };
         let end = Supervisor::new(&mut self.redlock, process, supervised, timeline, self.verbose)
-            .supervise(self.signals.events());
+            .supervise(self.signals.arrivals());
         if let Ok(end) = &end {
             self.tell(|_| format!("the command ended with code {}", end.code));
         }
@@ -412,6 +422,3 @@ fn cannot_start(command: &[OsString], error: &io::Error) -> Exit {
     let program = command.first().map(|program| program.to_string_lossy()).unwrap_or_default();
     Exit::new(code, format!("cannot run {program}: {error}; the lock is released"))
 }
-
-/// What the supervisor reads.
-type Events = Receiver<Event>;

@@ -336,7 +336,10 @@ impl LockRequest<'_> {
         match outcome {
             Outcome::Acquire(result) => {
                 let grant = result?;
-                let Self { client, auto_extend, min_validity, .. } = *self;
+                let Self { client, auto_extend, mut min_validity, .. } = *self;
+                if mutant!(FetchedAnyValidity) {
+                    min_validity = Duration::ZERO;
+                }
                 let guard = Guard::new(client.clone(), op, &grant, std::mem::take(&mut asked.name));
                 // Looked at last (I2): a task may fetch its answer long after it came. The guard's drop releases the lock.
                 let now = clock::now();

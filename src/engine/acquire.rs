@@ -12,7 +12,7 @@ use super::op::{Cause, Denied, Op, OpState, Run};
 use super::sharing;
 use super::slab::Id;
 use super::timers::op_timer;
-use super::{Engine, Grant, OpId, Outcome, SubmitError};
+use super::{Engine, Grant, Link, OpId, Outcome, SubmitError};
 use crate::config::Config;
 use crate::error::{AcquireError, Round};
 use crate::limits;
@@ -137,7 +137,7 @@ impl Engine {
         let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
         op.run.count = 0;
         if let Some(watch) = &mut op.watch {
-            watch.begin_attempt();
+            watch.begin_attempt(self.quorum);
         }
         if !claim.asked.has(self.quorum) && self.usable.has(self.quorum) {
             return self.refuse_overload(now, id, claim_id);
@@ -282,7 +282,8 @@ impl Engine {
         let (claim_id, started, limit) = (op.claim, claim.started, claim.answer_limit);
         // An attempt that had to end with the wait says nothing of its masters: the one before it does.
         let is_cut_short = now - started < limit && op.wait_until.is_some_and(|until| until <= now);
-        let retry_at = self.next_attempt(now, id, started);
+        let is_hopeless = cause == Cause::NoQuorum && self.is_quarantined_beyond_wait(id);
+        let retry_at = if is_hopeless { None } else { self.next_attempt(now, id, started) };
         let retry_at =
             if cause == Cause::Contended { self.keep_readers_out(now, id, retry_at) } else { retry_at };
         if let (Some(op), Some(claim)) = (self.ops.find_mut(id), self.claims.find_mut(claim_id)) {
@@ -340,9 +341,18 @@ impl Engine {
         }
     }
 
+    /// Whether so many masters are in quarantine to the end of the wait that no attempt before it can succeed. One that is
+    /// not connected may need none when it is back.
+    fn is_quarantined_beyond_wait(&self, id: Id) -> bool {
+        let Some(wait_until) = self.ops.find(id).and_then(|op| op.wait_until) else { return false };
+        let is_late = |link: &&Link| link.is_ready() && link.seasoned_at.is_some_and(|at| at >= wait_until);
+        let late_count = self.links.iter().filter(is_late).count();
+        late_count > self.links.len() - self.quorum && !mutant!(WaitsInQuarantine)
+    }
+
     /// When to try again, after a random delay that is longer than the attempt was and grows; `None` to give up.
     fn next_attempt(&mut self, now: Instant, id: Id, started: Instant) -> Option<Instant> {
-        let op = self.ops.find(id).filter(|op| op.attempts < op.attempts_max)?;
+        let op = self.ops.find(id).filter(|op| op.attempts < op.attempts_max || mutant!(TriesUnlimited))?;
         let wait_until = op.wait_until?;
         let took = now - started;
         // The last attempt is made early enough to be answered before the wait ends.
@@ -352,18 +362,23 @@ impl Engine {
             return (last > now + took).then(|| last.min(now + delay));
         }
         let attempts = op.attempts;
-        let factor = op.watch.as_ref().and_then(|watch| watch.pause_factor(self.quorum));
+        let (quorum, longest) = (self.quorum, self.config.retry_delay_max);
+        let bounds = op.watch.as_ref().and_then(|watch| watch.pause_bounds(quorum, self.mute(), longest));
         // Who had a part of it met others that want it, not a holder.
         let is_held = self.claims.find(op.claim).is_some_and(|claim| claim.tally.granted.is_empty());
-        let delay = match factor {
+        let delay = match bounds {
             Some(_) if mutant!(NoTimerBehindWake) => limits::TIME_LIMIT_MAX,
-            Some(factor) if is_held && self.config.retry_delay_by.is_none() => {
-                let longest = self.config.retry_delay_max;
-                self.rng.random_range(longest..=longest * factor)
+            Some(bounds) if is_held && self.config.retry_delay_by.is_none() => {
+                self.rng.random_range(bounds).max(took)
             }
             _ => self.draw_pause(took, attempts),
         };
         (last > now + took).then(|| last.min(now + delay))
+    }
+
+    /// Masters that refuse this login's messages, and so, it seems, those of the holder.
+    fn mute(&self) -> MasterSet {
+        self.links.iter().filter(|link| link.publish_refusal().is_some()).map(|link| link.master).collect()
     }
 
     /// No more than so many attempts are made. The first one may have failed by now, if there was nobody to be asked.
@@ -513,6 +528,7 @@ impl Engine {
                 if let Some(claim) = self.claims.find_mut(op.claim)
                     && !claim.tally.refused.contains(master)
                     && !mutant!(LostGrantCounted)
+                    && !(mutant!(LostSwapCounted) && op.run.count > 0)
                 {
                     claim.record(master, Vote::Failed(Failure::ConnectionLost));
                 }

@@ -13,9 +13,8 @@ use super::slab::Id;
 use super::timers::claim_timer;
 use super::{Broadcast, Engine};
 use crate::config::Config;
-use crate::error::{Report, Round};
 use crate::lock::command::{Entry, ReleaseAnswer};
-use crate::lock::{Drift, Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
+use crate::lock::{Drift, Failure, FencingToken, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
 #[derive(Debug)]
@@ -60,11 +59,18 @@ pub(super) struct Claim {
     pub(super) is_contended: bool,
     /// The claim that the lock was handed over to: where the swap was carried out this one's key is gone.
     pub(super) heir: Id,
+    /// Masters whose answer to the `SET` showed that it had been carried out there before. It is sent to each master once,
+    /// so another address leads to the same server. They are released as all others, and never vote.
+    pub(super) twins: MasterSet,
     /// Masters whose connection has broken since the `SET`: it may still be carried out there, after any release.
     strayed: MasterSet,
     /// Masters that were sent another `SET`: where the first was refused the key may live all the same, and where it may
     /// still be carried out, one key that was deleted does not tell which of the two it was.
     sent_again: MasterSet,
+    /// Masters that no longer had the key when they were last asked, and were sent no other `SET` since.
+    gone: MasterSet,
+    /// Masters that owe an answer to another `SET`: whatever they say before it, the key may be there behind it.
+    owes_repair: MasterSet,
     /// Masters that owe an answer to an extension.
     owes_extension: MasterSet,
     /// Masters whose connection broke while they did: it may still be carried out there, after any other.
@@ -79,8 +85,8 @@ pub(super) struct Release {
     pub(super) owed: MasterSet,
     /// Masters whose answer to a release is under way.
     pub(super) sent: MasterSet,
-    deleted: MasterSet,
-    absent: MasterSet,
+    pub(super) deleted: MasterSet,
+    pub(super) absent: MasterSet,
     /// See [`Claim::unproven`].
     unproven: MasterSet,
 }
@@ -121,8 +127,11 @@ impl Claim {
             tells: false,
             is_contended: false,
             heir: Id::NOBODY,
+            twins: MasterSet::EMPTY,
             strayed: MasterSet::EMPTY,
             sent_again: MasterSet::EMPTY,
+            gone: MasterSet::EMPTY,
+            owes_repair: MasterSet::EMPTY,
             owes_extension: MasterSet::EMPTY,
             strayed_extension: MasterSet::EMPTY,
         }
@@ -153,8 +162,11 @@ impl Claim {
             tells,
             is_contended,
             heir,
+            twins,
             strayed,
             sent_again,
+            gone,
+            owes_repair,
             owes_extension,
             strayed_extension,
         } = self;
@@ -163,7 +175,8 @@ impl Claim {
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants, *is_shared, *is_scripted) = (true, true, false, false);
         (*release, *heir, *tells, *is_contended) = (None, Id::NOBODY, false, false);
-        (*strayed, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY);
+        (*twins, *strayed, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY, MasterSet::EMPTY);
+        (*gone, *owes_repair) = (MasterSet::EMPTY, MasterSet::EMPTY);
         (*owes_extension, *strayed_extension) = (MasterSet::EMPTY, MasterSet::EMPTY);
         failures.clear();
     }
@@ -221,6 +234,35 @@ impl Claim {
     pub(super) fn note_repair(&mut self, sent: MasterSet) {
         self.asked = self.asked.union(sent);
         self.sent_again = self.sent_again.union(sent);
+        self.gone = self.gone.without(sent);
+        self.owes_repair = self.owes_repair.union(sent);
+    }
+
+    /// Records the answer to another `SET`.
+    pub(super) const fn note_repair_answer(&mut self, master: MasterId) {
+        self.owes_repair.remove(master);
+    }
+
+    /// Records that a master no longer has the key, by its answer to an extension.
+    pub(super) fn note_gone(&mut self, master: MasterId) {
+        self.tally.granted.remove(master);
+        if !self.owes_repair.contains(master) {
+            self.gone.insert(master);
+        }
+    }
+
+    /// Masters that cannot have the key: never asked, or they said so and were sent no other `SET` since.
+    pub(super) fn absent(&self, all: MasterSet) -> MasterSet {
+        if mutant!(AbsenceIsSilence) {
+            return self.refused();
+        }
+        all.without(self.asked).union(self.refused()).union(self.gone)
+    }
+
+    /// Records that a master met its own `SET`; returns its vote.
+    pub(super) fn note_twin(&mut self, master: MasterId) -> Vote {
+        self.twins.insert(master);
+        Vote::Failed(Failure::SameServer)
     }
 
     /// Counts the vote that nearly all are.
@@ -294,7 +336,7 @@ impl Claim {
         if mutant!(DeletedIsProof) { MasterSet::EMPTY } else { self.sent_again.intersection(self.strayed) }
     }
 
-    fn failure(&self, master: MasterId) -> Option<&Failure> {
+    pub(super) fn failure(&self, master: MasterId) -> Option<&Failure> {
         self.failures.iter().rev().find(|(failed, _)| *failed == master).map(|(_, failure)| failure)
     }
 
@@ -487,6 +529,7 @@ impl Engine {
         if !(mutant!(LateSwapForgotten) && is_heir) {
             claim.strayed.insert(master);
         }
+        claim.owes_repair.remove(master);
         if claim.owes_extension.contains(master) {
             claim.owes_extension.remove(master);
             claim.strayed_extension.insert(master);
@@ -511,6 +554,7 @@ impl Engine {
     pub(super) fn release_orphans(&mut self, master: MasterId) {
         for id in self.claims.ids() {
             let owes = |claim: &Claim| claim.release.is_some_and(|release| release.owed.contains(master));
+            let owes = |claim: &Claim| owes(claim) && !(mutant!(AwaitedSentOnce) && claim.owner.is_some());
             if self.claims.find(id).is_some_and(owes) {
                 self.send_release_again(id, MasterSet::only(master));
             }
@@ -536,6 +580,7 @@ impl Engine {
                 && !mutant!(RestartedGrantsKept)
             {
                 claim.tally.granted.remove(master);
+                claim.gone.remove(master);
                 if before == Predecessor::Ended || mutant!(SuccessorIsProof) {
                     claim.strayed.remove(master);
                     claim.strayed_extension.remove(master);
@@ -550,50 +595,5 @@ impl Engine {
         if self.claims.find(id).is_some_and(is_done) {
             self.claims.free(id);
         }
-    }
-
-    /// What each master said in a round of this claim, for an error.
-    pub(super) fn report(&self, now: Instant, round: Round, claim: &Claim, tally: &Tally) -> Report {
-        let votes = self.links.iter().map(|link| {
-            let master = link.master;
-            let mut vote = if tally.refused.contains(master) {
-                match claim.failure(master) {
-                    Some(why @ (Failure::TokenRefused(_) | Failure::OthersFirst { .. })) => {
-                        Vote::Failed(why.clone())
-                    }
-                    _ => Vote::Refused { holder: HolderTtl::Unknown },
-                }
-            } else if tally.granted.contains(master) {
-                Vote::Granted
-            } else {
-                claim.failure(master).cloned().map_or(Vote::Pending, Vote::Failed)
-            };
-            if let Some(at) = link.seasoned_at
-                && at > now
-                && matches!(vote, Vote::Granted | Vote::Pending)
-                && round != Round::Release
-            {
-                vote = Vote::Failed(Failure::Quarantined { left: at - now });
-            }
-            (self.config.labels[master.index()].clone(), vote)
-        });
-        Report { round, votes: votes.collect() }
-    }
-
-    /// The same for a release, whose answers are kept apart.
-    pub(super) fn release_report(&self, now: Instant, claim: &Claim, release: &Release) -> Report {
-        let tally = Tally { granted: release.deleted, refused: release.absent, failed: MasterSet::EMPTY };
-        let mut report = self.report(now, Round::Release, claim, &tally);
-        for ((_, vote), link) in report.votes.iter_mut().zip(&self.links) {
-            if *vote != Vote::Pending {
-                continue;
-            }
-            *vote = Vote::Failed(match (claim.asked.contains(link.master), link.is_ready()) {
-                (false, _) => Failure::NotHeld,
-                (true, false) => Failure::NotConnected { why: link.why.clone() },
-                (true, true) => Failure::NoAnswer { limit: claim.answer_limit },
-            });
-        }
-        report
     }
 }

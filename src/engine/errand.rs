@@ -146,9 +146,17 @@ impl Engine {
         }
     }
 
-    pub(super) fn handle_reader_count(&mut self, master: MasterId, id: Id, count: usize) {
-        if let Some(Errand { work: Work::Inspect { reader_counts, .. }, .. }) = self.errand_at(master, id) {
-            reader_counts[master.index()] = count;
+    pub(super) fn handle_reader_count(&mut self, master: MasterId, id: Id, count: Result<usize, Failure>) {
+        let Some(Errand { work: Work::Inspect { values, reader_counts, .. }, .. }) =
+            self.errand_at(master, id)
+        else {
+            return;
+        };
+        match (count, &mut values[master.index()]) {
+            (Ok(count), _) => reader_counts[master.index()] = count,
+            // The key holds no text: this is why nothing is known of it. A text needs no count.
+            (Err(failure), Err(of_value)) => *of_value = failure,
+            (Err(_), Ok(_)) => {}
         }
     }
 
@@ -176,7 +184,7 @@ impl Engine {
             (_, Ok(left @ (HolderTtl::Left(_) | HolderTtl::Never))) if readers > 0 => {
                 Told::Shared { readers, left }
             }
-            (Err(failure), _) | (_, Err(failure)) => Told::Failed(failure),
+            (_, Err(failure)) | (Err(failure), _) => Told::Failed(failure),
             (_, Ok(HolderTtl::Gone)) if is_quarantined => {
                 let left = seasoned_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
                 Told::Failed(Failure::Quarantined { left })

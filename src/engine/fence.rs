@@ -121,7 +121,8 @@ pub(super) fn send_attempt(
     let Some(fencing) = &mut op.fencing else { return MasterSet::EMPTY };
     let in_quarantine = |link: &&Link| link.seasoned_at.is_some_and(|at| at > now);
     let unseasoned = links.iter().filter(in_quarantine).map(|link| link.master).collect();
-    let unseasoned = if mutant!(FenceOfQuarantine) { MasterSet::EMPTY } else { unseasoned };
+    let is_ignored = mutant!(FenceOfQuarantine) || (mutant!(RetryForgetsQuarantine) && op.attempts > 0);
+    let unseasoned = if is_ignored { MasterSet::EMPTY } else { unseasoned };
     let token = fencing.begin_attempt(now - op.submitted, skew_us, unseasoned);
     (claim.fence, claim.is_scripted) = (Some(token), true);
     let fence = fence(config, token);
@@ -194,11 +195,12 @@ impl Engine {
         id: Id,
         answer: FencedAnswer,
     ) {
-        let Some(claim) = self.claims.find_mut(id).filter(|claim| claim.counts_grants) else { return };
+        let Some(claim) = self.claims.find_mut(id) else { return };
         let vote = match answer {
-            // The same request was carried out before, with the same token.
-            FencedAnswer::Granted | FencedAnswer::Own => Vote::Granted,
+            FencedAnswer::Granted => Vote::Granted,
+            FencedAnswer::Own => claim.note_twin(master),
             FencedAnswer::Failed(failure) => Vote::Failed(failure),
+            FencedAnswer::Refused(_) if !claim.counts_grants => return,
             FencedAnswer::Refused(told) => {
                 let op = claim.owner.and_then(|op| self.ops.find_mut(op));
                 if let Some(fencing) = op.and_then(|op| op.fencing.as_mut()) {

@@ -83,7 +83,8 @@ impl Engine {
         let heir = self.ops.occupant(self.lines.behind(id.index)?)?;
         let next = self.ops.find(heir)?;
         // A swap leaves the fence as it is: those who want a token ask all masters.
-        if (op.fencing.is_some() || next.fencing.is_some()) && !mutant!(FencedHandedOver) {
+        let next_wants_token = next.fencing.is_some() && !mutant!(PlainHandedToFenced);
+        if (op.fencing.is_some() || next_wants_token) && !mutant!(FencedHandedOver) {
             return None;
         }
         let waits = matches!(next.state, OpState::Queued { .. } | OpState::Waiting { .. });

@@ -5,10 +5,26 @@ use std::time::Instant;
 use super::op::{Extension, OpState};
 use super::sharing;
 use super::slab::Id;
-use super::{Engine, OpId, Outcome, Released};
+use super::{Claim, Engine, Link, OpId, Outcome, Released};
 use crate::error::{ExtendError, ReleaseError, Round};
-use crate::lock::{Failure, MasterId, Tally, Ttl, Verdict, Vote};
+use crate::lock::{Failure, MasterId, MasterSet, Tally, Ttl, Verdict, Vote};
 use crate::mutants::mutant;
+
+/// Why a master was not sent an extension.
+fn why_unsent(link: &Link, claim: &Claim, unsure: MasterSet, usable: MasterSet) -> Failure {
+    let master = link.master;
+    if !claim.asked.contains(master) {
+        Failure::NotHeld
+    } else if claim.twins.contains(master) {
+        Failure::SameServer
+    } else if !usable.contains(master) {
+        link.absence()
+    } else if unsure.contains(master) {
+        Failure::ConnectionLost
+    } else {
+        Failure::QueueFull
+    }
+}
 
 impl Engine {
     pub(super) fn submit_extend(&mut self, now: Instant, id: Id, ttl: Ttl) {
@@ -52,9 +68,9 @@ impl Engine {
         op.ttl = ttl;
         claim.note_ttl(now, ttl, answer_limit);
         claim.failures.clear();
-        let mut tally = Tally { refused: claim.refused(), ..Tally::default() };
-        let unsure = claim.may_cut_short(ttl.as_millis());
-        let holders = claim.holders().intersection(self.usable).without(unsure);
+        let mut tally = Tally { refused: claim.absent(self.all), ..Tally::default() };
+        let unsure = claim.may_cut_short(ttl.as_millis()).union(claim.twins);
+        let holders = claim.holders().intersection(self.usable).without(unsure).without(tally.refused);
         let round = (id, op.round);
         let sent = if claim.is_shared {
             sharing::send_extend(&mut self.broadcast, &mut self.links, holders, round, &claim.entry, ttl)
@@ -64,19 +80,15 @@ impl Engine {
         claim.note_extended(sent);
         for link in &self.links {
             let master = link.master;
-            if !sent.union(tally.refused).contains(master) {
-                tally.failed.insert(master);
-                let failure = if !claim.asked.contains(master) {
-                    Failure::NotHeld
-                } else if !self.usable.contains(master) {
-                    link.absence()
-                } else if unsure.contains(master) {
-                    Failure::ConnectionLost
-                } else {
-                    Failure::QueueFull
-                };
-                claim.failures.push((master, failure));
+            let is_absent = tally.refused.contains(master);
+            if sent.contains(master) || (is_absent && claim.asked.contains(master)) {
+                continue;
             }
+            if !is_absent {
+                tally.failed.insert(master);
+            }
+            let failure = why_unsent(link, claim, unsure, self.usable);
+            claim.failures.push((master, failure));
         }
         *extension = Some(Extension { deadline, valid_until: extended_until, tally, is_renewal: false });
         Ok(())
@@ -93,9 +105,11 @@ impl Engine {
         let Some(op) = self.ops.find_mut(id) else { return };
         let OpState::Held { extension, .. } = &mut op.state else { return };
         let Some(claim) = self.claims.find_mut(op.claim) else { return };
+        let is_twin = vote == Vote::Granted && claim.twins.contains(master);
+        let vote = if is_twin { Vote::Failed(Failure::SameServer) } else { vote };
         match vote {
             // Whichever round it answers: this master no longer holds the key.
-            Vote::Refused { .. } => claim.tally.granted.remove(master),
+            Vote::Refused { .. } => claim.note_gone(master),
             // Also after the verdict: this master holds it for as long as the others.
             Vote::Granted if op.round == round => claim.tally.granted.insert(master),
             _ => {}
@@ -107,6 +121,7 @@ impl Engine {
         let Some(extension) = extension.as_mut() else {
             if matches!(vote, Vote::Refused { .. }) {
                 self.repair_op(now, master, id);
+                self.check_loss(now, id);
             }
             return;
         };
@@ -139,7 +154,15 @@ impl Engine {
             Verdict::NoQuorum if mutant!(ExtensionOnUnknown) => Verdict::Granted,
             verdict => verdict,
         };
-        if verdict == Verdict::Open {
+        let spare = self.links.len() - self.quorum;
+        // Only masters that cannot have the key prove that no quorum can be left; silence does not (I16).
+        let is_lost = tally.refused.count() > spare;
+        // An answer that is still to come may prove it.
+        let may_be_lost = self.all.without(tally.granted.union(tally.failed)).count() > spare;
+        let is_complete = tally.heard() == self.all;
+        if verdict == Verdict::Open
+            || (verdict != Verdict::Granted && !is_lost && may_be_lost && !is_complete)
+        {
             return;
         }
         *extension = None;
@@ -148,35 +171,48 @@ impl Engine {
         let result = if verdict == Verdict::Granted && is_valid && now < extended_until {
             let from_reply = mutant!(ExtensionFromReply);
             *valid_until = if from_reply { now + op.ttl.validity() } else { extended_until };
-            op.held_ttl = op.ttl;
+            if !mutant!(LossTellsOldTtl) {
+                op.held_ttl = op.ttl;
+            }
             Ok(*valid_until)
         } else {
             let Some(claim) = self.claims.find(op.claim) else { return };
             let report = self.report(now, Round::Extend, claim, &tally);
             Err(match verdict {
                 Verdict::Granted => ExtendError::Expired,
-                // Only explicit refusals prove that no quorum can be left; silence does not (I16).
-                _ if tally.refused.count() > self.links.len() - self.quorum => ExtendError::Lost(report),
+                _ if is_lost => ExtendError::Lost(report),
                 Verdict::Contended | Verdict::NoQuorum | Verdict::Open => ExtendError::NoQuorum(report),
             })
         };
         match &result {
             Ok(_) => self.settle_extension(now, id, &tally),
-            Err(ExtendError::Lost(_)) => {
-                if let Some(op) = self.ops.find_mut(id)
-                    && let OpState::Held { valid_until, .. } = &mut op.state
-                {
-                    *valid_until = now.min(*valid_until);
-                }
-                self.tell_loss(id);
-                self.tend_line_of(now, id);
-            }
+            Err(ExtendError::Lost(_)) => self.end_validity(now, id),
             Err(_) => {}
         }
         self.follow_extension(now, id, result.is_ok());
         if !is_renewal {
             self.outcomes.push_back((OpId(id), Outcome::Extend(result)));
         }
+    }
+
+    /// An answer came after its round: ends the validity if it proves that the lock is lost.
+    fn check_loss(&mut self, now: Instant, id: Id) {
+        let Some(claim) = self.ops.find(id).and_then(|op| self.claims.find(op.claim)) else { return };
+        if claim.absent(self.all).count() > self.links.len() - self.quorum {
+            self.end_validity(now, id);
+            self.follow_extension(now, id, false);
+        }
+    }
+
+    /// The lock is lost.
+    fn end_validity(&mut self, now: Instant, id: Id) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let OpState::Held { valid_until, .. } = &mut op.state else { return };
+        if !mutant!(ProvenLossStaysValid) {
+            *valid_until = now.min(*valid_until);
+        }
+        self.tell_loss(id);
+        self.tend_line_of(now, id);
     }
 
     /// Only masters that were extended hold the lock for all of its new validity. Where the key was gone it is put back.
@@ -197,7 +233,7 @@ impl Engine {
         let Some(claim) = self.claims.find_mut(op.claim) else { return };
         let limit = claim.answer_limit;
         let started = extension.valid_until - op.ttl.validity();
-        let missing = claim.asked.without(extension.tally.heard());
+        let missing = self.all.without(extension.tally.heard());
         for master in missing.iter() {
             extension.tally.failed.insert(master);
             claim.failures.push((master, Failure::NoAnswer { limit }));
@@ -222,6 +258,7 @@ impl Engine {
         };
         match &mut op.state {
             OpState::Releasing => return,
+            OpState::Held { valid_until, .. } if mutant!(ExpiredKeptForever) && now >= *valid_until => return,
             _ if op.queuing.is_some() => {
                 self.begin_leaving(now, id);
                 return self.submit_release(now, id, awaited);

@@ -89,7 +89,7 @@ pub(super) enum Answer {
     Repair(Id, u32, Vote),
     Swap(Id, u32, Vote),
     Value(Id, Result<Box<[u8]>, Failure>),
-    ReaderCount(Id, usize),
+    ReaderCount(Id, Result<usize, Failure>),
     TimeLeft(Id, Result<HolderTtl, Failure>),
     ForcedDelete(Id, ReleaseAnswer),
     Mark(MarkAnswer),
@@ -219,8 +219,7 @@ impl Link {
         if let Some(policy) = self.learnt.evicting_policy() {
             warnings.push(format!("its maxmemory-policy is {policy}, which may evict locks: set noeviction"));
         }
-        if let Some((_, text)) = self.learnt.refused.iter().find(|(name, _)| *name == Step::TryPublish.name())
-        {
+        if let Some(text) = self.publish_refusal() {
             warnings.push(format!(
                 "others are not told when a lock is released, and try again at random: {text}"
             ));
@@ -229,6 +228,12 @@ impl Link {
             warnings.push("it does not tell its run_id, so each reconnect counts as a restart".to_owned());
         }
         warnings
+    }
+
+    /// How the master refused to publish messages, if it did, in its words.
+    pub(super) fn publish_refusal(&self) -> Option<&str> {
+        let refused = self.learnt.refused.iter().find(|(name, _)| *name == Step::TryPublish.name());
+        refused.map(|(_, text)| &**text)
     }
 
     /// What a server in its handshake last refused, in its words.
@@ -362,13 +367,11 @@ fn take_apart(
     owed: Owed,
     reply: &Reply<'_>,
 ) -> Result<Answer, String> {
-    if command::is_noscript(reply) && is_by_digest(owed, learnt, by) {
-        if mutant!(NoScriptIsNo) {
-            return take_apart(state, learnt, by, owed, &Reply::Integer(0));
-        }
-        return Ok(Answer::WantsScript(owed));
+    let is_forgotten = command::is_noscript(reply) && is_by_digest(owed, learnt, by);
+    if is_forgotten && mutant!(NoScriptIsNo) {
+        return take_apart(state, learnt, by, owed, &Reply::Integer(0));
     }
-    if command::is_out_of_memory(reply) && is_native_set(owed, by.1) && !mutant!(FullTakenForLost) {
+    if is_forgotten || (command::is_out_of_memory(reply) && is_native_set(owed, by.1)) {
         return Ok(Answer::WantsScript(owed));
     }
     let answer = match owed {
@@ -444,7 +447,8 @@ fn is_by_digest(owed: Owed, learnt: &Learnt, (release_by, extend_by): (ReleaseBy
 
 /// Whether it is a native `SET`, which a full server refuses; the script in its place takes no more memory.
 fn is_native_set(owed: Owed, extend_by: ExtendBy) -> bool {
-    matches!(owed, Owed::Extend(..) | Owed::Swap(..)) && extend_by == ExtendBy::SetIfEq
+    let is_set = matches!(owed, Owed::Extend(..) | Owed::Swap(..)) && extend_by == ExtendBy::SetIfEq;
+    is_set && !mutant!(FullTakenForLost)
 }
 
 /// The vote in the answer to a fenced lock that was put back.

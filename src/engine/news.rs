@@ -10,9 +10,17 @@
 //! ```
 //!
 //! The attempt behind the confirmation is what makes it gapless: a release before it would be told to nobody. A message
-//! is a hint. Whatever it says costs an attempt at the most, and one that is lost costs the wait for the holder's time or
-//! for the next attempt after a pause, as if there were no messages. These connections never vote, and what happens to
-//! them says nothing about their masters.
+//! is a hint. Whatever it says costs an attempt at the most. One that is lost, or that the holder does not send, costs the
+//! wait for the holder's time or for the next attempt after a pause. These connections never vote, and what happens to them
+//! says nothing about their masters.
+//!
+//! # Pauses
+//!
+//! A waiter that a quorum has confirmed need not poll. Its pauses start at the longest `retry_delay` and double up to
+//! [`limits::QUIET_PAUSE_FACTOR_MAX`] times that: two seconds by default. Once a message has come, they are drawn from up to
+//! [`limits::UNWOKEN_PAUSE_FACTOR`] times that, and more in a crowd. They end early with the holder's time, where masters
+//! are asked for it. So each of these is the bound of what a lost message costs. The attempt behind the confirmation is
+//! none of those that a caller has limited: the client makes it for its own sake.
 //!
 //! # Not all come
 //!
@@ -20,6 +28,7 @@
 //! draws whether it tries at once, so that about that many do; the others go on waiting. Who tries does so within one
 //! round trip at random, that they do not split the votes.
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt};
@@ -51,8 +60,10 @@ pub(super) struct Watch {
     draw: Draw,
     /// How many wait, if a master said so with the latest release that was told.
     waiting_count: u32,
-    /// Whether messages come at all: then the pauses between attempts may be longer.
+    /// Whether messages come at all: then the pauses between attempts may be long at once.
     has_heard: bool,
+    /// Attempts since a quorum confirmed, by which the pauses grow until a message has come.
+    quiet_count: u32,
     /// How long the last attempt took.
     took: Duration,
 }
@@ -132,16 +143,36 @@ enum Heard {
 
 impl Watch {
     /// An attempt begins: what was told before is no reason for another.
-    pub(super) fn begin_attempt(&mut self) {
+    pub(super) fn begin_attempt(&mut self, quorum: usize) {
         self.is_untried = false;
+        self.quiet_count = self.quiet_count.saturating_add(u32::from(self.confirmed.has(quorum)));
         self.forget_release();
     }
 
-    /// How many times longer than without messages the next attempt may wait, if messages come. The more wait the longer,
-    /// so that all of them together do not come too often; the first of them comes as soon as ever.
-    pub(super) fn pause_factor(&self, quorum: usize) -> Option<u32> {
-        let crowd = (self.waiting_count / limits::UNWOKEN_CROWD + 1).min(limits::UNWOKEN_CROWD_FACTOR_MAX);
-        (self.has_heard && self.confirmed.has(quorum)).then_some(crowd * limits::UNWOKEN_PAUSE_FACTOR)
+    /// Between which bounds the next pause is drawn, if a quorum of masters other than the `mute` ones tells of releases.
+    /// `longest` is that of a waiter that is not told.
+    ///
+    /// Before the first message nobody knows whether the holder sends one: the pauses double, so that a release without a
+    /// message costs at most as long again as the wait so far. Once one has come the bounds are wide at once. The more wait
+    /// the wider, so that all of them together do not come too often; the first of them comes as soon as ever.
+    pub(super) fn pause_bounds(
+        &self,
+        quorum: usize,
+        mute: MasterSet,
+        longest: Duration,
+    ) -> Option<RangeInclusive<Duration>> {
+        if !self.confirmed.without(mute).has(quorum) {
+            return None;
+        }
+        if self.has_heard {
+            let crowd =
+                (self.waiting_count / limits::UNWOKEN_CROWD + 1).min(limits::UNWOKEN_CROWD_FACTOR_MAX);
+            return Some(longest..=longest * crowd * limits::UNWOKEN_PAUSE_FACTOR);
+        }
+        let doubled = 1 << self.quiet_count.saturating_sub(1).min(16);
+        let bound = longest * doubled.min(limits::QUIET_PAUSE_FACTOR_MAX);
+        let least = if mutant!(NoJitter) { bound } else { bound / 2 };
+        (!mutant!(SubscribedPolls)).then_some(least..=bound)
     }
 
     /// Whether a quorum tells of releases.
@@ -453,6 +484,7 @@ impl Engine {
         };
         if at < *retry_at {
             *retry_at = at;
+            op.attempts_max = op.attempts_max.saturating_add(u32::from(watch.is_untried));
             self.news.woken_count += u64::from(watch.draw != Draw::Open);
             self.arm_op(id);
         }

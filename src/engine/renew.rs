@@ -6,7 +6,7 @@
 //! once the loss was told. It never shortens a validity.
 //!
 //! The loss is told by the local clock, a tenth of the TTL before the validity ends, whatever the masters answer; or at
-//! once, when a majority of them has said that the key is gone.
+//! once, when masters that cannot have the key leave no quorum.
 
 use std::time::{Duration, Instant};
 
@@ -149,9 +149,12 @@ impl Engine {
             return;
         }
         if let Some(op) = self.ops.find_mut(id)
-            && let OpState::Held { extension: Some(extension), .. } = &mut op.state
+            && let OpState::Held { valid_until, extension: Some(extension), .. } = &mut op.state
         {
             extension.is_renewal = true;
+            if mutant!(RenewalWithoutLimit) {
+                extension.deadline = *valid_until;
+            }
         }
         self.decide_extend(now, id);
     }

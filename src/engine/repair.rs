@@ -30,9 +30,9 @@ impl Engine {
         let Some(op) = self.ops.find(id) else { return };
         let OpState::Held { valid_until, extension, .. } = op.state else { return };
         let Some(claim) = self.claims.find_mut(op.claim) else { return };
-        let is_known = claim.tally.granted.union(claim.tally.refused).contains(master);
+        let is_known = claim.tally.granted.union(claim.tally.refused).union(claim.twins).contains(master);
         // Once masters have shown that the quorum is gone, somebody may have had the lock since, or has it.
-        let is_proven = claim.tally.granted.has(self.quorum);
+        let is_proven = claim.tally.granted.has(self.quorum) || mutant!(RepairUnproven);
         if now >= valid_until || is_known || !is_proven || !self.usable.contains(master) {
             return;
         }
@@ -67,9 +67,13 @@ impl Engine {
     /// The answer to a `SET` that was sent again. Only a grant tells anything: a key in the way may be this lock's own,
     /// from a `SET` whose answer was lost with its connection. An extension sent since has an answer of its own.
     pub(super) fn handle_repair_vote(&mut self, master: MasterId, id: Id, round: u32, vote: &Vote) {
-        let Some(op) = self.ops.find(id).filter(|op| op.round == round) else { return };
+        let Some(op) = self.ops.find(id) else { return };
         let OpState::Held { .. } = op.state else { return };
         let Some(claim) = self.claims.find_mut(op.claim) else { return };
+        claim.note_repair_answer(master);
+        if op.round != round {
+            return;
+        }
         if *vote == Vote::Granted || mutant!(OwnKeyIsBusy) {
             claim.record(master, vote.clone());
         }

@@ -74,7 +74,8 @@ pub enum Request<'a> {
         lock: OpId,
     },
     /// Make no more than so many attempts for a lock that is being acquired; it ends with the error of the last one, if not
-    /// with its wait before. Has no outcome of its own.
+    /// with its wait before. One attempt behind the confirmation of a subscription is made in addition. Has no outcome of
+    /// its own.
     Limit {
         /// The lock.
         lock: OpId,

@@ -36,7 +36,7 @@ use super::{Broadcast, Engine, OpId, SubmitError};
 use crate::config::Config;
 use crate::limits;
 use crate::lock::command::{self, Entry, Script};
-use crate::lock::{MasterId, MasterSet, Resource, Token, Ttl, Vote};
+use crate::lock::{Failure, MasterId, MasterSet, Resource, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
 /// That of a writer, for the operation that waits.
@@ -125,7 +125,13 @@ impl Engine {
 
     /// A master's answer to a reader: a refusal tells how long what is in the way still lives.
     pub(super) fn handle_shared_vote(&mut self, now: Instant, master: MasterId, id: Id, vote: Vote) {
-        let Some(claim) = self.claims.find(id).filter(|claim| claim.counts_grants) else { return };
+        let Some(claim) = self.claims.find_mut(id) else { return };
+        if vote == Vote::Failed(Failure::SameServer) {
+            claim.note_twin(master);
+        }
+        if !claim.counts_grants {
+            return;
+        }
         if let (Vote::Refused { holder }, Some(op)) =
             (&vote, claim.owner.and_then(|op| self.ops.find_mut(op)))
         {

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::fleet::{Fleet, Raw};
-use crate::harness::{Finished, Running, expect, finish, holder_count, redlatch};
+use crate::harness::{Finished, PATIENT, Running, expect, finish, holder_count, redlatch};
 
 #[test]
 fn bad_input_gives_64_and_names_the_problem() {
@@ -142,7 +142,7 @@ fn a_password_that_the_server_repeats_is_not_shown() {
 /// `redlatch run --trust` that takes no slow machine for a silent master.
 fn patient(urls: &[String]) -> Command {
     let mut command = redlatch(urls);
-    command.args(["run", "--trust", "--answer-timeout", "5s", "--connect-timeout", "20s"]);
+    command.arg("run").args(PATIENT);
     command
 }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Once, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use crate::fleet::{Fleet, Raw};
+use crate::fleet::{Fleet, Raw, eventually};
 
 /// How long anything may take that is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -19,10 +19,20 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// A loop for `sh` that ends only by a signal.
 pub(crate) const FOREVER: &str = "while :; do sleep 0.02; done";
 
-/// `redlatch SUBCOMMAND --trust` over all masters of the fleet.
+/// Options with which no busy machine is taken for a silent master.
+pub(crate) const PATIENT: [&str; 5] = ["--trust", "--answer-timeout", "5s", "--connect-timeout", "20s"];
+
+/// `redlatch SUBCOMMAND --trust` over all masters of the fleet, with patience.
 pub(crate) fn trusting(fleet: &Fleet, subcommand: &str) -> Command {
     let mut command = redlatch(&fleet.urls());
-    command.args([subcommand, "--trust"]);
+    command.arg(subcommand).args(PATIENT);
+    command
+}
+
+/// `redlatch run --trust` that soon takes a master for silent: for masters that are.
+pub(crate) fn impatient(fleet: &Fleet) -> Command {
+    let mut command = redlatch(&fleet.urls());
+    command.args(["run", "--trust"]);
     command
 }
 
@@ -55,21 +65,22 @@ fn catch_ignored_signals() {
 }
 
 /// Ends, on drop, all processes that carry its mark in their environment.
-struct Leftovers(String);
+pub(crate) struct Leftovers(String);
 
 /// Name of the environment variable that has the mark.
 const MARK: &str = "REDLATCH_TEST_MARK";
 
 impl Leftovers {
     /// Marks the command.
-    fn of(command: &mut Command) -> Self {
+    pub(crate) fn of(command: &mut Command) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let mark = format!("{}.{}.", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         command.env(MARK, &mark);
         Self(format!("{MARK}={mark}"))
     }
 
-    fn find(&self) -> Vec<u32> {
+    /// Those that have not ended.
+    pub(crate) fn find(&self) -> Vec<u32> {
         let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let is_marked = |pid: &u32| {
@@ -153,6 +164,18 @@ impl Running {
             let size = self.stderr.read_line(&mut line).expect("stderr is text");
             assert!(size > 0, "redlatch ended without saying {text:?}");
         }
+    }
+
+    /// What of it, and of what it has started, runs.
+    pub(crate) fn left(&self) -> Vec<u32> {
+        self.leftovers.find()
+    }
+
+    /// Waits for the end of the program itself.
+    pub(crate) fn wait_for_exit(&mut self) {
+        eventually(PATIENCE, "redlatch ends", || {
+            self.child.try_wait().expect("a child can be waited for").is_some()
+        });
     }
 
     pub(crate) fn signal(&self, name: &str) {

@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{FOREVER, PATIENCE, Running, exists, expect, finish, holder_count, trusting};
+use crate::harness::{FOREVER, PATIENCE, Running, exists, expect, finish, holder_count, impatient, trusting};
 
 #[test]
 fn a_lost_lock_ends_the_command_with_term() {
     let mut fleet = Fleet::start(3);
     let script = format!("trap 'echo term; exit 0' TERM; echo ready; {FOREVER}");
     let mut run =
-        Running::start(trusting(&fleet, "run").args(["--ttl", "600ms", "r", "--", "sh", "-c", &script]));
+        Running::start(trusting(&fleet, "run").args(["--ttl", "2s", "r", "--", "sh", "-c", &script]));
     run.line();
     fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
     let finished = run.finish();
@@ -27,7 +27,7 @@ fn a_lost_lock_ends_a_command_that_ignores_term_and_its_group_with_kill() {
         // It ends at once, and what it has started ignores TERM.
         format!("(trap '' TERM; exec 2>&-; sh -c 'echo $$; {FOREVER}') & wait"),
     ] {
-        let options = ["--ttl", "600ms", "--grace", "200ms", "r", "--"];
+        let options = ["--ttl", "2s", "--grace", "200ms", "r", "--"];
         let mut run = Running::start(trusting(&fleet, "run").args(options).args(["sh", "-c", &script]));
         let pid = run.line();
         fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
@@ -41,8 +41,7 @@ fn an_outage_ends_the_command_before_the_validity_does() {
     let mut fleet = Fleet::start(3);
     let ttl = Duration::from_secs(3);
     let script = format!("echo ready; {FOREVER}");
-    let mut run =
-        Running::start(trusting(&fleet, "run").args(["--ttl", "3s", "r", "--", "sh", "-c", &script]));
+    let mut run = Running::start(impatient(&fleet).args(["--ttl", "3s", "r", "--", "sh", "-c", &script]));
     run.line();
     fleet.master(0).stop();
     fleet.master(1).stop();
@@ -57,7 +56,7 @@ fn an_outage_ends_the_command_before_the_validity_does() {
 #[test]
 fn an_outage_that_is_over_in_time_harms_nothing() {
     let mut fleet = Fleet::start(3);
-    let command = &mut trusting(&fleet, "run");
+    let command = &mut impatient(&fleet);
     command.args(["--verbose", "--ttl", "10s", "r", "--", "sh", "-c", "echo ready; read line; exit 3"]);
     let mut run = Running::start_with_stdin(command);
     run.line();
@@ -92,7 +91,7 @@ fn a_lock_that_was_gone_before_the_command_ended_gives_76() {
 #[test]
 fn max_hold_ends_the_command() {
     let fleet = Fleet::start(1);
-    let options = ["--ttl", "600ms", "--max-hold", "1s", "r", "--", "sleep", "60"];
+    let options = ["--ttl", "2s", "--max-hold", "1s", "r", "--", "sleep", "60"];
     expect(&finish(trusting(&fleet, "run").args(options)), 76, &["TERM to the command", "max_hold"]);
 }
 

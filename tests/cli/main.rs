@@ -4,6 +4,7 @@
 
 mod bad_input_tests;
 mod bench_tests;
+mod descendant_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
 mod harness;
@@ -13,3 +14,5 @@ mod loss_tests;
 mod run_tests;
 mod several_tests;
 mod shared_tests;
+mod terminal;
+mod terminal_tests;

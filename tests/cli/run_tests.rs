@@ -4,7 +4,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::fleet::{Fleet, Raw, eventually};
-use crate::harness::{FOREVER, PATIENCE, Running, command, expect, finish, holder_count, redlatch, trusting};
+use crate::harness::{
+    FOREVER, PATIENCE, Running, command, expect, finish, holder_count, impatient, redlatch, trusting,
+};
 
 // ---- the command and its lock ----
 
@@ -85,10 +87,10 @@ fn a_command_that_cannot_start_gives_126_or_127_and_the_lock_back() {
 fn the_lock_outlives_its_ttl_while_the_command_runs() {
     let mut fleet = Fleet::start(3);
     let command = &mut trusting(&fleet, "run");
-    command.args(["--verbose", "--ttl", "300ms", "r", "--", "sh", "-c", "echo ready; read line"]);
+    command.args(["--verbose", "--ttl", "1s", "r", "--", "sh", "-c", "echo ready; read line"]);
     let mut run = Running::start_with_stdin(command);
     run.line();
-    for _ in 0..6 {
+    for _ in 0..4 {
         run.wait_for_stderr("extended, valid for");
     }
     assert!(holder_count(&mut fleet, "r") >= 2);
@@ -206,7 +208,7 @@ fn too_few_masters_give_69_and_the_reason_of_each() {
     fleet.master(0).kill();
     expect(&finish(trusting(&fleet, "run").args(["r", "--", "true"])), 0, &[]);
     fleet.master(2).stop();
-    let run = finish(trusting(&fleet, "run").args(["--connect-timeout", "100ms", "r", "--", "echo", "no"]));
+    let run = finish(impatient(&fleet).args(["--connect-timeout", "100ms", "r", "--", "echo", "no"]));
     let said = ["no quorum", "0 of 3 masters granted, 2 needed", "refused", "no answer to the handshake"];
     expect(&run, 69, &said);
     assert_eq!(run.stdout, "");

@@ -100,10 +100,12 @@ fn all_of_several_locks_outlive_their_ttl_and_the_loss_of_one_ends_the_command()
     let mut fleet = Fleet::start(3);
     let script = format!("trap 'echo term; exit 0' TERM; echo ready; {FOREVER}");
     let mut run = Running::start(
-        trusting(&fleet, "run").args(["--ttl", "600ms", "a", "--also", "b", "--", "sh", "-c", &script]),
+        trusting(&fleet, "run").args(["-v", "--ttl", "1s", "a", "--also", "b", "--", "sh", "-c", &script]),
     );
     run.line();
-    std::thread::sleep(Duration::from_millis(1500));
+    for _ in 0..4 {
+        run.wait_for_stderr("extended, valid for");
+    }
     assert_eq!(["a", "b"].map(|key| holder_count(&mut fleet, key) >= 2), [true, true]);
     fleet.masters().for_each(|master| assert_eq!(master.ask("DEL b").text(), "1"));
     let finished = run.finish();

@@ -146,6 +146,27 @@ fn a_loss_callback_that_blocks_keeps_nobody_waiting() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+#[test]
+fn a_loss_callback_that_panics_ends_alone() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let guard = client.lock("lost").ttl(BRIEF).acquire().expect("free");
+    let (sender, receiver) = mpsc::channel();
+    for number in 0..3 {
+        let sender = sender.clone();
+        guard.on_lost(move || {
+            let _ = sender.send(number);
+            std::panic::resume_unwind(Box::new("a callback panics"));
+        });
+    }
+    for number in 0..3 {
+        assert_eq!(receiver.recv_timeout(PATIENCE), Ok(number), "each is called, in order");
+    }
+    drop(client.lock("a").ttl(TTL).acquire().expect("the client goes on"));
+    drop(guard);
+    assert_nothing_left(&client, &mut fleet);
+}
+
 /// Waits for a lock of its client when it is woken.
 struct Blocks {
     client: Client,

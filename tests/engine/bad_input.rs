@@ -482,7 +482,7 @@ fn a_holder_that_lives_for_ever_or_nearly_so_lets_a_waiter_go_on_trying() {
 
 #[test]
 fn an_endless_wait_gets_the_lock_when_it_is_free_and_can_be_given_up() {
-    let mut rig = Rig::new(3, defaults);
+    let mut rig = Rig::new(3, |builder| defaults(builder).wake_waiters(false));
     let until = rig.now + ms(60_000);
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(until)));
     let ttl = rig.engine.config().ttl(ms(TTL_MS)).expect("valid");

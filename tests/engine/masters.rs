@@ -113,6 +113,47 @@ fn a_restarted_master_does_not_count_until_every_lock_it_forgot_has_expired() {
     granted(&mut rig);
 }
 
+/// A master that has only just started.
+fn start_late(rig: &mut Rig, index: usize) {
+    rig.masters[index].started = rig.now;
+}
+
+#[test]
+fn a_wait_that_ends_before_the_quarantine_fails_at_once() {
+    let mut rig = Rig::unconnected(3, |builder| builder.max_ttl(ms(10_000)));
+    (0..2).for_each(|index| start_late(&mut rig, index));
+    rig.pump();
+    let end = rig.now + ms(10_102);
+    rig.acquire("a", 1000, 5000);
+    let denial = no_quorum(&mut rig);
+    for (_, vote) in &denial.report.votes[..2] {
+        assert!(
+            matches!(vote, Vote::Failed(Failure::Quarantined { left }) if rig.now + *left >= end),
+            "{denial}"
+        );
+    }
+    assert!(denial.to_string().contains("does not count for another 10."), "{denial}");
+    // A wait that is long enough is worth it, and so is one for a master that may come back in time.
+    rig.acquire("a", 1000, 20_000);
+    assert_eq!(rig.outcome(), None);
+    rig.advance(ms(19_000));
+    granted(&mut rig);
+}
+
+#[test]
+fn a_wait_goes_on_for_a_master_that_may_come_back_in_time() {
+    let mut rig = Rig::unconnected(3, |builder| builder.max_ttl(ms(10_000)));
+    start_late(&mut rig, 0);
+    rig.refuse(1, true);
+    rig.pump();
+    rig.acquire("a", 1000, 5000);
+    rig.advance(ms(1000));
+    assert_eq!(rig.outcome(), None);
+    rig.refuse(1, false);
+    rig.advance(ms(3000));
+    assert_eq!(granted(&mut rig).granted.iter().filter(|master| *master != id(0)).count(), 2);
+}
+
 #[test]
 fn having_known_the_process_before_a_restart_for_long_counts_for_nothing() {
     let mut rig = Rig::new(1, |builder| builder.max_ttl(ms(10_000)));

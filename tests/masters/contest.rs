@@ -159,8 +159,15 @@ impl Contest {
         self.check_clients();
     }
 
-    /// Ends the contest, when all masters are healed and each client has noticed: nothing may be lost.
-    pub(crate) fn finish(mut self, fleet: &mut Fleet) {
+    /// Ends the contest, when all masters are healed and each client has noticed: nothing may be lost, and nothing held by two.
+    pub(crate) fn finish(self, fleet: &mut Fleet) {
+        let name = self.name;
+        let wrong = self.judge(fleet);
+        assert!(wrong.is_empty(), "{name}: {} times held by two: {wrong:#?}", wrong.len());
+    }
+
+    /// The same, and returns what was held by two.
+    pub(crate) fn judge(mut self, fleet: &mut Fleet) -> Vec<String> {
         self.wait("the clients count all masters' votes again", Shared::are_all_ready);
         self.shared.is_over.store(true, Ordering::SeqCst);
         eventually(PATIENCE, "the clients close", || self.clients.iter().all(JoinHandle::is_finished));
@@ -200,9 +207,9 @@ impl Contest {
             late.0,
             late.1,
         );
-        assert!(wrong.is_empty(), "{}: {} times held by two: {wrong:#?}", self.name, wrong.len());
         assert!(late.0 < SLACK, "{}: {} came back {:?} after its deadline", self.name, late.1, late.0);
         assert_eq!(sum(|it| it.leak_count), 0, "{}: locks not released everywhere", self.name);
+        wrong
     }
 
     /// All is released. Clients that took long to close waited for answers in vain, until the keys had to be gone unless

@@ -55,15 +55,7 @@ fn a_master_that_refuses_writes_is_no_obstacle_and_is_named() {
         Trouble {
             words: "MISCONF",
             login: NO_LOGIN,
-            begin: |it| {
-                // A snapshot cannot take the name of a directory, whoever asks for it.
-                ok(it, "CONFIG SET dbfilename .");
-                assert_eq!(it.command(&[b"CONFIG", b"SET", b"save", b"3600 1"]).text(), "OK");
-                it.ask("BGSAVE");
-                eventually(PATIENCE, "the snapshot fails", || {
-                    it.ask("INFO persistence").text().contains("rdb_last_bgsave_status:err")
-                });
-            },
+            begin: fail_snapshot,
             end: |it| ok(it, "CONFIG SET stop-writes-on-bgsave-error no"),
         },
     ]);
@@ -93,32 +85,7 @@ fn a_master_that_serves_nobody_just_now_is_no_obstacle_and_is_named() {
             end: |it| ok(it, "CLIENT UNPAUSE"),
         },
         Trouble { words: "is not connected", login: NO_LOGIN, begin: Master::shutdown, end: Master::restart },
-        Trouble {
-            words: "LOADING",
-            login: NO_LOGIN,
-            begin: |it| {
-                ok(it, "DEBUG POPULATE 2000 key 1000");
-                ok(it, "CONFIG SET rdbcompression no");
-                assert_eq!(it.command(&[b"CONFIG", b"SET", b"save", b"3600 1"]).text(), "OK");
-                it.shutdown();
-                // So many microseconds for each key, and after each it looks at its connections.
-                it.configure(&[
-                    "--key-load-delay",
-                    "20000",
-                    "--loading-process-events-interval-bytes",
-                    "1024",
-                ]);
-                it.restart_unready();
-                eventually(PATIENCE, "it is loading", || {
-                    it.try_command(&[b"PING"]).is_ok_and(|reply| reply.text().starts_with("LOADING"))
-                });
-            },
-            end: |it| {
-                ok(it, "CONFIG SET key-load-delay 0");
-                eventually(PATIENCE, "it has loaded", || it.ask("PING").text() == "PONG");
-                ok(it, "FLUSHALL");
-            },
-        },
+        Trouble { words: "LOADING", login: NO_LOGIN, begin: load_slowly, end: end_loading },
         Trouble {
             words: "CLUSTERDOWN",
             login: NO_LOGIN,
@@ -202,6 +169,37 @@ fn check(troubles: &[Trouble]) {
     }
 }
 
-fn ok(master: &mut Master, line: &str) {
+/// Has a snapshot fail, so that writes are refused.
+pub(crate) fn fail_snapshot(it: &mut Master) {
+    // A snapshot cannot take the name of a directory, whoever asks for it.
+    ok(it, "CONFIG SET dbfilename .");
+    assert_eq!(it.command(&[b"CONFIG", b"SET", b"save", b"3600 1"]).text(), "OK");
+    it.ask("BGSAVE");
+    eventually(PATIENCE, "the snapshot fails", || {
+        it.ask("INFO persistence").text().contains("rdb_last_bgsave_status:err")
+    });
+}
+
+/// Restarts a master that has much to load. It needs `--enable-debug-command yes`.
+pub(crate) fn load_slowly(it: &mut Master) {
+    ok(it, "DEBUG POPULATE 2000 key 1000");
+    ok(it, "CONFIG SET rdbcompression no");
+    assert_eq!(it.command(&[b"CONFIG", b"SET", b"save", b"3600 1"]).text(), "OK");
+    it.shutdown();
+    // So many microseconds for each key, and after each it looks at its connections.
+    it.configure(&["--key-load-delay", "20000", "--loading-process-events-interval-bytes", "1024"]);
+    it.restart_unready();
+    eventually(PATIENCE, "it is loading", || {
+        it.try_command(&[b"PING"]).is_ok_and(|reply| reply.text().starts_with("LOADING"))
+    });
+}
+
+pub(crate) fn end_loading(it: &mut Master) {
+    ok(it, "CONFIG SET key-load-delay 0");
+    eventually(PATIENCE, "it has loaded", || it.ask("PING").text() == "PONG");
+    ok(it, "FLUSHALL");
+}
+
+pub(crate) fn ok(master: &mut Master, line: &str) {
     assert_eq!(master.ask(line).text(), "OK", "{line}");
 }

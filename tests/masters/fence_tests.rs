@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use redlatch::engine::{Outcome, Request};
+use redlatch::engine::{MasterState, Outcome, Request};
 use redlatch::lock::Resource;
-use redlatch::{AcquireError, Client, Config, Redlock};
+use redlatch::{AcquireError, Client, Config, Lease, Redlock};
 
 use crate::fleet::{Fleet, Place, Raw, eventually};
-use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings};
+use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};
+use crate::proxy::Proxy;
 use crate::valkey_tests::valkey_9;
 
 #[path = "../../examples/fenced_storage.rs"]
@@ -244,4 +245,36 @@ fn the_example_shows_a_paused_holder_that_is_refused() {
     let late = fenced_storage::alice_and_bob(&open(), &open(), &mut storage).expect("masters that answer");
     assert!(late.expect_err("alice is late").contains("older"));
     assert_eq!(storage.value(), "bob was here");
+}
+
+/// A proxy gives the first server a second address, and the login may not run `INFO`, so that no `run_id` tells.
+#[test]
+fn one_server_behind_two_addresses_votes_once_without_info() {
+    type Acquire = fn(&mut Redlock) -> Result<Lease, AcquireError>;
+    let kinds: [(&str, Acquire); 4] = [
+        ("plain", |redlock| redlock.acquire("a", TTL, Duration::ZERO)),
+        ("fenced", |redlock| redlock.acquire_fenced("a", TTL, Duration::ZERO)),
+        ("fair", |redlock| redlock.acquire_fair("a", TTL, Duration::ZERO)),
+        ("shared", |redlock| redlock.acquire_shared("a", TTL, Duration::ZERO)),
+    ];
+    let mut fleet = Fleet::start(2);
+    let proxy = Proxy::start(fleet.master(0).addr());
+    let rules = "ACL SETUSER locker on >pw ~* &* +@all -info";
+    fleet.masters().for_each(|master| assert_eq!(master.ask(rules).text(), "OK"));
+    let addresses = [fleet.urls(), vec![proxy.url()]].concat();
+    let urls: Vec<_> = addresses.iter().map(|url| url.replace("redis://", "redis://locker:pw@")).collect();
+    let mut redlock = open(settings(&urls));
+    for (kind, acquire) in kinds {
+        let lease = acquire(&mut redlock).unwrap_or_else(|error| panic!("{kind}: {error}"));
+        redlock.release(lease).expect("confirmed");
+    }
+    fleet.master(1).kill();
+    drive(&mut redlock, "one is down", |redlock| matches!(state(redlock, 1), MasterState::Down(_)));
+    for (kind, acquire) in kinds {
+        let error = acquire(&mut redlock).expect_err(kind);
+        let is_said = error.to_string().contains("the same server as another one");
+        assert_eq!(is_said, matches!(kind, "fenced" | "shared"), "{kind}: {error}");
+        drive(&mut redlock, kind, |_| fleet.master(0).ask("EXISTS a") == Raw::Int(0));
+    }
+    assert_eq!(redlock.close(PATIENCE), 0);
 }

@@ -11,7 +11,7 @@
 use std::fs::{self, File};
 use std::hash::BuildHasher;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
@@ -103,14 +103,14 @@ impl Drop for Fleet {
 pub(crate) struct Place {
     /// The program and its first arguments. It must run the server as the process that it is itself.
     pub(crate) words: Vec<String>,
-    pub(crate) host: Ipv4Addr,
+    pub(crate) host: IpAddr,
 }
 
 impl Default for Place {
     fn default() -> Self {
         let words = std::env::var("REDLATCH_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let words = words.split_whitespace().map(str::to_owned).collect();
-        Self { words, host: Ipv4Addr::LOCALHOST }
+        Self { words, host: Ipv4Addr::LOCALHOST.into() }
     }
 }
 

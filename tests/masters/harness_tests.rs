@@ -162,7 +162,7 @@ fn masters_of_a_killed_test_program_are_found_by_their_pid_files() {
 
 /// As under `nohup`, or in the background of a script: this test runs itself with signals ignored.
 #[test]
-fn servers_and_children_ignore_no_signal_that_their_starter_ignores() {
+fn servers_and_children_of_tests_ignore_no_signal() {
     const IGNORING: &str = "REDLATCH_TEST_IGNORING";
     /// Bits of INT, QUIT, USR1 and TERM. A Redis server ignores HUP and PIPE of its own accord.
     const SIGNALS: u64 = 1 << 1 | 1 << 2 | 1 << 9 | 1 << 14;
@@ -185,7 +185,7 @@ fn servers_and_children_ignore_no_signal_that_their_starter_ignores() {
     let ignoring = Command::new("sh")
         .args(["-c", "trap '' HUP INT QUIT USR1 TERM; exec \"$0\" \"$@\""])
         .arg(std::env::current_exe().expect("this program"))
-        .args(["--exact", "harness_tests::servers_and_children_ignore_no_signal_that_their_starter_ignores"])
+        .args(["--exact", "harness_tests::servers_and_children_of_tests_ignore_no_signal"])
         .env(IGNORING, "1")
         .output()
         .expect("a shell");

@@ -17,6 +17,7 @@ mod netns;
 mod network_tests;
 mod outage_tests;
 mod proxy;
+mod refusal_tests;
 mod restart_tests;
 mod rogue;
 mod shared_tests;

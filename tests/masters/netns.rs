@@ -37,7 +37,7 @@ impl Netns {
         let mut words: Vec<String> = ["ip", "netns", "exec", &self.name].map(str::to_owned).to_vec();
         words.extend(Place::default().words);
         words.extend(["--protected-mode", "no"].map(str::to_owned));
-        Place { words, host: self.host }
+        Place { words, host: self.host.into() }
     }
 
     /// Plugs the cable in, or pulls it at the far end, so that this end knows no other way to the address.

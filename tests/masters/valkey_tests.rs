@@ -26,8 +26,8 @@ fn valkey_9_releases_and_extends_natively_and_redis_by_script() {
             native[..valkey_count].iter().all(|native| native.set_if_eq && native.del_if_eq),
             "{native:?}"
         );
-        for (index, command) in commands.iter().enumerate() {
-            assert_eq!(*command, if native[index].del_if_eq { "DELIFEQ" } else { "EVALSHA" });
+        for (index, (command, native)) in commands.iter().zip(&native).enumerate() {
+            assert_eq!(*command, if native.del_if_eq { "DELIFEQ" } else { "EVALSHA" });
             assert_eq!(fleet.master(index).ask("CONFIG RESETSTAT").text(), "OK");
         }
         let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
@@ -35,7 +35,7 @@ fn valkey_9_releases_and_extends_natively_and_redis_by_script() {
         redlock.extend(&mut lease, TTL).expect("held");
         redlock.release(lease).expect("confirmed");
         assert_eq!(redlock.close(PATIENCE), 0);
-        for index in 0..5 {
+        for (index, Native { set_if_eq, del_if_eq }) in native.into_iter().enumerate() {
             let stats = fleet.master(index).ask("INFO commandstats").text();
             let calls = |command: &str| {
                 let line =
@@ -43,7 +43,6 @@ fn valkey_9_releases_and_extends_natively_and_redis_by_script() {
                 line.and_then(|line| line.split(',').next()?.parse::<u32>().ok()).unwrap_or(0)
             };
             let seen = ["set", "delifeq", "evalsha", "eval"].map(calls);
-            let Native { set_if_eq, del_if_eq } = native[index];
             let [swaps, releases] = [set_if_eq, del_if_eq].map(u32::from);
             assert_eq!(seen, [1 + swaps, releases, 2 - swaps - releases, 0], "{stats}");
             assert_eq!(fleet.master(index).ask("DBSIZE").text(), "0");

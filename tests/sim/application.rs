@@ -176,6 +176,13 @@ impl World {
         self.wake(client, self.now);
     }
 
+    pub fn submit_limit(&mut self, client: usize, lock: OpId, attempts_max: u32) {
+        let now = self.local(client);
+        note!(self, "c{client} makes no more than {attempts_max} attempts for {lock:?}");
+        self.clients[client].engine.submit(now, Request::Limit { lock, attempts_max }).expect("always taken");
+        self.wake(client, self.now);
+    }
+
     pub fn submit_watch(&mut self, client: usize, lock: OpId) {
         let now = self.local(client);
         let is_losing = self.clients[client].engine.is_losing(now, lock);

@@ -37,7 +37,8 @@ impl ModelMaster {
         self.data.add(now, lock, &[(f64::NEG_INFINITY, READERS_MARKER), (end, value)])?;
         self.data.purge(now, lock, 0.0, score(now_ms))?;
         self.end_with_last_reader(now, lock)?;
-        Ok(Answer::ok())
+        let is_own = before > score(now_ms);
+        Ok(if is_own { Answer::Status(b"OWN".to_vec()) } else { Answer::ok() })
     }
 
     pub(super) fn extend_shared(

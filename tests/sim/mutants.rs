@@ -64,6 +64,8 @@ killed! {
     deadline_from_quorum: DeadlineFromQuorum by acquire::answers_that_take_long_do_not_move_the_deadline;
     deadline_unchecked: DeadlineUnchecked by acquire::a_quorum_heard_after_the_deadline_is_not_handed_out;
     fetched_unchecked: FetchedUnchecked by sockets::an_answer_that_is_fetched_after_the_end_is_no_lock;
+    fetched_any_validity: FetchedAnyValidity by sockets::an_answer_that_is_fetched_late_has_the_validity_asked_for;
+    deadline_wakes_nobody: DeadlineWakesNobody by sockets::a_loss_is_reported_in_time_though_nobody_calls;
     no_drift: NoDrift by acquire::a_masters_clock_may_be_nearly_a_hundredth_faster;
     quorum_half: QuorumHalf by acquire::two_of_five_are_no_quorum_whoever_is_reachable;
     quorum_of_reachable: QuorumOfReachable by acquire::two_of_five_are_no_quorum_whoever_is_reachable;
@@ -71,6 +73,7 @@ killed! {
     value_reused: ValueReused by acquire::every_attempt_has_a_value_of_its_own;
     late_vote_to_next_attempt: LateVoteToNextAttempt by acquire::a_late_answer_does_not_count_for_the_next_lock;
     lost_grant_counted: LostGrantCounted by acquire::a_grant_does_not_outlive_its_connection;
+    lost_swap_counted: LostSwapCounted by handover::the_grant_of_a_swap_does_not_outlive_its_connection;
     stragglers_cancelled: StragglersCancelled by acquire::late_grants_add_to_the_margin;
     error_is_no: ErrorIsNo by acquire::an_error_is_not_a_no;
     noscript_is_no: NoScriptIsNo by hold::a_script_that_was_flushed_between_load_and_call_is_sent_again;
@@ -80,6 +83,8 @@ killed! {
     release_only_granted: ReleaseOnlyGranted by hold::a_master_that_has_not_answered_is_released_too;
     release_on_other_connection: ReleaseOnOtherConnection by hold::a_release_waits_behind_its_set_on_the_same_connection;
     orphans_dropped: OrphansDropped by hold::what_a_broken_connection_left_is_released_over_the_next;
+    awaited_sent_once: AwaitedSentOnce by hold::an_awaited_release_is_sent_again_after_a_reconnect;
+    expired_kept_forever: ExpiredKeptForever by hold::a_release_after_the_end_frees_its_place;
     absent_is_proof: AbsentIsProof by hold::a_set_that_is_carried_out_after_its_release_is_released_again;
     deleted_is_proof: DeletedIsProof by hold::a_first_set_may_come_after_the_second_ones_key_is_released;
     successor_is_proof: SuccessorIsProof by hold::a_set_may_come_late_on_a_server_that_does_not_tell_who_it_is;
@@ -87,6 +92,7 @@ killed! {
     extension_from_reply: ExtensionFromReply by hold::an_extension_counts_from_its_sending;
     extension_on_minority: ExtensionOnMinority by hold::one_master_of_three_cannot_extend;
     extension_on_unknown: ExtensionOnUnknown by hold::silence_does_not_extend;
+    proven_loss_stays_valid: ProvenLossStaysValid by hold::a_lock_that_masters_prove_lost_is_over;
     extension_after_deadline: ExtensionAfterDeadline by hold::a_lock_that_is_over_is_not_extended;
     shorter_extension_ignored: ShorterExtensionIgnored by hold::a_shorter_ttl_counts_though_its_round_fails;
     full_taken_for_lost: FullTakenForLost by hold::masters_that_are_full_extend_a_lock_all_the_same;
@@ -100,6 +106,7 @@ killed! {
     nobody_queues: NobodyQueues by handover::who_waits_for_its_own_client_asks_nobody;
     try_before_subscribe: TryBeforeSubscribe by news::a_release_before_the_subscription_is_not_missed;
     no_timer_behind_wake: NoTimerBehindWake by news::a_message_that_is_lost_costs_a_pause_and_no_more;
+    subscribed_polls: SubscribedPolls by news::a_subscribed_waiter_asks_less_and_less;
     all_woken: AllWoken by news::not_all_who_wait_come_when_a_lock_is_released;
     head_unchecked: HeadUnchecked by fair::who_asked_first_has_it_first_however_slow_it_is;
     dead_waiters_stay: DeadWaitersStay by fair::those_who_died_cost_one_heartbeat_together;
@@ -123,6 +130,8 @@ killed! {
     readers_queue: ReadersQueue by sharing::readers_of_one_client_do_not_wait_for_each_other;
     renewal_uncapped: RenewalUncapped by keep::a_kept_lock_ends_with_its_longest_hold;
     loss_told_late: LossToldLate by keep::the_loss_is_told_before_the_validity_ends_whatever_masters_answer;
+    loss_tells_old_ttl: LossTellsOldTtl by keep::a_loss_is_reported_a_tenth_of_the_extended_ttl_before_the_end;
+    renewal_without_limit: RenewalWithoutLimit by keep::a_renewal_is_tried_again_while_masters_stand_still;
     kept_after_loss: KeptAfterLoss by keep::a_lock_that_was_told_lost_is_not_renewed_any_more;
     renewed_after_release: RenewedAfterRelease by keep::a_kept_lock_lives_as_long_as_it_is_held_and_no_longer;
     release_told_as_loss: ReleaseToldAsLoss by keep::the_loss_of_a_lock_that_was_released_is_not_told;
@@ -132,16 +141,23 @@ killed! {
     renumbering_keeps_votes: RenumberingKeepsVotes by fence::each_vote_was_given_for_the_token_that_is_handed_out;
     fence_of_quarantine: FenceOfQuarantine by fence::a_vote_that_was_given_in_quarantine_does_not_count_after_it;
     fenced_handed_over: FencedHandedOver by fence::a_fenced_lock_is_not_handed_over;
+    plain_handed_to_fenced: PlainHandedToFenced by fence::a_fenced_waiter_behind_a_plain_holder_has_a_token;
+    retry_forgets_quarantine: RetryForgetsQuarantine by fence::a_retry_does_not_count_masters_in_quarantine;
     no_quarantine: NoQuarantine by masters::a_master_that_came_back_empty_does_not_vote_against_a_lock_it_forgot;
     quarantine_tick_short: QuarantineTickShort by masters::the_quarantine_lasts_to_its_last_nanosecond;
     quarantined_votes_counted: QuarantinedVotesCounted by masters::a_master_that_came_back_empty_does_not_vote_against_a_lock_it_forgot;
     run_id_ignored: RunIdIgnored by masters::a_master_that_restarts_twice_within_a_ttl_is_counted_from_the_second;
     uptime_rounded_up: UptimeRoundedUp by masters::the_last_second_of_an_uptime_may_not_have_passed;
     restarted_grants_kept: RestartedGrantsKept by masters::a_master_that_restarted_is_not_in_the_margin;
+    waits_in_quarantine: WaitsInQuarantine by masters::a_wait_that_ends_before_the_quarantine_fails_at_once;
     same_server_twice: SameServerTwice by masters::one_server_behind_two_addresses_votes_once;
     echo_unchecked: EchoUnchecked by masters::a_connection_votes_only_after_its_own_echo;
+    own_key_is_grant: OwnKeyIsGrant by masters::an_unnamed_server_behind_two_addresses_votes_once;
     own_key_is_busy: OwnKeyIsBusy by hold::the_own_key_met_again_is_not_somebody_elses;
     margin_kept_by_extension: MarginKeptByExtension by hold::the_margin_after_an_extension_is_of_masters_that_were_extended;
+    absence_is_silence: AbsenceIsSilence by hold::a_loss_is_proven_by_masters_that_were_never_asked;
+    repair_unproven: RepairUnproven by hold::a_lock_without_a_quorum_is_not_put_back;
+    tries_unlimited: TriesUnlimited by acquire::attempts_end_with_their_number;
     late_set_after_extension: LateSetAfterExtension by hold::a_late_answer_to_the_set_says_nothing_once_the_lock_is_extended;
     stray_extension_ignored: StrayExtensionIgnored by hold::a_shorter_extension_of_a_broken_connection_does_not_cut_a_longer_one_short;
     waits_for_all: WaitsForAll by acquire::one_stopped_master_delays_nobody;

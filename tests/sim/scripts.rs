@@ -24,7 +24,7 @@ const STEPS: usize = 150;
 const SEEDS: u64 = 100;
 
 /// The replies by which each script's branches are told apart.
-const KINDS: [&str; 43] = [
+const KINDS: [&str; 44] = [
     "extend: -WRONGTYPE",
     "extend: :0",
     "extend: :1",
@@ -53,6 +53,7 @@ const KINDS: [&str; 43] = [
     "release: :0",
     "release: :1",
     "shared acquire: +OK",
+    "shared acquire: +OWN",
     "shared acquire: -OOM",
     "shared acquire: :-1",
     "shared acquire: :many",

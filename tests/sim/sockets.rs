@@ -4,14 +4,14 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{MasterState, Outcome, Request};
 use redlatch::lock::Resource;
-use redlatch::{AcquireError, Client, Config, Quarantine, Redlock};
+use redlatch::{AcquireError, Client, Config, Quarantine, Redlock, limits};
 
 use crate::directed::Verdict;
 use crate::model::ModelMaster;
@@ -41,6 +41,12 @@ impl Server {
         Redlock::open(config.expect("valid settings")).expect("an event loop")
     }
 
+    fn client(&self, answer_timeout: Duration) -> Client {
+        let builder = Config::builder().master(&self.url).quarantine(Quarantine::Trust);
+        let config = builder.answer_timeout(answer_timeout).connect_timeout(CONNECT_TIMEOUT).build();
+        Client::open(config.expect("valid settings")).expect("an event loop")
+    }
+
     fn holds(&self, key: &[u8]) -> bool {
         self.model.lock().expect("no panic").value(Instant::now(), key).is_some()
     }
@@ -66,6 +72,7 @@ impl Server {
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK_COUNT: u32 = 10;
 
 fn serve(listener: &TcpListener, model: &Mutex<ModelMaster>) {
     let (mut stream, _) = listener.accept().expect("a client comes");
@@ -128,9 +135,7 @@ pub fn a_dropped_lease_is_released_also_in_a_panic() -> Verdict {
 /// A task is polled again long after its lock was acquired.
 pub fn an_answer_that_is_fetched_after_the_end_is_no_lock() -> Verdict {
     let server = Server::start(|_| {});
-    let builder = Config::builder().master(&server.url).quarantine(Quarantine::Trust);
-    let config = builder.connect_timeout(CONNECT_TIMEOUT).build().expect("valid settings");
-    let client = Client::open(config).expect("an event loop");
+    let client = server.client(PATIENCE);
     let ttl = Duration::from_millis(200);
     let mut acquiring = client.lock("a").ttl(ttl).acquire_async();
     let mut poll = || Pin::new(&mut acquiring).poll(&mut Context::from_waker(Waker::noop()));
@@ -147,7 +152,80 @@ pub fn an_answer_that_is_fetched_after_the_end_is_no_lock() -> Verdict {
     server.thread.join().map_err(|_| "the server panicked".to_owned()).and(verdict)
 }
 
+/// The lock is valid when it is fetched, and for less time than was asked for.
+pub fn an_answer_that_is_fetched_late_has_the_validity_asked_for() -> Verdict {
+    let server = Server::start(|_| {});
+    let client = server.client(PATIENCE);
+    let (ttl, min_validity) = (Duration::from_secs(20), Duration::from_secs(18));
+    let mut acquiring = client.lock("a").ttl(ttl).min_validity(min_validity).acquire_async();
+    let mut poll = || Pin::new(&mut acquiring).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll().is_pending());
+    server.await_key(b"a", true)?;
+    std::thread::sleep(ttl - min_validity);
+    let answer = poll();
+    drop(acquiring);
+    let verdict = match answer {
+        Poll::Ready(Err(AcquireError::Expired(_))) => Ok(()),
+        other => Err(format!("{other:?}")),
+    };
+    drop(client);
+    server.thread.join().map_err(|_| "the server panicked".to_owned()).and(verdict)
+}
+
+/// Times something, again and again: together it must take less than half of the pauses after which a client's thread looks
+/// by itself, which would hide that nothing wakes it.
+fn far_from_looking(mut round: impl FnMut() -> Verdict) -> Verdict {
+    let start = Instant::now();
+    for _ in 0..LOOK_COUNT {
+        round()?;
+    }
+    let took = start.elapsed();
+    let limit = limits::LOOK_PAUSE * LOOK_COUNT / 2;
+    if took < limit { Ok(()) } else { Err(format!("{LOOK_COUNT} deadlines took {took:?}")) }
+}
+
+/// Acquires locks that are not extended, and waits for the report of each loss. None of them is dropped meanwhile, for that
+/// has a thread look.
+fn losses_are_reported_in_time(client: &Client) -> Verdict {
+    let mut guards = Vec::new();
+    far_from_looking(|| {
+        let name = guards.len().to_string();
+        let guard = client.lock(&name).ttl(Duration::from_millis(50)).wait(PATIENCE).acquire();
+        let guard = guard.map_err(|error| error.to_string())?;
+        let (sender, receiver) = mpsc::channel();
+        guard.on_lost(move || sender.send(()).unwrap_or_default());
+        guards.push(guard);
+        receiver.recv_timeout(PATIENCE).map_err(|_| "the loss is not reported".to_owned())
+    })
+}
+
+/// No caller waits; the client's thread sleeps.
+pub fn a_loss_is_reported_in_time_though_nobody_calls() -> Verdict {
+    let server = Server::start(|_| {});
+    let client = server.client(PATIENCE);
+    let verdict = losses_are_reported_in_time(&client);
+    drop(client);
+    server.thread.join().map_err(|_| "the server panicked".to_owned()).and(verdict)
+}
+
+/// A thread waits for a lock, and sleeps until that lock ends.
+pub fn a_loss_is_reported_in_time_beside_a_leader() -> Verdict {
+    let server = Server::start(|_| {});
+    let client = server.client(PATIENCE);
+    let held = client.lock("held").ttl(Duration::from_secs(30)).acquire().expect("free");
+    let its = client.clone();
+    let leader = std::thread::spawn(move || its.lock("held").wait(PATIENCE * 6).acquire().map(drop));
+    let verdict = losses_are_reported_in_time(&client);
+    drop(held);
+    leader.join().map_err(|_| "the leader panicked".to_owned())?.map_err(|error| error.to_string())?;
+    drop(client);
+    server.thread.join().map_err(|_| "the server panicked".to_owned()).and(verdict)
+}
+
 tests!(
+    an_answer_that_is_fetched_late_has_the_validity_asked_for,
+    a_loss_is_reported_in_time_though_nobody_calls,
+    a_loss_is_reported_in_time_beside_a_leader,
     an_answer_that_is_fetched_after_the_end_is_no_lock,
     more_than_one_read_full_of_replies_is_read,
     an_answer_that_is_here_is_not_late,

@@ -192,7 +192,8 @@ impl World {
     }
 
     pub fn connect(&mut self, client: usize, link: LinkId) {
-        let (master, place) = (link.master().index(), self.place(link));
+        let (address, place) = (link.master().index(), self.place(link));
+        let master = self.second_address.filter(|(second, _)| *second == address).map_or(address, |it| it.1);
         let index = self.conns.len();
         let (client_life, master_life) = (self.clients[client].life, self.masters[master].life);
         self.conns.push(Conn {

@@ -43,6 +43,8 @@ pub struct World {
     pub short_write_ppm: u32,
     /// Clients are used the way of `Client`, not of `Redlock`.
     pub has_desks: bool,
+    /// One address that leads to the server at another one.
+    pub second_address: Option<(usize, usize)>,
     /// The application of all clients.
     pub habits: Habits,
     pub statistics: Statistics,
@@ -175,6 +177,7 @@ impl World {
             pause_at_step: None,
             short_write_ppm: 0,
             has_desks: false,
+            second_address: None,
             habits: Habits {
                 keys: vec![b"a".to_vec()],
                 ttls: vec![Duration::from_secs(1)],

@@ -1,78 +1,71 @@
-//! The command's process: its start, its group, the signals that are passed on to it, its end.
+//! The command's process: its start, its group and its descendants, the signals that are passed on to it, its end.
 //!
-//! A signal is never sent to a process that was already reaped: the waiting thread only looks (`WNOWAIT`), and the main
-//! thread, which alone sends signals, reaps.
+//! A signal is never sent to a child that was already reaped: one thread reaps and sends.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, getpgrp, kill_process, kill_process_group, test_kill_process_group,
-    waitid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpid, kill_current_process_group,
+    kill_process, kill_process_group, test_kill_process_group, waitid, waitpid,
 };
-use rustix::termios::tcgetpgrp;
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals as SignalStream;
 
-use crate::cli::options::code;
+use super::descendants::{self, Descendant, Identity};
+use super::terminal::Terminal;
+use crate::cli::options::{code, say};
 
-/// What the main thread is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Event {
-    /// The program received this signal.
-    Signal(i32),
-    /// The command has ended and can be reaped.
-    Ended,
-}
+const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGTSTP];
 
-const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+/// How often descendants are searched for ones that were started during the search before.
+const SEARCH_COUNT_MAX: usize = 20;
 
-/// The signals that the program catches, and where they arrive.
-pub(super) struct Signals {
-    sender: Sender<Event>,
-    events: Receiver<Event>,
-}
+/// The signals that the program catches, and where they arrive. `SIGCHLD` only says that a child may have ended or stopped.
+pub(super) struct Signals(Receiver<i32>);
 
 impl Signals {
     /// Starts to catch. A signal that was ignored from the start (nohup, a background job) stays ignored, for the
     /// command too.
     pub(super) fn catch() -> io::Result<Self> {
-        // Were SIGCHLD ignored, the kernel would reap the command, and its exit code would be lost.
-        signal_hook::flag::register(SIGCHLD, Arc::new(AtomicBool::new(false)))?;
         let ignored = ignored_signals();
-        let mut stream =
-            SignalStream::new(FORWARDED.iter().filter(|signal| ignored & (1 << (**signal - 1)) == 0))?;
-        let (sender, events) = mpsc::channel();
-        let arrivals = sender.clone();
+        let forwarded = FORWARDED.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
+        // Were SIGCHLD ignored, the kernel would reap the command, and its exit code would be lost.
+        let mut stream = SignalStream::new(forwarded.chain([SIGCHLD]))?;
+        let (sender, arrivals) = mpsc::channel();
         thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for signal in stream.forever() {
-                if arrivals.send(Event::Signal(signal)).is_err() {
+                if sender.send(signal).is_err() {
                     break;
                 }
             }
         })?;
-        Ok(Self { sender, events })
+        Ok(Self(arrivals))
     }
 
-    /// A signal that has arrived, before there is a command.
+    /// A signal that has arrived, before there is a command, and ends the program.
     pub(super) fn take(&self) -> Option<i32> {
-        match self.events.try_recv() {
+        match self.0.try_recv() {
+            Ok(SIGTSTP) => {
+                // Its default action, which is lost with the catching. The group has got it from the terminal.
+                let _ = kill_process(getpid(), Signal::TTOU);
+                None
+            }
             // These ask the command for something, and there is none yet.
-            Ok(Event::Signal(SIGUSR1 | SIGUSR2) | Event::Ended) | Err(_) => None,
-            Ok(Event::Signal(signal)) => Some(signal),
+            Ok(SIGUSR1 | SIGUSR2 | SIGCHLD) | Err(_) => None,
+            Ok(signal) => Some(signal),
         }
     }
 
-    pub(super) const fn events(&self) -> &Receiver<Event> {
-        &self.events
+    pub(super) const fn arrivals(&self) -> &Receiver<i32> {
+        &self.0
     }
 }
 
@@ -92,103 +85,234 @@ pub(super) fn name_of(signal: i32) -> &'static str {
     signal_hook::low_level::signal_name(signal).unwrap_or("a signal")
 }
 
-/// The running command.
+/// The command: a process that leads a group of its own, and all that it has started.
 pub(super) struct Process {
-    child: Child,
+    /// Of the process, and of its group.
     pid: Pid,
-    /// Whether it leads a process group of its own, which then has the same number.
-    leads_group: bool,
+    terminal: Option<Terminal>,
     /// Set once it is reaped.
-    status: Option<ExitStatus>,
+    status: Option<WaitStatus>,
+    /// Descendants of this program that were there before the command.
+    strangers: HashSet<Identity>,
+    /// Those outside the command's group that got TERM.
+    asked: HashSet<Identity>,
+    /// Those outside the command's group that were stopped with it.
+    paused: HashSet<Identity>,
+    /// Those that this program may not send signals to.
+    unreachable: HashSet<Identity>,
 }
 
 impl Process {
-    /// Starts the command, and the thread that tells its end.
+    /// Starts the command, and gives it the terminal's foreground if this program has it.
     pub(super) fn spawn(
         words: &[OsString],
         variables: impl IntoIterator<Item = (&'static str, Option<OsString>)>,
-        signals: &Signals,
     ) -> io::Result<Self> {
         let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-        let leads_group = !is_in_foreground();
         let mut command = Command::new(program);
-        command.args(arguments);
+        command.args(arguments).process_group(0);
         for (name, value) in variables {
             match value {
                 Some(value) => command.env(name, value),
                 None => command.env_remove(name),
             };
         }
-        if leads_group {
-            command.process_group(0);
-        }
-        let child = command.spawn()?;
-        let process = Self { pid: Pid::from_child(&child), child, leads_group, status: None };
-        let (pid, ended) = (process.pid, signals.sender.clone());
-        let watching = thread::Builder::new().name("waitid".to_owned()).spawn(move || {
-            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            while matches!(waitid(WaitId::Pid(pid), options), Err(Errno::INTR)) {}
-            // Nobody listens any more if the main thread is about to exit.
-            let _ = ended.send(Event::Ended);
-        });
-        if let Err(error) = watching {
-            process.end(Signal::KILL);
-            return Err(error);
-        }
+        // There are some if a script started them and then became this program.
+        let strangers = descendants::list(&HashSet::new()).unwrap_or_default();
+        let strangers = strangers.into_iter().map(|it| it.id).collect();
+        descendants::adopt();
+        let terminal = Terminal::open();
+        let pid = Pid::from_child(&command.spawn()?);
+        let process = Self {
+            pid,
+            terminal,
+            status: None,
+            strangers,
+            asked: HashSet::new(),
+            paused: HashSet::new(),
+            unreachable: HashSet::new(),
+        };
+        process.hand_over_terminal();
         Ok(process)
     }
 
     /// Passes a signal on that this program received.
     pub(super) fn pass_on(&self, signal: i32) {
-        let Some(signal) = Signal::from_named_raw(signal) else { return };
-        match (signal, self.leads_group) {
-            // The terminal sent it to the whole foreground group.
-            (Signal::INT | Signal::QUIT, false) => {}
-            (Signal::USR1 | Signal::USR2, _) => self.send_to_command(signal),
-            _ => self.end(signal),
+        match Signal::from_named_raw(signal) {
+            None | Some(Signal::CHILD) => {}
+            Some(signal @ (Signal::USR1 | Signal::USR2)) if self.status.is_none() => {
+                let _ = kill_process(self.pid, signal);
+            }
+            Some(signal) => self.send_to_group(signal),
         }
     }
 
-    /// Sends the signal to the command's group, or to the command alone if it shares this program's group.
-    pub(super) fn end(&self, signal: Signal) {
-        if self.leads_group {
-            // A group that is gone needs no signal.
+    fn send_to_group(&self, signal: Signal) {
+        // Once its leader is reaped, the number is the group's only as long as somebody is in it.
+        let is_in_it = |it: &Descendant| it.group == Some(self.pid);
+        if self.status.is_none() || self.descendants().is_none_or(|found| found.iter().any(is_in_it)) {
             let _ = kill_process_group(self.pid, signal);
-        } else {
-            self.send_to_command(signal);
         }
     }
 
-    fn send_to_command(&self, signal: Signal) {
-        if self.status.is_none() {
-            let _ = kill_process(self.pid, signal);
+    /// Gives the command the foreground if this program has it: it may have come by `fg`, without a signal.
+    pub(super) fn hand_over_terminal(&self) {
+        if let (Some(terminal), None) = (&self.terminal, self.status) {
+            terminal.hand_over(self.pid);
         }
     }
 
-    /// Reaps the command, which has ended.
-    pub(super) fn reap(&mut self) -> io::Result<()> {
-        self.status = Some(self.child.wait()?);
-        Ok(())
+    /// Notices that the command has ended, and reaps it; or that the terminal has stopped it. Returns whether it is stopped.
+    pub(super) fn look(&mut self) -> io::Result<bool> {
+        if self.status.is_some() {
+            return Ok(false);
+        }
+        let look =
+            WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let Some(seen) = waitid(WaitId::Pid(self.pid), look)? else { return Ok(false) };
+        if let Some(signal) = seen.stopping_signal() {
+            // It is seen once.
+            let taken = waitid(WaitId::Pid(self.pid), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG)?;
+            return Ok(taken.is_some() && self.is_stopped_by_terminal(signal));
+        }
+        // As long as it is not reaped its group exists.
+        let had_terminal = self.terminal.as_ref().is_some_and(|terminal| terminal.take_back(self.pid));
+        let status = waitpid(Some(self.pid), WaitOptions::empty())?.map(|(_, status)| status);
+        self.status = status;
+        if had_terminal
+            && let Some(signal @ (SIGINT | SIGQUIT)) = status.and_then(WaitStatus::terminating_signal)
+            && let Some(signal) = Signal::from_named_raw(signal)
+        {
+            // Ctrl-C reached the command only; a script around this program is to end by it, too.
+            let _ = kill_current_process_group(signal);
+        }
+        Ok(false)
+    }
+
+    /// Whether this stop asks this program to stop, too. STOP does not: it is meant for the command, and leaves it its lock.
+    fn is_stopped_by_terminal(&mut self, signal: i32) -> bool {
+        let Some(terminal) = &mut self.terminal else { return false };
+        match Signal::from_named_raw(signal) {
+            Some(Signal::TSTP) => true,
+            Some(Signal::TTIN | Signal::TTOU) => {
+                terminal.want();
+                terminal.hand_over(self.pid);
+                let has_terminal = terminal.has(self.pid);
+                if has_terminal {
+                    self.send_to_group(Signal::CONT);
+                }
+                !has_terminal
+            }
+            _ => false,
+        }
+    }
+
+    /// Stops all of the command, then this program's group, until that is continued. All of the command stays stopped.
+    pub(super) fn stop_with_own_group(&mut self) {
+        self.send_to_group(Signal::STOP);
+        for _ in 0..SEARCH_COUNT_MAX {
+            let found = self.outside_group();
+            let running = found.iter().filter(|it| !it.is_stopped() && !self.paused.contains(&it.id));
+            let running: Vec<_> = running.map(|it| it.id).collect();
+            if running.is_empty() {
+                break;
+            }
+            for id in running {
+                self.send(id, Signal::STOP);
+                self.paused.insert(id);
+            }
+        }
+        Terminal::stop_own_group();
+    }
+
+    /// Continues all of the command.
+    pub(super) fn resume(&mut self) {
+        self.hand_over_terminal();
+        self.send_to_group(Signal::CONT);
+        for id in std::mem::take(&mut self.paused) {
+            self.send(id, Signal::CONT);
+        }
+    }
+
+    /// Sends TERM to all of the command, and continues what is stopped, so that it can end.
+    pub(super) fn end(&mut self) {
+        self.send_to_group(Signal::TERM);
+        self.send_to_group(Signal::CONT);
+        for it in self.outside_group() {
+            self.ask(it.id);
+        }
+    }
+
+    /// Sends TERM to those that escaped it: started while it was sent, by a parent that has ended. What others start now is
+    /// part of their own end.
+    pub(super) fn end_rest(&mut self) {
+        for it in self.outside_group().iter().filter(|it| it.is_child()) {
+            self.ask(it.id);
+        }
+    }
+
+    fn ask(&mut self, id: Identity) {
+        if self.asked.insert(id) {
+            self.send(id, Signal::TERM);
+            self.send(id, Signal::CONT);
+        }
+    }
+
+    /// Sends KILL to all of the command.
+    pub(super) fn kill(&mut self) {
+        self.send_to_group(Signal::KILL);
+        for it in self.descendants().unwrap_or_default() {
+            self.send(it.id, Signal::KILL);
+        }
+    }
+
+    fn send(&mut self, id: Identity, signal: Signal) {
+        if kill_process(id.pid, signal) == Err(Errno::PERM) && self.unreachable.insert(id) {
+            let pid = id.pid;
+            say(&format!("no permission to end process {pid} of the command; it may go on without the lock"));
+        }
     }
 
     /// The command's exit code once it is reaped.
     pub(super) fn code(&self) -> Option<u8> {
         let status = self.status?;
-        Some(match (status.code(), status.signal()) {
+        Some(match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
             (None, Some(signal)) => code_of(signal),
             (None, None) => u8::MAX,
         })
     }
 
-    /// Whether nothing that [`Process::end`] could reach is left.
-    pub(super) fn is_gone(&self) -> bool {
-        self.status.is_some() && !(self.leads_group && test_kill_process_group(self.pid).is_ok())
+    /// Whether nothing of the command is left that this program can reach.
+    pub(super) fn is_gone(&mut self) -> bool {
+        self.status.is_some()
+            && match self.descendants() {
+                Some(found) => found.iter().all(|it| self.unreachable.contains(&it.id)),
+                None => test_kill_process_group(self.pid).is_err(),
+            }
     }
-}
 
-/// Whether this program is in the foreground of a terminal: then what the terminal sends reaches the command if it
-/// stays in the same group, and only there may it read from the terminal.
-fn is_in_foreground() -> bool {
-    File::open("/dev/tty").is_ok_and(|terminal| tcgetpgrp(&terminal).is_ok_and(|group| group == getpgrp()))
+    /// Reaps adopted processes that have ended.
+    pub(super) fn reap_adopted(&self) {
+        let _ = self.descendants();
+    }
+
+    /// The command and its descendants that have not ended. Reaps adopted ones that have.
+    fn descendants(&self) -> Option<Vec<Descendant>> {
+        let mut found = descendants::list(&self.strangers)?;
+        found.retain(|it| {
+            let is_zombie = it.is_zombie();
+            if is_zombie && it.is_child() && it.id.pid != self.pid {
+                let _ = waitpid(Some(it.id.pid), WaitOptions::NOHANG);
+            }
+            !is_zombie
+        });
+        Some(found)
+    }
+
+    fn outside_group(&self) -> Vec<Descendant> {
+        let mut found = self.descendants().unwrap_or_default();
+        found.retain(|it| it.group != Some(self.pid));
+        found
+    }
 }

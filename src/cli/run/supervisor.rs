@@ -4,27 +4,29 @@
 //! runs, nobody else should work. Of several locks all are extended together, and the one with the least validity, or the
 //! worst answer, counts.
 
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::lock::Ttl;
 use redlatch::{ExtendError, Redlock};
-use rustix::process::Signal;
 
-use super::Events;
 use super::extension::{Extended, Extension, may_pass};
-use super::process::{Event, Process};
+use super::process::Process;
 use super::timeline::{Due, Timeline};
 use crate::cli::options::{Exit, say};
 
 /// How long the connections are left alone at most.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(200);
 
-/// How long a signal or the command's end may go unnoticed while an extension is under way.
+/// How long a signal, or the command's end, may go unnoticed while an extension is under way.
 const TURN_LIMIT: Duration = Duration::from_millis(5);
 
-/// How often it is looked whether the group of a command that ended is gone.
-const GROUP_PAUSE: Duration = Duration::from_millis(10);
+/// How often the descendants of a command that is to end are searched.
+const SEARCH_PAUSE: Duration = Duration::from_millis(20);
+
+/// How often adopted processes that have ended are searched, if some may have.
+const REAP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Said if no extension failed, but none succeeded: this program, or the machine, did not run.
 const NOT_IN_TIME: &str = "it was not extended in time";
@@ -55,6 +57,10 @@ pub(super) struct Supervisor<'a> {
     suspended: Duration,
     /// What the last extension failed of.
     failure: Option<String>,
+    /// When to reap, if a child other than the command may have ended.
+    reap_at: Option<Instant>,
+    /// When to look next what is left of a command that is to end.
+    search_at: Instant,
 }
 
 impl<'a> Supervisor<'a> {
@@ -70,22 +76,34 @@ impl<'a> Supervisor<'a> {
             timeline.renew(valid_until); // a sleep may have been before this
         }
         let extension = Extension::Idle;
-        Self { redlock, process, locks, timeline, extension, verbose, suspended, failure: None }
+        Self {
+            redlock,
+            process,
+            locks,
+            timeline,
+            extension,
+            verbose,
+            suspended,
+            failure: None,
+            reap_at: None,
+            search_at: Instant::now(),
+        }
     }
 
-    /// Returns when the command has ended; if the lock was lost, when the command's group has.
-    pub(super) fn supervise(&mut self, events: &Events) -> Result<End, Exit> {
+    /// Returns when the command has ended; if the lock was lost, when all of its descendants have, too.
+    pub(super) fn supervise(&mut self, signals: &Receiver<i32>) -> Result<End, Exit> {
         loop {
-            match self.next_event(events) {
-                Some(Event::Ended) => self.process.reap()?,
-                Some(Event::Signal(signal)) => self.process.pass_on(signal),
-                None => {}
+            if let Some(signal) = self.next_signal(signals) {
+                self.process.pass_on(signal);
+                self.reap_at = self.reap_at.or_else(|| Instant::now().checked_add(REAP_PAUSE));
             }
-            let is_lost = self.timeline.is_ending();
-            if let Some(code) = self.process.code()
-                && (!is_lost || self.process.is_gone() || self.timeline.is_killed())
-            {
-                return Ok(End { code, is_lost });
+            let is_stopped = self.process.look()? && !self.timeline.is_ending();
+            if is_stopped {
+                self.process.stop_with_own_group();
+                self.turn(Duration::ZERO);
+            }
+            if let Some(end) = self.end() {
+                return Ok(end);
             }
             self.follow_suspend();
             while let Some((lock, outcome)) = self.redlock.poll_outcome() {
@@ -96,21 +114,53 @@ impl<'a> Supervisor<'a> {
                 }
             }
             self.do_what_is_due(Instant::now());
+            // What got KILL must not run again.
+            if is_stopped && !self.timeline.is_killed() {
+                self.process.resume();
+            }
         }
     }
 
-    /// Waits for an event, at most until something is due; meanwhile lets the connections work.
-    fn next_event(&mut self, events: &Events) -> Option<Event> {
+    /// How the command ended, if it has; of a lost lock, if nothing of the command is left. Pursues what is.
+    fn end(&mut self) -> Option<End> {
+        let is_lost = self.timeline.is_ending();
+        let now = Instant::now();
+        if self.reap_at.is_some_and(|at| at <= now) {
+            self.reap_at = None;
+            self.process.reap_adopted();
+        }
+        if is_lost {
+            if now < self.search_at {
+                return None;
+            }
+            if self.timeline.is_killed() {
+                self.process.kill();
+            } else {
+                self.process.end_rest();
+            }
+            let is_gone = self.process.is_gone();
+            self.search_at = Instant::now() + SEARCH_PAUSE;
+            if !is_gone {
+                return None;
+            }
+        }
+        let code = self.process.code()?;
+        Some(End { code, is_lost })
+    }
+
+    /// Waits for a signal, at most until something is due; meanwhile lets the connections work.
+    fn next_signal(&mut self, signals: &Receiver<i32>) -> Option<i32> {
+        self.process.hand_over_terminal();
         let now = Instant::now();
         let limit = self.next_due().map_or(HOUSEKEEPING_EVERY, |due| due.saturating_duration_since(now));
         if self.extension.is_under_way() {
             self.turn(limit.min(TURN_LIMIT));
-            return events.try_recv().ok();
+            return signals.try_recv().ok();
         }
-        let limit = if self.process.code().is_some() { limit.min(GROUP_PAUSE) } else { limit };
-        let event = events.recv_timeout(limit.min(HOUSEKEEPING_EVERY)).ok();
+        let limit = if self.timeline.is_ending() { limit.min(SEARCH_PAUSE) } else { limit };
+        let signal = signals.recv_timeout(limit.min(HOUSEKEEPING_EVERY)).ok();
         self.turn(Duration::ZERO);
-        event
+        signal
     }
 
     fn next_due(&self) -> Option<Instant> {
@@ -214,14 +264,14 @@ impl<'a> Supervisor<'a> {
             self.failure = Some(why.to_owned());
             return self.kill(now);
         }
-        self.process.end(Signal::TERM);
+        self.process.end();
         say(&format!("TERM to the command now, KILL in {:.1?}: {why}", self.timeline.grace(now)));
         self.timeline.asked(now);
     }
 
     /// The grace has passed; or the end of the validity came near while this program did not run.
     fn kill(&mut self, now: Instant) {
-        self.process.end(Signal::KILL);
+        self.process.kill();
         let left = match self.timeline.remaining(now) {
             Duration::ZERO => "the lock's validity is over".to_owned(),
             left => format!("the lock is valid for {left:.1?} more"),

@@ -8,6 +8,7 @@ use crate::clock;
 use crate::driver::Poller;
 use crate::engine::{OpId, Request, SubmitError};
 use crate::limits;
+use crate::mutants::mutant;
 
 impl Core {
     /// Has the engine take a request; the caller sees to it that it is written.
@@ -137,7 +138,8 @@ impl Core {
             return Some(thread);
         }
         let sleeps_until = self.keeper.sleeps_until?;
-        if self.wants_keeper() || self.is_closing || is_before(self.due(), sleeps_until) {
+        let is_late = is_before(self.due(), sleeps_until) && !mutant!(DeadlineWakesNobody);
+        if self.wants_keeper() || self.is_closing || is_late {
             self.keeper.sleeps_until = None;
             return Some(self.keeper.drive.as_ref().unwrap_or(&self.keeper.waker).clone());
         }

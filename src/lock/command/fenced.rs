@@ -171,7 +171,7 @@ fn encode_keys<'a>(out: &mut Vec<u8>, entry: &'a Entry, fence: &Fence) -> &'a [u
 pub(crate) enum FencedAnswer {
     /// Lock and fence are set.
     Granted,
-    /// The key has this value already, from an earlier request with the same token: a grant whose TTL began then.
+    /// The key has this value already, from an earlier request with the same token, whose TTL began then.
     Own,
     /// Nothing was written.
     Refused(Told),
@@ -212,6 +212,7 @@ pub(crate) fn fenced_answer(reply: &Reply<'_>) -> Result<FencedAnswer, WrongShap
             let (refusal, holder) = (Refusal::Busy, HolderTtl::Unknown);
             Ok(FencedAnswer::Refused(Told { refusal, fence: 0, holder, time_us: 0 }))
         }
+        Reply::Simple(b"OWN") if mutant!(OwnKeyIsGrant) => Ok(FencedAnswer::Granted),
         Reply::Simple(b"OWN") => Ok(FencedAnswer::Own),
         Reply::Array(told) => told_refusal(told).map(FencedAnswer::Refused),
         Reply::Error(text) => Ok(FencedAnswer::Failed(failure(text))),

@@ -1,6 +1,6 @@
 //! Looking at a key without touching it: the start of its value, and its time.
 
-use super::{HolderTtl, WrongShape, failure, holder_ttl};
+use super::{HolderTtl, WrongShape, failure, holder_ttl, is_wrong_type};
 use crate::limits;
 use crate::lock::Failure;
 use crate::resp::Reply;
@@ -22,11 +22,13 @@ pub(crate) fn value(reply: &Reply<'_>) -> Result<Result<Box<[u8]>, Failure>, Wro
     }
 }
 
-/// How many readers, in a reply to [`super::encode_reader_count`]; none where the key is no set of readers, or on an error.
-pub(crate) fn reader_count(reply: &Reply<'_>) -> Result<usize, WrongShape> {
+/// The number of readers in a reply to [`super::encode_reader_count`], zero where the key is no set of readers; or the error.
+pub(crate) fn reader_count(reply: &Reply<'_>) -> Result<Result<usize, Failure>, WrongShape> {
     match *reply {
-        Reply::Integer(count) => usize::try_from(count).map_err(|_| WrongShape),
-        Reply::NullBulk | Reply::Error(_) => Ok(0),
+        Reply::Integer(count) => usize::try_from(count).map(Ok).map_err(|_| WrongShape),
+        Reply::NullBulk => Ok(Ok(0)),
+        Reply::Error(text) if is_wrong_type(text) => Ok(Ok(0)),
+        Reply::Error(text) => Ok(Err(failure(text))),
         _ => Err(WrongShape),
     }
 }

@@ -17,7 +17,8 @@
 
 use super::fenced::{Script, encode_head};
 use super::{Entry, WrongShape, encode_beside, encode_decimal_bulk, failure};
-use crate::lock::{HolderTtl, Vote};
+use crate::lock::{Failure, HolderTtl, Vote};
+use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 use std::time::Duration;
 
@@ -30,14 +31,15 @@ pub(crate) const MARKER: &[u8] = b"redlatch:readers:1";
 
 /// `KEYS`: lock, intent. `ARGV`: value, TTL in milliseconds.
 ///
-/// Answers: OK, or the time left of what is in the way as `PTTL` tells it. A value that is there already keeps the later
-/// end of the two, so that a request which is carried out twice, or late, cuts nothing short.
+/// Answers: OK; OWN if the value is there already; or the time left of what is in the way as `PTTL` tells it. A value that
+/// is there keeps the later end of the two, so that a request which is carried out twice, or late, cuts nothing short.
 pub(super) const ACQUIRE_SCRIPT: &str = "local k=KEYS[1] local m='redlatch:readers:1' local y=redis.call('type',k).ok \
 local w=redis.call('pttl',k) if w==-1 or y~='none' and (y~='zset' or not redis.call('zscore',k,m)) then return w end \
 local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) \
 local s=tonumber(redis.call('zscore',k,ARGV[1]) or 0) w=redis.call('pttl',KEYS[2]) if w~=-2 and s<=n then return w end \
 redis.call('zadd',k,'-inf',m,math.max(s,n+1+ARGV[2]),ARGV[1]) redis.call('zremrangebyscore',k,0,n) \
-redis.call('pexpireat',k,redis.call('zrange',k,-1,-1,'withscores')[2]) return redis.status_reply('OK')";
+redis.call('pexpireat',k,redis.call('zrange',k,-1,-1,'withscores')[2]) \
+return redis.status_reply(s>n and 'OWN' or 'OK')";
 
 /// `KEYS`: lock. `ARGV`: value, TTL in milliseconds. Answers 1, or 0 if the value is not there or its time is over.
 ///
@@ -57,7 +59,7 @@ redis.call('del',k) if ARGV[2]=='1' then \
 local c=redis.pcall('publish',k,'') if type(c)=='number' and c>3 then redis.pcall('publish',k,c) end end return 1";
 
 /// SHA-1 of [`ACQUIRE_SCRIPT`].
-pub(super) const ACQUIRE_SHA: &str = "83dca81544fc65b6822153c0d5a60b6d05d7d347";
+pub(super) const ACQUIRE_SHA: &str = "40403f1fd78fac49640df43fa13f634f01426da0";
 /// SHA-1 of [`EXTEND_SCRIPT`].
 pub(super) const EXTEND_SHA: &str = "2e31d30570819fcc1f873dcaba865981d032183f";
 /// SHA-1 of [`RELEASE_SCRIPT`].
@@ -126,6 +128,8 @@ pub(crate) fn encode_reader_count(out: &mut Vec<u8>, key: &[u8]) {
 pub(crate) fn shared_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     let holder = match *reply {
         Reply::Simple(b"OK") => return Ok(Vote::Granted),
+        Reply::Simple(b"OWN") if mutant!(OwnKeyIsGrant) => return Ok(Vote::Granted),
+        Reply::Simple(b"OWN") => return Ok(Vote::Failed(Failure::SameServer)),
         Reply::Error(text) => return Ok(Vote::Failed(failure(text))),
         Reply::Integer(-1) => HolderTtl::Never,
         Reply::Integer(left_ms) => match u64::try_from(left_ms) {
@@ -140,7 +144,7 @@ pub(crate) fn shared_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::{Failure, Token};
+    use crate::lock::Token;
     use crate::resp;
 
     fn encoded(write: impl FnOnce(&mut Vec<u8>, &Entry)) -> String {
@@ -209,6 +213,7 @@ mod tests {
     fn a_reader_is_told_the_time_left_of_what_is_in_the_way_and_no_error_is_a_no() {
         let refused = |holder| Ok(Vote::Refused { holder });
         assert_eq!(shared_vote(&Reply::Simple(b"OK")), Ok(Vote::Granted));
+        assert_eq!(shared_vote(&Reply::Simple(b"OWN")), Ok(Vote::Failed(Failure::SameServer)));
         let left = HolderTtl::Left(Duration::from_millis(7));
         assert_eq!(shared_vote(&Reply::Integer(7)), refused(left));
         assert_eq!(shared_vote(&Reply::Integer(0)), refused(HolderTtl::Left(Duration::ZERO)));

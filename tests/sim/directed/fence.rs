@@ -131,6 +131,37 @@ pub fn a_fenced_lock_is_not_handed_over() -> Verdict {
     demand(second > first, "the next in line has no larger token")
 }
 
+pub fn a_fenced_waiter_behind_a_plain_holder_has_a_token() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+    world.submit_fenced(0, KEY, ms(10_000), ms(60_000)).expect("room");
+    world.run_for(MS);
+    world.submit_release(0, lock, false);
+    token(&mut world, 0)?;
+    verdict(&mut world)
+}
+
+/// As the schedule before, where the first attempt fails at once and the second one begins in quarantine, too.
+pub fn a_retry_does_not_count_masters_in_quarantine() -> Verdict {
+    let settings = |b: ConfigBuilder| b.answer_timeout(ms(600)).retry_delay(ms(50), ms(60));
+    let mut world = world(3, 2, settings);
+    let first = leave_fence(&mut world, 2, 4_990_000)?;
+    world.kill_master(1, true);
+    world.start_master(1, Data::Empty);
+    world.run_until(SECOND, |world| quarantine_left(world, 1, 1).is_some());
+    let left = quarantine_left(&world, 1, 1).ok_or("it is not in quarantine")?;
+    world.run_for(left - 400 * MS);
+    refuse(&mut world, 0..1, "EVALSHA");
+    set_ahead(&mut world, 1, -4_990_000);
+    world.submit_fenced(1, KEY, ms(1000), ms(5000)).expect("room");
+    world.run_for(MS);
+    world.stop_master(0, 60 * SECOND);
+    world.stall(1, 1, false, true, 450 * MS);
+    let second = token(&mut world, 1)?;
+    verdict(&mut world)?;
+    demand(second > first, "a vote from the quarantine made a smaller token")
+}
+
 pub fn the_own_key_of_a_fenced_lock_met_again_is_not_somebody_elses() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stall(0, 2, false, true, 10 * SECOND);
@@ -286,6 +317,8 @@ pub fn a_fenced_lock_may_lose_a_connection_at_any_byte() -> Verdict {
 }
 
 tests!(
+    a_fenced_waiter_behind_a_plain_holder_has_a_token,
+    a_retry_does_not_count_masters_in_quarantine,
     a_token_as_large_as_the_fence_is_refused,
     a_release_leaves_the_fence,
     a_fence_that_was_lost_in_a_restart_is_older_than_the_window,

@@ -84,6 +84,20 @@ pub fn what_was_handed_over_is_released_where_the_swap_was_lost() -> Verdict {
     nothing_is_left(&world, "the key of the lock that was handed over stays")
 }
 
+pub fn the_grant_of_a_swap_does_not_outlive_its_connection() -> Verdict {
+    let mut world = world(3, 1, |b| b.answer_timeout(ms(500)));
+    let (lock, next) = hold_with_next(&mut world, ms(10_000), ms(10_000))?;
+    (1..3).for_each(|master| world.stall(0, master, false, true, 10 * MS));
+    world.stall(0, 2, false, true, 10 * SECOND);
+    world.submit_release(0, lock, false);
+    world.run_for(MS);
+    world.break_conn(0, 0);
+    world.run_for(100 * MS);
+    verdict(&mut world)?;
+    let is_held = world.clients[0].engine.valid_until(next).is_some();
+    demand(!is_held, "a grant counts though its connection is gone, and one more is no quorum")
+}
+
 pub fn a_swap_that_comes_late_leaves_no_key() -> Verdict {
     let mut world = world(1, 1, defaults);
     let (lock, next) = hold_with_next(&mut world, ms(10_000), ms(10_000))?;
@@ -144,6 +158,7 @@ pub fn a_holder_that_lets_its_lock_expire_holds_nobody_up() -> Verdict {
 }
 
 tests!(
+    the_grant_of_a_swap_does_not_outlive_its_connection,
     who_waits_for_its_own_client_asks_nobody,
     a_lock_that_was_lost_is_not_handed_over_over_its_next_holder,
     a_forgotten_swap_is_not_sent_again_behind_a_release,

@@ -233,7 +233,77 @@ pub fn masters_that_are_full_extend_a_lock_all_the_same() -> Verdict {
     Ok(())
 }
 
+pub fn a_lock_that_masters_prove_lost_is_over() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+    (0..2).for_each(|master| world.flush_all(master));
+    let extended = extend(&mut world, 0, lock, ms(10_000))?;
+    demand(matches!(extended, Outcome::Extend(Err(ExtendError::Lost(_)))), "the loss was not proven")?;
+    let valid_until = world.clients[0].engine.valid_until(lock).ok_or("its caller has not released it")?;
+    demand(valid_until <= world.local(0), "a lock that is lost is valid still")
+}
+
+pub fn an_awaited_release_is_sent_again_after_a_reconnect() -> Verdict {
+    let mut world = world(3, 1, |b| b.answer_timeout(ms(3000)));
+    let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+    // Two connections break with the release on its way, and the third master does not answer.
+    (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
+    world.stall(0, 2, false, true, 5 * SECOND);
+    world.submit_release(0, lock, true);
+    world.run_for(MS / 2);
+    (0..2).for_each(|master| world.cut_conn(0, master, 0, 0));
+    let released = outcome(&mut world, 0)?;
+    demand(matches!(released, Outcome::Release(Ok(_))), &format!("it was not sent again: {released:?}"))?;
+    world.run_for(10 * MS);
+    demand((0..3).all(|master| !is_held(&world, master, KEY)), "a key is left")
+}
+
+pub fn a_release_after_the_end_frees_its_place() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    for _ in 0..3 {
+        let lock = hold(&mut world, 0, KEY, ms(300))?;
+        world.run_for(400 * MS);
+        world.submit_release(0, lock, false);
+    }
+    world.run_for(10 * MS);
+    verdict(&mut world)?;
+    let count = world.clients[0].engine.operation_count();
+    demand(count == 0, &format!("{count} locks that are over have a place still"))
+}
+
+pub fn a_loss_is_proven_by_masters_that_were_never_asked() -> Verdict {
+    let mut world = world(5, 1, defaults);
+    (3..5).for_each(|master| world.kill_master(master, true));
+    world.run_for(10 * MS);
+    let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+    world.flush_all(0);
+    let extended = extend(&mut world, 0, lock, ms(10_000))?;
+    demand(
+        matches!(extended, Outcome::Extend(Err(ExtendError::Lost(_)))),
+        &format!("two of five may hold it: {extended:?}"),
+    )?;
+    verdict(&mut world)
+}
+
+pub fn a_lock_without_a_quorum_is_not_put_back() -> Verdict {
+    let mut world = world(5, 1, defaults);
+    (3..5).for_each(|master| world.kill_master(master, true));
+    world.run_for(10 * MS);
+    hold(&mut world, 0, KEY, ms(10_000))?;
+    world.kill_master(0, true);
+    world.start_master(0, Data::Empty);
+    world.run_until(3 * SECOND, |world| world.is_connected(0, 0));
+    world.run_for(100 * MS);
+    verdict(&mut world)?;
+    demand(!is_held(&world, 0, KEY), "a lock that two of five have is put back")
+}
+
 tests!(
+    a_lock_without_a_quorum_is_not_put_back,
+    a_lock_that_masters_prove_lost_is_over,
+    an_awaited_release_is_sent_again_after_a_reconnect,
+    a_release_after_the_end_frees_its_place,
+    a_loss_is_proven_by_masters_that_were_never_asked,
     masters_that_are_full_extend_a_lock_all_the_same,
     a_script_that_was_flushed_between_load_and_call_is_sent_again,
     a_release_leaves_somebody_elses_key_alone,

@@ -115,7 +115,44 @@ pub fn the_loss_of_a_lock_that_was_released_is_not_told() -> Verdict {
     Ok(())
 }
 
+pub fn a_loss_is_reported_a_tenth_of_the_extended_ttl_before_the_end() -> Verdict {
+    for (ttl, extended_ttl) in [(1000, 10_000), (10_000, 1000)] {
+        let mut world = world(3, 1, defaults);
+        let lock = hold(&mut world, 0, KEY, ms(ttl))?;
+        world.submit_watch(0, lock);
+        extend(&mut world, 0, lock, ms(extended_ttl))?;
+        match outcome(&mut world, 0)? {
+            Outcome::Lost(valid_until) => {
+                let left = valid_until.saturating_duration_since(world.local(0));
+                let lead = left.as_millis().abs_diff(u128::from(extended_ttl) / 10);
+                demand(
+                    lead < u128::from(extended_ttl) / 100,
+                    &format!("it is reported {left:?} before the end"),
+                )?;
+            }
+            other => return Err(format!("not a loss: {other:?}")),
+        }
+    }
+    Ok(())
+}
+
+pub fn a_renewal_is_tried_again_while_masters_stand_still() -> Verdict {
+    let mut world = world(3, 1, |b| b.answer_timeout(ms(100)));
+    let lock = keep(&mut world, ms(9000), ms(60_000))?;
+    (0..2).for_each(|master| world.stop_master(master, 6 * SECOND));
+    world.trace = Some(Vec::new());
+    world.run_for(5 * SECOND);
+    let trace = world.trace.take().unwrap_or_default();
+    let count = trace.iter().filter(|line| line.contains("m2 for c0: EVALSHA")).count();
+    demand(count > 1, &format!("the third master was asked {count} times"))?;
+    world.run_for(2 * SECOND);
+    verdict(&mut world)?;
+    demand(validity_left(&world, lock) > ms(7000), "no renewal followed when the masters went on")
+}
+
 tests!(
+    a_loss_is_reported_a_tenth_of_the_extended_ttl_before_the_end,
+    a_renewal_is_tried_again_while_masters_stand_still,
     a_kept_lock_lives_as_long_as_it_is_held_and_no_longer,
     a_kept_lock_is_renewed_though_masters_fail_for_a_while,
     a_kept_lock_ends_with_its_longest_hold,

@@ -82,6 +82,53 @@ pub fn one_server_behind_two_addresses_votes_once() -> Verdict {
     demand(matches!(outcome, Outcome::Acquire(Err(AcquireError::NoQuorum(_)))), "one server voted twice")
 }
 
+pub fn a_wait_that_ends_before_the_quarantine_fails_at_once() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    for master in 0..3 {
+        world.kill_master(master, true);
+        world.start_master(master, Data::Empty);
+    }
+    world.run_for(3 * SECOND);
+    let begun = world.now;
+    let denied = acquire(&mut world, 0, KEY, ms(1000), ms(2000))?;
+    let Outcome::Acquire(Err(AcquireError::NoQuorum(denial))) = denied else {
+        return Err(format!("it should fail for the quarantine: {denied:?}"));
+    };
+    demand(denial.to_string().contains("does not count for another"), &format!("{denial}"))?;
+    demand(world.now < begun + 100 * MS, "it waited all the same")?;
+    verdict(&mut world)
+}
+
+/// Nor where the login may not run `INFO`, so that nobody knows: by its first address the second one's lock is there.
+pub fn an_unnamed_server_behind_two_addresses_votes_once() -> Verdict {
+    for (fenced_ppm, shared_ppm) in [(1_000_000, 0), (0, 1_000_000)] {
+        let mut world = unconnected(3, trust);
+        world.second_address = Some((1, 0));
+        for master in &mut world.masters {
+            master.model.errors.insert("INFO".to_owned(), "NOPERM no".to_owned());
+        }
+        world.add_client(Clock::new(0, 0), 0);
+        world.run_for(10 * MS);
+        (world.habits.fenced_ppm, world.habits.shared_ppm) = (fenced_ppm, shared_ppm);
+        let what = format!("fenced {fenced_ppm}, shared {shared_ppm}");
+        let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+        world.run_for(MS);
+        demand(world.clients[0].engine.margin(lock) == 0, &format!("{what}: it is in the margin"))?;
+        // The second server is gone: the other one cannot extend the lock alone, nor grant another.
+        world.kill_master(2, true);
+        world.run_for(MS);
+        let extended = extend(&mut world, 0, lock, ms(10_000))?;
+        demand(matches!(extended, Outcome::Extend(Err(_))), &format!("{what}: one server extends it"))?;
+        world.submit_release(0, lock, true);
+        outcome(&mut world, 0)?;
+        let outcome = acquire(&mut world, 0, KEY, ms(1000), Duration::ZERO)?;
+        demand(matches!(outcome, Outcome::Acquire(Err(_))), &format!("{what}: one server voted twice"))?;
+        verdict(&mut world)?;
+        demand(!is_held(&world, 0, KEY), &format!("{what}: a key is left"))?;
+    }
+    Ok(())
+}
+
 pub fn a_connection_votes_only_after_its_own_echo() -> Verdict {
     let mut world = unconnected(1, defaults);
     world.masters[0].model.has_wrong_echo = true;
@@ -175,7 +222,9 @@ tests!(
     the_quarantine_lasts_to_its_last_nanosecond,
     the_last_second_of_an_uptime_may_not_have_passed,
     a_master_that_restarted_is_not_in_the_margin,
+    a_wait_that_ends_before_the_quarantine_fails_at_once,
     one_server_behind_two_addresses_votes_once,
+    an_unnamed_server_behind_two_addresses_votes_once,
     a_connection_votes_only_after_its_own_echo,
     a_master_that_restarts_twice_within_a_ttl_is_counted_from_the_second,
     clocks_that_jump_on_a_majority_less_one_free_no_lock,

@@ -1,5 +1,7 @@
 //! Those who wait are told of releases by other clients.
 
+use redlatch::limits;
+
 use super::*;
 
 /// Whoever is not told waits for this long.
@@ -87,6 +89,41 @@ pub fn a_message_that_is_lost_costs_a_pause_and_no_more() -> Verdict {
     (3..6).for_each(|place| world.stall(other, place, false, true, 60 * SECOND));
     world.submit_release(holder, lock, false);
     winner(&mut world, 3 * SECOND).map(|_| ())
+}
+
+/// Attempts of the second client at the first master while this time passes.
+fn attempts_in(world: &mut World, time: Time) -> usize {
+    world.trace = Some(Vec::new());
+    world.run_for(time);
+    let trace = world.trace.take().unwrap_or_default();
+    trace.iter().filter(|line| line.contains(" m0 for c1") && line.contains(": SET a")).count()
+}
+
+/// The holder's time is far away, or nobody knows it.
+pub fn a_subscribed_waiter_asks_less_and_less() -> Verdict {
+    for asks in [true, false] {
+        let mut world = distant(2, |builder| builder.ask_holder(asks).max_ttl(ms(60_000)));
+        hold(&mut world, 0, KEY, ms(60_000))?;
+        world.submit_acquire(1, KEY, ms(10_000), ms(50_000)).expect("room");
+        let counts = [(); 3].map(|()| attempts_in(&mut world, 5 * SECOND));
+        verdict(&mut world)?;
+        demand(counts[0] <= 12, &format!("{counts:?} attempts in five seconds each"))?;
+        demand(counts[2] >= 2 && counts[2] <= 5, &format!("{counts:?} attempts in five seconds each"))?;
+    }
+    Ok(())
+}
+
+/// As of a holder that is no redlatch, or whose message is lost.
+pub fn a_release_without_a_message_costs_a_bounded_pause() -> Verdict {
+    let mut world = distant(1, |builder| builder.ask_holder(false));
+    occupy(&mut world, 0..3, KEY);
+    world.submit_acquire(0, KEY, ms(10_000), ms(60_000)).expect("room");
+    world.run_for(20 * SECOND);
+    world.masters.iter_mut().for_each(|master| master.model.load_keys(Default::default()));
+    let released = world.now;
+    winner(&mut world, 30 * SECOND)?;
+    let (took, bound) = (world.now - released, u64::from(limits::QUIET_PAUSE_FACTOR_MAX) * 100 * MS);
+    demand(took <= bound + 10 * MS, &format!("it took {took} ns, and the longest pause is {bound} ns"))
 }
 
 pub fn not_all_who_wait_come_when_a_lock_is_released() -> Verdict {
@@ -212,6 +249,8 @@ tests!(
     a_fenced_lock_passes_from_client_to_client_as_soon,
     a_release_before_the_subscription_is_not_missed,
     a_message_that_is_lost_costs_a_pause_and_no_more,
+    a_subscribed_waiter_asks_less_and_less,
+    a_release_without_a_message_costs_a_bounded_pause,
     not_all_who_wait_come_when_a_lock_is_released,
     not_all_who_wait_come_when_a_fenced_lock_is_released,
     one_ten_or_a_hundred_clients_have_a_lock_in_turn_in_three_round_trips,

@@ -1,0 +1,150 @@
+//! The command's descendants, wherever they went: into a group or session of their own, or away from their parents.
+//!
+//! On Linux this process adopts descendants whose parents have ended (a subreaper), so all of them stay below it in the
+//! tree of processes, and `/proc` shows the tree. Elsewhere nothing is known of processes outside the command's group.
+
+use std::collections::HashSet;
+use std::fs;
+
+use rustix::process::{Pid, getpid};
+
+/// A process, told apart from a later one with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Identity {
+    pub(super) pid: Pid,
+    /// Clock ticks from the start of the system to its own.
+    started: u64,
+}
+
+/// What `/proc` says of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Descendant {
+    pub(super) id: Identity,
+    parent: Option<Pid>,
+    pub(super) group: Option<Pid>,
+    state: u8,
+}
+
+impl Descendant {
+    /// Whether it has ended, and waits to be reaped.
+    pub(super) const fn is_zombie(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
+
+    pub(super) const fn is_stopped(&self) -> bool {
+        matches!(self.state, b'T' | b't')
+    }
+
+    /// Whether it is a child of this process: started by it, or adopted.
+    pub(super) fn is_child(&self) -> bool {
+        self.parent == Some(getpid())
+    }
+
+    /// From `/proc/PID/stat`; the name of the program may hold any bytes.
+    fn parse(stat: &[u8]) -> Option<Self> {
+        let name = stat.iter().position(|byte| *byte == b'(')?;
+        let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+        let text = |bytes| std::str::from_utf8(bytes).ok();
+        let pid = text(&stat[..name])?.trim().parse().ok().and_then(existing)?;
+        let rest: Vec<&str> = text(&stat[name_end + 1..])?.split_ascii_whitespace().collect();
+        let number = |index: usize| rest.get(index)?.parse().ok().map(existing);
+        let state = *rest.first()?.as_bytes().first()?;
+        let started = rest.get(19)?.parse().ok()?;
+        Some(Self { id: Identity { pid, started }, parent: number(1)?, group: number(2)?, state })
+    }
+}
+
+/// The kernel shows 0 for none in this namespace, and -1 for a process that is just ending.
+fn existing(pid: i32) -> Option<Pid> {
+    if pid > 0 { Pid::from_raw(pid) } else { None }
+}
+
+/// Adopts descendants whose parents end, from now on.
+pub(super) fn adopt() {
+    #[cfg(target_os = "linux")]
+    // Where it is refused (before Linux 3.4) those that leave the group are not reached.
+    let _ = rustix::process::set_child_subreaper(Some(getpid()));
+}
+
+/// All descendants of this process, without strangers and what is below them; `None` where there is no `/proc`.
+pub(super) fn list(strangers: &HashSet<Identity>) -> Option<Vec<Descendant>> {
+    let pids = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
+    // One that has ended since is no error.
+    let all: Vec<_> = pids
+        .filter(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes()[0].is_ascii_digit()))
+        .filter_map(|path| Descendant::parse(&fs::read(path.join("stat")).ok()?))
+        .collect();
+    let is_here = all.iter().any(|it| it.id.pid == getpid());
+    is_here.then(|| below(all, getpid(), strangers))
+}
+
+fn below(mut rest: Vec<Descendant>, root: Pid, strangers: &HashSet<Identity>) -> Vec<Descendant> {
+    rest.retain(|it| !strangers.contains(&it.id));
+    let mut found = Vec::new();
+    let mut parents = vec![root];
+    while let Some(parent) = parents.pop() {
+        for child in rest.extract_if(.., |it| it.parent == Some(parent)) {
+            parents.push(child.id.pid);
+            found.push(child);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn descendant(pid: i32, parent: i32) -> Descendant {
+        let stat =
+            format!("{pid} (a) b\n) S {parent} 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 {} 1 1", pid * 2);
+        Descendant::parse(stat.as_bytes()).expect("a line of the kernel's")
+    }
+
+    #[test]
+    fn a_name_with_any_bytes_does_not_hide_a_process() {
+        let stat = b"42 (\xff) Z 1 (\n) R 7 8 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0";
+        let found = Descendant::parse(stat).expect("a line of the kernel's");
+        assert_eq!((found.id.pid.as_raw_nonzero().get(), found.id.started), (42, 12_345));
+        assert_eq!((found.parent, found.group), (Pid::from_raw(7), Pid::from_raw(8)));
+        assert!(!found.is_zombie());
+        let ending = b"42 (a) X 0 -1 -1 0 -1 4228108 0 0 0 0 0 0 0 0 20 0 0 0 12345 0 0";
+        let ending = Descendant::parse(ending).expect("a line of the kernel's");
+        assert!(ending.is_zombie() && (ending.parent, ending.group) == (None, None));
+        for broken in [&b""[..], b"(", b")(", b"1 (a", b"1 (a) S 2", b"x (a) S 1 1 1"] {
+            assert_eq!(Descendant::parse(broken), None);
+        }
+    }
+
+    #[test]
+    fn descendants_are_found_through_any_generation_but_not_below_strangers() {
+        let all: Vec<_> = [(9, 1), (3, 2), (2, 1), (5, 4), (4, 9), (6, 5), (8, 7)]
+            .map(|(pid, parent)| descendant(pid, parent))
+            .into();
+        let found = |strangers: &[i32]| {
+            let strangers = strangers.iter().map(|pid| descendant(*pid, 0).id).collect();
+            let root = Pid::from_raw(1).expect("not zero");
+            let mut pids: Vec<_> = below(all.clone(), root, &strangers)
+                .iter()
+                .map(|it| it.id.pid.as_raw_nonzero().get())
+                .collect();
+            pids.sort_unstable();
+            pids
+        };
+        assert_eq!(found(&[]), [2, 3, 4, 5, 6, 9]);
+        assert_eq!(found(&[4]), [2, 3, 9]);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_child_of_this_process_is_listed_until_it_is_reaped() {
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().expect("cat");
+        let pid = Pid::from_child(&child);
+        let found = || list(&HashSet::new()).expect("/proc").into_iter().find(|it| it.id.pid == pid);
+        assert!(found().is_some_and(|it| it.is_child() && !it.is_zombie()));
+        drop(child.stdin.take());
+        child.wait().expect("a child of this process");
+        assert_eq!(found(), None);
+    }
+}

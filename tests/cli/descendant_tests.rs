@@ -1,0 +1,94 @@
+//! `redlatch run` and the descendants of its command: those that left its group end with a lost lock, too.
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{FOREVER, PATIENCE, Running, exists, expect, holder_count, trusting};
+
+/// A command whose descendant, with a session of its own, shows its process id.
+fn start(fleet: &Fleet, options: &[&str], script: &str) -> Running {
+    let command = &mut trusting(fleet, "run");
+    Running::start(command.args(options).args(["r", "--", "sh", "-c", script]))
+}
+
+fn lose_lock(fleet: &mut Fleet) {
+    fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
+}
+
+#[test]
+fn descendants_that_left_the_group_end_with_a_lost_lock() {
+    let mut fleet = Fleet::start(3);
+    for script in [
+        // A session of its own, below the command.
+        format!("setsid sh -c 'echo $$; {FOREVER}' & wait"),
+        // The same, whose parent has ended: an orphan.
+        format!("(setsid sh -c 'echo $$; {FOREVER}' &); {FOREVER}"),
+        // The command itself ends at TERM, and the orphan has one of its own.
+        format!("(setsid sh -c 'echo $$; setsid sh -c \"{FOREVER}\" & wait' &); {FOREVER}"),
+    ] {
+        let mut run = start(&fleet, &["--ttl", "4s"], &script);
+        let pid = run.line();
+        lose_lock(&mut fleet);
+        let finished = run.finish();
+        expect(&finished, 76, &["TERM to the command"]);
+        assert!(!finished.stderr.contains("KILL to the command"), "{script}: {}", finished.stderr);
+        assert!(!exists(&pid), "{script}");
+    }
+}
+
+#[test]
+fn descendants_that_ignore_term_end_before_the_program_does() {
+    let mut fleet = Fleet::start(3);
+    for script in [
+        format!("setsid sh -c 'trap \"\" TERM; echo $$; {FOREVER}' & wait"),
+        format!("(setsid sh -c 'trap \"\" TERM; echo $$; {FOREVER}' &); {FOREVER}"),
+        // It starts others as fast as it can, each in a session of its own.
+        "trap '' TERM; echo $$; while :; do setsid sleep 60 & sleep 0.002; done".to_owned(),
+    ] {
+        let mut run = start(&fleet, &["--ttl", "2s", "--grace", "200ms"], &script);
+        let pid = run.line();
+        lose_lock(&mut fleet);
+        run.wait_for_exit();
+        assert_eq!(run.left(), [0; 0], "{script}");
+        expect(&run.finish(), 76, &["KILL to the command"]);
+        assert!(!exists(&pid), "{script}");
+    }
+}
+
+#[test]
+fn what_a_descendant_does_at_its_end_is_not_cut_short() {
+    let mut fleet = Fleet::start(3);
+    let cleanup = "trap \"sleep 0.3; echo cleaned; exit\" TERM";
+    let script = format!("(setsid sh -c '{cleanup}; echo ready; {FOREVER}' &); {FOREVER}");
+    let mut run = start(&fleet, &["--ttl", "6s"], &script);
+    run.line();
+    lose_lock(&mut fleet);
+    let finished = run.finish();
+    expect(&finished, 76, &["TERM to the command"]);
+    assert_eq!(finished.stdout, "cleaned\n");
+}
+
+#[test]
+fn background_descendants_go_on_after_a_normal_end() {
+    let mut fleet = Fleet::start(3);
+    let script = format!(
+        "sh -c '{FOREVER}' >/dev/null 2>&1 & echo $!; setsid sh -c 'echo $$; exec >/dev/null 2>&1; {FOREVER}' & sleep 0.1"
+    );
+    let mut run = start(&fleet, &["--ttl", "10s"], &script);
+    let pids = [run.line(), run.line()];
+    run.wait_for_exit();
+    assert_eq!(holder_count(&mut fleet, "r"), 0, "released before the exit");
+    assert!(pids.iter().all(|pid| exists(pid)), "they go on without the lock");
+    expect(&run.finish(), 0, &[]);
+}
+
+#[test]
+fn adopted_processes_that_have_ended_are_reaped() {
+    let fleet = Fleet::start(1);
+    let script = format!("(sh -c 'echo $$; exec sleep 0.1' &); echo ready; {FOREVER}");
+    let mut run = start(&fleet, &["--ttl", "10s"], &script);
+    let mut lines = [run.line(), run.line()];
+    lines.sort();
+    let stat = format!("/proc/{}/stat", lines[0]);
+    eventually(PATIENCE, "the orphan is gone, not a zombie", || !std::path::Path::new(&stat).exists());
+    run.signal("TERM");
+    expect(&run.finish(), 143, &[]);
+}

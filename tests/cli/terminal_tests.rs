@@ -1,0 +1,166 @@
+//! `redlatch run` in a terminal: keys, job control, and a lock that is lost meanwhile.
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{FOREVER, PATIENCE, PATIENT, exists, holder_count};
+use crate::terminal::Session;
+
+// A shell that starts a program cannot be stopped before that program runs (`vfork`), so what is stopped here starts none.
+
+/// `redlatch run`, as a word of a script.
+fn run(ttl: &str, command: &str) -> String {
+    format!("\"$REDLATCH\" run {} --ttl {ttl} r -- {command}", PATIENT.join(" "))
+}
+
+/// Whether the kernel says that this process is stopped.
+fn is_stopped(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+}
+
+#[test]
+fn in_a_terminal_a_lost_lock_ends_all_of_the_command() {
+    let mut fleet = Fleet::start(3);
+    let steps = format!("sh -c \"sh -c 'echo first \\$\\$; {FOREVER}'; echo second\"");
+    let script = format!("{}; echo ended $?", run("2s", &steps));
+    let Some(session) = Session::start(&fleet.urls(), &script) else { return };
+    let first = session.wait_for("first ");
+    fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
+    assert_eq!(session.wait_for("ended "), "76");
+    let (_, screen) = session.finish();
+    assert!(!screen.contains("second"), "{screen}");
+    assert!(!exists(&first), "{screen}");
+}
+
+#[test]
+fn the_command_has_the_terminal_and_what_follows_it_too() {
+    let fleet = Fleet::start(1);
+    let reads = run("10s", "sh -c 'echo ready; read line; echo got $line'");
+    let script = format!("{reads}; echo next; read line; echo then $line");
+    let Some(mut session) = Session::start(&fleet.urls(), &script) else { return };
+    session.wait_for("ready");
+    session.type_in("one\n");
+    assert_eq!(session.wait_for("got "), "one");
+    session.wait_for("next");
+    session.type_in("two\n");
+    assert_eq!(session.wait_for("then "), "two");
+    assert_eq!(session.finish().0, Some(0));
+}
+
+#[test]
+fn in_a_pipeline_the_terminal_goes_to_the_command_only_if_it_wants_it() {
+    let fleet = Fleet::start(1);
+    // The other end of the pipe reads the keyboard, then the command does.
+    let reads = run("10s", "sh -c 'read line; echo data; read line </dev/tty; echo got $line'");
+    let script = format!(
+        "mkfifo \"$0\"; {reads} <\"$0\" | {{ exec 3>\"$0\"; echo ready; read key </dev/tty; echo key $key; echo >&3; cat; }}"
+    );
+    let fifo = std::env::temp_dir().join(format!("redlatch-fifo-{}", std::process::id()));
+    let script = script.replace("\"$0\"", fifo.to_str().expect("text"));
+    let session = Session::start(&fleet.urls(), &script);
+    let Some(mut session) = session else { return };
+    session.wait_for("ready");
+    session.type_in("k\n");
+    assert_eq!(session.wait_for("key "), "k");
+    session.wait_for("data");
+    session.type_in("line\n");
+    assert_eq!(session.wait_for("got "), "line");
+    session.finish();
+    std::fs::remove_file(&fifo).ok();
+}
+
+#[test]
+fn an_interrupt_ends_the_command_and_the_script_around_it() {
+    let mut fleet = Fleet::start(1);
+    let script = format!("{}; echo after $?", run("10s", &format!("sh -c 'echo ready; {FOREVER}'")));
+    let Some(mut session) = Session::start(&fleet.urls(), &script) else { return };
+    session.wait_for("ready");
+    session.type_in("\x03");
+    let (_, screen) = session.finish();
+    assert!(!screen.contains("after"), "{screen}");
+    assert_eq!(holder_count(&mut fleet, "r"), 0, "released before the exit");
+}
+
+#[test]
+fn a_command_that_is_stopped_goes_on_with_its_lock() {
+    let fleet = Fleet::start(1);
+    let command = "sh -c 'echo ready; read line; echo got $line; exit 7'";
+    let script = format!("set -m; {}; echo stopped $?; read line; fg; echo ended $?", run("30s", command));
+    let Some(mut session) = Session::start(&fleet.urls(), &script) else { return };
+    session.wait_for("ready");
+    session.type_in("\x1a");
+    // 128 and the number of the signal that stopped the job.
+    assert!(session.wait_for("stopped ").parse::<u32>().expect("a number") > 128);
+    session.type_in("go\n");
+    session.type_in("line\n");
+    assert_eq!(session.wait_for("got "), "line");
+    assert_eq!(session.wait_for("ended "), "7");
+    session.finish();
+}
+
+#[test]
+fn a_command_whose_lock_ended_while_it_was_stopped_does_not_go_on() {
+    let mut fleet = Fleet::start(1);
+    // A descendant with a session of its own does not hear of the terminal.
+    let command = "sh -c 'setsid sh -c \"echo away \\$\\$; exec sleep 600\" & echo ready; read line'";
+    let script = format!("set -m; {}; echo stopped $?; read line; fg; echo ended $?", run("1s", command));
+    let Some(mut session) = Session::start(&fleet.urls(), &script) else { return };
+    session.wait_for("ready");
+    let away = session.wait_for("away ");
+    session.type_in("\x1a");
+    session.wait_for("stopped ");
+    eventually(PATIENCE, "the descendant is stopped", || is_stopped(&away));
+    eventually(PATIENCE, "the lock has ended", || holder_count(&mut fleet, "r") == 0);
+    assert!(is_stopped(&away), "without the lock");
+    session.type_in("go\n");
+    assert_eq!(session.wait_for("ended "), "76");
+    session.wait_for("redlatch: KILL to the command at once");
+    assert!(!exists(&away));
+    session.finish();
+}
+
+#[test]
+fn a_job_that_comes_to_the_foreground_later_has_the_terminal() {
+    let fleet = Fleet::start(1);
+    let command = "sh -c 'echo ready; read line </dev/tty; echo got $line'";
+    let script = format!("set -m; {} & echo job $!; read line; fg; echo ended $?", run("30s", command));
+    let Some(mut session) = Session::start(&fleet.urls(), &script) else { return };
+    let job = session.wait_for("job ");
+    eventually(PATIENCE, "the job wants the terminal", || is_stopped(&job));
+    session.type_in("go\n");
+    session.type_in("line\n");
+    assert_eq!(session.wait_for("got "), "line");
+    assert_eq!(session.wait_for("ended "), "0");
+    session.finish();
+}
+
+#[test]
+fn a_stop_that_nobody_could_undo_is_undone() {
+    let fleet = Fleet::start(1);
+    let command = "sh -c 'echo ready; while read line; do echo got $line; done'";
+    // The program leads the session: no shell is there to continue it.
+    let script = format!("exec {}", run("30s", command));
+    let Some(mut session) = Session::start(&fleet.urls(), &script) else { return };
+    session.wait_for("ready");
+    session.type_in("\x1a");
+    session.type_in("line\n");
+    assert_eq!(session.wait_for("got "), "line");
+    session.type_in("\x03");
+    assert_eq!(session.finish().0, Some(130));
+}
+
+#[test]
+fn a_wait_for_the_lock_can_be_stopped_and_continued() {
+    let mut fleet = Fleet::start(1);
+    fleet.master(0).ask("SET r other");
+    let waits = run("10s", "echo done").replacen(" r ", " -v --wait 1h r ", 1);
+    let script = format!("set -m; {waits}; echo stopped $?; read line; fg; echo ended $?");
+    let Some(mut session) = Session::start(&fleet.urls(), &script) else { return };
+    session.wait_for("redlatch: waiting up to");
+    session.type_in("\x1a");
+    session.wait_for("stopped ");
+    fleet.master(0).ask("DEL r");
+    session.type_in("go\n");
+    session.wait_for("done");
+    assert_eq!(session.wait_for("ended "), "0");
+    session.finish();
+}

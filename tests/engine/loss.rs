@@ -1,0 +1,129 @@
+//! The proof that a lock is lost: masters that cannot hold it are so many that no quorum is left.
+
+use redlatch::ExtendError;
+use redlatch::engine::{MasterState, OpId, Outcome, Request};
+use redlatch::lock::{Failure, Vote};
+
+use crate::rig::{Rig, id};
+use crate::{defaults, granted, ms};
+
+/// A master's data is gone, its process is not.
+fn empty(rig: &mut Rig, index: usize) {
+    rig.masters[index].load_keys(Default::default());
+}
+
+/// Another process without data takes its place, and is connected. It takes no key, so that the lock is not put back.
+fn restart(rig: &mut Rig, index: usize) {
+    rig.disconnect(index);
+    let now = rig.now;
+    rig.masters[index].errors.insert("SET".into(), "OOM x".into());
+    rig.masters[index].restart(&format!("run{index}b"), now);
+    while !matches!(rig.engine.master_status(rig.now, id(index)).state, MasterState::Quarantined(_)) {
+        rig.advance(ms(1));
+    }
+}
+
+fn extend(rig: &mut Rig, lock: OpId) -> Result<(), ExtendError> {
+    rig.extend(lock, 10_000);
+    match rig.outcome() {
+        Some(Outcome::Extend(result)) => result.map(|_| ()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_master_that_was_never_asked_proves_a_loss() {
+    let mut rig = Rig::unconnected(3, defaults);
+    rig.refuse(2, true);
+    rig.pump();
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    empty(&mut rig, 0);
+    let Err(ExtendError::Lost(report)) = extend(&mut rig, lock) else { panic!("one of three may hold it") };
+    assert_eq!(report.votes[2].1, Vote::Failed(Failure::NotHeld));
+    assert!(rig.engine.valid_until(lock) <= Some(rig.now));
+}
+
+#[test]
+fn a_master_that_got_the_lock_later_proves_no_loss() {
+    let mut rig = Rig::unconnected(3, defaults);
+    rig.refuse(2, true);
+    rig.pump();
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.refuse(2, false);
+    rig.advance(ms(2100));
+    assert_eq!(rig.engine.margin(lock), 1, "put back");
+    empty(&mut rig, 0);
+    assert_eq!(extend(&mut rig, lock), Ok(()));
+}
+
+#[test]
+fn a_master_that_restarted_and_one_that_was_never_asked_prove_a_loss() {
+    let mut rig = Rig::unconnected(3, defaults);
+    rig.refuse(2, true);
+    rig.pump();
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    restart(&mut rig, 0);
+    assert!(matches!(extend(&mut rig, lock), Err(ExtendError::Lost(_))), "one of three may hold it");
+}
+
+#[test]
+fn masters_in_quarantine_that_came_back_empty_prove_a_loss() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    (0..2).for_each(|index| restart(&mut rig, index));
+    assert!(matches!(extend(&mut rig, lock), Err(ExtendError::Lost(_))), "one of three may hold it");
+}
+
+#[test]
+fn a_lost_lock_that_is_kept_is_reported_by_its_next_renewal() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.engine.submit(rig.now, Request::Watch { lock }).expect("always taken");
+    rig.engine.submit(rig.now, Request::Keep { lock, max_hold: ms(60_000) }).expect("always taken");
+    (0..2).for_each(|index| restart(&mut rig, index));
+    let begun = rig.now;
+    while rig.outcomes.is_empty() {
+        rig.advance(ms(10));
+    }
+    assert!(matches!(rig.outcome(), Some(Outcome::Lost(_))));
+    assert!(rig.now < begun + ms(10_000) / 3, "told {:?} after the restart", rig.now - begun);
+}
+
+/// Nobody waits for the second answer any more when it comes.
+#[test]
+fn an_answer_that_comes_late_proves_a_loss() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    (0..2).for_each(|index| empty(&mut rig, index));
+    rig.hold(1);
+    rig.refuse(2, true);
+    rig.disconnect(2);
+    rig.extend(lock, 10_000);
+    rig.advance(ms(50));
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))));
+    assert!(rig.engine.valid_until(lock) > Some(rig.now), "not proven yet");
+    rig.deliver(1);
+    assert!(rig.engine.valid_until(lock) <= Some(rig.now), "proven by two of three");
+}
+
+/// It said so, and was lost then.
+#[test]
+fn a_master_that_lost_the_lock_and_its_connection_proves_a_loss() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    (0..2).for_each(|index| empty(&mut rig, index));
+    rig.masters[1].errors.insert("EVALSHA".into(), "BUSY x".into());
+    rig.masters[2].errors.insert("EVALSHA".into(), "BUSY x".into());
+    assert!(matches!(extend(&mut rig, lock), Err(ExtendError::NoQuorum(_))));
+    rig.refuse(0, true);
+    rig.disconnect(0);
+    rig.masters[1].errors.clear();
+    assert!(matches!(extend(&mut rig, lock), Err(ExtendError::Lost(_))));
+}

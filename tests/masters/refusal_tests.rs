@@ -1,0 +1,311 @@
+//! Masters that refuse: each operation of each kind of lock either works or returns the server's reason.
+//!
+//! One master, so that its refusal decides. Which operations a refusal may stop is a table here, written from the commands that
+//! each operation sends; an operation that fails without need is as wrong as one that hides the reason.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use redlatch::engine::MasterState;
+use redlatch::lock::Failure;
+use redlatch::{Client, Guard, LockRequest, Quarantine, Told};
+
+use crate::error_tests::{end_loading, fail_snapshot, load_slowly, ok};
+use crate::fleet::{Fleet, Master, eventually};
+use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE};
+use crate::valkey_tests::Native;
+
+/// No test here waits for a lock to end, on however slow a machine.
+const TTL: Duration = Duration::from_secs(120);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Fenced,
+    Fair,
+    Shared,
+}
+
+const KINDS: [Kind; 4] = [Kind::Plain, Kind::Fenced, Kind::Fair, Kind::Shared];
+
+impl Kind {
+    fn request<'a>(self, client: &'a Client, name: &'a str) -> LockRequest<'a> {
+        let request = client.lock(name).ttl(TTL);
+        match self {
+            Self::Plain => request,
+            Self::Fenced => request.fenced(),
+            Self::Fair => request.fair(),
+            Self::Shared => request.shared(),
+        }
+    }
+
+    /// The name of this kind's lock.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Fenced => "fenced",
+            Self::Fair => "fair",
+            Self::Shared => "shared",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    Acquire(Kind),
+    Extend(Kind),
+    Release(Kind),
+    Inspect(Kind),
+    ForceUnlock,
+}
+
+/// A client whose only master is this one, by this login; it knows whether the master is up.
+fn open(master: &Master, login: &str) -> Client {
+    let url = master.url().replace("redis://", &format!("redis://{login}"));
+    let config = Client::builder().master(url).prefix("lock:").quarantine(Quarantine::Trust);
+    let config = config.max_ttl(TTL).answer_timeout(ANSWER_TIMEOUT).build().expect("valid settings");
+    let client = Client::open(config).expect("an event loop");
+    eventually(PATIENCE, "the master is up or down", || {
+        client.masters().iter().all(|master| master.state != MasterState::Connecting)
+    });
+    client
+}
+
+/// Holds a result against what must be; returns what there is.
+#[track_caller]
+fn check<T, E: Display>(
+    result: Result<T, E>,
+    what: impl std::fmt::Debug,
+    must_fail: bool,
+    reasons: &[&str],
+) -> Option<T> {
+    match result {
+        Ok(done) => {
+            assert!(!must_fail, "{what:?} works");
+            Some(done)
+        }
+        Err(error) => {
+            assert!(must_fail, "{what:?}: {error}");
+            let text = error.to_string();
+            assert!(reasons.iter().any(|reason| text.contains(reason)), "{what:?} hides the reason: {text}");
+            None
+        }
+    }
+}
+
+/// What the only master told, or why it did not.
+fn inspect(client: &Client, name: &str) -> Result<(), Failure> {
+    let mut told = client.inspect(name).expect("room").masters;
+    match told.pop().expect("one master").1 {
+        Told::Failed(failure) => Err(failure),
+        _ => Ok(()),
+    }
+}
+
+fn acquire(client: &Client, kind: Kind) -> Guard {
+    kind.request(client, kind.name())
+        .wait(PATIENCE)
+        .acquire()
+        .unwrap_or_else(|error| panic!("{kind:?}: {error}"))
+}
+
+/// Each operation while a master refuses writes, or everything. When that is over, everything works.
+fn refuse(master: &mut Master, reason: &str, refused: Refused, begin: fn(&mut Master), end: fn(&mut Master)) {
+    let [holder, other] = [(); 2].map(|()| open(master, ""));
+    let guards = KINDS.map(|kind| (kind, acquire(&holder, kind)));
+    begin(master);
+    if refused == Refused::Everything {
+        for client in [&holder, &other] {
+            eventually(PATIENCE, "the client knows", || {
+                let state = client.masters().remove(0).state;
+                matches!(state, MasterState::Down(why) if why.contains(reason))
+            });
+        }
+    }
+    for kind in KINDS {
+        let free = format!("free {}", kind.name());
+        let acquired = kind.request(&other, &free).try_acquire();
+        check(acquired, Operation::Acquire(kind), true, &[reason]);
+        let inspected = inspect(&other, kind.name());
+        check(inspected, Operation::Inspect(kind), refused == Refused::Everything, &[reason]);
+        check(other.force_unlock(kind.name()), Operation::ForceUnlock, true, &[reason]);
+    }
+    for (kind, mut guard) in guards {
+        check(guard.extend(TTL), Operation::Extend(kind), true, &[reason]);
+        assert!(guard.is_valid(), "{kind:?}: a refusal is no loss");
+        check(guard.release(), Operation::Release(kind), true, &[reason]);
+    }
+    end(master);
+    // The releases that were refused go on by themselves.
+    for kind in KINDS {
+        acquire(&other, kind).release().unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+    }
+    assert_eq!([holder.settle(PATIENCE), other.settle(PATIENCE)], [0, 0]);
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refused {
+    Writes,
+    Everything,
+}
+
+#[test]
+fn a_replica_refuses_each_write_by_name() {
+    let mut fleet = Fleet::start(1);
+    let begin = |it: &mut Master| ok(it, "REPLICAOF 127.0.0.1 1");
+    let end = |it: &mut Master| ok(it, "REPLICAOF NO ONE");
+    refuse(fleet.master(0), "READONLY", Refused::Writes, begin, end);
+}
+
+#[test]
+fn a_failed_snapshot_refuses_each_write_by_name() {
+    let mut fleet = Fleet::start_with(1, &["--enable-protected-configs", "yes"]);
+    let end = |it: &mut Master| ok(it, "CONFIG SET stop-writes-on-bgsave-error no");
+    refuse(fleet.master(0), "MISCONF", Refused::Writes, fail_snapshot, end);
+}
+
+#[test]
+fn a_loading_master_refuses_each_operation_by_name() {
+    let mut fleet = Fleet::start_with(1, &["--enable-debug-command", "yes"]);
+    refuse(fleet.master(0), "LOADING", Refused::Everything, load_slowly, end_loading);
+}
+
+/// The README's rights, of all kinds of locks, and `+delifeq`.
+const RIGHTS: [&str; 32] = [
+    "set",
+    "get",
+    "del",
+    "pexpire",
+    "pttl",
+    "evalsha",
+    "script|load",
+    "eval",
+    "getrange",
+    "zcard",
+    "info",
+    "client|setname",
+    "publish",
+    "subscribe",
+    "unsubscribe",
+    "time",
+    "type",
+    "pexpireat",
+    "zadd",
+    "zrem",
+    "zrange",
+    "zscore",
+    "zremrangebyscore",
+    "exists",
+    "zrank",
+    "zrevrange",
+    "zrangebyscore",
+    "delifeq",
+    "&",
+    "select",
+    "~",
+    "echo",
+];
+
+/// The rights without any one of which an operation cannot work, for a lock that nobody else has or wants.
+fn needed(operation: Operation, native: Native) -> Vec<&'static str> {
+    let mut rights: Vec<&str> = match operation {
+        Operation::Acquire(Kind::Plain) => vec!["set"],
+        Operation::Acquire(Kind::Fenced) => vec!["evalsha", "time", "get", "set"],
+        // Their scripts are not loaded before: they are sent in full once a master does not know them.
+        Operation::Acquire(Kind::Fair) => vec!["evalsha", "eval", "exists", "set"],
+        Operation::Acquire(Kind::Shared) => {
+            vec![
+                "evalsha",
+                "eval",
+                "type",
+                "pttl",
+                "time",
+                "zremrangebyscore",
+                "zscore",
+                "zadd",
+                "zrange",
+                "pexpireat",
+            ]
+        }
+        Operation::Extend(Kind::Shared) => vec!["evalsha", "time", "zscore", "zadd", "zrange", "pexpireat"],
+        Operation::Release(Kind::Shared) => vec!["evalsha", "zrem", "time", "zremrangebyscore", "zrange"],
+        Operation::Release(Kind::Fenced) => vec!["evalsha", "get", "del"],
+        // A server with the native command has the script beside it.
+        Operation::Extend(_) if native.set_if_eq => vec![],
+        Operation::Extend(_) => vec!["evalsha", "get", "pexpire"],
+        Operation::Release(_) if native.del_if_eq => vec![],
+        Operation::Release(_) => vec!["evalsha", "get", "del"],
+        Operation::Inspect(Kind::Shared) => vec!["zcard", "pttl"],
+        Operation::Inspect(_) => vec!["getrange", "pttl"],
+        Operation::ForceUnlock => vec!["del"],
+    };
+    rights.extend(["~", "echo"]);
+    rights
+}
+
+/// Gives a user all rights but this one.
+fn grant_all_but(master: &mut Master, right: &str) {
+    let native = Native::of(master);
+    let mut rule = "ACL SETUSER locker reset on >pw -@all".to_owned();
+    for &each in RIGHTS.iter().filter(|&&each| each != right) {
+        match each {
+            "~" => rule.push_str(" ~lock:*"),
+            "&" => rule.push_str(" &lock:*"),
+            "delifeq" if !native.del_if_eq => {}
+            command => rule.push_str(&format!(" +{command}")),
+        }
+    }
+    ok(master, &rule);
+}
+
+#[test]
+fn a_missing_right_is_named_where_it_is_needed() {
+    const REASONS: [&str; 2] = ["NOPERM", "lacks a command or key that the script uses"];
+    let mut fleet = Fleet::start(1);
+    let native = Native::of(fleet.master(0));
+    let holder = open(fleet.master(0), "");
+    for right in RIGHTS {
+        let master = fleet.master(0);
+        ok(master, "SCRIPT FLUSH");
+        grant_all_but(master, right);
+        let client = open(master, "locker:pw@");
+        let is_needed = |operation| needed(operation, native).contains(&right);
+        let said = |operation| (operation, format!("without {right}"));
+        let mut guards = Vec::new();
+        for kind in KINDS {
+            let operation = Operation::Acquire(kind);
+            let acquired = kind.request(&client, kind.name()).try_acquire();
+            let guard = check(acquired, said(operation), is_needed(operation), &REASONS);
+            guards.push((kind, guard));
+        }
+        // For what cannot be acquired without it, the right comes and goes again.
+        for (kind, guard) in &mut guards {
+            if guard.is_none() {
+                grant_all_but(master, "");
+                *guard = Some(acquire(&client, *kind));
+                grant_all_but(master, right);
+            }
+        }
+        if right != "echo" {
+            for (kind, guard) in guards {
+                let mut guard = guard.expect("acquired by now");
+                let operation = Operation::Extend(kind);
+                check(guard.extend(TTL), said(operation), is_needed(operation), &REASONS);
+                let operation = Operation::Release(kind);
+                check(guard.release(), said(operation), is_needed(operation), &REASONS);
+            }
+        }
+        drop(client);
+        ok(master, "FLUSHALL");
+        let client = open(master, "locker:pw@");
+        for kind in [Kind::Plain, Kind::Shared] {
+            let held = acquire(&holder, kind);
+            let operation = Operation::Inspect(kind);
+            check(inspect(&client, kind.name()), said(operation), is_needed(operation), &REASONS);
+            let operation = Operation::ForceUnlock;
+            check(client.force_unlock(kind.name()), said(operation), is_needed(operation), &REASONS);
+            drop(held);
+            assert_eq!(holder.settle(PATIENCE), 0);
+        }
+    }
+}
