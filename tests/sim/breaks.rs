@@ -25,7 +25,7 @@ mod syntax;
 /// Seeds of the comparison for each break. Nearly all are noticed with one of the first.
 const SEEDS: u64 = 3000;
 /// And for those that change nothing.
-const SEEDS_OF_EQUIVALENT: u64 = 100;
+const SEEDS_OF_EQUIVALENT: u64 = 20;
 /// Of so many breaks a plain run takes one.
 const SAMPLE: usize = 16;
 

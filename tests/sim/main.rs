@@ -16,7 +16,7 @@
 //!    │               a client's step    what it is used for, as a Redlock or as a Client
 //!    │                                  errands, sets, owners    what else it is used for
 //! server ── model    a master           network ── bytes under way      clock ── true time and shown time
-//!             └── lua    the scripts themselves      scripts ── each against the model of it
+//!             └── lua    the scripts themselves      scripts ── each against the model of it      breaks ── with a syntax of Lua
 //! judge ── checker   what is true, and whether it was told so
 //! ```
 

@@ -83,31 +83,22 @@ impl World {
     pub fn note_command(&mut self, conn: usize, args: &[Vec<u8>], reply: &Reply<'_>) {
         let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let (client, master) = (self.conns[conn].client, self.conns[conn].master);
-        let late = self.now - self.conns[conn].input_queued_at;
+        // What is sent in full answers a master that did not know the script, whenever that was.
+        let is_whole = words[0] == b"EVAL";
+        let late = if is_whole { Time::MAX } else { self.now - self.conns[conn].input_queued_at };
         if let [b"EVALSHA" | b"EVAL", script, _, rest @ ..] = words.as_slice()
             && let Some(script) = reader_script(script)
         {
-            let is_whole = words[0] == b"EVAL";
-            return self.note_shared(conn, script, rest, reply, if is_whole { Time::MAX } else { late });
+            return self.note_shared(conn, script, rest, reply, late);
         }
         match (words.as_slice(), reply) {
-            ([b"EVALSHA" | b"EVAL", _, b"3", rest @ ..], _) => {
-                let is_whole = words[0] == b"EVAL";
-                self.note_fair(conn, rest, reply, if is_whole { Time::MAX } else { late });
-            }
-            ([b"EVALSHA" | b"EVAL", _, b"2", rest @ ..], _) => {
-                let is_whole = words[0] == b"EVAL";
-                self.note_fenced(conn, rest, reply, if is_whole { Time::MAX } else { late });
-            }
+            ([b"EVALSHA" | b"EVAL", _, b"3", rest @ ..], _) => self.note_fair(conn, rest, reply, late),
+            ([b"EVALSHA" | b"EVAL", _, b"2", rest @ ..], _) => self.note_fenced(conn, rest, reply, late),
             ([b"SET", key, new, b"IFEQ", old, ..], Reply::Simple(_) | Reply::NullBulk) if old != new => {
                 self.note_swap(conn, [key, old, new], *reply != Reply::NullBulk, late);
             }
-            ([b"EVALSHA", _, _, key, old, new, _ttl], Reply::Integer(done)) => {
+            ([b"EVALSHA" | b"EVAL", _, _, key, old, new, _ttl], Reply::Integer(done)) => {
                 self.note_swap(conn, [key, old, new], *done == 1, late);
-            }
-            // As with an extension.
-            ([b"EVAL", _, _, key, old, new, _ttl], Reply::Integer(done)) => {
-                self.note_swap(conn, [key, old, new], *done == 1, Time::MAX);
             }
             ([b"SET", key, token, b"NX" | b"IFEQ", ..], Reply::Simple(_)) => {
                 self.checker.note_granted(conn, &self.conns[conn], key, token, late);
@@ -116,12 +107,8 @@ impl World {
                 self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
             }
             ([b"SET", _, token, b"IFEQ", ..], Reply::NullBulk) => self.checker.note_denied(master, token),
-            ([b"EVALSHA", _, _, key, token, _ttl], Reply::Integer(1)) => {
+            ([b"EVALSHA" | b"EVAL", _, _, key, token, _ttl], Reply::Integer(1)) => {
                 self.checker.note_granted(conn, &self.conns[conn], key, token, late);
-            }
-            // Sent when the master had said that it does not know the script, whenever that was.
-            ([b"EVAL", _, _, key, token, _ttl], Reply::Integer(1)) => {
-                self.checker.note_granted(conn, &self.conns[conn], key, token, Time::MAX);
             }
             // Readers have it.
             (
