@@ -62,6 +62,8 @@ pub enum Mutant {
     TimeoutPopsOwed,
     /// Release deletes whatever the key holds.
     BareDel,
+    /// An extension gives whatever the key holds more time.
+    BareExtension,
     /// Only masters that granted are released.
     ReleaseOnlyGranted,
     /// A release goes out over a new connection.
@@ -122,6 +124,8 @@ pub enum Mutant {
     FenceNotStrict,
     /// A release deletes the fence.
     FenceDeleted,
+    /// A release that comes late lowers the fence.
+    FenceLowered,
     /// A master takes tokens from a window that is twice as long as its quarantine.
     FenceWindowTooWide,
     /// Votes for a fencing token count for the next one.
@@ -138,6 +142,8 @@ pub enum Mutant {
     HeadUnchecked,
     /// The ticket of a waiter that died stays.
     DeadWaitersStay,
+    /// A queue whose waiters all died stays.
+    DeadQueuesStay,
     /// A new ticket is numbered by how many wait, not after the last one.
     TicketFromLength,
     /// Each attempt for a fair lock stands at the end of the queue.
@@ -332,11 +338,17 @@ pub const SCRIPT_DEFECTS: &[ScriptDefect] = {
     &[
         defect(BareDel, "release", COMPARISON, "true"),
         defect(BareDel, "telling", COMPARISON, "true"),
+        defect(BareDel, "fenced release", "if h==ARGV[1] then d=", "if true then d="),
+        defect(BareDel, "fenced telling", "if h==ARGV[1] then d=", "if true then d="),
+        defect(BareExtension, "extend", COMPARISON, "true"),
         defect(SwapWithoutCompare, "swap", COMPARISON, "true"),
+        defect(FenceLowered, "fenced release", "if f and k>f then", "if f then"),
+        defect(FenceLowered, "fenced telling", "if f and k>f then", "if f then"),
         defect(FenceNotStrict, "fenced acquire", "k<=f ", "k<f "),
         defect(FenceDeleted, "fenced release", FENCE, NO_FENCE),
         defect(FenceDeleted, "fenced telling", FENCE, NO_FENCE),
         defect(HeadUnchecked, "fair", "if a>0 ", "if a<0 "),
+        defect(DeadQueuesStay, "fair", "redis.call('pexpire',b,2*h) ", ""),
         defect(DeadWaitersStay, "fair", "{'-inf',n}", "{'-inf',0}"),
         defect(
             TicketFromLength,

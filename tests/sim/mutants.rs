@@ -79,6 +79,7 @@ killed! {
     noscript_is_no: NoScriptIsNo by hold::a_script_that_was_flushed_between_load_and_call_is_sent_again;
     no_jitter: NoJitter by acquire::retries_come_at_random_times;
     timeout_pops_owed: TimeoutPopsOwed by acquire::a_time_out_leaves_the_order_of_replies_alone;
+    bare_extension: BareExtension by hold::an_extension_leaves_somebody_elses_key_alone;
     bare_del: BareDel by hold::a_release_leaves_somebody_elses_key_alone;
     release_only_granted: ReleaseOnlyGranted by hold::a_master_that_has_not_answered_is_released_too;
     release_on_other_connection: ReleaseOnOtherConnection by hold::a_release_waits_behind_its_set_on_the_same_connection;
@@ -109,6 +110,7 @@ killed! {
     subscribed_polls: SubscribedPolls by news::a_subscribed_waiter_asks_less_and_less;
     all_woken: AllWoken by news::not_all_who_wait_come_when_a_lock_is_released;
     head_unchecked: HeadUnchecked by fair::who_asked_first_has_it_first_however_slow_it_is;
+    dead_queues_stay: DeadQueuesStay by fair::a_queue_of_the_dead_leaves_no_key;
     dead_waiters_stay: DeadWaitersStay by fair::those_who_died_cost_one_heartbeat_together;
     ticket_from_length: TicketFromLength by fair::a_new_ticket_is_larger_than_any_that_stands;
     ticket_forgotten: TicketForgotten by fair::a_place_is_kept_however_long_the_wait_is;
@@ -136,6 +138,7 @@ killed! {
     renewed_after_release: RenewedAfterRelease by keep::a_kept_lock_lives_as_long_as_it_is_held_and_no_longer;
     release_told_as_loss: ReleaseToldAsLoss by keep::the_loss_of_a_lock_that_was_released_is_not_told;
     fence_not_strict: FenceNotStrict by fence::a_token_as_large_as_the_fence_is_refused;
+    fence_lowered: FenceLowered by fence::a_late_release_leaves_the_next_lock_and_its_fence;
     fence_deleted: FenceDeleted by fence::a_release_leaves_the_fence;
     fence_window_too_wide: FenceWindowTooWide by fence::a_fence_that_was_lost_in_a_restart_is_older_than_the_window;
     renumbering_keeps_votes: RenumberingKeepsVotes by fence::each_vote_was_given_for_the_token_that_is_handed_out;
@@ -194,6 +197,12 @@ killed! {
 fn own_fenced_key_is_busy() {
     let schedule = fence::the_own_key_of_a_fenced_lock_met_again_is_not_somebody_elses;
     is_killed(Mutant::OwnKeyIsBusy, schedule);
+}
+
+/// The same defect where the lock is fenced.
+#[test]
+fn bare_del_of_a_fenced_lock() {
+    is_killed(Mutant::BareDel, fence::a_late_release_leaves_the_next_lock_and_its_fence);
 }
 
 /// A reader's release goes wherever the reader may be, as any other.

@@ -196,6 +196,23 @@ pub fn those_who_died_cost_one_heartbeat_together() -> Verdict {
     no_tickets_are_left(&mut world)
 }
 
+pub fn a_queue_of_the_dead_leaves_no_key() -> Verdict {
+    let mut world = world(3, 3, defaults);
+    hold_fairly(&mut world, 0)?;
+    wait_fairly(&mut world, 1)?;
+    wait_fairly(&mut world, 2)?;
+    (0..3).for_each(|client| world.crash_client(client));
+    world.run_for(2 * heartbeat() - 100 * MS);
+    demand(ticket_count(&world, 0) == 2, "the queue is gone before two heartbeats are over")?;
+    world.run_for(100 * MS + Time::try_from(TTL.as_nanos()).expect("small"));
+    for it in &world.masters {
+        let now = it.clock.at(world.now);
+        let left = it.model.keys().keys().find(|key| it.model.is_taken(now, key));
+        demand(left.is_none(), &format!("a key of the dead is left: {left:?}"))?;
+    }
+    verdict(&mut world)
+}
+
 pub fn a_holder_that_died_is_followed_when_its_key_ends() -> Verdict {
     for ttl in [ms(500), ms(5000)] {
         let mut world = world(3, 3, defaults);
@@ -381,6 +398,7 @@ tests!(
     a_new_ticket_is_larger_than_any_that_stands,
     who_gives_up_keeps_nobody_waiting,
     those_who_died_cost_one_heartbeat_together,
+    a_queue_of_the_dead_leaves_no_key,
     a_holder_that_died_is_followed_when_its_key_ends,
     only_the_first_in_the_queue_comes_when_a_fair_lock_is_released,
     a_lost_message_costs_a_part_of_a_heartbeat,

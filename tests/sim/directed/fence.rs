@@ -64,6 +64,35 @@ pub fn a_release_leaves_the_fence() -> Verdict {
     demand(second > first, "a slow clock had a smaller fencing token")
 }
 
+/// A lock that is over is released late, when somebody else has had it, or has it. One that was waited for is released by the
+/// script that also notifies waiters.
+pub fn a_late_release_leaves_the_next_lock_and_its_fence() -> Verdict {
+    for (is_contended, is_held_still) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut world = world(3, 3, defaults);
+        if is_contended {
+            hold(&mut world, 2, KEY, ms(200))?;
+        }
+        let (late, first) = fenced(&mut world, 0, ms(1000), ms(5000))?;
+        world.run_for(1100 * MS);
+        let (next, second) = fenced(&mut world, 1, ms(5000), Duration::ZERO)?;
+        demand(second > first, "tokens do not rise")?;
+        if !is_held_still {
+            world.submit_release(1, next, false);
+            world.run_for(10 * MS);
+        }
+        world.submit_release(0, late, false);
+        world.run_for(10 * MS);
+        verdict(&mut world)?;
+        for master in 0..3 {
+            let it = &world.masters[master];
+            demand(is_held(&world, master, KEY) == is_held_still, "it took the next one's key")?;
+            let fence = it.model.fence(it.clock.at(world.now), KEY);
+            demand(fence == second, &format!("it made {fence} of the fence {second}"))?;
+        }
+    }
+    Ok(())
+}
+
 pub fn a_fence_that_was_lost_in_a_restart_is_older_than_the_window() -> Verdict {
     let mut world = world(3, 2, defaults);
     // As far ahead as it may be, then as far behind as the other half of the window.
@@ -321,6 +350,7 @@ tests!(
     a_retry_does_not_count_masters_in_quarantine,
     a_token_as_large_as_the_fence_is_refused,
     a_release_leaves_the_fence,
+    a_late_release_leaves_the_next_lock_and_its_fence,
     a_fence_that_was_lost_in_a_restart_is_older_than_the_window,
     each_vote_was_given_for_the_token_that_is_handed_out,
     a_vote_that_was_given_in_quarantine_does_not_count_after_it,
