@@ -239,11 +239,12 @@ impl Checker {
         for waiter in &mut self.waiters {
             let Some((ticket, _)) = &waiter.allotted else { continue };
             let seen = &mut waiter.heartbeats[master];
-            match model.heartbeat(now, &waiter.key, ticket) {
-                Some(end) => *seen = Some(end),
-                None if is_fault || seen.is_none_or(is_over) => waiter.holders.remove(id(master)),
-                None => {}
+            let end = model.heartbeat(now, &waiter.key, ticket);
+            // One command may remove it and the next one put it back before anybody looks.
+            if seen.is_some_and(is_over) || end.is_none() && (is_fault || seen.is_none()) {
+                waiter.holders.remove(id(master));
             }
+            *seen = end.or(*seen);
         }
     }
 
