@@ -8,7 +8,7 @@ use super::claim::Claim;
 use super::fair;
 use super::fence;
 use super::link::Owed;
-use super::op::{Cause, Denied, Op, OpState, Run};
+use super::op::{Acquisition, Cause, Denied, Op, OpState, Run};
 use super::sharing;
 use super::slab::Id;
 use super::timers::op_timer;
@@ -55,16 +55,13 @@ impl Engine {
     pub(super) fn submit_acquire(
         &mut self,
         now: Instant,
-        resource: Resource<'_>,
-        ttl: Ttl,
-        wait: Duration,
-        min_validity: Duration,
+        wanted: &Acquisition<'_>,
     ) -> Result<OpId, SubmitError> {
-        let id = self.begin_acquire(now, ttl, wait, min_validity)?;
-        if !wait.is_zero() {
-            return self.stand_in_line(now, id, resource);
+        let id = self.begin_acquire(now, wanted)?;
+        if !wanted.wait.is_zero() {
+            return self.stand_in_line(now, id, wanted.resource);
         }
-        self.start_attempt(now, id, Some(resource));
+        self.start_attempt(now, id, Some(wanted.resource));
         Ok(OpId(id))
     }
 
@@ -73,10 +70,9 @@ impl Engine {
     pub(super) fn begin_acquire(
         &mut self,
         now: Instant,
-        ttl: Ttl,
-        wait: Duration,
-        min_validity: Duration,
+        wanted: &Acquisition<'_>,
     ) -> Result<Id, SubmitError> {
+        let Acquisition { ttl, wait, min_validity, .. } = *wanted;
         if min_validity >= ttl.validity() {
             return Err(
                 InputError::MinValidityTooLong { asked: min_validity, validity: ttl.validity() }.into()
@@ -116,36 +112,29 @@ impl Engine {
             None => claim.entry.set_key(&op.key, &claim.token),
         }
         claim.asked = if op.is_plain() {
-            self.broadcast.send(&mut self.links, self.usable, Owed::Acquire(claim_id), |out| {
+            self.fleet.send(self.fleet.usable(), Owed::Acquire(claim_id), |out| {
                 command::encode_acquire(out, &claim.entry, &self.terms.tail);
             })
         } else if op.is_shared {
-            let (to, parts) = ((claim_id, self.usable), (&mut self.broadcast, self.links.as_mut_slice()));
-            sharing::send_attempt((op, claim), to, &self.config, parts)
+            sharing::send_attempt(&mut self.fleet, op, claim_id, claim)
         } else if op.queuing.is_none() {
-            fence::send_attempt(
-                now,
-                (op, claim),
-                (claim_id, self.usable),
-                (&self.config, self.skew_us),
-                (&mut self.broadcast, &mut self.links),
-            )
+            fence::send_attempt(&mut self.fleet, now, op, claim_id, claim, self.skew_us)
         } else {
-            let connections = (&mut self.broadcast, self.links.as_mut_slice());
-            fair::send_attempt((id, op), (claim_id, claim), self.usable, &self.config, connections)
+            claim.attempter = id;
+            fair::send_attempt(&mut self.fleet, op, claim_id, claim)
         };
         let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
         op.run.count = 0;
         if let Some(watch) = &mut op.watch {
-            watch.begin_attempt(self.quorum);
+            watch.begin_attempt(self.fleet.quorum());
         }
-        if !claim.asked.has(self.quorum) && self.usable.has(self.quorum) {
+        if !claim.asked.has(self.fleet.quorum()) && self.fleet.usable().has(self.fleet.quorum()) {
             return self.refuse_overload(now, id, claim_id);
         }
         if !mutant!(NoTimeOut) {
             self.timers.arm(op_timer(id), deadline);
         }
-        if claim.asked != self.all || !self.unseasoned.is_empty() {
+        if claim.asked != self.fleet.all() || self.fleet.has_quarantines() {
             self.note_unasked(claim_id);
             self.decide_acquire(now, id);
         }
@@ -198,12 +187,8 @@ impl Engine {
     /// Masters known to be down or silent, or without room in their queues, vote `Failed` at once.
     fn note_unasked(&mut self, claim_id: Id) {
         let Some(claim) = self.claims.find_mut(claim_id) else { return };
-        for link in &self.links {
-            if !claim.asked.contains(link.master) {
-                let is_full = self.usable.contains(link.master);
-                let failure = if is_full { Failure::QueueFull } else { link.absence() };
-                claim.record(link.master, Vote::Failed(failure));
-            }
+        for master in self.fleet.all().without(claim.asked).iter() {
+            claim.record(master, Vote::Failed(self.fleet.why_unasked(master)));
         }
     }
 
@@ -219,14 +204,14 @@ impl Engine {
     }
 
     pub(super) fn decide_acquire(&mut self, now: Instant, id: Id) {
-        let mut quarantined = self.quarantined(now);
+        let mut quarantined = self.fleet.quarantined(now);
         let Some(op) = self.ops.find_mut(id) else { return };
         let OpState::Acquiring { .. } = op.state else { return };
         if let Some(fencing) = &op.fencing {
-            quarantined = quarantined.union(fencing.unseasoned);
+            quarantined = quarantined.union(fencing.quarantined);
         }
         let Some(claim) = self.claims.find_mut(op.claim) else { return };
-        let cause = match claim.tally.verdict(self.links.len(), quarantined) {
+        let cause = match claim.tally.verdict(self.fleet.count(), quarantined) {
             Verdict::Open => return,
             Verdict::Contended if op.fencing.is_some() => {
                 match self.handle_refused_token(now, id, quarantined) {
@@ -275,8 +260,8 @@ impl Engine {
         let Some(claim) = self.claims.find(op.claim) else { return };
         let refused = claim.tally.refused;
         // Had every other master granted, this many of those that refused would still have been needed.
-        let free_count = self.links.len() - refused.count() - claim.tally.failed.count();
-        let missing_count = self.quorum.saturating_sub(free_count);
+        let free_count = self.fleet.count() - refused.count() - claim.tally.failed.count();
+        let missing_count = self.fleet.quorum().saturating_sub(free_count);
         let report = self.report(now, Round::Acquire, claim, &claim.tally);
         let mut denied = Denied { cause, report, missing_count, asked: MasterSet::EMPTY };
         let (claim_id, started, limit) = (op.claim, claim.started, claim.answer_limit);
@@ -345,9 +330,10 @@ impl Engine {
     /// not connected may need none when it is back.
     fn is_quarantined_beyond_wait(&self, id: Id) -> bool {
         let Some(wait_until) = self.ops.find(id).and_then(|op| op.wait_until) else { return false };
-        let is_late = |link: &&Link| link.is_ready() && link.seasoned_at.is_some_and(|at| at >= wait_until);
-        let late_count = self.links.iter().filter(is_late).count();
-        late_count > self.links.len() - self.quorum && !mutant!(WaitsInQuarantine)
+        let is_late =
+            |link: &&Link| link.is_ready() && link.quarantined_until.is_some_and(|at| at >= wait_until);
+        let late_count = self.fleet.links().filter(is_late).count();
+        late_count > self.fleet.spare() && !mutant!(WaitsInQuarantine)
     }
 
     /// When to try again, after a random delay that is longer than the attempt was and grows; `None` to give up.
@@ -362,8 +348,9 @@ impl Engine {
             return (last > now + took).then(|| last.min(now + delay));
         }
         let attempts = op.attempts;
-        let (quorum, longest) = (self.quorum, self.config.retry_delay_max);
-        let bounds = op.watch.as_ref().and_then(|watch| watch.pause_bounds(quorum, self.mute(), longest));
+        let (quorum, longest) = (self.fleet.quorum(), self.config.retry_delay_max);
+        let bounds =
+            op.watch.as_ref().and_then(|watch| watch.pause_bounds(quorum, self.fleet.mute(), longest));
         // Who had a part of it met others that want it, not a holder.
         let is_held = self.claims.find(op.claim).is_some_and(|claim| claim.tally.granted.is_empty());
         let delay = match bounds {
@@ -374,11 +361,6 @@ impl Engine {
             _ => self.draw_pause(took, attempts),
         };
         (last > now + took).then(|| last.min(now + delay))
-    }
-
-    /// Masters that refuse this login's messages, and so, it seems, those of the holder.
-    fn mute(&self) -> MasterSet {
-        self.links.iter().filter(|link| link.publish_refusal().is_some()).map(|link| link.master).collect()
     }
 
     /// No more than so many attempts are made. The first one may have failed by now, if there was nobody to be asked.
@@ -414,9 +396,8 @@ impl Engine {
     /// Asks the masters that refused how long the key in the way still lives.
     fn ask_holders(&mut self, id: Id, refused: MasterSet) -> MasterSet {
         let Some(op) = self.ops.find(id) else { return MasterSet::EMPTY };
-        let usable = refused.intersection(self.usable);
-        self.broadcast
-            .send(&mut self.links, usable, Owed::Holder(id), |out| command::encode_pttl(out, &op.key))
+        let usable = refused.intersection(self.fleet.usable());
+        self.fleet.send(usable, Owed::Holder(id), |out| command::encode_pttl(out, &op.key))
     }
 
     pub(super) fn handle_holder(&mut self, now: Instant, master: MasterId, id: Id, told: HolderTtl) {
@@ -497,7 +478,7 @@ impl Engine {
         let Some(claim) = self.ops.find(id).and_then(|op| self.claims.find(op.claim)) else { return };
         let (limit, missing) = (claim.answer_limit, claim.asked.without(claim.tally.heard()));
         if now - claim.started >= limit {
-            missing.iter().for_each(|master| self.note_missed(now, master, limit));
+            missing.iter().for_each(|master| self.fleet.note_missed(now, master, limit, &mut self.timers));
         }
     }
 
@@ -511,10 +492,10 @@ impl Engine {
             claim.record(master, Vote::Failed(Failure::NoAnswer { limit: now - started }));
         }
         if now - started >= limit {
-            missing.iter().for_each(|master| self.note_missed(now, master, limit));
+            missing.iter().for_each(|master| self.fleet.note_missed(now, master, limit, &mut self.timers));
         }
         if mutant!(TimeoutPopsOwed) {
-            missing.iter().for_each(|master| self.links[master.index()].wire.forget_owed());
+            missing.iter().for_each(|master| self.fleet.link_mut(master).wire.forget_owed());
         }
         self.decide_acquire(now, id);
     }

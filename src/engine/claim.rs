@@ -6,13 +6,13 @@
 
 use std::time::{Duration, Instant};
 
+use super::Engine;
 use super::fence;
-use super::link::{Link, Predecessor};
+use super::fleet::{Fleet, Notify};
+use super::link::{Owed, Predecessor};
 use super::sharing;
 use super::slab::Id;
 use super::timers::claim_timer;
-use super::{Broadcast, Engine};
-use crate::config::Config;
 use crate::lock::command::{Entry, ReleaseAnswer};
 use crate::lock::{Drift, Failure, FencingToken, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
@@ -259,6 +259,16 @@ impl Claim {
         all.without(self.asked).union(self.refused()).union(self.gone)
     }
 
+    /// Which waiters its release notifies.
+    #[inline]
+    pub(super) const fn notify(&self) -> Notify {
+        match (self.tells, self.is_contended) {
+            (false, _) => Notify::Nobody,
+            (true, false) => Notify::Waiters,
+            (true, true) => Notify::Crowd,
+        }
+    }
+
     /// Records that a master met its own `SET`; returns its vote.
     pub(super) fn note_twin(&mut self, master: MasterId) -> Vote {
         self.twins.insert(master);
@@ -369,20 +379,23 @@ impl Release {
     }
 }
 
-/// Queues the release of a lock that has scripts of its own.
+/// Queues the release of a claim on those of `to` that are ready; returns those that had room for it.
+#[inline]
+fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
+    if claim.is_scripted {
+        return send_scripted_release(fleet, to, id, claim);
+    }
+    fleet.send_release(to, Owed::Release(id), &claim.entry, claim.notify())
+}
+
+/// The same for a lock that has scripts of its own.
 #[cold]
 #[inline(never)]
-fn send_scripted_release(
-    broadcast: &mut Broadcast,
-    links: &mut [Link],
-    masters: MasterSet,
-    (id, claim): (Id, &Claim),
-    config: &Config,
-) -> MasterSet {
+fn send_scripted_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
     if claim.is_shared {
-        sharing::send_release(broadcast, links, masters, (id, claim))
+        sharing::send_release(fleet, to, id, claim)
     } else {
-        fence::send_release(broadcast, links, masters, (id, claim), config)
+        fence::send_release(fleet, to, id, claim)
     }
 }
 
@@ -399,11 +412,7 @@ impl Engine {
         }
         let (owed, empty) = (claim.holders(), MasterSet::EMPTY);
         claim.failures.clear();
-        let sent = if !claim.is_scripted {
-            self.broadcast.send_release(&mut self.links, owed, id, claim)
-        } else {
-            send_scripted_release(&mut self.broadcast, &mut self.links, owed, (id, claim), &self.config)
-        };
+        let sent = send_release(&mut self.fleet, owed, id, claim);
         claim.counts_grants = false;
         let unproven = claim.unproven();
         claim.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty, unproven });
@@ -436,11 +445,7 @@ impl Engine {
         claim.is_contended = false;
         let Some(under_way) = claim.release.map(|release| release.sent) else { return };
         let masters = masters.without(under_way);
-        let sent = if !claim.is_scripted {
-            self.broadcast.send_release(&mut self.links, masters, id, claim)
-        } else {
-            send_scripted_release(&mut self.broadcast, &mut self.links, masters, (id, claim), &self.config)
-        };
+        let sent = send_release(&mut self.fleet, masters, id, claim);
         let unproven = claim.unproven();
         if let Some(release) = &mut claim.release {
             release.unproven = unproven;
@@ -471,7 +476,7 @@ impl Engine {
         let Some(release) = &mut claim.release else { return };
         match answer {
             ReleaseAnswer::Deleted => {
-                return match claim.count_deleted(master, self.quorum) {
+                return match claim.count_deleted(master, self.fleet.quorum()) {
                     Counted::Open => {}
                     Counted::Decides => self.handle_counted(now, id),
                     Counted::Done => self.claims.free(id),
@@ -504,7 +509,7 @@ impl Engine {
             return;
         }
         let limit = claim.answer_limit;
-        release.sent.iter().for_each(|master| self.note_missed(now, master, limit));
+        release.sent.iter().for_each(|master| self.fleet.note_missed(now, master, limit, &mut self.timers));
         // Nor does the caller wait any longer.
         if let Some(op) = owner {
             self.settle_release(now, id, op);

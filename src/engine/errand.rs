@@ -55,17 +55,15 @@ impl Engine {
     ) -> Result<OpId, SubmitError> {
         let (id, limit) = self.begin_errand(now, Some(resource))?;
         let Some(op) = self.ops.find(id) else { return Ok(OpId(id)) };
-        let (links, usable) = (&mut self.links, self.usable);
-        let valued =
-            self.broadcast.send(links, usable, Owed::Value(id), |out| command::encode_value(out, &op.key));
+        let usable = self.fleet.usable();
+        let valued = self.fleet.send(usable, Owed::Value(id), |out| command::encode_value(out, &op.key));
         // Whoever had room for the first only has its answer ignored.
-        let counted = self.broadcast.send(links, valued, Owed::ReaderCount(id), |out| {
+        let counted = self.fleet.send(valued, Owed::ReaderCount(id), |out| {
             command::encode_reader_count(out, &op.key);
         });
-        let asked =
-            self.broadcast.send(links, counted, Owed::TimeLeft(id), |out| command::encode_pttl(out, &op.key));
-        let values = vec![Ok(Box::default()); self.links.len()];
-        let reader_counts = vec![0; self.links.len()];
+        let asked = self.fleet.send(counted, Owed::TimeLeft(id), |out| command::encode_pttl(out, &op.key));
+        let values = vec![Ok(Box::default()); self.fleet.count()];
+        let reader_counts = vec![0; self.fleet.count()];
         let told = self.absences(asked).into_iter().map(|absence| absence.map(Told::Failed)).collect();
         self.start_errand(now, id, limit, asked, Work::Inspect { values, reader_counts, told });
         Ok(OpId(id))
@@ -78,7 +76,7 @@ impl Engine {
     ) -> Result<OpId, SubmitError> {
         let (id, limit) = self.begin_errand(now, Some(resource))?;
         let Some(op) = self.ops.find(id) else { return Ok(OpId(id)) };
-        let asked = self.broadcast.send(&mut self.links, self.usable, Owed::ForcedDelete(id), |out| {
+        let asked = self.fleet.send(self.fleet.usable(), Owed::ForcedDelete(id), |out| {
             command::encode_forced_delete(out, &op.key);
         });
         let votes =
@@ -118,11 +116,8 @@ impl Engine {
 
     /// Why each master that is not asked is not.
     fn absences(&self, asked: MasterSet) -> Vec<Option<Failure>> {
-        let absence = |master: MasterId| match self.usable.contains(master) {
-            true => Failure::QueueFull,
-            false => self.links[master.index()].absence(),
-        };
-        self.all.iter().map(|master| (!asked.contains(master)).then(|| absence(master))).collect()
+        let absence = |master| (!asked.contains(master)).then(|| self.fleet.why_unasked(master));
+        self.fleet.all().iter().map(absence).collect()
     }
 
     fn start_errand(&mut self, now: Instant, id: Id, limit: Duration, asked: MasterSet, work: Work) {
@@ -168,8 +163,8 @@ impl Engine {
         left: Result<HolderTtl, Failure>,
     ) {
         // A key that is absent may have been forgotten, if the master may have forgotten a lock (I8).
-        let is_quarantined = self.quarantined(now).contains(master);
-        let seasoned_at = self.links[master.index()].seasoned_at;
+        let is_quarantined = self.fleet.quarantined(now).contains(master);
+        let quarantined_until = self.fleet.link(master).quarantined_until;
         if mutant!(LookIsVote) && left == Ok(HolderTtl::Gone) {
             let next = self.ops.occupant(id.index).and_then(|id| self.ops.find(id));
             let claim = next.map_or(Id::NOBODY, |op| op.claim);
@@ -186,7 +181,7 @@ impl Engine {
             }
             (_, Err(failure)) | (Err(failure), _) => Told::Failed(failure),
             (_, Ok(HolderTtl::Gone)) if is_quarantined => {
-                let left = seasoned_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+                let left = quarantined_until.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
                 Told::Failed(Failure::Quarantined { left })
             }
             (_, Ok(HolderTtl::Gone)) => Told::Absent,
@@ -220,7 +215,7 @@ impl Engine {
         let (limit, missing) = (errand.limit, errand.asked);
         for master in missing.iter() {
             self.fail_errand_at(master, id, Failure::NoAnswer { limit });
-            self.note_missed(now, master, limit);
+            self.fleet.note_missed(now, master, limit, &mut self.timers);
         }
         self.check_errand(now, id);
     }
@@ -245,7 +240,7 @@ impl Engine {
             if mutant!(ForcedDeletionAgain) && self.errand_at(master, id).is_some() {
                 let Some(op) = self.ops.find(id) else { continue };
                 let only = MasterSet::only(master);
-                self.broadcast.send(&mut self.links, only, Owed::ForcedDelete(id), |out| {
+                self.fleet.send(only, Owed::ForcedDelete(id), |out| {
                     command::encode_forced_delete(out, &op.key);
                 });
             }

@@ -45,14 +45,15 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 
 use super::claim::Claim;
-use super::link::{Link, Owed};
-use super::op::{Op, OpState};
+use super::fleet::Fleet;
+use super::link::Owed;
+use super::op::{Acquisition, Op, OpState};
 use super::slab::Id;
-use super::{Broadcast, Engine, OpId, SubmitError};
+use super::{Engine, OpId, SubmitError};
 use crate::config::Config;
 use crate::limits;
 use crate::lock::command::{self, FairAnswer, FairTold, Place, Script, Waiter, Way};
-use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Resource, Tally, Token, Ttl, Vote};
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Vote};
 use crate::mutants::mutant;
 
 /// Who is told that the lock is free, or that the first one's heartbeat is over, comes so much later at the most.
@@ -173,24 +174,17 @@ impl Queuing {
     }
 }
 
-/// Queues the request of an attempt on `usable`; returns those that had room for it.
+/// Queues the request of an attempt on the usable masters; returns those that had room for it.
 #[cold]
 #[inline(never)]
-pub(super) fn send_attempt(
-    (id, op): (Id, &mut Op),
-    (claim_id, claim): (Id, &mut Claim),
-    usable: MasterSet,
-    config: &Config,
-    (broadcast, links): (&mut Broadcast, &mut [Link]),
-) -> MasterSet {
-    claim.attempter = id;
+pub(super) fn send_attempt(fleet: &mut Fleet, op: &mut Op, claim_id: Id, claim: &Claim) -> MasterSet {
     let Some(queuing) = &mut op.queuing else { return MasterSet::EMPTY };
     queuing.told.clear();
     if mutant!(TicketForgotten) {
         (queuing.number, queuing.id) = (None, claim.token);
     }
-    let (waiter, ttl) = (queuing.waiter(config), op.ttl);
-    let sent = broadcast.send(links, usable, Owed::AcquireFair(claim_id), |out| {
+    let (waiter, ttl) = (queuing.waiter(fleet.config()), op.ttl);
+    let sent = fleet.send(fleet.usable(), Owed::AcquireFair(claim_id), |out| {
         command::encode_fair_acquire(out, Script::Known, &claim.entry, ttl.as_millis(), &waiter);
     });
     queuing.asked = queuing.asked.union(sent);
@@ -204,12 +198,10 @@ impl Engine {
     pub(super) fn submit_fair(
         &mut self,
         now: Instant,
-        resource: Resource<'_>,
-        ttl: Ttl,
-        wait: Duration,
-        min_validity: Duration,
+        wanted: &Acquisition<'_>,
     ) -> Result<OpId, SubmitError> {
-        let id = self.begin_acquire(now, ttl, wait, min_validity)?;
+        let Acquisition { resource, wait, .. } = *wanted;
+        let id = self.begin_acquire(now, wanted)?;
         let queuing = Queuing::new(Token::marked(&mut self.rng), !wait.is_zero(), &self.config);
         let hash = self.lines.hash(&queuing.channel);
         if let Some(op) = self.ops.find_mut(id) {
@@ -228,12 +220,12 @@ impl Engine {
     /// asks after that does not have the lock before, within the bounds that the crate's documentation names.
     #[must_use]
     pub fn ticket(&self, lock: OpId) -> Option<Ticket> {
-        self.ops.find(lock.0)?.queuing.as_ref()?.ticket(self.quorum)
+        self.ops.find(lock.0)?.queuing.as_ref()?.ticket(self.fleet.quorum())
     }
 
     #[inline(never)]
     pub(super) fn handle_fair_answer(&mut self, now: Instant, master: MasterId, id: Id, answer: FairAnswer) {
-        let quorum = self.quorum;
+        let quorum = self.fleet.quorum();
         let Some(claim) = self.claims.find_mut(id) else { return };
         let queuing = self.ops.find_mut(claim.attempter).and_then(|op| op.queuing.as_mut());
         let is_counted = claim.counts_grants;
@@ -278,10 +270,10 @@ impl Engine {
         let (Some(queuing), Some(claim)) = (&op.queuing, self.claims.find(op.claim)) else {
             return Duration::ZERO;
         };
-        let spare = self.links.len() - self.quorum;
+        let spare = self.fleet.spare();
         let standing = queuing.standing(&claim.tally, spare);
-        let is_told = op.watch.as_ref().is_some_and(|watch| watch.is_confirmed(self.quorum));
-        let is_known = queuing.ticket(self.quorum).is_some();
+        let is_told = op.watch.as_ref().is_some_and(|watch| watch.is_confirmed(self.fleet.quorum()));
+        let is_known = queuing.ticket(self.fleet.quorum()).is_some();
         // A quorum proposed different numbers: it is to know the largest at once. This is once in an acquisition.
         let is_new = queuing.number.is_some() && !is_known && standing != Standing::Unclear;
         if is_new && op.attempts <= limits::RENUMBERING_COUNT_MAX {
@@ -348,8 +340,8 @@ impl Engine {
         let mut entry = command::Entry::EMPTY;
         entry.set_key(&op.key, &Token::UNSET);
         let waiter = queuing.waiter(&self.config);
-        let masters = masters.intersection(self.broadcast.ready());
-        self.broadcast.send(&mut self.links, masters, Owed::LeftQueue, |out| {
+        let masters = masters.intersection(self.fleet.ready());
+        self.fleet.send(masters, Owed::LeftQueue, |out| {
             command::encode_fair_leave(out, &entry, &waiter, (true, true));
         });
     }
@@ -361,8 +353,8 @@ impl Engine {
         let mut entry = command::Entry::EMPTY;
         entry.set_key(key, &Token::UNSET);
         let (waiter, tells) = (queuing.waiter(&self.config), self.config.wakes_waiters);
-        let masters = queuing.asked.intersection(self.broadcast.ready());
-        self.broadcast.send(&mut self.links, masters, Owed::LeftQueue, |out| {
+        let masters = queuing.asked.intersection(self.fleet.ready());
+        self.fleet.send(masters, Owed::LeftQueue, |out| {
             command::encode_fair_leave(out, &entry, &waiter, (tells, false));
         });
     }
@@ -386,7 +378,7 @@ impl Engine {
         let Some(queuing) = &op.queuing else { return MasterSet::EMPTY };
         let waiter = queuing.waiter(&self.config);
         let (only, owed) = (MasterSet::only(master), Owed::AcquireFairWhole(id));
-        self.broadcast.send(&mut self.links, only, owed, |out| {
+        self.fleet.send(only, owed, |out| {
             command::encode_fair_acquire(out, Script::Whole, &claim.entry, op.ttl.as_millis(), &waiter);
         })
     }

@@ -76,7 +76,8 @@ impl Engine {
         let is_spent =
             run.count >= limits::HANDOVER_COUNT_MAX || now - run.since >= limits::HANDOVER_TIME_MAX;
         let holders = self.claims.find(op.claim)?.holders();
-        let can_be_asked = holders.intersection(self.usable).has(self.quorum) && !self.claims.is_full();
+        let can_be_asked =
+            holders.intersection(self.fleet.usable()).has(self.fleet.quorum()) && !self.claims.is_full();
         if now >= valid_until || !can_be_asked || (is_spent && !mutant!(HandoverWithoutEnd)) {
             return None;
         }
@@ -118,16 +119,14 @@ impl Engine {
             op.denied_before = Some(Box::new(denied));
         }
         let (Some(old), Some(new)) = (self.claims.find(from), self.claims.find(claim_id)) else { return };
-        let (links, broadcast) = (&mut self.links, &mut self.broadcast);
-        let holders = old.holders();
+        let (holders, usable) = (old.holders(), self.fleet.usable());
         let owed = Owed::Swap(claim_id, from.index);
-        let entries = (&old.entry, &new.entry);
-        let swapped = broadcast.send_swap(links, holders.intersection(self.usable), owed, entries, ttl);
-        let others = self.usable.without(holders);
-        let asked = broadcast.send(links, others, Owed::Acquire(claim_id), |out| {
+        let swapped = self.fleet.send_swap(holders.intersection(usable), owed, &old.entry, &new.entry, ttl);
+        let asked = self.fleet.send(usable.without(holders), Owed::Acquire(claim_id), |out| {
             command::encode_acquire(out, &new.entry, &self.terms.tail);
         });
-        let released = broadcast.send_release(links, holders.without(self.usable), from, old);
+        let others = holders.without(usable);
+        let released = self.fleet.send_release(others, Owed::Release(from), &old.entry, old.notify());
         if let Some(old) = self.claims.find_mut(from) {
             old.begin_handover(now, claim_id, swapped, released);
         }

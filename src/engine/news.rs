@@ -324,7 +324,7 @@ impl Engine {
             self.news.readers.push(id);
         }
         self.news.watch_count += 1;
-        for master in self.all.iter() {
+        for master in self.fleet.all().iter() {
             self.subscribe(now, master, id);
         }
         self.open_news(now);
@@ -350,7 +350,7 @@ impl Engine {
         if self.news.watch_count == 0 {
             self.news.idle_since = now;
             let idle_until = now + limits::NEWS_IDLE_MAX;
-            self.all.iter().for_each(|master| self.timers.arm(news_timer(master), idle_until));
+            self.fleet.all().iter().for_each(|master| self.timers.arm(news_timer(master), idle_until));
         }
     }
 
@@ -360,7 +360,7 @@ impl Engine {
             return;
         }
         let deadline = now + self.config.connect_timeout;
-        for link in self.links.iter().filter(|link| link.is_ready()) {
+        for link in self.fleet.links().filter(|link| link.is_ready()) {
             let master = link.master;
             let news = &mut self.news.links[master.index()];
             match news.state {
@@ -432,7 +432,7 @@ impl Engine {
                 }
             }
             Heard::Subscribed(id) => {
-                let quorum = self.quorum;
+                let quorum = self.fleet.quorum();
                 let Some(watch) = self.ops.find_mut(id).and_then(|op| op.watch.as_mut()) else { return };
                 watch.confirmed.insert(master);
                 if watch.confirmed.count() == quorum && !mutant!(TryBeforeSubscribe) {
@@ -475,7 +475,7 @@ impl Engine {
                 };
             }
             // Fewer than a quorum may be the first of one, or all that can tell.
-            let is_quorum = watch.freed.count() >= self.quorum.min(watch.confirmed.count());
+            let is_quorum = watch.freed.count() >= self.fleet.quorum().min(watch.confirmed.count());
             match watch.draw {
                 Draw::Try(jitter) if is_quorum => now + jitter,
                 Draw::Try(jitter) => now + pause + jitter,

@@ -26,17 +26,17 @@
 //!  readers    │ in              │ refused from here on                              │ refused by the lock itself
 //! ```
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::claim::Claim;
-use super::link::{Link, Owed};
-use super::op::Op;
+use super::fleet::{Fleet, Notify};
+use super::link::Owed;
+use super::op::{Acquisition, Op};
 use super::slab::Id;
-use super::{Broadcast, Engine, OpId, SubmitError};
-use crate::config::Config;
+use super::{Engine, OpId, SubmitError};
 use crate::limits;
 use crate::lock::command::{self, Entry, Script};
-use crate::lock::{Failure, MasterId, MasterSet, Resource, Token, Ttl, Vote};
+use crate::lock::{Failure, MasterId, MasterSet, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
 /// That of a writer, for the operation that waits.
@@ -48,34 +48,23 @@ pub(super) struct Intent {
     sent: MasterSet,
 }
 
-/// Queues the request of a reader's attempt on `usable`; returns those that had room for it.
+/// Queues the request of a reader's attempt on the usable masters; returns those that had room for it.
 #[cold]
 #[inline(never)]
-pub(super) fn send_attempt(
-    (op, claim): (&mut Op, &mut Claim),
-    (claim_id, usable): (Id, MasterSet),
-    config: &Config,
-    (broadcast, links): (&mut Broadcast, &mut [Link]),
-) -> MasterSet {
+pub(super) fn send_attempt(fleet: &mut Fleet, op: &mut Op, claim_id: Id, claim: &mut Claim) -> MasterSet {
     (claim.is_shared, claim.is_scripted) = (true, true);
     op.holders.clear();
-    broadcast.send(links, usable, Owed::AcquireShared(claim_id), |out| {
-        let (ttl_ms, prefix_size) = (op.ttl.as_millis(), config.prefix.len());
+    let (ttl_ms, prefix_size) = (op.ttl.as_millis(), fleet.config().prefix.len());
+    fleet.send(fleet.usable(), Owed::AcquireShared(claim_id), |out| {
         command::encode_shared_acquire(out, Script::Known, &claim.entry, ttl_ms, prefix_size);
     })
 }
 
-/// Queues a reader's release on those of `masters` that are ready; returns those that had room for it.
+/// Queues a reader's release on those of `to` that are ready; returns those that had room for it.
 #[cold]
 #[inline(never)]
-pub(super) fn send_release(
-    broadcast: &mut Broadcast,
-    links: &mut [Link],
-    masters: MasterSet,
-    (id, claim): (Id, &Claim),
-) -> MasterSet {
-    let masters = masters.intersection(broadcast.ready());
-    broadcast.send(links, masters, Owed::ReleaseShared(id), |out| {
+pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
+    fleet.send(to.intersection(fleet.ready()), Owed::ReleaseShared(id), |out| {
         command::encode_shared_release(out, Script::Known, &claim.entry, claim.tells);
     })
 }
@@ -84,15 +73,13 @@ pub(super) fn send_release(
 #[cold]
 #[inline(never)]
 pub(super) fn send_extend(
-    broadcast: &mut Broadcast,
-    links: &mut [Link],
-    masters: MasterSet,
-    (id, round): (Id, u32),
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
     entry: &Entry,
     ttl: Ttl,
 ) -> MasterSet {
-    let masters = masters.intersection(broadcast.ready());
-    broadcast.send(links, masters, Owed::ExtendShared(id, round), |out| {
+    fleet.send(to.intersection(fleet.ready()), owed, |out| {
         command::encode_shared_extend(out, Script::Known, entry, ttl.as_millis());
     })
 }
@@ -105,10 +92,10 @@ impl Engine {
     pub(super) fn submit_shared(
         &mut self,
         now: Instant,
-        resource: Resource<'_>,
-        (ttl, wait, min_validity): (Ttl, Duration, Duration),
+        wanted: &Acquisition<'_>,
     ) -> Result<OpId, SubmitError> {
-        let id = self.begin_acquire(now, ttl, wait, min_validity)?;
+        let Acquisition { resource, wait, .. } = *wanted;
+        let id = self.begin_acquire(now, wanted)?;
         let Some(op) = self.ops.find_mut(id) else { return Ok(OpId(id)) };
         op.is_shared = true;
         if mutant!(ReadersQueue) && !wait.is_zero() {
@@ -142,7 +129,7 @@ impl Engine {
 
     /// The master forgot a script of a reader, or never knew it: sends it in full. `None` if nobody wants the answer any more.
     pub(super) fn send_whole_shared(&mut self, master: MasterId, owed: Owed) -> Option<MasterSet> {
-        let (links, broadcast, only) = (&mut self.links, &mut self.broadcast, MasterSet::only(master));
+        let (fleet, only) = (&mut self.fleet, MasterSet::only(master));
         let (whole, prefix_size) = (Script::Whole, self.config.prefix.len());
         Some(match owed {
             Owed::AcquireShared(id) => {
@@ -152,25 +139,25 @@ impl Engine {
                 let Some(ttl) = ttl.filter(|_| claim.release.is_none()) else {
                     return Some(MasterSet::EMPTY);
                 };
-                let sent = broadcast.send(links, only, Owed::AcquireSharedWhole(id), |out| {
+                let sent = fleet.send(only, Owed::AcquireSharedWhole(id), |out| {
                     command::encode_shared_acquire(out, whole, &claim.entry, ttl.as_millis(), prefix_size);
                 });
                 // The others are not known either, and an extension that is sent twice may come too late.
                 for script in command::SHARED_FOLLOWING {
-                    broadcast.send(links, sent, Owed::Aside, |out| command::encode_load(out, script));
+                    fleet.send(sent, Owed::Aside, |out| command::encode_load(out, script));
                 }
                 sent
             }
             Owed::ExtendShared(id, round) => {
                 let op = self.ops.find(id).filter(|op| op.round == round)?;
                 let claim = self.claims.find(op.claim)?;
-                broadcast.send(links, only, Owed::ExtendWhole(id, round), |out| {
+                fleet.send(only, Owed::ExtendWhole(id, round), |out| {
                     command::encode_shared_extend(out, whole, &claim.entry, op.ttl.as_millis());
                 })
             }
             Owed::ReleaseShared(id) => {
                 let claim = self.claims.find(id)?;
-                broadcast.send(links, only, Owed::ReleaseWhole(id), |out| {
+                fleet.send(only, Owed::ReleaseWhole(id), |out| {
                     command::encode_shared_release(out, whole, &claim.entry, claim.tells);
                 })
             }
@@ -217,7 +204,7 @@ impl Engine {
         let time = limits::INTENT_TIME + 2 * self.config.answer_limit(op.ttl);
         // A day and a second at the most.
         let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let sent = self.broadcast.send(&mut self.links, self.usable, Owed::Aside, |out| {
+        let sent = self.fleet.send(self.fleet.usable(), Owed::Aside, |out| {
             command::encode_intent(out, &intent.entry, time_ms);
         });
         intent.sent = intent.sent.union(sent);
@@ -239,10 +226,10 @@ impl Engine {
         if intent.sent.is_empty() || mutant!(IntentKept) {
             return;
         }
-        self.broadcast.send_deletion(&mut self.links, intent.sent, Owed::Aside, &intent.entry);
+        self.fleet.send_release(intent.sent, Owed::Aside, &intent.entry, Notify::Nobody);
         let Some(op) = self.ops.find(id).filter(|_| !has_lock && self.config.wakes_waiters) else { return };
-        let ready = intent.sent.intersection(self.broadcast.ready());
-        self.broadcast.send(&mut self.links, ready, Owed::Told, |out| command::encode_telling(out, &op.key));
+        let ready = intent.sent.intersection(self.fleet.ready());
+        self.fleet.send(ready, Owed::Told, |out| command::encode_telling(out, &op.key));
     }
 
     /// A message about a lock is for all readers who wait for it here.
