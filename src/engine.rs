@@ -29,6 +29,7 @@
 
 mod acquire;
 mod claim;
+mod claims;
 mod errand;
 mod fair;
 mod fence;
@@ -43,6 +44,7 @@ mod link_id;
 mod mark;
 mod news;
 mod op;
+mod ops;
 mod renew;
 mod repair;
 mod reports;
@@ -62,7 +64,6 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::config::Config;
-use crate::limits;
 use crate::lock::command;
 use crate::lock::{MasterId, MasterSet, Vote};
 use crate::mutants;
@@ -74,12 +75,14 @@ pub use request::{Grant, Outcome, Released, Request, SubmitError};
 pub use status::{MasterState, MasterStatus};
 
 use claim::{Claim, Counted};
+use claims::Claims;
 use fleet::{Fleet, LinkDue};
 use lines::Lines;
 use link::{Answer, Link, Owed, Predecessor};
 use news::News;
 use op::{Acquisition, Op, OpState};
-use slab::{Id, Slab};
+use ops::Ops;
+use slab::Id;
 use timers::{Timer, Timers, op_timer, timer_of};
 
 /// Names one lock of one [`Engine`], from [`Engine::submit`] of its acquisition to its release.
@@ -104,10 +107,10 @@ pub struct Engine {
     fleet: Fleet,
     /// The connections by which waiters are told of releases.
     news: News,
-    ops: Slab<Op>,
+    ops: Ops,
     /// The operations that hold a lock or wait for one, by its key.
     lines: Lines,
-    claims: Slab<Claim>,
+    claims: Claims,
     timers: Timers,
     outcomes: VecDeque<(OpId, Outcome)>,
     /// Claims for which a reply that was just counted may have decided something.
@@ -135,10 +138,10 @@ impl Engine {
             started: now,
             fleet,
             news,
-            ops: Slab::new(limits::OPERATION_COUNT_MAX),
+            ops: Ops::new(),
             lines: Lines::new(&mut rng),
             rng,
-            claims: Slab::new(limits::CLAIM_COUNT_MAX),
+            claims: Claims::new(),
             timers,
             outcomes: VecDeque::new(),
             decided: Vec::new(),
@@ -368,7 +371,7 @@ impl Engine {
     pub fn granted(&self, lock: OpId) -> Option<MasterSet> {
         let op = self.ops.find(lock.0)?;
         match op.state {
-            OpState::Held { .. } => self.claims.find(op.claim).map(|claim| claim.tally.granted),
+            OpState::Held { .. } => Some(self.claims.claim(op.claim).tally.granted),
             _ => None,
         }
     }
@@ -442,7 +445,7 @@ impl Engine {
 /// Counts grants and deletions up to the first other reply, and notes the claims for which one may have decided
 /// something. All that is done about them is elsewhere, so that the loop has the registers for itself.
 #[inline(always)]
-fn count_usual(link: &mut Link, claims: &mut Slab<Claim>, quorum: usize, decided: &mut Vec<Id>) {
+fn count_usual(link: &mut Link, claims: &mut Claims, quorum: usize, decided: &mut Vec<Id>) {
     let master = link.master;
     link.wire.take_known(|owed, received| {
         let (id, rest, counted) = match *owed {

@@ -4,11 +4,10 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
-use super::claim::Claim;
 use super::fair;
 use super::fence;
 use super::link::Owed;
-use super::op::{Acquisition, Cause, Denied, Op, OpState, Run};
+use super::op::{Acquisition, Cause, Denied, OpState, Run};
 use super::sharing;
 use super::slab::Id;
 use super::timers::op_timer;
@@ -82,7 +81,7 @@ impl Engine {
             self.check_ttl(ttl)?;
         }
         let wait_until = (!wait.is_zero()).then(|| now.checked_add(wait).unwrap_or(now + limits::FOREVER));
-        let (id, op) = self.ops.take(|| Op::blank(now, ttl)).ok_or(SubmitError::Overloaded)?;
+        let (id, op) = self.ops.take(now, ttl).ok_or(SubmitError::Overloaded)?;
         op.begin(now, ttl, min_validity, wait_until);
         Ok(id)
     }
@@ -101,8 +100,8 @@ impl Engine {
     /// Draws a token and queues the `SET` on every usable master (I6: a token for each attempt). One that waits has the
     /// key with it, others give the lock's name.
     pub(super) fn start_attempt(&mut self, now: Instant, id: Id, resource: Option<Resource<'_>>) {
-        let Some(op) = self.ops.find_mut(id) else { return };
-        let Some((claim_id, claim)) = self.claims.take(|| Claim::blank(now)) else {
+        let op = self.ops.op_mut(id);
+        let Some((claim_id, claim)) = self.claims.take(now) else {
             return self.start_with_room(now, id, resource);
         };
         self.terms.fit(op.ttl, &self.config);
@@ -144,11 +143,10 @@ impl Engine {
     /// released.
     #[cold]
     fn refuse_overload(&mut self, now: Instant, id: Id, claim_id: Id) {
-        if let Some(claim) = self.claims.find_mut(claim_id) {
-            claim.owner = None;
-            let due = now + claim.answer_limit;
-            self.release_claim(now, due, claim_id);
-        }
+        let claim = self.claims.claim_mut(claim_id);
+        claim.owner = None;
+        let due = now + claim.answer_limit;
+        self.release_claim(now, due, claim_id);
         self.end_op(now, id);
         self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));
     }
@@ -162,8 +160,8 @@ impl Engine {
         run: Run,
         asked: MasterSet,
     ) {
-        let Some(op) = self.ops.find_mut(id) else { return };
-        let Some(claim) = self.claims.find_mut(claim_id) else { return };
+        let op = self.ops.op_mut(id);
+        let claim = self.claims.claim_mut(claim_id);
         claim.asked = asked;
         let deadline = op.await_votes(claim_id, now + claim.answer_limit);
         op.run = run;
@@ -186,7 +184,7 @@ impl Engine {
 
     /// Masters known to be down or silent, or without room in their queues, vote `Failed` at once.
     fn note_unasked(&mut self, claim_id: Id) {
-        let Some(claim) = self.claims.find_mut(claim_id) else { return };
+        let claim = self.claims.claim_mut(claim_id);
         for master in self.fleet.all().without(claim.asked).iter() {
             claim.record(master, Vote::Failed(self.fleet.why_unasked(master)));
         }
@@ -205,12 +203,12 @@ impl Engine {
 
     pub(super) fn decide_acquire(&mut self, now: Instant, id: Id) {
         let mut quarantined = self.fleet.quarantined(now);
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         let OpState::Acquiring { .. } = op.state else { return };
         if let Some(fencing) = &op.fencing {
             quarantined = quarantined.union(fencing.quarantined);
         }
-        let Some(claim) = self.claims.find_mut(op.claim) else { return };
+        let claim = self.claims.claim_mut(op.claim);
         let cause = match claim.tally.verdict(self.fleet.count(), quarantined) {
             Verdict::Open => return,
             Verdict::Contended if op.fencing.is_some() => {
@@ -256,8 +254,8 @@ impl Engine {
 
     /// Releases what the attempt may have left, then waits for the next one or ends the operation.
     fn fail_attempt(&mut self, now: Instant, id: Id, cause: Cause) {
-        let Some(op) = self.ops.find(id) else { return };
-        let Some(claim) = self.claims.find(op.claim) else { return };
+        let op = self.ops.op(id);
+        let claim = self.claims.claim(op.claim);
         let refused = claim.tally.refused;
         // Had every other master granted, this many of those that refused would still have been needed.
         let free_count = self.fleet.count() - refused.count() - claim.tally.failed.count();
@@ -271,17 +269,16 @@ impl Engine {
         let retry_at = if is_hopeless { None } else { self.next_attempt(now, id, started) };
         let retry_at =
             if cause == Cause::Contended { self.keep_readers_out(now, id, retry_at) } else { retry_at };
-        if let (Some(op), Some(claim)) = (self.ops.find_mut(id), self.claims.find_mut(claim_id)) {
-            op.key.clear();
-            op.key.extend_from_slice(claim.entry.key());
-            claim.owner = None;
-        }
-        let set_on = self.claims.find(claim_id).map(Claim::holders).unwrap_or_default();
+        let (op, claim) = (self.ops.op_mut(id), self.claims.claim_mut(claim_id));
+        op.key.clear();
+        op.key.extend_from_slice(claim.entry.key());
+        claim.owner = None;
+        let set_on = claim.holders();
         self.release_claim(now, now + limit, claim_id);
-        if self.ops.find(id).is_some_and(|op| op.queuing.is_some()) && !set_on.is_empty() {
+        if self.ops.op(id).queuing.is_some() && !set_on.is_empty() {
             self.tell_of_failed(id, set_on);
         }
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         if is_cut_short && let Some(before) = op.denied_before.take() {
             return self.deny(now, id, *before);
         }
@@ -296,7 +293,7 @@ impl Engine {
         if retry_at.is_none() {
             self.leave_line(now, id, Duration::ZERO);
         }
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         let is_fair = op.queuing.is_some();
         let is_told = is_shared || op.fencing.is_some();
         if let Some(fencing) = &mut op.fencing {
@@ -307,7 +304,7 @@ impl Engine {
         } else if !is_shared && self.config.ask_holder && cause == Cause::Contended {
             denied.asked = self.ask_holders(id, refused);
         }
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         op.state = match retry_at {
             Some(retry_at) => OpState::Waiting { retry_at, denied },
             None if denied.asked.is_empty() => return self.deny(now, id, denied),
@@ -329,7 +326,7 @@ impl Engine {
     /// Whether so many masters are in quarantine to the end of the wait that no attempt before it can succeed. One that is
     /// not connected may need none when it is back.
     fn is_quarantined_beyond_wait(&self, id: Id) -> bool {
-        let Some(wait_until) = self.ops.find(id).and_then(|op| op.wait_until) else { return false };
+        let Some(wait_until) = self.ops.op(id).wait_until else { return false };
         let is_late =
             |link: &&Link| link.is_ready() && link.quarantined_until.is_some_and(|at| at >= wait_until);
         let late_count = self.fleet.links().filter(is_late).count();
@@ -338,7 +335,10 @@ impl Engine {
 
     /// When to try again, after a random delay that is longer than the attempt was and grows; `None` to give up.
     fn next_attempt(&mut self, now: Instant, id: Id, started: Instant) -> Option<Instant> {
-        let op = self.ops.find(id).filter(|op| op.attempts < op.attempts_max || mutant!(TriesUnlimited))?;
+        let op = self.ops.op(id);
+        if op.attempts >= op.attempts_max && !mutant!(TriesUnlimited) {
+            return None;
+        }
         let wait_until = op.wait_until?;
         let took = now - started;
         // The last attempt is made early enough to be answered before the wait ends.
@@ -352,7 +352,7 @@ impl Engine {
         let bounds =
             op.watch.as_ref().and_then(|watch| watch.pause_bounds(quorum, self.fleet.mute(), longest));
         // Who had a part of it met others that want it, not a holder.
-        let is_held = self.claims.find(op.claim).is_some_and(|claim| claim.tally.granted.is_empty());
+        let is_held = self.claims.claim(op.claim).tally.granted.is_empty();
         let delay = match bounds {
             Some(_) if mutant!(NoTimerBehindWake) => limits::TIME_LIMIT_MAX,
             Some(bounds) if is_held && self.config.retry_delay_by.is_none() => {
@@ -395,7 +395,7 @@ impl Engine {
 
     /// Asks the masters that refused how long the key in the way still lives.
     fn ask_holders(&mut self, id: Id, refused: MasterSet) -> MasterSet {
-        let Some(op) = self.ops.find(id) else { return MasterSet::EMPTY };
+        let op = self.ops.op(id);
         let usable = refused.intersection(self.fleet.usable());
         self.fleet.send(usable, Owed::Holder(id), |out| command::encode_pttl(out, &op.key))
     }
@@ -417,7 +417,7 @@ impl Engine {
 
     /// All were heard, or none will be any more: ends the operation, or lets it retry when the holder's time ends.
     fn finish_asking(&mut self, now: Instant, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         match std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now }) {
             OpState::Asking { denied, .. } => self.deny(now, id, denied),
             OpState::Waiting { mut retry_at, denied } => {
@@ -429,16 +429,16 @@ impl Engine {
                 op.state = OpState::Waiting { retry_at, denied };
                 self.arm_op(id);
             }
-            other => op.state = other,
+            _ => unreachable!("it asks or waits"),
         }
     }
 
     /// The pause between two attempts is over: makes the next one, unless the whole wait has passed meanwhile, as it
     /// may when this process was stopped.
     fn end_pause(&mut self, now: Instant, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         let state = std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now });
-        let OpState::Waiting { denied, .. } = state else { return op.state = state };
+        let OpState::Waiting { denied, .. } = state else { unreachable!("a pause was due") };
         if op.wait_until.is_some_and(|until| until <= now) {
             self.deny(now, id, denied);
         } else {
@@ -448,14 +448,14 @@ impl Engine {
     }
 
     fn deny(&mut self, now: Instant, id: Id, denied: Denied) {
-        let Some(op) = self.ops.find(id) else { return };
+        let op = self.ops.op(id);
         let error = op.denial(now, denied, &op.holders);
         self.end_op(now, id);
         self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(error))));
     }
 
     pub(super) fn handle_op_timeout(&mut self, now: Instant, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         if op.deadline().is_none_or(|at| at > now) {
             self.note_missed_set(now, id);
             self.arm_op(id);
@@ -475,7 +475,8 @@ impl Engine {
 
     /// The lock may be held already; a master that has not answered its `SET` in time is silent all the same.
     fn note_missed_set(&mut self, now: Instant, id: Id) {
-        let Some(claim) = self.ops.find(id).and_then(|op| self.claims.find(op.claim)) else { return };
+        // Its last attempt may have failed, and the claim be gone.
+        let Some(claim) = self.claims.find(self.ops.op(id).claim) else { return };
         let (limit, missing) = (claim.answer_limit, claim.asked.without(claim.tally.heard()));
         if now - claim.started >= limit {
             missing.iter().for_each(|master| self.fleet.note_missed(now, master, limit, &mut self.timers));
@@ -484,8 +485,7 @@ impl Engine {
 
     /// The attempt's time is over: who has not answered has failed.
     fn miss_acquire(&mut self, now: Instant, id: Id) {
-        let Some(claim_id) = self.ops.find(id).map(|op| op.claim) else { return };
-        let Some(claim) = self.claims.find_mut(claim_id) else { return };
+        let claim = self.claims.claim_mut(self.ops.op(id).claim);
         let (started, limit) = (claim.started, claim.answer_limit);
         let missing = claim.asked.without(claim.tally.heard());
         for master in missing.iter() {
@@ -502,15 +502,13 @@ impl Engine {
 
     /// A connection broke on which this operation had something under way.
     pub(super) fn handle_lost_connection(&mut self, now: Instant, master: MasterId, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         match &mut op.state {
             OpState::Acquiring { .. } => {
                 // Even a grant is void: the master may have lost it with the connection (I7).
-                if let Some(claim) = self.claims.find_mut(op.claim)
-                    && !claim.tally.refused.contains(master)
-                    && !mutant!(LostGrantCounted)
-                    && !(mutant!(LostSwapCounted) && op.run.count > 0)
-                {
+                let claim = self.claims.claim_mut(op.claim);
+                let is_kept = mutant!(LostGrantCounted) || (mutant!(LostSwapCounted) && op.run.count > 0);
+                if !claim.tally.refused.contains(master) && !is_kept {
                     claim.record(master, Vote::Failed(Failure::ConnectionLost));
                 }
                 self.decide_acquire(now, id);

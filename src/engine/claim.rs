@@ -77,6 +77,8 @@ pub(super) struct Claim {
     strayed_extension: MasterSet,
 }
 
+const NO_RELEASE: &str = "the release has begun";
+
 /// How far the release of a claim is.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Release {
@@ -350,6 +352,12 @@ impl Claim {
         self.failures.iter().rev().find(|(failed, _)| *failed == master).map(|(_, failure)| failure)
     }
 
+    /// The release, which has begun.
+    #[inline]
+    fn release_mut(&mut self) -> &mut Release {
+        self.release.as_mut().expect(NO_RELEASE)
+    }
+
     /// When something is to be done for the release.
     fn release_deadline(&self, now: Instant, drift: Drift) -> Option<Instant> {
         let release = self.release?;
@@ -406,7 +414,7 @@ impl Engine {
     // Inlined, for it is the better part of submitting a release.
     #[inline(always)]
     pub(super) fn release_claim(&mut self, now: Instant, due: Instant, id: Id) -> bool {
-        let Some(claim) = self.claims.find_mut(id) else { return false };
+        let claim = self.claims.claim_mut(id);
         if claim.release.is_some() {
             return true;
         }
@@ -428,29 +436,26 @@ impl Engine {
 
     #[cold]
     fn release_on_other_connection(&mut self, now: Instant, id: Id) {
-        let Some(claim) = self.claims.find(id) else { return };
+        let claim = self.claims.claim(id);
         let is_answered = claim.tally.granted.union(claim.tally.refused);
         for master in claim.asked.without(is_answered).iter() {
             self.fail_link(now, master, "a release takes another connection");
         }
-        if let Some(claim) = self.claims.find_mut(id) {
-            claim.strayed = MasterSet::EMPTY;
-        }
+        self.claims.claim_mut(id).strayed = MasterSet::EMPTY;
     }
 
     /// Queues the release again on those of `masters` that owe no answer to it.
     pub(super) fn send_release_again(&mut self, id: Id, masters: MasterSet) {
-        let Some(claim) = self.claims.find_mut(id) else { return };
+        let claim = self.claims.claim_mut(id);
         // Whatever became of a script, the native command is as good.
         claim.is_contended = false;
-        let Some(under_way) = claim.release.map(|release| release.sent) else { return };
+        let under_way = claim.release_mut().sent;
         let masters = masters.without(under_way);
         let sent = send_release(&mut self.fleet, masters, id, claim);
         let unproven = claim.unproven();
-        if let Some(release) = &mut claim.release {
-            release.unproven = unproven;
-            release.sent = under_way.union(sent);
-        }
+        let release = claim.release_mut();
+        release.unproven = unproven;
+        release.sent = under_way.union(sent);
     }
 
     /// A grant or a deletion was counted that may decide something.
@@ -473,7 +478,7 @@ impl Engine {
         answer: ReleaseAnswer,
     ) {
         let Some(claim) = self.claims.find_mut(id) else { return };
-        let Some(release) = &mut claim.release else { return };
+        let release = claim.release.as_mut().expect(NO_RELEASE);
         match answer {
             ReleaseAnswer::Deleted => {
                 return match claim.count_deleted(master, self.fleet.quorum()) {
@@ -501,7 +506,8 @@ impl Engine {
 
     /// Sends again what is owed, or gives up once the key has expired everywhere.
     pub(super) fn handle_claim_timeout(&mut self, now: Instant, id: Id) {
-        let Some(claim) = self.claims.find(id) else { return };
+        let claim = self.claims.claim(id);
+        // Of the claim before in this slot.
         let Some(release) = claim.release else { return };
         let (owner, due) = (claim.owner, release.started + claim.answer_limit);
         if now < due {
@@ -514,8 +520,12 @@ impl Engine {
         if let Some(op) = owner {
             self.settle_release(now, id, op);
         }
+        // That may have been the end of the claim.
+        if self.claims.find(id).is_none() {
+            return;
+        }
         self.send_release_again(id, release.owed);
-        let Some(claim) = self.claims.find(id) else { return };
+        let claim = self.claims.claim(id);
         let drift = self.config.drift;
         if now >= claim.gone_at(drift) && claim.owner.is_none() {
             self.claims.free(id);
@@ -581,9 +591,8 @@ impl Engine {
     pub(super) fn void_grants(&mut self, master: MasterId, before: Predecessor) {
         self.forget_tickets(master);
         for id in self.claims.ids() {
-            if let Some(claim) = self.claims.find_mut(id)
-                && !mutant!(RestartedGrantsKept)
-            {
+            let claim = self.claims.claim_mut(id);
+            if !mutant!(RestartedGrantsKept) {
                 claim.tally.granted.remove(master);
                 claim.gone.remove(master);
                 if before == Predecessor::Ended || mutant!(SuccessorIsProof) {

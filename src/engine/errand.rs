@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::inspection::{ForceUnlocked, Inspection, Told};
 use super::link::Owed;
-use super::op::{Op, OpState};
+use super::op::OpState;
 use super::slab::Id;
 use super::{Engine, OpId, Outcome, SubmitError};
 use crate::error::{Report, Round};
@@ -54,7 +54,7 @@ impl Engine {
         resource: Resource<'_>,
     ) -> Result<OpId, SubmitError> {
         let (id, limit) = self.begin_errand(now, Some(resource))?;
-        let Some(op) = self.ops.find(id) else { return Ok(OpId(id)) };
+        let op = self.ops.op(id);
         let usable = self.fleet.usable();
         let valued = self.fleet.send(usable, Owed::Value(id), |out| command::encode_value(out, &op.key));
         // Whoever had room for the first only has its answer ignored.
@@ -75,7 +75,7 @@ impl Engine {
         resource: Resource<'_>,
     ) -> Result<OpId, SubmitError> {
         let (id, limit) = self.begin_errand(now, Some(resource))?;
-        let Some(op) = self.ops.find(id) else { return Ok(OpId(id)) };
+        let op = self.ops.op(id);
         let asked = self.fleet.send(self.fleet.usable(), Owed::ForcedDelete(id), |out| {
             command::encode_forced_delete(out, &op.key);
         });
@@ -104,7 +104,7 @@ impl Engine {
         resource: Option<Resource<'_>>,
     ) -> Result<(Id, Duration), SubmitError> {
         let ttl = self.config.ttl(self.config.max_ttl)?;
-        let (id, op) = self.ops.take(|| Op::blank(now, ttl)).ok_or(SubmitError::Overloaded)?;
+        let (id, op) = self.ops.take(now, ttl).ok_or(SubmitError::Overloaded)?;
         op.begin(now, ttl, Duration::ZERO, None);
         // Whoever had the slot before may have left a claim that lives on: it is none of this one's.
         op.claim = Id::NOBODY;
@@ -121,7 +121,7 @@ impl Engine {
     }
 
     fn start_errand(&mut self, now: Instant, id: Id, limit: Duration, asked: MasterSet, work: Work) {
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         op.state = OpState::Errand(Box::new(Errand { deadline: now + limit, limit, asked, work }));
         self.arm_op(id);
         self.check_errand(now, id);
@@ -171,7 +171,9 @@ impl Engine {
             return self.handle_acquire_vote(now, master, claim, Vote::Granted);
         }
         let Some(errand) = self.errand_at(master, id) else { return };
-        let Work::Inspect { values, reader_counts, told } = &mut errand.work else { return };
+        let Work::Inspect { values, reader_counts, told } = &mut errand.work else {
+            unreachable!("only a look asks for times")
+        };
         let readers = reader_counts[master.index()];
         let value = std::mem::replace(&mut values[master.index()], Ok(Box::default()));
         told[master.index()] = Some(match (value, left) {
@@ -199,7 +201,9 @@ impl Engine {
         answer: ReleaseAnswer,
     ) {
         let Some(errand) = self.errand_at(master, id) else { return };
-        let Work::ForceUnlock { votes } = &mut errand.work else { return };
+        let Work::ForceUnlock { votes } = &mut errand.work else {
+            unreachable!("only a forced unlock deletes by force")
+        };
         votes[master.index()] = match answer {
             ReleaseAnswer::Deleted => Vote::Granted,
             ReleaseAnswer::Absent => Vote::Refused { holder: HolderTtl::Gone },
@@ -211,7 +215,7 @@ impl Engine {
 
     /// The errand's time is over: who has not answered has failed.
     pub(super) fn miss_errand(&mut self, now: Instant, id: Id) {
-        let Some(OpState::Errand(errand)) = self.ops.find(id).map(|op| &op.state) else { return };
+        let OpState::Errand(errand) = &self.ops.op(id).state else { unreachable!("an errand was due") };
         let (limit, missing) = (errand.limit, errand.asked);
         for master in missing.iter() {
             self.fail_errand_at(master, id, Failure::NoAnswer { limit });
@@ -238,7 +242,7 @@ impl Engine {
     pub(super) fn repeat_errands(&mut self, master: MasterId) {
         for id in self.ops.ids() {
             if mutant!(ForcedDeletionAgain) && self.errand_at(master, id).is_some() {
-                let Some(op) = self.ops.find(id) else { continue };
+                let op = self.ops.op(id);
                 let only = MasterSet::only(master);
                 self.fleet.send(only, Owed::ForcedDelete(id), |out| {
                     command::encode_forced_delete(out, &op.key);
@@ -259,13 +263,15 @@ impl Engine {
 
     /// Ends an errand for which no answer is to be waited for any more.
     fn check_errand(&mut self, now: Instant, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
-        let OpState::Errand(errand) = &op.state else { return };
+        let op = self.ops.op_mut(id);
+        let OpState::Errand(errand) = &op.state else { unreachable!("it is an errand") };
         let is_early = matches!(errand.work, Work::Pause) && now < errand.deadline;
         if is_early || !errand.asked.is_empty() {
             return;
         }
-        let OpState::Errand(errand) = std::mem::replace(&mut op.state, OpState::Releasing) else { return };
+        let OpState::Errand(errand) = std::mem::replace(&mut op.state, OpState::Releasing) else {
+            unreachable!("it is an errand")
+        };
         self.ops.free(id);
         let labels = self.config.labels.iter().cloned();
         let outcome = match errand.work {

@@ -59,6 +59,8 @@ use crate::mutants::mutant;
 /// Who is told that the lock is free, or that the first one's heartbeat is over, comes so much later at the most.
 const JITTER: Duration = Duration::from_millis(2);
 
+const NOT_FAIR: &str = "the lock is fair";
+
 /// What an acquisition of a fair lock has beside that of a plain one.
 #[derive(Debug)]
 pub(super) struct Queuing {
@@ -178,7 +180,7 @@ impl Queuing {
 #[cold]
 #[inline(never)]
 pub(super) fn send_attempt(fleet: &mut Fleet, op: &mut Op, claim_id: Id, claim: &Claim) -> MasterSet {
-    let Some(queuing) = &mut op.queuing else { return MasterSet::EMPTY };
+    let queuing = op.queuing.as_mut().expect(NOT_FAIR);
     queuing.told.clear();
     if mutant!(TicketForgotten) {
         (queuing.number, queuing.id) = (None, claim.token);
@@ -204,10 +206,9 @@ impl Engine {
         let id = self.begin_acquire(now, wanted)?;
         let queuing = Queuing::new(Token::marked(&mut self.rng), !wait.is_zero(), &self.config);
         let hash = self.lines.hash(&queuing.channel);
-        if let Some(op) = self.ops.find_mut(id) {
-            op.queuing = Some(Box::new(queuing));
-            command::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
-        }
+        let op = self.ops.op_mut(id);
+        op.queuing = Some(Box::new(queuing));
+        command::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
         if !wait.is_zero() {
             // A line of its own, by which news finds it.
             self.lines.found(id.index, hash);
@@ -256,7 +257,7 @@ impl Engine {
 
     /// An attempt was refused: notes what was told of the holder, for the error if there is no other attempt.
     pub(super) fn note_fair_holders(&mut self, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         if let Some(queuing) = &op.queuing {
             op.holders.extend(queuing.holders());
         }
@@ -266,10 +267,8 @@ impl Engine {
     #[cold]
     #[inline(never)]
     pub(super) fn fair_pause(&mut self, id: Id, took: Duration) -> Duration {
-        let Some(op) = self.ops.find(id) else { return Duration::ZERO };
-        let (Some(queuing), Some(claim)) = (&op.queuing, self.claims.find(op.claim)) else {
-            return Duration::ZERO;
-        };
+        let op = self.ops.op(id);
+        let (queuing, claim) = (op.queuing.as_ref().expect(NOT_FAIR), self.claims.claim(op.claim));
         let spare = self.fleet.spare();
         let standing = queuing.standing(&claim.tally, spare);
         let is_told = op.watch.as_ref().is_some_and(|watch| watch.is_confirmed(self.fleet.quorum()));
@@ -299,11 +298,12 @@ impl Engine {
     #[inline(never)]
     pub(super) fn begin_leaving(&mut self, now: Instant, id: Id) {
         self.unwatch(now, id);
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         // One that does not wait leaves no ticket, but may have been in somebody's way.
         let is_in_the_way = matches!(op.state, OpState::Acquiring { .. })
             && op.queuing.as_ref().is_some_and(|queuing| !queuing.waits);
         let was_held = is_in_the_way || matches!(op.state, OpState::Held { .. });
+        // Between two attempts the claim may be gone.
         if let Some(claim) = self.claims.find_mut(op.claim) {
             // Who is to be told the queue says.
             claim.tells = false;
@@ -324,7 +324,7 @@ impl Engine {
     #[cold]
     #[inline(never)]
     pub(super) fn leave_queues_of(&mut self, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         if let Some(queuing) = op.queuing.take() {
             let key = std::mem::take(&mut op.key);
             self.leave_queues(&queuing, &key, false);
@@ -335,8 +335,11 @@ impl Engine {
     /// who may have been refused for it.
     pub(super) fn tell_of_failed(&mut self, id: Id, masters: MasterSet) {
         let tells = self.config.wakes_waiters && !mutant!(FailedUntold);
-        let Some(op) = self.ops.find(id).filter(|_| tells) else { return };
-        let Some(queuing) = &op.queuing else { return };
+        if !tells {
+            return;
+        }
+        let op = self.ops.op(id);
+        let queuing = op.queuing.as_ref().expect(NOT_FAIR);
         let mut entry = command::Entry::EMPTY;
         entry.set_key(&op.key, &Token::UNSET);
         let waiter = queuing.waiter(&self.config);
@@ -362,7 +365,7 @@ impl Engine {
     /// A master turned out to be another process: it has forgotten the tickets that it gave.
     pub(super) fn forget_tickets(&mut self, master: MasterId) {
         for id in self.ops.ids() {
-            if let Some(queuing) = self.ops.find_mut(id).and_then(|op| op.queuing.as_mut()) {
+            if let Some(queuing) = &mut self.ops.op_mut(id).queuing {
                 queuing.numbers.retain(|(other, _)| *other != master);
             }
         }
@@ -374,8 +377,8 @@ impl Engine {
         let Some(claim) = self.claims.find(id).filter(|claim| claim.release.is_none()) else {
             return MasterSet::EMPTY;
         };
-        let Some(op) = claim.owner.and_then(|op| self.ops.find(op)) else { return MasterSet::EMPTY };
-        let Some(queuing) = &op.queuing else { return MasterSet::EMPTY };
+        let Some(op) = claim.owner.map(|op| self.ops.op(op)) else { return MasterSet::EMPTY };
+        let queuing = op.queuing.as_ref().expect(NOT_FAIR);
         let waiter = queuing.waiter(&self.config);
         let (only, owed) = (MasterSet::only(master), Owed::AcquireFairWhole(id));
         self.fleet.send(only, owed, |out| {

@@ -39,6 +39,8 @@ use crate::lock::command::{self, Fence, FencedAnswer, Refusal, Script, Told};
 use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Vote};
 use crate::mutants::mutant;
 
+const NOT_FENCED: &str = "the lock is fenced";
+
 /// What an acquisition of a fenced lock has beside that of a plain one.
 #[derive(Debug)]
 pub(super) struct Fencing {
@@ -118,7 +120,7 @@ pub(super) fn send_attempt(
     claim: &mut Claim,
     skew_us: i64,
 ) -> MasterSet {
-    let Some(fencing) = &mut op.fencing else { return MasterSet::EMPTY };
+    let fencing = op.fencing.as_mut().expect(NOT_FENCED);
     let is_ignored = mutant!(FenceOfQuarantine) || (mutant!(RetryForgetsQuarantine) && op.attempts > 0);
     let quarantined = if is_ignored { MasterSet::EMPTY } else { fleet.quarantined_at(now) };
     let token = fencing.begin_attempt(now - op.submitted, skew_us, quarantined);
@@ -134,7 +136,7 @@ pub(super) fn send_attempt(
 #[cold]
 #[inline(never)]
 pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
-    let Some(token) = claim.fence else { return MasterSet::EMPTY };
+    let token = claim.fence.expect(NOT_FENCED);
     let fence = fence(fleet.config(), token);
     let to = to.intersection(fleet.ready());
     let sent = fleet.send(to, Owed::ReleaseFenced(id), |out| {
@@ -172,9 +174,7 @@ impl Engine {
     ) -> Result<OpId, SubmitError> {
         let Acquisition { resource, wait, .. } = *wanted;
         let id = self.begin_acquire(now, wanted)?;
-        if let Some(op) = self.ops.find_mut(id) {
-            op.fencing = Some(Box::new(Fencing::new(wall)));
-        }
+        self.ops.op_mut(id).fencing = Some(Box::new(Fencing::new(wall)));
         if !wait.is_zero() {
             return self.stand_in_line(now, id, resource);
         }
@@ -197,7 +197,7 @@ impl Engine {
             FencedAnswer::Failed(failure) => Vote::Failed(failure),
             FencedAnswer::Refused(_) if !claim.counts_grants => return,
             FencedAnswer::Refused(told) => {
-                let op = claim.owner.and_then(|op| self.ops.find_mut(op));
+                let op = claim.owner.map(|op| self.ops.op_mut(op));
                 if let Some(fencing) = op.and_then(|op| op.fencing.as_mut()) {
                     fencing.told.push((master, told));
                     if let Some(why) = token_refusal(told, fencing.token) {
@@ -222,10 +222,9 @@ impl Engine {
         quarantined: MasterSet,
     ) -> Option<Cause> {
         let half_us = self.config.window().half_us;
-        let Some(op) = self.ops.find_mut(id) else { return Some(Cause::Contended) };
-        let (Some(fencing), Some(claim)) = (&mut op.fencing, self.claims.find_mut(op.claim)) else {
-            return Some(Cause::Contended);
-        };
+        let op = self.ops.op_mut(id);
+        let fencing = op.fencing.as_mut().expect(NOT_FENCED);
+        let claim = self.claims.claim_mut(op.claim);
         let time = fencing.learn(&claim.tally, half_us);
         let wall = fencing.wall_after(now - op.submitted);
         // Far below 64 bits both.
@@ -255,9 +254,7 @@ impl Engine {
 
     #[cold]
     fn keep_votes(&mut self, id: Id, granted: MasterSet) {
-        if let Some(claim) = self.ops.find(id).and_then(|op| self.claims.find_mut(op.claim)) {
-            claim.tally.granted = granted;
-        }
+        self.claims.claim_mut(self.ops.op(id).claim).tally.granted = granted;
     }
 
     /// The master forgot the script of an attempt: sends it in full, unless its release is on its way already, which it
@@ -266,9 +263,9 @@ impl Engine {
         let Some(claim) = self.claims.find(id).filter(|claim| claim.release.is_none()) else {
             return MasterSet::EMPTY;
         };
-        let ttl = claim.owner.and_then(|op| self.ops.find(op)).map(|op| op.ttl);
-        let (Some(ttl), Some(token)) = (ttl, claim.fence) else { return MasterSet::EMPTY };
-        let fence = fence(&self.config, token);
+        let Some(owner) = claim.owner else { return MasterSet::EMPTY };
+        let ttl = self.ops.op(owner).ttl;
+        let fence = fence(&self.config, claim.fence.expect(NOT_FENCED));
         let (only, owed) = (MasterSet::only(master), Owed::AcquireFencedWhole(id));
         self.fleet.send(only, owed, |out| {
             command::encode_fenced_acquire(out, Script::Whole, &claim.entry, ttl.as_millis(), &fence);

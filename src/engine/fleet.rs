@@ -376,7 +376,9 @@ impl Fleet {
 
     /// Why a master whose handshake is done is the same server as another one.
     fn is_listed_twice(&self, master: MasterId) -> Option<String> {
-        let State::Handshake { handshake, .. } = &self.link(master).state else { return None };
+        let State::Handshake { handshake, .. } = &self.link(master).state else {
+            unreachable!("its handshake is done")
+        };
         let run_id = handshake.learnt.run_id.as_deref().filter(|_| !mutant!(SameServerTwice))?;
         let other = self.links.iter().find(|link| link.run_id() == Some(run_id))?;
         let other = &self.config.labels[other.master.index()];

@@ -47,7 +47,7 @@ impl Engine {
         let OpState::Held { since, valid_until, extension } = &mut op.state else {
             return Err(ExtendError::NotHeld);
         };
-        let claim = self.claims.find_mut(op.claim).ok_or(ExtendError::NotHeld)?;
+        let claim = self.claims.claim_mut(op.claim);
         // A renewal gives way to the caller's own.
         if extension.is_some_and(|extension| !extension.is_renewal) {
             return Err(ExtendError::Busy);
@@ -106,7 +106,7 @@ impl Engine {
     ) {
         let Some(op) = self.ops.find_mut(id) else { return };
         let OpState::Held { extension, .. } = &mut op.state else { return };
-        let Some(claim) = self.claims.find_mut(op.claim) else { return };
+        let claim = self.claims.claim_mut(op.claim);
         let is_twin = vote == Vote::Granted && claim.twins.contains(master);
         let vote = if is_twin { Vote::Failed(Failure::SameServer) } else { vote };
         match vote {
@@ -142,11 +142,12 @@ impl Engine {
 
     pub(super) fn decide_extend(&mut self, now: Instant, id: Id) {
         let quarantined = self.fleet.quarantined(now);
-        let Some(op) = self.ops.find_mut(id) else { return };
-        let OpState::Held { valid_until, extension, .. } = &mut op.state else { return };
-        let Some(Extension { valid_until: extended_until, tally, is_renewal, .. }) = *extension else {
-            return;
+        let op = self.ops.op_mut(id);
+        let OpState::Held { valid_until, extension, .. } = &mut op.state else {
+            unreachable!("only a held lock is extended")
         };
+        let Extension { valid_until: extended_until, tally, is_renewal, .. } =
+            extension.expect("an extension is under way");
         let verdict = match tally.verdict(self.fleet.count(), quarantined) {
             Verdict::NoQuorum | Verdict::Contended
                 if mutant!(ExtensionOnMinority) && !tally.granted.is_empty() =>
@@ -178,7 +179,7 @@ impl Engine {
             }
             Ok(*valid_until)
         } else {
-            let Some(claim) = self.claims.find(op.claim) else { return };
+            let claim = self.claims.claim(op.claim);
             let report = self.report(now, Round::Extend, claim, &tally);
             Err(match verdict {
                 Verdict::Granted => ExtendError::Expired,
@@ -199,7 +200,7 @@ impl Engine {
 
     /// An answer came after its round: ends the validity if it proves that the lock is lost.
     fn check_loss(&mut self, now: Instant, id: Id) {
-        let Some(claim) = self.ops.find(id).and_then(|op| self.claims.find(op.claim)) else { return };
+        let claim = self.claims.claim(self.ops.op(id).claim);
         if claim.absent(self.fleet.all()).count() > self.fleet.spare() {
             self.end_validity(now, id);
             self.follow_extension(now, id, false);
@@ -208,8 +209,10 @@ impl Engine {
 
     /// The lock is lost.
     fn end_validity(&mut self, now: Instant, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
-        let OpState::Held { valid_until, .. } = &mut op.state else { return };
+        let op = self.ops.op_mut(id);
+        let OpState::Held { valid_until, .. } = &mut op.state else {
+            unreachable!("only a held lock has a validity")
+        };
         if !mutant!(ProvenLossStaysValid) {
             *valid_until = now.min(*valid_until);
         }
@@ -219,7 +222,7 @@ impl Engine {
 
     /// Only masters that were extended hold the lock for all of its new validity. Where the key was gone it is put back.
     fn settle_extension(&mut self, now: Instant, id: Id, tally: &Tally) {
-        let Some(claim) = self.ops.find(id).and_then(|op| self.claims.find_mut(op.claim)) else { return };
+        let claim = self.claims.claim_mut(self.ops.op(id).claim);
         if !mutant!(MarginKeptByExtension) {
             claim.tally.granted = tally.granted;
         }
@@ -230,9 +233,11 @@ impl Engine {
 
     /// The extension's time is over: who has not answered has failed.
     pub(super) fn miss_extend(&mut self, now: Instant, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
-        let OpState::Held { extension: Some(extension), .. } = &mut op.state else { return };
-        let Some(claim) = self.claims.find_mut(op.claim) else { return };
+        let op = self.ops.op_mut(id);
+        let OpState::Held { extension: Some(extension), .. } = &mut op.state else {
+            unreachable!("an extension is under way")
+        };
+        let claim = self.claims.claim_mut(op.claim);
         let limit = claim.answer_limit;
         let started = extension.valid_until - op.ttl.validity();
         let missing = self.fleet.all().without(extension.tally.heard());
@@ -306,7 +311,7 @@ impl Engine {
 
     /// Ends an awaited release if nothing more is to be waited for.
     pub(super) fn check_release(&mut self, now: Instant, claim_id: Id, id: Id) {
-        let release = self.claims.find(claim_id).and_then(|claim| claim.release.as_ref());
+        let release = &self.claims.claim(claim_id).release;
         if release.is_some_and(|release| release.is_settled(self.fleet.quorum())) {
             self.settle_release(now, claim_id, id);
         }
@@ -314,14 +319,14 @@ impl Engine {
 
     /// Ends an awaited release with what has been heard; what is owed goes on without the caller.
     pub(super) fn settle_release(&mut self, now: Instant, claim_id: Id, id: Id) {
-        let Some(claim) = self.claims.find_mut(claim_id) else { return };
-        let Some(release) = claim.release else { return };
+        let claim = self.claims.claim_mut(claim_id);
+        let release = claim.release.expect("the release has begun");
         claim.owner = None;
         let (deleted, absent, unanswered) = release.counts();
         let result = if self.fleet.count() - unanswered >= self.fleet.quorum() {
             Ok(Released { deleted, absent, unanswered })
         } else {
-            let Some(claim) = self.claims.find(claim_id) else { return };
+            let claim = self.claims.claim(claim_id);
             Err(ReleaseError::Unconfirmed(self.release_report(now, claim, &release)))
         };
         self.ops.free(id);

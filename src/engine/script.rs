@@ -31,7 +31,7 @@ impl Engine {
             Owed::Extend(id, round) => {
                 // An extension that has given way to a later one may not come behind it, with an answer nobody expects.
                 let Some(op) = self.ops.find(id).filter(|op| op.round == round) else { return };
-                let Some(claim) = self.claims.find(op.claim) else { return };
+                let claim = self.claims.claim(op.claim);
                 fleet.send(only, Owed::ExtendWhole(id, round), |out| {
                     command::encode_extend(out, ExtendBy::Eval, &claim.entry, op.ttl)
                 })
@@ -92,16 +92,13 @@ impl Engine {
         if new.release.is_some() && !mutant!(SwapBehindRelease) {
             return MasterSet::EMPTY;
         }
-        let Some(ttl) = new.owner.and_then(|op| self.ops.find(op)).map(|op| op.ttl) else {
-            return MasterSet::EMPTY;
-        };
+        let Some(owner) = new.owner else { return MasterSet::EMPTY };
+        let ttl = self.ops.op(owner).ttl;
         let owed = Owed::SwapWhole(id, from);
         let sent = self.fleet.send(MasterSet::only(master), owed, |out| {
             command::encode_swap(out, ExtendBy::Eval, &old.entry, &new.entry, ttl);
         });
-        if let Some(new) = self.claims.find_mut(id) {
-            new.note_swap(now);
-        }
+        self.claims.claim_mut(id).note_swap(now);
         sent
     }
 }

@@ -96,7 +96,7 @@ impl Engine {
     ) -> Result<OpId, SubmitError> {
         let Acquisition { resource, wait, .. } = *wanted;
         let id = self.begin_acquire(now, wanted)?;
-        let Some(op) = self.ops.find_mut(id) else { return Ok(OpId(id)) };
+        let op = self.ops.op_mut(id);
         op.is_shared = true;
         if mutant!(ReadersQueue) && !wait.is_zero() {
             return self.stand_in_line(now, id, resource);
@@ -119,9 +119,7 @@ impl Engine {
         if !claim.counts_grants {
             return;
         }
-        if let (Vote::Refused { holder }, Some(op)) =
-            (&vote, claim.owner.and_then(|op| self.ops.find_mut(op)))
-        {
+        if let (Vote::Refused { holder }, Some(op)) = (&vote, claim.owner.map(|op| self.ops.op_mut(op))) {
             op.holders.push((master, *holder));
         }
         self.handle_acquire_vote(now, master, id, vote);
@@ -134,7 +132,7 @@ impl Engine {
         Some(match owed {
             Owed::AcquireShared(id) => {
                 let claim = self.claims.find(id)?;
-                let ttl = claim.owner.and_then(|op| self.ops.find(op)).map(|op| op.ttl);
+                let ttl = claim.owner.map(|op| self.ops.op(op).ttl);
                 // Not behind the release: that is on its way, and would be overtaken.
                 let Some(ttl) = ttl.filter(|_| claim.release.is_none()) else {
                     return Some(MasterSet::EMPTY);
@@ -150,7 +148,7 @@ impl Engine {
             }
             Owed::ExtendShared(id, round) => {
                 let op = self.ops.find(id).filter(|op| op.round == round)?;
-                let claim = self.claims.find(op.claim)?;
+                let claim = self.claims.claim(op.claim);
                 fleet.send(only, Owed::ExtendWhole(id, round), |out| {
                     command::encode_shared_extend(out, whole, &claim.entry, op.ttl.as_millis());
                 })
@@ -186,15 +184,15 @@ impl Engine {
         id: Id,
         retry_at: Option<Instant>,
     ) -> Option<Instant> {
-        let has_intent = self.ops.find(id).is_some_and(|op| op.intent.is_some());
+        let has_intent = self.ops.op(id).intent.is_some();
         if has_intent { retry_at.map(|at| self.send_intent(now, id, at)) } else { retry_at }
     }
 
     #[cold]
     #[inline(never)]
     fn send_intent(&mut self, now: Instant, id: Id, retry_at: Instant) -> Instant {
-        let Some(op) = self.ops.find_mut(id) else { return retry_at };
-        let Some(intent) = &mut op.intent else { return retry_at };
+        let op = self.ops.op_mut(id);
+        let intent = op.intent.as_mut().expect("it keeps readers out");
         if intent.sent.is_empty() {
             let token = Token::marked(&mut self.rng);
             intent.entry.set_intent(&op.key, self.config.prefix.len(), &token);
@@ -215,7 +213,7 @@ impl Engine {
     /// unless it has the lock.
     #[inline]
     pub(super) fn withdraw_intent(&mut self, id: Id, has_lock: bool) {
-        if let Some(intent) = self.ops.find_mut(id).and_then(|op| op.intent.take()) {
+        if let Some(intent) = self.ops.op_mut(id).intent.take() {
             self.delete_intent(id, &intent, has_lock);
         }
     }
@@ -227,7 +225,10 @@ impl Engine {
             return;
         }
         self.fleet.send_release(intent.sent, Owed::Aside, &intent.entry, Notify::Nobody);
-        let Some(op) = self.ops.find(id).filter(|_| !has_lock && self.config.wakes_waiters) else { return };
+        if has_lock || !self.config.wakes_waiters {
+            return;
+        }
+        let op = self.ops.op(id);
         let ready = intent.sent.intersection(self.fleet.ready());
         self.fleet.send(ready, Owed::Told, |out| command::encode_telling(out, &op.key));
     }
@@ -236,9 +237,9 @@ impl Engine {
     pub(super) fn tell_readers(&mut self, master: MasterId) {
         for index in 0..self.news.readers.len() {
             let id = self.news.readers[index];
-            let Some(op) = self.ops.find_mut(id).filter(|op| op.key == self.news.key) else { continue };
-            if let Some(watch) = &mut op.watch {
-                watch.note_freed(master);
+            let op = self.ops.op_mut(id);
+            if op.key == self.news.key {
+                op.watch.as_mut().expect("a reader that is told has asked for it").note_freed(master);
                 self.news.told.push(id);
             }
         }
@@ -246,13 +247,12 @@ impl Engine {
 
     /// Whether others than this operation are told of the same lock, over the same subscription.
     pub(super) fn is_watched_by_others(&mut self, id: Id) -> bool {
-        let Some(op) = self.ops.find(id) else { return false };
+        let op = self.ops.op(id);
         if op.queuing.is_some() {
             // A channel of its own.
             return false;
         }
-        let is_other =
-            |reader: &Id| *reader != id && self.ops.find(*reader).is_some_and(|other| other.key == op.key);
+        let is_other = |reader: &Id| *reader != id && self.ops.op(*reader).key == op.key;
         if self.news.readers.iter().any(is_other) {
             return true;
         }
