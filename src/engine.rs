@@ -45,6 +45,7 @@ mod mark;
 mod news;
 mod op;
 mod ops;
+mod owed;
 mod renew;
 mod repair;
 mod reports;
@@ -78,10 +79,11 @@ use claim::{Claim, Counted};
 use claims::Claims;
 use fleet::{Fleet, LinkDue};
 use lines::Lines;
-use link::{Answer, Link, Owed, Predecessor};
+use link::{Link, Predecessor};
 use news::News;
 use op::{Acquisition, Op, OpState};
 use ops::Ops;
+use owed::{Answer, Owed, Shape, Tag, Verb};
 use slab::Id;
 use timers::{Timer, Timers, op_timer, timer_of};
 
@@ -400,7 +402,7 @@ impl Engine {
             Answer::Mark(answer) => self.fleet.handle_mark(master, answer),
             Answer::MarkRefused(text) => self.fleet.handle_mark_refused(master, text),
             Answer::WantsScript(owed) => self.send_whole_script(now, master, owed),
-            Answer::HandshakeStep | Answer::MarkWritten | Answer::Told => {}
+            Answer::HandshakeStep | Answer::Ignored => {}
             Answer::HandshakeDone => self.handle_ready(now, master),
         }
     }
@@ -449,15 +451,15 @@ fn count_usual(link: &mut Link, claims: &mut Claims, quorum: usize, decided: &mu
     let master = link.master;
     link.wire.take_known(|owed, received| {
         let (id, rest, counted) = match *owed {
-            Owed::Acquire(id) => {
+            Owed::Round { verb: Verb::Acquire, tag: Tag::Plain, id, .. } => {
                 let rest = command::split_granted(received)?;
                 (id, rest, claims.find_mut(id).map(|claim| claim.count_grant(master, quorum)))
             }
-            Owed::Release(id) => {
+            Owed::Round { verb: Verb::Release, id, .. } => {
                 let rest = command::split_deleted(received)?;
                 (id, rest, claims.find_mut(id).map(|claim| claim.count_deleted(master, quorum)))
             }
-            Owed::Told => return command::split_untold(received),
+            Owed::Ignored(Shape::Count) => return command::split_untold(received),
             _ => return None,
         };
         match counted {

@@ -6,8 +6,8 @@ use rand::RngExt;
 
 use super::fair;
 use super::fence;
-use super::link::Owed;
 use super::op::{Acquisition, Cause, Denied, OpState, Run};
+use super::owed::{Owed, Question, Tag};
 use super::sharing;
 use super::slab::Id;
 use super::timers::op_timer;
@@ -111,7 +111,7 @@ impl Engine {
             None => claim.entry.set_key(&op.key, &claim.token),
         }
         claim.asked = if op.is_plain() {
-            self.fleet.send(self.fleet.usable(), Owed::Acquire(claim_id), |out| {
+            self.fleet.send(self.fleet.usable(), Owed::acquire(Tag::Plain, claim_id), |out| {
                 command::encode_acquire(out, &claim.entry, &self.terms.tail);
             })
         } else if op.is_shared {
@@ -397,7 +397,9 @@ impl Engine {
     fn ask_holders(&mut self, id: Id, refused: MasterSet) -> MasterSet {
         let op = self.ops.op(id);
         let usable = refused.intersection(self.fleet.usable());
-        self.fleet.send(usable, Owed::Holder(id), |out| command::encode_pttl(out, &op.key))
+        self.fleet.send(usable, Owed::Query { question: Question::Holder, id }, |out| {
+            command::encode_pttl(out, &op.key)
+        })
     }
 
     pub(super) fn handle_holder(&mut self, now: Instant, master: MasterId, id: Id, told: HolderTtl) {

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use super::Engine;
 use super::fence;
 use super::fleet::{Fleet, Notify};
-use super::link::{Owed, Predecessor};
+use super::link::Predecessor;
+use super::owed::{Owed, Tag};
 use super::sharing;
 use super::slab::Id;
 use super::timers::claim_timer;
@@ -24,10 +25,8 @@ pub(super) struct Claim {
     pub(super) token: Token,
     /// The fencing token of a fenced lock.
     pub(super) fence: Option<FencingToken>,
-    /// Whether it is that of a reader.
-    pub(super) is_shared: bool,
-    /// Whether it is released by a script of its own: that of a reader or of a fenced lock.
-    pub(super) is_scripted: bool,
+    /// By whose commands it is extended and released.
+    pub(super) tag: Tag,
     /// Read before the first byte was queued (I1).
     pub(super) started: Instant,
     /// When a TTL was last sent, and the longest one that was: together they bound the life of any key.
@@ -111,8 +110,7 @@ impl Claim {
             entry: Entry::EMPTY,
             token: Token::UNSET,
             fence: None,
-            is_shared: false,
-            is_scripted: false,
+            tag: Tag::Plain,
             started: now,
             sent_at: now,
             longest_ttl_ms: 0,
@@ -146,8 +144,7 @@ impl Claim {
             entry: _,
             token,
             fence,
-            is_shared,
-            is_scripted,
+            tag,
             started,
             sent_at,
             longest_ttl_ms,
@@ -175,7 +172,7 @@ impl Claim {
         (*owner, *token, *fence, *started, *sent_at) = (Some(op), new_token, None, now, now);
         (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
-        (*is_open, *counts_grants, *is_shared, *is_scripted) = (true, true, false, false);
+        (*is_open, *counts_grants, *tag) = (true, true, Tag::Plain);
         (*release, *heir, *tells, *is_contended) = (None, Id::NOBODY, false, false);
         (*twins, *strayed, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY, MasterSet::EMPTY);
         (*gone, *owes_repair) = (MasterSet::EMPTY, MasterSet::EMPTY);
@@ -390,17 +387,17 @@ impl Release {
 /// Queues the release of a claim on those of `to` that are ready; returns those that had room for it.
 #[inline]
 fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
-    if claim.is_scripted {
+    if claim.tag != Tag::Plain {
         return send_scripted_release(fleet, to, id, claim);
     }
-    fleet.send_release(to, Owed::Release(id), &claim.entry, claim.notify())
+    fleet.send_release(to, Owed::release(Tag::Plain, id), &claim.entry, claim.notify())
 }
 
 /// The same for a lock that has scripts of its own.
 #[cold]
 #[inline(never)]
 fn send_scripted_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
-    if claim.is_shared {
+    if claim.tag == Tag::Shared {
         sharing::send_release(fleet, to, id, claim)
     } else {
         fence::send_release(fleet, to, id, claim)

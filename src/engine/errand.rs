@@ -7,8 +7,8 @@
 use std::time::{Duration, Instant};
 
 use super::inspection::{ForceUnlocked, Inspection, Told};
-use super::link::Owed;
 use super::op::OpState;
+use super::owed::{Owed, Question};
 use super::slab::Id;
 use super::{Engine, OpId, Outcome, SubmitError};
 use crate::error::{Report, Round};
@@ -56,12 +56,16 @@ impl Engine {
         let (id, limit) = self.begin_errand(now, Some(resource))?;
         let op = self.ops.op(id);
         let usable = self.fleet.usable();
-        let valued = self.fleet.send(usable, Owed::Value(id), |out| command::encode_value(out, &op.key));
+        let valued = self.fleet.send(usable, Owed::Query { question: Question::Value, id }, |out| {
+            command::encode_value(out, &op.key)
+        });
         // Whoever had room for the first only has its answer ignored.
-        let counted = self.fleet.send(valued, Owed::ReaderCount(id), |out| {
+        let counted = self.fleet.send(valued, Owed::Query { question: Question::ReaderCount, id }, |out| {
             command::encode_reader_count(out, &op.key);
         });
-        let asked = self.fleet.send(counted, Owed::TimeLeft(id), |out| command::encode_pttl(out, &op.key));
+        let asked = self.fleet.send(counted, Owed::Query { question: Question::TimeLeft, id }, |out| {
+            command::encode_pttl(out, &op.key)
+        });
         let values = vec![Ok(Box::default()); self.fleet.count()];
         let reader_counts = vec![0; self.fleet.count()];
         let told = self.absences(asked).into_iter().map(|absence| absence.map(Told::Failed)).collect();
@@ -76,9 +80,13 @@ impl Engine {
     ) -> Result<OpId, SubmitError> {
         let (id, limit) = self.begin_errand(now, Some(resource))?;
         let op = self.ops.op(id);
-        let asked = self.fleet.send(self.fleet.usable(), Owed::ForcedDelete(id), |out| {
-            command::encode_forced_delete(out, &op.key);
-        });
+        let asked = self.fleet.send(
+            self.fleet.usable(),
+            Owed::Query { question: Question::ForcedDelete, id },
+            |out| {
+                command::encode_forced_delete(out, &op.key);
+            },
+        );
         let votes =
             self.absences(asked).into_iter().map(|it| it.map_or(Vote::Pending, Vote::Failed)).collect();
         self.start_errand(now, id, limit, asked, Work::ForceUnlock { votes });
@@ -244,7 +252,7 @@ impl Engine {
             if mutant!(ForcedDeletionAgain) && self.errand_at(master, id).is_some() {
                 let op = self.ops.op(id);
                 let only = MasterSet::only(master);
-                self.fleet.send(only, Owed::ForcedDelete(id), |out| {
+                self.fleet.send(only, Owed::Query { question: Question::ForcedDelete, id }, |out| {
                     command::encode_forced_delete(out, &op.key);
                 });
             }

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use super::link::Owed;
 use super::op::{Extension, OpState};
+use super::owed::{Owed, Tag};
 use super::sharing;
 use super::slab::Id;
 use super::{Claim, Engine, Link, OpId, Outcome, Released};
@@ -73,11 +73,11 @@ impl Engine {
         let unsure = claim.may_cut_short(ttl.as_millis()).union(claim.twins);
         let holders =
             claim.holders().intersection(self.fleet.usable()).without(unsure).without(tally.refused);
-        let sent = if claim.is_shared {
-            let owed = Owed::ExtendShared(id, op.round);
+        let owed = Owed::extend(claim.tag, id, op.round);
+        let sent = if claim.tag == Tag::Shared {
             sharing::send_extend(&mut self.fleet, holders, owed, &claim.entry, ttl)
         } else {
-            self.fleet.send_extend(holders, Owed::Extend(id, op.round), &claim.entry, ttl)
+            self.fleet.send_extend(holders, owed, &claim.entry, ttl)
         };
         claim.note_extended(sent);
         for link in self.fleet.links() {
