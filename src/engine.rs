@@ -65,7 +65,6 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::config::Config;
-use crate::lock::command;
 use crate::lock::{MasterId, MasterSet, Vote};
 use crate::mutants;
 use acquire::Terms;
@@ -75,15 +74,14 @@ pub use link_id::{LinkId, LinkRequest, Reason};
 pub use request::{Grant, Outcome, Released, Request, SubmitError};
 pub use status::{MasterState, MasterStatus};
 
-use claim::{Claim, Counted};
 use claims::Claims;
 use fleet::{Fleet, LinkDue};
 use lines::Lines;
-use link::{Link, Predecessor};
+use link::Predecessor;
 use news::News;
 use op::{Acquisition, Op, OpState};
 use ops::Ops;
-use owed::{Answer, Owed, Shape, Tag, Verb};
+use owed::Answer;
 use slab::Id;
 use timers::{Timer, Timers, op_timer, timer_of};
 
@@ -115,8 +113,6 @@ pub struct Engine {
     claims: Claims,
     timers: Timers,
     outcomes: VecDeque<(OpId, Outcome)>,
-    /// Claims for which a reply that was just counted may have decided something.
-    decided: Vec<Id>,
     /// Whose release is being queued, if it was of a fair lock.
     leaving: Option<fair::Leaving>,
     /// Of the latest acquisition, the same for all of one TTL.
@@ -146,7 +142,6 @@ impl Engine {
             claims: Claims::new(),
             timers,
             outcomes: VecDeque::new(),
-            decided: Vec::new(),
             leaving: None,
             terms: Terms::NONE,
             skew_us: 0,
@@ -291,8 +286,8 @@ impl Engine {
         }
         loop {
             let quorum = self.fleet.quorum();
-            count_usual(self.fleet.link_mut(master), &mut self.claims, quorum, &mut self.decided);
-            if !self.decided.is_empty() {
+            self.claims.count_usual(self.fleet.link_mut(master), quorum);
+            if self.claims.has_decided() {
                 self.handle_decided(now);
             }
             if !self.fleet.link(master).wire.has_received() || !self.recv_any(now, master) {
@@ -305,11 +300,11 @@ impl Engine {
     #[inline(never)]
     fn handle_decided(&mut self, now: Instant) {
         let mut handled_count = 0;
-        while let Some(&id) = self.decided.get(handled_count) {
+        while let Some(id) = self.claims.decided(handled_count) {
             self.handle_counted(now, id);
             handled_count += 1;
         }
-        self.decided.clear();
+        self.claims.clear_decided();
     }
 
     /// Handles one reply of any kind; false if none is whole. Not inlined, for it is rarely needed.
@@ -410,12 +405,13 @@ impl Engine {
     fn handle_ready(&mut self, now: Instant, master: MasterId) {
         let admission = self.fleet.admit(now, master, &mut self.timers);
         if admission.predecessor != Predecessor::Same {
-            self.void_grants(master, admission.predecessor);
+            self.forget_tickets(master);
+            self.claims.void_grants(master, admission.predecessor);
         }
         if let Some(why) = admission.refusal {
             return self.fail_link(now, master, &why);
         }
-        self.release_orphans(master);
+        self.claims.release_orphans(&mut self.fleet, master);
         self.repair(now, master);
         self.open_news(now);
     }
@@ -424,7 +420,9 @@ impl Engine {
     fn fail_link(&mut self, now: Instant, master: MasterId, why: &str) {
         if self.fleet.fail(now, master, why, &mut self.rng, &mut self.timers) {
             for id in self.claims.ids() {
-                self.stray_claim(now, master, id);
+                if let Some(op) = self.claims.stray(master, id) {
+                    self.handle_lost_connection(now, master, op);
+                }
             }
             self.lose_errands(now, master);
         }
@@ -442,31 +440,4 @@ impl Engine {
             self.timers.arm(op_timer(id), at);
         }
     }
-}
-
-/// Counts grants and deletions up to the first other reply, and notes the claims for which one may have decided
-/// something. All that is done about them is elsewhere, so that the loop has the registers for itself.
-#[inline(always)]
-fn count_usual(link: &mut Link, claims: &mut Claims, quorum: usize, decided: &mut Vec<Id>) {
-    let master = link.master;
-    link.wire.take_known(|owed, received| {
-        let (id, rest, counted) = match *owed {
-            Owed::Round { verb: Verb::Acquire, tag: Tag::Plain, id, .. } => {
-                let rest = command::split_granted(received)?;
-                (id, rest, claims.find_mut(id).map(|claim| claim.count_grant(master, quorum)))
-            }
-            Owed::Round { verb: Verb::Release, id, .. } => {
-                let rest = command::split_deleted(received)?;
-                (id, rest, claims.find_mut(id).map(|claim| claim.count_deleted(master, quorum)))
-            }
-            Owed::Ignored(Shape::Count) => return command::split_untold(received),
-            _ => return None,
-        };
-        match counted {
-            None | Some(Counted::Open) => {}
-            Some(Counted::Decides) => decided.push(id),
-            Some(Counted::Done) => claims.free(id),
-        }
-        Some(rest)
-    });
 }

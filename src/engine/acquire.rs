@@ -6,12 +6,13 @@ use rand::RngExt;
 
 use super::fair;
 use super::fence;
+use super::link::Link;
 use super::op::{Acquisition, Cause, Denied, OpState, Run};
 use super::owed::{Owed, Question, Tag};
 use super::sharing;
 use super::slab::Id;
 use super::timers::op_timer;
-use super::{Engine, Grant, Link, OpId, Outcome, SubmitError};
+use super::{Engine, Grant, OpId, Outcome, SubmitError};
 use crate::config::Config;
 use crate::error::{AcquireError, Round};
 use crate::limits;
@@ -173,7 +174,7 @@ impl Engine {
     /// The table of claims is full: leaves orphans to their TTL, and starts if that made room.
     #[cold]
     fn start_with_room(&mut self, now: Instant, id: Id, resource: Option<Resource<'_>>) {
-        self.forget_orphans();
+        self.claims.forget_orphans();
         if self.claims.is_full() {
             self.end_op(now, id);
             self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));

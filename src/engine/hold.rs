@@ -2,12 +2,15 @@
 
 use std::time::Instant;
 
+use super::claim::Claim;
+use super::link::Link;
 use super::op::{Extension, OpState};
 use super::owed::{Owed, Tag};
 use super::sharing;
 use super::slab::Id;
-use super::{Claim, Engine, Link, OpId, Outcome, Released};
+use super::{Engine, OpId, Outcome, Released};
 use crate::error::{ExtendError, ReleaseError, Round};
+use crate::lock::command::ReleaseAnswer;
 use crate::lock::{Failure, MasterId, MasterSet, Tally, Ttl, Verdict, Vote};
 use crate::mutants::mutant;
 
@@ -307,6 +310,63 @@ impl Engine {
         if awaited && !is_under_way {
             self.settle_release(now, claim_id, id);
         }
+    }
+
+    /// Starts to release a claim; see [`Claims::release`](super::claims::Claims::release).
+    #[inline(always)]
+    pub(super) fn release_claim(&mut self, now: Instant, due: Instant, id: Id) -> bool {
+        let is_under_way = self.claims.release(&mut self.fleet, &mut self.timers, now, due, id);
+        if mutant!(ReleaseOnOtherConnection) {
+            self.release_on_other_connection(now, id);
+        }
+        is_under_way
+    }
+
+    #[cold]
+    fn release_on_other_connection(&mut self, now: Instant, id: Id) {
+        let Some(claim) = self.claims.find(id) else { return };
+        let is_answered = claim.tally.granted.union(claim.tally.refused);
+        for master in claim.asked.without(is_answered).iter() {
+            self.fail_link(now, master, "a release takes another connection");
+        }
+        self.claims.claim_mut(id).strayed = MasterSet::EMPTY;
+    }
+
+    /// A grant or a deletion was counted that may decide something; the claim may have ended since.
+    #[inline]
+    pub(super) fn handle_counted(&mut self, now: Instant, id: Id) {
+        let Some(claim) = self.claims.find(id) else { return };
+        match claim.owner {
+            Some(op) if claim.release.is_none() => self.decide_acquire(now, op),
+            Some(op) => self.settle_release(now, id, op),
+            None => {}
+        }
+    }
+
+    /// Any answer to a release.
+    pub(super) fn handle_release_answer(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        id: Id,
+        answer: ReleaseAnswer,
+    ) {
+        let quorum = self.fleet.quorum();
+        if let Some(op) = self.claims.handle_release_answer(quorum, master, id, answer) {
+            self.settle_release(now, id, op);
+        }
+    }
+
+    /// Something may be due for a claim whose release is under way.
+    pub(super) fn handle_claim_timeout(&mut self, now: Instant, id: Id) {
+        if !self.claims.miss_release(&mut self.fleet, &mut self.timers, now, id) {
+            return;
+        }
+        // Nor does the caller wait any longer.
+        if let Some(op) = self.claims.claim(id).owner {
+            self.settle_release(now, id, op);
+        }
+        self.claims.repeat_release(&mut self.fleet, &mut self.timers, now, id);
     }
 
     /// Ends an awaited release if nothing more is to be waited for.
