@@ -30,7 +30,6 @@
 mod acquire;
 mod claim;
 mod claims;
-mod errand;
 mod fair;
 mod fence;
 mod fleet;
@@ -46,7 +45,9 @@ mod news;
 mod op;
 mod ops;
 mod owed;
-mod renew;
+mod queries;
+mod query;
+mod renewal;
 mod repair;
 mod reports;
 mod request;
@@ -82,6 +83,7 @@ use news::News;
 use op::{Acquisition, Op, OpState};
 use ops::Ops;
 use owed::Answer;
+use renewal::Ticks;
 use slab::Id;
 use timers::{Timer, Timers, op_timer, timer_of};
 
@@ -100,8 +102,7 @@ impl OpId {
 #[derive(Debug)]
 pub struct Engine {
     config: Arc<Config>,
-    /// The time of the engine's making.
-    started: Instant,
+    ticks: Ticks,
     rng: StdRng,
     /// The masters, and what is on its way to them.
     fleet: Fleet,
@@ -133,7 +134,7 @@ impl Engine {
         let news = News::new(fleet.count(), now);
         Self {
             config,
-            started: now,
+            ticks: Ticks { started: now },
             fleet,
             news,
             ops: Ops::new(),
@@ -424,7 +425,7 @@ impl Engine {
                     self.handle_lost_connection(now, master, op);
                 }
             }
-            self.lose_errands(now, master);
+            self.lose_queries(now, master);
         }
     }
 

@@ -471,7 +471,7 @@ impl Engine {
             OpState::Queued { .. } => self.end_queuing(now, id),
             OpState::Held { .. } => self.handle_held_timeout(now, id),
             OpState::Releasing => {}
-            OpState::Errand(_) => self.miss_errand(now, id),
+            OpState::Query(_) => self.miss_query(now, id),
         }
         self.arm_op(id);
     }
@@ -531,7 +531,7 @@ impl Engine {
             | OpState::Asking { .. }
             | OpState::Waiting { .. }
             | OpState::Queued { .. }
-            | OpState::Errand(_) => {}
+            | OpState::Query(_) => {}
         }
     }
 }

@@ -562,6 +562,18 @@ impl Fleet {
         if self.usable.contains(master) { Failure::QueueFull } else { self.link(master).absence() }
     }
 
+    /// The same for each master that was not asked.
+    pub(super) fn absences(&self, asked: MasterSet) -> impl Iterator<Item = Option<Failure>> {
+        self.all.iter().map(move |master| (!asked.contains(master)).then(|| self.why_unasked(master)))
+    }
+
+    /// For how long a master's votes do not count yet.
+    pub(super) fn left_in_quarantine(&mut self, now: Instant, master: MasterId) -> Option<Duration> {
+        let until = self.link(master).quarantined_until;
+        let is_quarantined = self.quarantined(now).contains(master);
+        is_quarantined.then(|| until.map_or(Duration::ZERO, |at| at.saturating_duration_since(now)))
+    }
+
     /// Masters that refuse this login's messages, and so, it seems, those of the holder.
     pub(super) fn mute(&self) -> MasterSet {
         self.links.iter().filter(|link| link.publish_refusal().is_some()).map(|link| link.master).collect()

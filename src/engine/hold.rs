@@ -1,15 +1,20 @@
-//! What can be done with a lock that is held: extend it, release it.
+//! What can be done with a lock that is held: extend it, keep it, report its loss, release it.
+//!
+//! The loss is reported by the local clock, a tenth of the TTL before the validity ends, whatever the masters answer; or at
+//! once, when masters that cannot have the key leave no quorum.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::claim::Claim;
 use super::link::Link;
 use super::op::{Extension, OpState};
 use super::owed::{Owed, Tag};
+use super::renewal::{Extended, Renewal, loss_lead};
 use super::sharing;
 use super::slab::Id;
 use super::{Engine, OpId, Outcome, Released};
 use crate::error::{ExtendError, ReleaseError, Round};
+use crate::limits;
 use crate::lock::command::ReleaseAnswer;
 use crate::lock::{Failure, MasterId, MasterSet, Tally, Ttl, Verdict, Vote};
 use crate::mutants::mutant;
@@ -394,5 +399,107 @@ impl Engine {
         if release.owed.is_empty() {
             self.claims.free(claim_id);
         }
+    }
+
+    /// Keeps a held lock from now on, for `max_hold` in all.
+    pub(super) fn submit_keep(&mut self, now: Instant, id: Id, max_hold: Duration) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let OpState::Held { since, .. } = op.state else { return };
+        let max_hold = max_hold.min(self.config.max_hold);
+        let hold_until = since.checked_add(max_hold).unwrap_or(since + limits::FOREVER);
+        let renewal = op.renewal.insert(Renewal::new(op.ttl, hold_until));
+        renewal.plan(now, since, op.held_ttl, self.ticks, &mut self.rng);
+        self.arm_op(id);
+    }
+
+    /// Reports the loss of a held lock, once.
+    pub(super) fn submit_watch(&mut self, id: Id) {
+        if let Some(op) = self.ops.find_mut(id)
+            && let OpState::Held { .. } = op.state
+        {
+            op.is_watched = true;
+            self.arm_op(id);
+        }
+    }
+
+    /// Whether a lock is over, or so nearly over that its loss is or was told to whoever asked for it.
+    #[must_use]
+    pub fn is_losing(&self, now: Instant, lock: OpId) -> bool {
+        let Some(op) = self.ops.find(lock.0) else { return true };
+        match op.state {
+            OpState::Held { valid_until, .. } => now + loss_lead(op.held_ttl) >= valid_until,
+            _ => true,
+        }
+    }
+
+    /// Something may be due for a lock that is held.
+    pub(super) fn handle_held_timeout(&mut self, now: Instant, id: Id) {
+        let OpState::Held { extension, .. } = &self.ops.op(id).state else { unreachable!("a lock is held") };
+        if extension.is_some_and(|extension| extension.deadline <= now) {
+            self.miss_extend(now, id);
+        }
+        if self.ops.op(id).warn_at().is_some_and(|at| at <= now) {
+            self.tell_loss(id);
+        }
+        let op = self.ops.op(id);
+        let is_due = op.renewal.and_then(|renewal| renewal.renew_at()).is_some_and(|at| at <= now);
+        if is_due && matches!(op.state, OpState::Held { extension: None, .. }) {
+            self.renew(now, id);
+        }
+    }
+
+    /// Sends an extension whose outcome nobody is told. It is one like the caller's own, which replaces it; one that fails is
+    /// tried again until the validity ends.
+    fn renew(&mut self, now: Instant, id: Id) {
+        let op = self.ops.op_mut(id);
+        let (Some(renewal), OpState::Held { valid_until, .. }) = (&mut op.renewal, &op.state) else {
+            unreachable!("only a held lock that is kept is renewed")
+        };
+        let Some(ttl) = renewal.next_ttl(now, *valid_until, self.config.drift, self.config.max_ttl) else {
+            return;
+        };
+        if self.start_extend(now, id, ttl).is_err() {
+            // The validity has ended, or the longest hold is reached.
+            return;
+        }
+        if let OpState::Held { valid_until, extension: Some(extension), .. } = &mut self.ops.op_mut(id).state
+        {
+            extension.is_renewal = true;
+            if mutant!(RenewalWithoutLimit) {
+                extension.deadline = *valid_until;
+            }
+        }
+        self.decide_extend(now, id);
+    }
+
+    /// An extension has its verdict: plans what follows for a lock that is kept.
+    fn follow_extension(&mut self, now: Instant, id: Id, is_extended: bool) {
+        let op = self.ops.op_mut(id);
+        let OpState::Held { valid_until, .. } = op.state else { unreachable!("it was held to be extended") };
+        let Some(renewal) = &mut op.renewal else { return };
+        let extended = Extended { valid_until, ttl: op.ttl, held_ttl: op.held_ttl, is_extended };
+        renewal.follow(now, extended, self.config.drift, self.ticks, &mut self.rng);
+        self.arm_op(id);
+    }
+
+    /// Tells, once, that a lock is lost or about to be, and keeps it no longer.
+    pub(super) fn tell_loss(&mut self, id: Id) {
+        let op = self.ops.op_mut(id);
+        let OpState::Held { valid_until, .. } = op.state else { return };
+        if std::mem::take(&mut op.is_watched) {
+            if !mutant!(KeptAfterLoss) {
+                op.renewal = None;
+            }
+            self.outcomes.push_back((OpId(id), Outcome::Lost(valid_until)));
+        }
+    }
+
+    /// With defects only: the release of a held lock is told as its loss, or does not end its renewals.
+    #[inline(always)]
+    pub(super) fn keeps_on(&mut self, id: Id) -> bool {
+        if mutant!(ReleaseToldAsLoss) && self.ops.find(id).is_some() {
+            self.tell_loss(id);
+        }
+        mutant!(RenewedAfterRelease) && self.ops.find(id).is_some_and(|op| op.renewal.is_some())
     }
 }

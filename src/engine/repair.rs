@@ -19,7 +19,7 @@ impl Engine {
     /// A master can be asked again, over a new connection or after a silence.
     pub(super) fn repair(&mut self, now: Instant, master: MasterId) {
         #[cfg(redlatch_mutants)]
-        self.repeat_errands(master);
+        self.repeat_queries(master);
         for id in self.ops.ids() {
             self.repair_op(now, master, id);
         }
