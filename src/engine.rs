@@ -28,12 +28,14 @@
 //! Keeps I1 to I10, I14 to I16, I18 to I20, I22 and I25 of the rules; the quorum itself is in [`crate::lock`].
 
 mod acquire;
+mod answers;
 mod claim;
 mod claims;
 mod connection;
 mod fair;
 mod fence;
 mod fleet;
+mod groups;
 mod handover;
 mod handshake;
 mod hold;
@@ -56,6 +58,7 @@ mod sharing;
 mod slab;
 mod status;
 mod subscriptions;
+mod terms;
 mod timers;
 mod turns;
 mod waiting;
@@ -71,15 +74,14 @@ use rand::rngs::StdRng;
 use crate::config::Config;
 use crate::lock::{MasterId, MasterSet, Vote};
 use crate::mutants;
-use acquire::Terms;
 pub use fair::Ticket;
 pub use inspection::{ForceUnlocked, Inspection, Standing, Told};
 pub use link_id::{LinkId, LinkRequest, Reason};
-pub use request::{Grant, Outcome, Released, Request, SubmitError};
+pub use request::{Grant, OpId, Outcome, Released, Request, SubmitError};
 pub use status::{MasterState, MasterStatus};
 
 use claims::Claims;
-use fleet::{Fleet, LinkDue};
+use fleet::Fleet;
 use lines::Lines;
 use link::Predecessor;
 use op::{Acquisition, Op, OpState};
@@ -88,18 +90,8 @@ use owed::Answer;
 use renewal::Ticks;
 use slab::Id;
 use subscriptions::Subscriptions;
+use terms::Terms;
 use timers::{Timer, Timers, op_timer, timer_of};
-
-/// Names one lock of one [`Engine`], from [`Engine::submit`] of its acquisition to its release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct OpId(Id);
-
-impl OpId {
-    /// A small number that no other lock has at the same time.
-    pub(crate) const fn index(self) -> usize {
-        self.0.index as usize
-    }
-}
 
 /// The protocol; see the [module](self).
 #[derive(Debug)]
@@ -117,8 +109,6 @@ pub struct Engine {
     claims: Claims,
     timers: Timers,
     outcomes: VecDeque<(OpId, Outcome)>,
-    /// Whose release is being queued, if it was of a fair lock.
-    leaving: Option<fair::Leaving>,
     /// Of the latest acquisition, the same for all of one TTL.
     terms: Terms,
     /// By how much the clocks of the masters are ahead of the callers' wall clock, in microseconds, as learnt from refused
@@ -146,7 +136,6 @@ impl Engine {
             claims: Claims::new(),
             timers,
             outcomes: VecDeque::new(),
-            leaving: None,
             terms: Terms::NONE,
             skew_us: 0,
         }
@@ -203,9 +192,6 @@ impl Engine {
             }
             Request::Release { lock, awaited } => {
                 self.submit_release(now, lock.0, awaited);
-                if self.leaving.is_some() {
-                    self.finish_leaving();
-                }
                 Ok(lock)
             }
             Request::Pause { attempts, took } => self.submit_pause(now, attempts, took),
@@ -449,9 +435,8 @@ impl Engine {
     }
 
     fn handle_link_timeout(&mut self, now: Instant, master: MasterId) {
-        match self.fleet.handle_timeout(now, master, &mut self.timers) {
-            LinkDue::Nothing => {}
-            LinkDue::Failure(why) => self.fail_link(now, master, &why),
+        if let Some(why) = self.fleet.handle_timeout(now, master, &mut self.timers) {
+            self.fail_link(now, master, &why);
         }
     }
 

@@ -4,50 +4,48 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
-use super::fair;
-use super::fence;
-use super::op::{Acquisition, Cause, Denied, OpState, Run};
+use super::claim::Claim;
+use super::fair::{self, Queuing};
+use super::fence::{self, Fencing};
+use super::fleet::Fleet;
+use super::op::{Acquisition, Cause, Denied, Op, OpState, Run};
 use super::owed::{Owed, Question, Tag};
 use super::sharing;
 use super::slab::Id;
 use super::timers::op_timer;
 use super::{Engine, Grant, OpId, Outcome, SubmitError};
-use crate::config::Config;
 use crate::error::{AcquireError, Round};
 use crate::limits;
-use crate::lock::command::{self, AcquireTail};
+use crate::lock::command;
 use crate::lock::{Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Ttl, Verdict, Vote};
 use crate::mutants::mutant;
 
 /// A retry follows the end of a holder's time by at most this, so that waiters do not all come at once.
 const HOLDER_JITTER: Duration = Duration::from_millis(2);
 
-/// What all acquisitions of one TTL share, to be worked out anew only when the TTL changes.
-#[derive(Debug)]
-pub(super) struct Terms {
-    /// `None` before the first acquisition.
-    ttl: Option<Ttl>,
-    /// How long each round waits for answers.
-    pub(super) answer_limit: Duration,
-    pub(super) tail: AcquireTail,
-}
-
-impl Terms {
-    pub(super) const NONE: Self = Self { ttl: None, answer_limit: Duration::ZERO, tail: AcquireTail::EMPTY };
-
-    /// Makes them those of this TTL.
-    #[inline]
-    pub(super) fn fit(&mut self, ttl: Ttl, config: &Config) {
-        if self.ttl != Some(ttl) {
-            self.set(ttl, config);
-        }
+/// Queues the request of an attempt that has a script.
+#[cold]
+#[inline(never)]
+fn send_scripted_attempt(
+    fleet: &mut Fleet,
+    now: Instant,
+    op: &mut Op,
+    claim_id: Id,
+    claim: &mut Claim,
+    skew_us: i64,
+) -> MasterSet {
+    if op.is_shared {
+        op.holders.clear();
+        return sharing::send_attempt(fleet, claim_id, claim, op.ttl);
     }
-
-    fn set(&mut self, ttl: Ttl, config: &Config) {
-        self.ttl = Some(ttl);
-        self.answer_limit = config.answer_limit(ttl);
-        self.tail.set(ttl.as_millis());
+    if let Some(queuing) = &mut op.queuing {
+        return queuing.send_attempt(fleet, claim_id, claim, op.ttl);
     }
+    let fencing = op.fencing.as_mut().expect(fence::NOT_FENCED);
+    let is_ignored = mutant!(FenceOfQuarantine) || (mutant!(RetryForgetsQuarantine) && op.attempts > 0);
+    let quarantined = if is_ignored { MasterSet::EMPTY } else { fleet.quarantined_at(now) };
+    let token = fencing.begin_attempt(now - op.submitted, skew_us, quarantined);
+    fence::send_attempt(fleet, claim_id, claim, token, op.ttl)
 }
 
 impl Engine {
@@ -61,6 +59,70 @@ impl Engine {
             return self.stand_in_line(now, id, wanted.resource);
         }
         self.start_attempt(now, id, Some(wanted.resource));
+        Ok(OpId(id))
+    }
+
+    /// An acquisition with a fencing token, which starts from the caller's wall clock: the time since 1970.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn submit_fenced(
+        &mut self,
+        now: Instant,
+        wanted: &Acquisition<'_>,
+        wall: Duration,
+    ) -> Result<OpId, SubmitError> {
+        let id = self.begin_acquire(now, wanted)?;
+        self.ops.op_mut(id).fencing = Some(Box::new(Fencing::new(wall)));
+        if !wanted.wait.is_zero() {
+            return self.stand_in_line(now, id, wanted.resource);
+        }
+        self.start_attempt(now, id, Some(wanted.resource));
+        Ok(OpId(id))
+    }
+
+    /// An acquisition of a fair lock. One that does not wait has it only if nobody does, and leaves no ticket.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn submit_fair(
+        &mut self,
+        now: Instant,
+        wanted: &Acquisition<'_>,
+    ) -> Result<OpId, SubmitError> {
+        let id = self.begin_acquire(now, wanted)?;
+        let waits = !wanted.wait.is_zero();
+        let queuing = Queuing::new(Token::marked(&mut self.rng), waits, &self.config);
+        let hash = self.lines.hash(&queuing.channel);
+        let op = self.ops.op_mut(id);
+        op.queuing = Some(Box::new(queuing));
+        command::encode_key(&mut op.key, &self.config.prefix, wanted.resource.as_bytes());
+        if waits {
+            // A line of its own: it is never behind another of this engine.
+            self.lines.found(id.index, hash);
+        }
+        self.start_attempt(now, id, None);
+        Ok(OpId(id))
+    }
+
+    /// An acquisition by a reader. It asks the masters whoever wants the lock in this engine: those who have it
+    /// together do not wait for each other.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn submit_shared(
+        &mut self,
+        now: Instant,
+        wanted: &Acquisition<'_>,
+    ) -> Result<OpId, SubmitError> {
+        let id = self.begin_acquire(now, wanted)?;
+        let op = self.ops.op_mut(id);
+        op.is_shared = true;
+        if wanted.wait.is_zero() {
+            self.start_attempt(now, id, Some(wanted.resource));
+        } else if mutant!(ReadersQueue) {
+            return self.stand_in_line(now, id, wanted.resource);
+        } else {
+            command::encode_key(&mut op.key, &self.config.prefix, wanted.resource.as_bytes());
+            self.start_attempt(now, id, None);
+        }
         Ok(OpId(id))
     }
 
@@ -114,13 +176,9 @@ impl Engine {
             self.fleet.send(self.fleet.usable(), Owed::acquire(Tag::Plain, claim_id), |out| {
                 command::encode_acquire(out, &claim.entry, &self.terms.tail);
             })
-        } else if op.is_shared {
-            sharing::send_attempt(&mut self.fleet, op, claim_id, claim)
-        } else if op.queuing.is_none() {
-            fence::send_attempt(&mut self.fleet, now, op, claim_id, claim, self.skew_us)
         } else {
             claim.attempter = id;
-            fair::send_attempt(&mut self.fleet, op, claim_id, claim)
+            send_scripted_attempt(&mut self.fleet, now, op, claim_id, claim, self.skew_us)
         };
         let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
         op.run.count = 0;
@@ -252,6 +310,39 @@ impl Engine {
         self.fail_attempt(now, id, cause);
     }
 
+    /// So many masters refused an attempt that no quorum is left. If it was for its token, makes another attempt with a
+    /// better one, if there is time; else says how this one failed.
+    ///
+    /// The votes of the old one are void: each one that counts was given for the token that is handed out.
+    #[cold]
+    fn handle_refused_token(&mut self, now: Instant, id: Id, quarantined: MasterSet) -> Option<Cause> {
+        let half_us = self.config.window().half_us;
+        let op = self.ops.op_mut(id);
+        let fencing = op.fencing.as_mut().expect(fence::NOT_FENCED);
+        let claim = self.claims.claim_mut(op.claim);
+        let judgement = fencing.judge(now - op.submitted, &claim.tally, half_us);
+        self.skew_us = judgement.skew_us;
+        let in_the_way = claim.tally.failed.union(quarantined).union(judgement.busy);
+        if in_the_way.count() > self.fleet.spare() {
+            return Some(Cause::Contended);
+        }
+        let limit = claim.answer_limit;
+        let last = op.wait_until.unwrap_or(op.submitted + limit);
+        if now >= last || !fencing.may_renumber() {
+            return Some(Cause::NoQuorum);
+        }
+        let (claim_id, granted) = (op.claim, claim.tally.granted);
+        op.key.clear();
+        op.key.extend_from_slice(claim.entry.key());
+        claim.owner = None;
+        self.release_claim(now, now + limit, claim_id);
+        self.start_attempt(now, id, None);
+        if mutant!(RenumberingKeepsVotes) {
+            self.claims.claim_mut(self.ops.op(id).claim).tally.granted = granted;
+        }
+        None
+    }
+
     /// Releases what the attempt may have left, then waits for the next one or ends the operation.
     fn fail_attempt(&mut self, now: Instant, id: Id, cause: Cause) {
         let op = self.ops.op(id);
@@ -276,7 +367,8 @@ impl Engine {
         let set_on = claim.holders();
         self.release_claim(now, now + limit, claim_id);
         if self.ops.op(id).queuing.is_some() && !set_on.is_empty() {
-            self.tell_of_failed(id, set_on);
+            let op = self.ops.op(id);
+            op.queuing.as_ref().expect(fair::NOT_FAIR).notify_first(&mut self.fleet, set_on, &op.key);
         }
         let op = self.ops.op_mut(id);
         if is_cut_short && let Some(before) = op.denied_before.take() {
@@ -300,7 +392,7 @@ impl Engine {
             // Those that refused have told already.
             fencing.end_row(&mut op.holders);
         } else if is_fair {
-            self.note_fair_holders(id);
+            op.holders.extend(op.queuing.as_ref().expect(fair::NOT_FAIR).holders());
         } else if !is_shared && self.config.ask_holder && cause == Cause::Contended {
             denied.asked = self.ask_holders(id, refused);
         }

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::fleet::Notify;
+use super::groups::Notify;
 use super::owed::Tag;
 use super::slab::Id;
 use crate::lock::command::Entry;

@@ -25,21 +25,19 @@
 //! leave the fence alone: it may expire while the lock is held, as its token has left the window by then. Masters that are
 //! asked again for a held lock (`repair.rs`) set its fence, too, so that the margin is one of fences as well.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::claim::Claim;
-use super::fleet::{Fleet, Notify};
-use super::op::{Acquisition, Cause, Op};
+use super::fleet::Fleet;
+use super::groups::Notify;
 use super::owed::{Owed, Shape, Tag};
 use super::slab::Id;
-use super::{Engine, OpId, SubmitError};
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command::{self, Fence, FencedAnswer, Refusal, Script, Told};
-use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Vote};
-use crate::mutants::mutant;
+use crate::lock::command::{self, Fence, Refusal, Script, Told};
+use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Ttl};
 
-const NOT_FENCED: &str = "the lock is fenced";
+pub(super) const NOT_FENCED: &str = "the lock is fenced";
 
 /// What an acquisition of a fenced lock has beside that of a plain one.
 #[derive(Debug)]
@@ -58,8 +56,16 @@ pub(super) struct Fencing {
     told: Vec<(MasterId, Told)>,
 }
 
+/// What was learnt from an attempt that masters refused.
+pub(super) struct Judgement {
+    /// By how much the clocks of the masters are ahead of the callers' wall clock, in microseconds.
+    pub(super) skew_us: i64,
+    /// Masters on which somebody has the lock.
+    pub(super) busy: MasterSet,
+}
+
 impl Fencing {
-    fn new(wall: Duration) -> Self {
+    pub(super) fn new(wall: Duration) -> Self {
         let wall_us = FencingToken::near(micros(wall)).as_u64();
         let (token, told) = (FencingToken::near(0), Vec::new());
         Self { wall_us, floor: 0, token, renumbering_count: 0, quarantined: MasterSet::EMPTY, told }
@@ -71,12 +77,39 @@ impl Fencing {
     }
 
     /// An attempt begins, so long after the caller asked: draws its token.
-    fn begin_attempt(&mut self, passed: Duration, skew_us: i64, quarantined: MasterSet) -> FencingToken {
+    pub(super) fn begin_attempt(
+        &mut self,
+        passed: Duration,
+        skew_us: i64,
+        quarantined: MasterSet,
+    ) -> FencingToken {
         let clock = self.wall_after(passed).saturating_add_signed(skew_us);
         self.token = FencingToken::near(clock.max(self.floor + 1));
         self.quarantined = quarantined;
         self.told.clear();
         self.token
+    }
+
+    /// A master refused the attempt under way. Returns what it has against the token, if anything.
+    pub(super) fn note_refusal(&mut self, master: MasterId, told: Told) -> Option<Failure> {
+        self.told.push((master, told));
+        token_refusal(told, self.token).map(Failure::TokenRefused)
+    }
+
+    /// So many masters refused an attempt, so long after the caller asked, that no quorum is left: learns from them what the
+    /// next token should be.
+    pub(super) fn judge(&mut self, passed: Duration, tally: &Tally, half_us: u64) -> Judgement {
+        let time = self.learn(tally, half_us);
+        // Far below 64 bits both.
+        let skew_us = time.cast_signed().wrapping_sub(self.wall_after(passed).cast_signed());
+        Judgement { skew_us, busy: self.busy().map(|(master, _)| master).collect() }
+    }
+
+    /// Whether another attempt may follow without a pause; counts it if so.
+    pub(super) fn may_renumber(&mut self) -> bool {
+        let may = self.renumbering_count < limits::RENUMBERING_COUNT_MAX;
+        self.renumbering_count += u32::from(may);
+        may
     }
 
     /// No more attempts without a pause: what was told of the key in the way is moved to `holders`.
@@ -109,25 +142,18 @@ pub(super) fn fence(config: &Config, token: FencingToken) -> Fence {
     Fence { token, window: config.window(), prefix_size: config.prefix.len() }
 }
 
-/// Draws the token of an attempt and queues its request on the usable masters; returns those that had room for it.
-#[cold]
-#[inline(never)]
+/// Queues the request of an attempt for this token on the usable masters; returns those that had room for it.
 pub(super) fn send_attempt(
     fleet: &mut Fleet,
-    now: Instant,
-    op: &mut Op,
     claim_id: Id,
     claim: &mut Claim,
-    skew_us: i64,
+    token: FencingToken,
+    ttl: Ttl,
 ) -> MasterSet {
-    let fencing = op.fencing.as_mut().expect(NOT_FENCED);
-    let is_ignored = mutant!(FenceOfQuarantine) || (mutant!(RetryForgetsQuarantine) && op.attempts > 0);
-    let quarantined = if is_ignored { MasterSet::EMPTY } else { fleet.quarantined_at(now) };
-    let token = fencing.begin_attempt(now - op.submitted, skew_us, quarantined);
     (claim.fence, claim.tag) = (Some(token), Tag::Fenced);
     let fence = fence(fleet.config(), token);
     fleet.send(fleet.usable(), Owed::acquire(Tag::Fenced, claim_id), |out| {
-        command::encode_fenced_acquire(out, Script::Known, &claim.entry, op.ttl.as_millis(), &fence);
+        command::encode_fenced_acquire(out, Script::Known, &claim.entry, ttl.as_millis(), &fence);
     })
 }
 
@@ -151,126 +177,6 @@ pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Cla
 /// Whether the script that releases a fenced lock tells those who wait.
 pub(super) fn tells_within(claim: &Claim) -> bool {
     claim.notify() == Notify::Crowd
-}
-
-/// Draws a token for a lock that is handed over, which no master gets to know.
-#[cold]
-pub(super) fn feign_token(now: Instant, op: &mut Op, claim: &mut Claim, skew_us: i64) {
-    if let Some(fencing) = &mut op.fencing {
-        claim.fence = Some(fencing.begin_attempt(now - op.submitted, skew_us, MasterSet::EMPTY));
-        claim.tag = Tag::Fenced;
-    }
-}
-
-impl Engine {
-    /// An acquisition with a fencing token, which starts from the caller's wall clock: the time since 1970.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn submit_fenced(
-        &mut self,
-        now: Instant,
-        wanted: &Acquisition<'_>,
-        wall: Duration,
-    ) -> Result<OpId, SubmitError> {
-        let Acquisition { resource, wait, .. } = *wanted;
-        let id = self.begin_acquire(now, wanted)?;
-        self.ops.op_mut(id).fencing = Some(Box::new(Fencing::new(wall)));
-        if !wait.is_zero() {
-            return self.stand_in_line(now, id, resource);
-        }
-        self.start_attempt(now, id, Some(resource));
-        Ok(OpId(id))
-    }
-
-    #[inline(never)]
-    pub(super) fn handle_fenced_answer(
-        &mut self,
-        now: Instant,
-        master: MasterId,
-        id: Id,
-        answer: FencedAnswer,
-    ) {
-        let Some(claim) = self.claims.find_mut(id) else { return };
-        let vote = match answer {
-            FencedAnswer::Granted => Vote::Granted,
-            FencedAnswer::Own => claim.note_twin(master),
-            FencedAnswer::Failed(failure) => Vote::Failed(failure),
-            FencedAnswer::Refused(_) if !claim.counts_grants => return,
-            FencedAnswer::Refused(told) => {
-                let op = claim.owner.map(|op| self.ops.op_mut(op));
-                if let Some(fencing) = op.and_then(|op| op.fencing.as_mut()) {
-                    fencing.told.push((master, told));
-                    if let Some(why) = token_refusal(told, fencing.token) {
-                        claim.failures.push((master, Failure::TokenRefused(why)));
-                    }
-                }
-                Vote::Refused { holder: told.holder }
-            }
-        };
-        self.handle_acquire_vote(now, master, id, vote);
-    }
-
-    /// So many masters refused an attempt that no quorum is left. If it was for its token, makes another attempt with a
-    /// better one, if there is time; else says how this one failed.
-    ///
-    /// The votes of the old one are void: each one that counts was given for the token that is handed out.
-    #[cold]
-    pub(super) fn handle_refused_token(
-        &mut self,
-        now: Instant,
-        id: Id,
-        quarantined: MasterSet,
-    ) -> Option<Cause> {
-        let half_us = self.config.window().half_us;
-        let op = self.ops.op_mut(id);
-        let fencing = op.fencing.as_mut().expect(NOT_FENCED);
-        let claim = self.claims.claim_mut(op.claim);
-        let time = fencing.learn(&claim.tally, half_us);
-        let wall = fencing.wall_after(now - op.submitted);
-        // Far below 64 bits both.
-        self.skew_us = time.cast_signed().wrapping_sub(wall.cast_signed());
-        let busy: MasterSet = fencing.busy().map(|(master, _)| master).collect();
-        let spare = self.fleet.spare();
-        if claim.tally.failed.union(quarantined).union(busy).count() > spare {
-            return Some(Cause::Contended);
-        }
-        let limit = claim.answer_limit;
-        let last = op.wait_until.unwrap_or(op.submitted + limit);
-        if now >= last || fencing.renumbering_count >= limits::RENUMBERING_COUNT_MAX {
-            return Some(Cause::NoQuorum);
-        }
-        fencing.renumbering_count += 1;
-        let (claim_id, granted) = (op.claim, claim.tally.granted);
-        op.key.clear();
-        op.key.extend_from_slice(claim.entry.key());
-        claim.owner = None;
-        self.release_claim(now, now + limit, claim_id);
-        self.start_attempt(now, id, None);
-        if mutant!(RenumberingKeepsVotes) {
-            self.keep_votes(id, granted);
-        }
-        None
-    }
-
-    #[cold]
-    fn keep_votes(&mut self, id: Id, granted: MasterSet) {
-        self.claims.claim_mut(self.ops.op(id).claim).tally.granted = granted;
-    }
-
-    /// The master forgot the script of an attempt: sends it in full, unless its release is on its way already, which it
-    /// would come behind.
-    pub(super) fn send_whole_fenced(&mut self, master: MasterId, id: Id) -> MasterSet {
-        let Some(claim) = self.claims.find(id).filter(|claim| claim.release.is_none()) else {
-            return MasterSet::EMPTY;
-        };
-        let Some(owner) = claim.owner else { return MasterSet::EMPTY };
-        let ttl = self.ops.op(owner).ttl;
-        let fence = fence(&self.config, claim.fence.expect(NOT_FENCED));
-        let (only, owed) = (MasterSet::only(master), Owed::acquire(Tag::Fenced, id).whole());
-        self.fleet.send(only, owed, |out| {
-            command::encode_fenced_acquire(out, Script::Whole, &claim.entry, ttl.as_millis(), &fence);
-        })
-    }
 }
 
 /// What a refusal says against the token, if it does.

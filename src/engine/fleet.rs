@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 
 use super::connection::{State, Wishes};
+use super::groups::{Groups, Notify};
 use super::link::{Link, Predecessor};
 use super::link_id::{LinkId, LinkRequest};
 use super::mark::{self, MarkAnswer};
@@ -19,7 +20,7 @@ use super::owed::{MarkStep, Owed, Shape};
 use super::timers::{Timers, master_timer};
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command::{self, Entry, ExtendBy, ReleaseBy};
+use crate::lock::command::{self, Entry, ReleaseBy};
 use crate::lock::{Failure, MasterId, MasterSet, Ttl, quorum};
 use crate::mutants::mutant;
 use crate::resp;
@@ -48,12 +49,8 @@ pub(super) struct Fleet {
     quarantined: MasterSet,
     wishes: Wishes,
     gathered: Gathered,
-    /// Ready masters by the command that releases there.
-    release_groups: Vec<(ReleaseBy, MasterSet)>,
-    /// The same for extending.
-    extend_groups: Vec<(ExtendBy, MasterSet)>,
-    /// Those that run the script which releases and reports how many wait.
-    notifiers: MasterSet,
+    /// The ready masters by their commands.
+    groups: Groups,
 }
 
 /// Requests that go to the same masters, and the replies that each of these will owe for them.
@@ -65,27 +62,11 @@ struct Gathered {
     owed: Vec<Owed>,
 }
 
-/// Which waiters a release notifies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Notify {
-    Nobody,
-    Waiters,
-    /// Together with how many wait, so that not all of them come. It takes a script, which costs the master more.
-    Crowd,
-}
-
 /// How a handshake ended.
 pub(super) struct Admission {
     pub(super) predecessor: Predecessor,
     /// Why the master is not taken after all.
     pub(super) refusal: Option<String>,
-}
-
-/// What a link's deadline has brought about.
-pub(super) enum LinkDue {
-    Nothing,
-    /// The link must end, for this reason.
-    Failure(String),
 }
 
 impl Fleet {
@@ -112,9 +93,7 @@ impl Fleet {
             quarantined: MasterSet::EMPTY,
             wishes: Wishes::NONE,
             gathered: Gathered { masters: MasterSet::EMPTY, bytes: Vec::new(), owed: Vec::new() },
-            release_groups: Vec::new(),
-            extend_groups: Vec::new(),
-            notifiers: MasterSet::EMPTY,
+            groups: Groups::new(),
         }
     }
 
@@ -201,11 +180,11 @@ impl Fleet {
     ) -> MasterSet {
         let notifies = notify != Notify::Nobody;
         let mut sent = MasterSet::EMPTY;
-        for index in 0..self.release_groups.len() {
-            let (by, group) = self.release_groups[index];
+        for index in 0..self.groups.release.len() {
+            let (by, group) = self.groups.release[index];
             let mut group = group.intersection(to);
             if notify == Notify::Crowd && !by.is_script() {
-                let scripted = group.intersection(self.notifiers);
+                let scripted = group.intersection(self.groups.notifiers);
                 group = group.without(scripted);
                 sent = sent.union(self.send(scripted, owed, |out| {
                     command::encode_release(out, ReleaseBy::EvalSha, entry, notifies);
@@ -225,8 +204,8 @@ impl Fleet {
     /// Queues an extension to `ttl` on those of `to` that are ready; returns those that had room for it.
     pub(super) fn send_extend(&mut self, to: MasterSet, owed: Owed, entry: &Entry, ttl: Ttl) -> MasterSet {
         let mut sent = MasterSet::EMPTY;
-        for index in 0..self.extend_groups.len() {
-            let (by, group) = self.extend_groups[index];
+        for index in 0..self.groups.extend.len() {
+            let (by, group) = self.groups.extend[index];
             let group = group.intersection(to);
             sent = sent.union(self.send(group, owed, |out| command::encode_extend(out, by, entry, ttl)));
         }
@@ -243,8 +222,8 @@ impl Fleet {
         ttl: Ttl,
     ) -> MasterSet {
         let mut sent = MasterSet::EMPTY;
-        for index in 0..self.extend_groups.len() {
-            let (by, group) = self.extend_groups[index];
+        for index in 0..self.groups.extend.len() {
+            let (by, group) = self.groups.extend[index];
             let group = group.intersection(to);
             sent = sent.union(self.send(group, owed, |out| command::encode_swap(out, by, old, new, ttl)));
         }
@@ -354,11 +333,7 @@ impl Fleet {
         if refusal.is_none() {
             self.usable.insert(master);
             self.ready.insert(master);
-            join(&mut self.release_groups, link.release_by, master);
-            join(&mut self.extend_groups, link.extend_by, master);
-            if link.learnt.has_telling {
-                self.notifiers.insert(master);
-            }
+            self.groups.join(master, link.by);
             if link.quarantined_until.is_some() {
                 self.quarantined.insert(master);
             } else {
@@ -393,9 +368,7 @@ impl Fleet {
     ) -> bool {
         // What was gathered must not reach the next connection.
         self.flush();
-        leave(&mut self.release_groups, master);
-        leave(&mut self.extend_groups, master);
-        self.notifiers.remove(master);
+        self.groups.leave(master);
         let link = &mut self.links[master.index()];
         let was_open = !link.connection.is_down();
         let was_ready = link.is_ready();
@@ -412,32 +385,35 @@ impl Fleet {
         self.wishes.forget_close(master);
     }
 
-    /// Something may be due for a link.
-    pub(super) fn handle_timeout(&mut self, now: Instant, master: MasterId, timers: &mut Timers) -> LinkDue {
+    /// Something may be due for a link. Returns why it must end, if it must.
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        timers: &mut Timers,
+    ) -> Option<String> {
         let link = &mut self.links[master.index()];
         let limit = self.config.connect_timeout;
         if link.deadline().is_none_or(|at| at > now) {
             self.arm(master, timers);
-            return LinkDue::Nothing;
+            return None;
         }
         match link.connection.state {
-            State::Down { .. } if mutant!(NoReconnect) && link.has_failed() => LinkDue::Nothing,
+            State::Down { .. } if mutant!(NoReconnect) && link.has_failed() => None,
             State::Down { .. } => {
                 link.connection.start_connecting(now + limit);
                 self.wishes.connect(master);
                 self.arm(master, timers);
-                LinkDue::Nothing
+                None
             }
-            State::Connecting { .. } => LinkDue::Failure(format!("no connection within {limit:?}")),
-            State::Handshake { .. } => {
-                LinkDue::Failure(format!("no answer to the handshake within {limit:?}"))
-            }
+            State::Connecting { .. } => Some(format!("no connection within {limit:?}")),
+            State::Handshake { .. } => Some(format!("no answer to the handshake within {limit:?}")),
             State::Ready { .. } if link.mark_due_at.take_if(|at| *at <= now).is_some() => {
                 self.read_mark(master);
                 self.arm(master, timers);
-                LinkDue::Nothing
+                None
             }
-            State::Ready { .. } => LinkDue::Failure(format!("no answer for {:?}", limits::SILENCE_MAX)),
+            State::Ready { .. } => Some(format!("no answer for {:?}", limits::SILENCE_MAX)),
         }
     }
 
@@ -566,22 +542,6 @@ impl Fleet {
     pub(super) fn mute(&self) -> MasterSet {
         self.links.iter().filter(|link| link.publish_refusal().is_some()).map(|link| link.master).collect()
     }
-}
-
-/// Puts a master into the group of its command.
-fn join<B: PartialEq>(groups: &mut Vec<(B, MasterSet)>, by: B, master: MasterId) {
-    match groups.iter_mut().find(|(other, _)| *other == by) {
-        Some((_, group)) => group.insert(master),
-        None => groups.push((by, MasterSet::only(master))),
-    }
-}
-
-/// Takes a master out of its group, and the group out if nobody is left in it.
-fn leave<B>(groups: &mut Vec<(B, MasterSet)>, master: MasterId) {
-    groups.retain_mut(|(_, group)| {
-        group.remove(master);
-        !group.is_empty()
-    });
 }
 
 #[cfg(test)]

@@ -30,8 +30,8 @@
 use std::time::{Duration, Instant};
 
 use super::Engine;
-use super::fence;
-use super::op::{OpState, Run};
+use super::claim::Claim;
+use super::op::{Op, OpState, Run};
 use super::owed::{Owed, Tag};
 use super::slab::Id;
 use super::timers::claim_timer;
@@ -109,7 +109,7 @@ impl Engine {
         claim.begin(now, heir, Token::random(&mut self.rng), ttl, self.terms.answer_limit);
         claim.entry.set_key(&op.key, &claim.token);
         if mutant!(FencedHandedOver) {
-            fence::feign_token(now, op, claim, self.skew_us);
+            feign_token(now, op, claim, self.skew_us);
         }
         if let OpState::Waiting { denied, .. } =
             std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now })
@@ -158,5 +158,14 @@ impl Engine {
         if let Some(from) = self.released_for(id, from) {
             self.claims.send_release_again(&mut self.fleet, from, MasterSet::only(master));
         }
+    }
+}
+
+/// With a defect only: draws a token for a lock that is handed over, which no master gets to know.
+#[cold]
+fn feign_token(now: Instant, op: &mut Op, claim: &mut Claim, skew_us: i64) {
+    if let Some(fencing) = &mut op.fencing {
+        claim.fence = Some(fencing.begin_attempt(now - op.submitted, skew_us, MasterSet::EMPTY));
+        claim.tag = Tag::Fenced;
     }
 }

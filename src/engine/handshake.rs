@@ -9,6 +9,7 @@ use std::time::Duration;
 use memchr::memmem;
 use rand::Rng;
 
+use super::groups;
 use super::mark;
 use crate::config::{Config, Login, Quarantine};
 use crate::lock::MasterId;
@@ -163,18 +164,15 @@ impl Learnt {
         self.refused.push((name, text));
     }
 
-    pub(super) const fn release_by(&self) -> ReleaseBy {
-        if self.has_del_if_eq {
-            ReleaseBy::DelIfEq
-        } else if self.has_del_ex {
-            ReleaseBy::DelEx
-        } else {
-            ReleaseBy::EvalSha
-        }
-    }
-
-    pub(super) const fn extend_by(&self) -> ExtendBy {
-        if self.has_set_if_eq { ExtendBy::SetIfEq } else { ExtendBy::EvalSha }
+    /// By which commands it releases and extends.
+    pub(super) const fn commands(&self) -> groups::Commands {
+        let release = match (self.has_del_if_eq, self.has_del_ex) {
+            (true, _) => ReleaseBy::DelIfEq,
+            (false, true) => ReleaseBy::DelEx,
+            (false, false) => ReleaseBy::EvalSha,
+        };
+        let extend = if self.has_set_if_eq { ExtendBy::SetIfEq } else { ExtendBy::EvalSha };
+        groups::Commands { release, extend, has_telling: self.has_telling }
     }
 }
 

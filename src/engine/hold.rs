@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use super::claim::Claim;
+use super::fair::{self, Leaving};
 use super::link::Link;
 use super::op::{Extension, OpState};
 use super::owed::{Owed, Tag};
@@ -274,10 +275,7 @@ impl Engine {
         match &mut op.state {
             OpState::Releasing => return,
             OpState::Held { valid_until, .. } if mutant!(ExpiredKeptForever) && now >= *valid_until => return,
-            _ if op.queuing.is_some() => {
-                self.begin_leaving(now, id);
-                return self.submit_release(now, id, awaited);
-            }
+            _ if op.queuing.is_some() => return self.release_fair(now, id, awaited),
             OpState::Held { extension, .. } => {
                 let under_way = extension.take();
                 if under_way.is_some_and(|extension| !extension.is_renewal) {
@@ -315,6 +313,26 @@ impl Engine {
         if awaited && !is_under_way {
             self.settle_release(now, claim_id, id);
         }
+    }
+
+    /// The release of a fair lock is as ever, and so is the end of its acquisition; behind it the operation leaves the queues.
+    #[cold]
+    #[inline(never)]
+    fn release_fair(&mut self, now: Instant, id: Id, awaited: bool) {
+        self.unwatch(now, id);
+        let op = self.ops.op_mut(id);
+        let queuing = op.queuing.take().expect(fair::NOT_FAIR);
+        // One that does not wait leaves no ticket, but may have been in somebody's way.
+        let is_in_the_way = matches!(op.state, OpState::Acquiring { .. }) && !queuing.waits();
+        let was_held = is_in_the_way || matches!(op.state, OpState::Held { .. });
+        let leaving = Leaving { queuing, key: op.key.clone(), was_held };
+        // Between two attempts the claim may be gone.
+        if let Some(claim) = self.claims.find_mut(op.claim) {
+            // The queue says which waiter is to be notified.
+            claim.tells = false;
+        }
+        self.submit_release(now, id, awaited);
+        fair::leave(&mut self.fleet, &leaving);
     }
 
     /// Starts to release a claim; see [`Claims::release`](super::claims::Claims::release).

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 
 use super::connection::{Connection, State};
+use super::groups::Commands;
 use super::handshake::{Handshake, Learnt, Step};
-use super::owed::{Answer, Commands, Owed};
+use super::owed::{Answer, Owed};
 use crate::config::{Config, Quarantine};
 use crate::limits;
-use crate::lock::command::{self, ExtendBy, ReleaseBy, WrongShape};
+use crate::lock::command::{self, WrongShape};
 use crate::lock::{Failure, MasterId};
 use crate::mutants::mutant;
 use crate::resp::Reply;
@@ -55,8 +56,7 @@ pub(super) struct Link {
     pub(super) connection: Connection<Owed>,
     /// The deadline that it missed first, if it was silent ever since.
     pub(super) silent_since: Option<Instant>,
-    pub(super) release_by: ReleaseBy,
-    pub(super) extend_by: ExtendBy,
+    pub(super) by: Commands,
     pub(super) learnt: Learnt,
     /// When its votes start to count; `None` once they do.
     pub(super) quarantined_until: Option<Instant>,
@@ -76,8 +76,7 @@ impl Link {
             master,
             connection: Connection::new(now),
             silent_since: None,
-            release_by: ReleaseBy::EvalSha,
-            extend_by: ExtendBy::EvalSha,
+            by: Learnt::default().commands(),
             learnt: Learnt::default(),
             quarantined_until: None,
             mark_due_at: None,
@@ -168,7 +167,7 @@ impl Link {
     /// [`Link::refuse_unfit`] says.
     pub(super) fn finish_handshake(&mut self, now: Instant, config: &Config) -> Predecessor {
         self.learnt = self.connection.finish_handshake(now);
-        (self.release_by, self.extend_by) = (self.learnt.release_by(), self.learnt.extend_by());
+        self.by = self.learnt.commands();
         let is_known = |identity: &Identity| {
             Some(&identity.run_id) == self.learnt.run_id.as_ref() || mutant!(RunIdIgnored)
         };
@@ -233,10 +232,9 @@ impl Link {
 
     /// Takes the next whole reply apart. An error ends the connection and says why.
     pub(super) fn next_answer(&mut self) -> Result<Option<Answer>, String> {
-        let Self { connection: Connection { wire, state, .. }, release_by, extend_by, learnt, .. } = self;
-        let by = Commands { release: *release_by, extend: *extend_by, has_telling: learnt.has_telling };
+        let Self { connection: Connection { wire, state, .. }, by, learnt, .. } = self;
         match wire.next_reply() {
-            Ok(Some((owed, reply))) => take_apart(state, learnt, by, owed, &reply).map(Some),
+            Ok(Some((owed, reply))) => take_apart(state, learnt, *by, owed, &reply).map(Some),
             Ok(None) => Ok(None),
             Err(error) => Err(error.to_string()),
         }

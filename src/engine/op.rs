@@ -209,6 +209,11 @@ impl Op {
         holders.clear();
     }
 
+    /// The channel on which it is notified of releases.
+    pub(super) fn channel(&self) -> &[u8] {
+        self.queuing.as_ref().map_or(&self.key, |queuing| &queuing.channel)
+    }
+
     /// When something is to be done for this operation whatever else happens.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.state {

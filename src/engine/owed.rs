@@ -4,6 +4,7 @@
 //! the script goes with it (the [`Form`]). A reply is checked against the shape that its request allows whatever has become
 //! of the lock meanwhile; one of another shape ends the connection.
 
+use super::groups::Commands;
 use super::handshake::Step;
 use super::mark::{self, MarkAnswer};
 use super::slab::Id;
@@ -202,15 +203,6 @@ impl Owed {
             Self::Handshake(_) => unreachable!("a handshake takes its own replies"),
         }
     }
-}
-
-/// How one master releases and extends.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Commands {
-    pub(super) release: ReleaseBy,
-    pub(super) extend: ExtendBy,
-    /// Whether it runs the script that releases and notifies waiters.
-    pub(super) has_telling: bool,
 }
 
 fn round_answer(verb: Verb, tag: Tag, number: u32, id: Id, reply: &Reply<'_>) -> Result<Answer, WrongShape> {

@@ -1,11 +1,17 @@
-//! What each master said in a round, for the error that tells people.
+//! What people are shown: what each master said in a round, how the masters are, and how much is under way.
 
 use std::time::Instant;
 
 use super::Engine;
 use super::claim::{Claim, Release};
+use super::connection::State;
+use super::fair::Ticket;
+use super::link_id::LinkId;
+use super::request::OpId;
+use super::status::{MasterState, MasterStatus};
 use crate::error::{Report, Round};
-use crate::lock::{Failure, HolderTtl, MasterSet, Tally, Vote};
+use crate::lock::command::ReleaseBy;
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Vote};
 
 impl Engine {
     /// What each master said in a round of this claim, for an error.
@@ -51,5 +57,99 @@ impl Engine {
             });
         }
         report
+    }
+
+    /// What is known of a master.
+    #[must_use]
+    pub fn master_status(&self, now: Instant, master: MasterId) -> MasterStatus {
+        let link = self.fleet.link(master);
+        let state = match &link.connection.state {
+            State::Down { .. } => MasterState::Down(link.why.clone()),
+            State::Connecting { .. } | State::Handshake { .. } if link.has_failed() => {
+                MasterState::Down(link.why.clone())
+            }
+            State::Connecting { .. } | State::Handshake { .. } => MasterState::Connecting,
+            State::Ready { .. } if link.silent_since.is_some() => MasterState::Silent,
+            State::Ready { .. } => match link.quarantined_until.filter(|at| *at > now) {
+                Some(at) => MasterState::Quarantined(at - now),
+                None => MasterState::Ready,
+            },
+        };
+        let mut warnings = link.warnings(now);
+        if let Some(text) = self.subscriptions.refusal(master) {
+            warnings.push(format!(
+                "it does not tell when a lock is released, so who waits tries at random: {text}"
+            ));
+        }
+        MasterStatus {
+            name: self.config.labels[master.index()].clone(),
+            state,
+            version: link.learnt.version.clone(),
+            run_id: link.learnt.run_id.clone(),
+            release_command: match link.by.release {
+                ReleaseBy::DelIfEq => "DELIFEQ",
+                ReleaseBy::DelEx => "DELEX IFEQ",
+                ReleaseBy::EvalSha | ReleaseBy::Eval => "EVALSHA",
+            },
+            refused: link.learnt.refused.clone(),
+            warnings,
+        }
+    }
+
+    /// Locks that are being acquired, held, or whose release is awaited.
+    #[must_use]
+    pub fn operation_count(&self) -> usize {
+        self.ops.count()
+    }
+
+    /// Tokens that may be on some master: those of held locks and those whose release is not yet proven everywhere.
+    #[must_use]
+    pub fn claim_count(&self) -> usize {
+        self.claims.count()
+    }
+
+    /// The connections for news that are open or being opened.
+    pub fn news_links(&self) -> impl Iterator<Item = LinkId> + use<> {
+        self.subscriptions.open_links().iter().map(LinkId::News)
+    }
+
+    /// How often so far a message that a lock was released brought the next attempt of an acquisition forward.
+    #[must_use]
+    pub const fn woken_count(&self) -> u64 {
+        self.subscriptions.woken_count()
+    }
+
+    /// Replies that are owed over a connection.
+    #[must_use]
+    pub fn owed_count(&self, link: impl Into<LinkId>) -> usize {
+        match link.into() {
+            LinkId::Commands(master) => self.fleet.owed_count(master),
+            LinkId::News(master) => self.subscriptions.owed_count(master),
+        }
+    }
+
+    /// Whether each master that answers has answered all it was sent.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.fleet.usable().iter().all(|master| self.owed_count(master) == 0)
+    }
+
+    /// Whether a quorum of masters is ready to be asked.
+    #[must_use]
+    pub const fn has_quorum(&self) -> bool {
+        self.fleet.usable().has(self.fleet.quorum())
+    }
+
+    /// Whether each master is ready or has failed at least once since the start.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.fleet.links().all(|link| link.is_ready() || link.has_failed())
+    }
+
+    /// The place of a fair lock that is waited for or held, from when a quorum of masters has told it until the release: who
+    /// asks after that does not have the lock before, within the bounds that the crate's documentation names.
+    #[must_use]
+    pub fn ticket(&self, lock: OpId) -> Option<Ticket> {
+        self.ops.find(lock.0)?.queuing.as_ref()?.ticket(self.fleet.quorum())
     }
 }

@@ -3,9 +3,21 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{ForceUnlocked, Inspection, OpId};
+use super::inspection::{ForceUnlocked, Inspection};
+use super::slab::Id;
 use crate::error::{AcquireError, ExtendError, ForceUnlockError, InspectError, ReleaseError};
 use crate::lock::{FencingToken, InputError, MasterSet, Resource, Token, Ttl};
+
+/// Names one lock of one [`Engine`](crate::engine::Engine), from [`submit`](crate::engine::Engine::submit) of its acquisition to its release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OpId(pub(super) Id);
+
+impl OpId {
+    /// A small number that no other lock has at the same time.
+    pub(crate) const fn index(self) -> usize {
+        self.0.index as usize
+    }
+}
 
 /// What can be asked of the engine.
 #[derive(Debug, Clone, Copy)]

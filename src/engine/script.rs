@@ -5,7 +5,8 @@
 use std::time::Instant;
 
 use super::Engine;
-use super::fence::{fence, tells_within};
+use super::fair::NOT_FAIR;
+use super::fence::{NOT_FENCED, fence, tells_within};
 use super::owed::{Owed, Shape, Tag, Verb};
 use super::slab::Id;
 use crate::lock::command::{self, ExtendBy, ReleaseBy, Script};
@@ -76,6 +77,71 @@ impl Engine {
         for script in scripts {
             self.fleet.send(only, Owed::Ignored(Shape::Any), |out| command::encode_load(out, script));
         }
+    }
+
+    /// The script of an attempt, unless its release is on its way already, which it would come behind.
+    fn send_whole_fenced(&mut self, master: MasterId, id: Id) -> MasterSet {
+        let Some(claim) = self.claims.find(id).filter(|claim| claim.release.is_none()) else {
+            return MasterSet::EMPTY;
+        };
+        let Some(owner) = claim.owner else { return MasterSet::EMPTY };
+        let ttl = self.ops.op(owner).ttl;
+        let fence = fence(&self.config, claim.fence.expect(NOT_FENCED));
+        self.fleet.send(MasterSet::only(master), Owed::acquire(Tag::Fenced, id).whole(), |out| {
+            command::encode_fenced_acquire(out, Script::Whole, &claim.entry, ttl.as_millis(), &fence);
+        })
+    }
+
+    /// The same for a fair lock.
+    fn send_whole_fair(&mut self, master: MasterId, id: Id) -> MasterSet {
+        let Some(claim) = self.claims.find(id).filter(|claim| claim.release.is_none()) else {
+            return MasterSet::EMPTY;
+        };
+        let Some(owner) = claim.owner else { return MasterSet::EMPTY };
+        let op = self.ops.op(owner);
+        let waiter = op.queuing.as_ref().expect(NOT_FAIR).waiter(&self.config);
+        self.fleet.send(MasterSet::only(master), Owed::acquire(Tag::Fair, id).whole(), |out| {
+            command::encode_fair_acquire(out, Script::Whole, &claim.entry, op.ttl.as_millis(), &waiter);
+        })
+    }
+
+    /// The master forgot a script of a reader, or never knew it: sends it in full. `None` if nobody wants the answer any more.
+    fn send_whole_shared(&mut self, master: MasterId, owed: Owed) -> Option<MasterSet> {
+        let (fleet, only) = (&mut self.fleet, MasterSet::only(master));
+        let (whole, prefix_size) = (Script::Whole, self.config.prefix.len());
+        let Owed::Round { verb, id, number: round, .. } = owed else { unreachable!("a request for a lock") };
+        Some(match verb {
+            Verb::Acquire => {
+                let claim = self.claims.find(id)?;
+                let ttl = claim.owner.map(|op| self.ops.op(op).ttl);
+                // Not behind the release: that is on its way, and would be overtaken.
+                let Some(ttl) = ttl.filter(|_| claim.release.is_none()) else {
+                    return Some(MasterSet::EMPTY);
+                };
+                let sent = fleet.send(only, owed.whole(), |out| {
+                    command::encode_shared_acquire(out, whole, &claim.entry, ttl.as_millis(), prefix_size);
+                });
+                // The others are not known either, and an extension that is sent twice may come too late.
+                for script in command::SHARED_FOLLOWING {
+                    fleet.send(sent, Owed::Ignored(Shape::Any), |out| command::encode_load(out, script));
+                }
+                sent
+            }
+            Verb::Extend => {
+                let op = self.ops.find(id).filter(|op| op.round == round)?;
+                let claim = self.claims.claim(op.claim);
+                fleet.send(only, owed.whole(), |out| {
+                    command::encode_shared_extend(out, whole, &claim.entry, op.ttl.as_millis());
+                })
+            }
+            Verb::Release => {
+                let claim = self.claims.find(id)?;
+                fleet.send(only, owed.whole(), |out| {
+                    command::encode_shared_release(out, whole, &claim.entry, claim.tells);
+                })
+            }
+            Verb::Repair | Verb::Swap => unreachable!("never by a digest"),
+        })
     }
 
     /// Not if the one that it is handed to is being released by now: that release is on its way, and would be overtaken.

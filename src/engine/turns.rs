@@ -20,6 +20,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::fair::{self, Leaving};
 use super::op::{OpState, Turn};
 use super::slab::Id;
 use super::{Engine, OpId, Outcome, SubmitError};
@@ -107,8 +108,10 @@ impl Engine {
         self.withdraw_intent(id, false);
         self.unwatch(now, id);
         self.leave_line(now, id, Duration::ZERO);
-        if self.ops.op(id).queuing.is_some() {
-            self.leave_queues_of(id);
+        let op = self.ops.op_mut(id);
+        if let Some(queuing) = op.queuing.take() {
+            let leaving = Leaving { queuing, key: std::mem::take(&mut op.key), was_held: false };
+            fair::leave(&mut self.fleet, &leaving);
         }
         self.ops.free(id);
     }

@@ -5,12 +5,16 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 
 use super::Engine;
+use super::fair::{NOT_FAIR, Next};
 use super::link::Link;
 use super::op::OpState;
 use super::slab::Id;
 use super::watch::{Waiter, Watch};
 use crate::limits;
 use crate::mutants::mutant;
+
+/// A waiter that is told when the lock is free, or the heartbeat of the first one over, comes so much later at most.
+const FAIR_JITTER: Duration = Duration::from_millis(2);
 
 impl Engine {
     /// Whether so many masters are in quarantine to the end of the wait that no attempt before it can succeed. One that is
@@ -128,6 +132,65 @@ impl Engine {
         } else {
             op.denied_before = Some(Box::new(denied));
             self.take_turn(now, id);
+        }
+    }
+
+    /// How long a fair lock waits before the next attempt, after one that took so long. Its claim is still there.
+    #[cold]
+    #[inline(never)]
+    fn fair_pause(&mut self, id: Id, took: Duration) -> Duration {
+        let op = self.ops.op(id);
+        let queuing = op.queuing.as_ref().expect(NOT_FAIR);
+        let (tally, attempts) = (&self.claims.claim(op.claim).tally, op.attempts);
+        let next = queuing.next(tally, self.fleet.spare(), self.fleet.quorum(), attempts);
+        if next == Next::AtOnce {
+            return Duration::ZERO;
+        }
+        let third = limits::FAIR_HEARTBEAT / 3;
+        let heartbeat = self.rng.random_range(third * 3 / 4..=third);
+        let jitter = self.rng.random_range(Duration::from_millis(1)..=FAIR_JITTER);
+        let pause = match next {
+            Next::AtOnce | Next::Random => self.draw_pause(took, attempts),
+            _ if !self.subscriptions.is_confirmed(id) => self.draw_pause(took, attempts),
+            Next::Heartbeat => heartbeat,
+            Next::After(left) => left + jitter,
+        };
+        pause.min(heartbeat)
+    }
+
+    /// New readers are to stay out while this operation waits for the lock, from its next refusal on.
+    #[cold]
+    pub(super) fn submit_intent(&mut self, id: Id) {
+        if let Some(op) = self.ops.find_mut(id)
+            && op.wait_until.is_some()
+            && !op.is_shared
+            && !matches!(op.state, OpState::Held { .. } | OpState::Releasing)
+        {
+            op.intent.get_or_insert_default();
+        }
+    }
+
+    /// An attempt was refused: leaves its intent on all masters if it is one that keeps readers out, and goes on waiting until
+    /// then. Returns when the next attempt is to be made, early enough to renew it.
+    #[inline]
+    pub(super) fn keep_readers_out(
+        &mut self,
+        now: Instant,
+        id: Id,
+        retry_at: Option<Instant>,
+    ) -> Option<Instant> {
+        let op = self.ops.op_mut(id);
+        let (Some(retry_at), Some(intent)) = (retry_at, &mut op.intent) else { return retry_at };
+        let answers = self.config.answer_limit(op.ttl);
+        Some(retry_at.min(intent.send(&mut self.fleet, now, &op.key, answers, &mut self.rng)))
+    }
+
+    /// A writer has the lock, or has given up: readers need not stay out for its sake any more.
+    #[inline]
+    pub(super) fn withdraw_intent(&mut self, id: Id, has_lock: bool) {
+        let op = self.ops.op_mut(id);
+        if let Some(intent) = op.intent.take() {
+            intent.withdraw(&mut self.fleet, &op.key, has_lock);
         }
     }
 }
