@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock;
-use crate::config::{Config, ConfigBuilder};
+use crate::config::{Config, ConfigBuilder, RetryDelay};
 use crate::driver::{ConnectError, Driver};
 use crate::engine::MasterStatus;
 use crate::error::AcquireError;
@@ -110,7 +110,8 @@ impl Client {
     ///
     /// # Errors
     /// [`ConnectError::Io`] if the operating system gives no event queue, randomness or thread.
-    pub fn open(config: Config) -> Result<Self, ConnectError> {
+    pub fn open(mut config: Config) -> Result<Self, ConnectError> {
+        config.retry_delay_by = config.retry_delay_by.as_ref().map(RetryDelay::of_another_client);
         let config = Arc::new(config);
         let (mut driver, mut poller) = Driver::new(config.clone())?;
         driver.settle(&mut poller)?;
@@ -212,6 +213,8 @@ impl Client {
 
     /// Waits at most `limit` until everything queued is released on every master, and returns how many locks are not;
     /// those that are held by guards count. Other handles can go on.
+    ///
+    /// It does not wait in a waker that this client calls, and is [`usize::MAX`] in its delay function, where it cannot look.
     #[must_use]
     pub fn settle(&self, limit: Duration) -> usize {
         self.shared().settle(limit)

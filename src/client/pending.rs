@@ -220,35 +220,38 @@ impl<A: Ask> Pending<A> {
     fn wait_here(&mut self) -> Result<A::Answer, A::Error> {
         let client = self.ask.client().clone();
         let outcome = client.shared().wait(A::QUESTION, |core| self.ticket(core));
-        match (outcome, std::mem::replace(&mut self.state, State::Over)) {
-            (Ok(Some(outcome)), State::Waiting(ticket)) => self.ask.answer(ticket.op, outcome),
-            (_, State::Refused(error)) => Err(error),
-            (Err(why), _) => Err(A::stopped(why)),
-            (Ok(_), _) => unreachable!("the answer is given once"),
-        }
+        self.finish(outcome)
     }
 
     pub(super) fn poll(&mut self, context: &Context<'_>) -> Poll<Result<A::Answer, A::Error>> {
         let client = self.ask.client().clone();
         let is_new = matches!(self.state, State::Idle);
-        let outcome =
-            std::task::ready!(client.shared().poll(context.waker(), is_new, |core| self.ticket(core)));
-        Poll::Ready(match (outcome, std::mem::replace(&mut self.state, State::Over)) {
+        let outcome = client.shared().poll(context.waker(), is_new, |core| self.ticket(core));
+        outcome.map(|outcome| self.finish(outcome))
+    }
+
+    /// Makes the answer of an outcome.
+    fn finish(&mut self, outcome: Result<Option<Outcome>, Stopped>) -> Result<A::Answer, A::Error> {
+        match (outcome, std::mem::replace(&mut self.state, State::Over)) {
             (_, State::Over) => panic!("polled after it was ready"),
             (Ok(Some(outcome)), State::Waiting(ticket)) => self.ask.answer(ticket.op, outcome),
             (_, State::Refused(error)) => Err(error),
-            (Err(why), _) => Err(A::stopped(why)),
-            (Ok(_), _) => unreachable!("an outcome is that of a submitted request"),
-        })
+            (Err(why), state) => {
+                // The client may go on, without this call: the drop gives up what was asked.
+                self.state = state;
+                Err(A::stopped(why))
+            }
+            (Ok(_), _) => unreachable!("an outcome is that of a submitted request, and is given once"),
+        }
     }
 }
 
 impl<A: Ask> Drop for Pending<A> {
     fn drop(&mut self) {
         if let State::Waiting(ticket) = self.state {
-            // The waker is dropped without the lock. A client that cannot be used has nothing to give up.
+            // A client that cannot be used has nothing to give up.
             let client = self.ask.client();
-            let _waker = client.shared().with(|core| core.abandon(ticket));
+            client.shared().with_or_later(move |core| core.abandon(ticket));
             note_drop(&client.handle.shared);
         }
     }

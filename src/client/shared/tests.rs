@@ -200,3 +200,64 @@ fn a_panic_in_a_reentrant_attempt_answers_all_who_joined() {
     drop(joined);
     assert_eq!(lock.hold_count(), 0);
 }
+
+/// Takes a hold when it is woken.
+struct Locks(crate::client::ReentrantLock, mpsc::Sender<Result<(), ReenterError>>);
+
+impl Wake for Locks {
+    fn wake(self: Arc<Self>) {
+        let _ = self.1.send(self.0.lock().map(drop));
+    }
+}
+
+#[test]
+fn a_waker_on_the_thread_that_polls_a_hold_does_not_wait_for_it() {
+    let client = client();
+    // A waker that another thread took first waits there for its turn, and proves nothing.
+    for _ in 0..10 {
+        let lock = client.lock("reentrant").wait(BRIEF).reentrant();
+        let (sender, receiver) = mpsc::channel();
+        let waker = Waker::from(Arc::new(Locks(lock.clone(), sender)));
+        let its = client.clone();
+        within("a poll that wakes others", move || {
+            its.shared().peek(|core| core.desk.woken().push_back(waker));
+            let mut taking = lock.lock_async();
+            let _ = Pin::new(&mut taking).poll(&mut Context::from_waker(Waker::noop()));
+        });
+        within("the waker", move || receiver.recv()).expect("it is called").expect_err("there is no master");
+    }
+}
+
+#[test]
+fn clients_that_share_a_delay_function_lock_each_other_out_of_nothing() {
+    let config = Config::builder().masters(["redis://127.0.0.1:1"]);
+    let (called, is_called) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
+    let other = Arc::new(std::sync::OnceLock::<Client>::new());
+    let its = other.clone();
+    let config = config.retry_delay_by(move |_| {
+        if let Some(other) = its.get() {
+            let _ = called.send(());
+            let _ = sender.send(other.masters().len());
+        }
+        BRIEF
+    });
+    let config = config.build().expect("valid settings");
+    let [one, two] = [(); 2].map(|()| Client::open(config.clone()).expect("an event loop"));
+    let its = two.clone();
+    let (locked, is_locked) = mpsc::channel();
+    let locking = thread::spawn(move || {
+        its.shared().peek(|_| {
+            locked.send(()).expect("it is waited for");
+            is_called.recv_timeout(PATIENCE).expect("the function is called");
+            // The function finds the other client locked, by this thread.
+            thread::sleep(BRIEF);
+        })
+    });
+    is_locked.recv_timeout(PATIENCE).expect("it is locked");
+    assert!(other.set(two).is_ok());
+    let mut waiting = one.lock("waiting").wait(LONG).acquire_async();
+    assert!(poll(&mut waiting, &Arc::<Count>::default()).is_pending());
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok(1), "the other client answers");
+    locking.join().expect("no panic");
+}
