@@ -259,6 +259,18 @@ impl Shared {
         });
     }
 
+    /// As [`Shared::flush`], when a thread ends. The thread itself may have the lock for ever, if its process exits meanwhile.
+    pub(super) fn flush_at_end(&self) {
+        let until = clock::now() + limits::CLOSE_WAIT;
+        while self.check_process().is_ok() && matches!(self.core.try_lock(), Err(TryLockError::WouldBlock)) {
+            if clock::now() >= until {
+                return;
+            }
+            thread::sleep(limits::DROP_LINGER);
+        }
+        self.flush();
+    }
+
     /// Does something with the lock held. An error if the client cannot be used.
     pub(super) fn with<T>(&self, run: impl FnOnce(&mut Core) -> T) -> Result<T, Stopped> {
         self.watched(|| {
@@ -558,8 +570,10 @@ impl Shared {
             elected.into_iter().for_each(Waker::wake);
             return;
         }
-        // Taken out first: nobody leads until it is awake, and what others' wakers do may take long.
-        core.desk.woken().extend(elected);
+        // Woken first: nobody leads until it is awake, and what others' wakers do may take long.
+        if let Some(elected) = elected {
+            core.desk.woken().push_front(elected);
+        }
         if let Ok(core) = self.wake_others(core) {
             drop(core);
         }

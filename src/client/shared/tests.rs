@@ -201,6 +201,40 @@ fn a_panic_in_a_reentrant_attempt_answers_all_who_joined() {
     assert_eq!(lock.hold_count(), 0);
 }
 
+/// Notes its number when it is woken.
+struct Numbered(usize, Arc<Mutex<Vec<usize>>>);
+
+impl Wake for Numbered {
+    fn wake(self: Arc<Self>) {
+        self.1.lock().expect("no panic").push(self.0);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_elected_leader_waits_for_no_waker() {
+    let client = client();
+    let shared = client.shared();
+    let order = Arc::<Mutex<Vec<usize>>>::default();
+    let waker = |number| Waker::from(Arc::new(Numbered(number, order.clone())));
+    // Nobody leads by itself: a drive is elected, and the keeper leaves the lead to it.
+    let mut drive = client.drive().expect("a descriptor");
+    drive.turn(&waker(0)).expect("it goes on");
+    let mut core = loop {
+        let core = shared.enter().expect("it goes on");
+        if core.poller.is_some() {
+            break core;
+        }
+        drop(core);
+        thread::yield_now();
+    };
+    core.keeper.has_unsent = true;
+    core.keeper.sleeps_until = Some(None);
+    core.desk.woken().extend([waker(1), waker(2)]);
+    shared.leave(core);
+    assert_eq!(*order.lock().expect("no panic"), [0, 1, 2]);
+}
+
 /// Takes a hold when it is woken.
 struct Locks(crate::client::ReentrantLock, mpsc::Sender<Result<(), ReenterError>>);
 
@@ -226,6 +260,40 @@ fn a_waker_on_the_thread_that_polls_a_hold_does_not_wait_for_it() {
         });
         within("the waker", move || receiver.recv()).expect("it is called").expect_err("there is no master");
     }
+}
+
+/// Names the unit test that is to run in the program that is started anew.
+const ANEW: &str = "REDLATCH_UNIT_TEST_ANEW";
+
+#[test]
+fn an_exit_in_a_panic_hook_does_not_hang() {
+    const NAME: &str = "client::shared::tests::an_exit_in_a_panic_hook_does_not_hang";
+    const CODE: i32 = 7;
+    if std::env::var_os(ANEW).is_some() {
+        // The harness runs it on a thread of its own, whose destructors the exit runs.
+        let client = client();
+        let mut waiting = client.lock("waiting").wait(LONG).acquire_async();
+        assert!(poll(&mut waiting, &Arc::<Count>::default()).is_pending());
+        drop(waiting);
+        std::panic::set_hook(Box::new(|_| std::process::exit(CODE)));
+        let _ = client.shared().with(|_| panic!("a broken invariant"));
+        unreachable!("the hook ends the process");
+    }
+    let program = std::env::current_exe().expect("this program has a path");
+    let mut anew = std::process::Command::new(program);
+    let mut child = anew.args(["--exact", NAME]).env(ANEW, NAME).spawn().expect("it starts again");
+    let start = clock::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("it is a child") {
+            break status;
+        }
+        if clock::now() - start > PATIENCE {
+            let _ = child.kill();
+            panic!("the exit hangs");
+        }
+        thread::yield_now();
+    };
+    assert_eq!(status.code(), Some(CODE));
 }
 
 #[test]
