@@ -115,9 +115,11 @@ impl Guard {
     /// clock and whatever the masters answer, unless it is extended before; or at once when a majority of masters has shown
     /// that it is lost. At most once, and not when the guard is released or dropped before; also when the client stops.
     ///
-    /// The callbacks of a client run one after another on a thread of their own. They may use the client; one that takes long
-    /// delays only the callbacks behind it. A panic ends with its callback. If the lock is over already, the callback runs at
-    /// once on the calling thread. A lock whose loss was reported is not renewed any more.
+    /// Callbacks run on threads of their own, and are started in the order in which losses are reported. They may use the
+    /// client. One that takes long delays no other: up to [`crate::limits::CALLBACK_THREAD_COUNT_MAX`] of a client run at once,
+    /// and only further ones wait. A panic ends with its callback. If the lock is over already, the callback is called at
+    /// once, also on such a thread. If the client has stopped, or in a fork, it runs on the calling thread. A lock whose loss was
+    /// reported is not renewed any more.
     ///
     /// ```no_run
     /// # use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
