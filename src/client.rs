@@ -46,7 +46,8 @@ use shared::{Core, Shared};
 /// [`crate::Redlock`] does without that thread, for one owner.
 ///
 /// Dropping the last handle (guards are handles, too) waits at most [`crate::limits::CLOSE_WAIT`] for queued releases.
-/// A fork of the process cannot use the client: its calls are errors, and drops do nothing. Connect anew in the child.
+/// A fork of the process cannot use the client: calls that ask masters are errors, drops do nothing, and nothing is left to
+/// [`Client::settle`]. Connect anew in the child.
 ///
 /// ```no_run
 /// use redlatch::Client;
@@ -315,7 +316,7 @@ impl<'a> LockRequest<'a> {
 
     /// Keeps the lock while its guard lives: extends it again and again, at a third of the TTL, for at most `max_hold` since
     /// it was acquired (or the configured `max_hold`, if that is shorter) and [`crate::limits::RENEWAL_COUNT_MAX`] times.
-    /// Zero is [`AcquireError::Input`].
+    /// Zero is [`AcquireError::Input`], as it is if the configured `max_hold` is zero.
     ///
     /// Errors do not end that before the validity ends; [`Guard::on_lost`] and [`Guard::lost`] tell of it in time. The
     /// lock still ends a TTL after its process dies. What is due for many locks goes out in one write for each master.

@@ -20,7 +20,8 @@ use crate::mutants::mutant;
 ///
 /// Dropping it releases the lock in the background: that never blocks, works in a panic and on any thread, and the
 /// release goes out with the client's next write: after [`crate::limits::DROP_LINGER`], or when the dropping thread ends, at
-/// most. On Linux with glibc that holds for the main thread, too, so a process may end right behind the drop.
+/// most. On Linux with glibc that holds for the main thread, too, so a process may end right behind the drop, except in a
+/// panic hook. A thread of [`std::thread::scope`] may end after its scope unless it is joined.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
     client: Client,

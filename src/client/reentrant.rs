@@ -124,7 +124,8 @@ impl ReentrantLock {
     ///
     /// # Errors
     /// [`ReenterError::Lost`] if this owner still has holds of a lock whose validity has ended: it is nobody's any more, and
-    /// cannot be taken before those holds have ended. Others as [`LockRequest::acquire`].
+    /// cannot be taken before those holds have ended. Others as [`LockRequest::acquire`]. In a waker that the client calls only a
+    /// lock that this owner has can be taken; else that is [`AcquireError::Stopped`], for this caller alone.
     pub fn lock(&self) -> Result<Hold, ReenterError> {
         // Its drop gives up what it has joined, in a panic, too.
         let mut asking = self.lock_async();
@@ -213,7 +214,7 @@ impl Hold {
     }
 
     /// Ends this hold. The last one releases the lock and waits until a quorum of masters has confirmed it; `None` if
-    /// others are left.
+    /// others are left, and in a fork of the process.
     ///
     /// # Errors
     /// As [`Guard::release`].

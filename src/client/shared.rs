@@ -133,7 +133,7 @@ struct Watch<'a>(&'a Shared);
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        self.0.stop("a thread panicked while it drove the event loop");
+        self.0.stop("a thread panicked while it used the client");
     }
 }
 
