@@ -210,7 +210,8 @@ impl ConfigBuilder {
         self
     }
 
-    /// How long a lock may be held in all, however often it is extended; one hour by default, and not bounded.
+    /// How long a lock may be held in all, however often it is extended; one hour by default, and not bounded. With zero no
+    /// lock is extended, and [`crate::LockRequest::auto_extend`] is refused.
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.config.max_hold = max_hold;

@@ -309,6 +309,9 @@ impl LockRequest<'_> {
         if self.auto_extend == Some(Duration::ZERO) {
             return Err(InputError::AutoExtendZero.into());
         }
+        if self.auto_extend.is_some() && config.max_hold.is_zero() {
+            return Err(InputError::MaxHoldZero.into());
+        }
         let request = match (self.is_shared, self.is_fair, self.is_fenced) {
             (false, false, false) => Request::Acquire { resource, ttl, wait, min_validity },
             (false, false, true) => {
