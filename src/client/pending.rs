@@ -439,3 +439,39 @@ impl Ask for Guard {
         ReleaseError::Stopped(why)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::lock::{MasterSet, Token};
+
+    #[test]
+    fn an_answer_with_less_than_the_validity_asked_for_is_expired() {
+        // Nothing listens there.
+        let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
+        let client = Client::open(config).expect("an event loop");
+        let name = Resource::new("a").expect("a name");
+        let fetch = |min_validity: Duration| {
+            let ttl = client.config().ttl(limits::TTL_DEFAULT).expect("a TTL");
+            let wait = Duration::ZERO;
+            let op = client.shared().with(|core| {
+                core.submit(Request::Acquire { resource: name, ttl, wait, min_validity: Duration::ZERO })
+            });
+            let op = op.expect("it goes on").expect("there is room");
+            let grant = Grant {
+                token: Token::UNSET,
+                fencing_token: None,
+                valid_until: clock::now() + Duration::from_secs(1000),
+                granted: MasterSet::EMPTY,
+                attempts: 1,
+            };
+            let request = client.lock("a").min_validity(min_validity);
+            request.guard(&mut Asked::default(), op, Outcome::Acquire(Ok(grant))).map(drop)
+        };
+        fetch(Duration::ZERO).expect("it has the validity");
+        fetch(Duration::from_secs(100)).expect("it has the validity");
+        let error = fetch(Duration::from_secs(2000)).expect_err("it has less");
+        assert!(matches!(error, AcquireError::Expired(_)), "{error}");
+    }
+}

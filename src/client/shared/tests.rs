@@ -329,3 +329,19 @@ fn clients_that_share_a_delay_function_lock_each_other_out_of_nothing() {
     assert_eq!(receiver.recv_timeout(PATIENCE), Ok(1), "the other client answers");
     locking.join().expect("no panic");
 }
+
+#[test]
+fn memory_of_names_is_kept_up_to_its_bound() {
+    let client = client();
+    let shared = client.shared();
+    let kept = |core: &mut Core| core.names.len();
+    let named = |core: &mut Core| core.give_name(b"a name".to_vec());
+    shared.with(|core| core.give_name(Vec::new())).expect("it goes on");
+    assert_eq!(shared.with(kept), Ok(0), "there is no memory in it");
+    for _ in 0..=SPARE_NAME_COUNT_MAX {
+        shared.with(named).expect("it goes on");
+    }
+    assert_eq!(shared.with(kept), Ok(SPARE_NAME_COUNT_MAX));
+    assert_eq!(shared.with(|core| core.take_name(b"b")).as_deref(), Ok(&b"b"[..]));
+    assert_eq!(shared.with(kept), Ok(SPARE_NAME_COUNT_MAX - 1));
+}
