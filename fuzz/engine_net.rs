@@ -7,7 +7,7 @@ use redlatch::engine::Engine;
 use redlatch::lock::MasterId;
 use redlatch::resp::{self, Decoded, Reply};
 
-use super::model::{ModelMaster, ReaderScript};
+use super::model::{ModelMaster, reader_script};
 
 pub type Token = Vec<u8>;
 
@@ -209,7 +209,7 @@ impl Conn {
         tokens: &mut HashMap<Token, TokenLog>,
     ) -> Asked {
         if let [name @ (b"EVALSHA" | b"EVAL"), script, _, rest @ ..] = args
-            && let Some(script) = ReaderScript::of_word(script)
+            && let Some(script) = reader_script(script)
         {
             return self.note_reader(now, master, (*name == b"EVALSHA", script), rest, tokens);
         }
@@ -277,12 +277,12 @@ impl Conn {
         &mut self,
         now: Instant,
         master: MasterId,
-        (by_digest, script): (bool, ReaderScript),
+        (by_digest, script): (bool, &str),
         args: &[&[u8]],
         tokens: &mut HashMap<Token, TokenLog>,
     ) -> Asked {
         match (script, args) {
-            (ReaderScript::Acquire, [key, _, token, _]) => {
+            ("shared acquire", [key, _, token, _]) => {
                 let log = tokens.entry(token.to_vec()).or_insert_with(|| TokenLog::new(now, key));
                 assert_eq!(log.key, *key);
                 let is_first = log.asked >> master.index() & 1 == 0;
@@ -290,14 +290,14 @@ impl Conn {
                 log.asked |= 1 << master.index();
                 Asked::Acquire(token.to_vec())
             }
-            (ReaderScript::Extend, [_, token, _]) => {
+            ("shared extend", [_, token, _]) => {
                 let mut round = tokens.get(*token).map_or(0, |log| log.round);
                 if !by_digest && let Some(at) = self.again.iter().position(|(other, _)| other == token) {
                     round = self.again.remove(at).expect("found just now").1;
                 }
                 Asked::Extend { token: token.to_vec(), round, by_digest }
             }
-            (ReaderScript::Release, [_, token, _]) => Asked::Release(token.to_vec()),
+            ("shared release", [_, token, _]) => Asked::Release(token.to_vec()),
             _ => panic!("no script is called like this"),
         }
     }
@@ -429,11 +429,11 @@ fn check_aim(master: MasterId, args: &[&[u8]], tokens: &HashMap<Token, TokenLog>
         return;
     }
     if let [b"EVALSHA" | b"EVAL", script, _, key, rest @ ..] = args
-        && let Some(script) = ReaderScript::of_word(script)
+        && let Some(script) = reader_script(script)
     {
-        let token = rest[usize::from(script == ReaderScript::Acquire)];
+        let token = rest[usize::from(script == "shared acquire")];
         let log = tokens.get(token);
-        assert!(log.is_some() || script == ReaderScript::Acquire, "no release of a token that was never set");
+        assert!(log.is_some() || script == "shared acquire", "no release of a token that was never set");
         return assert!(log.is_none_or(|log| log.key == *key), "not the key of the lock");
     }
     if let [_, _, b"2", key, _, token, rest @ ..] = args {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure that what redlatch is built and tested with is there: redis-server, cargo and rustc, and the linker cc.
+# Makes sure that what redlatch is built and tested with is there: redis-server, cargo and rustc, and cc, which links and
+# compiles the Lua that the tests run scripts with.
 #
 # Called (scripts/setup.sh) it checks, installs what it may, and exits 0, or 2 with the names of what is missing.
 # Sourced it only defines:
@@ -24,7 +25,7 @@ redlatch_setup() {
     fi
     redlatch_check_server || missing+=("redis-server: install it with the system's packages (Debian and Ubuntu: \
 apt-get install redis-server; Fedora: dnf install redis; macOS: brew install redis), or name another server in REDLATCH_SERVER")
-    redlatch_check_cc || missing+=("cc: the linker that rustc calls; a C compiler brings it (Debian and Ubuntu: \
+    redlatch_check_cc || missing+=("cc: a C compiler, which rustc also links with (Debian and Ubuntu: \
 apt-get install gcc libc6-dev; Fedora: dnf install gcc; macOS: xcode-select --install)")
     redlatch_check_rust || missing+=("$rust_missing")
     if [ "${#missing[@]}" -gt 0 ]; then

@@ -17,6 +17,8 @@ use rand::Rng;
 use crate::limits;
 use crate::mutants::mutant;
 use command::{FAIR_NAME, INTENT_NAME};
+#[doc(hidden)]
+pub use command::{NamedScript, SCRIPTS};
 use fencing::FENCE_NAME;
 pub use fencing::FencingToken;
 pub(crate) use fencing::Window;

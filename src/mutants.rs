@@ -21,6 +21,10 @@ pub(crate) use mutant;
 
 /// A defect, named after what it does wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(
+    not(redlatch_mutants),
+    expect(dead_code, reason = "defects of scripts are in a table that other builds do not have")
+)]
 pub enum Mutant {
     /// The deadline of a lock counts from its quorum.
     DeadlineFromQuorum,
@@ -58,6 +62,8 @@ pub enum Mutant {
     TimeoutPopsOwed,
     /// Release deletes whatever the key holds.
     BareDel,
+    /// An extension gives whatever the key holds more time.
+    BareExtension,
     /// Only masters that granted are released.
     ReleaseOnlyGranted,
     /// A release goes out over a new connection.
@@ -118,6 +124,8 @@ pub enum Mutant {
     FenceNotStrict,
     /// A release deletes the fence.
     FenceDeleted,
+    /// A release that comes late lowers the fence.
+    FenceLowered,
     /// A master takes tokens from a window that is twice as long as its quarantine.
     FenceWindowTooWide,
     /// Votes for a fencing token count for the next one.
@@ -134,6 +142,10 @@ pub enum Mutant {
     HeadUnchecked,
     /// The ticket of a waiter that died stays.
     DeadWaitersStay,
+    /// A queue whose waiters all died stays.
+    DeadQueuesStay,
+    /// A new ticket is numbered by how many wait, not after the last one.
+    TicketFromLength,
     /// Each attempt for a fair lock stands at the end of the queue.
     TicketForgotten,
     /// A ticket has the smallest number that masters proposed.
@@ -150,6 +162,12 @@ pub enum Mutant {
     ReadersCutShort,
     /// A reader's coming removes others whose time is not over.
     ReadersPurgedEarly,
+    /// The key ends with the reader that was extended, not with the last one.
+    ExtendedReaderEndsKey,
+    /// The key keeps the end of a reader that has gone.
+    ReleasedReaderKeepsKey,
+    /// A reader's request that comes late ends the extension behind it.
+    LateReaderCutsShort,
     /// A reader that goes takes the others with it.
     ReaderEndsAll,
     /// A reader is extended on a master that does not have it.
@@ -160,6 +178,10 @@ pub enum Mutant {
     IntentIgnored,
     /// An intent takes the place of any key, whoever made it.
     ForeignIntentTaken,
+    /// A waiter joins any sorted set where its queue belongs.
+    ForeignQueueTaken,
+    /// A text that Lua reads as a number is taken for a fence.
+    ForeignFenceTaken,
     /// A writer that gives up leaves its intent.
     IntentKept,
     /// A writer says once that it wants readers to stay out, and not again.
@@ -291,6 +313,87 @@ pub fn switch(mutant: Option<Mutant>) {
 pub(crate) fn is_on(mutant: Mutant) -> bool {
     ACTIVE.get() == Some(mutant)
 }
+
+/// A defect of a script: a piece of its text, and what stands there instead.
+#[cfg(redlatch_mutants)]
+#[derive(Debug, Clone, Copy)]
+pub struct ScriptDefect {
+    /// The defect that this is, or a part of it.
+    pub mutant: Mutant,
+    /// The name of the script in `redlatch::lock::SCRIPTS`.
+    pub script: &'static str,
+    /// Occurs in it once.
+    pub piece: &'static str,
+    /// Takes its place.
+    pub broken: &'static str,
+}
+
+#[cfg(redlatch_mutants)]
+const fn defect(
+    mutant: Mutant,
+    script: &'static str,
+    piece: &'static str,
+    broken: &'static str,
+) -> ScriptDefect {
+    ScriptDefect { mutant, script, piece, broken }
+}
+
+/// The defects of scripts. The engine sends the right ones whatever is switched on; the tests' masters break them where they
+/// run them.
+#[cfg(redlatch_mutants)]
+pub const SCRIPT_DEFECTS: &[ScriptDefect] = {
+    use Mutant::*;
+    const COMPARISON: &str = "redis.call('get',KEYS[1])==ARGV[1]";
+    const LAST: &str = "redis.call('zrange',k,-1,-1,'withscores')[2]";
+    const FENCE: &str = "local f=tonumber(";
+    const NO_FENCE: &str = "redis.call('del',KEYS[2]) do return d end local f=tonumber(";
+    &[
+        defect(BareDel, "release", COMPARISON, "true"),
+        defect(BareDel, "telling", COMPARISON, "true"),
+        defect(BareDel, "fenced release", "if h==ARGV[1] then d=", "if true then d="),
+        defect(BareDel, "fenced telling", "if h==ARGV[1] then d=", "if true then d="),
+        defect(BareExtension, "extend", COMPARISON, "true"),
+        defect(SwapWithoutCompare, "swap", COMPARISON, "true"),
+        defect(FenceLowered, "fenced release", "if f and k>f then", "if f then"),
+        defect(FenceLowered, "fenced telling", "if f and k>f then", "if f then"),
+        defect(FenceNotStrict, "fenced acquire", "k<=f ", "k<f "),
+        defect(FenceDeleted, "fenced release", FENCE, NO_FENCE),
+        defect(FenceDeleted, "fenced telling", FENCE, NO_FENCE),
+        defect(HeadUnchecked, "fair", "if a>0 ", "if a<0 "),
+        defect(DeadQueuesStay, "fair", "redis.call('pexpire',b,2*h) ", ""),
+        defect(DeadWaitersStay, "fair", "{'-inf',n}", "{'-inf',0}"),
+        defect(
+            TicketFromLength,
+            "fair",
+            "(redis.call('zrevrange',q,0,0,'withscores')[2] or 0)",
+            "redis.call('zcard',q)",
+        ),
+        defect(ReaderBesideWriter, "shared acquire", "k,m)) then return w", "k,m)) then return {ok='OK'}"),
+        defect(ReadersCutShort, "shared acquire", LAST, "n+1+ARGV[2]"),
+        defect(ReadersPurgedEarly, "shared acquire", ",0,n)", ",0,n+ARGV[2]-1)"),
+        defect(IntentIgnored, "shared acquire", "if w~=-2 and s<=n then return w end ", ""),
+        defect(ForeignSetTaken, "shared acquire", "(y~='zset' or not redis.call('zscore',k,m))", "y~='zset'"),
+        defect(LateReaderCutsShort, "shared acquire", "math.max(s,n+1+ARGV[2])", "n+1+ARGV[2]"),
+        defect(SharedExtensionJoins, "shared extend", "if not s or tonumber(s)<=n then return 0 end ", ""),
+        defect(ExtendedReaderEndsKey, "shared extend", LAST, "n+1+ARGV[2]"),
+        defect(
+            ReaderEndsAll,
+            "shared release",
+            "redis.call('zremrangebyscore'",
+            "redis.call('del',k) redis.call('zremrangebyscore'",
+        ),
+        defect(ForeignIntentTaken, "intent", "if v and ", "if false and "),
+        defect(ForceDeletesAnyType, "force", "local v=", "do return redis.call('del',k) end local v="),
+        defect(ForeignQueueTaken, "fair", "if m and string.sub(m,1,11)~='redlatch:1:'", "if false"),
+        defect(
+            ForeignFenceTaken,
+            "fenced acquire",
+            "tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$'))",
+            "tonumber(redis.call('get',KEYS[2]) or 0)",
+        ),
+        defect(ReleasedReaderKeepsKey, "shared release", "redis.call('pexpireat',k,l) ", ""),
+    ]
+};
 
 /// The seed, or with [`Mutant::SeedIgnored`] another one each time.
 pub(crate) fn seed(mut seed: [u8; 32]) -> [u8; 32] {

@@ -9,8 +9,9 @@ mod fair;
 mod fenced;
 mod force;
 mod inspect;
-
+mod scripts;
 mod shared;
+
 use super::{Failure, HolderTtl, Token, Ttl, Vote};
 use crate::limits;
 use crate::mutants::mutant;
@@ -28,6 +29,7 @@ use std::time::Duration;
 
 pub(crate) use force::{encode_forced_delete, forced_answer};
 pub(crate) use inspect::{encode_value, reader_count, time_left, value};
+pub use scripts::{NamedScript, SCRIPTS};
 pub(crate) use shared::{
     INTENT_NAME, SHARED_FOLLOWING, SHARED_SCRIPTS, encode_intent, encode_load, encode_reader_count,
     encode_shared_acquire, encode_shared_extend, encode_shared_release, shared_vote,
@@ -51,15 +53,12 @@ pub(crate) const EXTEND_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] th
 pub(crate) const SWAP_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('pexpire',KEYS[1],ARGV[3]) redis.call('set',KEYS[1],ARGV[2],'px',ARGV[3]) return 1 else return 0 end";
 
 /// SHA-1 of [`RELEASE_SCRIPT`] as the servers compute it.
-#[cfg(test)]
 const RELEASE_SHA: &str = "b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
 /// SHA-1 of [`TELLING_SCRIPT`].
 pub(crate) const TELLING_SHA: &str = "5933056f90a2bc1d11a960282dc78a3199ab5ac0";
 /// SHA-1 of [`EXTEND_SCRIPT`].
-#[cfg(test)]
 const EXTEND_SHA: &str = "53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
 /// SHA-1 of [`SWAP_SCRIPT`].
-#[cfg(test)]
 const SWAP_SHA: &str = "e4975e6d8e4814dcc271cedbf9abad377e06a755";
 
 const SET_HEAD: &[u8] = b"*6\r\n$3\r\nSET\r\n";
@@ -195,10 +194,6 @@ pub(crate) fn encode_acquire(out: &mut Vec<u8>, entry: &Entry, tail: &AcquireTai
 /// Compare and delete; a script also tells those who wait, if it is to.
 #[inline]
 pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry, tells: bool) {
-    if mutant!(BareDel) {
-        out.extend_from_slice(b"*2\r\n$3\r\nDEL\r\n");
-        return out.extend_from_slice(entry.key());
-    }
     match by {
         ReleaseBy::EvalSha if tells => out.extend_from_slice(TELLING_EVALSHA),
         ReleaseBy::EvalSha => out.extend_from_slice(RELEASE_EVALSHA),
@@ -256,12 +251,6 @@ pub(crate) fn encode_swap(out: &mut Vec<u8>, by: ExtendBy, old: &Entry, new: &En
     let (key, old_token) = old.parts();
     let (new_key, new_token) = new.parts();
     assert!(key == new_key, "a lock is handed over to a waiter for the same");
-    if mutant!(SwapWithoutCompare) {
-        out.extend_from_slice(b"*5\r\n$3\r\nSET\r\n");
-        out.extend_from_slice(&new.0);
-        out.extend_from_slice(b"$2\r\nPX\r\n");
-        return encode_decimal_bulk(out, ttl.as_millis());
-    }
     match by {
         ExtendBy::EvalSha => out.extend_from_slice(SWAP_EVALSHA),
         ExtendBy::Eval => encode_eval_head(out, 7, SWAP_SCRIPT),

@@ -48,7 +48,7 @@ fn who_does_not_wait_sends_one_command_and_leaves_nothing() {
     assert!(matches!(denied(&mut rig), AcquireError::Contended(denial) if denial.attempts == 1));
     assert_eq!(logs(&mut rig)[0], ["EVALSHA"]);
     let now = rig.now;
-    assert!(rig.masters.iter_mut().all(|master| master.queues.of(now, b"a").count() == 0));
+    assert!(rig.masters.iter().all(|master| master.ticket_count(now, b"a") == 0));
 }
 
 #[test]
@@ -106,16 +106,15 @@ fn numbers_that_no_queue_can_have_give_no_ticket_and_do_no_harm() {
 fn different_numbers_are_settled_by_the_next_attempt_at_once() {
     let mut rig = Rig::new(3, defaults);
     let now = rig.now;
-    let now_ms = i64::try_from(rig.masters[0].wall_us(now) / 1000).expect("small");
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
-    rig.masters[2].queues.of(now, b"a").join(now, b"another", 41, now_ms, 3000);
+    rig.masters[2].put_ticket(now, b"a", b"redlatch:1:another", 41);
     // The first two answers are of a quorum that does not agree.
     rig.hold(0);
     let lock = acquire(&mut rig, ms(60_000));
     assert_eq!(rig.engine.ticket(lock).map(|ticket| ticket.number), Some(42));
     let own = rig.engine.ticket(lock).expect("as above").id;
     for master in [1, 2] {
-        assert_eq!(rig.masters[master].queues.of(now, b"a").ticket(own.as_bytes()), Some(42));
+        assert_eq!(rig.masters[master].ticket(now, b"a", own.as_bytes()), Some(42));
     }
 }
 
@@ -151,4 +150,24 @@ fn a_master_that_answers_last_knows_the_script_from_then_on() {
         assert_eq!((sent(&later, "SCRIPT"), sent(&later, "EVAL")), (0, 0), "{kind}: {later:?}");
         assert!(sent(&later, "EVALSHA") > 2, "{kind}: {later:?}");
     }
+}
+
+#[test]
+fn the_number_of_a_master_that_restarted_counts_no_more() {
+    let mut rig = Rig::new(5, defaults);
+    rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
+    // Two of five answer: no quorum has a number.
+    (2..5).for_each(|index| rig.stop(index));
+    let lock = acquire(&mut rig, ms(60_000));
+    rig.disconnect(0);
+    let now = rig.now;
+    rig.masters[0].restart("other", now);
+    while !matches!(rig.engine.master_status(rig.now, id(0)).state, MasterState::Quarantined(_)) {
+        rig.advance(ms(1));
+    }
+    rig.resume(2);
+    assert_eq!(rig.engine.ticket(lock), None, "two of five have the number still");
+    (3..5).for_each(|index| rig.resume(index));
+    rig.advance(ms(5000));
+    assert_eq!(rig.engine.ticket(lock).map(|ticket| ticket.number), Some(1));
 }

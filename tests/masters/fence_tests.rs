@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use redlatch::engine::{MasterState, Outcome, Request};
-use redlatch::lock::Resource;
+use redlatch::lock::{Resource, SCRIPTS};
 use redlatch::{AcquireError, Client, Config, Lease, Redlock};
 
 use crate::fleet::{Fleet, Place, Raw, eventually};
@@ -114,9 +114,10 @@ fn an_acquire_after_its_release_is_stale() {
         assert_eq!(master.ask("EXISTS a").text(), "0");
         // The same command once more, as a network may bring it late.
         let token = token.to_string();
+        let acquire = SCRIPTS.iter().find(|script| script.name == "fenced acquire").expect("a script");
         let late: [&[u8]; 11] = [
             b"EVALSHA",
-            b"db8eaad87595a7ed22afe1ccb0d9cd9c2a565d70",
+            acquire.sha.as_bytes(),
             b"2",
             b"a",
             b"redlatch:fence:a",

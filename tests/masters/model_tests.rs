@@ -249,10 +249,10 @@ impl Pair {
 
     /// Both are at their memory limit, or have memory again.
     fn fill(&mut self, is_full: bool) {
-        if self.model.is_full != is_full {
+        if self.model.data.is_full != is_full {
             let limit: &[u8] = if is_full { b"1" } else { b"0" };
             assert_eq!(self.ask(&[b"CONFIG", b"SET", b"maxmemory", limit]), b"+OK\r\n");
-            self.model.is_full = is_full;
+            self.model.data.is_full = is_full;
         }
     }
 
@@ -274,7 +274,7 @@ impl Pair {
             return;
         }
         eventually(PATIENCE, "a key with a short TTL is gone", || {
-            self.model.value(Instant::now(), key).is_none() && self.ask(&[b"PTTL", key]) == b":-2\r\n"
+            !self.model.is_taken(Instant::now(), key) && self.ask(&[b"PTTL", key]) == b":-2\r\n"
         });
     }
 

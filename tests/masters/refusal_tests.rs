@@ -171,7 +171,7 @@ fn a_loading_master_refuses_each_operation_by_name() {
 }
 
 /// The README's rights, of all kinds of locks, and `+delifeq`.
-const RIGHTS: [&str; 32] = [
+const RIGHTS: [&str; 33] = [
     "set",
     "get",
     "del",
@@ -182,6 +182,7 @@ const RIGHTS: [&str; 32] = [
     "eval",
     "getrange",
     "zcard",
+    "zrevrank",
     "info",
     "client|setname",
     "publish",
@@ -227,15 +228,19 @@ fn needed(operation: Operation, native: Native) -> Vec<&'static str> {
                 "pexpireat",
             ]
         }
-        Operation::Extend(Kind::Shared) => vec!["evalsha", "time", "zscore", "zadd", "zrange", "pexpireat"],
-        Operation::Release(Kind::Shared) => vec!["evalsha", "zrem", "time", "zremrangebyscore", "zrange"],
+        Operation::Extend(Kind::Shared) => {
+            vec!["evalsha", "time", "zscore", "zremrangebyscore", "zadd", "zrange", "pexpireat"]
+        }
+        Operation::Release(Kind::Shared) => {
+            vec!["evalsha", "zrem", "time", "zremrangebyscore", "zrange", "del"]
+        }
         Operation::Release(Kind::Fenced) => vec!["evalsha", "get", "del"],
         // A server with the native command has the script beside it.
         Operation::Extend(_) if native.set_if_eq => vec![],
         Operation::Extend(_) => vec!["evalsha", "get", "pexpire"],
         Operation::Release(_) if native.del_if_eq => vec![],
         Operation::Release(_) => vec!["evalsha", "get", "del"],
-        Operation::Inspect(Kind::Shared) => vec!["zcard", "pttl"],
+        Operation::Inspect(Kind::Shared) => vec!["zrevrank", "pttl"],
         Operation::Inspect(_) => vec!["getrange", "pttl"],
         Operation::ForceUnlock(Kind::Shared) => vec!["eval", "get", "zscore", "del"],
         Operation::ForceUnlock(_) => vec!["eval", "get", "del"],

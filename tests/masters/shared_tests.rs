@@ -192,6 +192,33 @@ fn a_set_of_readers_goes_with_its_last_reader() {
     assert_eq!(fleet.master(0).ask("EXISTS a"), Raw::Int(0));
 }
 
+/// Whoever is extended, released or joins beside it.
+#[test]
+fn the_key_ends_with_the_last_reader() {
+    let mut fleet = Fleet::start(1);
+    let [mut one, mut other] = [(); 2].map(|()| open(settings(&fleet.urls()).max_ttl(60 * TTL)));
+    let mut ends_after = |ttl: Duration, how: &str| {
+        let master = fleet.master(0);
+        let last = master.ask("ZRANGE a -1 -1 WITHSCORES").text();
+        let (_, score) = last.trim_end_matches(']').rsplit_once(", ").expect("a member and its score");
+        assert_eq!(master.ask("PEXPIRETIME a").text(), score, "{how}");
+        let left = Duration::from_millis(master.ask("PTTL a").text().parse().expect("a number"));
+        assert!(left <= ttl + Duration::from_millis(2) && left > ttl / 2, "{how}: {left:?} of {ttl:?}");
+    };
+    let mut first = one.acquire_shared("a", 8 * TTL, PATIENCE).expect("free");
+    let mut second = other.acquire_shared("a", TTL, PATIENCE).expect("shared");
+    ends_after(8 * TTL, "a reader with a shorter time has come");
+    other.extend(&mut second, 2 * TTL).expect("it reads");
+    ends_after(8 * TTL, "it was extended");
+    other.extend(&mut second, 32 * TTL).expect("it reads");
+    ends_after(32 * TTL, "it was extended beyond the other one");
+    one.extend(&mut first, 4 * TTL).expect("it reads");
+    ends_after(32 * TTL, "the other one was extended");
+    other.release(second).expect("confirmed");
+    ends_after(4 * TTL, "the one that had the longest time has gone");
+    one.release(first).expect("confirmed");
+}
+
 #[test]
 fn readers_end_by_their_own_ttl_and_the_key_with_the_last_of_them() {
     let mut fleet = Fleet::start(3);

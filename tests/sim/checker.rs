@@ -8,10 +8,11 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use redlatch::engine::OpId;
+use redlatch::limits;
 use redlatch::lock::{MasterId, MasterSet, quorum};
 
 use crate::clock::Time;
-use crate::model::{Keys, fence_in};
+use crate::model::{Keys, ModelMaster, Wall, fence_in, lease_end, leases};
 use crate::network::Conn;
 
 /// The truth about one token.
@@ -79,11 +80,14 @@ pub struct Waiter {
     allotted: Option<(Vec<u8>, Time)>,
     /// Masters that have had its ticket since.
     holders: MasterSet,
+    /// By master, the end of the last heartbeat that it was seen to have there.
+    heartbeats: Vec<Option<i64>>,
 }
 
 impl Waiter {
     pub fn new(client: usize, lock: OpId, key: &[u8], asked_at: Time) -> Self {
-        Self { client, lock, key: key.to_vec(), asked_at, allotted: None, holders: MasterSet::EMPTY }
+        let (holders, heartbeats) = (MasterSet::EMPTY, vec![None; limits::MASTER_COUNT_MAX]);
+        Self { client, lock, key: key.to_vec(), asked_at, allotted: None, holders, heartbeats }
     }
 }
 
@@ -226,12 +230,21 @@ impl Checker {
         }
     }
 
-    /// A master has forgotten a ticket, or not heard of its waiter.
-    pub fn note_ticket_lost(&mut self, master: usize, lost: &[u8]) {
+    /// Looks at the tickets that a master has. One that is gone is lost there by a fault, or where its waiter was not heard
+    /// of for a heartbeat. Nothing else may remove it: it goes on counting.
+    pub fn follow_queue(&mut self, master: usize, model: &ModelMaster, now: Instant, is_fault: bool) {
+        let now_ms = model.wall.ms(now);
+        let longest = i64::try_from(limits::FAIR_HEARTBEAT.as_millis()).expect("small");
+        let is_over = |end: i64| end <= now_ms || end > now_ms + longest;
         for waiter in &mut self.waiters {
-            if waiter.allotted.as_ref().is_some_and(|(id, _)| id == lost) {
+            let Some((ticket, _)) = &waiter.allotted else { continue };
+            let seen = &mut waiter.heartbeats[master];
+            let end = model.heartbeat(now, &waiter.key, ticket);
+            // One command may remove it and the next one put it back before anybody looks.
+            if seen.is_some_and(is_over) || end.is_none() && (is_fault || seen.is_none()) {
                 waiter.holders.remove(id(master));
             }
+            *seen = end.or(*seen);
         }
     }
 
@@ -273,10 +286,9 @@ impl Checker {
     }
 
     /// A master's data changed by a fault. Keys that are gone, or will go earlier, are lost there.
-    pub fn note_loss(&mut self, master: usize, before: &Keys, after: &Keys, is_protected: bool) {
-        for (key, (token, expires)) in before {
-            let is_kept = after.get(key).is_some_and(|(value, at)| value == token && at >= expires);
-            if is_kept {
+    pub fn note_loss(&mut self, master: usize, wall: Wall, [before, after]: [&Keys; 2], is_protected: bool) {
+        for (key, token, end) in leases(before, wall) {
+            if lease_end(after, wall, key, token).is_some_and(|at| at >= end) {
                 continue;
             }
             if let Some(facts) = self.facts.get_mut(token) {
@@ -298,9 +310,9 @@ impl Checker {
     }
 
     /// Older data took the place of a master's. Keys that were gone are there again.
-    pub fn note_return(&mut self, master: usize, before: &Keys, after: &Keys) {
-        for (key, (token, expires)) in after {
-            let is_known = before.get(key).is_some_and(|(value, at)| value == token && at >= expires);
+    pub fn note_return(&mut self, master: usize, wall: Wall, [before, after]: [&Keys; 2]) {
+        for (key, token, end) in leases(after, wall) {
+            let is_known = lease_end(before, wall, key, token).is_some_and(|at| at >= end);
             if !is_known && let Some(facts) = self.facts.get_mut(token) {
                 facts.returned.insert(id(master));
             }

@@ -66,12 +66,14 @@ impl World {
         let lost_before = it.lost_at.last().copied().flatten();
         it.lost_at.push(if data == Data::All { lost_before } else { Some(self.now) });
         let is_protected = self.config.quarantine() != Quarantine::Trust;
-        self.checker.note_loss(master, &before, &after, is_protected);
+        let wall = it.model.wall;
+        self.checker.note_loss(master, wall, [&before, &after], is_protected);
         // The quarantine covers the window if the clock has only gone forward since the fence.
         if !is_protected || self.masters[master].keeps_longer {
             self.checker.note_fences_lost(master, now, &before, &after);
         }
-        self.checker.note_return(master, &before, &after);
+        self.checker.note_return(master, wall, [&before, &after]);
+        self.note_queues_lost(master);
         self.void_guards();
     }
 
@@ -160,10 +162,12 @@ impl World {
         let before = self.masters[master].model.keys().clone();
         let after = change(&before);
         self.masters[master].model.load_keys(after.clone());
-        self.checker.note_loss(master, &before, &after, false);
+        let wall = self.masters[master].model.wall;
+        self.checker.note_loss(master, wall, [&before, &after], false);
         let now = self.masters[master].clock.at(self.now);
         self.checker.note_fences_lost(master, now, &before, &after);
-        self.checker.note_return(master, &before, &after);
+        self.checker.note_return(master, wall, [&before, &after]);
+        self.note_queues_lost(master);
         self.void_guards();
     }
 
@@ -177,8 +181,9 @@ impl World {
             return;
         }
         self.deceive(master);
-        let keys = self.masters[master].model.keys().clone();
-        self.checker.note_loss(master, &keys, &Keys::new(), false);
+        let it = &self.masters[master];
+        self.checker.note_loss(master, it.model.wall, [it.model.keys(), &Keys::new()], false);
+        self.note_queues_lost(master);
         self.void_guards();
     }
 
@@ -292,7 +297,7 @@ impl World {
             let it = &mut self.masters[master];
             (it.stopped_until, it.refuses_until, it.swallows_until) = (self.now, 0, 0);
             it.model.errors.clear();
-            it.model.is_full = false;
+            it.model.data.is_full = false;
             self.plan_resume(master);
         }
         for client in 0..self.clients.len() {

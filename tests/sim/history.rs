@@ -311,7 +311,7 @@ fn inject(world: &mut World, fault: Fault) {
                 errors.insert(command.to_owned(), text.to_owned());
             }
         }
-        Fault::Full => world.masters[master].model.is_full ^= true,
+        Fault::Full => world.masters[master].model.data.is_full ^= true,
         Fault::PauseClient => world.pause(client, time),
         Fault::SuspendClient => world.suspend(client, time),
         Fault::CrashClient => {

@@ -8,7 +8,7 @@ use redlatch::{AcquireError, ExtendError, Quarantine, Report, limits};
 
 use crate::checker::{Guard, Issued, id};
 use crate::clock::{MS, Time};
-use crate::model::reader_key;
+use crate::model::{lease_end, leases};
 use crate::network::{ConnState, chance};
 use crate::world::{World, hex, life_of, shown};
 
@@ -85,25 +85,30 @@ impl World {
 
     /// What masters have forgotten of queues since this was asked last.
     pub fn follow_queues(&mut self) {
-        for (index, master) in self.masters.iter_mut().enumerate() {
-            for lost in master.model.queues.lost.drain(..) {
-                self.checker.note_ticket_lost(index, &lost);
-            }
-        }
+        (0..self.masters.len()).for_each(|master| self.follow_queue(master, false));
+    }
+
+    /// The same of one master, after a fault that may have taken its keys.
+    pub fn note_queues_lost(&mut self, master: usize) {
+        self.follow_queue(master, true);
+    }
+
+    pub fn follow_queue(&mut self, master: usize, is_fault: bool) {
+        let it = &self.masters[master];
+        self.checker.follow_queue(master, &it.model, it.clock.at(self.now), is_fault);
     }
 
     /// Who waits for a fair lock may have its ticket by now.
     pub fn follow_tickets(&mut self, client: usize) {
-        self.follow_queues();
         let waiting = self.checker.waiters.iter().filter(|it| it.client == client);
         let waiting: Vec<_> = waiting.map(|it| it.lock).collect();
         for lock in waiting {
             let Some(ticket) = self.clients[client].engine.ticket(lock) else { continue };
             let Some(key) = self.clients[client].lock(lock).map(|it| it.key.clone()) else { continue };
             let (id_of, mut holders) = (ticket.id.as_bytes().as_slice(), MasterSet::EMPTY);
-            for (index, master) in self.masters.iter_mut().enumerate() {
+            for (index, master) in self.masters.iter().enumerate() {
                 let now = master.clock.at(self.now);
-                let known = master.model.queues.of(now, &key).ticket(id_of);
+                let known = master.model.ticket(now, &key, id_of);
                 if known.and_then(|known| u64::try_from(known).ok()) == Some(ticket.number) {
                     holders.insert(id(index));
                 }
@@ -219,12 +224,9 @@ impl World {
         let Some(facts) = self.checker.facts.get(&guard.token) else { return false };
         let until = self.clients[guard.client].clock.when(guard.valid_until);
         let it = &self.masters[master];
-        let is_held = |(value, expires): &(Vec<u8>, Option<Instant>)| {
-            *value == guard.token && expires.is_none_or(|at| it.clock.when(at) >= until)
-        };
+        let is_held = |end: Option<Instant>| end.is_none_or(|at| it.clock.when(at) >= until);
         let is_excused = facts.lost.union(facts.forgotten).contains(id(master));
-        let key = if guard.is_shared { reader_key(&guard.key, &guard.token) } else { guard.key.clone() };
-        is_excused || it.model.keys().get(&key).is_some_and(is_held)
+        is_excused || lease_end(it.model.keys(), it.model.wall, &guard.key, &guard.token).is_some_and(is_held)
     }
 
     pub fn check_alone(&mut self, client: usize, lock: OpId) {
@@ -317,16 +319,16 @@ impl World {
             if it.keeps_longer {
                 continue;
             }
-            let is_left = |(token, expires): &&(Vec<u8>, Option<Instant>)| {
-                self.checker.facts.get(token).is_some_and(|facts| {
-                    let left = expires.map_or(Time::MAX, |at| it.clock.when(at)).saturating_sub(self.now);
+            let is_left = |(_, token, end): &(&[u8], &[u8], Option<Instant>)| {
+                self.checker.facts.get(*token).is_some_and(|facts| {
+                    let left = end.map_or(Time::MAX, |at| it.clock.when(at)).saturating_sub(self.now);
                     let is_own = facts.client == client && facts.life == self.clients[client].life;
                     is_own
                         && !facts.returned.contains(id(master))
                         && left > facts.late[master].saturating_add(LEFT_MAX)
                 })
             };
-            if let Some((token, _)) = it.model.keys().values().find(is_left) {
+            if let Some((_, token, _)) = leases(it.model.keys(), it.model.wall).find(is_left) {
                 let token = hex(&token[..3]);
                 self.checker.violate(format!("I9: c{client} forgot the key with {token} that m{master} has"));
             }

@@ -6,6 +6,7 @@
 //! ```text
 //! REDLATCH_SEEDS=0..20000 cargo test --profile sim --test sim histories -- --nocapture
 //! REDLATCH_SEED=4711      cargo test --profile sim --test sim replay -- --nocapture      one, with a trace
+//! REDLATCH_LUA_SEEDS=0..1000    and a sample whose masters run the scripts themselves; REDLATCH_SCRIPTS=lua to replay
 //! ```
 //!
 //! ```text
@@ -15,6 +16,7 @@
 //!    │               a client's step    what it is used for, as a Redlock or as a Client
 //!    │                                  errands, sets, owners    what else it is used for
 //! server ── model    a master           network ── bytes under way      clock ── true time and shown time
+//!             └── lua    the scripts themselves      scripts ── each against the model of it      breaks ── with a syntax of Lua
 //! judge ── checker   what is true, and whether it was told so
 //! ```
 
@@ -24,10 +26,15 @@ macro_rules! tests {
         mod tests {
             $(#[test] fn $name() { assert_eq!(super::$name(), Ok(())); })*
         }
+
+        /// All of them.
+        #[allow(dead_code, reason = "not all are run with scripts that are broken")]
+        pub const ALL: &[fn() -> crate::directed::Verdict] = &[$($name),*];
     };
 }
 
 mod application;
+mod breaks;
 mod callers;
 mod checker;
 mod client;
@@ -37,11 +44,13 @@ mod errands;
 mod faults;
 mod history;
 mod judge;
+mod lua;
 mod model;
 #[cfg(redlatch_mutants)]
 mod mutants;
 mod network;
 mod owners;
+mod scripts;
 mod server;
 mod sets;
 mod sockets;
@@ -55,10 +64,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use history::Report;
 use world::Statistics;
 
 /// Histories of a plain `cargo test`.
 const SEEDS: Range<u64> = 0..300;
+/// And of those that run with the scripts themselves.
+const LUA_SEEDS: Range<u64> = 0..40;
 /// Lines of a failing history that are shown.
 const TRACE_SHOWN: usize = 150;
 /// Between two lines that show how far a long run is.
@@ -66,17 +78,21 @@ const PROGRESS_PAUSE: Duration = Duration::from_secs(10);
 
 #[test]
 fn histories_keep_every_rule() {
-    let seeds = match std::env::var("REDLATCH_SEEDS") {
-        Ok(text) => range(&text).expect("REDLATCH_SEEDS is FIRST..END"),
-        Err(_) => SEEDS,
-    };
-    let run = Run::new(seeds.clone(), None);
-    let total = run.go();
+    let seeds = seeds("REDLATCH_SEEDS", SEEDS);
+    let total = Run::new(seeds.clone(), None, Scripts::Models).go();
     assert_eq!(total.history_count, seeds.end - seeds.start);
     // A few histories, as somebody may ask for, need not meet everything.
     if total.history_count >= SEEDS.end {
         assert_coverage(&total);
     }
+}
+
+/// Masters that run the scripts by a real Lua give the same history to the byte as those that run their models.
+#[test]
+fn the_scripts_themselves_give_the_same_histories() {
+    let seeds = seeds("REDLATCH_LUA_SEEDS", LUA_SEEDS);
+    let total = Run::new(seeds.clone(), None, Scripts::Themselves).go();
+    assert_eq!(total.history_count, seeds.end - seeds.start);
 }
 
 /// `scripts/soak` sets the time; otherwise there is nothing to do.
@@ -90,7 +106,7 @@ fn soak() {
         Err(_) => RandomState::new().hash_one(0) >> 16,
     };
     println!("histories from seed {first} on, for {limit:?}");
-    let total = Run::new(first..u64::MAX, Some(limit)).go();
+    let total = Run::new(first..u64::MAX, Some(limit), Scripts::Models).go();
     total.print();
     assert!(total.history_count > 0);
 }
@@ -98,7 +114,9 @@ fn soak() {
 #[test]
 fn replay() {
     let Ok(seed) = std::env::var("REDLATCH_SEED") else { return };
-    let report = history::run(seed.parse().expect("REDLATCH_SEED is a number"), true);
+    let is_lua = std::env::var("REDLATCH_SCRIPTS").is_ok_and(|scripts| scripts == "lua");
+    let scripts = if is_lua { Scripts::Themselves } else { Scripts::Models };
+    let report = scripts.run(seed.parse().expect("REDLATCH_SEED is a number"), true);
     report.trace.iter().for_each(|line| println!("{line}"));
     assert_eq!(report.violation, None);
 }
@@ -154,12 +172,35 @@ fn assert_coverage(total: &Total) {
     }
 }
 
+/// What masters run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scripts {
+    Models,
+    /// By a real Lua; a history that is another than with the models is a violation.
+    Themselves,
+}
+
+impl Scripts {
+    fn run(self, seed: u64, is_traced: bool) -> Report {
+        if self == Self::Models {
+            return history::run(seed, is_traced);
+        }
+        let mut report = lua::with_lua(|| history::run(seed, is_traced));
+        if report.digest != history::run(seed, false).digest {
+            let why = "the scripts give another history than their models";
+            report.violation.get_or_insert_with(|| why.to_owned());
+        }
+        report
+    }
+}
+
 /// Histories on all cores.
 struct Run {
     next: AtomicU64,
     end: u64,
     start: Instant,
     limit: Option<Duration>,
+    scripts: Scripts,
     total: Mutex<Total>,
 }
 
@@ -172,9 +213,9 @@ struct Total {
 }
 
 impl Run {
-    fn new(seeds: Range<u64>, limit: Option<Duration>) -> Self {
+    fn new(seeds: Range<u64>, limit: Option<Duration>, scripts: Scripts) -> Self {
         let (next, total) = (AtomicU64::new(seeds.start), Mutex::default());
-        Self { next, end: seeds.end, start: Instant::now(), limit, total }
+        Self { next, end: seeds.end, start: Instant::now(), limit, scripts, total }
     }
 
     fn go(self) -> Total {
@@ -192,9 +233,9 @@ impl Run {
             if seed >= self.end {
                 return;
             }
-            let report = history::run(seed, false);
+            let report = self.scripts.run(seed, false);
             if let Some(violation) = report.violation {
-                fail(seed, &violation);
+                self.fail(seed, &violation);
             }
             let mut total = self.total.lock().expect("no thread panicked");
             total.add(&report.statistics);
@@ -204,6 +245,16 @@ impl Run {
                 eprintln!("{}", total.summary());
             }
         }
+    }
+
+    fn fail(&self, seed: u64, violation: &str) -> ! {
+        let trace = self.scripts.run(seed, true).trace;
+        let shown = trace[trace.len().saturating_sub(TRACE_SHOWN)..].join("\n");
+        let scripts = if self.scripts == Scripts::Themselves { "REDLATCH_SCRIPTS=lua " } else { "" };
+        panic!(
+            "{shown}\n\nseed {seed}: {violation}\nreplay with: \
+             {scripts}REDLATCH_SEED={seed} cargo test --profile sim --test sim replay -- --nocapture"
+        );
     }
 }
 
@@ -259,11 +310,7 @@ fn range(text: &str) -> Option<Range<u64>> {
     Some(first.parse().ok()?..end.parse().ok()?)
 }
 
-fn fail(seed: u64, violation: &str) -> ! {
-    let trace = history::run(seed, true).trace;
-    let shown = trace[trace.len().saturating_sub(TRACE_SHOWN)..].join("\n");
-    panic!(
-        "{shown}\n\nseed {seed}: {violation}\n\
-         replay with: REDLATCH_SEED={seed} cargo test --profile sim --test sim replay -- --nocapture"
-    );
+fn seeds(variable: &str, default: Range<u64>) -> Range<u64> {
+    let Ok(text) = std::env::var(variable) else { return default };
+    range(&text).unwrap_or_else(|| panic!("{variable} is FIRST..END"))
 }

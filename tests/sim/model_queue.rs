@@ -1,228 +1,189 @@
-//! The queues of fair locks on a model master: the script as the servers carry it out.
-//!
-//! A master that loses or reloads its data loses all queues, whatever else it keeps.
+//! The queues of fair locks on a model master: two sorted sets, of the waiters' tickets and of their heartbeats.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use super::commands::{integer, millis};
+use super::shared::score;
+use super::*;
 
-use redlatch::resp::{self, Reply};
-
-use super::{ModelMaster, Refusal, millis, number};
-
-const FAIR_SHA: &[u8] = b"02d9ee81584b636cc1e0a982c4e02708eeee8ca2";
-/// Scripts with a deliberate defect, which are only ever sent in full.
-const HEAD_UNCHECKED: &[u8] = b"whoever asks has a fair lock";
-const DEAD_STAY: &[u8] = b"the tickets of the dead stay";
-const TOO_MANY: &str = "ERR too many wait for this lock";
+/// The beginning of a waiter's id.
+const ID_MARK: &[u8] = b"redlatch:1:";
+const FOREIGN: &[u8] = b"ERR a set of somebody else is where the queue of this lock belongs";
+const TOO_MANY: &[u8] = b"ERR too many wait for this lock";
 
 /// One heartbeat and as many again: what a queue outlives the last word by.
 const LIFE: i64 = 2;
 /// Tickets that one call removes, of each of two kinds.
 const PURGED_MAX: usize = 100;
 
-/// The queues of all locks.
-#[derive(Default)]
-pub struct Queues {
-    by_key: BTreeMap<Vec<u8>, Queue>,
-    /// Tickets that went without their waiters' doing since somebody looked.
-    pub lost: Vec<Vec<u8>>,
+/// The key of the tickets for a lock, without a prefix.
+pub fn tickets_key(lock: &[u8]) -> Vec<u8> {
+    [b"redlatch:fair:t:", lock].concat()
 }
 
-#[derive(Default)]
-pub struct Queue {
-    /// Ticket and id of each waiter, as they stand.
-    tickets: BTreeSet<(i64, Vec<u8>)>,
-    /// By id, when its heartbeat is over, in milliseconds since 1970.
-    heartbeats: BTreeMap<Vec<u8>, i64>,
-    expires: Option<Instant>,
-}
-
-impl Queues {
-    /// The queue of a lock, without what is over.
-    pub fn of(&mut self, now: Instant, key: &[u8]) -> &mut Queue {
-        let queue = self.by_key.entry(key.to_vec()).or_default();
-        if queue.expires.is_some_and(|at| at <= now) {
-            self.lost.extend(std::mem::take(queue).tickets.into_iter().map(|(_, id)| id));
-        }
-        queue
-    }
-
-    /// All of them are gone.
-    pub fn lose(&mut self) {
-        for queue in std::mem::take(&mut self.by_key).into_values() {
-            self.lost.extend(queue.tickets.into_iter().map(|(_, id)| id));
-        }
-    }
-
-    /// Removes tickets whose heartbeat is over, and those that outlast any. Returns whether there were such.
-    pub fn purge(
-        &mut self,
-        now: Instant,
-        key: &[u8],
-        now_ms: i64,
-        heartbeat_ms: i64,
-        with_over: bool,
-    ) -> bool {
-        let queue = self.of(now, key);
-        let over = if with_over { now_ms } else { 0 };
-        let mut order: Vec<_> = queue.heartbeats.iter().map(|(id, end)| (*end, id.clone())).collect();
-        order.sort();
-        let is_over = |(end, _): &&(i64, Vec<u8>)| *end <= over;
-        let is_endless = |(end, _): &&(i64, Vec<u8>)| *end > now_ms + heartbeat_ms;
-        let gone = order.iter().filter(is_over).take(PURGED_MAX);
-        let gone: Vec<_> = gone.chain(order.iter().filter(is_endless).take(PURGED_MAX)).collect();
-        for (_, id) in &gone {
-            queue.remove(id);
-        }
-        let lost: Vec<_> = gone.into_iter().map(|(_, id)| id.clone()).collect();
-        let has_written = !lost.is_empty();
-        self.lost.extend(lost);
-        has_written
-    }
-}
-
-impl Queue {
-    pub fn remove(&mut self, id: &[u8]) {
-        self.tickets.retain(|(_, other)| other != id);
-        self.heartbeats.remove(id);
-        if self.tickets.is_empty() {
-            self.expires = None;
-        }
-    }
-
-    pub fn count(&self) -> usize {
-        self.tickets.len()
-    }
-
-    pub fn ticket(&self, id: &[u8]) -> Option<i64> {
-        self.tickets.iter().find(|(_, other)| other == id).map(|(ticket, _)| *ticket)
-    }
-
-    pub fn first(&self) -> Option<&[u8]> {
-        self.tickets.first().map(|(_, id)| id.as_slice())
-    }
-
-    /// How many stand before it, of one that stands there; all of them else.
-    pub fn ahead(&self, id: &[u8]) -> usize {
-        self.tickets.iter().position(|(_, other)| other == id).unwrap_or(self.tickets.len())
-    }
-
-    /// Puts a waiter where its ticket says, or at the end with 0, and hears it; returns its ticket.
-    pub fn join(&mut self, now: Instant, id: &[u8], ticket: i64, now_ms: i64, heartbeat_ms: i64) -> i64 {
-        let known = self.ticket(id);
-        let last = self.tickets.last().map_or(0, |(ticket, _)| *ticket);
-        let ticket = if ticket == 0 { known.unwrap_or(last + 1) } else { ticket };
-        self.tickets.retain(|(_, other)| other != id);
-        self.tickets.insert((ticket, id.to_vec()));
-        self.hear(id, now_ms + heartbeat_ms);
-        let life = Duration::from_millis((LIFE * heartbeat_ms).unsigned_abs());
-        self.expires = Some(now + life);
-        ticket
-    }
-
-    pub fn hear(&mut self, id: &[u8], end_ms: i64) {
-        self.heartbeats.insert(id.to_vec(), end_ms);
-    }
-
-    /// How long the first one's heartbeat lasts.
-    pub fn first_left(&self, now_ms: i64) -> i64 {
-        let end = self.first().and_then(|id| self.heartbeats.get(id));
-        end.map_or(0, |end| (end - now_ms).max(0))
-    }
-}
-
-/// That of the script of fair locks, which has these words, or of one of its two deliberate defects.
-pub(super) fn digest(has: impl Fn(&[u8]) -> bool) -> &'static [u8] {
-    match (has(b"if a>0 "), has(b"{'-inf',n}")) {
-        (false, _) => HEAD_UNCHECKED,
-        (_, false) => DEAD_STAY,
-        _ => FAIR_SHA,
-    }
+/// The key of the heartbeats.
+pub fn heartbeats_key(lock: &[u8]) -> Vec<u8> {
+    [b"redlatch:fair:h:", lock].concat()
 }
 
 impl ModelMaster {
-    /// The script of fair locks. The two deliberate defects in it have digests of their own here.
-    pub(super) fn carry_out_fair(
+    /// Who waits for a lock.
+    fn queue(&self, now: Instant, lock: &[u8]) -> Option<&SortedSet> {
+        self.data.sorted_set(now, &tickets_key(lock)).ok().flatten()
+    }
+
+    pub fn ticket_count(&self, now: Instant, lock: &[u8]) -> usize {
+        self.queue(now, lock).map_or(0, SortedSet::count)
+    }
+
+    /// The number of a waiter's ticket.
+    pub fn ticket(&self, now: Instant, lock: &[u8], id: &[u8]) -> Option<i64> {
+        self.queue(now, lock).and_then(|queue| queue.score(id)).map(whole)
+    }
+
+    /// Up to when a waiter's ticket counts, by this master's wall clock in milliseconds.
+    pub fn heartbeat(&self, now: Instant, lock: &[u8], id: &[u8]) -> Option<i64> {
+        self.ticket(now, lock, id)?;
+        let heartbeats = self.data.sorted_set(now, &heartbeats_key(lock)).ok().flatten();
+        heartbeats.and_then(|heartbeats| heartbeats.score(id)).map(whole)
+    }
+
+    /// Somebody waits from now on.
+    pub fn put_ticket(&mut self, now: Instant, lock: &[u8], id: &[u8], number: i64) {
+        let heartbeat = redlatch::limits::FAIR_HEARTBEAT;
+        let end_ms = self.wall.ms(now + heartbeat);
+        for (key, number) in [(tickets_key(lock), number), (heartbeats_key(lock), end_ms)] {
+            self.data.add(now, &key, &[(score(number), id)]).expect("a queue");
+            self.data.expire(now, &key, now + 2 * heartbeat);
+        }
+    }
+
+    pub(super) fn run_fair(
         &mut self,
         now: Instant,
-        sha: &[u8],
-        lock: &[u8],
+        [lock, tickets, heartbeats]: [&[u8]; 3],
         args: &[&[u8]],
-        replies: &mut Vec<u8>,
-    ) -> Result<(), Refusal> {
-        assert!([FAIR_SHA, HEAD_UNCHECKED, DEAD_STAY].contains(&sha), "no script is called like this");
-        let now_ms = number((self.wall_us(now) / 1000).to_string().as_bytes());
-        let (id, ticket, heartbeat) = (args[2], number(args[3]), number(args[4]));
-        let is_empty = self.queues.of(now, lock).count() == 0;
-        if is_empty && ticket < -1 {
-            if self.time_left(now, lock) == -2 && !args[1].is_empty() {
+    ) -> Result<Answer, Refusal> {
+        let (value, ttl, id, ticket) = (args[0], args[1], args[2], integer(args[3])?);
+        let (now_ms, heartbeat) = (self.wall.ms(now), integer(args[4])?);
+        let is_queued = self.data.is_taken(now, tickets);
+        if (-1..1).contains(&ticket) && !is_queued && !self.is_taken(now, lock) {
+            self.data.set(lock, value, Some(now + millis(ttl)?))?;
+            return Ok(Answer::numbers(&[2, -1, 0, 0]));
+        }
+        if ticket < -1 && !is_queued {
+            if !ttl.is_empty() && !self.is_taken(now, lock) {
                 self.publish(lock, b"");
             }
-            resp::encode_reply(replies, &Reply::Integer(0));
-            return Ok(());
+            return Ok(Answer::Integer(0));
         }
-        if is_empty && ticket < 1 && self.time_left(now, lock) == -2 {
-            self.refuse_if_full()?;
-            self.put(lock, args[0], Some(now + millis(args[1])));
-            tell(replies, [2, -1, 0, 0]);
-            return Ok(());
+        for key in [tickets, heartbeats] {
+            let first = self.data.sorted_set(now, key)?.and_then(SortedSet::first);
+            if first.is_some_and(|first| !first.starts_with(ID_MARK)) {
+                return Ok(Answer::Error(FOREIGN.to_vec()));
+            }
         }
-        let has_written = self.queues.purge(now, lock, now_ms, heartbeat, sha != DEAD_STAY);
+        self.purge_queue(now, tickets, heartbeats, heartbeat)?;
         if ticket < -1 {
             if ticket == -2 {
-                self.queues.of(now, lock).remove(id);
+                self.data.remove(now, tickets, id)?;
+                self.data.remove(now, heartbeats, id)?;
             }
-            self.tell_first(now, lock, id, args[1]);
-            resp::encode_reply(replies, &Reply::Integer(0));
-            return Ok(());
+            self.tell_first(now, lock, tickets, [id, ttl])?;
+            return Ok(Answer::Integer(0));
         }
-        let (value, ttl, count_max) = (args[0], args[1], number(args[5]));
-        let mut number_of = ticket;
+        let mut number = ticket;
         if ticket >= 0 {
-            let queue = self.queues.of(now, lock);
-            if queue.ticket(id).is_none() && i64::try_from(queue.count()).expect("small") >= count_max {
-                resp::encode_reply(replies, &Reply::Error(TOO_MANY.as_bytes()));
-                return Ok(());
+            let queue = self.data.sorted_set(now, tickets)?;
+            let known = queue.and_then(|queue| queue.score(id)).map(whole);
+            let last = queue.and_then(SortedSet::last_score).map_or(0, whole);
+            let count = i64::try_from(queue.map_or(0, SortedSet::count)).expect("small");
+            if known.is_none() && count >= integer(args[5])? {
+                return Ok(Answer::Error(TOO_MANY.to_vec()));
             }
-            if !has_written {
-                self.refuse_if_full()?;
+            if ticket == 0 {
+                number = known.unwrap_or(last + 1);
             }
-            let queue = self.queues.of(now, lock);
-            number_of = queue.join(now, id, ticket, now_ms, heartbeat);
+            if known != Some(number) {
+                self.data.add(now, tickets, &[(score(number), id)])?;
+            }
+            self.data.add(now, heartbeats, &[(score(now_ms + heartbeat), id)])?;
+            let end = now + Duration::from_millis((LIFE * heartbeat).unsigned_abs());
+            self.data.expire(now, tickets, end);
+            self.data.expire(now, heartbeats, end);
         }
-        let left = self.time_left(now, lock);
-        let queue = self.queues.of(now, lock);
-        let ahead = i64::try_from(queue.ahead(id)).expect("small");
-        let told = if left != -2 {
-            [0, number_of, ahead, left]
-        } else if ahead > 0 && sha != HEAD_UNCHECKED {
-            [1, number_of, ahead, queue.first_left(now_ms)]
-        } else {
-            if ticket >= 0 {
-                queue.hear(id, now_ms + heartbeat.min(number(ttl)));
+        let queue = self.data.sorted_set(now, tickets)?;
+        let ahead = queue.map_or(0, |queue| queue.rank(id).unwrap_or_else(|| queue.count()));
+        let ahead = i64::try_from(ahead).expect("small");
+        let left = self.data.time_left(now, lock);
+        if left != -2 {
+            return Ok(Answer::numbers(&[0, number, ahead, left]));
+        }
+        if ahead > 0 {
+            let left = self.first_left(now, tickets, heartbeats)?;
+            return Ok(Answer::numbers(&[1, number, ahead, left]));
+        }
+        self.data.set(lock, value, Some(now + millis(ttl)?))?;
+        if ticket >= 0 {
+            self.data.add(now, heartbeats, &[(score(now_ms + heartbeat.min(integer(ttl)?)), id)])?;
+        }
+        Ok(Answer::numbers(&[2, number, 0, 0]))
+    }
+
+    /// Removes tickets whose heartbeat is over, and those that outlast any.
+    fn purge_queue(
+        &mut self,
+        now: Instant,
+        tickets: &[u8],
+        heartbeats: &[u8],
+        heartbeat: i64,
+    ) -> Result<(), Refusal> {
+        let now_ms = self.wall.ms(now);
+        let over = (f64::NEG_INFINITY, score(now_ms));
+        let endless = (score(now_ms + heartbeat + 1), f64::INFINITY);
+        for (min, max) in [over, endless] {
+            let set = self.data.sorted_set(now, heartbeats)?.into_iter().flat_map(SortedSet::iter);
+            let gone = set.filter(|(end, _)| (min..=max).contains(end)).take(PURGED_MAX);
+            let gone: Vec<_> = gone.map(|(_, id)| id.to_vec()).collect();
+            for id in gone {
+                self.data.remove(now, tickets, &id)?;
+                self.data.remove(now, heartbeats, &id)?;
             }
-            if ticket < 0 && !has_written {
-                self.refuse_if_full()?;
-            }
-            self.put(lock, value, Some(now + millis(ttl)));
-            [2, number_of, 0, 0]
-        };
-        tell(replies, told);
+        }
         Ok(())
     }
 
+    /// How long the first one's heartbeat lasts; without one it is not heard, and goes.
+    fn first_left(&mut self, now: Instant, tickets: &[u8], heartbeats: &[u8]) -> Result<i64, Refusal> {
+        let first = self.data.sorted_set(now, tickets)?.and_then(SortedSet::first).map(<[u8]>::to_vec);
+        let first = first.unwrap_or_default();
+        let end = self.data.sorted_set(now, heartbeats)?.and_then(|it| it.score(&first)).map(whole);
+        if end.is_none() {
+            self.data.remove(now, tickets, &first)?;
+        }
+        Ok(end.map_or(0, |end| (end - self.wall.ms(now)).max(0)))
+    }
+
     /// Somebody does not wait any longer, or has released: tells who is next, if that is another one and the lock is free.
-    fn tell_first(&mut self, now: Instant, lock: &[u8], id: &[u8], channels: &[u8]) {
-        let is_free = self.time_left(now, lock) == -2;
-        let queue = self.queues.of(now, lock);
-        if is_free && !channels.is_empty() && queue.first() != Some(id) {
-            let channel = queue.first().map_or_else(|| lock.to_vec(), |first| [channels, first].concat());
+    fn tell_first(
+        &mut self,
+        now: Instant,
+        lock: &[u8],
+        tickets: &[u8],
+        [id, channels]: [&[u8]; 2],
+    ) -> Result<(), Refusal> {
+        if channels.is_empty() || self.is_taken(now, lock) {
+            return Ok(());
+        }
+        let first = self.data.sorted_set(now, tickets)?.and_then(SortedSet::first);
+        if first != Some(id) {
+            let channel = first.map_or_else(|| lock.to_vec(), |first| [channels, first].concat());
             self.publish(&channel, b"");
         }
+        Ok(())
     }
 }
 
-fn tell(replies: &mut Vec<u8>, told: [i64; 4]) {
-    resp::encode_array_header(replies, told.len());
-    told.into_iter().for_each(|number| resp::encode_reply(replies, &Reply::Integer(number)));
+/// A score that is a number of milliseconds, or of a ticket.
+#[allow(clippy::cast_possible_truncation, reason = "below 2^53")]
+fn whole(score: f64) -> i64 {
+    score as i64
 }

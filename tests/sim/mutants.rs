@@ -5,24 +5,43 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use redlatch::mutants::{Mutant, switch};
+use redlatch::lock::SCRIPTS;
+use redlatch::mutants::{Mutant, SCRIPT_DEFECTS, ScriptDefect, switch};
 
 use crate::directed::{
     Verdict, acquire, bytes, desk, fair, fence, handover, hold, keep, masters, news, sharing,
 };
 use crate::directed::{errands, owners, sets};
+use crate::lua::{self, Break};
 use crate::{history, sockets};
 
 /// Runs a schedule with a defect switched on in this thread. A panic is a finding too.
 fn with(mutant: Mutant, schedule: fn() -> Verdict) -> Verdict {
+    let broken = broken_scripts(mutant);
     switch(Some(mutant));
-    let result = catch_unwind(AssertUnwindSafe(schedule));
+    let result = catch_unwind(AssertUnwindSafe(|| match broken.is_empty() {
+        true => schedule(),
+        false => lua::with_broken(broken, schedule),
+    }));
     switch(None);
     result.unwrap_or_else(|_| Err("it panicked".to_owned()))
 }
 
+/// The scripts in which a defect is.
+fn broken_scripts(mutant: Mutant) -> Vec<Break> {
+    let broken = |defect: &ScriptDefect| {
+        let script = SCRIPTS.iter().find(|it| it.name == defect.script).expect("a script of this name");
+        assert_eq!(script.text.matches(defect.piece).count(), 1, "{defect:?}");
+        Break { script: script.name, text: script.text.replace(defect.piece, defect.broken) }
+    };
+    SCRIPT_DEFECTS.iter().filter(|defect| defect.mutant == mutant).map(broken).collect()
+}
+
 fn is_killed(mutant: Mutant, schedule: fn() -> Verdict) {
     assert_eq!(schedule(), Ok(()), "without the defect");
+    if !broken_scripts(mutant).is_empty() {
+        assert_eq!(lua::with_lua(schedule), Ok(()), "without the defect, by the scripts themselves");
+    }
     let verdict = with(mutant, schedule);
     assert!(verdict.is_err(), "{mutant:?} survives");
     println!("{mutant:?}: {}", verdict.unwrap_err());
@@ -60,6 +79,7 @@ killed! {
     noscript_is_no: NoScriptIsNo by hold::a_script_that_was_flushed_between_load_and_call_is_sent_again;
     no_jitter: NoJitter by acquire::retries_come_at_random_times;
     timeout_pops_owed: TimeoutPopsOwed by acquire::a_time_out_leaves_the_order_of_replies_alone;
+    bare_extension: BareExtension by hold::an_extension_leaves_somebody_elses_key_alone;
     bare_del: BareDel by hold::a_release_leaves_somebody_elses_key_alone;
     release_only_granted: ReleaseOnlyGranted by hold::a_master_that_has_not_answered_is_released_too;
     release_on_other_connection: ReleaseOnOtherConnection by hold::a_release_waits_behind_its_set_on_the_same_connection;
@@ -90,7 +110,9 @@ killed! {
     subscribed_polls: SubscribedPolls by news::a_subscribed_waiter_asks_less_and_less;
     all_woken: AllWoken by news::not_all_who_wait_come_when_a_lock_is_released;
     head_unchecked: HeadUnchecked by fair::who_asked_first_has_it_first_however_slow_it_is;
+    dead_queues_stay: DeadQueuesStay by fair::a_queue_of_the_dead_leaves_no_key;
     dead_waiters_stay: DeadWaitersStay by fair::those_who_died_cost_one_heartbeat_together;
+    ticket_from_length: TicketFromLength by fair::a_new_ticket_is_larger_than_any_that_stands;
     ticket_forgotten: TicketForgotten by fair::a_place_is_kept_however_long_the_wait_is;
     ticket_smallest: TicketSmallest by fair::a_ticket_is_larger_than_all_that_were_allotted_before;
     late_script_forgotten: LateScriptForgotten by fair::a_master_that_answers_last_has_the_tickets_too;
@@ -100,10 +122,15 @@ killed! {
     readers_cut_short: ReadersCutShort by sharing::a_reader_of_a_shorter_ttl_ends_nobody_elses;
     foreign_set_taken: ForeignSetTaken by sharing::a_reader_leaves_a_sorted_set_of_others_alone;
     readers_purged_early: ReadersPurgedEarly by sharing::a_readers_coming_leaves_those_whose_time_is_not_over;
+    extended_reader_ends_key: ExtendedReaderEndsKey by sharing::an_extended_reader_leaves_the_others_their_time;
+    released_reader_keeps_key: ReleasedReaderKeepsKey by sharing::a_writer_waits_no_longer_than_for_the_last_reader;
+    late_reader_cuts_short: LateReaderCutsShort by sharing::a_readers_late_request_does_not_cut_its_extension_short;
     reader_ends_all: ReaderEndsAll by sharing::a_reader_that_goes_leaves_the_others;
     shared_extension_joins: SharedExtensionJoins by sharing::a_reader_is_extended_only_where_it_is;
     intent_ignored: IntentIgnored by sharing::a_writer_that_keeps_readers_out_has_its_turn;
     foreign_intent_taken: ForeignIntentTaken by sharing::an_intent_leaves_a_key_of_others_alone;
+    foreign_queue_taken: ForeignQueueTaken by fair::a_queue_leaves_sets_of_others_alone;
+    foreign_fence_taken: ForeignFenceTaken by fence::a_text_is_not_taken_for_a_fence;
     intent_kept: IntentKept by sharing::a_writer_that_gives_up_lets_readers_in_at_once;
     intent_not_renewed: IntentNotRenewed by sharing::a_writer_that_waits_keeps_readers_out_for_as_long_as_it_waits;
     readers_queue: ReadersQueue by sharing::readers_of_one_client_do_not_wait_for_each_other;
@@ -115,6 +142,7 @@ killed! {
     renewed_after_release: RenewedAfterRelease by keep::a_kept_lock_lives_as_long_as_it_is_held_and_no_longer;
     release_told_as_loss: ReleaseToldAsLoss by keep::the_loss_of_a_lock_that_was_released_is_not_told;
     fence_not_strict: FenceNotStrict by fence::a_token_as_large_as_the_fence_is_refused;
+    fence_lowered: FenceLowered by fence::a_late_release_leaves_the_next_lock_and_its_fence;
     fence_deleted: FenceDeleted by fence::a_release_leaves_the_fence;
     fence_window_too_wide: FenceWindowTooWide by fence::a_fence_that_was_lost_in_a_restart_is_older_than_the_window;
     renumbering_keeps_votes: RenumberingKeepsVotes by fence::each_vote_was_given_for_the_token_that_is_handed_out;
@@ -177,6 +205,12 @@ fn own_fenced_key_is_busy() {
     is_killed(Mutant::OwnKeyIsBusy, schedule);
 }
 
+/// The same defect where the lock is fenced.
+#[test]
+fn bare_del_of_a_fenced_lock() {
+    is_killed(Mutant::BareDel, fence::a_late_release_leaves_the_next_lock_and_its_fence);
+}
+
 /// A reader's release goes wherever the reader may be, as any other.
 #[test]
 fn reader_released_only_where_granted() {
@@ -189,6 +223,13 @@ fn reader_of_a_broken_connection_forgotten() {
         Mutant::AbsentIsProof,
         sharing::what_a_readers_broken_connection_left_is_released_over_the_next,
     );
+}
+
+/// The same defect where the lock is a reader's.
+#[test]
+fn stray_extension_of_a_reader_ignored() {
+    let schedule = sharing::a_readers_late_shorter_extension_does_not_cut_a_longer_one_short;
+    is_killed(Mutant::StrayExtensionIgnored, schedule);
 }
 
 /// The same defect where the lock is fenced.

@@ -6,7 +6,7 @@ use redlatch::resp::{self, Decoded, Reply};
 
 use crate::checker::id;
 use crate::clock::Time;
-use crate::model::ReaderScript;
+use crate::model::reader_script;
 use crate::network::{ConnState, Piece};
 use crate::world::{Event, World, command, note, shown};
 
@@ -46,7 +46,9 @@ impl World {
         let pushes = std::mem::take(&mut it.model.pushes);
         self.conns[index].master_input = input;
         let log = std::mem::take(&mut self.masters[master].model.log);
-        self.follow_queues();
+        if log.iter().any(|args| args.get(2).is_some_and(|key_count| key_count == b"3")) {
+            self.follow_queue(master, false);
+        }
         let mut rest = replies.as_slice();
         for args in &log {
             let Ok(Decoded::Complete { reply, size }) = resp::decode(rest) else {
@@ -81,33 +83,24 @@ impl World {
     pub fn note_command(&mut self, conn: usize, args: &[Vec<u8>], reply: &Reply<'_>) {
         let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let (client, master) = (self.conns[conn].client, self.conns[conn].master);
-        let late = self.now - self.conns[conn].input_queued_at;
+        // What is sent in full answers a master that did not know the script, whenever that was.
+        let is_whole = words[0] == b"EVAL";
+        let late = if is_whole { Time::MAX } else { self.now - self.conns[conn].input_queued_at };
         if let [b"EVALSHA" | b"EVAL", script, _, rest @ ..] = words.as_slice()
-            && let Some(script) = ReaderScript::of_word(script)
+            && let Some(script) = reader_script(script)
         {
-            let is_whole = words[0] == b"EVAL";
-            return self.note_shared(conn, script, rest, reply, if is_whole { Time::MAX } else { late });
+            return self.note_shared(conn, script, rest, reply, late);
         }
         match (words.as_slice(), reply) {
             // A writer's intent, which is no vote.
             ([b"EVAL", _, b"1", key, ..], _) if key.starts_with(b"redlatch:writer:") => {}
-            ([b"EVALSHA" | b"EVAL", _, b"3", rest @ ..], _) => {
-                let is_whole = words[0] == b"EVAL";
-                self.note_fair(conn, rest, reply, if is_whole { Time::MAX } else { late });
-            }
-            ([b"EVALSHA" | b"EVAL", _, b"2", rest @ ..], _) => {
-                let is_whole = words[0] == b"EVAL";
-                self.note_fenced(conn, rest, reply, if is_whole { Time::MAX } else { late });
-            }
+            ([b"EVALSHA" | b"EVAL", _, b"3", rest @ ..], _) => self.note_fair(conn, rest, reply, late),
+            ([b"EVALSHA" | b"EVAL", _, b"2", rest @ ..], _) => self.note_fenced(conn, rest, reply, late),
             ([b"SET", key, new, b"IFEQ", old, ..], Reply::Simple(_) | Reply::NullBulk) if old != new => {
                 self.note_swap(conn, [key, old, new], *reply != Reply::NullBulk, late);
             }
-            ([b"EVALSHA", _, _, key, old, new, _ttl], Reply::Integer(done)) => {
+            ([b"EVALSHA" | b"EVAL", _, _, key, old, new, _ttl], Reply::Integer(done)) => {
                 self.note_swap(conn, [key, old, new], *done == 1, late);
-            }
-            // As with an extension.
-            ([b"EVAL", _, _, key, old, new, _ttl], Reply::Integer(done)) => {
-                self.note_swap(conn, [key, old, new], *done == 1, Time::MAX);
             }
             ([b"SET", key, token, b"NX" | b"IFEQ", _, ..], Reply::Simple(_)) => {
                 self.checker.note_granted(conn, &self.conns[conn], key, token, late);
@@ -116,12 +109,8 @@ impl World {
                 self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
             }
             ([b"SET", _, token, b"IFEQ", ..], Reply::NullBulk) => self.checker.note_denied(master, token),
-            ([b"EVALSHA", _, _, key, token, _ttl], Reply::Integer(1)) => {
+            ([b"EVALSHA" | b"EVAL", _, _, key, token, _ttl], Reply::Integer(1)) => {
                 self.checker.note_granted(conn, &self.conns[conn], key, token, late);
-            }
-            // Sent when the master had said that it does not know the script, whenever that was.
-            ([b"EVAL", _, _, key, token, _ttl], Reply::Integer(1)) => {
-                self.checker.note_granted(conn, &self.conns[conn], key, token, Time::MAX);
             }
             // Readers have it.
             (
@@ -154,24 +143,17 @@ impl World {
     }
 
     /// A reader came, stayed or went.
-    fn note_shared(
-        &mut self,
-        conn: usize,
-        script: ReaderScript,
-        args: &[&[u8]],
-        reply: &Reply<'_>,
-        late: Time,
-    ) {
+    fn note_shared(&mut self, conn: usize, script: &str, args: &[&[u8]], reply: &Reply<'_>, late: Time) {
         let (client, master) = (self.conns[conn].client, self.conns[conn].master);
         match (script, args, reply) {
-            (ReaderScript::Acquire, [key, _, value, _], Reply::Simple(_))
-            | (ReaderScript::Extend, [key, value, _], Reply::Integer(1)) => {
+            ("shared acquire", [key, _, value, _], Reply::Simple(_))
+            | ("shared extend", [key, value, _], Reply::Integer(1)) => {
                 self.checker.note_granted(conn, &self.conns[conn], key, value, late);
             }
-            (ReaderScript::Acquire, [key, ..], Reply::Integer(_)) => {
+            ("shared acquire", [key, ..], Reply::Integer(_)) => {
                 self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
             }
-            (ReaderScript::Acquire, ..) => {}
+            ("shared acquire", ..) => {}
             (_, [_, value, _], Reply::Integer(0)) => self.checker.note_denied(master, value),
             (_, [_, value, _], Reply::Error(text)) if text.starts_with(b"WRONGTYPE") => {
                 self.checker.note_denied(master, value);

@@ -19,6 +19,7 @@ use crate::callers::Callers;
 use crate::checker::Checker;
 use crate::client::{Client, Worker};
 use crate::clock::{Clock, MS, SECOND, Time, WALL_US};
+use crate::lua;
 use crate::model::{Keys, ModelMaster};
 use crate::network::{Conn, ConnState, Weather};
 
@@ -144,6 +145,7 @@ impl World {
                 let mut model =
                     ModelMaster::new(&format!("m{index}-0"), clock.at(0) - Duration::from_secs(3600));
                 model.set_wall(clock.at(0), WALL_US);
+                model.interpreter = lua::interpreter();
                 Master {
                     model,
                     clock,

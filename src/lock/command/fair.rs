@@ -16,11 +16,10 @@
 //! its place there. It is removed by the same script in its other form, which also tells the first in the queue that the
 //! lock is free.
 
-use super::fenced::{self, Script};
+use super::fenced::{Script, encode_head};
 use super::{Entry, WrongShape, encode_beside, encode_decimal_bulk, encode_joined, failure, key_bytes};
 use crate::limits;
 use crate::lock::{Failure, HolderTtl, Token};
-use crate::mutants::mutant;
 use crate::resp::{self, Array, Reply};
 use std::time::Duration;
 
@@ -63,7 +62,7 @@ end return {1,k,a,math.max((e or n)-n,0)} end redis.call('set',KEYS[1],ARGV[1],'
 redis.call('zadd',b,n+math.min(h,tonumber(ARGV[2])),i) end return {2,k,0,0}";
 
 /// SHA-1 of [`FAIR_SCRIPT`].
-const FAIR_SHA: &[u8] = b"02d9ee81584b636cc1e0a982c4e02708eeee8ca2";
+pub(super) const FAIR_SHA: &str = "02d9ee81584b636cc1e0a982c4e02708eeee8ca2";
 
 /// The largest ticket that is believed: beyond it the scripts' numbers are no longer exact.
 const TICKET_MAX: u64 = (1 << 53) - 1;
@@ -96,7 +95,7 @@ pub(crate) fn encode_fair_acquire(
     ttl_ms: u64,
     waiter: &Waiter,
 ) {
-    encode_head(out, 12, script);
+    encode_head(out, 12, script, FAIR_SCRIPT, FAIR_SHA, b"3");
     let value = encode_keys(out, entry, waiter.prefix_size);
     out.extend_from_slice(value);
     encode_decimal_bulk(out, ttl_ms);
@@ -117,7 +116,7 @@ pub(crate) fn encode_fair_leave(
     waiter: &Waiter,
     (tells, stays): (bool, bool),
 ) {
-    encode_head(out, 11, Script::Known);
+    encode_head(out, 11, Script::Known, FAIR_SCRIPT, FAIR_SHA, b"3");
     let value = encode_keys(out, entry, waiter.prefix_size);
     out.extend_from_slice(value);
     if tells {
@@ -137,17 +136,6 @@ pub(crate) fn encode_fair_channel(out: &mut Vec<u8>, prefix: &[u8], id: &Token) 
 
 fn heartbeat_ms() -> u64 {
     u64::try_from(limits::FAIR_HEARTBEAT.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn encode_head(out: &mut Vec<u8>, argument_count: usize, script: Script) {
-    let changed = if mutant!(HeadUnchecked) {
-        FAIR_SCRIPT.replace("if a>0 ", "if a<0 ")
-    } else if mutant!(DeadWaitersStay) {
-        FAIR_SCRIPT.replace("{'-inf',n}", "{'-inf',0}")
-    } else {
-        return fenced::encode_head(out, argument_count, script, FAIR_SCRIPT, FAIR_SHA, b"3");
-    };
-    fenced::encode_head(out, argument_count, Script::Whole, &changed, FAIR_SHA, b"3");
 }
 
 /// All three keys; returns the encoded value of the entry.
@@ -251,11 +239,11 @@ mod tests {
         let [lock, tickets, heartbeats] = KEYS;
         let id = [0; 20].as_slice();
         for (script, name, text) in
-            [(Script::Known, "EVALSHA", FAIR_SHA), (Script::Whole, "EVAL", FAIR_SCRIPT.as_bytes())]
+            [(Script::Known, "EVALSHA", FAIR_SHA), (Script::Whole, "EVAL", FAIR_SCRIPT)]
         {
             for (ticket, number) in [(Place::Outside, "-1"), (Place::AtEnd, "0"), (Place::Number(7), "7")] {
                 let waiter = Waiter { ticket, ..WAITER };
-                let (name, number) = (name.as_bytes(), number.as_bytes());
+                let [name, text, number] = [name, text, number].map(str::as_bytes);
                 assert_eq!(
                     encoded(|out, entry| encode_fair_acquire(out, script, entry, 10_000, &waiter)),
                     command(&[
@@ -270,7 +258,17 @@ mod tests {
             assert_eq!(
                 encoded(|out, entry| encode_fair_leave(out, entry, &WAITER, (tells, !tells))),
                 command(&[
-                    b"EVALSHA", FAIR_SHA, b"3", lock, tickets, heartbeats, id, channel, id, number, b"3000"
+                    b"EVALSHA",
+                    FAIR_SHA.as_bytes(),
+                    b"3",
+                    lock,
+                    tickets,
+                    heartbeats,
+                    id,
+                    channel,
+                    id,
+                    number,
+                    b"3000"
                 ])
             );
         }

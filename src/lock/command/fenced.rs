@@ -24,7 +24,7 @@ use std::time::Duration;
 /// fence, what is left of the holder's time as `PTTL` tells it, and the clock. A key of another kind is in the way, too, as
 /// it is for `SET NX`: readers are there.
 pub(crate) const FENCED_ACQUIRE_SCRIPT: &str = "local t=redis.call('time') local n=t[1]*1000000+t[2] \
-local f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$') or '') local k=tonumber(ARGV[3]) \
+local f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$')) local k=tonumber(ARGV[3]) \
 if not f then return redis.error_reply('ERR the fence is no number') end \
 local h=redis.pcall('get',KEYS[1]) \
 if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end if h==ARGV[1] then return redis.status_reply('OWN') end \
@@ -41,7 +41,7 @@ redis.call('set',KEYS[2],ARGV[3],'px',ARGV[6]) return redis.call('set',KEYS[1],A
 pub(crate) const FENCED_RELEASE_SCRIPT: &str = "local d=0 local h=redis.pcall('get',KEYS[1]) \
 if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end \
 if h==ARGV[1] then d=redis.call('del',KEYS[1]) end \
-local f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$') or '') local k=tonumber(ARGV[2]) \
+local f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$')) local k=tonumber(ARGV[2]) \
 if f and k>f then local t=redis.call('time') local n=t[1]*1000000+t[2] \
 if k>n-ARGV[3] and k<=n+ARGV[4] then redis.pcall('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
 
@@ -50,17 +50,17 @@ pub(crate) const FENCED_TELLING_SCRIPT: &str = "local d=0 local h=redis.pcall('g
 if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end \
 if h==ARGV[1] then d=redis.call('del',KEYS[1]) local n=redis.pcall('publish',KEYS[1],'') \
 if type(n)=='number' and n>3 then redis.pcall('publish',KEYS[1],n) end end \
-local f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$') or '') local k=tonumber(ARGV[2]) \
+local f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$')) local k=tonumber(ARGV[2]) \
 if f and k>f then local t=redis.call('time') local n=t[1]*1000000+t[2] \
 if k>n-ARGV[3] and k<=n+ARGV[4] then redis.pcall('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
 
 /// SHA-1 of [`FENCED_ACQUIRE_SCRIPT`].
-const ACQUIRE_SHA: &[u8] = b"db8eaad87595a7ed22afe1ccb0d9cd9c2a565d70";
+pub(super) const ACQUIRE_SHA: &str = "5d72da1984569881e11ad452bce54f49034d2b4e";
 /// SHA-1 of [`FENCED_RELEASE_SCRIPT`].
-const RELEASE_SHA: &[u8] = b"3d5d344ebf5c4e77efdc0c8d0b721b8d576fe40a";
+pub(super) const RELEASE_SHA: &str = "7612e6705f80446242ed7042da9462eb14015fa8";
 
 /// SHA-1 of [`FENCED_TELLING_SCRIPT`].
-const TELLING_SHA: &[u8] = b"84c6c9632e4d388280b2204a140bfbde6810ef39";
+pub(super) const TELLING_SHA: &str = "06717449d262ca6c6c5ea2f61bf2ad7353c4cb2b";
 
 /// Older than any token, for a lock that is held: no window closes behind it.
 const ANY_AGE_US: u64 = 1 << 52;
@@ -108,11 +108,7 @@ fn encode_acquire(
     fence: &Fence,
     past_us: u64,
 ) {
-    if mutant!(FenceNotStrict) {
-        encode_head(out, 11, Script::Whole, &FENCED_ACQUIRE_SCRIPT.replace("<=f ", "<f "), ACQUIRE_SHA, b"2");
-    } else {
-        encode_head(out, 11, script, FENCED_ACQUIRE_SCRIPT, ACQUIRE_SHA, b"2");
-    }
+    encode_head(out, 11, script, FENCED_ACQUIRE_SCRIPT, ACQUIRE_SHA, b"2");
     let value = encode_keys(out, entry, fence);
     out.extend_from_slice(value);
     for number in [ttl_ms, fence.token.as_u64(), past_us, fence.window.half_us, fence.window.life_ms] {
@@ -128,11 +124,7 @@ pub(crate) fn encode_fenced_release(
     fence: &Fence,
     tells: bool,
 ) {
-    if mutant!(FenceDeleted) {
-        let deleting = "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('del',KEYS[2]) \
-            return redis.call('del',KEYS[1]) else return 0 end";
-        encode_head(out, 10, Script::Whole, deleting, RELEASE_SHA, b"2");
-    } else if tells {
+    if tells {
         encode_head(out, 10, script, FENCED_TELLING_SCRIPT, TELLING_SHA, b"2");
     } else {
         encode_head(out, 10, script, FENCED_RELEASE_SCRIPT, RELEASE_SHA, b"2");
@@ -151,14 +143,14 @@ pub(super) fn encode_head(
     argument_count: usize,
     script: Script,
     text: &str,
-    sha: &[u8],
+    sha: &str,
     key_count: &[u8],
 ) {
     resp::encode_array_header(out, argument_count);
     match script {
         Script::Known => {
             resp::encode_bulk(out, b"EVALSHA");
-            resp::encode_bulk(out, sha);
+            resp::encode_bulk(out, sha.as_bytes());
         }
         Script::Whole => {
             resp::encode_bulk(out, b"EVAL");
@@ -283,10 +275,10 @@ mod tests {
             (b"p:\r\nname".as_slice(), b"p:redlatch:fence:\r\nname".as_slice(), [0; 20]);
         let (token, half, life) =
             (b"1800000000000000".as_slice(), b"15000000".as_slice(), b"90000".as_slice());
-        for (script, name, text) in [
-            (Script::Known, b"EVALSHA".as_slice(), ACQUIRE_SHA),
-            (Script::Whole, b"EVAL", FENCED_ACQUIRE_SCRIPT.as_bytes()),
-        ] {
+        for (script, name, text) in
+            [(Script::Known, "EVALSHA", ACQUIRE_SHA), (Script::Whole, "EVAL", FENCED_ACQUIRE_SCRIPT)]
+        {
+            let [name, text] = [name, text].map(str::as_bytes);
             assert_eq!(
                 encoded(|out, entry, fence| encode_fenced_acquire(out, script, entry, 10_000, fence)),
                 command(&[name, text, b"2", lock, fence, &value, b"10000", token, half, half, life])
@@ -312,7 +304,7 @@ mod tests {
         for (tells, sha) in [(false, RELEASE_SHA), (true, TELLING_SHA)] {
             assert_eq!(
                 encoded(|out, entry, fence| encode_fenced_release(out, Script::Known, entry, fence, tells)),
-                command(&[b"EVALSHA", sha, b"2", lock, fence, &value, token, half, half, life])
+                command(&[b"EVALSHA", sha.as_bytes(), b"2", lock, fence, &value, token, half, half, life])
             );
         }
     }

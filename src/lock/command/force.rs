@@ -6,23 +6,21 @@
 
 use super::fenced::{Script, encode_head};
 use super::{ReleaseAnswer, WrongShape, failure};
-use crate::mutants::mutant;
 use crate::resp::Reply;
 
 /// `KEYS`: lock. Answers 1 if it is deleted, 0 without one, or an error for a key that is no lock.
-const FORCE_SCRIPT: &str = "local k=KEYS[1] local v=redis.pcall('get',k) \
+pub(super) const FORCE_SCRIPT: &str = "local k=KEYS[1] local v=redis.pcall('get',k) \
 if type(v)=='table' and string.sub(v.err,1,9)=='WRONGTYPE' then v=redis.pcall('zscore',k,'redlatch:readers:1') \
 if not v or type(v)=='table' and string.sub(v.err,1,9)=='WRONGTYPE' then \
 return redis.error_reply('WRONGTYPE a key of another type is there, which is no lock: nothing was deleted') end end \
 if type(v)=='table' then return v end return redis.call('del',k)";
 
+/// SHA-1 of [`FORCE_SCRIPT`], which is only ever sent in full.
+pub(super) const FORCE_SHA: &str = "db92369204d779fca19eb68b65b7546ebb006767";
+
 /// Deletes the lock with this key, from [`super::Entry::key`]. The script is sent in full: it is seldom needed.
 pub(crate) fn encode_forced_delete(out: &mut Vec<u8>, key: &[u8]) {
-    if mutant!(ForceDeletesAnyType) {
-        out.extend_from_slice(b"*2\r\n$3\r\nDEL\r\n");
-    } else {
-        encode_head(out, 4, Script::Whole, FORCE_SCRIPT, b"", b"1");
-    }
+    encode_head(out, 4, Script::Whole, FORCE_SCRIPT, FORCE_SHA, b"1");
     out.extend_from_slice(key);
 }
 

@@ -34,41 +34,47 @@ pub(crate) const MARKER: &[u8] = b"redlatch:readers:1";
 ///
 /// Answers: OK; OWN if the value is there already; or the time left of what is in the way as `PTTL` tells it. A value that
 /// is there keeps the later end of the two, so that a request which is carried out twice, or late, cuts nothing short.
-const ACQUIRE_SCRIPT: &str = "local k=KEYS[1] local m='redlatch:readers:1' local y=redis.call('type',k).ok \
+/// It reads before it writes, and the end comes before the purge: a login that lacks a right for one of them leaves no set
+/// without an end. Without the right to `PEXPIREAT`, the release deletes the set.
+pub(super) const ACQUIRE_SCRIPT: &str = "local k=KEYS[1] local m='redlatch:readers:1' local y=redis.call('type',k).ok \
 local w=redis.call('pttl',k) if w==-1 or y~='none' and (y~='zset' or not redis.call('zscore',k,m)) then return w end \
 local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) \
 local s=tonumber(redis.call('zscore',k,ARGV[1]) or 0) w=redis.call('pttl',KEYS[2]) if w~=-2 and s<=n then return w end \
-redis.call('zadd',k,'-inf',m,math.max(s,n+1+ARGV[2]),ARGV[1]) redis.call('zremrangebyscore',k,0,n) \
-redis.call('pexpireat',k,redis.call('zrange',k,-1,-1,'withscores')[2]) \
+local e=math.max(s,n+1+ARGV[2]) local l=redis.call('zrange',k,-1,-1,'withscores')[2] \
+redis.call('zadd',k,'-inf',m,e,ARGV[1]) redis.call('pexpireat',k,math.max(e,l or 0)) \
+redis.call('zremrangebyscore',k,0,n) \
 return redis.status_reply(s>n and 'OWN' or 'OK')";
 
 /// `KEYS`: lock. `ARGV`: value, TTL in milliseconds. Answers 1, or 0 if the value is not there or its time is over.
 ///
 /// A server at its memory limit refuses a script's `ZADD`, unless the script has written before. This one takes no memory,
 /// so the purge, which is never refused, goes first. A new reader takes memory: its script starts with `ZADD`.
-const EXTEND_SCRIPT: &str = "local k=KEYS[1] local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) \
+pub(super) const EXTEND_SCRIPT: &str = "local k=KEYS[1] local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) \
 local s=redis.call('zscore',k,ARGV[1]) if not s or tonumber(s)<=n then return 0 end \
 redis.call('zremrangebyscore',k,0,n) redis.call('zadd',k,n+1+ARGV[2],ARGV[1]) \
 redis.call('pexpireat',k,redis.call('zrange',k,-1,-1,'withscores')[2]) return 1";
 
 /// `KEYS`: lock. `ARGV`: value, and 1 if those who wait are to be told when nobody is left. Answers 1 if the value was there,
 /// else 0.
-const RELEASE_SCRIPT: &str = "local k=KEYS[1] if redis.call('zrem',k,ARGV[1])==0 then return 0 end \
+pub(super) const RELEASE_SCRIPT: &str = "local k=KEYS[1] if redis.call('zrem',k,ARGV[1])==0 then return 0 end \
 local t=redis.call('time') redis.call('zremrangebyscore',k,0,t[1]*1000+math.floor(t[2]/1000)) \
 local l=redis.call('zrange',k,-1,-1,'withscores')[2] if l and l~='-inf' then redis.call('pexpireat',k,l) return 1 end \
 redis.call('del',k) if ARGV[2]=='1' then \
 local c=redis.pcall('publish',k,'') if type(c)=='number' and c>3 then redis.pcall('publish',k,c) end end return 1";
 
 /// `KEYS`: intent. `ARGV`: value, TTL in milliseconds. Answers 1, or 0 if somebody else's text is there.
-const INTENT_SCRIPT: &str = "local v=redis.call('get',KEYS[1]) \
+pub(super) const INTENT_SCRIPT: &str = "local v=redis.call('get',KEYS[1]) \
 if v and string.sub(v,1,11)~='redlatch:1:' then return 0 end redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) return 1";
 
 /// SHA-1 of [`ACQUIRE_SCRIPT`].
-const ACQUIRE_SHA: &[u8] = b"40403f1fd78fac49640df43fa13f634f01426da0";
+pub(super) const ACQUIRE_SHA: &str = "d2c6243e41a6f9cfd9d1926e66a7148bc9823efb";
 /// SHA-1 of [`EXTEND_SCRIPT`].
-const EXTEND_SHA: &[u8] = b"2e31d30570819fcc1f873dcaba865981d032183f";
+pub(super) const EXTEND_SHA: &str = "2e31d30570819fcc1f873dcaba865981d032183f";
 /// SHA-1 of [`RELEASE_SCRIPT`].
-const RELEASE_SHA: &[u8] = b"8bcc5ea66f5e8c922d41a4d11f7b9d836536d5fe";
+pub(super) const RELEASE_SHA: &str = "8bcc5ea66f5e8c922d41a4d11f7b9d836536d5fe";
+
+/// SHA-1 of [`INTENT_SCRIPT`], which is only ever sent in full.
+pub(super) const INTENT_SHA: &str = "1739c8a5f97d6c31b57fd4ea6ae2883c60dd3a19";
 
 /// Joins the readers of a lock, if nobody else has or is to have it. `prefix_size` is that of all keys.
 pub(crate) fn encode_shared_acquire(
@@ -78,8 +84,7 @@ pub(crate) fn encode_shared_acquire(
     ttl_ms: u64,
     prefix_size: usize,
 ) {
-    let (script, text) = acquire_script(script);
-    encode_head(out, 7, script, &text, ACQUIRE_SHA, b"2");
+    encode_head(out, 7, script, ACQUIRE_SCRIPT, ACQUIRE_SHA, b"2");
     let (key, value) = entry.parts();
     out.extend_from_slice(key);
     encode_intent_key(out, key, prefix_size);
@@ -89,25 +94,14 @@ pub(crate) fn encode_shared_acquire(
 
 /// Gives a reader a new end, if it is there.
 pub(crate) fn encode_shared_extend(out: &mut Vec<u8>, script: Script, entry: &Entry, ttl_ms: u64) {
-    if mutant!(SharedExtensionJoins) {
-        let text = EXTEND_SCRIPT.replace("if not s or tonumber(s)<=n then return 0 end ", "");
-        encode_head(out, 6, Script::Whole, &text, EXTEND_SHA, b"1");
-    } else {
-        encode_head(out, 6, script, EXTEND_SCRIPT, EXTEND_SHA, b"1");
-    }
+    encode_head(out, 6, script, EXTEND_SCRIPT, EXTEND_SHA, b"1");
     out.extend_from_slice(&entry.0);
     encode_decimal_bulk(out, ttl_ms);
 }
 
 /// A reader goes; tells those who wait, if it is to and was the last.
 pub(crate) fn encode_shared_release(out: &mut Vec<u8>, script: Script, entry: &Entry, tells: bool) {
-    if mutant!(ReaderEndsAll) {
-        let text = RELEASE_SCRIPT
-            .replace("redis.call('zremrangebyscore'", "redis.call('del',k) redis.call('zremrangebyscore'");
-        encode_head(out, 6, Script::Whole, &text, RELEASE_SHA, b"1");
-    } else {
-        encode_head(out, 6, script, RELEASE_SCRIPT, RELEASE_SHA, b"1");
-    }
+    encode_head(out, 6, script, RELEASE_SCRIPT, RELEASE_SHA, b"1");
     out.extend_from_slice(&entry.0);
     encode_decimal_bulk(out, u64::from(tells));
 }
@@ -123,24 +117,6 @@ pub(crate) fn encode_load(out: &mut Vec<u8>, script: &str) {
     resp::encode_command(out, &[b"SCRIPT", b"LOAD", script.as_bytes()]);
 }
 
-fn acquire_script(script: Script) -> (Script, std::borrow::Cow<'static, str>) {
-    let longest = "redis.call('zrange',k,-1,-1,'withscores')[2]";
-    let changed = if mutant!(ReaderBesideWriter) {
-        ACQUIRE_SCRIPT.replacen("then return w end", "then return redis.status_reply('OK') end", 1)
-    } else if mutant!(ReadersCutShort) {
-        ACQUIRE_SCRIPT.replace(longest, "n+1+ARGV[2]")
-    } else if mutant!(ReadersPurgedEarly) {
-        ACQUIRE_SCRIPT.replace(",0,n)", ",0,n+ARGV[2]-1)")
-    } else if mutant!(IntentIgnored) {
-        ACQUIRE_SCRIPT.replace("if w~=-2 and s<=n then return w end ", "")
-    } else if mutant!(ForeignSetTaken) {
-        ACQUIRE_SCRIPT.replace("(y~='zset' or not redis.call('zscore',k,m))", "y~='zset'")
-    } else {
-        return (script, ACQUIRE_SCRIPT.into());
-    };
-    (Script::Whole, changed.into())
-}
-
 /// The key of the intent beside a lock's, both as encoded bulk strings.
 pub(crate) fn encode_intent_key(out: &mut Vec<u8>, key: &[u8], prefix_size: usize) {
     encode_beside(out, key, prefix_size, INTENT_NAME);
@@ -148,14 +124,8 @@ pub(crate) fn encode_intent_key(out: &mut Vec<u8>, key: &[u8], prefix_size: usiz
 
 /// Leaves an intent, whoever's intent is there. The script is sent in full: only a writer that was refused sends it.
 pub(crate) fn encode_intent(out: &mut Vec<u8>, entry: &Entry, ttl_ms: u64) {
-    if mutant!(ForeignIntentTaken) {
-        out.extend_from_slice(b"*5\r\n$3\r\nSET\r\n");
-        out.extend_from_slice(&entry.0);
-        out.extend_from_slice(b"$2\r\nPX\r\n");
-    } else {
-        encode_head(out, 6, Script::Whole, INTENT_SCRIPT, b"", b"1");
-        out.extend_from_slice(&entry.0);
-    }
+    encode_head(out, 6, Script::Whole, INTENT_SCRIPT, INTENT_SHA, b"1");
+    out.extend_from_slice(&entry.0);
     encode_decimal_bulk(out, ttl_ms);
 }
 
@@ -208,9 +178,9 @@ mod tests {
         let (lock, intent, value): (&[u8], &[u8], _) =
             (b"p:\r\nname", b"p:redlatch:writer:\r\nname", [0; Token::SIZE]);
         for script in [Script::Known, Script::Whole] {
-            let name = |text: &'static str, sha: &'static [u8]| match script {
-                Script::Known => [b"EVALSHA".as_slice(), sha],
-                Script::Whole => [b"EVAL", text.as_bytes()],
+            let name = |text: &'static str, sha: &'static str| match script {
+                Script::Known => [b"EVALSHA", sha.as_bytes()],
+                Script::Whole => [b"EVAL".as_slice(), text.as_bytes()],
             };
             let [by, what] = name(ACQUIRE_SCRIPT, ACQUIRE_SHA);
             assert_eq!(

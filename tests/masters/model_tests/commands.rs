@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
+use redlatch::lock::SCRIPTS;
 use redlatch::resp::{self, Decoded, Reply};
 
 use super::{PASSWORD, fair, field, integer, readers, text};
@@ -14,35 +15,10 @@ pub(super) const KEYS: [&[u8]; 5] = [b"orders:42", b"\r\n", b"a\0b", b"\xff\xfe\
 pub(super) const TOKENS: [&[u8]; 3] =
     [b"0123456789abcdefghij", b"\r\n\0\r\n$-1\r\n+OK\r\n:1\r\n", &[0xff; 20]];
 
-const RELEASE_SCRIPT: &str =
-    "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
-const EXTEND_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) else return 0 end";
-const SWAP_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('pexpire',KEYS[1],ARGV[3]) \
-redis.call('set',KEYS[1],ARGV[2],'px',ARGV[3]) return 1 else return 0 end";
-const FENCED_ACQUIRE_SCRIPT: &str = "local t=redis.call('time') local n=t[1]*1000000+t[2] \
-local f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$') or '') local k=tonumber(ARGV[3]) if not f then return redis.error_reply('ERR the fence is no number') \
-end local h=redis.pcall('get',KEYS[1]) if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end \
-if h==ARGV[1] then return redis.status_reply('OWN') end if h \
-then return {0,f,redis.call('pttl',KEYS[1]),n} end if k<=f then return {1,f,0,n} end if k<=n-ARGV[4] \
-then return {2,f,0,n} end if k>n+ARGV[5] then return {3,f,0,n} end \
-redis.call('set',KEYS[2],ARGV[3],'px',ARGV[6]) return redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2])";
-const FENCED_RELEASE_SCRIPT: &str = "local d=0 local h=redis.pcall('get',KEYS[1]) if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' \
-then return h end if h==ARGV[1] then d=redis.call('del',KEYS[1]) end local \
-f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$') or '') local k=tonumber(ARGV[2]) if f and k>f then local \
-t=redis.call('time') local n=t[1]*1000000+t[2] if k>n-ARGV[3] and k<=n+ARGV[4] then \
-redis.pcall('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
-pub(super) const FENCED_TELLING_SCRIPT: &str = "local d=0 local h=redis.pcall('get',KEYS[1]) if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' \
-then return h end if h==ARGV[1] then d=redis.call('del',KEYS[1]) local \
-n=redis.pcall('publish',KEYS[1],'') if type(n)=='number' and n>3 then redis.pcall('publish',KEYS[1],n) \
-end end local f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$') or '') \
-local k=tonumber(ARGV[2]) if f and k>f then local t=redis.call('time') local n=t[1]*1000000+t[2] if k>n-ARGV[3] and k<=n+ARGV[4] then \
-redis.pcall('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
-const RELEASE_SHA: &str = "b998f9dfb154cdbea8cda65ad5177aadf0e945a2";
-const EXTEND_SHA: &str = "53f2c61c14d7b92a6f44852b306cc8ed3636d4db";
-const SWAP_SHA: &str = "e4975e6d8e4814dcc271cedbf9abad377e06a755";
-const FENCED_ACQUIRE_SHA: &str = "db8eaad87595a7ed22afe1ccb0d9cd9c2a565d70";
-const FENCED_TELLING_SHA: &str = "84c6c9632e4d388280b2204a140bfbde6810ef39";
-const FENCED_RELEASE_SHA: &str = "3d5d344ebf5c4e77efdc0c8d0b721b8d576fe40a";
+/// The text of a script.
+pub(super) fn text_of(name: &str) -> &'static [u8] {
+    SCRIPTS.iter().find(|script| script.name == name).expect("a script of this name").text.as_bytes()
+}
 
 /// One command and how its replies are compared.
 pub(super) struct Command {
@@ -56,6 +32,14 @@ impl Command {
     pub(super) fn of(words: &[&[u8]]) -> Self {
         let words = words.iter().map(|word| word.to_vec()).collect();
         Self { words, check: Check::Bytes, short_lived: None }
+    }
+
+    /// A script by its digest or in full, with the number of its keys, the keys and the arguments.
+    pub(super) fn of_script(is_whole: bool, name: &str, rest: &[&[u8]]) -> Self {
+        let script = SCRIPTS.iter().find(|script| script.name == name).expect("a script of this name");
+        let head: [&[u8]; 2] =
+            if is_whole { [b"EVAL", script.text.as_bytes()] } else { [b"EVALSHA", script.sha.as_bytes()] };
+        Self::of(&[&head, rest].concat())
     }
 }
 
@@ -199,14 +183,17 @@ impl Commands {
         let ttl = ttl.as_bytes();
         let short_lived = is_short.then_some(key);
         let with_ttl = |words| Command { short_lived, ..Command::of(words) };
+        let script = |is_whole, name, rest: &[&[u8]]| Command::of_script(is_whole, name, rest);
+        let script_with_ttl =
+            |is_whole, name, rest: &[&[u8]]| Command { short_lived, ..script(is_whole, name, rest) };
         let old = *TOKENS.choose(rng).expect("not empty");
         Some(match rng.random_range(0..17) {
             0..4 => with_ttl(&[b"SET", key, token, b"NX", b"PX", ttl]),
-            4 => with_ttl(&[b"EVALSHA", EXTEND_SHA.as_bytes(), b"1", key, token, ttl]),
-            5 => with_ttl(&[b"EVAL", EXTEND_SCRIPT.as_bytes(), b"1", key, token, ttl]),
+            4 => script_with_ttl(false, "extend", &[b"1", key, token, ttl]),
+            5 => script_with_ttl(true, "extend", &[b"1", key, token, ttl]),
             6 if self.set_if_eq => with_ttl(&[b"SET", key, token, b"IFEQ", old, b"PX", ttl]),
-            7 => Command::of(&[b"EVALSHA", RELEASE_SHA.as_bytes(), b"1", key, token]),
-            8 => Command::of(&[b"EVAL", RELEASE_SCRIPT.as_bytes(), b"1", key, token]),
+            7 => script(false, "release", &[b"1", key, token]),
+            8 => script(true, "release", &[b"1", key, token]),
             9 if self.del_if_eq => Command::of(&[b"DELIFEQ", key, token]),
             10 if self.del_ex => Command::of(&[b"DELEX", key, b"IFEQ", token]),
             11 => Command { check: Check::TimeLeft, ..Command::of(&[b"PTTL", key]) },
@@ -214,8 +201,8 @@ impl Commands {
             12 => Command::of(&[b"GET", key]),
             13 if rng.random_range(0..3) == 0 => Command::of(&[b"SET", key, token]),
             13 => Command::of(&[b"DEL", key]),
-            14 => with_ttl(&[b"EVALSHA", SWAP_SHA.as_bytes(), b"1", key, old, token, ttl]),
-            15 => with_ttl(&[b"EVAL", SWAP_SCRIPT.as_bytes(), b"1", key, old, token, ttl]),
+            14 => script_with_ttl(false, "swap", &[b"1", key, old, token, ttl]),
+            15 => script_with_ttl(true, "swap", &[b"1", key, old, token, ttl]),
             16 => with_ttl(&[b"SET", key, token, b"PX", ttl]),
             _ => return None,
         })
@@ -266,37 +253,24 @@ fn draw_fenced(rng: &mut StdRng) -> Command {
     let is_short = rng.random_range(0..8) == 0;
     let ttl = u64::to_string(&if is_short { rng.random_range(1..=5) } else { 3_600_000 });
     let is_whole = rng.random();
-    let name: &[u8] = if is_whole { b"EVAL" } else { b"EVALSHA" };
+    let (token, half) = (token.as_bytes(), half.as_bytes());
     if rng.random_range(0..3) == 0 {
-        let script = match (is_whole, rng.random()) {
-            (true, false) => FENCED_RELEASE_SCRIPT,
-            (true, true) => FENCED_TELLING_SCRIPT,
-            (false, false) => FENCED_RELEASE_SHA,
-            (false, true) => FENCED_TELLING_SHA,
-        };
-        let (token, half) = (token.as_bytes(), half.as_bytes());
-        return Command::of(&[name, script.as_bytes(), b"2", key, &fence, value, token, half, half, life]);
+        let name = if rng.random() { "fenced telling" } else { "fenced release" };
+        return Command::of_script(is_whole, name, &[b"2", key, &fence, value, token, half, half, life]);
     }
-    let script = if is_whole { FENCED_ACQUIRE_SCRIPT } else { FENCED_ACQUIRE_SHA };
-    let (token, half, ttl) = (token.as_bytes(), half.as_bytes(), ttl.as_bytes());
     // As for a lock that is held, whose token may be of any age.
     let past = if rng.random_range(0..4) == 0 { b"4503599627370496" } else { half };
-    let words = [name, script.as_bytes(), b"2", key, &fence, value, ttl, token, past, half, life];
-    Command { check: Check::Fenced, short_lived: is_short.then_some(key), ..Command::of(&words) }
+    let rest = [b"2", key, &fence, value, ttl.as_bytes(), token, past, half, life];
+    let command = Command::of_script(is_whole, "fenced acquire", &rest);
+    Command { check: Check::Fenced, short_lived: is_short.then_some(key), ..command }
 }
 
 fn draw_script(rng: &mut StdRng) -> Command {
-    match rng.random_range(0..12) {
-        9 => Command::of(&[b"SCRIPT", b"LOAD", fair::SCRIPT.as_bytes()]),
-        10 => readers::draw_load(rng),
-        8 => Command::of(&[b"SCRIPT", b"LOAD", FENCED_TELLING_SCRIPT.as_bytes()]),
-        6 => Command::of(&[b"SCRIPT", b"LOAD", FENCED_ACQUIRE_SCRIPT.as_bytes()]),
-        7 => Command::of(&[b"SCRIPT", b"LOAD", FENCED_RELEASE_SCRIPT.as_bytes()]),
-        0..2 => Command::of(&[b"SCRIPT", b"LOAD", RELEASE_SCRIPT.as_bytes()]),
-        2..4 => Command::of(&[b"SCRIPT", b"LOAD", EXTEND_SCRIPT.as_bytes()]),
-        4..6 => Command::of(&[b"SCRIPT", b"LOAD", SWAP_SCRIPT.as_bytes()]),
-        _ => Command::of(&[b"SCRIPT", b"FLUSH"]),
+    if rng.random_range(0..8) == 0 {
+        return Command::of(&[b"SCRIPT", b"FLUSH"]);
     }
+    let script = SCRIPTS.choose(rng).expect("not empty");
+    Command::of(&[b"SCRIPT", b"LOAD", script.text.as_bytes()])
 }
 
 fn draw_for_connection(rng: &mut StdRng) -> Command {

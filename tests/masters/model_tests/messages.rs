@@ -9,14 +9,13 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use redlatch::resp;
 
-use super::commands::{FENCED_TELLING_SCRIPT, KEYS};
+use super::commands::{KEYS, text_of};
 use super::model::ModelMaster;
 use crate::fleet::Fleet;
 use crate::lock_tests::PATIENCE;
 use crate::valkey_tests::valkey_9;
 
 const TOKEN: &[u8] = b"0123456789abcdefghij";
-const TELLING_SCRIPT: &[u8] = b"if redis.call('get',KEYS[1])==ARGV[1] then redis.call('del',KEYS[1]) local n=redis.pcall('publish',KEYS[1],'') if type(n)=='number' and n>3 then redis.pcall('publish',KEYS[1],n) end return 1 else return 0 end";
 
 /// More than the script tells the number of.
 const SUBSCRIBER_COUNT: usize = 6;
@@ -73,10 +72,10 @@ impl Audience {
             5..8 => self.say(subscriber, &[b"UNSUBSCRIBE", channel]),
             8 => self.say(PUBLISHER, &[b"PUBLISH", channel, b"\r\n"]),
             9 => self.say(PUBLISHER, &[b"PUBLISH", channel, b""]),
-            10 => self.say(PUBLISHER, &[b"EVAL", TELLING_SCRIPT, b"1", channel, TOKEN]),
+            10 => self.say(PUBLISHER, &[b"EVAL", text_of("telling"), b"1", channel, TOKEN]),
             11 => {
                 self.say(PUBLISHER, &[b"SET", channel, TOKEN, b"NX", b"PX", b"3600000"]);
-                let (script, fence) = (FENCED_TELLING_SCRIPT.as_bytes(), b"redlatch:fence:a");
+                let (script, fence) = (text_of("fenced telling"), b"redlatch:fence:a");
                 // A token beyond its window: the fence stays as it is.
                 self.say(
                     PUBLISHER,
@@ -85,7 +84,7 @@ impl Audience {
             }
             _ => {
                 self.say(PUBLISHER, &[b"SET", channel, TOKEN, b"NX", b"PX", b"3600000"]);
-                self.say(PUBLISHER, &[b"EVAL", TELLING_SCRIPT, b"1", channel, TOKEN]);
+                self.say(PUBLISHER, &[b"EVAL", text_of("telling"), b"1", channel, TOKEN]);
             }
         }
     }

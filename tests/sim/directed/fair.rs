@@ -11,6 +11,7 @@ use super::world;
 use super::{KEY, Verdict, acquire, defaults, demand, hold, is_held, ms, occupy, outcome, trust, verdict};
 use crate::clock::{MS, SECOND, Time};
 use crate::faults::Data;
+use crate::model::{heartbeats_key, tickets_key};
 use crate::world::World;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -61,10 +62,9 @@ fn is_contended(outcome: &Outcome) -> bool {
 }
 
 /// Tickets on a master.
-fn ticket_count(world: &mut World, master: usize) -> usize {
-    let it = &mut world.masters[master];
-    let now = it.clock.at(world.now);
-    it.model.queues.of(now, KEY).count()
+fn ticket_count(world: &World, master: usize) -> usize {
+    let it = &world.masters[master];
+    it.model.ticket_count(it.clock.at(world.now), KEY)
 }
 
 fn no_tickets_are_left(world: &mut World) -> Verdict {
@@ -143,6 +143,24 @@ pub fn a_ticket_is_larger_than_all_that_were_allotted_before() -> Verdict {
     verdict(&mut world)
 }
 
+pub fn a_new_ticket_is_larger_than_any_that_stands() -> Verdict {
+    let mut world = world(3, 5, defaults);
+    let held = hold_fairly(&mut world, 0)?;
+    let waiting = [1, 2, 3].map(|client| wait_fairly(&mut world, client));
+    let [first, second, third] = waiting;
+    second?;
+    let third = third?;
+    world.submit_release(1, first?, false);
+    world.run_for(10 * MS);
+    let fourth = wait_fairly(&mut world, 4)?;
+    let number = |client: usize, lock| world.clients[client].engine.ticket(lock).map(|ticket| ticket.number);
+    let (third, fourth) = (number(3, third), number(4, fourth));
+    demand(fourth > third, &format!("the ticket {fourth:?} behind {third:?}"))?;
+    world.submit_release(0, held, false);
+    each_has_it(&mut world, &[2, 3, 4], 50 * MS)?;
+    no_tickets_are_left(&mut world)
+}
+
 pub fn who_gives_up_keeps_nobody_waiting() -> Verdict {
     let mut world = world(3, 4, defaults);
     let held = hold_fairly(&mut world, 0)?;
@@ -178,6 +196,23 @@ pub fn those_who_died_cost_one_heartbeat_together() -> Verdict {
     world.submit_release(0, held, false);
     each_has_it(&mut world, &[5], heartbeat() * 4 / 3 + 100 * MS)?;
     no_tickets_are_left(&mut world)
+}
+
+pub fn a_queue_of_the_dead_leaves_no_key() -> Verdict {
+    let mut world = world(3, 3, defaults);
+    hold_fairly(&mut world, 0)?;
+    wait_fairly(&mut world, 1)?;
+    wait_fairly(&mut world, 2)?;
+    (0..3).for_each(|client| world.crash_client(client));
+    world.run_for(2 * heartbeat() - 100 * MS);
+    demand(ticket_count(&world, 0) == 2, "the queue is gone before two heartbeats are over")?;
+    world.run_for(100 * MS + Time::try_from(TTL.as_nanos()).expect("small"));
+    for it in &world.masters {
+        let now = it.clock.at(world.now);
+        let left = it.model.keys().keys().find(|key| it.model.is_taken(now, key));
+        demand(left.is_none(), &format!("a key of the dead is left: {left:?}"))?;
+    }
+    verdict(&mut world)
 }
 
 pub fn a_holder_that_died_is_followed_when_its_key_ends() -> Verdict {
@@ -248,7 +283,7 @@ pub fn a_master_that_answers_last_has_the_tickets_too() -> Verdict {
         world.stall(1, 2, false, true, 10 * MS - 1);
         world.run_for(10 * MS);
     }
-    demand(ticket_count(&mut world, 2) == 1, "no ticket on the slow master")
+    demand(ticket_count(&world, 2) == 1, "no ticket on the slow master")
 }
 
 /// Nobody else waits there, and the lock is free there: its holder has died, and does not put it back.
@@ -260,7 +295,22 @@ pub fn a_master_that_restarts_has_the_tickets_again_within_a_heartbeat() -> Verd
     world.kill_master(1, true);
     world.start_master(1, Data::Empty);
     world.run_for(heartbeat());
-    demand(ticket_count(&mut world, 1) == 1, "no ticket on the master that restarted")
+    demand(ticket_count(&world, 1) == 1, "no ticket on the master that restarted")
+}
+
+/// The lock is taken, so a waiter would stand in its queue.
+pub fn a_queue_leaves_sets_of_others_alone() -> Verdict {
+    for key in [tickets_key(KEY), heartbeats_key(KEY)] {
+        let mut world = world(1, 1, defaults);
+        occupy(&mut world, 0..1, KEY);
+        world.masters[0].model.put_sorted_set(&key, None);
+        let before = world.masters[0].model.keys().get(&key).cloned();
+        world.submit_fair(0, KEY, TTL, Duration::from_secs(1)).expect("room");
+        world.run_for(2 * SECOND);
+        let after = world.masters[0].model.keys().get(&key).cloned();
+        demand(before == after, "a waiter changed somebody else's set")?;
+    }
+    Ok(())
 }
 
 /// One has the lock on one master and the other on another; the third is away.
@@ -386,12 +436,15 @@ tests!(
     a_place_is_kept_however_long_the_wait_is,
     the_waiters_of_one_client_have_it_in_the_order_in_which_they_came,
     a_ticket_is_larger_than_all_that_were_allotted_before,
+    a_new_ticket_is_larger_than_any_that_stands,
     who_gives_up_keeps_nobody_waiting,
     those_who_died_cost_one_heartbeat_together,
+    a_queue_of_the_dead_leaves_no_key,
     a_holder_that_died_is_followed_when_its_key_ends,
     only_the_first_in_the_queue_comes_when_a_fair_lock_is_released,
     a_lost_message_costs_a_part_of_a_heartbeat,
     a_minority_that_restarts_changes_no_order,
+    a_queue_leaves_sets_of_others_alone,
     a_master_that_answers_last_has_the_tickets_too,
     a_master_that_restarts_has_the_tickets_again_within_a_heartbeat,
     two_who_each_have_a_minority_are_told_who_is_the_first,

@@ -1,6 +1,7 @@
 //! Fencing tokens: larger from one holder to the next, whatever is lost or late.
 
 use super::*;
+use crate::model::fence_key;
 
 /// What a client was told with its fenced lock.
 fn fenced(world: &mut World, client: usize, ttl: Duration, wait: Duration) -> Result<(OpId, u64), String> {
@@ -62,6 +63,35 @@ pub fn a_release_leaves_the_fence() -> Verdict {
     let (_, second) = fenced(&mut world, 1, ms(1000), Duration::ZERO)?;
     verdict(&mut world)?;
     demand(second > first, "a slow clock had a smaller fencing token")
+}
+
+/// A lock that is over is released late, when somebody else has had it, or has it. One that was waited for is released by the
+/// script that also notifies waiters.
+pub fn a_late_release_leaves_the_next_lock_and_its_fence() -> Verdict {
+    for (is_contended, is_held_still) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut world = world(3, 3, defaults);
+        if is_contended {
+            hold(&mut world, 2, KEY, ms(200))?;
+        }
+        let (late, first) = fenced(&mut world, 0, ms(1000), ms(5000))?;
+        world.run_for(1100 * MS);
+        let (next, second) = fenced(&mut world, 1, ms(5000), Duration::ZERO)?;
+        demand(second > first, "tokens do not rise")?;
+        if !is_held_still {
+            world.submit_release(1, next, false);
+            world.run_for(10 * MS);
+        }
+        world.submit_release(0, late, false);
+        world.run_for(10 * MS);
+        verdict(&mut world)?;
+        for master in 0..3 {
+            let it = &world.masters[master];
+            demand(is_held(&world, master, KEY) == is_held_still, "it took the next one's key")?;
+            let fence = it.model.fence(it.clock.at(world.now), KEY);
+            demand(fence == second, &format!("it made {fence} of the fence {second}"))?;
+        }
+    }
+    Ok(())
 }
 
 pub fn a_fence_that_was_lost_in_a_restart_is_older_than_the_window() -> Verdict {
@@ -316,11 +346,24 @@ pub fn a_fenced_lock_may_lose_a_connection_at_any_byte() -> Verdict {
     })
 }
 
+pub fn a_text_is_not_taken_for_a_fence() -> Verdict {
+    let mut world = world(1, 1, defaults);
+    let fence = fence_key(KEY);
+    world.masters[0].model.put(&fence, b"0x10", None);
+    world.submit_fenced(0, KEY, ms(1000), Duration::ZERO).expect("room");
+    world.run_for(SECOND);
+    let it = &world.masters[0];
+    let is_there = it.model.value(it.clock.at(world.now), &fence) == Some(b"0x10");
+    demand(is_there, "a fence took the place of somebody else's key")
+}
+
 tests!(
+    a_text_is_not_taken_for_a_fence,
     a_fenced_waiter_behind_a_plain_holder_has_a_token,
     a_retry_does_not_count_masters_in_quarantine,
     a_token_as_large_as_the_fence_is_refused,
     a_release_leaves_the_fence,
+    a_late_release_leaves_the_next_lock_and_its_fence,
     a_fence_that_was_lost_in_a_restart_is_older_than_the_window,
     each_vote_was_given_for_the_token_that_is_handed_out,
     a_vote_that_was_given_in_quarantine_does_not_count_after_it,

@@ -25,6 +25,22 @@ pub fn a_release_leaves_somebody_elses_key_alone() -> Verdict {
     )
 }
 
+pub fn an_extension_leaves_somebody_elses_key_alone() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+    (0..3).for_each(|master| world.flush_all(master));
+    hold(&mut world, 1, KEY, ms(1000))?;
+    let extended = extend(&mut world, 0, lock, ms(10_000))?;
+    demand(
+        matches!(extended, Outcome::Extend(Err(ExtendError::Lost(_)))),
+        "a lock that was lost is extended",
+    )?;
+    world.run_for(SECOND);
+    let is_over = (0..3).all(|master| !is_held(&world, master, KEY));
+    demand(is_over, "the extension of a lost lock gave the next one's key more time")?;
+    verdict(&mut world)
+}
+
 pub fn a_master_that_has_not_answered_is_released_too() -> Verdict {
     let mut world = world(3, 1, defaults);
     occupy(&mut world, 1..3, KEY);
@@ -221,7 +237,7 @@ pub fn masters_that_are_full_extend_a_lock_all_the_same() -> Verdict {
         world.add_client(Clock::new(0, 0), 0);
         world.run_for(10 * MS);
         let lock = hold(&mut world, 0, KEY, ms(10_000))?;
-        world.masters.iter_mut().for_each(|master| master.model.is_full = true);
+        world.masters.iter_mut().for_each(|master| master.model.data.is_full = true);
         for _ in 0..2 {
             let extended = extend(&mut world, 0, lock, ms(10_000))?;
             demand(matches!(extended, Outcome::Extend(Ok(_))), &format!("not extended: {extended:?}"))?;
@@ -307,6 +323,7 @@ tests!(
     masters_that_are_full_extend_a_lock_all_the_same,
     a_script_that_was_flushed_between_load_and_call_is_sent_again,
     a_release_leaves_somebody_elses_key_alone,
+    an_extension_leaves_somebody_elses_key_alone,
     a_master_that_has_not_answered_is_released_too,
     a_release_waits_behind_its_set_on_the_same_connection,
     what_a_broken_connection_left_is_released_over_the_next,

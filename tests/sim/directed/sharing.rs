@@ -1,6 +1,7 @@
 //! Readers, who have a lock together, and writers that keep new ones out.
 
 use super::*;
+use crate::model::Value;
 
 /// The lock of a reader.
 fn read(world: &mut World, client: usize, ttl: Duration) -> Result<OpId, String> {
@@ -48,11 +49,13 @@ fn reader_count(world: &World, master: usize) -> usize {
     it.model.reader_count(it.clock.at(world.now), KEY)
 }
 
+fn is_taken(world: &World, master: usize) -> bool {
+    let it = &world.masters[master];
+    it.model.is_taken(it.clock.at(world.now), KEY)
+}
+
 fn nobody_is_left(world: &World) -> Verdict {
-    let is_free = |master: usize| {
-        let it = &world.masters[master];
-        !it.model.is_taken(it.clock.at(world.now), KEY)
-    };
+    let is_free = |master| !is_taken(world, master);
     demand((0..world.masters.len()).all(is_free), "somebody is left on a master")
 }
 
@@ -107,6 +110,76 @@ pub fn a_readers_coming_leaves_those_whose_time_is_not_over() -> Verdict {
     read(&mut world, 1, ms(10_000))?;
     verdict(&mut world)?;
     demand(reader_count(&world, 0) == 2, "the first one is gone")
+}
+
+/// What is left of the key's time, at least and at the most.
+fn ends_within(world: &World, least: i64, most: i64) -> Verdict {
+    for (index, it) in world.masters.iter().enumerate() {
+        let left = it.model.data.time_left(it.clock.at(world.now), KEY);
+        demand((least..=most).contains(&left), &format!("m{index} keeps the key for {left} ms"))?;
+    }
+    Ok(())
+}
+
+pub fn an_extended_reader_leaves_the_others_their_time() -> Verdict {
+    let mut world = world(3, 3, defaults);
+    let short = read(&mut world, 0, ms(1000))?;
+    read(&mut world, 1, ms(10_000))?;
+    extend(&mut world, 0, short, ms(2000))?;
+    world.run_for(MS);
+    ends_within(&world, 9_990, 10_001)?;
+    // Also where the last one is the one that is extended, be it to a shorter time.
+    let long = read(&mut world, 2, ms(10_000))?;
+    world.run_for(SECOND);
+    extend(&mut world, 2, long, ms(3000))?;
+    world.run_for(MS);
+    ends_within(&world, 8_990, 9_001)?;
+    verdict(&mut world)
+}
+
+pub fn a_writer_waits_no_longer_than_for_the_last_reader() -> Verdict {
+    let mut world = world(3, 3, defaults);
+    let long = read(&mut world, 0, ms(10_000))?;
+    read(&mut world, 1, ms(1000))?;
+    world.submit_release(0, long, false);
+    world.run_for(MS);
+    ends_within(&world, 990, 1001)?;
+    // The other one dies.
+    world.crash_client(1);
+    world.run_for(1001 * MS);
+    hold(&mut world, 2, KEY, ms(1000))?;
+    verdict(&mut world)
+}
+
+/// The first request of a reader may come late, over a connection that has ended.
+pub fn a_readers_late_request_does_not_cut_its_extension_short() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    world.stall(0, 2, true, false, SECOND);
+    let lock = read(&mut world, 0, ms(2000))?;
+    world.break_conn(0, 2);
+    // Over the next one it is put there.
+    world.run_for(500 * MS);
+    demand(reader_count(&world, 2) == 1, "the master was not asked again")?;
+    extend(&mut world, 0, lock, ms(10_000))?;
+    world.run_for(SECOND);
+    ends_within(&world, 8_900, 10_001)?;
+    verdict(&mut world)
+}
+
+pub fn a_readers_late_shorter_extension_does_not_cut_a_longer_one_short() -> Verdict {
+    let mut world = world(1, 2, |b| b.answer_timeout(ms(500)));
+    let lock = read(&mut world, 0, ms(5000))?;
+    // The connection ends for the client, and the extension that it sent arrives a second later.
+    world.stall(0, 0, true, false, SECOND);
+    world.submit_extend(0, lock, ms(1500));
+    world.run_for(MS);
+    world.break_conn(0, 0);
+    outcome(&mut world, 0)?;
+    world.run_for(300 * MS);
+    extend(&mut world, 0, lock, ms(5000))?;
+    world.run_for(3 * SECOND);
+    acquire(&mut world, 1, KEY, ms(1000), Duration::ZERO)?;
+    verdict(&mut world)
 }
 
 pub fn a_reader_that_goes_leaves_the_others() -> Verdict {
@@ -296,9 +369,8 @@ pub fn an_intent_leaves_a_key_of_others_alone() -> Verdict {
         }
         insist(&mut world, 1, ms(2000));
         world.run_for(3 * SECOND);
-        let it = &world.masters[0];
-        let expected: &[u8] = if is_text { b"theirs" } else { b"" };
-        let is_there = it.model.value(it.clock.at(world.now), &intent) == Some(expected);
+        let value = &world.masters[0].model.keys()[&intent].value;
+        let is_there = *value == if is_text { Value::String(b"theirs".to_vec()) } else { Value::List };
         demand(is_there, "an intent took the place of somebody else's key")?;
     }
     Ok(())
@@ -417,7 +489,7 @@ pub fn a_reader_leaves_a_sorted_set_of_others_alone() -> Verdict {
         master.model.put_sorted_set(KEY, Some(end));
     }
     demand(is_kept_out(&mut world, 0)?, "a reader is let in")?;
-    demand((0..3).all(|master| is_held(&world, master, KEY)), "the set is gone")?;
+    demand((0..3).all(|master| is_taken(&world, master)), "the set is gone")?;
     verdict(&mut world)
 }
 
@@ -473,6 +545,10 @@ tests!(
     readers_have_a_lock_together_and_whoever_writes_has_it_alone,
     a_reader_of_a_shorter_ttl_ends_nobody_elses,
     a_readers_coming_leaves_those_whose_time_is_not_over,
+    an_extended_reader_leaves_the_others_their_time,
+    a_writer_waits_no_longer_than_for_the_last_reader,
+    a_readers_late_request_does_not_cut_its_extension_short,
+    a_readers_late_shorter_extension_does_not_cut_a_longer_one_short,
     a_reader_that_goes_leaves_the_others,
     a_reader_is_extended_only_where_it_is,
     a_writer_is_extended_and_released_only_where_no_readers_are,

@@ -1,0 +1,254 @@
+//! The commands that look at keys or change them, for connections and for scripts alike.
+
+use std::time::{Duration, Instant};
+
+use redlatch::resp::{self, Reply};
+
+use super::{ModelMaster, Refusal, SortedSet, Value};
+
+/// What a command returns.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    Nil,
+    Integer(i64),
+    Bulk(Vec<u8>),
+    Status(Vec<u8>),
+    Error(Vec<u8>),
+    Array(Vec<Answer>),
+}
+
+impl Answer {
+    pub fn ok() -> Self {
+        Self::Status(b"OK".to_vec())
+    }
+
+    pub fn count(count: usize) -> Self {
+        Self::Integer(i64::try_from(count).expect("small"))
+    }
+
+    pub fn numbers(numbers: &[i64]) -> Self {
+        Self::Array(numbers.iter().map(|number| Self::Integer(*number)).collect())
+    }
+
+    pub fn bulk(bytes: Option<&[u8]>) -> Self {
+        bytes.map_or(Self::Nil, |bytes| Self::Bulk(bytes.to_vec()))
+    }
+
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Nil => resp::encode_reply(out, &Reply::NullBulk),
+            Self::Integer(number) => resp::encode_reply(out, &Reply::Integer(*number)),
+            Self::Bulk(bytes) => resp::encode_bulk(out, bytes),
+            Self::Status(text) => resp::encode_reply(out, &Reply::Simple(text)),
+            Self::Error(text) => resp::encode_reply(out, &Reply::Error(text)),
+            Self::Array(elements) => {
+                resp::encode_array_header(out, elements.len());
+                elements.iter().for_each(|element| element.encode(out));
+            }
+        }
+    }
+}
+
+const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+const NOT_A_FLOAT: &str = "ERR value is not a valid float";
+const SYNTAX: &str = "ERR syntax error";
+
+impl ModelMaster {
+    /// Carries out a command whose name is in capitals; `None` if it is none of those here.
+    pub fn command(&mut self, now: Instant, name: &str, args: &[&[u8]]) -> Option<Result<Answer, Refusal>> {
+        Some(match name {
+            "GET" | "GETRANGE" | "SET" | "DELIFEQ" | "DELEX" => self.string_command(now, name, args),
+            "DEL" | "EXISTS" | "PTTL" | "PEXPIRE" | "PEXPIREAT" | "TYPE" => self.key_command(now, name, args),
+            "ZADD" | "ZREM" | "ZREMRANGEBYSCORE" => self.set_change(now, name, args),
+            "ZCARD" | "ZSCORE" | "ZRANK" | "ZREVRANK" | "ZRANGE" | "ZREVRANGE" | "ZRANGEBYSCORE" => {
+                self.set_look(now, name, args)
+            }
+            "TIME" if args.is_empty() => Ok(self.time(now)),
+            "PUBLISH" => match (self.errors.get("PUBLISH"), args) {
+                (Some(error), _) => Refusal::says(error),
+                (None, [channel, payload]) => Ok(Answer::count(self.publish(channel, payload))),
+                _ => Err(Refusal::NotUnderstood),
+            },
+            _ => return None,
+        })
+    }
+
+    fn time(&self, now: Instant) -> Answer {
+        let time = Duration::from_micros(self.wall_us(now));
+        let parts = [time.as_secs().to_string(), time.subsec_micros().to_string()];
+        Answer::Array(parts.map(|part| Answer::Bulk(part.into_bytes())).to_vec())
+    }
+
+    fn string_command(&mut self, now: Instant, name: &str, args: &[&[u8]]) -> Result<Answer, Refusal> {
+        let options: Vec<_> = args.iter().skip(2).map(|word| word.to_ascii_uppercase()).collect();
+        let options: Vec<_> = options.iter().map(Vec::as_slice).collect();
+        let is_native = self.is_native;
+        let data = &mut self.data;
+        Ok(match (name, args, options.as_slice()) {
+            ("GET", [key], _) => Answer::bulk(data.string(now, key)?),
+            ("GETRANGE", [key, b"0", b"255"], _) => {
+                let value = data.string(now, key)?.unwrap_or_default();
+                Answer::bulk(Some(&value[..value.len().min(256)]))
+            }
+            ("SET", [key, value], _) => data.set(key, value, None).map(|()| Answer::ok())?,
+            ("SET", [key, value, ..], [b"PX", ttl]) => {
+                data.set(key, value, Some(now + millis(ttl)?)).map(|()| Answer::ok())?
+            }
+            ("SET", [key, value, _], [b"NX"]) => {
+                data.may_take_memory()?;
+                if data.is_taken(now, key) {
+                    return Ok(Answer::Nil);
+                }
+                data.set(key, value, None).map(|()| Answer::ok())?
+            }
+            ("SET", [key, value, ..], [b"NX", b"PX", ttl]) => {
+                let (is_taken, expires) = (data.is_taken(now, key), now + millis(ttl)?);
+                data.may_take_memory()?;
+                if is_taken {
+                    return Ok(Answer::Nil);
+                }
+                data.set(key, value, Some(expires)).map(|()| Answer::ok())?
+            }
+            ("SET", [key, value, _, old, ..], [b"IFEQ", _, b"PX", ttl]) if is_native => {
+                data.may_take_memory()?;
+                if data.string(now, key)? != Some(*old) {
+                    return Ok(Answer::Nil);
+                }
+                data.set(key, value, Some(now + millis(ttl)?)).map(|()| Answer::ok())?
+            }
+            ("SET", [_, _, _, ..], _) => {
+                data.may_take_memory()?;
+                return Refusal::says(SYNTAX);
+            }
+            ("DELIFEQ", [key, value], _) | ("DELEX", [key, b"IFEQ", value], _) => {
+                let is_own = data.string(now, key)? == Some(*value);
+                Answer::Integer(i64::from(is_own && data.delete(now, key)))
+            }
+            _ => return Err(Refusal::NotUnderstood),
+        })
+    }
+
+    fn key_command(&mut self, now: Instant, name: &str, args: &[&[u8]]) -> Result<Answer, Refusal> {
+        let (wall, data) = (self.wall, &mut self.data);
+        Ok(match (name, args) {
+            ("DEL", [key]) => Answer::Integer(i64::from(data.delete(now, key))),
+            ("EXISTS", [_, ..]) => Answer::count(args.iter().filter(|key| data.is_taken(now, key)).count()),
+            ("PTTL", [key]) => Answer::Integer(data.time_left(now, key)),
+            ("PEXPIRE", [key, ttl]) => {
+                let ttl = Duration::from_millis(integer(ttl)?.max(0).unsigned_abs());
+                Answer::Integer(i64::from(data.expire(now, key, now + ttl)))
+            }
+            ("PEXPIREAT", [key, at]) => {
+                let end = wall.at_ms(integer(at)?);
+                Answer::Integer(i64::from(data.expire(now, key, end)))
+            }
+            ("TYPE", [key]) => Answer::Status(match data.entry(now, key).map(|entry| &entry.value) {
+                None => b"none".to_vec(),
+                Some(Value::String(_)) => b"string".to_vec(),
+                Some(Value::List) => b"list".to_vec(),
+                Some(Value::SortedSet(_)) => b"zset".to_vec(),
+            }),
+            _ => return Err(Refusal::NotUnderstood),
+        })
+    }
+
+    fn set_change(&mut self, now: Instant, name: &str, args: &[&[u8]]) -> Result<Answer, Refusal> {
+        let data = &mut self.data;
+        Ok(match (name, args) {
+            ("ZADD", [key, pairs @ ..]) if !pairs.is_empty() && pairs.len() % 2 == 0 => {
+                data.may_take_memory()?;
+                let members = pairs.chunks(2).map(|pair| Ok((float(pair[0])?, pair[1])));
+                Answer::count(data.add(now, key, &members.collect::<Result<Vec<_>, _>>()?)?)
+            }
+            ("ZADD", [_, _, _, ..]) => return Refusal::says(SYNTAX),
+            ("ZREM", [key, member]) => Answer::Integer(i64::from(data.remove(now, key, member)?)),
+            ("ZREMRANGEBYSCORE", [key, min, max]) => {
+                Answer::count(data.purge(now, key, float(min)?, float(max)?)?)
+            }
+            _ => return Err(Refusal::NotUnderstood),
+        })
+    }
+
+    fn set_look(&mut self, now: Instant, name: &str, args: &[&[u8]]) -> Result<Answer, Refusal> {
+        let key = args.first().ok_or(Refusal::NotUnderstood)?;
+        let empty = SortedSet::default();
+        let set = self.data.sorted_set(now, key).map(|set| set.unwrap_or(&empty));
+        let with_scores = |members: Vec<(f64, &[u8])>| {
+            let both = |(score, member): (f64, &[u8])| [Answer::bulk(Some(member)), shown(score)];
+            Answer::Array(members.into_iter().flat_map(both).collect())
+        };
+        let rank = |rank: Option<usize>| rank.map_or(Answer::Nil, Answer::count);
+        Ok(match (name, &args[1..]) {
+            ("ZCARD", []) => Answer::count(set?.count()),
+            ("ZSCORE", [member]) => set?.score(member).map_or(Answer::Nil, shown),
+            ("ZRANK", [member]) => rank(set?.rank(member)),
+            ("ZREVRANK", [member]) => {
+                let set = set?;
+                rank(set.rank(member).map(|rank| set.count() - 1 - rank))
+            }
+            ("ZRANGE" | "ZREVRANGE", [from, to, with @ ..]) => {
+                let (from, to, set) = (integer(from)?, integer(to)?, set?);
+                let mut members: Vec<_> = set.iter().collect();
+                if name == "ZREVRANGE" {
+                    members.reverse();
+                }
+                let members = slice(members, from, to);
+                match with {
+                    [] => Answer::Array(members.into_iter().map(|it| Answer::bulk(Some(it.1))).collect()),
+                    [word] if word.eq_ignore_ascii_case(b"WITHSCORES") => with_scores(members),
+                    _ => return Refusal::says(SYNTAX),
+                }
+            }
+            ("ZRANGEBYSCORE", [min, max, limit, offset, count]) if limit.eq_ignore_ascii_case(b"LIMIT") => {
+                let (range, set) = (float(min)?..=float(max)?, set?);
+                let (offset, count) = (integer(offset)?, integer(count)?);
+                let members = set.iter().filter(|(score, _)| range.contains(score)).skip(clamped(offset));
+                let members = members.take(if count < 0 { usize::MAX } else { clamped(count) });
+                Answer::Array(members.map(|(_, member)| Answer::bulk(Some(member))).collect())
+            }
+            _ => return Err(Refusal::NotUnderstood),
+        })
+    }
+}
+
+/// From one place to another, each counted from the end if negative.
+fn slice<T>(all: Vec<T>, from: i64, to: i64) -> Vec<T> {
+    let count = i64::try_from(all.len()).expect("small");
+    let place = |at: i64| if at < 0 { at + count } else { at };
+    let (from, to) = (place(from).max(0), place(to));
+    all.into_iter().skip(clamped(from)).take(clamped(to - from + 1)).collect()
+}
+
+fn clamped(number: i64) -> usize {
+    usize::try_from(number.max(0)).unwrap_or(usize::MAX)
+}
+
+/// A score as the servers write it.
+fn shown(score: f64) -> Answer {
+    let text = if score.is_infinite() {
+        if score > 0.0 { "inf".to_owned() } else { "-inf".to_owned() }
+    } else if score.fract() == 0.0 && score.abs() < 1e17 {
+        format!("{score:.0}")
+    } else {
+        format!("{score:?}")
+    };
+    Answer::Bulk(text.into_bytes())
+}
+
+/// A number of milliseconds that a key may live for.
+pub fn millis(digits: &[u8]) -> Result<Duration, Refusal> {
+    match integer(digits)? {
+        ms @ 1.. => Ok(Duration::from_millis(ms.unsigned_abs())),
+        _ => Refusal::says("ERR invalid expire time in 'set' command"),
+    }
+}
+
+pub fn integer(digits: &[u8]) -> Result<i64, Refusal> {
+    let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+    number.map_or_else(|| Refusal::says(NOT_AN_INTEGER), Ok)
+}
+
+fn float(digits: &[u8]) -> Result<f64, Refusal> {
+    let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<f64>().ok());
+    number.filter(|number| !number.is_nan()).map_or_else(|| Refusal::says(NOT_A_FLOAT), Ok)
+}

@@ -1,0 +1,222 @@
+//! The engine's scripts on a model master: each once more in Rust, in the order of its statements, so that histories run
+//! fast; or by an interpreter. `scripts.rs` holds the two against each other.
+
+use std::time::Instant;
+
+use super::commands::{integer, millis};
+use super::data::READERS_MARKER;
+use super::*;
+
+/// Runs a script with its keys and arguments in place of the model.
+pub type Interpreter = fn(
+    &mut ModelMaster,
+    Instant,
+    &'static NamedScript,
+    keys: &[&[u8]],
+    args: &[&[u8]],
+) -> Result<Answer, Refusal>;
+
+const NO_LOCK: &[u8] = b"WRONGTYPE a key of another type is there, which is no lock: nothing was deleted";
+/// The beginning of an intent's value.
+const INTENT_MARK: &[u8] = b"redlatch:1:";
+const NO_NUMBER: &[u8] = b"ERR the fence is no number";
+
+/// The script that `EVALSHA` or `EVAL` names with this word.
+pub fn script(word: &[u8]) -> Option<&'static NamedScript> {
+    SCRIPTS.iter().find(|script| script.sha.as_bytes() == word || script.text.as_bytes() == word)
+}
+
+/// The name of a reader's script, if it is one that `EVALSHA` or `EVAL` names with this word.
+pub fn reader_script(word: &[u8]) -> Option<&'static str> {
+    script(word).map(|script| script.name).filter(|name| name.starts_with("shared "))
+}
+
+impl ModelMaster {
+    pub(super) fn carry_out_script(
+        &mut self,
+        now: Instant,
+        name: &str,
+        args: &[&[u8]],
+    ) -> Result<Answer, Refusal> {
+        self.script_count += u64::from(name != "SCRIPT");
+        let known = |word: &[u8]| script(word).expect("a script of the engine's");
+        let (script, args) = match (name, args) {
+            ("SCRIPT", [b"LOAD", text]) => {
+                let sha = known(text).sha;
+                self.scripts.insert(sha);
+                return Ok(Answer::Bulk(sha.as_bytes().to_vec()));
+            }
+            ("SCRIPT", [b"FLUSH"]) => {
+                self.flush_scripts();
+                return Ok(Answer::ok());
+            }
+            ("EVALSHA", [sha, args @ ..])
+                if str::from_utf8(sha).is_ok_and(|sha| self.scripts.contains(sha)) =>
+            {
+                (known(sha), args)
+            }
+            ("EVALSHA", [_, _, ..]) if self.is_native => {
+                return Refusal::says("NOSCRIPT No matching script.");
+            }
+            ("EVALSHA", [_, _, ..]) => return Refusal::says("NOSCRIPT No matching script. Please use EVAL."),
+            ("EVAL", [text, args @ ..]) => {
+                self.scripts.insert(known(text).sha);
+                (known(text), args)
+            }
+            _ => return Err(Refusal::NotUnderstood),
+        };
+        let [key_count, words @ ..] = args else { return Err(Refusal::NotUnderstood) };
+        let (keys, args) = words.split_at(usize::try_from(integer(key_count)?).expect("a count"));
+        self.data.begin_script();
+        let run = self.interpreter.unwrap_or(ModelMaster::run);
+        let answer = run(self, now, script, keys, args);
+        self.data.end_script();
+        answer.map_err(|refusal| self.in_script(refusal, script))
+    }
+
+    /// An error of a command in a script.
+    fn in_script(&self, refusal: Refusal, script: &NamedScript) -> Refusal {
+        let is_named = !self.is_native || self.names_scripts;
+        let place = if is_named { format!("{}, ", script.sha) } else { String::new() };
+        match refusal {
+            Refusal::Says(text) => {
+                let place = format!(" script: {place}on @user_script:1.");
+                Refusal::Says([text, place.into_bytes()].concat())
+            }
+            other => other,
+        }
+    }
+
+    /// The script as the model has it.
+    fn run(
+        &mut self,
+        now: Instant,
+        script: &'static NamedScript,
+        keys: &[&[u8]],
+        args: &[&[u8]],
+    ) -> Result<Answer, Refusal> {
+        let done = |is_done: bool| Answer::Integer(i64::from(is_done));
+        match (script.name, keys, args) {
+            ("release", [key], [value]) => self.release(now, key, value).map(done),
+            ("telling", [key], [value]) => {
+                let is_done = self.release(now, key, value)?;
+                if is_done {
+                    self.tell(key);
+                }
+                Ok(done(is_done))
+            }
+            ("extend", [key], [value, ttl]) => {
+                let is_own = self.data.string(now, key)? == Some(*value);
+                Ok(done(is_own && self.data.expire(now, key, now + millis(ttl)?)))
+            }
+            ("swap", [key], [old, new, ttl]) => {
+                let (is_own, end) = (self.data.string(now, key)? == Some(*old), now + millis(ttl)?);
+                if is_own {
+                    self.data.expire(now, key, end);
+                    self.data.set(key, new, Some(end))?;
+                }
+                Ok(done(is_own))
+            }
+            ("fenced acquire", [lock, fence], args) => self.acquire_fenced(now, lock, fence, args),
+            ("fenced release", [lock, fence], args) => self.release_fenced(now, lock, fence, args, false),
+            ("fenced telling", [lock, fence], args) => self.release_fenced(now, lock, fence, args, true),
+            ("fair", [lock, tickets, heartbeats], args) => {
+                self.run_fair(now, [lock, tickets, heartbeats], args)
+            }
+            ("shared acquire", [lock, intent], [value, ttl]) => {
+                self.acquire_shared(now, [lock, intent], [value, ttl])
+            }
+            ("shared extend", [lock], [value, ttl]) => self.extend_shared(now, lock, value, ttl).map(done),
+            ("shared release", [lock], [value, tells]) => {
+                self.release_shared(now, lock, value, *tells == b"1").map(done)
+            }
+            ("intent", [key], [value, ttl]) => self.leave_intent(now, key, value, ttl).map(done),
+            ("force", [key], []) => Ok(self.force(now, key)),
+            _ => panic!("no script is called like this"),
+        }
+    }
+
+    /// A writer keeps readers out, unless somebody else's text is there.
+    fn leave_intent(&mut self, now: Instant, key: &[u8], value: &[u8], ttl: &[u8]) -> Result<bool, Refusal> {
+        let is_foreign = self.data.string(now, key)?.is_some_and(|old| !old.starts_with(INTENT_MARK));
+        if !is_foreign {
+            self.data.set(key, value, Some(now + millis(ttl)?))?;
+        }
+        Ok(!is_foreign)
+    }
+
+    /// Deletes a string or a set of readers.
+    fn force(&mut self, now: Instant, key: &[u8]) -> Answer {
+        let is_lock = match self.data.entry(now, key).map(|entry| &entry.value) {
+            Some(Value::List) => false,
+            Some(Value::SortedSet(set)) => set.score(READERS_MARKER).is_some(),
+            Some(Value::String(_)) | None => true,
+        };
+        if is_lock {
+            Answer::Integer(i64::from(self.data.delete(now, key)))
+        } else {
+            Answer::Error(NO_LOCK.to_vec())
+        }
+    }
+
+    fn release(&mut self, now: Instant, key: &[u8], value: &[u8]) -> Result<bool, Refusal> {
+        Ok(self.data.string(now, key)? == Some(value) && self.data.delete(now, key))
+    }
+
+    fn acquire_fenced(
+        &mut self,
+        now: Instant,
+        lock: &[u8],
+        fence: &[u8],
+        args: &[&[u8]],
+    ) -> Result<Answer, Refusal> {
+        let &[value, ttl, token, past, future, life] = args else { panic!("no script is called like this") };
+        let Some(old) = self.fence_value(now, fence)? else { return Ok(Answer::Error(NO_NUMBER.to_vec())) };
+        let (clock, time) = (i64::try_from(self.wall_us(now)).expect("small"), integer(token)?);
+        // A list, or readers, are in the way as they are for `SET NX`.
+        if self.value(now, lock) == Some(value) {
+            return Ok(Answer::Status(b"OWN".to_vec()));
+        }
+        let told = |refusal, left| Ok(Answer::numbers(&[refusal, old, left, clock]));
+        if self.is_taken(now, lock) {
+            return told(0, self.data.time_left(now, lock));
+        } else if time <= old {
+            return told(1, 0);
+        } else if time <= clock - integer(past)? {
+            return told(2, 0);
+        } else if time > clock + integer(future)? {
+            return told(3, 0);
+        }
+        self.data.set(fence, token, Some(now + millis(life)?))?;
+        self.data.set(lock, value, Some(now + millis(ttl)?))?;
+        Ok(Answer::ok())
+    }
+
+    fn release_fenced(
+        &mut self,
+        now: Instant,
+        lock: &[u8],
+        fence: &[u8],
+        args: &[&[u8]],
+        tells: bool,
+    ) -> Result<Answer, Refusal> {
+        let &[value, token, past, future, life] = args else { panic!("no script is called like this") };
+        let is_done = self.release(now, lock, value).unwrap_or(false);
+        if is_done && tells {
+            self.tell(lock);
+        }
+        let (clock, time) = (i64::try_from(self.wall_us(now)).expect("small"), integer(token)?);
+        let is_larger = self.fence_value(now, fence)?.is_some_and(|old| time > old);
+        if is_larger && time > clock - integer(past)? && time <= clock + integer(future)? {
+            // A fence that cannot be raised changes nothing of the release.
+            let _ = self.data.set(fence, token, Some(now + millis(life)?));
+        }
+        Ok(Answer::Integer(i64::from(is_done)))
+    }
+
+    /// The number in a fence, zero without one, `None` if it is something else.
+    fn fence_value(&self, now: Instant, fence: &[u8]) -> Result<Option<i64>, Refusal> {
+        let Some(value) = self.data.string(now, fence)? else { return Ok(Some(0)) };
+        Ok(integer(value).ok().filter(|_| value.iter().all(u8::is_ascii_digit)))
+    }
+}

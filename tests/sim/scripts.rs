@@ -1,0 +1,403 @@
+//! Each script and its likeness in the model, held against each other: from the same random state, with the same random
+//! arguments, both return the same reply, publish the same messages, and leave the same data.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use redlatch::lock::SCRIPTS;
+use redlatch::resp;
+
+use crate::clock::WALL_US;
+use crate::lua;
+use crate::model::{ModelMaster, SortedSet, Value, heartbeats_key, tickets_key};
+
+const LOCKS: [&[u8]; 2] = [b"a", b"\r\n"];
+const VALUES: [&[u8]; 4] = [b"0123456789abcdefghij", &[0xff; 20], b"\0\r\n", b"7"];
+const CHANNELS: &[u8] = b"c:";
+/// More than a script publishes the number of.
+const SUBSCRIBERS: usize = 6;
+const STEPS: usize = 150;
+const SEEDS: u64 = 100;
+
+/// The replies by which each script's branches are told apart.
+const KINDS: [&str; 51] = [
+    "extend: -WRONGTYPE",
+    "extend: :0",
+    "extend: :1",
+    "fair: -ERR",
+    "fair: -OOM",
+    "fair: -WRONGTYPE",
+    "fair: :0",
+    "fair: :1",
+    "fair: :2",
+    "fenced acquire: +OK",
+    "fenced acquire: +OWN",
+    "fenced acquire: -ERR",
+    "fenced acquire: -OOM",
+    "fenced acquire: -WRONGTYPE",
+    "fenced acquire: :0",
+    "fenced acquire: :1",
+    "fenced acquire: :2",
+    "fenced acquire: :3",
+    "fenced release: -WRONGTYPE",
+    "fenced release: :0",
+    "fenced release: :1",
+    "fenced telling: -WRONGTYPE",
+    "fenced telling: :0",
+    "fenced telling: :1",
+    "force: -WRONGTYPE",
+    "force: :0",
+    "force: :1",
+    "intent: -OOM",
+    "intent: -WRONGTYPE",
+    "intent: :0",
+    "intent: :1",
+    "release: -WRONGTYPE",
+    "release: :0",
+    "release: :1",
+    "shared acquire: +OK",
+    "shared acquire: +OWN",
+    "shared acquire: -OOM",
+    "shared acquire: :-1",
+    "shared acquire: :many",
+    "shared extend: -WRONGTYPE",
+    "shared extend: :0",
+    "shared extend: :1",
+    "shared release: -WRONGTYPE",
+    "shared release: :0",
+    "shared release: :1",
+    "swap: -WRONGTYPE",
+    "swap: :0",
+    "swap: :1",
+    "telling: -WRONGTYPE",
+    "telling: :0",
+    "telling: :1",
+];
+
+/// The arguments of a script, as it takes them.
+struct Call {
+    keys: Vec<Vec<u8>>,
+    args: Vec<Vec<u8>>,
+}
+
+/// Two masters that have met the same, one of which runs the scripts themselves.
+struct Pair {
+    rng: StdRng,
+    now: Instant,
+    /// The model, and the interpreter.
+    masters: [ModelMaster; 2],
+    /// What was done last.
+    shown: String,
+}
+
+impl Pair {
+    fn new(seed: u64) -> Self {
+        let now = Instant::now();
+        let masters = [(); 2].map(|()| {
+            let mut master = ModelMaster::new("run", now);
+            master.set_wall(now, WALL_US);
+            master
+        });
+        let mut pair = Self { rng: StdRng::seed_from_u64(seed), now, masters, shown: String::new() };
+        pair.masters[1].interpreter = lua::interpreter();
+        for conn in 1..=SUBSCRIBERS {
+            let channel = pair.channel();
+            pair.both(|it| drop(exchange(it, conn, now, &[b"SUBSCRIBE".as_slice(), &channel])));
+        }
+        pair
+    }
+
+    fn both(&mut self, change: impl FnMut(&mut ModelMaster)) {
+        self.masters.iter_mut().for_each(change);
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        *from.choose(&mut self.rng).expect("not empty")
+    }
+
+    fn chance(&mut self, one_in: u32) -> bool {
+        self.rng.random_range(0..one_in) == 0
+    }
+
+    fn lock(&mut self) -> &'static [u8] {
+        self.pick(&LOCKS)
+    }
+
+    fn value(&mut self) -> Vec<u8> {
+        self.pick(&VALUES).to_vec()
+    }
+
+    /// A waiter, or what a writer leaves.
+    fn marked(&mut self) -> Vec<u8> {
+        [b"redlatch:1:".as_slice(), &self.value()].concat()
+    }
+
+    /// A key of any kind that a lock has.
+    fn key(&mut self) -> Vec<u8> {
+        let lock = self.lock();
+        match self.rng.random_range(0..6) {
+            0 => fence_key(lock),
+            1 => tickets_key(lock),
+            2 => heartbeats_key(lock),
+            3 => intent_key(lock),
+            _ => lock.to_vec(),
+        }
+    }
+
+    fn channel(&mut self) -> Vec<u8> {
+        let lock = self.lock();
+        if self.rng.random() { lock.to_vec() } else { [CHANNELS, &self.marked()].concat() }
+    }
+
+    /// Milliseconds that a key, a reader or a heartbeat may last.
+    fn ms(&mut self) -> Vec<u8> {
+        self.pick(&[1_u32, 2, 5, 40, 41, 300, 1000]).to_string().into_bytes()
+    }
+
+    /// Some time passes; somebody else writes, subscribes, or fills the server.
+    fn disturb(&mut self) {
+        let ns = self.pick(&[0, 0, 1, 999_999, 1_000_000, 4_700_000, 41_000_000, 350_000_000]);
+        self.now += Duration::from_nanos(ns);
+        if self.chance(3) {
+            self.put_foreign();
+        }
+        if self.chance(6) {
+            let (key, expires) = (intent_key(self.lock()), self.now + Duration::from_millis(300));
+            let intent = self.marked();
+            self.both(|it| it.data.put(&key, Value::String(intent.clone()), Some(expires)));
+        }
+        if self.chance(6) {
+            let is_full = self.chance(3);
+            self.both(|it| it.data.is_full = is_full);
+        }
+        if self.chance(40) {
+            let is_refused = self.rng.random::<bool>();
+            let error = ("PUBLISH".to_owned(), "NOPERM no".to_owned());
+            self.both(|it| it.errors = is_refused.then(|| error.clone()).into_iter().collect());
+        }
+        if self.chance(12) {
+            let (conn, channel) = (self.rng.random_range(1..=SUBSCRIBERS), self.channel());
+            let word: &[u8] = if self.chance(4) { b"UNSUBSCRIBE" } else { b"SUBSCRIBE" };
+            let now = self.now;
+            self.both(|it| drop(exchange(it, conn, now, &[word, &channel])));
+        }
+    }
+
+    /// A key as it may be before a script comes: of the right type, of another one, with and without an end.
+    fn put_foreign(&mut self) {
+        let (key, ttl) = (self.key(), Duration::from_millis(self.pick(&[1, 20, 300, 5000])));
+        let expires = self.rng.random::<bool>().then(|| self.now + ttl);
+        let value = match self.rng.random_range(0..8) {
+            0..2 => {
+                self.both(|it| drop(it.data.keys.remove(&key)));
+                return;
+            }
+            2 => Value::List,
+            3 => Value::String(self.pick(&["x1", "0x1f", "-7", "7 ", ""]).into()),
+            4 => Value::String(self.token()),
+            5 if self.chance(20) => Value::SortedSet(self.long_set()),
+            5 => Value::String(self.value()),
+            _ => Value::SortedSet(self.foreign_set(LOCKS.contains(&key.as_slice()))),
+        };
+        self.both(|it| it.data.put(&key, value.clone(), expires));
+    }
+
+    /// Members that may be readers or waiters, with scores around the present, or the numbers of tickets.
+    fn foreign_set(&mut self, is_lock: bool) -> SortedSet {
+        let now_ms = self.masters[0].wall.ms(self.now);
+        let is_own = !is_lock && !self.chance(4);
+        let members: Vec<_> = (0..self.rng.random_range(1..=4))
+            .map(|_| {
+                let off = self.pick(&[-1000_i64, -1, 0, 1, 40, 41, 500, 5000]);
+                let score = if self.rng.random() { now_ms + off } else { self.rng.random_range(0..6) };
+                #[allow(clippy::cast_precision_loss, reason = "below 2^53")]
+                (score as f64, if is_own || self.chance(3) { self.marked() } else { self.value() })
+            })
+            .collect();
+        let marker =
+            (is_lock && self.rng.random()).then_some((f64::NEG_INFINITY, b"redlatch:readers:1".as_slice()));
+        members.iter().map(|(score, member)| (*score, member.as_slice())).chain(marker).collect()
+    }
+
+    /// More members than one call removes, whose time is over.
+    fn long_set(&mut self) -> SortedSet {
+        let names: Vec<_> = (0..105).map(|index| format!("redlatch:1:{index:03}")).collect();
+        names.iter().map(|name| (1.0, name.as_bytes())).collect()
+    }
+
+    /// A fencing token around the master's clock.
+    fn token(&mut self) -> Vec<u8> {
+        let off = self.pick(&[-600_000_i64, -500_000, -499_999, -1, 0, 1, 2, 500_000, 500_001, 600_000]);
+        let us = self.masters[0].wall_us(self.now).saturating_add_signed(off);
+        us.to_string().into_bytes()
+    }
+
+    fn draw(&mut self, script: &str) -> Call {
+        let lock = self.lock();
+        let value = self.value();
+        let mut keys = vec![lock.to_vec()];
+        let args = match script {
+            "release" | "telling" => vec![value],
+            "extend" => vec![value, self.ms()],
+            "swap" => vec![value, self.value(), self.ms()],
+            "fenced acquire" | "fenced release" | "fenced telling" => {
+                keys.push(fence_key(lock));
+                let half = b"500000".to_vec();
+                let past = if self.chance(4) { b"4503599627370496".to_vec() } else { half.clone() };
+                let window = [self.token(), past, half, self.ms()];
+                let ttl = (script == "fenced acquire").then(|| self.ms());
+                [value].into_iter().chain(ttl).chain(window).collect()
+            }
+            "fair" => {
+                keys.extend([tickets_key(lock), heartbeats_key(lock)]);
+                let (id, heartbeat) = (self.marked(), self.pick(&["40", "300", "3000"]).as_bytes().to_vec());
+                if self.chance(3) {
+                    let channels = self.pick(&[CHANNELS, b""]).to_vec();
+                    let ticket = self.pick(&["-2", "-2", "-3"]).as_bytes().to_vec();
+                    vec![value, channels, id, ticket, heartbeat]
+                } else {
+                    let ticket = self.pick(&["-1", "0", "0", "0", "1", "2", "3", "7"]).as_bytes().to_vec();
+                    let count_max = self.pick(&["1", "2", "4096"]).as_bytes().to_vec();
+                    vec![value, self.ms(), id, ticket, heartbeat, count_max]
+                }
+            }
+            "shared acquire" => {
+                keys.push(intent_key(lock));
+                vec![value, self.ms()]
+            }
+            "shared extend" => vec![value, self.ms()],
+            "shared release" => vec![value, self.pick(&["0", "1"]).as_bytes().to_vec()],
+            "intent" => {
+                keys = vec![intent_key(lock)];
+                vec![self.marked(), self.ms()]
+            }
+            "force" => Vec::new(),
+            other => panic!("no arguments for the script {other}"),
+        };
+        Call { keys, args }
+    }
+
+    /// The words of a call with random arguments.
+    fn words(&mut self, script: &'static str) -> Vec<Vec<u8>> {
+        let Call { keys, args } = self.draw(script);
+        let shown = keys.iter().chain(&args).map(|word| word.escape_ascii().to_string());
+        self.shown = format!("{script} {}", shown.collect::<Vec<_>>().join(" "));
+        let text = SCRIPTS.iter().find(|it| it.name == script).expect("a script").text;
+        let count = keys.len().to_string().into_bytes();
+        [b"EVAL".to_vec(), text.into(), count].into_iter().chain(keys).chain(args).collect()
+    }
+
+    /// Has both run a script; what differs, if anything does. Returns the kind of the reply.
+    fn run(&mut self, script: &'static str) -> Result<String, String> {
+        let (words, now) = (self.words(script), self.now);
+        let [model, itself] = self.masters.each_mut().map(|it| exchange(it, 0, now, &words));
+        let kind = kind(&model.0);
+        if model != itself {
+            return Err(format!("the model: {model:?}\nthe script: {itself:?}"));
+        }
+        let [model, itself] = self.masters.each_ref().map(|it| &it.data.keys);
+        if model != itself {
+            return Err(format!("the model leaves {model:?}\nthe script leaves {itself:?}"));
+        }
+        Ok(format!("{script}: {kind}"))
+    }
+
+    /// One command of the script is refused: that ends the script and is its reply, unless it may do without.
+    fn run_refused(&mut self, script: &'static str) -> Result<(), String> {
+        let (words, now, place) = (self.words(script), self.now, self.rng.random_range(0..16));
+        let [model, itself] = &mut self.masters;
+        itself.data.keys = model.data.keys.clone();
+        let (reply, _) = exchange(model, 0, now, &words);
+        let ((refused, _), asked) = lua::with_refusal(place, || exchange(itself, 0, now, &words));
+        let Some(command) = asked.get(place) else { return Ok(()) };
+        let is_release = ["fenced release", "fenced telling"].contains(&script);
+        let is_right = if command == "PUBLISH" || (command == "SET" && is_release) {
+            refused == reply
+        } else {
+            asked.len() == place + 1 && refused.starts_with("-NOPERM ")
+        };
+        if is_right {
+            Ok(())
+        } else {
+            Err(format!("without a right for {command}: {refused}, after {asked:?}"))
+        }
+    }
+}
+
+/// The reply, and what is published.
+fn exchange(
+    master: &mut ModelMaster,
+    conn: usize,
+    now: Instant,
+    words: &[impl AsRef<[u8]>],
+) -> (String, String) {
+    let (mut input, mut reply) = (Vec::new(), Vec::new());
+    let words: Vec<_> = words.iter().map(AsRef::as_ref).collect();
+    resp::encode_command(&mut input, &words);
+    master.handle_over(conn, now, &mut input, &mut reply);
+    master.log.clear();
+    let pushes = std::mem::take(&mut master.pushes);
+    let pushes: Vec<_> =
+        pushes.iter().map(|(conn, message)| format!("{conn} {}", message.escape_ascii())).collect();
+    (reply.escape_ascii().to_string(), pushes.join(", "))
+}
+
+/// The first element of an array; the first word of an error; a number as such if it is one digit.
+fn kind(reply: &str) -> String {
+    let first = reply.split("\\r\\n").find(|part| !part.starts_with('*')).unwrap_or_default();
+    let is_large = first.starts_with(':') && first.len() > ":-1".len();
+    if is_large { ":many".to_owned() } else { first.split(' ').next().unwrap_or_default().to_owned() }
+}
+
+fn fence_key(lock: &[u8]) -> Vec<u8> {
+    crate::model::fence_key(lock)
+}
+
+fn intent_key(lock: &[u8]) -> Vec<u8> {
+    [b"redlatch:writer:", lock].concat()
+}
+
+/// Scripts that have to do with one another.
+fn family(script: &str) -> Vec<&'static str> {
+    let of = |it: &str| it.split(' ').next().filter(|first| *first != it).map(str::to_owned);
+    SCRIPTS.iter().map(|it| it.name).filter(|other| of(other) == of(script) || *other == script).collect()
+}
+
+/// What a script and the model of it do differently, if anything, or what it does when a command is refused; and the kinds of
+/// replies that there were. One script in particular, or all of them.
+pub fn compare(seeds: Range<u64>, particular: Option<&'static str>) -> Result<BTreeSet<String>, String> {
+    let mut kinds = BTreeSet::new();
+    let all: Vec<_> = particular.map_or_else(|| SCRIPTS.iter().map(|it| it.name).collect(), family);
+    for seed in seeds {
+        for is_refused in [false, true] {
+            let mut pair = Pair::new(seed);
+            for step in 0..STEPS {
+                pair.disturb();
+                let script = match particular {
+                    Some(script) if pair.rng.random() => script,
+                    _ => pair.pick(&all),
+                };
+                let done = if is_refused {
+                    pair.run_refused(script)
+                } else {
+                    pair.run(script).map(|kind| {
+                        kinds.insert(kind);
+                    })
+                };
+                done.map_err(|why| format!("seed {seed}, step {step}: {}\n{why}", pair.shown))?;
+            }
+        }
+    }
+    Ok(kinds)
+}
+
+#[test]
+fn each_script_does_what_the_model_of_it_does() {
+    let kinds = lua::with_lua(|| compare(0..SEEDS, None)).unwrap_or_else(|why| panic!("{why}"));
+    let missing: Vec<_> = KINDS.iter().filter(|kind| !kinds.contains(**kind)).collect();
+    assert!(missing.is_empty(), "never replied: {missing:?}");
+}

@@ -1,0 +1,254 @@
+//! As much of Lua's syntax as the scripts have, to find in them what can be broken.
+
+use std::fmt;
+use std::ops::Range;
+
+use redlatch::lock::NamedScript;
+
+/// A script with one piece of its text replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variant {
+    pub script: &'static str,
+    text: &'static str,
+    place: Range<usize>,
+    by: String,
+}
+
+impl Variant {
+    /// The whole script.
+    pub fn text(&self) -> String {
+        let Range { start, end } = self.place;
+        [&self.text[..start], &self.by, &self.text[end..]].concat()
+    }
+}
+
+impl fmt::Display for Variant {
+    /// The place with what is around it, and what stands there instead.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const AROUND: usize = 24;
+        let Range { start, end } = self.place;
+        let before = &self.text[start.saturating_sub(AROUND)..start];
+        let after = &self.text[end..(end + AROUND).min(self.text.len())];
+        write!(f, "{}: {before}[{} -> {}]{after}", self.script, &self.text[start..end], self.by)
+    }
+}
+
+/// All breaks of a script: each statement gone, each condition fixed, each comparison and each number changed, each term dropped.
+pub fn variants(script: &NamedScript) -> Vec<Variant> {
+    let mut reader = Reader { text: script.text, tokens: tokens(script.text), at: 0, breaks: Vec::new() };
+    reader.block();
+    assert_eq!(reader.at, reader.tokens.len(), "{}: not understood from {:?} on", script.name, reader.peek());
+    let variant =
+        |(place, by): (Range<usize>, String)| Variant { script: script.name, text: script.text, place, by };
+    reader.breaks.into_iter().map(variant).collect()
+}
+
+fn tokens(text: &str) -> Vec<Range<usize>> {
+    let bytes = text.as_bytes();
+    let (mut tokens, mut at) = (Vec::new(), 0);
+    while at < bytes.len() {
+        let start = at;
+        let run = |from: usize, is_part: fn(&u8) -> bool| {
+            from + bytes[from..].iter().take_while(|byte| is_part(byte)).count()
+        };
+        at = match bytes[at] {
+            b' ' => {
+                at += 1;
+                continue;
+            }
+            b'\'' => at + 2 + bytes[at + 1..].iter().take_while(|byte| **byte != b'\'').count(),
+            b'a'..=b'z' | b'A'..=b'Z' | b'_' => run(at, |byte| byte.is_ascii_alphanumeric() || *byte == b'_'),
+            b'0'..=b'9' => run(at, u8::is_ascii_digit),
+            _ if ["==", "~=", "<=", ">=", ".."].contains(&text.get(at..at + 2).unwrap_or_default()) => at + 2,
+            _ => at + 1,
+        };
+        tokens.push(start..at);
+    }
+    tokens
+}
+
+/// Operators from those that bind least to those that bind most.
+const LEVELS: [&[&str]; 6] =
+    [&["or"], &["and"], &["<", ">", "<=", ">=", "~=", "=="], &[".."], &["+", "-"], &["*", "/", "%"]];
+
+/// What else a word can be.
+const OTHERS: [(&str, &str); 12] = [
+    ("==", "~="),
+    ("~=", "=="),
+    ("<", "<="),
+    ("<=", "<"),
+    (">", ">="),
+    (">=", ">"),
+    ("call", "pcall"),
+    ("pcall", "call"),
+    ("max", "min"),
+    ("min", "max"),
+    ("'zrange'", "'zrevrange'"),
+    ("'zrevrange'", "'zrange'"),
+];
+
+struct Reader {
+    text: &'static str,
+    tokens: Vec<Range<usize>>,
+    at: usize,
+    breaks: Vec<(Range<usize>, String)>,
+}
+
+impl Reader {
+    fn peek(&self) -> &'static str {
+        self.tokens.get(self.at).map_or("", |token| &self.text[token.clone()])
+    }
+
+    fn take(&mut self) -> &'static str {
+        let token = self.peek();
+        if let Some((_, other)) = OTHERS.iter().find(|(word, _)| *word == token) {
+            self.replace(self.at, self.at + 1, other);
+        }
+        self.at += 1;
+        token
+    }
+
+    fn is(&mut self, token: &str) -> bool {
+        let is = self.peek() == token;
+        if is {
+            self.take();
+        }
+        is
+    }
+
+    fn demand(&mut self, token: &str) {
+        assert_eq!(self.take(), token, "in {}", self.text);
+    }
+
+    /// The text from one token to another, which does not belong to it any more.
+    fn place(&self, from: usize, to: usize) -> Range<usize> {
+        self.tokens[from].start..self.tokens[to - 1].end
+    }
+
+    fn replace(&mut self, from: usize, to: usize, by: &str) {
+        let place = self.place(from, to);
+        self.breaks.push((place, by.to_owned()));
+    }
+
+    fn block(&mut self) {
+        while !matches!(self.peek(), "" | "end" | "else" | "elseif") {
+            let start = self.at;
+            self.statement();
+            self.replace(start, self.at, "");
+        }
+    }
+
+    fn statement(&mut self) {
+        match self.peek() {
+            "if" => self.condition(),
+            "for" => {
+                while self.take() != "in" {}
+                self.expressions();
+                self.demand("do");
+                self.block();
+                self.demand("end");
+            }
+            "return" => {
+                self.take();
+                if !matches!(self.peek(), "" | "end" | "else" | "elseif") {
+                    self.expressions();
+                }
+            }
+            _ => {
+                self.is("local");
+                self.expressions();
+                if self.is("=") {
+                    self.expressions();
+                }
+            }
+        }
+    }
+
+    fn condition(&mut self) {
+        while matches!(self.peek(), "if" | "elseif") {
+            self.take();
+            let start = self.at;
+            self.expression(0);
+            self.replace(start, self.at, "true");
+            self.replace(start, self.at, "false");
+            self.demand("then");
+            self.block();
+        }
+        if self.is("else") {
+            self.block();
+        }
+        self.demand("end");
+    }
+
+    fn expressions(&mut self) {
+        self.expression(0);
+        while self.is(",") {
+            self.expression(0);
+        }
+    }
+
+    fn expression(&mut self, level: usize) {
+        let Some(operators) = LEVELS.get(level) else { return self.operand() };
+        let start = self.at;
+        self.expression(level + 1);
+        while operators.contains(&self.peek()) {
+            let left_end = self.at;
+            let operator = self.take();
+            let right = self.at;
+            self.expression(level + 1);
+            let is_comparison = level == 2;
+            if !is_comparison {
+                let left = self.text[self.place(start, left_end)].to_owned();
+                self.replace(start, self.at, &left);
+            }
+            if matches!(operator, "and" | "or" | "..") {
+                let right = self.text[self.place(right, self.at)].to_owned();
+                self.replace(start, self.at, &right);
+            }
+        }
+    }
+
+    fn operand(&mut self) {
+        let start = self.at;
+        match self.peek() {
+            "not" | "-" => {
+                self.take();
+                let inner = self.at;
+                self.operand();
+                let inner = self.text[self.place(inner, self.at)].to_owned();
+                return self.replace(start, self.at, &inner);
+            }
+            "(" => self.bracket(")"),
+            "{" => self.bracket("}"),
+            token => {
+                if let Ok(number) = token.parse::<i64>() {
+                    self.replace(start, start + 1, &(number + 1).to_string());
+                    if number > 0 {
+                        self.replace(start, start + 1, &(number - 1).to_string());
+                    }
+                }
+                self.take();
+            }
+        }
+        loop {
+            match self.peek() {
+                "." => {
+                    self.take();
+                    self.take();
+                }
+                "(" => self.bracket(")"),
+                "[" => self.bracket("]"),
+                _ => return,
+            }
+        }
+    }
+
+    /// Anything in brackets: arguments, an index, elements, an expression.
+    fn bracket(&mut self, end: &str) {
+        self.take();
+        if self.peek() != end {
+            self.expressions();
+        }
+        self.demand(end);
+    }
+}
