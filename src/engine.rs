@@ -28,11 +28,12 @@
 //! Keeps I1 to I10, I14 to I16, I18 to I20, I22 and I25 of the rules; the quorum itself is in [`crate::lock`].
 
 mod acquire;
-mod broadcast;
 mod claim;
+mod claims;
 mod errand;
 mod fair;
 mod fence;
+mod fleet;
 mod handover;
 mod handshake;
 mod hold;
@@ -43,6 +44,7 @@ mod link_id;
 mod mark;
 mod news;
 mod op;
+mod ops;
 mod renew;
 mod repair;
 mod reports;
@@ -56,16 +58,15 @@ mod turns;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::config::Config;
-use crate::limits;
 use crate::lock::command;
-use crate::lock::{MasterId, MasterSet, Vote, quorum};
-use crate::mutants::{self, mutant};
+use crate::lock::{MasterId, MasterSet, Vote};
+use crate::mutants;
 use acquire::Terms;
 pub use fair::Ticket;
 pub use inspection::{ForceUnlocked, Inspection, Standing, Told};
@@ -73,14 +74,16 @@ pub use link_id::{LinkId, LinkRequest, Reason};
 pub use request::{Grant, Outcome, Released, Request, SubmitError};
 pub use status::{MasterState, MasterStatus};
 
-use broadcast::Broadcast;
 use claim::{Claim, Counted};
+use claims::Claims;
+use fleet::{Fleet, LinkDue};
 use lines::Lines;
-use link::{Answer, Link, Owed, Predecessor, State};
+use link::{Answer, Link, Owed, Predecessor};
 use news::News;
-use op::{Op, OpState};
-use slab::{Id, Slab};
-use timers::{Timer, Timers, master_timer, op_timer, timer_of};
+use op::{Acquisition, Op, OpState};
+use ops::Ops;
+use slab::Id;
+use timers::{Timer, Timers, op_timer, timer_of};
 
 /// Names one lock of one [`Engine`], from [`Engine::submit`] of its acquisition to its release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -100,28 +103,18 @@ pub struct Engine {
     /// The time of the engine's making.
     started: Instant,
     rng: StdRng,
-    links: Vec<Link>,
-    /// The configured masters.
-    all: MasterSet,
-    /// Masters that are sent acquisitions: ready and not silent.
-    usable: MasterSet,
-    /// Masters whose votes may not count yet; each has a time in its link.
-    unseasoned: MasterSet,
-    connect_wanted: MasterSet,
-    close_wanted: MasterSet,
+    /// The masters, and what is on its way to them.
+    fleet: Fleet,
     /// The connections by which waiters are told of releases.
     news: News,
-    ops: Slab<Op>,
+    ops: Ops,
     /// The operations that hold a lock or wait for one, by its key.
     lines: Lines,
-    claims: Slab<Claim>,
-    /// The quorum of the configured masters.
-    quorum: usize,
+    claims: Claims,
     timers: Timers,
     outcomes: VecDeque<(OpId, Outcome)>,
     /// Claims for which a reply that was just counted may have decided something.
     decided: Vec<Id>,
-    broadcast: Broadcast,
     /// Whose release is being queued, if it was of a fair lock.
     leaving: Option<fair::Leaving>,
     /// Of the latest acquisition, the same for all of one TTL.
@@ -136,39 +129,22 @@ impl Engine {
     /// the tokens are drawn from it.
     #[must_use]
     pub fn new(config: Arc<Config>, seed: [u8; 32], now: Instant) -> Self {
-        let links: Vec<Link> = (0..config.master_count())
-            .filter_map(MasterId::new)
-            .map(|master| Link::new(master, now))
-            .collect();
-        assert_eq!(
-            links.len(),
-            config.master_count(),
-            "a configuration has at most {} masters",
-            limits::MASTER_COUNT_MAX
-        );
         let mut timers = Timers::default();
-        links.iter().for_each(|link| timers.arm(master_timer(link.master), now));
+        let fleet = Fleet::new(config.clone(), now, &mut timers);
         let mut rng = StdRng::from_seed(mutants::seed(seed));
-        let news = News::new(links.len(), now);
+        let news = News::new(fleet.count(), now);
         Self {
-            quorum: quorum(links.len()),
-            all: MasterSet::first(links.len()),
             config,
             started: now,
-            links,
-            usable: MasterSet::EMPTY,
-            unseasoned: MasterSet::EMPTY,
-            connect_wanted: MasterSet::EMPTY,
-            close_wanted: MasterSet::EMPTY,
+            fleet,
             news,
-            ops: Slab::new(limits::OPERATION_COUNT_MAX),
+            ops: Ops::new(),
             lines: Lines::new(&mut rng),
             rng,
-            claims: Slab::new(limits::CLAIM_COUNT_MAX),
+            claims: Claims::new(),
             timers,
             outcomes: VecDeque::new(),
             decided: Vec::new(),
-            broadcast: Broadcast::new(),
             leaving: None,
             terms: Terms::NONE,
             skew_us: 0,
@@ -183,7 +159,7 @@ impl Engine {
 
     /// The masters in the order of the configuration.
     pub fn masters(&self) -> impl Iterator<Item = MasterId> + use<> {
-        self.all.iter()
+        self.fleet.all().iter()
     }
 
     /// Takes a request. Its outcome comes from [`Engine::poll_outcome`], possibly at once.
@@ -193,16 +169,16 @@ impl Engine {
     pub fn submit(&mut self, now: Instant, request: Request<'_>) -> Result<OpId, SubmitError> {
         match request {
             Request::Acquire { resource, ttl, wait, min_validity } => {
-                self.submit_acquire(now, resource, ttl, wait, min_validity)
+                self.submit_acquire(now, &Acquisition { resource, ttl, wait, min_validity })
             }
             Request::AcquireFenced { resource, ttl, wait, min_validity, wall } => {
-                self.submit_fenced(now, resource, (ttl, wait, min_validity), wall)
+                self.submit_fenced(now, &Acquisition { resource, ttl, wait, min_validity }, wall)
             }
             Request::AcquireFair { resource, ttl, wait, min_validity } => {
-                self.submit_fair(now, resource, ttl, wait, min_validity)
+                self.submit_fair(now, &Acquisition { resource, ttl, wait, min_validity })
             }
             Request::AcquireShared { resource, ttl, wait, min_validity } => {
-                self.submit_shared(now, resource, (ttl, wait, min_validity))
+                self.submit_shared(now, &Acquisition { resource, ttl, wait, min_validity })
             }
             Request::KeepReadersOut { lock } => {
                 self.submit_intent(lock.0);
@@ -250,13 +226,7 @@ impl Engine {
 
     /// The next thing to do with a connection.
     pub fn poll_link(&mut self) -> Option<LinkRequest> {
-        if let Some(master) = self.close_wanted.iter().next() {
-            self.close_wanted.remove(master);
-            return Some(LinkRequest::Close(master.into()));
-        }
-        let Some(master) = self.connect_wanted.iter().next() else { return self.news.poll_link() };
-        self.connect_wanted.remove(master);
-        Some(LinkRequest::Connect(master.into()))
+        self.fleet.poll_link().or_else(|| self.news.poll_link())
     }
 
     /// The connection that was asked for stands; its handshake waits in [`Engine::send_ready`].
@@ -265,14 +235,7 @@ impl Engine {
             LinkId::Commands(master) => master,
             LinkId::News(master) => return self.handle_news_connected(now, master),
         };
-        let link = &mut self.links[master.index()];
-        if !matches!(link.state, State::Connecting { .. }) {
-            return;
-        }
-        // The handshake's few hundred bytes always fit an empty queue.
-        let queued = link.start_handshake(now, &self.config, &mut self.rng);
-        assert!(queued.is_ok(), "the handshake is larger than the outbox");
-        self.arm_link(master);
+        self.fleet.handle_connected(now, master, &mut self.rng, &mut self.timers);
     }
 
     /// The connection broke, or could not be made; `why` is shown to people.
@@ -281,15 +244,9 @@ impl Engine {
             LinkId::Commands(master) => master,
             LinkId::News(master) => return self.handle_news_disconnected(now, master),
         };
-        let link = &self.links[master.index()];
-        if !matches!(link.state, State::Down { .. }) {
-            match link.last_refusal() {
-                // A server that is full says so in place of its first reply, and then closes the connection.
-                Some(text) => self.fail_link(now, master, &format!("{why}, after \"{text}\"")),
-                None => self.fail_link(now, master, why),
-            }
-            // The driver has no connection left that would have to be closed.
-            self.close_wanted.remove(master);
+        if let Some(why) = self.fleet.why_lost(master, why) {
+            self.fail_link(now, master, &why);
+            self.fleet.forget_close(master);
         }
     }
 
@@ -297,10 +254,7 @@ impl Engine {
     #[must_use]
     pub fn send_ready(&mut self, link: impl Into<LinkId>) -> &[u8] {
         match link.into() {
-            LinkId::Commands(master) => {
-                self.broadcast.flush(&mut self.links);
-                self.links[master.index()].wire.send_ready()
-            }
+            LinkId::Commands(master) => self.fleet.send_ready(master),
             LinkId::News(master) => self.news.send_ready(master),
         }
     }
@@ -308,7 +262,7 @@ impl Engine {
     /// `size` bytes of [`Engine::send_ready`] were written.
     pub fn send_done(&mut self, link: impl Into<LinkId>, size: usize) {
         match link.into() {
-            LinkId::Commands(master) => self.links[master.index()].wire.send_done(size),
+            LinkId::Commands(master) => self.fleet.link_mut(master).wire.send_done(size),
             LinkId::News(master) => self.news.send_done(master, size),
         }
     }
@@ -316,7 +270,7 @@ impl Engine {
     /// Where to read into; never empty.
     pub fn recv_space(&mut self, link: impl Into<LinkId>) -> &mut [u8] {
         match link.into() {
-            LinkId::Commands(master) => self.links[master.index()].wire.recv_space(),
+            LinkId::Commands(master) => self.fleet.link_mut(master).wire.recv_space(),
             LinkId::News(master) => self.news.recv_space(master),
         }
     }
@@ -330,23 +284,16 @@ impl Engine {
     }
 
     fn recv_commands(&mut self, now: Instant, master: MasterId, size: usize) {
-        let link = &mut self.links[master.index()];
-        link.wire.recv_done(size);
-        if size > 0 {
-            link.heard_at = now;
-            if let State::Ready { silent_since: silent @ Some(_), .. } = &mut link.state {
-                *silent = None;
-                self.usable.insert(master);
-                self.repair(now, master);
-            }
+        if self.fleet.recv_done(now, master, size) {
+            self.repair(now, master);
         }
         loop {
-            let link = &mut self.links[master.index()];
-            count_usual(link, &mut self.claims, self.quorum, &mut self.decided);
+            let quorum = self.fleet.quorum();
+            count_usual(self.fleet.link_mut(master), &mut self.claims, quorum, &mut self.decided);
             if !self.decided.is_empty() {
                 self.handle_decided(now);
             }
-            if !self.links[master.index()].wire.has_received() || !self.recv_any(now, master) {
+            if !self.fleet.link(master).wire.has_received() || !self.recv_any(now, master) {
                 return;
             }
         }
@@ -366,7 +313,7 @@ impl Engine {
     /// Handles one reply of any kind; false if none is whole. Not inlined, for it is rarely needed.
     #[inline(never)]
     fn recv_any(&mut self, now: Instant, master: MasterId) -> bool {
-        match self.links[master.index()].next_answer() {
+        match self.fleet.link_mut(master).next_answer() {
             Ok(Some(answer)) => self.handle_answer(now, master, answer),
             Ok(None) => return false,
             Err(why) => {
@@ -424,7 +371,7 @@ impl Engine {
     pub fn granted(&self, lock: OpId) -> Option<MasterSet> {
         let op = self.ops.find(lock.0)?;
         match op.state {
-            OpState::Held { .. } => self.claims.find(op.claim).map(|claim| claim.tally.granted),
+            OpState::Held { .. } => Some(self.claims.claim(op.claim).tally.granted),
             _ => None,
         }
     }
@@ -432,7 +379,7 @@ impl Engine {
     /// How many masters above the quorum are known to hold a held lock: so many may lose it without harm.
     #[must_use]
     pub fn margin(&self, lock: OpId) -> usize {
-        self.granted(lock).map_or(0, |granted| granted.count().saturating_sub(self.quorum))
+        self.granted(lock).map_or(0, |granted| granted.count().saturating_sub(self.fleet.quorum()))
     }
 
     fn handle_answer(&mut self, now: Instant, master: MasterId, answer: Answer) {
@@ -450,8 +397,8 @@ impl Engine {
             Answer::ReaderCount(id, count) => self.handle_reader_count(master, id, count),
             Answer::TimeLeft(id, left) => self.handle_time_left(now, master, id, left),
             Answer::ForcedDelete(id, answer) => self.handle_forced_delete(now, master, id, answer),
-            Answer::Mark(answer) => self.handle_mark(master, answer),
-            Answer::MarkRefused(text) => self.handle_mark_refused(master, text),
+            Answer::Mark(answer) => self.fleet.handle_mark(master, answer),
+            Answer::MarkRefused(text) => self.fleet.handle_mark_refused(master, text),
             Answer::WantsScript(owed) => self.send_whole_script(now, master, owed),
             Answer::HandshakeStep | Answer::MarkWritten | Answer::Told => {}
             Answer::HandshakeDone => self.handle_ready(now, master),
@@ -459,58 +406,21 @@ impl Engine {
     }
 
     fn handle_ready(&mut self, now: Instant, master: MasterId) {
-        let learnt_run_id = match &self.links[master.index()].state {
-            State::Handshake { handshake, .. } => handshake.learnt.run_id.clone(),
-            _ => None,
-        };
-        if let Some(run_id) = learnt_run_id
-            && !mutant!(SameServerTwice)
-            && let Some(other) = self.links.iter().find(|link| link.run_id() == Some(&run_id))
-        {
-            let other = &self.config.labels[other.master.index()];
-            let why = format!(
-                "it is the same server as {other} (run_id {run_id}), and may vote only once: list each server once"
-            );
-            self.fail_link(now, master, &why);
-            return;
+        let admission = self.fleet.admit(now, master, &mut self.timers);
+        if admission.predecessor != Predecessor::Same {
+            self.void_grants(master, admission.predecessor);
         }
-        let link = &mut self.links[master.index()];
-        let predecessor = link.finish_handshake(now, &self.config);
-        let unfitness = link.refuse_unfit(&self.config);
-        if predecessor != Predecessor::Same {
-            self.void_grants(master, predecessor);
-        }
-        if let Some(why) = unfitness {
+        if let Some(why) = admission.refusal {
             return self.fail_link(now, master, &why);
-        }
-        let link = &mut self.links[master.index()];
-        self.usable.insert(master);
-        self.broadcast.add_ready(link);
-        if link.seasoned_at.is_some() {
-            self.unseasoned.insert(master);
-        } else {
-            self.unseasoned.remove(master);
         }
         self.release_orphans(master);
         self.repair(now, master);
-        self.arm_link(master);
         self.open_news(now);
     }
 
     /// Ends a connection and settles all that it owed.
     fn fail_link(&mut self, now: Instant, master: MasterId, why: &str) {
-        self.broadcast.remove(&mut self.links, master);
-        let link = &mut self.links[master.index()];
-        let was_open = !matches!(link.state, State::Down { .. });
-        let was_ready = link.is_ready();
-        link.fail(now, why, &mut self.rng);
-        self.usable.remove(master);
-        self.connect_wanted.remove(master);
-        if was_open {
-            self.close_wanted.insert(master);
-        }
-        self.arm_link(master);
-        if was_ready {
+        if self.fleet.fail(now, master, why, &mut self.rng, &mut self.timers) {
             for id in self.claims.ids() {
                 self.stray_claim(now, master, id);
             }
@@ -519,54 +429,9 @@ impl Engine {
     }
 
     fn handle_link_timeout(&mut self, now: Instant, master: MasterId) {
-        let link = &mut self.links[master.index()];
-        let limit = self.config.connect_timeout;
-        if link.deadline().is_none_or(|at| at > now) {
-            self.arm_link(master);
-            return;
-        }
-        match link.state {
-            State::Down { .. } if mutant!(NoReconnect) && link.has_failed() => {}
-            State::Down { .. } => {
-                link.state = State::Connecting { deadline: now + limit };
-                self.connect_wanted.insert(master);
-                self.arm_link(master);
-            }
-            State::Connecting { .. } => {
-                self.fail_link(now, master, &format!("no connection within {limit:?}"))
-            }
-            State::Handshake { .. } => {
-                self.fail_link(now, master, &format!("no answer to the handshake within {limit:?}"))
-            }
-            State::Ready { .. } if link.mark_due_at.take_if(|at| *at <= now).is_some() => {
-                self.read_mark(master);
-                self.arm_link(master);
-            }
-            State::Ready { .. } => {
-                self.fail_link(now, master, &format!("no answer for {:?}", limits::SILENCE_MAX));
-            }
-        }
-    }
-
-    /// A master let a deadline pass. If it has said nothing at all for so long, it is skipped until it does. One that owes
-    /// nothing has nothing to say: what it was asked went down with an earlier connection.
-    fn note_missed(&mut self, now: Instant, master: MasterId, limit: Duration) {
-        if self.owed_count(master) == 0 {
-            return;
-        }
-        let link = &mut self.links[master.index()];
-        if let State::Ready { silent_since: silent @ None, .. } = &mut link.state
-            && now - link.heard_at >= limit
-        {
-            *silent = Some(now);
-            self.usable.remove(master);
-            self.arm_link(master);
-        }
-    }
-
-    fn arm_link(&mut self, master: MasterId) {
-        if let Some(at) = self.links[master.index()].deadline() {
-            self.timers.arm(master_timer(master), at);
+        match self.fleet.handle_timeout(now, master, &mut self.timers) {
+            LinkDue::Nothing => {}
+            LinkDue::Failure(why) => self.fail_link(now, master, &why),
         }
     }
 
@@ -575,28 +440,12 @@ impl Engine {
             self.timers.arm(op_timer(id), at);
         }
     }
-
-    /// The masters whose votes do not count at this moment (I8).
-    fn quarantined(&mut self, now: Instant) -> MasterSet {
-        if self.unseasoned.is_empty() {
-            return MasterSet::EMPTY;
-        }
-        for master in self.unseasoned.iter() {
-            let link = &mut self.links[master.index()];
-            let early = Duration::from_nanos(u64::from(mutant!(QuarantineTickShort)));
-            if link.seasoned_at.is_none_or(|at| at <= now + early) {
-                link.seasoned_at = None;
-                self.unseasoned.remove(master);
-            }
-        }
-        self.unseasoned
-    }
 }
 
 /// Counts grants and deletions up to the first other reply, and notes the claims for which one may have decided
 /// something. All that is done about them is elsewhere, so that the loop has the registers for itself.
 #[inline(always)]
-fn count_usual(link: &mut Link, claims: &mut Slab<Claim>, quorum: usize, decided: &mut Vec<Id>) {
+fn count_usual(link: &mut Link, claims: &mut Claims, quorum: usize, decided: &mut Vec<Id>) {
     let master = link.master;
     link.wire.take_known(|owed, received| {
         let (id, rest, counted) = match *owed {

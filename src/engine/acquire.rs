@@ -4,11 +4,10 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
-use super::claim::Claim;
 use super::fair;
 use super::fence;
 use super::link::Owed;
-use super::op::{Cause, Denied, Op, OpState, Run};
+use super::op::{Acquisition, Cause, Denied, OpState, Run};
 use super::sharing;
 use super::slab::Id;
 use super::timers::op_timer;
@@ -55,16 +54,13 @@ impl Engine {
     pub(super) fn submit_acquire(
         &mut self,
         now: Instant,
-        resource: Resource<'_>,
-        ttl: Ttl,
-        wait: Duration,
-        min_validity: Duration,
+        wanted: &Acquisition<'_>,
     ) -> Result<OpId, SubmitError> {
-        let id = self.begin_acquire(now, ttl, wait, min_validity)?;
-        if !wait.is_zero() {
-            return self.stand_in_line(now, id, resource);
+        let id = self.begin_acquire(now, wanted)?;
+        if !wanted.wait.is_zero() {
+            return self.stand_in_line(now, id, wanted.resource);
         }
-        self.start_attempt(now, id, Some(resource));
+        self.start_attempt(now, id, Some(wanted.resource));
         Ok(OpId(id))
     }
 
@@ -73,10 +69,9 @@ impl Engine {
     pub(super) fn begin_acquire(
         &mut self,
         now: Instant,
-        ttl: Ttl,
-        wait: Duration,
-        min_validity: Duration,
+        wanted: &Acquisition<'_>,
     ) -> Result<Id, SubmitError> {
+        let Acquisition { ttl, wait, min_validity, .. } = *wanted;
         if min_validity >= ttl.validity() {
             return Err(
                 InputError::MinValidityTooLong { asked: min_validity, validity: ttl.validity() }.into()
@@ -86,7 +81,7 @@ impl Engine {
             self.check_ttl(ttl)?;
         }
         let wait_until = (!wait.is_zero()).then(|| now.checked_add(wait).unwrap_or(now + limits::FOREVER));
-        let (id, op) = self.ops.take(|| Op::blank(now, ttl)).ok_or(SubmitError::Overloaded)?;
+        let (id, op) = self.ops.take(now, ttl).ok_or(SubmitError::Overloaded)?;
         op.begin(now, ttl, min_validity, wait_until);
         Ok(id)
     }
@@ -105,8 +100,8 @@ impl Engine {
     /// Draws a token and queues the `SET` on every usable master (I6: a token for each attempt). One that waits has the
     /// key with it, others give the lock's name.
     pub(super) fn start_attempt(&mut self, now: Instant, id: Id, resource: Option<Resource<'_>>) {
-        let Some(op) = self.ops.find_mut(id) else { return };
-        let Some((claim_id, claim)) = self.claims.take(|| Claim::blank(now)) else {
+        let op = self.ops.op_mut(id);
+        let Some((claim_id, claim)) = self.claims.take(now) else {
             return self.start_with_room(now, id, resource);
         };
         self.terms.fit(op.ttl, &self.config);
@@ -116,36 +111,29 @@ impl Engine {
             None => claim.entry.set_key(&op.key, &claim.token),
         }
         claim.asked = if op.is_plain() {
-            self.broadcast.send(&mut self.links, self.usable, Owed::Acquire(claim_id), |out| {
+            self.fleet.send(self.fleet.usable(), Owed::Acquire(claim_id), |out| {
                 command::encode_acquire(out, &claim.entry, &self.terms.tail);
             })
         } else if op.is_shared {
-            let (to, parts) = ((claim_id, self.usable), (&mut self.broadcast, self.links.as_mut_slice()));
-            sharing::send_attempt((op, claim), to, &self.config, parts)
+            sharing::send_attempt(&mut self.fleet, op, claim_id, claim)
         } else if op.queuing.is_none() {
-            fence::send_attempt(
-                now,
-                (op, claim),
-                (claim_id, self.usable),
-                (&self.config, self.skew_us),
-                (&mut self.broadcast, &mut self.links),
-            )
+            fence::send_attempt(&mut self.fleet, now, op, claim_id, claim, self.skew_us)
         } else {
-            let connections = (&mut self.broadcast, self.links.as_mut_slice());
-            fair::send_attempt((id, op), (claim_id, claim), self.usable, &self.config, connections)
+            claim.attempter = id;
+            fair::send_attempt(&mut self.fleet, op, claim_id, claim)
         };
         let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
         op.run.count = 0;
         if let Some(watch) = &mut op.watch {
-            watch.begin_attempt(self.quorum);
+            watch.begin_attempt(self.fleet.quorum());
         }
-        if !claim.asked.has(self.quorum) && self.usable.has(self.quorum) {
+        if !claim.asked.has(self.fleet.quorum()) && self.fleet.usable().has(self.fleet.quorum()) {
             return self.refuse_overload(now, id, claim_id);
         }
         if !mutant!(NoTimeOut) {
             self.timers.arm(op_timer(id), deadline);
         }
-        if claim.asked != self.all || !self.unseasoned.is_empty() {
+        if claim.asked != self.fleet.all() || self.fleet.has_quarantines() {
             self.note_unasked(claim_id);
             self.decide_acquire(now, id);
         }
@@ -155,11 +143,10 @@ impl Engine {
     /// released.
     #[cold]
     fn refuse_overload(&mut self, now: Instant, id: Id, claim_id: Id) {
-        if let Some(claim) = self.claims.find_mut(claim_id) {
-            claim.owner = None;
-            let due = now + claim.answer_limit;
-            self.release_claim(now, due, claim_id);
-        }
+        let claim = self.claims.claim_mut(claim_id);
+        claim.owner = None;
+        let due = now + claim.answer_limit;
+        self.release_claim(now, due, claim_id);
         self.end_op(now, id);
         self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));
     }
@@ -173,8 +160,8 @@ impl Engine {
         run: Run,
         asked: MasterSet,
     ) {
-        let Some(op) = self.ops.find_mut(id) else { return };
-        let Some(claim) = self.claims.find_mut(claim_id) else { return };
+        let op = self.ops.op_mut(id);
+        let claim = self.claims.claim_mut(claim_id);
         claim.asked = asked;
         let deadline = op.await_votes(claim_id, now + claim.answer_limit);
         op.run = run;
@@ -197,13 +184,9 @@ impl Engine {
 
     /// Masters known to be down or silent, or without room in their queues, vote `Failed` at once.
     fn note_unasked(&mut self, claim_id: Id) {
-        let Some(claim) = self.claims.find_mut(claim_id) else { return };
-        for link in &self.links {
-            if !claim.asked.contains(link.master) {
-                let is_full = self.usable.contains(link.master);
-                let failure = if is_full { Failure::QueueFull } else { link.absence() };
-                claim.record(link.master, Vote::Failed(failure));
-            }
+        let claim = self.claims.claim_mut(claim_id);
+        for master in self.fleet.all().without(claim.asked).iter() {
+            claim.record(master, Vote::Failed(self.fleet.why_unasked(master)));
         }
     }
 
@@ -219,14 +202,14 @@ impl Engine {
     }
 
     pub(super) fn decide_acquire(&mut self, now: Instant, id: Id) {
-        let mut quarantined = self.quarantined(now);
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let mut quarantined = self.fleet.quarantined(now);
+        let op = self.ops.op_mut(id);
         let OpState::Acquiring { .. } = op.state else { return };
         if let Some(fencing) = &op.fencing {
-            quarantined = quarantined.union(fencing.unseasoned);
+            quarantined = quarantined.union(fencing.quarantined);
         }
-        let Some(claim) = self.claims.find_mut(op.claim) else { return };
-        let cause = match claim.tally.verdict(self.links.len(), quarantined) {
+        let claim = self.claims.claim_mut(op.claim);
+        let cause = match claim.tally.verdict(self.fleet.count(), quarantined) {
             Verdict::Open => return,
             Verdict::Contended if op.fencing.is_some() => {
                 match self.handle_refused_token(now, id, quarantined) {
@@ -271,12 +254,12 @@ impl Engine {
 
     /// Releases what the attempt may have left, then waits for the next one or ends the operation.
     fn fail_attempt(&mut self, now: Instant, id: Id, cause: Cause) {
-        let Some(op) = self.ops.find(id) else { return };
-        let Some(claim) = self.claims.find(op.claim) else { return };
+        let op = self.ops.op(id);
+        let claim = self.claims.claim(op.claim);
         let refused = claim.tally.refused;
         // Had every other master granted, this many of those that refused would still have been needed.
-        let free_count = self.links.len() - refused.count() - claim.tally.failed.count();
-        let missing_count = self.quorum.saturating_sub(free_count);
+        let free_count = self.fleet.count() - refused.count() - claim.tally.failed.count();
+        let missing_count = self.fleet.quorum().saturating_sub(free_count);
         let report = self.report(now, Round::Acquire, claim, &claim.tally);
         let mut denied = Denied { cause, report, missing_count, asked: MasterSet::EMPTY };
         let (claim_id, started, limit) = (op.claim, claim.started, claim.answer_limit);
@@ -286,17 +269,16 @@ impl Engine {
         let retry_at = if is_hopeless { None } else { self.next_attempt(now, id, started) };
         let retry_at =
             if cause == Cause::Contended { self.keep_readers_out(now, id, retry_at) } else { retry_at };
-        if let (Some(op), Some(claim)) = (self.ops.find_mut(id), self.claims.find_mut(claim_id)) {
-            op.key.clear();
-            op.key.extend_from_slice(claim.entry.key());
-            claim.owner = None;
-        }
-        let set_on = self.claims.find(claim_id).map(Claim::holders).unwrap_or_default();
+        let (op, claim) = (self.ops.op_mut(id), self.claims.claim_mut(claim_id));
+        op.key.clear();
+        op.key.extend_from_slice(claim.entry.key());
+        claim.owner = None;
+        let set_on = claim.holders();
         self.release_claim(now, now + limit, claim_id);
-        if self.ops.find(id).is_some_and(|op| op.queuing.is_some()) && !set_on.is_empty() {
+        if self.ops.op(id).queuing.is_some() && !set_on.is_empty() {
             self.tell_of_failed(id, set_on);
         }
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         if is_cut_short && let Some(before) = op.denied_before.take() {
             return self.deny(now, id, *before);
         }
@@ -311,7 +293,7 @@ impl Engine {
         if retry_at.is_none() {
             self.leave_line(now, id, Duration::ZERO);
         }
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         let is_fair = op.queuing.is_some();
         let is_told = is_shared || op.fencing.is_some();
         if let Some(fencing) = &mut op.fencing {
@@ -322,7 +304,7 @@ impl Engine {
         } else if !is_shared && self.config.ask_holder && cause == Cause::Contended {
             denied.asked = self.ask_holders(id, refused);
         }
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         op.state = match retry_at {
             Some(retry_at) => OpState::Waiting { retry_at, denied },
             None if denied.asked.is_empty() => return self.deny(now, id, denied),
@@ -344,15 +326,19 @@ impl Engine {
     /// Whether so many masters are in quarantine to the end of the wait that no attempt before it can succeed. One that is
     /// not connected may need none when it is back.
     fn is_quarantined_beyond_wait(&self, id: Id) -> bool {
-        let Some(wait_until) = self.ops.find(id).and_then(|op| op.wait_until) else { return false };
-        let is_late = |link: &&Link| link.is_ready() && link.seasoned_at.is_some_and(|at| at >= wait_until);
-        let late_count = self.links.iter().filter(is_late).count();
-        late_count > self.links.len() - self.quorum && !mutant!(WaitsInQuarantine)
+        let Some(wait_until) = self.ops.op(id).wait_until else { return false };
+        let is_late =
+            |link: &&Link| link.is_ready() && link.quarantined_until.is_some_and(|at| at >= wait_until);
+        let late_count = self.fleet.links().filter(is_late).count();
+        late_count > self.fleet.spare() && !mutant!(WaitsInQuarantine)
     }
 
     /// When to try again, after a random delay that is longer than the attempt was and grows; `None` to give up.
     fn next_attempt(&mut self, now: Instant, id: Id, started: Instant) -> Option<Instant> {
-        let op = self.ops.find(id).filter(|op| op.attempts < op.attempts_max || mutant!(TriesUnlimited))?;
+        let op = self.ops.op(id);
+        if op.attempts >= op.attempts_max && !mutant!(TriesUnlimited) {
+            return None;
+        }
         let wait_until = op.wait_until?;
         let took = now - started;
         // The last attempt is made early enough to be answered before the wait ends.
@@ -362,10 +348,11 @@ impl Engine {
             return (last > now + took).then(|| last.min(now + delay));
         }
         let attempts = op.attempts;
-        let (quorum, longest) = (self.quorum, self.config.retry_delay_max);
-        let bounds = op.watch.as_ref().and_then(|watch| watch.pause_bounds(quorum, self.mute(), longest));
+        let (quorum, longest) = (self.fleet.quorum(), self.config.retry_delay_max);
+        let bounds =
+            op.watch.as_ref().and_then(|watch| watch.pause_bounds(quorum, self.fleet.mute(), longest));
         // Who had a part of it met others that want it, not a holder.
-        let is_held = self.claims.find(op.claim).is_some_and(|claim| claim.tally.granted.is_empty());
+        let is_held = self.claims.claim(op.claim).tally.granted.is_empty();
         let delay = match bounds {
             Some(_) if mutant!(NoTimerBehindWake) => limits::TIME_LIMIT_MAX,
             Some(bounds) if is_held && self.config.retry_delay_by.is_none() => {
@@ -374,11 +361,6 @@ impl Engine {
             _ => self.draw_pause(took, attempts),
         };
         (last > now + took).then(|| last.min(now + delay))
-    }
-
-    /// Masters that refuse this login's messages, and so, it seems, those of the holder.
-    fn mute(&self) -> MasterSet {
-        self.links.iter().filter(|link| link.publish_refusal().is_some()).map(|link| link.master).collect()
     }
 
     /// No more than so many attempts are made. The first one may have failed by now, if there was nobody to be asked.
@@ -413,10 +395,9 @@ impl Engine {
 
     /// Asks the masters that refused how long the key in the way still lives.
     fn ask_holders(&mut self, id: Id, refused: MasterSet) -> MasterSet {
-        let Some(op) = self.ops.find(id) else { return MasterSet::EMPTY };
-        let usable = refused.intersection(self.usable);
-        self.broadcast
-            .send(&mut self.links, usable, Owed::Holder(id), |out| command::encode_pttl(out, &op.key))
+        let op = self.ops.op(id);
+        let usable = refused.intersection(self.fleet.usable());
+        self.fleet.send(usable, Owed::Holder(id), |out| command::encode_pttl(out, &op.key))
     }
 
     pub(super) fn handle_holder(&mut self, now: Instant, master: MasterId, id: Id, told: HolderTtl) {
@@ -436,7 +417,7 @@ impl Engine {
 
     /// All were heard, or none will be any more: ends the operation, or lets it retry when the holder's time ends.
     fn finish_asking(&mut self, now: Instant, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         match std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now }) {
             OpState::Asking { denied, .. } => self.deny(now, id, denied),
             OpState::Waiting { mut retry_at, denied } => {
@@ -448,16 +429,16 @@ impl Engine {
                 op.state = OpState::Waiting { retry_at, denied };
                 self.arm_op(id);
             }
-            other => op.state = other,
+            _ => unreachable!("it asks or waits"),
         }
     }
 
     /// The pause between two attempts is over: makes the next one, unless the whole wait has passed meanwhile, as it
     /// may when this process was stopped.
     fn end_pause(&mut self, now: Instant, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         let state = std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now });
-        let OpState::Waiting { denied, .. } = state else { return op.state = state };
+        let OpState::Waiting { denied, .. } = state else { unreachable!("a pause was due") };
         if op.wait_until.is_some_and(|until| until <= now) {
             self.deny(now, id, denied);
         } else {
@@ -467,14 +448,14 @@ impl Engine {
     }
 
     fn deny(&mut self, now: Instant, id: Id, denied: Denied) {
-        let Some(op) = self.ops.find(id) else { return };
+        let op = self.ops.op(id);
         let error = op.denial(now, denied, &op.holders);
         self.end_op(now, id);
         self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(error))));
     }
 
     pub(super) fn handle_op_timeout(&mut self, now: Instant, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         if op.deadline().is_none_or(|at| at > now) {
             self.note_missed_set(now, id);
             self.arm_op(id);
@@ -494,42 +475,40 @@ impl Engine {
 
     /// The lock may be held already; a master that has not answered its `SET` in time is silent all the same.
     fn note_missed_set(&mut self, now: Instant, id: Id) {
-        let Some(claim) = self.ops.find(id).and_then(|op| self.claims.find(op.claim)) else { return };
+        // Its last attempt may have failed, and the claim be gone.
+        let Some(claim) = self.claims.find(self.ops.op(id).claim) else { return };
         let (limit, missing) = (claim.answer_limit, claim.asked.without(claim.tally.heard()));
         if now - claim.started >= limit {
-            missing.iter().for_each(|master| self.note_missed(now, master, limit));
+            missing.iter().for_each(|master| self.fleet.note_missed(now, master, limit, &mut self.timers));
         }
     }
 
     /// The attempt's time is over: who has not answered has failed.
     fn miss_acquire(&mut self, now: Instant, id: Id) {
-        let Some(claim_id) = self.ops.find(id).map(|op| op.claim) else { return };
-        let Some(claim) = self.claims.find_mut(claim_id) else { return };
+        let claim = self.claims.claim_mut(self.ops.op(id).claim);
         let (started, limit) = (claim.started, claim.answer_limit);
         let missing = claim.asked.without(claim.tally.heard());
         for master in missing.iter() {
             claim.record(master, Vote::Failed(Failure::NoAnswer { limit: now - started }));
         }
         if now - started >= limit {
-            missing.iter().for_each(|master| self.note_missed(now, master, limit));
+            missing.iter().for_each(|master| self.fleet.note_missed(now, master, limit, &mut self.timers));
         }
         if mutant!(TimeoutPopsOwed) {
-            missing.iter().for_each(|master| self.links[master.index()].wire.forget_owed());
+            missing.iter().for_each(|master| self.fleet.link_mut(master).wire.forget_owed());
         }
         self.decide_acquire(now, id);
     }
 
     /// A connection broke on which this operation had something under way.
     pub(super) fn handle_lost_connection(&mut self, now: Instant, master: MasterId, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         match &mut op.state {
             OpState::Acquiring { .. } => {
                 // Even a grant is void: the master may have lost it with the connection (I7).
-                if let Some(claim) = self.claims.find_mut(op.claim)
-                    && !claim.tally.refused.contains(master)
-                    && !mutant!(LostGrantCounted)
-                    && !(mutant!(LostSwapCounted) && op.run.count > 0)
-                {
+                let claim = self.claims.claim_mut(op.claim);
+                let is_kept = mutant!(LostGrantCounted) || (mutant!(LostSwapCounted) && op.run.count > 0);
+                if !claim.tally.refused.contains(master) && !is_kept {
                     claim.record(master, Vote::Failed(Failure::ConnectionLost));
                 }
                 self.decide_acquire(now, id);

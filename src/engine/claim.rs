@@ -6,13 +6,13 @@
 
 use std::time::{Duration, Instant};
 
+use super::Engine;
 use super::fence;
-use super::link::{Link, Predecessor};
+use super::fleet::{Fleet, Notify};
+use super::link::{Owed, Predecessor};
 use super::sharing;
 use super::slab::Id;
 use super::timers::claim_timer;
-use super::{Broadcast, Engine};
-use crate::config::Config;
 use crate::lock::command::{Entry, ReleaseAnswer};
 use crate::lock::{Drift, Failure, FencingToken, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
@@ -76,6 +76,8 @@ pub(super) struct Claim {
     /// Masters whose connection broke while they did: it may still be carried out there, after any other.
     strayed_extension: MasterSet,
 }
+
+const NO_RELEASE: &str = "the release has begun";
 
 /// How far the release of a claim is.
 #[derive(Debug, Clone, Copy)]
@@ -259,6 +261,16 @@ impl Claim {
         all.without(self.asked).union(self.refused()).union(self.gone)
     }
 
+    /// Which waiters its release notifies.
+    #[inline]
+    pub(super) const fn notify(&self) -> Notify {
+        match (self.tells, self.is_contended) {
+            (false, _) => Notify::Nobody,
+            (true, false) => Notify::Waiters,
+            (true, true) => Notify::Crowd,
+        }
+    }
+
     /// Records that a master met its own `SET`; returns its vote.
     pub(super) fn note_twin(&mut self, master: MasterId) -> Vote {
         self.twins.insert(master);
@@ -340,6 +352,12 @@ impl Claim {
         self.failures.iter().rev().find(|(failed, _)| *failed == master).map(|(_, failure)| failure)
     }
 
+    /// The release, which has begun.
+    #[inline]
+    fn release_mut(&mut self) -> &mut Release {
+        self.release.as_mut().expect(NO_RELEASE)
+    }
+
     /// When something is to be done for the release.
     fn release_deadline(&self, now: Instant, drift: Drift) -> Option<Instant> {
         let release = self.release?;
@@ -369,20 +387,23 @@ impl Release {
     }
 }
 
-/// Queues the release of a lock that has scripts of its own.
+/// Queues the release of a claim on those of `to` that are ready; returns those that had room for it.
+#[inline]
+fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
+    if claim.is_scripted {
+        return send_scripted_release(fleet, to, id, claim);
+    }
+    fleet.send_release(to, Owed::Release(id), &claim.entry, claim.notify())
+}
+
+/// The same for a lock that has scripts of its own.
 #[cold]
 #[inline(never)]
-fn send_scripted_release(
-    broadcast: &mut Broadcast,
-    links: &mut [Link],
-    masters: MasterSet,
-    (id, claim): (Id, &Claim),
-    config: &Config,
-) -> MasterSet {
+fn send_scripted_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
     if claim.is_shared {
-        sharing::send_release(broadcast, links, masters, (id, claim))
+        sharing::send_release(fleet, to, id, claim)
     } else {
-        fence::send_release(broadcast, links, masters, (id, claim), config)
+        fence::send_release(fleet, to, id, claim)
     }
 }
 
@@ -393,17 +414,13 @@ impl Engine {
     // Inlined, for it is the better part of submitting a release.
     #[inline(always)]
     pub(super) fn release_claim(&mut self, now: Instant, due: Instant, id: Id) -> bool {
-        let Some(claim) = self.claims.find_mut(id) else { return false };
+        let claim = self.claims.claim_mut(id);
         if claim.release.is_some() {
             return true;
         }
         let (owed, empty) = (claim.holders(), MasterSet::EMPTY);
         claim.failures.clear();
-        let sent = if !claim.is_scripted {
-            self.broadcast.send_release(&mut self.links, owed, id, claim)
-        } else {
-            send_scripted_release(&mut self.broadcast, &mut self.links, owed, (id, claim), &self.config)
-        };
+        let sent = send_release(&mut self.fleet, owed, id, claim);
         claim.counts_grants = false;
         let unproven = claim.unproven();
         claim.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty, unproven });
@@ -419,33 +436,26 @@ impl Engine {
 
     #[cold]
     fn release_on_other_connection(&mut self, now: Instant, id: Id) {
-        let Some(claim) = self.claims.find(id) else { return };
+        let claim = self.claims.claim(id);
         let is_answered = claim.tally.granted.union(claim.tally.refused);
         for master in claim.asked.without(is_answered).iter() {
             self.fail_link(now, master, "a release takes another connection");
         }
-        if let Some(claim) = self.claims.find_mut(id) {
-            claim.strayed = MasterSet::EMPTY;
-        }
+        self.claims.claim_mut(id).strayed = MasterSet::EMPTY;
     }
 
     /// Queues the release again on those of `masters` that owe no answer to it.
     pub(super) fn send_release_again(&mut self, id: Id, masters: MasterSet) {
-        let Some(claim) = self.claims.find_mut(id) else { return };
+        let claim = self.claims.claim_mut(id);
         // Whatever became of a script, the native command is as good.
         claim.is_contended = false;
-        let Some(under_way) = claim.release.map(|release| release.sent) else { return };
+        let under_way = claim.release_mut().sent;
         let masters = masters.without(under_way);
-        let sent = if !claim.is_scripted {
-            self.broadcast.send_release(&mut self.links, masters, id, claim)
-        } else {
-            send_scripted_release(&mut self.broadcast, &mut self.links, masters, (id, claim), &self.config)
-        };
+        let sent = send_release(&mut self.fleet, masters, id, claim);
         let unproven = claim.unproven();
-        if let Some(release) = &mut claim.release {
-            release.unproven = unproven;
-            release.sent = under_way.union(sent);
-        }
+        let release = claim.release_mut();
+        release.unproven = unproven;
+        release.sent = under_way.union(sent);
     }
 
     /// A grant or a deletion was counted that may decide something.
@@ -468,10 +478,10 @@ impl Engine {
         answer: ReleaseAnswer,
     ) {
         let Some(claim) = self.claims.find_mut(id) else { return };
-        let Some(release) = &mut claim.release else { return };
+        let release = claim.release.as_mut().expect(NO_RELEASE);
         match answer {
             ReleaseAnswer::Deleted => {
-                return match claim.count_deleted(master, self.quorum) {
+                return match claim.count_deleted(master, self.fleet.quorum()) {
                     Counted::Open => {}
                     Counted::Decides => self.handle_counted(now, id),
                     Counted::Done => self.claims.free(id),
@@ -496,7 +506,8 @@ impl Engine {
 
     /// Sends again what is owed, or gives up once the key has expired everywhere.
     pub(super) fn handle_claim_timeout(&mut self, now: Instant, id: Id) {
-        let Some(claim) = self.claims.find(id) else { return };
+        let claim = self.claims.claim(id);
+        // Of the claim before in this slot.
         let Some(release) = claim.release else { return };
         let (owner, due) = (claim.owner, release.started + claim.answer_limit);
         if now < due {
@@ -504,13 +515,17 @@ impl Engine {
             return;
         }
         let limit = claim.answer_limit;
-        release.sent.iter().for_each(|master| self.note_missed(now, master, limit));
+        release.sent.iter().for_each(|master| self.fleet.note_missed(now, master, limit, &mut self.timers));
         // Nor does the caller wait any longer.
         if let Some(op) = owner {
             self.settle_release(now, id, op);
         }
+        // That may have been the end of the claim.
+        if self.claims.find(id).is_none() {
+            return;
+        }
         self.send_release_again(id, release.owed);
-        let Some(claim) = self.claims.find(id) else { return };
+        let claim = self.claims.claim(id);
         let drift = self.config.drift;
         if now >= claim.gone_at(drift) && claim.owner.is_none() {
             self.claims.free(id);
@@ -576,9 +591,8 @@ impl Engine {
     pub(super) fn void_grants(&mut self, master: MasterId, before: Predecessor) {
         self.forget_tickets(master);
         for id in self.claims.ids() {
-            if let Some(claim) = self.claims.find_mut(id)
-                && !mutant!(RestartedGrantsKept)
-            {
+            let claim = self.claims.claim_mut(id);
+            if !mutant!(RestartedGrantsKept) {
                 claim.tally.granted.remove(master);
                 claim.gone.remove(master);
                 if before == Predecessor::Ended || mutant!(SuccessorIsProof) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::inspection::{ForceUnlocked, Inspection, Told};
 use super::link::Owed;
-use super::op::{Op, OpState};
+use super::op::OpState;
 use super::slab::Id;
 use super::{Engine, OpId, Outcome, SubmitError};
 use crate::error::{Report, Round};
@@ -54,18 +54,16 @@ impl Engine {
         resource: Resource<'_>,
     ) -> Result<OpId, SubmitError> {
         let (id, limit) = self.begin_errand(now, Some(resource))?;
-        let Some(op) = self.ops.find(id) else { return Ok(OpId(id)) };
-        let (links, usable) = (&mut self.links, self.usable);
-        let valued =
-            self.broadcast.send(links, usable, Owed::Value(id), |out| command::encode_value(out, &op.key));
+        let op = self.ops.op(id);
+        let usable = self.fleet.usable();
+        let valued = self.fleet.send(usable, Owed::Value(id), |out| command::encode_value(out, &op.key));
         // Whoever had room for the first only has its answer ignored.
-        let counted = self.broadcast.send(links, valued, Owed::ReaderCount(id), |out| {
+        let counted = self.fleet.send(valued, Owed::ReaderCount(id), |out| {
             command::encode_reader_count(out, &op.key);
         });
-        let asked =
-            self.broadcast.send(links, counted, Owed::TimeLeft(id), |out| command::encode_pttl(out, &op.key));
-        let values = vec![Ok(Box::default()); self.links.len()];
-        let reader_counts = vec![0; self.links.len()];
+        let asked = self.fleet.send(counted, Owed::TimeLeft(id), |out| command::encode_pttl(out, &op.key));
+        let values = vec![Ok(Box::default()); self.fleet.count()];
+        let reader_counts = vec![0; self.fleet.count()];
         let told = self.absences(asked).into_iter().map(|absence| absence.map(Told::Failed)).collect();
         self.start_errand(now, id, limit, asked, Work::Inspect { values, reader_counts, told });
         Ok(OpId(id))
@@ -77,8 +75,8 @@ impl Engine {
         resource: Resource<'_>,
     ) -> Result<OpId, SubmitError> {
         let (id, limit) = self.begin_errand(now, Some(resource))?;
-        let Some(op) = self.ops.find(id) else { return Ok(OpId(id)) };
-        let asked = self.broadcast.send(&mut self.links, self.usable, Owed::ForcedDelete(id), |out| {
+        let op = self.ops.op(id);
+        let asked = self.fleet.send(self.fleet.usable(), Owed::ForcedDelete(id), |out| {
             command::encode_forced_delete(out, &op.key);
         });
         let votes =
@@ -106,7 +104,7 @@ impl Engine {
         resource: Option<Resource<'_>>,
     ) -> Result<(Id, Duration), SubmitError> {
         let ttl = self.config.ttl(self.config.max_ttl)?;
-        let (id, op) = self.ops.take(|| Op::blank(now, ttl)).ok_or(SubmitError::Overloaded)?;
+        let (id, op) = self.ops.take(now, ttl).ok_or(SubmitError::Overloaded)?;
         op.begin(now, ttl, Duration::ZERO, None);
         // Whoever had the slot before may have left a claim that lives on: it is none of this one's.
         op.claim = Id::NOBODY;
@@ -118,15 +116,12 @@ impl Engine {
 
     /// Why each master that is not asked is not.
     fn absences(&self, asked: MasterSet) -> Vec<Option<Failure>> {
-        let absence = |master: MasterId| match self.usable.contains(master) {
-            true => Failure::QueueFull,
-            false => self.links[master.index()].absence(),
-        };
-        self.all.iter().map(|master| (!asked.contains(master)).then(|| absence(master))).collect()
+        let absence = |master| (!asked.contains(master)).then(|| self.fleet.why_unasked(master));
+        self.fleet.all().iter().map(absence).collect()
     }
 
     fn start_errand(&mut self, now: Instant, id: Id, limit: Duration, asked: MasterSet, work: Work) {
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         op.state = OpState::Errand(Box::new(Errand { deadline: now + limit, limit, asked, work }));
         self.arm_op(id);
         self.check_errand(now, id);
@@ -168,15 +163,17 @@ impl Engine {
         left: Result<HolderTtl, Failure>,
     ) {
         // A key that is absent may have been forgotten, if the master may have forgotten a lock (I8).
-        let is_quarantined = self.quarantined(now).contains(master);
-        let seasoned_at = self.links[master.index()].seasoned_at;
+        let is_quarantined = self.fleet.quarantined(now).contains(master);
+        let quarantined_until = self.fleet.link(master).quarantined_until;
         if mutant!(LookIsVote) && left == Ok(HolderTtl::Gone) {
             let next = self.ops.occupant(id.index).and_then(|id| self.ops.find(id));
             let claim = next.map_or(Id::NOBODY, |op| op.claim);
             return self.handle_acquire_vote(now, master, claim, Vote::Granted);
         }
         let Some(errand) = self.errand_at(master, id) else { return };
-        let Work::Inspect { values, reader_counts, told } = &mut errand.work else { return };
+        let Work::Inspect { values, reader_counts, told } = &mut errand.work else {
+            unreachable!("only a look asks for times")
+        };
         let readers = reader_counts[master.index()];
         let value = std::mem::replace(&mut values[master.index()], Ok(Box::default()));
         told[master.index()] = Some(match (value, left) {
@@ -186,7 +183,7 @@ impl Engine {
             }
             (_, Err(failure)) | (Err(failure), _) => Told::Failed(failure),
             (_, Ok(HolderTtl::Gone)) if is_quarantined => {
-                let left = seasoned_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+                let left = quarantined_until.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
                 Told::Failed(Failure::Quarantined { left })
             }
             (_, Ok(HolderTtl::Gone)) => Told::Absent,
@@ -204,7 +201,9 @@ impl Engine {
         answer: ReleaseAnswer,
     ) {
         let Some(errand) = self.errand_at(master, id) else { return };
-        let Work::ForceUnlock { votes } = &mut errand.work else { return };
+        let Work::ForceUnlock { votes } = &mut errand.work else {
+            unreachable!("only a forced unlock deletes by force")
+        };
         votes[master.index()] = match answer {
             ReleaseAnswer::Deleted => Vote::Granted,
             ReleaseAnswer::Absent => Vote::Refused { holder: HolderTtl::Gone },
@@ -216,11 +215,11 @@ impl Engine {
 
     /// The errand's time is over: who has not answered has failed.
     pub(super) fn miss_errand(&mut self, now: Instant, id: Id) {
-        let Some(OpState::Errand(errand)) = self.ops.find(id).map(|op| &op.state) else { return };
+        let OpState::Errand(errand) = &self.ops.op(id).state else { unreachable!("an errand was due") };
         let (limit, missing) = (errand.limit, errand.asked);
         for master in missing.iter() {
             self.fail_errand_at(master, id, Failure::NoAnswer { limit });
-            self.note_missed(now, master, limit);
+            self.fleet.note_missed(now, master, limit, &mut self.timers);
         }
         self.check_errand(now, id);
     }
@@ -243,9 +242,9 @@ impl Engine {
     pub(super) fn repeat_errands(&mut self, master: MasterId) {
         for id in self.ops.ids() {
             if mutant!(ForcedDeletionAgain) && self.errand_at(master, id).is_some() {
-                let Some(op) = self.ops.find(id) else { continue };
+                let op = self.ops.op(id);
                 let only = MasterSet::only(master);
-                self.broadcast.send(&mut self.links, only, Owed::ForcedDelete(id), |out| {
+                self.fleet.send(only, Owed::ForcedDelete(id), |out| {
                     command::encode_forced_delete(out, &op.key);
                 });
             }
@@ -264,13 +263,15 @@ impl Engine {
 
     /// Ends an errand for which no answer is to be waited for any more.
     fn check_errand(&mut self, now: Instant, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
-        let OpState::Errand(errand) = &op.state else { return };
+        let op = self.ops.op_mut(id);
+        let OpState::Errand(errand) = &op.state else { unreachable!("it is an errand") };
         let is_early = matches!(errand.work, Work::Pause) && now < errand.deadline;
         if is_early || !errand.asked.is_empty() {
             return;
         }
-        let OpState::Errand(errand) = std::mem::replace(&mut op.state, OpState::Releasing) else { return };
+        let OpState::Errand(errand) = std::mem::replace(&mut op.state, OpState::Releasing) else {
+            unreachable!("it is an errand")
+        };
         self.ops.free(id);
         let labels = self.config.labels.iter().cloned();
         let outcome = match errand.work {

@@ -45,18 +45,21 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 
 use super::claim::Claim;
-use super::link::{Link, Owed};
-use super::op::{Op, OpState};
+use super::fleet::Fleet;
+use super::link::Owed;
+use super::op::{Acquisition, Op, OpState};
 use super::slab::Id;
-use super::{Broadcast, Engine, OpId, SubmitError};
+use super::{Engine, OpId, SubmitError};
 use crate::config::Config;
 use crate::limits;
 use crate::lock::command::{self, FairAnswer, FairTold, Place, Script, Waiter, Way};
-use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Resource, Tally, Token, Ttl, Vote};
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Vote};
 use crate::mutants::mutant;
 
 /// Who is told that the lock is free, or that the first one's heartbeat is over, comes so much later at the most.
 const JITTER: Duration = Duration::from_millis(2);
+
+const NOT_FAIR: &str = "the lock is fair";
 
 /// What an acquisition of a fair lock has beside that of a plain one.
 #[derive(Debug)]
@@ -173,24 +176,17 @@ impl Queuing {
     }
 }
 
-/// Queues the request of an attempt on `usable`; returns those that had room for it.
+/// Queues the request of an attempt on the usable masters; returns those that had room for it.
 #[cold]
 #[inline(never)]
-pub(super) fn send_attempt(
-    (id, op): (Id, &mut Op),
-    (claim_id, claim): (Id, &mut Claim),
-    usable: MasterSet,
-    config: &Config,
-    (broadcast, links): (&mut Broadcast, &mut [Link]),
-) -> MasterSet {
-    claim.attempter = id;
-    let Some(queuing) = &mut op.queuing else { return MasterSet::EMPTY };
+pub(super) fn send_attempt(fleet: &mut Fleet, op: &mut Op, claim_id: Id, claim: &Claim) -> MasterSet {
+    let queuing = op.queuing.as_mut().expect(NOT_FAIR);
     queuing.told.clear();
     if mutant!(TicketForgotten) {
         (queuing.number, queuing.id) = (None, claim.token);
     }
-    let (waiter, ttl) = (queuing.waiter(config), op.ttl);
-    let sent = broadcast.send(links, usable, Owed::AcquireFair(claim_id), |out| {
+    let (waiter, ttl) = (queuing.waiter(fleet.config()), op.ttl);
+    let sent = fleet.send(fleet.usable(), Owed::AcquireFair(claim_id), |out| {
         command::encode_fair_acquire(out, Script::Known, &claim.entry, ttl.as_millis(), &waiter);
     });
     queuing.asked = queuing.asked.union(sent);
@@ -204,18 +200,15 @@ impl Engine {
     pub(super) fn submit_fair(
         &mut self,
         now: Instant,
-        resource: Resource<'_>,
-        ttl: Ttl,
-        wait: Duration,
-        min_validity: Duration,
+        wanted: &Acquisition<'_>,
     ) -> Result<OpId, SubmitError> {
-        let id = self.begin_acquire(now, ttl, wait, min_validity)?;
+        let Acquisition { resource, wait, .. } = *wanted;
+        let id = self.begin_acquire(now, wanted)?;
         let queuing = Queuing::new(Token::marked(&mut self.rng), !wait.is_zero(), &self.config);
         let hash = self.lines.hash(&queuing.channel);
-        if let Some(op) = self.ops.find_mut(id) {
-            op.queuing = Some(Box::new(queuing));
-            command::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
-        }
+        let op = self.ops.op_mut(id);
+        op.queuing = Some(Box::new(queuing));
+        command::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
         if !wait.is_zero() {
             // A line of its own, by which news finds it.
             self.lines.found(id.index, hash);
@@ -228,12 +221,12 @@ impl Engine {
     /// asks after that does not have the lock before, within the bounds that the crate's documentation names.
     #[must_use]
     pub fn ticket(&self, lock: OpId) -> Option<Ticket> {
-        self.ops.find(lock.0)?.queuing.as_ref()?.ticket(self.quorum)
+        self.ops.find(lock.0)?.queuing.as_ref()?.ticket(self.fleet.quorum())
     }
 
     #[inline(never)]
     pub(super) fn handle_fair_answer(&mut self, now: Instant, master: MasterId, id: Id, answer: FairAnswer) {
-        let quorum = self.quorum;
+        let quorum = self.fleet.quorum();
         let Some(claim) = self.claims.find_mut(id) else { return };
         let queuing = self.ops.find_mut(claim.attempter).and_then(|op| op.queuing.as_mut());
         let is_counted = claim.counts_grants;
@@ -264,7 +257,7 @@ impl Engine {
 
     /// An attempt was refused: notes what was told of the holder, for the error if there is no other attempt.
     pub(super) fn note_fair_holders(&mut self, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         if let Some(queuing) = &op.queuing {
             op.holders.extend(queuing.holders());
         }
@@ -274,14 +267,12 @@ impl Engine {
     #[cold]
     #[inline(never)]
     pub(super) fn fair_pause(&mut self, id: Id, took: Duration) -> Duration {
-        let Some(op) = self.ops.find(id) else { return Duration::ZERO };
-        let (Some(queuing), Some(claim)) = (&op.queuing, self.claims.find(op.claim)) else {
-            return Duration::ZERO;
-        };
-        let spare = self.links.len() - self.quorum;
+        let op = self.ops.op(id);
+        let (queuing, claim) = (op.queuing.as_ref().expect(NOT_FAIR), self.claims.claim(op.claim));
+        let spare = self.fleet.spare();
         let standing = queuing.standing(&claim.tally, spare);
-        let is_told = op.watch.as_ref().is_some_and(|watch| watch.is_confirmed(self.quorum));
-        let is_known = queuing.ticket(self.quorum).is_some();
+        let is_told = op.watch.as_ref().is_some_and(|watch| watch.is_confirmed(self.fleet.quorum()));
+        let is_known = queuing.ticket(self.fleet.quorum()).is_some();
         // A quorum proposed different numbers: it is to know the largest at once. This is once in an acquisition.
         let is_new = queuing.number.is_some() && !is_known && standing != Standing::Unclear;
         if is_new && op.attempts <= limits::RENUMBERING_COUNT_MAX {
@@ -307,11 +298,12 @@ impl Engine {
     #[inline(never)]
     pub(super) fn begin_leaving(&mut self, now: Instant, id: Id) {
         self.unwatch(now, id);
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         // One that does not wait leaves no ticket, but may have been in somebody's way.
         let is_in_the_way = matches!(op.state, OpState::Acquiring { .. })
             && op.queuing.as_ref().is_some_and(|queuing| !queuing.waits);
         let was_held = is_in_the_way || matches!(op.state, OpState::Held { .. });
+        // Between two attempts the claim may be gone.
         if let Some(claim) = self.claims.find_mut(op.claim) {
             // Who is to be told the queue says.
             claim.tells = false;
@@ -332,7 +324,7 @@ impl Engine {
     #[cold]
     #[inline(never)]
     pub(super) fn leave_queues_of(&mut self, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         if let Some(queuing) = op.queuing.take() {
             let key = std::mem::take(&mut op.key);
             self.leave_queues(&queuing, &key, false);
@@ -343,13 +335,16 @@ impl Engine {
     /// who may have been refused for it.
     pub(super) fn tell_of_failed(&mut self, id: Id, masters: MasterSet) {
         let tells = self.config.wakes_waiters && !mutant!(FailedUntold);
-        let Some(op) = self.ops.find(id).filter(|_| tells) else { return };
-        let Some(queuing) = &op.queuing else { return };
+        if !tells {
+            return;
+        }
+        let op = self.ops.op(id);
+        let queuing = op.queuing.as_ref().expect(NOT_FAIR);
         let mut entry = command::Entry::EMPTY;
         entry.set_key(&op.key, &Token::UNSET);
         let waiter = queuing.waiter(&self.config);
-        let masters = masters.intersection(self.broadcast.ready());
-        self.broadcast.send(&mut self.links, masters, Owed::LeftQueue, |out| {
+        let masters = masters.intersection(self.fleet.ready());
+        self.fleet.send(masters, Owed::LeftQueue, |out| {
             command::encode_fair_leave(out, &entry, &waiter, (true, true));
         });
     }
@@ -361,8 +356,8 @@ impl Engine {
         let mut entry = command::Entry::EMPTY;
         entry.set_key(key, &Token::UNSET);
         let (waiter, tells) = (queuing.waiter(&self.config), self.config.wakes_waiters);
-        let masters = queuing.asked.intersection(self.broadcast.ready());
-        self.broadcast.send(&mut self.links, masters, Owed::LeftQueue, |out| {
+        let masters = queuing.asked.intersection(self.fleet.ready());
+        self.fleet.send(masters, Owed::LeftQueue, |out| {
             command::encode_fair_leave(out, &entry, &waiter, (tells, false));
         });
     }
@@ -370,7 +365,7 @@ impl Engine {
     /// A master turned out to be another process: it has forgotten the tickets that it gave.
     pub(super) fn forget_tickets(&mut self, master: MasterId) {
         for id in self.ops.ids() {
-            if let Some(queuing) = self.ops.find_mut(id).and_then(|op| op.queuing.as_mut()) {
+            if let Some(queuing) = &mut self.ops.op_mut(id).queuing {
                 queuing.numbers.retain(|(other, _)| *other != master);
             }
         }
@@ -382,11 +377,11 @@ impl Engine {
         let Some(claim) = self.claims.find(id).filter(|claim| claim.release.is_none()) else {
             return MasterSet::EMPTY;
         };
-        let Some(op) = claim.owner.and_then(|op| self.ops.find(op)) else { return MasterSet::EMPTY };
-        let Some(queuing) = &op.queuing else { return MasterSet::EMPTY };
+        let Some(op) = claim.owner.map(|op| self.ops.op(op)) else { return MasterSet::EMPTY };
+        let queuing = op.queuing.as_ref().expect(NOT_FAIR);
         let waiter = queuing.waiter(&self.config);
         let (only, owed) = (MasterSet::only(master), Owed::AcquireFairWhole(id));
-        self.broadcast.send(&mut self.links, only, owed, |out| {
+        self.fleet.send(only, owed, |out| {
             command::encode_fair_acquire(out, Script::Whole, &claim.entry, op.ttl.as_millis(), &waiter);
         })
     }

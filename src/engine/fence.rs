@@ -28,17 +28,18 @@
 use std::time::{Duration, Instant};
 
 use super::claim::Claim;
-use super::link::{Link, Owed};
-use super::op::{Cause, Op};
+use super::fleet::{Fleet, Notify};
+use super::link::Owed;
+use super::op::{Acquisition, Cause, Op};
 use super::slab::Id;
-use super::{Broadcast, Engine, OpId, SubmitError};
+use super::{Engine, OpId, SubmitError};
 use crate::config::Config;
 use crate::limits;
 use crate::lock::command::{self, Fence, FencedAnswer, Refusal, Script, Told};
-use crate::lock::{
-    Failure, FencingToken, HolderTtl, MasterId, MasterSet, Resource, Tally, TokenRefusal, Ttl, Vote,
-};
+use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Vote};
 use crate::mutants::mutant;
+
+const NOT_FENCED: &str = "the lock is fenced";
 
 /// What an acquisition of a fenced lock has beside that of a plain one.
 #[derive(Debug)]
@@ -52,7 +53,7 @@ pub(super) struct Fencing {
     /// Attempts in a row that followed the one before without a pause.
     renumbering_count: u32,
     /// Masters that were in quarantine when the attempt began.
-    pub(super) unseasoned: MasterSet,
+    pub(super) quarantined: MasterSet,
     /// What masters told that refused it.
     told: Vec<(MasterId, Told)>,
 }
@@ -61,7 +62,7 @@ impl Fencing {
     fn new(wall: Duration) -> Self {
         let wall_us = FencingToken::near(micros(wall)).as_u64();
         let (token, told) = (FencingToken::near(0), Vec::new());
-        Self { wall_us, floor: 0, token, renumbering_count: 0, unseasoned: MasterSet::EMPTY, told }
+        Self { wall_us, floor: 0, token, renumbering_count: 0, quarantined: MasterSet::EMPTY, told }
     }
 
     /// The wall clock of the caller, so long after it asked.
@@ -70,10 +71,10 @@ impl Fencing {
     }
 
     /// An attempt begins, so long after the caller asked: draws its token.
-    fn begin_attempt(&mut self, passed: Duration, skew_us: i64, unseasoned: MasterSet) -> FencingToken {
+    fn begin_attempt(&mut self, passed: Duration, skew_us: i64, quarantined: MasterSet) -> FencingToken {
         let clock = self.wall_after(passed).saturating_add_signed(skew_us);
         self.token = FencingToken::near(clock.max(self.floor + 1));
-        self.unseasoned = unseasoned;
+        self.quarantined = quarantined;
         self.told.clear();
         self.token
     }
@@ -108,52 +109,48 @@ pub(super) fn fence(config: &Config, token: FencingToken) -> Fence {
     Fence { token, window: config.window(), prefix_size: config.prefix.len() }
 }
 
-/// Draws the token of an attempt and queues its request on `usable`; returns those that had room for it.
+/// Draws the token of an attempt and queues its request on the usable masters; returns those that had room for it.
 #[cold]
 #[inline(never)]
 pub(super) fn send_attempt(
+    fleet: &mut Fleet,
     now: Instant,
-    (op, claim): (&mut Op, &mut Claim),
-    (claim_id, usable): (Id, MasterSet),
-    (config, skew_us): (&Config, i64),
-    (broadcast, links): (&mut Broadcast, &mut [Link]),
+    op: &mut Op,
+    claim_id: Id,
+    claim: &mut Claim,
+    skew_us: i64,
 ) -> MasterSet {
-    let Some(fencing) = &mut op.fencing else { return MasterSet::EMPTY };
-    let in_quarantine = |link: &&Link| link.seasoned_at.is_some_and(|at| at > now);
-    let unseasoned = links.iter().filter(in_quarantine).map(|link| link.master).collect();
+    let fencing = op.fencing.as_mut().expect(NOT_FENCED);
     let is_ignored = mutant!(FenceOfQuarantine) || (mutant!(RetryForgetsQuarantine) && op.attempts > 0);
-    let unseasoned = if is_ignored { MasterSet::EMPTY } else { unseasoned };
-    let token = fencing.begin_attempt(now - op.submitted, skew_us, unseasoned);
+    let quarantined = if is_ignored { MasterSet::EMPTY } else { fleet.quarantined_at(now) };
+    let token = fencing.begin_attempt(now - op.submitted, skew_us, quarantined);
     (claim.fence, claim.is_scripted) = (Some(token), true);
-    let fence = fence(config, token);
-    broadcast.send(links, usable, Owed::AcquireFenced(claim_id), |out| {
+    let fence = fence(fleet.config(), token);
+    fleet.send(fleet.usable(), Owed::AcquireFenced(claim_id), |out| {
         command::encode_fenced_acquire(out, Script::Known, &claim.entry, op.ttl.as_millis(), &fence);
     })
 }
 
-/// Queues the release of a fenced lock on those of `masters` that are ready, and behind it the message to who waits, or one
+/// Queues the release of a fenced lock on those of `to` that are ready, and behind it the message to who waits, or one
 /// with it that also tells how many wait if this one met others; returns those that had room for it.
 #[cold]
 #[inline(never)]
-pub(super) fn send_release(
-    broadcast: &mut Broadcast,
-    links: &mut [Link],
-    masters: MasterSet,
-    (id, claim): (Id, &Claim),
-    config: &Config,
-) -> MasterSet {
-    let Some(token) = claim.fence else { return MasterSet::EMPTY };
-    let (entry, tells) = (&claim.entry, tells_within(claim));
-    let sent = broadcast.send_fenced_release(links, masters, (id, tells), entry, &fence(config, token));
-    if claim.tells && !tells {
-        broadcast.send(links, sent, Owed::Told, |out| command::encode_telling(out, claim.entry.key()));
+pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
+    let token = claim.fence.expect(NOT_FENCED);
+    let fence = fence(fleet.config(), token);
+    let to = to.intersection(fleet.ready());
+    let sent = fleet.send(to, Owed::ReleaseFenced(id), |out| {
+        command::encode_fenced_release(out, Script::Known, &claim.entry, &fence, tells_within(claim));
+    });
+    if claim.notify() == Notify::Waiters {
+        fleet.send(sent, Owed::Told, |out| command::encode_telling(out, claim.entry.key()));
     }
     sent
 }
 
 /// Whether the script that releases a fenced lock tells those who wait.
-pub(super) const fn tells_within(claim: &Claim) -> bool {
-    claim.tells && claim.is_contended
+pub(super) fn tells_within(claim: &Claim) -> bool {
+    claim.notify() == Notify::Crowd
 }
 
 /// Draws a token for a lock that is handed over, which no master gets to know.
@@ -172,14 +169,12 @@ impl Engine {
     pub(super) fn submit_fenced(
         &mut self,
         now: Instant,
-        resource: Resource<'_>,
-        (ttl, wait, min_validity): (Ttl, Duration, Duration),
+        wanted: &Acquisition<'_>,
         wall: Duration,
     ) -> Result<OpId, SubmitError> {
-        let id = self.begin_acquire(now, ttl, wait, min_validity)?;
-        if let Some(op) = self.ops.find_mut(id) {
-            op.fencing = Some(Box::new(Fencing::new(wall)));
-        }
+        let Acquisition { resource, wait, .. } = *wanted;
+        let id = self.begin_acquire(now, wanted)?;
+        self.ops.op_mut(id).fencing = Some(Box::new(Fencing::new(wall)));
         if !wait.is_zero() {
             return self.stand_in_line(now, id, resource);
         }
@@ -202,7 +197,7 @@ impl Engine {
             FencedAnswer::Failed(failure) => Vote::Failed(failure),
             FencedAnswer::Refused(_) if !claim.counts_grants => return,
             FencedAnswer::Refused(told) => {
-                let op = claim.owner.and_then(|op| self.ops.find_mut(op));
+                let op = claim.owner.map(|op| self.ops.op_mut(op));
                 if let Some(fencing) = op.and_then(|op| op.fencing.as_mut()) {
                     fencing.told.push((master, told));
                     if let Some(why) = token_refusal(told, fencing.token) {
@@ -227,16 +222,15 @@ impl Engine {
         quarantined: MasterSet,
     ) -> Option<Cause> {
         let half_us = self.config.window().half_us;
-        let Some(op) = self.ops.find_mut(id) else { return Some(Cause::Contended) };
-        let (Some(fencing), Some(claim)) = (&mut op.fencing, self.claims.find_mut(op.claim)) else {
-            return Some(Cause::Contended);
-        };
+        let op = self.ops.op_mut(id);
+        let fencing = op.fencing.as_mut().expect(NOT_FENCED);
+        let claim = self.claims.claim_mut(op.claim);
         let time = fencing.learn(&claim.tally, half_us);
         let wall = fencing.wall_after(now - op.submitted);
         // Far below 64 bits both.
         self.skew_us = time.cast_signed().wrapping_sub(wall.cast_signed());
         let busy: MasterSet = fencing.busy().map(|(master, _)| master).collect();
-        let spare = self.links.len() - self.quorum;
+        let spare = self.fleet.spare();
         if claim.tally.failed.union(quarantined).union(busy).count() > spare {
             return Some(Cause::Contended);
         }
@@ -260,9 +254,7 @@ impl Engine {
 
     #[cold]
     fn keep_votes(&mut self, id: Id, granted: MasterSet) {
-        if let Some(claim) = self.ops.find(id).and_then(|op| self.claims.find_mut(op.claim)) {
-            claim.tally.granted = granted;
-        }
+        self.claims.claim_mut(self.ops.op(id).claim).tally.granted = granted;
     }
 
     /// The master forgot the script of an attempt: sends it in full, unless its release is on its way already, which it
@@ -271,11 +263,11 @@ impl Engine {
         let Some(claim) = self.claims.find(id).filter(|claim| claim.release.is_none()) else {
             return MasterSet::EMPTY;
         };
-        let ttl = claim.owner.and_then(|op| self.ops.find(op)).map(|op| op.ttl);
-        let (Some(ttl), Some(token)) = (ttl, claim.fence) else { return MasterSet::EMPTY };
-        let fence = fence(&self.config, token);
+        let Some(owner) = claim.owner else { return MasterSet::EMPTY };
+        let ttl = self.ops.op(owner).ttl;
+        let fence = fence(&self.config, claim.fence.expect(NOT_FENCED));
         let (only, owed) = (MasterSet::only(master), Owed::AcquireFencedWhole(id));
-        self.broadcast.send(&mut self.links, only, owed, |out| {
+        self.fleet.send(only, owed, |out| {
             command::encode_fenced_acquire(out, Script::Whole, &claim.entry, ttl.as_millis(), &fence);
         })
     }

@@ -30,7 +30,6 @@
 use std::time::{Duration, Instant};
 
 use super::Engine;
-use super::claim::Claim;
 use super::fence;
 use super::link::Owed;
 use super::op::{OpState, Run};
@@ -52,8 +51,8 @@ impl Engine {
         };
         // The heir leads the line then.
         self.lines.leave(id.index);
-        let Some(op) = self.ops.find_mut(id) else { return false };
-        let Some(claim) = self.claims.find_mut(op.claim) else { return false };
+        let op = self.ops.op_mut(id);
+        let claim = self.claims.claim_mut(op.claim);
         let (claim_id, due) = (op.claim, now + claim.answer_limit);
         if awaited {
             op.state = OpState::Releasing;
@@ -70,18 +69,19 @@ impl Engine {
 
     /// The next in line, if the lock can and may be handed over to it.
     fn heir_of(&self, now: Instant, id: Id) -> Option<(Id, Run)> {
-        let op = self.ops.find(id)?;
+        let op = self.ops.op(id);
         let OpState::Held { since, valid_until, .. } = op.state else { return None };
         let run = op.run(since);
         let is_spent =
             run.count >= limits::HANDOVER_COUNT_MAX || now - run.since >= limits::HANDOVER_TIME_MAX;
-        let holders = self.claims.find(op.claim)?.holders();
-        let can_be_asked = holders.intersection(self.usable).has(self.quorum) && !self.claims.is_full();
+        let holders = self.claims.claim(op.claim).holders();
+        let can_be_asked =
+            holders.intersection(self.fleet.usable()).has(self.fleet.quorum()) && !self.claims.is_full();
         if now >= valid_until || !can_be_asked || (is_spent && !mutant!(HandoverWithoutEnd)) {
             return None;
         }
-        let heir = self.ops.occupant(self.lines.behind(id.index)?)?;
-        let next = self.ops.find(heir)?;
+        let heir = self.ops.id_at(self.lines.behind(id.index)?);
+        let next = self.ops.op(heir);
         // A swap leaves the fence as it is: those who want a token ask all masters.
         let next_wants_token = next.fencing.is_some() && !mutant!(PlainHandedToFenced);
         if (op.fencing.is_some() || next_wants_token) && !mutant!(FencedHandedOver) {
@@ -94,7 +94,7 @@ impl Engine {
 
     /// How long a turn of the run that ends with this one was on average, as far as that bears on a pause.
     fn turn_time(&self, now: Instant, id: Id) -> Duration {
-        let Some(op) = self.ops.find(id) else { return Duration::ZERO };
+        let op = self.ops.op(id);
         let OpState::Held { since, .. } = op.state else { return Duration::ZERO };
         let run = op.run(since);
         ((now - run.since) / (run.count + 1)).min(self.config.retry_delay_max)
@@ -102,9 +102,8 @@ impl Engine {
 
     /// Hands the lock of a claim that is given up over to an operation that waits for it. Answers are `due` at that time.
     fn hand_over(&mut self, now: Instant, due: Instant, from: Id, heir: Id, run: Run) {
-        let op = self.ops.find_mut(heir).expect("an heir stands in line");
-        let (claim_id, claim) =
-            self.claims.take(|| Claim::blank(now)).expect("without room there would be no heir");
+        let op = self.ops.op_mut(heir);
+        let (claim_id, claim) = self.claims.take(now).expect("without room there would be no heir");
         let ttl = op.ttl;
         self.terms.fit(ttl, &self.config);
         claim.begin(now, heir, Token::random(&mut self.rng), ttl, self.terms.answer_limit);
@@ -117,20 +116,16 @@ impl Engine {
         {
             op.denied_before = Some(Box::new(denied));
         }
-        let (Some(old), Some(new)) = (self.claims.find(from), self.claims.find(claim_id)) else { return };
-        let (links, broadcast) = (&mut self.links, &mut self.broadcast);
-        let holders = old.holders();
+        let (old, new) = (self.claims.claim(from), self.claims.claim(claim_id));
+        let (holders, usable) = (old.holders(), self.fleet.usable());
         let owed = Owed::Swap(claim_id, from.index);
-        let entries = (&old.entry, &new.entry);
-        let swapped = broadcast.send_swap(links, holders.intersection(self.usable), owed, entries, ttl);
-        let others = self.usable.without(holders);
-        let asked = broadcast.send(links, others, Owed::Acquire(claim_id), |out| {
+        let swapped = self.fleet.send_swap(holders.intersection(usable), owed, &old.entry, &new.entry, ttl);
+        let asked = self.fleet.send(usable.without(holders), Owed::Acquire(claim_id), |out| {
             command::encode_acquire(out, &new.entry, &self.terms.tail);
         });
-        let released = broadcast.send_release(links, holders.without(self.usable), from, old);
-        if let Some(old) = self.claims.find_mut(from) {
-            old.begin_handover(now, claim_id, swapped, released);
-        }
+        let others = holders.without(usable);
+        let released = self.fleet.send_release(others, Owed::Release(from), &old.entry, old.notify());
+        self.claims.claim_mut(from).begin_handover(now, claim_id, swapped, released);
         self.timers.arm(claim_timer(from), due);
         self.start_handed_over(now, heir, claim_id, run, swapped.union(asked));
     }

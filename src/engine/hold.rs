@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::link::Owed;
 use super::op::{Extension, OpState};
 use super::sharing;
 use super::slab::Id;
@@ -46,7 +47,7 @@ impl Engine {
         let OpState::Held { since, valid_until, extension } = &mut op.state else {
             return Err(ExtendError::NotHeld);
         };
-        let claim = self.claims.find_mut(op.claim).ok_or(ExtendError::NotHeld)?;
+        let claim = self.claims.claim_mut(op.claim);
         // A renewal gives way to the caller's own.
         if extension.is_some_and(|extension| !extension.is_renewal) {
             return Err(ExtendError::Busy);
@@ -68,17 +69,18 @@ impl Engine {
         op.ttl = ttl;
         claim.note_ttl(now, ttl, answer_limit);
         claim.failures.clear();
-        let mut tally = Tally { refused: claim.absent(self.all), ..Tally::default() };
+        let mut tally = Tally { refused: claim.absent(self.fleet.all()), ..Tally::default() };
         let unsure = claim.may_cut_short(ttl.as_millis()).union(claim.twins);
-        let holders = claim.holders().intersection(self.usable).without(unsure).without(tally.refused);
-        let round = (id, op.round);
+        let holders =
+            claim.holders().intersection(self.fleet.usable()).without(unsure).without(tally.refused);
         let sent = if claim.is_shared {
-            sharing::send_extend(&mut self.broadcast, &mut self.links, holders, round, &claim.entry, ttl)
+            let owed = Owed::ExtendShared(id, op.round);
+            sharing::send_extend(&mut self.fleet, holders, owed, &claim.entry, ttl)
         } else {
-            self.broadcast.send_extend(&mut self.links, holders, round, &claim.entry, ttl)
+            self.fleet.send_extend(holders, Owed::Extend(id, op.round), &claim.entry, ttl)
         };
         claim.note_extended(sent);
-        for link in &self.links {
+        for link in self.fleet.links() {
             let master = link.master;
             let is_absent = tally.refused.contains(master);
             if sent.contains(master) || (is_absent && claim.asked.contains(master)) {
@@ -87,7 +89,7 @@ impl Engine {
             if !is_absent {
                 tally.failed.insert(master);
             }
-            let failure = why_unsent(link, claim, unsure, self.usable);
+            let failure = why_unsent(link, claim, unsure, self.fleet.usable());
             claim.failures.push((master, failure));
         }
         *extension = Some(Extension { deadline, valid_until: extended_until, tally, is_renewal: false });
@@ -104,7 +106,7 @@ impl Engine {
     ) {
         let Some(op) = self.ops.find_mut(id) else { return };
         let OpState::Held { extension, .. } = &mut op.state else { return };
-        let Some(claim) = self.claims.find_mut(op.claim) else { return };
+        let claim = self.claims.claim_mut(op.claim);
         let is_twin = vote == Vote::Granted && claim.twins.contains(master);
         let vote = if is_twin { Vote::Failed(Failure::SameServer) } else { vote };
         match vote {
@@ -139,13 +141,14 @@ impl Engine {
     }
 
     pub(super) fn decide_extend(&mut self, now: Instant, id: Id) {
-        let quarantined = self.quarantined(now);
-        let Some(op) = self.ops.find_mut(id) else { return };
-        let OpState::Held { valid_until, extension, .. } = &mut op.state else { return };
-        let Some(Extension { valid_until: extended_until, tally, is_renewal, .. }) = *extension else {
-            return;
+        let quarantined = self.fleet.quarantined(now);
+        let op = self.ops.op_mut(id);
+        let OpState::Held { valid_until, extension, .. } = &mut op.state else {
+            unreachable!("only a held lock is extended")
         };
-        let verdict = match tally.verdict(self.links.len(), quarantined) {
+        let Extension { valid_until: extended_until, tally, is_renewal, .. } =
+            extension.expect("an extension is under way");
+        let verdict = match tally.verdict(self.fleet.count(), quarantined) {
             Verdict::NoQuorum | Verdict::Contended
                 if mutant!(ExtensionOnMinority) && !tally.granted.is_empty() =>
             {
@@ -154,12 +157,12 @@ impl Engine {
             Verdict::NoQuorum if mutant!(ExtensionOnUnknown) => Verdict::Granted,
             verdict => verdict,
         };
-        let spare = self.links.len() - self.quorum;
+        let spare = self.fleet.spare();
         // Only masters that cannot have the key prove that no quorum can be left; silence does not (I16).
         let is_lost = tally.refused.count() > spare;
         // An answer that is still to come may prove it.
-        let may_be_lost = self.all.without(tally.granted.union(tally.failed)).count() > spare;
-        let is_complete = tally.heard() == self.all;
+        let may_be_lost = self.fleet.all().without(tally.granted.union(tally.failed)).count() > spare;
+        let is_complete = tally.heard() == self.fleet.all();
         if verdict == Verdict::Open
             || (verdict != Verdict::Granted && !is_lost && may_be_lost && !is_complete)
         {
@@ -176,7 +179,7 @@ impl Engine {
             }
             Ok(*valid_until)
         } else {
-            let Some(claim) = self.claims.find(op.claim) else { return };
+            let claim = self.claims.claim(op.claim);
             let report = self.report(now, Round::Extend, claim, &tally);
             Err(match verdict {
                 Verdict::Granted => ExtendError::Expired,
@@ -197,8 +200,8 @@ impl Engine {
 
     /// An answer came after its round: ends the validity if it proves that the lock is lost.
     fn check_loss(&mut self, now: Instant, id: Id) {
-        let Some(claim) = self.ops.find(id).and_then(|op| self.claims.find(op.claim)) else { return };
-        if claim.absent(self.all).count() > self.links.len() - self.quorum {
+        let claim = self.claims.claim(self.ops.op(id).claim);
+        if claim.absent(self.fleet.all()).count() > self.fleet.spare() {
             self.end_validity(now, id);
             self.follow_extension(now, id, false);
         }
@@ -206,8 +209,10 @@ impl Engine {
 
     /// The lock is lost.
     fn end_validity(&mut self, now: Instant, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
-        let OpState::Held { valid_until, .. } = &mut op.state else { return };
+        let op = self.ops.op_mut(id);
+        let OpState::Held { valid_until, .. } = &mut op.state else {
+            unreachable!("only a held lock has a validity")
+        };
         if !mutant!(ProvenLossStaysValid) {
             *valid_until = now.min(*valid_until);
         }
@@ -217,7 +222,7 @@ impl Engine {
 
     /// Only masters that were extended hold the lock for all of its new validity. Where the key was gone it is put back.
     fn settle_extension(&mut self, now: Instant, id: Id, tally: &Tally) {
-        let Some(claim) = self.ops.find(id).and_then(|op| self.claims.find_mut(op.claim)) else { return };
+        let claim = self.claims.claim_mut(self.ops.op(id).claim);
         if !mutant!(MarginKeptByExtension) {
             claim.tally.granted = tally.granted;
         }
@@ -228,18 +233,20 @@ impl Engine {
 
     /// The extension's time is over: who has not answered has failed.
     pub(super) fn miss_extend(&mut self, now: Instant, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
-        let OpState::Held { extension: Some(extension), .. } = &mut op.state else { return };
-        let Some(claim) = self.claims.find_mut(op.claim) else { return };
+        let op = self.ops.op_mut(id);
+        let OpState::Held { extension: Some(extension), .. } = &mut op.state else {
+            unreachable!("an extension is under way")
+        };
+        let claim = self.claims.claim_mut(op.claim);
         let limit = claim.answer_limit;
         let started = extension.valid_until - op.ttl.validity();
-        let missing = self.all.without(extension.tally.heard());
+        let missing = self.fleet.all().without(extension.tally.heard());
         for master in missing.iter() {
             extension.tally.failed.insert(master);
             claim.failures.push((master, Failure::NoAnswer { limit }));
         }
         if now - started >= limit {
-            missing.iter().for_each(|master| self.note_missed(now, master, limit));
+            missing.iter().for_each(|master| self.fleet.note_missed(now, master, limit, &mut self.timers));
         }
         self.decide_extend(now, id);
     }
@@ -304,22 +311,22 @@ impl Engine {
 
     /// Ends an awaited release if nothing more is to be waited for.
     pub(super) fn check_release(&mut self, now: Instant, claim_id: Id, id: Id) {
-        let release = self.claims.find(claim_id).and_then(|claim| claim.release.as_ref());
-        if release.is_some_and(|release| release.is_settled(self.quorum)) {
+        let release = &self.claims.claim(claim_id).release;
+        if release.is_some_and(|release| release.is_settled(self.fleet.quorum())) {
             self.settle_release(now, claim_id, id);
         }
     }
 
     /// Ends an awaited release with what has been heard; what is owed goes on without the caller.
     pub(super) fn settle_release(&mut self, now: Instant, claim_id: Id, id: Id) {
-        let Some(claim) = self.claims.find_mut(claim_id) else { return };
-        let Some(release) = claim.release else { return };
+        let claim = self.claims.claim_mut(claim_id);
+        let release = claim.release.expect("the release has begun");
         claim.owner = None;
         let (deleted, absent, unanswered) = release.counts();
-        let result = if self.links.len() - unanswered >= self.quorum {
+        let result = if self.fleet.count() - unanswered >= self.fleet.quorum() {
             Ok(Released { deleted, absent, unanswered })
         } else {
-            let Some(claim) = self.claims.find(claim_id) else { return };
+            let claim = self.claims.claim(claim_id);
             Err(ReleaseError::Unconfirmed(self.release_report(now, claim, &release)))
         };
         self.ops.free(id);

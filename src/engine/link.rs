@@ -7,7 +7,7 @@
 //!   └───────────────────────┴────────────────────────┴────────────────────┘  lost, late, malformed
 //! ```
 //!
-//! A `Ready` link whose master may have restarted lately is in quarantine until `seasoned_at`: it is sent commands, and
+//! A `Ready` link whose master may have restarted lately is in quarantine until `quarantined_until`: it is sent commands, and
 //! its votes are not counted. A silent one is not sent acquisitions until it answers what it owes.
 
 use std::sync::Arc;
@@ -153,7 +153,7 @@ pub(super) struct Link {
     pub(super) extend_by: ExtendBy,
     pub(super) learnt: Learnt,
     /// When its votes start to count; `None` once they do.
-    pub(super) seasoned_at: Option<Instant>,
+    pub(super) quarantined_until: Option<Instant>,
     /// When this client's own watch is over, if it then has to be written into the mark.
     pub(super) mark_due_at: Option<Instant>,
     /// When bytes last came from it.
@@ -175,7 +175,7 @@ impl Link {
             release_by: ReleaseBy::EvalSha,
             extend_by: ExtendBy::EvalSha,
             learnt: Learnt::default(),
-            seasoned_at: None,
+            quarantined_until: None,
             mark_due_at: None,
             heard_at: now,
             why: Arc::from("it was not tried yet"),
@@ -292,13 +292,13 @@ impl Link {
         let age = self.learnt.age(config);
         let predecessor = if is_same_process { Predecessor::Same } else { self.meet_process(now, age) };
         let mut watch_end = now + needed;
-        let mut seasoned_at = now + needed.saturating_sub(age);
+        let mut quarantined_until = now + needed.saturating_sub(age);
         if let Some(Identity { watched_since, is_doubtful, .. }) = &mut self.identity {
             watch_end = *watched_since.get_or_insert(now) + needed;
-            seasoned_at = if *is_doubtful { watch_end } else { seasoned_at.min(watch_end) };
+            quarantined_until = if *is_doubtful { watch_end } else { quarantined_until.min(watch_end) };
         }
         let is_trusted = config.quarantine == Quarantine::Trust || mutant!(NoQuarantine);
-        self.seasoned_at = Some(seasoned_at).filter(|at| *at > now && !is_trusted);
+        self.quarantined_until = Some(quarantined_until).filter(|at| *at > now && !is_trusted);
         let is_to_mark = config.quarantine == Quarantine::Strict && self.learnt.watched < needed;
         self.mark_due_at = is_to_mark.then_some(if mutant!(MarkUnwatched) { now } else { watch_end });
         predecessor

@@ -14,18 +14,16 @@
 
 use std::time::Duration;
 
-use super::Engine;
-use super::link::Owed;
+use crate::lock::MARK_NAME;
 use crate::lock::command::{self, WrongShape};
-use crate::lock::{MARK_NAME, MasterId, MasterSet};
 use crate::mutants::mutant;
-use crate::resp::{self, Reply};
+use crate::resp::Reply;
 
 /// The two requests as a person is told that a server refused them.
 pub(super) const READING: &str = "GET of the mark";
-const WRITING: &str = "SET of the mark";
+pub(super) const WRITING: &str = "SET of the mark";
 /// Why a mark is not written over another application's key.
-const FOREIGN: &str =
+pub(super) const FOREIGN: &str =
     "the key redlatch:mark behind the prefix is no mark, and stays: choose another prefix, or delete it";
 
 /// What a master said to the request for its mark.
@@ -82,42 +80,6 @@ pub(super) fn watched(mark: &[u8], run_id: Option<&str>) -> Duration {
     let digits = digits.filter(|digits| digits.iter().all(u8::is_ascii_digit));
     let ms = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
     ms.map(Duration::from_millis).unwrap_or_default()
-}
-
-impl Engine {
-    /// This client's own watch over a master is over: looks whether a mark says so already.
-    pub(super) fn read_mark(&mut self, master: MasterId) {
-        let key = key(&self.config.prefix);
-        self.broadcast.send(&mut self.links, MasterSet::only(master), Owed::MarkRead, |out| {
-            resp::encode_command(out, &[b"GET", &key]);
-        });
-    }
-
-    /// Writes the mark, unless there is one that serves all whom this client's would serve.
-    pub(super) fn handle_mark(&mut self, master: MasterId, answer: MarkAnswer) {
-        let link = &mut self.links[master.index()];
-        let watched = self.config.quarantine_time();
-        let is_absent = answer == MarkAnswer::Absent;
-        let longest = match answer {
-            MarkAnswer::Failed(text) => return link.learnt.note_refused(READING, text),
-            MarkAnswer::Foreign => return link.learnt.note_refused(WRITING, FOREIGN.into()),
-            MarkAnswer::Absent => Duration::ZERO,
-            MarkAnswer::Watched(longest) => longest,
-        };
-        let Some(run_id) = link.learnt.run_id.as_deref().filter(|_| longest < watched) else { return };
-        let key = key(&self.config.prefix);
-        let mark = format!("{run_id} {}", watched.as_millis());
-        self.broadcast.send(&mut self.links, MasterSet::only(master), Owed::MarkWritten, |out| {
-            let words: [&[u8]; 4] = [b"SET", &key, mark.as_bytes(), b"NX"];
-            // Nothing that came in the meantime is overwritten either.
-            resp::encode_command(out, if is_absent { &words } else { &words[..3] });
-        });
-    }
-
-    /// Whoever comes later has to watch for itself then; this client has.
-    pub(super) fn handle_mark_refused(&mut self, master: MasterId, text: Box<str>) {
-        self.links[master.index()].learnt.note_refused(WRITING, text);
-    }
 }
 
 #[cfg(test)]

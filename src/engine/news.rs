@@ -311,7 +311,7 @@ impl Engine {
         if !self.config.wakes_waiters {
             return;
         }
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         if let Some(watch) = &mut op.watch {
             watch.took = took;
             return self.follow_watch(now, id);
@@ -324,7 +324,7 @@ impl Engine {
             self.news.readers.push(id);
         }
         self.news.watch_count += 1;
-        for master in self.all.iter() {
+        for master in self.fleet.all().iter() {
             self.subscribe(now, master, id);
         }
         self.open_news(now);
@@ -332,11 +332,11 @@ impl Engine {
 
     /// The operation has its lock, or has given up.
     pub(super) fn unwatch(&mut self, now: Instant, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         let Some(watch) = op.watch.take() else { return };
         self.news.readers.retain(|reader| *reader != id);
         let asked = if self.is_watched_by_others(id) { MasterSet::EMPTY } else { watch.asked };
-        let Some(op) = self.ops.find(id) else { return };
+        let op = self.ops.op(id);
         for master in asked.iter() {
             let link = &mut self.news.links[master.index()];
             self.news.key.clear();
@@ -350,7 +350,7 @@ impl Engine {
         if self.news.watch_count == 0 {
             self.news.idle_since = now;
             let idle_until = now + limits::NEWS_IDLE_MAX;
-            self.all.iter().for_each(|master| self.timers.arm(news_timer(master), idle_until));
+            self.fleet.all().iter().for_each(|master| self.timers.arm(news_timer(master), idle_until));
         }
     }
 
@@ -360,7 +360,7 @@ impl Engine {
             return;
         }
         let deadline = now + self.config.connect_timeout;
-        for link in self.links.iter().filter(|link| link.is_ready()) {
+        for link in self.fleet.links().filter(|link| link.is_ready()) {
             let master = link.master;
             let news = &mut self.news.links[master.index()];
             match news.state {
@@ -432,7 +432,7 @@ impl Engine {
                 }
             }
             Heard::Subscribed(id) => {
-                let quorum = self.quorum;
+                let quorum = self.fleet.quorum();
                 let Some(watch) = self.ops.find_mut(id).and_then(|op| op.watch.as_mut()) else { return };
                 watch.confirmed.insert(master);
                 if watch.confirmed.count() == quorum && !mutant!(TryBeforeSubscribe) {
@@ -457,7 +457,7 @@ impl Engine {
     /// Brings the next attempt of one that waits forward, if what it was told says so. During an attempt it is looked at
     /// when that has failed.
     fn follow_watch(&mut self, now: Instant, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         let (OpState::Waiting { retry_at, .. }, Some(watch)) = (&mut op.state, &mut op.watch) else { return };
         // About a round trip.
         let pause = watch.took.min(self.config.retry_delay_max);
@@ -475,7 +475,7 @@ impl Engine {
                 };
             }
             // Fewer than a quorum may be the first of one, or all that can tell.
-            let is_quorum = watch.freed.count() >= self.quorum.min(watch.confirmed.count());
+            let is_quorum = watch.freed.count() >= self.fleet.quorum().min(watch.confirmed.count());
             match watch.draw {
                 Draw::Try(jitter) if is_quorum => now + jitter,
                 Draw::Try(jitter) => now + pause + jitter,
@@ -521,7 +521,7 @@ impl Engine {
         };
         self.close_news(master, now + pause);
         for id in self.ops.ids() {
-            if let Some(watch) = self.ops.find_mut(id).and_then(|op| op.watch.as_mut()) {
+            if let Some(watch) = &mut self.ops.op_mut(id).watch {
                 watch.asked.remove(master);
                 watch.confirmed.remove(master);
             }
@@ -544,15 +544,17 @@ impl Engine {
     /// Asks a master to tell of releases of the lock that an operation waits for.
     fn subscribe(&mut self, now: Instant, master: MasterId, id: Id) {
         let link = &mut self.news.links[master.index()];
-        let Some(op) = self.ops.find_mut(id).filter(|_| matches!(link.state, State::Ready)) else { return };
+        if !matches!(link.state, State::Ready) {
+            return;
+        }
+        let op = self.ops.op(id);
         if op.watch.as_ref().is_none_or(|watch| watch.asked.contains(master)) {
             return;
         }
         self.news.key.clear();
         command::encode_subscribe(&mut self.news.key, op.channel());
-        let Some(watch) = op.watch.as_mut() else { return };
         if link.wire.request(&self.news.key, &[Owed::Subscribe(id)]).is_ok() {
-            watch.asked.insert(master);
+            self.ops.op_mut(id).watch.as_mut().expect("it was there").asked.insert(master);
             link.answer_due.get_or_insert(now + self.config.connect_timeout);
             self.arm_news(master);
         }
@@ -568,10 +570,10 @@ impl Engine {
     pub(super) fn watch_of_key(&mut self) -> Option<(Id, &mut Watch)> {
         let key = &self.news.key;
         let leader = self.lines.find(self.lines.hash(key), |place| self.key_of(place) == key)?;
-        let is_watching = |id: &Id| self.ops.find(*id).is_some_and(|op| op.watch.is_some());
+        let is_watching = |id: &Id| self.ops.op(*id).watch.is_some();
         let first_two = [Some(leader), self.lines.behind(leader)].into_iter().flatten();
-        let id = first_two.filter_map(|place| self.ops.occupant(place)).find(is_watching)?;
-        Some((id, self.ops.find_mut(id)?.watch.as_mut()?))
+        let id = first_two.map(|place| self.ops.id_at(place)).find(is_watching)?;
+        Some((id, self.ops.op_mut(id).watch.as_mut()?))
     }
 }
 

@@ -10,8 +10,17 @@ use super::renew::{self, Keep};
 use super::sharing::Intent;
 use super::slab::Id;
 use crate::error::{AcquireError, Denial, Report};
-use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote};
+use crate::lock::{HolderTtl, MasterId, MasterSet, Resource, Tally, Ttl, Vote};
 use crate::mutants::mutant;
+
+/// What a caller asks of a lock, whatever its kind.
+#[derive(Debug)]
+pub(super) struct Acquisition<'a> {
+    pub(super) resource: Resource<'a>,
+    pub(super) ttl: Ttl,
+    pub(super) wait: Duration,
+    pub(super) min_validity: Duration,
+}
 
 #[derive(Debug)]
 pub(super) struct Op {

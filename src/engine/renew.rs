@@ -31,6 +31,8 @@ pub(super) struct Keep {
     left_count: u32,
 }
 
+const NOT_KEPT: &str = "the lock is kept";
+
 impl Op {
     /// The TTL by which the next renewal is planned: a caller may have extended to a shorter one than renewals ask for.
     fn renewed_ttl(&self) -> Option<Duration> {
@@ -84,15 +86,13 @@ impl Engine {
 
     /// The lock was acquired or extended at that time: plans the next renewal.
     fn plan_renewal(&mut self, now: Instant, id: Id, since: Instant) {
-        let Some(ttl) = self.ops.find(id).and_then(Op::renewed_ttl) else { return };
+        let ttl = self.ops.op(id).renewed_ttl().expect(NOT_KEPT);
         // Not all at once if many were acquired at once.
         let early = self.rng.random_range(Duration::ZERO..=ttl / 12);
         let at = self.tick_before((since + ttl / 3).checked_sub(early).unwrap_or(now));
         // A tick may be longer than a short TTL: no renewal follows right upon the one before.
         let at = at.max(since + ttl / 6).max(now);
-        if let Some(keep) = self.ops.find_mut(id).and_then(|op| op.keep.as_mut()) {
-            keep.renew_at = Some(at);
-        }
+        self.ops.op_mut(id).keep.as_mut().expect(NOT_KEPT).renew_at = Some(at);
         self.arm_op(id);
     }
 
@@ -106,15 +106,15 @@ impl Engine {
 
     /// Something may be due for a lock that is held.
     pub(super) fn handle_held_timeout(&mut self, now: Instant, id: Id) {
-        let Some(OpState::Held { extension, .. }) = self.ops.find(id).map(|op| &op.state) else { return };
+        let OpState::Held { extension, .. } = &self.ops.op(id).state else { unreachable!("a lock is held") };
         if extension.is_some_and(|extension| extension.deadline <= now) {
             self.miss_extend(now, id);
         }
-        let Some(op) = self.ops.find(id) else { return };
+        let op = self.ops.op(id);
         if op.warn_at().is_some_and(|at| at <= now) {
             self.tell_loss(id);
         }
-        let Some(op) = self.ops.find(id) else { return };
+        let op = self.ops.op(id);
         let is_due = op.keep.and_then(|keep| keep.renew_at).is_some_and(|at| at <= now);
         if is_due && matches!(op.state, OpState::Held { extension: None, .. }) {
             self.renew(now, id);
@@ -123,8 +123,10 @@ impl Engine {
 
     /// Sends an extension whose outcome nobody is told.
     fn renew(&mut self, now: Instant, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
-        let (Some(keep), OpState::Held { valid_until, .. }) = (&mut op.keep, &op.state) else { return };
+        let op = self.ops.op_mut(id);
+        let (Some(keep), OpState::Held { valid_until, .. }) = (&mut op.keep, &op.state) else {
+            unreachable!("only a held lock that is kept is renewed")
+        };
         let left = keep.hold_until.saturating_duration_since(now);
         let is_capped = keep.ttl.as_duration() > left && !mutant!(RenewalUncapped);
         let ttl = if is_capped {
@@ -148,8 +150,7 @@ impl Engine {
             // The validity has ended, or the longest hold is reached.
             return;
         }
-        if let Some(op) = self.ops.find_mut(id)
-            && let OpState::Held { valid_until, extension: Some(extension), .. } = &mut op.state
+        if let OpState::Held { valid_until, extension: Some(extension), .. } = &mut self.ops.op_mut(id).state
         {
             extension.is_renewal = true;
             if mutant!(RenewalWithoutLimit) {
@@ -162,8 +163,8 @@ impl Engine {
     /// An extension has its verdict: plans what follows for a lock that is kept.
     pub(super) fn follow_extension(&mut self, now: Instant, id: Id, is_extended: bool) {
         let drift = self.config.drift;
-        let Some(op) = self.ops.find_mut(id) else { return };
-        let OpState::Held { valid_until, .. } = op.state else { return };
+        let op = self.ops.op_mut(id);
+        let OpState::Held { valid_until, .. } = op.state else { unreachable!("it was held to be extended") };
         let validity = op.ttl.validity();
         let Some(ttl) = op.renewed_ttl() else { return };
         let Some(keep) = &mut op.keep else { return };
@@ -182,7 +183,7 @@ impl Engine {
 
     /// Tells, once, that a lock is lost or about to be, and keeps it no longer.
     pub(super) fn tell_loss(&mut self, id: Id) {
-        let Some(op) = self.ops.find_mut(id) else { return };
+        let op = self.ops.op_mut(id);
         let OpState::Held { valid_until, .. } = op.state else { return };
         if std::mem::take(&mut op.is_watched) {
             if !mutant!(KeptAfterLoss) {
@@ -195,7 +196,7 @@ impl Engine {
     /// With defects only: the release of a held lock is told as its loss, or does not end its renewals.
     #[inline(always)]
     pub(super) fn keeps_on(&mut self, id: Id) -> bool {
-        if mutant!(ReleaseToldAsLoss) {
+        if mutant!(ReleaseToldAsLoss) && self.ops.find(id).is_some() {
             self.tell_loss(id);
         }
         mutant!(RenewedAfterRelease) && self.ops.find(id).is_some_and(|op| op.keep.is_some())

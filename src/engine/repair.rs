@@ -27,13 +27,13 @@ impl Engine {
 
     /// Sends the `SET` of a lock to a master that is not known to hold it for all of its validity.
     pub(super) fn repair_op(&mut self, now: Instant, master: MasterId, id: Id) {
-        let Some(op) = self.ops.find(id) else { return };
+        let op = self.ops.op(id);
         let OpState::Held { valid_until, extension, .. } = op.state else { return };
-        let Some(claim) = self.claims.find_mut(op.claim) else { return };
+        let claim = self.claims.claim_mut(op.claim);
         let is_known = claim.tally.granted.union(claim.tally.refused).union(claim.twins).contains(master);
         // Once masters have shown that the quorum is gone, somebody may have had the lock since, or has it.
-        let is_proven = claim.tally.granted.has(self.quorum) || mutant!(RepairUnproven);
-        if now >= valid_until || is_known || !is_proven || !self.usable.contains(master) {
+        let is_proven = claim.tally.granted.has(self.fleet.quorum()) || mutant!(RepairUnproven);
+        if now >= valid_until || is_known || !is_proven || !self.fleet.usable().contains(master) {
             return;
         }
         // Of an extension under way nobody knows yet how it ends: the grant is to be true in either case.
@@ -44,20 +44,18 @@ impl Engine {
         };
         let (only, round) = (MasterSet::only(master), op.round);
         let sent = match claim.fence.map(|token| fence(&self.config, token)) {
-            None if claim.is_shared => {
-                self.broadcast.send(&mut self.links, only, Owed::RepairShared(id, round), |out| {
-                    let prefix_size = self.config.prefix.len();
-                    command::encode_shared_acquire(out, Script::Whole, &claim.entry, left_ms, prefix_size);
-                })
-            }
+            None if claim.is_shared => self.fleet.send(only, Owed::RepairShared(id, round), |out| {
+                let prefix_size = self.config.prefix.len();
+                command::encode_shared_acquire(out, Script::Whole, &claim.entry, left_ms, prefix_size);
+            }),
             None => {
                 let mut tail = AcquireTail::EMPTY;
                 tail.set(left_ms);
-                self.broadcast.send(&mut self.links, only, Owed::Repair(id, round), |out| {
+                self.fleet.send(only, Owed::Repair(id, round), |out| {
                     command::encode_acquire(out, &claim.entry, &tail);
                 })
             }
-            Some(fence) => self.broadcast.send(&mut self.links, only, Owed::RepairFenced(id, round), |out| {
+            Some(fence) => self.fleet.send(only, Owed::RepairFenced(id, round), |out| {
                 command::encode_fenced_repair(out, &claim.entry, left_ms, &fence);
             }),
         };
@@ -69,7 +67,7 @@ impl Engine {
     pub(super) fn handle_repair_vote(&mut self, master: MasterId, id: Id, round: u32, vote: &Vote) {
         let Some(op) = self.ops.find(id) else { return };
         let OpState::Held { .. } = op.state else { return };
-        let Some(claim) = self.claims.find_mut(op.claim) else { return };
+        let claim = self.claims.claim_mut(op.claim);
         claim.note_repair_answer(master);
         if op.round != round {
             return;

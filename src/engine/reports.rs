@@ -10,7 +10,7 @@ use crate::lock::{Failure, HolderTtl, MasterSet, Tally, Vote};
 impl Engine {
     /// What each master said in a round of this claim, for an error.
     pub(super) fn report(&self, now: Instant, round: Round, claim: &Claim, tally: &Tally) -> Report {
-        let votes = self.links.iter().map(|link| {
+        let votes = self.fleet.links().map(|link| {
             let master = link.master;
             let mut vote = if tally.refused.contains(master) {
                 match claim.failure(master) {
@@ -24,7 +24,7 @@ impl Engine {
             } else {
                 claim.failure(master).cloned().map_or(Vote::Pending, Vote::Failed)
             };
-            if let Some(at) = link.seasoned_at
+            if let Some(at) = link.quarantined_until
                 && at > now
                 && matches!(vote, Vote::Granted | Vote::Pending)
                 && round != Round::Release
@@ -40,7 +40,7 @@ impl Engine {
     pub(super) fn release_report(&self, now: Instant, claim: &Claim, release: &Release) -> Report {
         let tally = Tally { granted: release.deleted, refused: release.absent, failed: MasterSet::EMPTY };
         let mut report = self.report(now, Round::Release, claim, &tally);
-        for ((_, vote), link) in report.votes.iter_mut().zip(&self.links) {
+        for ((_, vote), link) in report.votes.iter_mut().zip(self.fleet.links()) {
             if *vote != Vote::Pending {
                 continue;
             }

@@ -15,12 +15,12 @@ use crate::mutants::mutant;
 impl Engine {
     /// The master needs the script: sends it with the command, which also makes it known again.
     pub(super) fn send_whole_script(&mut self, now: Instant, master: MasterId, owed: Owed) {
-        let (links, broadcast, only) = (&mut self.links, &mut self.broadcast, MasterSet::only(master));
+        let (fleet, only) = (&mut self.fleet, MasterSet::only(master));
         let sent = match owed {
             Owed::Release(id) | Owed::ReleaseFenced(id) => {
                 let Some(claim) = self.claims.find(id) else { return };
                 let fence = claim.fence.map(|token| fence(&self.config, token));
-                broadcast.send(links, only, Owed::ReleaseWhole(id), |out| match &fence {
+                fleet.send(only, Owed::ReleaseWhole(id), |out| match &fence {
                     None => command::encode_release(out, ReleaseBy::Eval, &claim.entry, claim.tells),
                     Some(fence) => {
                         let tells = tells_within(claim);
@@ -31,8 +31,8 @@ impl Engine {
             Owed::Extend(id, round) => {
                 // An extension that has given way to a later one may not come behind it, with an answer nobody expects.
                 let Some(op) = self.ops.find(id).filter(|op| op.round == round) else { return };
-                let Some(claim) = self.claims.find(op.claim) else { return };
-                broadcast.send(links, only, Owed::ExtendWhole(id, round), |out| {
+                let claim = self.claims.claim(op.claim);
+                fleet.send(only, Owed::ExtendWhole(id, round), |out| {
                     command::encode_extend(out, ExtendBy::Eval, &claim.entry, op.ttl)
                 })
             }
@@ -79,7 +79,7 @@ impl Engine {
         };
         let only = MasterSet::only(master);
         for script in scripts {
-            self.broadcast.send(&mut self.links, only, Owed::Aside, |out| command::encode_load(out, script));
+            self.fleet.send(only, Owed::Aside, |out| command::encode_load(out, script));
         }
     }
 
@@ -92,16 +92,13 @@ impl Engine {
         if new.release.is_some() && !mutant!(SwapBehindRelease) {
             return MasterSet::EMPTY;
         }
-        let Some(ttl) = new.owner.and_then(|op| self.ops.find(op)).map(|op| op.ttl) else {
-            return MasterSet::EMPTY;
-        };
+        let Some(owner) = new.owner else { return MasterSet::EMPTY };
+        let ttl = self.ops.op(owner).ttl;
         let owed = Owed::SwapWhole(id, from);
-        let sent = self.broadcast.send(&mut self.links, MasterSet::only(master), owed, |out| {
+        let sent = self.fleet.send(MasterSet::only(master), owed, |out| {
             command::encode_swap(out, ExtendBy::Eval, &old.entry, &new.entry, ttl);
         });
-        if let Some(new) = self.claims.find_mut(id) {
-            new.note_swap(now);
-        }
+        self.claims.claim_mut(id).note_swap(now);
         sent
     }
 }

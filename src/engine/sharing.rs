@@ -26,17 +26,17 @@
 //!  readers    │ in              │ refused from here on                              │ refused by the lock itself
 //! ```
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::claim::Claim;
-use super::link::{Link, Owed};
-use super::op::Op;
+use super::fleet::{Fleet, Notify};
+use super::link::Owed;
+use super::op::{Acquisition, Op};
 use super::slab::Id;
-use super::{Broadcast, Engine, OpId, SubmitError};
-use crate::config::Config;
+use super::{Engine, OpId, SubmitError};
 use crate::limits;
 use crate::lock::command::{self, Entry, Script};
-use crate::lock::{Failure, MasterId, MasterSet, Resource, Token, Ttl, Vote};
+use crate::lock::{Failure, MasterId, MasterSet, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
 /// That of a writer, for the operation that waits.
@@ -48,34 +48,23 @@ pub(super) struct Intent {
     sent: MasterSet,
 }
 
-/// Queues the request of a reader's attempt on `usable`; returns those that had room for it.
+/// Queues the request of a reader's attempt on the usable masters; returns those that had room for it.
 #[cold]
 #[inline(never)]
-pub(super) fn send_attempt(
-    (op, claim): (&mut Op, &mut Claim),
-    (claim_id, usable): (Id, MasterSet),
-    config: &Config,
-    (broadcast, links): (&mut Broadcast, &mut [Link]),
-) -> MasterSet {
+pub(super) fn send_attempt(fleet: &mut Fleet, op: &mut Op, claim_id: Id, claim: &mut Claim) -> MasterSet {
     (claim.is_shared, claim.is_scripted) = (true, true);
     op.holders.clear();
-    broadcast.send(links, usable, Owed::AcquireShared(claim_id), |out| {
-        let (ttl_ms, prefix_size) = (op.ttl.as_millis(), config.prefix.len());
+    let (ttl_ms, prefix_size) = (op.ttl.as_millis(), fleet.config().prefix.len());
+    fleet.send(fleet.usable(), Owed::AcquireShared(claim_id), |out| {
         command::encode_shared_acquire(out, Script::Known, &claim.entry, ttl_ms, prefix_size);
     })
 }
 
-/// Queues a reader's release on those of `masters` that are ready; returns those that had room for it.
+/// Queues a reader's release on those of `to` that are ready; returns those that had room for it.
 #[cold]
 #[inline(never)]
-pub(super) fn send_release(
-    broadcast: &mut Broadcast,
-    links: &mut [Link],
-    masters: MasterSet,
-    (id, claim): (Id, &Claim),
-) -> MasterSet {
-    let masters = masters.intersection(broadcast.ready());
-    broadcast.send(links, masters, Owed::ReleaseShared(id), |out| {
+pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
+    fleet.send(to.intersection(fleet.ready()), Owed::ReleaseShared(id), |out| {
         command::encode_shared_release(out, Script::Known, &claim.entry, claim.tells);
     })
 }
@@ -84,15 +73,13 @@ pub(super) fn send_release(
 #[cold]
 #[inline(never)]
 pub(super) fn send_extend(
-    broadcast: &mut Broadcast,
-    links: &mut [Link],
-    masters: MasterSet,
-    (id, round): (Id, u32),
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
     entry: &Entry,
     ttl: Ttl,
 ) -> MasterSet {
-    let masters = masters.intersection(broadcast.ready());
-    broadcast.send(links, masters, Owed::ExtendShared(id, round), |out| {
+    fleet.send(to.intersection(fleet.ready()), owed, |out| {
         command::encode_shared_extend(out, Script::Known, entry, ttl.as_millis());
     })
 }
@@ -105,11 +92,11 @@ impl Engine {
     pub(super) fn submit_shared(
         &mut self,
         now: Instant,
-        resource: Resource<'_>,
-        (ttl, wait, min_validity): (Ttl, Duration, Duration),
+        wanted: &Acquisition<'_>,
     ) -> Result<OpId, SubmitError> {
-        let id = self.begin_acquire(now, ttl, wait, min_validity)?;
-        let Some(op) = self.ops.find_mut(id) else { return Ok(OpId(id)) };
+        let Acquisition { resource, wait, .. } = *wanted;
+        let id = self.begin_acquire(now, wanted)?;
+        let op = self.ops.op_mut(id);
         op.is_shared = true;
         if mutant!(ReadersQueue) && !wait.is_zero() {
             return self.stand_in_line(now, id, resource);
@@ -132,9 +119,7 @@ impl Engine {
         if !claim.counts_grants {
             return;
         }
-        if let (Vote::Refused { holder }, Some(op)) =
-            (&vote, claim.owner.and_then(|op| self.ops.find_mut(op)))
-        {
+        if let (Vote::Refused { holder }, Some(op)) = (&vote, claim.owner.map(|op| self.ops.op_mut(op))) {
             op.holders.push((master, *holder));
         }
         self.handle_acquire_vote(now, master, id, vote);
@@ -142,35 +127,35 @@ impl Engine {
 
     /// The master forgot a script of a reader, or never knew it: sends it in full. `None` if nobody wants the answer any more.
     pub(super) fn send_whole_shared(&mut self, master: MasterId, owed: Owed) -> Option<MasterSet> {
-        let (links, broadcast, only) = (&mut self.links, &mut self.broadcast, MasterSet::only(master));
+        let (fleet, only) = (&mut self.fleet, MasterSet::only(master));
         let (whole, prefix_size) = (Script::Whole, self.config.prefix.len());
         Some(match owed {
             Owed::AcquireShared(id) => {
                 let claim = self.claims.find(id)?;
-                let ttl = claim.owner.and_then(|op| self.ops.find(op)).map(|op| op.ttl);
+                let ttl = claim.owner.map(|op| self.ops.op(op).ttl);
                 // Not behind the release: that is on its way, and would be overtaken.
                 let Some(ttl) = ttl.filter(|_| claim.release.is_none()) else {
                     return Some(MasterSet::EMPTY);
                 };
-                let sent = broadcast.send(links, only, Owed::AcquireSharedWhole(id), |out| {
+                let sent = fleet.send(only, Owed::AcquireSharedWhole(id), |out| {
                     command::encode_shared_acquire(out, whole, &claim.entry, ttl.as_millis(), prefix_size);
                 });
                 // The others are not known either, and an extension that is sent twice may come too late.
                 for script in command::SHARED_FOLLOWING {
-                    broadcast.send(links, sent, Owed::Aside, |out| command::encode_load(out, script));
+                    fleet.send(sent, Owed::Aside, |out| command::encode_load(out, script));
                 }
                 sent
             }
             Owed::ExtendShared(id, round) => {
                 let op = self.ops.find(id).filter(|op| op.round == round)?;
-                let claim = self.claims.find(op.claim)?;
-                broadcast.send(links, only, Owed::ExtendWhole(id, round), |out| {
+                let claim = self.claims.claim(op.claim);
+                fleet.send(only, Owed::ExtendWhole(id, round), |out| {
                     command::encode_shared_extend(out, whole, &claim.entry, op.ttl.as_millis());
                 })
             }
             Owed::ReleaseShared(id) => {
                 let claim = self.claims.find(id)?;
-                broadcast.send(links, only, Owed::ReleaseWhole(id), |out| {
+                fleet.send(only, Owed::ReleaseWhole(id), |out| {
                     command::encode_shared_release(out, whole, &claim.entry, claim.tells);
                 })
             }
@@ -199,15 +184,15 @@ impl Engine {
         id: Id,
         retry_at: Option<Instant>,
     ) -> Option<Instant> {
-        let has_intent = self.ops.find(id).is_some_and(|op| op.intent.is_some());
+        let has_intent = self.ops.op(id).intent.is_some();
         if has_intent { retry_at.map(|at| self.send_intent(now, id, at)) } else { retry_at }
     }
 
     #[cold]
     #[inline(never)]
     fn send_intent(&mut self, now: Instant, id: Id, retry_at: Instant) -> Instant {
-        let Some(op) = self.ops.find_mut(id) else { return retry_at };
-        let Some(intent) = &mut op.intent else { return retry_at };
+        let op = self.ops.op_mut(id);
+        let intent = op.intent.as_mut().expect("it keeps readers out");
         if intent.sent.is_empty() {
             let token = Token::marked(&mut self.rng);
             intent.entry.set_intent(&op.key, self.config.prefix.len(), &token);
@@ -217,7 +202,7 @@ impl Engine {
         let time = limits::INTENT_TIME + 2 * self.config.answer_limit(op.ttl);
         // A day and a second at the most.
         let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let sent = self.broadcast.send(&mut self.links, self.usable, Owed::Aside, |out| {
+        let sent = self.fleet.send(self.fleet.usable(), Owed::Aside, |out| {
             command::encode_intent(out, &intent.entry, time_ms);
         });
         intent.sent = intent.sent.union(sent);
@@ -228,7 +213,7 @@ impl Engine {
     /// unless it has the lock.
     #[inline]
     pub(super) fn withdraw_intent(&mut self, id: Id, has_lock: bool) {
-        if let Some(intent) = self.ops.find_mut(id).and_then(|op| op.intent.take()) {
+        if let Some(intent) = self.ops.op_mut(id).intent.take() {
             self.delete_intent(id, &intent, has_lock);
         }
     }
@@ -239,19 +224,22 @@ impl Engine {
         if intent.sent.is_empty() || mutant!(IntentKept) {
             return;
         }
-        self.broadcast.send_deletion(&mut self.links, intent.sent, Owed::Aside, &intent.entry);
-        let Some(op) = self.ops.find(id).filter(|_| !has_lock && self.config.wakes_waiters) else { return };
-        let ready = intent.sent.intersection(self.broadcast.ready());
-        self.broadcast.send(&mut self.links, ready, Owed::Told, |out| command::encode_telling(out, &op.key));
+        self.fleet.send_release(intent.sent, Owed::Aside, &intent.entry, Notify::Nobody);
+        if has_lock || !self.config.wakes_waiters {
+            return;
+        }
+        let op = self.ops.op(id);
+        let ready = intent.sent.intersection(self.fleet.ready());
+        self.fleet.send(ready, Owed::Told, |out| command::encode_telling(out, &op.key));
     }
 
     /// A message about a lock is for all readers who wait for it here.
     pub(super) fn tell_readers(&mut self, master: MasterId) {
         for index in 0..self.news.readers.len() {
             let id = self.news.readers[index];
-            let Some(op) = self.ops.find_mut(id).filter(|op| op.key == self.news.key) else { continue };
-            if let Some(watch) = &mut op.watch {
-                watch.note_freed(master);
+            let op = self.ops.op_mut(id);
+            if op.key == self.news.key {
+                op.watch.as_mut().expect("a reader that is told has asked for it").note_freed(master);
                 self.news.told.push(id);
             }
         }
@@ -259,13 +247,12 @@ impl Engine {
 
     /// Whether others than this operation are told of the same lock, over the same subscription.
     pub(super) fn is_watched_by_others(&mut self, id: Id) -> bool {
-        let Some(op) = self.ops.find(id) else { return false };
+        let op = self.ops.op(id);
         if op.queuing.is_some() {
             // A channel of its own.
             return false;
         }
-        let is_other =
-            |reader: &Id| *reader != id && self.ops.find(*reader).is_some_and(|other| other.key == op.key);
+        let is_other = |reader: &Id| *reader != id && self.ops.op(*reader).key == op.key;
         if self.news.readers.iter().any(is_other) {
             return true;
         }

@@ -47,7 +47,7 @@ impl Engine {
     /// What is known of a master.
     #[must_use]
     pub fn master_status(&self, now: Instant, master: MasterId) -> MasterStatus {
-        let link = &self.links[master.index()];
+        let link = self.fleet.link(master);
         let state = match &link.state {
             State::Down { .. } => MasterState::Down(link.why.clone()),
             State::Connecting { .. } | State::Handshake { .. } if link.has_failed() => {
@@ -55,7 +55,7 @@ impl Engine {
             }
             State::Connecting { .. } | State::Handshake { .. } => MasterState::Connecting,
             State::Ready { silent_since: Some(_), .. } => MasterState::Silent,
-            State::Ready { .. } => match link.seasoned_at.filter(|at| *at > now) {
+            State::Ready { .. } => match link.quarantined_until.filter(|at| *at > now) {
                 Some(at) => MasterState::Quarantined(at - now),
                 None => MasterState::Ready,
             },
@@ -108,9 +108,7 @@ impl Engine {
     #[must_use]
     pub fn owed_count(&self, link: impl Into<LinkId>) -> usize {
         match link.into() {
-            LinkId::Commands(master) => {
-                self.links[master.index()].wire.owed_count() + self.broadcast.owed_count(master)
-            }
+            LinkId::Commands(master) => self.fleet.owed_count(master),
             LinkId::News(master) => self.news.owed_count(master),
         }
     }
@@ -118,18 +116,18 @@ impl Engine {
     /// Whether each master that answers has answered all it was sent.
     #[must_use]
     pub fn is_answered(&self) -> bool {
-        self.usable.iter().all(|master| self.owed_count(master) == 0)
+        self.fleet.usable().iter().all(|master| self.owed_count(master) == 0)
     }
 
     /// Whether a quorum of masters is ready to be asked.
     #[must_use]
     pub const fn has_quorum(&self) -> bool {
-        self.usable.has(self.quorum)
+        self.fleet.usable().has(self.fleet.quorum())
     }
 
     /// Whether each master is ready or has failed at least once since the start.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.links.iter().all(|link| link.is_ready() || link.has_failed())
+        self.fleet.links().all(|link| link.is_ready() || link.has_failed())
     }
 }

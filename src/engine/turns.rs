@@ -37,7 +37,7 @@ impl Engine {
         id: Id,
         resource: Resource<'_>,
     ) -> Result<OpId, SubmitError> {
-        let Some(op) = self.ops.find_mut(id) else { return Ok(OpId(id)) };
+        let op = self.ops.op_mut(id);
         command::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
         let Some(leader) = self.found_line(id).filter(|_| !mutant!(NobodyQueues)) else {
             self.start_attempt(now, id, None);
@@ -48,9 +48,8 @@ impl Engine {
             return Err(SubmitError::Overloaded);
         }
         self.lines.join(id.index, leader);
-        if let Some(op) = self.ops.find_mut(id) {
-            (op.state, op.has_queued) = (OpState::Queued { turn: Turn::Later }, true);
-        }
+        let op = self.ops.op_mut(id);
+        (op.state, op.has_queued) = (OpState::Queued { turn: Turn::Later }, true);
         self.tend_line(now, leader, Duration::ZERO);
         self.arm_op(id);
         Ok(OpId(id))
@@ -71,7 +70,7 @@ impl Engine {
     /// The lock's key as an encoded bulk string; of a fair lock the waiter's channel, so that each has a line of its own.
     #[inline]
     pub(super) fn key_of(&self, place: u32) -> &[u8] {
-        let Some(op) = self.ops.occupant(place).and_then(|id| self.ops.find(id)) else { return &[] };
+        let op = self.ops.op(self.ops.id_at(place));
         if op.queuing.is_some() {
             return op.channel();
         }
@@ -100,7 +99,7 @@ impl Engine {
 
     /// When the validity of an operation that holds a lock ends or ended.
     fn held_until(&self, place: u32) -> Option<Instant> {
-        self.valid_until(OpId(self.ops.occupant(place)?))
+        self.valid_until(OpId(self.ops.id_at(place)))
     }
 
     /// Frees an operation that is over.
@@ -108,7 +107,7 @@ impl Engine {
         self.withdraw_intent(id, false);
         self.unwatch(now, id);
         self.leave_line(now, id, Duration::ZERO);
-        if self.ops.find(id).is_some_and(|op| op.queuing.is_some()) {
+        if self.ops.op(id).queuing.is_some() {
             self.leave_queues_of(id);
         }
         self.ops.free(id);
@@ -138,8 +137,8 @@ impl Engine {
     pub(super) fn tend_line(&mut self, now: Instant, leader: u32, took: Duration) {
         let held_until = self.held_until(leader);
         let first = if held_until.is_some() { self.lines.behind(leader) } else { Some(leader) };
-        let Some(first) = first.and_then(|place| self.ops.occupant(place)) else { return };
-        let Some(op) = self.ops.find(first) else { return };
+        let Some(first) = first.map(|place| self.ops.id_at(place)) else { return };
+        let op = self.ops.op(first);
         let OpState::Queued { turn } = &op.state else { return };
         // Early enough to be answered before its wait ends.
         let left = op.wait_until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
@@ -149,16 +148,14 @@ impl Engine {
             (None, Turn::At(at)) => Turn::At(at),
             (None, _) => Turn::At(now + self.draw_pause(took, 1).min(left / 2)),
         };
-        if let Some(op) = self.ops.find_mut(first) {
-            op.state = OpState::Queued { turn };
-        }
+        self.ops.op_mut(first).state = OpState::Queued { turn };
         self.arm_op(first);
     }
 
     /// Something is due for an operation in line: its turn, or the end of its wait.
     pub(super) fn end_queuing(&mut self, now: Instant, id: Id) {
-        let Some(op) = self.ops.find(id) else { return };
-        let OpState::Queued { turn } = op.state else { return };
+        let op = self.ops.op(id);
+        let OpState::Queued { turn } = op.state else { unreachable!("it stands in line") };
         if op.wait_until.is_some_and(|until| until <= now) {
             return self.deny_in_line(now, id);
         }
@@ -174,9 +171,7 @@ impl Engine {
         match holder {
             None => self.start_attempt(now, id, None),
             Some(holder) => {
-                if let Some(op) = self.ops.find_mut(id) {
-                    op.state = OpState::Queued { turn: Turn::Later };
-                }
+                self.ops.op_mut(id).state = OpState::Queued { turn: Turn::Later };
                 self.tend_line(now, holder, Duration::ZERO);
             }
         }
@@ -184,20 +179,20 @@ impl Engine {
 
     /// The wait of one in line is over: tells what is known of the lock, by those before it or by the masters.
     pub(super) fn deny_in_line(&mut self, now: Instant, id: Id) {
-        let Some(op) = self.ops.find(id) else { return };
+        let op = self.ops.op(id);
         let key = self.key_of(id.index);
         let leader = self.lines.find(self.lines.hash(key), |place| self.key_of(place) == key);
         let (mut holder, mut asking) = (HolderTtl::Unknown, leader);
         if let Some(held_until) = leader.and_then(|place| self.held_until(place)) {
             asking = leader.and_then(|place| self.lines.behind(place)).filter(|_| held_until <= now);
-            if let Some(holding) = leader.and_then(|place| self.ops.find(self.ops.occupant(place)?)) {
+            if let Some(holding) = leader.map(|place| self.ops.op(self.ops.id_at(place))) {
                 // Its keys outlive its validity by the drift allowance.
                 let end = held_until + self.config.drift.of(holding.held_ttl.as_duration());
                 holder = if now < end { HolderTtl::Left(end - now) } else { HolderTtl::Gone };
             }
         }
         let asking = asking.filter(|place| *place != id.index);
-        let asking = asking.and_then(|place| self.ops.find(self.ops.occupant(place)?));
+        let asking = asking.map(|place| self.ops.op(self.ops.id_at(place)));
         let error = match asking.and_then(|asking| Some((asking, asking.denied()?))) {
             // What masters say is the same for all who want the lock: contention, or an outage.
             Some((asking, denied)) => op.denial(now, denied.clone(), &asking.holders),

@@ -1,0 +1,632 @@
+//! The masters together: their links, which of them may be asked and which may vote, and every request on its way to them.
+//!
+//! Every request but a handshake's goes through [`Fleet::send`]. Requests are gathered as long as they go to the same
+//! masters, then handed to each link as one piece: before anything for other masters is taken, before a link's bytes are
+//! looked at, and before it fails. So each link has its requests in the order in which they were made, and an entry for
+//! each beside its bytes.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+
+use super::link::{Link, Owed, Predecessor, State};
+use super::link_id::LinkRequest;
+use super::mark::{self, MarkAnswer};
+use super::timers::{Timers, master_timer};
+use crate::config::Config;
+use crate::limits;
+use crate::lock::command::{self, Entry, ExtendBy, ReleaseBy};
+use crate::lock::{Failure, MasterId, MasterSet, Ttl, quorum};
+use crate::mutants::mutant;
+use crate::resp;
+
+/// With this much gathered it is handed over: with one more request usually below 4 KiB, up to which copies are cheap
+/// (`scripts/instructions`), and surely still in the cache when it is copied for each link.
+const GATHERED_SIZE_MAX: usize = 3584;
+
+/// No request is smaller than this, so fewer than `GATHERED_SIZE_MAX / REQUEST_SIZE_MIN` are gathered.
+const REQUEST_SIZE_MIN: usize = 16;
+
+/// The masters of one engine.
+#[derive(Debug)]
+pub(super) struct Fleet {
+    config: Arc<Config>,
+    links: Vec<Link>,
+    /// The configured masters.
+    all: MasterSet,
+    /// Their quorum.
+    quorum: usize,
+    /// Masters whose link is ready, silent ones too.
+    ready: MasterSet,
+    /// Masters that are sent acquisitions: ready and not silent.
+    usable: MasterSet,
+    /// Masters whose votes may not count yet; each has a time in its link.
+    quarantined: MasterSet,
+    connect_wanted: MasterSet,
+    close_wanted: MasterSet,
+    gathered: Gathered,
+    /// Ready masters by the command that releases there.
+    release_groups: Vec<(ReleaseBy, MasterSet)>,
+    /// The same for extending.
+    extend_groups: Vec<(ExtendBy, MasterSet)>,
+    /// Those that run the script which releases and reports how many wait.
+    notifiers: MasterSet,
+}
+
+/// Requests that go to the same masters, and the replies that each of these will owe for them.
+#[derive(Debug)]
+struct Gathered {
+    /// For whom requests are gathered, while there are any. Each of them has room for all that may be gathered.
+    masters: MasterSet,
+    bytes: Vec<u8>,
+    owed: Vec<Owed>,
+}
+
+/// Which waiters a release notifies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Notify {
+    Nobody,
+    Waiters,
+    /// Together with how many wait, so that not all of them come. It takes a script, which costs the master more.
+    Crowd,
+}
+
+/// How a handshake ended.
+pub(super) struct Admission {
+    pub(super) predecessor: Predecessor,
+    /// Why the master is not taken after all.
+    pub(super) refusal: Option<String>,
+}
+
+/// What a link's deadline has brought about.
+pub(super) enum LinkDue {
+    Nothing,
+    /// The link must end, for this reason.
+    Failure(String),
+}
+
+impl Fleet {
+    /// Masters that are all to be connected.
+    pub(super) fn new(config: Arc<Config>, now: Instant, timers: &mut Timers) -> Self {
+        let links: Vec<Link> = (0..config.master_count())
+            .filter_map(MasterId::new)
+            .map(|master| Link::new(master, now))
+            .collect();
+        assert_eq!(
+            links.len(),
+            config.master_count(),
+            "a configuration has at most {} masters",
+            limits::MASTER_COUNT_MAX
+        );
+        links.iter().for_each(|link| timers.arm(master_timer(link.master), now));
+        Self {
+            config,
+            all: MasterSet::first(links.len()),
+            quorum: quorum(links.len()),
+            links,
+            ready: MasterSet::EMPTY,
+            usable: MasterSet::EMPTY,
+            quarantined: MasterSet::EMPTY,
+            connect_wanted: MasterSet::EMPTY,
+            close_wanted: MasterSet::EMPTY,
+            gathered: Gathered { masters: MasterSet::EMPTY, bytes: Vec::new(), owed: Vec::new() },
+            release_groups: Vec::new(),
+            extend_groups: Vec::new(),
+            notifiers: MasterSet::EMPTY,
+        }
+    }
+
+    /// The settings.
+    #[inline]
+    pub(super) const fn config(&self) -> &Arc<Config> {
+        &self.config
+    }
+
+    /// The configured masters.
+    #[inline]
+    pub(super) const fn all(&self) -> MasterSet {
+        self.all
+    }
+
+    /// The quorum of the configured masters.
+    #[inline]
+    pub(super) const fn quorum(&self) -> usize {
+        self.quorum
+    }
+
+    /// Number of configured masters.
+    #[inline]
+    pub(super) const fn count(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Number of masters that a quorum can do without.
+    #[inline]
+    pub(super) const fn spare(&self) -> usize {
+        self.links.len() - self.quorum
+    }
+
+    /// Masters whose link is ready, silent ones too.
+    #[inline]
+    pub(super) const fn ready(&self) -> MasterSet {
+        self.ready
+    }
+
+    /// Masters that are sent acquisitions: ready and not silent.
+    #[inline]
+    pub(super) const fn usable(&self) -> MasterSet {
+        self.usable
+    }
+
+    /// The links in the order of the configuration.
+    pub(super) fn links(&self) -> impl Iterator<Item = &Link> {
+        self.links.iter()
+    }
+
+    #[inline]
+    pub(super) fn link(&self, master: MasterId) -> &Link {
+        &self.links[master.index()]
+    }
+
+    #[inline]
+    pub(super) fn link_mut(&mut self, master: MasterId) -> &mut Link {
+        &mut self.links[master.index()]
+    }
+
+    // ---- requests ----
+
+    /// Queues a request for the masters `to`; returns those that had room for it.
+    #[inline]
+    pub(super) fn send(&mut self, to: MasterSet, owed: Owed, encode: impl FnOnce(&mut Vec<u8>)) -> MasterSet {
+        if to.is_empty() {
+            return to;
+        }
+        let is_gathering = self.gathered.masters == to && self.gathered.bytes.len() < GATHERED_SIZE_MAX;
+        let has_room = is_gathering || self.gather_for(to);
+        encode(&mut self.gathered.bytes);
+        self.gathered.owed.push(owed);
+        if has_room { to } else { self.hand_over() }
+    }
+
+    /// Queues a compare-and-delete on those of `to` that are ready; returns those that had room for it.
+    #[inline]
+    pub(super) fn send_release(
+        &mut self,
+        to: MasterSet,
+        owed: Owed,
+        entry: &Entry,
+        notify: Notify,
+    ) -> MasterSet {
+        let notifies = notify != Notify::Nobody;
+        let mut sent = MasterSet::EMPTY;
+        for index in 0..self.release_groups.len() {
+            let (by, group) = self.release_groups[index];
+            let mut group = group.intersection(to);
+            if notify == Notify::Crowd && !by.is_script() {
+                let scripted = group.intersection(self.notifiers);
+                group = group.without(scripted);
+                sent = sent.union(self.send(scripted, owed, |out| {
+                    command::encode_release(out, ReleaseBy::EvalSha, entry, notifies);
+                }));
+            }
+            let group = self.send(group, owed, |out| command::encode_release(out, by, entry, notifies));
+            if notifies && !by.is_script() {
+                self.send(group, Owed::Told, |out| command::encode_telling(out, entry.key()));
+            }
+            sent = sent.union(group);
+        }
+        sent
+    }
+
+    /// Queues an extension to `ttl` on those of `to` that are ready; returns those that had room for it.
+    pub(super) fn send_extend(&mut self, to: MasterSet, owed: Owed, entry: &Entry, ttl: Ttl) -> MasterSet {
+        let mut sent = MasterSet::EMPTY;
+        for index in 0..self.extend_groups.len() {
+            let (by, group) = self.extend_groups[index];
+            let group = group.intersection(to);
+            sent = sent.union(self.send(group, owed, |out| command::encode_extend(out, by, entry, ttl)));
+        }
+        sent
+    }
+
+    /// The same for a swap of one lock's token for another's, with the `ttl` of that.
+    pub(super) fn send_swap(
+        &mut self,
+        to: MasterSet,
+        owed: Owed,
+        old: &Entry,
+        new: &Entry,
+        ttl: Ttl,
+    ) -> MasterSet {
+        let mut sent = MasterSet::EMPTY;
+        for index in 0..self.extend_groups.len() {
+            let (by, group) = self.extend_groups[index];
+            let group = group.intersection(to);
+            sent = sent.union(self.send(group, owed, |out| command::encode_swap(out, by, old, new, ttl)));
+        }
+        sent
+    }
+
+    /// Starts to gather for `masters`. False if one of them might not have room.
+    #[inline(never)]
+    fn gather_for(&mut self, masters: MasterSet) -> bool {
+        self.flush();
+        self.gathered.masters = masters;
+        let size_max = GATHERED_SIZE_MAX + limits::REQUEST_SIZE_MAX;
+        let count_max = GATHERED_SIZE_MAX / REQUEST_SIZE_MIN + 1;
+        self.links
+            .iter()
+            .all(|link| !masters.contains(link.master) || link.wire.has_room(size_max, count_max))
+    }
+
+    /// Hands over what was gathered.
+    #[inline]
+    fn flush(&mut self) {
+        if !self.gathered.masters.is_empty() {
+            self.hand_over();
+        }
+    }
+
+    /// The same; returns those of the masters that had room for it.
+    #[inline(never)]
+    fn hand_over(&mut self) -> MasterSet {
+        let Gathered { masters, bytes, owed } = &mut self.gathered;
+        let mut taken = *masters;
+        for link in &mut self.links {
+            if taken.contains(link.master) && link.wire.request(bytes, owed).is_err() {
+                taken.remove(link.master);
+            }
+        }
+        assert!(taken == *masters || owed.len() == 1, "no room for what was gathered");
+        bytes.clear();
+        owed.clear();
+        *masters = MasterSet::EMPTY;
+        taken
+    }
+
+    // ---- connections ----
+
+    /// The next thing to do with a connection.
+    pub(super) fn poll_link(&mut self) -> Option<LinkRequest> {
+        if let Some(master) = self.close_wanted.iter().next() {
+            self.close_wanted.remove(master);
+            return Some(LinkRequest::Close(master.into()));
+        }
+        let master = self.connect_wanted.iter().next()?;
+        self.connect_wanted.remove(master);
+        Some(LinkRequest::Connect(master.into()))
+    }
+
+    /// The connection that was asked for stands: queues its handshake.
+    pub(super) fn handle_connected(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        rng: &mut impl Rng,
+        timers: &mut Timers,
+    ) {
+        let link = &mut self.links[master.index()];
+        if !matches!(link.state, State::Connecting { .. }) {
+            return;
+        }
+        // The handshake's few hundred bytes always fit an empty queue.
+        let queued = link.start_handshake(now, &self.config, rng);
+        assert!(queued.is_ok(), "the handshake is larger than the outbox");
+        self.arm(master, timers);
+    }
+
+    /// The reason to be shown for a connection that broke, if the link had one.
+    pub(super) fn why_lost<'a>(&self, master: MasterId, why: &'a str) -> Option<Cow<'a, str>> {
+        let link = self.link(master);
+        if let State::Down { .. } = link.state {
+            return None;
+        }
+        // A server that is full says so in place of its first reply, and then closes the connection.
+        let told = link.last_refusal().map(|text| format!("{why}, after \"{text}\""));
+        Some(told.map_or(Cow::Borrowed(why), Cow::Owned))
+    }
+
+    /// Bytes to write.
+    pub(super) fn send_ready(&mut self, master: MasterId) -> &[u8] {
+        self.flush();
+        self.link(master).wire.send_ready()
+    }
+
+    /// Bytes were read. Returns whether a silent master may be asked again.
+    pub(super) fn recv_done(&mut self, now: Instant, master: MasterId, size: usize) -> bool {
+        let link = &mut self.links[master.index()];
+        link.wire.recv_done(size);
+        if size == 0 {
+            return false;
+        }
+        link.heard_at = now;
+        let State::Ready { silent_since: silent @ Some(_), .. } = &mut link.state else { return false };
+        *silent = None;
+        self.usable.insert(master);
+        true
+    }
+
+    /// The nonce came back: takes the master in, unless it must not vote.
+    pub(super) fn admit(&mut self, now: Instant, master: MasterId, timers: &mut Timers) -> Admission {
+        if let Some(why) = self.is_listed_twice(master) {
+            return Admission { predecessor: Predecessor::Same, refusal: Some(why) };
+        }
+        let link = &mut self.links[master.index()];
+        let predecessor = link.finish_handshake(now, &self.config);
+        let refusal = link.refuse_unfit(&self.config);
+        if refusal.is_none() {
+            self.usable.insert(master);
+            self.ready.insert(master);
+            join(&mut self.release_groups, link.release_by, master);
+            join(&mut self.extend_groups, link.extend_by, master);
+            if link.learnt.has_telling {
+                self.notifiers.insert(master);
+            }
+            if link.quarantined_until.is_some() {
+                self.quarantined.insert(master);
+            } else {
+                self.quarantined.remove(master);
+            }
+            self.arm(master, timers);
+        }
+        Admission { predecessor, refusal }
+    }
+
+    /// Why a master whose handshake is done is the same server as another one.
+    fn is_listed_twice(&self, master: MasterId) -> Option<String> {
+        let State::Handshake { handshake, .. } = &self.link(master).state else {
+            unreachable!("its handshake is done")
+        };
+        let run_id = handshake.learnt.run_id.as_deref().filter(|_| !mutant!(SameServerTwice))?;
+        let other = self.links.iter().find(|link| link.run_id() == Some(run_id))?;
+        let other = &self.config.labels[other.master.index()];
+        Some(format!(
+            "it is the same server as {other} (run_id {run_id}), and may vote only once: list each server once"
+        ))
+    }
+
+    /// Ends a connection. Returns whether it was ready, so that it may have owed something.
+    pub(super) fn fail(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        why: &str,
+        rng: &mut impl Rng,
+        timers: &mut Timers,
+    ) -> bool {
+        // What was gathered must not reach the next connection.
+        self.flush();
+        leave(&mut self.release_groups, master);
+        leave(&mut self.extend_groups, master);
+        self.notifiers.remove(master);
+        let link = &mut self.links[master.index()];
+        let was_open = !matches!(link.state, State::Down { .. });
+        let was_ready = link.is_ready();
+        link.fail(now, why, rng);
+        self.ready.remove(master);
+        self.usable.remove(master);
+        self.connect_wanted.remove(master);
+        if was_open {
+            self.close_wanted.insert(master);
+        }
+        self.arm(master, timers);
+        was_ready
+    }
+
+    /// The driver has no connection left that would have to be closed.
+    pub(super) const fn forget_close(&mut self, master: MasterId) {
+        self.close_wanted.remove(master);
+    }
+
+    /// Something may be due for a link.
+    pub(super) fn handle_timeout(&mut self, now: Instant, master: MasterId, timers: &mut Timers) -> LinkDue {
+        let link = &mut self.links[master.index()];
+        let limit = self.config.connect_timeout;
+        if link.deadline().is_none_or(|at| at > now) {
+            self.arm(master, timers);
+            return LinkDue::Nothing;
+        }
+        match link.state {
+            State::Down { .. } if mutant!(NoReconnect) && link.has_failed() => LinkDue::Nothing,
+            State::Down { .. } => {
+                link.state = State::Connecting { deadline: now + limit };
+                self.connect_wanted.insert(master);
+                self.arm(master, timers);
+                LinkDue::Nothing
+            }
+            State::Connecting { .. } => LinkDue::Failure(format!("no connection within {limit:?}")),
+            State::Handshake { .. } => {
+                LinkDue::Failure(format!("no answer to the handshake within {limit:?}"))
+            }
+            State::Ready { .. } if link.mark_due_at.take_if(|at| *at <= now).is_some() => {
+                self.read_mark(master);
+                self.arm(master, timers);
+                LinkDue::Nothing
+            }
+            State::Ready { .. } => LinkDue::Failure(format!("no answer for {:?}", limits::SILENCE_MAX)),
+        }
+    }
+
+    /// A master let a deadline pass. If it has said nothing at all for so long, it is skipped until it does. One that owes
+    /// nothing has nothing to say: what it was asked went down with an earlier connection.
+    pub(super) fn note_missed(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        limit: Duration,
+        timers: &mut Timers,
+    ) {
+        if self.owed_count(master) == 0 {
+            return;
+        }
+        let link = &mut self.links[master.index()];
+        if let State::Ready { silent_since: silent @ None, .. } = &mut link.state
+            && now - link.heard_at >= limit
+        {
+            *silent = Some(now);
+            self.usable.remove(master);
+            self.arm(master, timers);
+        }
+    }
+
+    fn arm(&self, master: MasterId, timers: &mut Timers) {
+        if let Some(at) = self.link(master).deadline() {
+            timers.arm(master_timer(master), at);
+        }
+    }
+
+    /// Replies that a master owes or will owe.
+    pub(super) fn owed_count(&self, master: MasterId) -> usize {
+        let is_gathered = self.gathered.masters.contains(master);
+        self.link(master).wire.owed_count() + if is_gathered { self.gathered.owed.len() } else { 0 }
+    }
+
+    // ---- the mark of strict mode ----
+
+    /// This client's own watch over a master is over: looks whether a mark says so already.
+    fn read_mark(&mut self, master: MasterId) {
+        let key = mark::key(&self.config.prefix);
+        self.send(MasterSet::only(master), Owed::MarkRead, |out| {
+            resp::encode_command(out, &[b"GET", &key]);
+        });
+    }
+
+    /// Writes the mark, unless there is one that serves all whom this client's would serve.
+    pub(super) fn handle_mark(&mut self, master: MasterId, answer: MarkAnswer) {
+        let link = &mut self.links[master.index()];
+        let watched = self.config.quarantine_time();
+        let is_absent = answer == MarkAnswer::Absent;
+        let longest = match answer {
+            MarkAnswer::Failed(text) => return link.learnt.note_refused(mark::READING, text),
+            MarkAnswer::Foreign => return link.learnt.note_refused(mark::WRITING, mark::FOREIGN.into()),
+            MarkAnswer::Absent => Duration::ZERO,
+            MarkAnswer::Watched(longest) => longest,
+        };
+        let Some(run_id) = link.learnt.run_id.as_deref().filter(|_| longest < watched) else { return };
+        let key = mark::key(&self.config.prefix);
+        let mark = format!("{run_id} {}", watched.as_millis());
+        self.send(MasterSet::only(master), Owed::MarkWritten, |out| {
+            let words: [&[u8]; 4] = [b"SET", &key, mark.as_bytes(), b"NX"];
+            // Nothing that came in the meantime is overwritten either.
+            resp::encode_command(out, if is_absent { &words } else { &words[..3] });
+        });
+    }
+
+    /// Whoever comes later has to watch for itself then; this client has.
+    pub(super) fn handle_mark_refused(&mut self, master: MasterId, text: Box<str>) {
+        self.link_mut(master).learnt.note_refused(mark::WRITING, text);
+    }
+
+    // ---- votes ----
+
+    /// The masters whose votes do not count at this moment (I8).
+    #[inline]
+    pub(super) fn quarantined(&mut self, now: Instant) -> MasterSet {
+        if !self.quarantined.is_empty() {
+            self.end_quarantines(now);
+        }
+        self.quarantined
+    }
+
+    #[inline(never)]
+    fn end_quarantines(&mut self, now: Instant) {
+        for master in self.quarantined.iter() {
+            let link = &mut self.links[master.index()];
+            let early = Duration::from_nanos(u64::from(mutant!(QuarantineTickShort)));
+            if link.quarantined_until.is_none_or(|at| at <= now + early) {
+                link.quarantined_until = None;
+                self.quarantined.remove(master);
+            }
+        }
+    }
+
+    /// Whether a master may be in quarantine.
+    #[inline]
+    pub(super) const fn has_quarantines(&self) -> bool {
+        !self.quarantined.is_empty()
+    }
+
+    /// Masters, connected or not, that would be in quarantine at that time.
+    pub(super) fn quarantined_at(&self, at: Instant) -> MasterSet {
+        let is_quarantined = |link: &&Link| link.quarantined_until.is_some_and(|until| until > at);
+        self.links.iter().filter(is_quarantined).map(|link| link.master).collect()
+    }
+
+    /// Why a master was not sent a request that goes to all usable ones.
+    pub(super) fn why_unasked(&self, master: MasterId) -> Failure {
+        if self.usable.contains(master) { Failure::QueueFull } else { self.link(master).absence() }
+    }
+
+    /// Masters that refuse this login's messages, and so, it seems, those of the holder.
+    pub(super) fn mute(&self) -> MasterSet {
+        self.links.iter().filter(|link| link.publish_refusal().is_some()).map(|link| link.master).collect()
+    }
+}
+
+/// Puts a master into the group of its command.
+fn join<B: PartialEq>(groups: &mut Vec<(B, MasterSet)>, by: B, master: MasterId) {
+    match groups.iter_mut().find(|(other, _)| *other == by) {
+        Some((_, group)) => group.insert(master),
+        None => groups.push((by, MasterSet::only(master))),
+    }
+}
+
+/// Takes a master out of its group, and the group out if nobody is left in it.
+fn leave<B>(groups: &mut Vec<(B, MasterSet)>, master: MasterId) {
+    groups.retain_mut(|(_, group)| {
+        group.remove(master);
+        !group.is_empty()
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::slab::Id;
+    use super::*;
+
+    fn fleet() -> Fleet {
+        let config =
+            Config::builder().masters(["redis://a", "redis://b", "redis://c"]).build().expect("valid");
+        Fleet::new(Arc::new(config), Instant::now(), &mut Timers::default())
+    }
+
+    fn set(bits: usize) -> MasterSet {
+        (0..3).filter(|index| bits >> index & 1 == 1).filter_map(MasterId::new).collect()
+    }
+
+    #[test]
+    fn each_link_has_its_requests_in_the_order_of_the_calls() {
+        let (mut fleet, mut expected) = (fleet(), vec![Vec::new(); 3]);
+        for round in 0..2000_usize {
+            let masters = set(round * 7 / 40);
+            let bytes = format!("request {round:>9}");
+            let sent = fleet.send(masters, Owed::Holder(Id::NOBODY), |out| {
+                out.extend_from_slice(bytes.as_bytes());
+            });
+            assert_eq!(sent, masters);
+            masters.iter().for_each(|master| expected[master.index()].extend_from_slice(bytes.as_bytes()));
+            for master in fleet.all().iter() {
+                let size = fleet.owed_count(master) * "request 123456789".len();
+                assert_eq!(size, expected[master.index()].len());
+            }
+        }
+        fleet.flush();
+        assert!(fleet.links.iter().zip(&expected).all(|(link, bytes)| link.wire.send_ready() == bytes));
+    }
+
+    #[test]
+    fn a_master_with_a_full_queue_is_left_out_and_the_others_are_not() {
+        let mut fleet = fleet();
+        let owed = [Owed::Holder(Id::NOBODY)];
+        let nearly_full = vec![0; limits::OUTBOX_SIZE_MAX - 30];
+        fleet.links[1].wire.request(&nearly_full, &owed).expect("room");
+        let mut send = |masters| fleet.send(masters, owed[0], |out| out.extend([0; 20]));
+        assert_eq!((send(set(0b111)), send(set(0b111))), (set(0b111), set(0b101)));
+        assert_eq!((send(set(0b010)), send(set(0b101))), (set(0b000), set(0b101)));
+        fleet.flush();
+        let counts: Vec<usize> = fleet.links.iter().map(|link| link.wire.owed_count()).collect();
+        assert_eq!(counts, [3, 2, 3]);
+    }
+}
