@@ -30,7 +30,6 @@
 mod acquire;
 mod claim;
 mod claims;
-mod errand;
 mod fair;
 mod fence;
 mod fleet;
@@ -45,7 +44,10 @@ mod mark;
 mod news;
 mod op;
 mod ops;
-mod renew;
+mod owed;
+mod queries;
+mod query;
+mod renewal;
 mod repair;
 mod reports;
 mod request;
@@ -64,7 +66,6 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::config::Config;
-use crate::lock::command;
 use crate::lock::{MasterId, MasterSet, Vote};
 use crate::mutants;
 use acquire::Terms;
@@ -74,14 +75,15 @@ pub use link_id::{LinkId, LinkRequest, Reason};
 pub use request::{Grant, Outcome, Released, Request, SubmitError};
 pub use status::{MasterState, MasterStatus};
 
-use claim::{Claim, Counted};
 use claims::Claims;
 use fleet::{Fleet, LinkDue};
 use lines::Lines;
-use link::{Answer, Link, Owed, Predecessor};
+use link::Predecessor;
 use news::News;
 use op::{Acquisition, Op, OpState};
 use ops::Ops;
+use owed::Answer;
+use renewal::Ticks;
 use slab::Id;
 use timers::{Timer, Timers, op_timer, timer_of};
 
@@ -100,8 +102,7 @@ impl OpId {
 #[derive(Debug)]
 pub struct Engine {
     config: Arc<Config>,
-    /// The time of the engine's making.
-    started: Instant,
+    ticks: Ticks,
     rng: StdRng,
     /// The masters, and what is on its way to them.
     fleet: Fleet,
@@ -113,8 +114,6 @@ pub struct Engine {
     claims: Claims,
     timers: Timers,
     outcomes: VecDeque<(OpId, Outcome)>,
-    /// Claims for which a reply that was just counted may have decided something.
-    decided: Vec<Id>,
     /// Whose release is being queued, if it was of a fair lock.
     leaving: Option<fair::Leaving>,
     /// Of the latest acquisition, the same for all of one TTL.
@@ -135,7 +134,7 @@ impl Engine {
         let news = News::new(fleet.count(), now);
         Self {
             config,
-            started: now,
+            ticks: Ticks { started: now },
             fleet,
             news,
             ops: Ops::new(),
@@ -144,7 +143,6 @@ impl Engine {
             claims: Claims::new(),
             timers,
             outcomes: VecDeque::new(),
-            decided: Vec::new(),
             leaving: None,
             terms: Terms::NONE,
             skew_us: 0,
@@ -289,8 +287,8 @@ impl Engine {
         }
         loop {
             let quorum = self.fleet.quorum();
-            count_usual(self.fleet.link_mut(master), &mut self.claims, quorum, &mut self.decided);
-            if !self.decided.is_empty() {
+            self.claims.count_usual(self.fleet.link_mut(master), quorum);
+            if self.claims.has_decided() {
                 self.handle_decided(now);
             }
             if !self.fleet.link(master).wire.has_received() || !self.recv_any(now, master) {
@@ -303,11 +301,11 @@ impl Engine {
     #[inline(never)]
     fn handle_decided(&mut self, now: Instant) {
         let mut handled_count = 0;
-        while let Some(&id) = self.decided.get(handled_count) {
+        while let Some(id) = self.claims.decided(handled_count) {
             self.handle_counted(now, id);
             handled_count += 1;
         }
-        self.decided.clear();
+        self.claims.clear_decided();
     }
 
     /// Handles one reply of any kind; false if none is whole. Not inlined, for it is rarely needed.
@@ -400,7 +398,7 @@ impl Engine {
             Answer::Mark(answer) => self.fleet.handle_mark(master, answer),
             Answer::MarkRefused(text) => self.fleet.handle_mark_refused(master, text),
             Answer::WantsScript(owed) => self.send_whole_script(now, master, owed),
-            Answer::HandshakeStep | Answer::MarkWritten | Answer::Told => {}
+            Answer::HandshakeStep | Answer::Ignored => {}
             Answer::HandshakeDone => self.handle_ready(now, master),
         }
     }
@@ -408,12 +406,13 @@ impl Engine {
     fn handle_ready(&mut self, now: Instant, master: MasterId) {
         let admission = self.fleet.admit(now, master, &mut self.timers);
         if admission.predecessor != Predecessor::Same {
-            self.void_grants(master, admission.predecessor);
+            self.forget_tickets(master);
+            self.claims.void_grants(master, admission.predecessor);
         }
         if let Some(why) = admission.refusal {
             return self.fail_link(now, master, &why);
         }
-        self.release_orphans(master);
+        self.claims.release_orphans(&mut self.fleet, master);
         self.repair(now, master);
         self.open_news(now);
     }
@@ -422,9 +421,11 @@ impl Engine {
     fn fail_link(&mut self, now: Instant, master: MasterId, why: &str) {
         if self.fleet.fail(now, master, why, &mut self.rng, &mut self.timers) {
             for id in self.claims.ids() {
-                self.stray_claim(now, master, id);
+                if let Some(op) = self.claims.stray(master, id) {
+                    self.handle_lost_connection(now, master, op);
+                }
             }
-            self.lose_errands(now, master);
+            self.lose_queries(now, master);
         }
     }
 
@@ -440,31 +441,4 @@ impl Engine {
             self.timers.arm(op_timer(id), at);
         }
     }
-}
-
-/// Counts grants and deletions up to the first other reply, and notes the claims for which one may have decided
-/// something. All that is done about them is elsewhere, so that the loop has the registers for itself.
-#[inline(always)]
-fn count_usual(link: &mut Link, claims: &mut Claims, quorum: usize, decided: &mut Vec<Id>) {
-    let master = link.master;
-    link.wire.take_known(|owed, received| {
-        let (id, rest, counted) = match *owed {
-            Owed::Acquire(id) => {
-                let rest = command::split_granted(received)?;
-                (id, rest, claims.find_mut(id).map(|claim| claim.count_grant(master, quorum)))
-            }
-            Owed::Release(id) => {
-                let rest = command::split_deleted(received)?;
-                (id, rest, claims.find_mut(id).map(|claim| claim.count_deleted(master, quorum)))
-            }
-            Owed::Told => return command::split_untold(received),
-            _ => return None,
-        };
-        match counted {
-            None | Some(Counted::Open) => {}
-            Some(Counted::Decides) => decided.push(id),
-            Some(Counted::Done) => claims.free(id),
-        }
-        Some(rest)
-    });
 }

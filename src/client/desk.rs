@@ -201,7 +201,7 @@ impl Desk {
             }
             Slot::Waiting(question, _) => {
                 if !matches!(question, Question::Extend | Question::Release) && !mutant!(AbandonForgets) {
-                    // A release is always taken, and cancels an acquisition or an errand.
+                    // A release is always taken, and cancels an acquisition or a query.
                     let _ = engine.submit(now, Request::Release { lock: ticket.op, awaited: false });
                 }
                 self.end_waiting(ticket)

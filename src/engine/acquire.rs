@@ -6,12 +6,13 @@ use rand::RngExt;
 
 use super::fair;
 use super::fence;
-use super::link::Owed;
+use super::link::Link;
 use super::op::{Acquisition, Cause, Denied, OpState, Run};
+use super::owed::{Owed, Question, Tag};
 use super::sharing;
 use super::slab::Id;
 use super::timers::op_timer;
-use super::{Engine, Grant, Link, OpId, Outcome, SubmitError};
+use super::{Engine, Grant, OpId, Outcome, SubmitError};
 use crate::config::Config;
 use crate::error::{AcquireError, Round};
 use crate::limits;
@@ -111,7 +112,7 @@ impl Engine {
             None => claim.entry.set_key(&op.key, &claim.token),
         }
         claim.asked = if op.is_plain() {
-            self.fleet.send(self.fleet.usable(), Owed::Acquire(claim_id), |out| {
+            self.fleet.send(self.fleet.usable(), Owed::acquire(Tag::Plain, claim_id), |out| {
                 command::encode_acquire(out, &claim.entry, &self.terms.tail);
             })
         } else if op.is_shared {
@@ -173,7 +174,7 @@ impl Engine {
     /// The table of claims is full: leaves orphans to their TTL, and starts if that made room.
     #[cold]
     fn start_with_room(&mut self, now: Instant, id: Id, resource: Option<Resource<'_>>) {
-        self.forget_orphans();
+        self.claims.forget_orphans();
         if self.claims.is_full() {
             self.end_op(now, id);
             self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));
@@ -397,7 +398,9 @@ impl Engine {
     fn ask_holders(&mut self, id: Id, refused: MasterSet) -> MasterSet {
         let op = self.ops.op(id);
         let usable = refused.intersection(self.fleet.usable());
-        self.fleet.send(usable, Owed::Holder(id), |out| command::encode_pttl(out, &op.key))
+        self.fleet.send(usable, Owed::Query { question: Question::Holder, id }, |out| {
+            command::encode_pttl(out, &op.key)
+        })
     }
 
     pub(super) fn handle_holder(&mut self, now: Instant, master: MasterId, id: Id, told: HolderTtl) {
@@ -468,7 +471,7 @@ impl Engine {
             OpState::Queued { .. } => self.end_queuing(now, id),
             OpState::Held { .. } => self.handle_held_timeout(now, id),
             OpState::Releasing => {}
-            OpState::Errand(_) => self.miss_errand(now, id),
+            OpState::Query(_) => self.miss_query(now, id),
         }
         self.arm_op(id);
     }
@@ -528,7 +531,7 @@ impl Engine {
             | OpState::Asking { .. }
             | OpState::Waiting { .. }
             | OpState::Queued { .. }
-            | OpState::Errand(_) => {}
+            | OpState::Query(_) => {}
         }
     }
 }

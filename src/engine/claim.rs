@@ -6,14 +6,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::Engine;
-use super::fence;
-use super::fleet::{Fleet, Notify};
-use super::link::{Owed, Predecessor};
-use super::sharing;
+use super::fleet::Notify;
+use super::owed::Tag;
 use super::slab::Id;
-use super::timers::claim_timer;
-use crate::lock::command::{Entry, ReleaseAnswer};
+use crate::lock::command::Entry;
 use crate::lock::{Drift, Failure, FencingToken, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
@@ -24,10 +20,8 @@ pub(super) struct Claim {
     pub(super) token: Token,
     /// The fencing token of a fenced lock.
     pub(super) fence: Option<FencingToken>,
-    /// Whether it is that of a reader.
-    pub(super) is_shared: bool,
-    /// Whether it is released by a script of its own: that of a reader or of a fenced lock.
-    pub(super) is_scripted: bool,
+    /// By whose commands it is extended and released.
+    pub(super) tag: Tag,
     /// Read before the first byte was queued (I1).
     pub(super) started: Instant,
     /// When a TTL was last sent, and the longest one that was: together they bound the life of any key.
@@ -63,21 +57,21 @@ pub(super) struct Claim {
     /// so another address leads to the same server. They are released as all others, and never vote.
     pub(super) twins: MasterSet,
     /// Masters whose connection has broken since the `SET`: it may still be carried out there, after any release.
-    strayed: MasterSet,
+    pub(super) strayed: MasterSet,
     /// Masters that were sent another `SET`: where the first was refused the key may live all the same, and where it may
     /// still be carried out, one key that was deleted does not tell which of the two it was.
     sent_again: MasterSet,
     /// Masters that no longer had the key when they were last asked, and were sent no other `SET` since.
-    gone: MasterSet,
+    pub(super) gone: MasterSet,
     /// Masters that owe an answer to another `SET`: whatever they say before it, the key may be there behind it.
-    owes_repair: MasterSet,
+    pub(super) owes_repair: MasterSet,
     /// Masters that owe an answer to an extension.
-    owes_extension: MasterSet,
+    pub(super) owes_extension: MasterSet,
     /// Masters whose connection broke while they did: it may still be carried out there, after any other.
-    strayed_extension: MasterSet,
+    pub(super) strayed_extension: MasterSet,
 }
 
-const NO_RELEASE: &str = "the release has begun";
+pub(super) const NO_RELEASE: &str = "the release has begun";
 
 /// How far the release of a claim is.
 #[derive(Debug, Clone, Copy)]
@@ -90,7 +84,7 @@ pub(super) struct Release {
     pub(super) deleted: MasterSet,
     pub(super) absent: MasterSet,
     /// See [`Claim::unproven`].
-    unproven: MasterSet,
+    pub(super) unproven: MasterSet,
 }
 
 /// What a vote or an answer may have brought about.
@@ -111,8 +105,7 @@ impl Claim {
             entry: Entry::EMPTY,
             token: Token::UNSET,
             fence: None,
-            is_shared: false,
-            is_scripted: false,
+            tag: Tag::Plain,
             started: now,
             sent_at: now,
             longest_ttl_ms: 0,
@@ -146,8 +139,7 @@ impl Claim {
             entry: _,
             token,
             fence,
-            is_shared,
-            is_scripted,
+            tag,
             started,
             sent_at,
             longest_ttl_ms,
@@ -175,7 +167,7 @@ impl Claim {
         (*owner, *token, *fence, *started, *sent_at) = (Some(op), new_token, None, now, now);
         (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
-        (*is_open, *counts_grants, *is_shared, *is_scripted) = (true, true, false, false);
+        (*is_open, *counts_grants, *tag) = (true, true, Tag::Plain);
         (*release, *heir, *tells, *is_contended) = (None, Id::NOBODY, false, false);
         (*twins, *strayed, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY, MasterSet::EMPTY);
         (*gone, *owes_repair) = (MasterSet::EMPTY, MasterSet::EMPTY);
@@ -198,21 +190,61 @@ impl Claim {
 
     /// The lock is handed over: starts a release that needs no command of its own where it is `swapped`.
     pub(super) fn begin_handover(&mut self, now: Instant, heir: Id, swapped: MasterSet, released: MasterSet) {
-        let (owed, sent, empty) = (self.holders(), swapped.union(released), MasterSet::EMPTY);
+        let (owed, sent) = (self.holders(), swapped.union(released));
         let owed = if mutant!(HandoverForgetsClaim) { owed.without(swapped) } else { owed };
         self.heir = heir;
         // The lock is not free.
         self.tells = false;
-        self.counts_grants = false;
         self.failures.clear();
-        let unproven = self.unproven();
-        self.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty, unproven });
+        self.begin_release(now, owed, sent);
     }
 
     /// No key of this claim lives after this time, if clocks drift as allowed and no command was stuck on its way.
-    fn gone_at(&self, drift: Drift) -> Instant {
+    pub(super) fn gone_at(&self, drift: Drift) -> Instant {
         let longest_ttl = Duration::from_millis(self.longest_ttl_ms);
         self.sent_at + longest_ttl + drift.of(longest_ttl)
+    }
+
+    /// Starts the release on the masters that may hold the key; the command was `sent` to these.
+    #[inline(always)]
+    pub(super) fn begin_release(&mut self, now: Instant, owed: MasterSet, sent: MasterSet) {
+        self.counts_grants = false;
+        let (unproven, empty) = (self.unproven(), MasterSet::EMPTY);
+        self.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty, unproven });
+    }
+
+    /// A connection broke: what it owed to this claim will not come.
+    pub(super) fn note_stray(&mut self, master: MasterId, is_forgotten: bool) {
+        if !is_forgotten {
+            self.strayed.insert(master);
+        }
+        self.owes_repair.remove(master);
+        if self.owes_extension.contains(master) {
+            self.owes_extension.remove(master);
+            self.strayed_extension.insert(master);
+        }
+        if let Some(release) = &mut self.release {
+            release.sent.remove(master);
+            if mutant!(OrphansDropped) {
+                release.owed.remove(master);
+            }
+        }
+    }
+
+    /// The master turned out to be another process than before, for all that is known: it holds none of the locks that it
+    /// granted. If the one before `has_ended`, nothing that was sent to that will be carried out any more.
+    pub(super) fn note_restart(&mut self, master: MasterId, has_ended: bool) {
+        self.tally.granted.remove(master);
+        self.gone.remove(master);
+        if has_ended {
+            self.strayed.remove(master);
+            self.strayed_extension.remove(master);
+        }
+    }
+
+    /// Whether nobody owns it, and no master may hold its key.
+    pub(super) fn is_done(&self) -> bool {
+        self.owner.is_none() && self.release.is_some_and(|release| release.owed.is_empty())
     }
 
     /// Records that masters were sent an extension.
@@ -344,7 +376,7 @@ impl Claim {
     }
 
     /// Masters where a deletion is no proof: of two `SET`s one was carried out, and the other may still come.
-    fn unproven(&self) -> MasterSet {
+    pub(super) fn unproven(&self) -> MasterSet {
         if mutant!(DeletedIsProof) { MasterSet::EMPTY } else { self.sent_again.intersection(self.strayed) }
     }
 
@@ -354,12 +386,12 @@ impl Claim {
 
     /// The release, which has begun.
     #[inline]
-    fn release_mut(&mut self) -> &mut Release {
+    pub(super) fn release_mut(&mut self) -> &mut Release {
         self.release.as_mut().expect(NO_RELEASE)
     }
 
     /// When something is to be done for the release.
-    fn release_deadline(&self, now: Instant, drift: Drift) -> Option<Instant> {
+    pub(super) fn release_deadline(&self, now: Instant, drift: Drift) -> Option<Instant> {
         let release = self.release?;
         // Each pause is as long as all the time so far, so a master is asked about log2(TTL / limit) times.
         let pause = (now - release.started).max(self.answer_limit);
@@ -384,230 +416,5 @@ impl Release {
     pub(super) const fn counts(&self) -> (usize, usize, usize) {
         let heard = self.deleted.union(self.absent);
         (self.deleted.count(), self.absent.count(), self.owed.without(heard).count())
-    }
-}
-
-/// Queues the release of a claim on those of `to` that are ready; returns those that had room for it.
-#[inline]
-fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
-    if claim.is_scripted {
-        return send_scripted_release(fleet, to, id, claim);
-    }
-    fleet.send_release(to, Owed::Release(id), &claim.entry, claim.notify())
-}
-
-/// The same for a lock that has scripts of its own.
-#[cold]
-#[inline(never)]
-fn send_scripted_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
-    if claim.is_shared {
-        sharing::send_release(fleet, to, id, claim)
-    } else {
-        fence::send_release(fleet, to, id, claim)
-    }
-}
-
-impl Engine {
-    /// Starts to release a claim on every master that may hold its key, behind whatever was sent before; a silent one
-    /// will come to it in order. Answers are `due` at that time; before it nothing has to be done for this claim. False
-    /// if none will come.
-    // Inlined, for it is the better part of submitting a release.
-    #[inline(always)]
-    pub(super) fn release_claim(&mut self, now: Instant, due: Instant, id: Id) -> bool {
-        let claim = self.claims.claim_mut(id);
-        if claim.release.is_some() {
-            return true;
-        }
-        let (owed, empty) = (claim.holders(), MasterSet::EMPTY);
-        claim.failures.clear();
-        let sent = send_release(&mut self.fleet, owed, id, claim);
-        claim.counts_grants = false;
-        let unproven = claim.unproven();
-        claim.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty, unproven });
-        self.timers.arm(claim_timer(id), due);
-        if owed.is_empty() {
-            self.free_claim_if_done(id);
-        }
-        if mutant!(ReleaseOnOtherConnection) {
-            self.release_on_other_connection(now, id);
-        }
-        !sent.is_empty()
-    }
-
-    #[cold]
-    fn release_on_other_connection(&mut self, now: Instant, id: Id) {
-        let claim = self.claims.claim(id);
-        let is_answered = claim.tally.granted.union(claim.tally.refused);
-        for master in claim.asked.without(is_answered).iter() {
-            self.fail_link(now, master, "a release takes another connection");
-        }
-        self.claims.claim_mut(id).strayed = MasterSet::EMPTY;
-    }
-
-    /// Queues the release again on those of `masters` that owe no answer to it.
-    pub(super) fn send_release_again(&mut self, id: Id, masters: MasterSet) {
-        let claim = self.claims.claim_mut(id);
-        // Whatever became of a script, the native command is as good.
-        claim.is_contended = false;
-        let under_way = claim.release_mut().sent;
-        let masters = masters.without(under_way);
-        let sent = send_release(&mut self.fleet, masters, id, claim);
-        let unproven = claim.unproven();
-        let release = claim.release_mut();
-        release.unproven = unproven;
-        release.sent = under_way.union(sent);
-    }
-
-    /// A grant or a deletion was counted that may decide something.
-    #[inline]
-    pub(super) fn handle_counted(&mut self, now: Instant, id: Id) {
-        let Some(claim) = self.claims.find(id) else { return };
-        match claim.owner {
-            Some(op) if claim.release.is_none() => self.decide_acquire(now, op),
-            Some(op) => self.settle_release(now, id, op),
-            None => {}
-        }
-    }
-
-    /// Any answer to a release.
-    pub(super) fn handle_release_answer(
-        &mut self,
-        now: Instant,
-        master: MasterId,
-        id: Id,
-        answer: ReleaseAnswer,
-    ) {
-        let Some(claim) = self.claims.find_mut(id) else { return };
-        let release = claim.release.as_mut().expect(NO_RELEASE);
-        match answer {
-            ReleaseAnswer::Deleted => {
-                return match claim.count_deleted(master, self.fleet.quorum()) {
-                    Counted::Open => {}
-                    Counted::Decides => self.handle_counted(now, id),
-                    Counted::Done => self.claims.free(id),
-                };
-            }
-            ReleaseAnswer::Absent => {
-                release.absent.insert(master);
-                // On the connection that carried the SET, its absence is proof; elsewhere the SET may come later.
-                if !claim.strayed.contains(master) || mutant!(AbsentIsProof) {
-                    release.owed.remove(master);
-                }
-            }
-            ReleaseAnswer::Failed(_) if mutant!(ReleaseErrorIsDone) => release.owed.remove(master),
-            ReleaseAnswer::Failed(failure) => claim.failures.push((master, failure)),
-        }
-        release.sent.remove(master);
-        if let Some(op) = claim.owner {
-            self.check_release(now, id, op);
-        }
-        self.free_claim_if_done(id);
-    }
-
-    /// Sends again what is owed, or gives up once the key has expired everywhere.
-    pub(super) fn handle_claim_timeout(&mut self, now: Instant, id: Id) {
-        let claim = self.claims.claim(id);
-        // Of the claim before in this slot.
-        let Some(release) = claim.release else { return };
-        let (owner, due) = (claim.owner, release.started + claim.answer_limit);
-        if now < due {
-            self.timers.arm(claim_timer(id), due);
-            return;
-        }
-        let limit = claim.answer_limit;
-        release.sent.iter().for_each(|master| self.fleet.note_missed(now, master, limit, &mut self.timers));
-        // Nor does the caller wait any longer.
-        if let Some(op) = owner {
-            self.settle_release(now, id, op);
-        }
-        // That may have been the end of the claim.
-        if self.claims.find(id).is_none() {
-            return;
-        }
-        self.send_release_again(id, release.owed);
-        let claim = self.claims.claim(id);
-        let drift = self.config.drift;
-        if now >= claim.gone_at(drift) && claim.owner.is_none() {
-            self.claims.free(id);
-        } else if let Some(at) = claim.release_deadline(now, drift) {
-            self.timers.arm(claim_timer(id), at);
-        }
-    }
-
-    /// A connection broke: what it owed to this claim will not come.
-    pub(super) fn stray_claim(&mut self, now: Instant, master: MasterId, id: Id) {
-        let is_heir = mutant!(LateSwapForgotten) && self.is_heir(id);
-        let Some(claim) = self.claims.find_mut(id) else { return };
-        if !claim.asked.contains(master) {
-            return;
-        }
-        if !(mutant!(LateSwapForgotten) && is_heir) {
-            claim.strayed.insert(master);
-        }
-        claim.owes_repair.remove(master);
-        if claim.owes_extension.contains(master) {
-            claim.owes_extension.remove(master);
-            claim.strayed_extension.insert(master);
-        }
-        if let Some(release) = &mut claim.release {
-            release.sent.remove(master);
-            if mutant!(OrphansDropped) {
-                release.owed.remove(master);
-            }
-        }
-        if let Some(op) = claim.owner {
-            self.handle_lost_connection(now, master, op);
-        }
-    }
-
-    #[cold]
-    fn is_heir(&self, id: Id) -> bool {
-        self.claims.ids().any(|other| self.claims.find(other).is_some_and(|claim| claim.heir == id))
-    }
-
-    /// A link is ready: sends what claims still owe there, before anything else.
-    pub(super) fn release_orphans(&mut self, master: MasterId) {
-        for id in self.claims.ids() {
-            let owes = |claim: &Claim| claim.release.is_some_and(|release| release.owed.contains(master));
-            let owes = |claim: &Claim| owes(claim) && !(mutant!(AwaitedSentOnce) && claim.owner.is_some());
-            if self.claims.find(id).is_some_and(owes) {
-                self.send_release_again(id, MasterSet::only(master));
-            }
-        }
-    }
-
-    /// The table is full: leaves the keys of claims that nobody owns to their TTL, so that a master which does not let
-    /// go of locks cannot keep the others from granting new ones.
-    pub(super) fn forget_orphans(&mut self) {
-        for id in self.claims.ids() {
-            if self.claims.find(id).is_some_and(|claim| claim.owner.is_none()) {
-                self.claims.free(id);
-            }
-        }
-    }
-
-    /// A master turned out to be another process than before, for all that is known: it holds none of the locks that it
-    /// granted. If the one before has ended, nothing that was sent to that will be carried out any more.
-    pub(super) fn void_grants(&mut self, master: MasterId, before: Predecessor) {
-        self.forget_tickets(master);
-        for id in self.claims.ids() {
-            let claim = self.claims.claim_mut(id);
-            if !mutant!(RestartedGrantsKept) {
-                claim.tally.granted.remove(master);
-                claim.gone.remove(master);
-                if before == Predecessor::Ended || mutant!(SuccessorIsProof) {
-                    claim.strayed.remove(master);
-                    claim.strayed_extension.remove(master);
-                }
-            }
-        }
-    }
-
-    pub(super) fn free_claim_if_done(&mut self, id: Id) {
-        let is_done =
-            |claim: &Claim| claim.owner.is_none() && claim.release.is_some_and(|it| it.owed.is_empty());
-        if self.claims.find(id).is_some_and(is_done) {
-            self.claims.free(id);
-        }
     }
 }

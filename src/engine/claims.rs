@@ -1,10 +1,22 @@
-//! The table of claims.
+//! The claims of one engine: which token is on its way to the masters, on them, or on its way off.
+//!
+//! A release goes to every master that may hold the key, behind whatever was sent before, and again until each has answered
+//! or the key has expired (I9).
 
 use std::time::Instant;
 
-use super::claim::Claim;
+use super::claim::{Claim, Counted, NO_RELEASE};
+use super::fence;
+use super::fleet::Fleet;
+use super::link::{Link, Predecessor};
+use super::owed::{Owed, Shape, Tag, Verb};
+use super::sharing;
 use super::slab::{Id, Slab};
+use super::timers::{Timers, claim_timer};
 use crate::limits;
+use crate::lock::command::{self, ReleaseAnswer};
+use crate::lock::{MasterId, MasterSet};
+use crate::mutants::mutant;
 
 /// Claims by their ids. An id that came with a reply may be stale, and so may that of an operation's latest attempt once it
 /// has failed: these are looked for with [`Claims::find`]. Any other is of a claim that is there, and [`Claims::claim`]
@@ -12,11 +24,13 @@ use crate::limits;
 #[derive(Debug)]
 pub(super) struct Claims {
     table: Slab<Claim>,
+    /// Claims for which a reply that was just counted may have decided something.
+    decided: Vec<Id>,
 }
 
 impl Claims {
     pub(super) const fn new() -> Self {
-        Self { table: Slab::new(limits::CLAIM_COUNT_MAX) }
+        Self { table: Slab::new(limits::CLAIM_COUNT_MAX), decided: Vec::new() }
     }
 
     /// Takes a slot with whatever its last claim left there; `None` if the table is full.
@@ -71,6 +85,227 @@ impl Claims {
     /// Whether [`Claims::take`] would find no slot.
     pub(super) fn is_full(&self) -> bool {
         self.table.is_full()
+    }
+
+    /// Counts grants and deletions of a master up to the first other reply, and notes the claims for which one may have
+    /// decided something. All that is done about them is elsewhere, so that the loop has the registers for itself.
+    #[inline(always)]
+    pub(super) fn count_usual(&mut self, link: &mut Link, quorum: usize) {
+        let master = link.master;
+        let Self { table, decided } = self;
+        link.wire.take_known(|owed, received| {
+            let (id, rest, counted) = match *owed {
+                Owed::Round { verb: Verb::Acquire, tag: Tag::Plain, id, .. } => {
+                    let rest = command::split_granted(received)?;
+                    (id, rest, table.find_mut(id).map(|claim| claim.count_grant(master, quorum)))
+                }
+                Owed::Round { verb: Verb::Release, id, .. } => {
+                    let rest = command::split_deleted(received)?;
+                    (id, rest, table.find_mut(id).map(|claim| claim.count_deleted(master, quorum)))
+                }
+                Owed::Ignored(Shape::Count) => return command::split_untold(received),
+                _ => return None,
+            };
+            match counted {
+                None | Some(Counted::Open) => {}
+                Some(Counted::Decides) => decided.push(id),
+                Some(Counted::Done) => table.free(id),
+            }
+            Some(rest)
+        });
+    }
+
+    /// Whether there is any claim for which a reply may have decided something.
+    #[inline]
+    pub(super) const fn has_decided(&self) -> bool {
+        !self.decided.is_empty()
+    }
+
+    /// One of them, if there are so many.
+    pub(super) fn decided(&self, index: usize) -> Option<Id> {
+        self.decided.get(index).copied()
+    }
+
+    /// All of them are looked after.
+    pub(super) fn clear_decided(&mut self) {
+        self.decided.clear();
+    }
+
+    /// Starts to release a claim on every master that may hold its key, behind whatever was sent before; a silent one
+    /// will come to it in order. Answers are `due` at that time; before it nothing has to be done for this claim. False
+    /// if none will come.
+    // Inlined, for it is the better part of submitting a release.
+    #[inline(always)]
+    pub(super) fn release(
+        &mut self,
+        fleet: &mut Fleet,
+        timers: &mut Timers,
+        now: Instant,
+        due: Instant,
+        id: Id,
+    ) -> bool {
+        let claim = self.claim_mut(id);
+        if claim.release.is_some() {
+            return true;
+        }
+        let owed = claim.holders();
+        claim.failures.clear();
+        let sent = send_release(fleet, owed, id, claim);
+        claim.begin_release(now, owed, sent);
+        timers.arm(claim_timer(id), due);
+        if owed.is_empty() {
+            self.free_if_done(id);
+        }
+        !sent.is_empty()
+    }
+
+    /// Queues the release again on those of `masters` that owe no answer to it.
+    pub(super) fn send_release_again(&mut self, fleet: &mut Fleet, id: Id, masters: MasterSet) {
+        let claim = self.claim_mut(id);
+        // Whatever became of a script, the native command is as good.
+        claim.is_contended = false;
+        let under_way = claim.release_mut().sent;
+        let sent = send_release(fleet, masters.without(under_way), id, claim);
+        let unproven = claim.unproven();
+        let release = claim.release_mut();
+        release.unproven = unproven;
+        release.sent = under_way.union(sent);
+    }
+
+    /// Any answer to a release. Returns the operation whose awaited release it has settled.
+    pub(super) fn handle_release_answer(
+        &mut self,
+        quorum: usize,
+        master: MasterId,
+        id: Id,
+        answer: ReleaseAnswer,
+    ) -> Option<Id> {
+        let claim = self.table.find_mut(id)?;
+        let release = claim.release.as_mut().expect(NO_RELEASE);
+        match answer {
+            ReleaseAnswer::Deleted => {
+                return match claim.count_deleted(master, quorum) {
+                    Counted::Open => None,
+                    Counted::Decides => claim.owner,
+                    Counted::Done => {
+                        self.table.free(id);
+                        None
+                    }
+                };
+            }
+            ReleaseAnswer::Absent => {
+                release.absent.insert(master);
+                // On the connection that carried the SET, its absence is proof; elsewhere the SET may come later.
+                if !claim.strayed.contains(master) || mutant!(AbsentIsProof) {
+                    release.owed.remove(master);
+                }
+            }
+            ReleaseAnswer::Failed(_) if mutant!(ReleaseErrorIsDone) => release.owed.remove(master),
+            ReleaseAnswer::Failed(failure) => claim.failures.push((master, failure)),
+        }
+        release.sent.remove(master);
+        let settled = claim.owner.filter(|_| release.is_settled(quorum));
+        self.free_if_done(id);
+        settled
+    }
+
+    /// A deadline of a release may have passed. Returns whether it has: then masters that have not answered in time are
+    /// noted, and [`Claims::repeat_release`] is to follow.
+    pub(super) fn miss_release(&self, fleet: &mut Fleet, timers: &mut Timers, now: Instant, id: Id) -> bool {
+        let claim = self.claim(id);
+        // Without one the deadline is of the claim before in this slot.
+        let Some(release) = claim.release else { return false };
+        let (limit, due) = (claim.answer_limit, release.started + claim.answer_limit);
+        if now < due {
+            timers.arm(claim_timer(id), due);
+            return false;
+        }
+        release.sent.iter().for_each(|master| fleet.note_missed(now, master, limit, timers));
+        true
+    }
+
+    /// Sends again what is owed, or gives up once the key has expired everywhere.
+    pub(super) fn repeat_release(&mut self, fleet: &mut Fleet, timers: &mut Timers, now: Instant, id: Id) {
+        // The claim may have ended with its operation.
+        let Some(owed) = self.table.find(id).and_then(|claim| claim.release).map(|release| release.owed)
+        else {
+            return;
+        };
+        self.send_release_again(fleet, id, owed);
+        let (claim, drift) = (self.claim(id), fleet.config().drift);
+        if now >= claim.gone_at(drift) && claim.owner.is_none() {
+            self.table.free(id);
+        } else if let Some(at) = claim.release_deadline(now, drift) {
+            timers.arm(claim_timer(id), at);
+        }
+    }
+
+    /// A connection broke: what it owed to this claim will not come. Returns its owner, if it was asked there.
+    pub(super) fn stray(&mut self, master: MasterId, id: Id) -> Option<Id> {
+        let is_forgotten = mutant!(LateSwapForgotten) && self.is_heir(id);
+        let claim = self.table.find_mut(id).filter(|claim| claim.asked.contains(master))?;
+        claim.note_stray(master, is_forgotten);
+        claim.owner
+    }
+
+    #[cold]
+    fn is_heir(&self, id: Id) -> bool {
+        self.ids().any(|other| self.table.find(other).is_some_and(|claim| claim.heir == id))
+    }
+
+    /// A link is ready: sends what claims still owe there, before anything else.
+    pub(super) fn release_orphans(&mut self, fleet: &mut Fleet, master: MasterId) {
+        for id in self.ids() {
+            let claim = self.claim(id);
+            let is_owed = claim.release.is_some_and(|release| release.owed.contains(master));
+            if is_owed && !(mutant!(AwaitedSentOnce) && claim.owner.is_some()) {
+                self.send_release_again(fleet, id, MasterSet::only(master));
+            }
+        }
+    }
+
+    /// The table is full: leaves the keys of claims that nobody owns to their TTL, so that a master which does not let
+    /// go of locks cannot keep the others from granting new ones.
+    pub(super) fn forget_orphans(&mut self) {
+        for id in self.ids() {
+            if self.claim(id).owner.is_none() {
+                self.table.free(id);
+            }
+        }
+    }
+
+    /// Another process than before answered for a master.
+    pub(super) fn void_grants(&mut self, master: MasterId, before: Predecessor) {
+        let has_ended = before == Predecessor::Ended || mutant!(SuccessorIsProof);
+        for id in self.ids().filter(|_| !mutant!(RestartedGrantsKept)) {
+            self.claim_mut(id).note_restart(master, has_ended);
+        }
+    }
+
+    fn free_if_done(&mut self, id: Id) {
+        if self.claim(id).is_done() {
+            self.table.free(id);
+        }
+    }
+}
+
+/// Queues the release of a claim on those of `to` that are ready; returns those that had room for it.
+#[inline]
+fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
+    if claim.tag != Tag::Plain {
+        return send_scripted_release(fleet, to, id, claim);
+    }
+    fleet.send_release(to, Owed::release(Tag::Plain, id), &claim.entry, claim.notify())
+}
+
+/// The same for a lock that has scripts of its own.
+#[cold]
+#[inline(never)]
+fn send_scripted_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
+    if claim.tag == Tag::Shared {
+        sharing::send_release(fleet, to, id, claim)
+    } else {
+        fence::send_release(fleet, to, id, claim)
     }
 }
 

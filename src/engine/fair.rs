@@ -46,8 +46,8 @@ use rand::RngExt;
 
 use super::claim::Claim;
 use super::fleet::Fleet;
-use super::link::Owed;
 use super::op::{Acquisition, Op, OpState};
+use super::owed::{Owed, Shape, Tag};
 use super::slab::Id;
 use super::{Engine, OpId, SubmitError};
 use crate::config::Config;
@@ -186,7 +186,7 @@ pub(super) fn send_attempt(fleet: &mut Fleet, op: &mut Op, claim_id: Id, claim: 
         (queuing.number, queuing.id) = (None, claim.token);
     }
     let (waiter, ttl) = (queuing.waiter(fleet.config()), op.ttl);
-    let sent = fleet.send(fleet.usable(), Owed::AcquireFair(claim_id), |out| {
+    let sent = fleet.send(fleet.usable(), Owed::acquire(Tag::Fair, claim_id), |out| {
         command::encode_fair_acquire(out, Script::Known, &claim.entry, ttl.as_millis(), &waiter);
     });
     queuing.asked = queuing.asked.union(sent);
@@ -344,7 +344,7 @@ impl Engine {
         entry.set_key(&op.key, &Token::UNSET);
         let waiter = queuing.waiter(&self.config);
         let masters = masters.intersection(self.fleet.ready());
-        self.fleet.send(masters, Owed::LeftQueue, |out| {
+        self.fleet.send(masters, Owed::Ignored(Shape::Count), |out| {
             command::encode_fair_leave(out, &entry, &waiter, (true, true));
         });
     }
@@ -357,7 +357,7 @@ impl Engine {
         entry.set_key(key, &Token::UNSET);
         let (waiter, tells) = (queuing.waiter(&self.config), self.config.wakes_waiters);
         let masters = queuing.asked.intersection(self.fleet.ready());
-        self.fleet.send(masters, Owed::LeftQueue, |out| {
+        self.fleet.send(masters, Owed::Ignored(Shape::Count), |out| {
             command::encode_fair_leave(out, &entry, &waiter, (tells, false));
         });
     }
@@ -380,7 +380,7 @@ impl Engine {
         let Some(op) = claim.owner.map(|op| self.ops.op(op)) else { return MasterSet::EMPTY };
         let queuing = op.queuing.as_ref().expect(NOT_FAIR);
         let waiter = queuing.waiter(&self.config);
-        let (only, owed) = (MasterSet::only(master), Owed::AcquireFairWhole(id));
+        let (only, owed) = (MasterSet::only(master), Owed::acquire(Tag::Fair, id).whole());
         self.fleet.send(only, owed, |out| {
             command::encode_fair_acquire(out, Script::Whole, &claim.entry, op.ttl.as_millis(), &waiter);
         })

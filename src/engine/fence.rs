@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 
 use super::claim::Claim;
 use super::fleet::{Fleet, Notify};
-use super::link::Owed;
 use super::op::{Acquisition, Cause, Op};
+use super::owed::{Owed, Shape, Tag};
 use super::slab::Id;
 use super::{Engine, OpId, SubmitError};
 use crate::config::Config;
@@ -124,9 +124,9 @@ pub(super) fn send_attempt(
     let is_ignored = mutant!(FenceOfQuarantine) || (mutant!(RetryForgetsQuarantine) && op.attempts > 0);
     let quarantined = if is_ignored { MasterSet::EMPTY } else { fleet.quarantined_at(now) };
     let token = fencing.begin_attempt(now - op.submitted, skew_us, quarantined);
-    (claim.fence, claim.is_scripted) = (Some(token), true);
+    (claim.fence, claim.tag) = (Some(token), Tag::Fenced);
     let fence = fence(fleet.config(), token);
-    fleet.send(fleet.usable(), Owed::AcquireFenced(claim_id), |out| {
+    fleet.send(fleet.usable(), Owed::acquire(Tag::Fenced, claim_id), |out| {
         command::encode_fenced_acquire(out, Script::Known, &claim.entry, op.ttl.as_millis(), &fence);
     })
 }
@@ -139,11 +139,11 @@ pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Cla
     let token = claim.fence.expect(NOT_FENCED);
     let fence = fence(fleet.config(), token);
     let to = to.intersection(fleet.ready());
-    let sent = fleet.send(to, Owed::ReleaseFenced(id), |out| {
+    let sent = fleet.send(to, Owed::release(Tag::Fenced, id), |out| {
         command::encode_fenced_release(out, Script::Known, &claim.entry, &fence, tells_within(claim));
     });
     if claim.notify() == Notify::Waiters {
-        fleet.send(sent, Owed::Told, |out| command::encode_telling(out, claim.entry.key()));
+        fleet.send(sent, Owed::Ignored(Shape::Count), |out| command::encode_telling(out, claim.entry.key()));
     }
     sent
 }
@@ -158,7 +158,7 @@ pub(super) fn tells_within(claim: &Claim) -> bool {
 pub(super) fn feign_token(now: Instant, op: &mut Op, claim: &mut Claim, skew_us: i64) {
     if let Some(fencing) = &mut op.fencing {
         claim.fence = Some(fencing.begin_attempt(now - op.submitted, skew_us, MasterSet::EMPTY));
-        claim.is_scripted = true;
+        claim.tag = Tag::Fenced;
     }
 }
 
@@ -266,7 +266,7 @@ impl Engine {
         let Some(owner) = claim.owner else { return MasterSet::EMPTY };
         let ttl = self.ops.op(owner).ttl;
         let fence = fence(&self.config, claim.fence.expect(NOT_FENCED));
-        let (only, owed) = (MasterSet::only(master), Owed::AcquireFencedWhole(id));
+        let (only, owed) = (MasterSet::only(master), Owed::acquire(Tag::Fenced, id).whole());
         self.fleet.send(only, owed, |out| {
             command::encode_fenced_acquire(out, Script::Whole, &claim.entry, ttl.as_millis(), &fence);
         })

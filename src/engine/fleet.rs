@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 
-use super::link::{Link, Owed, Predecessor, State};
+use super::link::{Link, Predecessor, State};
 use super::link_id::LinkRequest;
 use super::mark::{self, MarkAnswer};
+use super::owed::{MarkStep, Owed, Shape};
 use super::timers::{Timers, master_timer};
 use crate::config::Config;
 use crate::limits;
@@ -213,7 +214,9 @@ impl Fleet {
             }
             let group = self.send(group, owed, |out| command::encode_release(out, by, entry, notifies));
             if notifies && !by.is_script() {
-                self.send(group, Owed::Told, |out| command::encode_telling(out, entry.key()));
+                self.send(group, Owed::Ignored(Shape::Count), |out| {
+                    command::encode_telling(out, entry.key())
+                });
             }
             sent = sent.union(group);
         }
@@ -488,7 +491,7 @@ impl Fleet {
     /// This client's own watch over a master is over: looks whether a mark says so already.
     fn read_mark(&mut self, master: MasterId) {
         let key = mark::key(&self.config.prefix);
-        self.send(MasterSet::only(master), Owed::MarkRead, |out| {
+        self.send(MasterSet::only(master), Owed::Mark(MarkStep::Read), |out| {
             resp::encode_command(out, &[b"GET", &key]);
         });
     }
@@ -507,7 +510,7 @@ impl Fleet {
         let Some(run_id) = link.learnt.run_id.as_deref().filter(|_| longest < watched) else { return };
         let key = mark::key(&self.config.prefix);
         let mark = format!("{run_id} {}", watched.as_millis());
-        self.send(MasterSet::only(master), Owed::MarkWritten, |out| {
+        self.send(MasterSet::only(master), Owed::Mark(MarkStep::Write), |out| {
             let words: [&[u8]; 4] = [b"SET", &key, mark.as_bytes(), b"NX"];
             // Nothing that came in the meantime is overwritten either.
             resp::encode_command(out, if is_absent { &words } else { &words[..3] });
@@ -559,6 +562,18 @@ impl Fleet {
         if self.usable.contains(master) { Failure::QueueFull } else { self.link(master).absence() }
     }
 
+    /// The same for each master that was not asked.
+    pub(super) fn absences(&self, asked: MasterSet) -> impl Iterator<Item = Option<Failure>> {
+        self.all.iter().map(move |master| (!asked.contains(master)).then(|| self.why_unasked(master)))
+    }
+
+    /// For how long a master's votes do not count yet.
+    pub(super) fn left_in_quarantine(&mut self, now: Instant, master: MasterId) -> Option<Duration> {
+        let until = self.link(master).quarantined_until;
+        let is_quarantined = self.quarantined(now).contains(master);
+        is_quarantined.then(|| until.map_or(Duration::ZERO, |at| at.saturating_duration_since(now)))
+    }
+
     /// Masters that refuse this login's messages, and so, it seems, those of the holder.
     pub(super) fn mute(&self) -> MasterSet {
         self.links.iter().filter(|link| link.publish_refusal().is_some()).map(|link| link.master).collect()
@@ -583,6 +598,7 @@ fn leave<B>(groups: &mut Vec<(B, MasterSet)>, master: MasterId) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::owed::Question;
     use super::super::slab::Id;
     use super::*;
 
@@ -602,9 +618,10 @@ mod tests {
         for round in 0..2000_usize {
             let masters = set(round * 7 / 40);
             let bytes = format!("request {round:>9}");
-            let sent = fleet.send(masters, Owed::Holder(Id::NOBODY), |out| {
-                out.extend_from_slice(bytes.as_bytes());
-            });
+            let sent =
+                fleet.send(masters, Owed::Query { question: Question::Holder, id: Id::NOBODY }, |out| {
+                    out.extend_from_slice(bytes.as_bytes());
+                });
             assert_eq!(sent, masters);
             masters.iter().for_each(|master| expected[master.index()].extend_from_slice(bytes.as_bytes()));
             for master in fleet.all().iter() {
@@ -619,7 +636,7 @@ mod tests {
     #[test]
     fn a_master_with_a_full_queue_is_left_out_and_the_others_are_not() {
         let mut fleet = fleet();
-        let owed = [Owed::Holder(Id::NOBODY)];
+        let owed = [Owed::Query { question: Question::Holder, id: Id::NOBODY }];
         let nearly_full = vec![0; limits::OUTBOX_SIZE_MAX - 30];
         fleet.links[1].wire.request(&nearly_full, &owed).expect("room");
         let mut send = |masters| fleet.send(masters, owed[0], |out| out.extend([0; 20]));

@@ -31,8 +31,8 @@ use std::time::{Duration, Instant};
 
 use super::Engine;
 use super::fence;
-use super::link::Owed;
 use super::op::{OpState, Run};
+use super::owed::{Owed, Tag};
 use super::slab::Id;
 use super::timers::claim_timer;
 use crate::limits;
@@ -118,13 +118,14 @@ impl Engine {
         }
         let (old, new) = (self.claims.claim(from), self.claims.claim(claim_id));
         let (holders, usable) = (old.holders(), self.fleet.usable());
-        let owed = Owed::Swap(claim_id, from.index);
+        let owed = Owed::swap(claim_id, from.index);
         let swapped = self.fleet.send_swap(holders.intersection(usable), owed, &old.entry, &new.entry, ttl);
-        let asked = self.fleet.send(usable.without(holders), Owed::Acquire(claim_id), |out| {
+        let asked = self.fleet.send(usable.without(holders), Owed::acquire(Tag::Plain, claim_id), |out| {
             command::encode_acquire(out, &new.entry, &self.terms.tail);
         });
         let others = holders.without(usable);
-        let released = self.fleet.send_release(others, Owed::Release(from), &old.entry, old.notify());
+        let released =
+            self.fleet.send_release(others, Owed::release(Tag::Plain, from), &old.entry, old.notify());
         self.claims.claim_mut(from).begin_handover(now, claim_id, swapped, released);
         self.timers.arm(claim_timer(from), due);
         self.start_handed_over(now, heir, claim_id, run, swapped.union(asked));
@@ -155,7 +156,7 @@ impl Engine {
     pub(super) fn fail_swap(&mut self, now: Instant, master: MasterId, id: Id, from: u32, failure: Failure) {
         self.handle_swap_vote(now, master, id, from, Vote::Failed(failure));
         if let Some(from) = self.released_for(id, from) {
-            self.send_release_again(from, MasterSet::only(master));
+            self.claims.send_release_again(&mut self.fleet, from, MasterSet::only(master));
         }
     }
 }

@@ -1,13 +1,21 @@
-//! What can be done with a lock that is held: extend it, release it.
+//! What can be done with a lock that is held: extend it, keep it, report its loss, release it.
+//!
+//! The loss is reported by the local clock, a tenth of the TTL before the validity ends, whatever the masters answer; or at
+//! once, when masters that cannot have the key leave no quorum.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::link::Owed;
+use super::claim::Claim;
+use super::link::Link;
 use super::op::{Extension, OpState};
+use super::owed::{Owed, Tag};
+use super::renewal::{Extended, Renewal, loss_lead};
 use super::sharing;
 use super::slab::Id;
-use super::{Claim, Engine, Link, OpId, Outcome, Released};
+use super::{Engine, OpId, Outcome, Released};
 use crate::error::{ExtendError, ReleaseError, Round};
+use crate::limits;
+use crate::lock::command::ReleaseAnswer;
 use crate::lock::{Failure, MasterId, MasterSet, Tally, Ttl, Verdict, Vote};
 use crate::mutants::mutant;
 
@@ -73,11 +81,11 @@ impl Engine {
         let unsure = claim.may_cut_short(ttl.as_millis()).union(claim.twins);
         let holders =
             claim.holders().intersection(self.fleet.usable()).without(unsure).without(tally.refused);
-        let sent = if claim.is_shared {
-            let owed = Owed::ExtendShared(id, op.round);
+        let owed = Owed::extend(claim.tag, id, op.round);
+        let sent = if claim.tag == Tag::Shared {
             sharing::send_extend(&mut self.fleet, holders, owed, &claim.entry, ttl)
         } else {
-            self.fleet.send_extend(holders, Owed::Extend(id, op.round), &claim.entry, ttl)
+            self.fleet.send_extend(holders, owed, &claim.entry, ttl)
         };
         claim.note_extended(sent);
         for link in self.fleet.links() {
@@ -309,6 +317,63 @@ impl Engine {
         }
     }
 
+    /// Starts to release a claim; see [`Claims::release`](super::claims::Claims::release).
+    #[inline(always)]
+    pub(super) fn release_claim(&mut self, now: Instant, due: Instant, id: Id) -> bool {
+        let is_under_way = self.claims.release(&mut self.fleet, &mut self.timers, now, due, id);
+        if mutant!(ReleaseOnOtherConnection) {
+            self.release_on_other_connection(now, id);
+        }
+        is_under_way
+    }
+
+    #[cold]
+    fn release_on_other_connection(&mut self, now: Instant, id: Id) {
+        let Some(claim) = self.claims.find(id) else { return };
+        let is_answered = claim.tally.granted.union(claim.tally.refused);
+        for master in claim.asked.without(is_answered).iter() {
+            self.fail_link(now, master, "a release takes another connection");
+        }
+        self.claims.claim_mut(id).strayed = MasterSet::EMPTY;
+    }
+
+    /// A grant or a deletion was counted that may decide something; the claim may have ended since.
+    #[inline]
+    pub(super) fn handle_counted(&mut self, now: Instant, id: Id) {
+        let Some(claim) = self.claims.find(id) else { return };
+        match claim.owner {
+            Some(op) if claim.release.is_none() => self.decide_acquire(now, op),
+            Some(op) => self.settle_release(now, id, op),
+            None => {}
+        }
+    }
+
+    /// Any answer to a release.
+    pub(super) fn handle_release_answer(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        id: Id,
+        answer: ReleaseAnswer,
+    ) {
+        let quorum = self.fleet.quorum();
+        if let Some(op) = self.claims.handle_release_answer(quorum, master, id, answer) {
+            self.settle_release(now, id, op);
+        }
+    }
+
+    /// Something may be due for a claim whose release is under way.
+    pub(super) fn handle_claim_timeout(&mut self, now: Instant, id: Id) {
+        if !self.claims.miss_release(&mut self.fleet, &mut self.timers, now, id) {
+            return;
+        }
+        // Nor does the caller wait any longer.
+        if let Some(op) = self.claims.claim(id).owner {
+            self.settle_release(now, id, op);
+        }
+        self.claims.repeat_release(&mut self.fleet, &mut self.timers, now, id);
+    }
+
     /// Ends an awaited release if nothing more is to be waited for.
     pub(super) fn check_release(&mut self, now: Instant, claim_id: Id, id: Id) {
         let release = &self.claims.claim(claim_id).release;
@@ -334,5 +399,107 @@ impl Engine {
         if release.owed.is_empty() {
             self.claims.free(claim_id);
         }
+    }
+
+    /// Keeps a held lock from now on, for `max_hold` in all.
+    pub(super) fn submit_keep(&mut self, now: Instant, id: Id, max_hold: Duration) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let OpState::Held { since, .. } = op.state else { return };
+        let max_hold = max_hold.min(self.config.max_hold);
+        let hold_until = since.checked_add(max_hold).unwrap_or(since + limits::FOREVER);
+        let renewal = op.renewal.insert(Renewal::new(op.ttl, hold_until));
+        renewal.plan(now, since, op.held_ttl, self.ticks, &mut self.rng);
+        self.arm_op(id);
+    }
+
+    /// Reports the loss of a held lock, once.
+    pub(super) fn submit_watch(&mut self, id: Id) {
+        if let Some(op) = self.ops.find_mut(id)
+            && let OpState::Held { .. } = op.state
+        {
+            op.is_watched = true;
+            self.arm_op(id);
+        }
+    }
+
+    /// Whether a lock is over, or so nearly over that its loss is or was told to whoever asked for it.
+    #[must_use]
+    pub fn is_losing(&self, now: Instant, lock: OpId) -> bool {
+        let Some(op) = self.ops.find(lock.0) else { return true };
+        match op.state {
+            OpState::Held { valid_until, .. } => now + loss_lead(op.held_ttl) >= valid_until,
+            _ => true,
+        }
+    }
+
+    /// Something may be due for a lock that is held.
+    pub(super) fn handle_held_timeout(&mut self, now: Instant, id: Id) {
+        let OpState::Held { extension, .. } = &self.ops.op(id).state else { unreachable!("a lock is held") };
+        if extension.is_some_and(|extension| extension.deadline <= now) {
+            self.miss_extend(now, id);
+        }
+        if self.ops.op(id).warn_at().is_some_and(|at| at <= now) {
+            self.tell_loss(id);
+        }
+        let op = self.ops.op(id);
+        let is_due = op.renewal.and_then(|renewal| renewal.renew_at()).is_some_and(|at| at <= now);
+        if is_due && matches!(op.state, OpState::Held { extension: None, .. }) {
+            self.renew(now, id);
+        }
+    }
+
+    /// Sends an extension whose outcome nobody is told. It is one like the caller's own, which replaces it; one that fails is
+    /// tried again until the validity ends.
+    fn renew(&mut self, now: Instant, id: Id) {
+        let op = self.ops.op_mut(id);
+        let (Some(renewal), OpState::Held { valid_until, .. }) = (&mut op.renewal, &op.state) else {
+            unreachable!("only a held lock that is kept is renewed")
+        };
+        let Some(ttl) = renewal.next_ttl(now, *valid_until, self.config.drift, self.config.max_ttl) else {
+            return;
+        };
+        if self.start_extend(now, id, ttl).is_err() {
+            // The validity has ended, or the longest hold is reached.
+            return;
+        }
+        if let OpState::Held { valid_until, extension: Some(extension), .. } = &mut self.ops.op_mut(id).state
+        {
+            extension.is_renewal = true;
+            if mutant!(RenewalWithoutLimit) {
+                extension.deadline = *valid_until;
+            }
+        }
+        self.decide_extend(now, id);
+    }
+
+    /// An extension has its verdict: plans what follows for a lock that is kept.
+    fn follow_extension(&mut self, now: Instant, id: Id, is_extended: bool) {
+        let op = self.ops.op_mut(id);
+        let OpState::Held { valid_until, .. } = op.state else { unreachable!("it was held to be extended") };
+        let Some(renewal) = &mut op.renewal else { return };
+        let extended = Extended { valid_until, ttl: op.ttl, held_ttl: op.held_ttl, is_extended };
+        renewal.follow(now, extended, self.config.drift, self.ticks, &mut self.rng);
+        self.arm_op(id);
+    }
+
+    /// Tells, once, that a lock is lost or about to be, and keeps it no longer.
+    pub(super) fn tell_loss(&mut self, id: Id) {
+        let op = self.ops.op_mut(id);
+        let OpState::Held { valid_until, .. } = op.state else { return };
+        if std::mem::take(&mut op.is_watched) {
+            if !mutant!(KeptAfterLoss) {
+                op.renewal = None;
+            }
+            self.outcomes.push_back((OpId(id), Outcome::Lost(valid_until)));
+        }
+    }
+
+    /// With defects only: the release of a held lock is told as its loss, or does not end its renewals.
+    #[inline(always)]
+    pub(super) fn keeps_on(&mut self, id: Id) -> bool {
+        if mutant!(ReleaseToldAsLoss) && self.ops.find(id).is_some() {
+            self.tell_loss(id);
+        }
+        mutant!(RenewedAfterRelease) && self.ops.find(id).is_some_and(|op| op.renewal.is_some())
     }
 }

@@ -16,90 +16,14 @@ use std::time::{Duration, Instant};
 use rand::{Rng, RngExt};
 
 use super::handshake::{Handshake, Learnt, Step};
-use super::mark::{self, MarkAnswer};
-use super::slab::Id;
+use super::owed::{Answer, Commands, Owed};
 use crate::config::{Config, Quarantine};
 use crate::limits;
-use crate::lock::command::{self, ExtendBy, FairAnswer, FencedAnswer, ReleaseAnswer, ReleaseBy, WrongShape};
-use crate::lock::{Failure, HolderTtl, MasterId, Vote};
+use crate::lock::command::{self, ExtendBy, ReleaseBy, WrongShape};
+use crate::lock::{Failure, MasterId};
 use crate::mutants::mutant;
 use crate::resp::Reply;
 use crate::wire::{Full, Wire};
-
-/// Which request a reply is owed to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Owed {
-    Handshake(Step),
-    Acquire(Id),
-    Extend(Id, u32),
-    Release(Id),
-    Holder(Id),
-    /// A swap to the token of the first claim from that of another, whose place is told: vote and answer to a release.
-    Swap(Id, u32),
-    /// A `SET` to a master that missed it, for a lock that is held.
-    Repair(Id, u32),
-    /// Of an errand: the value of a key, its time, and its deletion by force.
-    Value(Id),
-    TimeLeft(Id),
-    ForcedDelete(Id),
-    /// What a fenced lock has its own scripts for, and the first of them in full.
-    AcquireFenced(Id),
-    RepairFenced(Id, u32),
-    ReleaseFenced(Id),
-    AcquireFencedWhole(Id),
-    /// An attempt for a fair lock, the same with the script in full, and the end of a wait for it.
-    AcquireFair(Id),
-    AcquireFairWhole(Id),
-    LeftQueue,
-    /// What a shared lock has its own scripts for, and the first of them in full.
-    AcquireShared(Id),
-    AcquireSharedWhole(Id),
-    RepairShared(Id, u32),
-    ExtendShared(Id, u32),
-    ReleaseShared(Id),
-    /// The intent of a writer, set or withdrawn, and scripts loaded by the way: nobody wants to know.
-    Aside,
-    /// Of an errand: how many readers there are.
-    ReaderCount(Id),
-    /// The mark that is read at the end of a watch, and the `SET` that writes it.
-    MarkRead,
-    MarkWritten,
-    /// The message behind a release: how many it reached, which nobody wants to know.
-    Told,
-    /// An extension, release or swap with the script in full: not to be sent again in full.
-    ExtendWhole(Id, u32),
-    ReleaseWhole(Id),
-    SwapWhole(Id, u32),
-}
-
-/// A reply, taken apart and matched with its request.
-#[derive(Debug)]
-pub(super) enum Answer {
-    /// A step of the handshake, not the last.
-    HandshakeStep,
-    /// The nonce came back: the link is ready.
-    HandshakeDone,
-    Acquire(Id, Vote),
-    AcquireFenced(Id, FencedAnswer),
-    AcquireFair(Id, FairAnswer),
-    AcquireShared(Id, Vote),
-    Extend(Id, u32, Vote),
-    Release(Id, ReleaseAnswer),
-    Holder(Id, HolderTtl),
-    Repair(Id, u32, Vote),
-    Swap(Id, u32, Vote),
-    Value(Id, Result<Box<[u8]>, Failure>),
-    ReaderCount(Id, Result<usize, Failure>),
-    TimeLeft(Id, Result<HolderTtl, Failure>),
-    ForcedDelete(Id, ReleaseAnswer),
-    Mark(MarkAnswer),
-    MarkWritten,
-    Told,
-    MarkRefused(Box<str>),
-    /// The script was unknown, or the master is too full for the native command; the request is to be sent again with the
-    /// script in full.
-    WantsScript(Owed),
-}
 
 #[derive(Debug)]
 pub(super) enum State {
@@ -351,7 +275,7 @@ impl Link {
     /// Takes the next whole reply apart. An error ends the connection and says why.
     pub(super) fn next_answer(&mut self) -> Result<Option<Answer>, String> {
         let Self { wire, state, release_by, extend_by, learnt, .. } = self;
-        let by = (*release_by, *extend_by);
+        let by = Commands { release: *release_by, extend: *extend_by, has_telling: learnt.has_telling };
         match wire.next_reply() {
             Ok(Some((owed, reply))) => take_apart(state, learnt, by, owed, &reply).map(Some),
             Ok(None) => Ok(None),
@@ -363,102 +287,21 @@ impl Link {
 fn take_apart(
     state: &mut State,
     learnt: &Learnt,
-    by: (ReleaseBy, ExtendBy),
+    by: Commands,
     owed: Owed,
     reply: &Reply<'_>,
 ) -> Result<Answer, String> {
-    let is_forgotten = command::is_noscript(reply) && is_by_digest(owed, learnt, by);
-    if is_forgotten && mutant!(NoScriptIsNo) {
-        return take_apart(state, learnt, by, owed, &Reply::Integer(0));
+    if let Owed::Handshake(step) = owed {
+        let State::Handshake { handshake, .. } = state else {
+            return Err("a handshake reply out of turn".to_owned());
+        };
+        let is_done = handshake.handle_reply(step, reply)?;
+        return Ok(if is_done { Answer::HandshakeDone } else { Answer::HandshakeStep });
     }
-    if is_forgotten || (command::is_out_of_memory(reply) && is_native_set(owed, by.1)) {
+    let is_no = mutant!(NoScriptIsNo) && command::is_noscript(reply) && owed.is_by_digest(by);
+    let reply = if is_no { &Reply::Integer(0) } else { reply };
+    if owed.wants_script(reply, by) {
         return Ok(Answer::WantsScript(owed));
     }
-    let answer = match owed {
-        Owed::Acquire(id) => command::acquire_vote(reply).map(|vote| Answer::Acquire(id, vote)),
-        Owed::Repair(id, round) => command::acquire_vote(reply).map(|vote| Answer::Repair(id, round, vote)),
-        Owed::AcquireFenced(id) | Owed::AcquireFencedWhole(id) => {
-            command::fenced_answer(reply).map(|answer| Answer::AcquireFenced(id, answer))
-        }
-        Owed::AcquireFair(id) | Owed::AcquireFairWhole(id) => {
-            command::fair_answer(reply).map(|answer| Answer::AcquireFair(id, answer))
-        }
-        Owed::RepairFenced(id, round) => {
-            command::fenced_answer(reply).map(|answer| Answer::Repair(id, round, repair_vote(answer)))
-        }
-        Owed::AcquireShared(id) | Owed::AcquireSharedWhole(id) => {
-            command::shared_vote(reply).map(|vote| Answer::AcquireShared(id, vote))
-        }
-        Owed::RepairShared(id, round) => {
-            command::shared_vote(reply).map(|vote| Answer::Repair(id, round, vote))
-        }
-        Owed::Release(id) | Owed::ReleaseFenced(id) | Owed::ReleaseShared(id) | Owed::ReleaseWhole(id) => {
-            command::release_answer(reply).map(|answer| Answer::Release(id, answer))
-        }
-        Owed::Extend(id, round) | Owed::ExtendShared(id, round) | Owed::ExtendWhole(id, round) => {
-            command::compare_vote(reply).map(|vote| Answer::Extend(id, round, vote))
-        }
-        Owed::Swap(id, from) | Owed::SwapWhole(id, from) => {
-            command::compare_vote(reply).map(|vote| Answer::Swap(id, from, vote))
-        }
-        Owed::Holder(id) => command::holder_ttl(reply).map(|ttl| Answer::Holder(id, ttl)),
-        Owed::ReaderCount(id) => command::reader_count(reply).map(|count| Answer::ReaderCount(id, count)),
-        Owed::Value(id) => command::value(reply).map(|value| Answer::Value(id, value)),
-        Owed::TimeLeft(id) => command::time_left(reply).map(|left| Answer::TimeLeft(id, left)),
-        Owed::ForcedDelete(id) => {
-            command::forced_answer(reply).map(|answer| Answer::ForcedDelete(id, answer))
-        }
-        Owed::MarkRead => mark::answer(reply, learnt.run_id.as_deref()).map(Answer::Mark),
-        Owed::MarkWritten => match reply {
-            // Without `OK` another client was faster.
-            Reply::Simple(b"OK") | Reply::NullBulk => Ok(Answer::MarkWritten),
-            Reply::Error(text) => Ok(Answer::MarkRefused(command::error_text(text))),
-            _ => Err(WrongShape),
-        },
-        Owed::Aside => match reply {
-            Reply::Simple(b"OK") | Reply::Integer(_) | Reply::Bulk(_) | Reply::Error(_) => Ok(Answer::Told),
-            _ => Err(WrongShape),
-        },
-        Owed::Told | Owed::LeftQueue => match reply {
-            Reply::Integer(_) | Reply::Error(_) => Ok(Answer::Told),
-            _ => Err(WrongShape),
-        },
-        Owed::Handshake(step) => {
-            let State::Handshake { handshake, .. } = state else {
-                return Err("a handshake reply out of turn".to_owned());
-            };
-            let is_done = handshake.handle_reply(step, reply)?;
-            return Ok(if is_done { Answer::HandshakeDone } else { Answer::HandshakeStep });
-        }
-    };
-    answer.map_err(|WrongShape| "a reply of the wrong shape".to_owned())
-}
-
-/// Whether a script was named by its digest, which a master may have forgotten.
-fn is_by_digest(owed: Owed, learnt: &Learnt, (release_by, extend_by): (ReleaseBy, ExtendBy)) -> bool {
-    match owed {
-        // Where there is a native command it may be the script that tells who waits all the same.
-        Owed::Release(_) => release_by == ReleaseBy::EvalSha || learnt.has_telling,
-        Owed::AcquireFenced(_) | Owed::ReleaseFenced(_) | Owed::AcquireFair(_) => true,
-        Owed::AcquireShared(_) | Owed::ExtendShared(..) | Owed::ReleaseShared(_) => true,
-        Owed::Extend(..) | Owed::Swap(..) => extend_by == ExtendBy::EvalSha,
-        _ => false,
-    }
-}
-
-/// Whether it is a native `SET`, which a full server refuses; the script in its place takes no more memory.
-fn is_native_set(owed: Owed, extend_by: ExtendBy) -> bool {
-    let is_set = matches!(owed, Owed::Extend(..) | Owed::Swap(..)) && extend_by == ExtendBy::SetIfEq;
-    is_set && !mutant!(FullTakenForLost)
-}
-
-/// The vote in the answer to a fenced lock that was put back.
-fn repair_vote(answer: FencedAnswer) -> Vote {
-    match answer {
-        FencedAnswer::Granted => Vote::Granted,
-        // Whose TTL began earlier than this request: nothing is known of its end.
-        FencedAnswer::Own => Vote::Pending,
-        FencedAnswer::Refused(told) => Vote::Refused { holder: told.holder },
-        FencedAnswer::Failed(failure) => Vote::Failed(failure),
-    }
+    owed.answer(reply, learnt.run_id.as_deref()).map_err(|WrongShape| "a reply of the wrong shape".to_owned())
 }

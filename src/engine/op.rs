@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::errand::Errand;
 use super::fair::Queuing;
 use super::fence::Fencing;
 use super::news::Watch;
-use super::renew::{self, Keep};
+use super::query::Query;
+use super::renewal::{Renewal, loss_lead};
 use super::sharing::Intent;
 use super::slab::Id;
 use crate::error::{AcquireError, Denial, Report};
@@ -60,7 +60,7 @@ pub(super) struct Op {
     /// Of one that keeps new readers out while it waits.
     pub(super) intent: Option<Box<Intent>>,
     /// How the lock is kept while it is held, if that is not left to the caller.
-    pub(super) keep: Option<Keep>,
+    pub(super) renewal: Option<Renewal>,
     /// Whether its loss is to be told.
     pub(super) is_watched: bool,
     /// While it waits and was refused: what it is told of releases.
@@ -82,7 +82,7 @@ pub(super) enum OpState {
     /// The caller waits for the release, as long as the claim says.
     Releasing,
     /// No lock at all.
-    Errand(Box<Errand>),
+    Query(Box<Query>),
 }
 
 /// When one that stands in line makes its attempt, unless the lock is handed over to it before.
@@ -161,7 +161,7 @@ impl Op {
             queuing: None,
             is_shared: false,
             intent: None,
-            keep: None,
+            renewal: None,
             is_watched: false,
             watch: None,
         }
@@ -193,7 +193,7 @@ impl Op {
             queuing,
             is_shared,
             intent,
-            keep,
+            renewal,
             is_watched,
             watch,
             run: _,
@@ -204,7 +204,7 @@ impl Op {
         (*submitted, *own_wait_until) = (now, wait_until);
         (*attempts, *round, *has_queued, *is_shared) = (0, 0, false, false);
         *attempts_max = u32::MAX;
-        (*denied_before, *keep, *is_watched) = (None, None, false);
+        (*denied_before, *renewal, *is_watched) = (None, None, false);
         (*fencing, *queuing, *intent, *watch) = (None, None, None, None);
         key.clear();
         holders.clear();
@@ -222,19 +222,19 @@ impl Op {
             OpState::Held { extension, .. } => {
                 let due = match extension {
                     Some(extension) => Some(extension.deadline),
-                    None => self.keep.and_then(|keep| keep.renew_at()),
+                    None => self.renewal.and_then(|renewal| renewal.renew_at()),
                 };
                 due.into_iter().chain(self.warn_at()).min()
             }
             OpState::Releasing => None,
-            OpState::Errand(errand) => Some(errand.deadline()),
+            OpState::Query(query) => Some(query.deadline()),
         }
     }
 
     /// When the loss of the lock is to be told.
     pub(super) fn warn_at(&self) -> Option<Instant> {
         let OpState::Held { valid_until, .. } = self.state else { return None };
-        let lead = if mutant!(LossToldLate) { Duration::ZERO } else { renew::loss_lead(self.held_ttl) };
+        let lead = if mutant!(LossToldLate) { Duration::ZERO } else { loss_lead(self.held_ttl) };
         // A validity cannot be shorter than its own tenth.
         self.is_watched.then(|| valid_until.checked_sub(lead).unwrap_or(valid_until))
     }

@@ -7,8 +7,8 @@
 use std::time::{Duration, Instant};
 
 use super::fence::fence;
-use super::link::Owed;
 use super::op::OpState;
+use super::owed::{Owed, Tag};
 use super::slab::Id;
 use super::{Engine, Vote};
 use crate::lock::command::{self, AcquireTail, Script};
@@ -19,7 +19,7 @@ impl Engine {
     /// A master can be asked again, over a new connection or after a silence.
     pub(super) fn repair(&mut self, now: Instant, master: MasterId) {
         #[cfg(redlatch_mutants)]
-        self.repeat_errands(master);
+        self.repeat_queries(master);
         for id in self.ops.ids() {
             self.repair_op(now, master, id);
         }
@@ -42,20 +42,20 @@ impl Engine {
         let Some(left_ms) = whole_ms(left).filter(|ms| !claim.may_cut_short(*ms).contains(master)) else {
             return;
         };
-        let (only, round) = (MasterSet::only(master), op.round);
+        let (only, owed) = (MasterSet::only(master), Owed::repair(claim.tag, id, op.round));
         let sent = match claim.fence.map(|token| fence(&self.config, token)) {
-            None if claim.is_shared => self.fleet.send(only, Owed::RepairShared(id, round), |out| {
+            None if claim.tag == Tag::Shared => self.fleet.send(only, owed, |out| {
                 let prefix_size = self.config.prefix.len();
                 command::encode_shared_acquire(out, Script::Whole, &claim.entry, left_ms, prefix_size);
             }),
             None => {
                 let mut tail = AcquireTail::EMPTY;
                 tail.set(left_ms);
-                self.fleet.send(only, Owed::Repair(id, round), |out| {
+                self.fleet.send(only, owed, |out| {
                     command::encode_acquire(out, &claim.entry, &tail);
                 })
             }
-            Some(fence) => self.fleet.send(only, Owed::RepairFenced(id, round), |out| {
+            Some(fence) => self.fleet.send(only, owed, |out| {
                 command::encode_fenced_repair(out, &claim.entry, left_ms, &fence);
             }),
         };

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::Engine;
 use super::fence::{fence, tells_within};
-use super::link::Owed;
+use super::owed::{Owed, Shape, Tag, Verb};
 use super::slab::Id;
 use crate::lock::command::{self, ExtendBy, ReleaseBy, Script};
 use crate::lock::{Failure, MasterId, MasterSet, Vote};
@@ -15,12 +15,19 @@ use crate::mutants::mutant;
 impl Engine {
     /// The master needs the script: sends it with the command, which also makes it known again.
     pub(super) fn send_whole_script(&mut self, now: Instant, master: MasterId, owed: Owed) {
-        let (fleet, only) = (&mut self.fleet, MasterSet::only(master));
-        let sent = match owed {
-            Owed::Release(id) | Owed::ReleaseFenced(id) => {
+        let Owed::Round { verb, tag, number, id, .. } = owed else { unreachable!("a request for a lock") };
+        let sent = match (verb, tag) {
+            (Verb::Acquire, Tag::Fenced) => self.send_whole_fenced(master, id),
+            (Verb::Acquire, Tag::Fair) => self.send_whole_fair(master, id),
+            (_, Tag::Shared) => match self.send_whole_shared(master, owed) {
+                Some(sent) => sent,
+                None => return,
+            },
+            (Verb::Swap, _) => self.send_whole_swap(now, master, id, number),
+            (Verb::Release, _) => {
                 let Some(claim) = self.claims.find(id) else { return };
                 let fence = claim.fence.map(|token| fence(&self.config, token));
-                fleet.send(only, Owed::ReleaseWhole(id), |out| match &fence {
+                self.fleet.send(MasterSet::only(master), owed.whole(), |out| match &fence {
                     None => command::encode_release(out, ReleaseBy::Eval, &claim.entry, claim.tells),
                     Some(fence) => {
                         let tells = tells_within(claim);
@@ -28,58 +35,46 @@ impl Engine {
                     }
                 })
             }
-            Owed::Extend(id, round) => {
+            (Verb::Extend, _) => {
                 // An extension that has given way to a later one may not come behind it, with an answer nobody expects.
-                let Some(op) = self.ops.find(id).filter(|op| op.round == round) else { return };
+                let Some(op) = self.ops.find(id).filter(|op| op.round == number) else { return };
                 let claim = self.claims.claim(op.claim);
-                fleet.send(only, Owed::ExtendWhole(id, round), |out| {
+                self.fleet.send(MasterSet::only(master), owed.whole(), |out| {
                     command::encode_extend(out, ExtendBy::Eval, &claim.entry, op.ttl)
                 })
             }
-            Owed::Swap(id, from) => self.send_whole_swap(now, master, id, from),
-            Owed::AcquireFenced(id) => self.send_whole_fenced(master, id),
-            Owed::AcquireFair(id) => self.send_whole_fair(master, id),
-            Owed::AcquireShared(_) | Owed::ExtendShared(..) | Owed::ReleaseShared(_) => {
-                match self.send_whole_shared(master, owed) {
-                    Some(sent) => sent,
-                    None => return,
-                }
-            }
-            _ => return,
+            (Verb::Acquire | Verb::Repair, _) => unreachable!("never by a digest"),
         };
         if !sent.is_empty() {
             return;
         }
         let failure = Failure::QueueFull;
-        match owed {
-            Owed::Extend(id, round) | Owed::ExtendShared(id, round) => {
-                self.handle_extend_vote(now, master, id, round, Vote::Failed(failure));
-            }
-            Owed::Release(id) | Owed::ReleaseFenced(id) | Owed::ReleaseShared(id) => {
+        match verb {
+            Verb::Extend => self.handle_extend_vote(now, master, id, number, Vote::Failed(failure)),
+            Verb::Release => {
                 self.handle_release_answer(now, master, id, command::ReleaseAnswer::Failed(failure));
             }
-            Owed::Swap(id, from) => self.fail_swap(now, master, id, from, failure),
-            Owed::AcquireFenced(id) | Owed::AcquireFair(id) | Owed::AcquireShared(id) => {
-                self.load_scripts_of(master, owed);
+            Verb::Swap => self.fail_swap(now, master, id, number, failure),
+            Verb::Acquire | Verb::Repair => {
+                self.load_scripts_of(master, tag);
                 self.handle_acquire_vote(now, master, id, Vote::Failed(failure))
             }
-            _ => {}
         }
     }
 
     /// The other masters decided the attempt, and its release is on its way: loads the script for the next attempt. Else a
     /// master that always answers last would never carry out an attempt.
-    fn load_scripts_of(&mut self, master: MasterId, owed: Owed) {
-        let scripts: &[&str] = match owed {
+    fn load_scripts_of(&mut self, master: MasterId, tag: Tag) {
+        let scripts: &[&str] = match tag {
             _ if mutant!(LateScriptForgotten) => return,
-            Owed::AcquireFenced(_) => &[command::FENCED_ACQUIRE_SCRIPT],
-            Owed::AcquireFair(_) => &[command::FAIR_SCRIPT],
-            Owed::AcquireShared(_) => &command::SHARED_SCRIPTS,
-            _ => return,
+            Tag::Plain => return,
+            Tag::Fenced => &[command::FENCED_ACQUIRE_SCRIPT],
+            Tag::Fair => &[command::FAIR_SCRIPT],
+            Tag::Shared => &command::SHARED_SCRIPTS,
         };
         let only = MasterSet::only(master);
         for script in scripts {
-            self.fleet.send(only, Owed::Aside, |out| command::encode_load(out, script));
+            self.fleet.send(only, Owed::Ignored(Shape::Any), |out| command::encode_load(out, script));
         }
     }
 
@@ -94,7 +89,7 @@ impl Engine {
         }
         let Some(owner) = new.owner else { return MasterSet::EMPTY };
         let ttl = self.ops.op(owner).ttl;
-        let owed = Owed::SwapWhole(id, from);
+        let owed = Owed::swap(id, from).whole();
         let sent = self.fleet.send(MasterSet::only(master), owed, |out| {
             command::encode_swap(out, ExtendBy::Eval, &old.entry, &new.entry, ttl);
         });

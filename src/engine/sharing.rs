@@ -30,8 +30,8 @@ use std::time::Instant;
 
 use super::claim::Claim;
 use super::fleet::{Fleet, Notify};
-use super::link::Owed;
 use super::op::{Acquisition, Op};
+use super::owed::{Owed, Shape, Tag, Verb};
 use super::slab::Id;
 use super::{Engine, OpId, SubmitError};
 use crate::limits;
@@ -52,10 +52,10 @@ pub(super) struct Intent {
 #[cold]
 #[inline(never)]
 pub(super) fn send_attempt(fleet: &mut Fleet, op: &mut Op, claim_id: Id, claim: &mut Claim) -> MasterSet {
-    (claim.is_shared, claim.is_scripted) = (true, true);
+    claim.tag = Tag::Shared;
     op.holders.clear();
     let (ttl_ms, prefix_size) = (op.ttl.as_millis(), fleet.config().prefix.len());
-    fleet.send(fleet.usable(), Owed::AcquireShared(claim_id), |out| {
+    fleet.send(fleet.usable(), Owed::acquire(Tag::Shared, claim_id), |out| {
         command::encode_shared_acquire(out, Script::Known, &claim.entry, ttl_ms, prefix_size);
     })
 }
@@ -64,7 +64,7 @@ pub(super) fn send_attempt(fleet: &mut Fleet, op: &mut Op, claim_id: Id, claim: 
 #[cold]
 #[inline(never)]
 pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
-    fleet.send(to.intersection(fleet.ready()), Owed::ReleaseShared(id), |out| {
+    fleet.send(to.intersection(fleet.ready()), Owed::release(Tag::Shared, id), |out| {
         command::encode_shared_release(out, Script::Known, &claim.entry, claim.tells);
     })
 }
@@ -129,37 +129,38 @@ impl Engine {
     pub(super) fn send_whole_shared(&mut self, master: MasterId, owed: Owed) -> Option<MasterSet> {
         let (fleet, only) = (&mut self.fleet, MasterSet::only(master));
         let (whole, prefix_size) = (Script::Whole, self.config.prefix.len());
-        Some(match owed {
-            Owed::AcquireShared(id) => {
+        let Owed::Round { verb, id, number: round, .. } = owed else { unreachable!("a request for a lock") };
+        Some(match verb {
+            Verb::Acquire => {
                 let claim = self.claims.find(id)?;
                 let ttl = claim.owner.map(|op| self.ops.op(op).ttl);
                 // Not behind the release: that is on its way, and would be overtaken.
                 let Some(ttl) = ttl.filter(|_| claim.release.is_none()) else {
                     return Some(MasterSet::EMPTY);
                 };
-                let sent = fleet.send(only, Owed::AcquireSharedWhole(id), |out| {
+                let sent = fleet.send(only, owed.whole(), |out| {
                     command::encode_shared_acquire(out, whole, &claim.entry, ttl.as_millis(), prefix_size);
                 });
                 // The others are not known either, and an extension that is sent twice may come too late.
                 for script in command::SHARED_FOLLOWING {
-                    fleet.send(sent, Owed::Aside, |out| command::encode_load(out, script));
+                    fleet.send(sent, Owed::Ignored(Shape::Any), |out| command::encode_load(out, script));
                 }
                 sent
             }
-            Owed::ExtendShared(id, round) => {
+            Verb::Extend => {
                 let op = self.ops.find(id).filter(|op| op.round == round)?;
                 let claim = self.claims.claim(op.claim);
-                fleet.send(only, Owed::ExtendWhole(id, round), |out| {
+                fleet.send(only, owed.whole(), |out| {
                     command::encode_shared_extend(out, whole, &claim.entry, op.ttl.as_millis());
                 })
             }
-            Owed::ReleaseShared(id) => {
+            Verb::Release => {
                 let claim = self.claims.find(id)?;
-                fleet.send(only, Owed::ReleaseWhole(id), |out| {
+                fleet.send(only, owed.whole(), |out| {
                     command::encode_shared_release(out, whole, &claim.entry, claim.tells);
                 })
             }
-            _ => return None,
+            Verb::Repair | Verb::Swap => unreachable!("never by a digest"),
         })
     }
 
@@ -202,7 +203,7 @@ impl Engine {
         let time = limits::INTENT_TIME + 2 * self.config.answer_limit(op.ttl);
         // A day and a second at the most.
         let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let sent = self.fleet.send(self.fleet.usable(), Owed::Aside, |out| {
+        let sent = self.fleet.send(self.fleet.usable(), Owed::Ignored(Shape::Any), |out| {
             command::encode_intent(out, &intent.entry, time_ms);
         });
         intent.sent = intent.sent.union(sent);
@@ -224,13 +225,13 @@ impl Engine {
         if intent.sent.is_empty() || mutant!(IntentKept) {
             return;
         }
-        self.fleet.send_release(intent.sent, Owed::Aside, &intent.entry, Notify::Nobody);
+        self.fleet.send_release(intent.sent, Owed::Ignored(Shape::Any), &intent.entry, Notify::Nobody);
         if has_lock || !self.config.wakes_waiters {
             return;
         }
         let op = self.ops.op(id);
         let ready = intent.sent.intersection(self.fleet.ready());
-        self.fleet.send(ready, Owed::Told, |out| command::encode_telling(out, &op.key));
+        self.fleet.send(ready, Owed::Ignored(Shape::Count), |out| command::encode_telling(out, &op.key));
     }
 
     /// A message about a lock is for all readers who wait for it here.

@@ -1,0 +1,272 @@
+//! Replies owed: which request each reply is of, and what the reply says.
+//!
+//! A request of a lock's life is a point of a grid: what is done (the [`Verb`]), by whose commands (the [`Tag`]), and whether
+//! the script goes with it (the [`Form`]). A reply is checked against the shape that its request allows whatever has become
+//! of the lock meanwhile; one of another shape ends the connection.
+
+use super::handshake::Step;
+use super::mark::{self, MarkAnswer};
+use super::slab::Id;
+use crate::lock::command::{self, ExtendBy, FairAnswer, FencedAnswer, ReleaseAnswer, ReleaseBy, WrongShape};
+use crate::lock::{Failure, HolderTtl, Vote};
+use crate::mutants::mutant;
+use crate::resp::Reply;
+
+/// Which request a reply is owed to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owed {
+    /// A request for a lock. The id is the operation's for an extension and a repair, else the claim's. The number is the
+    /// round of an extension or a repair, and the place of the claim that a swap replaces.
+    Round { verb: Verb, tag: Tag, form: Form, number: u32, id: Id },
+    /// A question of this operation.
+    Query { question: Question, id: Id },
+    /// A step of the handshake.
+    Handshake(Step),
+    /// The mark of strict mode.
+    Mark(MarkStep),
+    /// A request by the way, whose reply changes nothing.
+    Ignored(Shape),
+}
+
+const _: () = assert!(size_of::<Owed>() == 16, "each reply owed is copied for each master");
+
+/// What a request does to a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    /// Sets the key for an attempt.
+    Acquire,
+    /// Sets the key of a held lock on a master that missed it.
+    Repair,
+    /// Sets the key's TTL.
+    Extend,
+    /// Puts the key of the next holder in the place of the last one's: a vote, and the answer to a release.
+    Swap,
+    /// Deletes the key.
+    Release,
+}
+
+/// By whose commands a request is made. Claims of fair locks are plain: only their attempts have a script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tag {
+    Plain,
+    Fenced,
+    Fair,
+    Shared,
+}
+
+/// Whether a script goes with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A native command, or a script by its digest.
+    Usual,
+    /// The script in full: not to be sent again in full.
+    Whole,
+}
+
+/// What an operation asks about a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Question {
+    /// The time left to the holder of a lock that was refused.
+    Holder,
+    /// What an inspection asks: the value, the number of readers, and the time left.
+    Value,
+    ReaderCount,
+    TimeLeft,
+    /// The deletion of a forced unlock.
+    ForcedDelete,
+}
+
+/// The requests for the mark at the end of a watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MarkStep {
+    Read,
+    Write,
+}
+
+/// What an ignored reply may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// How many were reached, or how many are left.
+    Count,
+    /// The answer to a native command or to the loading of a script.
+    Any,
+}
+
+/// A reply, taken apart and matched with its request.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// A step of the handshake, not the last.
+    HandshakeStep,
+    /// The nonce came back: the link is ready.
+    HandshakeDone,
+    Acquire(Id, Vote),
+    AcquireFenced(Id, FencedAnswer),
+    AcquireFair(Id, FairAnswer),
+    AcquireShared(Id, Vote),
+    Extend(Id, u32, Vote),
+    Release(Id, ReleaseAnswer),
+    Repair(Id, u32, Vote),
+    Swap(Id, u32, Vote),
+    Holder(Id, HolderTtl),
+    Value(Id, Result<Box<[u8]>, Failure>),
+    ReaderCount(Id, Result<usize, Failure>),
+    TimeLeft(Id, Result<HolderTtl, Failure>),
+    ForcedDelete(Id, ReleaseAnswer),
+    Mark(MarkAnswer),
+    MarkRefused(Box<str>),
+    Ignored,
+    /// The script was unknown, or the master is too full for the native command; the request is to be sent again with the
+    /// script in full.
+    WantsScript(Owed),
+}
+
+impl Owed {
+    const fn round(verb: Verb, tag: Tag, number: u32, id: Id) -> Self {
+        Self::Round { verb, tag, form: Form::Usual, number, id }
+    }
+
+    pub(super) const fn acquire(tag: Tag, claim: Id) -> Self {
+        Self::round(Verb::Acquire, tag, 0, claim)
+    }
+
+    pub(super) const fn repair(tag: Tag, op: Id, round: u32) -> Self {
+        Self::round(Verb::Repair, tag, round, op)
+    }
+
+    pub(super) const fn extend(tag: Tag, op: Id, round: u32) -> Self {
+        Self::round(Verb::Extend, tag, round, op)
+    }
+
+    pub(super) const fn swap(claim: Id, from: u32) -> Self {
+        Self::round(Verb::Swap, Tag::Plain, from, claim)
+    }
+
+    pub(super) const fn release(tag: Tag, claim: Id) -> Self {
+        Self::round(Verb::Release, tag, 0, claim)
+    }
+
+    /// The same with the script in full.
+    pub(super) const fn whole(self) -> Self {
+        match self {
+            Self::Round { verb, tag, number, id, .. } => {
+                Self::Round { verb, tag, form: Form::Whole, number, id }
+            }
+            other => other,
+        }
+    }
+
+    /// Whether the master has to be sent the script: it has forgotten it, or is too full for the native command.
+    pub(super) fn wants_script(self, reply: &Reply<'_>, by: Commands) -> bool {
+        (command::is_noscript(reply) && self.is_by_digest(by))
+            || (command::is_out_of_memory(reply) && self.is_native_set(by))
+    }
+
+    /// Whether a script was named by its digest, which a master may have forgotten.
+    pub(super) fn is_by_digest(self, by: Commands) -> bool {
+        let Self::Round { verb, tag, form: Form::Usual, .. } = self else { return false };
+        match (verb, tag) {
+            (Verb::Acquire, tag) => tag != Tag::Plain,
+            // Always in full.
+            (Verb::Repair, _) => false,
+            (Verb::Extend | Verb::Release, Tag::Shared) | (Verb::Release, Tag::Fenced) => true,
+            (Verb::Extend | Verb::Swap, _) => by.extend == ExtendBy::EvalSha,
+            // Where there is a native command it may be the script that notifies waiters all the same.
+            (Verb::Release, _) => by.release == ReleaseBy::EvalSha || by.has_telling,
+        }
+    }
+
+    /// Whether it is a native `SET`, which a full server refuses; the script in its place takes no more memory.
+    fn is_native_set(self, by: Commands) -> bool {
+        let Self::Round { verb, tag, form: Form::Usual, .. } = self else { return false };
+        let is_set = matches!(verb, Verb::Extend | Verb::Swap) && tag != Tag::Shared;
+        is_set && by.extend == ExtendBy::SetIfEq && !mutant!(FullTakenForLost)
+    }
+
+    /// Takes the reply apart. The handshake's are its own affair.
+    pub(super) fn answer(self, reply: &Reply<'_>, run_id: Option<&str>) -> Result<Answer, WrongShape> {
+        match self {
+            Self::Round { verb, tag, number, id, .. } => round_answer(verb, tag, number, id, reply),
+            Self::Query { question, id } => query_answer(question, id, reply),
+            Self::Mark(MarkStep::Read) => mark::answer(reply, run_id).map(Answer::Mark),
+            Self::Mark(MarkStep::Write) => match reply {
+                // Without `OK` another client was faster.
+                Reply::Simple(b"OK") | Reply::NullBulk => Ok(Answer::Ignored),
+                Reply::Error(text) => Ok(Answer::MarkRefused(command::error_text(text))),
+                _ => Err(WrongShape),
+            },
+            Self::Ignored(shape) => match (shape, reply) {
+                (_, Reply::Integer(_) | Reply::Error(_))
+                | (Shape::Any, Reply::Simple(b"OK") | Reply::Bulk(_)) => Ok(Answer::Ignored),
+                _ => Err(WrongShape),
+            },
+            Self::Handshake(_) => unreachable!("a handshake takes its own replies"),
+        }
+    }
+}
+
+/// How one master releases and extends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Commands {
+    pub(super) release: ReleaseBy,
+    pub(super) extend: ExtendBy,
+    /// Whether it runs the script that releases and notifies waiters.
+    pub(super) has_telling: bool,
+}
+
+fn round_answer(verb: Verb, tag: Tag, number: u32, id: Id, reply: &Reply<'_>) -> Result<Answer, WrongShape> {
+    Ok(match (verb, tag) {
+        (Verb::Acquire, Tag::Plain) => Answer::Acquire(id, command::acquire_vote(reply)?),
+        (Verb::Acquire, Tag::Fenced) => Answer::AcquireFenced(id, command::fenced_answer(reply)?),
+        (Verb::Acquire, Tag::Fair) => Answer::AcquireFair(id, command::fair_answer(reply)?),
+        (Verb::Acquire, Tag::Shared) => Answer::AcquireShared(id, command::shared_vote(reply)?),
+        (Verb::Repair, Tag::Fenced) => {
+            Answer::Repair(id, number, repair_vote(command::fenced_answer(reply)?))
+        }
+        (Verb::Repair, Tag::Shared) => Answer::Repair(id, number, command::shared_vote(reply)?),
+        (Verb::Repair, _) => Answer::Repair(id, number, command::acquire_vote(reply)?),
+        (Verb::Extend, _) => Answer::Extend(id, number, command::compare_vote(reply)?),
+        (Verb::Swap, _) => Answer::Swap(id, number, command::compare_vote(reply)?),
+        (Verb::Release, _) => Answer::Release(id, command::release_answer(reply)?),
+    })
+}
+
+fn query_answer(question: Question, id: Id, reply: &Reply<'_>) -> Result<Answer, WrongShape> {
+    Ok(match question {
+        Question::Holder => Answer::Holder(id, command::holder_ttl(reply)?),
+        Question::Value => Answer::Value(id, command::value(reply)?),
+        Question::ReaderCount => Answer::ReaderCount(id, command::reader_count(reply)?),
+        Question::TimeLeft => Answer::TimeLeft(id, command::time_left(reply)?),
+        Question::ForcedDelete => Answer::ForcedDelete(id, command::forced_answer(reply)?),
+    })
+}
+
+/// The vote in the answer to a fenced lock that was put back.
+fn repair_vote(answer: FencedAnswer) -> Vote {
+    match answer {
+        FencedAnswer::Granted => Vote::Granted,
+        // Its TTL began earlier than this request: nothing is known of its end.
+        FencedAnswer::Own => Vote::Pending,
+        FencedAnswer::Refused(told) => Vote::Refused { holder: told.holder },
+        FencedAnswer::Failed(failure) => Vote::Failed(failure),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_of_another_shape_is_noticed_whatever_became_of_its_lock() {
+        let verbs = [Verb::Acquire, Verb::Repair, Verb::Extend, Verb::Swap, Verb::Release];
+        let tags = [Tag::Plain, Tag::Fenced, Tag::Fair, Tag::Shared];
+        for verb in verbs {
+            for tag in tags {
+                let owed = Owed::round(verb, tag, 0, Id::NOBODY);
+                for owed in [owed, owed.whole()] {
+                    let answer = owed.answer(&Reply::Bulk(b"text"), None);
+                    assert!(matches!(answer, Err(WrongShape)), "{owed:?} took {answer:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! One query: what an engine does that is no lock of its own. A look at what masters hold, a deletion by force, a pause.
+//!
+//! It is asked for once, of each master that is usable, and ends when all have answered or at its deadline.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::inspection::{ForceUnlocked, Inspection, Told};
+use super::request::Outcome;
+use crate::error::{Report, Round};
+use crate::lock::command::ReleaseAnswer;
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Vote};
+
+#[derive(Debug)]
+pub(super) struct Query {
+    deadline: Instant,
+    /// How long answers are waited for.
+    limit: Duration,
+    /// Masters whose answer is under way.
+    asked: MasterSet,
+    work: Work,
+}
+
+#[derive(Debug)]
+enum Work {
+    /// What each master has answered; the value comes first, then how many readers there are, then the time.
+    Inspect {
+        parts: Vec<Parts>,
+        told: Vec<Option<Told>>,
+    },
+    ForceUnlock {
+        votes: Vec<Vote>,
+    },
+    /// Nobody is asked: it ends at its deadline.
+    Pause,
+}
+
+/// The answers of one master that come before the last one.
+#[derive(Debug, Clone)]
+struct Parts {
+    value: Result<Box<[u8]>, Failure>,
+    reader_count: usize,
+}
+
+impl Query {
+    /// A look at what masters hold. Those that are not asked have a reason in `absences`.
+    pub(super) fn inspect(
+        now: Instant,
+        limit: Duration,
+        asked: MasterSet,
+        absences: impl Iterator<Item = Option<Failure>>,
+    ) -> Self {
+        let told: Vec<_> = absences.map(|absence| absence.map(Told::Failed)).collect();
+        let parts = vec![Parts { value: Ok(Box::default()), reader_count: 0 }; told.len()];
+        Self { deadline: now + limit, limit, asked, work: Work::Inspect { parts, told } }
+    }
+
+    /// A deletion by force.
+    pub(super) fn force_unlock(
+        now: Instant,
+        limit: Duration,
+        asked: MasterSet,
+        absences: impl Iterator<Item = Option<Failure>>,
+    ) -> Self {
+        let votes = absences.map(|absence| absence.map_or(Vote::Pending, Vote::Failed)).collect();
+        Self { deadline: now + limit, limit, asked, work: Work::ForceUnlock { votes } }
+    }
+
+    pub(super) fn pause(now: Instant, time: Duration) -> Self {
+        Self { deadline: now + time, limit: time, asked: MasterSet::EMPTY, work: Work::Pause }
+    }
+
+    pub(super) const fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// How long answers are waited for.
+    pub(super) const fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Masters whose answer is under way.
+    pub(super) const fn asked(&self) -> MasterSet {
+        self.asked
+    }
+
+    /// Whether no answer is to be waited for any more.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        let is_early = matches!(self.work, Work::Pause) && now < self.deadline;
+        !is_early && self.asked.is_empty()
+    }
+
+    pub(super) fn note_value(&mut self, master: MasterId, value: Result<Box<[u8]>, Failure>) {
+        self.parts(master).value = value;
+    }
+
+    pub(super) fn note_reader_count(&mut self, master: MasterId, count: Result<usize, Failure>) {
+        let parts = self.parts(master);
+        match (count, &mut parts.value) {
+            (Ok(count), _) => parts.reader_count = count,
+            // The key holds no text: this is why nothing is known of it. A text needs no count.
+            (Err(failure), Err(of_value)) => *of_value = failure,
+            (Err(_), Ok(_)) => {}
+        }
+    }
+
+    /// The last answer to a look. Of a master in quarantine, which is so for the time `left_in_quarantine`, a key that is
+    /// absent may have been forgotten (I8).
+    pub(super) fn note_time_left(
+        &mut self,
+        master: MasterId,
+        left: Result<HolderTtl, Failure>,
+        left_in_quarantine: Option<Duration>,
+    ) {
+        let none = Parts { value: Ok(Box::default()), reader_count: 0 };
+        let Parts { value, reader_count: readers } = std::mem::replace(self.parts(master), none);
+        let answer = match (value, left) {
+            // The key holds no text, then.
+            (_, Ok(left @ (HolderTtl::Left(_) | HolderTtl::Never))) if readers > 0 => {
+                Told::Shared { readers, left }
+            }
+            (_, Err(failure)) | (Err(failure), _) => Told::Failed(failure),
+            (_, Ok(HolderTtl::Gone)) => match left_in_quarantine {
+                Some(left) => Told::Failed(Failure::Quarantined { left }),
+                None => Told::Absent,
+            },
+            (Ok(value), Ok(left)) => Told::Holds { value, left },
+        };
+        self.end_at(master, answer);
+    }
+
+    /// The answer to a deletion by force.
+    pub(super) fn note_deletion(&mut self, master: MasterId, answer: ReleaseAnswer) {
+        let Work::ForceUnlock { votes } = &mut self.work else {
+            unreachable!("only a forced unlock deletes by force")
+        };
+        votes[master.index()] = match answer {
+            ReleaseAnswer::Deleted => Vote::Granted,
+            ReleaseAnswer::Absent => Vote::Refused { holder: HolderTtl::Gone },
+            ReleaseAnswer::Failed(failure) => Vote::Failed(failure),
+        };
+        self.asked.remove(master);
+    }
+
+    /// No answer of this master will come.
+    pub(super) fn fail_at(&mut self, master: MasterId, failure: Failure) {
+        match &mut self.work {
+            Work::Inspect { .. } => self.end_at(master, Told::Failed(failure)),
+            Work::ForceUnlock { votes } => votes[master.index()] = Vote::Failed(failure),
+            Work::Pause => {}
+        }
+        self.asked.remove(master);
+    }
+
+    pub(super) fn into_outcome(self, labels: &[Arc<str>]) -> Outcome {
+        let labels = labels.iter().cloned();
+        match self.work {
+            Work::Pause => Outcome::Paused,
+            Work::Inspect { told, .. } => {
+                // Each is there once nobody is asked any more.
+                let told = told.into_iter().map(|it| it.unwrap_or(Told::Absent));
+                Outcome::Inspect(Inspection { masters: labels.zip(told).collect() })
+            }
+            Work::ForceUnlock { votes } => {
+                let report = Report { round: Round::Release, votes: labels.zip(votes).collect() };
+                Outcome::ForceUnlock(ForceUnlocked { report })
+            }
+        }
+    }
+
+    fn parts(&mut self, master: MasterId) -> &mut Parts {
+        let Work::Inspect { parts, .. } = &mut self.work else { unreachable!("only a look asks for values") };
+        &mut parts[master.index()]
+    }
+
+    fn end_at(&mut self, master: MasterId, answer: Told) {
+        let Work::Inspect { told, .. } = &mut self.work else { unreachable!("only a look is told a time") };
+        told[master.index()] = Some(answer);
+        self.asked.remove(master);
+    }
+}
