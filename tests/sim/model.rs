@@ -15,7 +15,7 @@
 #![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
 #![allow(unused_imports, reason = "likewise")]
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use redlatch::lock::{NamedScript, SCRIPTS};
@@ -54,7 +54,7 @@ pub struct ModelMaster {
     /// The login that it wants.
     pub password: Option<String>,
     /// Commands that it answers with an error, by their first word or by that and the key, and the error.
-    pub errors: HashMap<String, String>,
+    pub errors: BTreeMap<String, String>,
     /// All commands that it carried out.
     pub log: Vec<Vec<Vec<u8>>>,
     /// Messages for other connections than the one that is served, with their numbers.
@@ -65,7 +65,7 @@ pub struct ModelMaster {
     conn: usize,
     pub data: Data,
     /// Digests of the scripts that it knows.
-    scripts: HashSet<&'static str>,
+    scripts: BTreeSet<&'static str>,
     /// Scripts that it was asked to run.
     pub script_count: u64,
     /// Runs scripts in place of the model's own.
@@ -123,13 +123,13 @@ impl ModelMaster {
             names_scripts: false,
             has_wrong_echo: false,
             password: None,
-            errors: HashMap::new(),
+            errors: BTreeMap::new(),
             log: Vec::new(),
             pushes: Vec::new(),
             subscribers: BTreeMap::new(),
             conn: 0,
             data: Data::default(),
-            scripts: HashSet::new(),
+            scripts: BTreeSet::new(),
             script_count: 0,
             interpreter: None,
         }

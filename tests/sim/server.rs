@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use redlatch::resp::{self, Decoded, Reply};
 
-use crate::checker::id;
 use crate::clock::Time;
 use crate::model::reader_script;
 use crate::network::{ConnState, Piece};
@@ -106,7 +105,7 @@ impl World {
                 self.checker.note_granted(conn, &self.conns[conn], key, token, late);
             }
             ([b"SET", key, _, b"NX", _, ..], Reply::NullBulk) => {
-                self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
+                self.checker.note_refused(client, key, master);
             }
             ([b"SET", _, token, b"IFEQ", ..], Reply::NullBulk) => self.checker.note_denied(master, token),
             ([b"EVALSHA" | b"EVAL", _, _, key, token, _ttl], Reply::Integer(1)) => {
@@ -151,7 +150,7 @@ impl World {
                 self.checker.note_granted(conn, &self.conns[conn], key, value, late);
             }
             ("shared acquire", [key, ..], Reply::Integer(_)) => {
-                self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
+                self.checker.note_refused(client, key, master);
             }
             ("shared acquire", ..) => {}
             (_, [_, value, _], Reply::Integer(0)) => self.checker.note_denied(master, value),
@@ -171,7 +170,7 @@ impl World {
                 self.checker.note_fenced(value, number(token), self.now);
             }
             ([key, _, _, _, _, _, _, _], Reply::Array(_)) => {
-                self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
+                self.checker.note_refused(client, key, master);
             }
             ([_, _, value, _, _, _, _], Reply::Integer(0)) => self.checker.note_denied(master, value),
             _ => {}
@@ -185,7 +184,7 @@ impl World {
             if told.iter().next() == Some(Reply::Integer(2)) {
                 self.checker.note_granted(conn, &self.conns[conn], key, value, late);
             } else {
-                self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
+                self.checker.note_refused(client, key, master);
             }
         }
     }
@@ -198,7 +197,7 @@ impl World {
             self.checker.note_swapped(new);
         } else {
             self.checker.note_denied(master, old);
-            self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
+            self.checker.note_refused(client, key, master);
         }
     }
 
