@@ -49,7 +49,7 @@ impl World {
             }
             Outcome::Acquire(Err(AcquireError::Contended(denial))) => {
                 let key = self.clients[client].lock(lock).map(|it| it.key.clone()).unwrap_or_default();
-                let refused = self.checker.refused.get(&(client, key)).copied().unwrap_or_default();
+                let refused = self.checker.refused(client, &key);
                 self.check_refusals(&denial.report, |checked| refused.contains(id(checked)));
             }
             Outcome::Extend(result) => {
@@ -75,7 +75,7 @@ impl World {
                 let facts = guard.and_then(|guard| self.checker.facts.get(&guard.token));
                 // Of a lock that was never granted there, the acquisition's own refusal stands.
                 let key = facts.map(|facts| facts.key.clone()).unwrap_or_default();
-                let refused = self.checker.refused.get(&(client, key)).copied().unwrap_or_default();
+                let refused = self.checker.refused(client, &key);
                 let denied = facts.map(|facts| facts.denied).unwrap_or_default().union(refused);
                 self.check_refusals(report, |checked| denied.contains(id(checked)));
             }
@@ -100,7 +100,7 @@ impl World {
 
     /// Who waits for a fair lock may have its ticket by now.
     pub fn follow_tickets(&mut self, client: usize) {
-        let waiting = self.checker.waiters.iter().filter(|it| it.client == client);
+        let waiting = self.checker.waiters.iter().filter(|it| it.client == client && !it.has_ticket());
         let waiting: Vec<_> = waiting.map(|it| it.lock).collect();
         for lock in waiting {
             let Some(ticket) = self.clients[client].engine.ticket(lock) else { continue };

@@ -356,10 +356,10 @@ pub fn life_of(run_id: &str) -> Option<u32> {
 }
 
 /// The key is the first argument of most commands, and the rest is long.
-pub fn command(args: &[Vec<u8>]) -> String {
+pub fn command(args: &[&[u8]]) -> String {
     let mut text = String::new();
     for arg in args {
-        let short = if arg.len() > 24 { &arg[..8] } else { arg };
+        let short = if arg.len() > 24 { &arg[..8] } else { *arg };
         let _ = write!(
             text,
             "{} ",
