@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock;
-use crate::config::{Config, ConfigBuilder};
+use crate::config::{Config, ConfigBuilder, RetryDelay};
 use crate::driver::{ConnectError, Driver};
 use crate::engine::MasterStatus;
 use crate::error::AcquireError;
@@ -46,7 +46,8 @@ use shared::{Core, Shared};
 /// [`crate::Redlock`] does without that thread, for one owner.
 ///
 /// Dropping the last handle (guards are handles, too) waits at most [`crate::limits::CLOSE_WAIT`] for queued releases.
-/// A fork of the process cannot use the client: its calls are errors, and drops do nothing. Connect anew in the child.
+/// A fork of the process cannot use the client: calls that ask masters are errors, drops do nothing, and nothing is left to
+/// [`Client::settle`]. Connect anew in the child.
 ///
 /// ```no_run
 /// use redlatch::Client;
@@ -110,7 +111,8 @@ impl Client {
     ///
     /// # Errors
     /// [`ConnectError::Io`] if the operating system gives no event queue, randomness or thread.
-    pub fn open(config: Config) -> Result<Self, ConnectError> {
+    pub fn open(mut config: Config) -> Result<Self, ConnectError> {
+        config.retry_delay_by = config.retry_delay_by.as_ref().map(RetryDelay::of_another_client);
         let config = Arc::new(config);
         let (mut driver, mut poller) = Driver::new(config.clone())?;
         driver.settle(&mut poller)?;
@@ -212,6 +214,8 @@ impl Client {
 
     /// Waits at most `limit` until everything queued is released on every master, and returns how many locks are not;
     /// those that are held by guards count. Other handles can go on.
+    ///
+    /// It does not wait in a waker that this client calls, and is [`usize::MAX`] in its delay function, where it cannot look.
     #[must_use]
     pub fn settle(&self, limit: Duration) -> usize {
         self.shared().settle(limit)
@@ -312,7 +316,7 @@ impl<'a> LockRequest<'a> {
 
     /// Keeps the lock while its guard lives: extends it again and again, at a third of the TTL, for at most `max_hold` since
     /// it was acquired (or the configured `max_hold`, if that is shorter) and [`crate::limits::RENEWAL_COUNT_MAX`] times.
-    /// Zero is [`AcquireError::Input`].
+    /// Zero is [`AcquireError::Input`], as it is if the configured `max_hold` is zero.
     ///
     /// Errors do not end that before the validity ends; [`Guard::on_lost`] and [`Guard::lost`] tell of it in time. The
     /// lock still ends a TTL after its process dies. What is due for many locks goes out in one write for each master.

@@ -220,35 +220,38 @@ impl<A: Ask> Pending<A> {
     fn wait_here(&mut self) -> Result<A::Answer, A::Error> {
         let client = self.ask.client().clone();
         let outcome = client.shared().wait(A::QUESTION, |core| self.ticket(core));
-        match (outcome, std::mem::replace(&mut self.state, State::Over)) {
-            (Ok(Some(outcome)), State::Waiting(ticket)) => self.ask.answer(ticket.op, outcome),
-            (_, State::Refused(error)) => Err(error),
-            (Err(why), _) => Err(A::stopped(why)),
-            (Ok(_), _) => unreachable!("the answer is given once"),
-        }
+        self.finish(outcome)
     }
 
     pub(super) fn poll(&mut self, context: &Context<'_>) -> Poll<Result<A::Answer, A::Error>> {
         let client = self.ask.client().clone();
         let is_new = matches!(self.state, State::Idle);
-        let outcome =
-            std::task::ready!(client.shared().poll(context.waker(), is_new, |core| self.ticket(core)));
-        Poll::Ready(match (outcome, std::mem::replace(&mut self.state, State::Over)) {
+        let outcome = client.shared().poll(context.waker(), is_new, |core| self.ticket(core));
+        outcome.map(|outcome| self.finish(outcome))
+    }
+
+    /// Makes the answer of an outcome.
+    fn finish(&mut self, outcome: Result<Option<Outcome>, Stopped>) -> Result<A::Answer, A::Error> {
+        match (outcome, std::mem::replace(&mut self.state, State::Over)) {
             (_, State::Over) => panic!("polled after it was ready"),
             (Ok(Some(outcome)), State::Waiting(ticket)) => self.ask.answer(ticket.op, outcome),
             (_, State::Refused(error)) => Err(error),
-            (Err(why), _) => Err(A::stopped(why)),
-            (Ok(_), _) => unreachable!("an outcome is that of a submitted request"),
-        })
+            (Err(why), state) => {
+                // The client may go on, without this call: the drop gives up what was asked.
+                self.state = state;
+                Err(A::stopped(why))
+            }
+            (Ok(_), _) => unreachable!("an outcome is that of a submitted request, and is given once"),
+        }
     }
 }
 
 impl<A: Ask> Drop for Pending<A> {
     fn drop(&mut self) {
         if let State::Waiting(ticket) = self.state {
-            // The waker is dropped without the lock. A client that cannot be used has nothing to give up.
+            // A client that cannot be used has nothing to give up.
             let client = self.ask.client();
-            let _waker = client.shared().with(|core| core.abandon(ticket));
+            client.shared().with_or_later(move |core| core.abandon(ticket));
             note_drop(&client.handle.shared);
         }
     }
@@ -305,6 +308,9 @@ impl LockRequest<'_> {
         let wait = wait.unwrap_or(ttl.as_duration());
         if self.auto_extend == Some(Duration::ZERO) {
             return Err(InputError::AutoExtendZero.into());
+        }
+        if self.auto_extend.is_some() && config.max_hold.is_zero() {
+            return Err(InputError::MaxHoldZero.into());
         }
         let request = match (self.is_shared, self.is_fair, self.is_fenced) {
             (false, false, false) => Request::Acquire { resource, ttl, wait, min_validity },
@@ -431,5 +437,41 @@ impl Ask for Guard {
 
     fn stopped(why: Stopped) -> ReleaseError {
         ReleaseError::Stopped(why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::lock::{MasterSet, Token};
+
+    #[test]
+    fn an_answer_with_less_than_the_validity_asked_for_is_expired() {
+        // Nothing listens there.
+        let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
+        let client = Client::open(config).expect("an event loop");
+        let name = Resource::new("a").expect("a name");
+        let fetch = |min_validity: Duration| {
+            let ttl = client.config().ttl(limits::TTL_DEFAULT).expect("a TTL");
+            let wait = Duration::ZERO;
+            let op = client.shared().with(|core| {
+                core.submit(Request::Acquire { resource: name, ttl, wait, min_validity: Duration::ZERO })
+            });
+            let op = op.expect("it goes on").expect("there is room");
+            let grant = Grant {
+                token: Token::UNSET,
+                fencing_token: None,
+                valid_until: clock::now() + Duration::from_secs(1000),
+                granted: MasterSet::EMPTY,
+                attempts: 1,
+            };
+            let request = client.lock("a").min_validity(min_validity);
+            request.guard(&mut Asked::default(), op, Outcome::Acquire(Ok(grant))).map(drop)
+        };
+        fetch(Duration::ZERO).expect("it has the validity");
+        fetch(Duration::from_secs(100)).expect("it has the validity");
+        let error = fetch(Duration::from_secs(2000)).expect_err("it has less");
+        assert!(matches!(error, AcquireError::Expired(_)), "{error}");
     }
 }

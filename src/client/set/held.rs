@@ -16,7 +16,7 @@ use crate::error::{ExtendSetError, ReleaseSetError};
 /// Several locks held together: valid while each of them is.
 ///
 /// Dropping it releases all of them in the background: that never blocks, works in a panic and on any thread, and the
-/// releases go out with the client's next write, after [`crate::limits::DROP_LINGER`] at most.
+/// releases go out as that of a [`Guard`] does.
 #[must_use = "dropping the set releases its locks"]
 pub struct GuardSet {
     /// Sorted by name.
