@@ -274,7 +274,7 @@ impl World {
         if expected == Pending::Acquire {
             self.check_turn(client, lock, name == "acquired");
         }
-        self.digest(name.as_bytes());
+        self.digest.add(self.now, name.as_bytes());
         note!(self, "c{client} {lock:?} {name}{}", described(&outcome));
         let known = self.clients[client].lock(lock).map(|it| it.pending.map(|(pending, _)| pending));
         // A release was submitted since: what it overtook may still be answered.

@@ -117,7 +117,7 @@ pub fn run(seed: u64, is_traced: bool) -> Report {
     Report {
         violation: world.checker.violation.take(),
         statistics: world.statistics(),
-        digest: world.digest,
+        digest: world.digest.0,
         trace: world.trace.take().unwrap_or_default(),
     }
 }

@@ -302,8 +302,9 @@ impl World {
             self.checker.violate(format!("c{client} keeps more in hand than its callers can have asked for"));
         }
         for master in 0..self.masters.len() {
-            self.check_owed(client, master);
-            self.count_link(client, master);
+            let state = self.clients[client].engine.master_status(self.local(client), id(master)).state;
+            self.check_owed(client, master, &state);
+            self.count_link(client, master, &state);
         }
         self.check_margins(client);
         self.check_keys(client);
@@ -336,7 +337,7 @@ impl World {
     }
 
     /// When nothing is under way, no reply is owed (I14).
-    pub fn check_owed(&mut self, client: usize, master: usize) {
+    fn check_owed(&mut self, client: usize, master: usize, state: &MasterState) {
         let it = &mut self.clients[client];
         let owed = it.engine.owed_count(id(master));
         if owed > OWED_MAX || it.engine.send_ready(id(master)).len() > limits::OUTBOX_SIZE_MAX {
@@ -357,8 +358,7 @@ impl World {
                     && conn.master_life == self.masters[master].life
             }
         };
-        let state = self.clients[client].engine.master_status(self.local(client), id(master)).state;
-        if owed == 0 && state == MasterState::Silent {
+        if owed == 0 && *state == MasterState::Silent {
             self.checker.violate(format!("c{client} waits for m{master} to speak, which owes nothing"));
         }
         if is_quiet && owed != 0 {
@@ -405,8 +405,8 @@ impl World {
         }
     }
 
-    pub fn count_link(&mut self, client: usize, master: usize) {
-        let state = match self.clients[client].engine.master_status(self.local(client), id(master)).state {
+    fn count_link(&mut self, client: usize, master: usize, state: &MasterState) {
+        let state = match state {
             MasterState::Down(_) => "down",
             MasterState::Connecting => "connecting",
             MasterState::Ready => "ready",

@@ -9,6 +9,10 @@ use crate::model::{self, reader_script};
 use crate::network::{ConnState, Piece};
 use crate::world::{Event, World, command, note, shown};
 
+/// Room for the words of most commands, and for most replies.
+const WORD_COUNT: usize = 16;
+const REPLIES_SIZE: usize = 128;
+
 impl World {
     pub fn arrive_at_master(&mut self, index: usize) {
         match self.conns[index].to_master.arrive(self.now) {
@@ -23,7 +27,8 @@ impl World {
                     conn.input_queued_at = conn.to_master.queued_at;
                 }
                 conn.master_input.extend_from_slice(&bytes);
-                if master.stopped_until <= self.now {
+                // No command ends without one.
+                if master.stopped_until <= self.now && bytes.contains(&b'\n') {
                     self.serve(index);
                 }
             }
@@ -39,9 +44,10 @@ impl World {
         if conn.master_life != it.life {
             return;
         }
-        let (mut input, mut replies) = (std::mem::take(&mut conn.master_input), Vec::new());
+        let (mut input, mut replies) =
+            (std::mem::take(&mut conn.master_input), Vec::with_capacity(REPLIES_SIZE));
         let now = it.clock.at(self.now);
-        let (mut done, mut words, mut meets_queue) = (0, Vec::new(), false);
+        let (mut done, mut words, mut meets_queue) = (0, Vec::with_capacity(WORD_COUNT), false);
         while let Some(size) = model::command(&input[done..], &mut words) {
             done += size;
             meets_queue |= words.get(2).is_some_and(|key_count| *key_count == b"3");
@@ -75,10 +81,9 @@ impl World {
 
     fn send_to_client(&mut self, index: usize, bytes: &[u8]) {
         if self.conns[index].left_at.is_none() && !bytes.is_empty() {
-            let (now, mut due) = (self.now, Vec::new());
-            let to_client = &mut self.conns[index].to_client;
-            to_client.send(now, now, bytes, &self.weather, &mut self.rng, &mut due);
-            due.into_iter().for_each(|at| self.plan(at, Event::ToClient(index)));
+            let (to_client, events) = (&mut self.conns[index].to_client, &mut self.events);
+            let plan = |at| events.plan(at, Event::ToClient(index));
+            to_client.send(self.now, self.now, bytes, &self.weather, &mut self.rng, plan);
         }
     }
 
