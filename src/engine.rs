@@ -30,6 +30,7 @@
 mod acquire;
 mod claim;
 mod claims;
+mod connection;
 mod fair;
 mod fence;
 mod fleet;
@@ -41,7 +42,6 @@ mod lines;
 mod link;
 mod link_id;
 mod mark;
-mod news;
 mod op;
 mod ops;
 mod owed;
@@ -55,8 +55,11 @@ mod script;
 mod sharing;
 mod slab;
 mod status;
+mod subscriptions;
 mod timers;
 mod turns;
+mod waiting;
+mod watch;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -79,12 +82,12 @@ use claims::Claims;
 use fleet::{Fleet, LinkDue};
 use lines::Lines;
 use link::Predecessor;
-use news::News;
 use op::{Acquisition, Op, OpState};
 use ops::Ops;
 use owed::Answer;
 use renewal::Ticks;
 use slab::Id;
+use subscriptions::Subscriptions;
 use timers::{Timer, Timers, op_timer, timer_of};
 
 /// Names one lock of one [`Engine`], from [`Engine::submit`] of its acquisition to its release.
@@ -106,8 +109,8 @@ pub struct Engine {
     rng: StdRng,
     /// The masters, and what is on its way to them.
     fleet: Fleet,
-    /// The connections by which waiters are told of releases.
-    news: News,
+    /// The connections by which waiters are notified of releases.
+    subscriptions: Subscriptions,
     ops: Ops,
     /// The operations that hold a lock or wait for one, by its key.
     lines: Lines,
@@ -131,12 +134,12 @@ impl Engine {
         let mut timers = Timers::default();
         let fleet = Fleet::new(config.clone(), now, &mut timers);
         let mut rng = StdRng::from_seed(mutants::seed(seed));
-        let news = News::new(fleet.count(), now);
+        let subscriptions = Subscriptions::new(config.clone(), now);
         Self {
             config,
             ticks: Ticks { started: now },
             fleet,
-            news,
+            subscriptions,
             ops: Ops::new(),
             lines: Lines::new(&mut rng),
             rng,
@@ -224,14 +227,17 @@ impl Engine {
 
     /// The next thing to do with a connection.
     pub fn poll_link(&mut self) -> Option<LinkRequest> {
-        self.fleet.poll_link().or_else(|| self.news.poll_link())
+        self.fleet.poll_link().or_else(|| self.subscriptions.poll_link())
     }
 
     /// The connection that was asked for stands; its handshake waits in [`Engine::send_ready`].
     pub fn handle_connected(&mut self, now: Instant, link: impl Into<LinkId>) {
         let master = match link.into() {
             LinkId::Commands(master) => master,
-            LinkId::News(master) => return self.handle_news_connected(now, master),
+            LinkId::News(master) => {
+                let (rng, timers) = (&mut self.rng, &mut self.timers);
+                return self.subscriptions.handle_connected(now, master, rng, timers);
+            }
         };
         self.fleet.handle_connected(now, master, &mut self.rng, &mut self.timers);
     }
@@ -240,7 +246,10 @@ impl Engine {
     pub fn handle_disconnected(&mut self, now: Instant, link: impl Into<LinkId>, why: &str) {
         let master = match link.into() {
             LinkId::Commands(master) => master,
-            LinkId::News(master) => return self.handle_news_disconnected(now, master),
+            LinkId::News(master) => {
+                let (rng, timers) = (&mut self.rng, &mut self.timers);
+                return self.subscriptions.handle_disconnected(now, master, rng, timers);
+            }
         };
         if let Some(why) = self.fleet.why_lost(master, why) {
             self.fail_link(now, master, &why);
@@ -253,23 +262,23 @@ impl Engine {
     pub fn send_ready(&mut self, link: impl Into<LinkId>) -> &[u8] {
         match link.into() {
             LinkId::Commands(master) => self.fleet.send_ready(master),
-            LinkId::News(master) => self.news.send_ready(master),
+            LinkId::News(master) => self.subscriptions.send_ready(master),
         }
     }
 
     /// `size` bytes of [`Engine::send_ready`] were written.
     pub fn send_done(&mut self, link: impl Into<LinkId>, size: usize) {
         match link.into() {
-            LinkId::Commands(master) => self.fleet.link_mut(master).wire.send_done(size),
-            LinkId::News(master) => self.news.send_done(master, size),
+            LinkId::Commands(master) => self.fleet.link_mut(master).connection.wire.send_done(size),
+            LinkId::News(master) => self.subscriptions.send_done(master, size),
         }
     }
 
     /// Where to read into; never empty.
     pub fn recv_space(&mut self, link: impl Into<LinkId>) -> &mut [u8] {
         match link.into() {
-            LinkId::Commands(master) => self.fleet.link_mut(master).wire.recv_space(),
-            LinkId::News(master) => self.news.recv_space(master),
+            LinkId::Commands(master) => self.fleet.link_mut(master).connection.wire.recv_space(),
+            LinkId::News(master) => self.subscriptions.recv_space(master),
         }
     }
 
@@ -291,9 +300,16 @@ impl Engine {
             if self.claims.has_decided() {
                 self.handle_decided(now);
             }
-            if !self.fleet.link(master).wire.has_received() || !self.recv_any(now, master) {
+            if !self.fleet.link(master).connection.wire.has_received() || !self.recv_any(now, master) {
                 return;
             }
+        }
+    }
+
+    fn recv_news(&mut self, now: Instant, master: MasterId, size: usize) {
+        self.subscriptions.recv_done(now, master, size, &mut self.rng, &mut self.timers);
+        while let Some(id) = self.subscriptions.next_notified() {
+            self.follow_watch(now, id);
         }
     }
 
@@ -340,7 +356,10 @@ impl Engine {
         while let Some(timer) = self.timers.pop_due(now) {
             match timer_of(timer) {
                 Timer::Master(master) => self.handle_link_timeout(now, master),
-                Timer::News(master) => self.handle_news_timeout(now, master),
+                Timer::News(master) => {
+                    let (ready, rng, timers) = (self.fleet.ready(), &mut self.rng, &mut self.timers);
+                    self.subscriptions.handle_timeout(now, master, ready, rng, timers);
+                }
                 Timer::Op(index) => {
                     if let Some(id) = self.ops.occupant(index) {
                         self.handle_op_timeout(now, id);
@@ -414,7 +433,7 @@ impl Engine {
         }
         self.claims.release_orphans(&mut self.fleet, master);
         self.repair(now, master);
-        self.open_news(now);
+        self.subscriptions.open(now, self.fleet.ready(), &mut self.timers);
     }
 
     /// Ends a connection and settles all that it owed.

@@ -6,7 +6,6 @@ use rand::RngExt;
 
 use super::fair;
 use super::fence;
-use super::link::Link;
 use super::op::{Acquisition, Cause, Denied, OpState, Run};
 use super::owed::{Owed, Question, Tag};
 use super::sharing;
@@ -125,8 +124,8 @@ impl Engine {
         };
         let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
         op.run.count = 0;
-        if let Some(watch) = &mut op.watch {
-            watch.begin_attempt(self.fleet.quorum());
+        if op.is_subscribed {
+            self.subscriptions.begin_attempt(id);
         }
         if !claim.asked.has(self.fleet.quorum()) && self.fleet.usable().has(self.fleet.quorum()) {
             return self.refuse_overload(now, id, claim_id);
@@ -324,46 +323,6 @@ impl Engine {
         }
     }
 
-    /// Whether so many masters are in quarantine to the end of the wait that no attempt before it can succeed. One that is
-    /// not connected may need none when it is back.
-    fn is_quarantined_beyond_wait(&self, id: Id) -> bool {
-        let Some(wait_until) = self.ops.op(id).wait_until else { return false };
-        let is_late =
-            |link: &&Link| link.is_ready() && link.quarantined_until.is_some_and(|at| at >= wait_until);
-        let late_count = self.fleet.links().filter(is_late).count();
-        late_count > self.fleet.spare() && !mutant!(WaitsInQuarantine)
-    }
-
-    /// When to try again, after a random delay that is longer than the attempt was and grows; `None` to give up.
-    fn next_attempt(&mut self, now: Instant, id: Id, started: Instant) -> Option<Instant> {
-        let op = self.ops.op(id);
-        if op.attempts >= op.attempts_max && !mutant!(TriesUnlimited) {
-            return None;
-        }
-        let wait_until = op.wait_until?;
-        let took = now - started;
-        // The last attempt is made early enough to be answered before the wait ends.
-        let last = wait_until.checked_sub(took.max(Duration::from_millis(1)))?;
-        if op.queuing.is_some() {
-            let delay = self.fair_pause(id, took);
-            return (last > now + took).then(|| last.min(now + delay));
-        }
-        let attempts = op.attempts;
-        let (quorum, longest) = (self.fleet.quorum(), self.config.retry_delay_max);
-        let bounds =
-            op.watch.as_ref().and_then(|watch| watch.pause_bounds(quorum, self.fleet.mute(), longest));
-        // Who had a part of it met others that want it, not a holder.
-        let is_held = self.claims.claim(op.claim).tally.granted.is_empty();
-        let delay = match bounds {
-            Some(_) if mutant!(NoTimerBehindWake) => limits::TIME_LIMIT_MAX,
-            Some(bounds) if is_held && self.config.retry_delay_by.is_none() => {
-                self.rng.random_range(bounds).max(took)
-            }
-            _ => self.draw_pause(took, attempts),
-        };
-        (last > now + took).then(|| last.min(now + delay))
-    }
-
     /// No more than so many attempts are made. The first one may have failed by now, if there was nobody to be asked.
     pub(super) fn submit_limit(&mut self, now: Instant, id: Id, attempts_max: u32) {
         let Some(op) = self.ops.find_mut(id) else { return };
@@ -375,23 +334,6 @@ impl Engine {
         if let OpState::Waiting { denied, .. } = state {
             self.deny(now, id, denied);
         }
-    }
-
-    /// A random pause after an attempt that took so long, the more of them the longer.
-    pub(super) fn draw_pause(&mut self, took: Duration, attempts: u32) -> Duration {
-        // At least a millisecond: known-down masters fail an attempt in no time at all.
-        let floor = took.max(Duration::from_millis(1));
-        let asked = self.config.retry_delay_by.as_ref().and_then(|delay| delay.after(attempts));
-        if let Some(asked) = asked {
-            // Longer than the attempt was, and at random times all the same: else those who met once would meet again.
-            let asked = asked.min(limits::TIME_LIMIT_MAX);
-            return asked.max(floor) + self.rng.random_range(Duration::ZERO..=floor);
-        }
-        let base = floor.max(self.config.retry_delay_min);
-        let doubled = base.saturating_mul(1 << attempts.min(16));
-        let range = doubled.min(self.config.retry_delay_max.max(base));
-        let range = if mutant!(NoJitter) { Duration::ZERO } else { range };
-        base + self.rng.random_range(Duration::ZERO..=range)
     }
 
     /// Asks the masters that refused how long the key in the way still lives.
@@ -436,21 +378,7 @@ impl Engine {
         }
     }
 
-    /// The pause between two attempts is over: makes the next one, unless the whole wait has passed meanwhile, as it
-    /// may when this process was stopped.
-    fn end_pause(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op_mut(id);
-        let state = std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now });
-        let OpState::Waiting { denied, .. } = state else { unreachable!("a pause was due") };
-        if op.wait_until.is_some_and(|until| until <= now) {
-            self.deny(now, id, denied);
-        } else {
-            op.denied_before = Some(Box::new(denied));
-            self.take_turn(now, id);
-        }
-    }
-
-    fn deny(&mut self, now: Instant, id: Id, denied: Denied) {
+    pub(super) fn deny(&mut self, now: Instant, id: Id, denied: Denied) {
         let op = self.ops.op(id);
         let error = op.denial(now, denied, &op.holders);
         self.end_op(now, id);
@@ -498,7 +426,7 @@ impl Engine {
             missing.iter().for_each(|master| self.fleet.note_missed(now, master, limit, &mut self.timers));
         }
         if mutant!(TimeoutPopsOwed) {
-            missing.iter().for_each(|master| self.fleet.link_mut(master).wire.forget_owed());
+            missing.iter().for_each(|master| self.fleet.link_mut(master).connection.wire.forget_owed());
         }
         self.decide_acquire(now, id);
     }

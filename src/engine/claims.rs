@@ -93,7 +93,7 @@ impl Claims {
     pub(super) fn count_usual(&mut self, link: &mut Link, quorum: usize) {
         let master = link.master;
         let Self { table, decided } = self;
-        link.wire.take_known(|owed, received| {
+        link.connection.wire.take_known(|owed, received| {
             let (id, rest, counted) = match *owed {
                 Owed::Round { verb: Verb::Acquire, tag: Tag::Plain, id, .. } => {
                     let rest = command::split_granted(received)?;

@@ -271,7 +271,7 @@ impl Engine {
         let (queuing, claim) = (op.queuing.as_ref().expect(NOT_FAIR), self.claims.claim(op.claim));
         let spare = self.fleet.spare();
         let standing = queuing.standing(&claim.tally, spare);
-        let is_told = op.watch.as_ref().is_some_and(|watch| watch.is_confirmed(self.fleet.quorum()));
+        let is_told = self.subscriptions.is_confirmed(id);
         let is_known = queuing.ticket(self.fleet.quorum()).is_some();
         // A quorum proposed different numbers: it is to know the largest at once. This is once in an acquisition.
         let is_new = queuing.number.is_some() && !is_known && standing != Standing::Unclear;

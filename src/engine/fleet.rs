@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 
-use super::link::{Link, Predecessor, State};
-use super::link_id::LinkRequest;
+use super::connection::{State, Wishes};
+use super::link::{Link, Predecessor};
+use super::link_id::{LinkId, LinkRequest};
 use super::mark::{self, MarkAnswer};
 use super::owed::{MarkStep, Owed, Shape};
 use super::timers::{Timers, master_timer};
@@ -45,8 +46,7 @@ pub(super) struct Fleet {
     usable: MasterSet,
     /// Masters whose votes may not count yet; each has a time in its link.
     quarantined: MasterSet,
-    connect_wanted: MasterSet,
-    close_wanted: MasterSet,
+    wishes: Wishes,
     gathered: Gathered,
     /// Ready masters by the command that releases there.
     release_groups: Vec<(ReleaseBy, MasterSet)>,
@@ -110,8 +110,7 @@ impl Fleet {
             ready: MasterSet::EMPTY,
             usable: MasterSet::EMPTY,
             quarantined: MasterSet::EMPTY,
-            connect_wanted: MasterSet::EMPTY,
-            close_wanted: MasterSet::EMPTY,
+            wishes: Wishes::NONE,
             gathered: Gathered { masters: MasterSet::EMPTY, bytes: Vec::new(), owed: Vec::new() },
             release_groups: Vec::new(),
             extend_groups: Vec::new(),
@@ -261,7 +260,7 @@ impl Fleet {
         let count_max = GATHERED_SIZE_MAX / REQUEST_SIZE_MIN + 1;
         self.links
             .iter()
-            .all(|link| !masters.contains(link.master) || link.wire.has_room(size_max, count_max))
+            .all(|link| !masters.contains(link.master) || link.connection.wire.has_room(size_max, count_max))
     }
 
     /// Hands over what was gathered.
@@ -278,7 +277,7 @@ impl Fleet {
         let Gathered { masters, bytes, owed } = &mut self.gathered;
         let mut taken = *masters;
         for link in &mut self.links {
-            if taken.contains(link.master) && link.wire.request(bytes, owed).is_err() {
+            if taken.contains(link.master) && link.connection.wire.request(bytes, owed).is_err() {
                 taken.remove(link.master);
             }
         }
@@ -293,13 +292,7 @@ impl Fleet {
 
     /// The next thing to do with a connection.
     pub(super) fn poll_link(&mut self) -> Option<LinkRequest> {
-        if let Some(master) = self.close_wanted.iter().next() {
-            self.close_wanted.remove(master);
-            return Some(LinkRequest::Close(master.into()));
-        }
-        let master = self.connect_wanted.iter().next()?;
-        self.connect_wanted.remove(master);
-        Some(LinkRequest::Connect(master.into()))
+        self.wishes.poll(LinkId::Commands)
     }
 
     /// The connection that was asked for stands: queues its handshake.
@@ -311,19 +304,17 @@ impl Fleet {
         timers: &mut Timers,
     ) {
         let link = &mut self.links[master.index()];
-        if !matches!(link.state, State::Connecting { .. }) {
+        if !matches!(link.connection.state, State::Connecting { .. }) {
             return;
         }
-        // The handshake's few hundred bytes always fit an empty queue.
-        let queued = link.start_handshake(now, &self.config, rng);
-        assert!(queued.is_ok(), "the handshake is larger than the outbox");
+        link.start_handshake(now, &self.config, rng);
         self.arm(master, timers);
     }
 
     /// The reason to be shown for a connection that broke, if the link had one.
     pub(super) fn why_lost<'a>(&self, master: MasterId, why: &'a str) -> Option<Cow<'a, str>> {
         let link = self.link(master);
-        if let State::Down { .. } = link.state {
+        if link.connection.is_down() {
             return None;
         }
         // A server that is full says so in place of its first reply, and then closes the connection.
@@ -334,21 +325,22 @@ impl Fleet {
     /// Bytes to write.
     pub(super) fn send_ready(&mut self, master: MasterId) -> &[u8] {
         self.flush();
-        self.link(master).wire.send_ready()
+        self.link(master).connection.wire.send_ready()
     }
 
     /// Bytes were read. Returns whether a silent master may be asked again.
     pub(super) fn recv_done(&mut self, now: Instant, master: MasterId, size: usize) -> bool {
         let link = &mut self.links[master.index()];
-        link.wire.recv_done(size);
+        link.connection.wire.recv_done(size);
         if size == 0 {
             return false;
         }
         link.heard_at = now;
-        let State::Ready { silent_since: silent @ Some(_), .. } = &mut link.state else { return false };
-        *silent = None;
-        self.usable.insert(master);
-        true
+        let was_silent = link.silent_since.take().is_some();
+        if was_silent {
+            self.usable.insert(master);
+        }
+        was_silent
     }
 
     /// The nonce came back: takes the master in, unless it must not vote.
@@ -379,7 +371,7 @@ impl Fleet {
 
     /// Why a master whose handshake is done is the same server as another one.
     fn is_listed_twice(&self, master: MasterId) -> Option<String> {
-        let State::Handshake { handshake, .. } = &self.link(master).state else {
+        let State::Handshake { handshake, .. } = &self.link(master).connection.state else {
             unreachable!("its handshake is done")
         };
         let run_id = handshake.learnt.run_id.as_deref().filter(|_| !mutant!(SameServerTwice))?;
@@ -405,22 +397,19 @@ impl Fleet {
         leave(&mut self.extend_groups, master);
         self.notifiers.remove(master);
         let link = &mut self.links[master.index()];
-        let was_open = !matches!(link.state, State::Down { .. });
+        let was_open = !link.connection.is_down();
         let was_ready = link.is_ready();
         link.fail(now, why, rng);
         self.ready.remove(master);
         self.usable.remove(master);
-        self.connect_wanted.remove(master);
-        if was_open {
-            self.close_wanted.insert(master);
-        }
+        self.wishes.close(master, was_open);
         self.arm(master, timers);
         was_ready
     }
 
     /// The driver has no connection left that would have to be closed.
     pub(super) const fn forget_close(&mut self, master: MasterId) {
-        self.close_wanted.remove(master);
+        self.wishes.forget_close(master);
     }
 
     /// Something may be due for a link.
@@ -431,11 +420,11 @@ impl Fleet {
             self.arm(master, timers);
             return LinkDue::Nothing;
         }
-        match link.state {
+        match link.connection.state {
             State::Down { .. } if mutant!(NoReconnect) && link.has_failed() => LinkDue::Nothing,
             State::Down { .. } => {
-                link.state = State::Connecting { deadline: now + limit };
-                self.connect_wanted.insert(master);
+                link.connection.start_connecting(now + limit);
+                self.wishes.connect(master);
                 self.arm(master, timers);
                 LinkDue::Nothing
             }
@@ -465,10 +454,8 @@ impl Fleet {
             return;
         }
         let link = &mut self.links[master.index()];
-        if let State::Ready { silent_since: silent @ None, .. } = &mut link.state
-            && now - link.heard_at >= limit
-        {
-            *silent = Some(now);
+        if link.is_ready() && link.silent_since.is_none() && now - link.heard_at >= limit {
+            link.silent_since = Some(now);
             self.usable.remove(master);
             self.arm(master, timers);
         }
@@ -483,7 +470,8 @@ impl Fleet {
     /// Replies that a master owes or will owe.
     pub(super) fn owed_count(&self, master: MasterId) -> usize {
         let is_gathered = self.gathered.masters.contains(master);
-        self.link(master).wire.owed_count() + if is_gathered { self.gathered.owed.len() } else { 0 }
+        self.link(master).connection.wire.owed_count()
+            + if is_gathered { self.gathered.owed.len() } else { 0 }
     }
 
     // ---- the mark of strict mode ----
@@ -630,7 +618,9 @@ mod tests {
             }
         }
         fleet.flush();
-        assert!(fleet.links.iter().zip(&expected).all(|(link, bytes)| link.wire.send_ready() == bytes));
+        assert!(
+            fleet.links.iter().zip(&expected).all(|(link, bytes)| link.connection.wire.send_ready() == bytes)
+        );
     }
 
     #[test]
@@ -638,12 +628,12 @@ mod tests {
         let mut fleet = fleet();
         let owed = [Owed::Query { question: Question::Holder, id: Id::NOBODY }];
         let nearly_full = vec![0; limits::OUTBOX_SIZE_MAX - 30];
-        fleet.links[1].wire.request(&nearly_full, &owed).expect("room");
+        fleet.links[1].connection.wire.request(&nearly_full, &owed).expect("room");
         let mut send = |masters| fleet.send(masters, owed[0], |out| out.extend([0; 20]));
         assert_eq!((send(set(0b111)), send(set(0b111))), (set(0b111), set(0b101)));
         assert_eq!((send(set(0b010)), send(set(0b101))), (set(0b000), set(0b101)));
         fleet.flush();
-        let counts: Vec<usize> = fleet.links.iter().map(|link| link.wire.owed_count()).collect();
+        let counts: Vec<usize> = fleet.links.iter().map(|link| link.connection.wire.owed_count()).collect();
         assert_eq!(counts, [3, 2, 3]);
     }
 }

@@ -284,7 +284,7 @@ impl Engine {
                     self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
                 }
             }
-            _ if op.watch.is_some() || op.intent.is_some() => {
+            _ if op.is_subscribed || op.intent.is_some() => {
                 // It was still waiting for the lock.
                 self.withdraw_intent(id, false);
                 self.unwatch(now, id);

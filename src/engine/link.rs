@@ -1,20 +1,14 @@
 //! One master as the engine sees it: its connection's state, its bytes, and whether its votes count.
 //!
-//! ```text
-//!        Connect              handle_connected            nonce echoed
-//!  Down ────────► Connecting ─────────────────► Handshake ────────────► Ready ⇄ silent
-//!   ▲ random, growing pause │                        │                    │
-//!   └───────────────────────┴────────────────────────┴────────────────────┘  lost, late, malformed
-//! ```
-//!
 //! A `Ready` link whose master may have restarted lately is in quarantine until `quarantined_until`: it is sent commands, and
 //! its votes are not counted. A silent one is not sent acquisitions until it answers what it owes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rand::{Rng, RngExt};
+use rand::Rng;
 
+use super::connection::{Connection, State};
 use super::handshake::{Handshake, Learnt, Step};
 use super::owed::{Answer, Commands, Owed};
 use crate::config::{Config, Quarantine};
@@ -23,19 +17,6 @@ use crate::lock::command::{self, ExtendBy, ReleaseBy, WrongShape};
 use crate::lock::{Failure, MasterId};
 use crate::mutants::mutant;
 use crate::resp::Reply;
-use crate::wire::{Full, Wire};
-
-#[derive(Debug)]
-pub(super) enum State {
-    /// No connection; the next attempt starts at `retry_at`.
-    Down { retry_at: Instant },
-    /// The driver was asked to connect.
-    Connecting { deadline: Instant },
-    /// Connected; the first replies are owed.
-    Handshake { deadline: Instant, handshake: Handshake },
-    /// Usable. `silent_since` is the deadline that it missed first.
-    Ready { since: Instant, silent_since: Option<Instant> },
-}
 
 /// Who answered the last handshake, and since when this client has watched that process.
 #[derive(Debug)]
@@ -71,8 +52,9 @@ struct Changes {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) master: MasterId,
-    pub(super) state: State,
-    pub(super) wire: Wire<Owed>,
+    pub(super) connection: Connection<Owed>,
+    /// The deadline that it missed first, if it was silent ever since.
+    pub(super) silent_since: Option<Instant>,
     pub(super) release_by: ReleaseBy,
     pub(super) extend_by: ExtendBy,
     pub(super) learnt: Learnt,
@@ -86,16 +68,14 @@ pub(super) struct Link {
     pub(super) why: Arc<str>,
     identity: Option<Identity>,
     changes: Option<Changes>,
-    /// Failures in a row; a connection that lasted starts a new row.
-    failure_count: u32,
 }
 
 impl Link {
     pub(super) fn new(master: MasterId, now: Instant) -> Self {
         Self {
             master,
-            state: State::Down { retry_at: now },
-            wire: Wire::new(),
+            connection: Connection::new(now),
+            silent_since: None,
             release_by: ReleaseBy::EvalSha,
             extend_by: ExtendBy::EvalSha,
             learnt: Learnt::default(),
@@ -105,26 +85,21 @@ impl Link {
             why: Arc::from("it was not tried yet"),
             identity: None,
             changes: None,
-            failure_count: 0,
         }
     }
 
     pub(super) const fn is_ready(&self) -> bool {
-        matches!(self.state, State::Ready { .. })
+        self.connection.is_ready()
     }
 
     /// Why this master is not being asked, when it is not.
     pub(super) fn absence(&self) -> Failure {
-        if let State::Ready { .. } = self.state {
-            Failure::Silent
-        } else {
-            Failure::NotConnected { why: self.why.clone() }
-        }
+        if self.is_ready() { Failure::Silent } else { Failure::NotConnected { why: self.why.clone() } }
     }
 
     /// Whether it was ever lost, or not reached.
     pub(super) const fn has_failed(&self) -> bool {
-        self.failure_count > 0
+        self.connection.has_failed()
     }
 
     /// What is wrong with it as a master of locks, in words.
@@ -162,7 +137,7 @@ impl Link {
 
     /// What a server in its handshake last refused, in its words.
     pub(super) fn last_refusal(&self) -> Option<&str> {
-        match &self.state {
+        match &self.connection.state {
             State::Handshake { handshake, .. } => handshake.learnt.refused.last().map(|(_, text)| &**text),
             _ => None,
         }
@@ -175,38 +150,24 @@ impl Link {
 
     /// When something is to be done about this link, whatever else happens.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        match self.state {
-            State::Down { retry_at } => Some(retry_at),
-            State::Connecting { deadline } | State::Handshake { deadline, .. } => Some(deadline),
-            State::Ready { silent_since, .. } => {
-                let silence_end = silent_since.map(|since| since + limits::SILENCE_MAX);
-                silence_end.into_iter().chain(self.mark_due_at).min()
-            }
-        }
+        self.connection.deadline().or_else(|| {
+            let silence_end = self.silent_since.map(|since| since + limits::SILENCE_MAX);
+            silence_end.into_iter().chain(self.mark_due_at).min()
+        })
     }
 
     /// The connection stands: queues the handshake.
-    pub(super) fn start_handshake(
-        &mut self,
-        now: Instant,
-        config: &Config,
-        rng: &mut impl Rng,
-    ) -> Result<(), Full> {
+    pub(super) fn start_handshake(&mut self, now: Instant, config: &Config, rng: &mut impl Rng) {
         let (handshake, commands) = Handshake::new(config, self.master, rng);
-        self.wire.clear();
-        self.state = State::Handshake { deadline: now + config.connect_timeout, handshake };
+        let deadline = now + config.connect_timeout;
+        self.connection.start_handshake(deadline, handshake, &commands, Owed::Handshake);
         self.heard_at = now;
-        commands.iter().try_for_each(|(step, bytes)| self.wire.request(bytes, &[Owed::Handshake(*step)]))
     }
 
     /// The nonce came back: takes over what was learnt, and decides when the master counts. Whether it may count at all,
     /// [`Link::refuse_unfit`] says.
     pub(super) fn finish_handshake(&mut self, now: Instant, config: &Config) -> Predecessor {
-        let silent_since = None;
-        let before = std::mem::replace(&mut self.state, State::Ready { since: now, silent_since });
-        if let State::Handshake { handshake, .. } = before {
-            self.learnt = handshake.learnt;
-        }
+        self.learnt = self.connection.finish_handshake(now);
         (self.release_by, self.extend_by) = (self.learnt.release_by(), self.learnt.extend_by());
         let is_known = |identity: &Identity| {
             Some(&identity.run_id) == self.learnt.run_id.as_ref() || mutant!(RunIdIgnored)
@@ -259,22 +220,20 @@ impl Link {
 
     /// The connection is gone, or must go: all that was owed is lost. Sets the time of the next attempt.
     pub(super) fn fail(&mut self, now: Instant, why: &str, rng: &mut impl Rng) {
-        let was_stable =
-            matches!(self.state, State::Ready { since, .. } if now - since > limits::BACKOFF_MAX);
-        self.failure_count = if was_stable { 1 } else { self.failure_count.saturating_add(1) };
-        let doubled = limits::BACKOFF_MIN.saturating_mul(1 << (self.failure_count - 1).min(16));
-        let pause = rng.random_range(Duration::ZERO..doubled.min(limits::BACKOFF_MAX));
-        if let (State::Ready { .. }, Some(identity)) = (&self.state, &mut self.identity) {
+        let pause = self.connection.back_off(now, rng);
+        if self.is_ready()
+            && let Some(identity) = &mut self.identity
+        {
             identity.heard_at = self.heard_at;
         }
         self.why = Arc::from(why);
-        self.state = State::Down { retry_at: now + pause };
-        self.wire.clear();
+        self.silent_since = None;
+        self.connection.close(now + pause);
     }
 
     /// Takes the next whole reply apart. An error ends the connection and says why.
     pub(super) fn next_answer(&mut self) -> Result<Option<Answer>, String> {
-        let Self { wire, state, release_by, extend_by, learnt, .. } = self;
+        let Self { connection: Connection { wire, state, .. }, release_by, extend_by, learnt, .. } = self;
         let by = Commands { release: *release_by, extend: *extend_by, has_telling: learnt.has_telling };
         match wire.next_reply() {
             Ok(Some((owed, reply))) => take_apart(state, learnt, by, owed, &reply).map(Some),
@@ -292,10 +251,7 @@ fn take_apart(
     reply: &Reply<'_>,
 ) -> Result<Answer, String> {
     if let Owed::Handshake(step) = owed {
-        let State::Handshake { handshake, .. } = state else {
-            return Err("a handshake reply out of turn".to_owned());
-        };
-        let is_done = handshake.handle_reply(step, reply)?;
+        let is_done = state.handle_step(step, reply)?;
         return Ok(if is_done { Answer::HandshakeDone } else { Answer::HandshakeStep });
     }
     let is_no = mutant!(NoScriptIsNo) && command::is_noscript(reply) && owed.is_by_digest(by);

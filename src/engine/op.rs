@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use super::fair::Queuing;
 use super::fence::Fencing;
-use super::news::Watch;
 use super::query::Query;
 use super::renewal::{Renewal, loss_lead};
 use super::sharing::Intent;
@@ -63,8 +62,8 @@ pub(super) struct Op {
     pub(super) renewal: Option<Renewal>,
     /// Whether its loss is to be told.
     pub(super) is_watched: bool,
-    /// While it waits and was refused: what it is told of releases.
-    pub(super) watch: Option<Box<Watch>>,
+    /// Whether it waits, was refused, and is notified of releases.
+    pub(super) is_subscribed: bool,
 }
 
 #[derive(Debug)]
@@ -163,7 +162,7 @@ impl Op {
             intent: None,
             renewal: None,
             is_watched: false,
-            watch: None,
+            is_subscribed: false,
         }
     }
 
@@ -195,7 +194,7 @@ impl Op {
             intent,
             renewal,
             is_watched,
-            watch,
+            is_subscribed,
             run: _,
             claim: _,
             state: _,
@@ -205,7 +204,7 @@ impl Op {
         (*attempts, *round, *has_queued, *is_shared) = (0, 0, false, false);
         *attempts_max = u32::MAX;
         (*denied_before, *renewal, *is_watched) = (None, None, false);
-        (*fencing, *queuing, *intent, *watch) = (None, None, None, None);
+        (*fencing, *queuing, *intent, *is_subscribed) = (None, None, None, false);
         key.clear();
         holders.clear();
     }

@@ -233,35 +233,4 @@ impl Engine {
         let ready = intent.sent.intersection(self.fleet.ready());
         self.fleet.send(ready, Owed::Ignored(Shape::Count), |out| command::encode_telling(out, &op.key));
     }
-
-    /// A message about a lock is for all readers who wait for it here.
-    pub(super) fn tell_readers(&mut self, master: MasterId) {
-        for index in 0..self.news.readers.len() {
-            let id = self.news.readers[index];
-            let op = self.ops.op_mut(id);
-            if op.key == self.news.key {
-                op.watch.as_mut().expect("a reader that is told has asked for it").note_freed(master);
-                self.news.told.push(id);
-            }
-        }
-    }
-
-    /// Whether others than this operation are told of the same lock, over the same subscription.
-    pub(super) fn is_watched_by_others(&mut self, id: Id) -> bool {
-        let op = self.ops.op(id);
-        if op.queuing.is_some() {
-            // A channel of its own.
-            return false;
-        }
-        let is_other = |reader: &Id| *reader != id && self.ops.op(*reader).key == op.key;
-        if self.news.readers.iter().any(is_other) {
-            return true;
-        }
-        if !op.is_shared {
-            return false;
-        }
-        self.news.key.clear();
-        self.news.key.extend_from_slice(&op.key);
-        self.watch_of_key().is_some()
-    }
 }

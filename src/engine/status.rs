@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::link::State;
+use super::connection::State;
 use super::{Engine, LinkId};
 use crate::lock::MasterId;
 use crate::lock::command::ReleaseBy;
@@ -48,20 +48,20 @@ impl Engine {
     #[must_use]
     pub fn master_status(&self, now: Instant, master: MasterId) -> MasterStatus {
         let link = self.fleet.link(master);
-        let state = match &link.state {
+        let state = match &link.connection.state {
             State::Down { .. } => MasterState::Down(link.why.clone()),
             State::Connecting { .. } | State::Handshake { .. } if link.has_failed() => {
                 MasterState::Down(link.why.clone())
             }
             State::Connecting { .. } | State::Handshake { .. } => MasterState::Connecting,
-            State::Ready { silent_since: Some(_), .. } => MasterState::Silent,
+            State::Ready { .. } if link.silent_since.is_some() => MasterState::Silent,
             State::Ready { .. } => match link.quarantined_until.filter(|at| *at > now) {
                 Some(at) => MasterState::Quarantined(at - now),
                 None => MasterState::Ready,
             },
         };
         let mut warnings = link.warnings(now);
-        if let Some(text) = self.news.refusal(master) {
+        if let Some(text) = self.subscriptions.refusal(master) {
             warnings.push(format!(
                 "it does not tell when a lock is released, so who waits tries at random: {text}"
             ));
@@ -95,13 +95,13 @@ impl Engine {
 
     /// The connections for news that are open or being opened.
     pub fn news_links(&self) -> impl Iterator<Item = LinkId> + use<> {
-        self.news.open.iter().map(LinkId::News)
+        self.subscriptions.open_links().iter().map(LinkId::News)
     }
 
     /// How often so far a message that a lock was released brought the next attempt of an acquisition forward.
     #[must_use]
     pub const fn woken_count(&self) -> u64 {
-        self.news.woken_count
+        self.subscriptions.woken_count()
     }
 
     /// Replies that are owed over a connection.
@@ -109,7 +109,7 @@ impl Engine {
     pub fn owed_count(&self, link: impl Into<LinkId>) -> usize {
         match link.into() {
             LinkId::Commands(master) => self.fleet.owed_count(master),
-            LinkId::News(master) => self.news.owed_count(master),
+            LinkId::News(master) => self.subscriptions.owed_count(master),
         }
     }
 

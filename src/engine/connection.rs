@@ -1,0 +1,161 @@
+//! One connection to a master: its state, its bytes, and when it is tried again. Each master has one for commands
+//! (`link.rs`) and, while callers wait, one for notifications (`subscriptions.rs`).
+//!
+//! ```text
+//!        Connect              handle_connected            nonce echoed
+//!  Down ────────► Connecting ─────────────────► Handshake ────────────► Ready
+//!   ▲ random, growing pause │                        │                    │
+//!   └───────────────────────┴────────────────────────┴────────────────────┘  lost, late, malformed
+//! ```
+
+use std::time::{Duration, Instant};
+
+use rand::{Rng, RngExt};
+
+use super::handshake::{Handshake, Learnt, Step};
+use super::link_id::{LinkId, LinkRequest};
+use crate::limits;
+use crate::lock::{MasterId, MasterSet};
+use crate::resp::Reply;
+use crate::wire::Wire;
+
+#[derive(Debug)]
+pub(super) struct Connection<T: Copy> {
+    pub(super) state: State,
+    pub(super) wire: Wire<T>,
+    /// Failures in a row; a connection that lasted starts a new row.
+    failure_count: u32,
+}
+
+#[derive(Debug)]
+pub(super) enum State {
+    /// No connection; the next attempt starts at `retry_at`.
+    Down { retry_at: Instant },
+    /// The driver was asked to connect.
+    Connecting { deadline: Instant },
+    /// Connected; the first replies are owed.
+    Handshake { deadline: Instant, handshake: Handshake },
+    /// The nonce came back.
+    Ready { since: Instant },
+}
+
+impl<T: Copy> Connection<T> {
+    pub(super) const fn new(now: Instant) -> Self {
+        Self { state: State::Down { retry_at: now }, wire: Wire::new(), failure_count: 0 }
+    }
+
+    #[inline]
+    pub(super) const fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready { .. })
+    }
+
+    pub(super) const fn is_down(&self) -> bool {
+        matches!(self.state, State::Down { .. })
+    }
+
+    /// Whether it was ever lost, or not reached.
+    pub(super) const fn has_failed(&self) -> bool {
+        self.failure_count > 0
+    }
+
+    /// When it is to be tried, or has to have come as far as the next state. A ready one has no such time.
+    pub(super) const fn deadline(&self) -> Option<Instant> {
+        match self.state {
+            State::Down { retry_at } => Some(retry_at),
+            State::Connecting { deadline } | State::Handshake { deadline, .. } => Some(deadline),
+            State::Ready { .. } => None,
+        }
+    }
+
+    /// The driver is asked to connect.
+    pub(super) fn start_connecting(&mut self, deadline: Instant) {
+        self.state = State::Connecting { deadline };
+    }
+
+    /// The connection stands, if it was asked for: queues the handshake, whose replies are owed as `owed` says.
+    pub(super) fn start_handshake(
+        &mut self,
+        deadline: Instant,
+        handshake: Handshake,
+        commands: &[(Step, Vec<u8>)],
+        owed: impl Fn(Step) -> T,
+    ) {
+        self.wire.clear();
+        self.state = State::Handshake { deadline, handshake };
+        for (step, bytes) in commands {
+            // The handshake's few hundred bytes always fit an empty queue.
+            let queued = self.wire.request(bytes, &[owed(*step)]);
+            assert!(queued.is_ok(), "the handshake is larger than the outbox");
+        }
+    }
+
+    /// The nonce came back: the connection is ready. Returns what was learnt.
+    pub(super) fn finish_handshake(&mut self, now: Instant) -> Learnt {
+        let before = std::mem::replace(&mut self.state, State::Ready { since: now });
+        let State::Handshake { handshake, .. } = before else { unreachable!("its handshake is done") };
+        handshake.learnt
+    }
+
+    /// The connection failed: how long to wait before the next one.
+    pub(super) fn back_off(&mut self, now: Instant, rng: &mut impl Rng) -> Duration {
+        let was_stable = matches!(self.state, State::Ready { since } if now - since > limits::BACKOFF_MAX);
+        self.failure_count = if was_stable { 1 } else { self.failure_count.saturating_add(1) };
+        let doubled = limits::BACKOFF_MIN.saturating_mul(1 << (self.failure_count - 1).min(16));
+        rng.random_range(Duration::ZERO..doubled.min(limits::BACKOFF_MAX))
+    }
+
+    /// The connection is gone, or must go: all that was owed is lost.
+    pub(super) fn close(&mut self, retry_at: Instant) {
+        self.state = State::Down { retry_at };
+        self.wire.clear();
+    }
+}
+
+impl State {
+    /// Takes the reply to a step of the handshake. `Ok(true)` ends it; an error ends the connection.
+    pub(super) fn handle_step(&mut self, step: Step, reply: &Reply<'_>) -> Result<bool, String> {
+        let Self::Handshake { handshake, .. } = self else {
+            return Err("a handshake reply out of turn".to_owned());
+        };
+        handshake.handle_reply(step, reply)
+    }
+}
+
+/// What the driver is to do with connections of one kind.
+#[derive(Debug)]
+pub(super) struct Wishes {
+    connect: MasterSet,
+    close: MasterSet,
+}
+
+impl Wishes {
+    pub(super) const NONE: Self = Self { connect: MasterSet::EMPTY, close: MasterSet::EMPTY };
+
+    pub(super) const fn connect(&mut self, master: MasterId) {
+        self.connect.insert(master);
+    }
+
+    /// Wants no connection any more, and the present one closed if it `is_open`.
+    pub(super) const fn close(&mut self, master: MasterId, is_open: bool) {
+        self.connect.remove(master);
+        if is_open {
+            self.close.insert(master);
+        }
+    }
+
+    /// The driver has no connection left that would have to be closed.
+    pub(super) const fn forget_close(&mut self, master: MasterId) {
+        self.close.remove(master);
+    }
+
+    /// The next thing to do.
+    pub(super) fn poll(&mut self, id: impl Fn(MasterId) -> LinkId) -> Option<LinkRequest> {
+        if let Some(master) = self.close.iter().next() {
+            self.close.remove(master);
+            return Some(LinkRequest::Close(id(master)));
+        }
+        let master = self.connect.iter().next()?;
+        self.connect.remove(master);
+        Some(LinkRequest::Connect(id(master)))
+    }
+}

@@ -1,0 +1,492 @@
+//! Subscriptions to releases: a second connection to each master, on which the first waiter for a lock is notified when another
+//! client releases it.
+//!
+//! ```text
+//!   attempt ─ refused ─► SUBSCRIBE ─► confirmed by a quorum ─► attempt ─ refused ─► Waiting ◄─────────┐
+//!                                                                          │ a quorum says: released  │ refused
+//!                                                                          │ the holder's time ends   │
+//!                                                                          │ the pause is over        │
+//!                                                                          └───────────► attempt ─────┘
+//! ```
+//!
+//! The attempt behind the confirmation is what makes it gapless: a release before it would be told to nobody. A message
+//! is a hint. Whatever it says costs an attempt at the most. One that is lost, or that the holder does not send, costs the
+//! wait for the holder's time or for the next attempt after a pause. These connections never vote, and what happens to them
+//! says nothing about their masters.
+//!
+//! # Pauses
+//!
+//! A waiter that a quorum has confirmed need not poll. Its pauses start at the longest `retry_delay` and double up to
+//! [`limits::QUIET_PAUSE_FACTOR_MAX`] times that: two seconds by default. Once a message has come, they are drawn from up to
+//! [`limits::UNWOKEN_PAUSE_FACTOR`] times that, and more in a crowd. They end early with the holder's time, where masters
+//! are asked for it. So each of these is the bound of what a lost message costs. The attempt behind the confirmation is
+//! none of those that a caller has limited: the client makes it for its own sake.
+//!
+//! # Not all come
+//!
+//! Each waiting client is told. Where they are more than [`limits::WOKEN_COUNT`] the masters say how many, and each client
+//! draws whether it tries at once, so that about that many do; the others go on waiting. Who tries does so within one
+//! round trip at random, that they do not split the votes.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+
+use super::connection::{Connection, State, Wishes};
+use super::handshake::{Handshake, Step};
+use super::link_id::{LinkId, LinkRequest};
+use super::slab::Id;
+use super::timers::{Timers, news_timer};
+use super::watch::{Wake, Watch};
+use crate::config::Config;
+use crate::limits;
+use crate::lock::command::{self, News as Message};
+use crate::lock::{MasterId, MasterSet, quorum};
+use crate::mutants::mutant;
+use crate::resp::{self, Reply};
+
+/// The connections for notifications, and the waiters that want them.
+#[derive(Debug)]
+pub(super) struct Subscriptions {
+    config: Arc<Config>,
+    /// The configured masters.
+    all: MasterSet,
+    quorum: usize,
+    links: Vec<SubscriptionLink>,
+    wishes: Wishes,
+    /// Masters to which there is a connection, or an attempt at one.
+    open: MasterSet,
+    /// What each waiter knows, by the place of its operation.
+    watches: Vec<Option<Box<Watch>>>,
+    watch_count: usize,
+    /// The waiters that are notified on each channel.
+    channels: BTreeMap<Box<[u8]>, Vec<Id>>,
+    /// Attempts that a message brought forward.
+    woken_count: u64,
+    /// Since when there has been no waiter.
+    idle_since: Instant,
+    /// Waiters that were notified by the bytes that are being read.
+    notified: Vec<Id>,
+    /// A command, or the channel of a message.
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct SubscriptionLink {
+    connection: Connection<Owed>,
+    /// When it has to have answered what it owes.
+    answer_due: Option<Instant>,
+    /// Why the master refused to notify, in its words.
+    refused: Option<Box<str>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owed {
+    Handshake(Step),
+    Subscribe(Id),
+    Unsubscribe,
+}
+
+/// What a reply or a message came to. The channel of a message is in the buffer.
+enum Heard {
+    Nothing,
+    Ready,
+    Subscribed(Id),
+    Freed,
+    Waiting(u32),
+}
+
+impl Subscriptions {
+    pub(super) fn new(config: Arc<Config>, now: Instant) -> Self {
+        let master_count = config.master_count();
+        let link = || SubscriptionLink { connection: Connection::new(now), answer_due: None, refused: None };
+        Self {
+            all: MasterSet::first(master_count),
+            quorum: quorum(master_count),
+            links: (0..master_count).map(|_| link()).collect(),
+            config,
+            wishes: Wishes::NONE,
+            open: MasterSet::EMPTY,
+            watches: Vec::new(),
+            watch_count: 0,
+            channels: BTreeMap::new(),
+            woken_count: 0,
+            idle_since: now,
+            notified: Vec::new(),
+            buffer: Vec::new(),
+        }
+    }
+
+    // ---- waiters ----
+
+    /// An attempt that took so long was refused, and the operation goes on waiting. Returns whether it is subscribed.
+    pub(super) fn note_refused(&mut self, id: Id, took: Duration) -> bool {
+        let Some(watch) = self.find_mut(id) else { return false };
+        watch.took = took;
+        true
+    }
+
+    /// Whether there is room for another waiter.
+    pub(super) const fn has_room(&self) -> bool {
+        self.watch_count < limits::WATCH_COUNT_MAX
+    }
+
+    /// Begins to have an operation notified.
+    pub(super) fn watch(&mut self, now: Instant, watch: Watch, timers: &mut Timers) {
+        let id = watch.id;
+        let place = id.index as usize;
+        if self.watches.len() <= place {
+            self.watches.resize_with(place + 1, || None);
+        }
+        self.channels.entry(watch.channel.clone()).or_default().push(id);
+        assert!(self.watches[place].replace(Box::new(watch)).is_none(), "it is notified already");
+        self.watch_count += 1;
+        for master in self.all.iter() {
+            self.subscribe(now, master, id, timers);
+        }
+    }
+
+    /// The operation has its lock, or has given up.
+    pub(super) fn unwatch(&mut self, now: Instant, id: Id, timers: &mut Timers) {
+        let watch = self.watches[id.index as usize].take().expect("it was notified");
+        let ids = self.channels.get_mut(&*watch.channel).expect("its channel is there");
+        ids.retain(|other| *other != id);
+        if ids.is_empty() {
+            self.channels.remove(&*watch.channel);
+            for master in watch.asked.iter() {
+                let link = &mut self.links[master.index()];
+                self.buffer.clear();
+                command::encode_unsubscribe(&mut self.buffer, &watch.channel);
+                if link.connection.wire.request(&self.buffer, &[Owed::Unsubscribe]).is_ok() {
+                    link.answer_due.get_or_insert(now + self.config.connect_timeout);
+                }
+                self.arm(master, timers);
+            }
+        }
+        self.watch_count -= 1;
+        if self.watch_count == 0 {
+            self.idle_since = now;
+            let idle_until = now + limits::NEWS_IDLE_MAX;
+            self.all.iter().for_each(|master| timers.arm(news_timer(master), idle_until));
+        }
+    }
+
+    fn find(&self, id: Id) -> Option<&Watch> {
+        self.watches.get(id.index as usize)?.as_deref().filter(|watch| watch.id == id)
+    }
+
+    fn find_mut(&mut self, id: Id) -> Option<&mut Watch> {
+        self.watches.get_mut(id.index as usize)?.as_deref_mut().filter(|watch| watch.id == id)
+    }
+
+    /// An attempt begins: what was told before is no reason for another.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn begin_attempt(&mut self, id: Id) {
+        let quorum = self.quorum;
+        if let Some(watch) = self.find_mut(id) {
+            watch.begin_attempt(quorum);
+        }
+    }
+
+    /// Between which bounds the next pause is drawn, if a quorum of masters other than the `mute` ones notifies.
+    pub(super) fn pause_bounds(&self, id: Id, mute: MasterSet) -> Option<RangeInclusive<Duration>> {
+        self.find(id)?.pause_bounds(self.quorum, mute, self.config.retry_delay_max)
+    }
+
+    /// Whether a quorum notifies of releases.
+    pub(super) fn is_confirmed(&self, id: Id) -> bool {
+        self.find(id).is_some_and(|watch| watch.is_confirmed(self.quorum))
+    }
+
+    /// When the next attempt of a waiter is to be made, if what it was told says so.
+    pub(super) fn wake(&mut self, now: Instant, id: Id, rng: &mut impl Rng) -> Option<Wake> {
+        let (quorum, longest) = (self.quorum, self.config.retry_delay_max);
+        self.find_mut(id)?.wake(now, quorum, longest, rng)
+    }
+
+    /// An attempt was brought forward by a message.
+    pub(super) const fn note_woken(&mut self) {
+        self.woken_count += 1;
+    }
+
+    /// Waiters that were notified by what was read, one after the other.
+    pub(super) fn next_notified(&mut self) -> Option<Id> {
+        self.notified.pop()
+    }
+
+    // ---- connections ----
+
+    pub(super) fn poll_link(&mut self) -> Option<LinkRequest> {
+        self.wishes.poll(LinkId::News)
+    }
+
+    pub(super) fn send_ready(&self, master: MasterId) -> &[u8] {
+        self.links[master.index()].connection.wire.send_ready()
+    }
+
+    pub(super) fn send_done(&mut self, master: MasterId, size: usize) {
+        self.links[master.index()].connection.wire.send_done(size);
+    }
+
+    pub(super) fn recv_space(&mut self, master: MasterId) -> &mut [u8] {
+        self.links[master.index()].connection.wire.recv_space()
+    }
+
+    /// Masters to which there is a connection, or an attempt at one.
+    pub(super) const fn open_links(&self) -> MasterSet {
+        self.open
+    }
+
+    /// Replies that a master owes.
+    pub(super) fn owed_count(&self, master: MasterId) -> usize {
+        self.links[master.index()].connection.wire.owed_count()
+    }
+
+    /// Why a master does not notify, if it refused to.
+    pub(super) fn refusal(&self, master: MasterId) -> Option<&str> {
+        self.links[master.index()].refused.as_deref()
+    }
+
+    /// Attempts that a message brought forward.
+    pub(super) const fn woken_count(&self) -> u64 {
+        self.woken_count
+    }
+
+    /// Opens what is closed, if there are waiters; a master that is not `ready` for commands need not be asked.
+    pub(super) fn open(&mut self, now: Instant, ready: MasterSet, timers: &mut Timers) {
+        if self.watch_count == 0 {
+            return;
+        }
+        let deadline = now + self.config.connect_timeout;
+        for master in ready.iter() {
+            let connection = &mut self.links[master.index()].connection;
+            match connection.state {
+                State::Down { retry_at } if retry_at <= now => {
+                    connection.start_connecting(deadline);
+                    self.open.insert(master);
+                    self.wishes.connect(master);
+                    timers.arm(news_timer(master), deadline);
+                }
+                State::Down { retry_at } => timers.arm(news_timer(master), retry_at),
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn handle_connected(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        rng: &mut impl Rng,
+        timers: &mut Timers,
+    ) {
+        let connection = &mut self.links[master.index()].connection;
+        if !matches!(connection.state, State::Connecting { .. }) {
+            return;
+        }
+        let (handshake, commands) = Handshake::for_news(&self.config, master, rng);
+        let deadline = now + self.config.connect_timeout;
+        connection.start_handshake(deadline, handshake, &commands, Owed::Handshake);
+        self.arm(master, timers);
+    }
+
+    pub(super) fn handle_disconnected(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        rng: &mut impl Rng,
+        timers: &mut Timers,
+    ) {
+        if !self.links[master.index()].connection.is_down() {
+            self.fail(now, master, rng, timers);
+            self.wishes.forget_close(master);
+        }
+    }
+
+    /// Bytes were read. What they brought about is in [`Subscriptions::next_notified`]: only when all are taken apart, for how
+    /// many wait is told right behind the release.
+    pub(super) fn recv_done(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        size: usize,
+        rng: &mut impl Rng,
+        timers: &mut Timers,
+    ) {
+        self.links[master.index()].connection.wire.recv_done(size);
+        loop {
+            match self.next_heard(master) {
+                Ok(None) => break,
+                Ok(Some(heard)) => self.handle_heard(now, master, heard, timers),
+                Err(_) => {
+                    self.fail(now, master, rng, timers);
+                    break;
+                }
+            }
+        }
+        let link = &mut self.links[master.index()];
+        if link.connection.wire.owed_count() == 0 {
+            link.answer_due = None;
+        }
+    }
+
+    /// The next reply or message of a master; the channel of a message is left in the buffer.
+    fn next_heard(&mut self, master: MasterId) -> Result<Option<Heard>, String> {
+        let SubscriptionLink { connection: Connection { state, wire, .. }, refused, .. } =
+            &mut self.links[master.index()];
+        let is_ready = matches!(state, State::Ready { .. });
+        let is_message = |reply: &Reply<'_>| {
+            is_ready && matches!(command::news(reply), Some(Message::Freed(_) | Message::Waiting(..)))
+        };
+        let next = wire.next_reply_or_push(is_message).map_err(|error| error.to_string())?;
+        let Some((owed, reply)) = next else { return Ok(None) };
+        let heard = match (owed, command::news(&reply)) {
+            (None, Some(Message::Freed(channel))) => {
+                self.buffer.clear();
+                resp::encode_bulk(&mut self.buffer, channel);
+                Heard::Freed
+            }
+            (None, Some(Message::Waiting(channel, count))) => {
+                self.buffer.clear();
+                resp::encode_bulk(&mut self.buffer, channel);
+                Heard::Waiting(count)
+            }
+            (Some(Owed::Handshake(step)), _) => {
+                if state.handle_step(step, &reply)? {
+                    Heard::Ready
+                } else {
+                    Heard::Nothing
+                }
+            }
+            (Some(Owed::Subscribe(id)), Some(Message::Confirmed)) => {
+                *refused = None;
+                Heard::Subscribed(id)
+            }
+            (Some(Owed::Unsubscribe), Some(Message::Confirmed)) => Heard::Nothing,
+            (Some(_), _) => {
+                let Reply::Error(text) = reply else { return Err("a reply of the wrong shape".to_owned()) };
+                *refused = Some(command::error_text(text));
+                return Err("it refused to tell of releases".to_owned());
+            }
+            (None, _) => return Err("a reply to no request".to_owned()),
+        };
+        Ok(Some(heard))
+    }
+
+    fn handle_heard(&mut self, now: Instant, master: MasterId, heard: Heard, timers: &mut Timers) {
+        match heard {
+            Heard::Nothing => {}
+            Heard::Ready => {
+                self.links[master.index()].connection.finish_handshake(now);
+                let ids: Vec<Id> = self.watches.iter().flatten().map(|watch| watch.id).collect();
+                ids.into_iter().for_each(|id| self.subscribe(now, master, id, timers));
+            }
+            Heard::Subscribed(id) => {
+                let quorum = self.quorum;
+                // The waiter may be gone.
+                let Some(watch) = self.find_mut(id) else { return };
+                watch.confirmed.insert(master);
+                if watch.confirmed.count() == quorum && !mutant!(TryBeforeSubscribe) {
+                    watch.is_untried = true;
+                    self.notified.push(id);
+                }
+            }
+            Heard::Freed => {
+                for id in self.channels.get(self.buffer.as_slice()).into_iter().flatten() {
+                    let watch = self.watches[id.index as usize].as_mut().expect("it is notified");
+                    watch.note_freed(master);
+                    self.notified.push(*id);
+                }
+            }
+            Heard::Waiting(count) => {
+                for id in self.channels.get(self.buffer.as_slice()).into_iter().flatten() {
+                    let watch = self.watches[id.index as usize].as_mut().expect("it is notified");
+                    watch.note_waiting(count);
+                }
+            }
+        }
+    }
+
+    /// Something is due for a connection: an answer, its end, or the next attempt to open it.
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        ready: MasterSet,
+        rng: &mut impl Rng,
+        timers: &mut Timers,
+    ) {
+        let is_down = self.links[master.index()].connection.is_down();
+        let idle_until = self.idle_since + limits::NEWS_IDLE_MAX;
+        if self.deadline(master).is_some_and(|at| at <= now) {
+            self.fail(now, master, rng, timers);
+        } else if is_down {
+            self.open(now, ready, timers);
+        } else if self.watch_count == 0 && idle_until <= now {
+            self.close(master, now);
+        } else {
+            self.arm(master, timers);
+            if self.watch_count == 0 {
+                timers.arm(news_timer(master), idle_until);
+            }
+        }
+    }
+
+    /// The connection is of no use any more, or never was: closes it, and tries again after a pause.
+    fn fail(&mut self, now: Instant, master: MasterId, rng: &mut impl Rng, timers: &mut Timers) {
+        let link = &mut self.links[master.index()];
+        let pause = link.connection.back_off(now, rng);
+        let pause = if link.refused.is_some() { limits::NEWS_REFUSED_PAUSE } else { pause };
+        self.close(master, now + pause);
+        for watch in self.watches.iter_mut().flatten() {
+            watch.asked.remove(master);
+            watch.confirmed.remove(master);
+        }
+        if self.watch_count > 0 {
+            timers.arm(news_timer(master), now + pause);
+        }
+    }
+
+    fn close(&mut self, master: MasterId, retry_at: Instant) {
+        let link = &mut self.links[master.index()];
+        link.connection.close(retry_at);
+        link.answer_due = None;
+        self.open.remove(master);
+        self.wishes.close(master, true);
+    }
+
+    /// Asks a master to notify a waiter, if it is connected and was not asked before.
+    fn subscribe(&mut self, now: Instant, master: MasterId, id: Id, timers: &mut Timers) {
+        let link = &mut self.links[master.index()];
+        let watch = self.watches[id.index as usize].as_mut().expect("it is notified");
+        if !link.connection.is_ready() || watch.asked.contains(master) {
+            return;
+        }
+        self.buffer.clear();
+        command::encode_subscribe(&mut self.buffer, &watch.channel);
+        if link.connection.wire.request(&self.buffer, &[Owed::Subscribe(id)]).is_ok() {
+            watch.asked.insert(master);
+            link.answer_due.get_or_insert(now + self.config.connect_timeout);
+            self.arm(master, timers);
+        }
+    }
+
+    /// When a connection must have come farther, or have answered. One that is down is tried when there are waiters.
+    fn deadline(&self, master: MasterId) -> Option<Instant> {
+        let link = &self.links[master.index()];
+        if link.connection.is_down() {
+            return None;
+        }
+        link.connection.deadline().or(link.answer_due)
+    }
+
+    fn arm(&self, master: MasterId, timers: &mut Timers) {
+        if let Some(at) = self.deadline(master) {
+            timers.arm(news_timer(master), at);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! How a refused attempt waits: the pause before the next one, and what ends it early.
+
+use std::time::{Duration, Instant};
+
+use rand::RngExt;
+
+use super::Engine;
+use super::link::Link;
+use super::op::OpState;
+use super::slab::Id;
+use super::watch::{Waiter, Watch};
+use crate::limits;
+use crate::mutants::mutant;
+
+impl Engine {
+    /// Whether so many masters are in quarantine to the end of the wait that no attempt before it can succeed. One that is
+    /// not connected may need none when it is back.
+    pub(super) fn is_quarantined_beyond_wait(&self, id: Id) -> bool {
+        let Some(wait_until) = self.ops.op(id).wait_until else { return false };
+        let is_late =
+            |link: &&Link| link.is_ready() && link.quarantined_until.is_some_and(|at| at >= wait_until);
+        let late_count = self.fleet.links().filter(is_late).count();
+        late_count > self.fleet.spare() && !mutant!(WaitsInQuarantine)
+    }
+
+    /// When to try again, after a random delay that is longer than the attempt was and grows; `None` to give up.
+    pub(super) fn next_attempt(&mut self, now: Instant, id: Id, started: Instant) -> Option<Instant> {
+        let op = self.ops.op(id);
+        if op.attempts >= op.attempts_max && !mutant!(TriesUnlimited) {
+            return None;
+        }
+        let wait_until = op.wait_until?;
+        let took = now - started;
+        // The last attempt is made early enough to be answered before the wait ends.
+        let last = wait_until.checked_sub(took.max(Duration::from_millis(1)))?;
+        if op.queuing.is_some() {
+            let delay = self.fair_pause(id, took);
+            return (last > now + took).then(|| last.min(now + delay));
+        }
+        let attempts = op.attempts;
+        let bounds =
+            if op.is_subscribed { self.subscriptions.pause_bounds(id, self.fleet.mute()) } else { None };
+        // Who had a part of it met others that want it, not a holder.
+        let is_held = self.claims.claim(op.claim).tally.granted.is_empty();
+        let delay = match bounds {
+            Some(_) if mutant!(NoTimerBehindWake) => limits::TIME_LIMIT_MAX,
+            Some(bounds) if is_held && self.config.retry_delay_by.is_none() => {
+                self.rng.random_range(bounds).max(took)
+            }
+            _ => self.draw_pause(took, attempts),
+        };
+        (last > now + took).then(|| last.min(now + delay))
+    }
+
+    /// A random pause after an attempt that took so long, the more of them the longer.
+    pub(super) fn draw_pause(&mut self, took: Duration, attempts: u32) -> Duration {
+        // At least a millisecond: known-down masters fail an attempt in no time at all.
+        let floor = took.max(Duration::from_millis(1));
+        let asked = self.config.retry_delay_by.as_ref().and_then(|delay| delay.after(attempts));
+        if let Some(asked) = asked {
+            // Longer than the attempt was, and at random times all the same: else those who met once would meet again.
+            let asked = asked.min(limits::TIME_LIMIT_MAX);
+            return asked.max(floor) + self.rng.random_range(Duration::ZERO..=floor);
+        }
+        let base = floor.max(self.config.retry_delay_min);
+        let doubled = base.saturating_mul(1 << attempts.min(16));
+        let range = doubled.min(self.config.retry_delay_max.max(base));
+        let range = if mutant!(NoJitter) { Duration::ZERO } else { range };
+        base + self.rng.random_range(Duration::ZERO..=range)
+    }
+
+    /// An attempt was refused that took so long, and the operation goes on waiting: sees to it that it is notified of a
+    /// release.
+    pub(super) fn watch(&mut self, now: Instant, id: Id, took: Duration) {
+        if !self.config.wakes_waiters {
+            return;
+        }
+        if self.subscriptions.note_refused(id, took) {
+            return self.follow_watch(now, id);
+        }
+        if !self.subscriptions.has_room() {
+            return;
+        }
+        let op = self.ops.op_mut(id);
+        op.is_subscribed = true;
+        let waiter = match op.is_shared {
+            true => Waiter::Reader,
+            false if op.queuing.is_some() => Waiter::Queued,
+            false => Waiter::Rival,
+        };
+        let watch = Watch::new(id, waiter, op.channel(), took);
+        self.subscriptions.watch(now, watch, &mut self.timers);
+        self.subscriptions.open(now, self.fleet.ready(), &mut self.timers);
+    }
+
+    /// The operation has its lock, or has given up.
+    #[inline]
+    pub(super) fn unwatch(&mut self, now: Instant, id: Id) {
+        if std::mem::take(&mut self.ops.op_mut(id).is_subscribed) {
+            self.subscriptions.unwatch(now, id, &mut self.timers);
+        }
+    }
+
+    /// Brings the next attempt of one that waits forward, if what it was told says so. During an attempt it is looked at
+    /// when that has failed.
+    pub(super) fn follow_watch(&mut self, now: Instant, id: Id) {
+        let op = self.ops.op_mut(id);
+        let OpState::Waiting { retry_at, .. } = &mut op.state else { return };
+        let Some(wake) = self.subscriptions.wake(now, id, &mut self.rng) else { return };
+        if wake.at < *retry_at {
+            *retry_at = wake.at;
+            op.attempts_max = op.attempts_max.saturating_add(u32::from(wake.is_extra));
+            if wake.is_woken {
+                self.subscriptions.note_woken();
+            }
+            self.arm_op(id);
+        }
+    }
+
+    /// The pause between two attempts is over: makes the next one, unless the whole wait has passed meanwhile, as it
+    /// may when this process was stopped.
+    pub(super) fn end_pause(&mut self, now: Instant, id: Id) {
+        let op = self.ops.op_mut(id);
+        let state = std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now });
+        let OpState::Waiting { denied, .. } = state else { unreachable!("a pause was due") };
+        if op.wait_until.is_some_and(|until| until <= now) {
+            self.deny(now, id, denied);
+        } else {
+            op.denied_before = Some(Box::new(denied));
+            self.take_turn(now, id);
+        }
+    }
+}

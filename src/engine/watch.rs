@@ -1,0 +1,194 @@
+//! What one waiter knows of its subscription, and what follows for its next attempt.
+
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
+
+use rand::{Rng, RngExt};
+
+use super::slab::Id;
+use crate::limits;
+use crate::lock::{MasterId, MasterSet};
+use crate::mutants::mutant;
+
+/// How the waiters on one channel stand to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waiter {
+    /// They take the lock from each other: not all of them come.
+    Rival,
+    /// It has a place in the masters' queues, and a channel of its own: it was told alone.
+    Queued,
+    /// They have the lock together.
+    Reader,
+}
+
+#[derive(Debug)]
+pub(super) struct Watch {
+    pub(super) id: Id,
+    waiter: Waiter,
+    /// The channel's name as an encoded bulk string.
+    pub(super) channel: Box<[u8]>,
+    /// Masters that were sent a `SUBSCRIBE`, and those of them that confirmed it.
+    pub(super) asked: MasterSet,
+    pub(super) confirmed: MasterSet,
+    /// Whether a quorum has confirmed since the last attempt began: a release before that went unheard.
+    pub(super) is_untried: bool,
+    /// How long the last attempt took.
+    pub(super) took: Duration,
+    /// Masters that told of the latest release, if it was since the last attempt began.
+    freed: MasterSet,
+    /// Whether this client tries for it, and after what pause.
+    draw: Draw,
+    /// How many wait, if a master said so with the latest release that was told.
+    waiting_count: u32,
+    /// Whether messages come at all: then the pauses between attempts may be long at once.
+    has_heard: bool,
+    /// Attempts since a quorum confirmed, by which the pauses grow until a message has come.
+    quiet_count: u32,
+}
+
+/// What came of the draw after a release, by which not all come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Draw {
+    Open,
+    Skip,
+    Try(Duration),
+}
+
+/// An attempt that is to be made earlier than planned.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wake {
+    pub(super) at: Instant,
+    /// Whether it is that behind the confirmation, which counts as none of the caller's.
+    pub(super) is_extra: bool,
+    /// Whether a message brought it about.
+    pub(super) is_woken: bool,
+}
+
+impl Watch {
+    /// Of an operation whose attempt was refused, and took so long.
+    pub(super) fn new(id: Id, waiter: Waiter, channel: &[u8], took: Duration) -> Self {
+        Self {
+            id,
+            waiter,
+            channel: channel.into(),
+            asked: MasterSet::EMPTY,
+            confirmed: MasterSet::EMPTY,
+            is_untried: false,
+            took,
+            freed: MasterSet::EMPTY,
+            draw: Draw::Open,
+            waiting_count: 0,
+            has_heard: false,
+            quiet_count: 0,
+        }
+    }
+
+    /// An attempt begins: what was told before is no reason for another.
+    pub(super) fn begin_attempt(&mut self, quorum: usize) {
+        self.is_untried = false;
+        self.quiet_count = self.quiet_count.saturating_add(u32::from(self.confirmed.has(quorum)));
+        self.forget_release();
+    }
+
+    /// Between which bounds the next pause is drawn, if a quorum of masters other than the `mute` ones notifies of releases.
+    /// `longest` is that of a waiter that is not notified.
+    ///
+    /// Before the first message nobody knows whether the holder sends one: the pauses double, so that a release without a
+    /// message costs at most as long again as the wait so far. Once one has come the bounds are wide at once. The more wait
+    /// the wider, so that all of them together do not come too often; the first of them comes as soon as ever.
+    pub(super) fn pause_bounds(
+        &self,
+        quorum: usize,
+        mute: MasterSet,
+        longest: Duration,
+    ) -> Option<RangeInclusive<Duration>> {
+        if !self.confirmed.without(mute).has(quorum) {
+            return None;
+        }
+        if self.has_heard {
+            let crowd =
+                (self.waiting_count / limits::UNWOKEN_CROWD + 1).min(limits::UNWOKEN_CROWD_FACTOR_MAX);
+            return Some(longest..=longest * crowd * limits::UNWOKEN_PAUSE_FACTOR);
+        }
+        let doubled = 1 << self.quiet_count.saturating_sub(1).min(16);
+        let bound = longest * doubled.min(limits::QUIET_PAUSE_FACTOR_MAX);
+        let least = if mutant!(NoJitter) { bound } else { bound / 2 };
+        (!mutant!(SubscribedPolls)).then_some(least..=bound)
+    }
+
+    /// Whether a quorum notifies of releases.
+    pub(super) fn is_confirmed(&self, quorum: usize) -> bool {
+        self.confirmed.has(quorum)
+    }
+
+    /// A master tells of a release.
+    pub(super) fn note_freed(&mut self, master: MasterId) {
+        if self.freed.contains(master) {
+            // This one tells of a later release.
+            self.forget_release();
+        }
+        if self.freed.is_empty() {
+            self.waiting_count = 0;
+        }
+        self.freed.insert(master);
+        self.has_heard = true;
+    }
+
+    /// A master tells how many wait.
+    pub(super) fn note_waiting(&mut self, count: u32) {
+        if self.waiter != Waiter::Reader {
+            self.waiting_count = self.waiting_count.max(count);
+        }
+    }
+
+    /// When the next attempt is to be made, if what was told says so. During an attempt that is asked when it has failed.
+    pub(super) fn wake(
+        &mut self,
+        now: Instant,
+        quorum: usize,
+        longest: Duration,
+        rng: &mut impl Rng,
+    ) -> Option<Wake> {
+        // About a round trip.
+        let pause = self.took.min(longest);
+        let at = if self.is_untried {
+            now
+        } else if self.freed.is_empty() {
+            return None;
+        } else {
+            if self.draw == Draw::Open {
+                self.draw = match self.waiter {
+                    Waiter::Rival => draw(rng, self.waiting_count, pause),
+                    Waiter::Queued | Waiter::Reader => Draw::Try(Duration::ZERO),
+                };
+            }
+            // Fewer than a quorum may be the first of one, or all that can tell.
+            let is_quorum = self.freed.count() >= quorum.min(self.confirmed.count());
+            match self.draw {
+                Draw::Try(jitter) if is_quorum => now + jitter,
+                Draw::Try(jitter) => now + pause + jitter,
+                Draw::Skip | Draw::Open => return None,
+            }
+        };
+        Some(Wake { at, is_extra: self.is_untried, is_woken: self.draw != Draw::Open })
+    }
+
+    fn forget_release(&mut self) {
+        (self.freed, self.draw) = (MasterSet::EMPTY, Draw::Open);
+    }
+}
+
+/// Whether one of so many who were told of a release tries, and after what part of a pause.
+fn draw(rng: &mut impl Rng, waiting_count: u32, pause: Duration) -> Draw {
+    let is_chosen = waiting_count <= limits::WOKEN_COUNT
+        || rng.random_range(0..waiting_count) < limits::WOKEN_COUNT
+        || mutant!(AllWoken);
+    if !is_chosen {
+        Draw::Skip
+    } else if pause < limits::SLEEP_MIN {
+        // No sleep is so short; and how soon each of them is woken is random enough.
+        Draw::Try(Duration::ZERO)
+    } else {
+        Draw::Try(rng.random_range(Duration::ZERO..=pause))
+    }
+}
