@@ -14,12 +14,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::guard;
+use super::guard::{self, Guard, Release};
+use super::handle::Client;
 use super::holds::Holds;
 use super::parker::Parker;
-use super::pending::{How, Pending, Release};
+use super::pending::{How, Pending};
+use super::request::LockRequest;
 use super::shared::{IN_WAKER, Shared, Stopped, wake_all};
-use super::{Client, Guard, LockRequest};
 use crate::clock;
 use crate::config::Inside;
 use crate::engine::{OpId, Released};

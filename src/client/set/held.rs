@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::client::pending::{Extend, How, Release};
-use crate::client::{Guard, Lost, joint};
+use crate::client::guard::{Extend, Guard, Lost, Release};
+use crate::client::joint;
+use crate::client::pending::How;
 use crate::clock;
 use crate::engine::Released;
 use crate::error::{ExtendSetError, ReleaseSetError};
