@@ -20,8 +20,8 @@ use fork::{Fork, fork, waitpid_nohang};
 use redlatch::engine::{Outcome, Request, SubmitError};
 use redlatch::lock::Resource;
 use redlatch::{
-    Acquire, AcquireError, Client, Config, Drive, DriveEnded, ExtendError, Guard, Hold, Lease, Quarantine,
-    Redlock, ReenterError, ReentrantLock, ReleaseError,
+    Acquire, AcquireError, Client, Config, Drive, DriveEnded, ExtendError, Guard, GuardSet, Hold, Lease,
+    Quarantine, Redlock, ReenterError, ReentrantLock, ReleaseError,
 };
 
 const TTL: Duration = Duration::from_secs(30);
@@ -217,68 +217,10 @@ fn every_future_is_refused_at_every_stage(fleet: &mut Fleet) {
     let reentrant = client.lock("k").ttl(TTL).reentrant();
     let hold = reentrant.lock().expect("free");
     let other = client.lock("l").ttl(TTL).reentrant();
-    let wrong = |error: &dyn std::fmt::Display| error.to_string();
     let drive = client.drive().expect("a descriptor");
-    let mut asked: Vec<Asked<'_>> = vec![
-        (
-            "acquire",
-            Box::pin(async {
-                client.lock("m").ttl(TTL).acquire_async().await.map(drop).map_err(|error| wrong(&error))
-            }),
-        ),
-        (
-            "read",
-            Box::pin(async {
-                let lock = client.rw_lock("n");
-                lock.read().ttl(TTL).acquire_async().await.map(drop).map_err(|error| wrong(&error))
-            }),
-        ),
-        ("extend", Box::pin(async { extended.extend_async(TTL).await.map_err(|error| wrong(&error)) })),
-        (
-            "release",
-            Box::pin(async { released.release_async().await.map(drop).map_err(|error| wrong(&error)) }),
-        ),
-        (
-            "acquire a set",
-            Box::pin(async {
-                let set = client.lock_set(["o", "p"].as_slice()).ttl(TTL).acquire_async();
-                set.await.map(drop).map_err(|error| wrong(&error.source))
-            }),
-        ),
-        (
-            "extend a set",
-            Box::pin(async { extended_set.extend_async(TTL).await.map_err(|error| format!("{error:?}")) }),
-        ),
-        (
-            "release a set",
-            Box::pin(async {
-                released_set.release_async().await.map(drop).map_err(|error| format!("{error:?}"))
-            }),
-        ),
-        ("lock again", Box::pin(async { other.lock_async().await.map(drop).map_err(|error| wrong(&error)) })),
-        (
-            "inspect",
-            Box::pin(async { client.inspect_async("d").await.map(drop).map_err(|error| wrong(&error)) }),
-        ),
-        (
-            "force",
-            Box::pin(async { client.force_unlock_async("q").await.map(drop).map_err(|error| wrong(&error)) }),
-        ),
-        (
-            "lost",
-            Box::pin(async {
-                watched.lost().await;
-                Err("a fork".to_owned())
-            }),
-        ),
-        (
-            "lost set",
-            Box::pin(async {
-                watched_set.lost().await;
-                Err("a fork".to_owned())
-            }),
-        ),
-    ];
+    let mut asked = asked_of_locks(&client, &mut extended, released, &watched);
+    asked.extend(asked_of_sets(&client, &mut extended_set, released_set, &watched_set));
+    asked.push(("lock again", Box::pin(async { other.lock_async().await.map(drop).map_err(wrong) })));
     let mut beside = Some((hold, read, drive));
     all_refused_in_child("not polled", &mut asked, &mut beside);
     fleet.masters().for_each(|master| master.stop());
@@ -309,6 +251,76 @@ fn every_future_is_refused_at_every_stage(fleet: &mut Fleet) {
     drop(asked);
     drop((watched, watched_set, extended, extended_set));
     assert_eq!(client.settle(TTL), 0);
+}
+
+fn wrong(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn asked_of_locks<'a>(
+    client: &'a Client,
+    extended: &'a mut Guard,
+    released: Guard,
+    watched: &'a Guard,
+) -> Vec<Asked<'a>> {
+    vec![
+        (
+            "acquire",
+            Box::pin(async move { client.lock("m").ttl(TTL).acquire_async().await.map(drop).map_err(wrong) }),
+        ),
+        (
+            "read",
+            Box::pin(async move {
+                let lock = client.rw_lock("n");
+                lock.read().ttl(TTL).acquire_async().await.map(drop).map_err(wrong)
+            }),
+        ),
+        ("extend", Box::pin(async move { extended.extend_async(TTL).await.map_err(wrong) })),
+        ("release", Box::pin(async move { released.release_async().await.map(drop).map_err(wrong) })),
+        ("inspect", Box::pin(async move { client.inspect_async("d").await.map(drop).map_err(wrong) })),
+        ("force", Box::pin(async move { client.force_unlock_async("q").await.map(drop).map_err(wrong) })),
+        (
+            "lost",
+            Box::pin(async move {
+                watched.lost().await;
+                Err("a fork".to_owned())
+            }),
+        ),
+    ]
+}
+
+fn asked_of_sets<'a>(
+    client: &'a Client,
+    extended: &'a mut GuardSet,
+    released: GuardSet,
+    watched: &'a GuardSet,
+) -> Vec<Asked<'a>> {
+    vec![
+        (
+            "acquire a set",
+            Box::pin(async move {
+                let set = client.lock_set(["o", "p"].as_slice()).ttl(TTL).acquire_async();
+                set.await.map(drop).map_err(|error| wrong(&error.source))
+            }),
+        ),
+        (
+            "extend a set",
+            Box::pin(async move { extended.extend_async(TTL).await.map_err(|error| format!("{error:?}")) }),
+        ),
+        (
+            "release a set",
+            Box::pin(async move {
+                released.release_async().await.map(drop).map_err(|error| format!("{error:?}"))
+            }),
+        ),
+        (
+            "lost set",
+            Box::pin(async move {
+                watched.lost().await;
+                Err("a fork".to_owned())
+            }),
+        ),
+    ]
 }
 
 fn all_refused_in_child(stage: &str, asked: &mut Vec<Asked<'_>>, beside: &mut Option<(Hold, Guard, Drive)>) {
