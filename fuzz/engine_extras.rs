@@ -7,7 +7,8 @@ use redlatch::engine::{LinkId, OpId, Outcome, Request};
 use redlatch::lock::{MasterId, Resource};
 
 use super::callers::NAMES;
-use super::{Flow, REPLIES, Run, id};
+use super::net::REPLIES;
+use super::{Flow, Run, id};
 
 /// Errands that are waited for at the same time.
 const ERRAND_COUNT_MAX: usize = 4;

@@ -9,6 +9,46 @@ use redlatch::resp::{self, Decoded, Reply};
 
 use super::model::{ModelMaster, reader_script};
 
+/// What a master may say, right or wrong, whole or in part, to any request or to none.
+pub const REPLIES: [&[u8]; 24] = [
+    b"+OK\r\n",
+    b"$-1\r\n",
+    b":1\r\n",
+    b":0\r\n",
+    b":-1\r\n",
+    b":-2\r\n",
+    b":700\r\n",
+    b"-ERR x\r\n",
+    b"-NOSCRIPT x\r\n",
+    b"-LOADING x\r\n",
+    b"*0\r\n",
+    b"*-1\r\n",
+    b"*1\r\n+OK\r\n",
+    b"$2\r\nOK\r\n",
+    b"$99999999999\r\n",
+    b"$-2\r\n",
+    b":99999999999999999999\r\n",
+    b"+OK\r\n+OK\r\n",
+    b"+OK\r\n?",
+    b":1\r\n:1\r\n",
+    b"+O",
+    b"K\r\n",
+    b"$1000\r\n",
+    b":9223372036854775807\r\n",
+];
+
+/// Commands that a master can be made to refuse, and its words.
+pub const ERRORS: [(&str, &str); 8] = [
+    ("SET", "OOM command not allowed"),
+    ("EVALSHA", "NOSCRIPT No matching script"),
+    ("EVALSHA", "NOPERM x"),
+    ("EVAL", "BUSY x"),
+    ("PTTL", "ERR x"),
+    ("INFO", "NOPERM x"),
+    ("CLIENT", "LOADING x"),
+    ("ECHO", "ERR x"),
+];
+
 pub type Token = Vec<u8>;
 
 /// What was sent and answered for one token, a bit for each master.

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use callers::Lock;
 use extras::{Errand, NewsPeer};
 use model::ModelMaster;
-use net::{Peer, Token, TokenLog};
+use net::{ERRORS, Peer, REPLIES, Token, TokenLog};
 use redlatch::engine::{Engine, LinkId, LinkRequest, MasterState, OpId};
 use redlatch::lock::MasterId;
 use redlatch::{Config, Quarantine, limits};
@@ -34,46 +34,6 @@ const WAKE_COUNT_MAX: usize = 20_000;
 
 const MAX_TTL: Duration = Duration::from_secs(2);
 const MAX_HOLD: Duration = Duration::from_secs(3);
-
-/// What a master may say, right or wrong, whole or in part, to any request or to none.
-const REPLIES: [&[u8]; 24] = [
-    b"+OK\r\n",
-    b"$-1\r\n",
-    b":1\r\n",
-    b":0\r\n",
-    b":-1\r\n",
-    b":-2\r\n",
-    b":700\r\n",
-    b"-ERR x\r\n",
-    b"-NOSCRIPT x\r\n",
-    b"-LOADING x\r\n",
-    b"*0\r\n",
-    b"*-1\r\n",
-    b"*1\r\n+OK\r\n",
-    b"$2\r\nOK\r\n",
-    b"$99999999999\r\n",
-    b"$-2\r\n",
-    b":99999999999999999999\r\n",
-    b"+OK\r\n+OK\r\n",
-    b"+OK\r\n?",
-    b":1\r\n:1\r\n",
-    b"+O",
-    b"K\r\n",
-    b"$1000\r\n",
-    b":9223372036854775807\r\n",
-];
-
-/// Commands that a master can be made to refuse, and its words.
-const ERRORS: [(&str, &str); 8] = [
-    ("SET", "OOM command not allowed"),
-    ("EVALSHA", "NOSCRIPT No matching script"),
-    ("EVALSHA", "NOPERM x"),
-    ("EVAL", "BUSY x"),
-    ("PTTL", "ERR x"),
-    ("INFO", "NOPERM x"),
-    ("CLIENT", "LOADING x"),
-    ("ECHO", "ERR x"),
-];
 
 /// The property: nothing panics, every invariant that is checked on the way holds, and a second run of the same input
 /// makes the same history. Returns how many attempts were brought forward by messages.

@@ -1,15 +1,15 @@
 //! Settings of a client: which masters, and how long anything may take.
 
+mod retry_delay;
 mod url;
 
-use std::cell::Cell;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limits;
 use crate::lock::{Drift, InputError, Ttl, Window};
+pub(crate) use retry_delay::{Inside, RetryDelay};
 pub(crate) use url::{Address, Login};
 pub use url::{MasterUrl, UrlError};
 
@@ -46,41 +46,6 @@ pub struct Config {
     pub(crate) ask_holder: bool,
     pub(crate) spin: Duration,
     pub(crate) wakes_waiters: bool,
-}
-
-/// A caller's own function from attempts that failed to the delay before the next one.
-#[derive(Clone)]
-pub(crate) struct RetryDelay(Arc<dyn Fn(u32) -> Duration + Send + Sync>);
-
-thread_local! {
-    /// The function that this thread calls, as an address; 0 for none.
-    static CALLED: Cell<usize> = const { Cell::new(0) };
-}
-
-impl RetryDelay {
-    /// The delay after so many failed attempts; `None` if the function panics.
-    pub(crate) fn after(&self, failed_count: u32) -> Option<Duration> {
-        let outer = CALLED.replace(self.address());
-        // The panic hook has shown the panic. The thread that it came by may serve others, and the engine is half-way.
-        let delay = catch_unwind(AssertUnwindSafe(|| (self.0)(failed_count))).ok();
-        CALLED.set(outer);
-        delay
-    }
-
-    /// Whether this thread is inside the function.
-    pub(crate) fn is_called(&self) -> bool {
-        CALLED.get() == self.address()
-    }
-
-    fn address(&self) -> usize {
-        Arc::as_ptr(&self.0).addr()
-    }
-}
-
-impl fmt::Debug for RetryDelay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RetryDelay")
-    }
 }
 
 /// What is asked of a master that (re)appears before its votes count: it may have lost locks that still live.
@@ -245,7 +210,8 @@ impl ConfigBuilder {
         self
     }
 
-    /// How long a lock may be held in all, however often it is extended; one hour by default, and not bounded.
+    /// How long a lock may be held in all, however often it is extended; one hour by default, and not bounded. With zero no
+    /// lock is extended, and [`crate::LockRequest::auto_extend`] is refused.
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.config.max_hold = max_hold;
@@ -305,11 +271,12 @@ impl ConfigBuilder {
     /// again is added at random, so that clients which met once do not meet again and again. A holder whose time ends sooner
     /// shortens it, and so does a release notification ([`ConfigBuilder::wake_waiters`]).
     ///
-    /// The client is locked while it calls the function. So the function must be short, and a call of the same client in
-    /// it fails at once. If the function panics, this one delay is as by default.
+    /// The client is locked while it calls the function, so the function must be short. In it a call of the same client
+    /// fails at once, and a look shows nothing: no lock is valid, [`crate::Client::masters`] is empty. What it drops is
+    /// released when it has returned. If it panics, this one delay is as by default.
     #[must_use]
     pub fn retry_delay_by(mut self, delay: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
-        self.config.retry_delay_by = Some(RetryDelay(Arc::new(delay)));
+        self.config.retry_delay_by = Some(RetryDelay::new(delay));
         self
     }
 

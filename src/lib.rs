@@ -106,14 +106,15 @@ pub use error::{
 pub use error::{AcquireSetError, ExtendSetError, ReenterError, ReleaseSetError};
 pub use redlock::{Lease, Redlock};
 
-/// Compiles the examples of the pages.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/semaphore.md")]
-#[doc = include_str!("../docs/migrating.md")]
-#[doc = include_str!("../docs/fair.md")]
-struct Pages;
-
-/// Compiles the README's example.
+/// Compiles the examples of the README and of the pages.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+#[doc = include_str!("../docs/cookbook.md")]
+#[doc = include_str!("../docs/errors.md")]
+#[doc = include_str!("../docs/fair.md")]
+#[doc = include_str!("../docs/fencing.md")]
+#[doc = include_str!("../docs/guide.md")]
+#[doc = include_str!("../docs/migrating.md")]
+#[doc = include_str!("../docs/readers-writers.md")]
+#[doc = include_str!("../docs/semaphore.md")]
+struct Pages;

@@ -134,6 +134,9 @@ pub(crate) const KEEPER_STAY: Duration = Duration::from_millis(5);
 /// How long dropping the last handle of a [`crate::Client`] waits for the masters that answer to confirm queued releases.
 pub const CLOSE_WAIT: Duration = Duration::from_millis(100);
 
+/// Threads of a client on which callbacks of [`crate::Guard::on_lost`] run at once. Further ones wait until one returns.
+pub const CALLBACK_THREAD_COUNT_MAX: usize = 16;
+
 /// TTL of a [`crate::LockRequest`] that names none, if `max_ttl` allows it.
 pub const TTL_DEFAULT: Duration = Duration::from_secs(10);
 

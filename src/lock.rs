@@ -260,6 +260,11 @@ pub enum InputError {
         "auto_extend(0) would never extend the lock; name the longest time that it may be held, or leave auto_extend out"
     )]
     AutoExtendZero,
+    /// A lock that is to be extended by itself, with settings that allow no extension.
+    #[error(
+        "the client's max_hold is zero, so auto_extend would never extend the lock; raise max_hold or leave auto_extend out"
+    )]
+    MaxHoldZero,
     /// A set of locks without any.
     #[error("no resource is named; name at least one")]
     SetEmpty,

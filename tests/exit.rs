@@ -20,8 +20,12 @@ const PATIENCE: Duration = Duration::from_secs(40);
 /// Names the masters and the way to end, for the program that is started anew.
 const TASK: &str = "REDLATCH_EXIT_TEST";
 
-/// Ways to drop a guard and to end.
-const ENDS: [&str; 4] = ["main returns", "exit is called", "a thread is joined", "two clients"];
+/// Ways to drop a guard and to end: wherever the end of a thread runs destructors, and where that of the main thread does.
+const ENDS: &[&str] = if cfg!(all(target_os = "linux", target_env = "gnu")) {
+    &["a thread is joined", "main returns", "exit is called", "two clients"]
+} else {
+    &["a thread is joined"]
+};
 
 static CLIENTS: [OnceLock<Client>; 2] = [OnceLock::new(), OnceLock::new()];
 
@@ -37,7 +41,7 @@ fn main() -> ExitCode {
 
 fn a_guard_is_released_whichever_way_its_process_ends() {
     let mut fleet = Fleet::start(3);
-    for end in ENDS {
+    for &end in ENDS {
         let program = std::env::current_exe().expect("this program has a path");
         let task = format!("{end};{}", fleet.urls().join(","));
         let status = Command::new(program).env(TASK, task).status().expect("it starts again");

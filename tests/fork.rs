@@ -9,8 +9,9 @@ mod fleet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::process::{self, Command};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,8 +20,8 @@ use fork::{Fork, fork, waitpid_nohang};
 use redlatch::engine::{Outcome, Request, SubmitError};
 use redlatch::lock::Resource;
 use redlatch::{
-    Acquire, AcquireError, Client, Config, Drive, DriveEnded, ExtendError, Guard, Hold, Lease, Quarantine,
-    Redlock, ReenterError, ReentrantLock, ReleaseError,
+    Acquire, AcquireError, Client, Config, Drive, DriveEnded, ExtendError, Guard, GuardSet, Hold, Lease,
+    Quarantine, Redlock, ReenterError, ReentrantLock, ReleaseError,
 };
 
 const TTL: Duration = Duration::from_secs(30);
@@ -193,6 +194,16 @@ fn a_redlock_is_refused(fleet: &mut Fleet) {
     assert_eq!(redlock.close(TTL), 0);
 }
 
+/// Whether an answer has come.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 type Asked<'a> = (&'static str, Pin<Box<dyn Future<Output = Result<(), String>> + 'a>>);
 
 /// One of each kind, with what it needs: the fork comes before it is polled, while the masters are silent, and when its answer
@@ -206,87 +217,110 @@ fn every_future_is_refused_at_every_stage(fleet: &mut Fleet) {
     let reentrant = client.lock("k").ttl(TTL).reentrant();
     let hold = reentrant.lock().expect("free");
     let other = client.lock("l").ttl(TTL).reentrant();
-    let wrong = |error: &dyn std::fmt::Display| error.to_string();
     let drive = client.drive().expect("a descriptor");
-    let mut asked: Vec<Asked<'_>> = vec![
+    let mut asked = asked_of_locks(&client, &mut extended, released, &watched);
+    asked.extend(asked_of_sets(&client, &mut extended_set, released_set, &watched_set));
+    asked.push(("lock again", Box::pin(async { other.lock_async().await.map(drop).map_err(wrong) })));
+    let mut beside = Some((hold, read, drive));
+    all_refused_in_child("not polled", &mut asked, &mut beside);
+    fleet.masters().for_each(|master| master.stop());
+    let mut answered: Vec<(&str, Arc<Woken>)> = Vec::new();
+    for (name, future) in &mut asked {
+        let woken = Arc::<Woken>::default();
+        let waker = Waker::from(woken.clone());
+        let is_pending = future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending();
+        assert!(is_pending, "{name}: the masters are stopped");
+        if !name.starts_with("lost") {
+            answered.push((name, woken));
+        }
+    }
+    all_refused_in_child("under way", &mut asked, &mut beside);
+    fleet.masters().for_each(|master| master.cont());
+    let (hold, read, mut drive) = beside.take().expect("the children have copies");
+    let given_up = Instant::now() + PATIENCE;
+    while !answered.is_empty() {
+        assert!(
+            Instant::now() < given_up,
+            "no answer: {:?}",
+            answered.iter().map(|it| it.0).collect::<Vec<_>>()
+        );
+        drive.turn(Waker::noop()).expect("the client lives");
+        answered.retain(|(_, woken)| !woken.0.load(Ordering::SeqCst));
+    }
+    all_refused_in_child("answered", &mut asked, &mut Some((hold, read, drive)));
+    drop(asked);
+    drop((watched, watched_set, extended, extended_set));
+    assert_eq!(client.settle(TTL), 0);
+}
+
+fn wrong(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn asked_of_locks<'a>(
+    client: &'a Client,
+    extended: &'a mut Guard,
+    released: Guard,
+    watched: &'a Guard,
+) -> Vec<Asked<'a>> {
+    vec![
         (
             "acquire",
-            Box::pin(async {
-                client.lock("m").ttl(TTL).acquire_async().await.map(drop).map_err(|error| wrong(&error))
-            }),
+            Box::pin(async move { client.lock("m").ttl(TTL).acquire_async().await.map(drop).map_err(wrong) }),
         ),
         (
             "read",
-            Box::pin(async {
+            Box::pin(async move {
                 let lock = client.rw_lock("n");
-                lock.read().ttl(TTL).acquire_async().await.map(drop).map_err(|error| wrong(&error))
+                lock.read().ttl(TTL).acquire_async().await.map(drop).map_err(wrong)
             }),
         ),
-        ("extend", Box::pin(async { extended.extend_async(TTL).await.map_err(|error| wrong(&error)) })),
+        ("extend", Box::pin(async move { extended.extend_async(TTL).await.map_err(wrong) })),
+        ("release", Box::pin(async move { released.release_async().await.map(drop).map_err(wrong) })),
+        ("inspect", Box::pin(async move { client.inspect_async("d").await.map(drop).map_err(wrong) })),
+        ("force", Box::pin(async move { client.force_unlock_async("q").await.map(drop).map_err(wrong) })),
         (
-            "release",
-            Box::pin(async { released.release_async().await.map(drop).map_err(|error| wrong(&error)) }),
+            "lost",
+            Box::pin(async move {
+                watched.lost().await;
+                Err("a fork".to_owned())
+            }),
         ),
+    ]
+}
+
+fn asked_of_sets<'a>(
+    client: &'a Client,
+    extended: &'a mut GuardSet,
+    released: GuardSet,
+    watched: &'a GuardSet,
+) -> Vec<Asked<'a>> {
+    vec![
         (
             "acquire a set",
-            Box::pin(async {
+            Box::pin(async move {
                 let set = client.lock_set(["o", "p"].as_slice()).ttl(TTL).acquire_async();
                 set.await.map(drop).map_err(|error| wrong(&error.source))
             }),
         ),
         (
             "extend a set",
-            Box::pin(async { extended_set.extend_async(TTL).await.map_err(|error| format!("{error:?}")) }),
+            Box::pin(async move { extended.extend_async(TTL).await.map_err(|error| format!("{error:?}")) }),
         ),
         (
             "release a set",
-            Box::pin(async {
-                released_set.release_async().await.map(drop).map_err(|error| format!("{error:?}"))
-            }),
-        ),
-        ("lock again", Box::pin(async { other.lock_async().await.map(drop).map_err(|error| wrong(&error)) })),
-        (
-            "inspect",
-            Box::pin(async { client.inspect_async("d").await.map(drop).map_err(|error| wrong(&error)) }),
-        ),
-        (
-            "force",
-            Box::pin(async { client.force_unlock_async("q").await.map(drop).map_err(|error| wrong(&error)) }),
-        ),
-        (
-            "lost",
-            Box::pin(async {
-                watched.lost().await;
-                Err("a fork".to_owned())
+            Box::pin(async move {
+                released.release_async().await.map(drop).map_err(|error| format!("{error:?}"))
             }),
         ),
         (
             "lost set",
-            Box::pin(async {
-                watched_set.lost().await;
+            Box::pin(async move {
+                watched.lost().await;
                 Err("a fork".to_owned())
             }),
         ),
-    ];
-    let mut beside = Some((hold, read, drive));
-    all_refused_in_child("not polled", &mut asked, &mut beside);
-    fleet.masters().for_each(|master| master.stop());
-    for (name, future) in &mut asked {
-        let is_pending = future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
-        assert!(is_pending, "{name}: the masters are stopped");
-    }
-    all_refused_in_child("under way", &mut asked, &mut beside);
-    fleet.masters().for_each(|master| master.cont());
-    let (hold, read, mut drive) = beside.take().expect("the children have copies");
-    let given_up = Instant::now() + PATIENCE;
-    while fleet.master(0).ask("EXISTS m n o p").text() != "4" {
-        assert!(Instant::now() < given_up, "the masters do not go on");
-        drive.turn(Waker::noop()).expect("the client lives");
-    }
-    all_refused_in_child("answered", &mut asked, &mut Some((hold, read, drive)));
-    drop(asked);
-    drop((watched, watched_set, extended, extended_set));
-    assert_eq!(client.settle(TTL), 0);
+    ]
 }
 
 fn all_refused_in_child(stage: &str, asked: &mut Vec<Asked<'_>>, beside: &mut Option<(Hold, Guard, Drive)>) {

@@ -1,17 +1,17 @@
-//! [`Guard`]: a lock held by a [`Client`].
+//! [`Guard`]: a lock held by a [`Client`], its extension, its release and its loss.
 
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::Client;
-use super::desk::Watcher;
+use super::desk::{Question, Watcher};
+use super::handle::Client;
 use super::lingering::note_drop;
-use super::pending::{Extend, Release};
-use super::shared::Core;
+use super::pending::{Ask, How, Pending, future};
+use super::shared::{Core, Shared, Stopped};
 use crate::clock;
-use crate::engine::{Grant, OpId, Released, Request};
+use crate::engine::{Grant, OpId, Outcome, Released, Request};
 use crate::error::{ExtendError, ReleaseError};
 use crate::lock::{FencingToken, Token};
 use crate::mutants::mutant;
@@ -20,7 +20,8 @@ use crate::mutants::mutant;
 ///
 /// Dropping it releases the lock in the background: that never blocks, works in a panic and on any thread, and the
 /// release goes out with the client's next write: after [`crate::limits::DROP_LINGER`], or when the dropping thread ends, at
-/// most. On Linux with glibc that holds for the main thread, too, so a process may end right behind the drop.
+/// most. On Linux with glibc that holds for the main thread, too, so a process may end right behind the drop, except in a
+/// panic hook. A thread of [`std::thread::scope`] may end after its scope unless it is joined.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
     client: Client,
@@ -83,8 +84,7 @@ impl Guard {
 
     /// By the clock of this crate.
     fn deadline(&self) -> Instant {
-        let deadline = self.client.shared().peek(|core| core.driver.engine.valid_until(self.lock));
-        deadline.flatten().unwrap_or_else(clock::now)
+        valid_until(&self.client, self.lock).unwrap_or_else(clock::now)
     }
 
     /// How many masters above the quorum are known to hold this lock: so many may lose it without harm.
@@ -116,9 +116,11 @@ impl Guard {
     /// clock and whatever the masters answer, unless it is extended before; or at once when a majority of masters has shown
     /// that it is lost. At most once, and not when the guard is released or dropped before; also when the client stops.
     ///
-    /// The callbacks of a client run one after another on a thread of their own. They may use the client; one that takes long
-    /// delays only the callbacks behind it. A panic ends with its callback. If the lock is over already, the callback runs at
-    /// once on the calling thread. A lock whose loss was reported is not renewed any more.
+    /// Callbacks run on threads of their own, and are started in the order in which losses are reported. They may use the
+    /// client. One that takes long delays no other: up to [`crate::limits::CALLBACK_THREAD_COUNT_MAX`] of a client run at once,
+    /// and only further ones wait. A panic ends with its callback. If the lock is over already, the callback is called at
+    /// once, also on such a thread. If the client has stopped, or in a fork, it runs on the calling thread. A lock whose loss was
+    /// reported is not renewed any more.
     ///
     /// ```no_run
     /// # use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
@@ -169,28 +171,31 @@ impl Drop for Guard {
         if !self.is_armed || mutant!(DropForgets) {
             return;
         }
-        let client = self.client.clone();
-        // A client that cannot be used releases nothing.
-        let _ = client.shared().with(|core| {
-            core.release_dropped(self.lock);
-            self.disarm(core);
-        });
-        note_drop(&client.handle.shared);
+        let (lock, name) = (self.lock, std::mem::take(&mut self.resource));
+        self.client.shared().with_or_later(move |core| core.release_dropped(lock, name));
+        note_drop(self.client.shared());
     }
 }
 
 /// Has the loss of a held lock reported to this callback.
 pub(super) fn on_lost(client: &Client, lock: OpId, callback: impl FnOnce() + Send + 'static) {
-    let callback = client.handle.callbacks.call_once(callback);
-    if watch(client, lock, None, &Waker::from(callback.clone())).is_none() {
-        // Nobody would report it: the client has stopped, or belongs to another process.
-        callback.call();
-    }
+    let callback = client.callbacks().call_once(callback);
+    client.shared().do_or_later(move |shared| {
+        if watch(shared, lock, None, &Waker::from(callback.clone())).is_none() {
+            // Nobody would report it: the client has stopped, or belongs to another process.
+            callback.call();
+        }
+    });
+}
+
+/// Until when a lock of this client's is valid; `None` if it is over or cannot be looked at.
+pub(super) fn valid_until(client: &Client, lock: OpId) -> Option<Instant> {
+    client.shared().peek(|core| core.driver.engine.valid_until(lock)).flatten()
 }
 
 /// Has the loss told to this waker, in place of the watcher's last one; `None` if nobody would tell it.
-fn watch(client: &Client, lock: OpId, watcher: Option<Watcher>, waker: &Waker) -> Option<Watcher> {
-    let watched = client.shared().with(|core| {
+fn watch(shared: &Shared, lock: OpId, watcher: Option<Watcher>, waker: &Waker) -> Option<Watcher> {
+    let watched = shared.with(|core| {
         let watched = core.desk.watch(lock, watcher, waker);
         let _ = core.submit(Request::Watch { lock });
         core.deliver();
@@ -218,7 +223,7 @@ impl Future for Lost<'_> {
         if is_losing.unwrap_or(true) {
             return Poll::Ready(());
         }
-        match watch(client, *lock, self.watcher, context.waker()) {
+        match watch(client.shared(), *lock, self.watcher, context.waker()) {
             None => Poll::Ready(()),
             watcher => {
                 self.watcher = watcher;
@@ -232,7 +237,8 @@ impl Drop for Lost<'_> {
     fn drop(&mut self) {
         let Guard { client, lock, .. } = self.guard;
         if let Some(watcher) = self.watcher {
-            let _waker = client.shared().with(|core| core.desk.unwatch_one(*lock, watcher));
+            let lock = *lock;
+            client.shared().with_or_later(move |core| core.desk.unwatch_one(lock, watcher));
         }
     }
 }
@@ -243,5 +249,158 @@ impl fmt::Debug for Guard {
             .field("resource", &self.resource.escape_ascii().to_string())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Starts to extend several locks to the same TTL, with one write for each master. The results are had one by one.
+    pub fn extend_all<'g>(
+        &self,
+        guards: impl IntoIterator<Item = &'g mut Guard>,
+        ttl: Duration,
+    ) -> Vec<Extend<'g>> {
+        let mut batch: Vec<_> = guards.into_iter().map(|guard| Extend::new(guard, ttl)).collect();
+        self.submit_all(batch.iter_mut().map(|it| (it.client().is(self), it)), Extend::submit);
+        batch
+    }
+
+    /// Starts to release several locks, with one write for each master. The results are had one by one; those that are
+    /// dropped are released all the same.
+    pub fn release_all(&self, guards: impl IntoIterator<Item = Guard>) -> Vec<Release> {
+        let mut batch: Vec<_> = guards.into_iter().map(Release::new).collect();
+        self.submit_all(batch.iter_mut().map(|it| (it.client().is(self), it)), Release::submit);
+        batch
+    }
+}
+
+/// An extension under way: a future for any executor, or something to [`Extend::wait`] for.
+///
+/// Nothing is sent before it is polled or waited for, unless it comes from [`Client::extend_all`]. Dropping it leaves the
+/// extension to itself: the guard's validity then ends as before or as asked for.
+#[must_use = "nothing is extended before this is awaited"]
+#[derive(Debug)]
+pub struct Extend<'g>(Pending<Extension<'g>>);
+
+/// A release under way: a future for any executor, or something to [`Release::wait`] for.
+///
+/// Dropping it, at any time, has the lock released in the background.
+#[must_use = "the answer of the masters is in here"]
+#[derive(Debug)]
+pub struct Release(Pending<Guard>);
+
+impl<'g> Extend<'g> {
+    pub(super) const fn new(guard: &'g mut Guard, ttl: Duration) -> Self {
+        Self(Pending::new(Extension { guard, ttl }))
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        self.0.ask().client()
+    }
+
+    pub(super) fn submit(&mut self, core: &mut Core) {
+        self.0.submit(core);
+    }
+
+    pub(super) fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<(), ExtendError>> {
+        self.0.resolve(how)
+    }
+
+    /// Waits on this thread, for the limit of one answer at most.
+    ///
+    /// # Errors
+    /// As [`Guard::extend`].
+    pub fn wait(self) -> Result<(), ExtendError> {
+        self.0.wait()
+    }
+}
+
+impl Release {
+    pub(super) const fn new(guard: Guard) -> Self {
+        Self(Pending::new(guard))
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        self.0.ask().client()
+    }
+
+    pub(super) fn submit(&mut self, core: &mut Core) {
+        self.0.submit(core);
+    }
+
+    pub(super) fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<Released, ReleaseError>> {
+        self.0.resolve(how)
+    }
+
+    /// Waits on this thread, for the limit of one answer at most.
+    ///
+    /// # Errors
+    /// As [`Guard::release`].
+    pub fn wait(self) -> Result<Released, ReleaseError> {
+        self.0.wait()
+    }
+}
+
+future!(Extend<'_>, Result<(), ExtendError>);
+future!(Release, Result<Released, ReleaseError>);
+
+/// What [`Extend`] asks.
+#[derive(Debug)]
+struct Extension<'g> {
+    guard: &'g mut Guard,
+    ttl: Duration,
+}
+
+impl Ask for Extension<'_> {
+    const QUESTION: Question = Question::Extend;
+    type Answer = ();
+    type Error = ExtendError;
+
+    fn client(&self) -> &Client {
+        self.guard.client()
+    }
+
+    fn submit(&mut self, core: &mut Core) -> Result<OpId, ExtendError> {
+        let ttl = self.guard.client().config().ttl(self.ttl)?;
+        let request = Request::Extend { lock: self.guard.lock(), ttl };
+        core.submit(request).map_err(|_| ExtendError::NotHeld)
+    }
+
+    fn answer(&mut self, _: OpId, outcome: Outcome) -> Result<(), ExtendError> {
+        match outcome {
+            Outcome::Extend(result) => result.map(drop),
+            _ => unreachable!("an extension is answered by its own outcome"),
+        }
+    }
+
+    fn stopped(why: Stopped) -> ExtendError {
+        ExtendError::Stopped(why)
+    }
+}
+
+/// The release of a guard.
+impl Ask for Guard {
+    const QUESTION: Question = Question::Release;
+    type Answer = Released;
+    type Error = ReleaseError;
+
+    fn client(&self) -> &Client {
+        self.client()
+    }
+
+    fn submit(&mut self, core: &mut Core) -> Result<OpId, ReleaseError> {
+        self.disarm(core);
+        let request = Request::Release { lock: self.lock(), awaited: true };
+        core.submit(request).map_err(|_| ReleaseError::NotHeld)
+    }
+
+    fn answer(&mut self, _: OpId, outcome: Outcome) -> Result<Released, ReleaseError> {
+        match outcome {
+            Outcome::Release(result) => result,
+            _ => unreachable!("a release is answered by its own outcome"),
+        }
+    }
+
+    fn stopped(why: Stopped) -> ReleaseError {
+        ReleaseError::Stopped(why)
     }
 }

@@ -1,7 +1,7 @@
 //! Looking at a lock, and breaking it by force.
 
-use super::Client;
 use super::desk::Question;
+use super::handle::Client;
 use super::pending::{Ask, Pending, future};
 use super::shared::{Core, Stopped};
 use crate::engine::{ForceUnlocked, Inspection, OpId, Outcome, Request};

@@ -266,3 +266,44 @@ impl<L> Joint<L> {
 const fn is_final(error: &AcquireError) -> bool {
     matches!(error, AcquireError::Input(_) | AcquireError::Stopped(_) | AcquireError::Overloaded)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+
+    fn contended(config: &Config) -> AcquireError {
+        let votes = config.labels.iter().map(|name| (name.clone(), Vote::Pending)).collect();
+        let report = Report { round: Round::Acquire, votes };
+        let took = Duration::ZERO;
+        AcquireError::Contended(Box::new(Denial { attempts: 1, took, holder: HolderTtl::Unknown, report }))
+    }
+
+    #[test]
+    fn the_first_contended_round_waits_and_each_later_one_pauses() {
+        let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
+        let config = Arc::new(config);
+        let (now, wait) = (clock::now(), Duration::from_secs(60));
+        let (mut joint, step) = Joint::<()>::begin(now, config.clone(), 2, wait, Duration::ZERO);
+        assert!(matches!(step, Step::Ask(places) if places == [0, 1]));
+        let mut back = Vec::new();
+        let remaining = |&(): &()| wait;
+        assert!(joint.answer(now, 0, Ok(()), &mut back, remaining).is_none());
+        let step = joint.answer(now, 1, Err(contended(&config)), &mut back, remaining);
+        assert!(matches!(step, Some(Step::Wait(1, left)) if left == wait), "{step:?}");
+        assert_eq!(back.len(), 1, "nothing is held meanwhile");
+        // The one that is waited for comes, and the other one is in the way, by turns.
+        let mut waited = 1;
+        for failed_count in 2..5 {
+            let step = joint.answer(now, waited, Ok(()), &mut back, remaining);
+            let other = 1 - waited;
+            assert!(matches!(step, Some(Step::Ask(places)) if places == [other]));
+            match joint.answer(now, other, Err(contended(&config)), &mut back, remaining) {
+                Some(Step::Pause { attempts, .. }) => assert_eq!(attempts, failed_count),
+                step => panic!("{step:?}"),
+            }
+            assert!(matches!(joint.paused(now, Ok(())), Step::Wait(place, _) if place == other));
+            waited = other;
+        }
+    }
+}

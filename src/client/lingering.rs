@@ -3,9 +3,13 @@
 //! A process may end right behind the drop, and a client in a `static` is never dropped. So each thread remembers the clients
 //! of which it dropped something, and writes what they have queued when it ends. The main thread ends with the return of
 //! `main` and with [`std::process::exit`], where the system runs destructors of thread-local values (Linux with glibc does).
+//!
+//! A thread ends a moment after its closure: [`std::thread::scope`] waits for the closures only, `join` waits for the end. An
+//! exit inside a panic hook writes nothing.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
+use std::thread;
 
 use super::shared::Shared;
 
@@ -20,7 +24,7 @@ struct DroppedOf(RefCell<Vec<Weak<Shared>>>);
 pub(super) fn note_drop(client: &Arc<Shared>) {
     // While a thread ends it may have no list any more: what it drops then is written at once.
     if DROPPED_OF.try_with(|dropped| dropped.note(client)).is_err() {
-        client.flush();
+        client.flush_at_end();
     }
 }
 
@@ -37,6 +41,10 @@ impl DroppedOf {
 
 impl Drop for DroppedOf {
     fn drop(&mut self) {
-        self.0.take().iter().filter_map(Weak::upgrade).for_each(|client| client.flush());
+        // A panic hook exits: the panic may have left a client locked by this thread, or half-way.
+        if thread::panicking() {
+            return;
+        }
+        self.0.take().iter().filter_map(Weak::upgrade).for_each(|client| client.flush_at_end());
     }
 }

@@ -3,7 +3,8 @@
 //! What counts, and what becomes of the lock with the first and the last hold, is decided in [`super::holds`]; here is who
 //! waits for what. Owns who of one owner's callers has a hold, and nothing else: the lock itself is an acquisition and a
 //! guard of the client's. Whoever polls drives the attempt that all wait for, so that a task which is not polled delays
-//! nobody. Keeps that no waker is called, and no guard dropped, with the state locked.
+//! nobody. Keeps that no waker is called, no guard dropped and the client not asked with the state locked: the user's delay
+//! function may lock the state while its thread has the client locked.
 
 use std::fmt;
 use std::future::Future;
@@ -13,14 +14,16 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::guard;
+use super::guard::{self, Guard, Release};
+use super::handle::Client;
 use super::holds::Holds;
 use super::parker::Parker;
-use super::pending::{How, Pending, Release};
-use super::shared::{Stopped, wake_all};
-use super::{Client, Guard, LockRequest};
+use super::pending::{How, Pending};
+use super::request::LockRequest;
+use super::shared::{IN_WAKER, Shared, Stopped, wake_all};
 use crate::clock;
-use crate::engine::Released;
+use crate::config::Inside;
+use crate::engine::{OpId, Released};
 use crate::error::{AcquireError, ReenterError, ReleaseError};
 use crate::limits;
 use crate::lock::{FencingToken, Token};
@@ -97,6 +100,8 @@ struct Attempt {
     wakers: Mutex<Vec<Waker>>,
     /// Goes up when they are woken, and when a thread comes.
     change_count: AtomicU64,
+    /// The thread that polls it, or waits with it.
+    driving: Inside,
 }
 
 impl LockRequest<'_> {
@@ -120,7 +125,8 @@ impl ReentrantLock {
     ///
     /// # Errors
     /// [`ReenterError::Lost`] if this owner still has holds of a lock whose validity has ended: it is nobody's any more, and
-    /// cannot be taken before those holds have ended. Others as [`LockRequest::acquire`].
+    /// cannot be taken before those holds have ended. Others as [`LockRequest::acquire`]. In a waker that the client calls only a
+    /// lock that this owner has can be taken; else that is [`AcquireError::Stopped`], for this caller alone.
     pub fn lock(&self) -> Result<Hold, ReenterError> {
         // Its drop gives up what it has joined, in a panic, too.
         let mut asking = self.lock_async();
@@ -141,7 +147,7 @@ impl ReentrantLock {
     /// Whether this owner has holds and the lock is valid.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.owner.look(Guard::is_valid).unwrap_or(false)
+        !self.owner.remaining().is_zero()
     }
 
     /// Holds that have not ended, also of a lock that is lost; those that were acquired and not fetched yet count.
@@ -153,7 +159,7 @@ impl ReentrantLock {
     /// The validity left, zero without a hold.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.owner.look(Guard::remaining).unwrap_or_default()
+        self.owner.remaining()
     }
 
     /// The lock's name, without the configured prefix.
@@ -177,13 +183,13 @@ impl Hold {
     /// The validity left of the lock, zero when it has ended; see [`Guard::remaining`].
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.owner.look(Guard::remaining).unwrap_or_default()
+        self.owner.remaining()
     }
 
     /// Whether the lock's validity has not ended.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.owner.look(Guard::is_valid).unwrap_or(false)
+        !self.owner.remaining().is_zero()
     }
 
     /// The value that the masters hold, the same for all holds at one time.
@@ -209,7 +215,7 @@ impl Hold {
     }
 
     /// Ends this hold. The last one releases the lock and waits until a quorum of masters has confirmed it; `None` if
-    /// others are left.
+    /// others are left, and in a fork of the process.
     ///
     /// # Errors
     /// As [`Guard::release`].
@@ -243,6 +249,18 @@ impl Owner {
         self.state().ok()?.lock().map(look)
     }
 
+    /// The lock that this owner has, as the client knows it. Asked without the state locked.
+    fn see(&self) -> Option<Seen> {
+        let lock = self.look(Guard::lock)?;
+        let until = guard::valid_until(&self.request.client, lock);
+        Some(Seen { lock, valid_until: until.filter(|until| clock::now() < *until) })
+    }
+
+    fn remaining(&self) -> Duration {
+        let until = self.see().and_then(|seen| seen.valid_until);
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(clock::now()))
+    }
+
     /// One hold less; returns the guard after the last one, to be released or dropped without the state locked.
     fn end_hold(&self) -> Option<Guard> {
         self.state().ok()?.end()
@@ -255,17 +273,25 @@ impl Owner {
         how: How<'_, '_>,
         waker: &Waker,
     ) -> Poll<Result<(), ReenterError>> {
+        let shared = self.request.client.shared();
+        shared.check_may_ask().map_err(AcquireError::Stopped)?;
         loop {
             if let Some(result) = caller.take_result() {
                 return Poll::Ready(result.and_then(|()| self.check_hold()));
             }
+            let seen = self.see();
             let mut state = self.state().map_err(AcquireError::Stopped)?;
             if caller.is_answered() {
                 // The answer came just now, and with it the hold that was counted for this caller.
                 continue;
             }
-            if let Some(taken) = state.take_again(Guard::is_valid) {
+            let Some(is_valid) = judge(seen, &state) else { continue };
+            if let Some(taken) = state.take_again(|_| is_valid) {
                 return Poll::Ready(taken);
+            }
+            if let How::Thread = how {
+                // Before it joins: what this caller must not do is no answer to the others.
+                check_may_wait(shared, &state).map_err(AcquireError::Stopped)?;
             }
             if caller.joined.is_none() && matches!(*state, State::Acquiring { .. }) {
                 state.join();
@@ -274,6 +300,8 @@ impl Owner {
             let (attempt, pending) = match &mut *state {
                 State::Acquiring { attempt: UnderWay { attempt, pending }, .. } => {
                     caller.joined.get_or_insert_with(|| attempt.clone());
+                    // First: a waker that panics when it is copied takes nothing with it.
+                    attempt.register(waker, matches!(how, How::Thread));
                     (attempt.clone(), pending.take())
                 }
                 State::Free | State::Held { .. } => {
@@ -284,17 +312,16 @@ impl Owner {
                     continue;
                 }
             };
-            attempt.register(waker, matches!(how, How::Thread));
             let Some(mut pending) = pending else { return Poll::Pending };
             drop(state);
             // Without the state locked: other tasks may be woken meanwhile, which may do anything.
             let change_count = attempt.change_count.load(Ordering::SeqCst);
             let its_waker = Waker::from(attempt.clone());
             let stand_in = StandIn { owner: self, attempt: &attempt, wait: left };
-            let polled = match how {
+            let polled = attempt.driving.run(|| match how {
                 How::Thread => pending.resolve(how),
                 How::Task(_) => pending.resolve(How::Task(&Context::from_waker(&its_waker))),
-            };
+            });
             std::mem::forget(stand_in);
             match polled {
                 Poll::Ready(result) => self.finish(&attempt, result),
@@ -312,11 +339,15 @@ impl Owner {
 
     /// A caller fetches the hold that was counted for it.
     fn check_hold(&self) -> Result<(), ReenterError> {
-        let mut state = self.state().map_err(AcquireError::Stopped)?;
-        let fetched = state.fetch(Guard::is_valid);
-        drop(state);
-        // Its guard is dropped without the state locked.
-        fetched.map_err(|(error, _guard)| error)
+        loop {
+            let seen = self.see();
+            let mut state = self.state().map_err(AcquireError::Stopped)?;
+            let Some(is_valid) = judge(seen, &state) else { continue };
+            let fetched = state.fetch(|_| is_valid);
+            drop(state);
+            // Its guard is dropped without the state locked.
+            return fetched.map_err(|(error, _guard)| error);
+        }
     }
 
     fn put_back(&self, its: Pending<OwnAcquisition>) {
@@ -355,6 +386,35 @@ impl Owner {
         drop(state);
         drop(given_up);
         attempt.wake_by_ref();
+    }
+}
+
+/// A lock that an owner has, as it was a moment ago.
+#[derive(Clone, Copy)]
+struct Seen {
+    lock: OpId,
+    /// `None` if it is over.
+    valid_until: Option<Instant>,
+}
+
+/// Whether the owner's lock is valid; `None` if it must be seen again, for it is another one by now or has just ended.
+fn judge(seen: Option<Seen>, state: &State) -> Option<bool> {
+    if state.lock().map(Guard::lock) != seen.map(|seen| seen.lock) {
+        return None;
+    }
+    match seen.and_then(|seen| seen.valid_until) {
+        // It may have been extended meanwhile.
+        Some(until) => (clock::now() < until).then_some(true),
+        None => Some(false),
+    }
+}
+
+/// An error where a thread would wait for itself: also inside a waker that is called while it drives the attempt.
+fn check_may_wait(shared: &Shared, state: &State) -> Result<(), Stopped> {
+    shared.check_may_wait()?;
+    match state {
+        State::Acquiring { attempt, .. } if attempt.attempt.driving.is_here() => Err(IN_WAKER.into()),
+        _ => Ok(()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! [`RwLock`]: one name, with a request to read and one to write. Owns nothing: both are requests of the client's own.
 
-use super::{Client, LockRequest};
+use super::handle::Client;
+use super::request::LockRequest;
 
 /// A lock that many may read together and one may write alone; made by [`Client::rw_lock`].
 ///

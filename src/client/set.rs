@@ -9,10 +9,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::desk::Question;
+use super::guard::Guard;
+use super::handle::Client;
 use super::joint::{Failed, Joint, Step};
-use super::pending::{Acquire, Ask, How, Pending};
+use super::pending::{Ask, How, Pending};
+use super::request::{Acquire, LockRequest};
 use super::shared::{Core, Stopped};
-use super::{Client, Guard, LockRequest};
 use crate::clock;
 use crate::engine::{OpId, Outcome, Request};
 use crate::error::{AcquireError, AcquireSetError};
@@ -216,7 +218,7 @@ impl<'a> AcquireSet<'a> {
         self.request
             .check()
             .map_err(|error| AcquireSetError { resource: Vec::new(), source: error.into() })?;
-        let config = client.handle.config.clone();
+        let config = client.shared_config().clone();
         let wait = wait.unwrap_or_else(|| ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)));
         let (joint, step) = Joint::begin(clock::now(), config, self.request.names.len(), wait, min_validity);
         self.joint = Some(joint);

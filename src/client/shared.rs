@@ -19,8 +19,8 @@
 
 mod core;
 mod keeper;
+mod later;
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,11 +32,12 @@ use std::time::{Duration, Instant};
 use super::desk::{Desk, Question, Ticket};
 use super::parker::Parker;
 use crate::clock;
-use crate::config::RetryDelay;
+use crate::config::{Inside, RetryDelay};
 use crate::driver::{Driver, Poller};
 use crate::engine::{OpId, Outcome, Request};
 use crate::limits;
 use crate::process::Process;
+use later::Later;
 
 /// With more outcomes waited for than this, a write is left to the leader: it costs a wake-up, and gathers what others
 /// submit meanwhile. The caller's own is sooner on its way. (`benches/floor`, 16 tasks: 1.6 sends for a pair, and 3.2 if
@@ -54,6 +55,10 @@ pub(super) struct Shared {
     process: Process,
     /// The function that is called with the lock held.
     retry_delay: Option<RetryDelay>,
+    /// What that function has left to be done.
+    later: Later,
+    /// The leader while it calls wakers.
+    waking: Inside,
     keeper: Arc<Parker>,
     /// Woken when the keeper has ended.
     ended: Arc<Parker>,
@@ -107,13 +112,8 @@ const IN_RETRY_DELAY: &str =
     "the function given to retry_delay_by uses the client that calls it, which is locked meanwhile";
 
 /// Why a blocking call inside a waker fails.
-const IN_WAKER: &str = "a waker that this client calls waits for the client, which waits for the waker: \
+pub(super) const IN_WAKER: &str = "a waker that this client calls waits for the client, which waits for the waker: \
                         have the waker hand the work to another thread or task";
-
-thread_local! {
-    /// The client whose wakers this thread calls while it leads, as an address; 0 for none.
-    static WAKES_FOR: Cell<usize> = const { Cell::new(0) };
-}
 
 /// Names whose memory is kept.
 const SPARE_NAME_COUNT_MAX: usize = 1024;
@@ -133,7 +133,7 @@ struct Watch<'a>(&'a Shared);
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        self.0.stop("a thread panicked while it drove the event loop");
+        self.0.stop("a thread panicked while it used the client");
     }
 }
 
@@ -176,6 +176,8 @@ impl Shared {
             core: Mutex::new(core),
             process: Process::own(),
             retry_delay,
+            later: Later::default(),
+            waking: Inside::default(),
             keeper,
             ended,
             ended_waker,
@@ -214,11 +216,24 @@ impl Shared {
         match self.core.try_lock() {
             Ok(core) => Some(Ok(core)),
             Err(TryLockError::Poisoned(poisoned)) => Some(Err(poisoned)),
-            Err(TryLockError::WouldBlock) if self.retry_delay.as_ref().is_some_and(RetryDelay::is_called) => {
-                None
-            }
+            Err(TryLockError::WouldBlock) if self.is_in_delay() => None,
             Err(TryLockError::WouldBlock) => Some(self.core.lock()),
         }
+    }
+
+    /// Whether this thread has the client locked, and calls the user's delay function.
+    fn is_in_delay(&self) -> bool {
+        self.retry_delay.as_ref().is_some_and(RetryDelay::is_called)
+    }
+
+    /// An error inside the user's delay function: nothing can be asked there.
+    pub(super) fn check_may_ask(&self) -> Result<(), Stopped> {
+        if self.is_in_delay() { Err(IN_RETRY_DELAY.into()) } else { Ok(()) }
+    }
+
+    /// An error where the client would wait for this thread to return, and this thread for the client.
+    pub(super) fn check_may_wait(&self) -> Result<(), Stopped> {
+        if self.waking.is_here() { Err(IN_WAKER.into()) } else { self.check_may_ask() }
     }
 
     fn unless_stopped(core: MutexGuard<'_, Core>) -> Result<MutexGuard<'_, Core>, Stopped> {
@@ -244,6 +259,18 @@ impl Shared {
         });
     }
 
+    /// As [`Shared::flush`], when a thread ends. The thread itself may have the lock for ever, if its process exits meanwhile.
+    pub(super) fn flush_at_end(&self) {
+        let until = clock::now() + limits::CLOSE_WAIT;
+        while self.check_process().is_ok() && matches!(self.core.try_lock(), Err(TryLockError::WouldBlock)) {
+            if clock::now() >= until {
+                return;
+            }
+            thread::sleep(limits::DROP_LINGER);
+        }
+        self.flush();
+    }
+
     /// Does something with the lock held. An error if the client cannot be used.
     pub(super) fn with<T>(&self, run: impl FnOnce(&mut Core) -> T) -> Result<T, Stopped> {
         self.watched(|| {
@@ -252,6 +279,25 @@ impl Shared {
             self.leave(core);
             Ok(result)
         })
+    }
+
+    /// As [`Shared::with`] for what must not be lost: inside the user's delay function it is done when that has returned. What
+    /// it returns is dropped without the lock. A client that cannot be used does nothing.
+    pub(super) fn with_or_later<T>(&self, run: impl FnOnce(&mut Core) -> T + Send + 'static) {
+        self.do_or_later(move |shared| drop(shared.with(run)));
+    }
+
+    /// As [`Shared::with_or_later`], without the lock.
+    pub(super) fn do_or_later(&self, run: impl FnOnce(&Self) + Send + 'static) {
+        if self.is_in_delay() && self.check_process().is_ok() {
+            self.later.push(run);
+        } else {
+            run(self);
+        }
+    }
+
+    fn has_later(&self) -> bool {
+        self.retry_delay.is_some() && !self.later.is_empty()
     }
 
     /// Ends the client for all who wait and all who come.
@@ -291,9 +337,7 @@ impl Shared {
         question: Question,
         ask: impl FnOnce(&mut Core) -> Option<Ticket>,
     ) -> Result<Option<Outcome>, Stopped> {
-        if WAKES_FOR.get() == self.address() {
-            return Err(IN_WAKER.into());
-        }
+        self.check_may_wait()?;
         let mut core = self.enter()?;
         if !matches!(question, Question::Extend | Question::Release) {
             core = self.revive(core)?;
@@ -412,23 +456,20 @@ impl Shared {
 
     /// As [`Shared::wake_others`]; a waker that waits for this client meanwhile gets an error.
     fn wake_as_leader<'a>(&'a self, core: MutexGuard<'a, Core>) -> Result<MutexGuard<'a, Core>, Stopped> {
-        let outer = WAKES_FOR.replace(self.address());
-        let core = self.wake_others(core);
-        WAKES_FOR.set(outer);
-        core
+        self.waking.run(|| self.wake_others(core))
     }
 
-    fn address(&self) -> usize {
-        std::ptr::from_ref(self).addr()
-    }
-
-    /// Wakes those whose outcome has come, without the lock.
+    /// Wakes those whose outcome has come, without the lock, and does what was left for later.
     fn wake_others<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Result<MutexGuard<'a, Core>, Stopped> {
-        while !core.desk.woken().is_empty() {
+        while !core.desk.woken().is_empty() || self.has_later() {
             let woken = some_of(core.desk.woken());
             drop(core);
             if !wake_all(woken.into_iter().flatten()) {
                 return Err(self.stop("a waker panicked"));
+            }
+            for work in self.later.take() {
+                // What is dropped there may be anybody's, as wakers are.
+                let _ = catch_unwind(AssertUnwindSafe(|| work(self)));
             }
             core = self.lock()?;
         }
@@ -477,13 +518,15 @@ impl Shared {
     fn settle_watched(&self, limit: Duration) -> usize {
         let now = clock::now();
         let until = now.checked_add(limit).unwrap_or(now + limits::FOREVER);
+        let may_wait = self.check_may_wait().is_ok();
         loop {
             let Ok(mut core) = self.enter() else {
                 // It goes on no more, and its locks last until their TTL; those of a fork are its parent's.
-                return self.peek(|core| core.driver.engine.claim_count()).unwrap_or(0);
+                let unknown = if self.is_in_delay() { usize::MAX } else { 0 };
+                return self.peek(|core| core.driver.engine.claim_count()).unwrap_or(unknown);
             };
             let count = core.driver.engine.claim_count();
-            if count == 0 || clock::now() >= until {
+            if count == 0 || !may_wait || clock::now() >= until {
                 self.leave(core);
                 return count;
             }
@@ -503,6 +546,10 @@ impl Shared {
 
     /// The last handle is gone: has the keeper bring out what is queued, and waits for it, [`limits::CLOSE_WAIT`] at most.
     pub(super) fn close(&self) {
+        self.do_or_later(Self::close_now);
+    }
+
+    fn close_now(&self) {
         let Ok(mut core) = self.enter() else { return };
         core.is_closing = true;
         core.wake_leader();
@@ -518,13 +565,15 @@ impl Shared {
     /// Gives the lock back; before, sees to it that somebody leads if that is needed, and after, wakes whom to wake.
     pub(super) fn leave(&self, mut core: MutexGuard<'_, Core>) {
         let elected = core.elect();
-        if core.desk.woken().is_empty() {
+        if core.desk.woken().is_empty() && !self.has_later() {
             drop(core);
             elected.into_iter().for_each(Waker::wake);
             return;
         }
-        // Taken out first: nobody leads until it is awake, and what others' wakers do may take long.
-        core.desk.woken().extend(elected);
+        // Woken first: nobody leads until it is awake, and what others' wakers do may take long.
+        if let Some(elected) = elected {
+            core.desk.woken().push_front(elected);
+        }
         if let Ok(core) = self.wake_others(core) {
             drop(core);
         }

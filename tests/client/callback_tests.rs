@@ -1,85 +1,36 @@
-//! Functions of the caller's own that the client calls: they may panic, block, and use the client that calls them.
+//! Loss callbacks and wakers of the caller's own: they may panic, block, and use the client that calls them.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use redlatch::{AcquireError, Client};
+use redlatch::{Acquire, AcquireError, Client, Guard, ReenterError, ReentrantLock};
 
-use crate::fleet::Fleet;
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open, poll_with, within};
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{
+    LONG, PATIENCE, TTL, assert_nothing_left, block_on, open, poll_once, poll_with, within,
+};
 
-/// A lock that is lost soon, for it is not extended.
+/// The TTL of a lock that is lost soon, for it is not extended.
 const BRIEF: Duration = Duration::from_millis(300);
 
-/// A client with a delay function of the test's own, and another client that holds the lock `held`.
-fn contend(fleet: &Fleet, delay: impl Fn(u32) -> Duration + Send + Sync + 'static) -> (Client, Client) {
-    let settings = config(&fleet.urls(), LONG).wake_waiters(false).ask_holder(false).retry_delay_by(delay);
-    let client = Client::open(settings.build().expect("valid settings")).expect("an event loop");
-    (client, open(&fleet.urls(), LONG))
-}
-
-#[test]
-fn a_delay_function_that_panics_harms_nobody() {
-    let mut fleet = Fleet::start(3);
-    let called = Arc::new(AtomicUsize::new(0));
-    let calls = called.clone();
-    let (client, other) = contend(&fleet, move |_| {
-        calls.fetch_add(1, Ordering::SeqCst);
-        std::panic::resume_unwind(Box::new("a delay function panics"));
-    });
-    let held = other.lock("held").ttl(TTL).acquire().expect("free");
-    let mine = client.lock("mine").ttl(TTL).acquire().expect("free");
-    let its = client.clone();
-    let thread = thread::spawn(move || its.lock("held").ttl(TTL).wait(PATIENCE).acquire().map(drop));
-    let its = client.clone();
-    let task =
-        thread::spawn(move || block_on(its.lock("held").ttl(TTL).wait(PATIENCE).acquire_async()).map(drop));
-    crate::fleet::eventually(PATIENCE, "the function is called", || called.load(Ordering::SeqCst) > 3);
-    assert!(within("is_valid", {
-        let client = client.clone();
-        move || {
-            drop(client.lock("beside").ttl(TTL).acquire().expect("free"));
-            mine.is_valid()
+/// Acquires a lock that is lost soon.
+fn acquire_brief(client: &Client, name: &str) -> Guard {
+    loop {
+        match client.lock(name).ttl(BRIEF).wait(PATIENCE).acquire() {
+            Ok(guard) => return guard,
+            // On a slow machine the answer comes too late.
+            Err(AcquireError::Expired(_)) => {}
+            Err(error) => panic!("{error}"),
         }
-    }));
-    held.release().expect("confirmed");
-    for waiting in [thread, task] {
-        within("a waiter", move || waiting.join().expect("no panic")).expect("released");
     }
-    assert_nothing_left(&client, &mut fleet);
-}
-
-#[test]
-fn a_delay_function_that_uses_its_client_gets_an_error() {
-    let mut fleet = Fleet::start(3);
-    let its_client = Arc::new(OnceLock::<Client>::new());
-    let (its, errors) = (its_client.clone(), Arc::new(Mutex::new(Vec::new())));
-    let seen = errors.clone();
-    let (client, other) = contend(&fleet, move |_| {
-        let client = its.get().expect("it is set");
-        seen.lock().expect("no panic").push(client.lock("inner").try_acquire().expect_err("it is locked"));
-        Duration::from_millis(1)
-    });
-    assert!(its_client.set(client.clone()).is_ok());
-    let held = other.lock("held").ttl(TTL).acquire().expect("free");
-    let refused = within("the acquisition", {
-        let client = client.clone();
-        move || client.lock("held").ttl(TTL).wait(PATIENCE).tries(2).acquire().map(drop)
-    });
-    assert!(matches!(refused, Err(AcquireError::Contended(_))), "{refused:?}");
-    let error = errors.lock().expect("no panic").pop().expect("it was called");
-    assert!(error.to_string().contains("retry_delay_by"), "{error}");
-    drop(held);
-    assert_eq!(other.settle(PATIENCE), 0);
-    assert_nothing_left(&client, &mut fleet);
 }
 
 /// Loses a lock while the event loop is driven in some way, and has the callback acquire another one.
 fn acquires_in_callback(client: &Client) {
-    let guard = client.lock("lost").ttl(BRIEF).acquire().expect("free");
+    let guard = acquire_brief(client, "lost");
     let (sender, receiver) = mpsc::channel();
     let its = client.clone();
     guard.on_lost(move || {
@@ -127,7 +78,7 @@ fn a_loss_callback_may_acquire_on_a_driven_client() {
 fn a_loss_callback_that_blocks_keeps_nobody_waiting() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
-    let guard = client.lock("lost").ttl(BRIEF).acquire().expect("free");
+    let guard = acquire_brief(&client, "lost");
     let (started, is_started) = mpsc::channel();
     let (end, ended) = mpsc::channel::<()>();
     guard.on_lost(move || {
@@ -150,7 +101,7 @@ fn a_loss_callback_that_blocks_keeps_nobody_waiting() {
 fn a_loss_callback_that_panics_ends_alone() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
-    let guard = client.lock("lost").ttl(BRIEF).acquire().expect("free");
+    let guard = acquire_brief(&client, "lost");
     let (sender, receiver) = mpsc::channel();
     for number in 0..3 {
         let sender = sender.clone();
@@ -159,45 +110,162 @@ fn a_loss_callback_that_panics_ends_alone() {
             std::panic::resume_unwind(Box::new("a callback panics"));
         });
     }
-    for number in 0..3 {
-        assert_eq!(receiver.recv_timeout(PATIENCE), Ok(number), "each is called, in order");
-    }
+    let called: BTreeSet<_> =
+        (0..3).map(|_| receiver.recv_timeout(PATIENCE).expect("each is called")).collect();
+    assert_eq!(called, BTreeSet::from([0, 1, 2]));
     drop(client.lock("a").ttl(TTL).acquire().expect("the client goes on"));
     drop(guard);
     assert_nothing_left(&client, &mut fleet);
 }
 
-/// Waits for a lock of its client when it is woken.
-struct Blocks {
-    client: Client,
-    result: Mutex<Option<Result<(), AcquireError>>>,
-    is_done: AtomicBool,
+#[test]
+fn a_loss_callback_that_blocks_delays_no_other_loss() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let (first, second) = (acquire_brief(&client, "first"), acquire_brief(&client, "second"));
+    let (end, ended) = mpsc::channel::<()>();
+    let (reported, is_reported) = mpsc::channel();
+    first.on_lost(move || {
+        // It returns only when the other loss was reported.
+        let _ = ended.recv();
+    });
+    second.on_lost(move || reported.send(()).expect("it is waited for"));
+    is_reported.recv_timeout(PATIENCE).expect("the second loss is reported");
+    drop((end, first, second));
+    assert_nothing_left(&client, &mut fleet);
 }
 
-impl Wake for Blocks {
-    fn wake(self: Arc<Self>) {
-        let acquired = self.client.lock("inner").ttl(TTL).acquire().map(drop);
-        *self.result.lock().expect("no panic") = Some(acquired);
-        self.is_done.store(true, Ordering::SeqCst);
+#[test]
+fn a_callback_of_a_lock_that_is_over_is_called_on_another_thread() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let guard = acquire_brief(&client, "lost");
+    eventually(PATIENCE, "it is over", || !guard.is_valid());
+    let (sender, receiver) = mpsc::channel();
+    guard.on_lost(move || sender.send(thread::current().id()).expect("it is waited for"));
+    let called_on = receiver.recv_timeout(PATIENCE).expect("it is called");
+    assert_ne!(called_on, thread::current().id());
+    drop(guard);
+    assert_nothing_left(&client, &mut fleet);
+}
+
+/// What a waker does once.
+type Work<T> = Box<dyn FnOnce() -> T + Send>;
+
+/// Does something when it is woken first, and keeps the result.
+struct Does<T> {
+    work: Mutex<Option<Work<T>>>,
+    result: Mutex<Option<T>>,
+}
+
+impl<T> Does<T> {
+    fn new(work: impl FnOnce() -> T + Send + 'static) -> Arc<Self> {
+        Arc::new(Self { work: Mutex::new(Some(Box::new(work))), result: Mutex::new(None) })
     }
+
+    /// The result, when the waker has returned.
+    #[track_caller]
+    fn result(&self) -> T {
+        eventually(PATIENCE, "the waker returns", || self.result.lock().expect("no panic").is_some());
+        self.result.lock().expect("no panic").take().expect("it is there")
+    }
+}
+
+impl<T: Send + 'static> Wake for Does<T> {
+    fn wake(self: Arc<Self>) {
+        let work = self.work.lock().expect("no panic").take();
+        if let Some(work) = work {
+            let result = work();
+            *self.result.lock().expect("no panic") = Some(result);
+        }
+    }
+}
+
+/// A client that lives as long as the program, for futures that a waker takes with it.
+fn leaked(fleet: &Fleet) -> &'static Client {
+    Box::leak(Box::new(open(&fleet.urls(), LONG)))
 }
 
 #[test]
 fn a_waker_that_blocks_on_its_client_gets_an_error() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
-    let blocks = Arc::new(Blocks {
-        client: client.clone(),
-        result: Mutex::default(),
-        is_done: AtomicBool::new(false),
-    });
+    let its = client.clone();
+    let waker = Does::new(move || its.lock("inner").ttl(TTL).acquire().map(drop));
     let mut acquiring = client.lock("a").ttl(TTL).acquire_async();
-    assert!(poll_with(&mut acquiring, &Waker::from(blocks.clone())).is_pending());
-    crate::fleet::eventually(PATIENCE, "the waker returns", || blocks.is_done.load(Ordering::SeqCst));
-    let error =
-        blocks.result.lock().expect("no panic").take().expect("it is done").expect_err("it would hang");
+    assert!(poll_with(&mut acquiring, &Waker::from(waker.clone())).is_pending());
+    let error = waker.result().expect_err("it would hang");
     assert!(error.to_string().contains("waker"), "{error}");
     drop(block_on(acquiring).expect("free"));
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn a_lock_that_a_waker_waits_for_in_vain_is_released() {
+    let mut fleet = Fleet::start(3);
+    let client = leaked(&fleet);
+    fleet.masters().for_each(|master| master.stop());
+    let mut acquiring = client.lock("a").ttl(TTL).acquire_async();
+    let mut other: Acquire<'static> = client.lock("b").ttl(TTL).acquire_async();
+    assert!(poll_once(&mut other).is_pending());
+    let waker = Does::new(move || other.wait().map(drop));
+    assert!(poll_with(&mut acquiring, &Waker::from(waker.clone())).is_pending());
+    fleet.masters().for_each(|master| master.cont());
+    waker.result().expect_err("it would hang");
+    drop(block_on(acquiring).expect("free"));
+    assert_nothing_left(client, &mut fleet);
+}
+
+#[test]
+fn a_waker_that_settles_its_client_returns_at_once() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let held = client.lock("held").ttl(TTL).acquire().expect("free");
+    let its = client.clone();
+    let waker = Does::new(move || its.settle(Duration::MAX));
+    let mut acquiring = client.lock("a").ttl(TTL).acquire_async();
+    assert!(poll_with(&mut acquiring, &Waker::from(waker.clone())).is_pending());
+    assert_eq!(waker.result(), 2, "both are held");
+    drop((block_on(acquiring).expect("free"), held));
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn a_waker_that_waits_for_a_hold_gets_an_error_alone() {
+    let mut fleet = Fleet::start(3);
+    let (client, other) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
+    let held = other.lock("held").ttl(TTL).acquire().expect("free");
+    let lock = client.lock("held").ttl(TTL).wait(PATIENCE).reentrant();
+    let its = lock.clone();
+    let joined = thread::spawn(move || its.lock().map(drop));
+    eventually(PATIENCE, "the owner asks", || client.settle(Duration::ZERO) > 0);
+    let its = lock.clone();
+    let waker = Does::new(move || its.lock().map(drop));
+    let mut acquiring = client.lock("a").ttl(TTL).acquire_async();
+    assert!(poll_with(&mut acquiring, &Waker::from(waker.clone())).is_pending());
+    let error = waker.result().expect_err("it would hang");
+    assert!(
+        matches!(&error, ReenterError::Acquire(AcquireError::Stopped(why)) if why.contains("waker")),
+        "{error}"
+    );
+    drop(block_on(acquiring).expect("free"));
+    held.release().expect("confirmed");
+    within("the other caller of the owner", move || joined.join().expect("no panic")).expect("released");
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn a_waker_may_take_again_what_its_owner_has() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let lock: ReentrantLock = client.lock("held").ttl(TTL).reentrant();
+    let hold = lock.lock().expect("free");
+    let its = lock.clone();
+    let waker = Does::new(move || its.lock().map(drop));
+    let mut acquiring = client.lock("a").ttl(TTL).acquire_async();
+    assert!(poll_with(&mut acquiring, &Waker::from(waker.clone())).is_pending());
+    waker.result().expect("it is the owner's");
+    drop((block_on(acquiring).expect("free"), hold));
     assert_nothing_left(&client, &mut fleet);
 }
 
@@ -224,7 +292,7 @@ fn tasks_are_woken_in_the_order_of_their_answers() {
         assert!(poll_with(acquiring, &waker).is_pending());
     }
     fleet.masters().for_each(|master| master.cont());
-    crate::fleet::eventually(PATIENCE, "all are woken", || order.lock().expect("no panic").len() == COUNT);
+    eventually(PATIENCE, "all are woken", || order.lock().expect("no panic").len() == COUNT);
     assert!(order.lock().expect("no panic").is_sorted(), "{order:?}");
     drop(batch);
     assert_nothing_left(&client, &mut fleet);

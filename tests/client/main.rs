@@ -2,6 +2,7 @@
 
 mod batch_tests;
 mod callback_tests;
+mod delay_tests;
 #[cfg(unix)]
 mod drive_tests;
 mod dropping_tests;

@@ -56,3 +56,17 @@ fn a_lock_cannot_be_extended_for_no_time() {
     }
     assert_nothing_left(&client, &mut fleet);
 }
+
+#[test]
+fn a_lock_cannot_be_extended_where_the_settings_allow_no_time() {
+    let mut fleet = Fleet::start(3);
+    let settings = config(&fleet.urls(), LONG).max_hold(Duration::ZERO);
+    let client = Client::open(settings.build().expect("valid settings")).expect("an event loop");
+    let request = client.lock("a").ttl(TTL);
+    match request.auto_extend(TTL).acquire().expect_err("it is refused") {
+        AcquireError::Input(error) => assert!(error.to_string().contains("max_hold"), "{error}"),
+        other => panic!("{other}"),
+    }
+    drop(request.acquire().expect("it need not be extended"));
+    assert_nothing_left(&client, &mut fleet);
+}

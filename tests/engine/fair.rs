@@ -151,3 +151,23 @@ fn a_master_that_answers_last_knows_the_script_from_then_on() {
         assert!(sent(&later, "EVALSHA") > 2, "{kind}: {later:?}");
     }
 }
+
+#[test]
+fn the_number_of_a_master_that_restarted_counts_no_more() {
+    let mut rig = Rig::new(5, defaults);
+    rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
+    // Two of five answer: no quorum has a number.
+    (2..5).for_each(|index| rig.stop(index));
+    let lock = acquire(&mut rig, ms(60_000));
+    rig.disconnect(0);
+    let now = rig.now;
+    rig.masters[0].restart("other", now);
+    while !matches!(rig.engine.master_status(rig.now, id(0)).state, MasterState::Quarantined(_)) {
+        rig.advance(ms(1));
+    }
+    rig.resume(2);
+    assert_eq!(rig.engine.ticket(lock), None, "two of five have the number still");
+    (3..5).for_each(|index| rig.resume(index));
+    rig.advance(ms(5000));
+    assert_eq!(rig.engine.ticket(lock).map(|ticket| ticket.number), Some(1));
+}

@@ -132,7 +132,7 @@ fn a_restart_starts_the_watch_anew() {
 }
 
 /// The difference between the modes: `Uptime` lets a wall clock that was set ahead end the quarantine of a master that
-/// has just restarted, which the README says.
+/// has just restarted, as docs/restarts.md says.
 #[test]
 fn an_uptime_that_lies_is_ignored_in_strict_mode_and_believed_in_the_default_one() {
     let lie = |rig: &mut Rig| {

@@ -20,6 +20,7 @@ mod outage_tests;
 mod proxy;
 mod refusal_tests;
 mod restart_tests;
+mod rights_tests;
 mod rogue;
 mod shared_tests;
 mod strict_tests;

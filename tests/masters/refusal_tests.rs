@@ -16,20 +16,20 @@ use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE};
 use crate::valkey_tests::Native;
 
 /// No test here waits for a lock to end, on however slow a machine.
-const TTL: Duration = Duration::from_secs(120);
+pub(crate) const TTL: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Plain,
     Fenced,
     Fair,
     Shared,
 }
 
-const KINDS: [Kind; 4] = [Kind::Plain, Kind::Fenced, Kind::Fair, Kind::Shared];
+pub(crate) const KINDS: [Kind; 4] = [Kind::Plain, Kind::Fenced, Kind::Fair, Kind::Shared];
 
 impl Kind {
-    fn request<'a>(self, client: &'a Client, name: &'a str) -> LockRequest<'a> {
+    pub(crate) fn request<'a>(self, client: &'a Client, name: &'a str) -> LockRequest<'a> {
         let request = client.lock(name).ttl(TTL);
         match self {
             Self::Plain => request,
@@ -40,7 +40,7 @@ impl Kind {
     }
 
     /// The name of this kind's lock.
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
             Self::Fenced => "fenced",
@@ -60,7 +60,7 @@ enum Operation {
 }
 
 /// A client whose only master is this one, by this login; it knows whether the master is up.
-fn open(master: &Master, login: &str) -> Client {
+pub(crate) fn open(master: &Master, login: &str) -> Client {
     let url = master.url().replace("redis://", &format!("redis://{login}"));
     let config = Client::builder().master(url).prefix("lock:").quarantine(Quarantine::Trust);
     let config = config.max_ttl(TTL).answer_timeout(ANSWER_TIMEOUT).build().expect("valid settings");
@@ -94,7 +94,7 @@ fn check<T, E: Display>(
 }
 
 /// What the only master told, or why it did not.
-fn inspect(client: &Client, name: &str) -> Result<(), Failure> {
+pub(crate) fn inspect(client: &Client, name: &str) -> Result<(), Failure> {
     let mut told = client.inspect(name).expect("room").masters;
     match told.pop().expect("one master").1 {
         Told::Failed(failure) => Err(failure),
@@ -102,7 +102,7 @@ fn inspect(client: &Client, name: &str) -> Result<(), Failure> {
     }
 }
 
-fn acquire(client: &Client, kind: Kind) -> Guard {
+pub(crate) fn acquire(client: &Client, kind: Kind) -> Guard {
     kind.request(client, kind.name())
         .wait(PATIENCE)
         .acquire()
@@ -170,8 +170,8 @@ fn a_loading_master_refuses_each_operation_by_name() {
     refuse(fleet.master(0), "LOADING", Refused::Everything, load_slowly, end_loading);
 }
 
-/// The README's rights, of all kinds of locks, and `+delifeq`.
-const RIGHTS: [&str; 33] = [
+/// The rights of docs/operating.md for all kinds of locks, and what it adds to them.
+pub(crate) const RIGHTS: [&str; 33] = [
     "set",
     "get",
     "del",

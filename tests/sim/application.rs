@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
-use redlatch::engine::{OpId, Outcome, Request};
+use redlatch::engine::{Grant, OpId, Outcome, Request};
 use redlatch::lock::Resource;
 use redlatch::{AcquireError, ExtendError};
 
@@ -256,25 +256,13 @@ impl World {
             _ => ("other", Pending::Release),
         };
         *self.statistics.outcomes.entry(name).or_default() += 1;
-        if let Outcome::Acquire(Ok(grant)) = &outcome
-            && grant.fencing_token.is_some()
-        {
-            *self.statistics.outcomes.entry("acquired with a fencing token").or_default() += 1;
-        }
-        if let Outcome::Acquire(Ok(_)) = &outcome
-            && self.clients[client].lock(lock).is_some_and(|it| it.is_shared)
-        {
-            *self.statistics.outcomes.entry("acquired by a reader").or_default() += 1;
-        }
-        if let Outcome::Acquire(Ok(grant)) = &outcome
-            && self.checker.facts.get(grant.token.as_bytes().as_slice()).is_some_and(|it| it.is_handed_over)
-        {
-            *self.statistics.outcomes.entry("handed over").or_default() += 1;
+        if let Outcome::Acquire(Ok(grant)) = &outcome {
+            self.count_grant(client, lock, grant);
         }
         if expected == Pending::Acquire {
             self.check_turn(client, lock, name == "acquired");
         }
-        self.digest(name.as_bytes());
+        self.digest.add(self.now, name.as_bytes());
         note!(self, "c{client} {lock:?} {name}{}", described(&outcome));
         let known = self.clients[client].lock(lock).map(|it| it.pending.map(|(pending, _)| pending));
         // A release was submitted since: what it overtook may still be answered.
@@ -302,6 +290,19 @@ impl World {
         }
         if self.clients[client].workers.is_empty() {
             self.clients[client].outcomes.push_back((lock, outcome));
+        }
+    }
+
+    /// Counts by what kind of lock it is and how it was had.
+    fn count_grant(&mut self, client: usize, lock: OpId, grant: &Grant) {
+        let facts = self.checker.facts.get(grant.token.as_bytes().as_slice());
+        let kinds = [
+            (grant.fencing_token.is_some(), "acquired with a fencing token"),
+            (self.clients[client].lock(lock).is_some_and(|it| it.is_shared), "acquired by a reader"),
+            (facts.is_some_and(|it| it.is_handed_over), "handed over"),
+        ];
+        for (_, name) in kinds.into_iter().filter(|(is_so, _)| *is_so) {
+            *self.statistics.outcomes.entry(name).or_default() += 1;
         }
     }
 

@@ -112,15 +112,19 @@ impl World {
     /// The guards of this client are what its engine says now.
     fn follow_all(&mut self, client: usize) {
         let guards = self.checker.guards.iter().filter(|guard| guard.client == client);
-        let known: Vec<_> =
-            guards.map(|guard| (guard.lock, guard.valid_until, guard.token.clone())).collect();
-        for (lock, valid_until, token) in known {
-            let engine = &self.clients[client].engine;
-            let (Some(now_until), Some(granted)) = (engine.valid_until(lock), engine.granted(lock)) else {
-                continue;
-            };
+        let engine = &self.clients[client].engine;
+        let changed = guards.filter_map(|guard| {
+            let now_until = engine.valid_until(guard.lock).filter(|until| *until != guard.valid_until)?;
+            Some((
+                guard.lock,
+                now_until > guard.valid_until,
+                guard.token.clone(),
+                engine.granted(guard.lock)?,
+            ))
+        });
+        for (lock, is_prolonged, token, granted) in changed.collect::<Vec<_>>() {
             self.follow_validity(client, lock);
-            if now_until > valid_until {
+            if is_prolonged {
                 self.check_granted(client, &token, granted);
                 self.checker.count_masters(client, lock, granted);
                 self.check_guard(client, lock);

@@ -4,7 +4,8 @@
 //! faults that it had: a loss beyond a lock's margin makes that lock void, and clocks that differ by more than the drift
 //! allowance end all judgement of exclusion.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Instant;
 
 use redlatch::engine::OpId;
@@ -89,14 +90,36 @@ impl Waiter {
         let (holders, heartbeats) = (MasterSet::EMPTY, vec![None; limits::MASTER_COUNT_MAX]);
         Self { client, lock, key: key.to_vec(), asked_at, allotted: None, holders, heartbeats }
     }
+
+    pub fn has_ticket(&self) -> bool {
+        self.allotted.is_some()
+    }
+}
+
+/// Tokens are random, so a hash of them needs no secret and no care.
+#[derive(Default)]
+pub struct TokenHasher(u64);
+
+impl Hasher for TokenHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 = (self.0.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 pub struct Checker {
     pub master_count: usize,
-    pub facts: HashMap<Vec<u8>, Facts>,
+    pub facts: HashMap<Vec<u8>, Facts, BuildHasherDefault<TokenHasher>>,
     pub guards: Vec<Guard>,
-    /// Masters that ever refused a key to a client.
-    pub refused: HashMap<(usize, Vec<u8>), MasterSet>,
+    /// By client and key, the masters that ever refused it.
+    refused: Vec<(usize, Vec<u8>, MasterSet)>,
     /// What was found wrong first.
     pub violation: Option<String>,
     /// Exclusion is promised: the clocks' rates are within the drift allowance.
@@ -105,7 +128,7 @@ pub struct Checker {
     pub judges_fences: bool,
     pub issued: Vec<Issued>,
     /// Deletions by force that a client has asked a master for and that were not carried out.
-    pub forced: HashMap<(usize, usize, Vec<u8>), u32>,
+    pub forced: BTreeMap<(usize, usize, Vec<u8>), u32>,
     /// In the order in which they asked.
     pub waiters: Vec<Waiter>,
     pub guard_count: u64,
@@ -116,14 +139,14 @@ impl Checker {
     pub fn new(master_count: usize) -> Self {
         Self {
             master_count,
-            facts: HashMap::new(),
+            facts: HashMap::default(),
             guards: Vec::new(),
-            refused: HashMap::new(),
+            refused: Vec::new(),
             violation: None,
             judges_exclusion: true,
             judges_fences: true,
             issued: Vec::new(),
-            forced: HashMap::new(),
+            forced: BTreeMap::new(),
             waiters: Vec::new(),
             guard_count: 0,
             void_count: 0,
@@ -271,6 +294,21 @@ impl Checker {
             self.violate(text);
         }
         it.allotted.is_some()
+    }
+
+    /// A master refused a key to a client.
+    pub fn note_refused(&mut self, client: usize, key: &[u8], master: usize) {
+        let known = self.refused.iter_mut().find(|it| it.0 == client && it.1 == key);
+        match known {
+            Some((_, _, masters)) => masters.insert(id(master)),
+            None => self.refused.push((client, key.to_vec(), [id(master)].into_iter().collect())),
+        }
+    }
+
+    /// The masters that ever refused a key to a client.
+    pub fn refused(&self, client: usize, key: &[u8]) -> MasterSet {
+        let known = self.refused.iter().find(|it| it.0 == client && it.1 == key);
+        known.map(|it| it.2).unwrap_or_default()
     }
 
     pub fn note_swapped(&mut self, token: &[u8]) {

@@ -10,7 +10,7 @@ pub const MS: Time = 1_000_000;
 pub const SECOND: Time = 1_000 * MS;
 
 /// What clocks show at true time zero is this much after the first instant that they can show.
-const ORIGIN: i128 = 100 * 3600 * SECOND as i128;
+const ORIGIN: i64 = 100 * 3600 * SECOND.cast_signed();
 
 /// What right wall clocks show at true time zero, in microseconds since 1970.
 pub const WALL_US: u64 = 1_800_000_000_000_000;
@@ -18,27 +18,29 @@ pub const WALL_US: u64 = 1_800_000_000_000_000;
 /// A clock with a rate of its own, which can be stepped.
 #[derive(Debug, Clone)]
 pub struct Clock {
-    offset: i128,
+    offset: i64,
     /// How much faster than true time it runs, in parts per million.
-    ppm: i128,
+    ppm: i64,
 }
 
 impl Clock {
     pub fn new(offset: Time, ppm: i64) -> Self {
-        Self { offset: i128::from(offset), ppm: i128::from(ppm) }
+        Self { offset: offset.cast_signed(), ppm }
     }
 
     /// What it shows at a true time.
     pub fn at(&self, time: Time) -> Instant {
-        let time = i128::from(time);
+        let time = time.cast_signed();
         let shown = ORIGIN + self.offset + time + time * self.ppm / 1_000_000;
         base() + Duration::from_nanos(u64::try_from(shown).expect("within the range of steps"))
     }
 
     /// The first true time at which it shows at least this; zero if that has been before the start.
     pub fn when(&self, shown: Instant) -> Time {
-        let shown_ns = i128::try_from((shown - base()).as_nanos()).expect("small") - ORIGIN - self.offset;
-        let guess = shown_ns * 1_000_000 / (1_000_000 + self.ppm);
+        let shown_ns = i64::try_from((shown - base()).as_nanos()).expect("small") - ORIGIN - self.offset;
+        // Whole millions and the rest apart: no product is larger than the time itself.
+        let rate = 1_000_000 + self.ppm;
+        let guess = shown_ns / rate * 1_000_000 + shown_ns % rate * 1_000_000 / rate;
         let mut time = u64::try_from((guess - 2).max(0)).expect("not negative");
         while self.at(time) < shown {
             time += 1;
@@ -47,7 +49,7 @@ impl Clock {
     }
 
     pub fn step(&mut self, step: i64) {
-        self.offset += i128::from(step);
+        self.offset += step;
     }
 }
 

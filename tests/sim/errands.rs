@@ -95,7 +95,7 @@ impl World {
             other => return self.checker.violate(format!("another answer than was asked for: {other:?}")),
         };
         *self.statistics.outcomes.entry(name).or_default() += 1;
-        self.digest(name.as_bytes());
+        self.digest.add(self.now, name.as_bytes());
         note!(self, "c{client} {op:?} {name}");
         self.tell_family(client, op, outcome);
     }

@@ -220,9 +220,8 @@ impl World {
             return;
         }
         let at = self.now + self.weather.delay(&mut self.rng);
-        let mut due = Vec::new();
-        self.conns[conn].to_client.end(at, &mut due);
-        due.into_iter().for_each(|at| self.plan_to_client(at, conn));
+        let at = self.conns[conn].to_client.end(at);
+        self.plan_to_client(at, conn);
     }
 
     /// Nothing comes through in these directions, for this long.

@@ -117,7 +117,7 @@ pub fn run(seed: u64, is_traced: bool) -> Report {
     Report {
         violation: world.checker.violation.take(),
         statistics: world.statistics(),
-        digest: world.digest,
+        digest: world.digest.0,
         trace: world.trace.take().unwrap_or_default(),
     }
 }
@@ -173,23 +173,7 @@ fn begin(seed: u64) -> World {
     world.checker.judges_exclusion = !is_beyond;
     world.checker.judges_fences = !is_beyond;
     let max_ttl_us = u64::try_from(max_ttl.as_micros()).expect("small");
-    for master in &mut world.masters {
-        master.clock = Clock::new(rng.random_range(0..=SECOND), rng.random_range(-ppm_max..=ppm_max));
-        let uptime = Duration::from_millis(if rng.random_range(0..8) == 0 {
-            rng.random_range(0..4000)
-        } else {
-            3_600_000
-        });
-        let wall_us = wall_of(&mut rng, max_ttl_us);
-        master.model.set_wall(master.clock.at(0), wall_us);
-        master.model.started = master.clock.at(0) - uptime;
-        if quarantine == Quarantine::Strict && rng.random_range(0..3) > 0 {
-            let watched_ms = world.config.quarantine_time().as_millis();
-            let mark = format!("{} {watched_ms}", master.model.run_id);
-            master.model.put(b"redlatch:mark", mark.as_bytes(), None);
-        }
-        master.model.is_native = rng.random_range(0..3) == 0;
-    }
+    begin_masters(&mut rng, &mut world, ppm_max);
     for _ in 0..rng.random_range(1..=4) {
         let clock = Clock::new(rng.random_range(0..=3600 * SECOND), rng.random_range(-ppm_max..=ppm_max));
         // Of one client, too, several want the same lock, so that it is handed over among them.
@@ -199,6 +183,28 @@ fn begin(seed: u64) -> World {
     }
     begin_families(seed, &mut world);
     world
+}
+
+/// The masters' clocks, their uptimes, and what they already have.
+fn begin_masters(rng: &mut rand::rngs::StdRng, world: &mut World, ppm_max: i64) {
+    let max_ttl_us = u64::try_from(world.config_max_ttl().as_micros()).expect("small");
+    for master in &mut world.masters {
+        master.clock = Clock::new(rng.random_range(0..=SECOND), rng.random_range(-ppm_max..=ppm_max));
+        let uptime = Duration::from_millis(if rng.random_range(0..8) == 0 {
+            rng.random_range(0..4000)
+        } else {
+            3_600_000
+        });
+        let wall_us = wall_of(rng, max_ttl_us);
+        master.model.set_wall(master.clock.at(0), wall_us);
+        master.model.started = master.clock.at(0) - uptime;
+        if world.config.quarantine() == Quarantine::Strict && rng.random_range(0..3) > 0 {
+            let watched_ms = world.config.quarantine_time().as_millis();
+            let mark = format!("{} {watched_ms}", master.model.run_id);
+            master.model.put(b"redlatch:mark", mark.as_bytes(), None);
+        }
+        master.model.is_native = rng.random_range(0..3) == 0;
+    }
 }
 
 /// What else the clients do. From a generator of its own, so that the rest is drawn as without it.

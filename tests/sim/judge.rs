@@ -49,7 +49,7 @@ impl World {
             }
             Outcome::Acquire(Err(AcquireError::Contended(denial))) => {
                 let key = self.clients[client].lock(lock).map(|it| it.key.clone()).unwrap_or_default();
-                let refused = self.checker.refused.get(&(client, key)).copied().unwrap_or_default();
+                let refused = self.checker.refused(client, &key);
                 self.check_refusals(&denial.report, |checked| refused.contains(id(checked)));
             }
             Outcome::Extend(result) => {
@@ -75,7 +75,7 @@ impl World {
                 let facts = guard.and_then(|guard| self.checker.facts.get(&guard.token));
                 // Of a lock that was never granted there, the acquisition's own refusal stands.
                 let key = facts.map(|facts| facts.key.clone()).unwrap_or_default();
-                let refused = self.checker.refused.get(&(client, key)).copied().unwrap_or_default();
+                let refused = self.checker.refused(client, &key);
                 let denied = facts.map(|facts| facts.denied).unwrap_or_default().union(refused);
                 self.check_refusals(report, |checked| denied.contains(id(checked)));
             }
@@ -100,7 +100,7 @@ impl World {
 
     /// Who waits for a fair lock may have its ticket by now.
     pub fn follow_tickets(&mut self, client: usize) {
-        let waiting = self.checker.waiters.iter().filter(|it| it.client == client);
+        let waiting = self.checker.waiters.iter().filter(|it| it.client == client && !it.has_ticket());
         let waiting: Vec<_> = waiting.map(|it| it.lock).collect();
         for lock in waiting {
             let Some(ticket) = self.clients[client].engine.ticket(lock) else { continue };
@@ -302,8 +302,9 @@ impl World {
             self.checker.violate(format!("c{client} keeps more in hand than its callers can have asked for"));
         }
         for master in 0..self.masters.len() {
-            self.check_owed(client, master);
-            self.count_link(client, master);
+            let state = self.clients[client].engine.master_status(self.local(client), id(master)).state;
+            self.check_owed(client, master, &state);
+            self.count_link(client, master, &state);
         }
         self.check_margins(client);
         self.check_keys(client);
@@ -336,7 +337,7 @@ impl World {
     }
 
     /// When nothing is under way, no reply is owed (I14).
-    pub fn check_owed(&mut self, client: usize, master: usize) {
+    fn check_owed(&mut self, client: usize, master: usize, state: &MasterState) {
         let it = &mut self.clients[client];
         let owed = it.engine.owed_count(id(master));
         if owed > OWED_MAX || it.engine.send_ready(id(master)).len() > limits::OUTBOX_SIZE_MAX {
@@ -357,8 +358,7 @@ impl World {
                     && conn.master_life == self.masters[master].life
             }
         };
-        let state = self.clients[client].engine.master_status(self.local(client), id(master)).state;
-        if owed == 0 && state == MasterState::Silent {
+        if owed == 0 && *state == MasterState::Silent {
             self.checker.violate(format!("c{client} waits for m{master} to speak, which owes nothing"));
         }
         if is_quiet && owed != 0 {
@@ -405,8 +405,8 @@ impl World {
         }
     }
 
-    pub fn count_link(&mut self, client: usize, master: usize) {
-        let state = match self.clients[client].engine.master_status(self.local(client), id(master)).state {
+    fn count_link(&mut self, client: usize, master: usize, state: &MasterState) {
+        let state = match state {
             MasterState::Down(_) => "down",
             MasterState::Connecting => "connecting",
             MasterState::Ready => "ready",

@@ -58,7 +58,7 @@ mod turn;
 mod world;
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -210,6 +210,8 @@ struct Total {
     took: Duration,
     shown_at: Duration,
     statistics: Statistics,
+    /// Of what came of all histories, in any order: the same unless some history is another.
+    digest: u64,
 }
 
 impl Run {
@@ -223,7 +225,7 @@ impl Run {
         std::thread::scope(|scope| (0..thread_count).for_each(|_| drop(scope.spawn(|| self.work()))));
         let mut total = self.total.into_inner().expect("no thread panicked");
         total.took = self.start.elapsed();
-        println!("{}", total.summary());
+        println!("{}; digest {:016x}", total.summary(), total.digest);
         total
     }
 
@@ -238,7 +240,7 @@ impl Run {
                 self.fail(seed, &violation);
             }
             let mut total = self.total.lock().expect("no thread panicked");
-            total.add(&report.statistics);
+            total.add(seed, &report);
             total.took = self.start.elapsed();
             if total.took >= total.shown_at + PROGRESS_PAUSE {
                 total.shown_at = total.took;
@@ -259,9 +261,13 @@ impl Run {
 }
 
 impl Total {
-    fn add(&mut self, other: &Statistics) {
+    fn add(&mut self, seed: u64, report: &Report) {
         self.history_count += 1;
-        let own = &mut self.statistics;
+        let (own, other) = (&mut self.statistics, &report.statistics);
+        let Statistics { faults, link_steps, outcomes, calls, guard_count, void_count, .. } = other;
+        let mut hasher = DefaultHasher::new();
+        (seed, report.digest, faults, link_steps, outcomes, calls, guard_count, void_count).hash(&mut hasher);
+        self.digest = self.digest.wrapping_add(hasher.finish());
         own.simulated += other.simulated;
         own.event_count += other.event_count;
         own.guard_count += other.guard_count;

@@ -15,11 +15,12 @@
 #![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
 #![allow(unused_imports, reason = "likewise")]
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use redlatch::lock::{NamedScript, SCRIPTS};
-use redlatch::resp::{self, Decoded, Reply};
+use redlatch::resp::{self, Reply};
 
 pub use commands::Answer;
 pub use data::{Data, Entry, Keys, SortedSet, Value, Wall, lease_end, leases};
@@ -54,7 +55,7 @@ pub struct ModelMaster {
     /// The login that it wants.
     pub password: Option<String>,
     /// Commands that it answers with an error, by their first word or by that and the key, and the error.
-    pub errors: HashMap<String, String>,
+    pub errors: BTreeMap<String, String>,
     /// All commands that it carried out.
     pub log: Vec<Vec<Vec<u8>>>,
     /// Messages for other connections than the one that is served, with their numbers.
@@ -65,7 +66,7 @@ pub struct ModelMaster {
     conn: usize,
     pub data: Data,
     /// Digests of the scripts that it knows.
-    scripts: HashSet<&'static str>,
+    scripts: BTreeSet<&'static str>,
     /// Scripts that it was asked to run.
     pub script_count: u64,
     /// Runs scripts in place of the model's own.
@@ -123,13 +124,13 @@ impl ModelMaster {
             names_scripts: false,
             has_wrong_echo: false,
             password: None,
-            errors: HashMap::new(),
+            errors: BTreeMap::new(),
             log: Vec::new(),
             pushes: Vec::new(),
             subscribers: BTreeMap::new(),
             conn: 0,
             data: Data::default(),
-            scripts: HashSet::new(),
+            scripts: BTreeSet::new(),
             script_count: 0,
             interpreter: None,
         }
@@ -225,6 +226,12 @@ impl ModelMaster {
         self.handle(now, input, replies);
     }
 
+    /// Carries out one command of one of several connections; what it publishes is left in `pushes`, and nothing in `log`.
+    pub fn carry_out_over(&mut self, conn: usize, now: Instant, words: &[&[u8]], replies: &mut Vec<u8>) {
+        self.conn = conn;
+        self.carry_out(now, words, replies);
+    }
+
     /// A connection has ended.
     pub fn forget_conn(&mut self, conn: usize) {
         self.subscribers.retain(|_, conns| {
@@ -257,52 +264,41 @@ impl ModelMaster {
 
     /// Carries out the whole commands at the front of `input`, takes them out, and appends the replies.
     pub fn handle(&mut self, now: Instant, input: &mut Vec<u8>, replies: &mut Vec<u8>) {
-        let mut done = 0;
-        loop {
-            let (args, size) = match resp::decode(&input[done..]) {
-                Ok(Decoded::Complete { reply: Reply::Array(args), size }) => {
-                    let bulk = |reply| {
-                        if let Reply::Bulk(bytes) = reply { bytes.to_vec() } else { panic!("no bulk") }
-                    };
-                    (args.iter().map(bulk).collect::<Vec<_>>(), size)
-                }
-                Ok(Decoded::Partial { .. }) => break,
-                other => panic!("the client sent no command: {:?}", other.map(|_| ())),
-            };
+        let (mut done, mut words) = (0, Vec::new());
+        while let Some(size) = command(&input[done..], &mut words) {
             done += size;
-            self.carry_out(now, &args, replies);
-            self.log.push(args);
+            self.carry_out(now, &words, replies);
+            self.log.push(words.iter().map(|word| word.to_vec()).collect());
         }
         input.drain(..done);
     }
 
-    fn carry_out(&mut self, now: Instant, args: &[Vec<u8>], replies: &mut Vec<u8>) {
-        let name = String::from_utf8_lossy(&args[0]).to_ascii_uppercase();
+    fn carry_out(&mut self, now: Instant, words: &[&[u8]], replies: &mut Vec<u8>) {
+        let name = &*in_capitals(words[0]);
         if !self.errors.is_empty() {
-            let key = args.get(1).map(|key| format!("{name} {}", String::from_utf8_lossy(key)));
-            let error = self.errors.get(&name).or_else(|| self.errors.get(key.as_ref()?));
+            let key = words.get(1).map(|key| format!("{name} {}", String::from_utf8_lossy(key)));
+            let error = self.errors.get(name).or_else(|| self.errors.get(key.as_ref()?));
             if let Some(error) = error {
                 return resp::encode_reply(replies, &Reply::Error(error.as_bytes()));
             }
         }
-        let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
-        let carried_out = match name.as_str() {
+        let carried_out = match name {
             "SCRIPT" | "EVALSHA" | "EVAL" => {
-                self.carry_out_script(now, &name, &words[1..]).map(|answer| answer.encode(replies))
+                self.carry_out_script(now, name, &words[1..]).map(|answer| answer.encode(replies))
             }
             "DELIFEQ" | "DELEX" if !self.is_native => Err(Refusal::NotUnderstood),
-            _ => match self.command(now, &name, &words[1..]) {
+            _ => match self.command(now, name, &words[1..]) {
                 Some(answer) => answer.map(|answer| answer.encode(replies)),
-                None => self.carry_out_for_connection(now, &name, &words[1..], replies),
+                None => self.carry_out_for_connection(now, name, &words[1..], replies),
             },
         };
         if let Err(error) = carried_out {
             let text = match error {
-                Refusal::NotUnderstood if NAMES.contains(&name.as_str()) || self.is_native_name(&name) => {
+                Refusal::NotUnderstood if NAMES.contains(&name) || self.is_native_name(name) => {
                     let name = name.to_ascii_lowercase();
                     format!("ERR wrong number of arguments for '{name}' command").into_bytes()
                 }
-                Refusal::NotUnderstood => unknown_command(&words),
+                Refusal::NotUnderstood => unknown_command(words),
                 Refusal::Says(text) => text,
             };
             resp::encode_reply(replies, &Reply::Error(&text));
@@ -425,6 +421,52 @@ impl Refusal {
     fn says<T>(text: &str) -> Result<T, Self> {
         Err(Self::Says(text.as_bytes().to_vec()))
     }
+}
+
+/// A command's name as the model knows it.
+fn in_capitals(word: &[u8]) -> Cow<'_, str> {
+    let name = String::from_utf8_lossy(word);
+    if name.bytes().any(|byte| byte.is_ascii_lowercase()) { name.to_ascii_uppercase().into() } else { name }
+}
+
+/// Takes the words of the command at the front of `input`; returns its size, or nothing if not all of it is there.
+///
+/// # Panics
+///
+/// If the bytes are no command in the one form that clients use: an array of strings, each with its length.
+pub fn command<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Option<usize> {
+    words.clear();
+    let (word_count, mut rest) = length(b'*', input)?;
+    assert!(word_count > 0, "the client sent a command without a name");
+    for _ in 0..word_count {
+        let (size, behind) = length(b'$', rest)?;
+        let (word, behind) = behind.split_at_checked(size)?;
+        words.push(word);
+        assert!(
+            b"\r\n".starts_with(&behind[..behind.len().min(2)]),
+            "the client sent a string without an end"
+        );
+        rest = behind.get(2..)?;
+    }
+    Some(input.len() - rest.len())
+}
+
+/// A length behind its mark, and what follows its line.
+fn length(mark: u8, input: &[u8]) -> Option<(usize, &[u8])> {
+    let (first, digits) = input.split_first()?;
+    assert_eq!(*first, mark, "the client sent no command");
+    let mut number = 0;
+    for (place, byte) in digits.iter().enumerate() {
+        match byte {
+            b'0'..=b'9' if number > 0 || place == 0 => number = 10 * number + usize::from(byte - b'0'),
+            b'\r' if place > 0 => {
+                assert_eq!(*digits.get(place + 1)?, b'\n', "the client sent a broken line");
+                return Some((number, &digits[place + 2..]));
+            }
+            _ => panic!("the client sent no length"),
+        }
+    }
+    None
 }
 
 /// The servers' own words: up to 128 characters of the arguments, each up to its first NUL, line ends as spaces.

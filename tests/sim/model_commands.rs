@@ -80,11 +80,17 @@ impl ModelMaster {
     }
 
     fn string_command(&mut self, now: Instant, name: &str, args: &[&[u8]]) -> Result<Answer, Refusal> {
-        let options: Vec<_> = args.iter().skip(2).map(|word| word.to_ascii_uppercase()).collect();
-        let options: Vec<_> = options.iter().map(Vec::as_slice).collect();
+        let in_capitals: Vec<Vec<u8>>;
+        let mut options = args.get(2..).unwrap_or_default();
+        let capital_options: Vec<&[u8]>;
+        if options.iter().any(|word| word.len() <= 4 && word.iter().any(u8::is_ascii_lowercase)) {
+            in_capitals = options.iter().map(|word| word.to_ascii_uppercase()).collect();
+            capital_options = in_capitals.iter().map(Vec::as_slice).collect();
+            options = &capital_options;
+        }
         let is_native = self.is_native;
         let data = &mut self.data;
-        Ok(match (name, args, options.as_slice()) {
+        Ok(match (name, args, options) {
             ("GET", [key], _) => Answer::bulk(data.string(now, key)?),
             ("GETRANGE", [key, b"0", b"255"], _) => {
                 let value = data.string(now, key)?.unwrap_or_default();

@@ -3,7 +3,7 @@
 //! All that commands and scripts do to keys is done here, so both refuse alike: a key of another type, and memory that is
 //! full. Within a script memory is refused only before its first write.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::Refusal;
@@ -15,7 +15,7 @@ const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong ki
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
 /// All keys, as a snapshot would have them.
-pub type Keys = HashMap<Vec<u8>, Entry>;
+pub type Keys = BTreeMap<Vec<u8>, Entry>;
 
 /// What is at one key, and when it ends.
 #[derive(Debug, Clone, PartialEq)]

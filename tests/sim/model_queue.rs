@@ -75,11 +75,8 @@ impl ModelMaster {
             }
             return Ok(Answer::Integer(0));
         }
-        for key in [tickets, heartbeats] {
-            let first = self.data.sorted_set(now, key)?.and_then(SortedSet::first);
-            if first.is_some_and(|first| !first.starts_with(ID_MARK)) {
-                return Ok(Answer::Error(FOREIGN.to_vec()));
-            }
+        if self.is_foreign(now, tickets)? || self.is_foreign(now, heartbeats)? {
+            return Ok(Answer::Error(FOREIGN.to_vec()));
         }
         self.purge_queue(now, tickets, heartbeats, heartbeat)?;
         if ticket < -1 {
@@ -126,6 +123,12 @@ impl ModelMaster {
             self.data.add(now, heartbeats, &[(score(now_ms + heartbeat.min(integer(ttl)?)), id)])?;
         }
         Ok(Answer::numbers(&[2, number, 0, 0]))
+    }
+
+    /// Whether somebody else's set is there.
+    fn is_foreign(&self, now: Instant, key: &[u8]) -> Result<bool, Refusal> {
+        let first = self.data.sorted_set(now, key)?.and_then(SortedSet::first);
+        Ok(first.is_some_and(|first| !first.starts_with(ID_MARK)))
     }
 
     /// Removes tickets whose heartbeat is over, and those that outlast any.

@@ -83,7 +83,7 @@ pub fn chance(rng: &mut impl Rng, ppm: u32) -> bool {
 }
 
 impl Pipe {
-    /// Sends bytes; returns the times at which something arrives.
+    /// Sends bytes; `plan` gets the times at which something arrives.
     pub fn send(
         &mut self,
         now: Time,
@@ -91,7 +91,7 @@ impl Pipe {
         bytes: &[u8],
         weather: &Weather,
         rng: &mut StdRng,
-        due: &mut Vec<Time>,
+        mut plan: impl FnMut(Time),
     ) {
         let mut rest = bytes;
         if self.is_cut {
@@ -107,19 +107,20 @@ impl Pipe {
             let (piece, behind) = rest.split_at(size);
             rest = behind;
             let at = now + weather.delay(rng);
-            self.push(at, queued_at, Piece::Bytes(piece.to_vec()), due);
+            plan(self.push(at, queued_at, Piece::Bytes(piece.to_vec())));
         }
     }
 
-    pub fn end(&mut self, at: Time, due: &mut Vec<Time>) {
-        self.push(at, at, Piece::End, due);
+    /// Ends the direction; returns when the end arrives.
+    pub fn end(&mut self, at: Time) -> Time {
+        self.push(at, at, Piece::End)
     }
 
-    fn push(&mut self, at: Time, queued_at: Time, piece: Piece, due: &mut Vec<Time>) {
+    fn push(&mut self, at: Time, queued_at: Time, piece: Piece) -> Time {
         let at = at.max(self.last_arrival);
         self.last_arrival = at;
         self.pieces.push_back((at, queued_at, piece));
-        due.push(at);
+        at
     }
 
     /// What has arrived by now; while stalled, when to ask again.

@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 
 use redlatch::resp::{self, Decoded, Reply};
 
-use crate::checker::id;
 use crate::clock::Time;
-use crate::model::reader_script;
+use crate::model::{self, reader_script};
 use crate::network::{ConnState, Piece};
 use crate::world::{Event, World, command, note, shown};
+
+/// Room for the words of most commands, and for most replies.
+const WORD_COUNT: usize = 16;
+const REPLIES_SIZE: usize = 128;
 
 impl World {
     pub fn arrive_at_master(&mut self, index: usize) {
@@ -24,7 +27,8 @@ impl World {
                     conn.input_queued_at = conn.to_master.queued_at;
                 }
                 conn.master_input.extend_from_slice(&bytes);
-                if master.stopped_until <= self.now {
+                // No command ends without one.
+                if master.stopped_until <= self.now && bytes.contains(&b'\n') {
                     self.serve(index);
                 }
             }
@@ -40,25 +44,30 @@ impl World {
         if conn.master_life != it.life {
             return;
         }
-        let (mut input, mut replies) = (std::mem::take(&mut conn.master_input), Vec::new());
+        let (mut input, mut replies) =
+            (std::mem::take(&mut conn.master_input), Vec::with_capacity(REPLIES_SIZE));
         let now = it.clock.at(self.now);
-        it.model.handle_over(index, now, &mut input, &mut replies);
-        let pushes = std::mem::take(&mut it.model.pushes);
-        self.conns[index].master_input = input;
-        let log = std::mem::take(&mut self.masters[master].model.log);
-        if log.iter().any(|args| args.get(2).is_some_and(|key_count| key_count == b"3")) {
-            self.follow_queue(master, false);
-        }
-        let mut rest = replies.as_slice();
-        for args in &log {
-            let Ok(Decoded::Complete { reply, size }) = resp::decode(rest) else {
+        let (mut done, mut words, mut meets_queue) = (0, Vec::with_capacity(WORD_COUNT), false);
+        while let Some(size) = model::command(&input[done..], &mut words) {
+            done += size;
+            meets_queue |= words.get(2).is_some_and(|key_count| *key_count == b"3");
+            let reply_at = replies.len();
+            self.masters[master].model.carry_out_over(index, now, &words, &mut replies);
+            let own = &replies[reply_at..];
+            let Ok(Decoded::Complete { reply, size }) = resp::decode(own) else {
                 panic!("the model's own reply")
             };
-            note!(self, "m{master} for c{client}: {} -> {}", command(args), shown(&rest[..size]));
-            self.note_command(index, args, &reply);
-            rest = &rest[size..];
+            assert_eq!(size, own.len(), "one command, one reply");
+            note!(self, "m{master} for c{client}: {} -> {}", command(&words), shown(own));
+            self.note_command(index, &words, &reply);
+        }
+        input.drain(..done);
+        self.conns[index].master_input = input;
+        if meets_queue {
+            self.follow_queue(master, false);
         }
         self.send_to_client(index, &replies);
+        let pushes = std::mem::take(&mut self.masters[master].model.pushes);
         // As servers do it: one write for all that one connection is told.
         let mut messages = BTreeMap::<usize, Vec<u8>>::new();
         pushes
@@ -72,26 +81,24 @@ impl World {
 
     fn send_to_client(&mut self, index: usize, bytes: &[u8]) {
         if self.conns[index].left_at.is_none() && !bytes.is_empty() {
-            let (now, mut due) = (self.now, Vec::new());
-            let to_client = &mut self.conns[index].to_client;
-            to_client.send(now, now, bytes, &self.weather, &mut self.rng, &mut due);
-            due.into_iter().for_each(|at| self.plan(at, Event::ToClient(index)));
+            let (to_client, events) = (&mut self.conns[index].to_client, &mut self.events);
+            let plan = |at| events.plan(at, Event::ToClient(index));
+            to_client.send(self.now, self.now, bytes, &self.weather, &mut self.rng, plan);
         }
     }
 
     /// Keeps the facts about tokens.
-    pub fn note_command(&mut self, conn: usize, args: &[Vec<u8>], reply: &Reply<'_>) {
-        let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+    pub fn note_command(&mut self, conn: usize, words: &[&[u8]], reply: &Reply<'_>) {
         let (client, master) = (self.conns[conn].client, self.conns[conn].master);
         // What is sent in full answers a master that did not know the script, whenever that was.
         let is_whole = words[0] == b"EVAL";
         let late = if is_whole { Time::MAX } else { self.now - self.conns[conn].input_queued_at };
-        if let [b"EVALSHA" | b"EVAL", script, _, rest @ ..] = words.as_slice()
+        if let [b"EVALSHA" | b"EVAL", script, _, rest @ ..] = words
             && let Some(script) = reader_script(script)
         {
             return self.note_shared(conn, script, rest, reply, late);
         }
-        match (words.as_slice(), reply) {
+        match (words, reply) {
             // A writer's intent, which is no vote.
             ([b"EVAL", _, b"1", key, ..], _) if key.starts_with(b"redlatch:writer:") => {}
             ([b"EVALSHA" | b"EVAL", _, b"3", rest @ ..], _) => self.note_fair(conn, rest, reply, late),
@@ -106,7 +113,7 @@ impl World {
                 self.checker.note_granted(conn, &self.conns[conn], key, token, late);
             }
             ([b"SET", key, _, b"NX", _, ..], Reply::NullBulk) => {
-                self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
+                self.checker.note_refused(client, key, master);
             }
             ([b"SET", _, token, b"IFEQ", ..], Reply::NullBulk) => self.checker.note_denied(master, token),
             ([b"EVALSHA" | b"EVAL", _, _, key, token, _ttl], Reply::Integer(1)) => {
@@ -151,7 +158,7 @@ impl World {
                 self.checker.note_granted(conn, &self.conns[conn], key, value, late);
             }
             ("shared acquire", [key, ..], Reply::Integer(_)) => {
-                self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
+                self.checker.note_refused(client, key, master);
             }
             ("shared acquire", ..) => {}
             (_, [_, value, _], Reply::Integer(0)) => self.checker.note_denied(master, value),
@@ -171,7 +178,7 @@ impl World {
                 self.checker.note_fenced(value, number(token), self.now);
             }
             ([key, _, _, _, _, _, _, _], Reply::Array(_)) => {
-                self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
+                self.checker.note_refused(client, key, master);
             }
             ([_, _, value, _, _, _, _], Reply::Integer(0)) => self.checker.note_denied(master, value),
             _ => {}
@@ -185,7 +192,7 @@ impl World {
             if told.iter().next() == Some(Reply::Integer(2)) {
                 self.checker.note_granted(conn, &self.conns[conn], key, value, late);
             } else {
-                self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
+                self.checker.note_refused(client, key, master);
             }
         }
     }
@@ -198,7 +205,7 @@ impl World {
             self.checker.note_swapped(new);
         } else {
             self.checker.note_denied(master, old);
-            self.checker.refused.entry((client, key.to_vec())).or_default().insert(id(master));
+            self.checker.note_refused(client, key, master);
         }
     }
 

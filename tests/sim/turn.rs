@@ -122,7 +122,9 @@ impl World {
         let has_output = (0..2 * self.masters.len()).any(|place| {
             let link = self.link(place);
             let it = &mut self.clients[client];
-            it.conns[place].is_some_and(|conn| self.conns[conn].state == ConnState::Open)
+            // What was not cut short is written in full.
+            let is_left = |conn: &Conn| conn.state == ConnState::Open && conn.unsent_since.is_some();
+            it.conns[place].is_some_and(|conn| is_left(&self.conns[conn]))
                 && !it.engine.send_ready(link).is_empty()
         });
         if has_input || has_output || self.clients[client].engine.has_outcome() {
@@ -241,7 +243,7 @@ impl World {
             ConnState::Refused => return self.lose_conn(client, place, "connection refused"),
             ConnState::Connecting | ConnState::Open | ConnState::Ended => {}
         }
-        let input = std::mem::take(&mut self.conns[index].client_input);
+        let mut input = std::mem::take(&mut self.conns[index].client_input);
         if !input.is_empty() {
             note!(self, "c{client} reads from {:?} {}", self.link(place), shown(&input));
         }
@@ -258,6 +260,8 @@ impl World {
                 return;
             }
         }
+        input.clear();
+        self.conns[index].client_input = input;
         if self.conns[index].state == ConnState::Ended {
             self.lose_conn(client, place, "connection reset");
         }
@@ -276,30 +280,23 @@ impl World {
             return;
         }
         let link = self.link(place);
-        let engine = &mut self.clients[client].engine;
+        let it = &mut self.clients[client];
+        let (engine, turn_began) = (&mut it.engine, it.turn_began);
         let ready = engine.send_ready(link);
         if ready.is_empty() {
             return;
         }
         let is_short = chance(&mut self.rng, self.short_write_ppm);
         let size = if is_short { self.rng.random_range(1..=ready.len()) } else { ready.len() };
-        let bytes = ready[..size].to_vec();
-        engine.send_done(link, size);
-        self.digest(&bytes);
-        let mut due = Vec::new();
+        let bytes = &ready[..size];
+        self.digest.add(self.now, bytes);
         // Queued in this turn, which may have been stopped since, or in one before.
-        let turn_began = self.clients[client].turn_began;
         let queued_at = self.conns[index].unsent_since.unwrap_or(turn_began);
         self.conns[index].unsent_since = is_short.then_some(queued_at);
-        let pipe = &mut self.conns[index].to_master;
-        pipe.send(self.now, queued_at, &bytes, &self.weather, &mut self.rng, &mut due);
-        due.into_iter().for_each(|at| self.plan(at, Event::ToMaster(index)));
-    }
-
-    pub fn digest(&mut self, bytes: &[u8]) {
-        for &byte in bytes.iter().chain(&self.now.to_le_bytes()) {
-            self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        let (pipe, events) = (&mut self.conns[index].to_master, &mut self.events);
+        let plan = |at| events.plan(at, Event::ToMaster(index));
+        pipe.send(self.now, queued_at, bytes, &self.weather, &mut self.rng, plan);
+        engine.send_done(link, size);
     }
 
     /// Whether there is a connection, and the process behind it lives.

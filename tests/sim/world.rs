@@ -48,13 +48,12 @@ pub struct World {
     /// The application of all clients.
     pub habits: Habits,
     pub statistics: Statistics,
-    pub digest: u64,
+    pub digest: Digest,
     /// What happened, in words, if somebody wants to know.
     pub trace: Option<Vec<String>>,
     /// Look for all that may be wrong after each turn, not after one in ten.
     pub is_checked_always: bool,
-    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
-    event_count: u64,
+    pub events: Events,
 }
 
 /// What the applications do.
@@ -120,6 +119,50 @@ pub enum Event {
     ToClient(usize),
     Connected(usize, bool),
     Resume(usize),
+}
+
+/// What went over the wires and what came of it, as one number: FNV-1a.
+pub struct Digest(pub u64);
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Digest {
+    pub fn add(&mut self, now: Time, bytes: &[u8]) {
+        for &byte in bytes.iter().chain(&now.to_le_bytes()) {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}
+
+/// What is planned, in the order in which it happens.
+#[derive(Default)]
+pub struct Events {
+    heap: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    /// Planned and happened so far.
+    count: u64,
+}
+
+impl Events {
+    pub fn plan(&mut self, at: Time, event: Event) {
+        self.count += 1;
+        self.heap.push(Reverse((at, self.count, event)));
+    }
+
+    fn next_at(&self) -> Option<Time> {
+        self.heap.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    /// The next one, unless it is planned for after `end`.
+    fn pop_until(&mut self, end: Time) -> Option<(Time, Event)> {
+        self.next_at().filter(|at| *at <= end)?;
+        let Reverse((at, _, event)) = self.heap.pop()?;
+        self.count += 1;
+        Some((at, event))
+    }
 }
 
 /// More events than any history needs: something goes on without end.
@@ -190,11 +233,10 @@ impl World {
                 is_closing: false,
             },
             statistics: Statistics::default(),
-            digest: 0xcbf2_9ce4_8422_2325,
+            digest: Digest::default(),
             trace: None,
             is_checked_always: false,
-            events: BinaryHeap::new(),
-            event_count: 0,
+            events: Events::default(),
         }
     }
 
@@ -239,14 +281,9 @@ impl World {
     pub fn run_for(&mut self, time: Time) {
         let end = self.now + time;
         while self.checker.violation.is_none() {
-            match self.events.peek() {
-                Some(Reverse((at, ..))) if *at <= end => {}
-                _ => break,
-            }
-            let Some(Reverse((at, _, event))) = self.events.pop() else { break };
+            let Some((at, event)) = self.events.pop_until(end) else { break };
             self.now = self.now.max(at);
-            self.event_count += 1;
-            if self.event_count > EVENT_COUNT_MAX {
+            if self.events.count > EVENT_COUNT_MAX {
                 self.checker.violate("events without end");
             }
             self.handle(event);
@@ -264,7 +301,7 @@ impl World {
             if self.now >= end || self.checker.violation.is_some() {
                 return false;
             }
-            let next = self.events.peek().map_or(end, |Reverse((at, ..))| *at);
+            let next = self.events.next_at().unwrap_or(end);
             self.run_for(next.clamp(self.now, end) - self.now);
         }
     }
@@ -273,7 +310,7 @@ impl World {
     pub fn statistics(&self) -> Statistics {
         Statistics {
             simulated: self.now,
-            event_count: self.event_count,
+            event_count: self.events.count,
             guard_count: self.checker.guard_count,
             void_count: self.checker.void_count,
             ..self.statistics.clone()
@@ -293,8 +330,7 @@ impl World {
     }
 
     pub fn plan(&mut self, at: Time, event: Event) {
-        self.event_count += 1;
-        self.events.push(Reverse((at, self.event_count, event)));
+        self.events.plan(at, event);
     }
 
     pub fn plan_resume(&mut self, master: usize) {
@@ -356,10 +392,10 @@ pub fn life_of(run_id: &str) -> Option<u32> {
 }
 
 /// The key is the first argument of most commands, and the rest is long.
-pub fn command(args: &[Vec<u8>]) -> String {
+pub fn command(args: &[&[u8]]) -> String {
     let mut text = String::new();
     for arg in args {
-        let short = if arg.len() > 24 { &arg[..8] } else { arg };
+        let short = if arg.len() > 24 { &arg[..8] } else { *arg };
         let _ = write!(
             text,
             "{} ",

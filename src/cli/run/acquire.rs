@@ -1,19 +1,14 @@
-//! How `redlatch run` comes to its lock, or to several: all, or none of them.
+//! How `redlatch run` acquires its lock, or several of them: all, or none.
 //!
-//! ```text
-//!                   one name                                 several names
-//!   attempt ─► wait for it in line                all at once ─► some are taken: what was granted is released
-//!                                                      ▲                         │
-//!                                                      │                         ▼
-//!                                            the others at once ◄─── wait for the first one in the way
-//! ```
-//!
-//! The same as the library's sets of locks do, by the pipelined form, so that a signal ends any wait.
+//! Several are acquired as the library's sets are ([`redlatch::joint`]), through the pipelined form, so that a signal ends any
+//! wait.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use redlatch::AcquireError;
 use redlatch::engine::{OpId, Outcome, Request};
+use redlatch::joint::{Failed, Joint, Step};
 use redlatch::lock::Resource;
 
 use super::process;
@@ -72,46 +67,49 @@ impl Run {
         names: &[Resource<'_>],
         wait: Duration,
     ) -> Result<Result<Vec<Held>, AcquireError>, Exit> {
-        let start = Instant::now();
-        let left = || wait.saturating_sub(start.elapsed());
-        // The place of the name that is waited for, with nothing held.
-        let mut waited_for = (names.len() == 1).then_some(0);
-        let mut attempts = 0;
-        loop {
-            let mut held = Vec::with_capacity(names.len());
-            if let Some(place) = waited_for {
-                match self.ask(&names[place..=place], left())?.remove(0) {
-                    Ok(lock) => held.push((place, lock)),
-                    Err(error) => return Ok(Err(error)),
-                }
-            }
-            // A wait in line is no reason for a pause as long as that.
-            let began = Instant::now();
-            let others: Vec<usize> = (0..names.len()).filter(|place| Some(*place) != waited_for).collect();
-            let asked: Vec<_> = others.iter().map(|place| names[*place]).collect();
-            let answers = self.ask(&asked, Duration::ZERO).inspect_err(|_| self.give_back(&held))?;
-            let mut failed = None;
-            for (place, answer) in others.into_iter().zip(answers) {
-                match answer {
-                    Ok(lock) => held.push((place, lock)),
-                    Err(error) => failed = failed.or(Some((place, error))),
-                }
-            }
-            let Some((place, error)) = failed else {
-                held.sort_unstable_by_key(|(place, _)| *place);
-                return Ok(Ok(held.into_iter().map(|(_, lock)| lock).collect()));
-            };
-            self.give_back(&held);
-            attempts += 1;
-            if attempts > 1 && left() >= STRETCH_MIN {
-                // Others may have met this one in the same place.
-                self.pause(attempts, began.elapsed().min(left()))?;
-            }
-            if left() < STRETCH_MIN {
-                return Ok(Err(error));
-            }
-            waited_for = Some(place);
+        if names.len() == 1 {
+            return Ok(self.ask(names, wait)?.remove(0).map(|held| vec![held]));
         }
+        let config = Arc::new(self.redlock.config().clone());
+        let (mut set, mut step) = Joint::begin(Instant::now(), config, names.len(), wait, Duration::ZERO);
+        loop {
+            let next = match step {
+                Step::Ask(places) => self.answer(&mut set, names, &places, Duration::ZERO),
+                Step::Wait(place, left) => self.answer(&mut set, names, &[place], left),
+                Step::Pause { attempts, took } => {
+                    self.pause(attempts, took).map(|()| set.paused(Instant::now(), Ok(())))
+                }
+                Step::Held(held) => return Ok(Ok(held)),
+                Step::Failed(Failed { error, .. }) => return Ok(Err(error)),
+            };
+            step = match next {
+                Ok(step) => step,
+                Err(exit) => {
+                    self.give_back(set.give_up());
+                    return Err(exit);
+                }
+            };
+        }
+    }
+
+    /// Asks for the locks at these places, and takes the answers into the set.
+    fn answer(
+        &mut self,
+        set: &mut Joint<Held>,
+        names: &[Resource<'_>],
+        places: &[usize],
+        wait: Duration,
+    ) -> Result<Step<Held>, Exit> {
+        let asked: Vec<_> = places.iter().map(|place| names[*place]).collect();
+        let answers = self.ask(&asked, wait)?;
+        let (mut step, mut back) = (None, Vec::new());
+        for (place, answer) in places.iter().zip(answers) {
+            let now = Instant::now();
+            let remaining = |(_, grant): &Held| grant.valid_until.saturating_duration_since(now);
+            step = set.answer(now, *place, answer, &mut back, remaining);
+        }
+        self.give_back(back);
+        Ok(step.expect("the last answer brings the next step"))
     }
 
     /// Asks for all of these at once, and returns the answers in their order.
@@ -184,8 +182,8 @@ impl Run {
         }
     }
 
-    fn give_back(&mut self, held: &[(usize, Held)]) {
-        held.iter().for_each(|(_, (lock, _))| self.release_unawaited(*lock));
+    fn give_back(&mut self, held: Vec<Held>) {
+        held.into_iter().for_each(|(lock, _)| self.release_unawaited(lock));
     }
 
     fn release_unawaited(&mut self, lock: OpId) {

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::desk::Question;
-use crate::client::pending::{Ask, Asked};
+use crate::client::guard::Guard;
+use crate::client::handle::Client;
+use crate::client::pending::Ask;
+use crate::client::request::{Asked, LockRequest};
 use crate::client::shared::{Core, Stopped};
-use crate::client::{Client, Guard, LockRequest};
 use crate::engine::{OpId, Outcome};
 use crate::error::AcquireError;
 use crate::limits;

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::client::pending::{Extend, How, Release};
-use crate::client::{Guard, Lost, joint};
+use crate::client::guard::{Extend, Guard, Lost, Release};
+use crate::client::joint;
+use crate::client::pending::How;
 use crate::clock;
 use crate::engine::Released;
 use crate::error::{ExtendSetError, ReleaseSetError};
@@ -16,7 +17,7 @@ use crate::error::{ExtendSetError, ReleaseSetError};
 /// Several locks held together: valid while each of them is.
 ///
 /// Dropping it releases all of them in the background: that never blocks, works in a panic and on any thread, and the
-/// releases go out with the client's next write, after [`crate::limits::DROP_LINGER`] at most.
+/// releases go out as that of a [`Guard`] does.
 #[must_use = "dropping the set releases its locks"]
 pub struct GuardSet {
     /// Sorted by name.

@@ -23,11 +23,13 @@ impl Core {
         waker
     }
 
-    /// Releases a lock whose guard was dropped.
-    pub(in crate::client) fn release_dropped(&mut self, lock: OpId) {
+    /// Releases a lock whose guard was dropped. The wakers are to be dropped without the lock.
+    pub(in crate::client) fn release_dropped(&mut self, lock: OpId, name: Vec<u8>) -> Vec<Waker> {
         // A release is always taken, and this one's outcome is not wanted.
         let _ = self.submit(Request::Release { lock, awaited: false });
         self.write_drop();
+        self.give_name(name);
+        self.desk.unwatch(lock)
     }
 
     /// Hands outcomes to those who wait for them.

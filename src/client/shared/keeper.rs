@@ -100,12 +100,12 @@ impl Shared {
     /// Gives the keeper's work back to its thread.
     #[cfg(unix)]
     pub(in crate::client) fn end_drive(&self) {
-        let Ok(mut core) = self.enter() else { return };
-        let _replaced = core.keeper.drive.take();
-        core.keeper.sleeps_until = None;
-        let waker = core.keeper.waker.clone();
-        self.leave(core);
-        waker.wake();
+        self.with_or_later(|core| {
+            core.keeper.sleeps_until = None;
+            let waker = core.keeper.waker.clone();
+            core.desk.woken().push_back(waker);
+            core.keeper.drive.take()
+        });
     }
 
     /// A turn of the keeper's without waiting; returns when it is to have the next one. `None` if the client has ended.

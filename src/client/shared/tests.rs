@@ -200,3 +200,148 @@ fn a_panic_in_a_reentrant_attempt_answers_all_who_joined() {
     drop(joined);
     assert_eq!(lock.hold_count(), 0);
 }
+
+/// Notes its number when it is woken.
+struct Numbered(usize, Arc<Mutex<Vec<usize>>>);
+
+impl Wake for Numbered {
+    fn wake(self: Arc<Self>) {
+        self.1.lock().expect("no panic").push(self.0);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_elected_leader_waits_for_no_waker() {
+    let client = client();
+    let shared = client.shared();
+    let order = Arc::<Mutex<Vec<usize>>>::default();
+    let waker = |number| Waker::from(Arc::new(Numbered(number, order.clone())));
+    // Nobody leads by itself: a drive is elected, and the keeper leaves the lead to it.
+    let mut drive = client.drive().expect("a descriptor");
+    drive.turn(&waker(0)).expect("it goes on");
+    let mut core = loop {
+        let core = shared.enter().expect("it goes on");
+        if core.poller.is_some() {
+            break core;
+        }
+        drop(core);
+        thread::yield_now();
+    };
+    core.keeper.has_unsent = true;
+    core.keeper.sleeps_until = Some(None);
+    core.desk.woken().extend([waker(1), waker(2)]);
+    shared.leave(core);
+    assert_eq!(*order.lock().expect("no panic"), [0, 1, 2]);
+}
+
+/// Takes a hold when it is woken.
+struct Locks(crate::client::ReentrantLock, mpsc::Sender<Result<(), ReenterError>>);
+
+impl Wake for Locks {
+    fn wake(self: Arc<Self>) {
+        let _ = self.1.send(self.0.lock().map(drop));
+    }
+}
+
+#[test]
+fn a_waker_on_the_thread_that_polls_a_hold_does_not_wait_for_it() {
+    let client = client();
+    // A waker that another thread took first waits there for its turn, and proves nothing.
+    for _ in 0..10 {
+        let lock = client.lock("reentrant").wait(BRIEF).reentrant();
+        let (sender, receiver) = mpsc::channel();
+        let waker = Waker::from(Arc::new(Locks(lock.clone(), sender)));
+        let its = client.clone();
+        within("a poll that wakes others", move || {
+            its.shared().peek(|core| core.desk.woken().push_back(waker));
+            let mut taking = lock.lock_async();
+            let _ = Pin::new(&mut taking).poll(&mut Context::from_waker(Waker::noop()));
+        });
+        within("the waker", move || receiver.recv()).expect("it is called").expect_err("there is no master");
+    }
+}
+
+/// Names the unit test that is to run in the program that is started anew.
+const ANEW: &str = "REDLATCH_UNIT_TEST_ANEW";
+
+#[test]
+fn an_exit_in_a_panic_hook_does_not_hang() {
+    const NAME: &str = "client::shared::tests::an_exit_in_a_panic_hook_does_not_hang";
+    const CODE: i32 = 7;
+    if std::env::var_os(ANEW).is_some() {
+        // The harness runs it on a thread of its own, whose destructors the exit runs.
+        let client = client();
+        let mut waiting = client.lock("waiting").wait(LONG).acquire_async();
+        assert!(poll(&mut waiting, &Arc::<Count>::default()).is_pending());
+        drop(waiting);
+        std::panic::set_hook(Box::new(|_| std::process::exit(CODE)));
+        let _ = client.shared().with(|_| panic!("a broken invariant"));
+        unreachable!("the hook ends the process");
+    }
+    let program = std::env::current_exe().expect("this program has a path");
+    let mut anew = std::process::Command::new(program);
+    let mut child = anew.args(["--exact", NAME]).env(ANEW, NAME).spawn().expect("it starts again");
+    let start = clock::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("it is a child") {
+            break status;
+        }
+        if clock::now() - start > PATIENCE {
+            let _ = child.kill();
+            panic!("the exit hangs");
+        }
+        thread::yield_now();
+    };
+    assert_eq!(status.code(), Some(CODE));
+}
+
+#[test]
+fn clients_that_share_a_delay_function_lock_each_other_out_of_nothing() {
+    let config = Config::builder().masters(["redis://127.0.0.1:1"]);
+    let (called, is_called) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
+    let other = Arc::new(std::sync::OnceLock::<Client>::new());
+    let its = other.clone();
+    let config = config.retry_delay_by(move |_| {
+        if let Some(other) = its.get() {
+            let _ = called.send(());
+            let _ = sender.send(other.masters().len());
+        }
+        BRIEF
+    });
+    let config = config.build().expect("valid settings");
+    let [one, two] = [(); 2].map(|()| Client::open(config.clone()).expect("an event loop"));
+    let its = two.clone();
+    let (locked, is_locked) = mpsc::channel();
+    let locking = thread::spawn(move || {
+        its.shared().peek(|_| {
+            locked.send(()).expect("it is waited for");
+            is_called.recv_timeout(PATIENCE).expect("the function is called");
+            // The function finds the other client locked, by this thread.
+            thread::sleep(BRIEF);
+        })
+    });
+    is_locked.recv_timeout(PATIENCE).expect("it is locked");
+    assert!(other.set(two).is_ok());
+    let mut waiting = one.lock("waiting").wait(LONG).acquire_async();
+    assert!(poll(&mut waiting, &Arc::<Count>::default()).is_pending());
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok(1), "the other client answers");
+    locking.join().expect("no panic");
+}
+
+#[test]
+fn memory_of_names_is_kept_up_to_its_bound() {
+    let client = client();
+    let shared = client.shared();
+    let kept = |core: &mut Core| core.names.len();
+    let named = |core: &mut Core| core.give_name(b"a name".to_vec());
+    shared.with(|core| core.give_name(Vec::new())).expect("it goes on");
+    assert_eq!(shared.with(kept), Ok(0), "there is no memory in it");
+    for _ in 0..=SPARE_NAME_COUNT_MAX {
+        shared.with(named).expect("it goes on");
+    }
+    assert_eq!(shared.with(kept), Ok(SPARE_NAME_COUNT_MAX));
+    assert_eq!(shared.with(|core| core.take_name(b"b")).as_deref(), Ok(&b"b"[..]));
+    assert_eq!(shared.with(kept), Ok(SPARE_NAME_COUNT_MAX - 1));
+}

@@ -1,0 +1,199 @@
+//! [`Client`]: the handle that callers clone, and what it can say of its masters.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::callbacks::Callbacks;
+#[cfg(unix)]
+use super::drive::Drive;
+use super::shared::{Core, Shared};
+use crate::clock;
+use crate::config::{Config, ConfigBuilder, RetryDelay};
+use crate::driver::{ConnectError, Driver};
+use crate::engine::MasterStatus;
+
+/// A lock client for many threads and tasks: clones share one set of connections and one event loop.
+///
+/// It implements the Redlock algorithm of Redis's page on distributed locks over all configured masters; with one master
+/// it is that page's single-instance lock. Blocking calls drive the loop on the caller's own thread where they can, so a
+/// lone caller pays for no hand-over to another thread. Futures need no particular executor; a thread of the client's own
+/// drives the loop for them, and does what is due when nobody calls: it reconnects, and releases what was dropped.
+///
+/// [`crate::Redlock`] does without that thread, for one owner.
+///
+/// Dropping the last handle (guards are handles, too) waits at most [`crate::limits::CLOSE_WAIT`] for queued releases.
+/// A fork of the process cannot use the client: calls that ask masters are errors, drops do nothing, and nothing is left to
+/// [`Client::settle`]. Connect anew in the child.
+///
+/// ```no_run
+/// use redlatch::Client;
+/// use std::time::Duration;
+///
+/// let client = Client::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+/// let guard = client.lock("orders:42").ttl(Duration::from_secs(10)).wait(Duration::from_secs(2)).acquire()?;
+/// // … work while guard.is_valid() …
+/// guard.release()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The same in a task, on any executor:
+///
+/// ```no_run
+/// # use redlatch::Client;
+/// # async fn task(client: Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let guard = client.lock("orders:42").acquire_async().await?;
+/// guard.release_async().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    handle: Arc<Handle>,
+}
+
+/// Dropped with the last handle.
+struct Handle {
+    shared: Arc<Shared>,
+    config: Arc<Config>,
+    callbacks: Callbacks,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+impl Client {
+    /// Connects to the masters at these URLs with default settings; see [`Client::open`].
+    ///
+    /// # Errors
+    /// [`ConnectError`]; a master that cannot be reached is not one.
+    pub fn connect<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, ConnectError> {
+        Self::open(Config::builder().masters(urls).build()?)
+    }
+
+    /// Settings to start from, for [`Client::open`].
+    #[must_use]
+    pub fn builder() -> ConfigBuilder {
+        Config::builder()
+    }
+
+    /// Connects with these settings, on this thread: returns when each master is ready or has failed once, or shortly
+    /// after a quorum is ready ([`crate::limits::STRAGGLER_WAIT`], or as long again as the quorum took), after twice the
+    /// `connect_timeout` at most.
+    ///
+    /// Masters that cannot be reached are tried again in the background; [`Client::masters`] tells how they are.
+    ///
+    /// # Errors
+    /// [`ConnectError::Io`] if the operating system gives no event queue, randomness or thread.
+    pub fn open(mut config: Config) -> Result<Self, ConnectError> {
+        config.retry_delay_by = config.retry_delay_by.as_ref().map(RetryDelay::of_another_client);
+        let config = Arc::new(config);
+        let (mut driver, mut poller) = Driver::new(config.clone())?;
+        driver.settle(&mut poller)?;
+        let shared = Shared::start(driver, poller)?;
+        Ok(Self { handle: Arc::new(Handle { shared, config, callbacks: Callbacks::default() }) })
+    }
+
+    /// Submits what is this client's; the rest, and all if the client was stopped, is left to its own wait.
+    pub(super) fn submit_all<'b, T: 'b>(
+        &self,
+        batch: impl Iterator<Item = (bool, &'b mut T)>,
+        submit: impl Fn(&mut T, &mut Core),
+    ) {
+        let _ = self.shared().with(|core| {
+            batch.filter(|(is_ours, _)| *is_ours).for_each(|(_, it)| submit(it, core));
+            core.write_batch();
+        });
+    }
+
+    /// How the masters are, in the order of the configuration. Empty in a fork of the process.
+    #[must_use]
+    pub fn masters(&self) -> Vec<MasterStatus> {
+        let statuses = self.shared().peek(|core| {
+            let (engine, now) = (&core.driver.engine, clock::now());
+            engine.masters().map(|master| engine.master_status(now, master)).collect()
+        });
+        statuses.unwrap_or_default()
+    }
+
+    /// For how long the machine was suspended since the first client of this process was made: what
+    /// [`std::time::Instant::now`] has not counted. Zero without the feature `suspend`, and where that does nothing.
+    #[must_use]
+    pub fn suspended(&self) -> Duration {
+        clock::suspended()
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.handle.config
+    }
+
+    /// Waits at most `limit` until everything queued is released on every master, and returns how many locks are not;
+    /// those that are held by guards count. Other handles can go on.
+    ///
+    /// It does not wait in a waker that this client calls, and is [`usize::MAX`] in its delay function, where it cannot look.
+    #[must_use]
+    pub fn settle(&self, limit: Duration) -> usize {
+        self.shared().settle(limit)
+    }
+
+    /// Takes the event loop over from the client's thread, for an event loop of your own. One at a time: of two, only the one
+    /// that turned last is woken, and dropping either ends both.
+    ///
+    /// # Errors
+    /// If the client has stopped, or the operating system gives no descriptor.
+    #[cfg(unix)]
+    pub fn drive(&self) -> std::io::Result<Drive> {
+        Drive::new(self.handle.shared.clone())
+    }
+
+    /// Drives the event loop on tokio, in place of the client's thread: tasks are then answered without a hand-over
+    /// between threads. To be spawned at once, for the thread gives way when this is called; it ends when the last handle of
+    /// the client is dropped, and it is no handle itself.
+    ///
+    /// The runtime must have I/O and time enabled, and go on while locks are waited for.
+    ///
+    /// ```no_run
+    /// # async fn start() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = redlatch::Client::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+    /// tokio::spawn(client.drive_on_tokio());
+    /// let guard = client.lock("orders:42").acquire_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If the runtime cannot watch the event queue.
+    #[cfg(all(unix, feature = "tokio"))]
+    pub fn drive_on_tokio(&self) -> impl Future<Output = std::io::Result<()>> + Send + use<> {
+        super::drive::on_tokio::drive(self.drive())
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.handle.shared
+    }
+
+    /// The settings, shared.
+    pub(super) fn shared_config(&self) -> &Arc<Config> {
+        &self.handle.config
+    }
+
+    /// What reports losses by the users' callbacks.
+    pub(super) fn callbacks(&self) -> &Callbacks {
+        &self.handle.callbacks
+    }
+
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.handle, &other.handle)
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("masters", &self.masters()).finish_non_exhaustive()
+    }
+}

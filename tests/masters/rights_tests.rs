@@ -1,0 +1,107 @@
+//! The access rights of docs/operating.md: each line there is complete, in both of its forms.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+use redlatch::{Client, Quarantine};
+
+use crate::error_tests::ok;
+use crate::fleet::{Fleet, Master};
+use crate::lock_tests::PATIENCE;
+use crate::refusal_tests::{KINDS, Kind, RIGHTS, TTL, acquire, inspect, open};
+
+const PAGE: &str = include_str!("../../docs/operating.md");
+
+/// The feature sets of the page, in its order.
+const FEATURES: [&[Kind]; 5] = [
+    &[Kind::Plain],
+    &[Kind::Plain, Kind::Fenced],
+    &[Kind::Plain, Kind::Fair],
+    &[Kind::Plain, Kind::Fenced, Kind::Shared],
+    &KINDS,
+];
+
+/// The rules of the page's lines that begin with this command, each with its locks.
+fn rules(command: &str) -> Vec<(&'static str, &'static [Kind])> {
+    let rules: Vec<_> = PAGE.lines().filter_map(|line| line.strip_prefix(command)).collect();
+    assert_eq!(rules.len(), FEATURES.len(), "lines of the page that begin with {command:?}");
+    rules.into_iter().zip(FEATURES).collect()
+}
+
+/// Every call for these locks works for the user `locker`.
+#[track_caller]
+fn use_all(master: &Master, kinds: &[Kind]) {
+    let [client, other] = [(); 2].map(|()| open(master, "locker:PASSWORD@"));
+    let status = client.masters().remove(0);
+    assert_eq!(status.warnings, [""; 0], "{kinds:?}");
+    let is_native = |name: &str| ["SET IFEQ", "DELIFEQ", "DELEX IFEQ"].contains(&name);
+    assert!(status.refused.iter().all(|(name, _)| is_native(name)), "{:?}", status.refused);
+    for &kind in kinds {
+        let mut guard = acquire(&client, kind);
+        guard.extend(TTL).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        inspect(&other, kind.name()).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        let waiter = kind.request(&other, kind.name()).keep_readers_out().wait(PATIENCE).acquire_async();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| waiter.wait());
+            guard.release().unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+            let guard = waiting.join().expect("no panic").unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+            client.force_unlock(kind.name()).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+            drop(guard);
+        });
+    }
+    assert_eq!([client.settle(PATIENCE), other.settle(PATIENCE)], [0, 0]);
+}
+
+#[test]
+fn each_line_for_redis_cli_is_enough() {
+    let mut fleet = Fleet::start(1);
+    for (rule, kinds) in rules("ACL SETUSER ") {
+        let master = fleet.master(0);
+        ok(master, "SCRIPT FLUSH");
+        ok(master, "FLUSHALL");
+        ok(master, &format!("ACL SETUSER {rule}"));
+        use_all(master, kinds);
+    }
+}
+
+#[test]
+fn each_line_for_an_acl_file_is_enough() {
+    let path = std::env::temp_dir().join(format!("redlatch-{}.acl", std::process::id()));
+    fs::write(&path, "").expect("a temporary file");
+    let mut fleet = Fleet::start_with(1, &["--aclfile", path.to_str().expect("UTF-8")]);
+    for (rule, kinds) in rules("user ") {
+        fs::write(&path, format!("user {rule}\n")).expect("a temporary file");
+        let master = fleet.master(0);
+        ok(master, "SCRIPT FLUSH");
+        ok(master, "FLUSHALL");
+        ok(master, "ACL LOAD");
+        use_all(master, kinds);
+    }
+    fs::remove_file(&path).expect("a temporary file");
+}
+
+/// `a_missing_right_is_named_where_it_is_needed` proves that no right of these is superfluous.
+#[test]
+fn the_line_for_all_locks_has_no_other_rights() {
+    let (rule, _) = rules("ACL SETUSER ")[FEATURES.len() - 1];
+    let given: BTreeSet<_> = rule.split(' ').filter_map(|word| word.strip_prefix('+')).collect();
+    let elsewhere = ["&", "~", "select", "delifeq"];
+    let needed: BTreeSet<_> = RIGHTS.into_iter().filter(|right| !elsewhere.contains(right)).collect();
+    assert_eq!(given, needed);
+}
+
+#[test]
+fn the_line_for_plain_locks_is_enough_for_strict_mode() {
+    let mut fleet = Fleet::start(1);
+    let (rule, _) = rules("ACL SETUSER ")[0];
+    let master = fleet.master(0);
+    ok(master, &format!("ACL SETUSER {rule}"));
+    let url = master.url().replace("redis://", "redis://locker:PASSWORD@");
+    let max_ttl = Duration::from_millis(500);
+    let config =
+        Client::builder().master(url).prefix("lock:").max_ttl(max_ttl).quarantine(Quarantine::Strict);
+    let client = Client::open(config.build().expect("valid settings")).expect("an event loop");
+    client.lock("a").wait(PATIENCE).acquire().expect("counted after max_ttl").release().expect("confirmed");
+    assert!(master.ask("GET lock:redlatch:mark").text().contains(' '), "there is no mark");
+}
