@@ -40,7 +40,6 @@ mod handover;
 mod handshake;
 mod hold;
 mod inspection;
-mod lines;
 mod link;
 mod link_id;
 mod mark;
@@ -61,6 +60,7 @@ mod subscriptions;
 mod terms;
 mod timers;
 mod turns;
+mod wait_queues;
 mod waiting;
 mod watch;
 
@@ -82,7 +82,6 @@ pub use status::{MasterState, MasterStatus};
 
 use claims::Claims;
 use fleet::Fleet;
-use lines::Lines;
 use link::Predecessor;
 use op::{Acquisition, Op, OpState};
 use ops::Ops;
@@ -92,6 +91,7 @@ use slab::Id;
 use subscriptions::Subscriptions;
 use terms::Terms;
 use timers::{Timer, Timers, op_timer, timer_of};
+use wait_queues::WaitQueues;
 
 /// The protocol; see the [module](self).
 #[derive(Debug)]
@@ -105,7 +105,7 @@ pub struct Engine {
     subscriptions: Subscriptions,
     ops: Ops,
     /// The operations that hold a lock or wait for one, by its key.
-    lines: Lines,
+    queues: WaitQueues,
     claims: Claims,
     timers: Timers,
     outcomes: VecDeque<(OpId, Outcome)>,
@@ -131,7 +131,7 @@ impl Engine {
             fleet,
             subscriptions,
             ops: Ops::new(),
-            lines: Lines::new(&mut rng),
+            queues: WaitQueues::new(&mut rng),
             rng,
             claims: Claims::new(),
             timers,

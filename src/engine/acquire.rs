@@ -56,7 +56,7 @@ impl Engine {
     ) -> Result<OpId, SubmitError> {
         let id = self.begin_acquire(now, wanted)?;
         if !wanted.wait.is_zero() {
-            return self.stand_in_line(now, id, wanted.resource);
+            return self.enqueue(now, id, wanted.resource);
         }
         self.start_attempt(now, id, Some(wanted.resource));
         Ok(OpId(id))
@@ -74,7 +74,7 @@ impl Engine {
         let id = self.begin_acquire(now, wanted)?;
         self.ops.op_mut(id).fencing = Some(Box::new(Fencing::new(wall)));
         if !wanted.wait.is_zero() {
-            return self.stand_in_line(now, id, wanted.resource);
+            return self.enqueue(now, id, wanted.resource);
         }
         self.start_attempt(now, id, Some(wanted.resource));
         Ok(OpId(id))
@@ -91,13 +91,13 @@ impl Engine {
         let id = self.begin_acquire(now, wanted)?;
         let waits = !wanted.wait.is_zero();
         let queuing = Queuing::new(Token::marked(&mut self.rng), waits, &self.config);
-        let hash = self.lines.hash(&queuing.channel);
+        let hash = self.queues.hash(&queuing.channel);
         let op = self.ops.op_mut(id);
         op.queuing = Some(Box::new(queuing));
         command::encode_key(&mut op.key, &self.config.prefix, wanted.resource.as_bytes());
         if waits {
-            // A line of its own: it is never behind another of this engine.
-            self.lines.found(id.index, hash);
+            // A queue of its own: it is never behind another of this engine.
+            self.queues.found(id.index, hash);
         }
         self.start_attempt(now, id, None);
         Ok(OpId(id))
@@ -118,7 +118,7 @@ impl Engine {
         if wanted.wait.is_zero() {
             self.start_attempt(now, id, Some(wanted.resource));
         } else if mutant!(ReadersQueue) {
-            return self.stand_in_line(now, id, wanted.resource);
+            return self.enqueue(now, id, wanted.resource);
         } else {
             command::encode_key(&mut op.key, &self.config.prefix, wanted.resource.as_bytes());
             self.start_attempt(now, id, None);
@@ -294,12 +294,12 @@ impl Engine {
                         granted,
                         attempts: op.attempts,
                     };
-                    let hash = self.lines.hash(claim.entry.key());
+                    let hash = self.queues.hash(claim.entry.key());
                     self.outcomes.push_back((OpId(id), Outcome::Acquire(Ok(grant))));
                     if op.is_shared {
-                        // Readers stand in no line: they have the lock together.
+                        // Readers stand in no queue: they have the lock together.
                         self.unwatch(now, id);
-                    } else if op.wait_until.is_some() || !self.lines.found_first(id.index, hash) {
+                    } else if op.wait_until.is_some() || !self.queues.found_first(id.index, hash) {
                         self.note_held(now, id);
                     }
                     return;
@@ -375,7 +375,7 @@ impl Engine {
             return self.deny(now, id, *before);
         }
         if is_cut_short && op.has_queued && cause != Cause::Contended {
-            return self.deny_in_line(now, id);
+            return self.deny_queued(now, id);
         }
         // Readers were told with each refusal.
         let is_shared = op.is_shared;
@@ -383,7 +383,7 @@ impl Engine {
             op.holders.clear();
         }
         if retry_at.is_none() {
-            self.leave_line(now, id, Duration::ZERO);
+            self.leave_queue(now, id, Duration::ZERO);
         }
         let op = self.ops.op_mut(id);
         let is_fair = op.queuing.is_some();

@@ -37,7 +37,7 @@
 //!
 //! # Within one engine
 //!
-//! Each waiter has its own ticket and its own channel, and stands in no line with others (`turns.rs`): a fair and a plain lock
+//! Each waiter has its own ticket and its own channel, and waits in no queue of the engine (`turns.rs`): a fair and a plain lock
 //! of the same name treat each other as if they were of two clients, and a fair one is never handed over.
 
 use std::time::Duration;

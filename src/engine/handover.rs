@@ -1,4 +1,4 @@
-//! A lock that is released passes to the next in line within this engine, in one round trip: each master compares the value
+//! A lock that is released passes to the next in the queue within this engine, in one round trip: each master compares the value
 //! and puts the next one's token in its place, with a TTL of its own.
 //!
 //! ```text
@@ -24,7 +24,7 @@
 //! # Others get their turn
 //!
 //! Other clients see a lock that is never free. So after [`limits::HANDOVER_COUNT_MAX`] turns in a row, or
-//! [`limits::HANDOVER_TIME_MAX`], it is really released, and the next in line makes its attempt after a pause: without
+//! [`limits::HANDOVER_TIME_MAX`], it is really released, and the next in the queue makes its attempt after a pause: without
 //! one its `SET` would be right behind the release on the same connections, and no other client would ever be faster.
 
 use std::time::{Duration, Instant};
@@ -41,16 +41,16 @@ use crate::lock::{Failure, MasterId, MasterSet, Token, Vote};
 use crate::mutants::mutant;
 
 impl Engine {
-    /// Leaves a line in which others stand, too, and hands the lock over to the next one. False if that cannot be: the
+    /// Leaves a queue in which others stand, too, and hands the lock over to the next one. False if that cannot be: the
     /// lock is yet to be released.
     #[cold]
-    pub(super) fn release_in_line(&mut self, now: Instant, id: Id, awaited: bool) -> bool {
+    pub(super) fn release_queued(&mut self, now: Instant, id: Id, awaited: bool) -> bool {
         let Some((heir, run)) = self.heir_of(now, id) else {
-            self.leave_line(now, id, self.turn_time(now, id));
+            self.leave_queue(now, id, self.turn_time(now, id));
             return false;
         };
-        // The heir leads the line then.
-        self.lines.leave(id.index);
+        // The heir leads the queue then.
+        self.queues.leave(id.index);
         let op = self.ops.op_mut(id);
         let claim = self.claims.claim_mut(op.claim);
         let (claim_id, due) = (op.claim, now + claim.answer_limit);
@@ -67,7 +67,7 @@ impl Engine {
         true
     }
 
-    /// The next in line, if the lock can and may be handed over to it.
+    /// The next in the queue, if the lock can and may be handed over to it.
     fn heir_of(&self, now: Instant, id: Id) -> Option<(Id, Run)> {
         let op = self.ops.op(id);
         let OpState::Held { since, valid_until, .. } = op.state else { return None };
@@ -80,7 +80,7 @@ impl Engine {
         if now >= valid_until || !can_be_asked || (is_spent && !mutant!(HandoverWithoutEnd)) {
             return None;
         }
-        let heir = self.ops.id_at(self.lines.behind(id.index)?);
+        let heir = self.ops.id_at(self.queues.behind(id.index)?);
         let next = self.ops.op(heir);
         // A swap leaves the fence as it is: those who want a token ask all masters.
         let next_wants_token = next.fencing.is_some() && !mutant!(PlainHandedToFenced);

@@ -44,8 +44,8 @@ impl Engine {
             self.decide_extend(now, id);
             self.arm_op(id);
         }
-        // The validity may end sooner now than the next in line was told.
-        self.tend_line_of(now, id);
+        // The validity may end sooner now than the next in the queue was told.
+        self.tend_queue_of(now, id);
     }
 
     /// Queues the extension on every usable master that may hold the key and will not cut it short afterwards.
@@ -226,7 +226,7 @@ impl Engine {
             *valid_until = now.min(*valid_until);
         }
         self.tell_loss(id);
-        self.tend_line_of(now, id);
+        self.tend_queue_of(now, id);
     }
 
     /// Only masters that were extended hold the lock for all of its new validity. Where the key was gone it is put back.
@@ -292,12 +292,12 @@ impl Engine {
         }
         let claim_id = op.claim;
         let Some(claim) = self.claims.find_mut(claim_id).filter(|claim| claim.owner == Some(id)) else {
-            // In line, or between two attempts: the last one's claim is being released already.
+            // In a queue, or between two attempts: the last one's claim is being released already.
             self.end_op(now, id);
             return self.submit_release(now, id, awaited);
         };
-        if !self.lines.leave_alone(id.index) {
-            if !self.release_in_line(now, id, awaited) {
+        if !self.queues.leave_alone(id.index) {
+            if !self.release_queued(now, id, awaited) {
                 self.submit_release(now, id, awaited);
             }
             return;

@@ -44,7 +44,7 @@ pub(super) struct Op {
     pub(super) round: u32,
     /// How the attempt before the one under way failed.
     pub(super) denied_before: Option<Box<Denied>>,
-    /// Whether it ever stood in line behind another.
+    /// Whether it ever waited in a queue behind another.
     pub(super) has_queued: bool,
     /// The turns in a row that led to this one, if it was handed over; see [`Op::run`].
     pub(super) run: Run,
@@ -84,7 +84,7 @@ pub(super) enum OpState {
     Query(Box<Query>),
 }
 
-/// When one that stands in line makes its attempt, unless the lock is handed over to it before.
+/// When one that waits in a queue makes its attempt, unless the lock is handed over to it before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
     /// When those before it are gone.
@@ -269,7 +269,7 @@ impl Op {
     }
 
     /// The error of an acquisition that ends with an attempt that failed like this, its own or that of one before it in
-    /// line, and with what masters told of the key in the way.
+    /// the queue, and with what masters told of the key in the way.
     pub(super) fn denial(
         &self,
         now: Instant,

@@ -58,7 +58,7 @@ impl Ops {
         self.table.occupant(place)
     }
 
-    /// The id of the operation in a slot that is known to be taken: it stands in a line.
+    /// The id of the operation in a slot that is known to be taken: it is in a queue.
     pub(super) fn id_at(&self, place: u32) -> Id {
         self.table.occupant(place).unwrap_or_else(|| gone())
     }

@@ -1,7 +1,7 @@
 //! Shared locks: readers, who have a lock together, and writers that keep new readers out while they wait.
 //!
 //! A writer is whoever has the lock alone, by any other request: nothing about it is different. A reader's attempt, extension
-//! and release are a writer's but for the commands (`lock/command/shared.rs`), and for lines: readers stand in none.
+//! and release are a writer's but for the commands (`lock/command/shared.rs`), and for wait queues: readers are in none.
 //!
 //! # Why readers and a writer exclude each other
 //!

@@ -1,14 +1,14 @@
 //! Whose turn it is to ask the masters for a lock, among the operations of this engine that want the same.
 //!
-//! Who may wait stands in line, and only the first in line asks the masters: as many callers of one process are one
+//! Callers that may wait form a wait queue, and only its first waiter asks the masters: as many callers of one process are one
 //! contender to the others. While an operation of this engine holds the lock nobody asks at all; the lock is handed over
-//! when it is released (`handover.rs`). A holder who lets the validity end without a release holds nobody up any longer:
-//! the first in line has a timer for that end. An acquisition that does not wait goes past the line to the masters, and
-//! leads it while it holds the lock.
+//! when it is released (`handover.rs`). A holder that lets the validity end without a release holds nobody up any longer:
+//! the first waiter has a timer for that end. An acquisition that does not wait goes past the queue to the masters, and
+//! is its head while it holds the lock.
 //!
 //! ```text
 //!               nobody there                      votes
-//!  stand_in_line ──────────► Acquiring ◄───────────────────────► Waiting (a pause; first in line still)
+//!  enqueue ────────────────► Acquiring ◄───────────────────────► Waiting (a pause; still the first waiter)
 //!       │ others before it       ▲  │ quorum                        │ a local holder came meanwhile
 //!       ▼          take_turn     │  ▼                               │
 //!    Queued ─────────────────────┘ Held ── released ──────────────► │
@@ -16,7 +16,7 @@
 //!       └───────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Keeps I22 for those in line: each is answered by the end of its wait.
+//! Keeps I22 for waiters in a queue: each is answered by the end of its wait.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ use crate::mutants::mutant;
 
 impl Engine {
     /// An acquisition that may wait: asks the masters if nobody here wants the lock, else waits behind those who do.
-    pub(super) fn stand_in_line(
+    pub(super) fn enqueue(
         &mut self,
         now: Instant,
         id: Id,
@@ -40,35 +40,35 @@ impl Engine {
     ) -> Result<OpId, SubmitError> {
         let op = self.ops.op_mut(id);
         command::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
-        let Some(leader) = self.found_line(id).filter(|_| !mutant!(NobodyQueues)) else {
+        let Some(head) = self.found_queue(id).filter(|_| !mutant!(NobodyQueues)) else {
             self.start_attempt(now, id, None);
             return Ok(OpId(id));
         };
-        if self.lines.count(leader) > limits::QUEUED_COUNT_MAX {
+        if self.queues.count(head) > limits::QUEUED_COUNT_MAX {
             self.ops.free(id);
             return Err(SubmitError::Overloaded);
         }
-        self.lines.join(id.index, leader);
+        self.queues.join(id.index, head);
         let op = self.ops.op_mut(id);
         (op.state, op.has_queued) = (OpState::Queued { turn: Turn::Later }, true);
-        self.tend_line(now, leader, Duration::ZERO);
+        self.tend_queue(now, head, Duration::ZERO);
         self.arm_op(id);
         Ok(OpId(id))
     }
 
-    /// The leader of the line for the key of this operation; without one it becomes that itself.
+    /// The head of the queue for the key of this operation; without one it becomes that itself.
     #[inline]
-    fn found_line(&mut self, id: Id) -> Option<u32> {
+    fn found_queue(&mut self, id: Id) -> Option<u32> {
         let key = self.key_of(id.index);
-        let hash = self.lines.hash(key);
-        let leader = self.lines.find(hash, |place| self.key_of(place) == key);
-        if leader.is_none() {
-            self.lines.found(id.index, hash);
+        let hash = self.queues.hash(key);
+        let head = self.queues.find(hash, |place| self.key_of(place) == key);
+        if head.is_none() {
+            self.queues.found(id.index, hash);
         }
-        leader
+        head
     }
 
-    /// The lock's key as an encoded bulk string; of a fair lock the waiter's channel, so that each has a line of its own.
+    /// The lock's key as an encoded bulk string; of a fair lock the waiter's channel, so that each has a queue of its own.
     #[inline]
     pub(super) fn key_of(&self, place: u32) -> &[u8] {
         let op = self.ops.op(self.ops.id_at(place));
@@ -87,15 +87,15 @@ impl Engine {
         self.withdraw_intent(id, true);
         self.unwatch(now, id);
         let place = id.index;
-        let leader = if self.lines.has(place) { self.lines.ahead(place) } else { self.found_line(id) };
-        if let Some(leader) = leader {
-            self.lines.lead(place, leader);
+        let head = if self.queues.has(place) { self.queues.ahead(place) } else { self.found_queue(id) };
+        if let Some(head) = head {
+            self.queues.lead(place, head);
             // Only the first behind a holder asks the masters, so that one has lost the lock.
-            if self.held_until(leader).is_some() {
-                self.lines.leave(leader);
+            if self.held_until(head).is_some() {
+                self.queues.leave(head);
             }
         }
-        self.tend_line(now, place, Duration::ZERO);
+        self.tend_queue(now, place, Duration::ZERO);
     }
 
     /// When the validity of an operation that holds a lock ends or ended.
@@ -107,7 +107,7 @@ impl Engine {
     pub(super) fn end_op(&mut self, now: Instant, id: Id) {
         self.withdraw_intent(id, false);
         self.unwatch(now, id);
-        self.leave_line(now, id, Duration::ZERO);
+        self.leave_queue(now, id, Duration::ZERO);
         let op = self.ops.op_mut(id);
         if let Some(queuing) = op.queuing.take() {
             let leaving = Leaving { queuing, key: std::mem::take(&mut op.key), was_held: false };
@@ -116,30 +116,30 @@ impl Engine {
         self.ops.free(id);
     }
 
-    /// Leaves its line, if it stands in one. `took` is as in [`Engine::tend_line`].
-    pub(super) fn leave_line(&mut self, now: Instant, id: Id, took: Duration) {
+    /// Leaves its queue, if it is in one. `took` is as in [`Engine::tend_queue`].
+    pub(super) fn leave_queue(&mut self, now: Instant, id: Id, took: Duration) {
         let place = id.index;
-        let (ahead, behind) = (self.lines.ahead(place), self.lines.behind(place));
-        self.lines.leave(place);
+        let (ahead, behind) = (self.queues.ahead(place), self.queues.behind(place));
+        self.queues.leave(place);
         // Whoever has come to the front gets a turn.
-        let leader = ahead.or(behind).filter(|place| self.lines.is_leader(*place));
-        if let Some(leader) = leader {
-            self.tend_line(now, leader, took);
+        let head = ahead.or(behind).filter(|place| self.queues.is_head(*place));
+        if let Some(head) = head {
+            self.tend_queue(now, head, took);
         }
     }
 
-    /// The same for the line that this operation leads.
-    pub(super) fn tend_line_of(&mut self, now: Instant, id: Id) {
-        if self.ops.find(id).is_some() && self.lines.is_leader(id.index) {
-            self.tend_line(now, id.index, Duration::ZERO);
+    /// The same for the queue that this operation leads.
+    pub(super) fn tend_queue_of(&mut self, now: Instant, id: Id) {
+        if self.ops.find(id).is_some() && self.queues.is_head(id.index) {
+            self.tend_queue(now, id.index, Duration::ZERO);
         }
     }
 
-    /// Sees to it that the first who waits in a line has a turn: when the holder's validity ends, or after a pause like that
+    /// Sees to it that the first who waits in a queue has a turn: when the holder's validity ends, or after a pause like that
     /// after a failed attempt that took so long, as others want the lock too.
-    pub(super) fn tend_line(&mut self, now: Instant, leader: u32, took: Duration) {
-        let held_until = self.held_until(leader);
-        let first = if held_until.is_some() { self.lines.behind(leader) } else { Some(leader) };
+    pub(super) fn tend_queue(&mut self, now: Instant, head: u32, took: Duration) {
+        let held_until = self.held_until(head);
+        let first = if held_until.is_some() { self.queues.behind(head) } else { Some(head) };
         let Some(first) = first.map(|place| self.ops.id_at(place)) else { return };
         let op = self.ops.op(first);
         let OpState::Queued { turn } = &op.state else { return };
@@ -155,40 +155,40 @@ impl Engine {
         self.arm_op(first);
     }
 
-    /// Something is due for an operation in line: its turn, or the end of its wait.
+    /// Something is due for an operation in the queue: its turn, or the end of its wait.
     pub(super) fn end_queuing(&mut self, now: Instant, id: Id) {
         let op = self.ops.op(id);
-        let OpState::Queued { turn } = op.state else { unreachable!("it stands in line") };
+        let OpState::Queued { turn } = op.state else { unreachable!("it waits in a queue") };
         if op.wait_until.is_some_and(|until| until <= now) {
-            return self.deny_in_line(now, id);
+            return self.deny_queued(now, id);
         }
         match turn {
             Turn::At(at) if at <= now => self.take_turn(now, id),
-            _ => self.tend_line(now, self.lines.ahead(id.index).unwrap_or(id.index), Duration::ZERO),
+            _ => self.tend_queue(now, self.queues.ahead(id.index).unwrap_or(id.index), Duration::ZERO),
         }
     }
 
-    /// The first in line asks the masters, unless one that did not wait has the lock by now.
+    /// The first in the queue asks the masters, unless one that did not wait has the lock by now.
     pub(super) fn take_turn(&mut self, now: Instant, id: Id) {
-        let holder = self.lines.ahead(id.index).filter(|place| self.held_until(*place) > Some(now));
+        let holder = self.queues.ahead(id.index).filter(|place| self.held_until(*place) > Some(now));
         match holder {
             None => self.start_attempt(now, id, None),
             Some(holder) => {
                 self.ops.op_mut(id).state = OpState::Queued { turn: Turn::Later };
-                self.tend_line(now, holder, Duration::ZERO);
+                self.tend_queue(now, holder, Duration::ZERO);
             }
         }
     }
 
-    /// The wait of one in line is over: tells what is known of the lock, by those before it or by the masters.
-    pub(super) fn deny_in_line(&mut self, now: Instant, id: Id) {
+    /// The wait of one in the queue is over: tells what is known of the lock, by those before it or by the masters.
+    pub(super) fn deny_queued(&mut self, now: Instant, id: Id) {
         let op = self.ops.op(id);
         let key = self.key_of(id.index);
-        let leader = self.lines.find(self.lines.hash(key), |place| self.key_of(place) == key);
-        let (mut holder, mut asking) = (HolderTtl::Unknown, leader);
-        if let Some(held_until) = leader.and_then(|place| self.held_until(place)) {
-            asking = leader.and_then(|place| self.lines.behind(place)).filter(|_| held_until <= now);
-            if let Some(holding) = leader.map(|place| self.ops.op(self.ops.id_at(place))) {
+        let head = self.queues.find(self.queues.hash(key), |place| self.key_of(place) == key);
+        let (mut holder, mut asking) = (HolderTtl::Unknown, head);
+        if let Some(held_until) = head.and_then(|place| self.held_until(place)) {
+            asking = head.and_then(|place| self.queues.behind(place)).filter(|_| held_until <= now);
+            if let Some(holding) = head.map(|place| self.ops.op(self.ops.id_at(place))) {
                 // Its keys outlive its validity by the drift allowance.
                 let end = held_until + self.config.drift.of(holding.held_ttl.as_duration());
                 holder = if now < end { HolderTtl::Left(end - now) } else { HolderTtl::Gone };
