@@ -43,9 +43,11 @@ mod inspection;
 mod link;
 mod link_id;
 mod mark;
+mod mode;
 mod op;
 mod ops;
 mod owed;
+mod policy;
 mod queries;
 mod query;
 mod renewal;
@@ -81,11 +83,14 @@ pub use request::{Grant, OpId, Outcome, Released, Request, SubmitError};
 pub use status::{MasterState, MasterStatus};
 
 use claims::Claims;
+use fence::Fencing;
 use fleet::Fleet;
 use link::Predecessor;
+use mode::Mode;
 use op::{Acquisition, Op, OpState};
 use ops::Ops;
 use owed::Answer;
+use policy::Policy;
 use renewal::Ticks;
 use slab::Id;
 use subscriptions::Subscriptions;
@@ -162,13 +167,18 @@ impl Engine {
                 self.submit_acquire(now, &Acquisition { resource, ttl, wait, min_validity })
             }
             Request::AcquireFenced { resource, ttl, wait, min_validity, wall } => {
-                self.submit_fenced(now, &Acquisition { resource, ttl, wait, min_validity }, wall)
+                let mode = Mode::Fenced(Box::new(Fencing::new(wall)));
+                let wanted = Acquisition { resource, ttl, wait, min_validity };
+                self.submit_scripted(now, &wanted, mode, Policy::Notified)
             }
             Request::AcquireFair { resource, ttl, wait, min_validity } => {
-                self.submit_fair(now, &Acquisition { resource, ttl, wait, min_validity })
+                let policy = self.new_place(wait);
+                let wanted = Acquisition { resource, ttl, wait, min_validity };
+                self.submit_scripted(now, &wanted, Mode::Plain, policy)
             }
             Request::AcquireShared { resource, ttl, wait, min_validity } => {
-                self.submit_shared(now, &Acquisition { resource, ttl, wait, min_validity })
+                let wanted = Acquisition { resource, ttl, wait, min_validity };
+                self.submit_scripted(now, &wanted, Mode::Shared, Policy::Notified)
             }
             Request::KeepReadersOut { lock } => {
                 self.submit_intent(lock.0);

@@ -4,13 +4,11 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
-use super::claim::Claim;
-use super::fair::{self, Queuing};
-use super::fence::{self, Fencing};
-use super::fleet::Fleet;
-use super::op::{Acquisition, Cause, Denied, Op, OpState, Run};
+use super::fair::Queuing;
+use super::mode::Mode;
+use super::op::{Acquisition, Cause, Denied, Gathered, OpState, Run};
 use super::owed::{Owed, Question, Tag};
-use super::sharing;
+use super::policy::Policy;
 use super::slab::Id;
 use super::timers::op_timer;
 use super::{Engine, Grant, OpId, Outcome, SubmitError};
@@ -22,31 +20,6 @@ use crate::mutants::mutant;
 
 /// A retry follows the end of a holder's time by at most this, so that waiters do not all come at once.
 const HOLDER_JITTER: Duration = Duration::from_millis(2);
-
-/// Queues the request of an attempt that has a script.
-#[cold]
-#[inline(never)]
-fn send_scripted_attempt(
-    fleet: &mut Fleet,
-    now: Instant,
-    op: &mut Op,
-    claim_id: Id,
-    claim: &mut Claim,
-    skew_us: i64,
-) -> MasterSet {
-    if op.is_shared {
-        op.holders.clear();
-        return sharing::send_attempt(fleet, claim_id, claim, op.ttl);
-    }
-    if let Some(queuing) = &mut op.queuing {
-        return queuing.send_attempt(fleet, claim_id, claim, op.ttl);
-    }
-    let fencing = op.fencing.as_mut().expect(fence::NOT_FENCED);
-    let is_ignored = mutant!(FenceOfQuarantine) || (mutant!(RetryForgetsQuarantine) && op.attempts > 0);
-    let quarantined = if is_ignored { MasterSet::EMPTY } else { fleet.quarantined_at(now) };
-    let token = fencing.begin_attempt(now - op.submitted, skew_us, quarantined);
-    fence::send_attempt(fleet, claim_id, claim, token, op.ttl)
-}
 
 impl Engine {
     pub(super) fn submit_acquire(
@@ -62,68 +35,44 @@ impl Engine {
         Ok(OpId(id))
     }
 
-    /// An acquisition with a fencing token, which starts from the caller's wall clock: the time since 1970.
+    /// An acquisition of a lock of another mode than plain, or by another policy than notifications.
     #[cold]
     #[inline(never)]
-    pub(super) fn submit_fenced(
+    pub(super) fn submit_scripted(
         &mut self,
         now: Instant,
         wanted: &Acquisition<'_>,
-        wall: Duration,
-    ) -> Result<OpId, SubmitError> {
-        let id = self.begin_acquire(now, wanted)?;
-        self.ops.op_mut(id).fencing = Some(Box::new(Fencing::new(wall)));
-        if !wanted.wait.is_zero() {
-            return self.enqueue(now, id, wanted.resource);
-        }
-        self.start_attempt(now, id, Some(wanted.resource));
-        Ok(OpId(id))
-    }
-
-    /// An acquisition of a fair lock. One that does not wait has it only if nobody does, and leaves no ticket.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn submit_fair(
-        &mut self,
-        now: Instant,
-        wanted: &Acquisition<'_>,
+        mode: Mode,
+        policy: Policy,
     ) -> Result<OpId, SubmitError> {
         let id = self.begin_acquire(now, wanted)?;
         let waits = !wanted.wait.is_zero();
-        let queuing = Queuing::new(Token::marked(&mut self.rng), waits, &self.config);
-        let hash = self.queues.hash(&queuing.channel);
         let op = self.ops.op_mut(id);
-        op.queuing = Some(Box::new(queuing));
-        command::encode_key(&mut op.key, &self.config.prefix, wanted.resource.as_bytes());
-        if waits {
+        (op.mode, op.policy) = (mode, policy);
+        let has_place = op.policy.queuing().is_some();
+        if waits && !has_place && (op.mode.is_queued() || mutant!(ReadersQueue)) {
+            return self.enqueue(now, id, wanted.resource);
+        }
+        if waits && has_place {
             // A queue of its own: it is never behind another of this engine.
+            let hash = self.queues.hash(op.channel());
             self.queues.found(id.index, hash);
         }
-        self.start_attempt(now, id, None);
+        if waits || has_place {
+            command::encode_key(&mut op.key, &self.config.prefix, wanted.resource.as_bytes());
+            self.start_attempt(now, id, None);
+        } else {
+            self.start_attempt(now, id, Some(wanted.resource));
+        }
         Ok(OpId(id))
     }
 
-    /// An acquisition by a reader. It asks the masters whoever wants the lock in this engine: those who have it
-    /// together do not wait for each other.
+    /// The place of a new acquisition in the queues of a fair lock. One that does not wait has the lock only if nobody does,
+    /// and leaves no ticket.
     #[cold]
-    #[inline(never)]
-    pub(super) fn submit_shared(
-        &mut self,
-        now: Instant,
-        wanted: &Acquisition<'_>,
-    ) -> Result<OpId, SubmitError> {
-        let id = self.begin_acquire(now, wanted)?;
-        let op = self.ops.op_mut(id);
-        op.is_shared = true;
-        if wanted.wait.is_zero() {
-            self.start_attempt(now, id, Some(wanted.resource));
-        } else if mutant!(ReadersQueue) {
-            return self.enqueue(now, id, wanted.resource);
-        } else {
-            command::encode_key(&mut op.key, &self.config.prefix, wanted.resource.as_bytes());
-            self.start_attempt(now, id, None);
-        }
-        Ok(OpId(id))
+    pub(super) fn new_place(&mut self, wait: Duration) -> Policy {
+        let id = Token::marked(&mut self.rng);
+        Policy::Queue(Box::new(Queuing::new(id, !wait.is_zero(), &self.config)))
     }
 
     /// Takes an operation slot for an acquisition, if nothing is wrong with it.
@@ -178,7 +127,7 @@ impl Engine {
             })
         } else {
             claim.attempter = id;
-            send_scripted_attempt(&mut self.fleet, now, op, claim_id, claim, self.skew_us)
+            op.send_scripted_attempt(&mut self.fleet, now, claim_id, claim, self.skew_us)
         };
         let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
         op.run.count = 0;
@@ -260,22 +209,16 @@ impl Engine {
     }
 
     pub(super) fn decide_acquire(&mut self, now: Instant, id: Id) {
-        let mut quarantined = self.fleet.quarantined(now);
         let op = self.ops.op_mut(id);
         let OpState::Acquiring { .. } = op.state else { return };
-        if let Some(fencing) = &op.fencing {
-            quarantined = quarantined.union(fencing.quarantined);
-        }
+        let quarantined = self.fleet.quarantined(now).union(op.mode.excluded());
         let claim = self.claims.claim_mut(op.claim);
         let cause = match claim.tally.verdict(self.fleet.count(), quarantined) {
             Verdict::Open => return,
-            Verdict::Contended if op.fencing.is_some() => {
-                match self.handle_refused_token(now, id, quarantined) {
-                    Some(cause) => cause,
-                    None => return,
-                }
-            }
-            Verdict::Contended => Cause::Contended,
+            Verdict::Contended => match self.handle_refused(now, id, quarantined) {
+                Some(cause) => cause,
+                None => return,
+            },
             Verdict::NoQuorum => Cause::NoQuorum,
             Verdict::Granted => {
                 // The deadline counts from the start of the attempt, and is tested last (I2, I3).
@@ -296,8 +239,7 @@ impl Engine {
                     };
                     let hash = self.queues.hash(claim.entry.key());
                     self.outcomes.push_back((OpId(id), Outcome::Acquire(Ok(grant))));
-                    if op.is_shared {
-                        // Readers stand in no queue: they have the lock together.
+                    if !op.mode.is_queued() {
                         self.unwatch(now, id);
                     } else if op.wait_until.is_some() || !self.queues.found_first(id.index, hash) {
                         self.note_held(now, id);
@@ -315,10 +257,10 @@ impl Engine {
     ///
     /// The votes of the old one are void: each one that counts was given for the token that is handed out.
     #[cold]
-    fn handle_refused_token(&mut self, now: Instant, id: Id, quarantined: MasterSet) -> Option<Cause> {
+    fn handle_refused(&mut self, now: Instant, id: Id, quarantined: MasterSet) -> Option<Cause> {
         let half_us = self.config.window().half_us;
         let op = self.ops.op_mut(id);
-        let fencing = op.fencing.as_mut().expect(fence::NOT_FENCED);
+        let Mode::Fenced(fencing) = &mut op.mode else { return Some(Cause::Contended) };
         let claim = self.claims.claim_mut(op.claim);
         let judgement = fencing.judge(now - op.submitted, &claim.tally, half_us);
         self.skew_us = judgement.skew_us;
@@ -366,34 +308,21 @@ impl Engine {
         claim.owner = None;
         let set_on = claim.holders();
         self.release_claim(now, now + limit, claim_id);
-        if self.ops.op(id).queuing.is_some() && !set_on.is_empty() {
-            let op = self.ops.op(id);
-            op.queuing.as_ref().expect(fair::NOT_FAIR).notify_first(&mut self.fleet, set_on, &op.key);
-        }
         let op = self.ops.op_mut(id);
+        if let Some(queuing) = op.policy.queuing() {
+            queuing.notify_first(&mut self.fleet, set_on, &op.key);
+        }
         if is_cut_short && let Some(before) = op.denied_before.take() {
             return self.deny(now, id, *before);
         }
         if is_cut_short && op.has_queued && cause != Cause::Contended {
             return self.deny_queued(now, id);
         }
-        // Readers were told with each refusal.
-        let is_shared = op.is_shared;
-        if !is_shared {
-            op.holders.clear();
-        }
+        let gathered = op.gather_holders();
         if retry_at.is_none() {
             self.leave_queue(now, id, Duration::ZERO);
         }
-        let op = self.ops.op_mut(id);
-        let is_fair = op.queuing.is_some();
-        let is_told = is_shared || op.fencing.is_some();
-        if let Some(fencing) = &mut op.fencing {
-            // Those that refused have told already.
-            fencing.end_row(&mut op.holders);
-        } else if is_fair {
-            op.holders.extend(op.queuing.as_ref().expect(fair::NOT_FAIR).holders());
-        } else if !is_shared && self.config.ask_holder && cause == Cause::Contended {
+        if gathered == Gathered::None && self.config.ask_holder && cause == Cause::Contended {
             denied.asked = self.ask_holders(id, refused);
         }
         let op = self.ops.op_mut(id);
@@ -405,7 +334,7 @@ impl Engine {
                 OpState::Asking { deadline, denied }
             }
         };
-        if is_told {
+        if gathered == Gathered::All {
             self.finish_asking(now, id);
         } else {
             self.arm_op(id);

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Engine;
+use super::mode::Mode;
 use super::slab::Id;
 use crate::lock::command::{FairAnswer, FencedAnswer, Way};
 use crate::lock::{Failure, HolderTtl, MasterId, Vote};
@@ -24,7 +25,7 @@ impl Engine {
             FencedAnswer::Refused(_) if !claim.counts_grants => return,
             FencedAnswer::Refused(told) => {
                 let op = claim.owner.map(|op| self.ops.op_mut(op));
-                if let Some(fencing) = op.and_then(|op| op.fencing.as_mut())
+                if let Some(Mode::Fenced(fencing)) = op.map(|op| &mut op.mode)
                     && let Some(failure) = fencing.note_refusal(master, told)
                 {
                     claim.failures.push((master, failure));
@@ -45,7 +46,7 @@ impl Engine {
             FairAnswer::Told(told) => {
                 // The operation may be over, or have left its queues.
                 let op = self.ops.find_mut(claim.attempter);
-                if let Some(queuing) = op.and_then(|op| op.queuing.as_mut()) {
+                if let Some(queuing) = op.and_then(|op| op.policy.queuing_mut()) {
                     queuing.note_answer(master, told, is_counted, quorum);
                 }
                 if is_counted && matches!(told.way, Way::Queued(_)) {
@@ -79,7 +80,7 @@ impl Engine {
     /// A master turned out to be another process: it has forgotten the tickets that it gave.
     pub(super) fn forget_tickets(&mut self, master: MasterId) {
         for id in self.ops.ids() {
-            if let Some(queuing) = &mut self.ops.op_mut(id).queuing {
+            if let Some(queuing) = self.ops.op_mut(id).policy.queuing_mut() {
                 queuing.forget(master);
             }
         }

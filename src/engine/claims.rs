@@ -6,11 +6,10 @@
 use std::time::Instant;
 
 use super::claim::{Claim, Counted, NO_RELEASE};
-use super::fence;
 use super::fleet::Fleet;
 use super::link::{Link, Predecessor};
+use super::mode::send_release;
 use super::owed::{Owed, Shape, Tag, Verb};
-use super::sharing;
 use super::slab::{Id, Slab};
 use super::timers::{Timers, claim_timer};
 use crate::limits;
@@ -286,26 +285,6 @@ impl Claims {
         if self.claim(id).is_done() {
             self.table.free(id);
         }
-    }
-}
-
-/// Queues the release of a claim on those of `to` that are ready; returns those that had room for it.
-#[inline]
-fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
-    if claim.tag != Tag::Plain {
-        return send_scripted_release(fleet, to, id, claim);
-    }
-    fleet.send_release(to, Owed::release(Tag::Plain, id), &claim.entry, claim.notify())
-}
-
-/// The same for a lock that has scripts of its own.
-#[cold]
-#[inline(never)]
-fn send_scripted_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
-    if claim.tag == Tag::Shared {
-        sharing::send_release(fleet, to, id, claim)
-    } else {
-        fence::send_release(fleet, to, id, claim)
     }
 }
 

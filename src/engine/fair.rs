@@ -52,8 +52,6 @@ use crate::lock::command::{self, FairTold, Place, Script, Waiter, Way};
 use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Token, Ttl};
 use crate::mutants::mutant;
 
-pub(super) const NOT_FAIR: &str = "the lock is fair";
-
 /// What an acquisition of a fair lock has beside that of a plain one.
 #[derive(Debug)]
 pub(super) struct Queuing {
@@ -123,7 +121,7 @@ impl Queuing {
         Self { id, number: None, waits, numbers, told, asked: MasterSet::EMPTY, channel }
     }
 
-    pub(super) fn waiter(&self, config: &Config) -> Waiter {
+    fn waiter(&self, config: &Config) -> Waiter {
         let ticket = match self.number {
             _ if !self.waits => Place::Outside,
             Some(number) => Place::Number(number),
@@ -157,6 +155,21 @@ impl Queuing {
         sent
     }
 
+    /// The same once more, with the script in full.
+    pub(super) fn send_whole_attempt(
+        &self,
+        fleet: &mut Fleet,
+        to: MasterSet,
+        owed: Owed,
+        claim: &Claim,
+        ttl: Ttl,
+    ) -> MasterSet {
+        let waiter = self.waiter(fleet.config());
+        fleet.send(to, owed.whole(), |out| {
+            command::encode_fair_acquire(out, Script::Whole, &claim.entry, ttl.as_millis(), &waiter);
+        })
+    }
+
     /// A master answered an attempt. A late answer, which is not `counted`, tells the ticket all the same.
     pub(super) fn note_answer(&mut self, master: MasterId, told: FairTold, is_counted: bool, quorum: usize) {
         if let Some(number) = told.ticket {
@@ -175,7 +188,7 @@ impl Queuing {
     /// An attempt failed, and what it may have set on some masters is being released: notifies the first in each queue there,
     /// which may have been refused for it.
     pub(super) fn notify_first(&self, fleet: &mut Fleet, masters: MasterSet, key: &[u8]) {
-        if fleet.config().wakes_waiters && !mutant!(FailedUntold) {
+        if !masters.is_empty() && fleet.config().wakes_waiters && !mutant!(FailedUntold) {
             self.send_leave(fleet, masters, key, (true, true));
         }
     }

@@ -37,7 +37,7 @@ use crate::limits;
 use crate::lock::command::{self, Fence, Refusal, Script, Told};
 use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Ttl};
 
-pub(super) const NOT_FENCED: &str = "the lock is fenced";
+const NOT_FENCED: &str = "the lock is fenced";
 
 /// What an acquisition of a fenced lock has beside that of a plain one.
 #[derive(Debug)]
@@ -138,7 +138,7 @@ impl Fencing {
 }
 
 /// What the fence of a lock with this token is about.
-pub(super) fn fence(config: &Config, token: FencingToken) -> Fence {
+fn fence(config: &Config, token: FencingToken) -> Fence {
     Fence { token, window: config.window(), prefix_size: config.prefix.len() }
 }
 
@@ -174,8 +174,42 @@ pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Cla
     sent
 }
 
+/// The same release once more, with the script in full.
+pub(super) fn send_whole_release(fleet: &mut Fleet, to: MasterSet, owed: Owed, claim: &Claim) -> MasterSet {
+    let fence = fence(fleet.config(), claim.fence.expect(NOT_FENCED));
+    fleet.send(to, owed.whole(), |out| {
+        command::encode_fenced_release(out, Script::Whole, &claim.entry, &fence, tells_within(claim));
+    })
+}
+
+/// An attempt once more, with the script in full.
+pub(super) fn send_whole_attempt(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    ttl: Ttl,
+) -> MasterSet {
+    let fence = fence(fleet.config(), claim.fence.expect(NOT_FENCED));
+    fleet.send(to, owed.whole(), |out| {
+        command::encode_fenced_acquire(out, Script::Whole, &claim.entry, ttl.as_millis(), &fence);
+    })
+}
+
+/// Queues the `SET` of a held lock, which sets its fence, too.
+pub(super) fn send_repair(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    ttl_ms: u64,
+) -> MasterSet {
+    let fence = fence(fleet.config(), claim.fence.expect(NOT_FENCED));
+    fleet.send(to, owed, |out| command::encode_fenced_repair(out, &claim.entry, ttl_ms, &fence))
+}
+
 /// Whether the script that releases a fenced lock tells those who wait.
-pub(super) fn tells_within(claim: &Claim) -> bool {
+fn tells_within(claim: &Claim) -> bool {
     claim.notify() == Notify::Crowd
 }
 

@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 
 use super::Engine;
 use super::claim::Claim;
+use super::mode::Mode;
 use super::op::{Op, OpState, Run};
 use super::owed::{Owed, Tag};
 use super::slab::Id;
@@ -83,8 +84,9 @@ impl Engine {
         let heir = self.ops.id_at(self.queues.behind(id.index)?);
         let next = self.ops.op(heir);
         // A swap leaves the fence as it is: those who want a token ask all masters.
-        let next_wants_token = next.fencing.is_some() && !mutant!(PlainHandedToFenced);
-        if (op.fencing.is_some() || next_wants_token) && !mutant!(FencedHandedOver) {
+        let next_can = next.mode.is_handed_over() || mutant!(PlainHandedToFenced);
+        let can_swap = (op.mode.is_handed_over() && next_can) || mutant!(FencedHandedOver);
+        if !can_swap {
             return None;
         }
         let waits = matches!(next.state, OpState::Queued { .. } | OpState::Waiting { .. });
@@ -164,7 +166,7 @@ impl Engine {
 /// With a defect only: draws a token for a lock that is handed over, which no master gets to know.
 #[cold]
 fn feign_token(now: Instant, op: &mut Op, claim: &mut Claim, skew_us: i64) {
-    if let Some(fencing) = &mut op.fencing {
+    if let Mode::Fenced(fencing) = &mut op.mode {
         claim.fence = Some(fencing.begin_attempt(now - op.submitted, skew_us, MasterSet::EMPTY));
         claim.tag = Tag::Fenced;
     }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use super::claim::Claim;
 use super::fair::{self, Leaving};
 use super::link::Link;
+use super::mode;
 use super::op::{Extension, OpState};
-use super::owed::{Owed, Tag};
+use super::owed::Owed;
 use super::renewal::{Extended, Renewal, loss_lead};
-use super::sharing;
 use super::slab::Id;
 use super::{Engine, OpId, Outcome, Released};
 use crate::error::{ExtendError, ReleaseError, Round};
@@ -83,11 +83,7 @@ impl Engine {
         let holders =
             claim.holders().intersection(self.fleet.usable()).without(unsure).without(tally.refused);
         let owed = Owed::extend(claim.tag, id, op.round);
-        let sent = if claim.tag == Tag::Shared {
-            sharing::send_extend(&mut self.fleet, holders, owed, &claim.entry, ttl)
-        } else {
-            self.fleet.send_extend(holders, owed, &claim.entry, ttl)
-        };
+        let sent = mode::send_extend(&mut self.fleet, holders, owed, claim, ttl);
         claim.note_extended(sent);
         for link in self.fleet.links() {
             let master = link.master;
@@ -275,7 +271,7 @@ impl Engine {
         match &mut op.state {
             OpState::Releasing => return,
             OpState::Held { valid_until, .. } if mutant!(ExpiredKeptForever) && now >= *valid_until => return,
-            _ if op.queuing.is_some() => return self.release_fair(now, id, awaited),
+            _ if op.policy.queuing().is_some() => return self.release_fair(now, id, awaited),
             OpState::Held { extension, .. } => {
                 let under_way = extension.take();
                 if under_way.is_some_and(|extension| !extension.is_renewal) {
@@ -321,7 +317,7 @@ impl Engine {
     fn release_fair(&mut self, now: Instant, id: Id, awaited: bool) {
         self.unwatch(now, id);
         let op = self.ops.op_mut(id);
-        let queuing = op.queuing.take().expect(fair::NOT_FAIR);
+        let queuing = op.policy.take_queuing().expect("the lock is fair");
         // One that does not wait leaves no ticket, but may have been in somebody's way.
         let is_in_the_way = matches!(op.state, OpState::Acquiring { .. }) && !queuing.waits();
         let was_held = is_in_the_way || matches!(op.state, OpState::Held { .. });

@@ -2,12 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use super::fair::Queuing;
-use super::fence::Fencing;
+use super::claim::Claim;
+use super::fence;
+use super::fleet::Fleet;
+use super::mode::Mode;
+use super::owed::Owed;
+use super::policy::Policy;
 use super::query::Query;
 use super::renewal::{Renewal, loss_lead};
-use super::sharing::Intent;
+use super::sharing::{self, Intent};
 use super::slab::Id;
+use super::watch::Waiter;
 use crate::error::{AcquireError, Denial, Report};
 use crate::lock::{HolderTtl, MasterId, MasterSet, Resource, Tally, Ttl, Vote};
 use crate::mutants::mutant;
@@ -50,12 +55,10 @@ pub(super) struct Op {
     pub(super) run: Run,
     /// What masters told of the key that was in the way of the latest attempt.
     pub(super) holders: Vec<(MasterId, HolderTtl)>,
-    /// Of one that asks for a fenced lock.
-    pub(super) fencing: Option<Box<Fencing>>,
-    /// Of one that asks for a fair lock.
-    pub(super) queuing: Option<Box<Queuing>>,
-    /// Whether it is a reader's.
-    pub(super) is_shared: bool,
+    /// What the lock is.
+    pub(super) mode: Mode,
+    /// How it waits.
+    pub(super) policy: Policy,
     /// Of one that keeps new readers out while it waits.
     pub(super) intent: Option<Box<Intent>>,
     /// How the lock is kept while it is held, if that is not left to the caller.
@@ -102,6 +105,17 @@ pub(super) struct Run {
     pub(super) since: Instant,
 }
 
+/// What is known of the key that was in the way of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gathered {
+    /// All that masters tell of it.
+    All,
+    /// What they told of it beside the queue, which says when to come again.
+    InQueue,
+    /// Nothing: they are to be asked.
+    None,
+}
+
 /// An extension under way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extension {
@@ -134,8 +148,84 @@ pub(super) struct Denied {
 
 impl Op {
     /// Whether it asks by `SET NX`, and not by a script.
+    #[inline]
     pub(super) const fn is_plain(&self) -> bool {
-        self.fencing.is_none() && self.queuing.is_none() && !self.is_shared
+        matches!((&self.mode, &self.policy), (Mode::Plain, Policy::Notified))
+    }
+
+    /// Queues the request of an attempt that has a script on the usable masters; returns those that had room for it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn send_scripted_attempt(
+        &mut self,
+        fleet: &mut Fleet,
+        now: Instant,
+        claim_id: Id,
+        claim: &mut Claim,
+        skew_us: i64,
+    ) -> MasterSet {
+        match (&mut self.mode, &mut self.policy) {
+            (_, Policy::Queue(queuing)) => queuing.send_attempt(fleet, claim_id, claim, self.ttl),
+            (Mode::Fenced(fencing), Policy::Notified) => {
+                let is_ignored =
+                    mutant!(FenceOfQuarantine) || (mutant!(RetryForgetsQuarantine) && self.attempts > 0);
+                let quarantined = if is_ignored { MasterSet::EMPTY } else { fleet.quarantined_at(now) };
+                let token = fencing.begin_attempt(now - self.submitted, skew_us, quarantined);
+                fence::send_attempt(fleet, claim_id, claim, token, self.ttl)
+            }
+            (Mode::Shared, Policy::Notified) => {
+                self.holders.clear();
+                sharing::send_attempt(fleet, claim_id, claim, self.ttl)
+            }
+            (Mode::Plain, Policy::Notified) => unreachable!("it has no script"),
+        }
+    }
+
+    /// Queues the request of an attempt once more, with the script in full.
+    pub(super) fn send_whole_attempt(
+        &self,
+        fleet: &mut Fleet,
+        to: MasterSet,
+        owed: Owed,
+        claim: &Claim,
+    ) -> MasterSet {
+        match (&self.mode, &self.policy) {
+            (_, Policy::Queue(queuing)) => queuing.send_whole_attempt(fleet, to, owed, claim, self.ttl),
+            (Mode::Fenced(_), _) => fence::send_whole_attempt(fleet, to, owed, claim, self.ttl),
+            (Mode::Shared, _) => sharing::send_whole_attempt(fleet, to, owed, claim, self.ttl),
+            (Mode::Plain, Policy::Notified) => unreachable!("it has no script"),
+        }
+    }
+
+    /// An attempt failed: gathers what masters told of the key in the way.
+    pub(super) fn gather_holders(&mut self) -> Gathered {
+        match (&mut self.mode, &self.policy) {
+            // They were told with each refusal.
+            (Mode::Shared, _) => Gathered::All,
+            (Mode::Fenced(fencing), _) => {
+                self.holders.clear();
+                fencing.end_row(&mut self.holders);
+                Gathered::All
+            }
+            (Mode::Plain, Policy::Queue(queuing)) => {
+                self.holders.clear();
+                self.holders.extend(queuing.holders());
+                Gathered::InQueue
+            }
+            (Mode::Plain, Policy::Notified) => {
+                self.holders.clear();
+                Gathered::None
+            }
+        }
+    }
+
+    /// How it stands to the other waiters on its channel.
+    pub(super) const fn waiter(&self) -> Waiter {
+        match (&self.mode, &self.policy) {
+            (Mode::Shared, _) => Waiter::Reader,
+            (_, Policy::Queue(_)) => Waiter::Queued,
+            (_, Policy::Notified) => Waiter::Rival,
+        }
     }
 
     /// What a slot holds before its first operation.
@@ -156,9 +246,8 @@ impl Op {
             has_queued: false,
             run: Run { count: 0, since: now },
             holders: Vec::new(),
-            fencing: None,
-            queuing: None,
-            is_shared: false,
+            mode: Mode::Plain,
+            policy: Policy::Notified,
             intent: None,
             renewal: None,
             is_watched: false,
@@ -188,9 +277,8 @@ impl Op {
             denied_before,
             has_queued,
             holders,
-            fencing,
-            queuing,
-            is_shared,
+            mode,
+            policy,
             intent,
             renewal,
             is_watched,
@@ -201,17 +289,18 @@ impl Op {
         } = self;
         (*own_ttl, *held_ttl, *own_min_validity) = (ttl, ttl, min_validity);
         (*submitted, *own_wait_until) = (now, wait_until);
-        (*attempts, *round, *has_queued, *is_shared) = (0, 0, false, false);
+        (*attempts, *round, *has_queued) = (0, 0, false);
         *attempts_max = u32::MAX;
         (*denied_before, *renewal, *is_watched) = (None, None, false);
-        (*fencing, *queuing, *intent, *is_subscribed) = (None, None, None, false);
+        (*mode, *policy) = (Mode::Plain, Policy::Notified);
+        (*intent, *is_subscribed) = (None, false);
         key.clear();
         holders.clear();
     }
 
     /// The channel on which it is notified of releases.
     pub(super) fn channel(&self) -> &[u8] {
-        self.queuing.as_ref().map_or(&self.key, |queuing| &queuing.channel)
+        self.policy.queuing().map_or(&self.key, |queuing| &queuing.channel)
     }
 
     /// When something is to be done for this operation whatever else happens.

@@ -6,12 +6,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::fence::fence;
+use super::mode;
 use super::op::OpState;
-use super::owed::{Owed, Tag};
+use super::owed::Owed;
 use super::slab::Id;
 use super::{Engine, Vote};
-use crate::lock::command::{self, AcquireTail, Script};
 use crate::lock::{MasterId, MasterSet};
 use crate::mutants::mutant;
 
@@ -43,22 +42,7 @@ impl Engine {
             return;
         };
         let (only, owed) = (MasterSet::only(master), Owed::repair(claim.tag, id, op.round));
-        let sent = match claim.fence.map(|token| fence(&self.config, token)) {
-            None if claim.tag == Tag::Shared => self.fleet.send(only, owed, |out| {
-                let prefix_size = self.config.prefix.len();
-                command::encode_shared_acquire(out, Script::Whole, &claim.entry, left_ms, prefix_size);
-            }),
-            None => {
-                let mut tail = AcquireTail::EMPTY;
-                tail.set(left_ms);
-                self.fleet.send(only, owed, |out| {
-                    command::encode_acquire(out, &claim.entry, &tail);
-                })
-            }
-            Some(fence) => self.fleet.send(only, owed, |out| {
-                command::encode_fenced_repair(out, &claim.entry, left_ms, &fence);
-            }),
-        };
+        let sent = mode::send_repair(&mut self.fleet, only, owed, claim, left_ms);
         claim.note_repair(sent);
     }
 

@@ -150,6 +150,6 @@ impl Engine {
     /// asks after that does not have the lock before, within the bounds that the crate's documentation names.
     #[must_use]
     pub fn ticket(&self, lock: OpId) -> Option<Ticket> {
-        self.ops.find(lock.0)?.queuing.as_ref()?.ticket(self.fleet.quorum())
+        self.ops.find(lock.0)?.policy.queuing()?.ticket(self.fleet.quorum())
     }
 }

@@ -5,11 +5,10 @@
 use std::time::Instant;
 
 use super::Engine;
-use super::fair::NOT_FAIR;
-use super::fence::{NOT_FENCED, fence, tells_within};
-use super::owed::{Owed, Shape, Tag, Verb};
+use super::mode;
+use super::owed::{Owed, Verb};
 use super::slab::Id;
-use crate::lock::command::{self, ExtendBy, ReleaseBy, Script};
+use crate::lock::command::{self, ExtendBy};
 use crate::lock::{Failure, MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
@@ -17,34 +16,20 @@ impl Engine {
     /// The master needs the script: sends it with the command, which also makes it known again.
     pub(super) fn send_whole_script(&mut self, now: Instant, master: MasterId, owed: Owed) {
         let Owed::Round { verb, tag, number, id, .. } = owed else { unreachable!("a request for a lock") };
-        let sent = match (verb, tag) {
-            (Verb::Acquire, Tag::Fenced) => self.send_whole_fenced(master, id),
-            (Verb::Acquire, Tag::Fair) => self.send_whole_fair(master, id),
-            (_, Tag::Shared) => match self.send_whole_shared(master, owed) {
-                Some(sent) => sent,
-                None => return,
-            },
-            (Verb::Swap, _) => self.send_whole_swap(now, master, id, number),
-            (Verb::Release, _) => {
+        let only = MasterSet::only(master);
+        let sent = match verb {
+            Verb::Acquire => self.send_whole_attempt(only, owed, id),
+            Verb::Swap => self.send_whole_swap(now, master, id, number),
+            Verb::Release => {
                 let Some(claim) = self.claims.find(id) else { return };
-                let fence = claim.fence.map(|token| fence(&self.config, token));
-                self.fleet.send(MasterSet::only(master), owed.whole(), |out| match &fence {
-                    None => command::encode_release(out, ReleaseBy::Eval, &claim.entry, claim.tells),
-                    Some(fence) => {
-                        let tells = tells_within(claim);
-                        command::encode_fenced_release(out, Script::Whole, &claim.entry, fence, tells);
-                    }
-                })
+                mode::send_whole_release(&mut self.fleet, only, owed, claim)
             }
-            (Verb::Extend, _) => {
+            Verb::Extend => {
                 // An extension that has given way to a later one may not come behind it, with an answer nobody expects.
                 let Some(op) = self.ops.find(id).filter(|op| op.round == number) else { return };
-                let claim = self.claims.claim(op.claim);
-                self.fleet.send(MasterSet::only(master), owed.whole(), |out| {
-                    command::encode_extend(out, ExtendBy::Eval, &claim.entry, op.ttl)
-                })
+                mode::send_whole_extend(&mut self.fleet, only, owed, self.claims.claim(op.claim), op.ttl)
             }
-            (Verb::Acquire | Verb::Repair, _) => unreachable!("never by a digest"),
+            Verb::Repair => unreachable!("never by a digest"),
         };
         if !sent.is_empty() {
             return;
@@ -57,91 +42,23 @@ impl Engine {
             }
             Verb::Swap => self.fail_swap(now, master, id, number, failure),
             Verb::Acquire | Verb::Repair => {
-                self.load_scripts_of(master, tag);
+                // The other masters decided the attempt, and its release is on its way: loads the script for the next
+                // attempt. Else a master that always answers last would never carry out an attempt.
+                if !mutant!(LateScriptForgotten) {
+                    mode::load_scripts(&mut self.fleet, master, tag);
+                }
                 self.handle_acquire_vote(now, master, id, Vote::Failed(failure))
             }
         }
     }
 
-    /// The other masters decided the attempt, and its release is on its way: loads the script for the next attempt. Else a
-    /// master that always answers last would never carry out an attempt.
-    fn load_scripts_of(&mut self, master: MasterId, tag: Tag) {
-        let scripts: &[&str] = match tag {
-            _ if mutant!(LateScriptForgotten) => return,
-            Tag::Plain => return,
-            Tag::Fenced => &[command::FENCED_ACQUIRE_SCRIPT],
-            Tag::Fair => &[command::FAIR_SCRIPT],
-            Tag::Shared => &command::SHARED_SCRIPTS,
-        };
-        let only = MasterSet::only(master);
-        for script in scripts {
-            self.fleet.send(only, Owed::Ignored(Shape::Any), |out| command::encode_load(out, script));
-        }
-    }
-
-    /// The script of an attempt, unless its release is on its way already, which it would come behind.
-    fn send_whole_fenced(&mut self, master: MasterId, id: Id) -> MasterSet {
-        let Some(claim) = self.claims.find(id).filter(|claim| claim.release.is_none()) else {
+    /// An attempt once more, unless its release is on its way already, which it would come behind.
+    fn send_whole_attempt(&mut self, to: MasterSet, owed: Owed, id: Id) -> MasterSet {
+        let claim = self.claims.find(id).filter(|claim| claim.release.is_none());
+        let Some((claim, owner)) = claim.and_then(|claim| Some((claim, claim.owner?))) else {
             return MasterSet::EMPTY;
         };
-        let Some(owner) = claim.owner else { return MasterSet::EMPTY };
-        let ttl = self.ops.op(owner).ttl;
-        let fence = fence(&self.config, claim.fence.expect(NOT_FENCED));
-        self.fleet.send(MasterSet::only(master), Owed::acquire(Tag::Fenced, id).whole(), |out| {
-            command::encode_fenced_acquire(out, Script::Whole, &claim.entry, ttl.as_millis(), &fence);
-        })
-    }
-
-    /// The same for a fair lock.
-    fn send_whole_fair(&mut self, master: MasterId, id: Id) -> MasterSet {
-        let Some(claim) = self.claims.find(id).filter(|claim| claim.release.is_none()) else {
-            return MasterSet::EMPTY;
-        };
-        let Some(owner) = claim.owner else { return MasterSet::EMPTY };
-        let op = self.ops.op(owner);
-        let waiter = op.queuing.as_ref().expect(NOT_FAIR).waiter(&self.config);
-        self.fleet.send(MasterSet::only(master), Owed::acquire(Tag::Fair, id).whole(), |out| {
-            command::encode_fair_acquire(out, Script::Whole, &claim.entry, op.ttl.as_millis(), &waiter);
-        })
-    }
-
-    /// The master forgot a script of a reader, or never knew it: sends it in full. `None` if nobody wants the answer any more.
-    fn send_whole_shared(&mut self, master: MasterId, owed: Owed) -> Option<MasterSet> {
-        let (fleet, only) = (&mut self.fleet, MasterSet::only(master));
-        let (whole, prefix_size) = (Script::Whole, self.config.prefix.len());
-        let Owed::Round { verb, id, number: round, .. } = owed else { unreachable!("a request for a lock") };
-        Some(match verb {
-            Verb::Acquire => {
-                let claim = self.claims.find(id)?;
-                let ttl = claim.owner.map(|op| self.ops.op(op).ttl);
-                // Not behind the release: that is on its way, and would be overtaken.
-                let Some(ttl) = ttl.filter(|_| claim.release.is_none()) else {
-                    return Some(MasterSet::EMPTY);
-                };
-                let sent = fleet.send(only, owed.whole(), |out| {
-                    command::encode_shared_acquire(out, whole, &claim.entry, ttl.as_millis(), prefix_size);
-                });
-                // The others are not known either, and an extension that is sent twice may come too late.
-                for script in command::SHARED_FOLLOWING {
-                    fleet.send(sent, Owed::Ignored(Shape::Any), |out| command::encode_load(out, script));
-                }
-                sent
-            }
-            Verb::Extend => {
-                let op = self.ops.find(id).filter(|op| op.round == round)?;
-                let claim = self.claims.claim(op.claim);
-                fleet.send(only, owed.whole(), |out| {
-                    command::encode_shared_extend(out, whole, &claim.entry, op.ttl.as_millis());
-                })
-            }
-            Verb::Release => {
-                let claim = self.claims.find(id)?;
-                fleet.send(only, owed.whole(), |out| {
-                    command::encode_shared_release(out, whole, &claim.entry, claim.tells);
-                })
-            }
-            Verb::Repair | Verb::Swap => unreachable!("never by a digest"),
-        })
+        self.ops.op(owner).send_whole_attempt(&mut self.fleet, to, owed, claim)
     }
 
     /// Not if the one that it is handed to is being released by now: that release is on its way, and would be overtaken.

@@ -84,6 +84,56 @@ pub(super) fn send_extend(
     })
 }
 
+/// An attempt once more, with the script in full.
+pub(super) fn send_whole_attempt(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    ttl: Ttl,
+) -> MasterSet {
+    let sent = send_repair(fleet, to, owed.whole(), claim, ttl.as_millis());
+    // The others are not known either, and an extension that is sent twice may come too late.
+    for script in command::SHARED_FOLLOWING {
+        fleet.send(sent, Owed::Ignored(Shape::Any), |out| command::encode_load(out, script));
+    }
+    sent
+}
+
+/// Queues the command that adds a held reader, with the script in full.
+pub(super) fn send_repair(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    ttl_ms: u64,
+) -> MasterSet {
+    let prefix_size = fleet.config().prefix.len();
+    fleet.send(to, owed, |out| {
+        command::encode_shared_acquire(out, Script::Whole, &claim.entry, ttl_ms, prefix_size);
+    })
+}
+
+/// An extension once more, with the script in full.
+pub(super) fn send_whole_extend(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    ttl: Ttl,
+) -> MasterSet {
+    fleet.send(to, owed.whole(), |out| {
+        command::encode_shared_extend(out, Script::Whole, &claim.entry, ttl.as_millis());
+    })
+}
+
+/// A release once more, with the script in full.
+pub(super) fn send_whole_release(fleet: &mut Fleet, to: MasterSet, owed: Owed, claim: &Claim) -> MasterSet {
+    fleet.send(to, owed.whole(), |out| {
+        command::encode_shared_release(out, Script::Whole, &claim.entry, claim.tells);
+    })
+}
+
 impl Intent {
     /// An attempt was refused: leaves the intent on all masters beside this key, for as long as `answers` may take and longer.
     /// Returns by when it is to be renewed.

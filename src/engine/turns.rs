@@ -72,7 +72,7 @@ impl Engine {
     #[inline]
     pub(super) fn key_of(&self, place: u32) -> &[u8] {
         let op = self.ops.op(self.ops.id_at(place));
-        if op.queuing.is_some() {
+        if op.policy.queuing().is_some() {
             return op.channel();
         }
         match self.claims.find(op.claim) {
@@ -109,7 +109,7 @@ impl Engine {
         self.unwatch(now, id);
         self.leave_queue(now, id, Duration::ZERO);
         let op = self.ops.op_mut(id);
-        if let Some(queuing) = op.queuing.take() {
+        if let Some(queuing) = op.policy.take_queuing() {
             let leaving = Leaving { queuing, key: std::mem::take(&mut op.key), was_held: false };
             fair::leave(&mut self.fleet, &leaving);
         }

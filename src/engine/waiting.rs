@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 
 use super::Engine;
-use super::fair::{NOT_FAIR, Next};
+use super::fair::Next;
 use super::link::Link;
+use super::mode::Mode;
 use super::op::OpState;
 use super::slab::Id;
-use super::watch::{Waiter, Watch};
+use super::watch::Watch;
 use crate::limits;
 use crate::mutants::mutant;
 
@@ -37,7 +38,7 @@ impl Engine {
         let took = now - started;
         // The last attempt is made early enough to be answered before the wait ends.
         let last = wait_until.checked_sub(took.max(Duration::from_millis(1)))?;
-        if op.queuing.is_some() {
+        if op.policy.queuing().is_some() {
             let delay = self.fair_pause(id, took);
             return (last > now + took).then(|| last.min(now + delay));
         }
@@ -87,12 +88,7 @@ impl Engine {
         }
         let op = self.ops.op_mut(id);
         op.is_subscribed = true;
-        let waiter = match op.is_shared {
-            true => Waiter::Reader,
-            false if op.queuing.is_some() => Waiter::Queued,
-            false => Waiter::Rival,
-        };
-        let watch = Watch::new(id, waiter, op.channel(), took);
+        let watch = Watch::new(id, op.waiter(), op.channel(), took);
         self.subscriptions.watch(now, watch, &mut self.timers);
         self.subscriptions.open(now, self.fleet.ready(), &mut self.timers);
     }
@@ -140,7 +136,7 @@ impl Engine {
     #[inline(never)]
     fn fair_pause(&mut self, id: Id, took: Duration) -> Duration {
         let op = self.ops.op(id);
-        let queuing = op.queuing.as_ref().expect(NOT_FAIR);
+        let queuing = op.policy.queuing().expect("the lock is fair");
         let (tally, attempts) = (&self.claims.claim(op.claim).tally, op.attempts);
         let next = queuing.next(tally, self.fleet.spare(), self.fleet.quorum(), attempts);
         if next == Next::AtOnce {
@@ -163,7 +159,7 @@ impl Engine {
     pub(super) fn submit_intent(&mut self, id: Id) {
         if let Some(op) = self.ops.find_mut(id)
             && op.wait_until.is_some()
-            && !op.is_shared
+            && !matches!(op.mode, Mode::Shared)
             && !matches!(op.state, OpState::Held { .. } | OpState::Releasing)
         {
             op.intent.get_or_insert_default();

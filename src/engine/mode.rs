@@ -1,0 +1,142 @@
+//! What a lock is: plain, fenced or shared. The ordinary path of an acquisition asks its mode these questions and knows no more.
+//!
+//! | | plain | fenced | shared |
+//! | --- | --- | --- | --- |
+//! | waits in the engine's own queue | yes | yes | no |
+//! | may be handed over by a swap | yes | no | – |
+//! | a refusal reports the holder's time | no | yes | yes |
+//! | a refusal may be for another reason than a holder | no | its token | no |
+
+use super::claim::Claim;
+use super::fence::{self, Fencing};
+use super::fleet::Fleet;
+use super::owed::{Owed, Shape, Tag};
+use super::sharing;
+use super::slab::Id;
+use crate::lock::command::{self, AcquireTail, ExtendBy, ReleaseBy};
+use crate::lock::{MasterId, MasterSet, Ttl};
+
+/// The mode of an acquisition, and of the lock that comes of it.
+#[derive(Debug)]
+pub(super) enum Mode {
+    /// One owner alone.
+    Plain,
+    /// One owner alone, with a number that rises from owner to owner.
+    Fenced(Box<Fencing>),
+    /// A reader's, together with others.
+    Shared,
+}
+
+impl Mode {
+    /// Whether its waiters form a queue within the engine: readers do not wait for each other.
+    #[inline]
+    pub(super) const fn is_queued(&self) -> bool {
+        !matches!(self, Self::Shared)
+    }
+
+    /// Whether it may pass to the next waiter, and be the next one's, by a swap. That leaves a fence as it is.
+    pub(super) const fn is_handed_over(&self) -> bool {
+        !matches!(self, Self::Fenced(_))
+    }
+
+    /// Masters whose votes do not count for the attempt under way, in addition to those in quarantine now.
+    #[inline]
+    pub(super) fn excluded(&self) -> MasterSet {
+        match self {
+            Self::Fenced(fencing) => fencing.quarantined,
+            Self::Plain | Self::Shared => MasterSet::EMPTY,
+        }
+    }
+}
+
+/// Queues the release of a claim on those of `to` that are ready; returns those that had room for it.
+#[inline]
+pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
+    if claim.tag != Tag::Plain {
+        return send_scripted_release(fleet, to, id, claim);
+    }
+    fleet.send_release(to, Owed::release(Tag::Plain, id), &claim.entry, claim.notify())
+}
+
+#[cold]
+#[inline(never)]
+fn send_scripted_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
+    match claim.tag {
+        Tag::Shared => sharing::send_release(fleet, to, id, claim),
+        Tag::Fenced | Tag::Plain | Tag::Fair => fence::send_release(fleet, to, id, claim),
+    }
+}
+
+/// Queues an extension on those of `to` that are ready; returns those that had room for it.
+pub(super) fn send_extend(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    ttl: Ttl,
+) -> MasterSet {
+    match claim.tag {
+        Tag::Shared => sharing::send_extend(fleet, to, owed, &claim.entry, ttl),
+        Tag::Plain | Tag::Fair | Tag::Fenced => fleet.send_extend(to, owed, &claim.entry, ttl),
+    }
+}
+
+/// Queues the `SET` of a held lock for masters that missed it, with this TTL; returns those that had room for it.
+pub(super) fn send_repair(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    ttl_ms: u64,
+) -> MasterSet {
+    match claim.tag {
+        Tag::Plain | Tag::Fair => {
+            let mut tail = AcquireTail::EMPTY;
+            tail.set(ttl_ms);
+            fleet.send(to, owed, |out| command::encode_acquire(out, &claim.entry, &tail))
+        }
+        Tag::Fenced => fence::send_repair(fleet, to, owed, claim, ttl_ms),
+        Tag::Shared => sharing::send_repair(fleet, to, owed, claim, ttl_ms),
+    }
+}
+
+/// Queues a release once more, with the script in full.
+pub(super) fn send_whole_release(fleet: &mut Fleet, to: MasterSet, owed: Owed, claim: &Claim) -> MasterSet {
+    match claim.tag {
+        Tag::Plain | Tag::Fair => fleet.send(to, owed.whole(), |out| {
+            command::encode_release(out, ReleaseBy::Eval, &claim.entry, claim.tells);
+        }),
+        Tag::Fenced => fence::send_whole_release(fleet, to, owed, claim),
+        Tag::Shared => sharing::send_whole_release(fleet, to, owed, claim),
+    }
+}
+
+/// Queues an extension once more, with the script in full.
+pub(super) fn send_whole_extend(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    ttl: Ttl,
+) -> MasterSet {
+    match claim.tag {
+        Tag::Plain | Tag::Fair | Tag::Fenced => fleet.send(to, owed.whole(), |out| {
+            command::encode_extend(out, ExtendBy::Eval, &claim.entry, ttl);
+        }),
+        Tag::Shared => sharing::send_whole_extend(fleet, to, owed, claim, ttl),
+    }
+}
+
+/// Loads the scripts of an attempt that was decided before a master could carry it out.
+pub(super) fn load_scripts(fleet: &mut Fleet, master: MasterId, tag: Tag) {
+    let scripts: &[&str] = match tag {
+        Tag::Plain => &[],
+        Tag::Fenced => &[command::FENCED_ACQUIRE_SCRIPT],
+        Tag::Fair => &[command::FAIR_SCRIPT],
+        Tag::Shared => &command::SHARED_SCRIPTS,
+    };
+    for script in scripts {
+        let owed = Owed::Ignored(Shape::Any);
+        fleet.send(MasterSet::only(master), owed, |out| command::encode_load(out, script));
+    }
+}
