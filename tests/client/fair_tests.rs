@@ -243,7 +243,7 @@ fn count_scripts(master: &mut Master) -> u64 {
 }
 
 #[test]
-fn the_script_is_sent_in_full_once_to_each_master() {
+fn the_scripts_are_sent_to_each_master_once() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     eventually(PATIENCE, "each master is asked", || {
@@ -257,8 +257,10 @@ fn the_script_is_sent_in_full_once_to_each_master() {
     }
     for (master, before) in fleet.masters().zip(before) {
         let stats = master.ask("INFO commandstats").text();
-        // With the attempt; or by itself, where the lock was held and released before that master had answered.
-        assert_eq!(count_scripts(master) - before, 1, "by its digest from then on: {stats}");
+        // Five are loaded behind the first attempt. That is sent in full, too, unless the lock was held and released before
+        // the master had answered.
+        let sent = count_scripts(master) - before;
+        assert!((5..=6).contains(&sent), "{sent}, by their digests from then on: {stats}");
         assert!(!stats.contains("cmdstat_zadd"), "a lock that nobody else wants has no queue: {stats}");
     }
 }
