@@ -20,8 +20,6 @@ use std::time::{Duration, Instant};
 
 const SET_REPLY: &[u8] = b"+OK\r\n";
 const RELEASE_REPLY: &[u8] = b":1\r\n";
-/// The one that `redlatch` uses by default, which also tells who waits.
-const RELEASE_SCRIPT: &str = "if redis.call('get',KEYS[1])==ARGV[1] then redis.call('del',KEYS[1]) local n=redis.pcall('publish',KEYS[1],'') if type(n)=='number' and n>3 then redis.pcall('publish',KEYS[1],n) end return 1 else return 0 end";
 /// Larger than the replies of a whole phase, so that one read empties the socket.
 const READ_SIZE: usize = 64 << 10;
 const EVENTS_MAX: usize = 64;
@@ -209,7 +207,10 @@ fn resp(args: &[&str]) -> Vec<u8> {
 
 /// Before the stream is non-blocking. Returns the script's SHA-1.
 fn load_script(stream: &mut std::net::TcpStream) -> String {
-    stream.write_all(&resp(&["SCRIPT", "LOAD", RELEASE_SCRIPT])).expect("the master is there");
+    // The one that `redlatch` uses by default, which also notifies waiters.
+    let script = redlatch::lock::SCRIPTS.iter().find(|script| script.name == "release_notify");
+    let text = script.expect("a script of this name").text;
+    stream.write_all(&resp(&["SCRIPT", "LOAD", text])).expect("the master is there");
     let mut reply = [0; 47]; // $40, the SHA-1 in hexadecimal, and both line ends
     stream.read_exact(&mut reply).expect("the master answers");
     let sha = reply.strip_prefix(b"$40\r\n").expect("a bulk string of 40 bytes");

@@ -32,6 +32,7 @@ mod answers;
 mod claim;
 mod claims;
 mod connection;
+mod defects;
 mod fair;
 mod fence;
 mod fleet;

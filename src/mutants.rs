@@ -314,15 +314,15 @@ pub(crate) fn is_on(mutant: Mutant) -> bool {
     ACTIVE.get() == Some(mutant)
 }
 
-/// A defect of a script: a piece of its text, and what stands there instead.
+/// A defect of scripts: a piece of their text, and what stands there instead.
 #[cfg(redlatch_mutants)]
 #[derive(Debug, Clone, Copy)]
 pub struct ScriptDefect {
     /// The defect that this is, or a part of it.
     pub mutant: Mutant,
-    /// The name of the script in `redlatch::lock::SCRIPTS`.
-    pub script: &'static str,
-    /// Occurs in it once.
+    /// The names of the scripts in `redlatch::lock::SCRIPTS`.
+    pub scripts: &'static [&'static str],
+    /// Occurs in each of them once.
     pub piece: &'static str,
     /// Takes its place.
     pub broken: &'static str,
@@ -331,11 +331,11 @@ pub struct ScriptDefect {
 #[cfg(redlatch_mutants)]
 const fn defect(
     mutant: Mutant,
-    script: &'static str,
+    scripts: &'static [&'static str],
     piece: &'static str,
     broken: &'static str,
 ) -> ScriptDefect {
-    ScriptDefect { mutant, script, piece, broken }
+    ScriptDefect { mutant, scripts, piece, broken }
 }
 
 /// The defects of scripts. The engine sends the right ones whatever is switched on; the tests' masters break them where they
@@ -343,55 +343,99 @@ const fn defect(
 #[cfg(redlatch_mutants)]
 pub const SCRIPT_DEFECTS: &[ScriptDefect] = {
     use Mutant::*;
-    const COMPARISON: &str = "redis.call('get',KEYS[1])==ARGV[1]";
-    const LAST: &str = "redis.call('zrange',k,-1,-1,'withscores')[2]";
-    const FENCE: &str = "local f=tonumber(";
-    const NO_FENCE: &str = "redis.call('del',KEYS[2]) do return d end local f=tonumber(";
+    const FENCED_RELEASE: &[&str] = &["fenced_release", "fenced_release_notify"];
+    const FAIR: &[&str] = &["fair_try", "fair_join", "fair_wait", "fair_leave", "fair_notify"];
+    const FAIR_ATTEMPT: &[&str] = &["fair_try", "fair_join", "fair_wait"];
+    const FAIR_WAITER: &[&str] = &["fair_join", "fair_wait"];
+    const FENCE: &str = "local largest = ";
+    const NO_FENCE: &str = "redis.call('del', fence) do return deleted end local largest = ";
     &[
-        defect(BareDel, "release", COMPARISON, "true"),
-        defect(BareDel, "telling", COMPARISON, "true"),
-        defect(BareDel, "fenced release", "if h==ARGV[1] then d=", "if true then d="),
-        defect(BareDel, "fenced telling", "if h==ARGV[1] then d=", "if true then d="),
-        defect(BareExtension, "extend", COMPARISON, "true"),
-        defect(SwapWithoutCompare, "swap", COMPARISON, "true"),
-        defect(FenceLowered, "fenced release", "if f and k>f then", "if f then"),
-        defect(FenceLowered, "fenced telling", "if f and k>f then", "if f then"),
-        defect(FenceNotStrict, "fenced acquire", "k<=f ", "k<f "),
-        defect(FenceDeleted, "fenced release", FENCE, NO_FENCE),
-        defect(FenceDeleted, "fenced telling", FENCE, NO_FENCE),
-        defect(HeadUnchecked, "fair", "if a>0 ", "if a<0 "),
-        defect(DeadQueuesStay, "fair", "redis.call('pexpire',b,2*h) ", ""),
-        defect(DeadWaitersStay, "fair", "{'-inf',n}", "{'-inf',0}"),
+        defect(BareDel, &["release"], "redis.call('get', key) == token", "true"),
+        defect(BareDel, &["release_notify"], "redis.call('get', key) ~= token", "false"),
+        defect(BareDel, FENCED_RELEASE, "if holder == value then", "if true then"),
+        defect(BareExtension, &["extend"], "redis.call('get', key) == token", "true"),
+        defect(SwapWithoutCompare, &["swap"], "redis.call('get', key) ~= old_token", "false"),
+        defect(FenceLowered, FENCED_RELEASE, "if largest and token > largest then", "if largest then"),
+        defect(FenceNotStrict, &["fenced_acquire"], "token <= largest", "token < largest"),
+        defect(FenceDeleted, FENCED_RELEASE, FENCE, NO_FENCE),
+        defect(HeadUnchecked, FAIR_ATTEMPT, "if ahead > 0 then", "if ahead < 0 then"),
+        defect(DeadQueuesStay, FAIR_WAITER, "redis.call('pexpire', heartbeats, 2 * heartbeat_ms)", ""),
+        defect(DeadWaitersStay, FAIR, "{'-inf', now_ms}", "{'-inf', 0}"),
         defect(
             TicketFromLength,
-            "fair",
-            "(redis.call('zrevrange',q,0,0,'withscores')[2] or 0)",
-            "redis.call('zcard',q)",
+            &["fair_join"],
+            "(redis.call('zrevrange', tickets, 0, 0, 'withscores')[2] or 0)",
+            "redis.call('zcard', tickets)",
         ),
-        defect(ReaderBesideWriter, "shared acquire", "k,m)) then return w", "k,m)) then return {ok='OK'}"),
-        defect(ReadersCutShort, "shared acquire", LAST, "n+1+ARGV[2]"),
-        defect(ReadersPurgedEarly, "shared acquire", ",0,n)", ",0,n+ARGV[2]-1)"),
-        defect(IntentIgnored, "shared acquire", "if w~=-2 and s<=n then return w end ", ""),
-        defect(ForeignSetTaken, "shared acquire", "(y~='zset' or not redis.call('zscore',k,m))", "y~='zset'"),
-        defect(LateReaderCutsShort, "shared acquire", "math.max(s,n+1+ARGV[2])", "n+1+ARGV[2]"),
-        defect(SharedExtensionJoins, "shared extend", "if not s or tonumber(s)<=n then return 0 end ", ""),
-        defect(ExtendedReaderEndsKey, "shared extend", LAST, "n+1+ARGV[2]"),
+        defect(
+            ForeignQueueTaken,
+            FAIR,
+            "if first and string.sub(first, 1, 11) ~= 'redlatch:1:' then",
+            "if false then",
+        ),
+        defect(
+            ReaderBesideWriter,
+            &["shared_acquire"],
+            "marker)) then return left_ms",
+            "marker)) then return {ok='OK'}",
+        ),
+        defect(
+            ReadersCutShort,
+            &["shared_acquire"],
+            "math.max(end_ms, last_end_ms or 0)",
+            "now_ms + 1 + ttl_ms",
+        ),
+        defect(ReadersPurgedEarly, &["shared_acquire"], "0, now_ms)", "0, now_ms + ttl_ms - 1)"),
+        defect(
+            IntentIgnored,
+            &["shared_acquire"],
+            "if left_ms ~= -2 and old_end_ms <= now_ms then return left_ms end",
+            "",
+        ),
+        defect(
+            ForeignSetTaken,
+            &["shared_acquire"],
+            "(kind ~= 'zset' or not redis.call('zscore', lock, marker))",
+            "kind ~= 'zset'",
+        ),
+        defect(
+            LateReaderCutsShort,
+            &["shared_acquire"],
+            "math.max(old_end_ms, now_ms + 1 + ttl_ms)",
+            "now_ms + 1 + ttl_ms",
+        ),
+        defect(
+            SharedExtensionJoins,
+            &["shared_extend"],
+            "if not old_end_ms or tonumber(old_end_ms) <= now_ms then return 0 end",
+            "",
+        ),
+        defect(
+            ExtendedReaderEndsKey,
+            &["shared_extend"],
+            "redis.call('zrange', lock, -1, -1, 'withscores')[2]",
+            "now_ms + 1 + ttl_ms",
+        ),
         defect(
             ReaderEndsAll,
-            "shared release",
+            &["shared_release"],
             "redis.call('zremrangebyscore'",
-            "redis.call('del',k) redis.call('zremrangebyscore'",
+            "redis.call('del', lock) redis.call('zremrangebyscore'",
         ),
-        defect(ForeignIntentTaken, "intent", "if v and ", "if false and "),
-        defect(ForceDeletesAnyType, "force", "local v=", "do return redis.call('del',k) end local v="),
-        defect(ForeignQueueTaken, "fair", "if m and string.sub(m,1,11)~='redlatch:1:'", "if false"),
+        defect(ReleasedReaderKeepsKey, &["shared_release"], "redis.call('pexpireat', lock, last_end_ms)", ""),
+        defect(ForeignIntentTaken, &["writer_reserve"], "if old_value and", "if false and"),
+        defect(
+            ForceDeletesAnyType,
+            &["force_unlock"],
+            "local holder =",
+            "do return redis.call('del', lock) end local holder =",
+        ),
         defect(
             ForeignFenceTaken,
-            "fenced acquire",
-            "tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$'))",
-            "tonumber(redis.call('get',KEYS[2]) or 0)",
+            &["fenced_acquire"],
+            "tonumber(string.match(redis.call('get', fence) or '0', '^%d+$'))",
+            "tonumber(redis.call('get', fence) or 0)",
         ),
-        defect(ReleasedReaderKeepsKey, "shared release", "redis.call('pexpireat',k,l) ", ""),
     ]
 };
 

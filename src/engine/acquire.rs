@@ -280,7 +280,7 @@ impl Engine {
         self.release_claim(now, now + limit, claim_id);
         self.start_attempt(now, id, None);
         if mutant!(RenumberingKeepsVotes) {
-            self.claims.claim_mut(self.ops.op(id).claim).tally.granted = granted;
+            self.keep_votes(id, granted);
         }
         None
     }

@@ -335,7 +335,8 @@ impl Claim {
 
     fn grant(&mut self, master: MasterId) {
         let again = mutant!(VotesAsCount) && self.tally.granted.contains(master);
-        let master = if again { another(self.tally.granted) } else { master };
+        let another = || MasterSet::first(32).without(self.tally.granted).iter().next();
+        let master = if again { another().unwrap_or(master) } else { master };
         self.tally.failed.remove(master);
         self.tally.refused.remove(master);
         self.tally.granted.insert(master);
@@ -397,12 +398,6 @@ impl Claim {
         let pause = (now - release.started).max(self.answer_limit);
         Some((now + pause).min(self.gone_at(drift).max(now + self.answer_limit)))
     }
-}
-
-/// The first master that is not in the set.
-fn another(set: MasterSet) -> MasterId {
-    let mut all = MasterSet::first(32).without(set).iter();
-    all.next().expect("there are fewer masters than places")
 }
 
 impl Release {

@@ -241,15 +241,11 @@ impl Claims {
 
     /// A connection broke: what it owed to this claim will not come. Returns its owner, if it was asked there.
     pub(super) fn stray(&mut self, master: MasterId, id: Id) -> Option<Id> {
-        let is_forgotten = mutant!(LateSwapForgotten) && self.is_heir(id);
+        let is_forgotten = mutant!(LateSwapForgotten)
+            && self.ids().any(|other| self.table.find(other).is_some_and(|claim| claim.heir == id));
         let claim = self.table.find_mut(id).filter(|claim| claim.asked.contains(master))?;
         claim.note_stray(master, is_forgotten);
         claim.owner
-    }
-
-    #[cold]
-    fn is_heir(&self, id: Id) -> bool {
-        self.ids().any(|other| self.table.find(other).is_some_and(|claim| claim.heir == id))
     }
 
     /// A link is ready: sends what claims still owe there, before anything else.

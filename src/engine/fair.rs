@@ -44,7 +44,7 @@ use std::time::Duration;
 
 use super::claim::Claim;
 use super::fleet::Fleet;
-use super::owed::{Owed, Shape, Tag};
+use super::owed::{Owed, Tag};
 use super::slab::Id;
 use crate::config::Config;
 use crate::limits;
@@ -189,17 +189,11 @@ impl Queuing {
     /// which may have been refused for it.
     pub(super) fn notify_first(&self, fleet: &mut Fleet, masters: MasterSet, key: &[u8]) {
         if !masters.is_empty() && fleet.config().wakes_waiters && !mutant!(FailedUntold) {
-            self.send_leave(fleet, masters, key, (true, true));
+            let (entry, waiter) = (key_only(key), self.waiter(fleet.config()));
+            fleet.send(masters.intersection(fleet.ready()), Owed::EndOfWait, |out| {
+                command::encode_fair_notify(out, &entry, &waiter);
+            });
         }
-    }
-
-    fn send_leave(&self, fleet: &mut Fleet, masters: MasterSet, key: &[u8], how: (bool, bool)) {
-        let mut entry = command::Entry::EMPTY;
-        entry.set_key(key, &Token::UNSET);
-        let waiter = self.waiter(fleet.config());
-        fleet.send(masters.intersection(fleet.ready()), Owed::Ignored(Shape::Count), |out| {
-            command::encode_fair_leave(out, &entry, &waiter, how);
-        });
     }
 
     /// What the next attempt waits for after one with these votes, the last of so many. `spare` masters may refuse.
@@ -281,8 +275,17 @@ pub(super) fn leave(fleet: &mut Fleet, leaving: &Leaving) {
     if (!queuing.waits || mutant!(LeaveForgotten)) && !was_held {
         return;
     }
+    let (entry, waiter) = (key_only(key), queuing.waiter(fleet.config()));
     let notifies = fleet.config().wakes_waiters;
-    queuing.send_leave(fleet, queuing.asked, key, (notifies, false));
+    fleet.send(queuing.asked.intersection(fleet.ready()), Owed::EndOfWait, |out| {
+        command::encode_fair_leave(out, &entry, &waiter, notifies);
+    });
+}
+
+fn key_only(key: &[u8]) -> command::Entry {
+    let mut entry = command::Entry::EMPTY;
+    entry.set_key(key, &Token::UNSET);
+    entry
 }
 
 /// When enough of the masters that refused will be free, by what they told.

@@ -30,9 +30,7 @@
 use std::time::{Duration, Instant};
 
 use super::Engine;
-use super::claim::Claim;
-use super::mode::Mode;
-use super::op::{Op, OpState, Run};
+use super::op::{OpState, Run};
 use super::owed::{Owed, Tag};
 use super::slab::Id;
 use super::timers::claim_timer;
@@ -110,13 +108,13 @@ impl Engine {
         self.terms.fit(ttl, &self.config);
         claim.begin(now, heir, Token::random(&mut self.rng), ttl, self.terms.answer_limit);
         claim.entry.set_key(&op.key, &claim.token);
-        if mutant!(FencedHandedOver) {
-            feign_token(now, op, claim, self.skew_us);
-        }
         if let OpState::Waiting { denied, .. } =
             std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now })
         {
             op.denied_before = Some(Box::new(denied));
+        }
+        if mutant!(FencedHandedOver) {
+            self.feign_token(now, heir, claim_id);
         }
         let (old, new) = (self.claims.claim(from), self.claims.claim(claim_id));
         let (holders, usable) = (old.holders(), self.fleet.usable());
@@ -160,14 +158,5 @@ impl Engine {
         if let Some(from) = self.released_for(id, from) {
             self.claims.send_release_again(&mut self.fleet, from, MasterSet::only(master));
         }
-    }
-}
-
-/// With a defect only: draws a token for a lock that is handed over, which no master gets to know.
-#[cold]
-fn feign_token(now: Instant, op: &mut Op, claim: &mut Claim, skew_us: i64) {
-    if let Mode::Fenced(fencing) = &mut op.mode {
-        claim.fence = Some(fencing.begin_attempt(now - op.submitted, skew_us, MasterSet::EMPTY));
-        claim.tag = Tag::Fenced;
     }
 }

@@ -13,10 +13,7 @@ use super::groups;
 use super::mark;
 use crate::config::{Config, Login, Quarantine};
 use crate::lock::MasterId;
-use crate::lock::command::{
-    self, EXTEND_SCRIPT, ExtendBy, FENCED_ACQUIRE_SCRIPT, FENCED_RELEASE_SCRIPT, FENCED_TELLING_SCRIPT,
-    RELEASE_SCRIPT, ReleaseBy, SWAP_SCRIPT, TELLING_SCRIPT, TELLING_SHA,
-};
+use crate::lock::command::{self, ExtendBy, RELEASE_NOTIFY, ReleaseBy};
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 
@@ -26,13 +23,7 @@ pub(super) enum Step {
     Auth,
     Select,
     SetName,
-    LoadRelease,
-    LoadExtend,
-    LoadSwap,
-    LoadTelling,
-    LoadFencedAcquire,
-    LoadFencedRelease,
-    LoadFencedTelling,
+    LoadScript,
     InfoServer,
     InfoReplication,
     InfoMemory,
@@ -54,13 +45,7 @@ impl Step {
             Self::Auth => "AUTH",
             Self::Select => "SELECT",
             Self::SetName => "CLIENT SETNAME",
-            Self::LoadRelease
-            | Self::LoadExtend
-            | Self::LoadSwap
-            | Self::LoadTelling
-            | Self::LoadFencedAcquire
-            | Self::LoadFencedRelease
-            | Self::LoadFencedTelling => "SCRIPT LOAD",
+            Self::LoadScript => "SCRIPT LOAD",
             Self::InfoServer => "INFO server",
             Self::InfoReplication => "INFO replication",
             Self::InfoMemory => "INFO memory",
@@ -220,17 +205,8 @@ impl Handshake {
             commands.push(Step::Select, &[b"SELECT", db.as_bytes()]);
         }
         commands.push(Step::SetName, &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()]);
-        commands.push(Step::LoadRelease, &[b"SCRIPT", b"LOAD", RELEASE_SCRIPT.as_bytes()]);
-        commands.push(Step::LoadExtend, &[b"SCRIPT", b"LOAD", EXTEND_SCRIPT.as_bytes()]);
-        commands.push(Step::LoadSwap, &[b"SCRIPT", b"LOAD", SWAP_SCRIPT.as_bytes()]);
-        if config.wakes_waiters {
-            commands.push(Step::LoadTelling, &[b"SCRIPT", b"LOAD", TELLING_SCRIPT.as_bytes()]);
-        }
-        commands.push(Step::LoadFencedAcquire, &[b"SCRIPT", b"LOAD", FENCED_ACQUIRE_SCRIPT.as_bytes()]);
-        commands.push(Step::LoadFencedRelease, &[b"SCRIPT", b"LOAD", FENCED_RELEASE_SCRIPT.as_bytes()]);
-        if config.wakes_waiters {
-            let script = FENCED_TELLING_SCRIPT.as_bytes();
-            commands.push(Step::LoadFencedTelling, &[b"SCRIPT", b"LOAD", script]);
+        for script in command::PLAIN {
+            commands.push(Step::LoadScript, &[b"SCRIPT", b"LOAD", script.text.as_bytes()]);
         }
         commands.push(Step::InfoServer, &[b"INFO", b"server"]);
         commands.push(Step::InfoReplication, &[b"INFO", b"replication"]);
@@ -243,7 +219,7 @@ impl Handshake {
         commands.push(Step::TryDelEx, &[b"DELEX", &key, b"IFEQ", &nonce]);
         if config.wakes_waiters {
             commands.push(Step::TryPublish, &[b"PUBLISH", &key, b""]);
-            commands.push(Step::TryTelling, &[b"EVALSHA", TELLING_SHA.as_bytes(), b"1", &key, &nonce]);
+            commands.push(Step::TryTelling, &[b"EVALSHA", RELEASE_NOTIFY.sha.as_bytes(), b"1", &key, &nonce]);
         }
         commands.push(Step::Echo, &[b"ECHO", &nonce]);
         (Self { nonce, learnt: Learnt::default() }, commands.0)
@@ -283,16 +259,7 @@ impl Handshake {
                 return Ok(true);
             }
             (Step::Auth | Step::Select | Step::SetName, Reply::Simple(b"OK")) => {}
-            (
-                Step::LoadRelease
-                | Step::LoadExtend
-                | Step::LoadSwap
-                | Step::LoadTelling
-                | Step::LoadFencedAcquire
-                | Step::LoadFencedRelease
-                | Step::LoadFencedTelling,
-                Reply::Bulk(_),
-            ) => {}
+            (Step::LoadScript, Reply::Bulk(_)) => {}
             (Step::TryPublish, Reply::Integer(_)) => {}
             (Step::TryTelling, Reply::Integer(0)) => learnt.has_telling = true,
             (Step::InfoServer, Reply::Bulk(info)) => {
@@ -383,7 +350,7 @@ mod tests {
     fn refusals_of_optional_commands_are_kept_and_of_needed_ones_end_it() {
         let (mut handshake, _) = handshake("redis://h");
         let noperm = Reply::Error(b"NOPERM no");
-        for step in [Step::SetName, Step::LoadRelease, Step::InfoServer, Step::TryDelIfEq] {
+        for step in [Step::SetName, Step::LoadScript, Step::InfoServer, Step::TryDelIfEq] {
             assert_eq!(handshake.handle_reply(step, &noperm), Ok(false), "{step:?}");
         }
         assert_eq!(handshake.handle_reply(Step::TryDelEx, &Reply::Error(b"ERR unknown command")), Ok(false));

@@ -341,16 +341,6 @@ impl Engine {
         is_under_way
     }
 
-    #[cold]
-    fn release_on_other_connection(&mut self, now: Instant, id: Id) {
-        let Some(claim) = self.claims.find(id) else { return };
-        let is_answered = claim.tally.granted.union(claim.tally.refused);
-        for master in claim.asked.without(is_answered).iter() {
-            self.fail_link(now, master, "a release takes another connection");
-        }
-        self.claims.claim_mut(id).strayed = MasterSet::EMPTY;
-    }
-
     /// A grant or a deletion was counted that may decide something; the claim may have ended since.
     #[inline]
     pub(super) fn handle_counted(&mut self, now: Instant, id: Id) {
@@ -512,14 +502,5 @@ impl Engine {
             }
             self.outcomes.push_back((OpId(id), Outcome::Lost(valid_until)));
         }
-    }
-
-    /// With defects only: the release of a held lock is told as its loss, or does not end its renewals.
-    #[inline(always)]
-    pub(super) fn keeps_on(&mut self, id: Id) -> bool {
-        if mutant!(ReleaseToldAsLoss) && self.ops.find(id).is_some() {
-            self.tell_loss(id);
-        }
-        mutant!(RenewedAfterRelease) && self.ops.find(id).is_some_and(|op| op.renewal.is_some())
     }
 }

@@ -11,7 +11,7 @@ use rand::Rng;
 use super::connection::{Connection, State};
 use super::groups::Commands;
 use super::handshake::{Handshake, Learnt, Step};
-use super::owed::{Answer, Owed};
+use super::owed::{Answer, Owed, Tag};
 use crate::config::{Config, Quarantine};
 use crate::limits;
 use crate::lock::command::{self, WrongShape};
@@ -68,6 +68,8 @@ pub(super) struct Link {
     pub(super) why: Arc<str>,
     identity: Option<Identity>,
     changes: Option<Changes>,
+    /// Whether the scripts of each kind of lock are on their way to it.
+    pub(super) scripts_loading: [bool; Tag::COUNT],
 }
 
 impl Link {
@@ -84,6 +86,7 @@ impl Link {
             why: Arc::from("it was not tried yet"),
             identity: None,
             changes: None,
+            scripts_loading: [false; Tag::COUNT],
         }
     }
 
@@ -158,6 +161,7 @@ impl Link {
     /// The connection stands: queues the handshake.
     pub(super) fn start_handshake(&mut self, now: Instant, config: &Config, rng: &mut impl Rng) {
         let (handshake, commands) = Handshake::new(config, self.master, rng);
+        self.scripts_loading = [false; Tag::COUNT];
         let deadline = now + config.connect_timeout;
         self.connection.start_handshake(deadline, handshake, &commands, Owed::Handshake);
         self.heard_at = now;
@@ -232,9 +236,14 @@ impl Link {
 
     /// Takes the next whole reply apart. An error ends the connection and says why.
     pub(super) fn next_answer(&mut self) -> Result<Option<Answer>, String> {
-        let Self { connection: Connection { wire, state, .. }, by, learnt, .. } = self;
+        let Self { connection: Connection { wire, state, .. }, by, learnt, scripts_loading, .. } = self;
         match wire.next_reply() {
-            Ok(Some((owed, reply))) => take_apart(state, learnt, *by, owed, &reply).map(Some),
+            Ok(Some((owed, reply))) => {
+                if let Owed::Scripts(tag) = owed {
+                    scripts_loading[tag as usize] = false;
+                }
+                take_apart(state, learnt, *by, owed, &reply).map(Some)
+            }
             Ok(None) => Ok(None),
             Err(error) => Err(error.to_string()),
         }

@@ -10,11 +10,11 @@
 use super::claim::Claim;
 use super::fence::{self, Fencing};
 use super::fleet::Fleet;
-use super::owed::{Owed, Shape, Tag};
+use super::owed::{Owed, Tag};
 use super::sharing;
 use super::slab::Id;
 use crate::lock::command::{self, AcquireTail, ExtendBy, ReleaseBy};
-use crate::lock::{MasterId, MasterSet, Ttl};
+use crate::lock::{MasterSet, Ttl};
 
 /// The mode of an acquisition, and of the lock that comes of it.
 #[derive(Debug)]
@@ -124,19 +124,5 @@ pub(super) fn send_whole_extend(
             command::encode_extend(out, ExtendBy::Eval, &claim.entry, ttl);
         }),
         Tag::Shared => sharing::send_whole_extend(fleet, to, owed, claim, ttl),
-    }
-}
-
-/// Loads the scripts of an attempt that was decided before a master could carry it out.
-pub(super) fn load_scripts(fleet: &mut Fleet, master: MasterId, tag: Tag) {
-    let scripts: &[&str] = match tag {
-        Tag::Plain => &[],
-        Tag::Fenced => &[command::FENCED_ACQUIRE_SCRIPT],
-        Tag::Fair => &[command::FAIR_SCRIPT],
-        Tag::Shared => &command::SHARED_SCRIPTS,
-    };
-    for script in scripts {
-        let owed = Owed::Ignored(Shape::Any);
-        fleet.send(MasterSet::only(master), owed, |out| command::encode_load(out, script));
     }
 }

@@ -9,7 +9,7 @@ use super::handshake::Step;
 use super::mark::{self, MarkAnswer};
 use super::slab::Id;
 use crate::lock::command::{self, ExtendBy, FairAnswer, FencedAnswer, ReleaseAnswer, ReleaseBy, WrongShape};
-use crate::lock::{Failure, HolderTtl, Vote};
+use crate::lock::{Failure, HolderTtl, NamedScript, Vote};
 use crate::mutants::mutant;
 use crate::resp::Reply;
 
@@ -25,6 +25,10 @@ pub(super) enum Owed {
     Handshake(Step),
     /// The mark of strict mode.
     Mark(MarkStep),
+    /// The end of a wait for a fair lock, or a message by its queue.
+    EndOfWait,
+    /// The last script for locks of this tag that is loaded.
+    Scripts(Tag),
     /// A request by the way, whose reply changes nothing.
     Ignored(Shape),
 }
@@ -53,6 +57,20 @@ pub(super) enum Tag {
     Fenced,
     Fair,
     Shared,
+}
+
+impl Tag {
+    pub(super) const COUNT: usize = 4;
+
+    /// The scripts that are loaded behind an attempt.
+    pub(super) const fn scripts(self) -> &'static [NamedScript] {
+        match self {
+            Self::Plain => &[],
+            Self::Fenced => &command::FENCED,
+            Self::Fair => &command::FAIR,
+            Self::Shared => &command::SHARED,
+        }
+    }
 }
 
 /// Whether a script goes with a request.
@@ -164,7 +182,7 @@ impl Owed {
 
     /// Whether a script was named by its digest, which a master may have forgotten.
     pub(super) fn is_by_digest(self, by: Commands) -> bool {
-        let Self::Round { verb, tag, form: Form::Usual, .. } = self else { return false };
+        let Self::Round { verb, tag, form: Form::Usual, .. } = self else { return self == Self::EndOfWait };
         match (verb, tag) {
             (Verb::Acquire, tag) => tag != Tag::Plain,
             // Always in full.
@@ -195,11 +213,9 @@ impl Owed {
                 Reply::Error(text) => Ok(Answer::MarkRefused(command::error_text(text))),
                 _ => Err(WrongShape),
             },
-            Self::Ignored(shape) => match (shape, reply) {
-                (_, Reply::Integer(_) | Reply::Error(_))
-                | (Shape::Any, Reply::Simple(b"OK") | Reply::Bulk(_)) => Ok(Answer::Ignored),
-                _ => Err(WrongShape),
-            },
+            Self::EndOfWait => ignored(Shape::Count, reply),
+            Self::Scripts(_) => ignored(Shape::Any, reply),
+            Self::Ignored(shape) => ignored(shape, reply),
             Self::Handshake(_) => unreachable!("a handshake takes its own replies"),
         }
     }
@@ -220,6 +236,15 @@ fn round_answer(verb: Verb, tag: Tag, number: u32, id: Id, reply: &Reply<'_>) ->
         (Verb::Swap, _) => Answer::Swap(id, number, command::compare_vote(reply)?),
         (Verb::Release, _) => Answer::Release(id, command::release_answer(reply)?),
     })
+}
+
+fn ignored(shape: Shape, reply: &Reply<'_>) -> Result<Answer, WrongShape> {
+    match (shape, reply) {
+        (_, Reply::Integer(_) | Reply::Error(_)) | (Shape::Any, Reply::Simple(b"OK") | Reply::Bulk(_)) => {
+            Ok(Answer::Ignored)
+        }
+        _ => Err(WrongShape),
+    }
 }
 
 fn query_answer(question: Question, id: Id, reply: &Reply<'_>) -> Result<Answer, WrongShape> {

@@ -42,7 +42,7 @@ impl Engine {
         Ok(OpId(id))
     }
 
-    fn send_forced_deletion(&mut self, to: MasterSet, id: Id) -> MasterSet {
+    pub(super) fn send_forced_deletion(&mut self, to: MasterSet, id: Id) -> MasterSet {
         let owed = Owed::Query { question: Question::ForcedDelete, id };
         let key = &self.ops.op(id).key;
         self.fleet.send(to, owed, |out| command::encode_forced_delete(out, key))
@@ -84,7 +84,7 @@ impl Engine {
     }
 
     /// The query of this operation, if this master's answer to it is still wanted.
-    fn query_at(&mut self, master: MasterId, id: Id) -> Option<&mut Query> {
+    pub(super) fn query_at(&mut self, master: MasterId, id: Id) -> Option<&mut Query> {
         match &mut self.ops.find_mut(id)?.state {
             OpState::Query(query) if query.asked().contains(master) => Some(query),
             _ => None,
@@ -155,16 +155,6 @@ impl Engine {
             if let Some(query) = self.query_at(master, id) {
                 query.fail_at(master, Failure::ConnectionLost);
                 self.check_query(now, id);
-            }
-        }
-    }
-
-    /// With [`Mutant::ForcedDeletionAgain`](crate::mutants::Mutant) only: what the connection before has lost.
-    #[cfg(redlatch_mutants)]
-    pub(super) fn repeat_queries(&mut self, master: MasterId) {
-        for id in self.ops.ids() {
-            if mutant!(ForcedDeletionAgain) && self.query_at(master, id).is_some() {
-                self.send_forced_deletion(MasterSet::only(master), id);
             }
         }
     }

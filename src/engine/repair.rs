@@ -17,8 +17,9 @@ use crate::mutants::mutant;
 impl Engine {
     /// A master can be asked again, over a new connection or after a silence.
     pub(super) fn repair(&mut self, now: Instant, master: MasterId) {
-        #[cfg(redlatch_mutants)]
-        self.repeat_queries(master);
+        if mutant!(ForcedDeletionAgain) {
+            self.repeat_forced_deletions(master);
+        }
         for id in self.ops.ids() {
             self.repair_op(now, master, id);
         }

@@ -1,12 +1,15 @@
-//! Scripts that a master has forgotten, as after `SCRIPT FLUSH`, or that it needs in place of a native command while its
-//! memory is full: the request once more, with the script in full. An attempt that was decided meanwhile is not sent again;
-//! then the script is loaded by itself.
+//! Scripts that a master does not know, as after `SCRIPT FLUSH`, or that it needs in place of a native command while its
+//! memory is full. `lock/command/scripts.rs` says how scripts reach a master.
+//!
+//! The request goes out once more with the script in full. Behind an attempt, all scripts of that kind of lock are loaded.
+//! An attempt that was decided meanwhile is not sent again, but its scripts are loaded: else a master that always answers
+//! last would never carry out an attempt.
 
 use std::time::Instant;
 
 use super::Engine;
 use super::mode;
-use super::owed::{Owed, Verb};
+use super::owed::{Owed, Shape, Tag, Verb};
 use super::slab::Id;
 use crate::lock::command::{self, ExtendBy};
 use crate::lock::{Failure, MasterId, MasterSet, Vote};
@@ -15,7 +18,10 @@ use crate::mutants::mutant;
 impl Engine {
     /// The master needs the script: sends it with the command, which also makes it known again.
     pub(super) fn send_whole_script(&mut self, now: Instant, master: MasterId, owed: Owed) {
-        let Owed::Round { verb, tag, number, id, .. } = owed else { unreachable!("a request for a lock") };
+        let Owed::Round { verb, tag, number, id, .. } = owed else {
+            // The waiter has gone, and its ticket ends with its heartbeat. The next one is to leave in time.
+            return self.load_scripts(master, Tag::Fair);
+        };
         let only = MasterSet::only(master);
         let sent = match verb {
             Verb::Acquire => self.send_whole_attempt(only, owed, id),
@@ -31,6 +37,9 @@ impl Engine {
             }
             Verb::Repair => unreachable!("never by a digest"),
         };
+        if verb == Verb::Acquire {
+            self.load_scripts(master, tag);
+        }
         if !sent.is_empty() {
             return;
         }
@@ -41,15 +50,22 @@ impl Engine {
                 self.handle_release_answer(now, master, id, command::ReleaseAnswer::Failed(failure));
             }
             Verb::Swap => self.fail_swap(now, master, id, number, failure),
-            Verb::Acquire | Verb::Repair => {
-                // The other masters decided the attempt, and its release is on its way: loads the script for the next
-                // attempt. Else a master that always answers last would never carry out an attempt.
-                if !mutant!(LateScriptForgotten) {
-                    mode::load_scripts(&mut self.fleet, master, tag);
-                }
-                self.handle_acquire_vote(now, master, id, Vote::Failed(failure))
-            }
+            Verb::Acquire | Verb::Repair => self.handle_acquire_vote(now, master, id, Vote::Failed(failure)),
         }
+    }
+
+    /// Loads the scripts of an attempt and of what may follow it, unless they are on their way.
+    fn load_scripts(&mut self, master: MasterId, tag: Tag) {
+        if self.fleet.link(master).scripts_loading[tag as usize] || mutant!(LateScriptForgotten) {
+            return;
+        }
+        let [first @ .., last] = tag.scripts() else { unreachable!("a plain lock's attempt is no script") };
+        let only = MasterSet::only(master);
+        for script in first {
+            self.fleet.send(only, Owed::Ignored(Shape::Any), |out| script.encode_load(out));
+        }
+        let sent = self.fleet.send(only, Owed::Scripts(tag), |out| last.encode_load(out));
+        self.fleet.link_mut(master).scripts_loading[tag as usize] = !sent.is_empty();
     }
 
     /// An attempt once more, unless its release is on its way already, which it would come behind.

@@ -92,12 +92,7 @@ pub(super) fn send_whole_attempt(
     claim: &Claim,
     ttl: Ttl,
 ) -> MasterSet {
-    let sent = send_repair(fleet, to, owed.whole(), claim, ttl.as_millis());
-    // The others are not known either, and an extension that is sent twice may come too late.
-    for script in command::SHARED_FOLLOWING {
-        fleet.send(sent, Owed::Ignored(Shape::Any), |out| command::encode_load(out, script));
-    }
-    sent
+    send_repair(fleet, to, owed.whole(), claim, ttl.as_millis())
 }
 
 /// Queues the command that adds a held reader, with the script in full.

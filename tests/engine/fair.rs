@@ -153,6 +153,35 @@ fn a_master_that_answers_last_knows_the_script_from_then_on() {
 }
 
 #[test]
+fn many_attempts_that_a_master_does_not_know_load_the_scripts_once() {
+    let (wait, min_validity, wall) = (Duration::ZERO, Duration::ZERO, Duration::from_secs(1_000_000));
+    for (kind, script_count) in [("fair", 5), ("fenced", 3), ("shared", 3)] {
+        let mut rig = Rig::new(1, defaults);
+        for round in 0..2 {
+            rig.masters[0].flush_scripts();
+            logs(&mut rig);
+            rig.hold(0);
+            for index in 0..20 {
+                let name = format!("{round} {index}");
+                let resource = Resource::new(&name).expect("valid");
+                let ttl = rig.engine.config().ttl(ms(10_000)).expect("valid");
+                let request = match kind {
+                    "fair" => Request::AcquireFair { resource, ttl, wait, min_validity },
+                    "fenced" => Request::AcquireFenced { resource, ttl, wait, min_validity, wall },
+                    _ => Request::AcquireShared { resource, ttl, wait, min_validity },
+                };
+                rig.engine.submit(rig.now, request).expect("room");
+            }
+            rig.pump();
+            rig.deliver(0);
+            let log = rig.masters[0].take_log();
+            let sent = |name: &str| log.iter().filter(|sent| *sent == name).count();
+            assert_eq!((sent("EVAL"), sent("SCRIPT")), (20, script_count), "{kind}: {log:?}");
+        }
+    }
+}
+
+#[test]
 fn the_number_of_a_master_that_restarted_counts_no_more() {
     let mut rig = Rig::new(5, defaults);
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));

@@ -6,10 +6,9 @@ use redlatch::engine::{OpId, Outcome, Request, SubmitError};
 use redlatch::lock::{Failure, HolderTtl, Resource, Vote};
 use redlatch::{AcquireError, Denial, limits};
 
+use crate::model::digest;
 use crate::rig::{Rig, id};
 use crate::{defaults, denied, granted, ms, no_quorum};
-
-const SWAP_SHA: &[u8] = b"e4975e6d8e4814dcc271cedbf9abad377e06a755";
 
 /// Masters with nothing in their logs, and a lock that is held.
 fn rig_with_holder(count: usize) -> (Rig, OpId) {
@@ -42,7 +41,11 @@ fn contended(rig: &mut Rig) -> Box<Denial> {
 }
 
 fn swap_count(rig: &Rig) -> usize {
-    rig.masters[0].log.iter().filter(|args| args.get(1).is_some_and(|sha| sha == SWAP_SHA)).count()
+    rig.masters[0]
+        .log
+        .iter()
+        .filter(|args| args.get(1).is_some_and(|sha| sha == digest("swap").as_bytes()))
+        .count()
 }
 
 #[test]

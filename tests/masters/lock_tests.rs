@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{MasterState, Outcome, Request};
-use redlatch::lock::{Failure, HolderTtl, Resource, Vote};
+use redlatch::lock::{Failure, HolderTtl, Resource, SCRIPTS, Vote};
 use redlatch::{AcquireError, Config, ConfigBuilder, ExtendError, Quarantine, Redlock, ReleaseError, limits};
 
 use crate::fleet::{Fleet, eventually};
@@ -234,8 +234,9 @@ fn a_restarted_master_is_in_quarantine_until_its_uptime_is_enough() {
 fn our_script_digests_are_the_servers_and_a_script_flush_does_no_harm() {
     let mut fleet = Fleet::start(1);
     let mut redlock = open(settings(&fleet.urls()));
-    for sha in ["b998f9dfb154cdbea8cda65ad5177aadf0e945a2", "53f2c61c14d7b92a6f44852b306cc8ed3636d4db"] {
-        assert_eq!(fleet.master(0).ask(&format!("SCRIPT EXISTS {sha}")).text(), "[1]", "{sha}");
+    for script in SCRIPTS.iter().filter(|script| ["release", "extend"].contains(&script.name)) {
+        let exists = format!("SCRIPT EXISTS {}", script.sha);
+        assert_eq!(fleet.master(0).ask(&exists).text(), "[1]", "{}", script.name);
     }
     let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
     fleet.master(0).ask("SCRIPT FLUSH");

@@ -211,8 +211,8 @@ pub(crate) const RIGHTS: [&str; 33] = [
 fn needed(operation: Operation, native: Native) -> Vec<&'static str> {
     let mut rights: Vec<&str> = match operation {
         Operation::Acquire(Kind::Plain) => vec!["set"],
-        Operation::Acquire(Kind::Fenced) => vec!["evalsha", "time", "get", "set"],
         // Their scripts are not loaded before: they are sent in full once a master does not know them.
+        Operation::Acquire(Kind::Fenced) => vec!["evalsha", "eval", "time", "get", "set"],
         Operation::Acquire(Kind::Fair) => vec!["evalsha", "eval", "exists", "set"],
         Operation::Acquire(Kind::Shared) => {
             vec![

@@ -25,7 +25,7 @@ use redlatch::resp::{self, Reply};
 pub use commands::Answer;
 pub use data::{Data, Entry, Keys, SortedSet, Value, Wall, lease_end, leases};
 pub use queue::{heartbeats_key, tickets_key};
-pub use scripts::{Interpreter, reader_script, script};
+pub use scripts::{Interpreter, digest, reader_script, script};
 
 #[path = "model_commands.rs"]
 mod commands;
@@ -181,6 +181,11 @@ impl ModelMaster {
     /// The fence of a lock: the largest token that it remembers, or zero.
     pub fn fence(&self, now: Instant, key: &[u8]) -> u64 {
         fence_in(&self.data.keys, now, key)
+    }
+
+    /// Another client has loaded all scripts.
+    pub fn load_scripts(&mut self) {
+        self.scripts.extend(SCRIPTS.iter().map(|script| script.sha));
     }
 
     pub fn flush_scripts(&mut self) {

@@ -24,6 +24,19 @@ pub fn heartbeats_key(lock: &[u8]) -> Vec<u8> {
     [b"redlatch:fair:h:", lock].concat()
 }
 
+/// What a waiter tries with.
+struct Attempt<'a> {
+    value: &'a [u8],
+    ttl: &'a [u8],
+    id: &'a [u8],
+    heartbeat: i64,
+}
+
+/// Whether no more may wait.
+fn is_full(queue: Option<&SortedSet>, count_max: i64) -> bool {
+    i64::try_from(queue.map_or(0, SortedSet::count)).expect("small") >= count_max
+}
+
 impl ModelMaster {
     /// Who waits for a lock.
     fn queue(&self, now: Instant, lock: &[u8]) -> Option<&SortedSet> {
@@ -59,70 +72,197 @@ impl ModelMaster {
     pub(super) fn run_fair(
         &mut self,
         now: Instant,
-        [lock, tickets, heartbeats]: [&[u8]; 3],
+        script: &str,
+        keys: [&[u8]; 3],
         args: &[&[u8]],
     ) -> Result<Answer, Refusal> {
-        let (value, ttl, id, ticket) = (args[0], args[1], args[2], integer(args[3])?);
-        let (now_ms, heartbeat) = (self.wall.ms(now), integer(args[4])?);
-        let is_queued = self.data.is_taken(now, tickets);
-        if (-1..1).contains(&ticket) && !is_queued && !self.is_taken(now, lock) {
-            self.data.set(lock, value, Some(now + millis(ttl)?))?;
-            return Ok(Answer::numbers(&[2, -1, 0, 0]));
-        }
-        if ticket < -1 && !is_queued {
-            if !ttl.is_empty() && !self.is_taken(now, lock) {
-                self.publish(lock, b"");
+        match (script, args) {
+            ("fair_try", &[value, ttl, heartbeat]) => self.try_fair(now, keys, [value, ttl, heartbeat]),
+            ("fair_join", &[value, ttl, id, heartbeat, count_max]) => {
+                let attempt = Attempt { value, ttl, id, heartbeat: integer(heartbeat)? };
+                self.join_fair(now, keys, &attempt, integer(count_max)?)
             }
-            return Ok(Answer::Integer(0));
-        }
-        if self.is_foreign(now, tickets)? || self.is_foreign(now, heartbeats)? {
-            return Ok(Answer::Error(FOREIGN.to_vec()));
-        }
-        self.purge_queue(now, tickets, heartbeats, heartbeat)?;
-        if ticket < -1 {
-            if ticket == -2 {
-                self.data.remove(now, tickets, id)?;
-                self.data.remove(now, heartbeats, id)?;
+            ("fair_wait", &[value, ttl, id, heartbeat, count_max, ticket]) => {
+                let attempt = Attempt { value, ttl, id, heartbeat: integer(heartbeat)? };
+                self.wait_fair(now, keys, &attempt, (integer(count_max)?, integer(ticket)?))
             }
-            self.tell_first(now, lock, tickets, [id, ttl])?;
-            return Ok(Answer::Integer(0));
-        }
-        let mut number = ticket;
-        if ticket >= 0 {
-            let queue = self.data.sorted_set(now, tickets)?;
-            let known = queue.and_then(|queue| queue.score(id)).map(whole);
-            let last = queue.and_then(SortedSet::last_score).map_or(0, whole);
-            let count = i64::try_from(queue.map_or(0, SortedSet::count)).expect("small");
-            if known.is_none() && count >= integer(args[5])? {
-                return Ok(Answer::Error(TOO_MANY.to_vec()));
+            ("fair_leave", &[id, heartbeat, channels]) => {
+                self.leave_fair(now, keys, id, integer(heartbeat)?, channels)
             }
-            if ticket == 0 {
-                number = known.unwrap_or(last + 1);
+            ("fair_notify", &[id, heartbeat, channels]) => {
+                self.notify_fair(now, keys, id, integer(heartbeat)?, channels)
             }
-            if known != Some(number) {
-                self.data.add(now, tickets, &[(score(number), id)])?;
-            }
-            self.data.add(now, heartbeats, &[(score(now_ms + heartbeat), id)])?;
-            let end = now + Duration::from_millis((LIFE * heartbeat).unsigned_abs());
-            self.data.expire(now, tickets, end);
-            self.data.expire(now, heartbeats, end);
+            _ => panic!("no script is called like this"),
         }
-        let queue = self.data.sorted_set(now, tickets)?;
-        let ahead = queue.map_or(0, |queue| queue.rank(id).unwrap_or_else(|| queue.count()));
-        let ahead = i64::try_from(ahead).expect("small");
-        let left = self.data.time_left(now, lock);
-        if left != -2 {
-            return Ok(Answer::numbers(&[0, number, ahead, left]));
+    }
+
+    /// A caller that does not wait.
+    fn try_fair(
+        &mut self,
+        now: Instant,
+        keys: [&[u8]; 3],
+        [value, ttl, heartbeat]: [&[u8]; 3],
+    ) -> Result<Answer, Refusal> {
+        let [lock, tickets, heartbeats] = keys;
+        if let Some(answer) = self.take_free(now, keys, value, ttl)? {
+            return Ok(answer);
         }
-        if ahead > 0 {
-            let left = self.first_left(now, tickets, heartbeats)?;
-            return Ok(Answer::numbers(&[1, number, ahead, left]));
+        if let Some(foreign) = self.purge_queue(now, tickets, heartbeats, integer(heartbeat)?)? {
+            return Ok(foreign);
+        }
+        let ahead = self.data.sorted_set(now, tickets)?.map_or(0, SortedSet::count);
+        if let Some(answer) = self.in_the_way(now, keys, -1, ahead)? {
+            return Ok(answer);
         }
         self.data.set(lock, value, Some(now + millis(ttl)?))?;
-        if ticket >= 0 {
-            self.data.add(now, heartbeats, &[(score(now_ms + heartbeat.min(integer(ttl)?)), id)])?;
+        Ok(Answer::numbers(&[2, -1, 0, 0]))
+    }
+
+    /// A waiter without a number.
+    fn join_fair(
+        &mut self,
+        now: Instant,
+        keys: [&[u8]; 3],
+        attempt: &Attempt<'_>,
+        count_max: i64,
+    ) -> Result<Answer, Refusal> {
+        let [_, tickets, heartbeats] = keys;
+        if let Some(answer) = self.take_free(now, keys, attempt.value, attempt.ttl)? {
+            return Ok(answer);
         }
+        if let Some(foreign) = self.purge_queue(now, tickets, heartbeats, attempt.heartbeat)? {
+            return Ok(foreign);
+        }
+        let queue = self.data.sorted_set(now, tickets)?;
+        let known = queue.and_then(|queue| queue.score(attempt.id)).map(whole);
+        let last = queue.and_then(SortedSet::last_score).map_or(0, whole);
+        let number = known.unwrap_or(last + 1);
+        if known.is_none() {
+            if is_full(queue, count_max) {
+                return Ok(Answer::Error(TOO_MANY.to_vec()));
+            }
+            self.data.add(now, tickets, &[(score(number), attempt.id)])?;
+        }
+        self.attempt_fair(now, keys, attempt, number)
+    }
+
+    /// A waiter with a number.
+    fn wait_fair(
+        &mut self,
+        now: Instant,
+        keys: [&[u8]; 3],
+        attempt: &Attempt<'_>,
+        (count_max, number): (i64, i64),
+    ) -> Result<Answer, Refusal> {
+        let [_, tickets, heartbeats] = keys;
+        if let Some(foreign) = self.purge_queue(now, tickets, heartbeats, attempt.heartbeat)? {
+            return Ok(foreign);
+        }
+        let queue = self.data.sorted_set(now, tickets)?;
+        let known = queue.and_then(|queue| queue.score(attempt.id)).map(whole);
+        if known.is_none() && is_full(queue, count_max) {
+            return Ok(Answer::Error(TOO_MANY.to_vec()));
+        }
+        if known != Some(number) {
+            self.data.add(now, tickets, &[(score(number), attempt.id)])?;
+        }
+        self.attempt_fair(now, keys, attempt, number)
+    }
+
+    /// A waiter with a ticket gives a heartbeat and tries.
+    fn attempt_fair(
+        &mut self,
+        now: Instant,
+        keys: [&[u8]; 3],
+        attempt: &Attempt<'_>,
+        number: i64,
+    ) -> Result<Answer, Refusal> {
+        let [lock, tickets, heartbeats] = keys;
+        let &Attempt { value, ttl, id, heartbeat } = attempt;
+        let now_ms = self.wall.ms(now);
+        self.data.add(now, heartbeats, &[(score(now_ms + heartbeat), id)])?;
+        let end = now + Duration::from_millis((LIFE * heartbeat).unsigned_abs());
+        self.data.expire(now, tickets, end);
+        self.data.expire(now, heartbeats, end);
+        let ahead = self.data.sorted_set(now, tickets)?.and_then(|queue| queue.rank(id)).expect("it waits");
+        if let Some(answer) = self.in_the_way(now, keys, number, ahead)? {
+            return Ok(answer);
+        }
+        self.data.set(lock, value, Some(now + millis(ttl)?))?;
+        self.data.add(now, heartbeats, &[(score(now_ms + heartbeat.min(integer(ttl)?)), id)])?;
         Ok(Answer::numbers(&[2, number, 0, 0]))
+    }
+
+    /// The lock is set where nobody has it nor waits.
+    fn take_free(
+        &mut self,
+        now: Instant,
+        [lock, tickets, _]: [&[u8]; 3],
+        value: &[u8],
+        ttl: &[u8],
+    ) -> Result<Option<Answer>, Refusal> {
+        if self.is_taken(now, lock) || self.data.is_taken(now, tickets) {
+            return Ok(None);
+        }
+        self.data.set(lock, value, Some(now + millis(ttl)?))?;
+        Ok(Some(Answer::numbers(&[2, -1, 0, 0])))
+    }
+
+    /// The lock is held, or others are before this waiter.
+    fn in_the_way(
+        &mut self,
+        now: Instant,
+        [lock, tickets, heartbeats]: [&[u8]; 3],
+        number: i64,
+        ahead: usize,
+    ) -> Result<Option<Answer>, Refusal> {
+        let (left, ahead) = (self.data.time_left(now, lock), i64::try_from(ahead).expect("small"));
+        if left != -2 {
+            return Ok(Some(Answer::numbers(&[0, number, ahead, left])));
+        }
+        if ahead == 0 {
+            return Ok(None);
+        }
+        let left = self.first_left(now, tickets, heartbeats)?;
+        Ok(Some(Answer::numbers(&[1, number, ahead, left])))
+    }
+
+    /// A waiter gives up, or has released.
+    fn leave_fair(
+        &mut self,
+        now: Instant,
+        [lock, tickets, heartbeats]: [&[u8]; 3],
+        id: &[u8],
+        heartbeat: i64,
+        channels: &[u8],
+    ) -> Result<Answer, Refusal> {
+        if self.data.is_taken(now, tickets) {
+            if let Some(foreign) = self.purge_queue(now, tickets, heartbeats, heartbeat)? {
+                return Ok(foreign);
+            }
+            self.data.remove(now, tickets, id)?;
+            self.data.remove(now, heartbeats, id)?;
+        }
+        self.tell_first(now, lock, tickets, [id, channels])?;
+        Ok(Answer::Integer(0))
+    }
+
+    /// A waiter has released a part of the lock, and stays.
+    fn notify_fair(
+        &mut self,
+        now: Instant,
+        [lock, tickets, heartbeats]: [&[u8]; 3],
+        id: &[u8],
+        heartbeat: i64,
+        channels: &[u8],
+    ) -> Result<Answer, Refusal> {
+        if self.data.is_taken(now, tickets)
+            && let Some(foreign) = self.purge_queue(now, tickets, heartbeats, heartbeat)?
+        {
+            return Ok(foreign);
+        }
+        self.tell_first(now, lock, tickets, [id, channels])?;
+        Ok(Answer::Integer(0))
     }
 
     /// Whether somebody else's set is there.
@@ -131,14 +271,17 @@ impl ModelMaster {
         Ok(first.is_some_and(|first| !first.starts_with(ID_MARK)))
     }
 
-    /// Removes tickets whose heartbeat is over, and those that outlast any.
+    /// Removes tickets whose heartbeat is over, and those that outlast any; or says that somebody else's set is there.
     fn purge_queue(
         &mut self,
         now: Instant,
         tickets: &[u8],
         heartbeats: &[u8],
         heartbeat: i64,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Option<Answer>, Refusal> {
+        if self.is_foreign(now, tickets)? || self.is_foreign(now, heartbeats)? {
+            return Ok(Some(Answer::Error(FOREIGN.to_vec())));
+        }
         let now_ms = self.wall.ms(now);
         let over = (f64::NEG_INFINITY, score(now_ms));
         let endless = (score(now_ms + heartbeat + 1), f64::INFINITY);
@@ -151,7 +294,7 @@ impl ModelMaster {
                 self.data.remove(now, heartbeats, &id)?;
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// How long the first one's heartbeat lasts; without one it is not heard, and goes.

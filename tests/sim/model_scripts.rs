@@ -26,9 +26,14 @@ pub fn script(word: &[u8]) -> Option<&'static NamedScript> {
     SCRIPTS.iter().find(|script| script.sha.as_bytes() == word || script.text.as_bytes() == word)
 }
 
+/// The digest of a script.
+pub fn digest(name: &str) -> &'static str {
+    SCRIPTS.iter().find(|script| script.name == name).expect("a script of this name").sha
+}
+
 /// The name of a reader's script, if it is one that `EVALSHA` or `EVAL` names with this word.
 pub fn reader_script(word: &[u8]) -> Option<&'static str> {
-    script(word).map(|script| script.name).filter(|name| name.starts_with("shared "))
+    script(word).map(|script| script.name).filter(|name| name.starts_with("shared_"))
 }
 
 impl ModelMaster {
@@ -98,7 +103,7 @@ impl ModelMaster {
         let done = |is_done: bool| Answer::Integer(i64::from(is_done));
         match (script.name, keys, args) {
             ("release", [key], [value]) => self.release(now, key, value).map(done),
-            ("telling", [key], [value]) => {
+            ("release_notify", [key], [value]) => {
                 let is_done = self.release(now, key, value)?;
                 if is_done {
                     self.tell(key);
@@ -117,21 +122,23 @@ impl ModelMaster {
                 }
                 Ok(done(is_own))
             }
-            ("fenced acquire", [lock, fence], args) => self.acquire_fenced(now, lock, fence, args),
-            ("fenced release", [lock, fence], args) => self.release_fenced(now, lock, fence, args, false),
-            ("fenced telling", [lock, fence], args) => self.release_fenced(now, lock, fence, args, true),
-            ("fair", [lock, tickets, heartbeats], args) => {
-                self.run_fair(now, [lock, tickets, heartbeats], args)
+            ("fenced_acquire", [lock, fence], args) => self.acquire_fenced(now, lock, fence, args),
+            ("fenced_release", [lock, fence], args) => self.release_fenced(now, lock, fence, args, false),
+            ("fenced_release_notify", [lock, fence], args) => {
+                self.release_fenced(now, lock, fence, args, true)
             }
-            ("shared acquire", [lock, intent], [value, ttl]) => {
+            (_, [lock, tickets, heartbeats], args) => {
+                self.run_fair(now, script.name, [lock, tickets, heartbeats], args)
+            }
+            ("shared_acquire", [lock, intent], [value, ttl]) => {
                 self.acquire_shared(now, [lock, intent], [value, ttl])
             }
-            ("shared extend", [lock], [value, ttl]) => self.extend_shared(now, lock, value, ttl).map(done),
-            ("shared release", [lock], [value, tells]) => {
+            ("shared_extend", [lock], [value, ttl]) => self.extend_shared(now, lock, value, ttl).map(done),
+            ("shared_release", [lock], [value, tells]) => {
                 self.release_shared(now, lock, value, *tells == b"1").map(done)
             }
-            ("intent", [key], [value, ttl]) => self.leave_intent(now, key, value, ttl).map(done),
-            ("force", [key], []) => Ok(self.force(now, key)),
+            ("writer_reserve", [key], [value, ttl]) => self.leave_intent(now, key, value, ttl).map(done),
+            ("force_unlock", [key], []) => Ok(self.force(now, key)),
             _ => panic!("no script is called like this"),
         }
     }

@@ -29,12 +29,13 @@ fn with(mutant: Mutant, schedule: fn() -> Verdict) -> Verdict {
 
 /// The scripts in which a defect is.
 fn broken_scripts(mutant: Mutant) -> Vec<Break> {
-    let broken = |defect: &ScriptDefect| {
-        let script = SCRIPTS.iter().find(|it| it.name == defect.script).expect("a script of this name");
-        assert_eq!(script.text.matches(defect.piece).count(), 1, "{defect:?}");
+    let broken = |name: &str, defect: &ScriptDefect| {
+        let script = SCRIPTS.iter().find(|it| it.name == name).expect("a script of this name");
+        assert_eq!(script.text.matches(defect.piece).count(), 1, "{name}: {defect:?}");
         Break { script: script.name, text: script.text.replace(defect.piece, defect.broken) }
     };
-    SCRIPT_DEFECTS.iter().filter(|defect| defect.mutant == mutant).map(broken).collect()
+    let defects = SCRIPT_DEFECTS.iter().filter(|defect| defect.mutant == mutant);
+    defects.flat_map(|defect| defect.scripts.iter().map(|name| broken(name, defect))).collect()
 }
 
 fn is_killed(mutant: Mutant, schedule: fn() -> Verdict) {

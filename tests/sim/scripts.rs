@@ -24,58 +24,76 @@ const STEPS: usize = 150;
 const SEEDS: u64 = 100;
 
 /// The replies by which each script's branches are told apart.
-const KINDS: [&str; 51] = [
+const KINDS: [&str; 69] = [
     "extend: -WRONGTYPE",
     "extend: :0",
     "extend: :1",
-    "fair: -ERR",
-    "fair: -OOM",
-    "fair: -WRONGTYPE",
-    "fair: :0",
-    "fair: :1",
-    "fair: :2",
-    "fenced acquire: +OK",
-    "fenced acquire: +OWN",
-    "fenced acquire: -ERR",
-    "fenced acquire: -OOM",
-    "fenced acquire: -WRONGTYPE",
-    "fenced acquire: :0",
-    "fenced acquire: :1",
-    "fenced acquire: :2",
-    "fenced acquire: :3",
-    "fenced release: -WRONGTYPE",
-    "fenced release: :0",
-    "fenced release: :1",
-    "fenced telling: -WRONGTYPE",
-    "fenced telling: :0",
-    "fenced telling: :1",
-    "force: -WRONGTYPE",
-    "force: :0",
-    "force: :1",
-    "intent: -OOM",
-    "intent: -WRONGTYPE",
-    "intent: :0",
-    "intent: :1",
+    "fair_join: -ERR",
+    "fair_join: -OOM",
+    "fair_join: -WRONGTYPE",
+    "fair_join: :0",
+    "fair_join: :1",
+    "fair_join: :2",
+    "fair_leave: -ERR",
+    "fair_leave: -WRONGTYPE",
+    "fair_leave: :0",
+    "fair_notify: -ERR",
+    "fair_notify: -WRONGTYPE",
+    "fair_notify: :0",
+    "fair_try: -ERR",
+    "fair_try: -OOM",
+    "fair_try: -WRONGTYPE",
+    "fair_try: :0",
+    "fair_try: :1",
+    "fair_try: :2",
+    "fair_wait: -ERR",
+    "fair_wait: -OOM",
+    "fair_wait: -WRONGTYPE",
+    "fair_wait: :0",
+    "fair_wait: :1",
+    "fair_wait: :2",
+    "fenced_acquire: +OK",
+    "fenced_acquire: +OWN",
+    "fenced_acquire: -ERR",
+    "fenced_acquire: -OOM",
+    "fenced_acquire: -WRONGTYPE",
+    "fenced_acquire: :0",
+    "fenced_acquire: :1",
+    "fenced_acquire: :2",
+    "fenced_acquire: :3",
+    "fenced_release: -WRONGTYPE",
+    "fenced_release: :0",
+    "fenced_release: :1",
+    "fenced_release_notify: -WRONGTYPE",
+    "fenced_release_notify: :0",
+    "fenced_release_notify: :1",
+    "force_unlock: -WRONGTYPE",
+    "force_unlock: :0",
+    "force_unlock: :1",
+    "writer_reserve: -OOM",
+    "writer_reserve: -WRONGTYPE",
+    "writer_reserve: :0",
+    "writer_reserve: :1",
     "release: -WRONGTYPE",
     "release: :0",
     "release: :1",
-    "shared acquire: +OK",
-    "shared acquire: +OWN",
-    "shared acquire: -OOM",
-    "shared acquire: :-1",
-    "shared acquire: :many",
-    "shared extend: -WRONGTYPE",
-    "shared extend: :0",
-    "shared extend: :1",
-    "shared release: -WRONGTYPE",
-    "shared release: :0",
-    "shared release: :1",
+    "shared_acquire: +OK",
+    "shared_acquire: +OWN",
+    "shared_acquire: -OOM",
+    "shared_acquire: :-1",
+    "shared_acquire: :many",
+    "shared_extend: -WRONGTYPE",
+    "shared_extend: :0",
+    "shared_extend: :1",
+    "shared_release: -WRONGTYPE",
+    "shared_release: :0",
+    "shared_release: :1",
     "swap: -WRONGTYPE",
     "swap: :0",
     "swap: :1",
-    "telling: -WRONGTYPE",
-    "telling: :0",
-    "telling: :1",
+    "release_notify: -WRONGTYPE",
+    "release_notify: :0",
+    "release_notify: :1",
 ];
 
 /// The arguments of a script, as it takes them.
@@ -241,44 +259,51 @@ impl Pair {
         let value = self.value();
         let mut keys = vec![lock.to_vec()];
         let args = match script {
-            "release" | "telling" => vec![value],
+            "release" | "release_notify" => vec![value],
             "extend" => vec![value, self.ms()],
             "swap" => vec![value, self.value(), self.ms()],
-            "fenced acquire" | "fenced release" | "fenced telling" => {
+            "fenced_acquire" | "fenced_release" | "fenced_release_notify" => {
                 keys.push(fence_key(lock));
                 let half = b"500000".to_vec();
                 let past = if self.chance(4) { b"4503599627370496".to_vec() } else { half.clone() };
                 let window = [self.token(), past, half, self.ms()];
-                let ttl = (script == "fenced acquire").then(|| self.ms());
+                let ttl = (script == "fenced_acquire").then(|| self.ms());
                 [value].into_iter().chain(ttl).chain(window).collect()
             }
-            "fair" => {
+            "fair_try" | "fair_join" | "fair_wait" | "fair_leave" | "fair_notify" => {
                 keys.extend([tickets_key(lock), heartbeats_key(lock)]);
-                let (id, heartbeat) = (self.marked(), self.pick(&["40", "300", "3000"]).as_bytes().to_vec());
-                if self.chance(3) {
-                    let channels = self.pick(&[CHANNELS, b""]).to_vec();
-                    let ticket = self.pick(&["-2", "-2", "-3"]).as_bytes().to_vec();
-                    vec![value, channels, id, ticket, heartbeat]
-                } else {
-                    let ticket = self.pick(&["-1", "0", "0", "0", "1", "2", "3", "7"]).as_bytes().to_vec();
-                    let count_max = self.pick(&["1", "2", "4096"]).as_bytes().to_vec();
-                    vec![value, self.ms(), id, ticket, heartbeat, count_max]
-                }
+                self.draw_fair(script, value)
             }
-            "shared acquire" => {
+            "shared_acquire" => {
                 keys.push(intent_key(lock));
                 vec![value, self.ms()]
             }
-            "shared extend" => vec![value, self.ms()],
-            "shared release" => vec![value, self.pick(&["0", "1"]).as_bytes().to_vec()],
-            "intent" => {
+            "shared_extend" => vec![value, self.ms()],
+            "shared_release" => vec![value, self.pick(&["0", "1"]).as_bytes().to_vec()],
+            "writer_reserve" => {
                 keys = vec![intent_key(lock)];
                 vec![self.marked(), self.ms()]
             }
-            "force" => Vec::new(),
+            "force_unlock" => Vec::new(),
             other => panic!("no arguments for the script {other}"),
         };
         Call { keys, args }
+    }
+
+    /// The arguments of a fair lock's script.
+    fn draw_fair(&mut self, script: &str, value: Vec<u8>) -> Vec<Vec<u8>> {
+        let (id, heartbeat) = (self.marked(), self.pick(&["40", "300", "3000"]).as_bytes().to_vec());
+        match script {
+            "fair_leave" => vec![id, heartbeat, self.pick(&[CHANNELS, b""]).to_vec()],
+            "fair_notify" => vec![id, heartbeat, CHANNELS.to_vec()],
+            "fair_try" => vec![value, self.ms(), heartbeat],
+            _ => {
+                let count_max = self.pick(&["1", "2", "4096"]).as_bytes().to_vec();
+                let ticket = self.pick(&["1", "2", "3", "7"]).as_bytes().to_vec();
+                let ticket = (script == "fair_wait").then_some(ticket);
+                [value, self.ms(), id, heartbeat, count_max].into_iter().chain(ticket).collect()
+            }
+        }
     }
 
     /// The words of a call with random arguments.
@@ -314,7 +339,7 @@ impl Pair {
         let (reply, _) = exchange(model, 0, now, &words);
         let ((refused, _), asked) = lua::with_refusal(place, || exchange(itself, 0, now, &words));
         let Some(command) = asked.get(place) else { return Ok(()) };
-        let is_release = ["fenced release", "fenced telling"].contains(&script);
+        let is_release = ["fenced_release", "fenced_release_notify"].contains(&script);
         let is_right = if command == "PUBLISH" || (command == "SET" && is_release) {
             refused == reply
         } else {
@@ -361,10 +386,15 @@ fn intent_key(lock: &[u8]) -> Vec<u8> {
     [b"redlatch:writer:", lock].concat()
 }
 
+/// The kind of lock that a script is for, none for a plain one.
+pub fn kind_of_lock(script: &str) -> Option<&str> {
+    script.split('_').next().filter(|kind| ["fenced", "fair", "shared"].contains(kind))
+}
+
 /// Scripts that have to do with one another.
 fn family(script: &str) -> Vec<&'static str> {
-    let of = |it: &str| it.split(' ').next().filter(|first| *first != it).map(str::to_owned);
-    SCRIPTS.iter().map(|it| it.name).filter(|other| of(other) == of(script) || *other == script).collect()
+    let names = SCRIPTS.iter().map(|it| it.name);
+    names.filter(|other| kind_of_lock(other) == kind_of_lock(script) || *other == script).collect()
 }
 
 /// What a script and the model of it do differently, if anything, or what it does when a command is refused; and the kinds of

@@ -153,14 +153,14 @@ impl World {
     fn note_shared(&mut self, conn: usize, script: &str, args: &[&[u8]], reply: &Reply<'_>, late: Time) {
         let (client, master) = (self.conns[conn].client, self.conns[conn].master);
         match (script, args, reply) {
-            ("shared acquire", [key, _, value, _], Reply::Simple(_))
-            | ("shared extend", [key, value, _], Reply::Integer(1)) => {
+            ("shared_acquire", [key, _, value, _], Reply::Simple(_))
+            | ("shared_extend", [key, value, _], Reply::Integer(1)) => {
                 self.checker.note_granted(conn, &self.conns[conn], key, value, late);
             }
-            ("shared acquire", [key, ..], Reply::Integer(_)) => {
+            ("shared_acquire", [key, ..], Reply::Integer(_)) => {
                 self.checker.note_refused(client, key, master);
             }
-            ("shared acquire", ..) => {}
+            ("shared_acquire", ..) => {}
             (_, [_, value, _], Reply::Integer(0)) => self.checker.note_denied(master, value),
             (_, [_, value, _], Reply::Error(text)) if text.starts_with(b"WRONGTYPE") => {
                 self.checker.note_denied(master, value);

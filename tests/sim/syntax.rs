@@ -99,6 +99,11 @@ impl Reader {
         self.tokens.get(self.at).map_or("", |token| &self.text[token.clone()])
     }
 
+    /// Whether the token behind this one is as given.
+    fn next_is(&self, token: &str) -> bool {
+        self.tokens.get(self.at + 1).is_some_and(|next| &self.text[next.clone()] == token)
+    }
+
     fn take(&mut self) -> &'static str {
         let token = self.peek();
         if let Some((_, other)) = OTHERS.iter().find(|(word, _)| *word == token) {
@@ -153,6 +158,11 @@ impl Reader {
                 if !matches!(self.peek(), "" | "end" | "else" | "elseif") {
                     self.expressions();
                 }
+            }
+            "local" if self.next_is("function") => {
+                while self.take() != ")" {}
+                self.block();
+                self.demand("end");
             }
             _ => {
                 self.is("local");

@@ -1,23 +1,22 @@
-//! The command of fair locks: a script over three keys, the lock's own, which is that of a plain lock of the same name, and
-//! the queue of those who wait for it, as two sorted sets: each waiter's ticket, a number, and its heartbeat, the time by the
-//! master's own clock up to which the ticket counts without another one.
+//! The commands of fair locks: scripts over three keys, the lock's own, which is that of a plain lock of the same name, and
+//! the queue of those who wait for it, as two sorted sets: each waiter's ticket and its heartbeat. `scripts/fair_queue.lua`
+//! says what they are; both sets expire when nobody comes for twice the time of a heartbeat.
 //!
-//! Where nobody holds the lock nor waits for it, it is set, and a waiter without a number leaves no ticket. Else one call
-//! joins the queue, gives a heartbeat and tries: the lock is set where it is free and nobody has a smaller ticket. A waiter
-//! with a number always joins: so a master that lost its queue has the ticket again, whoever holds the lock elsewhere.
-//! Who has no number yet is given the next one of this master. Tickets whose heartbeat is over are removed by each call, a
-//! hundred at the most, and so are those that outlast any heartbeat, as after the master's clock was set back. Both sets
-//! expire when nobody comes for twice the time of a heartbeat.
+//! | script | by | the queue |
+//! | --- | --- | --- |
+//! | `fair_try` | a caller that does not wait | stays as it is |
+//! | `fair_join` | a waiter that has no number yet | has the waiter at its end |
+//! | `fair_wait` | a waiter that has a number | has the waiter at its number |
+//! | `fair_leave` | a waiter that gives up, or has released the lock | loses the waiter; the first is notified |
+//! | `fair_notify` | a waiter that has released a part of the lock | stays as it is; the first is notified |
 //!
 //! The ids of waiters start with [`crate::lock::TOKEN_MARK`]. A set whose first member does not belongs to another application: it
 //! stays as it is, and the lock is not granted where it is in the way of the queue.
-//!
-//! A ticket stays where it is when the lock is set: a minority of masters that set it is no lock, and its waiter is to keep
-//! its place there. It is removed by the same script in its other form, which also tells the first in the queue that the
-//! lock is free.
 
-use super::fenced::{Script, encode_head};
-use super::{Entry, WrongShape, encode_beside, encode_decimal_bulk, encode_joined, failure, key_bytes};
+use super::scripts::{FAIR_JOIN, FAIR_LEAVE, FAIR_NOTIFY, FAIR_TRY, FAIR_WAIT};
+use super::{
+    Entry, Script, WrongShape, encode_beside, encode_decimal_bulk, encode_joined, failure, key_bytes,
+};
 use crate::limits;
 use crate::lock::{Failure, HolderTtl, Token};
 use crate::resp::{self, Array, Reply};
@@ -29,40 +28,6 @@ const TICKETS_NAME: &[u8] = b"redlatch:fair:t:";
 const HEARTBEATS_NAME: &[u8] = b"redlatch:fair:h:";
 /// What the channel of a waiter has between the prefix and its id.
 const CHANNEL_NAME: &[u8] = b"redlatch:fair:c:";
-
-/// `KEYS`: lock, tickets, heartbeats. `ARGV`: value, TTL in milliseconds, the waiter's id, its ticket, how long a heartbeat
-/// lasts in milliseconds, how many may wait. The ticket is a number, 0 for the one that it has here or else the next, or -1
-/// for one that does not wait.
-///
-/// Answers: what is in the way (0 the lock is held, 1 others are before it in the queue, 2 nothing: it is set), the ticket
-/// or -1 without one,
-/// how many are before it, and what is left of the holder's time as `PTTL` tells it, or of the first one's heartbeat.
-///
-/// To leave the queue: the ticket is -2, in place of the TTL is what the channel of each waiter starts with, or nothing if
-/// nobody is to be told. Answers 0. With -3 the ticket stays, and the first is told if it is another one.
-pub(crate) const FAIR_SCRIPT: &str = "local q,b,i,k,h=KEYS[2],KEYS[3],ARGV[3],tonumber(ARGV[4]),tonumber(ARGV[5]) if k>-2 and k<1 and \
-redis.call('exists',KEYS[1],q)==0 then redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) return {2,-1,0,0} end \
-if k<-1 and redis.call('exists',q)==0 then if ARGV[2]~='' and redis.call('exists',KEYS[1])==0 then \
-redis.pcall('publish',KEYS[1],'') end return 0 end for _,s in ipairs({q,b}) do local \
-m=redis.call('zrange',s,0,0)[1] if m and string.sub(m,1,11)~='redlatch:1:' then return \
-redis.error_reply('ERR a set of somebody else is where the queue of this lock belongs') end end local t=redis.call('time') local \
-n=t[1]*1000+math.floor(t[2]/1000) for _,r in ipairs({{'-inf',n},{n+h+1,'+inf'}}) do for _,m in \
-ipairs(redis.call('zrangebyscore',b,r[1],r[2],'limit',0,100)) do redis.call('zrem',q,m) \
-redis.call('zrem',b,m) end end if k==-2 then redis.call('zrem',q,i) redis.call('zrem',b,i) end if k<-1 then \
-if ARGV[2]~='' and redis.call('exists',KEYS[1])==0 then local f=redis.call('zrange',q,0,0)[1] if f==i then \
-return 0 elseif f then redis.pcall('publish',ARGV[2]..f,'') else redis.pcall('publish',KEYS[1],'') end end \
-return 0 end if k>=0 then local s=redis.call('zscore',q,i) if not s and \
-redis.call('zcard',q)>=tonumber(ARGV[6]) then return redis.error_reply('ERR too many wait for this lock') \
-end if k==0 then if s then k=tonumber(s) else k=(redis.call('zrevrange',q,0,0,'withscores')[2] or 0)+1 end \
-end if tonumber(s)~=k then redis.call('zadd',q,k,i) end redis.call('zadd',b,n+h,i) \
-redis.call('pexpire',q,2*h) redis.call('pexpire',b,2*h) end local a=redis.call('zrank',q,i) or \
-redis.call('zcard',q) local l=redis.call('pttl',KEYS[1]) if l~=-2 then return {0,k,a,l} end if a>0 then \
-local f=redis.call('zrange',q,0,0)[1] local e=redis.call('zscore',b,f) if not e then redis.call('zrem',q,f) \
-end return {1,k,a,math.max((e or n)-n,0)} end redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) if k>=0 then \
-redis.call('zadd',b,n+math.min(h,tonumber(ARGV[2])),i) end return {2,k,0,0}";
-
-/// SHA-1 of [`FAIR_SCRIPT`].
-pub(super) const FAIR_SHA: &str = "02d9ee81584b636cc1e0a982c4e02708eeee8ca2";
 
 /// The largest ticket that is believed: beyond it the scripts' numbers are no longer exact.
 const TICKET_MAX: u64 = (1 << 53) - 1;
@@ -87,7 +52,7 @@ pub(crate) enum Place {
     Number(u64),
 }
 
-/// Joins the queue, or says that it is still there, and sets the lock if it is this one's turn.
+/// Tries, by the script for the waiter's place in the queue.
 pub(crate) fn encode_fair_acquire(
     out: &mut Vec<u8>,
     script: Script,
@@ -95,38 +60,52 @@ pub(crate) fn encode_fair_acquire(
     ttl_ms: u64,
     waiter: &Waiter,
 ) {
-    encode_head(out, 12, script, FAIR_SCRIPT, FAIR_SHA, b"3");
+    let named = match waiter.ticket {
+        Place::Outside => FAIR_TRY,
+        Place::AtEnd => FAIR_JOIN,
+        Place::Number(_) => FAIR_WAIT,
+    };
+    named.encode_head(out, script);
     let value = encode_keys(out, entry, waiter.prefix_size);
     out.extend_from_slice(value);
     encode_decimal_bulk(out, ttl_ms);
-    resp::encode_bulk(out, waiter.id.as_bytes());
-    match waiter.ticket {
-        Place::Outside => resp::encode_bulk(out, b"-1"),
-        Place::AtEnd => encode_decimal_bulk(out, 0),
-        Place::Number(number) => encode_decimal_bulk(out, number),
+    if waiter.ticket == Place::Outside {
+        return encode_decimal_bulk(out, heartbeat_ms());
     }
+    resp::encode_bulk(out, waiter.id.as_bytes());
     encode_decimal_bulk(out, heartbeat_ms());
     encode_decimal_bulk(out, limits::FAIR_QUEUE_COUNT_MAX);
+    if let Place::Number(number) = waiter.ticket {
+        encode_decimal_bulk(out, number);
+    }
 }
 
-/// Leaves the queue unless it `stays`, and tells the first who waits if the lock is free. The entry's value does not matter.
-pub(crate) fn encode_fair_leave(
-    out: &mut Vec<u8>,
-    entry: &Entry,
-    waiter: &Waiter,
-    (tells, stays): (bool, bool),
-) {
-    encode_head(out, 11, Script::Known, FAIR_SCRIPT, FAIR_SHA, b"3");
-    let value = encode_keys(out, entry, waiter.prefix_size);
-    out.extend_from_slice(value);
-    if tells {
-        encode_joined(out, &[prefix(entry, waiter.prefix_size), CHANNEL_NAME]);
+/// Leaves the queue; with `notifies` the first who waits is notified if the lock is free. The entry's value does not matter.
+pub(crate) fn encode_fair_leave(out: &mut Vec<u8>, entry: &Entry, waiter: &Waiter, notifies: bool) {
+    FAIR_LEAVE.encode_head(out, Script::Known);
+    encode_keys(out, entry, waiter.prefix_size);
+    resp::encode_bulk(out, waiter.id.as_bytes());
+    encode_decimal_bulk(out, heartbeat_ms());
+    if notifies {
+        encode_channels(out, entry, waiter);
     } else {
         resp::encode_bulk(out, b"");
     }
+}
+
+/// Notifies the first who waits if the lock is free, unless that is this waiter. The entry's value does not matter.
+pub(crate) fn encode_fair_notify(out: &mut Vec<u8>, entry: &Entry, waiter: &Waiter) {
+    FAIR_NOTIFY.encode_head(out, Script::Known);
+    encode_keys(out, entry, waiter.prefix_size);
     resp::encode_bulk(out, waiter.id.as_bytes());
-    resp::encode_bulk(out, if stays { b"-3" } else { b"-2" });
     encode_decimal_bulk(out, heartbeat_ms());
+    encode_channels(out, entry, waiter);
+}
+
+/// What the channel of each waiter starts with.
+fn encode_channels(out: &mut Vec<u8>, entry: &Entry, waiter: &Waiter) {
+    let prefix = key_bytes(entry.key()).get(..waiter.prefix_size).unwrap_or_default();
+    encode_joined(out, &[prefix, CHANNEL_NAME]);
 }
 
 /// The channel on which a waiter is told that it is the first, as an encoded bulk string.
@@ -145,10 +124,6 @@ fn encode_keys<'a>(out: &mut Vec<u8>, entry: &'a Entry, prefix_size: usize) -> &
     encode_beside(out, key, prefix_size, TICKETS_NAME);
     encode_beside(out, key, prefix_size, HEARTBEATS_NAME);
     value
-}
-
-fn prefix(entry: &Entry, prefix_size: usize) -> &[u8] {
-    key_bytes(entry.key()).get(..prefix_size).unwrap_or_default()
 }
 
 /// What a master said to [`encode_fair_acquire`].
@@ -217,6 +192,7 @@ fn fair_told(told: &Array<'_>) -> Result<FairTold, WrongShape> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::NamedScript;
 
     const WAITER: Waiter = Waiter { id: Token::UNSET, ticket: Place::Number(7), prefix_size: 2 };
     const KEYS: [&[u8]; 3] = [b"p:\r\nname", b"p:redlatch:fair:t:\r\nname", b"p:redlatch:fair:h:\r\nname"];
@@ -238,40 +214,34 @@ mod tests {
     fn commands_have_the_lock_and_its_queue_behind_the_same_prefix() {
         let [lock, tickets, heartbeats] = KEYS;
         let id = [0; 20].as_slice();
-        for (script, name, text) in
-            [(Script::Known, "EVALSHA", FAIR_SHA), (Script::Whole, "EVAL", FAIR_SCRIPT)]
-        {
-            for (ticket, number) in [(Place::Outside, "-1"), (Place::AtEnd, "0"), (Place::Number(7), "7")] {
+        let rows: [(_, _, &[&[u8]]); 3] = [
+            (Place::Outside, FAIR_TRY, &[b"3000"]),
+            (Place::AtEnd, FAIR_JOIN, &[id, b"3000", b"4096"]),
+            (Place::Number(7), FAIR_WAIT, &[id, b"3000", b"4096", b"7"]),
+        ];
+        for (ticket, named, rest) in rows {
+            for (script, [name, text]) in
+                [(Script::Known, ["EVALSHA", named.sha]), (Script::Whole, ["EVAL", named.text])]
+            {
                 let waiter = Waiter { ticket, ..WAITER };
-                let [name, text, number] = [name, text, number].map(str::as_bytes);
+                let [name, text] = [name, text].map(str::as_bytes);
+                let head: &[&[u8]] = &[name, text, b"3", lock, tickets, heartbeats, id, b"10000"];
                 assert_eq!(
                     encoded(|out, entry| encode_fair_acquire(out, script, entry, 10_000, &waiter)),
-                    command(&[
-                        name, text, b"3", lock, tickets, heartbeats, id, b"10000", id, number, b"3000",
-                        b"4096"
-                    ])
+                    command(&[head, rest].concat())
                 );
             }
         }
-        for (tells, channel, number) in [(true, b"p:redlatch:fair:c:".as_slice(), b"-2"), (false, b"", b"-3")]
-        {
-            assert_eq!(
-                encoded(|out, entry| encode_fair_leave(out, entry, &WAITER, (tells, !tells))),
-                command(&[
-                    b"EVALSHA",
-                    FAIR_SHA.as_bytes(),
-                    b"3",
-                    lock,
-                    tickets,
-                    heartbeats,
-                    id,
-                    channel,
-                    id,
-                    number,
-                    b"3000"
-                ])
-            );
+        let ends = |named: NamedScript, channels: &[u8]| {
+            let sha = named.sha.as_bytes();
+            command(&[b"EVALSHA", sha, b"3", lock, tickets, heartbeats, id, b"3000", channels])
+        };
+        for (notifies, channels) in [(true, b"p:redlatch:fair:c:".as_slice()), (false, b"")] {
+            let leave = encoded(|out, entry| encode_fair_leave(out, entry, &WAITER, notifies));
+            assert_eq!(leave, ends(FAIR_LEAVE, channels));
         }
+        let notify = encoded(|out, entry| encode_fair_notify(out, entry, &WAITER));
+        assert_eq!(notify, ends(FAIR_NOTIFY, b"p:redlatch:fair:c:"));
         let mut channel = Vec::new();
         encode_fair_channel(&mut channel, b"p:", &Token::UNSET);
         assert_eq!(channel, [b"$38\r\np:redlatch:fair:c:".as_slice(), id, b"\r\n"].concat());

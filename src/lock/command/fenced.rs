@@ -10,57 +10,13 @@
 //!
 //! Tokens are written as they were given: Lua's `tostring` would lose digits. As numbers they are exact below 2^53.
 
-use super::{Entry, WrongShape, encode_beside, encode_decimal_bulk, failure};
+use super::scripts::{FENCED_ACQUIRE, FENCED_RELEASE, FENCED_RELEASE_NOTIFY};
+use super::{Entry, Script, WrongShape, encode_beside, encode_decimal_bulk, failure};
 use crate::lock::fencing::{FENCE_NAME, FencingToken, Window};
 use crate::lock::{Failure, HolderTtl};
 use crate::mutants::mutant;
-use crate::resp::{self, Array, Reply};
+use crate::resp::{Array, Reply};
 use std::time::Duration;
-
-/// `KEYS`: lock, fence. `ARGV`: value, TTL in milliseconds, token, how much older and how much newer than the clock it may
-/// be in microseconds, the life of the fence in milliseconds.
-///
-/// Answers: OK; OWN if the key has this value already; or what is in the way (0 BUSY, 1 STALE, 2 PAST, 3 FUTURE), the
-/// fence, what is left of the holder's time as `PTTL` tells it, and the clock. A key of another kind is in the way, too, as
-/// it is for `SET NX`: readers are there.
-pub(crate) const FENCED_ACQUIRE_SCRIPT: &str = "local t=redis.call('time') local n=t[1]*1000000+t[2] \
-local f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$')) local k=tonumber(ARGV[3]) \
-if not f then return redis.error_reply('ERR the fence is no number') end \
-local h=redis.pcall('get',KEYS[1]) \
-if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end if h==ARGV[1] then return redis.status_reply('OWN') end \
-if h then return {0,f,redis.call('pttl',KEYS[1]),n} end \
-if k<=f then return {1,f,0,n} end if k<=n-ARGV[4] then return {2,f,0,n} end if k>n+ARGV[5] then return {3,f,0,n} end \
-redis.call('set',KEYS[2],ARGV[3],'px',ARGV[6]) return redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2])";
-
-/// `KEYS`: lock, fence. `ARGV`: value, token, how much older and how much newer than the clock it may be to raise the
-/// fence, the life of the fence.
-///
-/// Answers as the plain release: 1 if the key had this value and is deleted, else 0.
-/// A fence that cannot be raised, as on a server at its memory limit, changes nothing of that: it would only refuse a
-/// command that comes late, whose key is deleted by the next release anyway.
-pub(crate) const FENCED_RELEASE_SCRIPT: &str = "local d=0 local h=redis.pcall('get',KEYS[1]) \
-if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end \
-if h==ARGV[1] then d=redis.call('del',KEYS[1]) end \
-local f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$')) local k=tonumber(ARGV[2]) \
-if f and k>f then local t=redis.call('time') local n=t[1]*1000000+t[2] \
-if k>n-ARGV[3] and k<=n+ARGV[4] then redis.pcall('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
-
-/// The same, and tells those who wait for the lock, as [`super::TELLING_SCRIPT`] does.
-pub(crate) const FENCED_TELLING_SCRIPT: &str = "local d=0 local h=redis.pcall('get',KEYS[1]) \
-if type(h)=='table' and string.sub(h.err,1,9)~='WRONGTYPE' then return h end \
-if h==ARGV[1] then d=redis.call('del',KEYS[1]) local n=redis.pcall('publish',KEYS[1],'') \
-if type(n)=='number' and n>3 then redis.pcall('publish',KEYS[1],n) end end \
-local f=tonumber(string.match(redis.call('get',KEYS[2]) or '0','^%d+$')) local k=tonumber(ARGV[2]) \
-if f and k>f then local t=redis.call('time') local n=t[1]*1000000+t[2] \
-if k>n-ARGV[3] and k<=n+ARGV[4] then redis.pcall('set',KEYS[2],ARGV[2],'px',ARGV[5]) end end return d";
-
-/// SHA-1 of [`FENCED_ACQUIRE_SCRIPT`].
-pub(super) const ACQUIRE_SHA: &str = "5d72da1984569881e11ad452bce54f49034d2b4e";
-/// SHA-1 of [`FENCED_RELEASE_SCRIPT`].
-pub(super) const RELEASE_SHA: &str = "7612e6705f80446242ed7042da9462eb14015fa8";
-
-/// SHA-1 of [`FENCED_TELLING_SCRIPT`].
-pub(super) const TELLING_SHA: &str = "06717449d262ca6c6c5ea2f61bf2ad7353c4cb2b";
 
 /// Older than any token, for a lock that is held: no window closes behind it.
 const ANY_AGE_US: u64 = 1 << 52;
@@ -72,15 +28,6 @@ pub(crate) struct Fence {
     pub(crate) window: Window,
     /// Bytes of the prefix that all keys have.
     pub(crate) prefix_size: usize,
-}
-
-/// How a script is named.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Script {
-    /// By its digest.
-    Known,
-    /// In full.
-    Whole,
 }
 
 /// Sets lock and fence if both may be.
@@ -108,7 +55,7 @@ fn encode_acquire(
     fence: &Fence,
     past_us: u64,
 ) {
-    encode_head(out, 11, script, FENCED_ACQUIRE_SCRIPT, ACQUIRE_SHA, b"2");
+    FENCED_ACQUIRE.encode_head(out, script);
     let value = encode_keys(out, entry, fence);
     out.extend_from_slice(value);
     for number in [ttl_ms, fence.token.as_u64(), past_us, fence.window.half_us, fence.window.life_ms] {
@@ -124,40 +71,14 @@ pub(crate) fn encode_fenced_release(
     fence: &Fence,
     tells: bool,
 ) {
-    if tells {
-        encode_head(out, 10, script, FENCED_TELLING_SCRIPT, TELLING_SHA, b"2");
-    } else {
-        encode_head(out, 10, script, FENCED_RELEASE_SCRIPT, RELEASE_SHA, b"2");
-    }
+    let named = if tells { FENCED_RELEASE_NOTIFY } else { FENCED_RELEASE };
+    named.encode_head(out, script);
     let value = encode_keys(out, entry, fence);
     out.extend_from_slice(value);
     let Window { half_us, life_ms } = fence.window;
     for number in [fence.token.as_u64(), half_us, half_us, life_ms] {
         encode_decimal_bulk(out, number);
     }
-}
-
-/// A script's name and how many keys follow.
-pub(super) fn encode_head(
-    out: &mut Vec<u8>,
-    argument_count: usize,
-    script: Script,
-    text: &str,
-    sha: &str,
-    key_count: &[u8],
-) {
-    resp::encode_array_header(out, argument_count);
-    match script {
-        Script::Known => {
-            resp::encode_bulk(out, b"EVALSHA");
-            resp::encode_bulk(out, sha.as_bytes());
-        }
-        Script::Whole => {
-            resp::encode_bulk(out, b"EVAL");
-            resp::encode_bulk(out, text.as_bytes());
-        }
-    }
-    resp::encode_bulk(out, key_count);
 }
 
 /// Both keys; returns the encoded value of the entry.
@@ -253,6 +174,7 @@ fn told_refusal(told: &Array<'_>) -> Result<Told, WrongShape> {
 mod tests {
     use super::*;
     use crate::lock::Token;
+    use crate::resp;
 
     fn encoded(write: impl FnOnce(&mut Vec<u8>, &Entry, &Fence)) -> String {
         let window = Window::new(Duration::from_secs(30));
@@ -276,7 +198,7 @@ mod tests {
         let (token, half, life) =
             (b"1800000000000000".as_slice(), b"15000000".as_slice(), b"90000".as_slice());
         for (script, name, text) in
-            [(Script::Known, "EVALSHA", ACQUIRE_SHA), (Script::Whole, "EVAL", FENCED_ACQUIRE_SCRIPT)]
+            [(Script::Known, "EVALSHA", FENCED_ACQUIRE.sha), (Script::Whole, "EVAL", FENCED_ACQUIRE.text)]
         {
             let [name, text] = [name, text].map(str::as_bytes);
             assert_eq!(
@@ -284,7 +206,7 @@ mod tests {
                 command(&[name, text, b"2", lock, fence, &value, b"10000", token, half, half, life])
             );
         }
-        let text = FENCED_ACQUIRE_SCRIPT.as_bytes();
+        let text = FENCED_ACQUIRE.text.as_bytes();
         assert_eq!(
             encoded(|out, entry, fence| encode_fenced_repair(out, entry, 7, fence)),
             command(&[
@@ -301,7 +223,7 @@ mod tests {
                 life
             ])
         );
-        for (tells, sha) in [(false, RELEASE_SHA), (true, TELLING_SHA)] {
+        for (tells, sha) in [(false, FENCED_RELEASE.sha), (true, FENCED_RELEASE_NOTIFY.sha)] {
             assert_eq!(
                 encoded(|out, entry, fence| encode_fenced_release(out, Script::Known, entry, fence, tells)),
                 command(&[b"EVALSHA", sha.as_bytes(), b"2", lock, fence, &value, token, half, half, life])

@@ -4,23 +4,13 @@
 //! `Request::ForceUnlock` sends it. It deletes what can be a lock: a string, which may be one of another library, or a set
 //! of readers. A key of any other type is somebody else's and stays.
 
-use super::fenced::{Script, encode_head};
-use super::{ReleaseAnswer, WrongShape, failure};
+use super::scripts::FORCE_UNLOCK;
+use super::{ReleaseAnswer, Script, WrongShape, failure};
 use crate::resp::Reply;
-
-/// `KEYS`: lock. Answers 1 if it is deleted, 0 without one, or an error for a key that is no lock.
-pub(super) const FORCE_SCRIPT: &str = "local k=KEYS[1] local v=redis.pcall('get',k) \
-if type(v)=='table' and string.sub(v.err,1,9)=='WRONGTYPE' then v=redis.pcall('zscore',k,'redlatch:readers:1') \
-if not v or type(v)=='table' and string.sub(v.err,1,9)=='WRONGTYPE' then \
-return redis.error_reply('WRONGTYPE a key of another type is there, which is no lock: nothing was deleted') end end \
-if type(v)=='table' then return v end return redis.call('del',k)";
-
-/// SHA-1 of [`FORCE_SCRIPT`], which is only ever sent in full.
-pub(super) const FORCE_SHA: &str = "db92369204d779fca19eb68b65b7546ebb006767";
 
 /// Deletes the lock with this key, from [`super::Entry::key`]. The script is sent in full: it is seldom needed.
 pub(crate) fn encode_forced_delete(out: &mut Vec<u8>, key: &[u8]) {
-    encode_head(out, 4, Script::Whole, FORCE_SCRIPT, FORCE_SHA, b"1");
+    FORCE_UNLOCK.encode_head(out, Script::Whole);
     out.extend_from_slice(key);
 }
 
@@ -42,7 +32,7 @@ mod tests {
     #[test]
     fn a_forced_unlock_is_a_script_on_the_locks_own_key() {
         let (mut expected, mut out) = (Vec::new(), Vec::new());
-        resp::encode_command(&mut expected, &[b"EVAL", FORCE_SCRIPT.as_bytes(), b"1", b"name"]);
+        resp::encode_command(&mut expected, &[b"EVAL", FORCE_UNLOCK.text.as_bytes(), b"1", b"name"]);
         encode_forced_delete(&mut out, b"$4\r\nname\r\n");
         assert_eq!(out.escape_ascii().to_string(), expected.escape_ascii().to_string());
     }

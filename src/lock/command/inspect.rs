@@ -1,8 +1,8 @@
 //! Looking at a key without touching it: the start of its value, and its time.
 
-use super::{HolderTtl, WrongShape, failure, holder_ttl, is_wrong_type};
+use super::{WrongShape, failure, holder_ttl, is_wrong_type};
 use crate::limits;
-use crate::lock::Failure;
+use crate::lock::{Failure, HolderTtl};
 use crate::resp::Reply;
 
 /// `GETRANGE key 0 255`: unlike `GET` it has a bounded reply, whatever somebody else has stored there.

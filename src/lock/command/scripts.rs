@@ -1,35 +1,247 @@
-//! All scripts by name, for tests that run and break them.
+//! The scripts that masters run: one Lua file in `scripts/` for each purpose. A master gets the code of a file without its
+//! comments and line breaks, which are taken out when this crate is compiled.
+//!
+//! # How a script reaches a master
+//!
+//! 1. A request names its script by the digest: `EVALSHA`.
+//! 2. A master that does not know the digest answers `NOSCRIPT` and has changed nothing. It gets the same request again
+//!    with the script in full: `EVAL`, which also makes the script known there.
+//! 3. What follows an attempt must not cost a second round trip: a release above all. So the scripts that follow are loaded
+//!    with `SCRIPT LOAD` before they are needed. An attempt for a plain lock is a `SET`, which no master can miss, so the
+//!    handshake loads what follows it ([`PLAIN`]). An attempt for another lock is a script itself: behind the first one
+//!    that a master did not know, it gets all scripts of that kind of lock ([`FENCED`], [`FAIR`], [`SHARED`]).
+//! 4. A repair, a writer's reservation and a forced unlock are sent in full at once. They are rare, and a master that needs a
+//!    repair has mostly restarted, so that it knows no script.
+//!
+//! [`Script`] is the choice between the two forms of a request. `engine/script.rs` has points 2 and 3, the engine's handshake
+//! its part of point 3.
 
-use super::{fair, fenced, force, shared};
+use crate::resp;
 
 /// A script as masters get it.
 #[derive(Debug, Clone, Copy)]
 pub struct NamedScript {
-    /// The name that tests know it by.
+    /// The name that tests know it by: that of its file.
     pub name: &'static str,
     /// The Lua code.
     pub text: &'static str,
     /// SHA-1 of `text` in hexadecimal digits, by which `EVALSHA` calls it.
     pub sha: &'static str,
+    /// A call by the digest up to the keys: `EVALSHA`, the digest and the number of keys.
+    head: &'static [u8],
+    key_count: usize,
+    argument_count: usize,
 }
 
-const fn named(name: &'static str, text: &'static str, sha: &'static str) -> NamedScript {
-    NamedScript { name, text, sha }
+/// How a request names its script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Script {
+    /// By its digest.
+    Known,
+    /// In full.
+    Whole,
 }
 
-/// Every script that an engine sends.
-pub const SCRIPTS: [NamedScript; 13] = [
-    named("release", super::RELEASE_SCRIPT, super::RELEASE_SHA),
-    named("telling", super::TELLING_SCRIPT, super::TELLING_SHA),
-    named("extend", super::EXTEND_SCRIPT, super::EXTEND_SHA),
-    named("swap", super::SWAP_SCRIPT, super::SWAP_SHA),
-    named("fenced acquire", fenced::FENCED_ACQUIRE_SCRIPT, fenced::ACQUIRE_SHA),
-    named("fenced release", fenced::FENCED_RELEASE_SCRIPT, fenced::RELEASE_SHA),
-    named("fenced telling", fenced::FENCED_TELLING_SCRIPT, fenced::TELLING_SHA),
-    named("fair", fair::FAIR_SCRIPT, fair::FAIR_SHA),
-    named("shared acquire", shared::ACQUIRE_SCRIPT, shared::ACQUIRE_SHA),
-    named("shared extend", shared::EXTEND_SCRIPT, shared::EXTEND_SHA),
-    named("shared release", shared::RELEASE_SCRIPT, shared::RELEASE_SHA),
-    named("intent", shared::INTENT_SCRIPT, shared::INTENT_SHA),
-    named("force", force::FORCE_SCRIPT, force::FORCE_SHA),
-];
+impl NamedScript {
+    /// A call up to the keys. All keys and arguments follow, each as a bulk string.
+    #[inline]
+    pub(super) fn encode_head(&self, out: &mut Vec<u8>, script: Script) {
+        match script {
+            Script::Known => out.extend_from_slice(self.head),
+            Script::Whole => self.encode_whole_head(out),
+        }
+    }
+
+    #[cold]
+    fn encode_whole_head(&self, out: &mut Vec<u8>) {
+        resp::encode_array_header(out, 3 + self.key_count + self.argument_count);
+        resp::encode_bulk(out, b"EVAL");
+        resp::encode_bulk(out, self.text.as_bytes());
+        resp::encode_bulk(out, self.key_count.to_string().as_bytes());
+    }
+
+    /// `SCRIPT LOAD text`
+    pub(crate) fn encode_load(&self, out: &mut Vec<u8>) {
+        resp::encode_command(out, &[b"SCRIPT", b"LOAD", self.text.as_bytes()]);
+    }
+}
+
+/// Declares the scripts: name, files, number of keys and of arguments, SHA-1.
+macro_rules! scripts {
+    ($($constant:ident: $name:literal from [$($file:literal),+], $keys:literal + $arguments:literal, $sha:literal;)+) => {
+        $(pub(crate) const $constant: NamedScript = {
+            const SOURCE: &str = concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+);
+            static TEXT: Bytes<{ SOURCE.len() }> = code(SOURCE);
+            static HEAD: Bytes<HEAD_SIZE_MAX> = head($sha, $keys, $arguments);
+            NamedScript {
+                name: $name,
+                text: match str::from_utf8(TEXT.as_slice()) {
+                    Ok(text) => text,
+                    Err(_) => panic!("it was a text before"),
+                },
+                sha: $sha,
+                head: HEAD.as_slice(),
+                key_count: $keys,
+                argument_count: $arguments,
+            }
+        };)+
+
+        /// Every script that an engine sends.
+        pub const SCRIPTS: [NamedScript; [$($name),+].len()] = [$($constant),+];
+    };
+}
+
+scripts! {
+    RELEASE: "release" from ["release"], 1 + 1, "842d718010740f97c63e1cfc063e72a6b0487fb9";
+    RELEASE_NOTIFY: "release_notify" from ["release_notify"], 1 + 1, "b4e5cefc3d2023b0a537ffd04f35fa08f884ebbf";
+    EXTEND: "extend" from ["extend"], 1 + 2, "b21458d0a3a9d5056462f2073617b88a6da3b591";
+    SWAP: "swap" from ["swap"], 1 + 3, "1b7711219df5c949b193483054bc4cf6c4f92836";
+    FENCED_ACQUIRE: "fenced_acquire" from ["fenced_acquire"], 2 + 6, "3ff6ee94e61a10aabe172ad7e7a42d184f847141";
+    FENCED_RELEASE: "fenced_release" from ["fenced_release"], 2 + 5, "ea7622cda7c81b6170d6a0885dfd604061076bb6";
+    FENCED_RELEASE_NOTIFY: "fenced_release_notify" from ["fenced_release_notify"], 2 + 5, "470501820254a86366fdd9a88256d079fdc6ef57";
+    FAIR_TRY: "fair_try" from ["fair_queue", "fair_try"], 3 + 3, "e7dfb80d947e0d5ee31e33d2308af1c971b3d6dc";
+    FAIR_JOIN: "fair_join" from ["fair_queue", "fair_join", "fair_attempt"], 3 + 5, "bf4b3200e555126483298cb63454915428740940";
+    FAIR_WAIT: "fair_wait" from ["fair_queue", "fair_wait", "fair_attempt"], 3 + 6, "058e24d9c8d1a6b130a2f1902435c7baa6b9c370";
+    FAIR_LEAVE: "fair_leave" from ["fair_queue", "fair_leave"], 3 + 3, "b66361deaf73b382763006d5dcb99864adaee42e";
+    FAIR_NOTIFY: "fair_notify" from ["fair_queue", "fair_notify"], 3 + 3, "ad05807bea74e030bb224307c41067fb07a30a59";
+    SHARED_ACQUIRE: "shared_acquire" from ["shared_acquire"], 2 + 2, "0266a199cb2d1f02cdd5bf5aeb54c88326903861";
+    SHARED_EXTEND: "shared_extend" from ["shared_extend"], 1 + 2, "e399f87becb35b6d1dced2120999f71b7c300009";
+    SHARED_RELEASE: "shared_release" from ["shared_release"], 1 + 2, "e73fb9899af6bcdddbc6625494ceac72cedd7957";
+    WRITER_RESERVE: "writer_reserve" from ["writer_reserve"], 1 + 2, "3bb54f81c4eca8b2b21f4a8e9338c030776fe030";
+    FORCE_UNLOCK: "force_unlock" from ["force_unlock"], 1 + 0, "e92d12bd12716bf8dd71c9f9161672a303dff636";
+}
+
+/// What may follow the attempt for a plain lock.
+pub(crate) const PLAIN: [NamedScript; 4] = [RELEASE, EXTEND, SWAP, RELEASE_NOTIFY];
+
+/// The attempt for a fenced lock, and what may follow it.
+pub(crate) const FENCED: [NamedScript; 3] = [FENCED_ACQUIRE, FENCED_RELEASE, FENCED_RELEASE_NOTIFY];
+/// The attempts for a fair lock, and what may follow them. The lock itself is a plain one.
+pub(crate) const FAIR: [NamedScript; 5] = [FAIR_TRY, FAIR_JOIN, FAIR_WAIT, FAIR_LEAVE, FAIR_NOTIFY];
+/// The attempt of a reader, and what may follow it.
+pub(crate) const SHARED: [NamedScript; 3] = [SHARED_ACQUIRE, SHARED_EXTEND, SHARED_RELEASE];
+
+/// Some bytes in a larger array, which a constant can be made of.
+struct Bytes<const N: usize> {
+    bytes: [u8; N],
+    size: usize,
+}
+
+impl<const N: usize> Bytes<N> {
+    const fn new() -> Self {
+        Self { bytes: [0; N], size: 0 }
+    }
+
+    const fn push(&mut self, bytes: &[u8]) {
+        let mut at = 0;
+        while at < bytes.len() {
+            self.bytes[self.size] = bytes[at];
+            self.size += 1;
+            at += 1;
+        }
+    }
+
+    const fn as_slice(&self) -> &[u8] {
+        self.bytes.split_at(self.size).0
+    }
+}
+
+/// The code in a Lua file: one line without comments.
+const fn code<const N: usize>(source: &str) -> Bytes<N> {
+    let source = source.as_bytes();
+    let mut code = Bytes::new();
+    let (mut in_comment, mut in_string, mut is_parted) = (false, false, false);
+    let mut at = 0;
+    while at < source.len() {
+        let byte = source[at];
+        if byte == b'\n' {
+            assert!(!in_string, "a string ends in its line");
+            in_comment = false;
+        } else if byte == b'-' && !in_string && at + 1 < source.len() && source[at + 1] == b'-' {
+            in_comment = true;
+        }
+        if in_comment || (!in_string && byte.is_ascii_whitespace()) {
+            is_parted = true;
+        } else {
+            if is_parted && code.size > 0 {
+                code.push(b" ");
+            }
+            is_parted = false;
+            in_string ^= byte == b'\'';
+            code.push(&[byte]);
+        }
+        at += 1;
+    }
+    code
+}
+
+const HEAD_SIZE_MAX: usize = "*10\r\n$7\r\nEVALSHA\r\n$40\r\n\r\n$1\r\n1\r\n".len() + 40;
+
+/// The head of a call by the digest.
+const fn head(sha: &str, key_count: u8, argument_count: u8) -> Bytes<HEAD_SIZE_MAX> {
+    let mut head = Bytes::new();
+    let count = 3 + key_count + argument_count;
+    head.push(b"*");
+    if count >= 10 {
+        head.push(&[b'0' + count / 10]);
+    }
+    head.push(&[b'0' + count % 10]);
+    head.push(b"\r\n$7\r\nEVALSHA\r\n$40\r\n");
+    head.push(sha.as_bytes());
+    head.push(b"\r\n$1\r\n");
+    head.push(&[b'0' + key_count]);
+    head.push(b"\r\n");
+    head
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_script_has_the_digest_of_its_text() {
+        let digest = |it: &NamedScript| sha1_smol::Sha1::from(it.text).digest().to_string();
+        let wrong: Vec<_> = SCRIPTS.iter().filter(|it| it.sha != digest(it)).collect();
+        let right = wrong.iter().map(|it| format!("\n{}: {}", it.name, digest(it)));
+        assert!(wrong.is_empty(), "the right digests are{}", right.collect::<String>());
+    }
+
+    #[test]
+    fn each_script_names_all_of_its_keys_and_arguments() {
+        for it in SCRIPTS {
+            for (array, count) in [("KEYS", it.key_count), ("ARGV", it.argument_count)] {
+                let named = |place: usize| it.text.contains(&format!("{array}[{place}]"));
+                assert!((1..=count).all(named) && !named(count + 1), "{}: {count} {array}", it.name);
+            }
+        }
+    }
+
+    #[test]
+    fn comments_and_line_breaks_are_not_sent() {
+        let stripped: Bytes<100> =
+            code("-- a 'b'\n\nlocal c = 'd  --e' -- f\n  if c  then\n\treturn c - 1\nend\n");
+        assert_eq!(str::from_utf8(stripped.as_slice()), Ok("local c = 'd  --e' if c then return c - 1 end"));
+        for it in SCRIPTS {
+            assert!(!it.text.contains("--") && !it.text.contains('\n'), "{}: {}", it.name, it.text);
+        }
+    }
+
+    #[test]
+    fn a_call_by_digest_and_one_in_full_differ_in_nothing_else() {
+        for it in SCRIPTS {
+            let (mut known, mut whole, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+            it.encode_head(&mut known, Script::Known);
+            it.encode_head(&mut whole, Script::Whole);
+            let key_count = it.key_count.to_string();
+            let filler = vec![b"".as_slice(); it.key_count + it.argument_count];
+            for (out, words) in [(known, ["EVALSHA", it.sha]), (whole, ["EVAL", it.text])] {
+                let words = words.map(str::as_bytes);
+                let mut command = out.clone();
+                filler.iter().for_each(|it| resp::encode_bulk(&mut command, it));
+                expected.clear();
+                resp::encode_command(&mut expected, &[&words[..], &[key_count.as_bytes()], &filler].concat());
+                assert_eq!(command.escape_ascii().to_string(), expected.escape_ascii().to_string());
+            }
+        }
+    }
+}

@@ -16,8 +16,8 @@
 //! readers are refused while it lives. It is a hint for the sake of the writer's turn; nothing that is safe rests on it. Its value
 //! starts with [`crate::lock::TOKEN_MARK`]. A key that holds anything else stays, and then readers are kept out by it for as long as it lives.
 
-use super::fenced::{Script, encode_head};
-use super::{Entry, WrongShape, encode_beside, encode_decimal_bulk, failure};
+use super::scripts::{SHARED_ACQUIRE, SHARED_EXTEND, SHARED_RELEASE, WRITER_RESERVE};
+use super::{Entry, Script, WrongShape, encode_beside, encode_decimal_bulk, failure};
 use crate::lock::{Failure, HolderTtl, Vote};
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
@@ -30,52 +30,6 @@ pub(crate) const INTENT_NAME: &[u8] = b"redlatch:writer:";
 /// members or their scores.
 pub(crate) const MARKER: &[u8] = b"redlatch:readers:1";
 
-/// `KEYS`: lock, intent. `ARGV`: value, TTL in milliseconds.
-///
-/// Answers: OK; OWN if the value is there already; or the time left of what is in the way as `PTTL` tells it. A value that
-/// is there keeps the later end of the two, so that a request which is carried out twice, or late, cuts nothing short.
-/// It reads before it writes, and the end comes before the purge: a login that lacks a right for one of them leaves no set
-/// without an end. Without the right to `PEXPIREAT`, the release deletes the set.
-pub(super) const ACQUIRE_SCRIPT: &str = "local k=KEYS[1] local m='redlatch:readers:1' local y=redis.call('type',k).ok \
-local w=redis.call('pttl',k) if w==-1 or y~='none' and (y~='zset' or not redis.call('zscore',k,m)) then return w end \
-local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) \
-local s=tonumber(redis.call('zscore',k,ARGV[1]) or 0) w=redis.call('pttl',KEYS[2]) if w~=-2 and s<=n then return w end \
-local e=math.max(s,n+1+ARGV[2]) local l=redis.call('zrange',k,-1,-1,'withscores')[2] \
-redis.call('zadd',k,'-inf',m,e,ARGV[1]) redis.call('pexpireat',k,math.max(e,l or 0)) \
-redis.call('zremrangebyscore',k,0,n) \
-return redis.status_reply(s>n and 'OWN' or 'OK')";
-
-/// `KEYS`: lock. `ARGV`: value, TTL in milliseconds. Answers 1, or 0 if the value is not there or its time is over.
-///
-/// A server at its memory limit refuses a script's `ZADD`, unless the script has written before. This one takes no memory,
-/// so the purge, which is never refused, goes first. A new reader takes memory: its script starts with `ZADD`.
-pub(super) const EXTEND_SCRIPT: &str = "local k=KEYS[1] local t=redis.call('time') local n=t[1]*1000+math.floor(t[2]/1000) \
-local s=redis.call('zscore',k,ARGV[1]) if not s or tonumber(s)<=n then return 0 end \
-redis.call('zremrangebyscore',k,0,n) redis.call('zadd',k,n+1+ARGV[2],ARGV[1]) \
-redis.call('pexpireat',k,redis.call('zrange',k,-1,-1,'withscores')[2]) return 1";
-
-/// `KEYS`: lock. `ARGV`: value, and 1 if those who wait are to be told when nobody is left. Answers 1 if the value was there,
-/// else 0.
-pub(super) const RELEASE_SCRIPT: &str = "local k=KEYS[1] if redis.call('zrem',k,ARGV[1])==0 then return 0 end \
-local t=redis.call('time') redis.call('zremrangebyscore',k,0,t[1]*1000+math.floor(t[2]/1000)) \
-local l=redis.call('zrange',k,-1,-1,'withscores')[2] if l and l~='-inf' then redis.call('pexpireat',k,l) return 1 end \
-redis.call('del',k) if ARGV[2]=='1' then \
-local c=redis.pcall('publish',k,'') if type(c)=='number' and c>3 then redis.pcall('publish',k,c) end end return 1";
-
-/// `KEYS`: intent. `ARGV`: value, TTL in milliseconds. Answers 1, or 0 if somebody else's text is there.
-pub(super) const INTENT_SCRIPT: &str = "local v=redis.call('get',KEYS[1]) \
-if v and string.sub(v,1,11)~='redlatch:1:' then return 0 end redis.call('set',KEYS[1],ARGV[1],'px',ARGV[2]) return 1";
-
-/// SHA-1 of [`ACQUIRE_SCRIPT`].
-pub(super) const ACQUIRE_SHA: &str = "d2c6243e41a6f9cfd9d1926e66a7148bc9823efb";
-/// SHA-1 of [`EXTEND_SCRIPT`].
-pub(super) const EXTEND_SHA: &str = "2e31d30570819fcc1f873dcaba865981d032183f";
-/// SHA-1 of [`RELEASE_SCRIPT`].
-pub(super) const RELEASE_SHA: &str = "8bcc5ea66f5e8c922d41a4d11f7b9d836536d5fe";
-
-/// SHA-1 of [`INTENT_SCRIPT`], which is only ever sent in full.
-pub(super) const INTENT_SHA: &str = "1739c8a5f97d6c31b57fd4ea6ae2883c60dd3a19";
-
 /// Joins the readers of a lock, if nobody else has or is to have it. `prefix_size` is that of all keys.
 pub(crate) fn encode_shared_acquire(
     out: &mut Vec<u8>,
@@ -84,7 +38,7 @@ pub(crate) fn encode_shared_acquire(
     ttl_ms: u64,
     prefix_size: usize,
 ) {
-    encode_head(out, 7, script, ACQUIRE_SCRIPT, ACQUIRE_SHA, b"2");
+    SHARED_ACQUIRE.encode_head(out, script);
     let (key, value) = entry.parts();
     out.extend_from_slice(key);
     encode_intent_key(out, key, prefix_size);
@@ -94,27 +48,16 @@ pub(crate) fn encode_shared_acquire(
 
 /// Gives a reader a new end, if it is there.
 pub(crate) fn encode_shared_extend(out: &mut Vec<u8>, script: Script, entry: &Entry, ttl_ms: u64) {
-    encode_head(out, 6, script, EXTEND_SCRIPT, EXTEND_SHA, b"1");
+    SHARED_EXTEND.encode_head(out, script);
     out.extend_from_slice(&entry.0);
     encode_decimal_bulk(out, ttl_ms);
 }
 
 /// A reader goes; tells those who wait, if it is to and was the last.
 pub(crate) fn encode_shared_release(out: &mut Vec<u8>, script: Script, entry: &Entry, tells: bool) {
-    encode_head(out, 6, script, RELEASE_SCRIPT, RELEASE_SHA, b"1");
+    SHARED_RELEASE.encode_head(out, script);
     out.extend_from_slice(&entry.0);
     encode_decimal_bulk(out, u64::from(tells));
-}
-
-/// What is sent of a reader after [`encode_shared_acquire`]: scripts for [`encode_load`], where that one was not known.
-pub(crate) const SHARED_FOLLOWING: [&str; 2] = [EXTEND_SCRIPT, RELEASE_SCRIPT];
-
-/// All of a reader's scripts.
-pub(crate) const SHARED_SCRIPTS: [&str; 3] = [ACQUIRE_SCRIPT, EXTEND_SCRIPT, RELEASE_SCRIPT];
-
-/// `SCRIPT LOAD script`
-pub(crate) fn encode_load(out: &mut Vec<u8>, script: &str) {
-    resp::encode_command(out, &[b"SCRIPT", b"LOAD", script.as_bytes()]);
 }
 
 /// The key of the intent beside a lock's, both as encoded bulk strings.
@@ -124,7 +67,7 @@ pub(crate) fn encode_intent_key(out: &mut Vec<u8>, key: &[u8], prefix_size: usiz
 
 /// Leaves an intent, whoever's intent is there. The script is sent in full: only a writer that was refused sends it.
 pub(crate) fn encode_intent(out: &mut Vec<u8>, entry: &Entry, ttl_ms: u64) {
-    encode_head(out, 6, Script::Whole, INTENT_SCRIPT, INTENT_SHA, b"1");
+    WRITER_RESERVE.encode_head(out, Script::Whole);
     out.extend_from_slice(&entry.0);
     encode_decimal_bulk(out, ttl_ms);
 }
@@ -182,17 +125,17 @@ mod tests {
                 Script::Known => [b"EVALSHA", sha.as_bytes()],
                 Script::Whole => [b"EVAL".as_slice(), text.as_bytes()],
             };
-            let [by, what] = name(ACQUIRE_SCRIPT, ACQUIRE_SHA);
+            let [by, what] = name(SHARED_ACQUIRE.text, SHARED_ACQUIRE.sha);
             assert_eq!(
                 encoded(|out, entry| encode_shared_acquire(out, script, entry, 10_000, 2)),
                 command(&[by, what, b"2", lock, intent, &value, b"10000"])
             );
-            let [by, what] = name(EXTEND_SCRIPT, EXTEND_SHA);
+            let [by, what] = name(SHARED_EXTEND.text, SHARED_EXTEND.sha);
             assert_eq!(
                 encoded(|out, entry| encode_shared_extend(out, script, entry, 7)),
                 command(&[by, what, b"1", lock, &value, b"7"])
             );
-            let [by, what] = name(RELEASE_SCRIPT, RELEASE_SHA);
+            let [by, what] = name(SHARED_RELEASE.text, SHARED_RELEASE.sha);
             for (tells, told) in [(false, b"0"), (true, b"1")] {
                 assert_eq!(
                     encoded(|out, entry| encode_shared_release(out, script, entry, tells)),
@@ -204,7 +147,7 @@ mod tests {
         own.set_intent(b"$8\r\np:\r\nname\r\n", 2, &Token::UNSET);
         assert_eq!(
             encoded(|out, _| encode_intent(out, &own, 1200)),
-            command(&[b"EVAL", INTENT_SCRIPT.as_bytes(), b"1", intent, &value, b"1200"])
+            command(&[b"EVAL", WRITER_RESERVE.text.as_bytes(), b"1", intent, &value, b"1200"])
         );
         assert_eq!(
             encoded(|out, entry| encode_reader_count(out, entry.key())),

@@ -255,13 +255,13 @@ fn draw_fenced(rng: &mut StdRng) -> Command {
     let is_whole = rng.random();
     let (token, half) = (token.as_bytes(), half.as_bytes());
     if rng.random_range(0..3) == 0 {
-        let name = if rng.random() { "fenced telling" } else { "fenced release" };
+        let name = if rng.random() { "fenced_release_notify" } else { "fenced_release" };
         return Command::of_script(is_whole, name, &[b"2", key, &fence, value, token, half, half, life]);
     }
     // As for a lock that is held, whose token may be of any age.
     let past = if rng.random_range(0..4) == 0 { b"4503599627370496" } else { half };
     let rest = [b"2", key, &fence, value, ttl.as_bytes(), token, past, half, life];
-    let command = Command::of_script(is_whole, "fenced acquire", &rest);
+    let command = Command::of_script(is_whole, "fenced_acquire", &rest);
     Command { check: Check::Fenced, short_lived: is_short.then_some(key), ..command }
 }
 

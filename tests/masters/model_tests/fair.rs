@@ -19,18 +19,25 @@ pub(super) fn draw(rng: &mut StdRng) -> Command {
     let is_whole = rng.random();
     let heartbeat: &[u8] = if rng.random_range(0..12) == 0 { b"600000" } else { b"900000" };
     if rng.random_range(0..4) == 0 {
-        let ticket: &[u8] = if rng.random_range(0..3) == 0 { b"-3" } else { b"-2" };
-        let channel: &[u8] = if rng.random() { b"c:" } else { b"" };
-        let rest = [b"3", key, &tickets, &heartbeats, value, channel, id, ticket, heartbeat];
-        return Command::of_script(is_whole, "fair", &rest);
+        let is_notify = rng.random_range(0..3) == 0;
+        let name = if is_notify { "fair_notify" } else { "fair_leave" };
+        let channels: &[u8] = if is_notify || rng.random() { b"c:" } else { b"" };
+        let rest = [b"3", key, &tickets, &heartbeats, id, heartbeat, channels];
+        return Command::of_script(is_whole, name, &rest);
     }
-    let ticket: &[u8] =
-        [b"-1".as_slice(), b"0", b"0", b"0", b"1", b"2", b"7", b"4503599627370496"][rng.random_range(0..8)];
     let is_short = rng.random_range(0..4) == 0;
     let ttl = u64::to_string(&if is_short { rng.random_range(1..=5) } else { 3_600_000 });
     let count_max: &[u8] = if rng.random_range(0..8) == 0 { b"2" } else { b"100" };
-    let rest = [b"3", key, &tickets, &heartbeats, value, ttl.as_bytes(), id, ticket, heartbeat, count_max];
-    let command = Command::of_script(is_whole, "fair", &rest);
+    let head = [b"3", key, &tickets, &heartbeats, value, ttl.as_bytes()];
+    let (name, rest): (_, &[&[u8]]) = match rng.random_range(0..8) {
+        0 => ("fair_try", &[heartbeat]),
+        1..4 => ("fair_join", &[id, heartbeat, count_max]),
+        4 => ("fair_wait", &[id, heartbeat, count_max, b"1"]),
+        5 => ("fair_wait", &[id, heartbeat, count_max, b"2"]),
+        6 => ("fair_wait", &[id, heartbeat, count_max, b"7"]),
+        _ => ("fair_wait", &[id, heartbeat, count_max, b"4503599627370496"]),
+    };
+    let command = Command::of_script(is_whole, name, &[&head, rest].concat());
     Command { check: Check::Fair, short_lived: is_short.then_some(key), ..command }
 }
 

@@ -72,10 +72,10 @@ impl Audience {
             5..8 => self.say(subscriber, &[b"UNSUBSCRIBE", channel]),
             8 => self.say(PUBLISHER, &[b"PUBLISH", channel, b"\r\n"]),
             9 => self.say(PUBLISHER, &[b"PUBLISH", channel, b""]),
-            10 => self.say(PUBLISHER, &[b"EVAL", text_of("telling"), b"1", channel, TOKEN]),
+            10 => self.say(PUBLISHER, &[b"EVAL", text_of("release_notify"), b"1", channel, TOKEN]),
             11 => {
                 self.say(PUBLISHER, &[b"SET", channel, TOKEN, b"NX", b"PX", b"3600000"]);
-                let (script, fence) = (text_of("fenced telling"), b"redlatch:fence:a");
+                let (script, fence) = (text_of("fenced_release_notify"), b"redlatch:fence:a");
                 // A token beyond its window: the fence stays as it is.
                 self.say(
                     PUBLISHER,
@@ -84,7 +84,7 @@ impl Audience {
             }
             _ => {
                 self.say(PUBLISHER, &[b"SET", channel, TOKEN, b"NX", b"PX", b"3600000"]);
-                self.say(PUBLISHER, &[b"EVAL", text_of("telling"), b"1", channel, TOKEN]);
+                self.say(PUBLISHER, &[b"EVAL", text_of("release_notify"), b"1", channel, TOKEN]);
             }
         }
     }

@@ -22,18 +22,18 @@ pub(super) fn draw(rng: &mut StdRng) -> Command {
     match rng.random_range(0..12) {
         0..5 => Command {
             check: Check::TimeLeftOr,
-            ..Command::of_script(is_whole, "shared acquire", &[b"2", key, &intent, value, ttl])
+            ..Command::of_script(is_whole, "shared_acquire", &[b"2", key, &intent, value, ttl])
         },
-        5..7 => Command::of_script(is_whole, "shared extend", &[b"1", key, value, ttl]),
+        5..7 => Command::of_script(is_whole, "shared_extend", &[b"1", key, value, ttl]),
         7..9 => {
             let tells: &[u8] = if rng.random() { b"1" } else { b"0" };
-            Command::of_script(is_whole, "shared release", &[b"1", key, value, tells])
+            Command::of_script(is_whole, "shared_release", &[b"1", key, value, tells])
         }
         9 => Command::of(&[b"ZREVRANK", key, b"redlatch:readers:1"]),
         10 if rng.random() => Command::of(&[b"SET", &intent, value, b"PX", ttl]),
         10 if rng.random() => {
             let value = [b"redlatch:1:", value].concat();
-            Command::of_script(true, "intent", &[b"1", &intent, &value, ttl])
+            Command::of_script(true, "writer_reserve", &[b"1", &intent, &value, ttl])
         }
         10 => Command::of(&[b"DEL", &intent]),
         _ => Command::of(&[b"DEL", key]),

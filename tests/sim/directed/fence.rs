@@ -137,6 +137,7 @@ pub fn a_vote_that_was_given_in_quarantine_does_not_count_after_it() -> Verdict 
     world.stop_master(0, 60 * SECOND);
     set_ahead(&mut world, 1, -4_990_000);
     // Its answer comes when the quarantine is over.
+    world.masters[1].model.load_scripts();
     world.stall(1, 1, false, true, 450 * MS);
     world.submit_fenced(1, KEY, ms(1000), Duration::ZERO).expect("room");
     let result = outcome(&mut world, 1)?;
@@ -183,6 +184,7 @@ pub fn a_retry_does_not_count_masters_in_quarantine() -> Verdict {
     world.run_for(left - 400 * MS);
     refuse(&mut world, 0..1, "EVALSHA");
     set_ahead(&mut world, 1, -4_990_000);
+    world.masters[1].model.load_scripts();
     world.submit_fenced(1, KEY, ms(1000), ms(5000)).expect("room");
     world.run_for(MS);
     world.stop_master(0, 60 * SECOND);
@@ -194,6 +196,7 @@ pub fn a_retry_does_not_count_masters_in_quarantine() -> Verdict {
 
 pub fn the_own_key_of_a_fenced_lock_met_again_is_not_somebody_elses() -> Verdict {
     let mut world = world(3, 1, defaults);
+    world.masters[2].model.load_scripts();
     world.stall(0, 2, false, true, 10 * SECOND);
     let (lock, _) = fenced(&mut world, 0, ms(10_000), Duration::ZERO)?;
     // Carried out, and nobody knows; over the next connection the key is found.

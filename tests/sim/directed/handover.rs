@@ -2,8 +2,10 @@
 
 use super::*;
 
-/// The swap by its digest.
-const SWAP: &str = "EVALSHA e4975e6d8e4814dcc271cedbf9abad377e06a755";
+/// A script as it is called by its digest.
+fn by_digest(name: &str) -> String {
+    format!("EVALSHA {}", crate::model::digest(name))
+}
 
 /// A lock that is held, and one more caller of the same client in line for it.
 fn hold_with_next(world: &mut World, ttl: Duration, next_ttl: Duration) -> Result<(OpId, OpId), String> {
@@ -58,7 +60,7 @@ pub fn a_lock_that_was_lost_is_not_handed_over_over_its_next_holder() -> Verdict
 pub fn a_forgotten_swap_is_not_sent_again_behind_a_release() -> Verdict {
     let mut world = world(1, 1, defaults);
     let (lock, next) = hold_with_next(&mut world, ms(10_000), ms(10_000))?;
-    world.masters[0].model.errors.insert(SWAP.to_owned(), "NOSCRIPT No matching script.".to_owned());
+    world.masters[0].model.errors.insert(by_digest("swap"), "NOSCRIPT No matching script.".to_owned());
     world.stall(0, 0, false, true, 40 * MS);
     world.submit_release(0, lock, false);
     world.run_for(5 * MS);
@@ -103,7 +105,7 @@ pub fn a_swap_that_comes_late_leaves_no_key() -> Verdict {
     let (lock, next) = hold_with_next(&mut world, ms(10_000), ms(10_000))?;
     // The connection ends for the client, and the swap that it sent arrives a second later. Releases do not work; the
     // first that does is that of the new token, before the swap, and the next that of the old one, behind it.
-    let release = format!("EVALSHA {}", "b998f9dfb154cdbea8cda65ad5177aadf0e945a2");
+    let release = by_digest("release");
     world.masters[0].model.errors.insert(release, "OOM no".to_owned());
     world.stall(0, 0, true, false, SECOND);
     world.submit_release(0, lock, false);

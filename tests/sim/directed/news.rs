@@ -153,7 +153,7 @@ pub fn not_all_who_wait_come_when_a_fenced_lock_is_released() -> Verdict {
     world.run_for(20 * MS);
     let trace = world.trace.take().unwrap_or_default();
     verdict(&mut world)?;
-    let acquire = SCRIPTS.iter().find(|script| script.name == "fenced acquire").expect("a script");
+    let acquire = SCRIPTS.iter().find(|script| script.name == "fenced_acquire").expect("a script");
     let called = format!(": EVALSHA {}", &acquire.sha[..8]);
     let is_attempt = |line: &&String| line.contains(" m0 for c") && line.contains(&called);
     let count = trace.iter().filter(is_attempt).count();

@@ -1,0 +1,216 @@
+//! Replies as votes, and messages as news.
+
+use std::time::Duration;
+
+use memchr::memmem;
+
+use crate::limits;
+use crate::lock::{Failure, HolderTtl, Vote};
+use crate::mutants::mutant;
+use crate::resp::Reply;
+
+/// A reply that no command of ours can get: replies and requests no longer match, so the connection must end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WrongShape;
+
+/// What a master said to a release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ReleaseAnswer {
+    /// The key held the token and is deleted.
+    Deleted,
+    /// The key was gone or somebody else's.
+    Absent,
+    /// An error reply: the key may still be there.
+    Failed(Failure),
+}
+
+/// Whether the master does not know the script that it was asked to run by its digest.
+pub(crate) fn is_noscript(reply: &Reply<'_>) -> bool {
+    matches!(reply, Reply::Error(text) if text.starts_with(b"NOSCRIPT"))
+}
+
+/// Whether the master is at its memory limit, and so refuses a command that might take more.
+pub(crate) fn is_out_of_memory(reply: &Reply<'_>) -> bool {
+    matches!(reply, Reply::Error(text) if text.starts_with(b"OOM "))
+}
+
+/// What follows the grant that `received` starts with, if it does: nearly all replies to [`super::encode_acquire`] are one.
+#[inline]
+pub(crate) fn split_granted(received: &[u8]) -> Option<&[u8]> {
+    received.strip_prefix(b"+OK\r\n")
+}
+
+/// The same for a deletion, the usual reply to [`super::encode_release`].
+#[inline]
+pub(crate) fn split_deleted(received: &[u8]) -> Option<&[u8]> {
+    received.strip_prefix(b":1\r\n")
+}
+
+/// The same for the usual reply to [`super::encode_telling`]: nobody waited.
+#[inline]
+pub(crate) fn split_untold(received: &[u8]) -> Option<&[u8]> {
+    received.strip_prefix(b":0\r\n")
+}
+
+/// What comes over a connection that has subscribed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum News<'a> {
+    /// The lock with this key was released.
+    Freed(&'a [u8]),
+    /// So many wait for the lock with this key that was just released.
+    Waiting(&'a [u8], u32),
+    /// The answer to a `SUBSCRIBE` or `UNSUBSCRIBE`.
+    Confirmed,
+}
+
+/// Takes apart what a connection that has subscribed is sent, if it is that.
+pub(crate) fn news<'a>(reply: &Reply<'a>) -> Option<News<'a>> {
+    let Reply::Array(parts) = reply else { return None };
+    let mut parts = parts.iter();
+    match (parts.next()?, parts.next()?, parts.next()?, parts.next()) {
+        (Reply::Bulk(b"message"), Reply::Bulk(channel), Reply::Bulk(payload), None) => {
+            // Whatever else somebody says there is taken for a release: a hint that is wrong costs one attempt.
+            let count = std::str::from_utf8(payload).ok().and_then(|count| count.parse().ok());
+            Some(count.map_or(News::Freed(channel), |count| News::Waiting(channel, count)))
+        }
+        (Reply::Bulk(b"subscribe" | b"unsubscribe"), Reply::Bulk(_), Reply::Integer(_), None) => {
+            Some(News::Confirmed)
+        }
+        _ => None,
+    }
+}
+
+/// The vote in a reply to [`super::encode_acquire`]. An error is never a no (I16).
+pub(crate) fn acquire_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
+    match reply {
+        Reply::Simple(b"OK") => Ok(Vote::Granted),
+        Reply::NullBulk => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
+        Reply::Error(_) if mutant!(ErrorIsNo) => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
+        Reply::Error(text) => Ok(Vote::Failed(failure(text))),
+        _ => Err(WrongShape),
+    }
+}
+
+/// The vote in a reply to [`super::encode_extend`] or [`super::encode_swap`], native or script.
+pub(crate) fn compare_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
+    match reply {
+        Reply::Simple(b"OK") | Reply::Integer(1) => Ok(Vote::Granted),
+        Reply::NullBulk | Reply::Integer(0) => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
+        Reply::Error(text) if is_wrong_type(text) => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
+        Reply::Error(text) => Ok(Vote::Failed(failure(text))),
+        _ => Err(WrongShape),
+    }
+}
+
+/// Whether an error says that the key is of another kind than this lock's: it is somebody else's then, and nothing was
+/// written, as each command and script looks at the key before all else. Readers and a writer of one lock meet it. Before
+/// Redis 7 a script's error stands behind other words.
+#[cold]
+pub(super) fn is_wrong_type(text: &[u8]) -> bool {
+    text.starts_with(b"WRONGTYPE ")
+        || (text.starts_with(b"ERR Error running script") && memmem::find(text, b": WRONGTYPE ").is_some())
+        // Of Redis's DELEX.
+        || text.starts_with(b"ERR Key should be of string type")
+}
+
+/// The answer in a reply to [`super::encode_release`].
+pub(crate) fn release_answer(reply: &Reply<'_>) -> Result<ReleaseAnswer, WrongShape> {
+    match reply {
+        Reply::Integer(1) => Ok(ReleaseAnswer::Deleted),
+        Reply::Integer(0) => Ok(ReleaseAnswer::Absent),
+        Reply::Error(text) if is_wrong_type(text) => Ok(ReleaseAnswer::Absent),
+        Reply::Error(text) => Ok(ReleaseAnswer::Failed(failure(text))),
+        _ => Err(WrongShape),
+    }
+}
+
+/// The holder's time in a reply to [`super::encode_pttl`].
+pub(crate) fn holder_ttl(reply: &Reply<'_>) -> Result<HolderTtl, WrongShape> {
+    match *reply {
+        Reply::Integer(-2) => Ok(HolderTtl::Gone),
+        Reply::Integer(-1) => Ok(HolderTtl::Never),
+        Reply::Integer(left_ms) => match u64::try_from(left_ms) {
+            Ok(left_ms) => Ok(HolderTtl::Left(Duration::from_millis(left_ms))),
+            Err(_) => Err(WrongShape),
+        },
+        Reply::Error(_) => Ok(HolderTtl::Unknown),
+        _ => Err(WrongShape),
+    }
+}
+
+pub(super) fn failure(text: &[u8]) -> Failure {
+    Failure::Replied(error_text(text))
+}
+
+/// An error reply as text to be shown: bounded, and nothing in it that could upset a terminal or a log.
+pub(crate) fn error_text(text: &[u8]) -> Box<str> {
+    let shown = text.get(..limits::ERROR_TEXT_SIZE_MAX).unwrap_or(text);
+    String::from_utf8_lossy(shown).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resp;
+
+    #[test]
+    fn only_an_explicit_nil_is_a_refusal() {
+        let refused = Ok(Vote::Refused { holder: HolderTtl::Unknown });
+        assert_eq!(acquire_vote(&Reply::Simple(b"OK")), Ok(Vote::Granted));
+        assert_eq!(acquire_vote(&Reply::NullBulk), refused);
+        for text in ["LOADING x", "NOSCRIPT x", "OOM x", "READONLY x", "BUSY x", ""] {
+            let vote = acquire_vote(&Reply::Error(text.as_bytes()));
+            assert_eq!(vote, Ok(Vote::Failed(Failure::Replied(text.into()))));
+        }
+        for reply in [Reply::Simple(b"QUEUED"), Reply::Integer(1), Reply::Bulk(b"OK"), Reply::NullArray] {
+            assert_eq!(acquire_vote(&reply), Err(WrongShape), "{reply:?}");
+        }
+        assert_eq!(compare_vote(&Reply::Integer(0)), refused);
+        assert_eq!(compare_vote(&Reply::NullBulk), refused);
+        for text in [
+            "WRONGTYPE Operation against a key holding the wrong kind of value script: x, on @user_script:1.",
+            "ERR Error running script (call to f_x): @user_script:1: WRONGTYPE Operation against a key",
+            "ERR Key should be of string type if conditions are specified",
+        ] {
+            assert_eq!(compare_vote(&Reply::Error(text.as_bytes())), refused, "{text}");
+            assert_eq!(release_answer(&Reply::Error(text.as_bytes())), Ok(ReleaseAnswer::Absent), "{text}");
+        }
+        let failed = Vote::Failed(Failure::Replied("OOM WRONGTYPE ".into()));
+        assert_eq!(compare_vote(&Reply::Error(b"OOM WRONGTYPE ")), Ok(failed));
+        assert_eq!(compare_vote(&Reply::Integer(2)), Err(WrongShape));
+        assert_eq!(release_answer(&Reply::Integer(2)), Err(WrongShape));
+        assert_eq!(release_answer(&Reply::NullBulk), Err(WrongShape));
+    }
+
+    #[test]
+    fn holder_time_keeps_absent_and_endless_apart() {
+        assert_eq!(holder_ttl(&Reply::Integer(-2)), Ok(HolderTtl::Gone));
+        assert_eq!(holder_ttl(&Reply::Integer(-1)), Ok(HolderTtl::Never));
+        assert_eq!(holder_ttl(&Reply::Integer(7)), Ok(HolderTtl::Left(Duration::from_millis(7))));
+        assert_eq!(holder_ttl(&Reply::Integer(i64::MIN)), Err(WrongShape));
+    }
+
+    #[test]
+    fn news_are_messages_and_confirmations_and_nothing_else() {
+        fn check(bytes: &[u8], expected: Option<News<'_>>) {
+            let Ok(resp::Decoded::Complete { reply, .. }) = resp::decode(bytes) else {
+                panic!("a whole reply")
+            };
+            assert_eq!(news(&reply), expected);
+        }
+        check(b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n", Some(News::Freed(b"a")));
+        check(b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\n12\r\n", Some(News::Waiting(b"a", 12)));
+        check(b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\n-1\r\n", Some(News::Freed(b"a")));
+        check(b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n", Some(News::Confirmed));
+        check(b"*3\r\n$8\r\npmessage\r\n$1\r\na\r\n:1\r\n", None);
+        check(b"*2\r\n$7\r\nmessage\r\n$1\r\na\r\n", None);
+        check(b":1\r\n", None);
+    }
+
+    #[test]
+    fn error_texts_are_bounded_and_printable() {
+        let text = error_text(&[b'\x1b'; 4096]);
+        assert_eq!(text.len(), limits::ERROR_TEXT_SIZE_MAX);
+        assert!(text.chars().all(|c| c == '?'));
+    }
+}

@@ -1,0 +1,82 @@
+//! What most commands have in common: key and token of a lock, and its TTL, encoded once for all masters.
+
+use super::{CRLF, encode_decimal_bulk, shared};
+use crate::lock::Token;
+use crate::resp;
+
+const NX_PX: &[u8] = b"$2\r\nNX\r\n$2\r\nPX\r\n";
+const TOKEN_HEAD: &[u8] = b"$20\r\n";
+
+/// What a lock is on a master, key and token as two encoded bulk strings: the form in which most commands have them.
+#[derive(Debug, Default)]
+pub(crate) struct Entry(pub(super) Vec<u8>);
+
+impl Entry {
+    pub(crate) const EMPTY: Self = Self(Vec::new());
+
+    /// Becomes the entry of a lock named `name`, in the memory that there is.
+    #[inline]
+    pub(crate) fn set(&mut self, prefix: &[u8], name: &[u8], token: &Token) {
+        self.0.clear();
+        resp::encode_bulk_header(&mut self.0, prefix.len() + name.len());
+        self.0.extend_from_slice(prefix);
+        self.0.extend_from_slice(name);
+        self.0.extend_from_slice(&end_of_entry(token));
+    }
+
+    /// Becomes the entry of the lock whose [`Entry::key`] is given.
+    pub(crate) fn set_key(&mut self, key: &[u8], token: &Token) {
+        self.0.clear();
+        self.0.extend_from_slice(key);
+        self.0.extend_from_slice(&end_of_entry(token)[CRLF.len()..]);
+    }
+
+    /// Becomes that of the intent beside a lock's key.
+    pub(crate) fn set_intent(&mut self, key: &[u8], prefix_size: usize, token: &Token) {
+        self.0.clear();
+        shared::encode_intent_key(&mut self.0, key, prefix_size);
+        self.0.extend_from_slice(&end_of_entry(token)[CRLF.len()..]);
+    }
+
+    /// The key as an encoded bulk string.
+    pub(crate) fn key(&self) -> &[u8] {
+        self.parts().0
+    }
+
+    /// Key and token, as encoded bulk strings.
+    pub(super) fn parts(&self) -> (&[u8], &[u8]) {
+        self.0.split_at(self.0.len().saturating_sub(TOKEN_BULK_SIZE))
+    }
+}
+
+/// The key of a lock named `name` as an encoded bulk string, which is [`Entry::key`] of all its entries.
+pub(crate) fn encode_key(out: &mut Vec<u8>, prefix: &[u8], name: &[u8]) {
+    resp::encode_bulk_header(out, prefix.len() + name.len());
+    out.extend_from_slice(prefix);
+    out.extend_from_slice(name);
+    out.extend_from_slice(CRLF);
+}
+
+const TOKEN_BULK_SIZE: usize = TOKEN_HEAD.len() + Token::SIZE + CRLF.len();
+
+/// The CRLF behind the name, and the token as an encoded bulk string.
+#[inline]
+fn end_of_entry(token: &Token) -> [u8; CRLF.len() + TOKEN_BULK_SIZE] {
+    let mut end = *b"\r\n$20\r\n....................\r\n";
+    end[CRLF.len() + TOKEN_HEAD.len()..][..Token::SIZE].copy_from_slice(token.as_bytes());
+    end
+}
+
+/// What follows the entry in [`encode_acquire`]: `NX PX ttl`, to be encoded anew only when the TTL changes.
+#[derive(Debug, Default)]
+pub(crate) struct AcquireTail(pub(super) Vec<u8>);
+
+impl AcquireTail {
+    pub(crate) const EMPTY: Self = Self(Vec::new());
+
+    pub(crate) fn set(&mut self, ttl_ms: u64) {
+        self.0.clear();
+        self.0.extend_from_slice(NX_PX);
+        encode_decimal_bulk(&mut self.0, ttl_ms);
+    }
+}

@@ -1,0 +1,32 @@
+-- A reader joins the readers of a lock, if nobody has it alone and no writer has reserved it.
+--
+-- Returns OK; OWN if the value is there already; or the time left of what is in the way, as PTTL reports it. A value that
+-- is there keeps the later of the two ends, so that a request which is carried out twice, or late, cuts nothing short.
+--
+-- It reads before it writes, and sets the end before it purges: a user who lacks a right for one of them leaves no set
+-- without an end. Without the right to PEXPIREAT, the release deletes the set.
+local lock, reservation = KEYS[1], KEYS[2]
+local value, ttl_ms = ARGV[1], ARGV[2]
+local marker = 'redlatch:readers:1'
+
+-- Anything but a set with the marker belongs to somebody else, and so does whatever has no end.
+local kind = redis.call('type', lock).ok
+local left_ms = redis.call('pttl', lock)
+if left_ms == -1 or kind ~= 'none' and (kind ~= 'zset' or not redis.call('zscore', lock, marker)) then
+  return left_ms
+end
+
+local time = redis.call('time')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local old_end_ms = tonumber(redis.call('zscore', lock, value) or 0)
+left_ms = redis.call('pttl', reservation)
+if left_ms ~= -2 and old_end_ms <= now_ms then
+  return left_ms
+end
+
+local end_ms = math.max(old_end_ms, now_ms + 1 + ttl_ms)
+local last_end_ms = redis.call('zrange', lock, -1, -1, 'withscores')[2]
+redis.call('zadd', lock, '-inf', marker, end_ms, value)
+redis.call('pexpireat', lock, math.max(end_ms, last_end_ms or 0))
+redis.call('zremrangebyscore', lock, 0, now_ms)
+return redis.status_reply(old_end_ms > now_ms and 'OWN' or 'OK')
