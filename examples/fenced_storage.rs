@@ -13,7 +13,7 @@ use std::time::Duration;
 use redlatch::Client;
 use redlatch::lock::FencingToken;
 
-/// Something that keeps one value, and the largest fencing token that came with one. In a database it is a column:
+/// Storage of one value, and of the largest fencing token that came with one. In a database it is a column:
 /// `UPDATE … SET value = $1, fence = $2 WHERE id = $3 AND fence <= $2`.
 #[derive(Default)]
 pub struct Storage {
@@ -22,7 +22,7 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Writes, unless somebody with a larger token has written before. One holder may write as often as it likes.
+    /// Writes, unless a holder with a larger token has written before. One holder may write repeatedly.
     pub fn write(&mut self, token: FencingToken, value: &str) -> Result<(), String> {
         if let Some(fence) = self.fence.filter(|fence| token < *fence) {
             return Err(format!("token {token} is older than {fence}"));
@@ -49,8 +49,8 @@ pub fn alice_and_bob(
     let token_of_alice = of_alice.fencing_token().ok_or("it was asked for")?;
     storage.write(token_of_alice, "alice was here")?;
 
-    // Here alice's process is stopped, her machine sleeps, her network is down. She cannot know that the time is over;
-    // bob gets the lock as soon as it is.
+    // Here alice's process is stopped, or her machine sleeps. She cannot know that the time is over. Bob gets
+    // the lock as soon as it is.
     let of_bob = bob.lock("account:7").ttl(ttl).wait(wait).fenced().acquire()?;
     let token_of_bob = of_bob.fencing_token().ok_or("it was asked for")?;
     storage.write(token_of_bob, "bob was here")?;

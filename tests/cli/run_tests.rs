@@ -231,6 +231,25 @@ fn masters_that_just_started_do_not_count_before_max_ttl_unless_trusted() {
 }
 
 #[test]
+fn a_wait_that_the_quarantine_outlasts_makes_two_attempts() {
+    let mut fleet = Fleet::start(1);
+    // The first stretch and the whole wait: each is hopeless at once. 20 s are longer than a stretch.
+    let run = finish(redlatch(&fleet.urls()).args(["run", "--verbose", "--wait", "20s", "r", "--", "true"]));
+    expect(&run, 69, &["does not count for another"]);
+    let sets: u64 = fleet
+        .master(0)
+        .ask("INFO commandstats")
+        .text()
+        .split("cmdstat_set:calls=")
+        .nth(1)
+        .and_then(|rest| rest.split(',').next()?.parse().ok())
+        .unwrap_or_default();
+    // One of them tries whether the server knows IFEQ.
+    assert!(sets <= 6, "{sets} SETs in a wait that cannot succeed");
+    assert_eq!(holder_count(&mut fleet, "r"), 0, "a key is left");
+}
+
+#[test]
 fn a_strict_run_waits_until_new_masters_were_watched_and_later_ones_do_not() {
     let mut fleet = Fleet::start(3);
     let options = ["--strict", "--prefix", "p:", "--ttl", "3s", "--max-ttl", "3s", "--answer-timeout", "1s"];

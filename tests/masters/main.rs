@@ -3,6 +3,7 @@
 mod bad_input_tests;
 mod contest;
 mod error_tests;
+mod example_tests;
 mod fence_tests;
 mod fleet;
 mod foreign_tests;

@@ -115,7 +115,9 @@ impl Hasher for TokenHasher {
 }
 
 pub struct Checker {
-    pub master_count: usize,
+    /// Masters in each client's list, and servers that there are.
+    master_count: usize,
+    pub server_count: usize,
     pub facts: HashMap<Vec<u8>, Facts, BuildHasherDefault<TokenHasher>>,
     pub guards: Vec<Guard>,
     /// By client and key, the masters that ever refused it.
@@ -139,6 +141,7 @@ impl Checker {
     pub fn new(master_count: usize) -> Self {
         Self {
             master_count,
+            server_count: master_count,
             facts: HashMap::default(),
             guards: Vec::new(),
             refused: Vec::new(),
@@ -165,7 +168,7 @@ impl Checker {
 
     /// A master said yes to a `SET` or to an extension.
     pub fn note_granted(&mut self, index: usize, conn: &Conn, key: &[u8], token: &[u8], late: Time) {
-        let (count, client, life) = (self.master_count, conn.client, conn.client_life);
+        let (count, client, life) = (self.server_count, conn.client, conn.client_life);
         let facts = self.facts.entry(token.to_vec()).or_insert_with(|| Facts {
             client,
             life,

@@ -25,6 +25,7 @@ pub mod fence;
 pub mod handover;
 pub mod hold;
 pub mod keep;
+pub mod lists;
 pub mod masters;
 pub mod news;
 pub mod owners;

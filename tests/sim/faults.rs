@@ -243,7 +243,7 @@ impl World {
         if self.clients[client].is_down {
             return;
         }
-        (0..2 * self.masters.len()).for_each(|place| self.leave_conn(client, place));
+        (0..2 * self.config.master_count()).for_each(|place| self.leave_conn(client, place));
         let it = &mut self.clients[client];
         it.is_down = true;
         it.wake_at = Time::MAX;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{MasterState, OpId, Outcome};
-use redlatch::lock::{MasterSet, Vote};
+use redlatch::lock::{MasterId, MasterSet, Vote};
 use redlatch::{AcquireError, ExtendError, Quarantine, Report, limits};
 
 use crate::checker::{Guard, Issued, id};
@@ -50,7 +50,7 @@ impl World {
             Outcome::Acquire(Err(AcquireError::Contended(denial))) => {
                 let key = self.clients[client].lock(lock).map(|it| it.key.clone()).unwrap_or_default();
                 let refused = self.checker.refused(client, &key);
-                self.check_refusals(&denial.report, |checked| refused.contains(id(checked)));
+                self.check_refusals(client, &denial.report, |server| refused.contains(id(server)));
             }
             Outcome::Extend(result) => {
                 let valid_until = self.checker.guard(client, lock).map(|guard| guard.valid_until);
@@ -77,7 +77,7 @@ impl World {
                 let key = facts.map(|facts| facts.key.clone()).unwrap_or_default();
                 let refused = self.checker.refused(client, &key);
                 let denied = facts.map(|facts| facts.denied).unwrap_or_default().union(refused);
-                self.check_refusals(report, |checked| denied.contains(id(checked)));
+                self.check_refusals(client, report, |server| denied.contains(id(server)));
             }
             _ => {}
         }
@@ -131,10 +131,11 @@ impl World {
     }
 
     /// Each vote that says no was an explicit no (I16).
-    pub fn check_refusals(&mut self, report: &Report, is_true: impl Fn(usize) -> bool) {
-        for (index, (_, vote)) in report.votes.iter().enumerate() {
-            if matches!(vote, Vote::Refused { .. }) && !is_true(index) {
-                self.checker.violate(format!("I16: m{index} never said no, but its vote is {vote:?}"));
+    pub fn check_refusals(&mut self, client: usize, report: &Report, is_true: impl Fn(usize) -> bool) {
+        for (place, (_, vote)) in report.votes.iter().enumerate() {
+            let server = self.server(client, place);
+            if matches!(vote, Vote::Refused { .. }) && !is_true(server) {
+                self.checker.violate(format!("I16: m{server} never said no, but its vote is {vote:?}"));
             }
         }
     }
@@ -144,16 +145,16 @@ impl World {
         let max_ttl = Time::try_from(self.config.quarantine_time().as_nanos()).expect("small") * 98 / 100;
         let turn_began = self.clients[client].turn_began;
         let mut count = 0;
-        for master in granted.iter() {
-            let by = self.checker.facts.get(token).and_then(|facts| facts.granted_by[master.index()]);
-            let over = self.checker.facts.get(token).and_then(|facts| facts.granted_over[master.index()]);
+        for server in granted.iter().map(|master| self.server(client, master.index())).collect::<Vec<_>>() {
+            let by = self.checker.facts.get(token).and_then(|facts| facts.granted_by[server]);
+            let over = self.checker.facts.get(token).and_then(|facts| facts.granted_over[server]);
             if by.is_none() {
-                self.checker.violate(format!("I7: m{} never granted this token, but counts", master.index()));
+                self.checker.violate(format!("I7: m{server} never granted this token, but counts"));
             } else if over.and_then(|conn| self.conns[conn].left_at).is_some_and(|at| at < turn_began) {
                 let why = "granted over a connection that is gone, but counts";
-                self.checker.violate(format!("I7: m{} {why}", master.index()));
+                self.checker.violate(format!("I7: m{server} {why}"));
             }
-            let it = &self.masters[master.index()];
+            let it = &self.masters[server];
             let is_protected = match self.config.quarantine() {
                 Quarantine::Trust => false,
                 Quarantine::Strict => true,
@@ -164,7 +165,7 @@ impl World {
             count += usize::from(!is_protected || !is_young);
         }
         if granted.count() < self.checker.quorum() {
-            self.checker.violate(format!("I4: {granted:?} is no quorum of {}", self.masters.len()));
+            self.checker.violate(format!("I4: {granted:?} is no quorum of {}", self.config.master_count()));
         } else if count < self.checker.quorum() && self.checker.judges_exclusion {
             self.checker.violate(format!("I8: a quorum with masters in quarantine: {granted:?}"));
         }
@@ -263,7 +264,9 @@ impl World {
     fn lost_too_many(&self, guard: &Guard) -> bool {
         let granted = self.clients[guard.client].engine.granted(guard.lock).unwrap_or_default();
         let lost = self.checker.facts.get(&guard.token).map(|facts| facts.lost).unwrap_or_default();
-        guard.counted.union(granted).without(lost).count() < self.checker.quorum()
+        let counted = guard.counted.union(granted);
+        let has_it = |master: &MasterId| !lost.contains(id(self.server(guard.client, master.index())));
+        counted.iter().filter(has_it).count() < self.checker.quorum()
     }
 
     pub fn make_void(&mut self, client: usize, lock: OpId) {
@@ -301,7 +304,7 @@ impl World {
         if engine.operation_count() > OPERATIONS_MAX || engine.claim_count() > CLAIMS_MAX {
             self.checker.violate(format!("c{client} keeps more in hand than its callers can have asked for"));
         }
-        for master in 0..self.masters.len() {
+        for master in 0..self.config.master_count() {
             let state = self.clients[client].engine.master_status(self.local(client), id(master)).state;
             self.check_owed(client, master, &state);
             self.count_link(client, master, &state);
@@ -338,6 +341,7 @@ impl World {
 
     /// When nothing is under way, no reply is owed (I14).
     fn check_owed(&mut self, client: usize, master: usize, state: &MasterState) {
+        let server = self.server(client, master);
         let it = &mut self.clients[client];
         let owed = it.engine.owed_count(id(master));
         if owed > OWED_MAX || it.engine.send_ready(id(master)).len() > limits::OUTBOX_SIZE_MAX {
@@ -354,8 +358,8 @@ impl World {
                     && !has_output
                     && is_empty
                     && is_read
-                    && self.masters[master].is_up
-                    && conn.master_life == self.masters[master].life
+                    && self.masters[server].is_up
+                    && conn.master_life == self.masters[server].life
             }
         };
         if owed == 0 && *state == MasterState::Silent {
@@ -377,29 +381,22 @@ impl World {
             }
             let Some(granted) = self.clients[client].engine.granted(guard.lock) else { continue };
             for master in granted.iter() {
-                let by = self
-                    .checker
-                    .facts
-                    .get(&guard.token)
-                    .and_then(|it| it.granted_by.get(master.index()).copied().flatten());
-                let Some(life) = by else {
-                    return self
-                        .checker
-                        .violate(format!("m{} never granted, but is in the margin", master.index()));
+                let server = self.server(client, master.index());
+                let facts = self.checker.facts.get(&guard.token);
+                let Some(life) = facts.and_then(|it| it.granted_by.get(server).copied().flatten()) else {
+                    return self.checker.violate(format!("m{server} never granted, but is in the margin"));
                 };
                 let guard = &self.checker.guards[index];
                 let is_judged = self.checker.judges_exclusion && self.is_valid(guard);
-                if is_judged && !self.is_covered(guard, master.index()) {
+                if is_judged && !self.is_covered(guard, server) {
                     let why = "lets the key go before the lock ends, but is in the margin";
-                    return self.checker.violate(format!("m{} {why}", master.index()));
+                    return self.checker.violate(format!("m{server} {why}"));
                 }
                 let status = self.clients[client].engine.master_status(now, master);
                 let is_ready = matches!(status.state, MasterState::Ready | MasterState::Quarantined(_));
                 let known = status.run_id.as_deref().and_then(life_of);
                 if is_ready && known.is_some_and(|known| known > life) {
-                    return self
-                        .checker
-                        .violate(format!("m{} restarted since, but is in the margin", master.index()));
+                    return self.checker.violate(format!("m{server} restarted since, but is in the margin"));
                 }
             }
         }

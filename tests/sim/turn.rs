@@ -119,7 +119,7 @@ impl World {
         if let Some(at) = timeout.into_iter().chain(worker).chain(look).chain(family).chain(errand).min() {
             self.wake(client, at.max(self.now + TURN_PAUSE));
         }
-        let has_output = (0..2 * self.masters.len()).any(|place| {
+        let has_output = (0..2 * self.config.master_count()).any(|place| {
             let link = self.link(place);
             let it = &mut self.clients[client];
             // What was not cut short is written in full.
@@ -135,7 +135,7 @@ impl World {
     pub fn step(&mut self, client: usize, step: Step) {
         match step {
             Step::Links => self.follow_links(client),
-            Step::Read => (0..2 * self.masters.len()).for_each(|place| self.read(client, place)),
+            Step::Read => (0..2 * self.config.master_count()).for_each(|place| self.read(client, place)),
             Step::Timeouts => {
                 let now = self.local(client);
                 let engine = &mut self.clients[client].engine;
@@ -157,20 +157,20 @@ impl World {
                 }
             }
             Step::Application => self.work(client),
-            Step::Write => (0..2 * self.masters.len()).for_each(|place| self.write(client, place)),
+            Step::Write => (0..2 * self.config.master_count()).for_each(|place| self.write(client, place)),
         }
     }
 
     /// A client's connections by their place: those for commands, then those for news.
     pub fn link(&self, place: usize) -> LinkId {
-        match place.checked_sub(self.masters.len()) {
+        match place.checked_sub(self.config.master_count()) {
             None => LinkId::Commands(id(place)),
             Some(master) => LinkId::News(id(master)),
         }
     }
 
     pub fn place(&self, link: LinkId) -> usize {
-        let behind = if matches!(link, LinkId::News(_)) { self.masters.len() } else { 0 };
+        let behind = if matches!(link, LinkId::News(_)) { self.config.master_count() } else { 0 };
         behind + link.master().index()
     }
 
@@ -195,7 +195,7 @@ impl World {
 
     pub fn connect(&mut self, client: usize, link: LinkId) {
         let (address, place) = (link.master().index(), self.place(link));
-        let master = self.second_address.filter(|(second, _)| *second == address).map_or(address, |it| it.1);
+        let master = self.server(client, address);
         let index = self.conns.len();
         let (client_life, master_life) = (self.clients[client].life, self.masters[master].life);
         self.conns.push(Conn {

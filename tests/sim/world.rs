@@ -43,8 +43,8 @@ pub struct World {
     pub short_write_ppm: u32,
     /// Clients are used the way of `Client`, not of `Redlock`.
     pub has_desks: bool,
-    /// One address that leads to the server at another one.
-    pub second_address: Option<(usize, usize)>,
+    /// Places in lists of masters that lead to another server than the one of that number.
+    pub detours: Vec<Detour>,
     /// The application of all clients.
     pub habits: Habits,
     pub statistics: Statistics,
@@ -95,6 +95,38 @@ pub struct Master {
     pub keeps_longer: bool,
     /// What was on its disk at some earlier times.
     pub snapshots: VecDeque<(Time, Keys)>,
+}
+
+impl Master {
+    /// A server that has run for an hour.
+    fn new(index: usize) -> Self {
+        let clock = Clock::new(0, 0);
+        let mut model = ModelMaster::new(&format!("m{index}-0"), clock.at(0) - Duration::from_secs(3600));
+        model.set_wall(clock.at(0), WALL_US);
+        model.interpreter = lua::interpreter();
+        Self {
+            model,
+            clock,
+            is_up: true,
+            life: 0,
+            stopped_until: 0,
+            refuses_until: 0,
+            swallows_until: 0,
+            lost_at: vec![None],
+            lies: false,
+            keeps_longer: false,
+            snapshots: VecDeque::new(),
+        }
+    }
+}
+
+/// A place in a list of masters that leads to another server than the one of that number.
+#[derive(Debug, Clone, Copy)]
+pub struct Detour {
+    /// In the list of this client; in all lists without one.
+    pub client: Option<usize>,
+    pub place: usize,
+    pub server: usize,
 }
 
 /// What was counted.
@@ -182,28 +214,7 @@ impl World {
     /// Masters that have run for an hour; no client yet.
     pub fn new(seed: u64, config: Config) -> Self {
         let master_count = config.master_count();
-        let masters = (0..master_count)
-            .map(|index| {
-                let clock = Clock::new(0, 0);
-                let mut model =
-                    ModelMaster::new(&format!("m{index}-0"), clock.at(0) - Duration::from_secs(3600));
-                model.set_wall(clock.at(0), WALL_US);
-                model.interpreter = lua::interpreter();
-                Master {
-                    model,
-                    clock,
-                    is_up: true,
-                    life: 0,
-                    stopped_until: 0,
-                    refuses_until: 0,
-                    swallows_until: 0,
-                    lost_at: vec![None],
-                    lies: false,
-                    keeps_longer: false,
-                    snapshots: VecDeque::new(),
-                }
-            })
-            .collect();
+        let masters = (0..master_count).map(Master::new).collect();
         Self {
             now: 0,
             rng: StdRng::seed_from_u64(seed),
@@ -220,7 +231,7 @@ impl World {
             pause_at_step: None,
             short_write_ppm: 0,
             has_desks: false,
-            second_address: None,
+            detours: Vec::new(),
             habits: Habits {
                 keys: vec![b"a".to_vec()],
                 ttls: vec![Duration::from_secs(1)],
@@ -240,6 +251,19 @@ impl World {
         }
     }
 
+    /// One more server, that is in no list before there is a [`Detour`] to it. It has run for an hour.
+    pub fn add_server(&mut self) -> usize {
+        self.masters.push(Master::new(self.masters.len()));
+        self.checker.server_count = self.masters.len();
+        self.masters.len() - 1
+    }
+
+    /// The server at a place in a client's list of masters.
+    pub fn server(&self, client: usize, place: usize) -> usize {
+        let leads = |it: &&Detour| it.place == place && it.client.is_none_or(|its| its == client);
+        self.detours.iter().find(leads).map_or(place, |it| it.server)
+    }
+
     pub fn add_client(&mut self, clock: Clock, worker_count: usize) -> usize {
         let engine = self.new_engine(&clock);
         let workers = (0..worker_count)
@@ -250,14 +274,14 @@ impl World {
             clock,
             wall_us: WALL_US,
             life: 0,
-            conns: vec![None; 2 * self.masters.len()],
+            conns: vec![None; 2 * self.config.master_count()],
             is_down: false,
             paused_until: 0,
             suspended_at: None,
             wake_at: Time::MAX,
             step: 0,
             turn_began: 0,
-            link_states: vec!["down"; self.masters.len()],
+            link_states: vec!["down"; self.config.master_count()],
             locks: Vec::new(),
             workers,
             errands: Vec::new(),

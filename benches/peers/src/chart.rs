@@ -1,26 +1,50 @@
-//! The chart: a panel of bars for each of a few scenarios, as SVG without a library.
+//! The charts: a panel of bars for each of a few scenarios, as SVG without a library.
 
 use std::fmt::Write;
 
 use crate::figures::{Fate, Figures, PeerFigures, ScenarioFigures};
 use crate::load::Round;
+use crate::rivals::Peer;
 
 const PANEL_WIDTH: f64 = 470.0;
 const NAME_WIDTH: f64 = 190.0;
 const BAR_WIDTH: f64 = 190.0;
 const LINE_HEIGHT: f64 = 20.0;
 const MARGIN: f64 = 16.0;
-const COLUMNS: usize = 2;
 
-/// What a panel shows: which scenario, which figure, in which words.
-const PANELS: [(&str, &str, Figure); 6] = [
-    ("callers-1", "pairs per second", Figure::Rate),
-    ("callers-128", "pairs per second", Figure::Rate),
-    ("callers-1024", "pairs per second", Figure::Rate),
-    ("one-key-16", "locks per second", Figure::Rate),
-    ("rtt-mixed", "median acquire, ms (shorter is better)", Figure::Acquire),
-    ("one-stopped", "median acquire, ms (shorter is better)", Figure::Acquire),
-];
+/// One chart.
+pub struct Chart {
+    /// Scenario, words for the figure, figure.
+    panels: &'static [(&'static str, &'static str, Figure)],
+    columns: usize,
+    /// Peers to show; all if none is named.
+    peers: &'static [Peer],
+}
+
+/// That of `docs/peers.md`.
+pub const ALL: Chart = Chart {
+    panels: &[
+        ("callers-1", "pairs per second", Figure::Rate),
+        ("callers-128", "pairs per second", Figure::Rate),
+        ("callers-1024", "pairs per second", Figure::Rate),
+        ("one-key-16", "locks per second", Figure::Rate),
+        ("rtt-mixed", "median acquire, ms (shorter is better)", Figure::Acquire),
+        ("one-stopped", "median acquire, ms (shorter is better)", Figure::Acquire),
+    ],
+    columns: 2,
+    peers: &[],
+};
+
+/// That of `README.md`.
+pub const FRONT: Chart = Chart {
+    panels: &[
+        ("callers-128", "pairs per second (longer is better)", Figure::Rate),
+        ("rtt-mixed", "median acquire, ms (shorter is better)", Figure::Acquire),
+        ("one-stopped", "median acquire, ms (shorter is better)", Figure::Acquire),
+    ],
+    columns: 3,
+    peers: &[Peer::ClientOnTokio, Peer::RedisRs, Peer::Fred, Peer::Rslock],
+};
 
 #[derive(Clone, Copy)]
 enum Figure {
@@ -44,14 +68,14 @@ impl Figure {
     }
 }
 
-pub fn draw(figures: &Figures) -> String {
-    let panels = PANELS.iter().filter_map(|(id, unit, figure)| {
+pub fn draw(figures: &Figures, chart: &Chart) -> String {
+    let panels = chart.panels.iter().filter_map(|(id, unit, figure)| {
         let played = figures.scenarios.iter().find(|played| played.id == *id)?;
-        Some(panel(played, unit, *figure))
+        Some(panel(played, unit, *figure, chart.peers))
     });
     let panels: Vec<(String, f64)> = panels.collect();
     let (mut body, mut top) = (String::new(), MARGIN);
-    for row in panels.chunks(COLUMNS) {
+    for row in panels.chunks(chart.columns) {
         let mut left = MARGIN;
         for (panel, _) in row {
             let _ = writeln!(body, "<g transform=\"translate({left:.0} {top:.0})\">{panel}</g>");
@@ -59,7 +83,7 @@ pub fn draw(figures: &Figures) -> String {
         }
         top += row.iter().map(|(_, height)| *height).fold(0.0, f64::max) + MARGIN;
     }
-    let width = PANEL_WIDTH * 2.0 + MARGIN;
+    let width = (0..chart.columns).map(|_| PANEL_WIDTH).sum::<f64>() + MARGIN;
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {top:.0}\" width=\"{width:.0}\" height=\"{top:.0}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n{body}</svg>\n"
@@ -67,8 +91,10 @@ pub fn draw(figures: &Figures) -> String {
 }
 
 /// One panel and its height.
-fn panel(played: &ScenarioFigures, unit: &str, figure: Figure) -> (String, f64) {
-    let takes_part = |peer: &&PeerFigures| !matches!(peer.fate, Fate::NotApplicable(_));
+fn panel(played: &ScenarioFigures, unit: &str, figure: Figure, shown: &[Peer]) -> (String, f64) {
+    let takes_part = |it: &&PeerFigures| {
+        !matches!(it.fate, Fate::NotApplicable(_)) && (shown.is_empty() || shown.contains(&it.peer))
+    };
     let peers: Vec<&PeerFigures> = played.peers.iter().filter(takes_part).collect();
     let largest = peers.iter().filter_map(|peer| figure.of(peer)).fold(f64::MIN_POSITIVE, f64::max);
     let mut text = format!("\n<text y=\"12\" font-weight=\"bold\">{}</text>", escaped(played.title));

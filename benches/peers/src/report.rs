@@ -32,7 +32,7 @@ pub struct Options {
     pub quick: bool,
     /// Ids of scenarios, or `counts`; all if there are none.
     pub only: Vec<String>,
-    /// Where `peers.md`, `peers.json` and `peers.svg` are to be written.
+    /// Where `peers.md`, `peers.json`, `peers.svg` and `compare.svg` are to be written.
     pub write: Option<PathBuf>,
     pub json: Option<PathBuf>,
 }
@@ -101,7 +101,8 @@ pub fn run(options: &Options, progress: fn(&str)) {
     }
     if let Some(dir) = &options.write {
         write(&dir.join("peers.json"), &to_json(&figures));
-        write(&dir.join("peers.svg"), &chart::draw(&figures));
+        write(&dir.join("peers.svg"), &chart::draw(&figures, &chart::ALL));
+        write(&dir.join("compare.svg"), &chart::draw(&figures, &chart::FRONT));
         write(&dir.join("peers.md"), &tables::page(&figures));
     }
 }

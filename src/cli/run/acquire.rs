@@ -52,9 +52,14 @@ impl Run {
             }
             // Between two stretches readers would come in.
             let longest = if self.keeps_readers_out { left } else { stretch };
-            result = self.attempt(names, longest.min(left))?;
-            if result.is_err() {
-                // The end of the stretch may have cut its last attempt short; one with the full time tells the reason.
+            let (limit, begun) = (longest.min(left), Instant::now());
+            result = self.attempt(names, limit)?;
+            if result.is_err() && begun.elapsed() + STRETCH_MIN < limit {
+                // Nothing can change within the stretch, as when a quarantine outlasts it: the whole wait, once.
+                let left = wait.saturating_sub(start.elapsed());
+                result = Ok(self.attempt(names, left)??);
+            } else if result.is_err() {
+                // The end of the stretch may have cut its last attempt short; one with the full time has the reason.
                 result = self.attempt(names, Duration::ZERO)?;
             }
             stretch = later;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::Value;
+use crate::world::Detour;
 
 pub fn a_master_that_came_back_empty_does_not_vote_against_a_lock_it_forgot() -> Verdict {
     let mut world = world(3, 2, defaults);
@@ -104,7 +105,7 @@ pub fn a_wait_that_ends_before_the_quarantine_fails_at_once() -> Verdict {
 pub fn an_unnamed_server_behind_two_addresses_votes_once() -> Verdict {
     for (fenced_ppm, shared_ppm) in [(1_000_000, 0), (0, 1_000_000)] {
         let mut world = unconnected(3, trust);
-        world.second_address = Some((1, 0));
+        world.detours = vec![Detour { client: None, place: 1, server: 0 }];
         for master in &mut world.masters {
             master.model.errors.insert("INFO".to_owned(), "NOPERM no".to_owned());
         }

@@ -176,8 +176,8 @@ pub(super) fn page(figures: &Figures) -> String {
     let mut text = String::from(
         "# redlatch and its peers\n\n\
          Written by `scripts/bench --write`; do not edit. The same lock work by other libraries over the same masters and the\n\
-         same 1,024 keys. Each peer runs in a process of its own, and they take turns; a ratio is that of turns of the same\n\
-         round, and its median over the rounds is told. A pair is one lock acquired and released, with the release awaited.\n\n\
+         same 1,024 keys. Each peer runs in a process of its own, and they take turns; ratios are of turns of the same\n\
+         round, and their median over the rounds is shown. A pair is one lock acquired and released, with the release awaited.\n\n\
          ```sh\n\
          scripts/bench            # all of it, about ten minutes\n\
          scripts/bench --quick    # less than a minute after the build, rough\n\
@@ -193,7 +193,7 @@ pub(super) fn page(figures: &Figures) -> String {
         figures.round_ms,
         if figures.quick { " (quick: rough figures)" } else { "" }
     );
-    text.push_str("![pairs per second and acquire times](peers.svg)\n\n## Who takes part\n\n");
+    text.push_str("![pairs per second and acquire times](peers.svg)\n\n## Participants\n\n");
     text.push_str("| peer | version | settings |\n| --- | --- | --- |\n");
     for peer in Peer::ALL {
         let version =
@@ -231,7 +231,7 @@ How to read the tables:
   for more; it is the row that says 1.00.
 - All rivals wait for the answers of all masters, as these libraries do and as `join_all` does. redlatch, and the raw loop at
   the quorum, go on when a majority has answered. The other raw loop sends for all callers at once and waits for all answers
-  before it goes on, so a client that keeps the masters busy meanwhile can be faster.
+  before it goes on. A client that keeps the masters busy in that time can be faster.
 - Where masters are delayed, a proxy does it, and its own latency is in all figures: the column `÷ raw loop at the quorum` has
   it on both sides.
 - The longest retry delay is the same for all, 10 ms; it matters for 16 callers on one key only.

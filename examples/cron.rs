@@ -1,0 +1,40 @@
+//! A job once per interval: every machine starts it, one runs it.
+//!
+//! `cargo run --example cron redis://10.0.0.1 redis://10.0.0.2 redis://10.0.0.3`
+
+use std::error::Error;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use redlatch::{AcquireError, Client};
+
+/// Runs the job of this interval, unless another machine does or did within `hold`. Returns whether it ran.
+///
+/// A job that must not run twice after a crash records its end in its own storage.
+pub fn run_once(
+    client: &Client,
+    interval: u64,
+    hold: Duration,
+    job: impl FnOnce(),
+) -> Result<bool, AcquireError> {
+    // Each interval has a lock of its own.
+    let name = format!("report:{interval}");
+    let request = client.lock(&name).ttl(Duration::from_secs(10));
+    let _guard = match request.auto_extend(Duration::from_secs(3600)).try_acquire() {
+        Err(AcquireError::Contended(_)) => return Ok(false),
+        result => result?,
+    };
+    job();
+    thread::sleep(hold); // a machine whose clock is late finds the lock taken
+    Ok(true)
+}
+
+#[allow(dead_code, reason = "a test includes this file for what is above")]
+fn main() -> Result<(), Box<dyn Error>> {
+    let client = Client::connect(std::env::args().skip(1))?;
+    let minute = SystemTime::UNIX_EPOCH.elapsed()?.as_secs() / 60;
+    let has_run =
+        run_once(&client, minute, Duration::from_secs(5), || println!("the report of minute {minute}"))?;
+    println!("{}", if has_run { "done" } else { "another machine does it" });
+    Ok(())
+}

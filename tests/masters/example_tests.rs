@@ -1,0 +1,152 @@
+//! Each program of `examples/`, on real servers. `fence_tests` has that of fenced storage.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use redlatch::{Client, Config, ConfigBuilder, Quarantine};
+
+use crate::fleet::Fleet;
+use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE};
+
+#[path = "../../examples/blocking.rs"]
+mod blocking;
+#[path = "../../examples/cron.rs"]
+mod cron;
+#[path = "../../examples/leader.rs"]
+mod leader;
+#[path = "../../examples/own_loop_client.rs"]
+mod own_loop_client;
+#[path = "../../examples/own_loop_engine.rs"]
+mod own_loop_engine;
+#[path = "../../examples/tokio_service.rs"]
+mod tokio_service;
+#[path = "../../examples/workers.rs"]
+mod workers;
+
+fn config(fleet: &Fleet) -> ConfigBuilder {
+    Config::builder().masters(fleet.urls()).quarantine(Quarantine::Trust).answer_timeout(ANSWER_TIMEOUT)
+}
+
+fn open(fleet: &Fleet) -> Client {
+    Client::open(config(fleet).build().expect("valid settings")).expect("an event loop")
+}
+
+#[test]
+fn the_blocking_example_runs_unless_another_holds_it() {
+    let fleet = Fleet::start(3);
+    let (client, other) = (open(&fleet), open(&fleet));
+    let held = other.lock("import").auto_extend(Duration::from_secs(600)).try_acquire().expect("free");
+    let mut rows = Vec::new();
+    assert!(!blocking::import(&client, &["a"], |_| panic!("it is held")).expect("an answer"));
+    held.release().expect("confirmed");
+    assert!(blocking::import(&client, &["a", "b"], |row| rows.push(row.to_owned())).expect("free"));
+    assert_eq!(rows, ["a", "b"]);
+}
+
+#[test]
+fn the_service_handles_orders_and_cancels_the_rest() {
+    static HANDLED: AtomicUsize = AtomicUsize::new(0);
+    let fleet = Fleet::start(3);
+    let (client, other) = (open(&fleet), open(&fleet));
+    let held = other.lock("orders:2").auto_extend(Duration::from_secs(600)).try_acquire().expect("free");
+    let work = |_: &str| {
+        HANDLED.fetch_add(1, Ordering::AcqRel);
+    };
+    let shutdown = async {
+        while HANDLED.load(Ordering::Acquire) < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // The service has fetched the answers of both orders.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    };
+    let orders = ["orders:1", "orders:2", "orders:3"].map(str::to_owned).to_vec();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let summary = runtime.block_on(tokio_service::serve(client, orders, work, shutdown));
+    assert_eq!(summary.failed, 0, "{summary:?}");
+    assert_eq!(summary.handled + summary.cancelled, 3, "{summary:?}");
+    assert!(summary.cancelled >= 1, "{summary:?}");
+    held.release().expect("confirmed");
+    for order in ["orders:1", "orders:2", "orders:3"] {
+        assert!(other.lock(order).wait(PATIENCE).acquire().is_ok(), "{order} is not released");
+    }
+}
+
+#[test]
+fn terms_of_leaders_rise() {
+    let fleet = Fleet::start(3);
+    let (alice, bob) = (open(&fleet), open(&fleet));
+    let terms = Mutex::new(Vec::new());
+    let term = leader::lead(&alice, PATIENCE, |term| {
+        terms.lock().expect("no panic").push(term);
+        if terms.lock().expect("no panic").len() == 1 {
+            let refused = leader::lead(&bob, Duration::ZERO, |_| panic!("there is a leader"));
+            assert!(refused.is_err());
+            return ControlFlow::Continue(());
+        }
+        ControlFlow::Break(())
+    });
+    let first = term.expect("free");
+    let second = leader::lead(&bob, PATIENCE, |_| ControlFlow::Break(())).expect("the first one resigned");
+    assert_eq!(*terms.lock().expect("no panic"), [first, first]);
+    assert!(second > first, "{second} after {first}");
+}
+
+#[test]
+fn the_cron_job_runs_on_one_machine() {
+    let fleet = Fleet::start(3);
+    let (first, second) = (open(&fleet), open(&fleet));
+    let no_hold = Duration::ZERO;
+    let mut runs = 0;
+    let has_run = cron::run_once(&first, 7, no_hold, || {
+        runs += 1;
+        assert!(!cron::run_once(&second, 7, no_hold, || panic!("twice")).expect("an answer"));
+        assert!(cron::run_once(&second, 8, no_hold, || ()).expect("another interval"));
+    });
+    assert!(has_run.expect("free"));
+    assert_eq!(runs, 1);
+}
+
+#[test]
+fn workers_visit_each_account_one_at_a_time() {
+    let fleet = Fleet::start(3);
+    let client = open(&fleet);
+    let accounts: Vec<String> = (0..40).map(|account| format!("accounts:{account}")).collect();
+    let inside = Mutex::new(BTreeSet::new());
+    let visit = |account: &str| {
+        assert!(inside.lock().expect("no panic").insert(account.to_owned()), "two are in {account}");
+        thread::yield_now();
+        inside.lock().expect("no panic").remove(account);
+    };
+    assert_eq!(workers::visit_all(&client, 4, &accounts, visit).expect("in time"), 160);
+    assert_eq!(client.settle(PATIENCE), 0);
+}
+
+#[test]
+fn a_loop_of_ones_own_drives_a_client() {
+    let fleet = Fleet::start(3);
+    let (client, other) = (open(&fleet), open(&fleet));
+    let acquired = own_loop_client::run(&client, client.lock("a").acquire_async()).expect("a loop");
+    let guard = acquired.expect("free");
+    assert!(other.lock("a").try_acquire().is_err(), "it is held");
+    let released = own_loop_client::run(&client, guard.release_async()).expect("a loop");
+    assert!(released.expect("confirmed").deleted >= 2);
+}
+
+#[test]
+fn a_loop_of_ones_own_drives_an_engine() {
+    let fleet = Fleet::start(3);
+    let other = open(&fleet);
+    let lock_once = || {
+        let config = config(&fleet).build().expect("valid settings");
+        own_loop_engine::lock_once(config, fleet.addrs(), "a").expect("a loop")
+    };
+    let held = other.lock("a").try_acquire().expect("free");
+    assert!(!lock_once());
+    held.release().expect("confirmed");
+    assert!(lock_once());
+    assert!(other.lock("a").try_acquire().is_ok(), "it is not released");
+}
