@@ -389,20 +389,26 @@ impl Engine {
     /// Ends an awaited release with what has been heard; what is owed goes on without the caller.
     pub(super) fn settle_release(&mut self, now: Instant, claim_id: Id, id: Id) {
         let claim = self.claims.claim_mut(claim_id);
-        let release = claim.release.expect("the release has begun");
         claim.owner = None;
-        let (deleted, absent, unanswered) = release.counts();
-        let result = if self.fleet.count() - unanswered >= self.fleet.quorum() {
+        let release = claim.release_mut();
+        let ((deleted, absent, unanswered), is_over) = (release.counts(), release.owed.is_empty());
+        let result = if unanswered <= self.fleet.spare() {
             Ok(Released { deleted, absent, unanswered })
         } else {
-            let claim = self.claims.claim(claim_id);
-            Err(ReleaseError::Unconfirmed(self.release_report(now, claim, &release)))
+            Err(self.unconfirmed(now, claim_id))
         };
         self.ops.free(id);
         self.outcomes.push_back((OpId(id), Outcome::Release(result)));
-        if release.owed.is_empty() {
+        if is_over {
             self.claims.free(claim_id);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn unconfirmed(&mut self, now: Instant, claim_id: Id) -> ReleaseError {
+        let release = *self.claims.claim_mut(claim_id).release_mut();
+        ReleaseError::Unconfirmed(self.release_report(now, self.claims.claim(claim_id), &release))
     }
 
     /// Keeps a held lock from now on, for `max_hold` in all.

@@ -20,13 +20,15 @@ impl Terms {
     pub(super) const NONE: Self = Self { ttl: None, answer_limit: Duration::ZERO, tail: AcquireTail::EMPTY };
 
     /// Makes them those of this TTL.
-    #[inline]
+    #[inline(always)]
     pub(super) fn fit(&mut self, ttl: Ttl, config: &Config) {
         if self.ttl != Some(ttl) {
             self.set(ttl, config);
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn set(&mut self, ttl: Ttl, config: &Config) {
         self.ttl = Some(ttl);
         self.answer_limit = config.answer_limit(ttl);
