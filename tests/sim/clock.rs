@@ -30,19 +30,24 @@ impl Clock {
 
     /// What it shows at a true time.
     pub fn at(&self, time: Time) -> Instant {
+        base() + Duration::from_nanos(self.shown_ns(time))
+    }
+
+    fn shown_ns(&self, time: Time) -> u64 {
         let time = time.cast_signed();
         let shown = ORIGIN + self.offset + time + time * self.ppm / 1_000_000;
-        base() + Duration::from_nanos(u64::try_from(shown).expect("within the range of steps"))
+        u64::try_from(shown).expect("within the range of steps")
     }
 
     /// The first true time at which it shows at least this; zero if that has been before the start.
     pub fn when(&self, shown: Instant) -> Time {
-        let shown_ns = i64::try_from((shown - base()).as_nanos()).expect("small") - ORIGIN - self.offset;
+        let shown_ns = u64::try_from((shown - base()).as_nanos()).expect("small");
+        let passed = shown_ns.cast_signed() - ORIGIN - self.offset;
         // Whole millions and the rest apart: no product is larger than the time itself.
         let rate = 1_000_000 + self.ppm;
-        let guess = shown_ns / rate * 1_000_000 + shown_ns % rate * 1_000_000 / rate;
+        let guess = passed / rate * 1_000_000 + passed % rate * 1_000_000 / rate;
         let mut time = u64::try_from((guess - 2).max(0)).expect("not negative");
-        while self.at(time) < shown {
+        while self.shown_ns(time) < shown_ns {
             time += 1;
         }
         time

@@ -232,8 +232,12 @@ impl World {
 
     pub fn read(&mut self, client: usize, place: usize) {
         let Some(index) = self.clients[client].conns[place] else { return };
+        let conn = &self.conns[index];
+        if conn.client_input.is_empty() && matches!(conn.state, ConnState::Open | ConnState::Connecting) {
+            return;
+        }
         let link = self.link(place);
-        match self.conns[index].state {
+        match conn.state {
             ConnState::Accepted => {
                 self.conns[index].state = ConnState::Open;
                 note!(self, "c{client} connected {:?}", self.link(place));

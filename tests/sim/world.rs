@@ -153,7 +153,7 @@ pub enum Event {
     Resume(usize),
 }
 
-/// What went over the wires and what came of it, as one number: FNV-1a.
+/// What went over the wires and what came of it, as one number: FNV-1a, by words of eight bytes.
 pub struct Digest(pub u64);
 
 impl Default for Digest {
@@ -164,9 +164,18 @@ impl Default for Digest {
 
 impl Digest {
     pub fn add(&mut self, now: Time, bytes: &[u8]) {
-        for &byte in bytes.iter().chain(&now.to_le_bytes()) {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        let (words, rest) = bytes.as_chunks::<8>();
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        words.iter().for_each(|word| self.mix(u64::from_le_bytes(*word)));
+        self.mix(u64::from_le_bytes(last));
+        self.mix(bytes.len() as u64);
+        self.mix(now);
+    }
+
+    /// Turned, for a product alone carries nothing downwards.
+    const fn mix(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
     }
 }
 
