@@ -8,12 +8,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fleet::Fleet;
 use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::lock::Resource;
-use redlatch::{Client, Config, Guard, Quarantine, Redlock};
+use redlatch::{AcquireError, Client, Config, Guard, Lease, LockRequest, Quarantine, Redlock};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -21,25 +21,88 @@ static COUNTED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const TTL: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Pairs that are measured.
+const PAIR_COUNT: usize = 400;
 
-/// All in one test: allocations are counted in the whole process.
-#[test]
-fn a_pair_allocates_nothing_in_steady_state() {
+/// The kinds of lock; each has a name of its own.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Plain,
+    Fenced,
+    Fair,
+    Shared,
+}
+
+const KINDS: [Kind; 4] = [Kind::Plain, Kind::Fenced, Kind::Fair, Kind::Shared];
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "orders:42",
+            Self::Fenced => "fenced:42",
+            Self::Fair => "fair:42",
+            Self::Shared => "shared:42",
+        }
+    }
+
+    /// With a wait, as most callers have it: it must not cost anything where nobody is in the way.
+    fn request(self, client: &Client) -> LockRequest<'_> {
+        self.of(client.lock(self.name()).ttl(TTL).wait(PATIENCE))
+    }
+
+    fn of(self, request: LockRequest<'_>) -> LockRequest<'_> {
+        match self {
+            Self::Plain => request,
+            Self::Fenced => request.fenced(),
+            Self::Fair => request.fair(),
+            Self::Shared => request.shared(),
+        }
+    }
+
+    /// Allocations and reallocations of a pair at the most. Zero is the aim: `Fencing` and `Queuing` are boxed for each
+    /// acquisition, and `Queuing` has three vectors besides, which grow, and a copy of the key with which it leaves.
+    const fn allocation_count_max(self) -> usize {
+        match self {
+            Self::Plain | Self::Shared => 0,
+            Self::Fenced => 1,
+            Self::Fair => 10,
+        }
+    }
+
+    fn acquire(self, redlock: &mut Redlock) -> Result<Lease, AcquireError> {
+        match self {
+            Self::Plain => redlock.acquire(self.name(), TTL, PATIENCE),
+            Self::Fenced => redlock.acquire_fenced(self.name(), TTL, PATIENCE),
+            Self::Fair => redlock.acquire_fair(self.name(), TTL, PATIENCE),
+            Self::Shared => redlock.acquire_shared(self.name(), TTL, PATIENCE),
+        }
+    }
+}
+
+/// Not a `#[test]`: allocations are counted in the whole process, and the test harness allocates when a test takes long.
+fn main() {
     redlock_allocates_nothing();
     client_allocates_nothing();
     // The check can fail: an allocation is seen.
     let region = Region::new(COUNTED);
     drop(std::hint::black_box(Box::new(7)));
     assert_eq!(region.change().allocations, 1);
+    println!("test a_pair_allocates_nothing_in_steady_state ... ok");
 }
 
-fn assert_nothing_allocated(region: &Region<'_, System>, what: &str, is_awaited: bool) {
+fn assert_frugal(region: &Region<'_, System>, what: &str, kind: Kind, is_awaited: bool) {
     let change = region.change();
-    assert_eq!(
-        (change.allocations, change.reallocations),
-        (0, 0),
-        "{what}, awaited: {is_awaited}, {change:?}"
+    let count = change.allocations + change.reallocations;
+    let count_max = PAIR_COUNT * kind.allocation_count_max();
+    assert!(
+        count <= count_max,
+        "{what}, {kind:?}, awaited: {is_awaited}, at the most {count_max}: {change:?}"
     );
+}
+
+/// Each kind of lock, with releases that are waited for and with drops.
+fn variants() -> impl Iterator<Item = (Kind, bool)> {
+    KINDS.into_iter().flat_map(|kind| [(kind, true), (kind, false)])
 }
 
 fn redlock_allocates_nothing() {
@@ -48,10 +111,10 @@ fn redlock_allocates_nothing() {
         Config::builder().masters(fleet.urls()).quarantine(Quarantine::Trust).answer_timeout(PATIENCE);
     let mut redlock = Redlock::open(config.build().expect("valid")).expect("an event loop");
     raise_high_water_mark(&mut redlock);
-    for is_awaited in [true, false] {
+    for (kind, is_awaited) in variants() {
         let mut pairs = |count| {
             for _ in 0..count {
-                let mut lease = redlock.acquire("orders:42", TTL, PATIENCE).expect("free");
+                let mut lease = kind.acquire(&mut redlock).expect("free");
                 redlock.extend(&mut lease, TTL).expect("held");
                 if is_awaited {
                     redlock.release(lease).expect("confirmed");
@@ -62,14 +125,14 @@ fn redlock_allocates_nothing() {
         };
         pairs(100);
         let region = Region::new(COUNTED);
-        pairs(1000);
-        assert_nothing_allocated(&region, "Redlock", is_awaited);
+        pairs(PAIR_COUNT);
+        assert_frugal(&region, "Redlock", kind, is_awaited);
     }
     let first = submit(&mut redlock);
     let mut held = pass_on(&mut redlock, first, 100);
     let region = Region::new(COUNTED);
-    held = pass_on(&mut redlock, held, 1000);
-    assert_nothing_allocated(&region, "Redlock, handed over", false);
+    held = pass_on(&mut redlock, held, PAIR_COUNT);
+    assert_frugal(&region, "Redlock, handed over", Kind::Plain, false);
     redlock.submit(Request::Release { lock: held, awaited: false }).expect("always taken");
 }
 
@@ -79,18 +142,20 @@ fn client_allocates_nothing() {
         Config::builder().masters(fleet.urls()).quarantine(Quarantine::Trust).answer_timeout(PATIENCE);
     let client = Client::open(config.build().expect("valid")).expect("an event loop");
     let names: Vec<String> = (0..5000).map(warm_name).collect();
-    let batch = client.acquire_all(names.iter().map(|name| client.lock(name).ttl(TTL)));
-    let guards: Vec<Guard> = batch.into_iter().map(|it| it.wait().expect("free")).collect();
-    for releasing in client.release_all(guards) {
-        releasing.wait().expect("confirmed");
+    for kind in KINDS {
+        let batch = client.acquire_all(names.iter().map(|name| kind.of(client.lock(name).ttl(TTL))));
+        let guards: Vec<Guard> = batch.into_iter().map(|it| it.wait().expect("free")).collect();
+        for releasing in client.release_all(guards) {
+            releasing.wait().expect("confirmed");
+        }
     }
     wait_beside_leader(&client);
-    for is_awaited in [true, false] {
-        let pairs = |count| (0..count).for_each(|_| pair(&client, is_awaited));
+    for (kind, is_awaited) in variants() {
+        let pairs = |count| (0..count).for_each(|_| pair(&client, kind, is_awaited));
         pairs(100);
         let region = Region::new(COUNTED);
-        pairs(1000);
-        assert_nothing_allocated(&region, "Client, a thread", is_awaited);
+        pairs(PAIR_COUNT);
+        assert_frugal(&region, "Client, a thread", kind, is_awaited);
     }
     block_on(measure_async(&client, "Client, a bare task"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -108,12 +173,12 @@ fn wait_beside_leader(client: &Client) {
     let mut waiting = pin!(client.lock("held").ttl(TTL).wait(PATIENCE).acquire_async());
     assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     // Meanwhile the client's own thread leads whenever this one does not.
-    (0..1000).for_each(|_| pair(client, true));
+    (0..1000).for_each(|_| pair(client, Kind::Plain, true));
     drop(held);
 }
 
-fn pair(client: &Client, is_awaited: bool) {
-    let mut guard = client.lock("orders:42").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+fn pair(client: &Client, kind: Kind, is_awaited: bool) {
+    let mut guard = kind.request(client).acquire().expect("free");
     guard.extend(TTL).expect("held");
     if is_awaited {
         guard.release().expect("confirmed");
@@ -124,11 +189,10 @@ fn pair(client: &Client, is_awaited: bool) {
 
 /// Within one future, for what starts an executor allocates.
 async fn measure_async(client: &Client, what: &str) {
-    for is_awaited in [true, false] {
+    for (kind, is_awaited) in variants() {
         let pairs = async |count| {
             for _ in 0..count {
-                let request = client.lock("orders:42").ttl(TTL).wait(PATIENCE);
-                let mut guard = request.acquire_async().await.expect("free");
+                let mut guard = kind.request(client).acquire_async().await.expect("free");
                 guard.extend_async(TTL).await.expect("held");
                 if is_awaited {
                     guard.release_async().await.expect("confirmed");
@@ -139,8 +203,8 @@ async fn measure_async(client: &Client, what: &str) {
         };
         pairs(100).await;
         let region = Region::new(COUNTED);
-        pairs(1000).await;
-        assert_nothing_allocated(&region, what, is_awaited);
+        pairs(PAIR_COUNT).await;
+        assert_frugal(&region, what, kind, is_awaited);
     }
 }
 
@@ -194,12 +258,28 @@ fn warm_name(index: u32) -> String {
 fn raise_high_water_mark(redlock: &mut Redlock) {
     let ttl = redlock.ttl(TTL).expect("valid");
     let names: Vec<String> = (0..5000).map(warm_name).collect();
-    for name in &names {
-        let (resource, wait, min_validity) = (Resource::new(name).expect("valid"), PATIENCE, Duration::ZERO);
-        redlock.submit(Request::Acquire { resource, ttl, wait, min_validity }).expect("room");
+    for kind in KINDS {
+        for name in &names {
+            let (resource, wait, min_validity) =
+                (Resource::new(name).expect("valid"), PATIENCE, Duration::ZERO);
+            let request = match kind {
+                Kind::Plain => Request::Acquire { resource, ttl, wait, min_validity },
+                Kind::Fenced => {
+                    let wall = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time in this age");
+                    Request::AcquireFenced { resource, ttl, wait, min_validity, wall }
+                }
+                Kind::Fair => Request::AcquireFair { resource, ttl, wait, min_validity },
+                Kind::Shared => Request::AcquireShared { resource, ttl, wait, min_validity },
+            };
+            redlock.submit(request).expect("room");
+        }
+        release_as_they_come(redlock, names.len());
     }
+}
+
+fn release_as_they_come(redlock: &mut Redlock, count: usize) {
     let mut released_count = 0;
-    while released_count < names.len() {
+    while released_count < count {
         redlock.turn(PATIENCE).expect("the loop runs");
         while let Some((lock, outcome)) = redlock.poll_outcome() {
             match outcome {
