@@ -82,7 +82,7 @@ pub(super) mod on_tokio {
     use tokio::io::unix::AsyncFd;
     use tokio::time::{Instant, sleep_until};
 
-    use super::Drive;
+    use crate::client::drive::Drive;
     use crate::clock;
 
     fn present() -> Instant {
@@ -90,7 +90,7 @@ pub(super) mod on_tokio {
     }
 
     /// Drives until the client is dropped.
-    pub(in crate::client) async fn drive(drive: io::Result<Drive>) -> io::Result<()> {
+    pub(in super::super) async fn drive(drive: io::Result<Drive>) -> io::Result<()> {
         let drive = drive?;
         #[allow(deprecated, reason = "the others are unsafe; a drive owns its descriptor and keeps it open")]
         let mut drive = AsyncFd::with_interest(drive, Interest::READABLE)?;

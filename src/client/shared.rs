@@ -56,7 +56,7 @@ pub(super) struct Shared {
     /// The function that is called with the lock held.
     retry_delay: Option<RetryDelay>,
     /// What that function has left to be done.
-    later: Later,
+    later: Later<Self>,
     /// The leader while it calls wakers.
     waking: Inside,
     keeper: Arc<Parker>,

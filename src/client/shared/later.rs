@@ -4,16 +4,13 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use super::Shared;
+type Work<C> = Box<dyn FnOnce(&C) + Send>;
 
-type Work = Box<dyn FnOnce(&Shared) + Send>;
+/// Work for a client `C`, in the order in which it was left.
+pub(super) struct Later<C>(Mutex<Vec<Work<C>>>);
 
-/// In the order in which it was left.
-#[derive(Default)]
-pub(super) struct Later(Mutex<Vec<Work>>);
-
-impl Later {
-    pub(super) fn push(&self, work: impl FnOnce(&Shared) + Send + 'static) {
+impl<C> Later<C> {
+    pub(super) fn push(&self, work: impl FnOnce(&C) + Send + 'static) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(work));
     }
 
@@ -21,12 +18,18 @@ impl Later {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    pub(super) fn take(&self) -> Vec<Work> {
+    pub(super) fn take(&self) -> Vec<Work<C>> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl fmt::Debug for Later {
+impl<C> Default for Later<C> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<C> fmt::Debug for Later<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Later")
     }
