@@ -31,7 +31,7 @@
 //!
 //! Who gives up leaves its queues with a command behind whatever was sent, and so does a holder behind its release: the
 //! same command tells the first in the queue that the lock is free. So does, for others, who had a part of the lock and gives
-//! that back: the first may have been refused for it, and those behind the first cannot have it. It is a hint, like all news (`news.rs`). If it is lost, or
+//! that back: the first may have been refused for it, and those behind the first cannot have it. It is a hint, like all notifications (`subscriptions.rs`). If it is lost, or
 //! its waiter is dead, the next one is the first when the heartbeat is over. Waiters that die together cost one heartbeat
 //! together, for they are not waited for one after the other.
 //!
