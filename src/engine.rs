@@ -13,7 +13,7 @@
 //!    an answer that is already here must not be called late.
 //! 5. Drain [`Engine::poll_outcome`]; go on with 2.
 //!
-//! Every call takes `now`, which must never go backwards.
+//! Calls that depend on the time take `now`, which must never go backwards.
 //!
 //! ```text
 //!            submit                                    poll_outcome
@@ -75,7 +75,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::config::Config;
-use crate::lock::{MasterId, MasterSet, Vote};
+use crate::lock::{MasterId, MasterSet};
 use crate::mutants;
 pub use fair::Ticket;
 pub use inspection::{ForceUnlocked, Inspection, Standing, Told};

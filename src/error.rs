@@ -128,7 +128,7 @@ fn advice(text: &str) -> &'static str {
             if text.starts_with("ERR The user executing the script")
                 || text.starts_with("ERR ACL failure in script") =>
         {
-            " (the ACL user lacks a command or key that the script uses; the README lists the rights)"
+            " (the ACL user lacks a command or key that the script uses; docs/operating.md lists the rights)"
         }
         "NOAUTH" | "WRONGPASS" => " (check user and password in this master's URL)",
         "NOPERM" => " (the ACL user lacks a command or the key pattern)",

@@ -158,7 +158,7 @@ impl Engine {
         self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));
     }
 
-    /// The same for an operation that a lock is handed over to, with the masters that were sent the swap or a `SET`.
+    /// Begins the attempt of an operation that a lock is handed over to, with the masters that were sent the swap or a `SET`.
     pub(super) fn start_handed_over(
         &mut self,
         now: Instant,

@@ -76,7 +76,7 @@ impl Tag {
 /// Whether a script goes with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// A native command, or a script by its digest.
+    /// As it is sent first: a native command, a script by its digest, or in full where that is always so.
     Usual,
     /// The script in full: not to be sent again in full.
     Whole,

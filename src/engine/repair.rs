@@ -6,12 +6,12 @@
 
 use std::time::{Duration, Instant};
 
+use super::Engine;
 use super::mode;
 use super::op::OpState;
 use super::owed::Owed;
 use super::slab::Id;
-use super::{Engine, Vote};
-use crate::lock::{MasterId, MasterSet};
+use crate::lock::{MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
 impl Engine {

@@ -1,8 +1,9 @@
-//! Deadlines: one for each master, operation and claim, the earliest on top; and the ids that tell whose they are.
+//! Deadlines: one for each connection of a master, each operation and each claim, the earliest on top; and their ids.
 
 use std::time::Instant;
 
 use super::slab::Id;
+use crate::limits;
 use crate::lock::MasterId;
 
 /// An indexed binary heap of deadlines: an id has at most one, so the heap is never larger than the tables.
@@ -114,6 +115,7 @@ pub(super) enum Timer {
 
 /// Timer ids: the masters first, then their connections for news, then operations and claims in turns.
 const MASTER_TIMERS: u32 = 32;
+const _: () = assert!(MASTER_TIMERS as usize == limits::MASTER_COUNT_MAX);
 const LINK_TIMERS: u32 = 2 * MASTER_TIMERS;
 
 #[expect(clippy::cast_possible_truncation, reason = "a master's index is below 32")]

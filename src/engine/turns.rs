@@ -128,7 +128,7 @@ impl Engine {
         }
     }
 
-    /// The same for the queue that this operation leads.
+    /// Gives the head its turn, if this operation is at the head of its queue.
     pub(super) fn tend_queue_of(&mut self, now: Instant, id: Id) {
         if self.ops.find(id).is_some() && self.queues.is_head(id.index) {
             self.tend_queue(now, id.index, Duration::ZERO);
