@@ -7,7 +7,7 @@ use redlatch::engine::Engine;
 use redlatch::lock::MasterId;
 use redlatch::resp::{self, Decoded, Reply};
 
-use super::model::{ModelMaster, reader_script};
+use super::model::{ModelMaster, reader_script, script};
 
 /// What a master may say, right or wrong, whole or in part, to any request or to none.
 pub const REPLIES: [&[u8]; 24] = [
@@ -260,14 +260,14 @@ impl Conn {
             return Asked::Swap(new.to_vec(), old.to_vec());
         }
         match *args {
-            // That of a writer's intent.
             [b"DELIFEQ" | b"DELEX", key, ..] | [_, _, b"1", key, _] | [b"EVAL", _, b"1", key, _, _]
                 if key.starts_with(INTENT) =>
             {
                 Asked::Other
             }
+            _ if is_end_of_wait(args) => Asked::Other,
             [name, _, b"2", key, _, token, _ttl, _, _, _, _]
-            | [name, _, b"3", key, _, _, token, _ttl, _, _, _, _] => {
+            | [name, _, b"3", key, _, _, token, _ttl, _, ..] => {
                 let log = tokens.entry(token.to_vec()).or_insert_with(|| TokenLog::new(now, key));
                 assert_eq!(log.key, key);
                 // In full it is sent again, to a master that forgot the script or was away.
@@ -322,7 +322,7 @@ impl Conn {
         tokens: &mut HashMap<Token, TokenLog>,
     ) -> Asked {
         match (script, args) {
-            ("shared acquire", [key, _, token, _]) => {
+            ("shared_acquire", [key, _, token, _]) => {
                 let log = tokens.entry(token.to_vec()).or_insert_with(|| TokenLog::new(now, key));
                 assert_eq!(log.key, *key);
                 let is_first = log.asked >> master.index() & 1 == 0;
@@ -330,14 +330,14 @@ impl Conn {
                 log.asked |= 1 << master.index();
                 Asked::Acquire(token.to_vec())
             }
-            ("shared extend", [_, token, _]) => {
+            ("shared_extend", [_, token, _]) => {
                 let mut round = tokens.get(*token).map_or(0, |log| log.round);
                 if !by_digest && let Some(at) = self.again.iter().position(|(other, _)| other == token) {
                     round = self.again.remove(at).expect("found just now").1;
                 }
                 Asked::Extend { token: token.to_vec(), round, by_digest }
             }
-            ("shared release", [_, token, _]) => Asked::Release(token.to_vec()),
+            ("shared_release", [_, token, _]) => Asked::Release(token.to_vec()),
             _ => panic!("no script is called like this"),
         }
     }
@@ -471,9 +471,9 @@ fn check_aim(master: MasterId, args: &[&[u8]], tokens: &HashMap<Token, TokenLog>
     if let [b"EVALSHA" | b"EVAL", script, _, key, rest @ ..] = args
         && let Some(script) = reader_script(script)
     {
-        let token = rest[usize::from(script == "shared acquire")];
+        let token = rest[usize::from(script == "shared_acquire")];
         let log = tokens.get(token);
-        assert!(log.is_some() || script == "shared acquire", "no release of a token that was never set");
+        assert!(log.is_some() || script == "shared_acquire", "no release of a token that was never set");
         return assert!(log.is_none_or(|log| log.key == *key), "not the key of the lock");
     }
     if let [_, _, b"2", key, _, token, rest @ ..] = args {
@@ -493,6 +493,12 @@ fn check_aim(master: MasterId, args: &[&[u8]], tokens: &HashMap<Token, TokenLog>
         let is_asked = log.asked >> master.index() & 1 == 1;
         assert!(is_asked || may_be_unseen, "a master that was not sent the SET is asked");
     }
+}
+
+/// Whether a waiter for a fair lock leaves its queue, or notifies the first one in it.
+fn is_end_of_wait(args: &[&[u8]]) -> bool {
+    let script = args.get(1).and_then(|word| script(word));
+    script.is_some_and(|script| ["fair_leave", "fair_notify"].contains(&script.name))
 }
 
 /// Key, old and new token of a command that hands a lock over.
