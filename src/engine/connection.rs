@@ -98,10 +98,17 @@ impl<T: Copy> Connection<T> {
 
     /// The connection failed: how long to wait before the next one.
     pub(super) fn back_off(&mut self, now: Instant, rng: &mut impl Rng) -> Duration {
-        let was_stable = matches!(self.state, State::Ready { since } if now - since > limits::BACKOFF_MAX);
-        self.failure_count = if was_stable { 1 } else { self.failure_count.saturating_add(1) };
+        self.forget_failures(now);
+        self.failure_count = self.failure_count.saturating_add(1);
         let doubled = limits::BACKOFF_MIN.saturating_mul(1 << (self.failure_count - 1).min(16));
         rng.random_range(Duration::ZERO..doubled.min(limits::BACKOFF_MAX))
+    }
+
+    /// A connection that lasted ends the row of failures before it.
+    pub(super) fn forget_failures(&mut self, now: Instant) {
+        if matches!(self.state, State::Ready { since } if now - since > limits::BACKOFF_MAX) {
+            self.failure_count = 0;
+        }
     }
 
     /// The connection is gone, or must go: all that was owed is lost.
@@ -157,5 +164,34 @@ impl Wishes {
         let master = self.connect.iter().next()?;
         self.connect.remove(master);
         Some(LinkRequest::Connect(id(master)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    #[test]
+    fn a_connection_that_lasted_ends_the_row_of_failures() {
+        let (mut now, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
+        for (lasted, is_forgotten) in
+            [(limits::BACKOFF_MAX, false), (limits::BACKOFF_MAX + Duration::from_nanos(1), true)]
+        {
+            let mut connection = Connection::<u8>::new(now);
+            (0..20).for_each(|_| drop(connection.back_off(now, &mut rng)));
+            connection.state = State::Ready { since: now };
+            now += lasted;
+            connection.forget_failures(now);
+            connection.close(now);
+            let failure_count = connection.failure_count;
+            let pauses = (0..200).map(|_| {
+                connection.failure_count = failure_count;
+                connection.back_off(now, &mut rng)
+            });
+            let longest = pauses.max().expect("some");
+            assert_eq!(longest <= limits::BACKOFF_MIN, is_forgotten, "{longest:?} after {lasted:?}");
+        }
     }
 }

@@ -427,6 +427,7 @@ impl Subscriptions {
         } else if is_down {
             self.open(now, ready, timers);
         } else if self.watch_count == 0 && idle_until <= now {
+            self.links[master.index()].connection.forget_failures(now);
             self.close(master, now);
         } else {
             self.arm(master, timers);
