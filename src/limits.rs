@@ -58,7 +58,7 @@ pub const OWED_COUNT_MAX: usize = 262_144;
 
 /// Bytes of one encoded request: a script, three keys of a resource name with its prefix, and some more. No check: names
 /// are bounded.
-pub(crate) const REQUEST_SIZE_MAX: usize = 3 * (RESOURCE_SIZE_MAX + PREFIX_SIZE_MAX) + 2304;
+pub(crate) const REQUEST_SIZE_MAX: usize = 3 * (RESOURCE_SIZE_MAX + PREFIX_SIZE_MAX) + 2560;
 
 /// How often in a row a fenced acquisition may be tried again with another token without a pause.
 pub(crate) const RENUMBERING_COUNT_MAX: u32 = 3;

@@ -250,11 +250,14 @@ mod tests {
     #[test]
     fn a_request_of_the_longest_names_is_within_the_limit() {
         use crate::limits::{PREFIX_SIZE_MAX, REQUEST_SIZE_MAX, RESOURCE_SIZE_MAX};
-        let waiter = Waiter { ticket: Place::Number(TICKET_MAX), prefix_size: PREFIX_SIZE_MAX, ..WAITER };
-        let (mut entry, mut out) = (Entry::EMPTY, Vec::new());
+        let mut entry = Entry::EMPTY;
         entry.set(&[b'p'; PREFIX_SIZE_MAX], &[b'n'; RESOURCE_SIZE_MAX], &Token::UNSET);
-        encode_fair_acquire(&mut out, Script::Whole, &entry, 604_800_000, &waiter);
-        assert!(out.len() <= REQUEST_SIZE_MAX, "{} bytes", out.len());
+        for ticket in [Place::Outside, Place::AtEnd, Place::Number(TICKET_MAX)] {
+            let waiter = Waiter { ticket, prefix_size: PREFIX_SIZE_MAX, ..WAITER };
+            let mut out = Vec::new();
+            encode_fair_acquire(&mut out, Script::Whole, &entry, 604_800_000, &waiter);
+            assert!(out.len() <= REQUEST_SIZE_MAX, "{} bytes", out.len());
+        }
     }
 
     fn answer(reply: &[u8]) -> Result<FairAnswer, WrongShape> {

@@ -100,11 +100,11 @@ scripts! {
     FENCED_RELEASE: "fenced_release" from ["fenced_release"], 2 + 5, "ea7622cda7c81b6170d6a0885dfd604061076bb6";
     FENCED_RELEASE_NOTIFY: "fenced_release_notify" from ["fenced_release_notify"], 2 + 5, "470501820254a86366fdd9a88256d079fdc6ef57";
     FAIR_TRY: "fair_try" from ["fair_queue", "fair_try"], 3 + 3, "e7dfb80d947e0d5ee31e33d2308af1c971b3d6dc";
-    FAIR_JOIN: "fair_join" from ["fair_queue", "fair_join", "fair_attempt"], 3 + 5, "bf4b3200e555126483298cb63454915428740940";
-    FAIR_WAIT: "fair_wait" from ["fair_queue", "fair_wait", "fair_attempt"], 3 + 6, "058e24d9c8d1a6b130a2f1902435c7baa6b9c370";
+    FAIR_JOIN: "fair_join" from ["fair_queue", "fair_join", "fair_attempt"], 3 + 5, "6b809ffe38a707782964ea1712c662a200b179f0";
+    FAIR_WAIT: "fair_wait" from ["fair_queue", "fair_wait", "fair_attempt"], 3 + 6, "91014c88d4c8e0268d81adee12491521cc4a76b4";
     FAIR_LEAVE: "fair_leave" from ["fair_queue", "fair_leave"], 3 + 3, "b66361deaf73b382763006d5dcb99864adaee42e";
     FAIR_NOTIFY: "fair_notify" from ["fair_queue", "fair_notify"], 3 + 3, "ad05807bea74e030bb224307c41067fb07a30a59";
-    SHARED_ACQUIRE: "shared_acquire" from ["shared_acquire"], 2 + 2, "0266a199cb2d1f02cdd5bf5aeb54c88326903861";
+    SHARED_ACQUIRE: "shared_acquire" from ["shared_acquire"], 2 + 2, "55910942db98d744ea1d1052d75450cdb0da6f32";
     SHARED_EXTEND: "shared_extend" from ["shared_extend"], 1 + 2, "e399f87becb35b6d1dced2120999f71b7c300009";
     SHARED_RELEASE: "shared_release" from ["shared_release"], 1 + 2, "e73fb9899af6bcdddbc6625494ceac72cedd7957";
     WRITER_RESERVE: "writer_reserve" from ["writer_reserve"], 1 + 2, "3bb54f81c4eca8b2b21f4a8e9338c030776fe030";

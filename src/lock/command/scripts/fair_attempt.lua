@@ -22,7 +22,8 @@ if ahead > 0 then
   return {1, ticket, ahead, math.max((end_ms or now_ms) - now_ms, 0)}
 end
 
+-- Some versions of Redis write large Lua numbers as 1e+8, which is no TTL: `ttl_ms` is the string that came.
 -- The ticket stays: a minority of masters that set the lock is no lock, and its waiter keeps its place there.
 redis.call('set', lock, value, 'px', ttl_ms)
-redis.call('zadd', heartbeats, now_ms + math.min(heartbeat_ms, ttl_ms), id)
+redis.call('zadd', heartbeats, now_ms + math.min(heartbeat_ms, tonumber(ttl_ms)), id)
 return {2, ticket, 0, 0}

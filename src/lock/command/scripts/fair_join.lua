@@ -3,7 +3,7 @@
 -- Where nobody holds the lock nor waits for it, the lock is set and the waiter leaves no ticket: {2, -1, 0, 0}.
 -- Else fair_attempt.lua follows.
 local lock, tickets, heartbeats = KEYS[1], KEYS[2], KEYS[3]
-local value, ttl_ms, id = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local value, ttl_ms, id = ARGV[1], ARGV[2], ARGV[3]
 local heartbeat_ms, count_max = tonumber(ARGV[4]), tonumber(ARGV[5])
 
 if redis.call('exists', lock, tickets) == 0 then

@@ -3,7 +3,7 @@
 -- It always joins, whoever holds the lock elsewhere: so a master that lost its queue has the ticket again.
 -- fair_attempt.lua follows.
 local lock, tickets, heartbeats = KEYS[1], KEYS[2], KEYS[3]
-local value, ttl_ms, id = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local value, ttl_ms, id = ARGV[1], ARGV[2], ARGV[3]
 local heartbeat_ms, count_max, ticket = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
 local now_ms, refusal = purge(tickets, heartbeats, heartbeat_ms)

@@ -27,6 +27,6 @@ end
 local end_ms = math.max(old_end_ms, now_ms + 1 + ttl_ms)
 local last_end_ms = redis.call('zrange', lock, -1, -1, 'withscores')[2]
 redis.call('zadd', lock, '-inf', marker, end_ms, value)
-redis.call('pexpireat', lock, math.max(end_ms, last_end_ms or 0))
+redis.call('pexpireat', lock, string.format('%.0f', math.max(end_ms, last_end_ms or 0)))
 redis.call('zremrangebyscore', lock, 0, now_ms)
 return redis.status_reply(old_end_ms > now_ms and 'OWN' or 'OK')
