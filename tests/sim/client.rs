@@ -24,8 +24,9 @@ pub struct Client {
     pub paused_until: Time,
     /// Since when its clock stands still.
     pub suspended_at: Option<Time>,
-    /// When its next turn is due.
+    /// When its next turn is due, and its place among the events of that time.
     pub wake_at: Time,
+    pub wake_order: u64,
     /// The next step of the turn under way.
     pub step: usize,
     pub turn_began: Time,

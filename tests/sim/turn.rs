@@ -36,8 +36,7 @@ impl World {
         let it = &mut self.clients[client];
         let at = at.max(it.paused_until).max(self.now);
         if at < it.wake_at && !it.is_down {
-            it.wake_at = at;
-            self.plan(at, Event::Client(client));
+            (it.wake_at, it.wake_order) = (at, self.events.next_order());
         }
     }
 

@@ -146,7 +146,6 @@ pub struct Statistics {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
-    Client(usize),
     ToMaster(usize),
     ToClient(usize),
     Connected(usize, bool),
@@ -189,20 +188,24 @@ pub struct Events {
 
 impl Events {
     pub fn plan(&mut self, at: Time, event: Event) {
-        self.count += 1;
-        self.heap.push(Reverse((at, self.count, event)));
+        let order = self.next_order();
+        self.heap.push(Reverse((at, order, event)));
     }
 
-    fn next_at(&self) -> Option<Time> {
-        self.heap.peek().map(|Reverse((at, ..))| *at)
+    /// The place behind all that is planned, among the events of one time.
+    pub fn next_order(&mut self) -> u64 {
+        self.count += 1;
+        self.count
     }
 
-    /// The next one, unless it is planned for after `end`.
-    fn pop_until(&mut self, end: Time) -> Option<(Time, Event)> {
-        self.next_at().filter(|at| *at <= end)?;
-        let Reverse((at, _, event)) = self.heap.pop()?;
+    /// The time and place of the next one; at the end of time if there is none.
+    fn next(&self) -> (Time, u64) {
+        self.heap.peek().map_or((Time::MAX, u64::MAX), |Reverse((at, order, _))| (*at, *order))
+    }
+
+    fn pop(&mut self) -> Option<Event> {
         self.count += 1;
-        Some((at, event))
+        self.heap.pop().map(|Reverse((_, _, event))| event)
     }
 }
 
@@ -288,6 +291,7 @@ impl World {
             paused_until: 0,
             suspended_at: None,
             wake_at: Time::MAX,
+            wake_order: 0,
             step: 0,
             turn_began: 0,
             link_states: vec!["down"; self.config.master_count()],
@@ -314,12 +318,28 @@ impl World {
     pub fn run_for(&mut self, time: Time) {
         let end = self.now + time;
         while self.checker.violation.is_none() {
-            let Some((at, event)) = self.events.pop_until(end) else { break };
+            let turn = self.next_turn();
+            let (at, order) =
+                turn.map_or((Time::MAX, 0), |(at, order, _)| (at, order)).min(self.events.next());
+            if at > end {
+                break;
+            }
             self.now = self.now.max(at);
             if self.events.count > EVENT_COUNT_MAX {
                 self.checker.violate("events without end");
             }
-            self.handle(event);
+            match turn {
+                Some((_, turn_order, client)) if turn_order == order => {
+                    self.events.count += 1;
+                    self.clients[client].wake_at = Time::MAX;
+                    self.turn(client);
+                }
+                _ => {
+                    if let Some(event) = self.events.pop() {
+                        self.handle(event);
+                    }
+                }
+            }
         }
         self.now = self.now.max(end);
     }
@@ -334,7 +354,7 @@ impl World {
             if self.now >= end || self.checker.violation.is_some() {
                 return false;
             }
-            let next = self.events.next_at().unwrap_or(end);
+            let next = self.next_turn().map_or(Time::MAX, |turn| turn.0).min(self.events.next().0);
             self.run_for(next.clamp(self.now, end) - self.now);
         }
     }
@@ -385,15 +405,15 @@ impl World {
         }
     }
 
+    /// When the next turn of a client is due, its place among the events of that time, and whose it is. Turns are put off and
+    /// brought forward all the time, so they are no events.
+    fn next_turn(&self) -> Option<(Time, u64, usize)> {
+        let turns = self.clients.iter().enumerate().map(|(index, it)| (it.wake_at, it.wake_order, index));
+        turns.filter(|(at, ..)| *at < Time::MAX).min()
+    }
+
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Client(client) => {
-                let wake_at = self.clients[client].wake_at;
-                if wake_at <= self.now {
-                    self.clients[client].wake_at = Time::MAX;
-                    self.turn(client);
-                }
-            }
             Event::ToMaster(conn) => self.arrive_at_master(conn),
             Event::ToClient(conn) => self.arrive_at_client(conn),
             Event::Connected(conn, is_accepted) => {
