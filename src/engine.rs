@@ -168,7 +168,7 @@ impl Engine {
                 self.submit_acquire(now, &Acquisition { resource, ttl, wait, min_validity })
             }
             Request::AcquireFenced { resource, ttl, wait, min_validity, wall } => {
-                let mode = Mode::Fenced(Box::new(Fencing::new(wall)));
+                let mode = Mode::Fenced(Fencing::new(wall));
                 let wanted = Acquisition { resource, ttl, wait, min_validity };
                 self.submit_scripted(now, &wanted, mode, Policy::Notified)
             }

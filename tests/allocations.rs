@@ -59,12 +59,11 @@ impl Kind {
         }
     }
 
-    /// Allocations and reallocations of a pair at the most. Zero is the aim: `Fencing` and `Queuing` are boxed for each
-    /// acquisition, and `Queuing` has three vectors besides, which grow, and a copy of the key with which it leaves.
+    /// Allocations and reallocations of a pair at the most. Zero is the aim: each acquisition of a fair lock
+    /// has a `Queuing` in a box, with three vectors that grow, and a copy of the key with which it leaves its queues.
     const fn allocation_count_max(self) -> usize {
         match self {
-            Self::Plain | Self::Shared => 0,
-            Self::Fenced => 1,
+            Self::Plain | Self::Fenced | Self::Shared => 0,
             Self::Fair => 10,
         }
     }

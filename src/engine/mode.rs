@@ -22,7 +22,7 @@ pub(super) enum Mode {
     /// One owner alone.
     Plain,
     /// One owner alone, with a number that rises from owner to owner.
-    Fenced(Box<Fencing>),
+    Fenced(Fencing),
     /// A reader's, together with others.
     Shared,
 }
