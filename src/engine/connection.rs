@@ -180,7 +180,7 @@ mod tests {
             [(limits::BACKOFF_MAX, false), (limits::BACKOFF_MAX + Duration::from_nanos(1), true)]
         {
             let mut connection = Connection::<u8>::new(now);
-            (0..20).for_each(|_| drop(connection.back_off(now, &mut rng)));
+            connection.failure_count = 20;
             connection.state = State::Ready { since: now };
             now += lasted;
             connection.forget_failures(now);
