@@ -232,7 +232,7 @@ impl Engine {
                     let granted = claim.tally.granted;
                     let grant = Grant {
                         token: claim.token,
-                        fencing_token: claim.fence,
+                        fencing_token: claim.kind.fencing_token(),
                         valid_until,
                         granted,
                         attempts: op.attempts,

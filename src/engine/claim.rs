@@ -13,15 +13,40 @@ use crate::lock::command::Entry;
 use crate::lock::{Drift, Failure, FencingToken, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
+/// What the lock of a claim is on the masters, where a fair lock is a plain one.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    Plain,
+    Fenced(FencingToken),
+    Shared,
+}
+
+impl Kind {
+    /// By whose commands it is extended and released.
+    #[inline]
+    pub(super) const fn tag(self) -> Tag {
+        match self {
+            Self::Plain => Tag::Plain,
+            Self::Fenced(_) => Tag::Fenced,
+            Self::Shared => Tag::Shared,
+        }
+    }
+
+    #[inline]
+    pub(super) const fn fencing_token(self) -> Option<FencingToken> {
+        match self {
+            Self::Fenced(token) => Some(token),
+            Self::Plain | Self::Shared => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Claim {
     /// Key and token as commands have them.
     pub(super) entry: Entry,
     pub(super) token: Token,
-    /// The fencing token of a fenced lock.
-    pub(super) fence: Option<FencingToken>,
-    /// By whose commands it is extended and released.
-    pub(super) tag: Tag,
+    pub(super) kind: Kind,
     /// Read before the first byte was queued (I1).
     pub(super) started: Instant,
     /// When a TTL was last sent, and the longest one that was: together they bound the life of any key.
@@ -104,8 +129,7 @@ impl Claim {
         Self {
             entry: Entry::EMPTY,
             token: Token::UNSET,
-            fence: None,
-            tag: Tag::Plain,
+            kind: Kind::Plain,
             started: now,
             sent_at: now,
             longest_ttl_ms: 0,
@@ -138,8 +162,7 @@ impl Claim {
         let Self {
             entry: _,
             token,
-            fence,
-            tag,
+            kind,
             started,
             sent_at,
             longest_ttl_ms,
@@ -164,10 +187,10 @@ impl Claim {
             owes_extension,
             strayed_extension,
         } = self;
-        (*owner, *token, *fence, *started, *sent_at) = (Some(op), new_token, None, now, now);
+        (*owner, *token, *kind, *started, *sent_at) = (Some(op), new_token, Kind::Plain, now, now);
         (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
-        (*is_open, *counts_grants, *tag) = (true, true, Tag::Plain);
+        (*is_open, *counts_grants) = (true, true);
         (*release, *heir, *tells, *is_contended) = (None, Id::NOBODY, false, false);
         (*twins, *strayed, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY, MasterSet::EMPTY);
         (*gone, *owes_repair) = (MasterSet::EMPTY, MasterSet::EMPTY);

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use super::Engine;
+use super::claim::Kind;
 use super::mode::Mode;
-use super::owed::Tag;
 use super::slab::Id;
 use crate::lock::{MasterId, MasterSet};
 use crate::mutants::mutant;
@@ -22,8 +22,7 @@ impl Engine {
         let (op, claim) = (self.ops.op_mut(id), self.claims.claim_mut(claim));
         let passed = now - op.submitted;
         if let Mode::Fenced(fencing) = &mut op.mode {
-            claim.fence = Some(fencing.begin_attempt(passed, self.skew_us, MasterSet::EMPTY));
-            claim.tag = Tag::Fenced;
+            claim.kind = Kind::Fenced(fencing.begin_attempt(passed, self.skew_us, MasterSet::EMPTY));
         }
     }
 

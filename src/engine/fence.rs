@@ -30,14 +30,11 @@ use std::time::Duration;
 use super::claim::Claim;
 use super::fleet::Fleet;
 use super::groups::Notify;
-use super::owed::{Owed, Shape, Tag};
-use super::slab::Id;
+use super::owed::{Owed, Shape};
 use crate::config::Config;
 use crate::limits;
 use crate::lock::command::{self, Fence, Refusal, Script, Told};
 use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Ttl};
-
-const NOT_FENCED: &str = "the lock is fenced";
 
 /// What an acquisition of a fenced lock has beside that of a plain one.
 #[derive(Debug)]
@@ -142,74 +139,61 @@ fn fence(config: &Config, token: FencingToken) -> Fence {
     Fence { token, window: config.window(), prefix_size: config.prefix.len() }
 }
 
-/// Queues the request of an attempt for this token on the usable masters; returns those that had room for it.
+/// Queues an attempt for this token; returns the masters that had room for it.
 pub(super) fn send_attempt(
-    fleet: &mut Fleet,
-    claim_id: Id,
-    claim: &mut Claim,
-    token: FencingToken,
-    ttl: Ttl,
-) -> MasterSet {
-    (claim.fence, claim.tag) = (Some(token), Tag::Fenced);
-    let fence = fence(fleet.config(), token);
-    fleet.send(fleet.usable(), Owed::acquire(Tag::Fenced, claim_id), |out| {
-        command::encode_fenced_acquire(out, Script::Known, &claim.entry, ttl.as_millis(), &fence);
-    })
-}
-
-/// Queues the release of a fenced lock on those of `to` that are ready, and behind it the message to who waits, or one
-/// with it that also tells how many wait if this one met others; returns those that had room for it.
-#[cold]
-#[inline(never)]
-pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
-    let token = claim.fence.expect(NOT_FENCED);
-    let fence = fence(fleet.config(), token);
-    let to = to.intersection(fleet.ready());
-    let sent = fleet.send(to, Owed::release(Tag::Fenced, id), |out| {
-        command::encode_fenced_release(out, Script::Known, &claim.entry, &fence, tells_within(claim));
-    });
-    if claim.notify() == Notify::Waiters {
-        fleet.send(sent, Owed::Ignored(Shape::Count), |out| command::encode_telling(out, claim.entry.key()));
-    }
-    sent
-}
-
-/// The same release once more, with the script in full.
-pub(super) fn send_whole_release(fleet: &mut Fleet, to: MasterSet, owed: Owed, claim: &Claim) -> MasterSet {
-    let fence = fence(fleet.config(), claim.fence.expect(NOT_FENCED));
-    fleet.send(to, owed.whole(), |out| {
-        command::encode_fenced_release(out, Script::Whole, &claim.entry, &fence, tells_within(claim));
-    })
-}
-
-/// An attempt once more, with the script in full.
-pub(super) fn send_whole_attempt(
     fleet: &mut Fleet,
     to: MasterSet,
     owed: Owed,
     claim: &Claim,
+    token: FencingToken,
     ttl: Ttl,
+    script: Script,
 ) -> MasterSet {
-    let fence = fence(fleet.config(), claim.fence.expect(NOT_FENCED));
-    fleet.send(to, owed.whole(), |out| {
-        command::encode_fenced_acquire(out, Script::Whole, &claim.entry, ttl.as_millis(), &fence);
+    let fence = fence(fleet.config(), token);
+    fleet.send(to, owed, |out| {
+        command::encode_fenced_acquire(out, script, &claim.entry, ttl.as_millis(), &fence);
     })
 }
 
-/// Queues the `SET` of a held lock, which sets its fence, too.
+/// Queues the release of a fenced lock on those of `to` that are ready; returns those that had room for it.
+#[cold]
+#[inline(never)]
+pub(super) fn send_release(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    token: FencingToken,
+    script: Script,
+) -> MasterSet {
+    let fence = fence(fleet.config(), token);
+    fleet.send(to.intersection(fleet.ready()), owed, |out| {
+        command::encode_fenced_release(out, script, &claim.entry, &fence, notifies_within(claim));
+    })
+}
+
+/// Queues the release notification behind a release, unless the script of the release publishes it.
+pub(super) fn send_notification(fleet: &mut Fleet, to: MasterSet, claim: &Claim) {
+    if claim.notify() == Notify::Waiters {
+        fleet.send(to, Owed::Ignored(Shape::Count), |out| command::encode_telling(out, claim.entry.key()));
+    }
+}
+
+/// Queues the command of a held lock for masters that missed it. It sets the fence, too.
 pub(super) fn send_repair(
     fleet: &mut Fleet,
     to: MasterSet,
     owed: Owed,
     claim: &Claim,
+    token: FencingToken,
     ttl_ms: u64,
 ) -> MasterSet {
-    let fence = fence(fleet.config(), claim.fence.expect(NOT_FENCED));
+    let fence = fence(fleet.config(), token);
     fleet.send(to, owed, |out| command::encode_fenced_repair(out, &claim.entry, ttl_ms, &fence))
 }
 
-/// Whether the script that releases a fenced lock tells those who wait.
-fn tells_within(claim: &Claim) -> bool {
+/// Whether the script of the release publishes it, with the number of waiters.
+fn notifies_within(claim: &Claim) -> bool {
     claim.notify() == Notify::Crowd
 }
 

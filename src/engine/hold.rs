@@ -16,7 +16,7 @@ use super::slab::Id;
 use super::{Engine, OpId, Outcome, Released};
 use crate::error::{ExtendError, ReleaseError, Round};
 use crate::limits;
-use crate::lock::command::ReleaseAnswer;
+use crate::lock::command::{ReleaseAnswer, Script};
 use crate::lock::{Failure, MasterId, MasterSet, Tally, Ttl, Verdict, Vote};
 use crate::mutants::mutant;
 
@@ -82,8 +82,8 @@ impl Engine {
         let unsure = claim.may_cut_short(ttl.as_millis()).union(claim.twins);
         let holders =
             claim.holders().intersection(self.fleet.usable()).without(unsure).without(tally.refused);
-        let owed = Owed::extend(claim.tag, id, op.round);
-        let sent = mode::send_extend(&mut self.fleet, holders, owed, claim, ttl);
+        let owed = Owed::extend(claim.kind.tag(), id, op.round);
+        let sent = mode::send_extend(&mut self.fleet, holders, owed, claim, ttl, Script::Known);
         claim.note_extended(sent);
         for link in self.fleet.links() {
             let master = link.master;

@@ -7,13 +7,13 @@
 //! | a refusal reports the holder's time | no | yes | yes |
 //! | a refusal may be for another reason than a holder | no | its token | no |
 
-use super::claim::Claim;
+use super::claim::{Claim, Kind};
 use super::fence::{self, Fencing};
 use super::fleet::Fleet;
 use super::owed::{Owed, Tag};
 use super::sharing;
 use super::slab::Id;
-use crate::lock::command::{self, AcquireTail, ExtendBy, ReleaseBy};
+use crate::lock::command::{self, AcquireTail, ExtendBy, ReleaseBy, Script};
 use crate::lock::{MasterSet, Ttl};
 
 /// The mode of an acquisition, and of the lock that comes of it.
@@ -52,36 +52,51 @@ impl Mode {
 /// Queues the release of a claim on those of `to` that are ready; returns those that had room for it.
 #[inline]
 pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
-    if claim.tag != Tag::Plain {
-        return send_scripted_release(fleet, to, id, claim);
+    match claim.kind {
+        Kind::Plain => fleet.send_release(to, Owed::release(Tag::Plain, id), &claim.entry, claim.notify()),
+        Kind::Fenced(token) => {
+            let owed = Owed::release(Tag::Fenced, id);
+            let sent = fence::send_release(fleet, to, owed, claim, token, Script::Known);
+            fence::send_notification(fleet, sent, claim);
+            sent
+        }
+        Kind::Shared => {
+            sharing::send_release(fleet, to, Owed::release(Tag::Shared, id), claim, Script::Known)
+        }
     }
-    fleet.send_release(to, Owed::release(Tag::Plain, id), &claim.entry, claim.notify())
 }
 
-#[cold]
-#[inline(never)]
-fn send_scripted_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
-    match claim.tag {
-        Tag::Shared => sharing::send_release(fleet, to, id, claim),
-        Tag::Fenced | Tag::Plain | Tag::Fair => fence::send_release(fleet, to, id, claim),
+/// Queues a release once more, with the script in full.
+pub(super) fn send_whole_release(fleet: &mut Fleet, to: MasterSet, owed: Owed, claim: &Claim) -> MasterSet {
+    match claim.kind {
+        Kind::Plain => fleet.send(to, owed.whole(), |out| {
+            command::encode_release(out, ReleaseBy::Eval, &claim.entry, claim.tells);
+        }),
+        Kind::Fenced(token) => fence::send_release(fleet, to, owed.whole(), claim, token, Script::Whole),
+        Kind::Shared => sharing::send_release(fleet, to, owed.whole(), claim, Script::Whole),
     }
 }
 
-/// Queues an extension on those of `to` that are ready; returns those that had room for it.
+/// Queues an extension on those of `to` that are ready; returns those that had room for it. `Script::Whole` says that it is
+/// sent once more, with the script in full.
 pub(super) fn send_extend(
     fleet: &mut Fleet,
     to: MasterSet,
     owed: Owed,
     claim: &Claim,
     ttl: Ttl,
+    script: Script,
 ) -> MasterSet {
-    match claim.tag {
-        Tag::Shared => sharing::send_extend(fleet, to, owed, &claim.entry, ttl),
-        Tag::Plain | Tag::Fair | Tag::Fenced => fleet.send_extend(to, owed, &claim.entry, ttl),
+    match (claim.kind, script) {
+        (Kind::Shared, _) => sharing::send_extend(fleet, to, owed, claim, ttl, script),
+        (Kind::Plain | Kind::Fenced(_), Script::Known) => fleet.send_extend(to, owed, &claim.entry, ttl),
+        (Kind::Plain | Kind::Fenced(_), Script::Whole) => fleet.send(to, owed, |out| {
+            command::encode_extend(out, ExtendBy::Eval, &claim.entry, ttl);
+        }),
     }
 }
 
-/// Queues the `SET` of a held lock for masters that missed it, with this TTL; returns those that had room for it.
+/// Queues the command of a held lock for masters that missed it, with this TTL; returns those that had room for it.
 pub(super) fn send_repair(
     fleet: &mut Fleet,
     to: MasterSet,
@@ -89,40 +104,13 @@ pub(super) fn send_repair(
     claim: &Claim,
     ttl_ms: u64,
 ) -> MasterSet {
-    match claim.tag {
-        Tag::Plain | Tag::Fair => {
+    match claim.kind {
+        Kind::Plain => {
             let mut tail = AcquireTail::EMPTY;
             tail.set(ttl_ms);
             fleet.send(to, owed, |out| command::encode_acquire(out, &claim.entry, &tail))
         }
-        Tag::Fenced => fence::send_repair(fleet, to, owed, claim, ttl_ms),
-        Tag::Shared => sharing::send_repair(fleet, to, owed, claim, ttl_ms),
-    }
-}
-
-/// Queues a release once more, with the script in full.
-pub(super) fn send_whole_release(fleet: &mut Fleet, to: MasterSet, owed: Owed, claim: &Claim) -> MasterSet {
-    match claim.tag {
-        Tag::Plain | Tag::Fair => fleet.send(to, owed.whole(), |out| {
-            command::encode_release(out, ReleaseBy::Eval, &claim.entry, claim.tells);
-        }),
-        Tag::Fenced => fence::send_whole_release(fleet, to, owed, claim),
-        Tag::Shared => sharing::send_whole_release(fleet, to, owed, claim),
-    }
-}
-
-/// Queues an extension once more, with the script in full.
-pub(super) fn send_whole_extend(
-    fleet: &mut Fleet,
-    to: MasterSet,
-    owed: Owed,
-    claim: &Claim,
-    ttl: Ttl,
-) -> MasterSet {
-    match claim.tag {
-        Tag::Plain | Tag::Fair | Tag::Fenced => fleet.send(to, owed.whole(), |out| {
-            command::encode_extend(out, ExtendBy::Eval, &claim.entry, ttl);
-        }),
-        Tag::Shared => sharing::send_whole_extend(fleet, to, owed, claim, ttl),
+        Kind::Fenced(token) => fence::send_repair(fleet, to, owed, claim, token, ttl_ms),
+        Kind::Shared => sharing::send_acquire(fleet, to, owed, claim, ttl_ms, Script::Whole),
     }
 }

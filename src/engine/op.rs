@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::claim::Claim;
+use super::claim::{Claim, Kind};
 use super::fence;
 use super::fleet::Fleet;
 use super::mode::Mode;
-use super::owed::Owed;
+use super::owed::{Owed, Tag};
 use super::policy::Policy;
 use super::query::Query;
 use super::renewal::{Renewal, loss_lead};
@@ -14,6 +14,7 @@ use super::sharing::{self, Intent};
 use super::slab::Id;
 use super::watch::Waiter;
 use crate::error::{AcquireError, Denial, Report};
+use crate::lock::command::Script;
 use crate::lock::{HolderTtl, MasterId, MasterSet, Resource, Tally, Ttl, Vote};
 use crate::mutants::mutant;
 
@@ -165,35 +166,43 @@ impl Op {
         skew_us: i64,
     ) -> MasterSet {
         match (&mut self.mode, &mut self.policy) {
-            (_, Policy::Queue(queuing)) => queuing.send_attempt(fleet, claim_id, claim, self.ttl),
+            (_, Policy::Queue(queuing)) => queuing.begin_attempt(claim.token),
             (Mode::Fenced(fencing), Policy::Notified) => {
                 let is_ignored =
                     mutant!(FenceOfQuarantine) || (mutant!(RetryForgetsQuarantine) && self.attempts > 0);
                 let quarantined = if is_ignored { MasterSet::EMPTY } else { fleet.quarantined_at(now) };
                 let token = fencing.begin_attempt(now - self.submitted, skew_us, quarantined);
-                fence::send_attempt(fleet, claim_id, claim, token, self.ttl)
+                claim.kind = Kind::Fenced(token);
             }
             (Mode::Shared, Policy::Notified) => {
                 self.holders.clear();
-                sharing::send_attempt(fleet, claim_id, claim, self.ttl)
+                claim.kind = Kind::Shared;
             }
             (Mode::Plain, Policy::Notified) => unreachable!("it has no script"),
         }
+        let tag = if self.policy.queuing().is_some() { Tag::Fair } else { claim.kind.tag() };
+        let to = fleet.usable();
+        self.send_attempt(fleet, to, Owed::acquire(tag, claim_id), claim, Script::Known)
     }
 
-    /// Queues the request of an attempt once more, with the script in full.
-    pub(super) fn send_whole_attempt(
-        &self,
+    /// Queues the request of an attempt that has a script; returns the masters that had room for it.
+    pub(super) fn send_attempt(
+        &mut self,
         fleet: &mut Fleet,
         to: MasterSet,
         owed: Owed,
         claim: &Claim,
+        script: Script,
     ) -> MasterSet {
-        match (&self.mode, &self.policy) {
-            (_, Policy::Queue(queuing)) => queuing.send_whole_attempt(fleet, to, owed, claim, self.ttl),
-            (Mode::Fenced(_), _) => fence::send_whole_attempt(fleet, to, owed, claim, self.ttl),
-            (Mode::Shared, _) => sharing::send_whole_attempt(fleet, to, owed, claim, self.ttl),
-            (Mode::Plain, Policy::Notified) => unreachable!("it has no script"),
+        match (&mut self.policy, claim.kind) {
+            (Policy::Queue(queuing), _) => queuing.send_attempt(fleet, to, owed, claim, self.ttl, script),
+            (Policy::Notified, Kind::Fenced(token)) => {
+                fence::send_attempt(fleet, to, owed, claim, token, self.ttl, script)
+            }
+            (Policy::Notified, Kind::Shared) => {
+                sharing::send_acquire(fleet, to, owed, claim, self.ttl.as_millis(), script)
+            }
+            (Policy::Notified, Kind::Plain) => unreachable!("it has no script"),
         }
     }
 
