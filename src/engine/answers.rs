@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::Engine;
-use super::mode::Mode;
+use super::mode::ModeState;
 use super::slab::Id;
 use crate::lock::command::{FairAnswer, FencedAnswer, Way};
 use crate::lock::{Failure, HolderTtl, MasterId, Vote};
@@ -25,7 +25,7 @@ impl Engine {
             FencedAnswer::Refused(_) if !claim.counts_grants => return,
             FencedAnswer::Refused(told) => {
                 let op = claim.owner.map(|op| self.ops.op_mut(op));
-                if let Some(Mode::Fenced(fencing)) = op.map(|op| &mut op.mode)
+                if let Some(ModeState::Fenced(fencing)) = op.map(|op| &mut op.mode)
                     && let Some(failure) = fencing.note_refusal(master, told)
                 {
                     claim.failures.push((master, failure));

@@ -15,10 +15,11 @@ use super::sharing;
 use super::slab::Id;
 use crate::lock::command::{self, AcquireTail, ExtendBy, ReleaseBy, Script};
 use crate::lock::{MasterSet, Ttl};
+use crate::options::Mode;
 
 /// The mode of an acquisition, and of the lock that comes of it.
 #[derive(Debug)]
-pub(super) enum Mode {
+pub(super) enum ModeState {
     /// One owner alone.
     Plain,
     /// One owner alone, with a number that rises from owner to owner.
@@ -27,7 +28,15 @@ pub(super) enum Mode {
     Shared,
 }
 
-impl Mode {
+impl ModeState {
+    pub(super) const fn new(mode: Mode) -> Self {
+        match mode {
+            Mode::Plain => Self::Plain,
+            Mode::Fenced => Self::Fenced(Fencing::new()),
+            Mode::Shared => Self::Shared,
+        }
+    }
+
     /// Whether its waiters form a queue within the engine: readers do not wait for each other.
     #[inline]
     pub(super) const fn is_queued(&self) -> bool {

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::claim::{Claim, Kind};
-use super::fence;
+use super::fence::{self, WallClock};
 use super::fleet::Fleet;
-use super::mode::Mode;
+use super::mode::ModeState;
 use super::owed::{Owed, Tag};
 use super::policy::Policy;
 use super::query::Query;
@@ -15,17 +15,8 @@ use super::slab::Id;
 use super::watch::Waiter;
 use crate::error::{AcquireError, Denial, Report};
 use crate::lock::command::Script;
-use crate::lock::{HolderTtl, MasterId, MasterSet, Resource, Tally, Ttl, Vote};
+use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote};
 use crate::mutants::mutant;
-
-/// What a caller asks of a lock, whatever its kind.
-#[derive(Debug)]
-pub(super) struct Acquisition<'a> {
-    pub(super) resource: Resource<'a>,
-    pub(super) ttl: Ttl,
-    pub(super) wait: Duration,
-    pub(super) min_validity: Duration,
-}
 
 #[derive(Debug)]
 pub(super) struct Op {
@@ -41,8 +32,10 @@ pub(super) struct Op {
     pub(super) wait_until: Option<Instant>,
     /// Attempts started.
     pub(super) attempts: u32,
-    /// No more are.
+    /// No more are started.
     pub(super) attempts_max: u32,
+    /// Longest time for which the lock is renewed, if it is kept.
+    pub(super) max_hold: Option<Duration>,
     /// The latest attempt's claim.
     pub(super) claim: Id,
     pub(super) state: OpState,
@@ -57,7 +50,7 @@ pub(super) struct Op {
     /// What masters told of the key that was in the way of the latest attempt.
     pub(super) holders: Vec<(MasterId, HolderTtl)>,
     /// What the lock is.
-    pub(super) mode: Mode,
+    pub(super) mode: ModeState,
     /// How it waits.
     pub(super) policy: Policy,
     /// Of one that keeps new readers out while it waits.
@@ -151,7 +144,7 @@ impl Op {
     /// Whether it asks by `SET NX`, and not by a script.
     #[inline]
     pub(super) const fn is_plain(&self) -> bool {
-        matches!((&self.mode, &self.policy), (Mode::Plain, Policy::Notified))
+        matches!((&self.mode, &self.policy), (ModeState::Plain, Policy::Notified))
     }
 
     /// Queues the request of an attempt that has a script on the usable masters; returns those that had room for it.
@@ -163,22 +156,22 @@ impl Op {
         now: Instant,
         claim_id: Id,
         claim: &mut Claim,
-        skew_us: i64,
+        wall_clock: &WallClock,
     ) -> MasterSet {
         match (&mut self.mode, &mut self.policy) {
             (_, Policy::Queue(queuing)) => queuing.begin_attempt(claim.token),
-            (Mode::Fenced(fencing), Policy::Notified) => {
+            (ModeState::Fenced(fencing), Policy::Notified) => {
                 let is_ignored =
                     mutant!(FenceOfQuarantine) || (mutant!(RetryForgetsQuarantine) && self.attempts > 0);
                 let quarantined = if is_ignored { MasterSet::EMPTY } else { fleet.quarantined_at(now) };
-                let token = fencing.begin_attempt(now - self.submitted, skew_us, quarantined);
+                let token = fencing.begin_attempt(wall_clock.masters_us(now), quarantined);
                 claim.kind = Kind::Fenced(token);
             }
-            (Mode::Shared, Policy::Notified) => {
+            (ModeState::Shared, Policy::Notified) => {
                 self.holders.clear();
                 claim.kind = Kind::Shared;
             }
-            (Mode::Plain, Policy::Notified) => unreachable!("it has no script"),
+            (ModeState::Plain, Policy::Notified) => unreachable!("it has no script"),
         }
         let tag = if self.policy.queuing().is_some() { Tag::Fair } else { claim.kind.tag() };
         let to = fleet.usable();
@@ -210,18 +203,18 @@ impl Op {
     pub(super) fn gather_holders(&mut self) -> Gathered {
         match (&mut self.mode, &self.policy) {
             // They were told with each refusal.
-            (Mode::Shared, _) => Gathered::All,
-            (Mode::Fenced(fencing), _) => {
+            (ModeState::Shared, _) => Gathered::All,
+            (ModeState::Fenced(fencing), _) => {
                 self.holders.clear();
                 fencing.end_row(&mut self.holders);
                 Gathered::All
             }
-            (Mode::Plain, Policy::Queue(queuing)) => {
+            (ModeState::Plain, Policy::Queue(queuing)) => {
                 self.holders.clear();
                 self.holders.extend(queuing.holders());
                 Gathered::InQueue
             }
-            (Mode::Plain, Policy::Notified) => {
+            (ModeState::Plain, Policy::Notified) => {
                 self.holders.clear();
                 Gathered::None
             }
@@ -231,7 +224,7 @@ impl Op {
     /// How it stands to the other waiters on its channel.
     pub(super) const fn waiter(&self) -> Waiter {
         match (&self.mode, &self.policy) {
-            (Mode::Shared, _) => Waiter::Reader,
+            (ModeState::Shared, _) => Waiter::Reader,
             (_, Policy::Queue(_)) => Waiter::Queued,
             (_, Policy::Notified) => Waiter::Rival,
         }
@@ -248,6 +241,7 @@ impl Op {
             wait_until: None,
             attempts: 0,
             attempts_max: u32::MAX,
+            max_hold: None,
             claim: Id::NOBODY,
             state: OpState::Acquiring { deadline: now },
             round: 0,
@@ -255,7 +249,7 @@ impl Op {
             has_queued: false,
             run: Run { count: 0, since: now },
             holders: Vec::new(),
-            mode: Mode::Plain,
+            mode: ModeState::Plain,
             policy: Policy::Notified,
             intent: None,
             renewal: None,
@@ -282,6 +276,7 @@ impl Op {
             wait_until: own_wait_until,
             attempts,
             attempts_max,
+            max_hold,
             round,
             denied_before,
             has_queued,
@@ -299,9 +294,9 @@ impl Op {
         (*own_ttl, *held_ttl, *own_min_validity) = (ttl, ttl, min_validity);
         (*submitted, *own_wait_until) = (now, wait_until);
         (*attempts, *round, *has_queued) = (0, 0, false);
-        *attempts_max = u32::MAX;
+        (*attempts_max, *max_hold) = (u32::MAX, None);
         (*denied_before, *renewal, *is_watched) = (None, None, false);
-        (*mode, *policy) = (Mode::Plain, Policy::Notified);
+        (*mode, *policy) = (ModeState::Plain, Policy::Notified);
         (*intent, *is_subscribed) = (None, false);
         key.clear();
         holders.clear();
