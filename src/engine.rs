@@ -41,6 +41,7 @@ mod handover;
 mod handshake;
 mod hold;
 mod inspection;
+mod kind;
 mod link;
 mod link_id;
 mod mark;
@@ -375,9 +376,7 @@ impl Engine {
     fn handle_answer(&mut self, now: Instant, master: MasterId, answer: Answer) {
         match answer {
             Answer::Acquire(id, vote) => self.handle_acquire_vote(now, master, id, vote),
-            Answer::AcquireFenced(id, answer) => self.handle_fenced_answer(now, master, id, answer),
-            Answer::AcquireFair(id, answer) => self.handle_fair_answer(now, master, id, answer),
-            Answer::AcquireShared(id, vote) => self.handle_shared_vote(now, master, id, vote),
+            Answer::Attempt(id, answer) => self.handle_attempt_answer(now, master, id, answer),
             Answer::Release(id, answer) => self.handle_release_answer(now, master, id, answer),
             Answer::Swap(id, from, vote) => self.handle_swap_vote(now, master, id, from, vote),
             Answer::Extend(id, round, vote) => self.handle_extend_vote(now, master, id, round, vote),

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 
 use super::fair::Queuing;
-use super::mode::ModeState;
-use super::op::{Cause, Denied, Gathered, OpState, Run};
-use super::owed::{Owed, Question, Tag};
+use super::kind::Tag;
+use super::mode::{self, Gathered, ModeState};
+use super::op::{Cause, Denied, OpState, Run};
+use super::owed::{Owed, Question};
 use super::policy::Policy;
 use super::slab::Id;
 use super::timers::op_timer;
@@ -17,7 +18,7 @@ use crate::limits;
 use crate::lock::command;
 use crate::lock::{Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Verdict, Vote};
 use crate::mutants::mutant;
-use crate::options::{self, Options, WaitPolicy};
+use crate::options::{Options, WaitPolicy};
 
 /// A retry follows the end of a holder's time by at most this, so that waiters do not all come at once.
 const HOLDER_JITTER: Duration = Duration::from_millis(2);
@@ -58,14 +59,7 @@ impl Engine {
     /// Whether options that are not the ordinary ones go together.
     #[cold]
     fn check_options(&self, options: &Options) -> Result<(), InputError> {
-        if options.has_two_modes {
-            return Err(InputError::SharedFenced);
-        }
-        match (options.policy, options.mode) {
-            (WaitPolicy::Fair, options::Mode::Fenced) => return Err(InputError::FairAndFenced),
-            (WaitPolicy::Fair, options::Mode::Shared) => return Err(InputError::SharedFair),
-            (WaitPolicy::Fair, options::Mode::Plain) | (WaitPolicy::Notified, _) => {}
-        }
+        mode::check(options)?;
         match options.auto_extend {
             Some(Duration::ZERO) => Err(InputError::AutoExtendZero),
             Some(_) if self.config.max_hold.is_zero() => Err(InputError::MaxHoldZero),
@@ -259,16 +253,17 @@ impl Engine {
     fn handle_refused(&mut self, now: Instant, id: Id, quarantined: MasterSet) -> Option<Cause> {
         let half_us = self.config.window().half_us;
         let op = self.ops.op_mut(id);
-        let ModeState::Fenced(fencing) = &mut op.mode else { return Some(Cause::Contended) };
         let claim = self.claims.claim_mut(op.claim);
-        let busy = fencing.judge(now, &mut self.wall_clock, &claim.tally, half_us);
+        let Some(busy) = op.mode.judge(now, &mut self.wall_clock, &claim.tally, half_us) else {
+            return Some(Cause::Contended);
+        };
         let in_the_way = claim.tally.failed.union(quarantined).union(busy);
         if in_the_way.count() > self.fleet.spare() {
             return Some(Cause::Contended);
         }
         let limit = claim.answer_limit;
         let last = op.wait_until.unwrap_or(op.submitted + limit);
-        if now >= last || !fencing.may_renumber() {
+        if now >= last || !op.mode.may_repeat() {
             return Some(Cause::NoQuorum);
         }
         let (claim_id, granted) = (op.claim, claim.tally.granted);

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::Engine;
-use super::claim::Kind;
+use super::kind::Kind;
 use super::mode::ModeState;
 use super::slab::Id;
 use crate::lock::{MasterId, MasterSet};

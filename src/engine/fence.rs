@@ -33,8 +33,8 @@ use super::groups::Notify;
 use super::owed::{Owed, Shape};
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command::{self, Fence, Refusal, Script, Told};
-use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Ttl};
+use crate::lock::command::{self, Fence, FencedAnswer, Refusal, Script, Told};
+use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Ttl, Vote};
 
 /// What an acquisition of a fenced lock has beside that of a plain one.
 #[derive(Debug)]
@@ -166,6 +166,27 @@ impl Fencing {
 /// What the fence of a lock with this token is about.
 fn fence(config: &Config, token: FencingToken) -> Fence {
     Fence { token, window: config.window(), prefix_size: config.prefix.len() }
+}
+
+/// The vote in the answer to an attempt, from which `fencing` learns.
+pub(super) fn vote(
+    answer: FencedAnswer,
+    master: MasterId,
+    claim: &mut Claim,
+    fencing: Option<&mut Fencing>,
+) -> Option<Vote> {
+    Some(match answer {
+        FencedAnswer::Granted => Vote::Granted,
+        FencedAnswer::Own => claim.note_twin(master),
+        FencedAnswer::Failed(failure) => Vote::Failed(failure),
+        FencedAnswer::Refused(_) if !claim.counts_grants => return None,
+        FencedAnswer::Refused(told) => {
+            if let Some(failure) = fencing.and_then(|fencing| fencing.note_refusal(master, told)) {
+                claim.failures.push((master, failure));
+            }
+            Vote::Refused { holder: told.holder }
+        }
+    })
 }
 
 /// Queues an attempt for this token; returns the masters that had room for it.

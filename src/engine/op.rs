@@ -2,15 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use super::claim::{Claim, Kind};
-use super::fence::{self, WallClock};
+use super::claim::Claim;
+use super::fence::WallClock;
 use super::fleet::Fleet;
-use super::mode::ModeState;
-use super::owed::{Owed, Tag};
+use super::kind::Tag;
+use super::mode::{self, Gathered, Learner, ModeState};
+use super::owed::Owed;
 use super::policy::Policy;
 use super::query::Query;
 use super::renewal::{Renewal, loss_lead};
-use super::sharing::{self, Intent};
+use super::sharing::Intent;
 use super::slab::Id;
 use super::watch::Waiter;
 use crate::error::{AcquireError, Denial, Report};
@@ -99,17 +100,6 @@ pub(super) struct Run {
     pub(super) since: Instant,
 }
 
-/// What is known of the key that was in the way of an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Gathered {
-    /// All that masters tell of it.
-    All,
-    /// What they told of it beside the queue, which says when to come again.
-    InQueue,
-    /// Nothing: they are to be asked.
-    None,
-}
-
 /// An extension under way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extension {
@@ -144,7 +134,7 @@ impl Op {
     /// Whether it asks by `SET NX`, and not by a script.
     #[inline]
     pub(super) const fn is_plain(&self) -> bool {
-        matches!((&self.mode, &self.policy), (ModeState::Plain, Policy::Notified))
+        self.policy.queuing().is_none() && !self.mode.has_script()
     }
 
     /// Queues the request of an attempt that has a script on the usable masters; returns those that had room for it.
@@ -158,24 +148,18 @@ impl Op {
         claim: &mut Claim,
         wall_clock: &WallClock,
     ) -> MasterSet {
-        match (&mut self.mode, &mut self.policy) {
-            (_, Policy::Queue(queuing)) => queuing.begin_attempt(claim.token),
-            (ModeState::Fenced(fencing), Policy::Notified) => {
-                let is_ignored =
-                    mutant!(FenceOfQuarantine) || (mutant!(RetryForgetsQuarantine) && self.attempts > 0);
-                let quarantined = if is_ignored { MasterSet::EMPTY } else { fleet.quarantined_at(now) };
-                let token = fencing.begin_attempt(wall_clock.masters_us(now), quarantined);
-                claim.kind = Kind::Fenced(token);
+        let tag = match self.policy.queuing_mut() {
+            Some(queuing) => {
+                queuing.begin_attempt(claim.token);
+                Tag::Fair
             }
-            (ModeState::Shared, Policy::Notified) => {
-                self.holders.clear();
-                claim.kind = Kind::Shared;
+            None => {
+                let is_retry = self.attempts > 0;
+                claim.kind = self.mode.begin_attempt(fleet, now, wall_clock, is_retry, &mut self.holders);
+                claim.kind.tag()
             }
-            (ModeState::Plain, Policy::Notified) => unreachable!("it has no script"),
-        }
-        let tag = if self.policy.queuing().is_some() { Tag::Fair } else { claim.kind.tag() };
-        let to = fleet.usable();
-        self.send_attempt(fleet, to, Owed::acquire(tag, claim_id), claim, Script::Known)
+        };
+        self.send_attempt(fleet, fleet.usable(), Owed::acquire(tag, claim_id), claim, Script::Known)
     }
 
     /// Queues the request of an attempt that has a script; returns the masters that had room for it.
@@ -187,46 +171,34 @@ impl Op {
         claim: &Claim,
         script: Script,
     ) -> MasterSet {
-        match (&mut self.policy, claim.kind) {
-            (Policy::Queue(queuing), _) => queuing.send_attempt(fleet, to, owed, claim, self.ttl, script),
-            (Policy::Notified, Kind::Fenced(token)) => {
-                fence::send_attempt(fleet, to, owed, claim, token, self.ttl, script)
-            }
-            (Policy::Notified, Kind::Shared) => {
-                sharing::send_acquire(fleet, to, owed, claim, self.ttl.as_millis(), script)
-            }
-            (Policy::Notified, Kind::Plain) => unreachable!("it has no script"),
+        match self.policy.queuing_mut() {
+            Some(queuing) => queuing.send_attempt(fleet, to, owed, claim, self.ttl, script),
+            None => mode::send_attempt(fleet, to, owed, claim, self.ttl, script),
         }
     }
 
-    /// An attempt failed: gathers what masters told of the key in the way.
+    /// What it learns from answers to its attempts.
+    pub(super) const fn learner(&mut self) -> Learner<'_> {
+        Learner { mode: &mut self.mode, policy: &mut self.policy, holders: &mut self.holders }
+    }
+
+    /// An attempt failed: gathers what masters reported of the key in the way.
     pub(super) fn gather_holders(&mut self) -> Gathered {
-        match (&mut self.mode, &self.policy) {
-            // They were told with each refusal.
-            (ModeState::Shared, _) => Gathered::All,
-            (ModeState::Fenced(fencing), _) => {
-                self.holders.clear();
-                fencing.end_row(&mut self.holders);
-                Gathered::All
-            }
-            (ModeState::Plain, Policy::Queue(queuing)) => {
+        match self.policy.queuing() {
+            Some(queuing) => {
                 self.holders.clear();
                 self.holders.extend(queuing.holders());
                 Gathered::InQueue
             }
-            (ModeState::Plain, Policy::Notified) => {
-                self.holders.clear();
-                Gathered::None
-            }
+            None => self.mode.gather_holders(&mut self.holders),
         }
     }
 
     /// How it stands to the other waiters on its channel.
     pub(super) const fn waiter(&self) -> Waiter {
-        match (&self.mode, &self.policy) {
-            (ModeState::Shared, _) => Waiter::Reader,
-            (_, Policy::Queue(_)) => Waiter::Queued,
-            (_, Policy::Notified) => Waiter::Rival,
+        match self.policy.queuing() {
+            Some(_) => Waiter::Queued,
+            None => self.mode.waiter(),
         }
     }
 

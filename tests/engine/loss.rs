@@ -1,8 +1,8 @@
 //! The proof that a lock is lost: masters that cannot hold it are so many that no quorum is left.
 
-use redlatch::{ExtendError, Options};
 use redlatch::engine::{MasterState, OpId, Outcome, Request};
 use redlatch::lock::{Failure, Vote};
+use redlatch::{ExtendError, Options};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, granted, ms};
