@@ -61,20 +61,17 @@ pub struct Hold {
     is_armed: bool,
 }
 
-/// A hold that is being taken: a future for any executor, made by [`ReentrantLock::lock_async`].
-///
-/// Nothing is asked before it is polled. Dropping it gives up its own hold only: the attempt goes on for those who have joined
-/// it, and is given up with the last of them.
+/// A hold that is being taken.
 #[must_use = "nothing is acquired before this is awaited"]
-pub struct Reenter<'a> {
+struct Reenter<'a> {
     owner: &'a Arc<Owner>,
     caller: Caller,
 }
 
-/// The end of a hold under way: a future for any executor, made by [`Hold::release_async`]. Dropping it is no harm.
+/// The end of a hold under way.
 #[must_use = "the answer of the masters is in here"]
 #[derive(Debug)]
-pub struct ReleaseHold(Option<Release>);
+struct ReleaseHold(Option<Release>);
 
 struct Owner {
     request: LockRequest<'static>,
@@ -126,7 +123,7 @@ impl ReentrantLock {
     /// lock that this owner has can be taken; else that is [`AcquireError::Stopped`], for this caller alone.
     pub fn lock(&self) -> Result<Hold, ReenterError> {
         // Its drop gives up what it has joined, in a panic, too.
-        let mut asking = self.lock_async();
+        let mut asking = self.join();
         let (parker, waker) = Parker::own();
         loop {
             match self.owner.advance(&mut asking.caller, How::Thread, &waker) {
@@ -136,8 +133,13 @@ impl ReentrantLock {
         }
     }
 
-    /// As [`ReentrantLock::lock`], for tasks.
-    pub const fn lock_async(&self) -> Reenter<'_> {
+    /// As [`ReentrantLock::lock`], for tasks. Nothing is asked before the future is polled. Dropping it gives up its own hold
+    /// only: the attempt goes on for those who have joined it, and is given up with the last of them.
+    pub fn lock_async(&self) -> impl Future<Output = Result<Hold, ReenterError>> + Send + use<'_> {
+        self.join()
+    }
+
+    const fn join(&self) -> Reenter<'_> {
         Reenter { owner: &self.owner, caller: Caller { wait_until: None, joined: None, failed_before: None } }
     }
 
@@ -217,11 +219,17 @@ impl Hold {
     /// # Errors
     /// As [`Guard::release`].
     pub fn release(self) -> Result<Option<Released>, ReleaseError> {
-        self.release_async().0.map(Release::wait).transpose()
+        self.end().0.map(Release::wait).transpose()
     }
 
-    /// As [`Hold::release`], for tasks. The hold ends at once.
-    pub fn release_async(mut self) -> ReleaseHold {
+    /// As [`Hold::release`], for tasks. The hold ends at once. Dropping the future leaves the release to the background.
+    pub fn release_async(
+        self,
+    ) -> impl Future<Output = Result<Option<Released>, ReleaseError>> + Send + use<> {
+        self.end()
+    }
+
+    fn end(mut self) -> ReleaseHold {
         self.is_armed = false;
         ReleaseHold(self.owner.end_hold().map(Guard::release_async))
     }
