@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::limits;
 use crate::lock::{Drift, InputError, Ttl, Window};
+use crate::words::Rounded;
 pub(crate) use retry_delay::{Inside, RetryDelay};
 pub(crate) use url::{Address, Login};
 pub use url::{MasterUrl, UrlError};
@@ -382,10 +383,7 @@ impl ConfigBuilder {
 #[non_exhaustive]
 pub enum ConfigError {
     /// No master, or more than the limit.
-    #[error(
-        "{count} masters given; 1 to {} are possible, and an odd number from 3 up is sensible",
-        limits::MASTER_COUNT_MAX
-    )]
+    #[error("{count} masters given; give 1 to {}, best an odd number from 3 up", limits::MASTER_COUNT_MAX)]
     MasterCount {
         /// Masters given.
         count: usize,
@@ -399,7 +397,7 @@ pub enum ConfigError {
         source: UrlError,
     },
     /// One address twice: it would vote twice.
-    #[error("master {} is the same server as master {} ({address}); each may be listed once", index + 1, other + 1)]
+    #[error("master {} is the same server as master {} ({address}); list each server once", index + 1, other + 1)]
     SameMaster {
         /// Its place in the list, from 0.
         index: usize,
@@ -409,22 +407,22 @@ pub enum ConfigError {
         address: String,
     },
     /// A prefix above the limit.
-    #[error("the prefix has {size} bytes; at most {} are allowed", limits::PREFIX_SIZE_MAX)]
+    #[error("the prefix has {size} bytes; give at most {}", limits::PREFIX_SIZE_MAX)]
     PrefixTooLong {
         /// Bytes of the prefix.
         size: usize,
     },
     /// A client name that the servers would refuse.
-    #[error("the client name must be printable ASCII without spaces, and not empty")]
+    #[error("the client name is empty or not printable; use ASCII without spaces")]
     ClientName,
     /// A share of the TTL that is none.
-    #[error("an answer timeout of {ppm} ppm of the TTL is none; it must be from 1 to 1,000,000")]
+    #[error("the answer timeout is {ppm} ppm of the TTL; give 1 to 1,000,000")]
     AnswerTimeoutShare {
         /// The share asked for.
         ppm: u32,
     },
     /// A time outside its bounds.
-    #[error("{setting} is {value:?}; it must be from {min:?} to {max:?}")]
+    #[error("{setting} is {}; give {} to {}", Rounded(*value), Rounded(*min), Rounded(*max))]
     OutOfBounds {
         /// The setting's name.
         setting: &'static str,

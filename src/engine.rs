@@ -62,6 +62,7 @@ mod status;
 mod subscriptions;
 mod terms;
 mod timers;
+pub(crate) mod trouble;
 mod turns;
 mod wait_queues;
 mod waiting;

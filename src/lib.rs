@@ -88,6 +88,8 @@ mod mutants;
 mod process;
 mod redlock;
 mod wire;
+#[doc(hidden)]
+pub mod words;
 
 // For the simulator, whose callers do with them what those of a client do.
 pub use client::{Acquire, Client, Extend, ForceUnlock, Guard, Inspect, LockRequest, Lost, Release};
@@ -101,7 +103,7 @@ pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlE
 pub use driver::ConnectError;
 pub use engine::{ForceUnlocked, Inspection, Standing, Told};
 pub use error::{
-    AcquireError, Denial, ExtendError, ForceUnlockError, InspectError, ReleaseError, Report, Round,
+    AcquireError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError, ReleaseError, Report, Round,
 };
 pub use error::{AcquireSetError, ExtendSetError, ReenterError, ReleaseSetError};
 pub use redlock::{Lease, Redlock};

@@ -16,6 +16,7 @@ use rand::Rng;
 
 use crate::limits;
 use crate::mutants::mutant;
+use crate::words::Rounded;
 use command::{FAIR_NAME, INTENT_NAME};
 #[doc(hidden)]
 pub use command::{NamedScript, SCRIPTS};
@@ -233,50 +234,48 @@ pub enum InputError {
     #[error("the resource name is empty; give at least one byte")]
     ResourceEmpty,
     /// A resource name above the limit.
-    #[error("the resource name has {size} bytes; at most {} are allowed", limits::RESOURCE_SIZE_MAX)]
+    #[error("the resource name has {size} bytes; give at most {}", limits::RESOURCE_SIZE_MAX)]
     ResourceTooLong {
         /// Bytes of the name.
         size: usize,
     },
     /// The name of a key that the client itself keeps on the masters.
     #[error(
-        "the resource names redlatch:mark, redlatch:fence:…, redlatch:fair:… and redlatch:writer:… are taken by keys of the \
-         client's own; choose another"
+        "a resource name cannot be redlatch:mark, nor start with redlatch:fence:, redlatch:fair: or redlatch:writer:; \
+         choose another"
     )]
     ResourceReserved,
     /// A lock that is to be fair and fenced.
-    #[error("a lock cannot be fair and fenced at the same time; ask for one of the two")]
+    #[error("a lock cannot be both fair and fenced; ask for one of the two")]
     FairAndFenced,
     /// A reader's lock with a fencing token.
     #[error("a shared lock has no fencing token; ask for a shared lock or for a fenced one")]
     SharedFenced,
     /// A reader's lock that is to be fair.
-    #[error(
-        "a lock cannot be shared and fair at the same time: readers stand in no queue; ask for one of the two"
-    )]
+    #[error("a lock cannot be both shared and fair, as readers are in no queue; ask for one of the two")]
     SharedFair,
     /// A lock that is to be extended for no time at all.
     #[error(
-        "auto_extend(0) would never extend the lock; name the longest time that it may be held, or leave auto_extend out"
+        "auto_extend(0) would never extend the lock; give the longest time to hold it, or leave auto_extend out"
     )]
     AutoExtendZero,
     /// A lock that is to be extended by itself, with settings that allow no extension.
     #[error(
-        "the client's max_hold is zero, so auto_extend would never extend the lock; raise max_hold or leave auto_extend out"
+        "max_hold is zero, so auto_extend would never extend the lock; raise max_hold, or leave auto_extend out"
     )]
     MaxHoldZero,
     /// A set of locks without any.
     #[error("no resource is named; name at least one")]
     SetEmpty,
     /// A set of more locks than the limit.
-    #[error("{count} different resources are named; at most {} can be locked together", limits::SET_SIZE_MAX)]
+    #[error("{count} different resources are named; name at most {}", limits::SET_SIZE_MAX)]
     SetTooLarge {
         /// Different names given.
         count: usize,
     },
     /// Nothing of the TTL would be left after the drift allowance.
     #[error(
-        "a TTL of {ttl:?} is too short: the clock drift allowance takes {drift:?}, and at least 1 ms must be left"
+        "a TTL of {} is too short; give more than 1ms beyond the drift allowance of {}", Rounded(*ttl), Rounded(*drift)
     )]
     TtlTooShort {
         /// The TTL asked for.
@@ -286,7 +285,8 @@ pub enum InputError {
     },
     /// A TTL above the maximum that all clients agreed on.
     #[error(
-        "a TTL of {ttl:?} is above the maximum of {max_ttl:?}; raise max_ttl on every client or ask for less"
+        "a TTL of {} is {} above the maximum of {}; ask for less, or raise max_ttl on every client",
+        Rounded(*ttl), Rounded(ttl.saturating_sub(*max_ttl)), Rounded(*max_ttl)
     )]
     TtlTooLong {
         /// The TTL asked for.
@@ -295,12 +295,13 @@ pub enum InputError {
         max_ttl: Duration,
     },
     /// A TTL that was checked against another client's settings.
-    #[error(
-        "the TTL was checked with another clock drift than this client's; make it with this client's Config::ttl"
-    )]
+    #[error("the TTL was made with another drift allowance; make it with this client's Config::ttl")]
     TtlOfOtherSettings,
     /// A minimum validity that no acquisition with this TTL could have.
-    #[error("a minimum validity of {asked:?} cannot be met: the TTL leaves {validity:?} after drift")]
+    #[error(
+        "a minimum validity of {} cannot be met, as the TTL leaves {}; ask for less, or a longer TTL",
+        Rounded(*asked), Rounded(*validity)
+    )]
     MinValidityTooLong {
         /// The minimum validity asked for.
         asked: Duration,
@@ -308,7 +309,7 @@ pub enum InputError {
         validity: Duration,
     },
     /// A drift allowance above the limit.
-    #[error("a drift of {ppm} ppm is above the maximum of {} ppm", limits::DRIFT_PPM_MAX)]
+    #[error("a drift of {ppm} ppm is above the maximum; give at most {} ppm", limits::DRIFT_PPM_MAX)]
     DriftTooLarge {
         /// The drift asked for.
         ppm: u32,

@@ -46,9 +46,9 @@ pub(crate) struct Full;
 /// The peer broke the protocol; the connection must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
-    #[error("malformed reply: {0}")]
+    #[error("{0}; is it a Redis or Valkey server?")]
     Protocol(#[from] ProtocolError),
-    #[error("a reply to no request")]
+    #[error("a reply without a request")]
     Unsolicited,
 }
 

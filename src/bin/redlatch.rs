@@ -7,10 +7,15 @@
 mod cli {
     pub(crate) mod bench;
     pub(crate) mod inspect;
+    pub(crate) mod message;
     pub(crate) mod options;
     pub(crate) mod ping;
     pub(crate) mod run;
 }
+
+#[cfg(test)]
+#[path = "../words/rules.rs"]
+mod rules;
 
 use std::process::ExitCode;
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::config::Config;
-use crate::error::{AcquireError, Denial, Report, Round};
+use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
 use crate::limits;
 use crate::lock::{HolderTtl, Vote};
 use crate::mutants::mutant;
@@ -255,9 +255,9 @@ impl<L> Joint<L> {
 
     fn expired(&self, now: Instant, since: Instant) -> AcquireError {
         let votes = self.config.labels.iter().map(|name| (name.clone(), Vote::Pending)).collect();
-        let report = Report { round: Round::Acquire, votes };
-        let took = now.saturating_duration_since(since);
-        let denial = Denial { attempts: 1, took, holder: HolderTtl::Unknown, report };
+        let report = Report { round: Round::Acquire, resource: Vec::new(), votes };
+        let (took, held_by) = (now.saturating_duration_since(since), HeldBy::default());
+        let denial = Denial { attempts: 1, took, holder: HolderTtl::Unknown, held_by, report };
         AcquireError::Expired(Box::new(denial))
     }
 }
@@ -274,9 +274,15 @@ mod tests {
 
     fn contended(config: &Config) -> AcquireError {
         let votes = config.labels.iter().map(|name| (name.clone(), Vote::Pending)).collect();
-        let report = Report { round: Round::Acquire, votes };
-        let took = Duration::ZERO;
-        AcquireError::Contended(Box::new(Denial { attempts: 1, took, holder: HolderTtl::Unknown, report }))
+        let report = Report { round: Round::Acquire, resource: Vec::new(), votes };
+        let (took, held_by) = (Duration::ZERO, HeldBy::default());
+        AcquireError::Contended(Box::new(Denial {
+            attempts: 1,
+            took,
+            holder: HolderTtl::Unknown,
+            held_by,
+            report,
+        }))
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::pending::{Ask, How, Pending, future};
 use super::shared::{Core, Stopped};
 use crate::clock;
 use crate::engine::{Grant, OpId, Outcome, Request};
-use crate::error::{AcquireError, Denial, Report, Round};
+use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
 use crate::limits;
 use crate::lock::{HolderTtl, InputError, MasterId, Resource, Vote};
 use crate::mutants::mutant;
@@ -353,12 +353,14 @@ impl LockRequest<'_> {
             let has_granted = MasterId::new(index).is_some_and(|master| grant.granted.contains(master));
             (label.clone(), if has_granted { Vote::Granted } else { Vote::Pending })
         });
-        let report = Report { round: Round::Acquire, votes: votes.collect() };
+        let resource = self.resource.to_vec();
+        let report = Report { round: Round::Acquire, resource, votes: votes.collect() };
         let took = asked.submitted.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         AcquireError::Expired(Box::new(Denial {
             attempts: grant.attempts,
             took,
             holder: HolderTtl::Unknown,
+            held_by: HeldBy::default(),
             report,
         }))
     }

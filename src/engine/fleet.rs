@@ -18,6 +18,7 @@ use super::link_id::{LinkId, LinkRequest};
 use super::mark::{self, MarkAnswer};
 use super::owed::{MarkStep, Owed, Shape};
 use super::timers::{Timers, master_timer};
+use super::trouble::Trouble;
 use crate::config::Config;
 use crate::limits;
 use crate::lock::command::{self, Entry, ReleaseBy};
@@ -297,8 +298,8 @@ impl Fleet {
             return None;
         }
         // A server that is full says so in place of its first reply, and then closes the connection.
-        let told = link.last_refusal().map(|text| format!("{why}, after \"{text}\""));
-        Some(told.map_or(Cow::Borrowed(why), Cow::Owned))
+        let refused = link.last_refusal().map(|refusal| Trouble::ClosedAfter { why, refusal }.to_string());
+        Some(refused.map_or(Cow::Borrowed(why), Cow::Owned))
     }
 
     /// Bytes to write.
@@ -352,9 +353,7 @@ impl Fleet {
         let run_id = handshake.learnt.run_id.as_deref().filter(|_| !mutant!(SameServerTwice))?;
         let other = self.links.iter().find(|link| link.run_id() == Some(run_id))?;
         let other = &self.config.labels[other.master.index()];
-        Some(format!(
-            "it is the same server as {other} (run_id {run_id}), and may vote only once: list each server once"
-        ))
+        Some(Trouble::ListedTwice { other, run_id }.to_string())
     }
 
     /// Ends a connection. Returns whether it was ready, so that it may have owed something.
@@ -406,14 +405,14 @@ impl Fleet {
                 self.arm(master, timers);
                 None
             }
-            State::Connecting { .. } => Some(format!("no connection within {limit:?}")),
-            State::Handshake { .. } => Some(format!("no answer to the handshake within {limit:?}")),
+            State::Connecting { .. } => Some(Trouble::NoConnection(limit).to_string()),
+            State::Handshake { .. } => Some(Trouble::NoHandshake(limit).to_string()),
             State::Ready { .. } if link.mark_due_at.take_if(|at| *at <= now).is_some() => {
                 self.read_mark(master);
                 self.arm(master, timers);
                 None
             }
-            State::Ready { .. } => Some(format!("no answer for {:?}", limits::SILENCE_MAX)),
+            State::Ready { .. } => Some(Trouble::Silent.to_string()),
         }
     }
 

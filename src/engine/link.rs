@@ -12,6 +12,7 @@ use super::connection::{Connection, State};
 use super::groups::Commands;
 use super::handshake::{Handshake, Learnt, Step};
 use super::owed::{Answer, Owed, Tag};
+use super::trouble::{Trouble, Warning};
 use crate::config::{Config, Quarantine};
 use crate::limits;
 use crate::lock::command::{self, WrongShape};
@@ -83,7 +84,7 @@ impl Link {
             quarantined_until: None,
             mark_due_at: None,
             heard_at: now,
-            why: Arc::from("it was not tried yet"),
+            why: Trouble::Untried.to_string().into(),
             identity: None,
             changes: None,
             scripts_loading: [false; Tag::COUNT],
@@ -108,27 +109,21 @@ impl Link {
     pub(super) fn warnings(&self, now: Instant) -> Vec<String> {
         let mut warnings = Vec::new();
         if let Some(Changes { count, last_at }) = self.changes {
-            let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
-            let ago = now - last_at;
-            warnings.push(format!(
-                "it restarted or was replaced {times} while this client watched, last {ago:.0?} ago"
-            ));
+            warnings.push(Warning::Changed { count, ago: now - last_at });
         }
         if self.learnt.is_replica() {
-            warnings.push("it is a replica, and grants nothing: list its master instead".to_owned());
+            warnings.push(Warning::Replica);
         }
         if let Some(policy) = self.learnt.evicting_policy() {
-            warnings.push(format!("its maxmemory-policy is {policy}, which may evict locks: set noeviction"));
+            warnings.push(Warning::Evicting { policy });
         }
-        if let Some(text) = self.publish_refusal() {
-            warnings.push(format!(
-                "others are not told when a lock is released, and try again at random: {text}"
-            ));
+        if let Some(refusal) = self.publish_refusal() {
+            warnings.push(Warning::NotPublishing { refusal });
         }
         if self.learnt.run_id.is_none() && self.is_ready() {
-            warnings.push("it does not tell its run_id, so each reconnect counts as a restart".to_owned());
+            warnings.push(Warning::NoRunId);
         }
-        warnings
+        warnings.iter().map(Warning::to_string).collect()
     }
 
     /// How the master refused to publish messages, if it did, in its words.
@@ -266,5 +261,5 @@ fn take_apart(
     if owed.wants_script(reply, by) {
         return Ok(Answer::WantsScript(owed));
     }
-    owed.answer(reply, learnt.run_id.as_deref()).map_err(|WrongShape| "a reply of the wrong shape".to_owned())
+    owed.answer(reply, learnt.run_id.as_deref()).map_err(|WrongShape| Trouble::WrongShape.to_string())
 }

@@ -24,7 +24,7 @@ pub(super) const READING: &str = "GET of the mark";
 pub(super) const WRITING: &str = "SET of the mark";
 /// Why a mark is not written over another application's key.
 pub(super) const FOREIGN: &str =
-    "the key redlatch:mark behind the prefix is no mark, and stays: choose another prefix, or delete it";
+    "the key PREFIXredlatch:mark is no mark; choose another prefix, or delete the key";
 
 /// What a master said to the request for its mark.
 #[derive(Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::renewal::{Renewal, loss_lead};
 use super::sharing::{self, Intent};
 use super::slab::Id;
 use super::watch::Waiter;
-use crate::error::{AcquireError, Denial, Report};
+use crate::error::{AcquireError, Denial, HeldBy, Report};
 use crate::lock::{HolderTtl, MasterId, MasterSet, Resource, Tally, Ttl, Vote};
 use crate::mutants::mutant;
 
@@ -55,6 +55,8 @@ pub(super) struct Op {
     pub(super) run: Run,
     /// What masters told of the key that was in the way of the latest attempt.
     pub(super) holders: Vec<(MasterId, HolderTtl)>,
+    /// Readers that were in the way of a plain lock, as far as masters were asked; at least as many are.
+    pub(super) reader_count: usize,
     /// What the lock is.
     pub(super) mode: Mode,
     /// How it waits.
@@ -246,6 +248,7 @@ impl Op {
             has_queued: false,
             run: Run { count: 0, since: now },
             holders: Vec::new(),
+            reader_count: 0,
             mode: Mode::Plain,
             policy: Policy::Notified,
             intent: None,
@@ -277,6 +280,7 @@ impl Op {
             denied_before,
             has_queued,
             holders,
+            reader_count,
             mode,
             policy,
             intent,
@@ -293,7 +297,7 @@ impl Op {
         *attempts_max = u32::MAX;
         (*denied_before, *renewal, *is_watched) = (None, None, false);
         (*mode, *policy) = (Mode::Plain, Policy::Notified);
-        (*intent, *is_subscribed) = (None, false);
+        (*intent, *is_subscribed, *reader_count) = (None, false, 0);
         key.clear();
         holders.clear();
     }
@@ -357,6 +361,11 @@ impl Op {
         }
     }
 
+    /// Readers that hold the lock, if some are known, else another client.
+    pub(super) const fn readers(&self) -> HeldBy {
+        if self.reader_count > 0 { HeldBy::Readers(self.reader_count) } else { HeldBy::AnotherClient }
+    }
+
     /// The error of an acquisition that ends with an attempt that failed like this, its own or that of one before it in
     /// the queue, and with what masters told of the key in the way.
     pub(super) fn denial(
@@ -364,6 +373,7 @@ impl Op {
         now: Instant,
         mut denied: Denied,
         holders: &[(MasterId, HolderTtl)],
+        held_by: HeldBy,
     ) -> AcquireError {
         let holder = denied.holder(holders);
         for (master, told) in holders {
@@ -371,8 +381,8 @@ impl Op {
                 *holder = *told;
             }
         }
-        let denial =
-            Denial { attempts: self.attempts, took: now - self.submitted, holder, report: denied.report };
+        let (attempts, took, report) = (self.attempts, now - self.submitted, denied.report);
+        let denial = Denial { attempts, took, holder, held_by, report };
         match denied.cause {
             Cause::Contended => AcquireError::Contended(Box::new(denial)),
             Cause::NoQuorum => AcquireError::NoQuorum(Box::new(denial)),

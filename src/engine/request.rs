@@ -151,9 +151,7 @@ pub enum Request<'a> {
 pub enum SubmitError {
     /// As many locks as [`crate::limits::OPERATION_COUNT_MAX`] are in hand, or as many callers as
     /// [`crate::limits::QUEUED_COUNT_MAX`] stand in line for this one.
-    #[error(
-        "too many locks in hand, or too many callers in line for this one; release some, or try again later"
-    )]
+    #[error("{}", crate::error::OVERLOADED)]
     Overloaded,
     /// The request cannot work.
     #[error(transparent)]

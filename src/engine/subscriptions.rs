@@ -40,6 +40,7 @@ use super::handshake::{Handshake, Step};
 use super::link_id::{LinkId, LinkRequest};
 use super::slab::Id;
 use super::timers::{Timers, news_timer};
+use super::trouble::Trouble;
 use super::watch::{Wake, Watch};
 use crate::config::Config;
 use crate::limits;
@@ -368,11 +369,11 @@ impl Subscriptions {
             }
             (Some(Owed::Unsubscribe), Some(Message::Confirmed)) => Heard::Nothing,
             (Some(_), _) => {
-                let Reply::Error(text) = reply else { return Err("a reply of the wrong shape".to_owned()) };
+                let Reply::Error(text) = reply else { return Err(Trouble::WrongShape.to_string()) };
                 *refused = Some(command::error_text(text));
-                return Err("it refused to tell of releases".to_owned());
+                return Err(Trouble::NoSubscription.to_string());
             }
-            (None, _) => return Err("a reply to no request".to_owned()),
+            (None, _) => return Err(Trouble::WrongShape.to_string()),
         };
         Ok(Some(heard))
     }

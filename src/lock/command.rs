@@ -182,6 +182,11 @@ fn encode_beside(out: &mut Vec<u8>, key: &[u8], prefix_size: usize, what: &[u8])
     encode_joined(out, &[prefix, what, name]);
 }
 
+/// The name of the lock whose key is given as an encoded bulk string.
+pub(crate) fn name_in(key: &[u8], prefix_size: usize) -> &[u8] {
+    key_bytes(key).get(prefix_size..).unwrap_or_default()
+}
+
 /// What an encoded bulk string is about.
 fn key_bytes(key: &[u8]) -> &[u8] {
     let start = memchr(b'\n', key).map_or(0, |end| end + 1);

@@ -14,7 +14,7 @@ fn a_lost_lock_ends_the_command_with_term() {
     run.line();
     fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
     let finished = run.finish();
-    expect(&finished, 76, &["TERM to the command", "the lock is lost", "no longer has this lock"]);
+    expect(&finished, 76, &["TERM to the command", "lock \"r\" is lost", "no longer has this lock"]);
     assert_eq!(finished.stdout, "term\n");
 }
 
@@ -64,7 +64,7 @@ fn an_outage_that_is_over_in_time_harms_nothing() {
     fleet.master(1).stop();
     run.wait_for_stderr("trying again");
     fleet.master(0).cont();
-    run.wait_for_stderr("extended, valid for");
+    run.wait_for_stderr("extended; valid for");
     fleet.master(1).cont();
     run.send("\n");
     expect(&run.finish(), 3, &[]);
@@ -109,7 +109,7 @@ fn a_validity_that_ended_in_a_pause_gives_kill_at_once() {
     assert!(exists(&pid));
     run.signal("CONT");
     let finished = run.finish();
-    expect(&finished, 76, &["KILL to the command at once", "validity is over"]);
+    expect(&finished, 76, &["KILL to the command at once", "is no longer valid"]);
     assert!(!finished.stderr.contains("TERM to the command"), "{}", finished.stderr);
 }
 

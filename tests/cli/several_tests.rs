@@ -104,7 +104,7 @@ fn all_of_several_locks_outlive_their_ttl_and_the_loss_of_one_ends_the_command()
     );
     run.line();
     for _ in 0..4 {
-        run.wait_for_stderr("extended, valid for");
+        run.wait_for_stderr("extended; valid for");
     }
     assert_eq!(["a", "b"].map(|key| holder_count(&mut fleet, key) >= 2), [true, true]);
     fleet.masters().for_each(|master| assert_eq!(master.ask("DEL b").text(), "1"));

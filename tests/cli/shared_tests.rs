@@ -20,15 +20,15 @@ fn commands_that_share_a_lock_run_together_and_keep_one_that_does_not_out() {
     let mut fleet = Fleet::start(3);
     let shared = [hold(&fleet, &["--shared"]), hold(&fleet, &["-s", "--ttl", "5s"])];
     let alone = finish(trusting(&fleet, "run").args(["r", "--", "true"]));
-    expect(&alone, 75, &["held by another", "for at most"]);
+    expect(&alone, 75, &["lock \"r\" is shared by 2 readers, for at most"]);
     // A majority has them; the last master may be about to.
     eventually(PATIENCE, "all masters have both", || {
-        finish(trusting(&fleet, "inspect").arg("r")).stdout.matches("readers: 2").count() == 3
+        finish(trusting(&fleet, "inspect").arg("r")).stdout.matches("2 readers").count() == 3
     });
     let inspect = finish(trusting(&fleet, "inspect").arg("r"));
     expect(&inspect, 75, &[]);
-    let is_shown = inspect.stdout.starts_with("shared by readers\nfor at most ")
-        && inspect.stdout.contains("readers: 2");
+    let is_shown =
+        inspect.stdout.starts_with("shared by readers\nfor at most ") && inspect.stdout.contains("2 readers");
     assert!(is_shown, "{}", inspect.stdout);
     let json = finish(trusting(&fleet, "inspect").args(["--json", "r"])).stdout;
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON and nothing else");

@@ -124,7 +124,7 @@ fn dead_waiters_cost_one_heartbeat_however_many() {
         let lock = client.lock("a").fair().ttl(TTL);
         let refused = lock.try_acquire().expect_err("others stand before it");
         assert!(matches!(refused, AcquireError::Contended(_)), "{refused}");
-        assert!(format!("{refused:#}").contains("5 wait for it who asked before"), "{refused:#}");
+        assert!(format!("{refused:#}").contains("5 waiters are ahead in the queue"), "{refused:#}");
         await_tickets(&mut fleet, 0..3, 5);
         let guard = lock.wait(PATIENCE).acquire().expect("they are dead");
         let took = start.elapsed();

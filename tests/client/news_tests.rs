@@ -121,7 +121,7 @@ fn masters_whose_acl_forbids_messages_are_waited_for_all_the_same() {
                 let says = |client: &Client, words: &str| {
                     client.masters()[0].warnings.iter().any(|warning| warning.contains(words))
                 };
-                says(&second, "does not tell when a lock is released") && says(&first, "others are not told")
+                says(&second, "sends no release notifications") && says(&first, "notify nobody")
             });
             let start = Instant::now();
             guard.release().expect("the masters answer");

@@ -7,7 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::lock::{HolderTtl, InputError};
-use redlatch::{AcquireError, Client, ConfigBuilder, ExtendError, Guard, RwLock, Standing, Told, limits};
+use redlatch::{
+    AcquireError, Client, ConfigBuilder, ExtendError, Guard, HeldBy, RwLock, Standing, Told, limits,
+};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
@@ -126,6 +128,22 @@ fn readers_of_one_client_hold_at_the_same_time_and_stand_in_no_line() {
     drop(guards);
     drop(lock.write().ttl(TTL).wait(PATIENCE).acquire().expect("nobody reads"));
     assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn a_refusal_counts_the_readers() {
+    let mut fleet = Fleet::start(3);
+    let clients = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    let reader = || settled(clients[0].rw_lock("a").read().ttl(TTL).acquire().expect("shared"));
+    let readers = [reader(), reader()];
+    let held_by = |result: Result<Guard, AcquireError>| match result {
+        Err(AcquireError::Contended(denial)) => denial.held_by,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(held_by(clients[1].lock("a").try_acquire()), HeldBy::Readers(2));
+    assert_eq!(held_by(clients[1].lock("a").wait(Duration::from_millis(200)).acquire()), HeldBy::Readers(2));
+    drop(readers);
+    assert_nothing_left(&clients[0], &mut fleet);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::rig::{Rig, id};
 use redlatch::engine::{Outcome, Request, SubmitError};
 use redlatch::lock::{Failure, HolderTtl, InputError, Resource, Vote};
-use redlatch::{AcquireError, limits};
+use redlatch::{AcquireError, HeldBy, limits};
 
 use crate::{defaults, denied, granted, ms, no_quorum};
 
@@ -105,7 +105,41 @@ fn a_denied_caller_is_told_when_a_quorum_may_be_free() {
     rig.masters[0].put(b"a", b"stuck", None);
     rig.acquire("a", 10_000, 0);
     let error = denied(&mut rig);
-    assert!(error.to_string().contains("without TTL"), "{error}");
+    assert!(error.to_string().contains("without a TTL"), "{error}");
+}
+
+#[test]
+fn a_denial_names_this_client_as_holder() {
+    let fair = |rig: &mut Rig, wait| {
+        let (resource, ttl) =
+            (Resource::new("f").expect("a name"), rig.engine.config().ttl(ms(10_000)).expect("a TTL"));
+        let request = Request::AcquireFair { resource, ttl, wait, min_validity: Duration::ZERO };
+        rig.engine.submit(rig.now, request).expect("room");
+        rig.pump();
+    };
+    let mut rig = Rig::new(3, defaults);
+    rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    fair(&mut rig, Duration::ZERO);
+    granted(&mut rig);
+    let held_by = |rig: &mut Rig| match denied(rig) {
+        AcquireError::Contended(denial) => (denial.held_by, denial.report.resource),
+        other => panic!("{other}"),
+    };
+    rig.acquire("a", 10_000, 0);
+    assert_eq!(held_by(&mut rig), (HeldBy::ThisClient, b"a".to_vec()), "one attempt");
+    rig.acquire("a", 10_000, 500);
+    rig.advance(ms(500));
+    assert_eq!(held_by(&mut rig), (HeldBy::ThisClient, b"a".to_vec()), "a wait");
+    fair(&mut rig, Duration::ZERO);
+    assert_eq!(held_by(&mut rig), (HeldBy::ThisClient, b"f".to_vec()), "a fair attempt");
+    fair(&mut rig, ms(500));
+    rig.advance(ms(500));
+    assert_eq!(held_by(&mut rig), (HeldBy::ThisClient, b"f".to_vec()), "a fair wait");
+    let until = rig.now + ms(5000);
+    rig.masters.iter_mut().for_each(|master| master.put(b"b", b"other", Some(until)));
+    rig.acquire("b", 10_000, 0);
+    assert_eq!(held_by(&mut rig), (HeldBy::AnotherClient, b"b".to_vec()));
 }
 
 #[test]
@@ -370,5 +404,5 @@ fn a_denial_before_any_answer_does_not_say_that_nobody_was_asked() {
     rig.pump();
     assert!(rig.masters[0].log.iter().any(|args| args[0] == b"SET"), "the one that was there was asked");
     let text = denial.to_string();
-    assert!(text.starts_with("after 1 attempt, decided before any answer; 0 of 3"), "{text}");
+    assert!(text.starts_with("1 attempt, decided before any answer: 0 of 3"), "{text}");
 }

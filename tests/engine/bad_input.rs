@@ -181,10 +181,17 @@ fn each_reply_type_in_each_step_of_the_handshake_is_right_or_ends_it() {
             let is_count = *name == "PUBLISH" && reply.starts_with(b":");
             let fits = reply == *right || right.starts_with(b"$2") && is_bulk || is_count;
             let (fate, why) = match (is_error(reply), needed) {
-                (true, true) => (Fate::Ends, format!("{name} was refused: ")),
+                (true, true) => (
+                    Fate::Ends,
+                    if *name == "AUTH" {
+                        "the login was refused: ".to_owned()
+                    } else {
+                        format!("{name} was refused: ")
+                    },
+                ),
                 (true, false) => (Fate::Answer(Seen::Again), String::new()),
                 (false, _) if fits => (Fate::Answer(Seen::Again), String::new()),
-                (false, _) => (Fate::Ends, format!("{name} got a reply of the wrong shape")),
+                (false, _) => (Fate::Ends, format!("its answer to {name} is no reply to that")),
             };
             check_link(&rig, reply, &fate, &why);
             assert!(!rig.engine.has_quorum(), "{name}: it votes before its echo");
@@ -241,7 +248,7 @@ fn info_without_its_fields_keeps_the_votes_from_counting_and_is_said() {
         assert_eq!(status.state, expected, "{}", info.escape_ascii());
         let has_run_id = info.starts_with(b"run_id:abc");
         assert_eq!(status.run_id.is_some(), has_run_id);
-        let is_said = status.warnings.iter().any(|it| it.contains("does not tell its run_id"));
+        let is_said = status.warnings.iter().any(|it| it.contains("reports no run_id"));
         assert_eq!(is_said, !has_run_id, "{:?}", status.warnings);
     }
 }
@@ -267,7 +274,7 @@ fn answer_handshake(engine: &mut Engine, now: Instant, info: &[u8]) {
 
 #[test]
 fn each_reply_type_to_an_acquisition_is_the_right_vote_or_ends_the_connection() {
-    let rows = REPLIES.map(|reply| (reply.to_vec(), "a reply of the wrong shape")).into_iter();
+    let rows = REPLIES.map(|reply| (reply.to_vec(), "does not fit the request")).into_iter();
     for (reply, why) in rows.chain(malformed()) {
         let mut rig = Rig::new(1, |builder| builder.ask_holder(false));
         rig.stop(0);
@@ -311,7 +318,7 @@ fn two_replies_to_one_request_are_one_vote_and_the_end_of_the_connection() {
     let lock = rig.acquire("a", TTL_MS, 0);
     rig.receive(0, b"+OK\r\n+OK\r\n");
     let why = down(&rig).expect("ended");
-    assert!(why.contains("no request"), "{why}");
+    assert!(why.contains("without a request"), "{why}");
     assert_eq!(rig.outcome(), None);
     rig.receive(1, b"+OK\r\n");
     assert_eq!(rig.outcome(), None, "one vote of three, and one that went with its connection");
@@ -351,7 +358,7 @@ fn rig_with_request(by: By, request: impl Fn(&mut Rig, OpId)) -> (Rig, OpId) {
 #[test]
 fn each_reply_type_to_an_extension_is_the_right_vote_or_ends_the_connection() {
     for by in [By::Script, By::WholeScript, By::Native] {
-        let rows = REPLIES.map(|reply| (reply.to_vec(), "a reply of the wrong shape")).into_iter();
+        let rows = REPLIES.map(|reply| (reply.to_vec(), "does not fit the request")).into_iter();
         for (reply, why) in rows.chain(malformed()) {
             let (mut rig, lock) = rig_with_request(by, |rig, lock| rig.extend(lock, 2 * TTL_MS));
             let until = rig.engine.valid_until(lock).expect("held");
@@ -393,7 +400,7 @@ fn each_reply_type_to_an_extension_is_the_right_vote_or_ends_the_connection() {
 #[test]
 fn each_reply_type_to_a_release_is_the_right_answer_or_ends_the_connection() {
     for by in [By::Script, By::WholeScript, By::Native] {
-        let rows = REPLIES.map(|reply| (reply.to_vec(), "a reply of the wrong shape")).into_iter();
+        let rows = REPLIES.map(|reply| (reply.to_vec(), "does not fit the request")).into_iter();
         for (reply, why) in rows.chain(malformed()) {
             let (mut rig, _) = rig_with_request(by, |rig, lock| rig.release(lock, true));
             rig.receive(0, &reply);
@@ -429,7 +436,7 @@ fn each_reply_type_to_a_release_is_the_right_answer_or_ends_the_connection() {
 
 #[test]
 fn each_reply_type_to_the_question_for_the_holders_time_is_shown_or_ends_the_connection() {
-    let rows = REPLIES.map(|reply| (reply.to_vec(), "a reply of the wrong shape")).into_iter();
+    let rows = REPLIES.map(|reply| (reply.to_vec(), "does not fit the request")).into_iter();
     for (reply, why) in rows.chain(malformed()) {
         let mut rig = Rig::new(1, defaults);
         let until = rig.now + ms(1500);
@@ -438,7 +445,9 @@ fn each_reply_type_to_the_question_for_the_holders_time_is_shown_or_ends_the_con
         rig.acquire("a", TTL_MS, 0);
         rig.receive(0, b"$-1\r\n");
         rig.pump();
-        assert_eq!((rig.outcome(), rig.engine.owed_count(id(0))), (None, 1), "the question is under way");
+        assert_eq!((rig.outcome(), rig.engine.owed_count(id(0))), (None, 2), "both questions are under way");
+        let no_readers = b"$-1\r\n";
+        rig.receive(0, no_readers);
         rig.receive(0, &reply);
         let fate = Fate::Answer(Seen::Holder(match reply.as_slice() {
             b":-2\r\n" | b":0\r\n" => HolderTtl::Gone,

@@ -40,17 +40,17 @@ fn no_master_too_many_and_one_twice_are_refused_with_the_place_in_the_list() {
         (
             vec![],
             |error| matches!(error, ConfigError::MasterCount { count: 0 }),
-            &["0 masters given; 1 to 32 are possible", "an odd number from 3 up"],
+            &["0 masters given; give 1 to 32", "an odd number from 3 up"],
         ),
         (
             (1..=33).map(url).collect(),
             |error| matches!(error, ConfigError::MasterCount { count: 33 }),
-            &["33 masters given; 1 to 32 are possible"],
+            &["33 masters given; give 1 to 32"],
         ),
         (
             vec![url(1), url(2), url(1)],
             |error| matches!(error, ConfigError::SameMaster { index: 2, other: 0, .. }),
-            &["master 3 is the same server as master 1", "redis://127.0.0.1:1", "listed once"],
+            &["master 3 is the same server as master 1", "redis://127.0.0.1:1", "list each server once"],
         ),
         (
             vec![url(1), "redis://127.0.0.1:x".to_owned()],
@@ -103,14 +103,14 @@ fn ttls_that_cannot_work_are_refused_before_anything_is_sent_and_change_no_lease
         (
             Duration::ZERO,
             short,
-            &["a TTL of 0ns is too short", "drift allowance takes 2ms", "1 ms must be left"],
+            &["a TTL of 0s is too short", "more than 1ms beyond the drift allowance of 2ms"],
         ),
-        (Duration::from_nanos(999_999), short, &["999.999µs is too short"]),
-        (ms(1), short, &["a TTL of 1ms is too short", "takes 2.01ms"]),
-        (ms(3), short, &["a TTL of 3ms is too short", "takes 2.03ms"]),
+        (Duration::from_nanos(999_999), short, &["1ms is too short"]),
+        (ms(1), short, &["a TTL of 1ms is too short"]),
+        (ms(3), short, &["a TTL of 3ms is too short"]),
         (Duration::from_nanos(30_000_000_001), long, &["above the maximum of 30s", "raise max_ttl"]),
-        (limits::MAX_TTL_MAX, long, &["604800s is above the maximum", "ask for less"]),
-        (ms(i64::MAX.unsigned_abs()), long, &["9223372036854775.807s is above the maximum of 30s"]),
+        (limits::MAX_TTL_MAX, long, &["168h is 604770s above the maximum", "ask for less"]),
+        (ms(i64::MAX.unsigned_abs()), long, &["9223372036854776s is"]),
         (Duration::MAX, long, &["above the maximum of 30s"]),
     ];
     let mut fleet = Fleet::start(1);
@@ -197,7 +197,7 @@ fn a_key_of_another_type_or_without_ttl_is_reported_stuck_and_left_alone() {
     {
         fleet.master(0).ask(put);
         let error = redlock.try_acquire("a", TTL).expect_err("in the way");
-        check_says(&error, &["held by another", "a key without TTL", "delete it by hand if it is stale"]);
+        check_says(&error, &["a key without a TTL", "inspect it, then delete it"]);
         let AcquireError::Contended(denial) = error else { panic!("{error}") };
         assert_eq!(denial.holder, HolderTtl::Never);
         assert_eq!(vote(&denial.report), &Vote::Refused { holder: HolderTtl::Never });

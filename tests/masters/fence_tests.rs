@@ -197,10 +197,7 @@ fn the_privileges_in_the_readme_are_enough_for_fenced_locks() {
     let connect = || open(settings(std::slice::from_ref(&url)).prefix("lock:"));
     let mut redlock = connect();
     let error = redlock.acquire_fenced("a", TTL, Duration::ZERO).expect_err("no TIME");
-    assert!(
-        error.to_string().contains("the ACL user lacks a command or key that the script uses"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("the ACL user lacks"), "{error}");
     assert_eq!(fleet.master(0).ask("ACL SETUSER locker +time").text(), "OK");
     let mut redlock = connect();
     let mut lease = redlock.acquire_fenced("a", TTL, PATIENCE).expect("allowed");
@@ -279,7 +276,7 @@ fn one_server_behind_two_addresses_votes_once_without_info() {
     drive(&mut redlock, "one is down", |redlock| matches!(state(redlock, 1), MasterState::Down(_)));
     for (kind, acquire) in kinds {
         let error = acquire(&mut redlock).expect_err(kind);
-        let is_said = error.to_string().contains("the same server as another one");
+        let is_said = error.to_string().contains("the same server as another master");
         assert_eq!(is_said, matches!(kind, "fenced" | "shared"), "{kind}: {error}");
         drive(&mut redlock, kind, |_| fleet.master(0).ask("EXISTS a") == Raw::Int(0));
     }

@@ -93,7 +93,7 @@ fn a_second_client_is_told_who_stands_in_its_way_and_for_how_long() {
     let error = second.try_acquire("a", TTL).expect_err("held");
     let AcquireError::Contended(denial) = &error else { panic!("{error}") };
     assert!(matches!(denial.holder, HolderTtl::Left(left) if left <= TTL), "{:?}", denial.holder);
-    assert!(error.to_string().contains("held by another"), "{error}");
+    assert!(error.to_string().contains("lock \"a\" is held by another client"), "{error}");
     first.release(lease).expect("confirmed");
     drop(second.acquire("a", TTL, PATIENCE).expect("free again"));
 }
@@ -198,10 +198,10 @@ fn no_master_up_is_said_by_the_deadline_with_every_masters_reason() {
     assert!(start.elapsed() >= Duration::from_millis(200), "it waits for masters to come back");
     let text = format!("{error:#}");
     assert!(
-        text.starts_with("no quorum of masters") && text.matches("Connection refused").count() == 3,
+        text.starts_with("no quorum of masters")
+            && text.contains("all 3 masters: not connected: Connection refused"),
         "{text}"
     );
-    assert!(urls.iter().all(|url| text.contains(url.as_str())), "{text}");
 }
 
 #[test]
@@ -320,7 +320,9 @@ fn user_password_database_and_unix_socket_work() {
     };
     let url = fleet.master(0).url();
     let error = open_url(url).try_acquire("a", TTL).expect_err("no password");
-    assert!(error.to_string().contains("NOAUTH"), "{error}");
+    let said =
+        "NOAUTH Authentication required. (it needs a password; put user and password into this master's URL)";
+    assert!(error.to_string().contains(said), "{error}");
     let url = with_login(&mut fleet, ":wrong-pw", "");
     let error = open_url(url).try_acquire("a", TTL).expect_err("wrong password");
     assert!(error.to_string().contains("WRONGPASS") && !error.to_string().contains("wrong-pw"), "{error}");
@@ -349,7 +351,10 @@ fn least_privileges_are_enough_and_what_was_refused_is_shown() {
     // A server with native commands refuses those too, and is then released by script.
     assert!(refused.contains(&"CLIENT SETNAME"), "{refused:?}");
     let error = open(settings(&[url])).try_acquire("a", TTL).expect_err("no such key pattern");
-    assert!(error.to_string().contains("NOPERM") && error.to_string().contains("key pattern"), "{error}");
+    assert!(
+        error.to_string().contains("NOPERM") && error.to_string().contains("lacks the keys ~PREFIX*"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -412,7 +417,7 @@ fn a_server_that_talks_garbage_or_nothing_harms_nobody() {
     urls.extend(rogues.iter().map(Rogue::url));
     let mut redlock = open(settings(&urls));
     let (garbage, mute) = (state(&redlock, 3), state(&redlock, 4));
-    assert!(matches!(&garbage, MasterState::Down(why) if why.contains("malformed reply")), "{garbage:?}");
+    assert!(matches!(&garbage, MasterState::Down(why) if why.contains("is it a Redis")), "{garbage:?}");
     assert!(
         matches!(&mute, MasterState::Down(why) if why.contains("no answer to the handshake")),
         "{mute:?}"
@@ -530,7 +535,7 @@ fn a_release_nobody_confirms_is_told() {
     fleet.masters().for_each(|master| master.stop());
     let error = redlock.release(lease).expect_err("all stand still");
     assert!(
-        matches!(error, ReleaseError::Unconfirmed(_)) && error.to_string().contains("did not answer"),
+        matches!(error, ReleaseError::Unconfirmed(_)) && error.to_string().contains("no answer within"),
         "{error}"
     );
     fleet.masters().for_each(|master| master.cont());

@@ -96,7 +96,7 @@ pub fn a_wait_that_ends_before_the_quarantine_fails_at_once() -> Verdict {
     let Outcome::Acquire(Err(AcquireError::NoQuorum(denial))) = denied else {
         return Err(format!("it should fail for the quarantine: {denied:?}"));
     };
-    demand(denial.to_string().contains("does not count for another"), &format!("{denial}"))?;
+    demand(denial.to_string().contains("not counted for another"), &format!("{denial}"))?;
     demand(world.now < begun + 100 * MS, "it waited all the same")?;
     verdict(&mut world)
 }
