@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_limit_scales_with_the_ttl_between_5_and_50_ms() {
+    fn the_answer_limit_scales_between_5_and_50_ms() {
         let limit = |config: &Config, ms| {
             config.answer_limit(config.ttl(Duration::from_millis(ms)).expect("valid")).as_millis()
         };

@@ -532,7 +532,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ttl_starts_one_ms_above_the_drift_and_ends_at_the_maximum() {
+    fn ttls_reach_from_the_drift_to_the_maximum() {
         let max = Duration::from_secs(30);
         let ttl = |ms| Ttl::new(Duration::from_millis(ms), Drift::DEFAULT, max);
         for ms in 0..=3 {

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_meet_their_requests_in_order_however_they_are_cut() {
+    fn replies_meet_their_requests_in_order() {
         let mut wire = Wire::new();
         for tag in 0..3 {
             wire.request(b"x", &[tag]).expect("room");

@@ -53,7 +53,7 @@ const EVENTS: [&[u8]; 10] = [
 ];
 
 #[test]
-fn whoever_waits_for_another_client_is_told_whatever_happens_in_between() {
+fn a_waiter_is_always_notified() {
     let mut woken_count = 0;
     for seed in 0..1500 {
         let drawn = random_bytes(seed, 100);

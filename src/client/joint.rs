@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_contended_round_waits_and_each_later_one_pauses() {
+    fn a_first_contended_round_waits_later_ones_pause() {
         let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
         let config = Arc::new(config);
         let (now, wait) = (clock::now(), Duration::from_secs(60));

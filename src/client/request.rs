@@ -373,7 +373,7 @@ mod tests {
     use crate::lock::{MasterSet, Token};
 
     #[test]
-    fn an_answer_with_less_than_the_validity_asked_for_is_expired() {
+    fn too_little_validity_left_is_expired() {
         // Nothing listens there.
         let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
         let client = Client::open(config).expect("an event loop");

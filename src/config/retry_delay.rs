@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_function_is_known_to_be_called_behind_that_of_another_client() {
+    fn a_nested_delay_function_is_known_as_called() {
         let slot = Arc::new(std::sync::OnceLock::<RetryDelay>::new());
         let its = slot.clone();
         let inner = RetryDelay::new(move |_| {

@@ -255,14 +255,14 @@ mod tests {
     }
 
     #[test]
-    fn the_next_token_is_larger_than_the_fences_that_were_told() {
+    fn the_next_token_exceeds_all_reported_fences() {
         let stale = |fence| told(Refusal::Stale, fence, 50_000);
         assert_eq!(next(&mut fencing(50_000), 1, &[stale(50_300), stale(50_200)]), 50_301);
         assert_eq!(next(&mut fencing(50_000), 1, &[stale(50_000), stale(50_000)]), 50_001);
     }
 
     #[test]
-    fn a_fence_that_no_token_can_pass_is_left_to_its_master() {
+    fn an_unpassable_fence_is_left_to_its_master() {
         let answers = [told(Refusal::Stale, 90_000, 50_000), told(Refusal::Stale, 50_001, 50_000)];
         assert_eq!(next(&mut fencing(50_000), 1, &answers), 50_002);
     }

@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn each_link_has_its_requests_in_the_order_of_the_calls() {
+    fn each_link_keeps_the_order_of_calls() {
         let (mut fleet, mut expected) = (fleet(), vec![Vec::new(); 3]);
         for round in 0..2000_usize {
             let masters = set(round * 7 / 40);
@@ -583,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_with_a_full_queue_is_left_out_and_the_others_are_not() {
+    fn only_a_master_with_a_full_queue_is_skipped() {
         let mut fleet = fleet();
         let owed = [Owed::Query { question: Question::Holder, id: Id::NOBODY }];
         let nearly_full = vec![0; limits::OUTBOX_SIZE_MAX - 30];

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_of_optional_commands_are_kept_and_of_needed_ones_end_it() {
+    fn only_refusals_of_needed_commands_end_the_handshake() {
         let (mut handshake, _) = handshake("redis://h");
         let noperm = Reply::Error(b"NOPERM no");
         for step in [Step::SetName, Step::LoadScript, Step::InfoServer, Step::TryDelIfEq] {

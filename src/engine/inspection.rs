@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_standing_is_that_of_a_quorum_of_the_configured_masters() {
+    fn the_standing_needs_a_quorum_of_configured_masters() {
         let left = |ms| HolderTtl::Left(Duration::from_millis(ms));
         for (told, standing, remaining) in [
             (["", "", ""], Standing::Free, HolderTtl::Gone),

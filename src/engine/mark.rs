@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_counts_for_the_process_that_it_names_only() {
+    fn a_mark_counts_for_its_process_only() {
         let told = |mark: &[u8]| answer(&Reply::Bulk(mark), Some("abc"));
         assert_eq!(told(b"abc 30302"), Ok(MarkAnswer::Watched(Duration::from_millis(30_302))));
         assert_eq!(told(b"abd 1"), Ok(MarkAnswer::Watched(Duration::ZERO)));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_of_another_type_is_foreign_and_one_that_may_not_be_read_is_told() {
+    fn foreign_and_unreadable_marks_are_distinguished() {
         let wrong_type = Reply::Error(b"WRONGTYPE Operation against a key");
         assert_eq!(answer(&wrong_type, Some("abc")), Ok(MarkAnswer::Foreign));
         assert_eq!(

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_attempt_keeps_the_key_and_has_its_own_token() {
+    fn the_next_attempt_keeps_the_key_changes_token() {
         let (mut first, mut next) = (Entry::EMPTY, Entry::EMPTY);
         first.set(b"a\r", b"\nb", &token());
         assert_eq!(first.key(), b"$4\r\na\r\nb\r\n");

@@ -157,7 +157,7 @@ struct Obstacle {
 }
 
 #[test]
-fn a_key_that_no_lock_has_is_contention_and_is_left_alone() {
+fn a_foreign_key_is_contention_and_stays() {
     let mut fleet = Fleet::start(3);
     let said: &[&str] = &["lock \"r\" is held by a key without a TTL", "inspect it, then delete it"];
     let rows = [
@@ -180,7 +180,7 @@ fn a_key_that_no_lock_has_is_contention_and_is_left_alone() {
 }
 
 #[test]
-fn a_lock_whose_key_turned_into_another_type_ends_the_command_and_leaves_that_key_alone() {
+fn a_key_of_another_type_ends_the_command() {
     let mut fleet = Fleet::start(1);
     let options = ["--ttl", "3s", "r", "--", "sh", "-c", "echo ready; exec sleep 60"];
     let mut run = Running::start(patient(&fleet.urls()).args(options));
@@ -192,7 +192,7 @@ fn a_lock_whose_key_turned_into_another_type_ends_the_command_and_leaves_that_ke
 }
 
 #[test]
-fn names_of_any_bytes_that_arguments_can_have_are_keys() {
+fn names_of_any_argument_bytes_are_keys() {
     use std::os::unix::ffi::OsStrExt;
     let mut fleet = Fleet::start(1);
     let longest = "x".repeat(1024);
@@ -229,7 +229,7 @@ fn any_number_of_masters_needs_a_majority_of_them() {
 }
 
 #[test]
-fn one_server_under_two_names_is_one_vote_and_said() {
+fn one_server_under_two_names_votes_once() {
     let mut fleet = Fleet::start(2);
     let ports = [0, 1].map(|index| fleet.master(index).port());
     let twice = [format!("redis://127.0.0.1:{}", ports[0]), format!("redis://localhost:{}", ports[0])];
@@ -245,7 +245,7 @@ fn one_server_under_two_names_is_one_vote_and_said() {
 }
 
 #[test]
-fn an_endless_wait_ends_with_the_lock_or_a_signal() {
+fn an_endless_wait_ends_by_lock_or_signal() {
     let mut fleet = Fleet::start(3);
     fleet.masters().for_each(|master| drop(master.ask("SET r stuck")));
     let wait = ["-v", "--wait", "9999999999years", "r", "--", "echo", "mine"];

@@ -35,7 +35,7 @@ fn bench_prints_one_json_object_with_its_figures() {
 }
 
 #[test]
-fn bench_waits_visibly_for_masters_that_just_started_and_leaves_no_key() {
+fn bench_waits_visibly_for_masters_in_quarantine() {
     let mut fleet = Fleet::start(3);
     let mut command = redlatch(&fleet.urls());
     let bench =
@@ -48,7 +48,7 @@ fn bench_waits_visibly_for_masters_that_just_started_and_leaves_no_key() {
 }
 
 #[test]
-fn bench_without_a_quorum_gives_69_and_an_interrupted_one_its_figures() {
+fn bench_without_a_quorum_gives_69() {
     let mut fleet = Fleet::start(3);
     let mut run = Running::start(trusting(&fleet, "bench").args(["--time", "1h"]));
     run.wait_for_stderr("pairs");

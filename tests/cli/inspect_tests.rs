@@ -49,7 +49,7 @@ fn masters_that_restarted_lately_are_not_called_free() {
 }
 
 #[test]
-fn unlock_asks_for_the_flag_and_then_deletes_whoever_holds_the_lock() {
+fn unlock_needs_the_flag_and_deletes_any_lock() {
     let mut fleet = Fleet::start(3);
     for master in fleet.masters() {
         master.ask("SET report somebody PX 60000");

@@ -19,7 +19,7 @@ fn a_lost_lock_ends_the_command_with_term() {
 }
 
 #[test]
-fn a_lost_lock_ends_a_command_that_ignores_term_and_its_group_with_kill() {
+fn a_lost_lock_kills_what_ignores_term() {
     let mut fleet = Fleet::start(3);
     for script in [
         // The command ignores TERM.
@@ -71,7 +71,7 @@ fn an_outage_that_is_over_in_time_harms_nothing() {
 }
 
 #[test]
-fn a_lock_that_was_gone_before_the_command_ended_gives_76() {
+fn a_lock_gone_before_the_end_gives_76() {
     let mut fleet = Fleet::start(3);
     let mut run = Running::start_with_stdin(trusting(&fleet, "run").args([
         "--ttl",
@@ -96,7 +96,7 @@ fn max_hold_ends_the_command() {
 }
 
 #[test]
-fn a_validity_that_ended_in_a_pause_gives_kill_at_once() {
+fn a_validity_ended_in_a_pause_gives_kill() {
     let mut fleet = Fleet::start(3);
     let script = format!("trap '' TERM; echo $$; {FOREVER}");
     let options = ["--ttl", "1s", "--grace", "1h", "r", "--", "sh", "-c", &script];

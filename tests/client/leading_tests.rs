@@ -86,7 +86,7 @@ fn told_after_the_leader_has_left(
 }
 
 #[test]
-fn whoever_waits_beside_a_leader_is_told_when_that_has_left() {
+fn a_follower_notices_that_the_leader_left() {
     for other in [Other::Thread, Other::Task, Other::EarlierTask] {
         within("the other one is told", move || {
             let mut fleet = Fleet::start(3);

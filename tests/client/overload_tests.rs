@@ -11,7 +11,7 @@ use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, open, p
 const PROMPT: Duration = Duration::from_secs(10);
 
 #[test]
-fn more_bytes_than_the_queues_have_room_for_are_overload_at_once() {
+fn bytes_beyond_the_queues_are_overload_at_once() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     fleet.masters().for_each(|master| master.stop());
@@ -45,7 +45,7 @@ fn more_bytes_than_the_queues_have_room_for_are_overload_at_once() {
 }
 
 #[test]
-fn more_locks_than_may_be_in_hand_are_overload_at_once() {
+fn locks_beyond_the_limit_are_overload_at_once() {
     let mut fleet = Fleet::start(1);
     let client = open(&fleet.urls(), LONG);
     let names: Vec<String> = (0..limits::OPERATION_COUNT_MAX).map(|index| index.to_string()).collect();

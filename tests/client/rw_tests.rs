@@ -79,7 +79,7 @@ impl Witness {
 }
 
 #[test]
-fn threads_and_tasks_of_several_clients_read_together_and_write_alone() {
+fn clients_read_together_and_write_alone() {
     const ROUNDS: usize = 20;
     let mut fleet = Fleet::start(3);
     let clients = [(); 2].map(|()| open(&fleet.urls(), LONG));
@@ -113,7 +113,7 @@ fn threads_and_tasks_of_several_clients_read_together_and_write_alone() {
 }
 
 #[test]
-fn readers_of_one_client_hold_at_the_same_time_and_stand_in_no_line() {
+fn readers_of_one_client_hold_together() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let lock = client.rw_lock("a");
@@ -147,7 +147,7 @@ fn a_refusal_counts_the_readers() {
 }
 
 #[test]
-fn a_reader_is_kept_extended_and_told_of_its_loss() {
+fn a_readers_lock_is_kept_and_its_loss_reported() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), SHORT);
     let ttl = Duration::from_secs(1);
@@ -169,7 +169,7 @@ fn a_reader_is_kept_extended_and_told_of_its_loss() {
 }
 
 #[test]
-fn a_look_shows_how_many_read_and_a_forced_unlock_ends_them() {
+fn an_inspection_counts_readers_and_force_ends_them() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let guards: Vec<Guard> =
@@ -191,7 +191,7 @@ fn a_look_shows_how_many_read_and_a_forced_unlock_ends_them() {
 }
 
 #[test]
-fn readers_who_wait_all_come_when_a_writer_goes_and_a_writer_when_the_last_reader_goes() {
+fn all_readers_follow_a_writer_and_vice_versa() {
     within("they are told", || {
         let mut fleet = Fleet::start(3);
         let clients = [(); 3].map(|()| build(patient(&fleet.urls())));
@@ -225,7 +225,7 @@ fn readers_who_wait_all_come_when_a_writer_goes_and_a_writer_when_the_last_reade
 
 /// Readers that come and go so that there is always one, until a writer has had its turn.
 #[test]
-fn a_writer_that_is_preferred_has_its_turn_though_readers_come_and_go_all_the_time() {
+fn a_preferred_writer_gets_its_turn() {
     let mut fleet = Fleet::start(3);
     let clients = [(); 3].map(|()| open(&fleet.urls(), LONG));
     let (witness, is_over) = (Arc::new(Witness::default()), Arc::new(AtomicUsize::new(0)));
@@ -256,7 +256,7 @@ fn a_writer_that_is_preferred_has_its_turn_though_readers_come_and_go_all_the_ti
 }
 
 #[test]
-fn new_readers_stay_out_while_a_preferred_writer_waits_and_come_in_when_it_gives_up() {
+fn a_preferred_writer_keeps_new_readers_out() {
     let mut fleet = Fleet::start(3);
     let clients = [(); 3].map(|()| open(&fleet.urls(), LONG));
     let guard = clients[0].lock("a").shared().ttl(TTL).acquire().expect("free");
@@ -282,7 +282,7 @@ fn new_readers_stay_out_while_a_preferred_writer_waits_and_come_in_when_it_gives
 }
 
 #[test]
-fn a_writers_fencing_tokens_rise_across_readers_and_a_reader_has_none() {
+fn writers_tokens_rise_across_readers() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let lock = client.rw_lock("a");
@@ -322,7 +322,7 @@ fn sets_and_reentrant_locks_of_readers_are_shared_too() {
 }
 
 #[test]
-fn a_reader_that_is_given_up_at_any_moment_leaves_nothing() {
+fn an_abandoned_reader_leaves_nothing() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let alone = client.lock("a").ttl(TTL).acquire().expect("free");
@@ -344,7 +344,7 @@ fn a_reader_that_is_given_up_at_any_moment_leaves_nothing() {
 }
 
 #[test]
-fn a_fair_waiter_that_goes_unsubscribes_also_beside_a_reader_who_waits() {
+fn a_fair_waiter_unsubscribes_beside_a_reader() {
     within("it unsubscribes", || {
         let mut fleet = Fleet::start(3);
         let (holder, client) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));

@@ -28,7 +28,7 @@ fn assert_stopped(client: &Client) {
 }
 
 #[test]
-fn wakers_that_panic_on_the_keepers_thread_stop_the_client_and_everybody_is_told() {
+fn panicking_wakers_on_the_background_thread_stop_all() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let [mut extended, released, held] =
@@ -68,7 +68,7 @@ fn wakers_that_panic_on_the_keepers_thread_stop_the_client_and_everybody_is_told
 }
 
 #[test]
-fn a_waker_that_panics_on_a_blocked_callers_thread_stops_the_client_and_everybody_is_told() {
+fn a_panicking_waker_on_a_caller_stops_all() {
     let fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let other = open(&fleet.urls(), LONG);

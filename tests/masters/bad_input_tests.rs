@@ -33,7 +33,7 @@ fn check_says(error: &dyn std::fmt::Display, said: &[&str]) {
 }
 
 #[test]
-fn no_master_too_many_and_one_twice_are_refused_with_the_place_in_the_list() {
+fn bad_lists_of_masters_name_the_place() {
     type Check = fn(&ConfigError) -> bool;
     let url = |port: usize| format!("redis://127.0.0.1:{port}");
     let rows: [(Vec<String>, Check, &[&str]); 4] = [
@@ -70,7 +70,7 @@ fn no_master_too_many_and_one_twice_are_refused_with_the_place_in_the_list() {
 }
 
 #[test]
-fn an_even_number_of_masters_needs_more_than_half_of_them() {
+fn an_even_number_needs_more_than_half() {
     let mut fleet = Fleet::start(4);
     let urls = fleet.urls();
     let (mut four, mut two) = (open(settings(&urls)), open(settings(&urls[2..])));
@@ -94,7 +94,7 @@ fn an_even_number_of_masters_needs_more_than_half_of_them() {
 }
 
 #[test]
-fn ttls_that_cannot_work_are_refused_before_anything_is_sent_and_change_no_lease() {
+fn impossible_ttls_are_refused_before_sending() {
     type Check = fn(&InputError) -> bool;
     let short: Check = |error| matches!(error, InputError::TtlTooShort { .. });
     let long: Check = |error| matches!(error, InputError::TtlTooLong { .. });
@@ -141,7 +141,7 @@ fn set_count(fleet: &mut Fleet) -> String {
 }
 
 #[test]
-fn a_wait_of_nothing_makes_one_attempt_and_an_endless_one_goes_on_until_the_lock_is_free() {
+fn waits_range_from_none_to_endless() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
     fleet.masters().for_each(|master| assert_eq!(master.ask("SET a other PX 600000").text(), "OK"));
@@ -156,7 +156,7 @@ fn a_wait_of_nothing_makes_one_attempt_and_an_endless_one_goes_on_until_the_lock
 }
 
 #[test]
-fn names_may_have_any_bytes_up_to_the_limit_and_at_least_one() {
+fn names_may_have_any_bytes_within_bounds() {
     let mut fleet = Fleet::start(1);
     let prefix = vec![b'p'; limits::PREFIX_SIZE_MAX];
     let mut redlock = open(settings(&fleet.urls()).prefix(&prefix));
@@ -189,7 +189,7 @@ fn vote(report: &Report) -> &Vote {
 }
 
 #[test]
-fn a_key_of_another_type_or_without_ttl_is_reported_stuck_and_left_alone() {
+fn a_key_that_is_no_lock_is_reported() {
     let mut fleet = Fleet::start(1);
     let mut redlock = open(settings(&fleet.urls()));
     for (put, kind) in
@@ -208,7 +208,7 @@ fn a_key_of_another_type_or_without_ttl_is_reported_stuck_and_left_alone() {
 }
 
 #[test]
-fn a_lock_whose_key_became_another_type_is_neither_extended_nor_deleted() {
+fn a_key_of_another_type_is_left_alone() {
     let mut fleet = Fleet::start(1);
     let mut redlock = open(settings(&fleet.urls()));
     let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
@@ -233,7 +233,7 @@ fn a_lock_whose_key_became_another_type_is_neither_extended_nor_deleted() {
 }
 
 #[test]
-fn a_release_twice_and_an_extension_after_it_have_their_answers() {
+fn a_second_release_and_later_extension_are_answered() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
     let (ttl, wait) = (redlock.ttl(TTL).expect("valid"), Duration::ZERO);
@@ -264,7 +264,7 @@ fn a_release_twice_and_an_extension_after_it_have_their_answers() {
 }
 
 #[test]
-fn an_acquisition_given_up_on_its_way_leaves_no_key_and_has_no_outcome() {
+fn an_abandoned_acquisition_leaves_no_key() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
     let (ttl, wait) = (redlock.ttl(TTL).expect("valid"), Duration::ZERO);
@@ -282,7 +282,7 @@ fn an_acquisition_given_up_on_its_way_leaves_no_key_and_has_no_outcome() {
 }
 
 #[test]
-fn one_name_twice_in_one_process_is_contention_and_harms_the_first_lock_in_nothing() {
+fn one_name_twice_harms_no_first_lock() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
     let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
@@ -295,7 +295,7 @@ fn one_name_twice_in_one_process_is_contention_and_harms_the_first_lock_in_nothi
 }
 
 #[test]
-fn a_lease_that_outlives_its_client_ends_with_its_ttl_and_may_be_dropped_then() {
+fn a_lease_may_outlive_its_client() {
     let mut fleet = Fleet::start(1);
     let mut redlock = open(settings(&fleet.urls()));
     let lease = redlock.acquire("a", Duration::from_secs(2), PATIENCE).expect("free");

@@ -24,7 +24,7 @@ const NO_LOGIN: &str = "";
 const LOGIN: &str = "locker:pw@";
 
 #[test]
-fn a_master_that_refuses_writes_is_no_obstacle_and_is_named() {
+fn a_master_that_refuses_writes_is_named() {
     check(&[
         Trouble {
             words: "OOM command not allowed",
@@ -63,7 +63,7 @@ fn a_master_that_refuses_writes_is_no_obstacle_and_is_named() {
 }
 
 #[test]
-fn a_master_that_serves_nobody_just_now_is_no_obstacle_and_is_named() {
+fn a_busy_master_is_named_and_no_obstacle() {
     check(&[
         Trouble {
             words: "BUSY",
@@ -100,7 +100,7 @@ fn a_master_that_serves_nobody_just_now_is_no_obstacle_and_is_named() {
 }
 
 #[test]
-fn a_master_that_lets_nobody_in_is_no_obstacle_and_is_named() {
+fn a_locked_master_is_named_and_no_obstacle() {
     check(&[
         Trouble {
             words: "NOAUTH Authentication required",

@@ -66,7 +66,7 @@ fn contend(urls: &[String], slow_by: Duration, held: &Mutex<Vec<Held>>, is_over:
 }
 
 #[test]
-fn tokens_rise_while_masters_are_killed_and_stopped_and_holders_pause() {
+fn tokens_rise_through_kills_stops_and_pauses() {
     let mut fleet = Fleet::start(5);
     let urls = fleet.urls();
     let (held, is_over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
@@ -141,7 +141,7 @@ fn an_acquire_after_its_release_is_stale() {
 }
 
 #[test]
-fn clients_have_tokens_only_for_fenced_locks_and_they_exclude_plain_ones() {
+fn only_fenced_locks_have_tokens() {
     let mut fleet = Fleet::start(3);
     let client = Client::open(settings(&fleet.urls()).build().expect("valid")).expect("an event loop");
     assert_eq!(client.lock("a").acquire().expect("free").fencing_token(), None);
@@ -188,7 +188,7 @@ fn threads_of_one_client_have_rising_tokens() {
 }
 
 #[test]
-fn the_privileges_in_the_readme_are_enough_for_fenced_locks() {
+fn the_documented_rights_suffice_for_fenced_locks() {
     let mut fleet = Fleet::start(1);
     let rules = "ACL SETUSER locker on >pw resetkeys ~lock:* resetchannels -@all +set +get +del +pexpire +pttl \
                  +evalsha +script|load +eval +info +echo +client|setname";
@@ -207,7 +207,7 @@ fn the_privileges_in_the_readme_are_enough_for_fenced_locks() {
 }
 
 #[test]
-fn a_fence_that_is_no_number_costs_the_masters_vote() {
+fn a_malformed_fence_costs_a_vote() {
     let mut fleet = Fleet::start(3);
     assert_eq!(fleet.master(0).ask("SET redlatch:fence:a x").text(), "OK");
     fleet.master(1).ask("RPUSH redlatch:fence:b x");

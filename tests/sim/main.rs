@@ -122,7 +122,7 @@ fn replay() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_history_to_the_byte() {
+fn the_same_seed_gives_the_same_bytes() {
     let mut before = None;
     for seed in 0..20 {
         let digest = history::run(seed, false).digest;

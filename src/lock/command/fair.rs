@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_have_the_lock_and_its_queue_behind_the_same_prefix() {
+    fn lock_and_queue_share_their_prefix() {
         let [lock, tickets, heartbeats] = KEYS;
         let id = [0; 20].as_slice();
         let rows: [(_, _, &[&[u8]]); 3] = [
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_the_longest_names_is_within_the_limit() {
+    fn the_longest_names_fit_a_request() {
         use crate::limits::{PREFIX_SIZE_MAX, REQUEST_SIZE_MAX, RESOURCE_SIZE_MAX};
         let mut entry = Entry::EMPTY;
         entry.set(&[b'p'; PREFIX_SIZE_MAX], &[b'n'; RESOURCE_SIZE_MAX], &Token::UNSET);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn each_answer_is_told_from_the_others_and_no_error_is_a_no() {
+    fn each_answer_is_distinct_and_errors_no_refusal() {
         let ms = Duration::from_millis;
         let rows = [
             ([0_i64, 5, 3, 7], Way::Held(HolderTtl::Left(ms(7))), Some(5), 3),

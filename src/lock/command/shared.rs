@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_readers_commands_have_the_locks_own_key_and_the_intent_behind_the_same_prefix() {
+    fn reader_commands_share_key_and_prefix() {
         let (lock, intent, value): (&[u8], &[u8], _) =
             (b"p:\r\nname", b"p:redlatch:writer:\r\nname", [0; Token::SIZE]);
         for script in [Script::Known, Script::Whole] {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_is_told_the_time_left_of_what_is_in_the_way_and_no_error_is_a_no() {
+    fn a_reader_gets_the_time_left_of_obstacles() {
         let refused = |holder| Ok(Vote::Refused { holder });
         assert_eq!(shared_vote(&Reply::Simple(b"OK")), Ok(Vote::Granted));
         assert_eq!(shared_vote(&Reply::Simple(b"OWN")), Ok(Vote::Failed(Failure::SameServer)));
