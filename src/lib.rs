@@ -39,7 +39,7 @@
 //! To read the code, start at [`lock`] (the nouns and the quorum), go on with [`engine`] (its contract comes first),
 //! and end with [`Redlock`] and [`Client`]. Limits are all in [`limits`].
 //!
-//! # What is promised
+//! # Promises
 //!
 //! While fewer masters than the lock's margin + 1 lose or prematurely expire the key, clock rates differ by less than
 //! the drift allowance, and all clients share the list of masters (with their databases), the prefix and the maximum TTL,
