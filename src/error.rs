@@ -142,6 +142,8 @@ pub enum AcquireError {
     /// The client has too many locks, too many callers wait for this one, or too many bytes wait for the masters. It is
     /// reported at once; release some, or try again later.
     Overloaded,
+    /// It was ended by its [`Cancel`](crate::Cancel) handle. What it had is released.
+    Cancelled,
     /// The request itself cannot work; nothing was sent.
     Input(#[from] InputError),
     /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call comes from a function
@@ -168,6 +170,7 @@ impl fmt::Display for AcquireError {
                 )?;
                 denial
             }
+            Self::Cancelled => return f.write_str("the acquisition was cancelled; nothing is held"),
             Self::Overloaded => return f.write_str(OVERLOADED),
             Self::Input(error) => return fmt::Display::fmt(error, f),
             Self::Stopped(why) => return write!(f, "the client cannot be used: {why}"),
@@ -316,7 +319,7 @@ impl MayName for AcquireError {
     fn report(&self) -> Option<&Report> {
         match self {
             Self::Contended(denial) | Self::NoQuorum(denial) | Self::Expired(denial) => Some(&denial.report),
-            Self::Overloaded | Self::Input(_) | Self::Stopped(_) => None,
+            Self::Overloaded | Self::Cancelled | Self::Input(_) | Self::Stopped(_) => None,
         }
     }
 }

@@ -102,6 +102,7 @@ fn samples() -> Vec<Sample> {
             NoQuorum(_) => no_quorum(replied("NOPERM User locker has no permissions to run the 'time' command")), "(the ACL user lacks +time, which fenced, fair and shared locks need)";
             Expired(_) => AcquireError::Expired(denial(Ttl::Unknown, other, Vote::Granted)), "lock \"orders:42\" expired while it was acquired; ask for a longer TTL";
             Overloaded => AcquireError::Overloaded, "release some, or retry later";
+            Cancelled => AcquireError::Cancelled, "the acquisition was cancelled; nothing is held";
             Input(_) => AcquireError::Input(InputError::ResourceEmpty), "give at least one byte";
             Stopped(_) => AcquireError::Stopped(stopped()), "the client cannot be used: it belongs to process 7, of which this is a fork; connect anew in the child";
         }
@@ -112,7 +113,7 @@ fn samples() -> Vec<Sample> {
             HoldLimit { .. } => ExtendError::HoldLimit { max_hold: LONG }, "the limit max_hold; release it, and acquire it anew";
             Busy => ExtendError::Busy, "wait for it";
             NotHeld => ExtendError::NotHeld, "acquire it first";
-            Input(_) => ExtendError::Input(InputError::TtlOfOtherSettings), "Config::ttl";
+            Input(_) => ExtendError::Input(InputError::ResourceEmpty), "at least one byte";
             Stopped(_) => ExtendError::Stopped(stopped()), "connect anew";
         }
         ReleaseError {
@@ -154,7 +155,6 @@ fn samples() -> Vec<Sample> {
             SetTooLarge { .. } => InputError::SetTooLarge { count: 99 }, "name at most";
             TtlTooShort { .. } => InputError::TtlTooShort { ttl: LONG, drift: LONG }, "give more than";
             TtlTooLong { .. } => InputError::TtlTooLong { ttl: 2 * LONG, max_ttl: LONG }, "a TTL of 8.8s is 4.4s above the maximum of 4.4s; ask for less, or raise max_ttl on every client";
-            TtlOfOtherSettings => InputError::TtlOfOtherSettings, "Config::ttl";
             MinValidityTooLong { .. } => InputError::MinValidityTooLong { asked: LONG, validity: LONG }, "ask for less";
             DriftTooLarge { .. } => InputError::DriftTooLarge { ppm: 2_000_000 }, "give at most";
         }

@@ -21,7 +21,7 @@ const NEVER: Duration = Duration::from_secs(600);
 
 /// A client that does not try again by itself for very long.
 fn patient(urls: &[String]) -> ConfigBuilder {
-    config(urls, LONG).ask_holder(false).retry_delay(NEVER, NEVER)
+    config(urls, LONG).ask_holder(false).retry_delay(NEVER..=NEVER)
 }
 
 fn build(builder: ConfigBuilder) -> Client {
@@ -260,7 +260,7 @@ fn a_preferred_writer_keeps_new_readers_out() {
     let mut fleet = Fleet::start(3);
     let clients = [(); 3].map(|()| open(&fleet.urls(), LONG));
     let guard = clients[0].lock("a").shared().ttl(TTL).acquire().expect("free");
-    let lock: RwLock<'_> = clients[1].rw_lock("a").prefer_writers();
+    let lock: RwLock = clients[1].rw_lock("a").prefer_writers();
     let mut waiting = lock.write().ttl(TTL).wait(PATIENCE).acquire_async();
     assert!(poll_once(&mut waiting).is_pending());
     fleet.masters().for_each(|master| {

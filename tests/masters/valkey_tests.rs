@@ -30,7 +30,7 @@ fn valkey_9_releases_and_extends_natively() {
             assert_eq!(*command, if native.del_if_eq { "DELIFEQ" } else { "EVALSHA" });
             assert_eq!(fleet.master(index).ask("CONFIG RESETSTAT").text(), "OK");
         }
-        let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
+        let mut lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
         drive(&mut redlock, "all five have it", |redlock| redlock.margin(&lease) == 2);
         redlock.extend(&mut lease, TTL).expect("held");
         redlock.release(lease).expect("confirmed");
@@ -59,7 +59,8 @@ fn a_native_release_notifies_other_clients() {
     let never = Duration::from_secs(600);
     let open = |urls: &[String]| {
         let builder = Client::builder().masters(urls).quarantine(Quarantine::Trust);
-        let config = builder.answer_timeout(PATIENCE / 4).ask_holder(false).retry_delay(never, never).build();
+        let config =
+            builder.answer_timeout(PATIENCE / 4).ask_holder(false).retry_delay(never..=never).build();
         Client::open(config.expect("valid settings")).expect("an event loop")
     };
     let (first, second) = (open(&fleet.urls()), open(&fleet.urls()));

@@ -28,9 +28,8 @@ fn is_kept_out(world: &mut World, client: usize) -> Result<bool, String> {
 
 /// A writer that goes on trying, and keeps new readers out meanwhile.
 fn insist(world: &mut World, client: usize, wait: Duration) -> OpId {
-    let lock = world.submit_acquire(client, KEY, ms(1000), wait).expect("room");
-    world.keep_readers_out(client, lock);
-    lock
+    let options = Options::new().ttl(ms(1000)).wait(wait).keep_readers_out();
+    world.submit_with(client, KEY, options).expect("room")
 }
 
 fn held(world: &mut World, client: usize) -> Verdict {
@@ -319,7 +318,7 @@ pub fn a_writer_giving_up_admits_readers() -> Verdict {
 }
 
 pub fn waiting_readers_notice_a_writer_giving_up() -> Verdict {
-    let mut world = world(3, 3, |builder| builder.ask_holder(false).retry_delay(ms(5000), ms(5000)));
+    let mut world = world(3, 3, |builder| builder.ask_holder(false).retry_delay(ms(5000)..=ms(5000)));
     read(&mut world, 0, ms(10_000))?;
     insist(&mut world, 1, ms(700));
     world.run_for(10 * MS);
@@ -332,7 +331,7 @@ pub fn waiting_readers_notice_a_writer_giving_up() -> Verdict {
 }
 
 pub fn a_waiting_writer_keeps_readers_out() -> Verdict {
-    let mut world = world(3, 3, |builder| builder.retry_delay(ms(5000), ms(5000)));
+    let mut world = world(3, 3, |builder| builder.retry_delay(ms(5000)..=ms(5000)));
     let reader = read(&mut world, 0, ms(10_000))?;
     insist(&mut world, 1, ms(9000));
     for _ in 0..80 {
@@ -400,7 +399,7 @@ pub fn several_preferring_writers_all_get_turns() -> Verdict {
 }
 
 pub fn readers_and_writers_wake_each_other() -> Verdict {
-    let mut world = world(3, 12, |builder| builder.ask_holder(false).retry_delay(ms(5000), ms(5000)));
+    let mut world = world(3, 12, |builder| builder.ask_holder(false).retry_delay(ms(5000)..=ms(5000)));
     (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
     let writer = hold(&mut world, 0, KEY, ms(10_000))?;
     // Two of one client share a subscription.
