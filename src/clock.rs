@@ -27,7 +27,7 @@ pub(crate) fn now() -> Instant {
 /// A time of [`now`] in terms of [`Instant::now`], as it is unless the machine sleeps again.
 pub(crate) fn to_std(at: Instant) -> Instant {
     let (awake, suspended) = read();
-    // A time before all that an `Instant` can tell is past in any case.
+    // A time before all that an `Instant` can hold is past in any case.
     at.checked_sub(suspended).unwrap_or(awake)
 }
 

@@ -68,11 +68,11 @@ pub enum Quarantine {
     ///
     /// The mark is the key `<prefix>redlatch:mark`, without TTL. A client writes the `run_id` and the time in
     /// milliseconds into it when its own watch is over, so that clients which come later need not watch. A mark with
-    /// another `run_id`, or with a shorter time than is asked for, counts for nothing. Who can write to the masters can
+    /// another `run_id`, or with a shorter time than is asked for, counts for nothing. A user that can write to the masters can
     /// forge one, as it can delete locks.
     ///
     /// No wall clock counts, and a server that should not grant locks is refused: a replica, one whose
-    /// `maxmemory-policy` is not `noeviction`, and one that does not tell its `run_id`, role and policy. Each failed
+    /// `maxmemory-policy` is not `noeviction`, and one that does not report its `run_id`, role and policy. Each failed
     /// acquire says so. The login needs `+info +get +set` and the mark's key; without the mark each client watches for
     /// itself. After a restart of all masters some client has to stay for `max_ttl`.
     ///
@@ -301,10 +301,10 @@ impl ConfigBuilder {
         self
     }
 
-    /// Whether clients that wait for a lock are told when it is released; on by default.
+    /// Whether clients that wait for a lock are notified when it is released; on by default.
     ///
     /// A release then publishes a message on the channel named like the lock's key, inside its script or right behind its
-    /// native command. Whoever was refused and waits subscribes to that channel over a second connection to each master,
+    /// native command. A waiter subscribes to that channel over a second connection to each master,
     /// which is closed [`limits::NEWS_IDLE_MAX`] after nobody waits any more. The login needs `+publish +subscribe
     /// +unsubscribe` and the channels (`&lock:*` beside `~lock:*`); where a master refuses it, its warnings say so and
     /// waiting goes on as without it. A message is a hint and no promise: behind it is the end of the holder's time, and

@@ -65,7 +65,7 @@ impl Denial {
         Named(&self.report.resource)
     }
 
-    /// Who or what is in the way of a contended lock, for how long, and what to do.
+    /// What is in the way of a contended lock, for how long, and what to do.
     fn fmt_contended(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lock = self.lock();
         let votes = || self.report.votes.iter().map(|(_, vote)| vote);

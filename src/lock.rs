@@ -107,7 +107,7 @@ impl Token {
         Self(bytes)
     }
 
-    /// Draws one that starts with [`TOKEN_MARK`]: nine bytes tell it from others.
+    /// Draws one that starts with [`TOKEN_MARK`]: nine bytes distinguish it from others.
     pub(crate) fn marked(rng: &mut impl Rng) -> Self {
         let mut token = Self::random(rng);
         let (mark, _) = token.0.split_at_mut(TOKEN_MARK.len());
@@ -438,7 +438,7 @@ pub enum Vote {
     Granted,
     /// An explicit no. To an acquire: the key exists. To an extension: the key is gone or somebody else's.
     Refused {
-        /// The time left of the key that is in the way, if the master was asked and told.
+        /// The time left of the key that is in the way, if the master was asked and answered.
         holder: HolderTtl,
     },
     /// Neither. The command may or may not have been carried out, so it is released too.
@@ -447,7 +447,7 @@ pub enum Vote {
     Pending,
 }
 
-/// What a master told of the key that is in the way.
+/// What a master reported of the key that is in the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HolderTtl {
     /// The master was not asked, or has not answered.

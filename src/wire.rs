@@ -116,7 +116,7 @@ impl<T: Copy> Wire<T> {
         self.inbox.filled(size);
     }
 
-    /// Takes out replies as long as `split` knows them: from a request's tag and what was received, it tells what
+    /// Takes out replies as long as `split` knows them: from a request's tag and what was received, it says what
     /// follows the reply. The rest is for [`Wire::next_reply`].
     #[inline]
     pub(crate) fn take_known(&mut self, mut split: impl for<'a> FnMut(&T, &'a [u8]) -> Option<&'a [u8]>) {

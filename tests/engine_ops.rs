@@ -30,7 +30,7 @@ fn random_operations_break_no_promise() {
 }
 
 /// What has to do with each other, as bytes at random seldom have: another client takes a lock, one waits for it and listens
-/// for news; it is let go and told of; whoever has it then lets it go.
+/// for news; it is let go and reported; whoever has it then lets it go.
 const STORY: [&[u8]; 3] =
     [&[255, 6, 0, 38, 68, 26, 26, 26, 12, 26], &[255, 7, 26, 12, 26, 12, 26], &[6, 0, 1, 26]];
 

@@ -71,7 +71,7 @@ fn main() -> ExitCode {
 fn refuse(error: &clap::Error) -> Result<u8, Exit> {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Whoever closed the pipe does not want the rest.
+            // A reader that closed the pipe does not want the rest.
             let _ = error.print();
             Ok(0)
         }

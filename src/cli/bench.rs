@@ -27,7 +27,7 @@ use report::{Progress, Report};
 
 /// Measure acquire and release pairs per second, and their latency.
 ///
-/// Acquires and releases locks on keys of its own for five seconds, unless told otherwise, and shows percentiles of the
+/// Acquires and releases locks on keys of its own for five seconds, unless an option says otherwise, and shows percentiles of the
 /// latency beside the round trip that plain sockets measure in the same run. Loads the masters: not for busy ones.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
@@ -98,7 +98,7 @@ const PING_TIME: Duration = Duration::from_millis(200);
 /// How long the end waits for releases that are under way.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// The largest latency that is told apart from larger ones, in nanoseconds: a minute.
+/// The largest latency that is distinguished from larger ones, in nanoseconds: a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
 /// Runs the subcommand; the result is the program's exit code.

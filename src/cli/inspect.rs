@@ -42,7 +42,7 @@ Examples:
 
 /// Delete a lock, whoever holds it.
 ///
-/// THIS BREAKS THE LOCK. The holder is not told: it goes on as if it held the lock, and meets whoever acquires it next.
+/// THIS BREAKS THE LOCK. The holder is not notified: it goes on as if it held the lock, and meets whoever acquires it next.
 /// It is for a holder that is known to be dead, if the end of its TTL cannot be waited for; `redlatch inspect` shows how
 /// long that is.
 #[derive(clap::Args)]

@@ -96,7 +96,7 @@ pub(crate) struct MasterOptions {
 
     /// Count a master only if its process is known to have been watched for the maximum TTL, and refuse unfit ones.
     ///
-    /// Without it the uptime that a master tells is believed, which its wall clock can falsify. What a client has
+    /// Without it the uptime that a master reports is believed, which its wall clock can falsify. What a client has
     /// watched is left on the masters, in the key PREFIXredlatch:mark, so that later ones need not wait. Replicas,
     /// masters that may evict keys and masters that do not answer INFO are refused.
     #[arg(long, conflicts_with = "trust")]
@@ -209,7 +209,7 @@ pub(crate) fn say(text: impl fmt::Display) {
 /// Prints the result to stdout.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever closed the pipe does not want the rest.
+        // A reader that closed the pipe does not want the rest.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
         _ => Ok(()),
     }

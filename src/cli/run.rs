@@ -241,7 +241,7 @@ impl Run {
         if let Some(signal) = signal {
             return Err(self.ended_by(signal));
         }
-        // Too few masters now may be enough when the wait for the lock is over; if not, its own error tells.
+        // Too few masters now may be enough when the wait for the lock is over; if not, its own error says so.
         result.or_else(|exit| if exit.code == code::NO_QUORUM { Ok(()) } else { Err(exit) })
     }
 

@@ -1,4 +1,4 @@
-//! [`LockRequest`]: a lock to be acquired, with all that can be said of how, and [`Acquire`], its acquisition.
+//! [`LockRequest`]: a lock to be acquired, with all its options, and [`Acquire`], its acquisition.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -116,7 +116,7 @@ impl<'a> LockRequest<'a> {
     /// was idle.
     ///
     /// # Errors
-    /// [`AcquireError`] tells contention from an outage, with what each master said.
+    /// [`AcquireError`] distinguishes contention from an outage, with what each master said.
     pub fn try_acquire(self) -> Result<Guard, AcquireError> {
         self.wait(Duration::ZERO).acquire()
     }

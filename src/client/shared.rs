@@ -9,7 +9,7 @@
 //!             there; hand the lead on      until woken with the outcome, or to lead
 //! ```
 //!
-//! Whoever has the [`Poller`] leads. A thread that waits leads itself if nobody does, so a lone one needs no other and no
+//! The thread that has the [`Poller`] leads. A thread that waits leads itself if nobody does, so a lone one needs no other and no
 //! system call but those of the sockets. The *keeper*, a thread of the client's own, leads while tasks wait, and for what
 //! is due when nobody calls: time-outs, reconnects, the releases of dropped guards. The leader sleeps without the lock,
 //! so that others can submit and write meanwhile, and is woken at most once in a sleep.
@@ -101,7 +101,7 @@ struct Keeper {
     sleeps_until: Option<Option<Instant>>,
     /// Whether it leads although nobody waits: the last caller was a task, and the next one probably is.
     is_favoured: bool,
-    /// Who does its work in place of its thread, and is woken like it.
+    /// The task that does its work in place of its thread, and is woken like it.
     drive: Option<Waker>,
     /// Whether something was left for it to do.
     has_unsent: bool,

@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Clone)]
 pub(crate) struct RetryDelay {
     function: Arc<dyn Fn(u32) -> Duration + Send + Sync>,
-    /// Who calls it: one thread at a time, for the client is locked meanwhile.
+    /// The thread that calls it: one thread at a time, for the client is locked meanwhile.
     called: Arc<Inside>,
 }
 

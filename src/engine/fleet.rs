@@ -480,7 +480,7 @@ impl Fleet {
         });
     }
 
-    /// Whoever comes later has to watch for itself then; this client has.
+    /// A later client has to watch for itself then; this client has.
     pub(super) fn handle_mark_refused(&mut self, master: MasterId, text: Box<str>) {
         self.link_mut(master).learnt.note_refused(mark::WRITING, text);
     }

@@ -28,19 +28,19 @@ pub(super) enum Step {
     InfoServer,
     InfoReplication,
     InfoMemory,
-    /// In strict mode; behind `InfoServer`, which tells whom a mark has to name.
+    /// In strict mode; behind `InfoServer`, which reports the process that a mark has to name.
     ReadMark,
     TrySetIfEq,
     TryDelIfEq,
     TryDelEx,
     TryPublish,
-    /// On a lock that is not held, so that nobody is told.
+    /// On a lock that is not held, so that nobody is notified.
     TryTelling,
     Echo,
 }
 
 impl Step {
-    /// What a person is told that a server refused.
+    /// The name of a refused command in messages.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Auth => "AUTH",
@@ -70,7 +70,7 @@ pub(super) struct Handshake {
     pub(super) learnt: Learnt,
 }
 
-/// What a master told of itself.
+/// What a master reported of itself.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Learnt {
     pub(super) run_id: Option<Box<str>>,
@@ -84,7 +84,7 @@ pub(super) struct Learnt {
     pub(super) has_del_if_eq: bool,
     pub(super) has_del_ex: bool,
     pub(super) has_set_if_eq: bool,
-    /// Whether it runs the script that releases and tells who waits.
+    /// Whether it runs the script that releases and notifies waiters.
     pub(super) has_telling: bool,
     /// Optional commands that were refused, with the server's words.
     pub(super) refused: Vec<(&'static str, Box<str>)>,

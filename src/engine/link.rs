@@ -21,7 +21,7 @@ use crate::lock::{Failure, MasterId};
 use crate::mutants::mutant;
 use crate::resp::Reply;
 
-/// Who answered the last handshake, and since when this client has watched that process.
+/// The process that answered the last handshake, and since when this client has watched that process.
 #[derive(Debug)]
 struct Identity {
     run_id: Box<str>,
@@ -30,18 +30,18 @@ struct Identity {
     /// When bytes last came from it, as of its last connection's end.
     heard_at: Instant,
     /// Whether nothing but this client's own watch speaks for it: it was there before it took another's place, or it
-    /// was unfit for a while. What is told of its age does not tell that it has the locks.
+    /// was unfit for a while. What is reported of its age does not show that it has the locks.
     is_doubtful: bool,
 }
 
-/// What a handshake tells of the process that was there before.
+/// What a handshake reveals of the process that was there before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Predecessor {
     /// It is the one that answered.
     Same,
     /// It has ended: the one that answered started after it was last heard.
     Ended,
-    /// It may run still: nobody tells who answered, or that one ran beside it.
+    /// It may run still: nothing shows which process answered, or that one ran beside it.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! The mark of strict mode: a key on each master by which a client tells others for how long it has watched the very
+//! The mark of strict mode: a key on each master by which a client reports to others for how long it has watched the very
 //! process that they are connected to.
 //!
 //! ```text
@@ -19,7 +19,7 @@ use crate::lock::command::{self, WrongShape};
 use crate::mutants::mutant;
 use crate::resp::Reply;
 
-/// The two requests as a person is told that a server refused them.
+/// The names of the two requests in messages.
 pub(super) const READING: &str = "GET of the mark";
 pub(super) const WRITING: &str = "SET of the mark";
 /// Why a mark is not written over another application's key.
@@ -31,7 +31,7 @@ pub(super) const FOREIGN: &str =
 pub(super) enum MarkAnswer {
     /// There is no mark.
     Absent,
-    /// For how long the process that it tells to be was watched; zero by a mark of another process.
+    /// For how long the process that it claims to be was watched; zero by a mark of another process.
     Watched(Duration),
     /// The key holds something that is no mark.
     Foreign,

@@ -40,7 +40,7 @@ pub(super) struct Op {
     /// The latest attempt's claim.
     pub(super) claim: Id,
     pub(super) state: OpState,
-    /// Extensions started; tells a late answer to one from an answer to the next.
+    /// Extensions started; distinguishes a late answer to one from an answer to the next.
     pub(super) round: u32,
     /// How the attempt before the one under way failed.
     pub(super) denied_before: Option<Box<Denied>>,
@@ -48,7 +48,7 @@ pub(super) struct Op {
     pub(super) has_queued: bool,
     /// The turns in a row that led to this one, if it was handed over; see [`Op::run`].
     pub(super) run: Run,
-    /// What masters told of the key that was in the way of the latest attempt.
+    /// What masters reported of the key that was in the way of the latest attempt.
     pub(super) holders: Vec<(MasterId, HolderTtl)>,
     /// Readers that were in the way of a plain lock, as far as masters were asked; at least as many are.
     pub(super) reader_count: usize,
@@ -60,7 +60,7 @@ pub(super) struct Op {
     pub(super) intent: Option<Box<Intent>>,
     /// How the lock is kept while it is held, if that is not left to the caller.
     pub(super) renewal: Option<Renewal>,
-    /// Whether its loss is to be told.
+    /// Whether its loss is to be reported.
     pub(super) is_watched: bool,
     /// Whether it waits, was refused, and is notified of releases.
     pub(super) is_subscribed: bool,
@@ -304,7 +304,7 @@ impl Op {
         }
     }
 
-    /// When the loss of the lock is to be told.
+    /// When the loss of the lock is to be reported.
     pub(super) fn warn_at(&self) -> Option<Instant> {
         let OpState::Held { valid_until, .. } = self.state else { return None };
         let lead = if mutant!(LossToldLate) { Duration::ZERO } else { loss_lead(self.held_ttl) };
@@ -343,7 +343,7 @@ impl Op {
     }
 
     /// The error of an acquisition that ends with an attempt that failed like this, its own or that of one before it in
-    /// the queue, and with what masters told of the key in the way.
+    /// the queue, and with what masters reported of the key in the way.
     pub(super) fn denial(
         &self,
         now: Instant,
@@ -368,7 +368,7 @@ impl Op {
 }
 
 impl Denied {
-    /// When enough of the masters that refused will be free, by what they told, if the holder does nothing.
+    /// When enough of the masters that refused will be free, by what they reported, if the holder does nothing.
     pub(super) fn holder(&self, holders: &[(MasterId, HolderTtl)]) -> HolderTtl {
         let mut left: Vec<Duration> = Vec::with_capacity(holders.len());
         for (_, holder) in holders {

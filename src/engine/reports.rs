@@ -146,7 +146,7 @@ impl Engine {
         self.fleet.links().all(|link| link.is_ready() || link.has_failed())
     }
 
-    /// The place of a fair lock that is waited for or held, from when a quorum of masters has told it until the release: who
+    /// The place of a fair lock that is waited for or held, from when a quorum of masters has reported it until the release: who
     /// asks after that does not have the lock before, within the bounds that the crate's documentation names.
     #[must_use]
     pub fn ticket(&self, lock: OpId) -> Option<Ticket> {

@@ -138,7 +138,7 @@ impl Engine {
         let place = id.index;
         let (ahead, behind) = (self.queues.ahead(place), self.queues.behind(place));
         self.queues.leave(place);
-        // Whoever has come to the front gets a turn.
+        // The new head gets a turn.
         let head = ahead.or(behind).filter(|place| self.queues.is_head(*place));
         if let Some(head) = head {
             self.tend_queue(now, head, took);
@@ -197,7 +197,7 @@ impl Engine {
         }
     }
 
-    /// The wait of one in the queue is over: tells what is known of the lock, by those before it or by the masters.
+    /// The wait of one in the queue is over: says what is known of the lock, by those before it or by the masters.
     pub(super) fn deny_queued(&mut self, now: Instant, id: Id) {
         let op = self.ops.op(id);
         let key = self.key_of(id.index);

@@ -57,7 +57,7 @@ fn no_lock_of_several_is_held_while_waiting() {
 #[test]
 fn several_locks_in_opposite_orders_do_not_deadlock() {
     let fleet = Fleet::start(3);
-    // Who finds it there is not alone.
+    // A command that finds it there is not alone.
     let inside = std::env::temp_dir().join(format!("redlatch-several-{}", std::process::id()));
     let script = "mkdir \"$0\" || exit 9; sleep 0.02; rmdir \"$0\"";
     let start = |names: [&str; 2]| {

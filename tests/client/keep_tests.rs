@@ -1,4 +1,4 @@
-//! Locks that are kept while their guard lives, and whose loss is told in time.
+//! Locks that are kept while their guard lives, and whose loss is reported in time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -53,7 +53,7 @@ fn a_loss_is_reported_while_masters_hang() {
     });
     fleet.masters().for_each(|master| master.stop());
     block_on(guard.lost());
-    // Told by the clock: some of the last tenth is left unless this thread was held up for all of it.
+    // Reported by the clock: some of the last tenth is left unless this thread was held up for all of it.
     assert!(guard.remaining() <= 3 * KEPT_TTL / 10 + SHORT);
     eventually(PATIENCE, "the callback", || told_count.load(Ordering::SeqCst) == 1);
     fleet.masters().for_each(|master| master.cont());

@@ -1,4 +1,4 @@
-//! Clients that wait for one lock are told when another one releases it.
+//! Clients that wait for one lock are notified when another one releases it.
 
 use std::sync::mpsc;
 use std::thread;
@@ -9,7 +9,7 @@ use redlatch::{Client, ConfigBuilder};
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, config, within};
 
-/// Longer than any test: who gets the lock in time was told.
+/// Longer than any test: a waiter that gets the lock in time was notified.
 const NEVER: Duration = Duration::from_secs(600);
 
 /// A client that does not try again by itself for very long.
@@ -103,7 +103,7 @@ fn two_hanging_masters_delay_no_notification() {
     });
 }
 
-/// An ACL without channels, on so many masters; then the rest tell, or nobody does and waiting goes on as without messages.
+/// An ACL without channels, on so many masters; then the rest publish, or nobody does and waiting goes on as without messages.
 #[test]
 fn masters_that_forbid_messages_are_still_waited_for() {
     within("a waiter gets the lock", || {

@@ -31,7 +31,7 @@ fn bytes_beyond_the_queues_are_overload_at_once() {
     // One that nobody here waits for yet; else it would stand in that line.
     let [.., other, _, _, _] = names.as_slice() else { panic!("there are more") };
     let others = &names[names.len() - 3..];
-    // Each way to ask is told, and a thread is not put to sleep.
+    // Each way to ask gets the error, and a thread is not put to sleep.
     assert!(matches!(client.lock(other).wait(PATIENCE).acquire(), Err(AcquireError::Overloaded)));
     let batch = client.acquire_all(others.iter().map(|name| client.lock(name).wait(PATIENCE)));
     assert!(batch.into_iter().all(|it| matches!(it.wait(), Err(AcquireError::Overloaded))));

@@ -16,7 +16,7 @@ use crate::harness::{
     LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_no_keys, block_on, config, open, poll_once, within,
 };
 
-/// Longer than any test: who gets the lock in time was told.
+/// Longer than any test: a waiter that gets the lock in time was notified.
 const NEVER: Duration = Duration::from_secs(600);
 
 /// A client that does not try again by itself for very long.
@@ -47,7 +47,7 @@ fn await_subscribers(fleet: &mut Fleet, masters: Range<usize>, count: usize) {
     }
 }
 
-/// Who is inside: so many readers, or minus one for a writer.
+/// Callers inside: so many readers, or minus one for a writer.
 #[derive(Default)]
 struct Witness {
     inside: AtomicI64,
@@ -122,7 +122,7 @@ fn readers_of_one_client_hold_together() {
     assert!(guards.iter().all(Guard::is_valid));
     assert!(is_contended(&lock.write().try_acquire()) && is_contended(&client.lock("a").try_acquire()));
     let begun = Instant::now();
-    // Who reads and asks to write waits for itself, until its wait ends.
+    // A reader that asks to write waits for itself, until its wait ends.
     assert!(is_contended(&lock.write().wait(Duration::from_millis(200)).acquire()));
     assert!(begun.elapsed() < PATIENCE);
     drop(guards);

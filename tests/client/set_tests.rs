@@ -137,7 +137,7 @@ fn contention_at_a_waits_end_is_no_outage() {
     assert_nothing_left(&client, &mut fleet);
 }
 
-/// Who is inside with each of the locks.
+/// Callers inside with each of the locks.
 struct Table([AtomicBool; 4]);
 
 impl Table {

@@ -1,4 +1,4 @@
-//! What becomes of a client whose event loop is struck by somebody else's panic: everybody is told, and nothing hangs.
+//! What becomes of a client whose event loop is struck by somebody else's panic: all waiters get an error, and nothing hangs.
 
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
@@ -62,7 +62,7 @@ fn panicking_wakers_on_the_background_thread_stop_all() {
     drop(extending);
     assert!(matches!(block_on(released.release_async()), Err(ReleaseError::Stopped(_))));
     assert_stopped(&client);
-    // What is held is told to be, and ends by its TTL.
+    // What is held is still shown as held, and ends by its TTL.
     assert!(held.is_valid());
     assert!(client.settle(Duration::from_secs(1)) > 0);
 }

@@ -79,7 +79,7 @@ enum Fate {
     Ends,
 }
 
-/// What the caller is told.
+/// What the caller gets.
 #[derive(Debug, Clone, PartialEq)]
 enum Seen {
     Yes,

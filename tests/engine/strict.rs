@@ -436,11 +436,11 @@ fn one_server_twice_is_refused_with_both_names() {
 
 // ---- another server in place of the old one ----
 
-/// Disconnects, lets `away` pass until the next connection, which finds a process that tells this uptime in seconds.
-/// Tells how long that one has to be watched.
+/// Disconnects, lets `away` pass until the next connection, which finds a process that reports this uptime in seconds.
+/// Reports how long that one has to be watched.
 fn left_for_a_successor_of_uptime(away: Duration, uptime_s: u64) -> Duration {
     let mut rig = Rig::new(1, uptime);
-    // Whole seconds since the model's start, so that the uptime told is exact.
+    // Whole seconds since the model's start, so that the uptime reported is exact.
     rig.advance(ms(1000));
     rig.acquire("a", 1000, 0);
     granted(&mut rig);
@@ -461,7 +461,7 @@ fn left_for_a_successor_of_uptime(away: Duration, uptime_s: u64) -> Duration {
 #[test]
 fn a_running_replacements_uptime_is_worthless() {
     let left = left_for_a_successor_of_uptime;
-    // Up to a second of what it tells may not have passed yet.
+    // Up to a second of what it reports may not have passed yet.
     assert_eq!(left(ms(3000), 4), WATCH - ms(3000), "it may have started when the old one was last heard");
     assert_eq!(left(ms(3000) - TICK, 4), WATCH, "it ran a tick before");
     assert_eq!(left(ms(3000), 5), WATCH);
@@ -520,7 +520,7 @@ fn a_mark_on_a_running_replacement_is_worthless() {
     }
 }
 
-// ---- restarts are told ----
+// ---- restarts are reported ----
 
 #[test]
 fn a_changed_process_is_reported_in_all_modes() {

@@ -17,14 +17,14 @@ use crate::valkey_tests::valkey_9;
 #[path = "../../examples/fenced_storage.rs"]
 mod fenced_storage;
 
-/// One holder: when it asked, when it was told, and its token.
+/// One holder: when it asked, when it got the answer, and its token.
 struct Held {
     asked: Instant,
     told: Instant,
     token: u64,
 }
 
-/// Tokens rise: whoever asked after another was told has a larger one.
+/// Tokens rise: a caller that asked after another's answer has a larger one.
 fn assert_rising(mut held: Vec<Held>) {
     held.sort_by_key(|it| it.told);
     for (index, later) in held.iter().enumerate() {
@@ -241,7 +241,7 @@ fn the_example_shows_a_paused_holder_that_is_refused() {
     assert_eq!(storage.value(), "bob was here");
 }
 
-/// A proxy gives the first server a second address, and the login may not run `INFO`, so that no `run_id` tells.
+/// A proxy gives the first server a second address, and the login may not run `INFO`, so that no `run_id` shows it.
 #[test]
 fn one_server_behind_two_addresses_votes_once_without_info() {
     type Acquire = fn(&mut Redlock) -> Result<Lease, AcquireError>;

@@ -154,7 +154,7 @@ fn pid_files_find_a_killed_programs_masters() {
     assert!(swept.expect("scripts/masters starts").success());
     assert!(files().is_empty());
     for pid in leaked {
-        // Whoever adopted it may not have waited for it yet: then it is a zombie, with no command line.
+        // The process that adopted it may not have waited for it yet: then it is a zombie, with no command line.
         assert_eq!(std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default(), b"");
     }
     std::fs::remove_dir_all(&pids).expect("our own directory");

@@ -41,7 +41,7 @@ pub(crate) fn overlaps(visits: &[Visit]) -> Vec<String> {
     let mut visits: Vec<&Visit> = visits.iter().collect();
     visits.sort_by_key(|visit| (visit.name.resource, visit.from));
     let mut found = Vec::new();
-    // Of those who share, and of those who do not.
+    // The holders that share, and the others.
     let mut latest: [Option<&Visit>; 2] = [None, None];
     for visit in visits {
         let of_resource = |before: &&Visit| before.name.resource == visit.name.resource;

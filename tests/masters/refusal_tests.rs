@@ -93,7 +93,7 @@ fn check<T, E: Display>(
     }
 }
 
-/// What the only master told, or why it did not.
+/// What the only master reported, or why it did not.
 pub(crate) fn inspect(client: &Client, name: &str) -> Result<(), Failure> {
     let mut told = client.inspect(name).expect("room").masters;
     match told.pop().expect("one master").1 {

@@ -193,7 +193,7 @@ fn a_set_of_readers_goes_with_its_last_reader() {
     assert_eq!(fleet.master(0).ask("EXISTS a"), Raw::Int(0));
 }
 
-/// Whoever is extended, released or joins beside it.
+/// Another reader may be extended, be released or join beside it.
 #[test]
 fn the_key_ends_with_the_last_reader() {
     let mut fleet = Fleet::start(1);

@@ -50,7 +50,7 @@ fn valkey_9_releases_and_extends_natively() {
     }
 }
 
-/// Who waits does not try again by itself for ten minutes: it is told, by a message behind the native release of one who met
+/// A waiter does not try again by itself for ten minutes: it is notified, by a message behind the native release of one who met
 /// nobody, and by the script of one who did, which says how many wait.
 #[test]
 fn a_native_release_notifies_other_clients() {
@@ -80,13 +80,13 @@ fn a_native_release_notifies_other_clients() {
     guard.release().expect("confirmed");
     let guard = waiter.join().expect("no panic").expect("it is told");
     assert_eq!(first.settle(PATIENCE), 0);
-    // An attempt that came between two masters' releases is taken back natively, and told to nobody.
+    // An attempt that came between two masters' releases is taken back natively, and reported to nobody.
     assert_eq!(calls_of(&mut fleet, ["publish", "evalsha"]), [[1, 0]; 3]);
     assert!(calls_of(&mut fleet, ["delifeq"]).iter().all(|[count]| *count >= 1));
     let second = guard.client().clone();
     guard.release().expect("confirmed");
     assert_eq!(second.settle(PATIENCE), 0);
-    // A master that the second client asked before the first one's release came has no key of the second, and tells nobody.
+    // A master that the second client asked before the first one's release came has no key of the second, and notifies nobody.
     let told = calls_of(&mut fleet, ["publish", "evalsha"]);
     assert!(told.iter().all(|calls| [[2, 1], [1, 0]].contains(calls)), "{told:?}");
     assert!(told.iter().filter(|calls| **calls == [2, 1]).count() >= 2, "{told:?}");

@@ -31,7 +31,7 @@ pub(super) struct Report {
 impl Report {
     pub(super) fn print(&self, as_json: bool) {
         let text = if as_json { format!("{}\n", self.json()) } else { self.table() };
-        // Whoever closed the pipe does not want it.
+        // A reader that closed the pipe does not want it.
         let _ = io::stdout().lock().write_all(text.as_bytes());
     }
 

@@ -8,7 +8,7 @@ use std::fs;
 
 use rustix::process::{Pid, getpid};
 
-/// A process, told apart from a later one with the same number.
+/// A process, distinguished from a later one with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     pub(super) pid: Pid,

@@ -70,7 +70,7 @@ impl Signals {
     }
 }
 
-/// A bit for each signal that this process ignores: bit 0 is signal 1. Zero where the system does not tell.
+/// A bit for each signal that this process ignores: bit 0 is signal 1. Zero where the system does not say.
 fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -97,7 +97,7 @@ impl Timeline {
         self.ending = Ending::Killed;
     }
 
-    /// Whether the command was told to end.
+    /// Whether the command was asked to end.
     pub(super) fn is_ending(&self) -> bool {
         self.ending != Ending::NotWanted
     }
@@ -138,7 +138,7 @@ impl Timeline {
         }
     }
 
-    /// The grace that a command gets which is told to end now.
+    /// The grace of a command that is asked to end now.
     pub(super) fn grace(&self, now: Instant) -> Duration {
         self.kill_at(now).saturating_duration_since(now)
     }

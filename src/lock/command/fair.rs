@@ -32,7 +32,7 @@ const CHANNEL_NAME: &[u8] = b"redlatch:fair:c:";
 /// The largest ticket that is believed: beyond it the scripts' numbers are no longer exact.
 const TICKET_MAX: u64 = (1 << 53) - 1;
 
-/// Who wants a fair lock, as its masters know it.
+/// A waiter for a fair lock, as its masters know it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Waiter {
     pub(crate) id: Token,
@@ -108,7 +108,7 @@ fn encode_channels(out: &mut Vec<u8>, entry: &Entry, waiter: &Waiter) {
     encode_joined(out, &[prefix, CHANNEL_NAME]);
 }
 
-/// The channel on which a waiter is told that it is the first, as an encoded bulk string.
+/// The channel on which a waiter is notified that it is the first, as an encoded bulk string.
 pub(crate) fn encode_fair_channel(out: &mut Vec<u8>, prefix: &[u8], id: &Token) {
     encode_joined(out, &[prefix, CHANNEL_NAME, id.as_bytes()]);
 }
@@ -135,7 +135,7 @@ pub(crate) enum FairAnswer {
     Failed(Failure),
 }
 
-/// What a master told of lock and queue.
+/// What a master reported of lock and queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FairTold {
     pub(crate) way: Way,

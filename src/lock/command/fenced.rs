@@ -63,7 +63,7 @@ fn encode_acquire(
     }
 }
 
-/// Compares and deletes, and raises the fence; with `tells` those who wait are told.
+/// Compares and deletes, and raises the fence; with `tells` waiters are notified.
 pub(crate) fn encode_fenced_release(
     out: &mut Vec<u8>,
     script: Script,
@@ -102,7 +102,7 @@ pub(crate) enum FencedAnswer {
     Failed(Failure),
 }
 
-/// What a master told with its refusal.
+/// What a master reported with its refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) refusal: Refusal,

@@ -17,7 +17,7 @@ use crate::valkey_tests::valkey_9;
 
 const TOKEN: &[u8] = b"0123456789abcdefghij";
 
-/// More than the script tells the number of.
+/// More than the script reports a number for.
 const SUBSCRIBER_COUNT: usize = 6;
 /// Subscribers come behind the connection that publishes.
 const PUBLISHER: usize = 0;

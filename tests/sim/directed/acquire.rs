@@ -108,7 +108,7 @@ pub fn an_error_is_not_a_no() -> Verdict {
     )
 }
 
-/// Of a waiter that is not told of releases, and of one that is, once its pauses have grown.
+/// Of a waiter that is not notified of releases, and of one that is, once its pauses have grown.
 pub fn retries_come_at_random_times() -> Verdict {
     for (is_told, wait) in [(false, ms(300)), (true, ms(30_000))] {
         let mut world = world(1, 1, |b| b.ask_holder(false).wake_waiters(is_told));

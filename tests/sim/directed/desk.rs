@@ -1,4 +1,4 @@
-//! Who is told what when a desk stands between the callers and an engine.
+//! Which caller gets which answer when a desk stands between the callers and an engine.
 
 use std::time::Duration;
 

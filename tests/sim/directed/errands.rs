@@ -11,7 +11,7 @@ fn world(settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> World {
 
 pub fn an_inspection_is_no_vote() -> Verdict {
     let mut world = world(defaults);
-    // All masters call the lock free, and tell whoever has the place of the look by now: one who asks for that lock, of whom
+    // All masters call the lock free, and answer the occupant of the query's slot: one who asks for that lock, of whom
     // two of them never hear.
     let look = world.submit_inspect(0, KEY);
     world.run_for(6 * MS / 5);

@@ -174,7 +174,7 @@ pub fn who_gives_up_keeps_nobody_waiting() -> Verdict {
     world.submit_release(0, held, false);
     each_has_it(&mut world, &[2], 50 * MS)?;
     no_tickets_are_left(&mut world)?;
-    // Also when the lock is free by then, and those behind had been told to wait for it.
+    // Also when the lock is free by then, and those behind were to wait for it.
     let held = hold_fairly(&mut world, 0)?;
     let slow = wait_fairly(&mut world, 1)?;
     wait_fairly(&mut world, 2)?;
@@ -350,7 +350,7 @@ pub fn fair_and_plain_locks_exclude_each_other() -> Verdict {
         let refused = acquire(&mut world, client, KEY, TTL, Duration::ZERO)?;
         demand(is_contended(&refused), "a fair lock is in the way")?;
     }
-    // A plain waiter is told of its release if nobody stands in the queue.
+    // A plain waiter is notified of its release if nobody stands in the queue.
     world.submit_acquire(1, KEY, TTL, LONG).expect("room");
     world.run_for(100 * MS);
     world.submit_release(0, waiting, false);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::fence_key;
 
-/// What a client was told with its fenced lock.
+/// What a client got with its fenced lock.
 fn fenced(world: &mut World, client: usize, ttl: Duration, wait: Duration) -> Result<(OpId, u64), String> {
     let lock = world.submit_fenced(client, KEY, ttl, wait).expect("room");
     token(world, client).map(|token| (lock, token))

@@ -1,4 +1,4 @@
-//! Locks that are kept, and whose loss is told.
+//! Locks that are kept, and whose loss is reported.
 
 use super::*;
 

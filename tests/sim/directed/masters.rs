@@ -223,7 +223,7 @@ pub fn a_mark_is_written_after_the_watch() -> Verdict {
     demand(!is_held(&world, 0, b"redlatch:mark"), "the mark is there before the watch is over")?;
     world.run_for(SECOND);
     demand(is_held(&world, 0, b"redlatch:mark"), "there is no mark after the watch")?;
-    // Whoever comes now need not watch.
+    // A new client need not watch.
     world.add_client(Clock::new(0, 0), 0);
     world.run_for(10 * MS);
     hold(&mut world, 1, KEY, ms(1000)).map(drop)

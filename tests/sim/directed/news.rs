@@ -1,11 +1,11 @@
-//! Those who wait are told of releases by other clients.
+//! Waiters are notified of releases by other clients.
 
 use redlatch::limits;
 use redlatch::lock::SCRIPTS;
 
 use super::*;
 
-/// Whoever is not told waits for this long.
+/// A waiter without notifications waits for this long.
 fn patient(builder: ConfigBuilder) -> ConfigBuilder {
     builder.ask_holder(false).retry_delay(ms(5000)..=ms(5000))
 }

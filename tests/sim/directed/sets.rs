@@ -127,7 +127,7 @@ pub fn sets_that_overlap_in_a_circle_are_all_acquired() -> Verdict {
         for (client, names) in circle.iter().enumerate() {
             begin(&mut world, client, names, ms(10_000), ms(60_000));
         }
-        // Who has its locks holds them for a moment, and wants them twice more.
+        // A caller that has its locks holds them for a moment, and wants them twice more.
         let (mut dined, began) = ([0; 3], world.now);
         while dined != [3; 3] {
             let Some(client) = next_to_end(&mut world, &dined) else {

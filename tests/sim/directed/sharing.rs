@@ -392,7 +392,7 @@ pub fn several_preferring_writers_all_get_turns() -> Verdict {
         world.run_for(50 * MS);
         world.submit_release(client, lock, false);
     }
-    // Whoever was last to be refused has withdrawn what all of them left.
+    // The writer that was refused last has withdrawn what all of them left.
     world.run_for(1200 * MS);
     demand(!is_kept_out(&mut world, 0)?, "readers stay out though all have written")?;
     verdict(&mut world)
