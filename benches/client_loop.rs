@@ -131,7 +131,7 @@ struct Usage {
 }
 
 impl Usage {
-    /// As Linux tells it.
+    /// As Linux reports it.
     fn of_this_process() -> Self {
         let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
         // After the name, which may hold anything: the 12th and 13th are user and system time in hundredths of a second.

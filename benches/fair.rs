@@ -1,5 +1,5 @@
-//! How long who wants a lock waits at the longest, and how often others who asked later have it before, with fair locks, with
-//! plain ones whose waiters are told of releases, and with waiters who only try again and again: `cargo bench --bench fair`, or with other numbers of contenders behind `--`.
+//! How long a caller waits for a lock at most, and how often others who asked later have it before, with fair locks, with
+//! plain ones whose waiters get release notifications, and with waiters that only try again and again: `cargo bench --bench fair`, or with other numbers of contenders behind `--`.
 //!
 //! Each contender has connections and a thread of its own, holds the lock for a millisecond, and asks for it again at once.
 
@@ -98,7 +98,7 @@ fn contend(fleet: &mut Fleet, count: usize, way: Way, time: Duration) {
 fn report(count: usize, way: Way, turns: &[Turn], time: Duration, attempts: u32) {
     let mut waits: Vec<Duration> = turns.iter().map(|turn| turn.had - turn.asked).collect();
     waits.sort_unstable();
-    // Who came between asking and having, and had asked later.
+    // Callers that came between asking and having, and had asked later.
     let passed_by = |index: usize| {
         let asked = turns[index].asked;
         turns[..index].iter().rev().take_while(|it| it.had > asked).filter(|it| it.asked > asked).count()

@@ -4,8 +4,8 @@
 //! cargo bench --bench floor                        the ratios, on five masters of its own
 //! floor WHAT DEPTH PAIRS ADDRESS…                  one run, to be counted from outside (scripts/syscalls)
 //!       WHAT: raw; redlatch, unawaited (`Redlock`, the release left to ride with the next acquire);
-//!             client, client-drop (`Client` on this thread), client-threads, client-tasks, client-driven (DEPTH of
-//!             them); kept: PAIRS locks are kept for DEPTH seconds
+//!             client, client-drop (`Client` on this thread), client-threads, client-tasks,
+//!             client-driven (DEPTH of them); kept: PAIRS locks are kept for DEPTH seconds
 //! ```
 
 #[path = "client_loop.rs"]

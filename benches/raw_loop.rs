@@ -4,11 +4,11 @@
 //! advance, and panics if another one comes: no lock is ever contended here, no master ever slow or away.
 //!
 //! ```text
-//!   write SET × depth to each of N ──> poll, read until N × depth "+OK\r\n" ──> the same with the release and ":1\r\n"
+//!   write SET × depth to each of N ──> read N × depth "+OK\r\n" ──> the same with releases and ":1\r\n"
 //! ```
 //!
 //! One write per master and phase, one read per readable event, nothing allocated or encoded in the loop. A phase ends with
-//! the last master's replies, or with a quorum's if it is told so; those that come later are read, and checked, all the same.
+//! the last master's replies, or with a quorum's if a parameter says so; those that come later are read, and checked, all the same.
 
 #![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
 
@@ -88,7 +88,7 @@ impl RawLoop {
         self.pairs_noting(keys, depth, pairs, |_| {})
     }
 
-    /// The same; `note` is told how long each acquire phase took.
+    /// The same; `note` gets how long each acquire phase took.
     pub(crate) fn pairs_noting(
         &mut self,
         keys: usize,

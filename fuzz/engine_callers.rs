@@ -44,7 +44,7 @@ pub struct Lock {
     token: Token,
     /// When the attempt that succeeded began.
     since: Instant,
-    /// The end of the validity that the caller was told of last.
+    /// The end of the validity that the caller got last.
     promised: Instant,
     /// When the extension under way must be answered.
     extension: Option<Instant>,
@@ -358,7 +358,7 @@ impl Run<'_> {
         }
     }
 
-    /// What the engine tells of its locks agrees with what their callers know.
+    /// What the engine reports of its locks agrees with what their callers know.
     pub(super) fn check_locks(&mut self) {
         let next = self.engine.next_timeout().map(|(at, _)| at);
         let (mut live_count, mut held_count) = (0, 0);

@@ -14,7 +14,7 @@ use super::{Flow, Run, id};
 const ERRAND_COUNT_MAX: usize = 4;
 /// The place of a connection for news at its model master; commands come over another one.
 const NEWS_PLACE: usize = 1;
-/// That of another client, which takes locks as all do, and lets them go.
+/// The lock of another client, which takes locks as all do, and lets them go.
 const RIVAL_PLACE: usize = 2;
 const RIVAL: &[u8] = b"rival";
 const RIVAL_TTL: Duration = Duration::from_secs(2);
@@ -133,7 +133,7 @@ impl Run<'_> {
     pub(super) fn ask_news(&mut self, master: MasterId) {
         let link = LinkId::News(master);
         if !self.has_news {
-            // Nobody tells of releases; that is nobody's fault.
+            // No release is published; that is nobody's fault.
             return self.engine.handle_disconnected(self.now, link, "no news");
         }
         let news = &mut self.news[master.index()];
@@ -178,7 +178,7 @@ impl Run<'_> {
         }
     }
 
-    /// It releases it, and tells of that.
+    /// It releases it, and reports that.
     fn release_rival(&mut self, index: usize, name: &str) {
         let (model, now) = (&mut self.peers[index].model, self.now);
         if model.value(now, name.as_bytes()) != Some(RIVAL) {

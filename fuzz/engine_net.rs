@@ -90,7 +90,7 @@ enum Asked {
     Other,
 }
 
-/// One connection as its bytes tell.
+/// One connection as its bytes show.
 pub struct Conn {
     pub number: u64,
     pub to_master: Vec<u8>,
@@ -512,7 +512,7 @@ fn swap<'a>(args: &[&'a [u8]]) -> Option<[&'a [u8]; 3]> {
     }
 }
 
-/// That of a `SET` and of a fenced lock, or that of a fair one.
+/// The grant of a `SET` and of a fenced lock, or of a fair one.
 fn is_grant(reply: &Reply<'_>) -> bool {
     match reply {
         Reply::Array(told) => told.iter().next() == Some(Reply::Integer(2)),

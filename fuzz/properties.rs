@@ -202,7 +202,7 @@ fn receive(input: &[u8], mut cut: impl FnMut(usize) -> usize) -> Received {
         let (piece, behind) = rest.split_at(cut(rest.len()).clamp(1, rest.len()));
         rest = behind;
         inbox.extend_from_slice(piece);
-        // As a connection does it: no second try before the bytes are there that it was told to wait for.
+        // As a connection does it: no second try before the bytes are there that it was to wait for.
         while inbox.len() >= size_min {
             match decode(&inbox) {
                 Ok(Decoded::Complete { reply, size }) => {

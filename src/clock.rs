@@ -27,7 +27,7 @@ pub(crate) fn now() -> Instant {
 /// A time of [`now`] in terms of [`Instant::now`], as it is unless the machine sleeps again.
 pub(crate) fn to_std(at: Instant) -> Instant {
     let (awake, suspended) = read();
-    // A time before all that an `Instant` can tell is past in any case.
+    // A time before all that an `Instant` can hold is past in any case.
     at.checked_sub(suspended).unwrap_or(awake)
 }
 
@@ -156,7 +156,7 @@ mod suspend {
         }
 
         #[test]
-        fn what_was_noticed_stays_and_less_than_a_millisecond_more_is_none() {
+        fn noticed_sleep_stays_below_a_millisecond_is_none() {
             let suspended = Suspended::not();
             let ms = Duration::from_millis;
             let rows = [(us(0), us(0)), (us(999), us(0)), (ms(1), ms(1)), (us(0), ms(1)), (us(1_999), ms(1))];
@@ -169,7 +169,7 @@ mod suspend {
         }
 
         #[test]
-        fn the_first_reading_is_the_one_that_was_held_up_least() {
+        fn the_first_reading_is_the_least_delayed() {
             let start = Instant::now();
             let mut readings = [(10, 90), (20, 21), (30, 35), (40, 41)].into_iter();
             let best = Reading::best_of(|| {
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_goes_on_and_comes_back_as_std_tells_it() {
+    fn time_converts_to_std_and_back() {
         let mut last = now();
         for _ in 0..10_000 {
             let next = now();

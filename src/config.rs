@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::limits;
 use crate::lock::{Drift, InputError, Ttl, Window};
+use crate::words::Rounded;
 pub(crate) use retry_delay::{Inside, RetryDelay};
 pub(crate) use url::{Address, Login};
 pub use url::{MasterUrl, UrlError};
@@ -67,11 +68,11 @@ pub enum Quarantine {
     ///
     /// The mark is the key `<prefix>redlatch:mark`, without TTL. A client writes the `run_id` and the time in
     /// milliseconds into it when its own watch is over, so that clients which come later need not watch. A mark with
-    /// another `run_id`, or with a shorter time than is asked for, counts for nothing. Who can write to the masters can
+    /// another `run_id`, or with a shorter time than is asked for, counts for nothing. A user that can write to the masters can
     /// forge one, as it can delete locks.
     ///
     /// No wall clock counts, and a server that should not grant locks is refused: a replica, one whose
-    /// `maxmemory-policy` is not `noeviction`, and one that does not tell its `run_id`, role and policy. Each failed
+    /// `maxmemory-policy` is not `noeviction`, and one that does not report its `run_id`, role and policy. Each failed
     /// acquire says so. The login needs `+info +get +set` and the mark's key; without the mark each client watches for
     /// itself. After a restart of all masters some client has to stay for `max_ttl`.
     ///
@@ -300,10 +301,10 @@ impl ConfigBuilder {
         self
     }
 
-    /// Whether clients that wait for a lock are told when it is released; on by default.
+    /// Whether clients that wait for a lock are notified when it is released; on by default.
     ///
     /// A release then publishes a message on the channel named like the lock's key, inside its script or right behind its
-    /// native command. Whoever was refused and waits subscribes to that channel over a second connection to each master,
+    /// native command. A waiter subscribes to that channel over a second connection to each master,
     /// which is closed [`limits::NEWS_IDLE_MAX`] after nobody waits any more. The login needs `+publish +subscribe
     /// +unsubscribe` and the channels (`&lock:*` beside `~lock:*`); where a master refuses it, its warnings say so and
     /// waiting goes on as without it. A message is a hint and no promise: behind it is the end of the holder's time, and
@@ -382,10 +383,7 @@ impl ConfigBuilder {
 #[non_exhaustive]
 pub enum ConfigError {
     /// No master, or more than the limit.
-    #[error(
-        "{count} masters given; 1 to {} are possible, and an odd number from 3 up is sensible",
-        limits::MASTER_COUNT_MAX
-    )]
+    #[error("{count} masters given; give 1 to {}, best an odd number from 3 up", limits::MASTER_COUNT_MAX)]
     MasterCount {
         /// Masters given.
         count: usize,
@@ -399,7 +397,7 @@ pub enum ConfigError {
         source: UrlError,
     },
     /// One address twice: it would vote twice.
-    #[error("master {} is the same server as master {} ({address}); each may be listed once", index + 1, other + 1)]
+    #[error("master {} is the same server as master {} ({address}); list each server once", index + 1, other + 1)]
     SameMaster {
         /// Its place in the list, from 0.
         index: usize,
@@ -409,22 +407,22 @@ pub enum ConfigError {
         address: String,
     },
     /// A prefix above the limit.
-    #[error("the prefix has {size} bytes; at most {} are allowed", limits::PREFIX_SIZE_MAX)]
+    #[error("the prefix has {size} bytes; give at most {}", limits::PREFIX_SIZE_MAX)]
     PrefixTooLong {
         /// Bytes of the prefix.
         size: usize,
     },
     /// A client name that the servers would refuse.
-    #[error("the client name must be printable ASCII without spaces, and not empty")]
+    #[error("the client name is empty or not printable; use ASCII without spaces")]
     ClientName,
     /// A share of the TTL that is none.
-    #[error("an answer timeout of {ppm} ppm of the TTL is none; it must be from 1 to 1,000,000")]
+    #[error("the answer timeout is {ppm} ppm of the TTL; give 1 to 1,000,000")]
     AnswerTimeoutShare {
         /// The share asked for.
         ppm: u32,
     },
     /// A time outside its bounds.
-    #[error("{setting} is {value:?}; it must be from {min:?} to {max:?}")]
+    #[error("{setting} is {}; give {} to {}", Rounded(*value), Rounded(*min), Rounded(*max))]
     OutOfBounds {
         /// The setting's name.
         setting: &'static str,
@@ -489,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_limit_scales_with_the_ttl_between_5_and_50_ms() {
+    fn the_answer_limit_scales_between_5_and_50_ms() {
         let limit = |config: &Config, ms| {
             config.answer_limit(config.ttl(Duration::from_millis(ms)).expect("valid")).as_millis()
         };

@@ -57,7 +57,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The operating system refused what the event loop needs.
-    #[error("the event loop cannot start: {0}")]
+    #[error("the event loop cannot start: {0}; check the limits of this process")]
     Io(#[from] io::Error),
 }
 
@@ -275,9 +275,11 @@ impl Driver {
             Ok(mut addresses) => {
                 addresses.reverse();
                 self.spare_addresses[link.index()] = addresses;
-                self.connect_next(link, "the name has no address");
+                self.connect_next(link, "its name has no address; check the name");
             }
-            Err(error) => self.disconnect(link, &format!("its name cannot be resolved: {error}")),
+            Err(error) => {
+                self.disconnect(link, &format!("its name cannot be resolved ({error}); check the name"))
+            }
         }
     }
 

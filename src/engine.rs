@@ -4,10 +4,10 @@
 //! # Order of calls
 //!
 //! 1. [`Engine::submit`] requests at any time; it queues bytes and returns at once.
-//! 2. Do what [`Engine::poll_link`] asks for: open or close a connection. Tell the result with
-//!    [`Engine::handle_connected`] or [`Engine::handle_disconnected`]. Who has no second connection to give for
+//! 2. Do what [`Engine::poll_link`] asks for: open or close a connection. Report the result with
+//!    [`Engine::handle_connected`] or [`Engine::handle_disconnected`]. A driver without a second connection to give for
 //!    [`LinkId::News`] says that it was lost.
-//! 3. For each connection write [`Engine::send_ready`] and tell how much went out with [`Engine::send_done`].
+//! 3. For each connection write [`Engine::send_ready`] and report how much went out with [`Engine::send_done`].
 //! 4. Sleep until a socket is readable or [`Engine::next_timeout`] has come. Read whatever has arrived into
 //!    [`Engine::recv_space`] and call [`Engine::recv_done`] with a fresh time, *then* call [`Engine::handle_timeout`]:
 //!    an answer that is already here must not be called late.
@@ -63,6 +63,7 @@ mod status;
 mod subscriptions;
 mod terms;
 mod timers;
+pub(crate) mod trouble;
 mod turns;
 mod wait_queues;
 mod waiting;

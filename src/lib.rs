@@ -39,7 +39,7 @@
 //! To read the code, start at [`lock`] (the nouns and the quorum), go on with [`engine`] (its contract comes first),
 //! and end with [`Redlock`] and [`Client`]. Limits are all in [`limits`].
 //!
-//! # What is promised
+//! # Promises
 //!
 //! While fewer masters than the lock's margin + 1 lose or prematurely expire the key, clock rates differ by less than
 //! the drift allowance, and all clients share the list of masters (with their databases), the prefix and the maximum TTL,
@@ -89,6 +89,8 @@ mod options;
 mod process;
 mod redlock;
 mod wire;
+#[doc(hidden)]
+pub mod words;
 
 // For the simulator, whose callers do with them what those of a client do.
 pub use client::{
@@ -103,7 +105,7 @@ pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlE
 pub use driver::ConnectError;
 pub use engine::{ForceUnlocked, Inspection, Standing, Told};
 pub use error::{
-    AcquireError, Denial, ExtendError, ForceUnlockError, InspectError, ReleaseError, Report, Round,
+    AcquireError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError, ReleaseError, Report, Round,
 };
 pub use error::{AcquireSetError, ExtendSetError, ReenterError, ReleaseSetError};
 pub use options::{Mode, Options, WaitPolicy};

@@ -153,7 +153,7 @@ pub(crate) const RENEWAL_TICK: Duration = Duration::from_millis(16);
 /// twice the answer limit. A writer that keeps them out tries again at least twice as often.
 pub const INTENT_TIME: Duration = Duration::from_secs(1);
 
-/// Locks that one engine is told of while callers wait for them, each a channel on every master. Who waits for another one
+/// Locks that one engine is notified of while callers wait for them, each a channel on every master. A waiter for another one
 /// tries again after random delays only.
 pub const WATCH_COUNT_MAX: usize = 4096;
 
@@ -168,10 +168,10 @@ pub const NEWS_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 pub const WOKEN_COUNT: u32 = 3;
 
 /// How many times the longest `retry_delay` the pause of a waiter grows to at most, once a quorum of masters has confirmed
-/// that it tells of releases and while no message has come. A release without a message costs a waiter at most this.
+/// that it publishes releases and while no message has come. A release without a message costs a waiter at most this.
 pub const QUIET_PAUSE_FACTOR_MAX: u32 = 20;
 
-/// Of the random pause behind a wake-up, how many times it may be longer than the longest pause of those who are not told;
+/// Of the random pause behind a wake-up, how many times it may be longer than the longest pause of those who are not notified;
 /// once more as long for each [`UNWOKEN_CROWD`] clients that wait, up to [`UNWOKEN_CROWD_FACTOR_MAX`] times.
 pub const UNWOKEN_PAUSE_FACTOR: u32 = 10;
 

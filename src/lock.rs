@@ -16,6 +16,7 @@ use rand::Rng;
 
 use crate::limits;
 use crate::mutants::mutant;
+use crate::words::Rounded;
 use command::{FAIR_NAME, INTENT_NAME};
 #[doc(hidden)]
 pub use command::{NamedScript, SCRIPTS};
@@ -106,7 +107,7 @@ impl Token {
         Self(bytes)
     }
 
-    /// Draws one that starts with [`TOKEN_MARK`]: nine bytes tell it from others.
+    /// Draws one that starts with [`TOKEN_MARK`]: nine bytes distinguish it from others.
     pub(crate) fn marked(rng: &mut impl Rng) -> Self {
         let mut token = Self::random(rng);
         let (mark, _) = token.0.split_at_mut(TOKEN_MARK.len());
@@ -228,50 +229,48 @@ pub enum InputError {
     #[error("the resource name is empty; give at least one byte")]
     ResourceEmpty,
     /// A resource name above the limit.
-    #[error("the resource name has {size} bytes; at most {} are allowed", limits::RESOURCE_SIZE_MAX)]
+    #[error("the resource name has {size} bytes; give at most {}", limits::RESOURCE_SIZE_MAX)]
     ResourceTooLong {
         /// Bytes of the name.
         size: usize,
     },
     /// The name of a key that the client itself keeps on the masters.
     #[error(
-        "the resource names redlatch:mark, redlatch:fence:…, redlatch:fair:… and redlatch:writer:… are taken by keys of the \
-         client's own; choose another"
+        "a resource name cannot be redlatch:mark, nor start with redlatch:fence:, redlatch:fair: or redlatch:writer:; \
+         choose another"
     )]
     ResourceReserved,
     /// A lock that is to be fair and fenced.
-    #[error("a lock cannot be fair and fenced at the same time; ask for one of the two")]
+    #[error("a lock cannot be both fair and fenced; ask for one of the two")]
     FairAndFenced,
     /// A reader's lock with a fencing token.
     #[error("a shared lock has no fencing token; ask for a shared lock or for a fenced one")]
     SharedFenced,
     /// A reader's lock that is to be fair.
-    #[error(
-        "a lock cannot be shared and fair at the same time: readers stand in no queue; ask for one of the two"
-    )]
+    #[error("a lock cannot be both shared and fair, as readers are in no queue; ask for one of the two")]
     SharedFair,
     /// A lock that is to be extended for no time at all.
     #[error(
-        "auto_extend(0) would never extend the lock; name the longest time that it may be held, or leave auto_extend out"
+        "auto_extend(0) would never extend the lock; give the longest time to hold it, or leave auto_extend out"
     )]
     AutoExtendZero,
     /// A lock that is to be extended by itself, with settings that allow no extension.
     #[error(
-        "the client's max_hold is zero, so auto_extend would never extend the lock; raise max_hold or leave auto_extend out"
+        "max_hold is zero, so auto_extend would never extend the lock; raise max_hold, or leave auto_extend out"
     )]
     MaxHoldZero,
     /// A set of locks without any.
     #[error("no resource is named; name at least one")]
     SetEmpty,
     /// A set of more locks than the limit.
-    #[error("{count} different resources are named; at most {} can be locked together", limits::SET_SIZE_MAX)]
+    #[error("{count} different resources are named; name at most {}", limits::SET_SIZE_MAX)]
     SetTooLarge {
         /// Different names given.
         count: usize,
     },
     /// Nothing of the TTL would be left after the drift allowance.
     #[error(
-        "a TTL of {ttl:?} is too short: the clock drift allowance takes {drift:?}, and at least 1 ms must be left"
+        "a TTL of {} is too short; give more than 1ms beyond the drift allowance of {}", Rounded(*ttl), Rounded(*drift)
     )]
     TtlTooShort {
         /// The TTL asked for.
@@ -281,7 +280,8 @@ pub enum InputError {
     },
     /// A TTL above the maximum that all clients agreed on.
     #[error(
-        "a TTL of {ttl:?} is above the maximum of {max_ttl:?}; raise max_ttl on every client or ask for less"
+        "a TTL of {} is {} above the maximum of {}; ask for less, or raise max_ttl on every client",
+        Rounded(*ttl), Rounded(ttl.saturating_sub(*max_ttl)), Rounded(*max_ttl)
     )]
     TtlTooLong {
         /// The TTL asked for.
@@ -290,7 +290,10 @@ pub enum InputError {
         max_ttl: Duration,
     },
     /// A minimum validity that no acquisition with this TTL could have.
-    #[error("a minimum validity of {asked:?} cannot be met: the TTL leaves {validity:?} after drift")]
+    #[error(
+        "a minimum validity of {} cannot be met, as the TTL leaves {}; ask for less, or a longer TTL",
+        Rounded(*asked), Rounded(*validity)
+    )]
     MinValidityTooLong {
         /// The minimum validity asked for.
         asked: Duration,
@@ -298,7 +301,7 @@ pub enum InputError {
         validity: Duration,
     },
     /// A drift allowance above the limit.
-    #[error("a drift of {ppm} ppm is above the maximum of {} ppm", limits::DRIFT_PPM_MAX)]
+    #[error("a drift of {ppm} ppm is above the maximum; give at most {} ppm", limits::DRIFT_PPM_MAX)]
     DriftTooLarge {
         /// The drift asked for.
         ppm: u32,
@@ -435,7 +438,7 @@ pub enum Vote {
     Granted,
     /// An explicit no. To an acquire: the key exists. To an extension: the key is gone or somebody else's.
     Refused {
-        /// The time left of the key that is in the way, if the master was asked and told.
+        /// The time left of the key that is in the way, if the master was asked and answered.
         holder: HolderTtl,
     },
     /// Neither. The command may or may not have been carried out, so it is released too.
@@ -444,7 +447,7 @@ pub enum Vote {
     Pending,
 }
 
-/// What a master told of the key that is in the way.
+/// What a master reported of the key that is in the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HolderTtl {
     /// The master was not asked, or has not answered.
@@ -521,7 +524,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ttl_starts_one_ms_above_the_drift_and_ends_at_the_maximum() {
+    fn ttls_reach_from_the_drift_to_the_maximum() {
         let max = Duration::from_secs(30);
         let ttl = |ms| Ttl::new(Duration::from_millis(ms), Drift::DEFAULT, max);
         for ms in 0..=3 {

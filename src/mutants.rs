@@ -78,7 +78,7 @@ pub enum Mutant {
     AbsentIsProof,
     /// A key that was deleted is taken for the only one, though the lock was sent twice.
     DeletedIsProof,
-    /// Whoever answers next, the process before is taken for ended.
+    /// Whichever process answers next, the process before is taken for ended.
     SuccessorIsProof,
     /// An error reply to a release is taken for its end.
     ReleaseErrorIsDone,
@@ -108,13 +108,13 @@ pub enum Mutant {
     HandoverFromReply,
     /// A lock is handed over within one client without end.
     HandoverWithoutEnd,
-    /// Who stands behind a holder does not look whether that one's validity has ended.
+    /// A waiter behind a holder does not look whether that one's validity has ended.
     HolderWaitedForWithoutEnd,
-    /// Who waits for the same lock asks the masters at once instead of standing in line.
+    /// A waiter for the same lock asks the masters at once instead of standing in line.
     NobodyQueues,
-    /// Who asks to be told of a release does not try once more when that is confirmed.
+    /// A waiter that subscribes does not try once more when that is confirmed.
     TryBeforeSubscribe,
-    /// Who is told of releases tries when told and at no other time.
+    /// A notified waiter tries when notified and at no other time.
     NoTimerBehindWake,
     /// A waiter asks as often as ever though it is subscribed.
     SubscribedPolls,
@@ -152,9 +152,9 @@ pub enum Mutant {
     TicketSmallest,
     /// A master that asks for the script of an attempt which the others have decided does not get it.
     LateScriptForgotten,
-    /// Who gives up stays in the queue until its heartbeat is over.
+    /// A waiter that gives up stays in the queue until its heartbeat is over.
     LeaveForgotten,
-    /// Who gives back a part of a fair lock tells nobody.
+    /// A partly granted fair attempt notifies nobody.
     FailedUntold,
     /// A reader is let in where somebody has the lock alone.
     ReaderBesideWriter,
@@ -190,23 +190,23 @@ pub enum Mutant {
     ReadersQueue,
     /// A lock is renewed for as long as it is held.
     RenewalUncapped,
-    /// The loss of a lock is told when its validity has ended.
+    /// The loss of a lock is reported when its validity has ended.
     LossToldLate,
     /// The loss of a lock is reported as if its TTL were the one before the extension.
     LossTellsOldTtl,
     /// A renewal waits for answers until the validity ends.
     RenewalWithoutLimit,
-    /// A lock whose loss was told goes on being renewed.
+    /// A lock whose loss was reported goes on being renewed.
     KeptAfterLoss,
     /// A lock that is kept is renewed also after its release.
     RenewedAfterRelease,
-    /// The release of a lock is told as its loss.
+    /// The release of a lock is reported as its loss.
     ReleaseToldAsLoss,
     /// No master is ever in quarantine.
     NoQuarantine,
     /// The quarantine ends a nanosecond early.
     QuarantineTickShort,
-    /// Whoever waits goes on though the quarantine outlasts the wait.
+    /// A waiter goes on though the quarantine outlasts the wait.
     WaitsInQuarantine,
     /// The votes of masters in quarantine count.
     QuarantinedVotesCounted,
@@ -282,7 +282,7 @@ pub enum Mutant {
     SetValidityOfLongest,
     /// A reentrant lock is released when the first of its holds ends.
     HoldsEndWithFirst,
-    /// Whoever comes while the first hold is being acquired is not counted.
+    /// A caller that comes while the first hold is being acquired is not counted.
     JoinedUncounted,
     /// A reentrant lock that is over is taken again.
     LostTakenAgain,

@@ -46,7 +46,7 @@ impl Process {
     pub(crate) fn check(&self) -> Result<(), Arc<str>> {
         if self.is_forked() {
             let id = self.id;
-            Err(format!("it belongs to process {id}, and this is a fork of that: connect anew in the child")
+            Err(format!("it belongs to process {id}, of which this is a fork; connect anew in the child")
                 .into())
         } else {
             Ok(())

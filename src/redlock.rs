@@ -84,7 +84,7 @@ pub struct Lease {
     lock: OpId,
     token: Token,
     fencing_token: Option<FencingToken>,
-    /// By the clock of this crate, as all that the engine tells.
+    /// By the clock of this crate, as all that the engine reports.
     valid_until: Instant,
     origin: Arc<Origin>,
     /// Whether the drop is to queue a release.
@@ -109,8 +109,8 @@ impl Redlock {
     /// Connects with these settings: returns when each master is ready or has failed once, or shortly after a quorum is
     /// ready ([`limits::STRAGGLER_WAIT`], or as long again as the quorum took), after twice the `connect_timeout` at most.
     ///
-    /// Masters that cannot be reached are tried again in the background of later calls; [`Redlock::masters`] tells how
-    /// they are.
+    /// Masters that cannot be reached are tried again in the background of later calls; [`Redlock::masters`] reports
+    /// their state.
     ///
     /// # Errors
     /// [`ConnectError::Io`] if the operating system gives no event queue or randomness.
@@ -380,7 +380,7 @@ impl LeaseRequest<'_> {
     /// the holder's time still is, and 200 ms more if the connections were closed while the client was idle.
     ///
     /// # Errors
-    /// [`AcquireError`] tells contention from an outage, with what each master said.
+    /// [`AcquireError`] distinguishes contention from an outage, with what each master said.
     pub fn try_acquire(self) -> Result<Lease, AcquireError> {
         self.wait(Duration::ZERO).acquire()
     }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! inbox  ──decode──▶  Complete { reply, size }   the reply borrows the inbox; drop `size` bytes and go on
-//!                     Partial  { size_min }      not an error: nothing changes before `size_min` bytes are there
+//!                     Partial  { size_min }      no error: wait for `size_min` bytes
 //!                     ProtocolError              the peer does not speak RESP2: end the connection
 //! ```
 //!

@@ -46,9 +46,9 @@ pub(crate) struct Full;
 /// The peer broke the protocol; the connection must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
-    #[error("malformed reply: {0}")]
+    #[error("{0}; is it a Redis or Valkey server?")]
     Protocol(#[from] ProtocolError),
-    #[error("a reply to no request")]
+    #[error("a reply without a request")]
     Unsolicited,
 }
 
@@ -116,7 +116,7 @@ impl<T: Copy> Wire<T> {
         self.inbox.filled(size);
     }
 
-    /// Takes out replies as long as `split` knows them: from a request's tag and what was received, it tells what
+    /// Takes out replies as long as `split` knows them: from a request's tag and what was received, it says what
     /// follows the reply. The rest is for [`Wire::next_reply`].
     #[inline]
     pub(crate) fn take_known(&mut self, mut split: impl for<'a> FnMut(&T, &'a [u8]) -> Option<&'a [u8]>) {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_meet_their_requests_in_order_however_they_are_cut() {
+    fn replies_meet_their_requests_in_order() {
         let mut wire = Wire::new();
         for tag in 0..3 {
             wire.request(b"x", &[tag]).expect("room");

@@ -30,7 +30,7 @@ fn random_operations_break_no_promise() {
 }
 
 /// What has to do with each other, as bytes at random seldom have: another client takes a lock, one waits for it and listens
-/// for news; it is let go and told of; whoever has it then lets it go.
+/// for news; it is let go and reported; whoever has it then lets it go.
 const STORY: [&[u8]; 3] =
     [&[255, 6, 0, 38, 68, 26, 26, 26, 12, 26], &[255, 7, 26, 12, 26, 12, 26], &[6, 0, 1, 26]];
 
@@ -53,7 +53,7 @@ const EVENTS: [&[u8]; 10] = [
 ];
 
 #[test]
-fn whoever_waits_for_another_client_is_told_whatever_happens_in_between() {
+fn a_waiter_is_always_notified() {
     let mut woken_count = 0;
     for seed in 0..1500 {
         let drawn = random_bytes(seed, 100);

@@ -7,10 +7,15 @@
 mod cli {
     pub(crate) mod bench;
     pub(crate) mod inspect;
+    pub(crate) mod message;
     pub(crate) mod options;
     pub(crate) mod ping;
     pub(crate) mod run;
 }
+
+#[cfg(test)]
+#[path = "../words/rules.rs"]
+mod rules;
 
 use std::process::ExitCode;
 
@@ -66,7 +71,7 @@ fn main() -> ExitCode {
 fn refuse(error: &clap::Error) -> Result<u8, Exit> {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Whoever closed the pipe does not want the rest.
+            // A reader that closed the pipe does not want the rest.
             let _ = error.print();
             Ok(0)
         }

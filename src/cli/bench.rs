@@ -6,6 +6,7 @@
 mod report;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,16 +16,18 @@ use hdrhistogram::Histogram;
 use redlatch::engine::{MasterState, OpId, Outcome, Request};
 use redlatch::limits;
 use redlatch::lock::{Resource, quorum};
+use redlatch::words::Rounded;
 use redlatch::{AcquireError, Options, Redlock, ReleaseError};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use super::message::Message;
 use super::options::{self, Enough, Exit, MasterOptions, code, say};
 use super::ping::{self, RoundTrip};
 use report::{Progress, Report};
 
 /// Measure acquire and release pairs per second, and their latency.
 ///
-/// Acquires and releases locks on keys of its own for five seconds, unless told otherwise, and shows percentiles of the
+/// Acquires and releases locks on keys of its own for five seconds, unless an option says otherwise, and shows percentiles of the
 /// latency beside the round trip that plain sockets measure in the same run. Loads the masters: not for busy ones.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
@@ -95,7 +98,7 @@ const PING_TIME: Duration = Duration::from_millis(200);
 /// How long the end waits for releases that are under way.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// The largest latency that is told apart from larger ones, in nanoseconds: a minute.
+/// The largest latency that is distinguished from larger ones, in nanoseconds: a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
 /// Runs the subcommand; the result is the program's exit code.
@@ -122,7 +125,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let masters = load.redlock.masters();
     let left = load.redlock.close(CLOSE_LIMIT);
     if left > 0 {
-        say(&format!("{left} releases are not confirmed by every master; their keys end with their TTL"));
+        say(Message::ReleasesUnconfirmed { left });
     }
     let report = Report {
         master_count: masters.len(),
@@ -148,27 +151,18 @@ fn interrupted(interrupt: &AtomicUsize) -> Option<u8> {
 }
 
 fn check(args: &Args, key_count: usize) -> Result<(), Exit> {
-    let bad = |why: String| Err(Exit::usage(why));
-    if args.depth == 0 || args.depth > DEPTH_MAX {
-        return bad(format!("--depth is {}; it must be from 1 to {DEPTH_MAX}", args.depth));
-    }
-    if key_count < args.depth || key_count > KEY_COUNT_MAX {
-        return bad(format!(
-            "--keys is {key_count}; it must be from {} (the depth, as no two pairs share a key) to {KEY_COUNT_MAX}",
-            args.depth
-        ));
-    }
-    if args.pairs == Some(0) {
-        return bad("--pairs is 0; it must be at least 1".to_owned());
-    }
-    if args.time.is_zero() || args.time > limits::TIME_LIMIT_MAX {
-        return bad(format!(
-            "--time is {:?}; it must be above 0 and at most {:?}",
-            args.time,
-            limits::TIME_LIMIT_MAX
-        ));
-    }
-    Ok(())
+    let check =
+        |option, value: &dyn fmt::Display, is_good, min: &dyn fmt::Display, max: &dyn fmt::Display| {
+            if is_good { Ok(()) } else { Err(Exit::usage(Message::OutOfBounds { option, value, min, max })) }
+        };
+    let Args { depth, pairs, time, .. } = args;
+    check("--depth", depth, (1..=DEPTH_MAX).contains(depth), &1, &DEPTH_MAX)?;
+    // No two pairs share a key.
+    let is_good = (*depth..=KEY_COUNT_MAX).contains(&key_count);
+    check("--keys", &key_count, is_good, &format_args!("{depth} (the depth)"), &KEY_COUNT_MAX)?;
+    check("--pairs", &0, *pairs != Some(0), &1, &u64::MAX)?;
+    let is_good = !time.is_zero() && *time <= limits::TIME_LIMIT_MAX;
+    check("--time", &Rounded(*time), is_good, &"more than 0", &Rounded(limits::TIME_LIMIT_MAX))
 }
 
 /// Over the masters that count; a failure is said and leaves the figure out.
@@ -179,9 +173,7 @@ fn measure_round_trip(redlock: &Redlock) -> Option<RoundTrip> {
         .filter(|master| master.state == MasterState::Ready)
         .map(|master| &master.name)
         .collect();
-    ping::measure(&names, PING_TIME)
-        .inspect_err(|error| say(&format!("the round trip was not measured: {error}")))
-        .ok()
+    ping::measure(&names, PING_TIME).inspect_err(|error| say(Message::NoRoundTrip { error })).ok()
 }
 
 /// When a phase ends.

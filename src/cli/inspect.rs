@@ -5,9 +5,11 @@ use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use redlatch::lock::{HolderTtl, Vote};
+use redlatch::lock::HolderTtl;
+use redlatch::words::{Counted, Rounded};
 use redlatch::{Client, ForceUnlockError, InspectError, Inspection, Report, Standing, Told};
 
+use super::message::{Message, label};
 use super::options::{Exit, MasterOptions, code, print, say};
 
 /// Show what each master holds of a lock, whoever's it is.
@@ -40,7 +42,7 @@ Examples:
 
 /// Delete a lock, whoever holds it.
 ///
-/// THIS BREAKS THE LOCK. The holder is not told: it goes on as if it held the lock, and meets whoever acquires it next.
+/// THIS BREAKS THE LOCK. The holder is not notified: it goes on as if it held the lock, and meets whoever acquires it next.
 /// It is for a holder that is known to be dead, if the end of its TTL cannot be waited for; `redlatch inspect` shows how
 /// long that is.
 #[derive(clap::Args)]
@@ -71,9 +73,10 @@ Example:
 /// Runs `inspect`; the result is the program's exit code.
 pub(crate) fn inspect(args: &InspectArgs) -> Result<u8, Exit> {
     let client = connect(&args.masters)?;
+    let name = label([args.resource.as_bytes()]);
     let inspection = client.inspect(args.resource.as_bytes()).map_err(|error| match error {
         InspectError::Input(error) => error.into(),
-        error => Exit::new(code::INTERNAL, error.to_string()),
+        error => Exit::new(code::INTERNAL, error).of_lock(&name),
     })?;
     print(&if args.json { json(&inspection) } else { table(&inspection) })?;
     Ok(match inspection.standing() {
@@ -86,25 +89,20 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<u8, Exit> {
 /// Runs `unlock`; the result is the program's exit code.
 pub(crate) fn unlock(args: &UnlockArgs) -> Result<u8, Exit> {
     if !args.force {
-        return Err(Exit::usage(
-            "unlock deletes a lock whoever holds it; the holder is not told and goes on, beside the next one. Say --force \
-             if that is meant; `redlatch inspect` shows who holds it for how long",
-        ));
+        return Err(Exit::usage(Message::UnlockWithoutForce));
     }
     let client = connect(&args.masters)?;
-    say("warning: a holder of this lock is not told that it is broken; until its time ends there may be two");
+    let lock = &label([args.resource.as_bytes()]);
+    say(Message::UnlockWarning { lock });
     let (code, report) = match client.force_unlock(args.resource.as_bytes()) {
         Ok(done) => (0, done.report),
         Err(ForceUnlockError::Unconfirmed(report)) => (code::NO_QUORUM, report),
         Err(ForceUnlockError::Input(error)) => return Err(error.into()),
-        Err(error) => return Err(Exit::new(code::INTERNAL, error.to_string())),
+        Err(error) => return Err(Exit::new(code::INTERNAL, error).of_lock(lock)),
     };
     print(&deletions(&report))?;
     if code != 0 {
-        say(
-            "fewer than a quorum of masters have no such lock now: it may go on barring others until its TTL has passed. \
-             A key that is no lock bars others until its owner removes it",
-        );
+        say(Message::UnlockUnconfirmed { lock });
     }
     Ok(code)
 }
@@ -126,8 +124,8 @@ fn shown(value: &[u8]) -> String {
 
 fn left(left: HolderTtl) -> String {
     match left {
-        HolderTtl::Left(left) => format!("{left:.1?}"),
-        HolderTtl::Never => "no end: a key without TTL, which no lock is".to_owned(),
+        HolderTtl::Left(left) => Rounded(left).to_string(),
+        HolderTtl::Never => "no end: a key without a TTL, which is no lock".to_owned(),
         HolderTtl::Gone | HolderTtl::Unknown => "-".to_owned(),
     }
 }
@@ -145,7 +143,9 @@ fn table(inspection: &Inspection) -> String {
         let what = match told {
             Told::Absent => "free".to_owned(),
             Told::Holds { value, left: time } => format!("{}  {}", shown(value), left(*time)),
-            Told::Shared { readers, left: time } => format!("readers: {readers}  {}", left(*time)),
+            Told::Shared { readers, left: time } => {
+                format!("{}  {}", Counted(*readers, "reader"), left(*time))
+            }
             Told::Failed(failure) => failure.to_string(),
         };
         let _ = writeln!(text, "  {name:width$}  {what}");
@@ -193,16 +193,5 @@ fn whole_ms(time: Duration) -> u64 {
 }
 
 fn deletions(report: &Report) -> String {
-    let width = report.votes.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let mut text = String::new();
-    for (name, vote) in &report.votes {
-        let what = match vote {
-            Vote::Granted => "deleted".to_owned(),
-            Vote::Refused { .. } => "had no such lock".to_owned(),
-            Vote::Failed(failure) => failure.to_string(),
-            Vote::Pending => "was not waited for".to_owned(),
-        };
-        let _ = writeln!(text, "{name:width$}  {what}");
-    }
-    text
+    report.lines().into_iter().map(|line| line + "\n").collect()
 }

@@ -4,15 +4,19 @@
 
 use std::borrow::Cow;
 use std::ffi::OsString;
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{MasterState, MasterStatus};
-use redlatch::lock::{InputError, quorum};
+use redlatch::lock::{Failure, InputError, quorum};
+use redlatch::words;
 use redlatch::{AcquireError, Config, ConfigBuilder, ConfigError, ConnectError, Quarantine, Redlock};
 use rustix::process::getpgrp;
 use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp};
+
+use super::message::{self, Message};
 
 /// The program's own exit codes; 64 to 76 are those of sysexits(3), 126 and 127 those of the shell.
 pub(crate) mod code {
@@ -41,8 +45,8 @@ const QUARANTINE_SLACK: Duration = Duration::from_secs(2);
 /// written.
 const NEARLY: Duration = Duration::from_millis(500);
 
-/// How often a wait for masters is shown again.
-const WAIT_SHOWN_EVERY: Duration = Duration::from_secs(1);
+/// How often a countdown is shown again.
+const COUNTDOWN_EVERY: Duration = Duration::from_millis(100);
 
 /// The masters and how they are reached.
 #[derive(clap::Args)]
@@ -92,7 +96,7 @@ pub(crate) struct MasterOptions {
 
     /// Count a master only if its process is known to have been watched for the maximum TTL, and refuse unfit ones.
     ///
-    /// Without it the uptime that a master tells is believed, which its wall clock can falsify. What a client has
+    /// Without it the uptime that a master reports is believed, which its wall clock can falsify. What a client has
     /// watched is left on the masters, in the key PREFIXredlatch:mark, so that later ones need not wait. Replicas,
     /// masters that may evict keys and masters that do not answer INFO are refused.
     #[arg(long, conflicts_with = "trust")]
@@ -103,18 +107,12 @@ impl MasterOptions {
     /// The settings that these options make.
     pub(crate) fn config(&self, more: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Result<Config, Exit> {
         if self.masters.iter().all(String::is_empty) {
-            return Err(Exit::usage(
-                "no masters given; name each with --master URL, or all in REDLATCH_MASTERS with commas between",
-            ));
+            return Err(Exit::usage(Message::NoMasters));
         }
-        for (index, url) in self.masters.iter().enumerate() {
-            // Said without the text: it may be one half of a password.
-            if !url.contains("://") && !url.starts_with('/') {
-                return Err(Exit::usage(format!(
-                    "master {index}, counted from 0, does not begin with redis:// or unix://; masters are separated by commas, \
-                     and a comma in a password is written %2C"
-                )));
-            }
+        // Shown without the text, which may be one half of a password.
+        if let Some(index) = self.masters.iter().position(|url| !url.contains("://") && !url.starts_with('/'))
+        {
+            return Err(Exit::usage(Message::NoUrl { number: index + 1 }));
         }
         let mut builder = Config::builder()
             .masters(&self.masters)
@@ -141,18 +139,23 @@ pub(crate) struct Exit {
 }
 
 impl Exit {
-    pub(crate) fn new(code: u8, why: impl Into<String>) -> Self {
-        Self { code, why: why.into() }
+    pub(crate) fn new(code: u8, why: impl fmt::Display) -> Self {
+        Self { code, why: format!("{why:#}") }
     }
 
-    pub(crate) fn usage(why: impl Into<String>) -> Self {
+    pub(crate) fn usage(why: impl fmt::Display) -> Self {
         Self::new(code::USAGE, why)
+    }
+
+    /// The same with the lock's name, if the text has none.
+    pub(crate) fn of_lock(self, lock: &str) -> Self {
+        Self { why: message::with_lock(lock, self.why), ..self }
     }
 }
 
 impl From<ConfigError> for Exit {
     fn from(error: ConfigError) -> Self {
-        Self::usage(error.to_string())
+        Self::usage(error)
     }
 }
 
@@ -160,11 +163,8 @@ impl From<InputError> for Exit {
     fn from(error: InputError) -> Self {
         match error {
             // Never raised here: the other users of the fleet would not know of it.
-            InputError::TtlTooLong { ttl, max_ttl } => Self::usage(format!(
-                "--ttl is {ttl:?}, above the fleet's maximum TTL of {max_ttl:?}. Use a shorter --ttl, or set --max-ttl \
-                 to the same larger value on every user of these masters (library: max_ttl)"
-            )),
-            error => Self::usage(error.to_string()),
+            InputError::TtlTooLong { ttl, max_ttl } => Self::usage(Message::TtlTooLong { ttl, max_ttl }),
+            error => Self::usage(error),
         }
     }
 }
@@ -173,14 +173,14 @@ impl From<ConnectError> for Exit {
     fn from(error: ConnectError) -> Self {
         match error {
             ConnectError::Config(error) => error.into(),
-            error => Self::new(code::INTERNAL, error.to_string()),
+            error => Self::new(code::INTERNAL, error),
         }
     }
 }
 
 impl From<io::Error> for Exit {
     fn from(error: io::Error) -> Self {
-        Self::new(code::INTERNAL, error.to_string())
+        Self::new(code::INTERNAL, error)
     }
 }
 
@@ -192,24 +192,24 @@ impl From<AcquireError> for Exit {
             AcquireError::Input(_) => code::USAGE,
             _ => code::INTERNAL,
         };
-        Self::new(code, format!("{error:#}"))
+        Self::new(code, error)
     }
 }
 
 /// Prints to stderr, in front of each message the program's name. Prints nothing where the terminal would stop the program
 /// for it (`stty tostop`, and another group is in the foreground): a lock must be extended, and its loss followed.
-pub(crate) fn say(text: &str) {
+pub(crate) fn say(text: impl fmt::Display) {
     if would_be_stopped() {
         return;
     }
     // There is nowhere to complain to if stderr is gone.
-    let _ = writeln!(io::stderr().lock(), "redlatch: {}", without_logins(text));
+    let _ = writeln!(io::stderr().lock(), "redlatch: {}", without_logins(&format!("{text:#}")));
 }
 
 /// Prints the result to stdout.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever closed the pipe does not want the rest.
+        // A reader that closed the pipe does not want the rest.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
         _ => Ok(()),
     }
@@ -252,22 +252,58 @@ fn without_logins(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// One line on each master whose vote would not count now, and on each that has something wrong with it.
+/// What is wrong with masters: those whose votes would not count now, and warnings. Masters that say the same share a line.
 pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
+    let left = |master: &MasterStatus| match master.state {
+        MasterState::Quarantined(left) => Some(left),
+        _ => None,
+    };
+    let longest = masters.iter().filter_map(left).max().unwrap_or_default();
     let mut lines = Vec::new();
     for MasterStatus { name, state, warnings, .. } in masters {
-        match state {
-            MasterState::Ready => {}
-            MasterState::Down(why) => lines.push(format!("{name} is not connected: {why}")),
-            MasterState::Quarantined(left) => lines.push(format!(
-                "{name} does not count for another {left:.1?}: it may have restarted lately and forgotten a lock (max_ttl)"
-            )),
-            MasterState::Silent => lines.push(format!("{name} owes an answer")),
-            _ => lines.push(format!("{name} is being connected")),
-        }
-        lines.extend(warnings.iter().map(|warning| format!("{name}: {warning}")));
+        let doubt = match state {
+            MasterState::Ready => None,
+            MasterState::Down(why) => Some(Failure::NotConnected { why: why.clone() }),
+            // Masters that started together share a line.
+            MasterState::Quarantined(_) => Some(Failure::Quarantined { left: longest }),
+            MasterState::Silent => Some(Failure::Silent),
+            _ => Some(Failure::NotConnected { why: "the attempt is under way".into() }),
+        };
+        lines.extend(doubt.map(|doubt| (&**name, doubt.to_string())));
+        lines.extend(warnings.iter().map(|warning| (&**name, warning.clone())));
     }
-    lines
+    words::grouped(lines, masters.len())
+}
+
+/// A wait shown as one line: it counts down on a terminal, and is printed once elsewhere.
+#[derive(Default)]
+struct Countdown {
+    shown_at: Option<Instant>,
+}
+
+impl Countdown {
+    fn show(&mut self, now: Instant, message: &Message<'_>) {
+        let is_first = self.shown_at.is_none();
+        if !stderr_is_terminal() {
+            if is_first {
+                say(message);
+            }
+        } else if self.shown_at.is_none_or(|at| now - at >= COUNTDOWN_EVERY) && !would_be_stopped() {
+            let _ = write!(io::stderr().lock(), "\r\x1b[Kredlatch: {message}");
+        } else {
+            return;
+        }
+        self.shown_at = Some(now);
+    }
+}
+
+impl Drop for Countdown {
+    /// Clears the line: what follows says what became of the wait.
+    fn drop(&mut self) {
+        if self.shown_at.is_some() && stderr_is_terminal() && !would_be_stopped() {
+            let _ = write!(io::stderr().lock(), "\r\x1b[K");
+        }
+    }
 }
 
 /// For which masters to wait.
@@ -287,7 +323,7 @@ pub(crate) fn wait_for_masters(
     mut is_interrupted: impl FnMut() -> bool,
 ) -> Result<(), Exit> {
     let deadline = Instant::now() + redlock.config().quarantine_time() + QUARANTINE_SLACK;
-    let mut shown_at = None;
+    let mut countdown = Countdown::default();
     loop {
         let masters = redlock.masters();
         let longest = masters.iter().filter_map(|master| match master.state {
@@ -310,18 +346,11 @@ pub(crate) fn wait_for_masters(
             if ready >= needed {
                 return Ok(());
             }
-            let why = format!("{ready} of {} masters count, {needed} needed", masters.len());
+            let why = Message::TooFewMasters { ready, count: masters.len(), needed }.to_string();
             return Err(Exit::new(code::NO_QUORUM, [vec![why], doubts(&masters)].concat().join("\n  ")));
         }
-        if shown_at.is_none_or(|at| now - at >= WAIT_SHOWN_EVERY) {
-            let is_first = shown_at.replace(now).is_none();
-            say(&format!(
-                "waiting {longest:.1?}: {count} of {} masters may have restarted lately and do not count before \
-                 max_ttl has passed{}",
-                masters.len(),
-                if is_first { " (--trust counts them, where nothing depends on the lock)" } else { "" }
-            ));
-        }
+        countdown
+            .show(now, &Message::AwaitingMasters { left: longest, restarted: count, count: masters.len() });
         redlock.turn(longest.min(Duration::from_millis(100)))?;
     }
 }

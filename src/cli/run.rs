@@ -26,6 +26,7 @@ use redlatch::engine::{Grant, MasterState, OpId, Outcome, Released, Request};
 use redlatch::lock::{InputError, Resource, Ttl, quorum};
 use redlatch::{Redlock, ReleaseError, limits};
 
+use super::message::{Message, label, with_lock};
 use super::options::{self, Enough, Exit, MasterOptions, code, say};
 use super::ping;
 use process::Process;
@@ -177,7 +178,9 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let signals = process::Signals::catch()?;
     let started = Instant::now();
     let redlock = Redlock::open(config)?;
-    let mut run = Run { redlock, ttl, options: lock_options(&args), verbose: args.verbose, signals };
+    let label = label(names.iter().map(Resource::as_bytes));
+    let options = lock_options(&args);
+    let mut run = Run { redlock, label, ttl, options, verbose: args.verbose, signals };
     run.tell(|run| run.describe_masters(started));
     // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
     let masters = if args.masters.strict { run.wait_for_masters() } else { Ok(()) };
@@ -218,6 +221,8 @@ type Held = (OpId, Grant);
 /// One run of the program.
 struct Run {
     redlock: Redlock,
+    /// The locks in messages.
+    label: String,
     ttl: Ttl,
     options: redlatch::Options,
     verbose: bool,
@@ -234,10 +239,9 @@ impl Run {
             signal.is_some()
         });
         if let Some(signal) = signal {
-            let why = format!("{} while waiting for masters", process::name_of(signal));
-            return Err(Exit::new(process::code_of(signal), why));
+            return Err(self.ended_by(signal));
         }
-        // Too few masters now may be enough when the wait for the lock is over; if not, its own error tells.
+        // Too few masters now may be enough when the wait for the lock is over; if not, its own error says so.
         result.or_else(|exit| if exit.code == code::NO_QUORUM { Ok(()) } else { Err(exit) })
     }
 
@@ -260,17 +264,16 @@ impl Run {
         ];
         if left.is_zero() {
             let _ = self.release(&locks);
+            let why = Message::OverBeforeStart { lock: &self.label }.to_string();
             self.close();
-            return Err(Exit::new(code::LOST, "the lock was over before the command could start".to_owned()));
+            return Err(Exit::new(code::LOST, why));
         }
         let timeline = Timeline::new(self.ttl, args.grace, valid_until);
         if let Some(signal) = self.signals.take() {
             let _ = self.release(&locks);
+            let exit = self.ended_by(signal);
             self.close();
-            return Err(Exit::new(
-                process::code_of(signal),
-                format!("{} before the start", process::name_of(signal)),
-            ));
+            return Err(exit);
         }
         let process = match Process::spawn(&args.command, variables) {
             Ok(process) => process,
@@ -280,11 +283,11 @@ impl Run {
                 return Err(cannot_start(&args.command, &error));
             }
         };
-        let supervised = Locks { ids: locks.clone(), ttl: self.ttl };
+        let supervised = Locks { ids: locks.clone(), label: self.label.clone(), ttl: self.ttl };
         let end = Supervisor::new(&mut self.redlock, process, supervised, timeline, self.verbose)
             .supervise(self.signals.arrivals());
         if let Ok(end) = &end {
-            self.tell(|_| format!("the command ended with code {}", end.code));
+            self.tell(|_| Message::CommandEnded { code: end.code }.to_string());
         }
         let was_held = self.release(&locks);
         self.close();
@@ -309,7 +312,7 @@ impl Run {
             if left > 0
                 && let Err(error) = self.redlock.turn(TURN_LIMIT)
             {
-                say(&format!("the release may not have been sent ({error}); the lock ends with its TTL"));
+                say(Message::ReleaseUnsent { lock: &self.label, error: &error });
                 return true;
             }
         }
@@ -317,30 +320,19 @@ impl Run {
     }
 
     fn describe_release(&self, result: Result<Released, ReleaseError>) -> bool {
-        let count = self.redlock.config().master_count();
+        let (count, lock) = (self.redlock.config().master_count(), &self.label);
         match result {
             // So many masters no longer had the key that the others cannot be a quorum.
             Ok(Released { absent, .. }) if count - absent < quorum(count) => {
-                say(&format!(
-                    "the lock was gone on {absent} of {count} masters before the command ended; others may have \
-                     worked at the same time"
-                ));
+                say(Message::GoneBefore { lock, absent, count });
                 false
             }
-            Ok(Released { deleted, unanswered, .. }) => {
-                if self.verbose {
-                    say(&format!("released on {deleted} of {count} masters, {unanswered} not waited for"));
-                }
-                true
-            }
-            Err(ReleaseError::Unconfirmed(report)) => {
-                say(&format!(
-                    "the release is not confirmed; the lock ends with its TTL at the latest: {report:#}"
-                ));
+            Ok(Released { deleted, .. }) => {
+                self.tell(|_| Message::Released { lock, deleted, count }.to_string());
                 true
             }
             Err(error) => {
-                say(&error.to_string());
+                say(with_lock(lock, format!("{error:#}")));
                 true
             }
         }
@@ -350,13 +342,13 @@ impl Run {
     fn close(self) {
         let left = self.redlock.close(CLOSE_LIMIT);
         if left > 0 && self.verbose {
-            say("a master has not confirmed the release; its key ends with its TTL");
+            say(Message::ReleasesUnconfirmed { left });
         }
     }
 
     fn tell(&self, what: impl FnOnce(&Self) -> String) {
         if self.verbose {
-            say(&what(self));
+            say(what(self));
         }
     }
 
@@ -366,43 +358,36 @@ impl Run {
         let up = |state: &MasterState| !matches!(state, MasterState::Down(_) | MasterState::Connecting);
         let names: Vec<_> =
             masters.iter().filter(|master| up(&master.state)).map(|m| m.name.clone()).collect();
-        let needed = quorum(masters.len());
-        let mut lines = vec![format!(
-            "connected to {} of {} masters in {took:.1?}; {needed} make a quorum",
-            names.len(),
-            masters.len()
-        )];
+        let (ready, count) = (names.len(), masters.len());
+        let mut lines = vec![Message::Connected { ready, count, needed: quorum(count), took }.to_string()];
         lines.extend(options::doubts(&masters));
         if let Ok(trip) = ping::measure(&names, PING_TIME) {
-            lines.push(format!(
-                "round trip by PING over plain sockets: {:.1?} to one master, {:.1?} to all {} at once",
-                trip.one,
-                trip.all,
-                names.len()
-            ));
+            lines.push(Message::RoundTrip { one: trip.one, all: trip.all, count: ready }.to_string());
         }
         lines.join("\n  ")
     }
 
-    fn describe_grant(&self, grant: &Grant, waited: Duration) -> String {
+    fn describe_grant(&self, name: &Resource<'_>, grant: &Grant, waited: Duration) -> String {
         let left = grant.valid_until.saturating_duration_since(Instant::now());
         // The validity counts from the start of the attempt that succeeded.
         let took = self.ttl.validity().saturating_sub(left);
-        let after = match grant.attempts {
-            1 => String::new(),
-            attempts => format!(" at attempt {attempts}, after {waited:.1?}"),
-        };
+        let later = (grant.attempts > 1).then_some((grant.attempts, waited));
         let masters = self.redlock.masters();
         let names: Vec<&str> = grant.granted.iter().map(|master| &*masters[master.index()].name).collect();
-        let rest = match masters.len() - names.len() {
-            0 => String::new(),
-            rest => format!("; {rest} more not waited for"),
+        let rest = masters.len() - names.len();
+        let names = if rest == 0 && names.len() > 1 {
+            format!("all {} masters", names.len())
+        } else {
+            names.join(", ")
         };
-        format!(
-            "locked in {took:.1?}{after}; valid for {left:.2?} of a TTL of {:?}\n  granted by {}{rest}",
-            self.ttl.as_duration(),
-            names.join(", "),
-        )
+        let acquired = Message::Acquired { lock: &label([name.as_bytes()]), took, later, left }.to_string();
+        format!("{acquired}\n  {}", Message::GrantedBy { masters: &names, rest })
+    }
+
+    /// A signal came before the command started.
+    fn ended_by(&self, signal: i32) -> Exit {
+        let (name, lock) = (process::name_of(signal), &self.label[..]);
+        Exit::new(process::code_of(signal), Message::EndedBySignal { name, lock })
     }
 }
 
@@ -412,5 +397,5 @@ fn cannot_start(command: &[OsString], error: &io::Error) -> Exit {
         _ => code::NOT_EXECUTABLE,
     };
     let program = command.first().map(|program| program.to_string_lossy()).unwrap_or_default();
-    Exit::new(code, format!("cannot run {program}: {error}; the lock is released"))
+    Exit::new(code, Message::CannotRun { program: &program, error })
 }

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn callbacks_that_block_delay_none_behind_them_up_to_their_bound() {
+    fn blocking_callbacks_delay_no_other_up_to_their_bound() {
         let callbacks = Callbacks::default();
         let (is_called, end) = block(&callbacks, limits::CALLBACK_THREAD_COUNT_MAX - 1);
         let (sender, receiver) = mpsc::channel();

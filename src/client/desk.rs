@@ -1,4 +1,4 @@
-//! Who waits for which outcome of an engine: a ticket for each question, and a slot in which its answer is kept.
+//! Waiters and the outcomes of an engine: a ticket for each question, and a slot in which its answer is kept.
 //!
 //! Owns the outcomes that have come and were not fetched, and whom to wake for them. Refuses to know connections, time and
 //! who drives the engine. Keeps that each outcome reaches the caller that asked for it or nobody, and that a lock which
@@ -24,7 +24,7 @@ pub struct Desk {
     task_count: usize,
     /// Slots whose outcome has not come.
     waiting_count: usize,
-    /// Whom to tell of the loss of a lock.
+    /// Whom to notify of the loss of a lock.
     watchers: HashMap<OpId, Vec<Watching>>,
     /// How many there ever were.
     watcher_count: u64,
@@ -40,7 +40,7 @@ pub struct Ticket {
     slot: usize,
 }
 
-/// One who is to be told of the loss of a lock.
+/// A caller that is to be notified of the loss of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Watcher(u64);
 
@@ -84,7 +84,7 @@ enum Slot {
     Done(Outcome),
 }
 
-/// Who waits for an outcome that has not come.
+/// Waiters for an outcome that has not come.
 #[derive(Debug)]
 enum Waiter {
     /// Nobody yet, or somebody who looks again without being woken.
@@ -283,8 +283,8 @@ impl Desk {
         waker
     }
 
-    /// Has the loss of a lock told to one more, or to one that watched before by another waker, once; the engine must have
-    /// been asked to tell of it. Returns the waker that this one replaces, as [`Desk::abandon`] does.
+    /// Has the loss of a lock reported to one more, or to one that watched before by another waker, once; the engine must have
+    /// been asked to report it. Returns the waker that this one replaces, as [`Desk::abandon`] does.
     pub fn watch(
         &mut self,
         lock: OpId,

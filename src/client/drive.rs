@@ -33,7 +33,7 @@ pub struct Drive {
 
 /// The client of a [`Drive`] was dropped or has stopped, or a second drive of it was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("there is nothing left to drive")]
+#[error("the client has ended; drop the drive too")]
 pub struct DriveEnded;
 
 impl Drive {

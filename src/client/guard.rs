@@ -34,7 +34,7 @@ pub struct Guard {
     resource: HeldName,
     /// Whether the drop is to release.
     is_armed: bool,
-    /// Who watched it while it was held; dropped with the guard, for that may run anybody's code.
+    /// A caller that watched it while it was held; dropped with the guard, for that may run anybody's code.
     unwatched: Vec<Waker>,
 }
 
@@ -178,7 +178,7 @@ impl Guard {
         self.lock
     }
 
-    /// The lock is being released: nothing is left for the drop to do, and nobody is told of its loss.
+    /// The lock is being released: nothing is left for the drop to do, and nobody is notified of its loss.
     pub(super) fn disarm(&mut self, core: &mut Core) {
         self.is_armed = false;
         core.give_name(std::mem::replace(&mut self.resource, HeldName::NONE));

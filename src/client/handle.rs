@@ -84,7 +84,7 @@ impl Client {
     /// after a quorum is ready ([`crate::limits::STRAGGLER_WAIT`], or as long again as the quorum took), after twice the
     /// `connect_timeout` at most.
     ///
-    /// Masters that cannot be reached are tried again in the background; [`Client::masters`] tells how they are.
+    /// Masters that cannot be reached are tried again in the background; [`Client::masters`] reports their state.
     ///
     /// # Errors
     /// [`ConnectError::Io`] if the operating system gives no event queue, randomness or thread.

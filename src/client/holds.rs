@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!           first caller asks the masters        answer           last hold ends
-//!   Free ────────────────────────────► Acquiring ──────► Held(n) ──────────────► Free, and released at the masters
+//!   Free ────────────────────────────► Acquiring ──────► Held(n) ──────────────► Free, and released
 //!    ▲                                  │  ▲ others join    ▲ │
-//!    └────────── refused, given up ─────┘  └─ and wait      └─┘ taken again, or a hold ends; no master is asked
+//!    └────────── refused, given up ─────┘  └─ and wait      └─┘ taken again, or a hold ends: no command
 //! ```
 //!
 //! Owns the counts. Refuses to know connections, the clock and who waits, so that the simulator counts by the same rules as a

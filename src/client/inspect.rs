@@ -52,11 +52,11 @@ impl Client {
 
     /// Deletes the lock of this name on all masters that can be asked, **whoever holds it**: one alone, or all readers of it.
     ///
-    /// This breaks the lock: the holder is not told, goes on as if it held it, and meets whoever acquires it next, so for
+    /// This breaks the lock: the holder is not notified, goes on as if it held it, and meets whoever acquires it next, so for
     /// this lock the promise of exclusion is void until the holder's validity has ended. A holder that extends learns of it
     /// by the next extension, and by [`crate::Guard::on_lost`] if the lock is kept; a fencing token still stops it at a
     /// storage that checks. Callers of this client who wait for the lock behind a holder in the same client go on waiting for
-    /// that one. Who waits elsewhere is not told: fair waiters come within a second, others when the old holder's time or
+    /// that one. Waiters of other clients are not notified: fair waiters come within a second, others when the old holder's time or
     /// their own pause ends. The queue of a fair lock and a writer's intent stay. It is for people who know that the holder is
     /// dead and cannot wait for the end of its TTL.
     ///

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::config::Config;
-use crate::error::{AcquireError, Denial, Report, Round};
+use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
 use crate::limits;
 use crate::lock::{HolderTtl, Vote};
 use crate::mutants::mutant;
@@ -256,9 +256,9 @@ impl<L> Joint<L> {
 
     fn expired(&self, now: Instant, since: Instant) -> AcquireError {
         let votes = self.config.labels.iter().map(|name| (name.clone(), Vote::Pending)).collect();
-        let report = Report { round: Round::Acquire, votes };
-        let took = now.saturating_duration_since(since);
-        let denial = Denial { attempts: 1, took, holder: HolderTtl::Unknown, report };
+        let report = Report { round: Round::Acquire, resource: Vec::new(), votes };
+        let (took, held_by) = (now.saturating_duration_since(since), HeldBy::default());
+        let denial = Denial { attempts: 1, took, holder: HolderTtl::Unknown, held_by, report };
         AcquireError::Expired(Box::new(denial))
     }
 }
@@ -281,13 +281,19 @@ mod tests {
 
     fn contended(config: &Config) -> AcquireError {
         let votes = config.labels.iter().map(|name| (name.clone(), Vote::Pending)).collect();
-        let report = Report { round: Round::Acquire, votes };
-        let took = Duration::ZERO;
-        AcquireError::Contended(Box::new(Denial { attempts: 1, took, holder: HolderTtl::Unknown, report }))
+        let report = Report { round: Round::Acquire, resource: Vec::new(), votes };
+        let (took, held_by) = (Duration::ZERO, HeldBy::default());
+        AcquireError::Contended(Box::new(Denial {
+            attempts: 1,
+            took,
+            holder: HolderTtl::Unknown,
+            held_by,
+            report,
+        }))
     }
 
     #[test]
-    fn the_first_contended_round_waits_and_each_later_one_pauses() {
+    fn a_first_contended_round_waits_later_ones_pause() {
         let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
         let config = Arc::new(config);
         let (now, wait) = (clock::now(), Duration::from_secs(60));

@@ -68,7 +68,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_wake_up_is_remembered_once_and_a_limit_ends_the_sleep() {
+    fn one_wake_up_is_kept_and_limits_end_sleep() {
         let (parker, waker) = Parker::pair();
         waker.wake_by_ref();
         waker.wake();

@@ -25,7 +25,7 @@ macro_rules! future {
 }
 pub(super) use future;
 
-/// Who wants an answer: a thread, which waits until it is there, or a task.
+/// The caller that wants an answer: a thread, which waits until it is there, or a task.
 #[derive(Clone, Copy)]
 pub(super) enum How<'a, 'b> {
     Thread,

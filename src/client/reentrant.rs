@@ -2,7 +2,7 @@
 //!
 //! What counts, and what becomes of the lock with the first and the last hold, is decided in [`super::holds`]; here is who
 //! waits for what. Owns who of one owner's callers has a hold, and nothing else: the lock itself is an acquisition and a
-//! guard of the client's. Whoever polls drives the attempt that all wait for, so that a task which is not polled delays
+//! guard of the client's. A task that polls drives the attempt that all wait for, so that a task which is not polled delays
 //! nobody. Keeps that no waker is called, no guard dropped and the client not asked with the state locked: the user's delay
 //! function may lock the state while its thread has the client locked.
 
@@ -151,7 +151,7 @@ impl ReentrantLock {
     /// owner who want it at the same time. It locks or joins: which of the two it was makes no difference to the caller, and
     /// who joins has what is left of the validity, not a new TTL; auto-extension goes on for as long as there are holds.
     ///
-    /// Who has a plain [`Guard`] of the same name is another owner, even on the same thread: that call waits for the guard.
+    /// The holder of a plain [`Guard`] of the same name is another owner, even on the same thread: that call waits for the guard.
     ///
     /// If that attempt is refused, those who joined it and whose own wait is not over try again; the others get its error.
     ///
@@ -415,7 +415,7 @@ impl Owner {
                 Poll::Ready(result) => self.finish(&attempt, result),
                 Poll::Pending => {
                     self.put_back(pending);
-                    // Whoever was woken or came meanwhile found nothing to wait with.
+                    // A caller that was woken or came meanwhile found nothing to wait with.
                     if attempt.change_count.load(Ordering::SeqCst) != change_count {
                         attempt.wake_by_ref();
                     }
@@ -520,7 +520,7 @@ impl Drop for StandIn<'_> {
     }
 }
 
-/// Whoever wants a hold.
+/// A caller that wants a hold.
 #[derive(Default)]
 struct Caller {
     /// When its last attempt may begin; set with the first.

@@ -1,4 +1,4 @@
-//! [`LockRequest`]: a lock to be acquired, with all that can be said of how, and [`Acquire`], its acquisition.
+//! [`LockRequest`]: a lock to be acquired, with all its options, and [`Acquire`], its acquisition.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use super::pending::{Ask, How, Pending};
 use super::shared::{Core, Stopped};
 use crate::clock;
 use crate::engine::{Grant, OpId, Outcome, Request};
-use crate::error::{AcquireError, Denial, Report, Round};
+use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
 use crate::lock::{HolderTtl, MasterId, Resource, Vote};
 use crate::mutants::mutant;
 use crate::options::{Options, auto_extend_method, fair_method, option_methods};
@@ -116,7 +116,7 @@ impl<'a> LockRequest<'a> {
     /// was idle.
     ///
     /// # Errors
-    /// [`AcquireError`] tells contention from an outage, with what each master said.
+    /// [`AcquireError`] distinguishes contention from an outage, with what each master said.
     pub fn try_acquire(self) -> Result<Guard, AcquireError> {
         self.wait(Duration::ZERO).acquire()
     }
@@ -281,12 +281,14 @@ impl LockRequest<'_> {
             let has_granted = MasterId::new(index).is_some_and(|master| grant.granted.contains(master));
             (label.clone(), if has_granted { Vote::Granted } else { Vote::Pending })
         });
-        let report = Report { round: Round::Acquire, votes: votes.collect() };
+        let resource = self.resource.as_bytes().to_vec();
+        let report = Report { round: Round::Acquire, resource, votes: votes.collect() };
         let took = asked.submitted.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         AcquireError::Expired(Box::new(Denial {
             attempts: grant.attempts,
             took,
             holder: HolderTtl::Unknown,
+            held_by: HeldBy::default(),
             report,
         }))
     }
@@ -299,7 +301,7 @@ mod tests {
     use crate::lock::{MasterSet, Token};
 
     #[test]
-    fn an_answer_with_less_than_the_validity_asked_for_is_expired() {
+    fn too_little_validity_left_is_expired() {
         // Nothing listens there.
         let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
         let client = Client::open(config).expect("an event loop");

@@ -1,4 +1,4 @@
-//! [`RwLock`]: one name, with a request to read and one to write. Owns nothing: both are requests of the client's own.
+//! [`RwLock`]: one name, with a request to read and one to write. Both are requests of the client.
 
 use bytes::Bytes;
 
@@ -24,11 +24,11 @@ use super::request::LockRequest;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// **There is no way from reading to writing, or back.** Whoever has a guard to read and asks to write, waits for itself until
+/// **There is no way from reading to writing, or back.** A caller that has a guard to read and asks to write, waits for itself until
 /// its wait ends, and for every other reader, too; two that do so would wait for each other. Release, then acquire, then
 /// look again at what was read. With the guard dropped the release is on its way before the request that follows.
 ///
-/// **Who comes first.** By itself a writer has no preference: it gets the lock when a quorum is free of readers at one moment, and
+/// **Order.** By itself a writer has no preference: it gets the lock when a quorum is free of readers at one moment, and
 /// readers that come and go all the time can keep it waiting until its wait is over. With [`RwLock::prefer_writers`]
 /// readers can be kept waiting by writers that come and go all the time.
 #[derive(Debug, Clone)]

@@ -71,7 +71,7 @@ impl Client {
     /// for: so sets that overlap, in whatever order they are named, cannot wait for each other in a circle. With that
     /// one the others are asked for again at once, until the wait is over; between such rounds there are random pauses.
     ///
-    /// Who waits for a single lock stands in line, and so does a set for the one in its way; but it may miss the others again
+    /// A caller that waits for a single lock stands in line, and so does a set for the one in its way; but it may miss the others again
     /// and again while they are taken by turns. Ask for few locks together, and keep sets small where they are contended.
     ///
     /// ```no_run

@@ -9,7 +9,7 @@
 //!             there; hand the lead on      until woken with the outcome, or to lead
 //! ```
 //!
-//! Whoever has the [`Poller`] leads. A thread that waits leads itself if nobody does, so a lone one needs no other and no
+//! The thread that has the [`Poller`] leads. A thread that waits leads itself if nobody does, so a lone one needs no other and no
 //! system call but those of the sockets. The *keeper*, a thread of the client's own, leads while tasks wait, and for what
 //! is due when nobody calls: time-outs, reconnects, the releases of dropped guards. The leader sleeps without the lock,
 //! so that others can submit and write meanwhile, and is woken at most once in a sleep.
@@ -101,19 +101,17 @@ struct Keeper {
     sleeps_until: Option<Option<Instant>>,
     /// Whether it leads although nobody waits: the last caller was a task, and the next one probably is.
     is_favoured: bool,
-    /// Who does its work in place of its thread, and is woken like it.
+    /// The task that does its work in place of its thread, and is woken like it.
     drive: Option<Waker>,
     /// Whether something was left for it to do.
     has_unsent: bool,
 }
 
 /// Why a call inside [`crate::ConfigBuilder::retry_delay_by`] fails.
-const IN_RETRY_DELAY: &str =
-    "the function given to retry_delay_by uses the client that calls it, which is locked meanwhile";
+const IN_RETRY_DELAY: &str = "the function given to retry_delay_by uses its own client; use no client there";
 
 /// Why a blocking call inside a waker fails.
-pub(super) const IN_WAKER: &str = "a waker that this client calls waits for the client, which waits for the waker: \
-                        have the waker hand the work to another thread or task";
+pub(super) const IN_WAKER: &str = "a waker that it calls would wait for it; wait in another thread or task";
 
 /// Names whose memory is kept.
 const SPARE_NAME_COUNT_MAX: usize = 1024;
@@ -133,7 +131,7 @@ struct Watch<'a>(&'a Shared);
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        self.0.stop("a thread panicked while it used the client");
+        self.0.stop("a thread panicked while using it; open a new client");
     }
 }
 
@@ -206,7 +204,7 @@ impl Shared {
             Some(Ok(core)) => Self::unless_stopped(core),
             Some(Err(poisoned)) => {
                 drop(poisoned);
-                Err(self.stop("a thread panicked while it used the client"))
+                Err(self.stop("a thread panicked while using it; open a new client"))
             }
         }
     }
@@ -443,7 +441,7 @@ impl Shared {
                 Ok(is_whole) => core.end_turn(&poller, is_whole),
                 Err(error) => {
                     drop(core);
-                    return Err(self.stop(&format!("the event queue failed: {error}")));
+                    return Err(self.stop(&format!("the event queue failed ({error}); open a new client")));
                 }
             }
             if is_done(&core) || limit.is_some_and(|limit| limit <= clock::now()) {
@@ -465,7 +463,7 @@ impl Shared {
             let woken = some_of(core.desk.woken());
             drop(core);
             if !wake_all(woken.into_iter().flatten()) {
-                return Err(self.stop("a waker panicked"));
+                return Err(self.stop("a waker panicked; open a new client"));
             }
             for work in self.later.take() {
                 // What is dropped there may be anybody's, as wakers are.

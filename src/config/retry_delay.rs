@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Clone)]
 pub(crate) struct RetryDelay {
     function: Arc<dyn Fn(u32) -> Duration + Send + Sync>,
-    /// Who calls it: one thread at a time, for the client is locked meanwhile.
+    /// The thread that calls it: one thread at a time, for the client is locked meanwhile.
     called: Arc<Inside>,
 }
 
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_function_is_known_to_be_called_behind_that_of_another_client() {
+    fn a_nested_delay_function_is_known_as_called() {
         let slot = Arc::new(std::sync::OnceLock::<RetryDelay>::new());
         let its = slot.clone();
         let inner = RetryDelay::new(move |_| {

@@ -45,7 +45,7 @@ pub(crate) struct Login {
 
 /// Why a text is not the URL of a master. Holds nothing of the text before its last `@`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason} in `{shown}`; expected redis://[user[:password]@]host[:port][/db] or unix:///path")]
+#[error("{reason} in `{shown}`; write redis://[user[:password]@]host[:port][/db] or unix:///path")]
 pub struct UrlError {
     reason: &'static str,
     shown: String,
@@ -57,7 +57,9 @@ impl FromStr for MasterUrl {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        parse(text).map_err(|reason| UrlError { reason, shown: redacted(text) })
+        let reason =
+            |reason| if is_list(text) { "several URLs, which must be given one by one," } else { reason };
+        parse(text).map_err(|why| UrlError { reason: reason(why), shown: redacted(text) })
     }
 }
 
@@ -76,6 +78,14 @@ impl fmt::Debug for MasterUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// Whether it looks like several URLs, or hosts, in one text.
+fn is_list(text: &str) -> bool {
+    let behind = text.split_once("://").map_or(text, |(_, rest)| rest);
+    let is_separator = |c: char| c == ',' || c == ';' || c.is_whitespace();
+    behind.split(is_separator).skip(1).any(|part| part.contains("://") || part.starts_with('/'))
+        || behind.rsplit_once('@').map_or(behind, |(_, place)| place).trim().contains(is_separator)
 }
 
 fn parse(text: &str) -> Result<MasterUrl, &'static str> {
@@ -103,7 +113,7 @@ fn parse(text: &str) -> Result<MasterUrl, &'static str> {
             }
             Ok(MasterUrl { address: Address::Unix { path: place.into() }, login, db: 0 })
         }
-        "rediss" | "valkeys" => Err("TLS, which this version does not speak,"),
+        "rediss" | "valkeys" => Err("TLS, which is not supported,"),
         _ => Err("an unknown scheme"),
     }
 }
@@ -141,7 +151,7 @@ fn parse_tcp(place: &str) -> Result<Address, &'static str> {
     if host.is_empty() {
         return Err("no host");
     }
-    if host.contains(['?', '#', '@', '%', '[', ']', '\\']) {
+    if host.contains(['?', '#', '@', '%', '[', ']', '\\', ',', ';']) {
         return Err("an unknown part");
     }
     let port = match port {
@@ -252,6 +262,8 @@ mod tests {
             "redis://me:%4@h",
             "redis://me:%zz@h",
             "redis://h h",
+            "redis://h,i",
+            "redis://h,redis://i",
             "rediss://h",
             "http://h",
             "unix://",
@@ -262,6 +274,26 @@ mod tests {
         ] {
             assert!(text.parse::<MasterUrl>().is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_list_in_one_text_is_named() {
+        for text in [
+            "redis://a,redis://b",
+            "redis://a:1,redis://b:2",
+            "redis://a, redis://b",
+            "redis://a redis://b",
+            "redis://a;redis://b",
+            "redis://a,b,c",
+            "redis://me:s3cret@a,redis://me:s3cret@b",
+            "/run/a.sock,/run/b.sock x",
+        ] {
+            let error = text.parse::<MasterUrl>().expect_err(text).to_string();
+            assert!(error.starts_with("several URLs"), "{error}");
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+        let other = "redis://me:a,b@h:x".parse::<MasterUrl>().expect_err("a wrong port").to_string();
+        assert!(other.starts_with("a port"), "{other}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::policy::Policy;
 use super::slab::Id;
 use super::timers::op_timer;
 use super::{Engine, Grant, OpId, Outcome, SubmitError};
-use crate::error::{AcquireError, Round};
+use crate::error::{AcquireError, HeldBy, Round};
 use crate::limits;
 use crate::lock::command;
 use crate::lock::{Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Verdict, Vote};
@@ -316,7 +316,7 @@ impl Engine {
             self.leave_queue(now, id, Duration::ZERO);
         }
         if gathered == Gathered::None && self.config.ask_holder && cause == Cause::Contended {
-            denied.asked = self.ask_holders(id, refused);
+            denied.asked = self.ask_holders(id, refused, retry_at.is_none());
         }
         let op = self.ops.op_mut(id);
         op.state = match retry_at {
@@ -337,10 +337,17 @@ impl Engine {
         }
     }
 
-    /// Asks the masters that refused how long the key in the way still lives.
-    fn ask_holders(&mut self, id: Id, refused: MasterSet) -> MasterSet {
-        let op = self.ops.op(id);
+    /// Asks the masters that refused how long the key in the way still lives; and how many readers it has, for the error of
+    /// an acquisition: with its first attempt, the last one, and each that follows one which met readers.
+    fn ask_holders(&mut self, id: Id, refused: MasterSet, is_last: bool) -> MasterSet {
+        let op = self.ops.op_mut(id);
         let usable = refused.intersection(self.fleet.usable());
+        if is_last || op.attempts == 1 || op.reader_count > 0 {
+            op.reader_count = 0;
+            self.fleet.send(usable, Owed::Query { question: Question::ReaderCount, id }, |out| {
+                command::encode_reader_count(out, &op.key)
+            });
+        }
         self.fleet.send(usable, Owed::Query { question: Question::Holder, id }, |out| {
             command::encode_pttl(out, &op.key)
         })
@@ -381,9 +388,14 @@ impl Engine {
 
     pub(super) fn deny(&mut self, now: Instant, id: Id, denied: Denied) {
         let op = self.ops.op(id);
-        let error = op.denial(now, denied, &op.holders);
+        let error = op.denial(now, denied, &op.holders, self.held_by(now, id));
         self.end_op(now, id);
         self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(error))));
+    }
+
+    /// The holder of a lock that this operation did not get.
+    fn held_by(&self, now: Instant, id: Id) -> HeldBy {
+        if self.is_held_here(now, id) { HeldBy::ThisClient } else { self.ops.op(id).readers() }
     }
 
     pub(super) fn handle_op_timeout(&mut self, now: Instant, id: Id) {

@@ -44,7 +44,7 @@ pub(super) struct Claim {
     /// Why masters failed in the round under way.
     pub(super) failures: Vec<(MasterId, Failure)>,
     pub(super) release: Option<Release>,
-    /// Whether its release tells those who wait: that of a lock that was held does.
+    /// Whether its release notifies waiters: that of a lock that was held does.
     pub(super) tells: bool,
     /// Whether others wanted the lock, too: then how many wait is worth a script.
     pub(super) is_contended: bool,
@@ -56,7 +56,7 @@ pub(super) struct Claim {
     /// Masters whose connection has broken since the `SET`: it may still be carried out there, after any release.
     pub(super) strayed: MasterSet,
     /// Masters that were sent another `SET`: where the first was refused the key may live all the same, and where it may
-    /// still be carried out, one key that was deleted does not tell which of the two it was.
+    /// still be carried out, one key that was deleted does not show which of the two it was.
     sent_again: MasterSet,
     /// Masters that no longer had the key when they were last asked, and were sent no other `SET` since.
     pub(super) gone: MasterSet,

@@ -14,6 +14,7 @@ use rand::{Rng, RngExt};
 
 use super::handshake::{Handshake, Learnt, Step};
 use super::link_id::{LinkId, LinkRequest};
+use super::trouble::Trouble;
 use crate::limits;
 use crate::lock::{MasterId, MasterSet};
 use crate::resp::Reply;
@@ -122,7 +123,7 @@ impl State {
     /// Takes the reply to a step of the handshake. `Ok(true)` ends it; an error ends the connection.
     pub(super) fn handle_step(&mut self, step: Step, reply: &Reply<'_>) -> Result<bool, String> {
         let Self::Handshake { handshake, .. } = self else {
-            return Err("a handshake reply out of turn".to_owned());
+            return Err(Trouble::WrongShape.to_string());
         };
         handshake.handle_reply(step, reply)
     }

@@ -15,7 +15,7 @@
 //!
 //! A waiter's ticket is *allotted* once a quorum of masters has it with the same number, which is the largest that a quorum
 //! proposed to it (the rule by which Skeen's total order multicast numbers messages; Lamport's bakery has its doorway in
-//! the same place). Who asks after that is told a larger number by some master of any quorum, and so gets a larger one. A
+//! the same place). A caller that asks after that gets a larger number from some master of any quorum, and so a larger ticket. A
 //! lock needs a quorum of masters in whose queue its owner was the first; each quorum has a master that has the older
 //! ticket, and there it is not. So **nobody who asks once a ticket is allotted has the lock before it**, as long as
 //!
@@ -25,12 +25,12 @@
 //!
 //! Before that, while two ask at the same time, either may be the first: one or two round trips. A ticket is kept through
 //! all attempts, also through one that a minority of masters granted: those keys are released, and the place is still
-//! there. Two who each have a minority are told at their next attempt who is before whom.
+//! there. Two waiters that each have a minority learn their order at their next attempt.
 //!
-//! # Who gives up, and who dies
+//! # Waiters that give up or die
 //!
-//! Who gives up leaves its queues with a command behind whatever was sent, and so does a holder behind its release: the
-//! same command tells the first in the queue that the lock is free. So does, for others, who had a part of the lock and gives
+//! A waiter that gives up leaves its queues with a command behind whatever was sent, and so does a holder behind its release: the
+//! same command notifies the first in the queue that the lock is free. So does, for others, a caller that had a part of the lock and gives
 //! that back: the first may have been refused for it, and those behind the first cannot have it. It is a hint, like all notifications (`subscriptions.rs`). If it is lost, or
 //! its waiter is dead, the next one is the first when the heartbeat is over. Waiters that die together cost one heartbeat
 //! together, for they are not waited for one after the other.
@@ -60,13 +60,13 @@ pub(super) struct Queuing {
     number: Option<u64>,
     /// Whether it waits: else it leaves no ticket.
     waits: bool,
-    /// The numbers that masters have for it, as they told last.
+    /// The numbers that masters have for it, as they reported last.
     numbers: Vec<(MasterId, u64)>,
-    /// What masters told in the attempt under way.
+    /// What masters reported in the attempt under way.
     told: Vec<(MasterId, FairTold)>,
     /// Masters that were ever asked.
     asked: MasterSet,
-    /// The channel on which it is told that it is the first, as an encoded bulk string.
+    /// The channel on which it is notified that it is the first, as an encoded bulk string.
     pub(super) channel: Vec<u8>,
 }
 
@@ -101,7 +101,7 @@ pub struct Ticket {
     pub number: u64,
 }
 
-/// What the masters told of a waiter's place.
+/// What the masters reported of a waiter's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     /// On no quorum is it the first.
@@ -160,7 +160,7 @@ impl Queuing {
         sent
     }
 
-    /// A master answered an attempt. A late answer, which is not `counted`, tells the ticket all the same.
+    /// A master answered an attempt. A late answer, which is not `counted`, reports the ticket all the same.
     pub(super) fn note_answer(&mut self, master: MasterId, told: FairTold, is_counted: bool, quorum: usize) {
         if let Some(number) = told.ticket {
             self.note_number(master, number, quorum);
@@ -222,7 +222,7 @@ impl Queuing {
         (count >= quorum).then_some(Ticket { id: self.id, number })
     }
 
-    /// Where it stands by what was told in an attempt, for which so many masters may refuse.
+    /// Where it stands by what was reported in an attempt, for which so many masters may refuse.
     fn standing(&self, tally: &Tally, spare: usize) -> Standing {
         let is_behind = |told: &FairTold| match told.way {
             Way::Clear => false,
@@ -250,7 +250,7 @@ impl Queuing {
         left.max()
     }
 
-    /// What was told of the key in the way.
+    /// What was reported of the key in the way.
     pub(super) fn holders(&self) -> impl Iterator<Item = (MasterId, HolderTtl)> {
         self.told.iter().filter_map(|(master, told)| match told.way {
             Way::Held(holder) => Some((*master, holder)),
@@ -304,7 +304,7 @@ fn key_only(key: &[u8]) -> command::Entry {
     entry
 }
 
-/// When enough of the masters that refused will be free, by what they told.
+/// When enough of the masters that refused will be free, by what they reported.
 fn holder_left(queuing: &Queuing, spare: usize) -> Option<Duration> {
     let mut left: Vec<Duration> = queuing
         .holders()

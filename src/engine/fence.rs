@@ -47,7 +47,7 @@ pub(super) struct Fencing {
     renumbering_count: u32,
     /// Masters that were in quarantine when the attempt began.
     pub(super) quarantined: MasterSet,
-    /// What masters told that refused it.
+    /// What masters that refused it reported.
     told: Vec<(MasterId, Told)>,
 }
 
@@ -138,7 +138,7 @@ impl Fencing {
         may
     }
 
-    /// No more attempts without a pause: what was told of the key in the way is moved to `holders`.
+    /// No more attempts without a pause: what was reported of the key in the way is moved to `holders`.
     pub(super) fn end_row(&mut self, holders: &mut Vec<(MasterId, HolderTtl)>) {
         self.renumbering_count = 0;
         holders.extend(self.busy().map(|(master, told)| (master, told.holder)));
@@ -149,7 +149,7 @@ impl Fencing {
     }
 
     /// Learns from the answers what the next token should be, and returns the time by the masters' clocks: that of the one
-    /// in the middle, for a quorum has to agree. A master that granted tells it by that.
+    /// in the middle, for a quorum has to agree. A grant says so.
     fn learn(&mut self, tally: &Tally, half_us: u64) -> u64 {
         let granted = tally.granted.iter().map(|_| self.token.as_u64());
         let mut times: Vec<u64> = self.told.iter().map(|(_, told)| told.time_us).chain(granted).collect();
@@ -288,14 +288,14 @@ mod tests {
     }
 
     #[test]
-    fn the_next_token_is_larger_than_the_fences_that_were_told() {
+    fn the_next_token_exceeds_all_reported_fences() {
         let stale = |fence| told(Refusal::Stale, fence, 50_000);
         assert_eq!(next(&mut fencing(50_000), 1, &[stale(50_300), stale(50_200)]), 50_301);
         assert_eq!(next(&mut fencing(50_000), 1, &[stale(50_000), stale(50_000)]), 50_001);
     }
 
     #[test]
-    fn a_fence_that_no_token_can_pass_is_left_to_its_master() {
+    fn an_unpassable_fence_is_left_to_its_master() {
         let answers = [told(Refusal::Stale, 90_000, 50_000), told(Refusal::Stale, 50_001, 50_000)];
         assert_eq!(next(&mut fencing(50_000), 1, &answers), 50_002);
     }

@@ -18,6 +18,7 @@ use super::link_id::{LinkId, LinkRequest};
 use super::mark::{self, MarkAnswer};
 use super::owed::{MarkStep, Owed, Shape};
 use super::timers::{Timers, master_timer};
+use super::trouble::Trouble;
 use crate::config::Config;
 use crate::limits;
 use crate::lock::command::{self, Entry, ReleaseBy};
@@ -297,8 +298,8 @@ impl Fleet {
             return None;
         }
         // A server that is full says so in place of its first reply, and then closes the connection.
-        let told = link.last_refusal().map(|text| format!("{why}, after \"{text}\""));
-        Some(told.map_or(Cow::Borrowed(why), Cow::Owned))
+        let refused = link.last_refusal().map(|refusal| Trouble::ClosedAfter { why, refusal }.to_string());
+        Some(refused.map_or(Cow::Borrowed(why), Cow::Owned))
     }
 
     /// Bytes to write.
@@ -352,9 +353,7 @@ impl Fleet {
         let run_id = handshake.learnt.run_id.as_deref().filter(|_| !mutant!(SameServerTwice))?;
         let other = self.links.iter().find(|link| link.run_id() == Some(run_id))?;
         let other = &self.config.labels[other.master.index()];
-        Some(format!(
-            "it is the same server as {other} (run_id {run_id}), and may vote only once: list each server once"
-        ))
+        Some(Trouble::ListedTwice { other, run_id }.to_string())
     }
 
     /// Ends a connection. Returns whether it was ready, so that it may have owed something.
@@ -406,14 +405,14 @@ impl Fleet {
                 self.arm(master, timers);
                 None
             }
-            State::Connecting { .. } => Some(format!("no connection within {limit:?}")),
-            State::Handshake { .. } => Some(format!("no answer to the handshake within {limit:?}")),
+            State::Connecting { .. } => Some(Trouble::NoConnection(limit).to_string()),
+            State::Handshake { .. } => Some(Trouble::NoHandshake(limit).to_string()),
             State::Ready { .. } if link.mark_due_at.take_if(|at| *at <= now).is_some() => {
                 self.read_mark(master);
                 self.arm(master, timers);
                 None
             }
-            State::Ready { .. } => Some(format!("no answer for {:?}", limits::SILENCE_MAX)),
+            State::Ready { .. } => Some(Trouble::Silent.to_string()),
         }
     }
 
@@ -481,7 +480,7 @@ impl Fleet {
         });
     }
 
-    /// Whoever comes later has to watch for itself then; this client has.
+    /// A later client has to watch for itself then; this client has.
     pub(super) fn handle_mark_refused(&mut self, master: MasterId, text: Box<str>) {
         self.link_mut(master).learnt.note_refused(mark::WRITING, text);
     }
@@ -561,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn each_link_has_its_requests_in_the_order_of_the_calls() {
+    fn each_link_keeps_the_order_of_calls() {
         let (mut fleet, mut expected) = (fleet(), vec![Vec::new(); 3]);
         for round in 0..2000_usize {
             let masters = set(round * 7 / 40);
@@ -584,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_with_a_full_queue_is_left_out_and_the_others_are_not() {
+    fn only_a_master_with_a_full_queue_is_skipped() {
         let mut fleet = fleet();
         let owed = [Owed::Query { question: Question::Holder, id: Id::NOBODY }];
         let nearly_full = vec![0; limits::OUTBOX_SIZE_MAX - 30];

@@ -2,7 +2,7 @@
 //! and puts the next one's token in its place, with a TTL of its own.
 //!
 //! ```text
-//!   A: claim with token TA ── release ──┐ swap TA → TB where A may hold the key ──► vote for B, and answer to A's release
+//!   A: claim with token TA ── release ──┐ swap TA → TB where A may have the key ─► B's vote, A's answer
 //!                                       │ SET TB NX     where A does not hold it ──► vote for B
 //!                                       └ release TA    where a swap cannot be sent ► answer to A's release
 //!   B: claim with token TB, Acquiring; its validity counts from before all this
@@ -133,7 +133,7 @@ impl Engine {
     }
 
     /// The answer to a swap: a vote of the claim that is handed the lock, and the answer to the release of the other, whose
-    /// place is told. That one may be gone by now, and another in its place.
+    /// place is reported. That one may be gone by now, and another in its place.
     pub(super) fn handle_swap_vote(&mut self, now: Instant, master: MasterId, id: Id, from: u32, vote: Vote) {
         let answer = match &vote {
             Vote::Granted => ReleaseAnswer::Deleted,

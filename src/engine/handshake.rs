@@ -11,6 +11,7 @@ use rand::Rng;
 
 use super::groups;
 use super::mark;
+use super::trouble::{self, Trouble};
 use crate::config::{Config, Login, Quarantine};
 use crate::lock::MasterId;
 use crate::lock::command::{self, ExtendBy, RELEASE_NOTIFY, ReleaseBy};
@@ -27,19 +28,19 @@ pub(super) enum Step {
     InfoServer,
     InfoReplication,
     InfoMemory,
-    /// In strict mode; behind `InfoServer`, which tells whom a mark has to name.
+    /// In strict mode; behind `InfoServer`, which reports the process that a mark has to name.
     ReadMark,
     TrySetIfEq,
     TryDelIfEq,
     TryDelEx,
     TryPublish,
-    /// On a lock that is not held, so that nobody is told.
+    /// On a lock that is not held, so that nobody is notified.
     TryTelling,
     Echo,
 }
 
 impl Step {
-    /// What a person is told that a server refused.
+    /// The name of a refused command in messages.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Auth => "AUTH",
@@ -69,7 +70,7 @@ pub(super) struct Handshake {
     pub(super) learnt: Learnt,
 }
 
-/// What a master told of itself.
+/// What a master reported of itself.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Learnt {
     pub(super) run_id: Option<Box<str>>,
@@ -83,7 +84,7 @@ pub(super) struct Learnt {
     pub(super) has_del_if_eq: bool,
     pub(super) has_del_ex: bool,
     pub(super) has_set_if_eq: bool,
-    /// Whether it runs the script that releases and tells who waits.
+    /// Whether it runs the script that releases and notifies waiters.
     pub(super) has_telling: bool,
     /// Optional commands that were refused, with the server's words.
     pub(super) refused: Vec<(&'static str, Box<str>)>,
@@ -119,28 +120,22 @@ impl Learnt {
     /// Why strict mode does not count this server.
     pub(super) fn unfitness(&self) -> Option<String> {
         if self.is_replica() {
-            return Some("it is a replica, which strict mode refuses: list its master instead".to_owned());
+            return Some(Trouble::StrictReplica.to_string());
         }
         if let Some(policy) = self.evicting_policy() {
-            return Some(format!(
-                "its maxmemory-policy is {policy}, which may evict locks and which strict mode refuses: set noeviction"
-            ));
+            return Some(Trouble::StrictEvicting { policy }.to_string());
         }
-        let told = [
+        let reported = [
             ("run_id", self.run_id.is_some()),
             ("role", self.role.is_some()),
             ("maxmemory_policy", self.maxmemory_policy.is_some()),
         ];
-        let untold: Vec<_> = told.into_iter().filter(|(_, is_told)| !is_told).map(|(name, _)| name).collect();
-        if untold.is_empty() {
-            return None;
-        }
-        let words = self.refused.iter().find(|(name, _)| name.starts_with("INFO"));
-        let words = words.map(|(name, text)| format!(" ({name} was refused: {text})")).unwrap_or_default();
-        Some(format!(
-            "it does not tell its {}{words}, without which strict mode cannot judge it: the ACL user needs +info",
-            untold.join(", ")
-        ))
+        let missing: Vec<_> =
+            reported.into_iter().filter(|(_, is_there)| !is_there).map(|(name, _)| name).collect();
+        let refused = self.refused.iter().find(|(name, _)| name.starts_with("INFO"));
+        let info_refusal = refused.map(|(_, text)| &**text);
+        let why = Trouble::StrictUnreported { fields: missing.join(", "), info_refusal };
+        (!missing.is_empty()).then(|| why.to_string())
     }
 
     /// Keeps what was refused last, of each command.
@@ -244,15 +239,15 @@ impl Handshake {
         let learnt = &mut self.learnt;
         match (step, reply) {
             (_, Reply::Error(text)) => {
-                let shown = command::error_text(without_arguments(text));
+                let text = without_arguments(text);
                 if matches!(step, Step::Auth | Step::Select | Step::Echo) || text.starts_with(b"LOADING") {
-                    return Err(format!("{} was refused: {shown}", step.name()));
+                    return Err(trouble::step_refused(step.name(), text));
                 }
                 // A server without a native command is the usual case, not worth a word.
                 if !matches!(step, Step::TrySetIfEq | Step::TryDelIfEq | Step::TryDelEx | Step::TryTelling)
                     || text.starts_with(b"NOPERM")
                 {
-                    learnt.refused.push((step.name(), shown));
+                    learnt.refused.push((step.name(), command::error_text(text)));
                 }
             }
             (Step::Echo, Reply::Bulk(echo)) if *echo == self.nonce || mutant!(EchoUnchecked) => {
@@ -282,7 +277,7 @@ impl Handshake {
             (Step::TrySetIfEq, Reply::NullBulk) => learnt.has_set_if_eq = true,
             (Step::TryDelIfEq, Reply::Integer(0)) => learnt.has_del_if_eq = true,
             (Step::TryDelEx, Reply::Integer(0)) => learnt.has_del_ex = true,
-            _ => return Err(format!("{} got a reply of the wrong shape", step.name())),
+            _ => return Err(Trouble::WrongStep { step: step.name() }.to_string()),
         }
         Ok(false)
     }
@@ -347,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_of_optional_commands_are_kept_and_of_needed_ones_end_it() {
+    fn only_refusals_of_needed_commands_end_the_handshake() {
         let (mut handshake, _) = handshake("redis://h");
         let noperm = Reply::Error(b"NOPERM no");
         for step in [Step::SetName, Step::LoadScript, Step::InfoServer, Step::TryDelIfEq] {

@@ -45,7 +45,7 @@ impl Engine {
             self.decide_extend(now, id);
             self.arm_op(id);
         }
-        // The validity may end sooner now than the next in the queue was told.
+        // The validity may end sooner now than the next waiter in the queue expects.
         self.tend_queue_of(now, id);
     }
 
@@ -431,7 +431,7 @@ impl Engine {
         }
     }
 
-    /// Whether a lock is over, or so nearly over that its loss is or was told to whoever asked for it.
+    /// Whether a lock is over, or so nearly over that its loss is or was reported to the caller that asked for it.
     #[must_use]
     pub fn is_losing(&self, now: Instant, lock: OpId) -> bool {
         let Some(op) = self.ops.find(lock.0) else { return true };
@@ -457,7 +457,7 @@ impl Engine {
         }
     }
 
-    /// Sends an extension whose outcome nobody is told. It is one like the caller's own, which replaces it; one that fails is
+    /// Sends an extension whose outcome nobody gets. It is one like the caller's own, which replaces it; one that fails is
     /// tried again until the validity ends.
     fn renew(&mut self, now: Instant, id: Id) {
         let op = self.ops.op_mut(id);
@@ -491,7 +491,7 @@ impl Engine {
         self.arm_op(id);
     }
 
-    /// Tells, once, that a lock is lost or about to be, and keeps it no longer.
+    /// Reports, once, that a lock is lost or about to be, and keeps it no longer.
     pub(super) fn tell_loss(&mut self, id: Id) {
         let op = self.ops.op_mut(id);
         let OpState::Held { valid_until, .. } = op.state else { return };

@@ -1,4 +1,4 @@
-//! What masters tell of a lock when they are asked, and what follows from it.
+//! What masters report of a lock when they are asked, and what follows from it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::Report;
 use crate::lock::{Failure, HolderTtl, Vote, quorum};
 
-/// What each master holds of a lock, as it told at some moment between the question and the answer.
+/// What each master holds of a lock, as it reported at some moment between the question and the answer.
 ///
 /// It is for people and for tools, and nothing to act on: by the time it is read anything may have changed, so who needs
 /// the lock acquires it. Value and time are read one after the other: when a lock changes hands in between, the time is that
@@ -18,7 +18,7 @@ pub struct Inspection {
     pub masters: Vec<(Arc<str>, Told)>,
 }
 
-/// What one master told of a lock.
+/// What one master reported of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Told {
     /// It has no such key, and would have it if it ever had: it is in no quarantine.
@@ -44,7 +44,7 @@ pub enum Told {
     Failed(Failure),
 }
 
-/// How a lock stands, by what a quorum of masters tells.
+/// How a lock stands, by what a quorum of masters reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// A quorum has no such key: the next attempt may have it.
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_standing_is_that_of_a_quorum_of_the_configured_masters() {
+    fn the_standing_needs_a_quorum_of_configured_masters() {
         let left = |ms| HolderTtl::Left(Duration::from_millis(ms));
         for (told, standing, remaining) in [
             (["", "", ""], Standing::Free, HolderTtl::Gone),

@@ -13,6 +13,7 @@ use super::groups::Commands;
 use super::handshake::{Handshake, Learnt, Step};
 use super::kind::Tag;
 use super::owed::{Answer, Owed};
+use super::trouble::{Trouble, Warning};
 use crate::config::{Config, Quarantine};
 use crate::limits;
 use crate::lock::command::{self, WrongShape};
@@ -20,7 +21,7 @@ use crate::lock::{Failure, MasterId};
 use crate::mutants::mutant;
 use crate::resp::Reply;
 
-/// Who answered the last handshake, and since when this client has watched that process.
+/// The process that answered the last handshake, and since when this client has watched that process.
 #[derive(Debug)]
 struct Identity {
     run_id: Box<str>,
@@ -29,18 +30,18 @@ struct Identity {
     /// When bytes last came from it, as of its last connection's end.
     heard_at: Instant,
     /// Whether nothing but this client's own watch speaks for it: it was there before it took another's place, or it
-    /// was unfit for a while. What is told of its age does not tell that it has the locks.
+    /// was unfit for a while. What is reported of its age does not show that it has the locks.
     is_doubtful: bool,
 }
 
-/// What a handshake tells of the process that was there before.
+/// What a handshake reveals of the process that was there before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Predecessor {
     /// It is the one that answered.
     Same,
     /// It has ended: the one that answered started after it was last heard.
     Ended,
-    /// It may run still: nobody tells who answered, or that one ran beside it.
+    /// It may run still: nothing shows which process answered, or that one ran beside it.
     Unknown,
 }
 
@@ -84,7 +85,7 @@ impl Link {
             quarantined_until: None,
             mark_due_at: None,
             heard_at: now,
-            why: Arc::from("it was not tried yet"),
+            why: Trouble::Untried.to_string().into(),
             identity: None,
             changes: None,
             scripts_loading: [false; Tag::ALL.len()],
@@ -109,27 +110,21 @@ impl Link {
     pub(super) fn warnings(&self, now: Instant) -> Vec<String> {
         let mut warnings = Vec::new();
         if let Some(Changes { count, last_at }) = self.changes {
-            let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
-            let ago = now - last_at;
-            warnings.push(format!(
-                "it restarted or was replaced {times} while this client watched, last {ago:.0?} ago"
-            ));
+            warnings.push(Warning::Changed { count, ago: now - last_at });
         }
         if self.learnt.is_replica() {
-            warnings.push("it is a replica, and grants nothing: list its master instead".to_owned());
+            warnings.push(Warning::Replica);
         }
         if let Some(policy) = self.learnt.evicting_policy() {
-            warnings.push(format!("its maxmemory-policy is {policy}, which may evict locks: set noeviction"));
+            warnings.push(Warning::Evicting { policy });
         }
-        if let Some(text) = self.publish_refusal() {
-            warnings.push(format!(
-                "others are not told when a lock is released, and try again at random: {text}"
-            ));
+        if let Some(refusal) = self.publish_refusal() {
+            warnings.push(Warning::NotPublishing { refusal });
         }
         if self.learnt.run_id.is_none() && self.is_ready() {
-            warnings.push("it does not tell its run_id, so each reconnect counts as a restart".to_owned());
+            warnings.push(Warning::NoRunId);
         }
-        warnings
+        warnings.iter().map(Warning::to_string).collect()
     }
 
     /// How the master refused to publish messages, if it did, in its words.
@@ -267,5 +262,5 @@ fn take_apart(
     if owed.wants_script(reply, by) {
         return Ok(Answer::WantsScript(owed));
     }
-    owed.answer(reply, learnt.run_id.as_deref()).map_err(|WrongShape| "a reply of the wrong shape".to_owned())
+    owed.answer(reply, learnt.run_id.as_deref()).map_err(|WrongShape| Trouble::WrongShape.to_string())
 }

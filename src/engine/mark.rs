@@ -1,4 +1,4 @@
-//! The mark of strict mode: a key on each master by which a client tells others for how long it has watched the very
+//! The mark of strict mode: a key on each master by which a client reports to others for how long it has watched the very
 //! process that they are connected to.
 //!
 //! ```text
@@ -19,19 +19,19 @@ use crate::lock::command::{self, WrongShape};
 use crate::mutants::mutant;
 use crate::resp::Reply;
 
-/// The two requests as a person is told that a server refused them.
+/// The names of the two requests in messages.
 pub(super) const READING: &str = "GET of the mark";
 pub(super) const WRITING: &str = "SET of the mark";
 /// Why a mark is not written over another application's key.
 pub(super) const FOREIGN: &str =
-    "the key redlatch:mark behind the prefix is no mark, and stays: choose another prefix, or delete it";
+    "the key PREFIXredlatch:mark is no mark; choose another prefix, or delete the key";
 
 /// What a master said to the request for its mark.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum MarkAnswer {
     /// There is no mark.
     Absent,
-    /// For how long the process that it tells to be was watched; zero by a mark of another process.
+    /// For how long the process that it claims to be was watched; zero by a mark of another process.
     Watched(Duration),
     /// The key holds something that is no mark.
     Foreign,
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_counts_for_the_process_that_it_names_only() {
+    fn a_mark_counts_for_its_process_only() {
         let told = |mark: &[u8]| answer(&Reply::Bulk(mark), Some("abc"));
         assert_eq!(told(b"abc 30302"), Ok(MarkAnswer::Watched(Duration::from_millis(30_302))));
         assert_eq!(told(b"abd 1"), Ok(MarkAnswer::Watched(Duration::ZERO)));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_of_another_type_is_foreign_and_one_that_may_not_be_read_is_told() {
+    fn foreign_and_unreadable_marks_are_distinguished() {
         let wrong_type = Reply::Error(b"WRONGTYPE Operation against a key");
         assert_eq!(answer(&wrong_type, Some("abc")), Ok(MarkAnswer::Foreign));
         assert_eq!(

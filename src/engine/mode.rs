@@ -27,9 +27,9 @@ use crate::options::{Mode, Options, WaitPolicy};
 /// What is known of the key that was in the way of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gathered {
-    /// All that masters tell of it.
+    /// All that masters report of it.
     All,
-    /// What they told of it beside the queue, which says when to come again.
+    /// What they reported of it beside the queue, which says when to come again.
     InQueue,
     /// Nothing: they are to be asked.
     None,

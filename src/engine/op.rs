@@ -14,7 +14,7 @@ use super::renewal::{Renewal, loss_lead};
 use super::sharing::Intent;
 use super::slab::Id;
 use super::watch::Waiter;
-use crate::error::{AcquireError, Denial, Report};
+use crate::error::{AcquireError, Denial, HeldBy, Report};
 use crate::lock::command::Script;
 use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote};
 use crate::mutants::mutant;
@@ -40,7 +40,7 @@ pub(super) struct Op {
     /// The latest attempt's claim.
     pub(super) claim: Id,
     pub(super) state: OpState,
-    /// Extensions started; tells a late answer to one from an answer to the next.
+    /// Extensions started; distinguishes a late answer to one from an answer to the next.
     pub(super) round: u32,
     /// How the attempt before the one under way failed.
     pub(super) denied_before: Option<Box<Denied>>,
@@ -48,8 +48,10 @@ pub(super) struct Op {
     pub(super) has_queued: bool,
     /// The turns in a row that led to this one, if it was handed over; see [`Op::run`].
     pub(super) run: Run,
-    /// What masters told of the key that was in the way of the latest attempt.
+    /// What masters reported of the key that was in the way of the latest attempt.
     pub(super) holders: Vec<(MasterId, HolderTtl)>,
+    /// Readers that were in the way of a plain lock, as far as masters were asked; at least as many are.
+    pub(super) reader_count: usize,
     /// What the lock is.
     pub(super) mode: ModeState,
     /// How it waits.
@@ -58,7 +60,7 @@ pub(super) struct Op {
     pub(super) intent: Option<Box<Intent>>,
     /// How the lock is kept while it is held, if that is not left to the caller.
     pub(super) renewal: Option<Renewal>,
-    /// Whether its loss is to be told.
+    /// Whether its loss is to be reported.
     pub(super) is_watched: bool,
     /// Whether it waits, was refused, and is notified of releases.
     pub(super) is_subscribed: bool,
@@ -221,6 +223,7 @@ impl Op {
             has_queued: false,
             run: Run { count: 0, since: now },
             holders: Vec::new(),
+            reader_count: 0,
             mode: ModeState::Plain,
             policy: Policy::Notified,
             intent: None,
@@ -253,6 +256,7 @@ impl Op {
             denied_before,
             has_queued,
             holders,
+            reader_count,
             mode,
             policy,
             intent,
@@ -269,7 +273,7 @@ impl Op {
         (*attempts_max, *max_hold) = (u32::MAX, None);
         (*denied_before, *renewal, *is_watched) = (None, None, false);
         (*mode, *policy) = (ModeState::Plain, Policy::Notified);
-        (*intent, *is_subscribed) = (None, false);
+        (*intent, *is_subscribed, *reader_count) = (None, false, 0);
         key.clear();
         holders.clear();
     }
@@ -300,7 +304,7 @@ impl Op {
         }
     }
 
-    /// When the loss of the lock is to be told.
+    /// When the loss of the lock is to be reported.
     pub(super) fn warn_at(&self) -> Option<Instant> {
         let OpState::Held { valid_until, .. } = self.state else { return None };
         let lead = if mutant!(LossToldLate) { Duration::ZERO } else { loss_lead(self.held_ttl) };
@@ -333,13 +337,19 @@ impl Op {
         }
     }
 
+    /// Readers that hold the lock, if some are known, else another client.
+    pub(super) const fn readers(&self) -> HeldBy {
+        if self.reader_count > 0 { HeldBy::Readers(self.reader_count) } else { HeldBy::AnotherClient }
+    }
+
     /// The error of an acquisition that ends with an attempt that failed like this, its own or that of one before it in
-    /// the queue, and with what masters told of the key in the way.
+    /// the queue, and with what masters reported of the key in the way.
     pub(super) fn denial(
         &self,
         now: Instant,
         mut denied: Denied,
         holders: &[(MasterId, HolderTtl)],
+        held_by: HeldBy,
     ) -> AcquireError {
         let holder = denied.holder(holders);
         for (master, told) in holders {
@@ -347,8 +357,8 @@ impl Op {
                 *holder = *told;
             }
         }
-        let denial =
-            Denial { attempts: self.attempts, took: now - self.submitted, holder, report: denied.report };
+        let (attempts, took, report) = (self.attempts, now - self.submitted, denied.report);
+        let denial = Denial { attempts, took, holder, held_by, report };
         match denied.cause {
             Cause::Contended => AcquireError::Contended(Box::new(denial)),
             Cause::NoQuorum => AcquireError::NoQuorum(Box::new(denial)),
@@ -358,7 +368,7 @@ impl Op {
 }
 
 impl Denied {
-    /// When enough of the masters that refused will be free, by what they told, if the holder does nothing.
+    /// When enough of the masters that refused will be free, by what they reported, if the holder does nothing.
     pub(super) fn holder(&self, holders: &[(MasterId, HolderTtl)]) -> HolderTtl {
         let mut left: Vec<Duration> = Vec::with_capacity(holders.len());
         for (_, holder) in holders {

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_of_another_shape_is_noticed_whatever_became_of_its_lock() {
+    fn a_reply_of_another_shape_is_always_noticed() {
         let verbs = [Verb::Acquire, Verb::Repair, Verb::Extend, Verb::Swap, Verb::Release];
         for verb in verbs {
             for tag in Tag::ALL {

@@ -100,6 +100,10 @@ impl Engine {
     pub(super) fn handle_reader_count(&mut self, master: MasterId, id: Id, count: Result<usize, Failure>) {
         if let Some(query) = self.query_at(master, id) {
             query.note_reader_count(master, count);
+        } else if let (Some(op), Ok(count)) = (self.ops.find_mut(id), count)
+            && matches!(op.state, OpState::Asking { .. } | OpState::Waiting { .. })
+        {
+            op.reader_count = op.reader_count.max(count);
         }
     }
 
@@ -169,7 +173,9 @@ impl Engine {
         let OpState::Query(query) = std::mem::replace(&mut op.state, OpState::Releasing) else {
             unreachable!("it is a query")
         };
+        let name = command::name_in(&op.key, self.config.prefix.len());
+        let outcome = query.into_outcome(&self.config.labels, name);
         self.ops.free(id);
-        self.outcomes.push_back((OpId(id), query.into_outcome(&self.config.labels)));
+        self.outcomes.push_back((OpId(id), outcome));
     }
 }

@@ -152,7 +152,7 @@ impl Query {
         self.asked.remove(master);
     }
 
-    pub(super) fn into_outcome(self, labels: &[Arc<str>]) -> Outcome {
+    pub(super) fn into_outcome(self, labels: &[Arc<str>], resource: &[u8]) -> Outcome {
         let labels = labels.iter().cloned();
         match self.work {
             Work::Pause => Outcome::Paused,
@@ -162,7 +162,8 @@ impl Query {
                 Outcome::Inspect(Inspection { masters: labels.zip(told).collect() })
             }
             Work::ForceUnlock { votes } => {
-                let report = Report { round: Round::Release, votes: labels.zip(votes).collect() };
+                let votes = labels.zip(votes).collect();
+                let report = Report { round: Round::Release, resource: resource.to_vec(), votes };
                 Outcome::ForceUnlock(ForceUnlocked { report })
             }
         }

@@ -47,7 +47,7 @@ impl Engine {
         claim.note_repair(sent);
     }
 
-    /// The answer to a `SET` that was sent again. Only a grant tells anything: a key in the way may be this lock's own,
+    /// The answer to a `SET` that was sent again. Only a grant says anything: a key in the way may be this lock's own,
     /// from a `SET` whose answer was lost with its connection. An extension sent since has an answer of its own.
     pub(super) fn handle_repair_vote(&mut self, master: MasterId, id: Id, round: u32, vote: &Vote) {
         let Some(op) = self.ops.find(id) else { return };

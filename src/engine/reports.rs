@@ -9,8 +9,9 @@ use super::fair::Ticket;
 use super::link_id::LinkId;
 use super::request::OpId;
 use super::status::{MasterState, MasterStatus};
+use super::trouble::Warning;
 use crate::error::{Report, Round};
-use crate::lock::command::ReleaseBy;
+use crate::lock::command::{self, ReleaseBy};
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Vote};
 
 impl Engine {
@@ -39,7 +40,8 @@ impl Engine {
             }
             (self.config.labels[master.index()].clone(), vote)
         });
-        Report { round, votes: votes.collect() }
+        let resource = command::name_in(claim.entry.key(), self.config.prefix.len()).to_vec();
+        Report { round, resource, votes: votes.collect() }
     }
 
     /// The same for a release, whose answers are kept apart.
@@ -76,10 +78,8 @@ impl Engine {
             },
         };
         let mut warnings = link.warnings(now);
-        if let Some(text) = self.subscriptions.refusal(master) {
-            warnings.push(format!(
-                "it does not tell when a lock is released, so who waits tries at random: {text}"
-            ));
+        if let Some(refusal) = self.subscriptions.refusal(master) {
+            warnings.push(Warning::NotSubscribed { refusal }.to_string());
         }
         MasterStatus {
             name: self.config.labels[master.index()].clone(),
@@ -146,7 +146,7 @@ impl Engine {
         self.fleet.links().all(|link| link.is_ready() || link.has_failed())
     }
 
-    /// The place of a fair lock that is waited for or held, from when a quorum of masters has told it until the release: who
+    /// The place of a fair lock that is waited for or held, from when a quorum of masters has reported it until the release: who
     /// asks after that does not have the lock before, within the bounds that the crate's documentation names.
     #[must_use]
     pub fn ticket(&self, lock: OpId) -> Option<Ticket> {

@@ -41,8 +41,8 @@ pub enum Request<'a> {
         /// The new TTL.
         ttl: Duration,
     },
-    /// Tell once of the loss of a held lock: by [`Outcome::Lost`], a tenth of its validity before that ends, if it is not
-    /// extended before; or when masters have shown that it is lost. Not told of a lock that is released before.
+    /// Report once the loss of a held lock: by [`Outcome::Lost`], a tenth of its validity before that ends, if it is not
+    /// extended before; or when masters have shown that it is lost. Not reported of a lock that is released before.
     Watch {
         /// The lock.
         lock: OpId,
@@ -70,7 +70,7 @@ pub enum Request<'a> {
         /// The lock's name.
         resource: Resource<'a>,
     },
-    /// Delete a lock on each master that can be asked, whoever holds it; a key that is no lock stays. The holder is not told,
+    /// Delete a lock on each master that can be asked, whoever holds it; a key that is no lock stays. The holder is not notified,
     /// and may go on as if it held the lock. Answered by [`Outcome::ForceUnlock`], like [`Request::Inspect`].
     ForceUnlock {
         /// The lock's name.
@@ -83,9 +83,7 @@ pub enum Request<'a> {
 pub enum SubmitError {
     /// As many locks as [`crate::limits::OPERATION_COUNT_MAX`] are in hand, or as many callers as
     /// [`crate::limits::QUEUED_COUNT_MAX`] stand in line for this one.
-    #[error(
-        "too many locks in hand, or too many callers in line for this one; release some, or try again later"
-    )]
+    #[error("{}", crate::error::OVERLOADED)]
     Overloaded,
     /// The request cannot work.
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! A table of reused slots whose ids tell one occupant from the next.
+//! A table of reused slots whose ids distinguish one occupant from the next.
 
 use crate::mutants::mutant;
 

@@ -3,13 +3,13 @@
 //!
 //! ```text
 //!   attempt ─ refused ─► SUBSCRIBE ─► confirmed by a quorum ─► attempt ─ refused ─► Waiting ◄─────────┐
-//!                                                                          │ a quorum says: released  │ refused
+//!                                                                          │ a quorum says: released  │ no
 //!                                                                          │ the holder's time ends   │
 //!                                                                          │ the pause is over        │
 //!                                                                          └───────────► attempt ─────┘
 //! ```
 //!
-//! The attempt behind the confirmation is what makes it gapless: a release before it would be told to nobody. A message
+//! The attempt behind the confirmation is what makes it gapless: a release before it would notify nobody. A message
 //! is a hint. Whatever it says costs an attempt at the most. One that is lost, or that the holder does not send, costs the
 //! wait for the holder's time or for the next attempt after a pause. These connections never vote, and what happens to them
 //! says nothing about their masters.
@@ -24,8 +24,8 @@
 //!
 //! # Not all come
 //!
-//! Each waiting client is told. Where they are more than [`limits::WOKEN_COUNT`] the masters say how many, and each client
-//! draws whether it tries at once, so that about that many do; the others go on waiting. Who tries does so within one
+//! Each waiting client is notified. Where they are more than [`limits::WOKEN_COUNT`] the masters say how many, and each client
+//! draws whether it tries at once, so that about that many do; the others go on waiting. A waiter that tries does so within one
 //! round trip at random, that they do not split the votes.
 
 use std::collections::BTreeMap;
@@ -40,6 +40,7 @@ use super::handshake::{Handshake, Step};
 use super::link_id::{LinkId, LinkRequest};
 use super::slab::Id;
 use super::timers::{Timers, news_timer};
+use super::trouble::Trouble;
 use super::watch::{Wake, Watch};
 use crate::config::Config;
 use crate::limits;
@@ -182,7 +183,7 @@ impl Subscriptions {
         self.watches.get_mut(id.index as usize)?.as_deref_mut().filter(|watch| watch.id == id)
     }
 
-    /// An attempt begins: what was told before is no reason for another.
+    /// An attempt begins: what was reported before is no reason for another.
     #[cold]
     #[inline(never)]
     pub(super) fn begin_attempt(&mut self, id: Id) {
@@ -202,7 +203,7 @@ impl Subscriptions {
         self.find(id).is_some_and(|watch| watch.is_confirmed(self.quorum))
     }
 
-    /// When the next attempt of a waiter is to be made, if what it was told says so.
+    /// When the next attempt of a waiter is to be made, if its notification says so.
     pub(super) fn wake(&mut self, now: Instant, id: Id, rng: &mut impl Rng) -> Option<Wake> {
         let (quorum, longest) = (self.quorum, self.config.retry_delay_max);
         self.find_mut(id)?.wake(now, quorum, longest, rng)
@@ -308,7 +309,7 @@ impl Subscriptions {
     }
 
     /// Bytes were read. What they brought about is in [`Subscriptions::next_notified`]: only when all are taken apart, for how
-    /// many wait is told right behind the release.
+    /// many wait is notified right behind the release.
     pub(super) fn recv_done(
         &mut self,
         now: Instant,
@@ -368,11 +369,11 @@ impl Subscriptions {
             }
             (Some(Owed::Unsubscribe), Some(Message::Confirmed)) => Heard::Nothing,
             (Some(_), _) => {
-                let Reply::Error(text) = reply else { return Err("a reply of the wrong shape".to_owned()) };
+                let Reply::Error(text) = reply else { return Err(Trouble::WrongShape.to_string()) };
                 *refused = Some(command::error_text(text));
-                return Err("it refused to tell of releases".to_owned());
+                return Err(Trouble::NoSubscription.to_string());
             }
-            (None, _) => return Err("a reply to no request".to_owned()),
+            (None, _) => return Err(Trouble::WrongShape.to_string()),
         };
         Ok(Some(heard))
     }

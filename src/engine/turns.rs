@@ -24,7 +24,7 @@ use super::fair::{self, Leaving};
 use super::op::{OpState, Turn};
 use super::slab::Id;
 use super::{Engine, OpId, Outcome, SubmitError};
-use crate::error::{AcquireError, Denial, Report, Round};
+use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
 use crate::limits;
 use crate::lock::command;
 use crate::lock::{Failure, HolderTtl, Resource, Vote};
@@ -72,9 +72,13 @@ impl Engine {
     #[inline]
     pub(super) fn key_of(&self, place: u32) -> &[u8] {
         let op = self.ops.op(self.ops.id_at(place));
-        if op.policy.queuing().is_some() {
-            return op.channel();
-        }
+        if op.policy.queuing().is_some() { op.channel() } else { self.lock_key_of(place) }
+    }
+
+    /// The lock's key as an encoded bulk string.
+    #[inline]
+    fn lock_key_of(&self, place: u32) -> &[u8] {
+        let op = self.ops.op(self.ops.id_at(place));
         match self.claims.find(op.claim) {
             Some(claim) if op.key.is_empty() => claim.entry.key(),
             _ => &op.key,
@@ -103,6 +107,19 @@ impl Engine {
         self.valid_until(OpId(self.ops.id_at(place)))
     }
 
+    /// Whether another operation of this engine has the lock that this one wants.
+    #[cold]
+    pub(super) fn is_held_here(&self, now: Instant, id: Id) -> bool {
+        let is_holder = |place: u32| place != id.index && self.held_until(place) > Some(now);
+        if self.ops.op(id).policy.queuing().is_some() {
+            // Fair locks are in no queue of this engine.
+            let key = self.lock_key_of(id.index);
+            return self.ops.ids().any(|it| is_holder(it.index) && self.lock_key_of(it.index) == key);
+        }
+        let key = self.key_of(id.index);
+        self.queues.find(self.queues.hash(key), |place| self.key_of(place) == key).is_some_and(is_holder)
+    }
+
     /// Frees an operation that is over.
     pub(super) fn end_op(&mut self, now: Instant, id: Id) {
         self.withdraw_intent(id, false);
@@ -121,7 +138,7 @@ impl Engine {
         let place = id.index;
         let (ahead, behind) = (self.queues.ahead(place), self.queues.behind(place));
         self.queues.leave(place);
-        // Whoever has come to the front gets a turn.
+        // The new head gets a turn.
         let head = ahead.or(behind).filter(|place| self.queues.is_head(*place));
         if let Some(head) = head {
             self.tend_queue(now, head, took);
@@ -180,31 +197,33 @@ impl Engine {
         }
     }
 
-    /// The wait of one in the queue is over: tells what is known of the lock, by those before it or by the masters.
+    /// The wait of one in the queue is over: says what is known of the lock, by those before it or by the masters.
     pub(super) fn deny_queued(&mut self, now: Instant, id: Id) {
         let op = self.ops.op(id);
         let key = self.key_of(id.index);
         let head = self.queues.find(self.queues.hash(key), |place| self.key_of(place) == key);
-        let (mut holder, mut asking) = (HolderTtl::Unknown, head);
+        let (mut holder, mut held_by, mut asking) = (HolderTtl::Unknown, HeldBy::default(), head);
         if let Some(held_until) = head.and_then(|place| self.held_until(place)) {
             asking = head.and_then(|place| self.queues.behind(place)).filter(|_| held_until <= now);
             if let Some(holding) = head.map(|place| self.ops.op(self.ops.id_at(place))) {
                 // Its keys outlive its validity by the drift allowance.
                 let end = held_until + self.config.drift.of(holding.held_ttl.as_duration());
                 holder = if now < end { HolderTtl::Left(end - now) } else { HolderTtl::Gone };
+                held_by = HeldBy::ThisClient;
             }
         }
         let asking = asking.filter(|place| *place != id.index);
         let asking = asking.map(|place| self.ops.op(self.ops.id_at(place)));
         let error = match asking.and_then(|asking| Some((asking, asking.denied()?))) {
             // What masters say is the same for all who want the lock: contention, or an outage.
-            Some((asking, denied)) => op.denial(now, denied.clone(), &asking.holders),
+            Some((asking, denied)) => op.denial(now, denied.clone(), &asking.holders, asking.readers()),
             None => {
                 let labels = self.config.labels.iter().cloned();
                 let votes = labels.map(|label| (label, Vote::Failed(Failure::Queued))).collect();
-                let report = Report { round: Round::Acquire, votes };
+                let resource = command::name_in(key, self.config.prefix.len()).to_vec();
+                let report = Report { round: Round::Acquire, resource, votes };
                 let (attempts, took) = (op.attempts, now - op.submitted);
-                AcquireError::Contended(Box::new(Denial { attempts, took, holder, report }))
+                AcquireError::Contended(Box::new(Denial { attempts, took, holder, held_by, report }))
             }
         };
         self.end_op(now, id);

@@ -172,14 +172,14 @@ impl WaitQueues {
         self.spots.get(place as usize).is_some_and(|spot| spot.is_head)
     }
 
-    /// Who stands behind it.
+    /// The waiter behind it.
     #[inline]
     pub(super) fn behind(&self, place: u32) -> Option<u32> {
         let behind = self.spots.get(place as usize)?.behind;
         (behind != NOBODY && !self.spots[behind as usize].is_head).then_some(behind)
     }
 
-    /// Who stands before it.
+    /// The waiter before it.
     pub(super) fn ahead(&self, place: u32) -> Option<u32> {
         let spot = self.spots.get(place as usize)?;
         (spot.behind != NOBODY && !spot.is_head).then_some(spot.ahead)

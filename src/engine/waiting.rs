@@ -13,7 +13,7 @@ use super::watch::Watch;
 use crate::limits;
 use crate::mutants::mutant;
 
-/// A waiter that is told when the lock is free, or the heartbeat of the first one over, comes so much later at most.
+/// A waiter that is notified when the lock is free, or the heartbeat of the first one over, comes so much later at most.
 const FAIR_JITTER: Duration = Duration::from_millis(2);
 
 impl Engine {
@@ -44,7 +44,7 @@ impl Engine {
         let attempts = op.attempts;
         let bounds =
             if op.is_subscribed { self.subscriptions.pause_bounds(id, self.fleet.mute()) } else { None };
-        // Who had a part of it met others that want it, not a holder.
+        // An attempt that had a part of it met others that want it, not a holder.
         let is_held = self.claims.claim(op.claim).tally.granted.is_empty();
         let delay = match bounds {
             Some(_) if mutant!(NoTimerBehindWake) => limits::TIME_LIMIT_MAX,
@@ -100,7 +100,7 @@ impl Engine {
         }
     }
 
-    /// Brings the next attempt of one that waits forward, if what it was told says so. During an attempt it is looked at
+    /// Brings the next attempt of one that waits forward, if its notification says so. During an attempt it is looked at
     /// when that has failed.
     pub(super) fn follow_watch(&mut self, now: Instant, id: Id) {
         let op = self.ops.op_mut(id);

@@ -15,7 +15,7 @@ use crate::mutants::mutant;
 pub(super) enum Waiter {
     /// They take the lock from each other: not all of them come.
     Rival,
-    /// It has a place in the masters' queues, and a channel of its own: it was told alone.
+    /// It has a place in the masters' queues, and a channel of its own: it was notified alone.
     Queued,
     /// They have the lock together.
     Reader,
@@ -34,11 +34,11 @@ pub(super) struct Watch {
     pub(super) is_untried: bool,
     /// How long the last attempt took.
     pub(super) took: Duration,
-    /// Masters that told of the latest release, if it was since the last attempt began.
+    /// Masters that reported the latest release, if it was since the last attempt began.
     freed: MasterSet,
     /// Whether this client tries for it, and after what pause.
     draw: Draw,
-    /// How many wait, if a master said so with the latest release that was told.
+    /// How many wait, if a master said so with the latest reported release.
     waiting_count: u32,
     /// Whether messages come at all: then the pauses between attempts may be long at once.
     has_heard: bool,
@@ -83,7 +83,7 @@ impl Watch {
         }
     }
 
-    /// An attempt begins: what was told before is no reason for another.
+    /// An attempt begins: what was reported before is no reason for another.
     pub(super) fn begin_attempt(&mut self, quorum: usize) {
         self.is_untried = false;
         self.quiet_count = self.quiet_count.saturating_add(u32::from(self.confirmed.has(quorum)));
@@ -121,10 +121,10 @@ impl Watch {
         self.confirmed.has(quorum)
     }
 
-    /// A master tells of a release.
+    /// A master reports a release.
     pub(super) fn note_freed(&mut self, master: MasterId) {
         if self.freed.contains(master) {
-            // This one tells of a later release.
+            // This one reports a later release.
             self.forget_release();
         }
         if self.freed.is_empty() {
@@ -134,14 +134,14 @@ impl Watch {
         self.has_heard = true;
     }
 
-    /// A master tells how many wait.
+    /// A master reports how many wait.
     pub(super) fn note_waiting(&mut self, count: u32) {
         if self.waiter != Waiter::Reader {
             self.waiting_count = self.waiting_count.max(count);
         }
     }
 
-    /// When the next attempt is to be made, if what was told says so. During an attempt that is asked when it has failed.
+    /// When the next attempt is to be made, if what was reported says so. During an attempt that is asked when it has failed.
     pub(super) fn wake(
         &mut self,
         now: Instant,
@@ -162,7 +162,7 @@ impl Watch {
                     Waiter::Queued | Waiter::Reader => Draw::Try(Duration::ZERO),
                 };
             }
-            // Fewer than a quorum may be the first of one, or all that can tell.
+            // Fewer than a quorum may be the first of one, or all that publish releases.
             let is_quorum = self.freed.count() >= quorum.min(self.confirmed.count());
             match self.draw {
                 Draw::Try(jitter) if is_quorum => now + jitter,
@@ -178,7 +178,7 @@ impl Watch {
     }
 }
 
-/// Whether one of so many who were told of a release tries, and after what part of a pause.
+/// Whether one of so many who were notified of a release tries, and after what part of a pause.
 fn draw(rng: &mut impl Rng, waiting_count: u32, pause: Duration) -> Draw {
     let is_chosen = waiting_count <= limits::WOKEN_COUNT
         || rng.random_range(0..waiting_count) < limits::WOKEN_COUNT

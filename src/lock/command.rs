@@ -63,7 +63,7 @@ pub(crate) enum ReleaseBy {
 }
 
 impl ReleaseBy {
-    /// Whether it is a script, which can tell those who wait by itself.
+    /// Whether it is a script, which can notify waiters by itself.
     pub(crate) const fn is_script(self) -> bool {
         matches!(self, Self::EvalSha | Self::Eval)
     }
@@ -88,7 +88,7 @@ pub(crate) fn encode_acquire(out: &mut Vec<u8>, entry: &Entry, tail: &AcquireTai
     out.extend_from_slice(&tail.0);
 }
 
-/// Compare and delete; a script also tells those who wait, if it is to.
+/// Compare and delete; a script also notifies waiters, if it is to.
 #[inline]
 pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry, tells: bool) {
     match by {
@@ -112,14 +112,14 @@ const fn release_script(notifies: bool) -> &'static NamedScript {
     if notifies { &scripts::RELEASE_NOTIFY } else { &scripts::RELEASE }
 }
 
-/// `PUBLISH key ""`, with a key from [`Entry::key`]: tells those who wait for the lock that it was released.
+/// `PUBLISH key ""`, with a key from [`Entry::key`]: notifies waiters for the lock of its release.
 pub(crate) fn encode_telling(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"*3\r\n$7\r\nPUBLISH\r\n");
     out.extend_from_slice(key);
     out.extend_from_slice(b"$0\r\n\r\n");
 }
 
-/// `SUBSCRIBE key`, with a key from [`Entry::key`]: to be told when the lock is released.
+/// `SUBSCRIBE key`, with a key from [`Entry::key`]: to be notified when the lock is released.
 pub(crate) fn encode_subscribe(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"*2\r\n$9\r\nSUBSCRIBE\r\n");
     out.extend_from_slice(key);
@@ -180,6 +180,11 @@ pub(crate) fn encode_pttl(out: &mut Vec<u8>, key: &[u8]) {
 fn encode_beside(out: &mut Vec<u8>, key: &[u8], prefix_size: usize, what: &[u8]) {
     let (prefix, name) = key_bytes(key).split_at_checked(prefix_size).unwrap_or_default();
     encode_joined(out, &[prefix, what, name]);
+}
+
+/// The name of the lock whose key is given as an encoded bulk string.
+pub(crate) fn name_in(key: &[u8], prefix_size: usize) -> &[u8] {
+    key_bytes(key).get(prefix_size..).unwrap_or_default()
 }
 
 /// What an encoded bulk string is about.
@@ -298,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_attempt_keeps_the_key_and_has_its_own_token() {
+    fn the_next_attempt_keeps_the_key_changes_token() {
         let (mut first, mut next) = (Entry::EMPTY, Entry::EMPTY);
         first.set(b"a\r", b"\nb", &token());
         assert_eq!(first.key(), b"$4\r\na\r\nb\r\n");

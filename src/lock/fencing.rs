@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_halves_of_the_window_are_no_longer_than_the_quarantine() {
+    fn the_window_fits_the_quarantine() {
         for max_ttl_us in [1_000, 1_001, 300_000, 30_000_000, 604_800_000_000] {
             let window = Window::new(Duration::from_micros(max_ttl_us));
             assert!(2 * window.half_us <= max_ttl_us);

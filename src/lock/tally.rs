@@ -99,7 +99,7 @@ mod tests {
 
     /// Every assignment of {silent, granted, refused, failed} × {counted, quarantined} to up to five masters.
     #[test]
-    fn verdict_agrees_with_counting_by_hand_in_all_small_cases() {
+    fn the_verdict_agrees_with_counting_by_hand() {
         for count in 1..=5_usize {
             for case in 0..8_usize.pow(u32::try_from(count).expect("small")) {
                 let (mut tally, mut quarantined) = (Tally::default(), MasterSet::EMPTY);

@@ -45,7 +45,8 @@ pub enum Decoded<'a> {
 /// assert_eq!(decode(b"$10\r\nabc"), Ok(Decoded::Partial { size_min: 16 }));
 /// assert_eq!(decode(b":+1\r\n"), Err(ProtocolError::NumberInvalid));
 ///
-/// let Ok(Decoded::Complete { reply: Reply::Array(array), .. }) = decode(b"*2\r\n$4\r\nBUSY\r\n:42\r\n") else {
+/// let bytes = b"*2\r\n$4\r\nBUSY\r\n:42\r\n";
+/// let Ok(Decoded::Complete { reply: Reply::Array(array), .. }) = decode(bytes) else {
 ///     panic!("not an array")
 /// };
 /// assert!(array.iter().eq([Reply::Bulk(b"BUSY"), Reply::Integer(42)]));
@@ -87,7 +88,7 @@ impl Fixed {
 /// The reply at the front of `input` and its size, if it is whole and one of the [`Fixed`] ones. Anything else is for
 /// [`decode`].
 ///
-/// The four are told apart by one word (`benches/codec.rs`, `decode/fixed`).
+/// The four are distinguished by one word (`benches/codec.rs`, `decode/fixed`).
 ///
 /// ```
 /// use redlatch::resp::{Fixed, decode_fixed};

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_an_array_of_bulk_strings_with_any_bytes() {
+    fn a_command_is_an_array_of_any_bytes() {
         let mut out = Vec::new();
         encode_command(&mut out, &[b"SET", b"a\r\nkey\0", b"", b"NX", b"PX", b"30000"]);
         assert_eq!(
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "line break")]
-    fn a_line_break_in_a_status_line_is_a_bug() {
+    fn a_line_break_in_a_status_panics() {
         encode_reply(&mut Vec::new(), &Reply::Simple(b"OK\r\n+OK"));
     }
 }

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_leave_in_the_order_in_which_they_came_in_any_portions() {
+    fn items_leave_in_order_in_any_portions() {
         let (mut queue, mut seen) = (Queue::<u8, 1000>::new(), Vec::new());
         for round in 0..1000_usize {
             let byte = u8::try_from(round % 251).expect("below 251");

@@ -35,12 +35,12 @@ fn bench_prints_one_json_object_with_its_figures() {
 }
 
 #[test]
-fn bench_waits_visibly_for_masters_that_just_started_and_leaves_no_key() {
+fn bench_waits_visibly_for_masters_in_quarantine() {
     let mut fleet = Fleet::start(3);
     let mut command = redlatch(&fleet.urls());
     let bench =
         finish(command.args(["bench", "--ttl", "1s", "--max-ttl", "1s", "--time", "200ms", "--depth", "4"]));
-    expect(&bench, 0, &["waiting", "restarted lately", "--trust"]);
+    expect(&bench, 0, &["waiting", "may have restarted", "--trust"]);
     assert!(bench.stdout.contains("pairs/s") && bench.stdout.contains("p99.9"), "{}", bench.stdout);
     for master in fleet.masters() {
         assert_eq!(master.ask("DBSIZE"), Raw::Int(0));
@@ -48,7 +48,7 @@ fn bench_waits_visibly_for_masters_that_just_started_and_leaves_no_key() {
 }
 
 #[test]
-fn bench_without_a_quorum_gives_69_and_an_interrupted_one_its_figures() {
+fn bench_without_a_quorum_gives_69() {
     let mut fleet = Fleet::start(3);
     let mut run = Running::start(trusting(&fleet, "bench").args(["--time", "1h"]));
     run.wait_for_stderr("pairs");
@@ -58,9 +58,5 @@ fn bench_without_a_quorum_gives_69_and_an_interrupted_one_its_figures() {
     assert!(finished.stdout.contains("pairs/s"), "{}", finished.stdout);
     fleet.master(0).kill();
     fleet.master(1).kill();
-    expect(
-        &finish(&mut trusting(&fleet, "bench")),
-        69,
-        &["1 of 3 masters count, 2 needed", "is not connected"],
-    );
+    expect(&finish(&mut trusting(&fleet, "bench")), 69, &["1 of 3 masters count, 2 needed", "not connected"]);
 }

@@ -14,7 +14,7 @@ fn lose_lock(fleet: &mut Fleet) {
 }
 
 #[test]
-fn descendants_that_left_the_group_end_with_a_lost_lock() {
+fn descendants_outside_the_group_end_with_the_lock() {
     let mut fleet = Fleet::start(3);
     for script in [
         // A session of its own, below the command.
@@ -54,7 +54,7 @@ fn descendants_that_ignore_term_end_before_the_program_does() {
 }
 
 #[test]
-fn what_a_descendant_does_at_its_end_is_not_cut_short() {
+fn a_descendants_own_end_is_not_cut_short() {
     let mut fleet = Fleet::start(3);
     let cleanup = "trap \"sleep 0.3; echo cleaned; exit\" TERM";
     let script = format!("(setsid sh -c '{cleanup}; echo ready; {FOREVER}' &); {FOREVER}");

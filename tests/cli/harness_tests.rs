@@ -5,7 +5,7 @@ use crate::harness::{FOREVER, PATIENCE, Running, command, exists, finish, trusti
 
 #[test]
 fn tests_ignore_no_signal_that_their_starter_ignores() {
-    let test = "run_tests::signals_reach_the_command_and_the_lock_is_released_after_it";
+    let test = "run_tests::signals_reach_the_command_then_the_lock_ends";
     let script = r#"trap '' HUP INT QUIT TERM PIPE USR1 USR2 TSTP TTIN TTOU; exec "$0" --exact "$1""#;
     let this = std::env::current_exe().expect("this program");
     let finished = finish(command("sh").args(["-c", script]).arg(this).arg(test));

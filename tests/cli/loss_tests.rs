@@ -14,12 +14,12 @@ fn a_lost_lock_ends_the_command_with_term() {
     run.line();
     fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
     let finished = run.finish();
-    expect(&finished, 76, &["TERM to the command", "the lock is lost", "no longer has this lock"]);
+    expect(&finished, 76, &["TERM to the command", "lock \"r\" is lost", "no longer has this lock"]);
     assert_eq!(finished.stdout, "term\n");
 }
 
 #[test]
-fn a_lost_lock_ends_a_command_that_ignores_term_and_its_group_with_kill() {
+fn a_lost_lock_kills_what_ignores_term() {
     let mut fleet = Fleet::start(3);
     for script in [
         // The command ignores TERM.
@@ -64,14 +64,14 @@ fn an_outage_that_is_over_in_time_harms_nothing() {
     fleet.master(1).stop();
     run.wait_for_stderr("trying again");
     fleet.master(0).cont();
-    run.wait_for_stderr("extended, valid for");
+    run.wait_for_stderr("extended; valid for");
     fleet.master(1).cont();
     run.send("\n");
     expect(&run.finish(), 3, &[]);
 }
 
 #[test]
-fn a_lock_that_was_gone_before_the_command_ended_gives_76() {
+fn a_lock_gone_before_the_end_gives_76() {
     let mut fleet = Fleet::start(3);
     let mut run = Running::start_with_stdin(trusting(&fleet, "run").args([
         "--ttl",
@@ -96,7 +96,7 @@ fn max_hold_ends_the_command() {
 }
 
 #[test]
-fn a_validity_that_ended_in_a_pause_gives_kill_at_once() {
+fn a_validity_ended_in_a_pause_gives_kill() {
     let mut fleet = Fleet::start(3);
     let script = format!("trap '' TERM; echo $$; {FOREVER}");
     let options = ["--ttl", "1s", "--grace", "1h", "r", "--", "sh", "-c", &script];
@@ -109,7 +109,7 @@ fn a_validity_that_ended_in_a_pause_gives_kill_at_once() {
     assert!(exists(&pid));
     run.signal("CONT");
     let finished = run.finish();
-    expect(&finished, 76, &["KILL to the command at once", "validity is over"]);
+    expect(&finished, 76, &["KILL to the command at once", "is no longer valid"]);
     assert!(!finished.stderr.contains("TERM to the command"), "{}", finished.stderr);
 }
 

@@ -11,7 +11,7 @@ use crate::harness::{
 // ---- the command and its lock ----
 
 #[test]
-fn the_command_runs_under_the_lock_knows_it_and_its_code_is_passed_on() {
+fn the_command_knows_its_lock_and_passes_its_code() {
     let mut fleet = Fleet::start(3);
     let script = "env; echo ready; read line; exit $line";
     let command = &mut trusting(&fleet, "run");
@@ -45,7 +45,7 @@ fn the_command_runs_under_the_lock_knows_it_and_its_code_is_passed_on() {
 }
 
 #[test]
-fn a_fenced_command_knows_its_token_and_one_inside_that_is_not_fenced_has_none() {
+fn a_fencing_token_reaches_only_its_command() {
     let fleet = Fleet::start(3);
     let script = "echo ${REDLATCH_FENCING_TOKEN-none}";
     let token_of = |flags: &[&str], outside: &str| {
@@ -66,7 +66,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_command_ended_by_a_signal_gives_128_and_its_number() {
+fn a_signal_that_ends_the_command_adds_128() {
     let fleet = Fleet::start(1);
     let run =
         trusting(&fleet, "run").args(["r", "--", "sh", "-c", "kill -KILL $$"]).stdin(Stdio::null()).output();
@@ -74,7 +74,7 @@ fn a_command_ended_by_a_signal_gives_128_and_its_number() {
 }
 
 #[test]
-fn a_command_that_cannot_start_gives_126_or_127_and_the_lock_back() {
+fn a_command_that_cannot_start_frees_the_lock() {
     let mut fleet = Fleet::start(3);
     for (program, code) in [("/no/such/program", 127), ("no-such-program-in-the-path", 127), ("/", 126)] {
         let run = finish(trusting(&fleet, "run").args(["r", "--", program]));
@@ -91,7 +91,7 @@ fn the_lock_outlives_its_ttl_while_the_command_runs() {
     let mut run = Running::start_with_stdin(command);
     run.line();
     for _ in 0..4 {
-        run.wait_for_stderr("extended, valid for");
+        run.wait_for_stderr("extended; valid for");
     }
     assert!(holder_count(&mut fleet, "r") >= 2);
     run.send("\n");
@@ -101,7 +101,7 @@ fn the_lock_outlives_its_ttl_while_the_command_runs() {
 // ---- others ----
 
 #[test]
-fn a_held_lock_gives_75_or_the_code_asked_for_and_tells_of_the_holder() {
+fn a_held_lock_gives_75_and_names_the_holder() {
     let fleet = Fleet::start(3);
     let mut holder = Running::start_with_stdin(trusting(&fleet, "run").args([
         "r",
@@ -111,7 +111,8 @@ fn a_held_lock_gives_75_or_the_code_asked_for_and_tells_of_the_holder() {
         "echo ready; read line",
     ]));
     holder.line();
-    let said = ["held by another", "for at most", "of 3 masters granted, 2 needed", &fleet.urls()[0]];
+    let said =
+        ["lock \"r\" is held by another client, for at most", "of 3 masters granted, 2 needed", "refused"];
     expect(&finish(trusting(&fleet, "run").args(["r", "--", "echo", "no"])), 75, &said);
     let other = finish(trusting(&fleet, "run").args(["--wait", "100ms", "-E", "9", "r", "--", "echo", "no"]));
     expect(&other, 9, &said);
@@ -122,7 +123,7 @@ fn a_held_lock_gives_75_or_the_code_asked_for_and_tells_of_the_holder() {
 }
 
 #[test]
-fn commands_that_wait_for_a_fair_lock_run_in_the_order_in_which_they_were_started() {
+fn fair_commands_run_in_order_of_start() {
     let mut fleet = Fleet::start(3);
     let mut holder = Running::start_with_stdin(trusting(&fleet, "run").args([
         "--fair",
@@ -160,7 +161,7 @@ fn commands_that_wait_for_a_fair_lock_run_in_the_order_in_which_they_were_starte
 }
 
 #[test]
-fn a_waiting_client_says_so_and_gets_the_lock_when_it_is_free() {
+fn a_waiting_client_says_so_until_free() {
     let fleet = Fleet::start(3);
     let mut holder = Running::start_with_stdin(trusting(&fleet, "run").args([
         "r",
@@ -176,7 +177,7 @@ fn a_waiting_client_says_so_and_gets_the_lock_when_it_is_free() {
     holder.send("\n");
     expect(&holder.finish(), 0, &[]);
     let waited = waiter.finish();
-    expect(&waited, 0, &["locked in"]);
+    expect(&waited, 0, &["acquired in"]);
     assert_eq!(waited.stdout, "mine\n");
 }
 
@@ -196,14 +197,14 @@ fn a_signal_ends_the_wait() {
             Running::start(trusting(&fleet, "run").args(["-v", "-w", "1h", "r", "--", "echo", "no"]));
         waiter.wait_for_stderr("waiting up to");
         waiter.signal(name);
-        expect(&waiter.finish(), code, &["while waiting for the lock"]);
+        expect(&waiter.finish(), code, &["before the command started"]);
     }
     holder.send("\n");
     expect(&holder.finish(), 0, &[]);
 }
 
 #[test]
-fn too_few_masters_give_69_and_the_reason_of_each() {
+fn too_few_masters_give_69_and_reasons() {
     let mut fleet = Fleet::start(3);
     fleet.master(0).kill();
     expect(&finish(trusting(&fleet, "run").args(["r", "--", "true"])), 0, &[]);
@@ -220,14 +221,14 @@ fn the_command_line_counts_the_machines_sleep() {
 }
 
 #[test]
-fn masters_that_just_started_do_not_count_before_max_ttl_unless_trusted() {
+fn masters_in_quarantine_count_only_if_trusted() {
     let fleet = Fleet::start(3);
     let run = finish(redlatch(&fleet.urls()).args(["run", "r", "--", "true"]));
-    expect(&run, 69, &["does not count for another"]);
+    expect(&run, 69, &["not counted for another"]);
     expect(&finish(trusting(&fleet, "run").args(["r", "--", "true"])), 0, &[]);
     let times = ["--ttl", "1s", "--max-ttl", "1s", "--wait", "20s", "--verbose"];
     let run = finish(redlatch(&fleet.urls()).arg("run").args(times).args(["r", "--", "true"]));
-    expect(&run, 0, &["locked in"]);
+    expect(&run, 0, &["acquired in"]);
 }
 
 #[test]
@@ -235,7 +236,7 @@ fn a_wait_that_the_quarantine_outlasts_makes_two_attempts() {
     let mut fleet = Fleet::start(1);
     // The first stretch and the whole wait: each is hopeless at once. 20 s are longer than a stretch.
     let run = finish(redlatch(&fleet.urls()).args(["run", "--verbose", "--wait", "20s", "r", "--", "true"]));
-    expect(&run, 69, &["does not count for another"]);
+    expect(&run, 69, &["not counted for another"]);
     let sets: u64 = fleet
         .master(0)
         .ask("INFO commandstats")
@@ -250,7 +251,7 @@ fn a_wait_that_the_quarantine_outlasts_makes_two_attempts() {
 }
 
 #[test]
-fn a_strict_run_waits_until_new_masters_were_watched_and_later_ones_do_not() {
+fn only_the_first_strict_run_waits_for_masters() {
     let mut fleet = Fleet::start(3);
     let options = ["--strict", "--prefix", "p:", "--ttl", "3s", "--max-ttl", "3s", "--answer-timeout", "1s"];
     let start = Instant::now();
@@ -263,20 +264,20 @@ fn a_strict_run_waits_until_new_masters_were_watched_and_later_ones_do_not() {
         fleet.masters().all(|master| master.ask("EXISTS p:redlatch:mark") == Raw::Int(1))
     });
     first.send("\n");
-    expect(&first.finish(), 0, &["waiting", "do not count before max_ttl"]);
+    expect(&first.finish(), 0, &["waiting", "may have restarted"]);
     let run = finish(redlatch(&fleet.urls()).arg("run").args(options).args(["-w", "20s", "r", "--", "true"]));
     expect(&run, 0, &[]);
     assert_eq!(run.stderr, "", "nobody has to watch again");
 }
 
 #[test]
-fn a_strict_run_names_the_masters_that_it_refuses_and_does_not_wait_for_them() {
+fn a_strict_run_names_refused_masters_without_waiting() {
     let mut fleet = Fleet::start(3);
     for (index, command) in [(0, "CONFIG SET maxmemory-policy allkeys-lru"), (1, "REPLICAOF 127.0.0.1 1")] {
         assert_eq!(fleet.master(index).ask(command).text(), "OK");
     }
     let run = finish(redlatch(&fleet.urls()).args(["run", "--strict", "r", "--", "echo", "no"]));
-    expect(&run, 69, &["allkeys-lru", "set noeviction", "list its master", "does not count for another"]);
+    expect(&run, 69, &["allkeys-lru", "set noeviction", "list its master", "not counted for another"]);
     assert!(!run.stderr.contains("waiting") && run.stdout.is_empty(), "{}", run.stderr);
 }
 
@@ -287,14 +288,14 @@ fn a_signal_ends_the_wait_for_masters() {
     run.wait_for_stderr("waiting");
     run.signal("TERM");
     let run = run.finish();
-    expect(&run, 143, &["while waiting for masters"]);
+    expect(&run, 143, &["before the command started"]);
     assert_eq!(run.stdout, "");
 }
 
 // ---- signals while the command runs ----
 
 #[test]
-fn signals_reach_the_command_and_the_lock_is_released_after_it() {
+fn signals_reach_the_command_then_the_lock_ends() {
     let mut fleet = Fleet::start(3);
     for name in ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"] {
         let script = format!("trap 'echo got {name}; exit 9' {name}; echo ready; {FOREVER}");
@@ -322,7 +323,7 @@ fn signals_that_end_reach_what_the_command_has_started() {
 }
 
 #[test]
-fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
+fn a_signal_ignored_from_the_start_stays_ignored() {
     let fleet = Fleet::start(1);
     let words = [env!("CARGO_BIN_EXE_redlatch"), "run", "--trust", "r", "--"];
     let script = format!("trap '' HUP; exec {} sh -c 'echo ready; read line; exit 4'", words.join(" "));

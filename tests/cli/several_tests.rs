@@ -6,7 +6,7 @@ use crate::fleet::{Fleet, eventually};
 use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, trusting};
 
 #[test]
-fn a_command_with_several_locks_has_all_of_them_and_knows_their_tokens() {
+fn a_command_with_several_locks_has_all_tokens() {
     let mut fleet = Fleet::start(3);
     let script =
         "echo \"$REDLATCH_RESOURCE\"; echo \"$REDLATCH_TOKEN\"; echo \"$REDLATCH_FENCING_TOKEN\"; read line";
@@ -25,7 +25,7 @@ fn a_command_with_several_locks_has_all_of_them_and_knows_their_tokens() {
 }
 
 #[test]
-fn of_several_locks_none_is_held_while_one_is_waited_for() {
+fn no_lock_of_several_is_held_while_waiting() {
     let mut fleet = Fleet::start(3);
     let holds = |name: &str| {
         let script = "echo ready; read line";
@@ -55,9 +55,9 @@ fn of_several_locks_none_is_held_while_one_is_waited_for() {
 }
 
 #[test]
-fn several_locks_named_in_opposite_orders_are_all_had_one_after_the_other() {
+fn several_locks_in_opposite_orders_do_not_deadlock() {
     let fleet = Fleet::start(3);
-    // Who finds it there is not alone.
+    // A command that finds it there is not alone.
     let inside = std::env::temp_dir().join(format!("redlatch-several-{}", std::process::id()));
     let script = "mkdir \"$0\" || exit 9; sleep 0.02; rmdir \"$0\"";
     let start = |names: [&str; 2]| {
@@ -96,7 +96,7 @@ fn a_wait_beyond_any_clock_is_one_without_end() {
 }
 
 #[test]
-fn all_of_several_locks_outlive_their_ttl_and_the_loss_of_one_ends_the_command() {
+fn several_locks_are_extended_and_lost_together() {
     let mut fleet = Fleet::start(3);
     let script = format!("trap 'echo term; exit 0' TERM; echo ready; {FOREVER}");
     let mut run = Running::start(
@@ -104,7 +104,7 @@ fn all_of_several_locks_outlive_their_ttl_and_the_loss_of_one_ends_the_command()
     );
     run.line();
     for _ in 0..4 {
-        run.wait_for_stderr("extended, valid for");
+        run.wait_for_stderr("extended; valid for");
     }
     assert_eq!(["a", "b"].map(|key| holder_count(&mut fleet, key) >= 2), [true, true]);
     fleet.masters().for_each(|master| assert_eq!(master.ask("DEL b").text(), "1"));

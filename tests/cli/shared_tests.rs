@@ -16,19 +16,19 @@ fn hold(fleet: &Fleet, flags: &[&str]) -> Running {
 }
 
 #[test]
-fn commands_that_share_a_lock_run_together_and_keep_one_that_does_not_out() {
+fn sharing_commands_run_together_and_exclude_others() {
     let mut fleet = Fleet::start(3);
     let shared = [hold(&fleet, &["--shared"]), hold(&fleet, &["-s", "--ttl", "5s"])];
     let alone = finish(trusting(&fleet, "run").args(["r", "--", "true"]));
-    expect(&alone, 75, &["held by another", "for at most"]);
+    expect(&alone, 75, &["lock \"r\" is shared by 2 readers, for at most"]);
     // A majority has them; the last master may be about to.
     eventually(PATIENCE, "all masters have both", || {
-        finish(trusting(&fleet, "inspect").arg("r")).stdout.matches("readers: 2").count() == 3
+        finish(trusting(&fleet, "inspect").arg("r")).stdout.matches("2 readers").count() == 3
     });
     let inspect = finish(trusting(&fleet, "inspect").arg("r"));
     expect(&inspect, 75, &[]);
-    let is_shown = inspect.stdout.starts_with("shared by readers\nfor at most ")
-        && inspect.stdout.contains("readers: 2");
+    let is_shown =
+        inspect.stdout.starts_with("shared by readers\nfor at most ") && inspect.stdout.contains("2 readers");
     assert!(is_shown, "{}", inspect.stdout);
     let json = finish(trusting(&fleet, "inspect").args(["--json", "r"])).stdout;
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON and nothing else");
@@ -48,7 +48,7 @@ fn commands_that_share_a_lock_run_together_and_keep_one_that_does_not_out() {
 }
 
 #[test]
-fn a_command_that_waits_can_keep_new_ones_out_who_would_share_the_lock() {
+fn a_waiting_command_can_keep_readers_out() {
     let mut fleet = Fleet::start(3);
     let shared = hold(&fleet, &["--shared"]);
     let mut waiting = Running::start(trusting(&fleet, "run").args([
@@ -73,7 +73,7 @@ fn a_command_that_waits_can_keep_new_ones_out_who_would_share_the_lock() {
 }
 
 #[test]
-fn a_lock_is_shared_or_has_a_token_or_keeps_others_out() {
+fn shared_fenced_and_keep_readers_out_exclude_each_other() {
     let fleet = Fleet::start(1);
     for flags in [["--shared", "--fenced"], ["--shared", "--keep-readers-out"]] {
         expect(

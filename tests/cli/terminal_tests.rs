@@ -18,7 +18,7 @@ fn is_stopped(pid: &str) -> bool {
 }
 
 #[test]
-fn in_a_terminal_a_lost_lock_ends_all_of_the_command() {
+fn in_a_terminal_a_lost_lock_ends_everything() {
     let mut fleet = Fleet::start(3);
     let steps = format!("sh -c \"sh -c 'echo first \\$\\$; {FOREVER}'; echo second\"");
     let script = format!("{}; echo ended $?", run("2s", &steps));
@@ -32,7 +32,7 @@ fn in_a_terminal_a_lost_lock_ends_all_of_the_command() {
 }
 
 #[test]
-fn the_command_has_the_terminal_and_what_follows_it_too() {
+fn the_terminal_returns_after_the_command() {
     let fleet = Fleet::start(1);
     let reads = run("10s", "sh -c 'echo ready; read line; echo got $line'");
     let script = format!("{reads}; echo next; read line; echo then $line");
@@ -47,7 +47,7 @@ fn the_command_has_the_terminal_and_what_follows_it_too() {
 }
 
 #[test]
-fn in_a_pipeline_the_terminal_goes_to_the_command_only_if_it_wants_it() {
+fn a_pipelined_command_gets_the_terminal_on_demand() {
     let fleet = Fleet::start(1);
     // The other end of the pipe reads the keyboard, then the command does.
     let reads = run("10s", "sh -c 'read line; echo data; read line </dev/tty; echo got $line'");
@@ -69,7 +69,7 @@ fn in_a_pipeline_the_terminal_goes_to_the_command_only_if_it_wants_it() {
 }
 
 #[test]
-fn an_interrupt_ends_the_command_and_the_script_around_it() {
+fn an_interrupt_ends_command_and_surrounding_script() {
     let mut fleet = Fleet::start(1);
     let script = format!("{}; echo after $?", run("10s", &format!("sh -c 'echo ready; {FOREVER}'")));
     let Some(mut session) = Session::start(&fleet.urls(), &script) else { return };
@@ -81,7 +81,7 @@ fn an_interrupt_ends_the_command_and_the_script_around_it() {
 }
 
 #[test]
-fn a_command_that_is_stopped_goes_on_with_its_lock() {
+fn a_stopped_command_continues_with_its_lock() {
     let fleet = Fleet::start(1);
     let command = "sh -c 'echo ready; read line; echo got $line; exit 7'";
     let script = format!("set -m; {}; echo stopped $?; read line; fg; echo ended $?", run("30s", command));
@@ -98,7 +98,7 @@ fn a_command_that_is_stopped_goes_on_with_its_lock() {
 }
 
 #[test]
-fn a_command_whose_lock_ended_while_it_was_stopped_does_not_go_on() {
+fn a_stopped_command_whose_lock_ended_gets_kill() {
     let mut fleet = Fleet::start(1);
     // A descendant with a session of its own does not hear of the terminal.
     let command = "sh -c 'setsid sh -c \"echo away \\$\\$; exec sleep 600\" & echo ready; read line'";
@@ -119,7 +119,7 @@ fn a_command_whose_lock_ended_while_it_was_stopped_does_not_go_on() {
 }
 
 #[test]
-fn a_job_that_comes_to_the_foreground_later_has_the_terminal() {
+fn a_job_brought_to_the_foreground_gets_the_terminal() {
     let fleet = Fleet::start(1);
     let command = "sh -c 'echo ready; read line </dev/tty; echo got $line'";
     let script = format!("set -m; {} & echo job $!; read line; fg; echo ended $?", run("30s", command));
@@ -149,7 +149,7 @@ fn a_stop_that_nobody_could_undo_is_undone() {
 }
 
 #[test]
-fn a_wait_for_the_lock_can_be_stopped_and_continued() {
+fn a_wait_can_be_stopped_and_continued() {
     let mut fleet = Fleet::start(1);
     fleet.master(0).ask("SET r other");
     let waits = run("10s", "echo done").replacen(" r ", " -v --wait 1h r ", 1);

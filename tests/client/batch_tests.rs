@@ -50,7 +50,7 @@ pub(crate) fn reads_of(fleet: &mut Fleet, count: usize, before: &[Work]) -> Vec<
 }
 
 #[test]
-fn a_batch_of_each_kind_is_one_write_for_each_master() {
+fn a_batch_is_one_write_per_master() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let names = names("orders", 40);
@@ -80,7 +80,7 @@ fn a_batch_of_each_kind_is_one_write_for_each_master() {
 }
 
 #[test]
-fn an_error_in_the_middle_of_a_batch_is_that_requests_own() {
+fn an_error_in_a_batch_is_its_requests_own() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let other = open(&fleet.urls(), LONG);
@@ -109,7 +109,7 @@ fn an_error_in_the_middle_of_a_batch_is_that_requests_own() {
 }
 
 #[test]
-fn a_request_of_another_client_in_a_batch_is_made_by_that_client() {
+fn a_batch_keeps_each_requests_client() {
     let mut fleet = Fleet::start(3);
     let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
     let acquiring = client.acquire_all([client.lock("mine"), other.lock("its"), client.lock("mine too")]);
@@ -128,7 +128,7 @@ fn a_request_of_another_client_in_a_batch_is_made_by_that_client() {
 }
 
 #[test]
-fn results_are_had_in_any_order_and_those_not_wanted_are_given_up() {
+fn batch_results_come_in_any_order() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let names = names("orders", 30);
@@ -153,7 +153,7 @@ fn results_are_had_in_any_order_and_those_not_wanted_are_given_up() {
 }
 
 #[test]
-fn each_request_of_a_batch_that_no_master_can_take_is_answered() {
+fn each_request_without_room_is_answered() {
     let mut fleet = Fleet::start(1);
     let client = open(&fleet.urls(), LONG);
     fleet.master(0).kill();
@@ -169,7 +169,7 @@ fn each_request_of_a_batch_that_no_master_can_take_is_answered() {
 }
 
 #[test]
-fn the_tasks_of_a_batch_hear_of_stopped_masters_in_time_though_the_keeper_sleeps() {
+fn batch_tasks_learn_of_stopped_masters_in_time() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), SHORT);
     let guard = block_on(client.lock("warm").ttl(TTL).acquire_async()).expect("free");

@@ -136,7 +136,7 @@ fn a_loss_callback_that_blocks_delays_no_other_loss() {
 }
 
 #[test]
-fn a_callback_of_a_lock_that_is_over_is_called_on_another_thread() {
+fn a_late_loss_callback_runs_on_another_thread() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let guard = acquire_brief(&client, "lost");
@@ -187,7 +187,7 @@ fn leaked(fleet: &Fleet) -> &'static Client {
 }
 
 #[test]
-fn a_waker_that_blocks_on_its_client_gets_an_error() {
+fn a_waker_that_blocks_gets_an_error() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let its = client.clone();
@@ -201,7 +201,7 @@ fn a_waker_that_blocks_on_its_client_gets_an_error() {
 }
 
 #[test]
-fn a_lock_that_a_waker_waits_for_in_vain_is_released() {
+fn a_lock_awaited_in_vain_is_released() {
     let mut fleet = Fleet::start(3);
     let client = leaked(&fleet);
     fleet.masters().for_each(|master| master.stop());
@@ -231,7 +231,7 @@ fn a_waker_that_settles_its_client_returns_at_once() {
 }
 
 #[test]
-fn a_waker_that_waits_for_a_hold_gets_an_error_alone() {
+fn a_waker_waiting_for_a_hold_gets_an_error() {
     let mut fleet = Fleet::start(3);
     let (client, other) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
     let held = other.lock("held").ttl(TTL).acquire().expect("free");

@@ -50,7 +50,7 @@ fn a_delay_function_that_panics_harms_nobody() {
 }
 
 #[test]
-fn a_delay_function_that_uses_its_client_gets_an_error() {
+fn a_delay_function_using_its_client_gets_an_error() {
     let mut fleet = Fleet::start(3);
     let its_client = Arc::new(OnceLock::<Client>::new());
     let (its, errors) = (its_client.clone(), Arc::new(Mutex::new(Vec::new())));
@@ -191,7 +191,7 @@ fn a_call_in_a_delay_function_is_given_up() {
 }
 
 #[test]
-fn a_hold_asked_for_in_a_delay_function_harms_no_other_caller() {
+fn a_hold_in_a_delay_function_harms_nobody() {
     let mut fleet = Fleet::start(3);
     let slot = Arc::new(OnceLock::<ReentrantLock>::new());
     let (its, errors) = (slot.clone(), Arc::new(Mutex::new(Vec::new())));
@@ -223,7 +223,7 @@ fn a_hold_asked_for_in_a_delay_function_harms_no_other_caller() {
 }
 
 #[test]
-fn a_loss_watched_from_a_delay_function_is_reported_later() {
+fn a_loss_in_a_delay_function_is_reported_later() {
     let mut fleet = Fleet::start(3);
     let slot = Arc::new(Mutex::new(None::<redlatch::Guard>));
     let (its, is_lost) = (slot.clone(), Arc::new(AtomicBool::new(false)));
@@ -248,7 +248,7 @@ fn a_loss_watched_from_a_delay_function_is_reported_later() {
 }
 
 #[test]
-fn a_client_whose_last_handle_goes_in_its_delay_function_ends() {
+fn a_client_dropped_in_its_delay_function_ends() {
     let mut fleet = Fleet::start(3);
     let slot = Arc::new(Mutex::new(None::<Client>));
     let its = slot.clone();

@@ -21,7 +21,7 @@ fn drive_until_ready<F: Future + Unpin>(drive: &mut Drive, future: &mut F) -> F:
 }
 
 #[test]
-fn a_drive_takes_over_also_from_a_thread_that_leads_and_gives_back_when_it_is_dropped() {
+fn a_drive_takes_over_and_gives_back() {
     let fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     // Since this the client's own thread sits in the event loop.

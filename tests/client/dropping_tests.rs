@@ -88,7 +88,7 @@ const STAGES: [Stage; 6] = [
 ];
 
 #[test]
-fn an_acquisition_dropped_at_any_stage_leaves_no_key_and_shifts_no_reply() {
+fn a_dropped_acquisition_leaves_nothing_at_any_stage() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let other = open(&fleet.urls(), LONG);
@@ -118,7 +118,7 @@ fn an_outcome_that_nobody_fetches_is_released() {
 }
 
 #[test]
-fn nothing_that_is_dropped_while_the_masters_are_stopped_waits_for_them() {
+fn drops_do_not_wait_for_stopped_masters() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let mut held = client.lock("held").ttl(TTL).acquire().expect("free");
@@ -144,7 +144,7 @@ fn nothing_that_is_dropped_while_the_masters_are_stopped_waits_for_them() {
 }
 
 #[test]
-fn a_dropped_extension_leaves_the_guard_as_good_as_before() {
+fn a_dropped_extension_leaves_the_guard_valid() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let mut guard = client.lock("a").ttl(TTL).acquire().expect("free");
@@ -201,7 +201,7 @@ thread_local! {
 }
 
 #[test]
-fn a_guard_may_be_dropped_on_any_thread_in_a_panic_and_at_a_threads_end() {
+fn a_guard_may_be_dropped_anywhere() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let acquire = || client.lock("a").ttl(TTL).acquire().expect("free");
@@ -225,7 +225,7 @@ fn a_guard_may_be_dropped_on_any_thread_in_a_panic_and_at_a_threads_end() {
 }
 
 #[test]
-fn blocking_calls_of_a_destructor_in_a_panic_do_not_stop_the_client() {
+fn blocking_calls_in_a_panics_destructor_are_safe() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let is_released = Arc::new(AtomicBool::new(false));
@@ -252,7 +252,7 @@ fn keep<T: Send + 'static>(kept: T) -> Waker {
 }
 
 #[test]
-fn a_waker_may_drop_guards_and_futures_when_it_is_woken() {
+fn a_waker_may_drop_guards_and_futures() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let its = client.clone();
@@ -269,7 +269,7 @@ fn a_waker_may_drop_guards_and_futures_when_it_is_woken() {
 }
 
 #[test]
-fn a_waker_that_is_not_wanted_any_more_may_drop_guards_with_itself() {
+fn a_dropped_waker_may_drop_guards() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let stopped = client.clone();
@@ -348,7 +348,7 @@ impl Wake for Task {
 }
 
 #[test]
-fn the_last_handle_may_be_dropped_on_the_keepers_own_thread() {
+fn the_background_thread_may_drop_the_last_handle() {
     let mut fleet = Fleet::start(3);
     let guard = open(&fleet.urls(), LONG).lock("a").ttl(TTL).acquire().expect("free");
     let task = Arc::new(Task(Mutex::new(Some(Box::pin(guard.release_async())))));

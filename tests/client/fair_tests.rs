@@ -72,7 +72,7 @@ fn order_of_waiters(fleet: &mut Fleet, count: usize) -> Vec<usize> {
 }
 
 #[test]
-fn those_who_wait_for_a_fair_lock_have_it_in_the_order_in_which_they_came() {
+fn fair_waiters_get_the_lock_in_order() {
     within("each waiter has the lock", || {
         for master_count in [1, 3, 5] {
             let mut fleet = Fleet::start(master_count);
@@ -82,7 +82,7 @@ fn those_who_wait_for_a_fair_lock_have_it_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn who_gives_up_leaves_no_ticket_and_keeps_nobody_waiting() {
+fn a_caller_that_gives_up_leaves_no_ticket() {
     within("the next one has the lock", || {
         let mut fleet = Fleet::start(3);
         let (first, second) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
@@ -124,7 +124,7 @@ fn dead_waiters_cost_one_heartbeat_however_many() {
         let lock = client.lock("a").fair().ttl(TTL);
         let refused = lock.clone().try_acquire().expect_err("others stand before it");
         assert!(matches!(refused, AcquireError::Contended(_)), "{refused}");
-        assert!(format!("{refused:#}").contains("5 wait for it who asked before"), "{refused:#}");
+        assert!(format!("{refused:#}").contains("5 waiters are ahead in the queue"), "{refused:#}");
         await_tickets(&mut fleet, 0..3, 5);
         let guard = lock.wait(PATIENCE).acquire().expect("they are dead");
         let took = start.elapsed();
@@ -136,7 +136,7 @@ fn dead_waiters_cost_one_heartbeat_however_many() {
 }
 
 #[test]
-fn the_order_holds_while_a_minority_of_masters_is_away_and_comes_back() {
+fn fair_order_survives_an_absent_minority() {
     within("each waiter has the lock", || {
         let mut fleet = Fleet::start(3);
         let clients: Vec<Client> = (0..3).map(|_| open(&fleet.urls(), LONG)).collect();
@@ -164,7 +164,7 @@ fn the_order_holds_while_a_minority_of_masters_is_away_and_comes_back() {
 }
 
 #[test]
-fn fair_and_plain_locks_exclude_each_other_and_a_plain_waiter_is_told() {
+fn fair_and_plain_locks_exclude_each_other() {
     within("each waiter has the lock", || {
         let mut fleet = Fleet::start(3);
         let client = open(&fleet.urls(), LONG);
@@ -185,7 +185,7 @@ fn fair_and_plain_locks_exclude_each_other_and_a_plain_waiter_is_told() {
 }
 
 #[test]
-fn a_fair_lock_is_kept_and_reentrant_like_others_but_not_fenced() {
+fn a_fair_lock_may_be_kept_and_reentrant() {
     within("the lock is had", || {
         let mut fleet = Fleet::start(3);
         let client = open(&fleet.urls(), LONG);
@@ -209,7 +209,7 @@ fn a_fair_lock_is_kept_and_reentrant_like_others_but_not_fenced() {
 }
 
 #[test]
-fn a_login_with_the_rights_that_the_readme_names_waits_fairly() {
+fn the_documented_rights_suffice_for_fair_waiting() {
     within("each waiter has the lock", || {
         let mut fleet = Fleet::start(3);
         let rules = "ACL SETUSER locker on >pw resetkeys ~lock:* resetchannels -@all +set +get +del +pexpire +pttl \

@@ -8,7 +8,7 @@ use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, block_on, config};
 
 #[test]
-fn connections_that_are_closed_while_nobody_calls_are_made_again() {
+fn closed_idle_connections_are_made_again() {
     let mut fleet = Fleet::start(3);
     // No limit of a connection makes the client's thread look sooner than it would by itself.
     let builder = config(&fleet.urls(), LONG).connect_timeout(Duration::from_secs(3600));

@@ -9,7 +9,7 @@ use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, poll_once};
 
 #[test]
-fn a_look_shows_the_holder_and_its_time_to_threads_and_tasks() {
+fn an_inspection_shows_holder_and_time() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     assert_eq!(client.inspect("a").map(|it| it.standing()), Ok(Standing::Free));
@@ -30,7 +30,7 @@ fn a_look_shows_the_holder_and_its_time_to_threads_and_tasks() {
 }
 
 #[test]
-fn a_broken_lock_is_free_at_once_and_its_holder_learns_it_by_extending() {
+fn a_broken_lock_is_free_at_once() {
     let mut fleet = Fleet::start(3);
     let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
     let mut guard = client.lock("a").ttl(TTL).acquire().expect("free");
@@ -53,7 +53,7 @@ fn a_broken_lock_is_free_at_once_and_its_holder_learns_it_by_extending() {
 }
 
 #[test]
-fn without_a_quorum_a_look_says_so_and_a_forced_unlock_is_not_confirmed_in_time() {
+fn without_a_quorum_queries_say_so_in_time() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), SHORT);
     fleet.master(0).stop();

@@ -1,4 +1,4 @@
-//! Locks that are kept while their guard lives, and whose loss is told in time.
+//! Locks that are kept while their guard lives, and whose loss is reported in time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ const KEPT_TTL: Duration = Duration::from_millis(900);
 const FOR_LONG: Duration = Duration::from_secs(600);
 
 #[test]
-fn a_kept_lock_outlives_its_ttl_though_nobody_calls_and_is_released_with_its_guard() {
+fn a_kept_lock_outlives_its_ttl_until_dropped() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), SHORT);
     let guard = client.lock("a").ttl(KEPT_TTL).auto_extend(FOR_LONG).acquire().expect("free");
@@ -42,7 +42,7 @@ fn the_longest_hold_ends_a_kept_lock() {
 }
 
 #[test]
-fn a_loss_is_told_before_the_end_to_threads_and_tasks_when_masters_hang() {
+fn a_loss_is_reported_while_masters_hang() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), SHORT);
     let mut guard = client.lock("a").ttl(3 * KEPT_TTL).auto_extend(FOR_LONG).acquire().expect("free");
@@ -53,7 +53,7 @@ fn a_loss_is_told_before_the_end_to_threads_and_tasks_when_masters_hang() {
     });
     fleet.masters().for_each(|master| master.stop());
     block_on(guard.lost());
-    // Told by the clock: some of the last tenth is left unless this thread was held up for all of it.
+    // Reported by the clock: some of the last tenth is left unless this thread was held up for all of it.
     assert!(guard.remaining() <= 3 * KEPT_TTL / 10 + SHORT);
     eventually(PATIENCE, "the callback", || told_count.load(Ordering::SeqCst) == 1);
     fleet.masters().for_each(|master| master.cont());
@@ -63,7 +63,7 @@ fn a_loss_is_told_before_the_end_to_threads_and_tasks_when_masters_hang() {
 }
 
 #[test]
-fn a_loss_that_masters_prove_is_told_at_the_next_renewal_and_none_after_the_release() {
+fn a_proven_loss_is_reported_at_the_renewal() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), SHORT);
     let guard = client.lock("a").ttl(3 * KEPT_TTL).auto_extend(FOR_LONG).acquire().expect("free");
@@ -83,7 +83,7 @@ fn a_loss_that_masters_prove_is_told_at_the_next_renewal_and_none_after_the_rele
 }
 
 #[test]
-fn a_task_that_does_not_wait_for_the_loss_any_more_is_not_woken_for_it_nor_kept() {
+fn an_abandoned_loss_notification_wakes_nobody() {
     let mut fleet = Fleet::start(1);
     let client = open(&fleet.urls(), SHORT);
     let guard = client.lock("a").ttl(KEPT_TTL).acquire().expect("free");

@@ -1,4 +1,4 @@
-//! Who leads when a leader leaves, and who brings out what is left behind.
+//! Which thread leads when a leader leaves, and which one brings out what is left behind.
 //!
 //! If nobody did, the client's thread would find it when it next looks, [`limits::LOOK_PAUSE`] after the last turn. So each
 //! of these is done many times over, and all together must take far less than as many such pauses: a slow machine does not
@@ -32,7 +32,7 @@ fn await_subscriber(fleet: &mut Fleet, name: &str) {
     }
 }
 
-/// Who waits beside the thread that leads or will.
+/// A caller that waits beside the thread that leads or will.
 #[derive(Debug, Clone, Copy)]
 enum Other {
     Thread,
@@ -50,7 +50,7 @@ fn wait_for(client: &Client, name: &str, is_task: bool) -> Instant {
     now
 }
 
-/// A thread waits, and another thread or task beside it. The first has what it wants; the other one is told of its own all
+/// A thread waits, and another thread or task beside it. The first has what it wants; the other one gets its own all
 /// the same.
 fn told_after_the_leader_has_left(
     fleet: &mut Fleet,
@@ -86,7 +86,7 @@ fn told_after_the_leader_has_left(
 }
 
 #[test]
-fn whoever_waits_beside_a_leader_is_told_when_that_has_left() {
+fn a_follower_notices_that_the_leader_left() {
     for other in [Other::Thread, Other::Task, Other::EarlierTask] {
         within("the other one is told", move || {
             let mut fleet = Fleet::start(3);

@@ -77,7 +77,7 @@ async fn live_async(client: &Client, name: &String) {
 }
 
 #[test]
-fn a_lock_lives_its_whole_life_in_a_thread_that_may_spin() {
+fn a_lock_lives_in_a_spinning_thread() {
     let mut fleet = Fleet::start(3);
     for spin in [Duration::ZERO, Duration::from_micros(50), limits::SPIN_MAX] {
         let settings = config(&fleet.urls(), LONG).spin(spin).build().expect("valid settings");
@@ -105,7 +105,7 @@ const EXECUTORS: [(&str, Executor); 4] = [
 ];
 
 #[test]
-fn a_lock_lives_its_whole_life_in_a_task_of_any_executor() {
+fn a_lock_lives_in_any_executors_task() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     for (name, run) in EXECUTORS {
@@ -194,7 +194,7 @@ fn threads_and_tasks_of_one_client_exclude_each_other() {
 
 #[cfg(feature = "tokio")]
 #[test]
-fn threads_and_driven_tasks_of_one_client_exclude_each_other() {
+fn threads_and_driven_tasks_exclude_each_other() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     contend(&client, true);

@@ -1,4 +1,4 @@
-//! Clients that wait for one lock are told when another one releases it.
+//! Clients that wait for one lock are notified when another one releases it.
 
 use std::sync::mpsc;
 use std::thread;
@@ -9,7 +9,7 @@ use redlatch::{Client, ConfigBuilder};
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, config, within};
 
-/// Longer than any test: who gets the lock in time was told.
+/// Longer than any test: a waiter that gets the lock in time was notified.
 const NEVER: Duration = Duration::from_secs(600);
 
 /// A client that does not try again by itself for very long.
@@ -55,7 +55,7 @@ fn relay(waiter_count: usize) {
 }
 
 #[test]
-fn a_client_that_waits_is_told_of_a_release_by_another() {
+fn a_waiting_client_gets_a_release_notification() {
     within("a waiter is told", || {
         let mut fleet = Fleet::start(5);
         let (first, second) = (open(patient(&fleet.urls())), open(patient(&fleet.urls())));
@@ -81,13 +81,13 @@ fn a_client_that_waits_is_told_of_a_release_by_another() {
 }
 
 #[test]
-fn ten_and_a_hundred_clients_that_wait_have_it_each() {
+fn ten_and_a_hundred_waiting_clients_all_succeed() {
     within("each of ten clients has the lock", || relay(10));
     within("each of a hundred clients has the lock", || relay(100));
 }
 
 #[test]
-fn two_of_five_masters_that_hang_keep_nobody_from_being_told() {
+fn two_hanging_masters_delay_no_notification() {
     within("a waiter is told", || {
         let mut fleet = Fleet::start(5);
         let short = |urls: &[String]| patient(urls).answer_timeout(Duration::from_millis(500));
@@ -103,9 +103,9 @@ fn two_of_five_masters_that_hang_keep_nobody_from_being_told() {
     });
 }
 
-/// An ACL without channels, on so many masters; then the rest tell, or nobody does and waiting goes on as without messages.
+/// An ACL without channels, on so many masters; then the rest publish, or nobody does and waiting goes on as without messages.
 #[test]
-fn masters_whose_acl_forbids_messages_are_waited_for_all_the_same() {
+fn masters_that_forbid_messages_are_still_waited_for() {
     within("a waiter gets the lock", || {
         for count in [1, 3] {
             let mut fleet = Fleet::start(3);
@@ -121,7 +121,7 @@ fn masters_whose_acl_forbids_messages_are_waited_for_all_the_same() {
                 let says = |client: &Client, words: &str| {
                     client.masters()[0].warnings.iter().any(|warning| warning.contains(words))
                 };
-                says(&second, "does not tell when a lock is released") && says(&first, "others are not told")
+                says(&second, "sends no release notifications") && says(&first, "notify nobody")
             });
             let start = Instant::now();
             guard.release().expect("the masters answer");
@@ -134,7 +134,7 @@ fn masters_whose_acl_forbids_messages_are_waited_for_all_the_same() {
 }
 
 #[test]
-fn a_client_that_is_not_to_wake_others_neither_publishes_nor_subscribes() {
+fn a_silent_client_neither_publishes_nor_subscribes() {
     within("a waiter gets the lock", || {
         let mut fleet = Fleet::start(3);
         let silent = || open(config(&fleet.urls(), LONG).wake_waiters(false));

@@ -10,7 +10,7 @@ use crate::fleet::Fleet;
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open};
 
 #[test]
-fn tries_end_an_acquisition_long_before_its_wait_and_delays_are_asked_for_each() {
+fn tries_bound_attempts_and_delays_are_requested() {
     let mut fleet = Fleet::start(3);
     let asked_max = Arc::new(AtomicU32::new(0));
     let asked = asked_max.clone();
@@ -58,7 +58,7 @@ fn a_lock_cannot_be_extended_for_no_time() {
 }
 
 #[test]
-fn a_lock_cannot_be_extended_where_the_settings_allow_no_time() {
+fn settings_without_time_forbid_extensions() {
     let mut fleet = Fleet::start(3);
     let settings = config(&fleet.urls(), LONG).max_hold(Duration::ZERO);
     let client = Client::open(settings.build().expect("valid settings")).expect("an event loop");

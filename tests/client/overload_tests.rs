@@ -11,7 +11,7 @@ use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, open, p
 const PROMPT: Duration = Duration::from_secs(10);
 
 #[test]
-fn more_bytes_than_the_queues_have_room_for_are_overload_at_once() {
+fn bytes_beyond_the_queues_are_overload_at_once() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     fleet.masters().for_each(|master| master.stop());
@@ -31,7 +31,7 @@ fn more_bytes_than_the_queues_have_room_for_are_overload_at_once() {
     // One that nobody here waits for yet; else it would stand in that line.
     let [.., other, _, _, _] = names.as_slice() else { panic!("there are more") };
     let others = &names[names.len() - 3..];
-    // Each way to ask is told, and a thread is not put to sleep.
+    // Each way to ask gets the error, and a thread is not put to sleep.
     assert!(matches!(client.lock(other).wait(PATIENCE).acquire(), Err(AcquireError::Overloaded)));
     let batch = client.acquire_all(others.iter().map(|name| client.lock(name).wait(PATIENCE)));
     assert!(batch.into_iter().all(|it| matches!(it.wait(), Err(AcquireError::Overloaded))));
@@ -45,7 +45,7 @@ fn more_bytes_than_the_queues_have_room_for_are_overload_at_once() {
 }
 
 #[test]
-fn more_locks_than_may_be_in_hand_are_overload_at_once() {
+fn locks_beyond_the_limit_are_overload_at_once() {
     let mut fleet = Fleet::start(1);
     let client = open(&fleet.urls(), LONG);
     let names: Vec<String> = (0..limits::OPERATION_COUNT_MAX).map(|index| index.to_string()).collect();

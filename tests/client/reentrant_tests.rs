@@ -15,7 +15,7 @@ use crate::harness::{
 };
 
 #[test]
-fn only_the_first_hold_asks_the_masters_and_only_the_last_one_releases() {
+fn only_first_and_last_hold_reach_the_masters() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let lock = client.lock("a").ttl(TTL).reentrant();
@@ -44,7 +44,7 @@ fn only_the_first_hold_asks_the_masters_and_only_the_last_one_releases() {
 }
 
 #[test]
-fn threads_and_tasks_of_one_owner_that_come_together_make_one_attempt_and_all_get_it() {
+fn callers_of_one_owner_share_one_attempt() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let lock = client.lock("a").ttl(TTL).reentrant();
@@ -84,7 +84,7 @@ fn threads_and_tasks_of_one_owner_that_come_together_make_one_attempt_and_all_ge
 }
 
 #[test]
-fn a_lost_lock_is_not_taken_again_before_its_holds_have_ended() {
+fn a_lost_lock_waits_for_its_holds_end() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), SHORT);
     let ttl = Duration::from_millis(400);
@@ -139,7 +139,7 @@ fn any_hold_extends_the_lock_for_all() {
 }
 
 #[test]
-fn a_refusal_is_told_to_all_who_joined_and_whoever_may_wait_longer_goes_on() {
+fn a_refusal_reaches_all_joined_callers() {
     let mut fleet = Fleet::start(3);
     let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
     let held = other.lock("a").ttl(TTL).acquire().expect("free");
@@ -214,7 +214,7 @@ impl Witness {
 }
 
 #[test]
-fn owners_exclude_each_other_whatever_their_threads_and_tasks_do() {
+fn owners_exclude_each_other() {
     let mut fleet = Fleet::start(3);
     let clients = [(); 2].map(|()| open(&fleet.urls(), LONG));
     let owners: Vec<ReentrantLock> =

@@ -7,14 +7,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::lock::{HolderTtl, InputError};
-use redlatch::{AcquireError, Client, ConfigBuilder, ExtendError, Guard, RwLock, Standing, Told, limits};
+use redlatch::{
+    AcquireError, Client, ConfigBuilder, ExtendError, Guard, HeldBy, RwLock, Standing, Told, limits,
+};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
     LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_no_keys, block_on, config, open, poll_once, within,
 };
 
-/// Longer than any test: who gets the lock in time was told.
+/// Longer than any test: a waiter that gets the lock in time was notified.
 const NEVER: Duration = Duration::from_secs(600);
 
 /// A client that does not try again by itself for very long.
@@ -45,7 +47,7 @@ fn await_subscribers(fleet: &mut Fleet, masters: Range<usize>, count: usize) {
     }
 }
 
-/// Who is inside: so many readers, or minus one for a writer.
+/// Callers inside: so many readers, or minus one for a writer.
 #[derive(Default)]
 struct Witness {
     inside: AtomicI64,
@@ -77,7 +79,7 @@ impl Witness {
 }
 
 #[test]
-fn threads_and_tasks_of_several_clients_read_together_and_write_alone() {
+fn clients_read_together_and_write_alone() {
     const ROUNDS: usize = 20;
     let mut fleet = Fleet::start(3);
     let clients = [(); 2].map(|()| open(&fleet.urls(), LONG));
@@ -111,7 +113,7 @@ fn threads_and_tasks_of_several_clients_read_together_and_write_alone() {
 }
 
 #[test]
-fn readers_of_one_client_hold_at_the_same_time_and_stand_in_no_line() {
+fn readers_of_one_client_hold_together() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let lock = client.rw_lock("a");
@@ -120,7 +122,7 @@ fn readers_of_one_client_hold_at_the_same_time_and_stand_in_no_line() {
     assert!(guards.iter().all(Guard::is_valid));
     assert!(is_contended(&lock.write().try_acquire()) && is_contended(&client.lock("a").try_acquire()));
     let begun = Instant::now();
-    // Who reads and asks to write waits for itself, until its wait ends.
+    // A reader that asks to write waits for itself, until its wait ends.
     assert!(is_contended(&lock.write().wait(Duration::from_millis(200)).acquire()));
     assert!(begun.elapsed() < PATIENCE);
     drop(guards);
@@ -129,7 +131,23 @@ fn readers_of_one_client_hold_at_the_same_time_and_stand_in_no_line() {
 }
 
 #[test]
-fn a_reader_is_kept_extended_and_told_of_its_loss() {
+fn a_refusal_counts_the_readers() {
+    let mut fleet = Fleet::start(3);
+    let clients = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    let reader = || settled(clients[0].rw_lock("a").read().ttl(TTL).acquire().expect("shared"));
+    let readers = [reader(), reader()];
+    let held_by = |result: Result<Guard, AcquireError>| match result {
+        Err(AcquireError::Contended(denial)) => denial.held_by,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(held_by(clients[1].lock("a").try_acquire()), HeldBy::Readers(2));
+    assert_eq!(held_by(clients[1].lock("a").wait(Duration::from_millis(200)).acquire()), HeldBy::Readers(2));
+    drop(readers);
+    assert_nothing_left(&clients[0], &mut fleet);
+}
+
+#[test]
+fn a_readers_lock_is_kept_and_its_loss_reported() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), SHORT);
     let ttl = Duration::from_secs(1);
@@ -151,7 +169,7 @@ fn a_reader_is_kept_extended_and_told_of_its_loss() {
 }
 
 #[test]
-fn a_look_shows_how_many_read_and_a_forced_unlock_ends_them() {
+fn an_inspection_counts_readers_and_force_ends_them() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let guards: Vec<Guard> =
@@ -173,7 +191,7 @@ fn a_look_shows_how_many_read_and_a_forced_unlock_ends_them() {
 }
 
 #[test]
-fn readers_who_wait_all_come_when_a_writer_goes_and_a_writer_when_the_last_reader_goes() {
+fn all_readers_follow_a_writer_and_vice_versa() {
     within("they are told", || {
         let mut fleet = Fleet::start(3);
         let clients = [(); 3].map(|()| build(patient(&fleet.urls())));
@@ -207,7 +225,7 @@ fn readers_who_wait_all_come_when_a_writer_goes_and_a_writer_when_the_last_reade
 
 /// Readers that come and go so that there is always one, until a writer has had its turn.
 #[test]
-fn a_writer_that_is_preferred_has_its_turn_though_readers_come_and_go_all_the_time() {
+fn a_preferred_writer_gets_its_turn() {
     let mut fleet = Fleet::start(3);
     let clients = [(); 3].map(|()| open(&fleet.urls(), LONG));
     let (witness, is_over) = (Arc::new(Witness::default()), Arc::new(AtomicUsize::new(0)));
@@ -238,7 +256,7 @@ fn a_writer_that_is_preferred_has_its_turn_though_readers_come_and_go_all_the_ti
 }
 
 #[test]
-fn new_readers_stay_out_while_a_preferred_writer_waits_and_come_in_when_it_gives_up() {
+fn a_preferred_writer_keeps_new_readers_out() {
     let mut fleet = Fleet::start(3);
     let clients = [(); 3].map(|()| open(&fleet.urls(), LONG));
     let guard = clients[0].lock("a").shared().ttl(TTL).acquire().expect("free");
@@ -264,7 +282,7 @@ fn new_readers_stay_out_while_a_preferred_writer_waits_and_come_in_when_it_gives
 }
 
 #[test]
-fn a_writers_fencing_tokens_rise_across_readers_and_a_reader_has_none() {
+fn writers_tokens_rise_across_readers() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let lock = client.rw_lock("a");
@@ -304,7 +322,7 @@ fn sets_and_reentrant_locks_of_readers_are_shared_too() {
 }
 
 #[test]
-fn a_reader_that_is_given_up_at_any_moment_leaves_nothing() {
+fn an_abandoned_reader_leaves_nothing() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let alone = client.lock("a").ttl(TTL).acquire().expect("free");
@@ -326,7 +344,7 @@ fn a_reader_that_is_given_up_at_any_moment_leaves_nothing() {
 }
 
 #[test]
-fn a_fair_waiter_that_goes_unsubscribes_also_beside_a_reader_who_waits() {
+fn a_fair_waiter_unsubscribes_beside_a_reader() {
     within("it unsubscribes", || {
         let mut fleet = Fleet::start(3);
         let (holder, client) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));

@@ -23,7 +23,7 @@ fn free_names(fleet: &mut Fleet) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_set_of_free_locks_is_one_write_for_each_master_to_acquire_extend_and_release() {
+fn a_free_set_is_one_write_per_master() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     for is_async in [false, true] {
@@ -48,7 +48,7 @@ fn a_set_of_free_locks_is_one_write_for_each_master_to_acquire_extend_and_releas
 }
 
 #[test]
-fn a_set_that_cannot_be_names_the_lock_in_the_way_and_keeps_no_subset() {
+fn an_impossible_set_names_the_lock_and_keeps_none() {
     let mut fleet = Fleet::start(3);
     let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
     // All sets of the four against all that may be held by others.
@@ -91,7 +91,7 @@ fn a_set_that_cannot_be_names_the_lock_in_the_way_and_keeps_no_subset() {
 }
 
 #[test]
-fn nothing_is_held_while_the_lock_in_the_way_is_waited_for() {
+fn nothing_is_held_while_a_set_waits() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     for is_async in [false, true] {
@@ -123,7 +123,7 @@ fn nothing_is_held_while_the_lock_in_the_way_is_waited_for() {
 }
 
 #[test]
-fn contention_is_not_called_an_outage_where_the_wait_ends_in_an_attempt() {
+fn contention_at_a_waits_end_is_no_outage() {
     let mut fleet = Fleet::start(3);
     let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
     let held = other.lock("c").ttl(TTL).acquire().expect("free");
@@ -137,7 +137,7 @@ fn contention_is_not_called_an_outage_where_the_wait_ends_in_an_attempt() {
     assert_nothing_left(&client, &mut fleet);
 }
 
-/// Who is inside with each of the locks.
+/// Callers inside with each of the locks.
 struct Table([AtomicBool; 4]);
 
 impl Table {
@@ -154,7 +154,7 @@ impl Table {
 }
 
 #[test]
-fn philosophers_with_overlapping_sets_exclude_each_other_and_all_dine() {
+fn philosophers_exclude_each_other_and_all_dine() {
     let mut fleet = Fleet::start(3);
     let clients = [(); 2].map(|()| open(&fleet.urls(), LONG));
     let table = Arc::new(Table(Default::default()));
@@ -190,7 +190,7 @@ fn philosophers_with_overlapping_sets_exclude_each_other_and_all_dine() {
 }
 
 #[test]
-fn a_set_that_is_given_up_at_any_moment_leaves_nothing() {
+fn an_abandoned_set_leaves_nothing() {
     let mut fleet = Fleet::start(3);
     let client: Client = open(&fleet.urls(), LONG);
     let held = client.lock("b").ttl(TTL).acquire().expect("free");
@@ -214,7 +214,7 @@ fn a_set_that_is_given_up_at_any_moment_leaves_nothing() {
 }
 
 #[test]
-fn the_loss_of_one_of_a_set_is_that_of_all_and_told_once() {
+fn one_lost_lock_loses_the_set_once() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let ttl = Duration::from_millis(2700);

@@ -1,4 +1,4 @@
-//! What becomes of a client whose event loop is struck by somebody else's panic: everybody is told, and nothing hangs.
+//! What becomes of a client whose event loop is struck by somebody else's panic: all waiters get an error, and nothing hangs.
 
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
@@ -28,7 +28,7 @@ fn assert_stopped(client: &Client) {
 }
 
 #[test]
-fn wakers_that_panic_on_the_keepers_thread_stop_the_client_and_everybody_is_told() {
+fn panicking_wakers_on_the_background_thread_stop_all() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let [mut extended, released, held] =
@@ -62,13 +62,13 @@ fn wakers_that_panic_on_the_keepers_thread_stop_the_client_and_everybody_is_told
     drop(extending);
     assert!(matches!(block_on(released.release_async()), Err(ReleaseError::Stopped(_))));
     assert_stopped(&client);
-    // What is held is told to be, and ends by its TTL.
+    // What is held is still shown as held, and ends by its TTL.
     assert!(held.is_valid());
     assert!(client.settle(Duration::from_secs(1)) > 0);
 }
 
 #[test]
-fn a_waker_that_panics_on_a_blocked_callers_thread_stops_the_client_and_everybody_is_told() {
+fn a_panicking_waker_on_a_caller_stops_all() {
     let fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let other = open(&fleet.urls(), LONG);

@@ -337,7 +337,7 @@ fn a_client_withstands_many_threads_and_tasks_and_harm() {
 
 #[cfg(feature = "tokio")]
 #[test]
-fn a_driven_client_withstands_many_threads_and_tasks_and_harm() {
+fn a_driven_client_withstands_threads_tasks_and_harm() {
     withstand(true);
 }
 

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use crate::rig::{Rig, id};
 use redlatch::engine::{Outcome, Request, SubmitError};
 use redlatch::lock::{Failure, HolderTtl, InputError, Resource, Vote};
-use redlatch::{AcquireError, Options, limits};
+use redlatch::{AcquireError, HeldBy, Options, limits};
 
 use crate::{defaults, denied, granted, ms, no_quorum};
 
 #[test]
-fn a_lock_is_handed_out_at_the_quorum_and_late_grants_add_to_its_margin() {
+fn a_quorum_decides_and_late_grants_add_margin() {
     let mut rig = Rig::new(5, defaults);
     (0..5).for_each(|index| rig.hold(index));
     let lock = rig.acquire("a", 10_000, 0);
@@ -26,7 +26,7 @@ fn a_lock_is_handed_out_at_the_quorum_and_late_grants_add_to_its_margin() {
 }
 
 #[test]
-fn the_deadline_counts_from_the_start_whenever_the_replies_come() {
+fn the_deadline_counts_from_the_start() {
     let mut rig = Rig::new(5, |builder| builder.answer_timeout(ms(5000)));
     (0..5).for_each(|index| rig.hold(index));
     let start = rig.now;
@@ -37,7 +37,7 @@ fn the_deadline_counts_from_the_start_whenever_the_replies_come() {
 }
 
 #[test]
-fn a_quorum_that_comes_too_late_is_not_handed_out_and_is_released() {
+fn a_late_quorum_is_released() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(20_000)));
     (0..3).for_each(|index| rig.hold(index));
     rig.acquire("a", 10_000, 0);
@@ -67,7 +67,7 @@ fn the_asked_for_validity_must_be_left() {
 }
 
 #[test]
-fn a_refusal_is_fixed_at_the_reply_that_rules_a_quorum_out() {
+fn a_refusal_needs_a_quorum_ruled_out() {
     let mut rig = Rig::new(5, |builder| builder.ask_holder(false));
     let until = rig.now + ms(5000);
     (0..3).for_each(|index| rig.masters[index].put(b"a", b"other", Some(until)));
@@ -89,7 +89,7 @@ fn a_refusal_is_fixed_at_the_reply_that_rules_a_quorum_out() {
 }
 
 #[test]
-fn a_denied_caller_is_told_when_a_quorum_may_be_free() {
+fn a_denial_says_when_a_quorum_is_free() {
     let mut rig = Rig::new(5, defaults);
     for (index, left) in [(0, 700), (1, 300), (2, 500), (3, 900)] {
         let until = rig.now + ms(left);
@@ -103,11 +103,41 @@ fn a_denied_caller_is_told_when_a_quorum_may_be_free() {
     rig.masters[0].put(b"a", b"stuck", None);
     rig.acquire("a", 10_000, 0);
     let error = denied(&mut rig);
-    assert!(error.to_string().contains("without TTL"), "{error}");
+    assert!(error.to_string().contains("without a TTL"), "{error}");
 }
 
 #[test]
-fn an_error_reply_is_not_a_refusal_and_is_released_too() {
+fn a_denial_names_this_client_as_holder() {
+    let fair = |rig: &mut Rig, wait| {
+        rig.acquire_with("f", Options::new().ttl(ms(10_000)).wait(wait).fair());
+    };
+    let mut rig = Rig::new(3, defaults);
+    rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    fair(&mut rig, Duration::ZERO);
+    granted(&mut rig);
+    let held_by = |rig: &mut Rig| match denied(rig) {
+        AcquireError::Contended(denial) => (denial.held_by, denial.report.resource),
+        other => panic!("{other}"),
+    };
+    rig.acquire("a", 10_000, 0);
+    assert_eq!(held_by(&mut rig), (HeldBy::ThisClient, b"a".to_vec()), "one attempt");
+    rig.acquire("a", 10_000, 500);
+    rig.advance(ms(500));
+    assert_eq!(held_by(&mut rig), (HeldBy::ThisClient, b"a".to_vec()), "a wait");
+    fair(&mut rig, Duration::ZERO);
+    assert_eq!(held_by(&mut rig), (HeldBy::ThisClient, b"f".to_vec()), "a fair attempt");
+    fair(&mut rig, ms(500));
+    rig.advance(ms(500));
+    assert_eq!(held_by(&mut rig), (HeldBy::ThisClient, b"f".to_vec()), "a fair wait");
+    let until = rig.now + ms(5000);
+    rig.masters.iter_mut().for_each(|master| master.put(b"b", b"other", Some(until)));
+    rig.acquire("b", 10_000, 0);
+    assert_eq!(held_by(&mut rig), (HeldBy::AnotherClient, b"b".to_vec()));
+}
+
+#[test]
+fn an_error_reply_is_released_and_no_refusal() {
     let mut rig = Rig::new(3, defaults);
     for index in 0..2 {
         rig.masters[index].errors.insert("SET".into(), "OOM command not allowed".into());
@@ -127,7 +157,7 @@ fn an_error_reply_is_not_a_refusal_and_is_released_too() {
 }
 
 #[test]
-fn a_waiting_acquire_gets_the_lock_soon_after_it_is_free_with_a_new_token() {
+fn a_waiter_gets_a_freed_lock_with_new_token() {
     let mut rig = Rig::new(3, |builder| builder.wake_waiters(false));
     let until = rig.now + ms(300);
     (0..2).for_each(|index| rig.masters[index].put(b"a", b"other", Some(until)));
@@ -164,7 +194,7 @@ fn every_acquire_ends_by_its_deadline_whatever_is_up() {
 }
 
 #[test]
-fn asking_for_the_holders_time_does_not_prolong_a_wait() {
+fn asking_for_the_holder_prolongs_no_wait() {
     let mut rig = Rig::new(1, defaults);
     let until = rig.now + ms(60_000);
     rig.masters[0].put(b"a", b"other", Some(until));
@@ -180,7 +210,7 @@ fn asking_for_the_holders_time_does_not_prolong_a_wait() {
 }
 
 #[test]
-fn an_attempt_cut_short_by_the_end_of_the_wait_does_not_make_contention_an_outage() {
+fn contention_in_a_cut_attempt_is_no_outage() {
     let mut rig = Rig::new(3, defaults);
     let until = rig.now + ms(60_000);
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(until)));
@@ -195,7 +225,7 @@ fn an_attempt_cut_short_by_the_end_of_the_wait_does_not_make_contention_an_outag
 }
 
 #[test]
-fn a_wait_that_ended_during_a_pause_of_the_process_starts_no_attempt() {
+fn a_wait_ended_in_a_pause_starts_nothing() {
     let mut rig = Rig::new(1, defaults);
     let until = rig.now + ms(60_000);
     rig.masters[0].put(b"a", b"other", Some(until));
@@ -231,7 +261,7 @@ fn retries_are_jittered_and_bounded() {
 }
 
 #[test]
-fn the_table_of_locks_is_bounded_and_says_so_at_once() {
+fn the_table_of_locks_is_bounded() {
     let mut rig = Rig::unconnected(1, defaults);
     rig.pump();
     rig.stop(0);
@@ -266,7 +296,7 @@ fn fill(rig: &mut Rig, prefix: &str) -> usize {
 }
 
 #[test]
-fn an_acquisition_that_no_quorum_has_room_for_is_overloaded_at_once() {
+fn an_acquisition_without_room_is_overloaded_at_once() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
     let count = fill(&mut rig, "a");
     assert!(count > limits::OUTBOX_SIZE_MAX / (2 * limits::RESOURCE_SIZE_MAX), "{count}");
@@ -279,7 +309,7 @@ fn an_acquisition_that_no_quorum_has_room_for_is_overloaded_at_once() {
 }
 
 #[test]
-fn what_some_masters_had_room_for_is_released_when_no_quorum_has() {
+fn grants_without_a_quorums_room_are_released() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
     let count = fill(&mut rig, "a");
     // One master reads all that there is.
@@ -326,7 +356,7 @@ fn no_more_attempts_are_made_than_asked_for() {
 }
 
 #[test]
-fn a_delay_of_the_callers_own_is_a_lower_bound_and_random_all_the_same() {
+fn a_callers_delay_is_a_random_lower_bound() {
     let sent_count = |rig: &Rig| rig.masters[0].log.iter().filter(|args| args[0] == b"SET").count();
     let delays = |seen: fn(u32) -> Duration| {
         let mut rig =
@@ -354,7 +384,7 @@ fn a_delay_of_the_callers_own_is_a_lower_bound_and_random_all_the_same() {
 }
 
 #[test]
-fn a_denial_before_any_answer_does_not_say_that_nobody_was_asked() {
+fn an_early_denial_does_not_deny_asking() {
     let mut rig = Rig::new(3, defaults);
     for index in [1, 2] {
         rig.refuse(index, true);
@@ -366,5 +396,5 @@ fn a_denial_before_any_answer_does_not_say_that_nobody_was_asked() {
     rig.pump();
     assert!(rig.masters[0].log.iter().any(|args| args[0] == b"SET"), "the one that was there was asked");
     let text = denial.to_string();
-    assert!(text.starts_with("after 1 attempt, decided before any answer; 0 of 3"), "{text}");
+    assert!(text.starts_with("1 attempt, decided before any answer: 0 of 3"), "{text}");
 }

@@ -79,7 +79,7 @@ enum Fate {
     Ends,
 }
 
-/// What the caller is told.
+/// What the caller gets.
 #[derive(Debug, Clone, PartialEq)]
 enum Seen {
     Yes,
@@ -172,7 +172,7 @@ fn rig_at_step(step: usize) -> Rig {
 }
 
 #[test]
-fn each_reply_type_in_each_step_of_the_handshake_is_right_or_ends_it() {
+fn each_reply_in_the_handshake_fits_or_ends_it() {
     for (step, (name, right, needed)) in STEPS.iter().enumerate() {
         for reply in REPLIES {
             let mut rig = rig_at_step(step);
@@ -181,10 +181,17 @@ fn each_reply_type_in_each_step_of_the_handshake_is_right_or_ends_it() {
             let is_count = *name == "PUBLISH" && reply.starts_with(b":");
             let fits = reply == *right || right.starts_with(b"$2") && is_bulk || is_count;
             let (fate, why) = match (is_error(reply), needed) {
-                (true, true) => (Fate::Ends, format!("{name} was refused: ")),
+                (true, true) => (
+                    Fate::Ends,
+                    if *name == "AUTH" {
+                        "the login was refused: ".to_owned()
+                    } else {
+                        format!("{name} was refused: ")
+                    },
+                ),
                 (true, false) => (Fate::Answer(Seen::Again), String::new()),
                 (false, _) if fits => (Fate::Answer(Seen::Again), String::new()),
-                (false, _) => (Fate::Ends, format!("{name} got a reply of the wrong shape")),
+                (false, _) => (Fate::Ends, format!("its answer to {name} is no reply to that")),
             };
             check_link(&rig, reply, &fate, &why);
             assert!(!rig.engine.has_quorum(), "{name}: it votes before its echo");
@@ -216,7 +223,7 @@ fn a_handshake_one_reply_ahead_never_votes() {
 }
 
 #[test]
-fn info_without_its_fields_keeps_the_votes_from_counting_and_is_said() {
+fn incomplete_info_keeps_votes_from_counting() {
     let rows: [(&[u8], bool); 8] = [
         (b"", false),
         (b"# Server\r\n", false),
@@ -241,7 +248,7 @@ fn info_without_its_fields_keeps_the_votes_from_counting_and_is_said() {
         assert_eq!(status.state, expected, "{}", info.escape_ascii());
         let has_run_id = info.starts_with(b"run_id:abc");
         assert_eq!(status.run_id.is_some(), has_run_id);
-        let is_said = status.warnings.iter().any(|it| it.contains("does not tell its run_id"));
+        let is_said = status.warnings.iter().any(|it| it.contains("reports no run_id"));
         assert_eq!(is_said, !has_run_id, "{:?}", status.warnings);
     }
 }
@@ -266,8 +273,8 @@ fn answer_handshake(engine: &mut Engine, now: Instant, info: &[u8]) {
 // ---- votes ----
 
 #[test]
-fn each_reply_type_to_an_acquisition_is_the_right_vote_or_ends_the_connection() {
-    let rows = REPLIES.map(|reply| (reply.to_vec(), "a reply of the wrong shape")).into_iter();
+fn each_reply_to_an_acquisition_votes_or_ends() {
+    let rows = REPLIES.map(|reply| (reply.to_vec(), "does not fit the request")).into_iter();
     for (reply, why) in rows.chain(malformed()) {
         let mut rig = Rig::new(1, |builder| builder.ask_holder(false));
         rig.stop(0);
@@ -305,13 +312,13 @@ fn each_reply_type_to_an_acquisition_is_the_right_vote_or_ends_the_connection() 
 }
 
 #[test]
-fn two_replies_to_one_request_are_one_vote_and_the_end_of_the_connection() {
+fn a_second_reply_ends_the_connection() {
     let mut rig = Rig::new(3, defaults);
     (0..3).for_each(|index| rig.stop(index));
     let lock = rig.acquire("a", TTL_MS, 0);
     rig.receive(0, b"+OK\r\n+OK\r\n");
     let why = down(&rig).expect("ended");
-    assert!(why.contains("no request"), "{why}");
+    assert!(why.contains("without a request"), "{why}");
     assert_eq!(rig.outcome(), None);
     rig.receive(1, b"+OK\r\n");
     assert_eq!(rig.outcome(), None, "one vote of three, and one that went with its connection");
@@ -349,9 +356,9 @@ fn rig_with_request(by: By, request: impl Fn(&mut Rig, OpId)) -> (Rig, OpId) {
 }
 
 #[test]
-fn each_reply_type_to_an_extension_is_the_right_vote_or_ends_the_connection() {
+fn each_reply_to_an_extension_votes_or_ends() {
     for by in [By::Script, By::WholeScript, By::Native] {
-        let rows = REPLIES.map(|reply| (reply.to_vec(), "a reply of the wrong shape")).into_iter();
+        let rows = REPLIES.map(|reply| (reply.to_vec(), "does not fit the request")).into_iter();
         for (reply, why) in rows.chain(malformed()) {
             let (mut rig, lock) = rig_with_request(by, |rig, lock| rig.extend(lock, 2 * TTL_MS));
             let until = rig.engine.valid_until(lock).expect("held");
@@ -391,9 +398,9 @@ fn each_reply_type_to_an_extension_is_the_right_vote_or_ends_the_connection() {
 }
 
 #[test]
-fn each_reply_type_to_a_release_is_the_right_answer_or_ends_the_connection() {
+fn each_reply_to_a_release_answers_or_ends() {
     for by in [By::Script, By::WholeScript, By::Native] {
-        let rows = REPLIES.map(|reply| (reply.to_vec(), "a reply of the wrong shape")).into_iter();
+        let rows = REPLIES.map(|reply| (reply.to_vec(), "does not fit the request")).into_iter();
         for (reply, why) in rows.chain(malformed()) {
             let (mut rig, _) = rig_with_request(by, |rig, lock| rig.release(lock, true));
             rig.receive(0, &reply);
@@ -428,8 +435,8 @@ fn each_reply_type_to_a_release_is_the_right_answer_or_ends_the_connection() {
 }
 
 #[test]
-fn each_reply_type_to_the_question_for_the_holders_time_is_shown_or_ends_the_connection() {
-    let rows = REPLIES.map(|reply| (reply.to_vec(), "a reply of the wrong shape")).into_iter();
+fn each_reply_about_the_holder_shows_or_ends() {
+    let rows = REPLIES.map(|reply| (reply.to_vec(), "does not fit the request")).into_iter();
     for (reply, why) in rows.chain(malformed()) {
         let mut rig = Rig::new(1, defaults);
         let until = rig.now + ms(1500);
@@ -438,7 +445,9 @@ fn each_reply_type_to_the_question_for_the_holders_time_is_shown_or_ends_the_con
         rig.acquire("a", TTL_MS, 0);
         rig.receive(0, b"$-1\r\n");
         rig.pump();
-        assert_eq!((rig.outcome(), rig.engine.owed_count(id(0))), (None, 1), "the question is under way");
+        assert_eq!((rig.outcome(), rig.engine.owed_count(id(0))), (None, 2), "both questions are under way");
+        let no_readers = b"$-1\r\n";
+        rig.receive(0, no_readers);
         rig.receive(0, &reply);
         let fate = Fate::Answer(Seen::Holder(match reply.as_slice() {
             b":-2\r\n" | b":0\r\n" => HolderTtl::Gone,
@@ -461,7 +470,7 @@ fn each_reply_type_to_the_question_for_the_holders_time_is_shown_or_ends_the_con
 // ---- callers ----
 
 #[test]
-fn a_holder_that_lives_for_ever_or_nearly_so_lets_a_waiter_go_on_trying() {
+fn an_endless_holder_lets_a_waiter_try() {
     for answer in [b":9223372036854775807\r\n".as_slice(), b":-1\r\n"] {
         let mut rig = Rig::new(1, defaults);
         rig.stop(0);
@@ -478,7 +487,7 @@ fn a_holder_that_lives_for_ever_or_nearly_so_lets_a_waiter_go_on_trying() {
 }
 
 #[test]
-fn an_endless_wait_gets_the_lock_when_it_is_free_and_can_be_given_up() {
+fn an_endless_wait_ends_free_or_given_up() {
     let mut rig = Rig::new(3, |builder| defaults(builder).wake_waiters(false));
     let until = rig.now + ms(60_000);
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(until)));
@@ -498,7 +507,7 @@ fn an_endless_wait_gets_the_lock_when_it_is_free_and_can_be_given_up() {
 }
 
 #[test]
-fn one_key_twice_in_one_process_is_contention_and_leaves_the_first_lock_alone() {
+fn a_second_lock_of_one_key_is_contention() {
     let mut rig = Rig::new(3, defaults);
     let first = rig.acquire("a", TTL_MS, 0);
     let token = granted(&mut rig).token;

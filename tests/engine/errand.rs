@@ -31,7 +31,7 @@ fn inspected(rig: &mut Rig) -> Inspection {
 }
 
 #[test]
-fn a_look_tells_in_one_round_trip_what_each_master_holds() {
+fn an_inspection_takes_one_round_trip() {
     let mut rig = Rig::new(3, defaults);
     rig.acquire("a", 10_000, 0);
     let token = granted(&mut rig).token;
@@ -55,7 +55,7 @@ fn a_look_tells_in_one_round_trip_what_each_master_holds() {
 }
 
 #[test]
-fn a_look_ends_by_its_deadline_and_says_why_each_master_did_not_answer() {
+fn an_inspection_ends_with_each_masters_reason() {
     let mut rig = Rig::new(5, defaults);
     rig.refuse(0, true);
     rig.disconnect(0);
@@ -85,7 +85,7 @@ fn a_look_ends_by_its_deadline_and_says_why_each_master_did_not_answer() {
 }
 
 #[test]
-fn a_master_in_quarantine_is_not_called_free_and_its_key_counts() {
+fn a_quarantined_master_is_not_called_free() {
     let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
     rig.disconnect(2);
     let now = rig.now;
@@ -101,7 +101,7 @@ fn a_master_in_quarantine_is_not_called_free_and_its_key_counts() {
 }
 
 #[test]
-fn a_value_of_any_size_is_cut_off_and_costs_no_connection() {
+fn a_value_of_any_size_is_cut() {
     let mut rig = Rig::new(1, defaults);
     rig.masters[0].put(b"a", &vec![b'x'; limits::REPLY_SIZE_MAX + 1], None);
     inspect(&mut rig, "a");
@@ -111,7 +111,7 @@ fn a_value_of_any_size_is_cut_off_and_costs_no_connection() {
 }
 
 #[test]
-fn an_answer_to_a_look_is_a_vote_for_nothing() {
+fn an_answer_to_an_inspection_is_no_vote() {
     let mut rig = Rig::new(3, defaults);
     (0..3).for_each(|index| rig.hold(index));
     // The slot of a look that was cancelled has a lock in it when the answers come.
@@ -150,7 +150,7 @@ fn only_a_forced_unlock_deletes_without_comparing() {
 }
 
 #[test]
-fn a_forced_unlock_leaves_what_is_no_lock_and_says_so() {
+fn a_forced_unlock_leaves_other_keys() {
     let mut rig = Rig::new(3, defaults);
     rig.masters[0].put_list(b"a");
     rig.masters[1].put_sorted_set(b"a", None);
@@ -164,7 +164,7 @@ fn a_forced_unlock_leaves_what_is_no_lock_and_says_so() {
 }
 
 #[test]
-fn a_holder_learns_of_a_forced_unlock_by_its_next_extension() {
+fn an_extension_reveals_a_forced_unlock() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -189,7 +189,7 @@ fn a_holder_learns_of_a_forced_unlock_by_its_next_extension() {
 }
 
 #[test]
-fn a_pause_is_random_and_longer_than_the_attempt_and_a_release_cancels_it() {
+fn a_pause_is_random_and_can_be_cancelled() {
     let mut rig = Rig::new(1, defaults);
     let mut times = Vec::new();
     for _ in 0..8 {
@@ -209,7 +209,7 @@ fn a_pause_is_random_and_longer_than_the_attempt_and_a_release_cancels_it() {
 }
 
 #[test]
-fn a_reply_that_no_look_or_deletion_can_have_ends_the_connection() {
+fn an_impossible_reply_to_a_query_ends_the_connection() {
     for (replies, is_forced) in [
         (b":1\r\n".as_slice(), false),
         (b"+OK\r\n", false),

@@ -17,7 +17,7 @@ fn logs(rig: &mut Rig) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn a_fair_lock_that_is_free_is_had_in_one_round_trip_and_left_by_one_more_command() {
+fn a_free_fair_lock_takes_one_round_trip() {
     let mut rig = Rig::new(3, defaults);
     let first = acquire(&mut rig, Duration::ZERO);
     assert_eq!(granted(&mut rig).attempts, 1);
@@ -33,7 +33,7 @@ fn a_fair_lock_that_is_free_is_had_in_one_round_trip_and_left_by_one_more_comman
 }
 
 #[test]
-fn who_does_not_wait_sends_one_command_and_leaves_nothing() {
+fn a_caller_without_wait_sends_one_command() {
     let mut rig = Rig::new(3, defaults);
     acquire(&mut rig, ms(1000));
     granted(&mut rig);
@@ -46,7 +46,7 @@ fn who_does_not_wait_sends_one_command_and_leaves_nothing() {
 }
 
 #[test]
-fn no_more_attempts_for_a_fair_lock_are_made_than_asked_for() {
+fn a_fair_lock_respects_the_attempts_limit() {
     let mut rig = Rig::new(3, defaults);
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
     // The attempt behind the confirmation of the subscription is one more.
@@ -56,7 +56,7 @@ fn no_more_attempts_for_a_fair_lock_are_made_than_asked_for() {
 }
 
 #[test]
-fn an_answer_that_no_fair_attempt_can_have_ends_the_connection() {
+fn an_impossible_fair_answer_ends_the_connection() {
     let wrong: [&[u8]; 5] =
         [b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*4\r\n:7\r\n:1\r\n:0\r\n:0\r\n", b"*1\r\n:2\r\n"];
     for reply in wrong {
@@ -77,7 +77,7 @@ fn an_answer_that_no_fair_attempt_can_have_ends_the_connection() {
 }
 
 #[test]
-fn numbers_that_no_queue_can_have_give_no_ticket_and_do_no_harm() {
+fn impossible_queue_numbers_give_no_ticket() {
     for numbers in ["9223372036854775807", "-9223372036854775808", "0", "-1"] {
         let mut rig = Rig::new(3, defaults);
         (0..3).for_each(|index| rig.stop(index));
@@ -97,7 +97,7 @@ fn numbers_that_no_queue_can_have_give_no_ticket_and_do_no_harm() {
 }
 
 #[test]
-fn different_numbers_are_settled_by_the_next_attempt_at_once() {
+fn the_next_attempt_settles_different_numbers() {
     let mut rig = Rig::new(3, defaults);
     let now = rig.now;
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
@@ -113,7 +113,7 @@ fn different_numbers_are_settled_by_the_next_attempt_at_once() {
 }
 
 #[test]
-fn a_master_that_answers_last_knows_the_script_from_then_on() {
+fn the_slowest_master_learns_the_script() {
     for kind in ["fair", "fenced", "shared"] {
         let mut rig = Rig::new(3, defaults);
         rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
@@ -145,7 +145,7 @@ fn a_master_that_answers_last_knows_the_script_from_then_on() {
 }
 
 #[test]
-fn many_attempts_that_a_master_does_not_know_load_the_scripts_once() {
+fn many_unknown_attempts_load_scripts_once() {
     for (kind, script_count) in [("fair", 5), ("fenced", 3), ("shared", 3)] {
         let mut rig = Rig::new(1, defaults);
         for round in 0..2 {
@@ -172,7 +172,7 @@ fn many_attempts_that_a_master_does_not_know_load_the_scripts_once() {
 }
 
 #[test]
-fn the_number_of_a_master_that_restarted_counts_no_more() {
+fn a_restarted_masters_number_does_not_count() {
     let mut rig = Rig::new(5, defaults);
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
     // Two of five answer: no quorum has a number.

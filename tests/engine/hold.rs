@@ -9,7 +9,7 @@ use redlatch::{ExtendError, Quarantine, ReleaseError};
 use crate::{defaults, granted, ms, no_quorum};
 
 #[test]
-fn an_unanswered_set_is_released_first_thing_after_the_reconnect() {
+fn an_unanswered_set_is_released_after_the_reconnect() {
     let mut rig = Rig::new(3, defaults);
     rig.hold(0);
     rig.masters[1].errors.insert("SET".into(), "OOM x".into());
@@ -35,7 +35,7 @@ fn an_unanswered_set_is_released_first_thing_after_the_reconnect() {
 }
 
 #[test]
-fn a_lock_whose_connections_all_broke_is_still_released_everywhere() {
+fn a_lock_without_connections_is_released_everywhere() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -51,7 +51,7 @@ fn a_lock_whose_connections_all_broke_is_still_released_everywhere() {
 }
 
 #[test]
-fn an_awaited_release_ends_with_its_answer_limit_whatever_wakes_the_engine_before() {
+fn an_awaited_release_ends_at_its_limit() {
     let mut rig = Rig::new(3, defaults);
     let first = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -132,7 +132,7 @@ fn an_extension_without_a_quorum_leaves_the_deadline() {
 }
 
 #[test]
-fn an_extension_that_most_masters_refuse_says_that_the_lock_is_lost() {
+fn an_extension_refused_by_most_is_a_loss() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -148,7 +148,7 @@ fn an_extension_that_most_masters_refuse_says_that_the_lock_is_lost() {
 }
 
 #[test]
-fn a_shorter_extension_shortens_the_lock_even_if_it_fails() {
+fn a_failed_shorter_extension_shortens_the_lock() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(500)));
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -163,7 +163,7 @@ fn a_shorter_extension_shortens_the_lock_even_if_it_fails() {
 }
 
 #[test]
-fn extensions_are_refused_beyond_the_longest_hold_and_two_at_a_time() {
+fn extensions_are_bounded_and_one_at_a_time() {
     let mut rig = Rig::new(1, |builder| builder.max_hold(ms(15_000)));
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -214,7 +214,7 @@ fn each_master_is_released_by_what_it_knows() {
 }
 
 #[test]
-fn a_cancelled_acquire_leaves_no_key_and_shifts_no_reply() {
+fn a_cancelled_acquire_leaves_no_key() {
     let mut rig = Rig::new(3, defaults);
     (0..3).for_each(|index| rig.stop(index));
     let lock = rig.acquire("a", 10_000, 0);
@@ -242,7 +242,7 @@ fn an_acquire_cancelled_between_two_attempts_ends_there() {
 }
 
 #[test]
-fn releasing_what_has_expired_or_was_released_is_an_answer() {
+fn releasing_what_is_gone_is_an_answer() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire("a", 1000, 0);
     granted(&mut rig);
@@ -273,7 +273,7 @@ fn a_release_never_deletes_somebody_elses_key() {
 }
 
 #[test]
-fn a_master_that_was_away_gets_the_lock_when_it_is_back_until_the_others_lose_theirs() {
+fn an_absent_master_gets_the_lock_later() {
     let mut rig = Rig::unconnected(3, |b| b.quarantine(Quarantine::Trust));
     rig.refuse(2, true);
     rig.pump();
@@ -291,7 +291,7 @@ fn a_master_that_was_away_gets_the_lock_when_it_is_back_until_the_others_lose_th
 }
 
 #[test]
-fn a_master_that_lost_the_lock_in_a_restart_gets_it_again_and_is_released() {
+fn a_restarted_master_gets_the_lock_again() {
     let mut rig = Rig::new(3, |b| b.quarantine(Quarantine::Trust));
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -306,7 +306,7 @@ fn a_master_that_lost_the_lock_in_a_restart_gets_it_again_and_is_released() {
 }
 
 #[test]
-fn a_silent_master_gets_the_locks_taken_meanwhile_once_it_answers() {
+fn a_silent_master_gets_missed_locks_later() {
     let mut rig = Rig::new(3, defaults);
     rig.stop(2);
     rig.acquire("first", 10_000, 0);
@@ -319,7 +319,7 @@ fn a_silent_master_gets_the_locks_taken_meanwhile_once_it_answers() {
 }
 
 #[test]
-fn the_own_key_found_by_a_repair_is_not_taken_for_somebody_elses() {
+fn a_repair_recognizes_its_own_key() {
     let mut rig = Rig::new(3, defaults);
     rig.hold(2);
     let lock = rig.acquire("a", 10_000, 0);
@@ -351,7 +351,7 @@ fn an_expired_lock_is_not_put_back() {
 }
 
 #[test]
-fn a_lock_whose_validity_has_ended_is_not_put_back_though_its_keys_live_on_for_the_drift() {
+fn an_ended_lock_is_not_put_back() {
     for early in [Duration::from_nanos(1), Duration::ZERO] {
         let mut rig = Rig::new(3, defaults);
         rig.stop(2);
@@ -372,7 +372,7 @@ fn a_lock_whose_validity_has_ended_is_not_put_back_though_its_keys_live_on_for_t
 }
 
 #[test]
-fn masters_in_quarantine_do_not_extend_a_lock_that_they_were_given_again() {
+fn quarantined_masters_extend_no_repaired_lock() {
     let mut rig = Rig::new(3, |b| b.max_ttl(ms(10_000)));
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);

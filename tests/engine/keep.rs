@@ -1,4 +1,4 @@
-//! Locks that are kept, and whose loss is told.
+//! Locks that are kept, and whose loss is reported.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn extension_count(rig: &Rig) -> usize {
 }
 
 #[test]
-fn an_extension_to_a_much_longer_ttl_does_not_tell_of_a_loss() {
+fn a_much_longer_ttl_is_no_loss() {
     for is_answered in [true, false] {
         let mut rig = Rig::new(3, defaults);
         let lock = rig.acquire("a", 1000, 0);
@@ -55,7 +55,7 @@ fn an_extension_to_a_much_longer_ttl_does_not_tell_of_a_loss() {
 }
 
 #[test]
-fn a_kept_lock_that_was_extended_to_a_shorter_ttl_is_still_kept() {
+fn a_kept_lock_survives_a_shorter_extension() {
     for is_answered in [true, false] {
         let mut rig = Rig::new(3, defaults);
         let lock = keep(&mut rig, 10_000, ms(600_000));
@@ -76,7 +76,7 @@ fn a_kept_lock_that_was_extended_to_a_shorter_ttl_is_still_kept() {
 }
 
 #[test]
-fn a_lock_of_the_shortest_ttl_is_not_renewed_more_often_than_its_validity_asks_for() {
+fn the_shortest_ttl_is_not_renewed_too_often() {
     for ttl in [100, 40, 20, 6] {
         let mut rig = Rig::new(1, defaults);
         let lock = keep(&mut rig, ttl, ms(600_000));
@@ -115,7 +115,7 @@ fn the_longest_hold_is_reached_in_few_renewals() {
 }
 
 #[test]
-fn a_script_that_was_forgotten_is_not_sent_for_a_renewal_that_gave_way() {
+fn a_forgotten_script_serves_no_superseded_renewal() {
     let mut rig = Rig::new(1, defaults);
     let lock = keep(&mut rig, 10_000, ms(600_000));
     rig.masters[0].flush_scripts();

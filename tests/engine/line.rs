@@ -49,7 +49,7 @@ fn swap_count(rig: &Rig) -> usize {
 }
 
 #[test]
-fn those_in_line_have_the_lock_in_the_order_in_which_they_came_each_in_one_round_trip() {
+fn queued_callers_follow_in_one_round_trip_each() {
     let (mut rig, mut held) = rig_with_holder(3);
     let waiting: Vec<_> = (0..5).map(|_| rig.acquire("a", 10_000, 60_000)).collect();
     rig.advance(ms(100));
@@ -69,7 +69,7 @@ fn those_in_line_have_the_lock_in_the_order_in_which_they_came_each_in_one_round
 }
 
 #[test]
-fn the_next_in_line_has_a_token_and_a_ttl_of_its_own() {
+fn the_next_caller_has_its_own_token_and_ttl() {
     let (mut rig, held) = rig_with_holder(3);
     rig.acquire("a", 2000, 60_000);
     rig.advance(ms(500));
@@ -130,7 +130,7 @@ fn who_leaves_the_line_is_not_waited_for() {
 }
 
 #[test]
-fn a_wait_that_ends_in_line_is_answered_in_time_and_says_so() {
+fn a_wait_ended_in_the_queue_is_answered() {
     let (mut rig, _) = rig_with_holder(3);
     rig.acquire("a", 10_000, 50);
     rig.advance(ms(49));
@@ -159,7 +159,7 @@ fn an_outage_is_an_outage_for_the_whole_line() {
 }
 
 #[test]
-fn one_of_a_client_asks_the_masters_for_what_others_hold() {
+fn one_caller_asks_for_locks_held_elsewhere() {
     let mut rig = Rig::new(1, |builder| builder.ask_holder(false).wake_waiters(false));
     let until = rig.now + ms(300);
     rig.masters[0].put(b"a", b"other", Some(until));
@@ -173,7 +173,7 @@ fn one_of_a_client_asks_the_masters_for_what_others_hold() {
 }
 
 #[test]
-fn an_acquisition_that_does_not_wait_goes_past_the_line() {
+fn an_acquisition_without_wait_passes_the_queue() {
     let (mut rig, held) = rig_with_holder(1);
     let next = rig.acquire("a", 10_000, 60_000);
     rig.acquire("a", 10_000, 0);
@@ -215,7 +215,7 @@ fn the_line_is_bounded_and_says_so_at_once() {
 }
 
 #[test]
-fn a_run_of_hand_overs_ends_and_the_lock_is_really_released() {
+fn a_run_of_hand_overs_ends_released() {
     let (mut rig, mut held) = rig_with_holder(1);
     for _ in 0..limits::HANDOVER_COUNT_MAX {
         let next = rig.acquire("a", 10_000, 60_000);
@@ -238,7 +238,7 @@ fn a_run_of_hand_overs_ends_and_the_lock_is_really_released() {
 }
 
 #[test]
-fn a_run_of_hand_overs_ends_in_time_and_the_pause_is_as_long_as_a_turn_was() {
+fn a_run_of_hand_overs_ends_in_time() {
     let (mut rig, mut held) = rig_with_holder(1);
     let turn = limits::HANDOVER_TIME_MAX / 10;
     for _ in 0..9 {
@@ -258,7 +258,7 @@ fn a_run_of_hand_overs_ends_in_time_and_the_pause_is_as_long_as_a_turn_was() {
 }
 
 #[test]
-fn a_pause_that_leaves_others_their_turn_does_not_outlast_the_wait() {
+fn a_yielding_pause_does_not_outlast_the_wait() {
     let (mut rig, held) = rig_with_holder(1);
     // A long turn, so the pause would be a tenth of a second at the least.
     rig.advance(limits::HANDOVER_TIME_MAX);
@@ -271,7 +271,7 @@ fn a_pause_that_leaves_others_their_turn_does_not_outlast_the_wait() {
 }
 
 #[test]
-fn a_holder_that_lets_its_lock_expire_holds_nobody_up() {
+fn a_holder_that_expires_delays_nobody() {
     let (mut rig, held) = rig_with_holder(3);
     let start = rig.now;
     let next = rig.acquire("a", 10_000, 60_000);
@@ -303,7 +303,7 @@ fn a_shorter_extension_brings_the_next_turn_forward() {
 }
 
 #[test]
-fn a_hand_over_without_a_quorum_is_an_attempt_that_failed() {
+fn a_hand_over_without_quorum_fails_the_attempt() {
     let (mut rig, held) = rig_with_holder(3);
     let next = rig.acquire("a", 10_000, 60_000);
     let last = rig.acquire("a", 10_000, 60_000);
@@ -325,7 +325,7 @@ fn a_hand_over_without_a_quorum_is_an_attempt_that_failed() {
 }
 
 #[test]
-fn a_silent_master_is_released_as_ever_and_the_others_hand_over() {
+fn a_silent_master_is_released_not_handed_over() {
     let mut rig = Rig::new(3, defaults);
     rig.stop(2);
     let held = rig.acquire("a", 10_000, 0);
@@ -343,7 +343,7 @@ fn a_silent_master_is_released_as_ever_and_the_others_hand_over() {
 }
 
 #[test]
-fn a_master_that_missed_the_lock_is_asked_for_the_next_one() {
+fn a_master_that_missed_the_lock_is_asked_next() {
     let mut rig = Rig::new(3, defaults);
     let until = rig.now + ms(100);
     rig.masters[2].put(b"a", b"other", Some(until));
@@ -371,7 +371,7 @@ fn without_a_quorum_to_ask_nothing_is_handed_over() {
 }
 
 #[test]
-fn a_release_that_hands_over_answers_at_a_quorum_and_tells_the_truth() {
+fn a_handing_release_answers_truthfully_at_a_quorum() {
     let (mut rig, held) = rig_with_holder(5);
     rig.acquire("a", 10_000, 60_000);
     // One has lost the key, one does not answer.
@@ -389,7 +389,7 @@ fn a_release_that_hands_over_answers_at_a_quorum_and_tells_the_truth() {
 }
 
 #[test]
-fn thousands_in_line_whose_waits_end_together_are_all_answered() {
+fn thousands_of_queued_waits_end_together() {
     let (mut rig, _) = rig_with_holder(1);
     for _ in 0..limits::QUEUED_COUNT_MAX {
         rig.submit_acquire("a", 10_000, 100);

@@ -45,7 +45,7 @@ fn a_master_that_was_never_asked_proves_a_loss() {
 }
 
 #[test]
-fn a_master_that_got_the_lock_later_proves_no_loss() {
+fn a_master_granted_later_proves_no_loss() {
     let mut rig = Rig::unconnected(3, defaults);
     rig.refuse(2, true);
     rig.pump();
@@ -59,7 +59,7 @@ fn a_master_that_got_the_lock_later_proves_no_loss() {
 }
 
 #[test]
-fn a_master_that_restarted_and_one_that_was_never_asked_prove_a_loss() {
+fn restarted_and_unasked_masters_prove_a_loss() {
     let mut rig = Rig::unconnected(3, defaults);
     rig.refuse(2, true);
     rig.pump();
@@ -70,7 +70,7 @@ fn a_master_that_restarted_and_one_that_was_never_asked_prove_a_loss() {
 }
 
 #[test]
-fn masters_in_quarantine_that_came_back_empty_prove_a_loss() {
+fn empty_quarantined_masters_prove_a_loss() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -79,7 +79,7 @@ fn masters_in_quarantine_that_came_back_empty_prove_a_loss() {
 }
 
 #[test]
-fn a_lost_lock_that_is_kept_is_reported_by_its_next_renewal() {
+fn a_renewal_reports_the_kept_locks_loss() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire_with("a", Options::new().wait(ms(0)).auto_extend(ms(60_000)));
     granted(&mut rig);
@@ -113,7 +113,7 @@ fn an_answer_that_comes_late_proves_a_loss() {
 
 /// It said so, and was lost then.
 #[test]
-fn a_master_that_lost_the_lock_and_its_connection_proves_a_loss() {
+fn an_emptied_master_reconnecting_proves_a_loss() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);

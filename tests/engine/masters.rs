@@ -10,7 +10,7 @@ use redlatch::{AcquireError, Quarantine, limits};
 use crate::{defaults, denied, granted, ms, no_quorum};
 
 #[test]
-fn a_master_that_misses_its_deadline_is_skipped_until_it_answers() {
+fn a_late_master_is_skipped_until_it_answers() {
     let mut rig = Rig::new(3, defaults);
     rig.stop(2);
     rig.stop(1);
@@ -62,7 +62,7 @@ fn a_master_that_is_only_slow_is_not_skipped() {
 }
 
 #[test]
-fn a_grant_is_void_when_its_connection_breaks_before_the_verdict() {
+fn a_grant_dies_with_its_connection() {
     let mut rig = Rig::new(3, defaults);
     rig.hold(1);
     rig.hold(2);
@@ -75,7 +75,7 @@ fn a_grant_is_void_when_its_connection_breaks_before_the_verdict() {
 }
 
 #[test]
-fn a_restarted_master_does_not_count_until_every_lock_it_forgot_has_expired() {
+fn a_restarted_master_waits_for_forgotten_locks() {
     let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
     rig.refuse(2, true);
     rig.disconnect(2);
@@ -119,7 +119,7 @@ fn start_late(rig: &mut Rig, index: usize) {
 }
 
 #[test]
-fn a_wait_that_ends_before_the_quarantine_fails_at_once() {
+fn a_wait_shorter_than_the_quarantine_fails() {
     let mut rig = Rig::unconnected(3, |builder| builder.max_ttl(ms(10_000)));
     (0..2).for_each(|index| start_late(&mut rig, index));
     rig.pump();
@@ -132,7 +132,7 @@ fn a_wait_that_ends_before_the_quarantine_fails_at_once() {
             "{denial}"
         );
     }
-    assert!(denial.to_string().contains("does not count for another 10."), "{denial}");
+    assert!(denial.to_string().contains("not counted for another 10."), "{denial}");
     // A wait that is long enough is worth it, and so is one for a master that may come back in time.
     rig.acquire("a", 1000, 20_000);
     assert_eq!(rig.outcome(), None);
@@ -141,7 +141,7 @@ fn a_wait_that_ends_before_the_quarantine_fails_at_once() {
 }
 
 #[test]
-fn a_wait_goes_on_for_a_master_that_may_come_back_in_time() {
+fn a_wait_goes_on_for_a_returning_master() {
     let mut rig = Rig::unconnected(3, |builder| builder.max_ttl(ms(10_000)));
     start_late(&mut rig, 0);
     rig.refuse(1, true);
@@ -155,7 +155,7 @@ fn a_wait_goes_on_for_a_master_that_may_come_back_in_time() {
 }
 
 #[test]
-fn having_known_the_process_before_a_restart_for_long_counts_for_nothing() {
+fn knowing_a_process_before_its_restart_is_worthless() {
     let mut rig = Rig::new(1, |builder| builder.max_ttl(ms(10_000)));
     rig.advance(ms(60_000));
     rig.disconnect(0);
@@ -167,7 +167,7 @@ fn having_known_the_process_before_a_restart_for_long_counts_for_nothing() {
 }
 
 #[test]
-fn an_uptime_may_be_a_second_ahead_of_the_truth() {
+fn an_uptime_may_be_a_second_early() {
     let mut rig = Rig::new(1, |builder| builder.max_ttl(ms(10_000)));
     // Started at the end of a second and asked at the beginning of another, it reports almost a second too much.
     rig.advance(ms(950));
@@ -199,7 +199,7 @@ fn a_reconnect_to_the_same_process_is_no_restart() {
 }
 
 #[test]
-fn a_master_that_hides_its_identity_counts_a_quarantine_after_each_connect() {
+fn a_nameless_master_is_quarantined_at_each_connect() {
     let mut rig = Rig::unconnected(1, |builder| builder.max_ttl(ms(10_000)));
     rig.masters[0].errors.insert("INFO".into(), "NOPERM no".into());
     rig.pump();
@@ -237,7 +237,7 @@ fn one_server_under_two_names_votes_once() {
 }
 
 #[test]
-fn a_reply_that_no_request_can_have_ends_the_connection() {
+fn an_impossible_reply_ends_the_connection() {
     for bytes in [b"+QUEUED\r\n".as_slice(), b":1\r\n", b"*0\r\n", b"?", b"$-2\r\n"] {
         let mut rig = Rig::new(1, defaults);
         rig.stop(0);
@@ -258,7 +258,7 @@ fn a_reply_that_no_request_can_have_ends_the_connection() {
     let MasterState::Down(why) = rig.engine.master_status(rig.now, id(0)).state else {
         panic!("still connected")
     };
-    assert!(why.contains("no request"), "{why}");
+    assert!(why.contains("without a request"), "{why}");
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn login_goes_first_and_a_wrong_one_is_named() {
     let states: Vec<_> = (0..2).map(|index| rig.engine.master_status(rig.now, id(index)).state).collect();
     assert_eq!(states[0], MasterState::Ready);
     assert!(
-        matches!(&states[1], MasterState::Down(why) if why.contains("AUTH was refused: WRONGPASS")),
+        matches!(&states[1], MasterState::Down(why) if why.contains("the login was refused: WRONGPASS")),
         "{states:?}"
     );
     assert!(!format!("{states:?}").contains("wrong"), "passwords are not shown");

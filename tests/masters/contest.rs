@@ -60,7 +60,7 @@ impl Default for Rules {
     }
 }
 
-/// What the clients and the conductor tell each other.
+/// What the clients and the conductor exchange.
 #[derive(Default)]
 struct Shared {
     is_over: AtomicBool,

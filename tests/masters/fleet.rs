@@ -327,7 +327,7 @@ impl Master {
     }
 
     /// Does this very process answer? `INFO` names it, so a stranger that was faster on the same port is not taken for
-    /// ours. A server that wants a password says so; then its log tells.
+    /// ours. A server that wants a password says so; then its log says so.
     fn is_ready(&self) -> bool {
         let Ok(mut connection) = open(self.addr(), Duration::from_secs(1)) else { return false };
         match exchange(&mut connection, &[b"PING"]) {

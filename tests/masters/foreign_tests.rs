@@ -221,7 +221,7 @@ fn no_acquisition_changes_a_foreign_key() {
 
 /// The key is lost by then; its place was taken.
 #[test]
-fn no_extension_release_or_hand_over_changes_a_foreign_key() {
+fn no_command_changes_a_foreign_key() {
     for mut fleet in servers() {
         let mut worker = Worker::open(&fleet);
         for kind in KINDS {
@@ -383,12 +383,15 @@ fn strict_mode_writes_no_mark_over_a_foreign_key() {
     assert_unchanged(fleet.master(0), &foreign, "the end of a watch");
     for worker in &workers {
         let refused = worker.redlock.masters().swap_remove(0).refused;
-        assert!(refused.iter().any(|(_, text)| text.contains("is no mark, and stays")), "{refused:?}");
+        assert!(
+            refused.iter().any(|(_, text)| text.contains("is no mark; choose another prefix")),
+            "{refused:?}"
+        );
     }
 }
 
 #[test]
-fn a_look_changes_nothing_and_force_deletes_only_what_can_be_a_lock() {
+fn force_deletes_only_what_can_be_locks() {
     for mut fleet in servers() {
         let mut worker = Worker::open(&fleet);
         let rows: Vec<_> =

@@ -83,7 +83,7 @@ fn a_full_server_grants_nothing_and_says_why() {
 }
 
 #[test]
-fn a_lock_passes_on_within_a_client_though_the_servers_are_full() {
+fn full_servers_allow_hand_overs() {
     for mut fleet in fleets() {
         let mut redlock = open(settings(&fleet.urls()));
         let (ttl, resource) = (TTL, Resource::new("a").expect("valid"));

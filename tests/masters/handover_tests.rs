@@ -82,7 +82,7 @@ fn a_hand_over_is_one_command_a_master(mut fleet: Fleet) {
 }
 
 #[test]
-fn a_lock_passes_from_caller_to_caller_in_one_command_a_master() {
+fn a_lock_passes_on_in_one_command() {
     for count in [1, 5] {
         a_hand_over_is_one_command_a_master(Fleet::start(count));
     }
@@ -97,7 +97,7 @@ fn valkey_9_hands_over_natively_and_redis_by_script() {
 }
 
 #[test]
-fn another_client_gets_its_turn_while_one_passes_the_lock_on_and_on() {
+fn another_client_gets_its_turn_between_hand_overs() {
     let fleet = Fleet::start(3);
     let (mut first, mut second) = (open(settings(&fleet.urls())), open(settings(&fleet.urls())));
     let is_done = AtomicBool::new(false);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[test]
-fn a_fleet_of_five_answers_each_for_itself_and_leaves_nothing_behind() {
+fn a_fleet_answers_and_leaves_nothing() {
     let mut fleet = Fleet::start(5);
     let pids: Vec<u32> = fleet.masters().map(|master| master.pid()).collect();
     for (index, master) in fleet.masters().enumerate() {
@@ -49,7 +49,7 @@ fn every_kind_of_reply_is_read() {
 }
 
 #[test]
-fn a_killed_master_refuses_and_comes_back_empty_on_its_port() {
+fn a_killed_master_returns_empty() {
     let mut fleet = Fleet::start(1);
     let master = fleet.master(0);
     let (url, pid) = (master.url(), master.pid());
@@ -65,7 +65,7 @@ fn a_killed_master_refuses_and_comes_back_empty_on_its_port() {
 }
 
 #[test]
-fn a_master_with_an_append_only_file_keeps_its_keys_over_a_kill_and_over_a_shutdown() {
+fn an_append_only_file_survives_kill_and_shutdown() {
     let mut fleet = Fleet::start_with(2, &["--appendonly", "yes", "--appendfsync", "always"]);
     for master in fleet.masters() {
         master.ask("SET key value");
@@ -79,7 +79,7 @@ fn a_master_with_an_append_only_file_keeps_its_keys_over_a_kill_and_over_a_shutd
 }
 
 #[test]
-fn a_stopped_master_keeps_its_connections_and_answers_after_it_goes_on() {
+fn a_stopped_master_answers_after_it_continues() {
     let mut fleet = Fleet::start(1);
     let mut stream = connect(fleet.master(0).addr());
     fleet.master(0).stop();
@@ -91,7 +91,7 @@ fn a_stopped_master_keeps_its_connections_and_answers_after_it_goes_on() {
 }
 
 #[test]
-fn extra_arguments_reach_the_server_and_a_restart_may_change_them() {
+fn a_restart_may_change_extra_arguments() {
     let mut fleet = Fleet::start_with(1, &["--requirepass", "s3cret"]);
     let master = fleet.master(0);
     assert!(master.ask("PING").text().starts_with("NOAUTH"));
@@ -118,7 +118,7 @@ fn a_fleet_with_sockets_listens_on_them_too() {
 /// What scripts/test does after a test program was killed: this test runs itself with the variable set, in a child
 /// that leaks its fleet, and sweeps.
 #[test]
-fn masters_of_a_killed_test_program_are_found_by_their_pid_files() {
+fn pid_files_find_a_killed_programs_masters() {
     const LEAK: &str = "REDLATCH_TEST_LEAK";
     if std::env::var_os(LEAK).is_some() {
         let mut fleet = Fleet::start(2);
@@ -129,7 +129,7 @@ fn masters_of_a_killed_test_program_are_found_by_their_pid_files() {
     let pids = std::env::temp_dir().join(format!("redlatch-pids-{}", std::process::id()));
     std::fs::create_dir(&pids).expect("a writable temporary directory");
     let leak = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "harness_tests::masters_of_a_killed_test_program_are_found_by_their_pid_files"])
+        .args(["--exact", "harness_tests::pid_files_find_a_killed_programs_masters"])
         .env(LEAK, "1")
         .env("TMPDIR", &pids)
         .env("REDLATCH_TEST_PIDS", &pids)
@@ -154,7 +154,7 @@ fn masters_of_a_killed_test_program_are_found_by_their_pid_files() {
     assert!(swept.expect("scripts/masters starts").success());
     assert!(files().is_empty());
     for pid in leaked {
-        // Whoever adopted it may not have waited for it yet: then it is a zombie, with no command line.
+        // The process that adopted it may not have waited for it yet: then it is a zombie, with no command line.
         assert_eq!(std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default(), b"");
     }
     std::fs::remove_dir_all(&pids).expect("our own directory");
@@ -225,7 +225,7 @@ fn a_delay_is_a_latency_and_not_a_rate() {
 }
 
 #[test]
-fn a_stalled_proxy_keeps_everything_and_gives_it_out_in_order() {
+fn a_stalled_proxy_keeps_order() {
     let mut fleet = Fleet::start(1);
     let proxy = Proxy::start(fleet.master(0).addr());
     let mut stream = connect(proxy.addr());
@@ -281,7 +281,7 @@ fn dropped_connections_are_reset_and_new_ones_pass() {
 }
 
 #[test]
-fn a_reset_comes_after_so_many_bytes_of_replies_or_of_requests() {
+fn a_reset_comes_after_the_given_bytes() {
     let mut fleet = Fleet::start(1);
     let proxy = Proxy::start(fleet.master(0).addr());
     for count in 1..7 {
@@ -313,7 +313,7 @@ fn a_reset_comes_after_so_many_bytes_of_replies_or_of_requests() {
 }
 
 #[test]
-fn an_isolated_proxy_keeps_connections_and_takes_new_ones_that_nobody_answers() {
+fn an_isolated_proxy_accepts_without_answering() {
     let mut fleet = Fleet::start(1);
     let proxy = Proxy::start(fleet.master(0).addr());
     let mut stream = connect(proxy.addr());
@@ -343,7 +343,7 @@ fn a_proxy_can_say_what_the_master_did_not() {
 }
 
 #[test]
-fn a_proxy_refuses_new_connections_only_and_listens_again_on_the_same_port() {
+fn a_refusing_proxy_listens_again_later() {
     let mut fleet = Fleet::start(1);
     let mut proxy = Proxy::start(fleet.master(0).addr());
     let mut stream = connect(proxy.addr());

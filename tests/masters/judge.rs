@@ -41,7 +41,7 @@ pub(crate) fn overlaps(visits: &[Visit]) -> Vec<String> {
     let mut visits: Vec<&Visit> = visits.iter().collect();
     visits.sort_by_key(|visit| (visit.name.resource, visit.from));
     let mut found = Vec::new();
-    // Of those who share, and of those who do not.
+    // The holders that share, and the others.
     let mut latest: [Option<&Visit>; 2] = [None, None];
     for visit in visits {
         let of_resource = |before: &&Visit| before.name.resource == visit.name.resource;
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn two_holders_at_once_are_seen_also_past_a_short_one_in_between() {
+    fn two_simultaneous_holders_are_seen() {
         let start = Instant::now();
         let visit = |client, resource, from_ms, until_ms| visit(start, client, resource, from_ms, until_ms);
         let good = [visit(0, 0, 0, 10), visit(1, 0, 10, 20), visit(2, 1, 5, 15)];
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_does_not_alternate_is_seen_and_late_exits_are_not() {
+    fn a_log_must_alternate_but_for_late_exits() {
         let start = Instant::now();
         let mut visits = [visit(start, 0, 0, 0, 1), visit(start, 1, 0, 0, 1)];
         let log = |events: &str| events.split(' ').map(str::to_owned).collect::<Vec<_>>();

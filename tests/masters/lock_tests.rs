@@ -67,7 +67,7 @@ fn failure(error: &AcquireError, index: usize) -> &Failure {
 }
 
 #[test]
-fn a_lock_is_on_every_master_until_it_is_released() {
+fn a_lock_is_on_all_masters_until_released() {
     for count in [1, 3, 5] {
         let mut fleet = Fleet::start(count);
         let mut redlock = open(settings(&fleet.urls()));
@@ -88,20 +88,20 @@ fn a_lock_is_on_every_master_until_it_is_released() {
 }
 
 #[test]
-fn a_second_client_is_told_who_stands_in_its_way_and_for_how_long() {
+fn a_refused_client_learns_holder_and_time() {
     let fleet = Fleet::start(3);
     let (mut first, mut second) = (open(settings(&fleet.urls())), open(settings(&fleet.urls())));
     let lease = first.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     let error = second.lock("a").ttl(TTL).try_acquire().expect_err("held");
     let AcquireError::Contended(denial) = &error else { panic!("{error}") };
     assert!(matches!(denial.holder, HolderTtl::Left(left) if left <= TTL), "{:?}", denial.holder);
-    assert!(error.to_string().contains("held by another"), "{error}");
+    assert!(error.to_string().contains("lock \"a\" is held by another client"), "{error}");
     first.release(lease).expect("confirmed");
     drop(second.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free again"));
 }
 
 #[test]
-fn a_dropped_lease_is_released_by_the_next_call_also_after_a_panic() {
+fn a_dropped_lease_is_released_by_the_next_call() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
     let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
@@ -138,7 +138,7 @@ fn extending_moves_the_deadline_and_the_keys() {
 }
 
 #[test]
-fn the_lock_is_had_with_one_master_stopped_and_one_killed() {
+fn a_lock_survives_a_stopped_and_killed_master() {
     let mut fleet = Fleet::start(5);
     let mut redlock = open(settings(&fleet.urls()).answer_timeout(Duration::from_secs(1)));
     fleet.master(0).stop();
@@ -158,7 +158,7 @@ fn the_lock_is_had_with_one_master_stopped_and_one_killed() {
 }
 
 #[test]
-fn the_first_call_after_the_servers_closed_idle_connections_succeeds() {
+fn closed_idle_connections_cost_no_call() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
     drop(redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free"));
@@ -173,7 +173,7 @@ fn the_first_call_after_the_servers_closed_idle_connections_succeeds() {
 }
 
 #[test]
-fn a_stopped_master_is_skipped_after_its_first_missed_deadline() {
+fn a_stopped_master_is_skipped_after_one_miss() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()).answer_timeout(Duration::from_secs(1)));
     fleet.master(0).stop();
@@ -189,7 +189,7 @@ fn a_stopped_master_is_skipped_after_its_first_missed_deadline() {
 }
 
 #[test]
-fn no_master_up_is_said_by_the_deadline_with_every_masters_reason() {
+fn a_total_outage_names_each_masters_reason() {
     let mut fleet = Fleet::start(3);
     let urls = fleet.urls();
     fleet.masters().for_each(|master| master.kill());
@@ -200,14 +200,14 @@ fn no_master_up_is_said_by_the_deadline_with_every_masters_reason() {
     assert!(start.elapsed() >= Duration::from_millis(200), "it waits for masters to come back");
     let text = format!("{error:#}");
     assert!(
-        text.starts_with("no quorum of masters") && text.matches("Connection refused").count() == 3,
+        text.starts_with("no quorum of masters")
+            && text.contains("all 3 masters: not connected: Connection refused"),
         "{text}"
     );
-    assert!(urls.iter().all(|url| text.contains(url.as_str())), "{text}");
 }
 
 #[test]
-fn a_restarted_master_is_in_quarantine_until_its_uptime_is_enough() {
+fn a_restarted_masters_uptime_ends_its_quarantine() {
     let mut fleet = Fleet::start(1);
     let settings = || {
         Config::builder().masters(fleet.urls()).answer_timeout(ANSWER_TIMEOUT).max_ttl(Duration::from_secs(5))
@@ -234,7 +234,7 @@ fn a_restarted_master_is_in_quarantine_until_its_uptime_is_enough() {
 }
 
 #[test]
-fn our_script_digests_are_the_servers_and_a_script_flush_does_no_harm() {
+fn our_script_digests_match_and_survive_a_flush() {
     let mut fleet = Fleet::start(1);
     let mut redlock = open(settings(&fleet.urls()));
     for script in SCRIPTS.iter().filter(|script| ["release", "extend"].contains(&script.name)) {
@@ -325,7 +325,9 @@ fn user_password_database_and_unix_socket_work() {
     };
     let url = fleet.master(0).url();
     let error = open_url(url).lock("a").ttl(TTL).try_acquire().expect_err("no password");
-    assert!(error.to_string().contains("NOAUTH"), "{error}");
+    let said =
+        "NOAUTH Authentication required. (it needs a password; put user and password into this master's URL)";
+    assert!(error.to_string().contains(said), "{error}");
     let url = with_login(&mut fleet, ":wrong-pw", "");
     let error = open_url(url).lock("a").ttl(TTL).try_acquire().expect_err("wrong password");
     assert!(error.to_string().contains("WRONGPASS") && !error.to_string().contains("wrong-pw"), "{error}");
@@ -338,7 +340,7 @@ fn user_password_database_and_unix_socket_work() {
 }
 
 #[test]
-fn least_privileges_are_enough_and_what_was_refused_is_shown() {
+fn least_privileges_suffice_and_refusals_are_shown() {
     let mut fleet = Fleet::start(1);
     // The rights for plain locks of docs/operating.md, without what may be left out.
     let rules = "ACL SETUSER locker on >pw resetkeys ~lock:* resetchannels -@all +set +get +del +pexpire +pttl \
@@ -354,7 +356,10 @@ fn least_privileges_are_enough_and_what_was_refused_is_shown() {
     // A server with native commands refuses those too, and is then released by script.
     assert!(refused.contains(&"CLIENT SETNAME"), "{refused:?}");
     let error = open(settings(&[url])).lock("a").ttl(TTL).try_acquire().expect_err("no such key pattern");
-    assert!(error.to_string().contains("NOPERM") && error.to_string().contains("key pattern"), "{error}");
+    assert!(
+        error.to_string().contains("NOPERM") && error.to_string().contains("lacks the keys ~PREFIX*"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -379,7 +384,7 @@ fn errors_of_servers_are_told_from_refusals() {
 }
 
 #[test]
-fn a_server_without_room_for_clients_is_named_with_its_words() {
+fn a_server_full_of_clients_is_named() {
     let mut fleet = Fleet::start(1);
     let _first = open(settings(&fleet.urls()));
     assert_eq!(fleet.master(0).ask("CONFIG SET maxclients 1").text(), "OK");
@@ -417,7 +422,7 @@ fn a_server_that_talks_garbage_or_nothing_harms_nobody() {
     urls.extend(rogues.iter().map(Rogue::url));
     let mut redlock = open(settings(&urls));
     let (garbage, mute) = (state(&redlock, 3), state(&redlock, 4));
-    assert!(matches!(&garbage, MasterState::Down(why) if why.contains("malformed reply")), "{garbage:?}");
+    assert!(matches!(&garbage, MasterState::Down(why) if why.contains("is it a Redis")), "{garbage:?}");
     assert!(
         matches!(&mute, MasterState::Down(why) if why.contains("no answer to the handshake")),
         "{mute:?}"
@@ -455,7 +460,7 @@ fn two_never_hold_one_lock_at_a_time() {
 }
 
 #[test]
-fn many_locks_are_under_way_at_once_in_the_pipelined_form() {
+fn many_locks_are_pipelined_at_once() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
     let ttl = TTL;
@@ -483,7 +488,7 @@ fn many_locks_are_under_way_at_once_in_the_pipelined_form() {
 }
 
 #[test]
-fn more_than_a_socket_takes_at_once_is_written_bit_by_bit() {
+fn more_than_a_socket_takes_is_written() {
     let mut fleet = Fleet::start(1);
     let mut redlock = open(settings(&fleet.urls()).answer_timeout(PATIENCE).max_ttl(Duration::from_secs(60)));
     // Nobody reads: the kernel's buffers fill up.
@@ -542,7 +547,7 @@ fn a_release_nobody_confirms_is_told() {
     fleet.masters().for_each(|master| master.stop());
     let error = redlock.release(lease).expect_err("all stand still");
     assert!(
-        matches!(error, ReleaseError::Unconfirmed(_)) && error.to_string().contains("did not answer"),
+        matches!(error, ReleaseError::Unconfirmed(_)) && error.to_string().contains("no answer within"),
         "{error}"
     );
     fleet.masters().for_each(|master| master.cont());

@@ -51,7 +51,7 @@ fn the_model_answers_as_the_server_does() {
 }
 
 #[test]
-fn the_model_answers_as_a_server_with_a_password_does() {
+fn the_model_checks_passwords_like_a_server() {
     let mut fleet = Fleet::start_with(
         1,
         &["--requirepass", PASSWORD, "--user", "me", "on", &format!(">{PASSWORD}"), "~*", "+@all"],

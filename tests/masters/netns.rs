@@ -12,7 +12,7 @@ pub(crate) struct Netns {
 }
 
 impl Netns {
-    /// The error says why this is not to be had here. `index` tells those of one process apart.
+    /// The error says why this is not to be had here. `index` distinguishes those of one process.
     pub(crate) fn new(index: u8) -> Result<Self, String> {
         let pid = std::process::id();
         // The range for benchmarks of networks (RFC 2544) is nobody's: four addresses for each cable.

@@ -15,12 +15,12 @@ use crate::proxy::Proxy;
 use crate::rogue::Rogue;
 
 #[test]
-fn resets_in_replies_and_in_requests_and_single_bytes_give_no_lock_twice() {
+fn broken_connections_give_no_lock_twice() {
     reset_all_along(Way::Redlock);
 }
 
 #[test]
-fn resets_give_no_lock_twice_to_those_who_share_a_client() {
+fn resets_give_sharing_callers_no_lock_twice() {
     reset_all_along(Way::Client);
 }
 
@@ -61,7 +61,7 @@ fn partitions_by_a_proxy_give_no_lock_twice() {
 }
 
 #[test]
-fn partitions_give_no_lock_twice_to_those_who_share_a_client() {
+fn partitions_give_sharing_callers_no_lock_twice() {
     part_by_proxies(Way::Client);
 }
 
@@ -151,7 +151,7 @@ fn servers_that_are_no_redis_give_no_votes() {
 }
 
 #[test]
-fn a_reply_that_nobody_asked_for_ends_the_connection_and_is_no_vote() {
+fn an_unrequested_reply_ends_the_connection() {
     let mut fleet = Fleet::start(3);
     let (proxies, urls) = proxies(&fleet);
     let mut redlock = open(settings(&urls));
@@ -235,7 +235,7 @@ fn masters_are_reached_by_unix_sockets() {
 
 /// Each master listens at one of the name's two addresses only. This test runs itself with a file of host names of its own.
 #[test]
-fn a_master_is_reached_at_any_address_of_its_name() {
+fn a_master_is_reached_at_any_address() {
     const NAME: &str = "both.redlatch.test";
     const RENAMED: &str = "REDLATCH_TEST_RENAMED";
     if std::env::var_os(RENAMED).is_some() {
@@ -261,7 +261,7 @@ fn a_master_is_reached_at_any_address_of_its_name() {
         .args(["--mount", "sh", "-c", "mount --bind \"$0\" /etc/hosts && exec \"$@\""])
         .arg(&hosts)
         .arg(std::env::current_exe().expect("this program"))
-        .args(["--exact", "network_tests::a_master_is_reached_at_any_address_of_its_name", "--nocapture"])
+        .args(["--exact", "network_tests::a_master_is_reached_at_any_address", "--nocapture"])
         .env(RENAMED, "1")
         .output();
     std::fs::remove_file(&hosts).expect("our own file");

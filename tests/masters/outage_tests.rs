@@ -12,17 +12,17 @@ use crate::lock_tests::{PATIENCE, drive, open, settings};
 use crate::lockers::Way;
 
 #[test]
-fn masters_that_stand_still_for_longer_than_the_ttl_harm_nobody() {
+fn masters_stopped_beyond_the_ttl_harm_nobody() {
     stand_still(Way::Redlock);
 }
 
 #[test]
-fn masters_that_stand_still_harm_nobody_who_shares_a_client() {
+fn stopped_masters_harm_no_sharing_caller() {
     stand_still(Way::Client);
 }
 
 #[test]
-fn masters_that_stand_still_harm_nobody_who_waits_in_a_queue() {
+fn stopped_masters_harm_no_fair_waiter() {
     stand_still(Way::Fair);
 }
 
@@ -60,7 +60,7 @@ fn stand_still(way: Way) {
 }
 
 #[test]
-fn ten_thousand_locks_stay_held_while_a_master_dies_and_comes_back() {
+fn ten_thousand_locks_survive_a_masters_restart() {
     const COUNT: usize = 10_000;
     let ttl = Duration::from_secs(60);
     let mut fleet = Fleet::start(5);
@@ -98,7 +98,7 @@ fn ten_thousand_locks_stay_held_while_a_master_dies_and_comes_back() {
 }
 
 #[test]
-fn connections_killed_in_a_pipeline_lose_no_outcome_and_leave_no_key() {
+fn killed_connections_lose_no_outcome() {
     const COUNT: usize = 3_000;
     let mut fleet = Fleet::start(3);
     let ttl = Duration::from_secs(60);

@@ -1,7 +1,7 @@
 //! A TCP proxy on loopback between a client and one master, that delays, stalls, cuts, resets, isolates and refuses.
 //!
 //! Owns its listener, the connections through it and their threads; all end on drop. Looks at no byte that it passes,
-//! and adds some only when told to.
+//! and adds some only on request.
 //! Per connection and direction:
 //!
 //! ```text
@@ -346,7 +346,7 @@ impl Line {
         self.requests.close();
         self.replies.close();
         for socket in &sockets {
-            // Wakes the reader; unlike the other direction, this tells the peer nothing.
+            // Wakes the reader; unlike the other direction, this shows the peer nothing.
             socket.shutdown(Shutdown::Read).ok();
         }
     }

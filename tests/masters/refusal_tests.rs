@@ -93,7 +93,7 @@ fn check<T, E: Display>(
     }
 }
 
-/// What the only master told, or why it did not.
+/// What the only master reported, or why it did not.
 pub(crate) fn inspect(client: &Client, name: &str) -> Result<(), Failure> {
     let mut told = client.inspect(name).expect("room").masters;
     match told.pop().expect("one master").1 {
@@ -266,7 +266,7 @@ fn grant_all_but(master: &mut Master, right: &str) {
 
 #[test]
 fn a_missing_right_is_named_where_it_is_needed() {
-    const REASONS: [&str; 2] = ["NOPERM", "lacks a command or key that the script uses"];
+    const REASONS: [&str; 2] = ["NOPERM", "the ACL user lacks"];
     let mut fleet = Fleet::start(1);
     let native = Native::of(fleet.master(0));
     let holder = open(fleet.master(0), "");

@@ -11,7 +11,7 @@ use crate::lock_tests::{PATIENCE, drive, open, settings, state};
 use crate::lockers::Way;
 
 #[test]
-fn a_quorum_that_forgot_a_lock_does_not_give_it_to_a_rival_while_it_is_valid() {
+fn a_forgetful_quorum_serves_no_rival_early() {
     let ttl = Duration::from_secs(2);
     let mut fleet = Fleet::start(5);
     let [mut holder, mut rival] =
@@ -37,12 +37,12 @@ fn masters_that_come_back_empty_give_no_lock_twice() {
 }
 
 #[test]
-fn masters_that_come_back_empty_give_no_lock_twice_to_those_who_share_a_client() {
+fn empty_masters_give_sharing_callers_no_lock_twice() {
     come_back_empty(Way::Client);
 }
 
 #[test]
-fn masters_that_come_back_empty_give_no_fair_lock_twice_and_queues_go_on() {
+fn empty_masters_give_no_fair_lock_twice() {
     come_back_empty(Way::Fair);
 }
 
@@ -99,13 +99,13 @@ fn a_contest_sees_masters_that_are_trusted_too_early() {
 }
 
 #[test]
-fn a_quorum_that_comes_back_empty_at_once_gives_no_lock_twice() {
+fn an_empty_quorum_gives_no_lock_twice() {
     let mut fleet = Fleet::start(5);
     assert_eq!(lose_a_quorum(&mut fleet, Quarantine::Uptime, 5), Vec::<String>::new());
 }
 
 #[test]
-fn all_masters_gone_and_back_empty_give_no_lock_twice() {
+fn an_empty_fleet_gives_no_lock_twice() {
     let mut fleet = Fleet::start(5);
     let mut contest = Contest::start("all gone and back", &fleet.urls(), &Rules::default());
     contest.progress("all is well", 10);
@@ -121,7 +121,7 @@ fn all_masters_gone_and_back_empty_give_no_lock_twice() {
 }
 
 #[test]
-fn masters_that_write_each_change_to_disk_are_trusted_at_once() {
+fn masters_that_sync_each_write_are_trusted() {
     let mut fleet = Fleet::start_with(5, &["--appendonly", "yes", "--appendfsync", "always"]);
     let rules = Rules { quarantine: Quarantine::Trust, ..Rules::default() };
     let mut contest = Contest::start("back from AOF always, trusted", &fleet.urls(), &rules);
@@ -139,7 +139,7 @@ fn masters_that_write_each_change_to_disk_are_trusted_at_once() {
 }
 
 #[test]
-fn masters_that_write_now_and_then_come_back_into_quarantine() {
+fn masters_that_sync_now_and_then_are_quarantined() {
     let mut fleet = Fleet::start_with(5, &["--appendonly", "yes", "--appendfsync", "everysec"]);
     // One keeps snapshots instead, and is shut down with one.
     fleet.master(4).restart_with(&["--save", "3600 1"]);

@@ -92,7 +92,7 @@ fn the_line_for_all_locks_has_no_other_rights() {
 }
 
 #[test]
-fn the_line_for_plain_locks_is_enough_for_strict_mode() {
+fn the_plain_rights_suffice_for_strict_mode() {
     let mut fleet = Fleet::start(1);
     let (rule, _) = rules("ACL SETUSER ")[0];
     let master = fleet.master(0);

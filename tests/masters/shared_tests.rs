@@ -25,7 +25,7 @@ fn everywhere(redlock: &mut Redlock) -> redlatch::Lease {
 }
 
 #[test]
-fn readers_and_writers_survive_masters_that_are_killed_and_come_back_empty() {
+fn readers_and_writers_survive_empty_restarts() {
     for way in [Way::Redlock, Way::Client] {
         let mut fleet = Fleet::start(5);
         let rules = Rules { way, has_readers: true, ..Rules::default() };
@@ -193,7 +193,7 @@ fn a_set_of_readers_goes_with_its_last_reader() {
     assert_eq!(fleet.master(0).ask("EXISTS a"), Raw::Int(0));
 }
 
-/// Whoever is extended, released or joins beside it.
+/// Another reader may be extended, be released or join beside it.
 #[test]
 fn the_key_ends_with_the_last_reader() {
     let mut fleet = Fleet::start(1);
@@ -221,7 +221,7 @@ fn the_key_ends_with_the_last_reader() {
 }
 
 #[test]
-fn readers_end_by_their_own_ttl_and_the_key_with_the_last_of_them() {
+fn readers_end_by_their_own_ttl() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
     let (long, short) = (Duration::from_millis(1500), Duration::from_millis(300));
@@ -263,7 +263,7 @@ fn a_reader_whose_masters_lost_it_is_not_extended() {
 }
 
 #[test]
-fn the_privileges_in_the_readme_are_enough_for_shared_locks() {
+fn the_documented_rights_suffice_for_shared_locks() {
     let mut fleet = Fleet::start(1);
     let rules = "ACL SETUSER locker on >pw resetkeys ~lock:* resetchannels -@all +set +get +del +pexpire +pttl \
                  +evalsha +script|load +eval +info +echo +client|setname";
@@ -271,10 +271,7 @@ fn the_privileges_in_the_readme_are_enough_for_shared_locks() {
     let url = fleet.master(0).url().replace("redis://", "redis://locker:pw@");
     let connect = || open(settings(std::slice::from_ref(&url)).prefix("lock:"));
     let error = connect().lock("a").ttl(TTL).shared().try_acquire().expect_err("no TYPE");
-    assert!(
-        error.to_string().contains("the ACL user lacks a command or key that the script uses"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("the ACL user lacks"), "{error}");
     let more = "ACL SETUSER locker +time +type +pexpireat +zadd +zrem +zrange +zscore +zremrangebyscore";
     assert_eq!(fleet.master(0).ask(more).text(), "OK");
     let mut redlock = connect();

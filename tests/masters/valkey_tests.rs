@@ -13,7 +13,7 @@ use crate::fleet::{Fleet, Master, Place, Raw, command, eventually};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
 
 #[test]
-fn valkey_9_releases_and_extends_natively_and_redis_by_script() {
+fn valkey_9_releases_and_extends_natively() {
     let Some(valkey) = valkey_9() else { return };
     for valkey_count in [3, 2] {
         let mut places = vec![valkey.clone(); valkey_count];
@@ -50,10 +50,10 @@ fn valkey_9_releases_and_extends_natively_and_redis_by_script() {
     }
 }
 
-/// Who waits does not try again by itself for ten minutes: it is told, by a message behind the native release of one who met
+/// A waiter does not try again by itself for ten minutes: it is notified, by a message behind the native release of one who met
 /// nobody, and by the script of one who did, which says how many wait.
 #[test]
-fn who_waits_in_another_client_is_told_of_a_native_release() {
+fn a_native_release_notifies_other_clients() {
     let Some(valkey) = valkey_9() else { return };
     let mut fleet = Fleet::start_at(vec![valkey; 3]);
     let never = Duration::from_secs(600);
@@ -80,13 +80,13 @@ fn who_waits_in_another_client_is_told_of_a_native_release() {
     guard.release().expect("confirmed");
     let guard = waiter.join().expect("no panic").expect("it is told");
     assert_eq!(first.settle(PATIENCE), 0);
-    // An attempt that came between two masters' releases is taken back natively, and told to nobody.
+    // An attempt that came between two masters' releases is taken back natively, and reported to nobody.
     assert_eq!(calls_of(&mut fleet, ["publish", "evalsha"]), [[1, 0]; 3]);
     assert!(calls_of(&mut fleet, ["delifeq"]).iter().all(|[count]| *count >= 1));
     let second = guard.client().clone();
     guard.release().expect("confirmed");
     assert_eq!(second.settle(PATIENCE), 0);
-    // A master that the second client asked before the first one's release came has no key of the second, and tells nobody.
+    // A master that the second client asked before the first one's release came has no key of the second, and notifies nobody.
     let told = calls_of(&mut fleet, ["publish", "evalsha"]);
     assert!(told.iter().all(|calls| [[2, 1], [1, 0]].contains(calls)), "{told:?}");
     assert!(told.iter().filter(|calls| **calls == [2, 1]).count() >= 2, "{told:?}");
@@ -108,7 +108,7 @@ fn calls_of<const N: usize>(fleet: &mut Fleet, commands: [&str; N]) -> Vec<[u32;
 }
 
 #[test]
-fn a_fleet_of_valkey_9_and_redis_gives_no_lock_twice() {
+fn mixed_fleets_give_no_lock_twice() {
     let Some(valkey) = valkey_9() else { return };
     let redis = Place::default();
     let mut fleet = Fleet::start_at(vec![valkey.clone(), valkey, redis.clone(), redis.clone(), redis]);

@@ -179,7 +179,7 @@ impl World {
             })
             .collect();
         for (lock, valid_until) in renewed {
-            // A renewal that was under way when the loss was told may succeed yet.
+            // A renewal that was under way when the loss was reported may succeed yet.
             let told_at = self.clients[client].lock(lock).and_then(|it| it.told_lost_at);
             if told_at.is_some_and(|at| valid_until > at + self.config_max_ttl()) {
                 self.checker.violate(format!("c{client} {lock:?}: renewed after its loss was told"));
@@ -243,7 +243,7 @@ impl World {
             self.clients[client].forget(lock);
         }
         self.tell_worker(client, lock, is_over);
-        // Who has a desk fetches it later.
+        // A caller with a completion table fetches it later.
         if self.clients[client].callers.is_none() {
             self.tell_family(client, lock, &outcome);
         }

@@ -30,7 +30,7 @@ struct Asked {
     ticket: Ticket,
     question: Question,
     wakes: Arc<Count>,
-    /// What it is to be told, and when it looks.
+    /// What it is to get, and when it looks.
     answer: Option<(Outcome, Time)>,
 }
 
@@ -196,7 +196,7 @@ impl World {
         if fetched != asked.answer.map(|(answer, _)| answer) {
             self.checker.violate(format!("c{client} {:?}: another answer is fetched than came", asked.lock));
         }
-        // An errand's answer was told when it came.
+        // A query's answer was reported when it came.
         if let Some(outcome) = fetched
             && asked.question == Question::Acquire
         {

@@ -1,4 +1,4 @@
-//! What is true of tokens and locks, and whether what the clients were told agrees with it.
+//! What is true of tokens and locks, and whether what the clients got agrees with it.
 //!
 //! Sees everything: the masters' data, all clocks, all faults. Judges each history only on what is promised under the
 //! faults that it had: a loss beyond a lock's margin makes that lock void, and clocks that differ by more than the drift
@@ -18,7 +18,7 @@ use crate::network::Conn;
 
 /// The truth about one token.
 pub struct Facts {
-    /// Who drew it, and in which of its lives.
+    /// The client that drew it, and in which of its lives.
     pub client: usize,
     pub life: u32,
     pub key: Vec<u8>,
@@ -44,13 +44,13 @@ pub struct Facts {
     pub fence_lost: MasterSet,
 }
 
-/// A fencing token that its holder was told.
+/// A fencing token that its holder got.
 pub struct Issued {
     pub key: Vec<u8>,
     pub fence: u64,
     pub token: Vec<u8>,
     pub told_at: Time,
-    /// The quorum that it was told.
+    /// The quorum that it got.
     pub granted: MasterSet,
 }
 
@@ -70,7 +70,7 @@ pub struct Guard {
     pub is_void: bool,
 }
 
-/// Who waits for a fair lock.
+/// Waiters for a fair lock.
 pub struct Waiter {
     pub client: usize,
     pub lock: OpId,
@@ -227,7 +227,7 @@ impl Checker {
         }
     }
 
-    /// A holder is told its fencing token: it is larger than all that were told before a master first took this one, as
+    /// A holder gets its fencing token: it is larger than all that were handed out before a master first took this one, as
     /// far as masters of both quorums remember (I12).
     pub fn note_issued(&mut self, issued: Issued) {
         let began = self.facts.get(&issued.token).and_then(|facts| facts.fence);

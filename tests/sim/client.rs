@@ -39,7 +39,7 @@ pub struct Client {
     pub errand_due: Time,
     pub sets: Vec<SetWorker>,
     pub owners: Vec<Owner>,
-    /// Who waits at its desk; `None` if it is used the way of `Redlock`.
+    /// Callers at its completion table; `None` if it is used the way of `Redlock`.
     pub callers: Option<Callers>,
     /// Outcomes that no worker took.
     pub outcomes: VecDeque<(OpId, Outcome)>,
@@ -55,9 +55,9 @@ pub struct Lock {
     pub is_held: bool,
     pub is_shared: bool,
     pub is_kept: bool,
-    /// When its loss was asked to be told last, it was not over nor nearly so.
+    /// When its loss was asked to be reported last, it was not over nor nearly so.
     pub is_watched_in_time: bool,
-    /// When its loss was told.
+    /// When its loss was reported.
     pub told_lost_at: Option<Instant>,
 }
 

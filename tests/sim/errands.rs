@@ -65,7 +65,7 @@ impl World {
         op
     }
 
-    /// Whoever waited for it does not any more.
+    /// A waiter for it does not any more.
     pub fn cancel_errand(&mut self, client: usize, op: OpId) {
         let is_there = self.clients[client].errands.iter().any(|it| it.op == op);
         if is_there && !self.abandon_errand(client, op) {

@@ -31,7 +31,7 @@ impl World {
         self.plan_resume(master);
     }
 
-    /// The process dies. If the host dies with it, nobody is told.
+    /// The process dies. If the host dies with it, nobody is notified.
     pub fn kill_master(&mut self, master: usize, is_told: bool) {
         if !self.masters[master].is_up {
             return;
@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    /// Something behind the connection, a proxy perhaps, leads to a new and empty process, and nobody is told.
+    /// Something behind the connection, a proxy perhaps, leads to a new and empty process, and nobody is notified.
     pub fn restart_unbroken(&mut self, master: usize) {
         self.lose_data(master, |_| Keys::new());
         let it = &mut self.masters[master];

@@ -122,7 +122,7 @@ pub fn run(seed: u64, is_traced: bool) -> Report {
     }
 }
 
-/// Who takes part, drawn from the seed.
+/// Participants, drawn from the seed.
 fn begin(seed: u64) -> World {
     let mut rng: rand::rngs::StdRng = rand::SeedableRng::seed_from_u64(seed ^ 0x9e37_79b9_7f4a_7c15);
     let master_count = [1, 2, 3, 3, 3, 4, 5, 5, 7][rng.random_range(0..9)];
@@ -396,7 +396,7 @@ fn check_leftovers(world: &mut World) {
         }
         let it = &world.clients[client];
         let claims = it.engine.claim_count();
-        // Who is idle need not know that a host died; TCP's own keepalive tells in time.
+        // An idle client need not know that a host died; TCP's own keepalive notices it in time.
         let owed: usize = (0..world.masters.len())
             .filter(|&master| world.is_connected(client, master))
             .map(|master| it.engine.owed_count(id(master)))

@@ -1,4 +1,4 @@
-//! Whether what the clients were told is true, and what is promised is kept.
+//! Whether what the clients got is true, and what is promised is kept.
 
 use std::time::{Duration, Instant};
 
@@ -98,7 +98,7 @@ impl World {
         self.checker.follow_queue(master, &it.model, it.clock.at(self.now), is_fault);
     }
 
-    /// Who waits for a fair lock may have its ticket by now.
+    /// A waiter for a fair lock may have its ticket by now.
     pub fn follow_tickets(&mut self, client: usize) {
         let waiting = self.checker.waiters.iter().filter(|it| it.client == client && !it.has_ticket());
         let waiting: Vec<_> = waiting.map(|it| it.lock).collect();
@@ -171,14 +171,14 @@ impl World {
         }
     }
 
-    /// Unless the process was stopped since, what is told now was true a moment ago.
+    /// Unless the process was stopped since, what is reported now was true a moment ago.
     pub fn check_in_time(&mut self, client: usize, valid_until: Instant, what: &str) {
         if self.clients[client].turn_began == self.now && self.local(client) >= valid_until {
             self.checker.violate(what);
         }
     }
 
-    /// A loss is told of a lock that is held, and before its validity ends unless the process was stopped.
+    /// A loss is reported of a lock that is held, and before its validity ends unless the process was stopped.
     pub fn check_loss(&mut self, client: usize, lock: OpId, valid_until: Instant) {
         let ttl = Time::try_from(self.config_max_ttl().as_nanos()).expect("small");
         let (now, it) = (self.local(client), &self.clients[client]);
@@ -371,7 +371,7 @@ impl World {
         }
     }
 
-    /// Who is in a margin holds the key for all its validity, and is not known to be another process than granted it.
+    /// A master in a margin holds the key for all its validity, and is not known to be another process than granted it.
     pub fn check_margins(&mut self, client: usize) {
         let now = self.local(client);
         for index in 0..self.checker.guards.len() {

@@ -6,17 +6,17 @@
 //! ```text
 //! REDLATCH_SEEDS=0..20000 cargo test --profile sim --test sim histories -- --nocapture
 //! REDLATCH_SEED=4711      cargo test --profile sim --test sim replay -- --nocapture      one, with a trace
-//! REDLATCH_LUA_SEEDS=0..1000    and a sample whose masters run the scripts themselves; REDLATCH_SCRIPTS=lua to replay
+//! REDLATCH_LUA_SEEDS=0..1000    and a sample whose masters run the scripts; REDLATCH_SCRIPTS=lua to replay
 //! ```
 //!
 //! ```text
 //! history   seed -> who takes part, what goes wrong       directed   schedules that seeds rarely meet
-//!    │                                                       │         mutants: each has a schedule that finds it
+//!    │                                                       │         mutants: each has its schedule
 //! faults, world ── turn ──────────── application ── callers  │
 //!    │               a client's step    what it is used for, as a Redlock or as a Client
 //!    │                                  errands, sets, owners    what else it is used for
 //! server ── model    a master           network ── bytes under way      clock ── true time and shown time
-//!             └── lua    the scripts themselves      scripts ── each against the model of it      breaks ── with a syntax of Lua
+//!             └── lua    the scripts themselves      scripts ── against its model    breaks ── Lua syntax
 //! judge ── checker   what is true, and whether it was told so
 //! ```
 
@@ -122,7 +122,7 @@ fn replay() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_history_to_the_byte() {
+fn the_same_seed_gives_the_same_bytes() {
     let mut before = None;
     for seed in 0..20 {
         let digest = history::run(seed, false).digest;

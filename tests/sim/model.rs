@@ -2,8 +2,8 @@
 //!
 //! `tests/masters/model_tests.rs` holds it against real servers, reply for reply. What it leaves out: databases, what a
 //! connection that has subscribed may not say, the logins of connections (a wrong `AUTH` is refused, yet what follows is
-//! answered), and that a server's clock has whole milliseconds, for which a key there lives up to one longer than it was
-//! told, never shorter.
+//! answered), and that a server's clock has whole milliseconds, for which a key there lives up to one longer than it
+//! reported, never shorter.
 //!
 //! ```text
 //! model             connections, messages, what a server says of itself
@@ -43,7 +43,7 @@ pub struct ModelMaster {
     pub run_id: String,
     pub started: Instant,
     pub wall: Wall,
-    /// What it tells in `INFO`; an empty text as if it told nothing.
+    /// What it reports in `INFO`; an empty text as if it reported nothing.
     pub role: String,
     pub maxmemory_policy: String,
     /// Whether it has `SET IFEQ`, `DELIFEQ` and `DELEX`, and the words of Valkey 9; if not, it is Redis 7.0.
@@ -60,7 +60,7 @@ pub struct ModelMaster {
     pub log: Vec<Vec<Vec<u8>>>,
     /// Messages for other connections than the one that is served, with their numbers.
     pub pushes: Vec<(usize, Vec<u8>)>,
-    /// Who has subscribed to each channel.
+    /// The subscribers of each channel.
     subscribers: BTreeMap<Vec<u8>, BTreeSet<usize>>,
     /// The connection that is served.
     conn: usize,
@@ -163,7 +163,7 @@ impl ModelMaster {
         self.data.keys = keys;
     }
 
-    /// Its wall clock is set ahead, as by NTP; from now on this process tells a larger uptime than it has.
+    /// Its wall clock is set ahead, as by NTP; from now on this process reports a larger uptime than it has.
     pub fn set_clock_ahead(&mut self, step: Duration) {
         self.wall.step += step;
     }
@@ -259,7 +259,7 @@ impl ModelMaster {
         conns.len()
     }
 
-    /// Tells that a lock was released, as the script does it.
+    /// Reports that a lock was released, as the script does it.
     fn tell(&mut self, key: &[u8]) {
         let count = self.publish(key, b"");
         if count > 3 {

@@ -38,7 +38,7 @@ fn is_full(queue: Option<&SortedSet>, count_max: i64) -> bool {
 }
 
 impl ModelMaster {
-    /// Who waits for a lock.
+    /// Waiters for a lock.
     fn queue(&self, now: Instant, lock: &[u8]) -> Option<&SortedSet> {
         self.data.sorted_set(now, &tickets_key(lock)).ok().flatten()
     }
@@ -308,7 +308,7 @@ impl ModelMaster {
         Ok(end.map_or(0, |end| (end - self.wall.ms(now)).max(0)))
     }
 
-    /// Somebody does not wait any longer, or has released: tells who is next, if that is another one and the lock is free.
+    /// Somebody does not wait any longer, or has released: reports who is next, if that is another one and the lock is free.
     fn tell_first(
         &mut self,
         now: Instant,

@@ -32,11 +32,11 @@ pub struct Conn {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnState {
     Connecting,
-    /// The client is to be told.
+    /// The client is to notice it.
     Accepted,
     Refused,
     Open,
-    /// The client is to be told once it has read what came before.
+    /// The client is to notice it once it has read what came before.
     Ended,
 }
 

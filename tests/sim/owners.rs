@@ -144,7 +144,7 @@ impl World {
     fn set_caller(&mut self, client: usize, index: usize, caller: usize, state: CallerState) {
         let pause = match state {
             CallerState::Counted => self.rng.random_range(0..=50 * MS),
-            // Most wait until they are told.
+            // Most wait until they are notified.
             CallerState::Joined if self.rng.random_range(0..4) > 0 => Time::MAX - self.now,
             _ => self.rng.random_range(0..=self.habits.pause_max),
         };

@@ -23,7 +23,7 @@ const SUBSCRIBERS: usize = 6;
 const STEPS: usize = 150;
 const SEEDS: u64 = 100;
 
-/// The replies by which each script's branches are told apart.
+/// The replies by which each script's branches are distinguished.
 const KINDS: [&str; 69] = [
     "extend: -WRONGTYPE",
     "extend: :0",

@@ -68,7 +68,7 @@ impl World {
         }
         self.send_to_client(index, &replies);
         let pushes = std::mem::take(&mut self.masters[master].model.pushes);
-        // As servers do it: one write for all that one connection is told.
+        // As servers do it: one write for all that one connection gets.
         let mut messages = BTreeMap::<usize, Vec<u8>>::new();
         pushes
             .iter()

@@ -250,7 +250,7 @@ impl World {
         self.clients[client].sets[index].due = self.now + self.rng.random_range(0..=self.habits.pause_max);
     }
 
-    /// How long all locks of a set are valid, as its holder is told.
+    /// How long all locks of a set are valid, as its holder sees it.
     pub fn set_validity(&self, client: usize, index: usize) -> Duration {
         let (now, it) = (self.local(client), &self.clients[client]);
         let left = |lock: &OpId| {
@@ -259,7 +259,7 @@ impl World {
         joint::validity(it.sets[index].held.iter().map(left))
     }
 
-    /// Whoever takes a set for valid has each of its locks.
+    /// A client that takes a set for valid has each of its locks.
     pub fn check_sets(&mut self, client: usize) {
         for index in 0..self.clients[client].sets.len() {
             if self.set_validity(client, index).is_zero() {

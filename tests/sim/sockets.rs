@@ -137,7 +137,7 @@ pub fn a_dropped_lease_is_released_also_in_a_panic() -> Verdict {
 }
 
 /// A task is polled again long after its lock was acquired.
-pub fn an_answer_that_is_fetched_after_the_end_is_no_lock() -> Verdict {
+pub fn a_late_fetched_answer_is_no_lock() -> Verdict {
     let server = Server::start(|_| {});
     let client = server.client(PATIENCE);
     let ttl = Duration::from_millis(200);
@@ -157,7 +157,7 @@ pub fn an_answer_that_is_fetched_after_the_end_is_no_lock() -> Verdict {
 }
 
 /// The lock is valid when it is fetched, and for less time than was asked for.
-pub fn an_answer_that_is_fetched_late_has_the_validity_asked_for() -> Verdict {
+pub fn a_late_fetched_answer_has_enough_validity() -> Verdict {
     let server = Server::start(|_| {});
     let client = server.client(PATIENCE);
     let (ttl, min_validity) = (Duration::from_secs(20), Duration::from_secs(18));
@@ -227,10 +227,10 @@ pub fn a_loss_is_reported_in_time_beside_a_leader() -> Verdict {
 }
 
 tests!(
-    an_answer_that_is_fetched_late_has_the_validity_asked_for,
+    a_late_fetched_answer_has_enough_validity,
     a_loss_is_reported_in_time_though_nobody_calls,
     a_loss_is_reported_in_time_beside_a_leader,
-    an_answer_that_is_fetched_after_the_end_is_no_lock,
+    a_late_fetched_answer_is_no_lock,
     more_than_one_read_full_of_replies_is_read,
     an_answer_that_is_here_is_not_late,
     a_dropped_lease_is_released_also_in_a_panic,

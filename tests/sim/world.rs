@@ -1,8 +1,8 @@
 //! Clients, masters and the network between them, on one virtual clock of true time.
 //!
 //! Everything that happens is an event with a time; events of one time happen in the order in which they were planned.
-//! All randomness comes from one generator, so a seed is a history. What the engine is told, and in which order, is what
-//! the real driver would tell it; between any two steps of a turn the process may be stopped.
+//! All randomness comes from one generator, so a seed is a history. What the engine gets, and in which order, is what
+//! the real driver would give it; between any two steps of a turn the process may be stopped.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};

@@ -21,7 +21,7 @@ pub struct Chart {
     peers: &'static [Peer],
 }
 
-/// That of `docs/peers.md`.
+/// The chart of `docs/peers.md`.
 pub const ALL: Chart = Chart {
     panels: &[
         ("callers-1", "pairs per second", Figure::Rate),
@@ -35,7 +35,7 @@ pub const ALL: Chart = Chart {
     peers: &[],
 };
 
-/// That of `README.md`.
+/// The chart of `README.md`.
 pub const FRONT: Chart = Chart {
     panels: &[
         ("callers-128", "pairs per second (longer is better)", Figure::Rate),

@@ -2,8 +2,8 @@
 //! order, and locks that are kept.
 //!
 //! ```text
-//!   family (bin) ──► PEER contend COUNT SECONDS HOLD_MS PAUSE_MS ADDRESS…  ──► "who asked acquired released" in µs, a line each lock
-//!                └─► PEER keep    COUNT SECONDS TTL_MS  0        ADDRESS…  ──► "held", then "kept LOST", then it releases them
+//!   family (bin) ──► PEER contend COUNT SECONDS HOLD_MS PAUSE_MS ADDRESS…  ──► a line each lock, in µs
+//!                └─► PEER keep    COUNT SECONDS TTL_MS  0        ADDRESS…  ──► "held", "kept LOST"
 //! ```
 //!
 //! Each peer plays in one process of its own: this program for Rust libraries, `others/` for those of other languages. A

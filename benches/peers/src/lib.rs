@@ -3,18 +3,18 @@
 //! ```text
 //!   peers (main) ──► run ──► Fleet, proxies          the servers, started and ended here
 //!                     │
-//!                     │  one process per peer and scenario, asked for one round after the other by lines of text
+//!                     │  one process per peer and scenario, which lines of text ask for rounds
 //!                     ▼
 //!                   child ──► rivals ──► load        connect, then acquire and release until the time is up
 //!                     │
 //!                     ▼
-//!                   figures ──► report, chart        medians, ratios within a round; terminal, JSON, Markdown, SVG
+//!                   figures ──► report, chart        medians, ratios in a round; text, JSON, Markdown, SVG
 //! ```
 //!
 //! Each peer has a process of its own, so that one which hangs can be ended and no allocator, runtime or thread of one is
 //! in the way of another. While one peer has its turn the others wait for a line.
 //!
-//! Times on a busy machine tell little; what counts are ratios of turns that followed each other, and counts.
+//! Times on a busy machine mean little; what counts are ratios of turns that followed each other, and counts.
 
 #![warn(unreachable_pub)]
 

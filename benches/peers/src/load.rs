@@ -72,7 +72,7 @@ pub trait Rig {
 
 /// Locks by futures: all callers share one client.
 pub trait AsyncLocks: Clone + Send + Sync + 'static {
-    /// Acquires, tells how long that took, and releases. An error says what failed.
+    /// Acquires, reports how long that took, and releases. An error says what failed.
     fn pair(&self, key: &str) -> impl Future<Output = Result<Duration, String>> + Send;
 }
 

@@ -49,7 +49,7 @@ fn options(words: &[&str]) -> Result<Options, String> {
     Ok(options)
 }
 
-/// On a terminal one line that is written over; otherwise nothing, for the tables tell as much.
+/// On a terminal one line that is written over; otherwise nothing, as the tables say as much.
 fn progress(text: &str) {
     let mut err = std::io::stderr().lock();
     if err.is_terminal() {

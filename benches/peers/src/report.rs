@@ -1,4 +1,4 @@
-//! A whole run, and how it is told: tables as text and as Markdown, JSON, a chart.
+//! A whole run, and how it is shown: tables as text and as Markdown, JSON, a chart.
 
 mod machine;
 mod tables;

@@ -1,4 +1,4 @@
-//! Who takes part, with which settings, and how each becomes a [`Rig`].
+//! Participants, with which settings, and how each becomes a [`Rig`].
 
 mod fred;
 mod lock_crates;
@@ -86,7 +86,7 @@ impl Peer {
         matches!(self, Self::Raw | Self::RawQuorum)
     }
 
-    /// The package whose version is told with the figures.
+    /// The package whose version is shown with the figures.
     pub const fn package(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Raw | Self::RawQuorum => None,

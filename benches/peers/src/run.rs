@@ -28,7 +28,7 @@ pub struct Pace {
     pub patience: Duration,
 }
 
-/// Plays one scenario; `progress` is told who has the turn.
+/// Plays one scenario; `progress` gets the peer whose turn it is.
 pub fn play(
     scenario: &Scenario,
     peers: &[Peer],

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
+use redlatch::words::Rounded;
 use serde_json::{Value, json};
 
 use super::{Limit, Measured};
@@ -30,7 +31,7 @@ pub(super) struct Report {
 impl Report {
     pub(super) fn print(&self, as_json: bool) {
         let text = if as_json { format!("{}\n", self.json()) } else { self.table() };
-        // Whoever closed the pipe does not want it.
+        // A reader that closed the pipe does not want it.
         let _ = io::stdout().lock().write_all(text.as_bytes());
     }
 
@@ -44,13 +45,13 @@ impl Report {
     fn table(&self) -> String {
         let Self { measured, .. } = self;
         let mut text = format!(
-            "{} of {} masters ready, quorum {}; depth {}, {} keys, TTL {:?}, releases {}awaited\n\n",
+            "{} of {} masters ready, quorum {}; depth {}, {} keys, TTL {}, releases {}awaited\n\n",
             self.ready_count,
             self.master_count,
             self.quorum,
             self.depth,
             self.key_count,
-            self.ttl,
+            Rounded(self.ttl),
             if self.awaits_release { "" } else { "not " }
         );
         let _ =
@@ -82,7 +83,9 @@ impl Report {
         let Some(RoundTrip { one, all }) = self.round_trip else { return };
         let _ = writeln!(
             text,
-            "round trip by PING over plain sockets in this run: {one:.1?} to one master, {all:.1?} to all at once",
+            "round trip by PING over plain sockets in this run: {} to one master, {} to all at once",
+            Rounded(one),
+            Rounded(all),
         );
         if self.depth == 1 && !self.measured.acquire.is_empty() {
             let acquire = Duration::from_nanos(self.measured.acquire.value_at_quantile(0.5));
@@ -141,7 +144,7 @@ fn in_json(histogram: &Histogram<u64>) -> Value {
 }
 
 fn shown(ns: u64) -> String {
-    format!("{:.1?}", Duration::from_nanos(ns))
+    Rounded(Duration::from_nanos(ns)).to_string()
 }
 
 /// A bar on a terminal, else a line now and then; both on stderr.
@@ -197,7 +200,7 @@ impl Progress {
                     Limit::Time(_) => milliseconds(elapsed),
                 }));
             }
-            None => say(&text),
+            None => say(text),
         }
     }
 

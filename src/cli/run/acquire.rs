@@ -11,8 +11,8 @@ use redlatch::joint::{Failed, Joint, Step};
 use redlatch::lock::Resource;
 use redlatch::{AcquireError, WaitPolicy};
 
-use super::process;
 use super::{Held, Run, TURN_LIMIT};
+use crate::cli::message::{Message, with_lock};
 use crate::cli::options::{self, Exit, code, say};
 
 /// How long the lock is waited for before it is said why.
@@ -40,7 +40,9 @@ impl Run {
             let error = match result {
                 Ok(held) => {
                     let waited = start.elapsed();
-                    held.iter().for_each(|(_, grant)| self.tell(|run| run.describe_grant(grant, waited)));
+                    names.iter().zip(&held).for_each(|(name, (_, grant))| {
+                        self.tell(|run| run.describe_grant(name, grant, waited));
+                    });
                     return Ok(held);
                 }
                 Err(error) => error,
@@ -48,10 +50,10 @@ impl Run {
             let left = wait.saturating_sub(start.elapsed());
             let may_pass = matches!(error, AcquireError::Contended(_) | AcquireError::NoQuorum(_));
             if left < STRETCH_MIN || !may_pass {
-                return Err(error.into());
+                return Err(Exit::from(error).of_lock(&self.label));
             }
             if stretch == later && (self.verbose || options::stderr_is_terminal()) {
-                say(&format!("waiting up to {left:.1?} more: {error:#}"));
+                say(Message::AwaitingLock { left, error: &with_lock(&self.label, format!("{error:#}")) });
             }
             // Between two stretches readers would come in.
             let longest = if self.options.keeps_readers_out { left } else { stretch };
@@ -132,7 +134,7 @@ impl Run {
                 Ok(lock) => lock,
                 Err(error) => {
                     locks.iter().for_each(|lock| self.release_unawaited(*lock));
-                    return Err(Exit::new(code::INTERNAL, error.to_string()));
+                    return Err(Exit::new(code::INTERNAL, error).of_lock(&self.label));
                 }
             };
             locks.push(lock);
@@ -152,7 +154,7 @@ impl Run {
     fn pause(&mut self, attempts: u32, took: Duration) -> Result<(), Exit> {
         match self.redlock.submit(Request::Pause { attempts, took }) {
             Ok(pause) => self.outcomes(&[pause]).map(drop),
-            Err(error) => Err(Exit::new(code::INTERNAL, error.to_string())),
+            Err(error) => Err(Exit::new(code::INTERNAL, error).of_lock(&self.label)),
         }
     }
 
@@ -170,8 +172,7 @@ impl Run {
             }
             if let Some(signal) = self.signals.take() {
                 ids.iter().for_each(|id| self.release_unawaited(*id));
-                let why = format!("{} while waiting for the lock", process::name_of(signal));
-                return Err(Exit::new(process::code_of(signal), why));
+                return Err(self.ended_by(signal));
             }
             self.redlock.turn(TURN_LIMIT)?;
         }

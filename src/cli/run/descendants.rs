@@ -8,7 +8,7 @@ use std::fs;
 
 use rustix::process::{Pid, getpid};
 
-/// A process, told apart from a later one with the same number.
+/// A process, distinguished from a later one with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     pub(super) pid: Pid,
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_any_bytes_does_not_hide_a_process() {
+    fn a_name_of_any_bytes_hides_no_process() {
         let stat = b"42 (\xff) Z 1 (\n) R 7 8 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0";
         let found = Descendant::parse(stat).expect("a line of the kernel's");
         assert_eq!((found.id.pid.as_raw_nonzero().get(), found.id.started), (42, 12_345));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn descendants_are_found_through_any_generation_but_not_below_strangers() {
+    fn descendants_are_found_below_the_command_only() {
         let all: Vec<_> = [(9, 1), (3, 2), (2, 1), (5, 4), (4, 9), (6, 5), (8, 7)]
             .map(|(pid, parent)| descendant(pid, parent))
             .into();
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_child_of_this_process_is_listed_until_it_is_reaped() {
+    fn a_child_is_listed_until_reaped() {
         let mut child =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().expect("cat");
         let pid = Pid::from_child(&child);

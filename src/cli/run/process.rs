@@ -21,6 +21,7 @@ use signal_hook::iterator::Signals as SignalStream;
 
 use super::descendants::{self, Descendant, Identity};
 use super::terminal::Terminal;
+use crate::cli::message::Message;
 use crate::cli::options::{code, say};
 
 const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGTSTP];
@@ -69,7 +70,7 @@ impl Signals {
     }
 }
 
-/// A bit for each signal that this process ignores: bit 0 is signal 1. Zero where the system does not tell.
+/// A bit for each signal that this process ignores: bit 0 is signal 1. Zero where the system does not say.
 fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -269,7 +270,7 @@ impl Process {
     fn send(&mut self, id: Identity, signal: Signal) {
         if kill_process(id.pid, signal) == Err(Errno::PERM) && self.unreachable.insert(id) {
             let pid = id.pid;
-            say(&format!("no permission to end process {pid} of the command; it may go on without the lock"));
+            say(Message::CannotKill { pid: &pid });
         }
     }
 

@@ -14,6 +14,7 @@ use redlatch::{ExtendError, Redlock};
 use super::extension::{Extended, Extension, may_pass};
 use super::process::Process;
 use super::timeline::{Due, Timeline};
+use crate::cli::message::{Message, with_lock};
 use crate::cli::options::{Exit, say};
 
 /// How long the connections are left alone at most.
@@ -28,12 +29,11 @@ const SEARCH_PAUSE: Duration = Duration::from_millis(20);
 /// How often adopted processes that have ended are searched, if some may have.
 const REAP_PAUSE: Duration = Duration::from_secs(1);
 
-/// Said if no extension failed, but none succeeded: this program, or the machine, did not run.
-const NOT_IN_TIME: &str = "it was not extended in time";
-
 /// The locks of a run, all of the same TTL.
 pub(super) struct Locks {
     pub(super) ids: Vec<OpId>,
+    /// Them in messages.
+    pub(super) label: String,
     pub(super) ttl: Ttl,
 }
 
@@ -174,7 +174,7 @@ impl<'a> Supervisor<'a> {
         }
         if let Err(error) = self.redlock.turn(limit) {
             self.extension.give_up();
-            self.lose(&format!("the lock is lost: the event loop stopped: {error}"));
+            self.lose(&Message::LoopEnded { lock: &self.locks.label, error: &error }.to_string());
         }
     }
 
@@ -192,10 +192,8 @@ impl<'a> Supervisor<'a> {
             Due::Nothing => {}
             Due::Term => {
                 let left = self.timeline.remaining(now);
-                let why = self.failure.as_deref().unwrap_or(NOT_IN_TIME);
-                self.lose(&format!(
-                    "the lock could not be extended, and is valid for {left:.1?} more: {why}"
-                ));
+                let why = self.why_not_extended();
+                self.lose(&Message::LossNear { left, why: &why }.to_string());
             }
             Due::Kill => self.kill(now),
         }
@@ -205,7 +203,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn extend(&mut self) {
-        let Locks { ids, ttl } = &self.locks;
+        let Locks { ids, ttl, .. } = &self.locks;
         let mut taken_count = 0;
         for lock in ids {
             // What cannot work has an outcome, too.
@@ -230,26 +228,26 @@ impl<'a> Supervisor<'a> {
                 self.failure = None;
                 if self.verbose {
                     let left = valid_until.saturating_duration_since(now);
-                    say(&format!("extended, valid for {left:.2?}"));
+                    say(Message::Extended { lock: &self.locks.label, left });
                 }
             }
             // A round whose answers came late is called expired, too, though the validity before it goes on.
             Err(error) if may_pass(&error) && self.timeline.is_valid(now) => {
                 self.timeline.retry(now);
-                let failure = described(&error);
+                let failure = self.described(&error);
                 // Said once for each row of failures, and again if the lock is given up.
                 if self.failure.is_none() {
-                    say(&format!("the lock was not extended, trying again: {failure}"));
+                    say(Message::NotExtended { error: &failure });
                 }
                 self.failure = Some(failure);
             }
             Err(error @ ExtendError::HoldLimit { .. }) => {
                 self.extension.give_up();
-                self.failure = Some(error.to_string());
+                self.failure = Some(self.described(&error));
             }
             Err(error) => {
                 self.extension.give_up();
-                self.lose(&format!("the lock is lost: {}", described(&error)));
+                self.lose(&self.described(&error));
             }
         }
     }
@@ -265,31 +263,29 @@ impl<'a> Supervisor<'a> {
             return self.kill(now);
         }
         self.process.end();
-        say(&format!("TERM to the command now, KILL in {:.1?}: {why}", self.timeline.grace(now)));
+        say(Message::Term { grace: self.timeline.grace(now), why: &why });
         self.timeline.asked(now);
     }
 
     /// The grace has passed; or the end of the validity came near while this program did not run.
     fn kill(&mut self, now: Instant) {
         self.process.kill();
-        let left = match self.timeline.remaining(now) {
-            Duration::ZERO => "the lock's validity is over".to_owned(),
-            left => format!("the lock is valid for {left:.1?} more"),
-        };
+        let (lock, left) = (&self.locks.label, self.timeline.remaining(now));
         if self.timeline.is_ending() {
-            say(&format!("KILL to the command: the grace has passed, {left}"));
+            say(Message::KillAfterGrace { lock, left });
         } else {
-            let why = self.failure.as_deref().unwrap_or(NOT_IN_TIME);
-            say(&format!("KILL to the command at once: {left}: {why}"));
+            say(Message::KillAtOnce { lock, left, why: &self.why_not_extended() });
         }
         self.timeline.killed();
     }
-}
+    /// Why the last extension failed. None failed if this program, or the machine, did not run.
+    fn why_not_extended(&self) -> String {
+        let lock = &self.locks.label[..];
+        self.failure.clone().unwrap_or_else(|| Message::NotExtendedInTime { lock }.to_string())
+    }
 
-/// The error with a line for each master, if it tells of them.
-fn described(error: &ExtendError) -> String {
-    match error {
-        ExtendError::Lost(report) | ExtendError::NoQuorum(report) => format!("{report:#}"),
-        other => other.to_string(),
+    /// The error with the lock's name, and with lines for the masters.
+    fn described(&self, error: &ExtendError) -> String {
+        with_lock(&self.locks.label, format!("{error:#}"))
     }
 }

@@ -97,7 +97,7 @@ impl Timeline {
         self.ending = Ending::Killed;
     }
 
-    /// Whether the command was told to end.
+    /// Whether the command was asked to end.
     pub(super) fn is_ending(&self) -> bool {
         self.ending != Ending::NotWanted
     }
@@ -138,7 +138,7 @@ impl Timeline {
         }
     }
 
-    /// The grace that a command gets which is told to end now.
+    /// The grace of a command that is asked to end now.
     pub(super) fn grace(&self, now: Instant) -> Duration {
         self.kill_at(now).saturating_duration_since(now)
     }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn kill_precedes_the_end_of_the_validity_for_any_grace() {
+    fn kill_precedes_the_validitys_end_for_any_grace() {
         for grace in [None, Some(Duration::ZERO), Some(ms(2000)), Some(ms(60_000)), Some(Duration::MAX)] {
             let (mut timeline, now, validity) = granted(grace);
             let (term_at, kill_at) = signals(&mut timeline);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_of_the_machine_leaves_no_grace_beyond_the_validity() {
+    fn a_machines_sleep_leaves_no_late_grace() {
         let (mut timeline, now, validity) = granted(None);
         timeline.shift(ms(1000));
         assert_eq!(timeline.remaining(now), validity - ms(1000));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extension_starts_the_line_anew_and_moves_the_kill() {
+    fn an_extension_moves_the_timeline_and_the_kill() {
         let (mut timeline, now, validity) = granted(Some(Duration::MAX));
         assert!(timeline.extend_at().duration_since(now).abs_diff(validity / 3) < ms(1));
         timeline.retry(now + validity / 3);

@@ -13,7 +13,7 @@ use crate::limits;
 impl Shared {
     pub(super) fn run_keeper(&self) {
         let mut seen_drop_count = 0;
-        // An error has been told to all who wait, and will be to all who come.
+        // All waiters have got the error, and all later callers will.
         let _ = self.watched(|| self.keep(&mut seen_drop_count));
         self.ended_waker.wake_by_ref();
     }
@@ -74,7 +74,7 @@ impl Shared {
             // While guards are being dropped it looks each time they may linger, so that a drop need not wake it.
             let are_dropped = std::mem::replace(seen_drop_count, core.drop_count) != core.drop_count;
             let look_again = are_dropped.then(|| now + limits::DROP_LINGER);
-            // Whoever leads does what is due within the next moment, and wakes the keeper for what is due before this.
+            // The leader does what is due within the next moment, and wakes the keeper for what is due before this.
             let due = core.due().map(|at| at.max(now + limits::DROP_LINGER));
             let until = earlier(earlier(due, look_again), Some(look_at));
             core.keeper.sleeps_until = Some(until);

@@ -122,7 +122,7 @@ fn lead<T: Send + 'static>(
 }
 
 #[test]
-fn a_panic_of_a_blocked_caller_that_leads_stops_all() {
+fn a_panic_of_a_leading_caller_stops_all() {
     all_others_get_an_error(false, |client| {
         let its = client.clone();
         let leader = lead(client, move || its.lock("led").wait(LONG).acquire().map(drop));
@@ -173,7 +173,7 @@ fn a_panic_of_a_drive_stops_all() {
 }
 
 #[test]
-fn a_panic_in_a_reentrant_attempt_answers_all_who_joined() {
+fn a_panic_in_a_reentrant_attempt_answers_all() {
     let client = client();
     let lock = client.lock("reentrant").wait(LONG).reentrant();
     let its = lock.clone();
@@ -246,7 +246,7 @@ impl Wake for Locks {
 }
 
 #[test]
-fn a_waker_on_the_thread_that_polls_a_hold_does_not_wait_for_it() {
+fn a_waker_of_a_polled_hold_never_deadlocks() {
     let client = client();
     // A waker that another thread took first waits there for its turn, and proves nothing.
     for _ in 0..10 {
@@ -298,7 +298,7 @@ fn an_exit_in_a_panic_hook_does_not_hang() {
 }
 
 #[test]
-fn clients_that_share_a_delay_function_lock_each_other_out_of_nothing() {
+fn clients_may_share_a_delay_function() {
     let config = Config::builder().masters(["redis://127.0.0.1:1"]);
     let (called, is_called) = mpsc::channel();
     let (sender, receiver) = mpsc::channel();

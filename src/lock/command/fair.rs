@@ -32,7 +32,7 @@ const CHANNEL_NAME: &[u8] = b"redlatch:fair:c:";
 /// The largest ticket that is believed: beyond it the scripts' numbers are no longer exact.
 const TICKET_MAX: u64 = (1 << 53) - 1;
 
-/// Who wants a fair lock, as its masters know it.
+/// A waiter for a fair lock, as its masters know it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Waiter {
     pub(crate) id: Token,
@@ -108,7 +108,7 @@ fn encode_channels(out: &mut Vec<u8>, entry: &Entry, waiter: &Waiter) {
     encode_joined(out, &[prefix, CHANNEL_NAME]);
 }
 
-/// The channel on which a waiter is told that it is the first, as an encoded bulk string.
+/// The channel on which a waiter is notified that it is the first, as an encoded bulk string.
 pub(crate) fn encode_fair_channel(out: &mut Vec<u8>, prefix: &[u8], id: &Token) {
     encode_joined(out, &[prefix, CHANNEL_NAME, id.as_bytes()]);
 }
@@ -135,7 +135,7 @@ pub(crate) enum FairAnswer {
     Failed(Failure),
 }
 
-/// What a master told of lock and queue.
+/// What a master reported of lock and queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FairTold {
     pub(crate) way: Way,
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_have_the_lock_and_its_queue_behind_the_same_prefix() {
+    fn lock_and_queue_share_their_prefix() {
         let [lock, tickets, heartbeats] = KEYS;
         let id = [0; 20].as_slice();
         let rows: [(_, _, &[&[u8]]); 3] = [
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_the_longest_names_is_within_the_limit() {
+    fn the_longest_names_fit_a_request() {
         use crate::limits::{PREFIX_SIZE_MAX, REQUEST_SIZE_MAX, RESOURCE_SIZE_MAX};
         let mut entry = Entry::EMPTY;
         entry.set(&[b'p'; PREFIX_SIZE_MAX], &[b'n'; RESOURCE_SIZE_MAX], &Token::UNSET);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn each_answer_is_told_from_the_others_and_no_error_is_a_no() {
+    fn each_answer_is_distinct_and_errors_no_refusal() {
         let ms = Duration::from_millis;
         let rows = [
             ([0_i64, 5, 3, 7], Way::Held(HolderTtl::Left(ms(7))), Some(5), 3),

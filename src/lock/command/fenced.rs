@@ -63,7 +63,7 @@ fn encode_acquire(
     }
 }
 
-/// Compares and deletes, and raises the fence; with `tells` those who wait are told.
+/// Compares and deletes, and raises the fence; with `tells` waiters are notified.
 pub(crate) fn encode_fenced_release(
     out: &mut Vec<u8>,
     script: Script,
@@ -102,7 +102,7 @@ pub(crate) enum FencedAnswer {
     Failed(Failure),
 }
 
-/// What a master told with its refusal.
+/// What a master reported with its refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) refusal: Refusal,
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_have_the_lock_and_its_fence_behind_the_same_prefix() {
+    fn lock_and_fence_share_their_prefix() {
         let (lock, fence, value) =
             (b"p:\r\nname".as_slice(), b"p:redlatch:fence:\r\nname".as_slice(), [0; 20]);
         let (token, half, life) =
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_the_longest_names_is_within_the_limit() {
+    fn the_longest_names_fit_a_request() {
         use crate::limits::{PREFIX_SIZE_MAX, REQUEST_SIZE_MAX, RESOURCE_SIZE_MAX};
         let window = Window::new(crate::limits::MAX_TTL_MAX);
         let fence = Fence { token: FencingToken::near(u64::MAX), window, prefix_size: PREFIX_SIZE_MAX };
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn each_answer_is_told_from_the_others_and_no_error_is_a_no() {
+    fn each_answer_is_distinct_and_errors_no_refusal() {
         assert_eq!(answer(b"+OK\r\n"), Ok(FencedAnswer::Granted));
         assert_eq!(answer(b"+OWN\r\n"), Ok(FencedAnswer::Own));
         let told = |refusal, fence, holder| {

@@ -30,7 +30,7 @@ mod tests {
     use crate::resp;
 
     #[test]
-    fn a_forced_unlock_is_a_script_on_the_locks_own_key() {
+    fn a_forced_unlock_runs_on_the_locks_key() {
         let (mut expected, mut out) = (Vec::new(), Vec::new());
         resp::encode_command(&mut expected, &[b"EVAL", FORCE_UNLOCK.text.as_bytes(), b"1", b"name"]);
         encode_forced_delete(&mut out, b"$4\r\nname\r\n");
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_another_type_is_neither_deleted_nor_absent() {
+    fn another_type_is_neither_deleted_nor_absent() {
         assert_eq!(forced_answer(&Reply::Integer(1)), Ok(ReleaseAnswer::Deleted));
         assert_eq!(forced_answer(&Reply::Integer(0)), Ok(ReleaseAnswer::Absent));
         for text in ["WRONGTYPE x", "OOM x", ""] {

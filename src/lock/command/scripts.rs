@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_by_digest_and_one_in_full_differ_in_nothing_else() {
+    fn calls_by_digest_and_whole_differ_in_nothing_else() {
         for it in SCRIPTS {
             let (mut known, mut whole, mut expected) = (Vec::new(), Vec::new(), Vec::new());
             it.encode_head(&mut known, Script::Known);

@@ -2,7 +2,7 @@
 //!
 //! Readers stand in a sorted set *at the lock's own key*: each member is a reader's value, its score the millisecond of the
 //! master's wall clock at which its time is over. The key expires with the last of them. So whatever takes the lock for itself alone
-//! needs nothing of its own: `SET NX` is refused while the key is there, by any library, and `PTTL` tells when the last
+//! needs nothing of its own: `SET NX` is refused while the key is there, by any library, and `PTTL` shows when the last
 //! reader's time ends. And no command of one kind touches a key of the other: a master says `WRONGTYPE`, which is a
 //! proven "not yours" ([`super::is_wrong_type`]).
 //!
@@ -26,7 +26,7 @@ use std::time::Duration;
 /// What the key of an intent has between the prefix and the lock's name: no lock may have a name that starts like this.
 pub(crate) const INTENT_NAME: &[u8] = b"redlatch:writer:";
 
-/// The member that tells a set of readers from a sorted set of anybody else's. Its number changes with the meaning of the
+/// The member that distinguishes a set of readers from a sorted set of anybody else's. Its number changes with the meaning of the
 /// members or their scores.
 pub(crate) const MARKER: &[u8] = b"redlatch:readers:1";
 
@@ -53,7 +53,7 @@ pub(crate) fn encode_shared_extend(out: &mut Vec<u8>, script: Script, entry: &En
     encode_decimal_bulk(out, ttl_ms);
 }
 
-/// A reader goes; tells those who wait, if it is to and was the last.
+/// A reader goes; notifies waiters, if it is to and was the last.
 pub(crate) fn encode_shared_release(out: &mut Vec<u8>, script: Script, entry: &Entry, tells: bool) {
     SHARED_RELEASE.encode_head(out, script);
     out.extend_from_slice(&entry.0);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_readers_commands_have_the_locks_own_key_and_the_intent_behind_the_same_prefix() {
+    fn reader_commands_share_key_and_prefix() {
         let (lock, intent, value): (&[u8], &[u8], _) =
             (b"p:\r\nname", b"p:redlatch:writer:\r\nname", [0; Token::SIZE]);
         for script in [Script::Known, Script::Whole] {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_is_told_the_time_left_of_what_is_in_the_way_and_no_error_is_a_no() {
+    fn a_reader_gets_the_time_left_of_obstacles() {
         let refused = |holder| Ok(Vote::Refused { holder });
         assert_eq!(shared_vote(&Reply::Simple(b"OK")), Ok(Vote::Granted));
         assert_eq!(shared_vote(&Reply::Simple(b"OWN")), Ok(Vote::Failed(Failure::SameServer)));

@@ -204,14 +204,14 @@ fn every_prefix_of_a_good_reply_is_partial() {
 }
 
 #[test]
-fn partial_says_from_which_size_on_more_may_be_known() {
+fn partial_gives_the_next_useful_size() {
     for &(input, size_min) in PARTIAL {
         assert_eq!(decode(input), Ok(Decoded::Partial { size_min }), "{}", input.escape_ascii());
     }
 }
 
 #[test]
-fn bad_bytes_are_an_error_at_the_first_wrong_one_and_stay_it() {
+fn bad_bytes_fail_at_the_first_wrong_one() {
     for (input, error) in BAD {
         let before = &input[..input.len() - 1];
         assert!(matches!(decode(before), Ok(Decoded::Partial { .. })), "{}", before.escape_ascii());
@@ -226,7 +226,7 @@ fn bad_bytes_are_an_error_at_the_first_wrong_one_and_stay_it() {
 }
 
 #[test]
-fn any_split_gives_the_replies_and_the_error_of_one_piece() {
+fn any_split_decodes_like_one_piece() {
     for row in rows() {
         // A reply before and one behind, so that cuts fall on borders between replies too.
         let stream = [b"+OK\r\n", row, b":1\r\n"].concat();
@@ -242,7 +242,7 @@ fn any_split_gives_the_replies_and_the_error_of_one_piece() {
 }
 
 #[test]
-fn a_line_may_have_the_limit_and_not_one_byte_more() {
+fn a_line_may_have_the_limit_exactly() {
     for kind in *b"+-" {
         let mut input = vec![b'a'; 1 + REPLY_LINE_SIZE_MAX];
         input[0] = kind;
@@ -257,7 +257,7 @@ fn a_line_may_have_the_limit_and_not_one_byte_more() {
 }
 
 #[test]
-fn a_reply_may_have_the_limit_and_not_one_byte_more() {
+fn a_reply_may_have_the_limit_exactly() {
     let largest = [&b"$1048564\r\n"[..], &vec![b'a'; 1_048_564], b"\r\n"].concat();
     assert_eq!(largest.len(), REPLY_SIZE_MAX);
     assert_eq!(complete(&largest).1, REPLY_SIZE_MAX);
@@ -274,7 +274,7 @@ fn a_reply_may_have_the_limit_and_not_one_byte_more() {
 }
 
 #[test]
-fn the_elements_of_all_arrays_of_a_reply_are_counted_together() {
+fn elements_of_all_arrays_are_counted_together() {
     let flat = [&b"*1024\r\n"[..], &b":1\r\n".repeat(1024)].concat();
     let (Reply::Array(array), size) = complete(&flat) else { panic!("not an array") };
     assert_eq!((array.len(), array.iter().count(), size), (1024, 1024, flat.len()));
@@ -286,7 +286,7 @@ fn the_elements_of_all_arrays_of_a_reply_are_counted_together() {
 }
 
 #[test]
-fn nesting_ends_at_the_limit_however_deep_it_goes_on() {
+fn nesting_ends_at_the_limit() {
     let nested = |depth: usize| [&b"*1\r\n".repeat(depth)[..], b":1\r\n"].concat();
     for depth in 1..=REPLY_DEPTH_MAX {
         assert_eq!(complete(&nested(depth)).1, nested(depth).len());
@@ -297,7 +297,7 @@ fn nesting_ends_at_the_limit_however_deep_it_goes_on() {
 }
 
 #[test]
-fn the_size_to_wait_for_keeps_a_large_string_from_being_scanned_again() {
+fn a_large_string_is_not_scanned_again() {
     let stream = [&b"$1000000\r\n"[..], &vec![b'a'; 1_000_000], b"\r\n"].concat();
     let (mut size_min, mut tries) = (1, 0);
     while let Ok(Decoded::Partial { size_min: wanted }) = decode(&stream[..size_min]) {

@@ -41,7 +41,7 @@ pub(super) fn draw(rng: &mut StdRng) -> Command {
     Command { check: Check::Fair, short_lived: is_short.then_some(key), ..command }
 }
 
-/// Whether lock and queue are told alike: the times left may differ.
+/// Whether lock and queue are reported alike: the times left may differ.
 pub(super) fn is_queued_alike(server: &[u8], model: &[u8], slack: Duration) -> bool {
     let (Some(of_server), Some(of_model)) = (numbers(server), numbers(model)) else { return server == model };
     let ([told @ .., left], [other_told @ .., other_left]) = (of_server.as_slice(), of_model.as_slice())

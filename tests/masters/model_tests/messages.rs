@@ -17,7 +17,7 @@ use crate::valkey_tests::valkey_9;
 
 const TOKEN: &[u8] = b"0123456789abcdefghij";
 
-/// More than the script tells the number of.
+/// More than the script reports a number for.
 const SUBSCRIBER_COUNT: usize = 6;
 /// Subscribers come behind the connection that publishes.
 const PUBLISHER: usize = 0;
@@ -106,13 +106,13 @@ fn hold_against(addr: SocketAddr, is_native: bool) {
 }
 
 #[test]
-fn the_model_tells_those_who_have_subscribed_what_the_server_tells_them() {
+fn the_model_publishes_like_the_server() {
     let mut fleet = Fleet::start(1);
     hold_against(fleet.master(0).addr(), false);
 }
 
 #[test]
-fn the_model_tells_those_who_have_subscribed_what_valkey_tells_them() {
+fn the_model_publishes_like_valkey() {
     let Some(place) = valkey_9() else { return };
     let mut fleet = Fleet::start_at(vec![place]);
     hold_against(fleet.master(0).addr(), true);

@@ -9,7 +9,7 @@ pub fn answers_that_take_long_do_not_move_the_deadline() -> Verdict {
     verdict(&mut world)
 }
 
-pub fn a_quorum_heard_after_the_deadline_is_not_handed_out() -> Verdict {
+pub fn a_quorum_heard_late_is_not_handed_out() -> Verdict {
     let mut world = world(3, 1, |b| b.answer_timeout(ms(5000)));
     let stall = |world: &mut World, time| (0..3).for_each(|m| world.stall(0, m, false, true, time));
     stall(&mut world, 100 * MS);
@@ -41,7 +41,7 @@ pub fn two_of_five_are_no_quorum_whoever_is_reachable() -> Verdict {
     demand(matches!(outcome, Outcome::Acquire(Err(AcquireError::NoQuorum(_)))), "two of five granted a lock")
 }
 
-pub fn a_master_that_grants_twice_is_one_in_the_margin() -> Verdict {
+pub fn a_twice_granting_master_counts_once() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stop_master(2, 100 * MS);
     hold(&mut world, 0, KEY, ms(10_000))?;
@@ -62,7 +62,7 @@ pub fn every_attempt_has_a_value_of_its_own() -> Verdict {
     verdict(&mut world)
 }
 
-pub fn a_late_answer_does_not_count_for_the_next_lock() -> Verdict {
+pub fn a_late_answer_serves_no_next_lock() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stall(0, 2, false, true, 3 * SECOND);
     let lock = hold(&mut world, 0, b"a", ms(300))?;
@@ -108,7 +108,7 @@ pub fn an_error_is_not_a_no() -> Verdict {
     )
 }
 
-/// Of a waiter that is not told of releases, and of one that is, once its pauses have grown.
+/// Of a waiter that is not notified of releases, and of one that is, once its pauses have grown.
 pub fn retries_come_at_random_times() -> Verdict {
     for (is_told, wait) in [(false, ms(300)), (true, ms(30_000))] {
         let mut world = world(1, 1, |b| b.ask_holder(false).wake_waiters(is_told));
@@ -141,7 +141,7 @@ pub fn a_time_out_leaves_the_order_of_replies_alone() -> Verdict {
     verdict(&mut world)
 }
 
-pub fn a_client_that_dies_between_quorum_and_return_leaves_nothing_beyond_its_ttl() -> Verdict {
+pub fn a_dead_client_leaves_nothing_beyond_its_ttl() -> Verdict {
     let mut world = world(3, 2, defaults);
     world.submit_acquire(0, KEY, ms(1000), Duration::ZERO).expect("room");
     let is_granted = |world: &mut World| (0..3).all(|master| is_held(world, master, KEY));
@@ -163,7 +163,7 @@ pub fn one_stopped_master_delays_nobody() -> Verdict {
     demand(world.now - start <= 3 * MS, "a lock took more than a round trip and a turn")
 }
 
-pub fn with_no_master_up_every_call_ends_by_its_deadline() -> Verdict {
+pub fn without_masters_calls_end_by_their_deadline() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, b"b", ms(1000))?;
     (0..3).for_each(|master| world.kill_master(master, false));
@@ -194,18 +194,18 @@ pub fn attempts_end_with_their_number() -> Verdict {
 tests!(
     attempts_end_with_their_number,
     answers_that_take_long_do_not_move_the_deadline,
-    a_quorum_heard_after_the_deadline_is_not_handed_out,
+    a_quorum_heard_late_is_not_handed_out,
     a_masters_clock_may_be_nearly_a_hundredth_faster,
     two_of_five_are_no_quorum_whoever_is_reachable,
-    a_master_that_grants_twice_is_one_in_the_margin,
+    a_twice_granting_master_counts_once,
     every_attempt_has_a_value_of_its_own,
-    a_late_answer_does_not_count_for_the_next_lock,
+    a_late_answer_serves_no_next_lock,
     a_grant_does_not_outlive_its_connection,
     late_grants_add_to_the_margin,
     an_error_is_not_a_no,
     retries_come_at_random_times,
     a_time_out_leaves_the_order_of_replies_alone,
-    a_client_that_dies_between_quorum_and_return_leaves_nothing_beyond_its_ttl,
+    a_dead_client_leaves_nothing_beyond_its_ttl,
     one_stopped_master_delays_nobody,
-    with_no_master_up_every_call_ends_by_its_deadline,
+    without_masters_calls_end_by_their_deadline,
 );

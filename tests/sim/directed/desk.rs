@@ -1,4 +1,4 @@
-//! Who is told what when a desk stands between the callers and an engine.
+//! Which caller gets which answer when a desk stands between the callers and an engine.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn answer(world: &mut World) {
 }
 
 /// The first caller gives up when its answer is in the engine already; the second one's operation has the same place.
-pub fn an_answer_is_not_given_to_the_next_caller_in_its_place() -> Verdict {
+pub fn an_answer_never_reaches_the_next_caller() -> Verdict {
     let mut world = super::world(3, 1, trust);
     let (now, mut desk) = (world.local(0), Desk::default());
     let engine = &mut world.clients[0].engine;
@@ -78,4 +78,4 @@ pub fn an_answer_is_not_given_to_the_next_caller_in_its_place() -> Verdict {
     demand(is_second && engine.valid_until(first).is_none(), "the first lock is held still")
 }
 
-tests!(an_acquisition_that_is_given_up_leaves_no_key, an_answer_is_not_given_to_the_next_caller_in_its_place,);
+tests!(an_acquisition_that_is_given_up_leaves_no_key, an_answer_never_reaches_the_next_caller,);

@@ -9,9 +9,9 @@ fn world(settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> World {
     world
 }
 
-pub fn a_look_at_a_lock_is_a_vote_for_nothing() -> Verdict {
+pub fn an_inspection_is_no_vote() -> Verdict {
     let mut world = world(defaults);
-    // All masters call the lock free, and tell whoever has the place of the look by now: one who asks for that lock, of whom
+    // All masters call the lock free, and answer the occupant of the query's slot: one who asks for that lock, of whom
     // two of them never hear.
     let look = world.submit_inspect(0, KEY);
     world.run_for(6 * MS / 5);
@@ -40,7 +40,7 @@ pub fn a_forced_deletion_is_not_sent_again() -> Verdict {
     Ok(())
 }
 
-pub fn a_broken_lock_is_free_at_once_and_no_master_lacks_its_deletion() -> Verdict {
+pub fn a_forced_deletion_reaches_all_masters() -> Verdict {
     let mut world = world(defaults);
     hold(&mut world, 1, KEY, ms(10_000))?;
     world.submit_force_unlock(0, KEY);
@@ -51,7 +51,7 @@ pub fn a_broken_lock_is_free_at_once_and_no_master_lacks_its_deletion() -> Verdi
     demand(matches!(next, Outcome::Acquire(Ok(_))), "the lock is not free")
 }
 
-pub fn a_forced_unlock_leaves_a_key_that_is_no_lock() -> Verdict {
+pub fn a_forced_unlock_leaves_other_key_types() -> Verdict {
     let mut world = world(defaults);
     world.masters[0].model.put_list(KEY);
     world.submit_force_unlock(0, KEY);
@@ -62,8 +62,8 @@ pub fn a_forced_unlock_leaves_a_key_that_is_no_lock() -> Verdict {
 }
 
 tests!(
-    a_look_at_a_lock_is_a_vote_for_nothing,
+    an_inspection_is_no_vote,
     a_forced_deletion_is_not_sent_again,
-    a_broken_lock_is_free_at_once_and_no_master_lacks_its_deletion,
-    a_forced_unlock_leaves_a_key_that_is_no_lock,
+    a_forced_deletion_reaches_all_masters,
+    a_forced_unlock_leaves_other_key_types,
 );

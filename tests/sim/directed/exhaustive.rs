@@ -29,11 +29,11 @@ fn cut_at(requests_size: usize, replies_size: usize) -> Verdict {
     demand(world.clients[0].engine.claim_count() == 0, "an orphan is left")
 }
 
-pub fn a_connection_may_end_at_any_byte_of_a_request() -> Verdict {
+pub fn a_connection_may_end_inside_any_request() -> Verdict {
     (0..REQUESTS_SIZE).try_for_each(|size| cut_at(size, 0).map_err(|why| format!("byte {size}: {why}")))
 }
 
-pub fn a_connection_may_end_at_any_byte_of_a_reply() -> Verdict {
+pub fn a_connection_may_end_inside_any_reply() -> Verdict {
     (1..REPLIES_SIZE).try_for_each(|size| cut_at(0, size).map_err(|why| format!("byte {size}: {why}")))
 }
 
@@ -63,7 +63,7 @@ fn hand_over_cut_at(requests_size: usize, replies_size: usize, is_native: bool) 
     demand(world.clients[0].engine.claim_count() == 0, "an orphan is left")
 }
 
-pub fn a_connection_may_end_at_any_byte_of_a_hand_over() -> Verdict {
+pub fn a_connection_may_end_inside_any_hand_over() -> Verdict {
     for is_native in [false, true] {
         for size in 0..REQUESTS_SIZE {
             hand_over_cut_at(size, 0, is_native).map_err(|why| format!("request byte {size}: {why}"))?;
@@ -75,7 +75,7 @@ pub fn a_connection_may_end_at_any_byte_of_a_hand_over() -> Verdict {
     Ok(())
 }
 
-pub fn a_process_may_be_stopped_before_any_step_of_a_hand_over() -> Verdict {
+pub fn a_process_may_stop_inside_any_hand_over() -> Verdict {
     for step in 0..150 {
         let mut world = world(3, 2, defaults);
         world.weather.delay_max = MS;
@@ -142,7 +142,7 @@ const ERRORS: [&str; 15] = [
 ];
 
 /// One such master costs nothing but its vote, three of them no more than the lock.
-pub fn any_error_to_any_command_costs_one_vote_at_the_most() -> Verdict {
+pub fn any_error_costs_at_most_one_vote() -> Verdict {
     for command in COMMANDS {
         for error in ERRORS {
             for is_native in [false, true] {
@@ -196,10 +196,10 @@ fn bad_masters(command: &str, error: &str, is_native: bool) -> Verdict {
 }
 
 tests!(
-    a_connection_may_end_at_any_byte_of_a_request,
-    a_connection_may_end_at_any_byte_of_a_reply,
-    a_connection_may_end_at_any_byte_of_a_hand_over,
-    a_process_may_be_stopped_before_any_step_of_a_hand_over,
+    a_connection_may_end_inside_any_request,
+    a_connection_may_end_inside_any_reply,
+    a_connection_may_end_inside_any_hand_over,
+    a_process_may_stop_inside_any_hand_over,
     a_process_may_be_stopped_before_any_step,
-    any_error_to_any_command_costs_one_vote_at_the_most,
+    any_error_costs_at_most_one_vote,
 );

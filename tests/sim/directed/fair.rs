@@ -73,7 +73,7 @@ fn no_tickets_are_left(world: &mut World) -> Verdict {
     demand(is_empty, "a ticket is left")
 }
 
-pub fn who_asked_first_has_it_first_however_slow_it_is() -> Verdict {
+pub fn the_first_caller_is_first_however_slow() -> Verdict {
     let mut world = world(3, 4, defaults);
     (world.weather.delay_min, world.weather.delay_max) = (TRIP / 2, TRIP / 2);
     let held = hold_fairly(&mut world, 0)?;
@@ -104,7 +104,7 @@ pub fn a_place_is_kept_however_long_the_wait_is() -> Verdict {
     no_tickets_are_left(&mut world)
 }
 
-pub fn the_waiters_of_one_client_have_it_in_the_order_in_which_they_came() -> Verdict {
+pub fn one_clients_fair_waiters_keep_their_order() -> Verdict {
     let mut world = world(3, 2, defaults);
     let held = hold_fairly(&mut world, 0)?;
     let mut waiting = Vec::new();
@@ -126,7 +126,7 @@ pub fn the_waiters_of_one_client_have_it_in_the_order_in_which_they_came() -> Ve
     no_tickets_are_left(&mut world)
 }
 
-pub fn a_ticket_is_larger_than_all_that_were_allotted_before() -> Verdict {
+pub fn a_ticket_exceeds_all_earlier_ones() -> Verdict {
     let mut world = world(3, 4, defaults);
     let held = hold_fairly(&mut world, 0)?;
     // Nothing of the first two reaches master 0.
@@ -174,7 +174,7 @@ pub fn who_gives_up_keeps_nobody_waiting() -> Verdict {
     world.submit_release(0, held, false);
     each_has_it(&mut world, &[2], 50 * MS)?;
     no_tickets_are_left(&mut world)?;
-    // Also when the lock is free by then, and those behind had been told to wait for it.
+    // Also when the lock is free by then, and those behind were to wait for it.
     let held = hold_fairly(&mut world, 0)?;
     let slow = wait_fairly(&mut world, 1)?;
     wait_fairly(&mut world, 2)?;
@@ -215,7 +215,7 @@ pub fn a_queue_of_the_dead_leaves_no_key() -> Verdict {
     verdict(&mut world)
 }
 
-pub fn a_holder_that_died_is_followed_when_its_key_ends() -> Verdict {
+pub fn a_dead_holder_is_followed_at_its_end() -> Verdict {
     for ttl in [ms(500), ms(5000)] {
         let mut world = world(3, 3, defaults);
         world.submit_fair(0, KEY, ttl, LONG).expect("room");
@@ -230,7 +230,7 @@ pub fn a_holder_that_died_is_followed_when_its_key_ends() -> Verdict {
     Ok(())
 }
 
-pub fn only_the_first_in_the_queue_comes_when_a_fair_lock_is_released() -> Verdict {
+pub fn only_the_first_fair_waiter_tries() -> Verdict {
     let mut world = world(3, 9, defaults);
     (world.weather.delay_min, world.weather.delay_max) = (TRIP / 2, TRIP / 2);
     let held = hold_fairly(&mut world, 0)?;
@@ -287,7 +287,7 @@ pub fn a_master_that_answers_last_has_the_tickets_too() -> Verdict {
 }
 
 /// Nobody else waits there, and the lock is free there: its holder has died, and does not put it back.
-pub fn a_master_that_restarts_has_the_tickets_again_within_a_heartbeat() -> Verdict {
+pub fn a_restarted_master_regains_tickets_within_a_heartbeat() -> Verdict {
     let mut world = world(3, 2, trust);
     hold_fairly(&mut world, 0)?;
     wait_fairly(&mut world, 1)?;
@@ -314,7 +314,7 @@ pub fn a_queue_leaves_sets_of_others_alone() -> Verdict {
 }
 
 /// One has the lock on one master and the other on another; the third is away.
-pub fn two_who_each_have_a_minority_are_told_who_is_the_first() -> Verdict {
+pub fn two_minorities_learn_who_is_first() -> Verdict {
     for first in [0, 1] {
         let mut world = world(3, 2, defaults);
         world.kill_master(2, true);
@@ -350,7 +350,7 @@ pub fn fair_and_plain_locks_exclude_each_other() -> Verdict {
         let refused = acquire(&mut world, client, KEY, TTL, Duration::ZERO)?;
         demand(is_contended(&refused), "a fair lock is in the way")?;
     }
-    // A plain waiter is told of its release if nobody stands in the queue.
+    // A plain waiter is notified of its release if nobody stands in the queue.
     world.submit_acquire(1, KEY, TTL, LONG).expect("room");
     world.run_for(100 * MS);
     world.submit_release(0, waiting, false);
@@ -373,7 +373,7 @@ pub fn a_fair_script_that_was_flushed_is_sent_again() -> Verdict {
     Ok(())
 }
 
-pub fn a_fair_lock_may_lose_a_connection_at_any_byte() -> Verdict {
+pub fn a_fair_lock_survives_any_lost_byte() -> Verdict {
     (0..320).try_for_each(|size| {
         let mut world = world(3, 2, defaults);
         (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
@@ -396,7 +396,7 @@ pub fn a_fair_lock_may_lose_a_connection_at_any_byte() -> Verdict {
 
 /// Each asks again as soon as it has released, over links of different speed: no message is missed for which it would have
 /// to wait until its heartbeat.
-pub fn nobody_who_is_next_waits_for_its_heartbeat_while_nothing_fails() -> Verdict {
+pub fn the_next_waiter_needs_no_heartbeat() -> Verdict {
     for seed in 0..100 {
         let (masters, clients) = [(3, 2), (3, 3), (5, 2), (5, 4)][usize::try_from(seed % 4).expect("small")];
         let mut world = world(masters, clients, defaults);
@@ -431,24 +431,24 @@ pub fn nobody_who_is_next_waits_for_its_heartbeat_while_nothing_fails() -> Verdi
 }
 
 tests!(
-    nobody_who_is_next_waits_for_its_heartbeat_while_nothing_fails,
-    who_asked_first_has_it_first_however_slow_it_is,
+    the_next_waiter_needs_no_heartbeat,
+    the_first_caller_is_first_however_slow,
     a_place_is_kept_however_long_the_wait_is,
-    the_waiters_of_one_client_have_it_in_the_order_in_which_they_came,
-    a_ticket_is_larger_than_all_that_were_allotted_before,
+    one_clients_fair_waiters_keep_their_order,
+    a_ticket_exceeds_all_earlier_ones,
     a_new_ticket_is_larger_than_any_that_stands,
     who_gives_up_keeps_nobody_waiting,
     those_who_died_cost_one_heartbeat_together,
     a_queue_of_the_dead_leaves_no_key,
-    a_holder_that_died_is_followed_when_its_key_ends,
-    only_the_first_in_the_queue_comes_when_a_fair_lock_is_released,
+    a_dead_holder_is_followed_at_its_end,
+    only_the_first_fair_waiter_tries,
     a_lost_message_costs_a_part_of_a_heartbeat,
     a_minority_that_restarts_changes_no_order,
     a_queue_leaves_sets_of_others_alone,
     a_master_that_answers_last_has_the_tickets_too,
-    a_master_that_restarts_has_the_tickets_again_within_a_heartbeat,
-    two_who_each_have_a_minority_are_told_who_is_the_first,
+    a_restarted_master_regains_tickets_within_a_heartbeat,
+    two_minorities_learn_who_is_first,
     fair_and_plain_locks_exclude_each_other,
     a_fair_script_that_was_flushed_is_sent_again,
-    a_fair_lock_may_lose_a_connection_at_any_byte,
+    a_fair_lock_survives_any_lost_byte,
 );

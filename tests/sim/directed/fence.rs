@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::fence_key;
 
-/// What a client was told with its fenced lock.
+/// What a client got with its fenced lock.
 fn fenced(world: &mut World, client: usize, ttl: Duration, wait: Duration) -> Result<(OpId, u64), String> {
     let lock = world.submit_fenced(client, KEY, ttl, wait).expect("room");
     token(world, client).map(|token| (lock, token))
@@ -67,7 +67,7 @@ pub fn a_release_leaves_the_fence() -> Verdict {
 
 /// A lock that is over is released late, when somebody else has had it, or has it. One that was waited for is released by the
 /// script that also notifies waiters.
-pub fn a_late_release_leaves_the_next_lock_and_its_fence() -> Verdict {
+pub fn a_late_release_spares_the_next_lock() -> Verdict {
     for (is_contended, is_held_still) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut world = world(3, 3, defaults);
         if is_contended {
@@ -94,7 +94,7 @@ pub fn a_late_release_leaves_the_next_lock_and_its_fence() -> Verdict {
     Ok(())
 }
 
-pub fn a_fence_that_was_lost_in_a_restart_is_older_than_the_window() -> Verdict {
+pub fn a_lost_fence_is_older_than_the_window() -> Verdict {
     let mut world = world(3, 2, defaults);
     // As far ahead as it may be, then as far behind as the other half of the window.
     let first = leave_fence(&mut world, 2, 4_900_000)?;
@@ -110,7 +110,7 @@ pub fn a_fence_that_was_lost_in_a_restart_is_older_than_the_window() -> Verdict 
     demand(second > first, "a master that forgot its fence took a smaller token")
 }
 
-pub fn each_vote_was_given_for_the_token_that_is_handed_out() -> Verdict {
+pub fn each_vote_is_for_the_token_given() -> Verdict {
     let mut world = world(3, 2, |b| b.answer_timeout(ms(100)));
     let first = leave_fence(&mut world, 2, 1_000_000)?;
     world.run_for(400 * MS);
@@ -126,7 +126,7 @@ pub fn each_vote_was_given_for_the_token_that_is_handed_out() -> Verdict {
     demand(second > first, "tokens do not rise")
 }
 
-pub fn a_vote_that_was_given_in_quarantine_does_not_count_after_it() -> Verdict {
+pub fn a_quarantined_vote_never_counts_later() -> Verdict {
     let mut world = world(3, 2, |b| b.answer_timeout(ms(600)));
     let first = leave_fence(&mut world, 2, 4_990_000)?;
     world.kill_master(1, true);
@@ -162,7 +162,7 @@ pub fn a_fenced_lock_is_not_handed_over() -> Verdict {
     demand(second > first, "the next in line has no larger token")
 }
 
-pub fn a_fenced_waiter_behind_a_plain_holder_has_a_token() -> Verdict {
+pub fn a_fenced_waiter_behind_plain_gets_a_token() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
     world.submit_fenced(0, KEY, ms(10_000), ms(60_000)).expect("room");
@@ -194,7 +194,7 @@ pub fn a_retry_does_not_count_masters_in_quarantine() -> Verdict {
     demand(second > first, "a vote from the quarantine made a smaller token")
 }
 
-pub fn the_own_key_of_a_fenced_lock_met_again_is_not_somebody_elses() -> Verdict {
+pub fn a_fenced_lock_recognizes_its_own_key() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.masters[2].model.load_scripts();
     world.stall(0, 2, false, true, 10 * SECOND);
@@ -207,7 +207,7 @@ pub fn the_own_key_of_a_fenced_lock_met_again_is_not_somebody_elses() -> Verdict
     demand(!is_held(&world, 2, KEY), "the key stays where it was met again")
 }
 
-pub fn an_acquire_that_comes_after_its_release_is_too_old() -> Verdict {
+pub fn an_acquire_after_its_release_is_old() -> Verdict {
     let mut world = world(1, 2, defaults);
     // The connection ends for the client; the lock that it asked for arrives a second later, its release before.
     world.stall(0, 0, true, false, SECOND);
@@ -224,7 +224,7 @@ pub fn an_acquire_that_comes_after_its_release_is_too_old() -> Verdict {
     verdict(&mut world)
 }
 
-pub fn a_master_that_missed_a_fenced_lock_gets_its_fence_with_it() -> Verdict {
+pub fn a_repair_brings_the_fence_too() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.kill_master(2, true);
     world.run_for(MS);
@@ -257,7 +257,7 @@ pub fn a_wrong_clock_costs_one_round_and_only_once() -> Verdict {
     Ok(())
 }
 
-pub fn one_master_with_a_wrong_clock_costs_its_vote_only() -> Verdict {
+pub fn one_wrong_clock_costs_one_vote() -> Verdict {
     for ahead_us in [3_600_000_000_i64, -3_600_000_000] {
         let mut world = world(3, 1, defaults);
         let it = &mut world.masters[0];
@@ -275,7 +275,7 @@ pub fn one_master_with_a_wrong_clock_costs_its_vote_only() -> Verdict {
     Ok(())
 }
 
-pub fn masters_whose_clocks_differ_give_no_token_and_say_so() -> Verdict {
+pub fn differing_clocks_give_no_token() -> Verdict {
     let mut world = world(3, 1, defaults);
     for (master, ahead_us) in [(0, 3_600_000_000_u64), (1, 7_200_000_000)] {
         let it = &mut world.masters[master];
@@ -328,7 +328,7 @@ pub fn a_fenced_script_that_was_flushed_is_sent_again() -> Verdict {
     verdict(&mut world)
 }
 
-pub fn a_fenced_lock_may_lose_a_connection_at_any_byte() -> Verdict {
+pub fn a_fenced_lock_survives_any_lost_byte() -> Verdict {
     (0..330).try_for_each(|size| {
         let mut world = world(3, 1, defaults);
         (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
@@ -362,22 +362,22 @@ pub fn a_text_is_not_taken_for_a_fence() -> Verdict {
 
 tests!(
     a_text_is_not_taken_for_a_fence,
-    a_fenced_waiter_behind_a_plain_holder_has_a_token,
+    a_fenced_waiter_behind_plain_gets_a_token,
     a_retry_does_not_count_masters_in_quarantine,
     a_token_as_large_as_the_fence_is_refused,
     a_release_leaves_the_fence,
-    a_late_release_leaves_the_next_lock_and_its_fence,
-    a_fence_that_was_lost_in_a_restart_is_older_than_the_window,
-    each_vote_was_given_for_the_token_that_is_handed_out,
-    a_vote_that_was_given_in_quarantine_does_not_count_after_it,
+    a_late_release_spares_the_next_lock,
+    a_lost_fence_is_older_than_the_window,
+    each_vote_is_for_the_token_given,
+    a_quarantined_vote_never_counts_later,
     a_fenced_lock_is_not_handed_over,
-    the_own_key_of_a_fenced_lock_met_again_is_not_somebody_elses,
-    an_acquire_that_comes_after_its_release_is_too_old,
-    a_master_that_missed_a_fenced_lock_gets_its_fence_with_it,
+    a_fenced_lock_recognizes_its_own_key,
+    an_acquire_after_its_release_is_old,
+    a_repair_brings_the_fence_too,
     a_wrong_clock_costs_one_round_and_only_once,
-    one_master_with_a_wrong_clock_costs_its_vote_only,
-    masters_whose_clocks_differ_give_no_token_and_say_so,
+    one_wrong_clock_costs_one_vote,
+    differing_clocks_give_no_token,
     fenced_and_plain_locks_exclude_each_other,
     a_fenced_script_that_was_flushed_is_sent_again,
-    a_fenced_lock_may_lose_a_connection_at_any_byte,
+    a_fenced_lock_survives_any_lost_byte,
 );

@@ -46,7 +46,7 @@ pub fn who_waits_for_its_own_client_asks_nobody() -> Verdict {
     demand(count == 1, &format!("m0 was sent {count} SETs: those in line asked it"))
 }
 
-pub fn a_lock_that_was_lost_is_not_handed_over_over_its_next_holder() -> Verdict {
+pub fn a_lost_lock_is_never_handed_over() -> Verdict {
     let mut world = world(3, 2, defaults);
     let (lock, _) = hold_with_next(&mut world, ms(10_000), ms(10_000))?;
     (0..2).for_each(|master| world.flush_all(master));
@@ -57,7 +57,7 @@ pub fn a_lock_that_was_lost_is_not_handed_over_over_its_next_holder() -> Verdict
     demand(world.clients[0].outcomes.is_empty(), "it was handed over though somebody else holds it")
 }
 
-pub fn a_forgotten_swap_is_not_sent_again_behind_a_release() -> Verdict {
+pub fn a_forgotten_swap_never_follows_a_release() -> Verdict {
     let mut world = world(1, 1, defaults);
     let (lock, next) = hold_with_next(&mut world, ms(10_000), ms(10_000))?;
     world.masters[0].model.errors.insert(by_digest("swap"), "NOSCRIPT No matching script.".to_owned());
@@ -70,7 +70,7 @@ pub fn a_forgotten_swap_is_not_sent_again_behind_a_release() -> Verdict {
     nothing_is_left(&world, "the swap came behind the release of what it sets, and the key stays")
 }
 
-pub fn what_was_handed_over_is_released_where_the_swap_was_lost() -> Verdict {
+pub fn a_lost_swap_is_released() -> Verdict {
     let mut world = world(3, 1, defaults);
     let (lock, next) = hold_with_next(&mut world, ms(10_000), ms(10_000))?;
     (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
@@ -86,7 +86,7 @@ pub fn what_was_handed_over_is_released_where_the_swap_was_lost() -> Verdict {
     nothing_is_left(&world, "the key of the lock that was handed over stays")
 }
 
-pub fn the_grant_of_a_swap_does_not_outlive_its_connection() -> Verdict {
+pub fn a_swaps_grant_dies_with_its_connection() -> Verdict {
     let mut world = world(3, 1, |b| b.answer_timeout(ms(500)));
     let (lock, next) = hold_with_next(&mut world, ms(10_000), ms(10_000))?;
     (1..3).for_each(|master| world.stall(0, master, false, true, 10 * MS));
@@ -122,7 +122,7 @@ pub fn a_swap_that_comes_late_leaves_no_key() -> Verdict {
     nothing_is_left(&world, "the swap came after the release of what it sets, and the key stays")
 }
 
-pub fn the_validity_of_what_is_handed_over_counts_from_the_release_before() -> Verdict {
+pub fn a_handed_over_validity_counts_from_the_release() -> Verdict {
     let mut world = world(3, 1, |b| b.answer_timeout(ms(500)));
     let (lock, _) = hold_with_next(&mut world, ms(10_000), ms(1000))?;
     (0..3).for_each(|master| world.stall(0, master, false, true, 400 * MS));
@@ -151,7 +151,7 @@ pub fn other_clients_get_their_turn() -> Verdict {
     demand(!world.clients[1].outcomes.is_empty(), "one client has the lock for ten seconds in a row")
 }
 
-pub fn a_holder_that_lets_its_lock_expire_holds_nobody_up() -> Verdict {
+pub fn a_holder_that_expires_delays_nobody() -> Verdict {
     let mut world = world(3, 1, defaults);
     hold(&mut world, 0, KEY, ms(1000))?;
     let next = acquire(&mut world, 0, KEY, ms(1000), ms(1500))?;
@@ -160,13 +160,13 @@ pub fn a_holder_that_lets_its_lock_expire_holds_nobody_up() -> Verdict {
 }
 
 tests!(
-    the_grant_of_a_swap_does_not_outlive_its_connection,
+    a_swaps_grant_dies_with_its_connection,
     who_waits_for_its_own_client_asks_nobody,
-    a_lock_that_was_lost_is_not_handed_over_over_its_next_holder,
-    a_forgotten_swap_is_not_sent_again_behind_a_release,
-    what_was_handed_over_is_released_where_the_swap_was_lost,
+    a_lost_lock_is_never_handed_over,
+    a_forgotten_swap_never_follows_a_release,
+    a_lost_swap_is_released,
     a_swap_that_comes_late_leaves_no_key,
-    the_validity_of_what_is_handed_over_counts_from_the_release_before,
+    a_handed_over_validity_counts_from_the_release,
     other_clients_get_their_turn,
-    a_holder_that_lets_its_lock_expire_holds_nobody_up,
+    a_holder_that_expires_delays_nobody,
 );

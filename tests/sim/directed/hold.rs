@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub fn a_script_that_was_flushed_between_load_and_call_is_sent_again() -> Verdict {
+pub fn a_flushed_script_is_sent_again() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(1000))?;
     (0..3).for_each(|master| world.masters[master].model.flush_scripts());
@@ -51,7 +51,7 @@ pub fn a_master_that_has_not_answered_is_released_too() -> Verdict {
     demand(!is_held(&world, 0, KEY), "a key is left where the answer was not waited for")
 }
 
-pub fn a_release_waits_behind_its_set_on_the_same_connection() -> Verdict {
+pub fn a_release_follows_its_set() -> Verdict {
     let mut world = world(1, 1, defaults);
     // The SET is under way for half a second, longer than anybody waits for it.
     world.stall(0, 0, true, false, 500 * MS);
@@ -62,7 +62,7 @@ pub fn a_release_waits_behind_its_set_on_the_same_connection() -> Verdict {
     demand(!is_held(&world, 0, KEY), "the release overtook its SET, and the key stays")
 }
 
-pub fn what_a_broken_connection_left_is_released_over_the_next() -> Verdict {
+pub fn a_broken_connection_is_released_over_the_next() -> Verdict {
     let mut world = world(1, 1, defaults);
     world.stall(0, 0, false, true, 10 * SECOND);
     // The release behind it does not work.
@@ -75,7 +75,7 @@ pub fn what_a_broken_connection_left_is_released_over_the_next() -> Verdict {
     demand(!is_held(&world, 0, KEY), "an orphan is left to its TTL")
 }
 
-pub fn a_set_that_is_carried_out_after_its_release_is_released_again() -> Verdict {
+pub fn a_set_after_its_release_is_released_again() -> Verdict {
     let mut world = world(1, 1, defaults);
     // The connection ends for the client, and the SET that it sent arrives a second later.
     world.stall(0, 0, true, false, SECOND);
@@ -90,7 +90,7 @@ pub fn a_set_that_is_carried_out_after_its_release_is_released_again() -> Verdic
     demand(!is_held(&world, 0, KEY), "the SET came after the release, and the key stays")
 }
 
-pub fn a_first_set_may_come_after_the_second_ones_key_is_released() -> Verdict {
+pub fn a_first_set_may_follow_the_second_release() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stall(0, 2, true, false, SECOND);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -106,7 +106,7 @@ pub fn a_first_set_may_come_after_the_second_ones_key_is_released() -> Verdict {
     demand(!is_held(&world, 2, KEY), "the first SET came after the release, and the key stays")
 }
 
-pub fn a_set_may_come_late_on_a_server_that_does_not_tell_who_it_is() -> Verdict {
+pub fn a_nameless_server_may_set_late() -> Verdict {
     let mut world = unconnected(1, trust);
     refuse(&mut world, 0..1, "INFO");
     world.add_client(Clock::new(0, 0), 0);
@@ -195,7 +195,7 @@ pub fn the_own_key_met_again_is_not_somebody_elses() -> Verdict {
     demand(!is_held(&world, 2, KEY), "the key stays where it was met again")
 }
 
-pub fn the_margin_after_an_extension_is_of_masters_that_were_extended() -> Verdict {
+pub fn the_margin_counts_extended_masters_only() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(1000))?;
     world.stop_master(0, 5 * SECOND);
@@ -203,7 +203,7 @@ pub fn the_margin_after_an_extension_is_of_masters_that_were_extended() -> Verdi
     demand(world.clients[0].engine.margin(lock) == 0, "a master that was not extended is in the margin")
 }
 
-pub fn a_late_answer_to_the_set_says_nothing_once_the_lock_is_extended() -> Verdict {
+pub fn a_late_set_is_void_after_an_extension() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stop_master(0, SECOND);
     let lock = hold(&mut world, 0, KEY, ms(2000))?;
@@ -214,7 +214,7 @@ pub fn a_late_answer_to_the_set_says_nothing_once_the_lock_is_extended() -> Verd
     demand(world.clients[0].engine.margin(lock) == 0, "a key that ends too early is in the margin")
 }
 
-pub fn a_shorter_extension_of_a_broken_connection_does_not_cut_a_longer_one_short() -> Verdict {
+pub fn a_broken_shorter_extension_cuts_nothing() -> Verdict {
     let mut world = world(1, 2, |b| b.answer_timeout(ms(500)));
     let lock = hold(&mut world, 0, KEY, ms(5000))?;
     // The connection ends for the client, and the extension that it sent arrives a second later.
@@ -230,7 +230,7 @@ pub fn a_shorter_extension_of_a_broken_connection_does_not_cut_a_longer_one_shor
     verdict(&mut world)
 }
 
-pub fn masters_that_are_full_extend_a_lock_all_the_same() -> Verdict {
+pub fn full_masters_still_extend() -> Verdict {
     for is_native in [false, true] {
         let mut world = unconnected(3, defaults);
         world.masters.iter_mut().for_each(|master| master.model.is_native = is_native);
@@ -287,7 +287,7 @@ pub fn a_release_after_the_end_frees_its_place() -> Verdict {
     demand(count == 0, &format!("{count} locks that are over have a place still"))
 }
 
-pub fn a_loss_is_proven_by_masters_that_were_never_asked() -> Verdict {
+pub fn unasked_masters_prove_a_loss() -> Verdict {
     let mut world = world(5, 1, defaults);
     (3..5).for_each(|master| world.kill_master(master, true));
     world.run_for(10 * MS);
@@ -319,17 +319,17 @@ tests!(
     a_lock_that_masters_prove_lost_is_over,
     an_awaited_release_is_sent_again_after_a_reconnect,
     a_release_after_the_end_frees_its_place,
-    a_loss_is_proven_by_masters_that_were_never_asked,
-    masters_that_are_full_extend_a_lock_all_the_same,
-    a_script_that_was_flushed_between_load_and_call_is_sent_again,
+    unasked_masters_prove_a_loss,
+    full_masters_still_extend,
+    a_flushed_script_is_sent_again,
     a_release_leaves_somebody_elses_key_alone,
     an_extension_leaves_somebody_elses_key_alone,
     a_master_that_has_not_answered_is_released_too,
-    a_release_waits_behind_its_set_on_the_same_connection,
-    what_a_broken_connection_left_is_released_over_the_next,
-    a_set_that_is_carried_out_after_its_release_is_released_again,
-    a_first_set_may_come_after_the_second_ones_key_is_released,
-    a_set_may_come_late_on_a_server_that_does_not_tell_who_it_is,
+    a_release_follows_its_set,
+    a_broken_connection_is_released_over_the_next,
+    a_set_after_its_release_is_released_again,
+    a_first_set_may_follow_the_second_release,
+    a_nameless_server_may_set_late,
     a_release_that_was_refused_is_sent_again,
     an_extension_counts_from_its_sending,
     one_master_of_three_cannot_extend,
@@ -337,7 +337,7 @@ tests!(
     a_lock_that_is_over_is_not_extended,
     a_shorter_ttl_counts_though_its_round_fails,
     the_own_key_met_again_is_not_somebody_elses,
-    the_margin_after_an_extension_is_of_masters_that_were_extended,
-    a_late_answer_to_the_set_says_nothing_once_the_lock_is_extended,
-    a_shorter_extension_of_a_broken_connection_does_not_cut_a_longer_one_short,
+    the_margin_counts_extended_masters_only,
+    a_late_set_is_void_after_an_extension,
+    a_broken_shorter_extension_cuts_nothing,
 );

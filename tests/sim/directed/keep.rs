@@ -1,4 +1,4 @@
-//! Locks that are kept, and whose loss is told.
+//! Locks that are kept, and whose loss is reported.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn validity_left(world: &World, lock: OpId) -> Duration {
     valid_until.saturating_duration_since(world.local(0))
 }
 
-pub fn a_kept_lock_lives_as_long_as_it_is_held_and_no_longer() -> Verdict {
+pub fn a_kept_lock_lives_while_held() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = keep(&mut world, ms(300), ms(60_000))?;
     for _ in 0..20 {
@@ -31,7 +31,7 @@ pub fn a_kept_lock_lives_as_long_as_it_is_held_and_no_longer() -> Verdict {
     demand((0..3).all(|master| !is_held(&world, master, KEY)), "a released lock came back")
 }
 
-pub fn a_kept_lock_is_renewed_though_masters_fail_for_a_while() -> Verdict {
+pub fn a_kept_lock_survives_failing_masters() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = keep(&mut world, ms(1000), ms(60_000))?;
     world.run_for(200 * MS);
@@ -53,7 +53,7 @@ pub fn a_kept_lock_ends_with_its_longest_hold() -> Verdict {
     demand(validity_left(&world, lock).is_zero(), "it is held for longer than its longest hold")
 }
 
-pub fn the_loss_is_told_before_the_validity_ends_whatever_masters_answer() -> Verdict {
+pub fn the_loss_is_reported_before_the_end() -> Verdict {
     let mut world = world(3, 1, defaults);
     keep(&mut world, ms(1000), ms(60_000))?;
     (0..3).for_each(|master| world.stall(0, master, true, true, 10 * SECOND));
@@ -66,7 +66,7 @@ pub fn the_loss_is_told_before_the_validity_ends_whatever_masters_answer() -> Ve
     }
 }
 
-pub fn a_lock_that_was_told_lost_is_not_renewed_any_more() -> Verdict {
+pub fn a_lock_reported_lost_is_not_renewed() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = keep(&mut world, ms(1000), ms(60_000))?;
     refuse(&mut world, 0..3, "EVALSHA");
@@ -90,7 +90,7 @@ pub fn a_loss_that_masters_prove_is_told_at_once() -> Verdict {
 }
 
 /// Whether its release is awaited or not, while it is renewed, when it is nearly over, and with another caller in line.
-pub fn the_loss_of_a_lock_that_was_released_is_not_told() -> Verdict {
+pub fn a_released_locks_loss_is_not_reported() -> Verdict {
     for (awaited, pause, has_next) in
         [(true, 10, false), (false, 10, false), (true, 101, true), (false, 950, true)]
     {
@@ -114,7 +114,7 @@ pub fn the_loss_of_a_lock_that_was_released_is_not_told() -> Verdict {
     Ok(())
 }
 
-pub fn a_loss_is_reported_a_tenth_of_the_extended_ttl_before_the_end() -> Verdict {
+pub fn a_loss_is_reported_a_tenth_early() -> Verdict {
     for (ttl, extended_ttl) in [(1000, 10_000), (10_000, 1000)] {
         let mut world = world(3, 1, defaults);
         let lock = hold(&mut world, 0, KEY, ms(ttl))?;
@@ -150,13 +150,13 @@ pub fn a_renewal_is_tried_again_while_masters_stand_still() -> Verdict {
 }
 
 tests!(
-    a_loss_is_reported_a_tenth_of_the_extended_ttl_before_the_end,
+    a_loss_is_reported_a_tenth_early,
     a_renewal_is_tried_again_while_masters_stand_still,
-    a_kept_lock_lives_as_long_as_it_is_held_and_no_longer,
-    a_kept_lock_is_renewed_though_masters_fail_for_a_while,
+    a_kept_lock_lives_while_held,
+    a_kept_lock_survives_failing_masters,
     a_kept_lock_ends_with_its_longest_hold,
-    the_loss_is_told_before_the_validity_ends_whatever_masters_answer,
-    a_lock_that_was_told_lost_is_not_renewed_any_more,
+    the_loss_is_reported_before_the_end,
+    a_lock_reported_lost_is_not_renewed,
     a_loss_that_masters_prove_is_told_at_once,
-    the_loss_of_a_lock_that_was_released_is_not_told,
+    a_released_locks_loss_is_not_reported,
 );

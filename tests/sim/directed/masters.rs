@@ -4,7 +4,7 @@ use super::*;
 use crate::model::Value;
 use crate::world::Detour;
 
-pub fn a_master_that_came_back_empty_does_not_vote_against_a_lock_it_forgot() -> Verdict {
+pub fn an_empty_master_does_not_vote_against_locks() -> Verdict {
     let mut world = world(3, 2, defaults);
     world.kill_master(2, true);
     world.run_for(MS);
@@ -49,7 +49,7 @@ fn quarantine_left(world: &World) -> Option<Time> {
     }
 }
 
-pub fn the_last_second_of_an_uptime_may_not_have_passed() -> Verdict {
+pub fn an_uptimes_last_second_may_not_count() -> Verdict {
     let mut world = unconnected(1, |b| b.max_ttl(ms(1500)));
     // Started 999 ms into a second: two seconds later by the whole seconds is one second and a millisecond.
     world.kill_master(0, false);
@@ -84,7 +84,7 @@ pub fn one_server_behind_two_addresses_votes_once() -> Verdict {
     demand(matches!(outcome, Outcome::Acquire(Err(AcquireError::NoQuorum(_)))), "one server voted twice")
 }
 
-pub fn a_wait_that_ends_before_the_quarantine_fails_at_once() -> Verdict {
+pub fn a_wait_shorter_than_the_quarantine_fails() -> Verdict {
     let mut world = world(3, 1, defaults);
     for master in 0..3 {
         world.kill_master(master, true);
@@ -96,7 +96,7 @@ pub fn a_wait_that_ends_before_the_quarantine_fails_at_once() -> Verdict {
     let Outcome::Acquire(Err(AcquireError::NoQuorum(denial))) = denied else {
         return Err(format!("it should fail for the quarantine: {denied:?}"));
     };
-    demand(denial.to_string().contains("does not count for another"), &format!("{denial}"))?;
+    demand(denial.to_string().contains("not counted for another"), &format!("{denial}"))?;
     demand(world.now < begun + 100 * MS, "it waited all the same")?;
     verdict(&mut world)
 }
@@ -140,7 +140,7 @@ pub fn a_connection_votes_only_after_its_own_echo() -> Verdict {
     demand(matches!(state, MasterState::Down(_)), "it is ready though its echo was another's")
 }
 
-pub fn a_master_that_restarts_twice_within_a_ttl_is_counted_from_the_second() -> Verdict {
+pub fn a_master_restarted_twice_counts_from_the_second() -> Verdict {
     let mut world = world(1, 2, |b| b.max_ttl(ms(2000)));
     hold(&mut world, 0, KEY, ms(2000))?;
     world.kill_master(0, true);
@@ -157,7 +157,7 @@ pub fn a_master_that_restarts_twice_within_a_ttl_is_counted_from_the_second() ->
     verdict(&mut world)
 }
 
-pub fn clocks_that_jump_on_a_majority_less_one_free_no_lock() -> Verdict {
+pub fn jumping_minority_clocks_free_no_lock() -> Verdict {
     let mut world = world(5, 2, defaults);
     hold(&mut world, 0, KEY, ms(10_000))?;
     world.run_for(MS);
@@ -168,7 +168,7 @@ pub fn clocks_that_jump_on_a_majority_less_one_free_no_lock() -> Verdict {
     demand(matches!(outcome, Outcome::Acquire(Err(_))), "two clocks freed a lock of five")
 }
 
-pub fn another_server_in_a_masters_place_is_not_taken_for_a_restart() -> Verdict {
+pub fn a_replaced_server_is_no_restart() -> Verdict {
     let mut world = world(1, 1, defaults);
     world.promote_stale_replica(0);
     world.run_for(SECOND);
@@ -217,13 +217,13 @@ pub fn a_key_that_is_no_mark_is_not_overwritten() -> Verdict {
     Ok(())
 }
 
-pub fn a_mark_is_written_at_the_end_of_the_watch() -> Verdict {
+pub fn a_mark_is_written_after_the_watch() -> Verdict {
     let mut world = world(1, 1, strict);
     world.run_for(10 * SECOND);
     demand(!is_held(&world, 0, b"redlatch:mark"), "the mark is there before the watch is over")?;
     world.run_for(SECOND);
     demand(is_held(&world, 0, b"redlatch:mark"), "there is no mark after the watch")?;
-    // Whoever comes now need not watch.
+    // A new client need not watch.
     world.add_client(Clock::new(0, 0), 0);
     world.run_for(10 * MS);
     hold(&mut world, 1, KEY, ms(1000)).map(drop)
@@ -239,20 +239,20 @@ pub fn strict_mode_takes_no_replica() -> Verdict {
 }
 
 tests!(
-    a_master_that_came_back_empty_does_not_vote_against_a_lock_it_forgot,
+    an_empty_master_does_not_vote_against_locks,
     the_quarantine_lasts_to_its_last_nanosecond,
-    the_last_second_of_an_uptime_may_not_have_passed,
+    an_uptimes_last_second_may_not_count,
     a_master_that_restarted_is_not_in_the_margin,
-    a_wait_that_ends_before_the_quarantine_fails_at_once,
+    a_wait_shorter_than_the_quarantine_fails,
     one_server_behind_two_addresses_votes_once,
     an_unnamed_server_behind_two_addresses_votes_once,
     a_connection_votes_only_after_its_own_echo,
-    a_master_that_restarts_twice_within_a_ttl_is_counted_from_the_second,
-    clocks_that_jump_on_a_majority_less_one_free_no_lock,
-    another_server_in_a_masters_place_is_not_taken_for_a_restart,
+    a_master_restarted_twice_counts_from_the_second,
+    jumping_minority_clocks_free_no_lock,
+    a_replaced_server_is_no_restart,
     strict_mode_believes_no_uptime,
     a_mark_speaks_for_the_process_that_it_names,
     a_key_that_is_no_mark_is_not_overwritten,
-    a_mark_is_written_at_the_end_of_the_watch,
+    a_mark_is_written_after_the_watch,
     strict_mode_takes_no_replica,
 );

@@ -1,11 +1,11 @@
-//! Those who wait are told of releases by other clients.
+//! Waiters are notified of releases by other clients.
 
 use redlatch::limits;
 use redlatch::lock::SCRIPTS;
 
 use super::*;
 
-/// Whoever is not told waits for this long.
+/// A waiter without notifications waits for this long.
 fn patient(builder: ConfigBuilder) -> ConfigBuilder {
     builder.ask_holder(false).retry_delay(ms(5000)..=ms(5000))
 }
@@ -43,7 +43,7 @@ fn winner(world: &mut World, limit: Time) -> Result<(usize, OpId), String> {
     }
 }
 
-pub fn a_lock_passes_from_client_to_client_in_three_round_trips() -> Verdict {
+pub fn a_lock_passes_on_in_three_round_trips() -> Verdict {
     for fenced_ppm in [0, 1_000_000] {
         let mut world = distant(2, patient);
         world.habits.fenced_ppm = fenced_ppm;
@@ -57,7 +57,7 @@ pub fn a_lock_passes_from_client_to_client_in_three_round_trips() -> Verdict {
     Ok(())
 }
 
-pub fn a_fenced_lock_passes_from_client_to_client_as_soon() -> Verdict {
+pub fn a_fenced_lock_passes_on_as_soon() -> Verdict {
     let mut world = distant(2, patient);
     let lock = world.submit_fenced(0, KEY, ms(10_000), Duration::ZERO).expect("room");
     outcome(&mut world, 0)?;
@@ -80,7 +80,7 @@ pub fn a_release_before_the_subscription_is_not_missed() -> Verdict {
     winner(&mut world, SECOND).map(|_| ())
 }
 
-pub fn a_message_that_is_lost_costs_a_pause_and_no_more() -> Verdict {
+pub fn a_lost_message_costs_one_pause() -> Verdict {
     let mut world = distant(3, |builder| builder.ask_holder(false));
     let lock = hold_and_wait(&mut world)?;
     world.submit_release(0, lock, false);
@@ -127,7 +127,7 @@ pub fn a_release_without_a_message_costs_a_bounded_pause() -> Verdict {
     demand(took <= bound + 10 * MS, &format!("it took {took} ns, and the longest pause is {bound} ns"))
 }
 
-pub fn not_all_who_wait_come_when_a_lock_is_released() -> Verdict {
+pub fn a_release_wakes_few_waiters() -> Verdict {
     let mut world = distant(20, patient);
     let lock = hold_and_wait(&mut world)?;
     world.trace = Some(Vec::new());
@@ -140,7 +140,7 @@ pub fn not_all_who_wait_come_when_a_lock_is_released() -> Verdict {
 }
 
 /// The first of them met nobody; the second one's release says how many wait.
-pub fn not_all_who_wait_come_when_a_fenced_lock_is_released() -> Verdict {
+pub fn a_fenced_release_wakes_few_waiters() -> Verdict {
     let mut world = distant(20, patient);
     world.habits.fenced_ppm = 1_000_000;
     let lock = hold_and_wait(&mut world)?;
@@ -196,7 +196,7 @@ fn relay(waiter_count: usize, is_native: bool) -> Result<Relay, String> {
 }
 
 /// With the pauses alone it takes some tens of round trips, and each of a hundred asks a hundred times.
-pub fn one_ten_or_a_hundred_clients_have_a_lock_in_turn_in_three_round_trips() -> Verdict {
+pub fn any_crowd_passes_on_in_three_round_trips() -> Verdict {
     let rows = [(1, 3), (10, 5), (100, 6)].into_iter();
     for (is_native, (count, attempts_max)) in rows.flat_map(|row| [(false, row), (true, row)]) {
         let Relay { times, attempt_count } = relay(count, is_native)?;
@@ -230,7 +230,7 @@ pub fn nobody_listens_for_what_nobody_waits_for() -> Verdict {
     demand(!is_open(&world), "the connections stay though nobody waits")
 }
 
-pub fn masters_that_refuse_to_tell_are_waited_for_as_ever() -> Verdict {
+pub fn masters_without_notifications_are_waited_for() -> Verdict {
     for command in ["SUBSCRIBE", "PUBLISH"] {
         for count in 1..=3 {
             let mut world = distant(2, defaults);
@@ -248,15 +248,15 @@ pub fn masters_that_refuse_to_tell_are_waited_for_as_ever() -> Verdict {
 }
 
 tests!(
-    a_lock_passes_from_client_to_client_in_three_round_trips,
-    a_fenced_lock_passes_from_client_to_client_as_soon,
+    a_lock_passes_on_in_three_round_trips,
+    a_fenced_lock_passes_on_as_soon,
     a_release_before_the_subscription_is_not_missed,
-    a_message_that_is_lost_costs_a_pause_and_no_more,
+    a_lost_message_costs_one_pause,
     a_subscribed_waiter_asks_less_and_less,
     a_release_without_a_message_costs_a_bounded_pause,
-    not_all_who_wait_come_when_a_lock_is_released,
-    not_all_who_wait_come_when_a_fenced_lock_is_released,
-    one_ten_or_a_hundred_clients_have_a_lock_in_turn_in_three_round_trips,
+    a_release_wakes_few_waiters,
+    a_fenced_release_wakes_few_waiters,
+    any_crowd_passes_on_in_three_round_trips,
     nobody_listens_for_what_nobody_waits_for,
-    masters_that_refuse_to_tell_are_waited_for_as_ever,
+    masters_without_notifications_are_waited_for,
 );

@@ -38,7 +38,7 @@ fn fetch(world: &mut World) {
     }
 }
 
-pub fn a_reentrant_lock_is_held_from_the_first_hold_to_the_last_and_no_longer() -> Verdict {
+pub fn a_reentrant_lock_lasts_from_first_to_last() -> Verdict {
     let mut world = world(2);
     enter(&mut world, 0);
     world.run_for(MS);
@@ -60,7 +60,7 @@ pub fn a_reentrant_lock_is_held_from_the_first_hold_to_the_last_and_no_longer() 
     demand(is_locked(&world), "another owner's lock is freed")
 }
 
-pub fn those_who_come_while_the_lock_is_acquired_have_holds_of_their_own() -> Verdict {
+pub fn joining_callers_have_their_own_holds() -> Verdict {
     // Once one of three does not want it any more, and the attempt goes on for the others.
     for leaver in [None, Some(0), Some(2)] {
         let mut world = world(1);
@@ -98,7 +98,7 @@ pub fn a_lock_that_is_over_is_not_taken_again() -> Verdict {
     demand(is_locked(&world), "the end of an old hold frees another owner's lock")
 }
 
-pub fn a_hold_that_is_fetched_after_the_end_is_none() -> Verdict {
+pub fn a_hold_fetched_after_the_end_is_void() -> Verdict {
     let mut world = world(2);
     enter(&mut world, 0);
     world.run_for(SECOND);
@@ -111,8 +111,8 @@ pub fn a_hold_that_is_fetched_after_the_end_is_none() -> Verdict {
 }
 
 tests!(
-    a_reentrant_lock_is_held_from_the_first_hold_to_the_last_and_no_longer,
-    those_who_come_while_the_lock_is_acquired_have_holds_of_their_own,
+    a_reentrant_lock_lasts_from_first_to_last,
+    joining_callers_have_their_own_holds,
     a_lock_that_is_over_is_not_taken_again,
-    a_hold_that_is_fetched_after_the_end_is_none,
+    a_hold_fetched_after_the_end_is_void,
 );

@@ -40,7 +40,7 @@ fn failure(world: &World, client: usize) -> Result<&Failed, String> {
     world.clients[client].sets[0].failed.as_ref().ok_or_else(|| "it did not fail".to_owned())
 }
 
-pub fn nothing_of_a_set_is_held_while_another_lock_of_it_is_waited_for() -> Verdict {
+pub fn a_waiting_set_holds_nothing() -> Verdict {
     let mut world = world(2);
     // Once as soon as it asks, and once after it has waited for the first.
     let [first, second] = [hold(&mut world, 1, A, ms(10_000))?, hold(&mut world, 1, B, ms(10_000))?];
@@ -69,7 +69,7 @@ pub fn what_is_granted_after_a_refusal_goes_at_once() -> Verdict {
     demand(!is_held(&world, 0, C), "what was granted last is kept")
 }
 
-pub fn a_set_with_a_lock_that_is_taken_is_not_handed_out() -> Verdict {
+pub fn a_set_with_a_taken_lock_fails() -> Verdict {
     let mut world = world(2);
     hold(&mut world, 1, B, ms(10_000))?;
     begin(&mut world, 0, &[A, B], ms(10_000), Duration::ZERO);
@@ -79,7 +79,7 @@ pub fn a_set_with_a_lock_that_is_taken_is_not_handed_out() -> Verdict {
     demand(!is_held(&world, 0, A), "a subset is kept")
 }
 
-pub fn a_set_is_not_handed_out_too_near_to_the_end_of_its_first_lock() -> Verdict {
+pub fn a_set_keeps_distance_from_its_end() -> Verdict {
     let mut world = world(2);
     let lock = hold(&mut world, 1, A, ms(10_000))?;
     // A validity of 988 ms, of which this is to be left.
@@ -97,7 +97,7 @@ pub fn a_set_is_not_handed_out_too_near_to_the_end_of_its_first_lock() -> Verdic
     demand(world.set_validity(0, 0) > ms(970), "too little is left of it")
 }
 
-pub fn a_set_is_valid_as_long_as_the_first_of_its_locks_to_end() -> Verdict {
+pub fn a_set_ends_with_its_first_lock() -> Verdict {
     let mut world = world(1);
     begin(&mut world, 0, &[A, B], ms(500), Duration::ZERO);
     demand(end(&mut world, 0, SECOND)?, "both are free")?;
@@ -127,7 +127,7 @@ pub fn sets_that_overlap_in_a_circle_are_all_acquired() -> Verdict {
         for (client, names) in circle.iter().enumerate() {
             begin(&mut world, client, names, ms(10_000), ms(60_000));
         }
-        // Who has its locks holds them for a moment, and wants them twice more.
+        // A caller that has its locks holds them for a moment, and wants them twice more.
         let (mut dined, began) = ([0; 3], world.now);
         while dined != [3; 3] {
             let Some(client) = next_to_end(&mut world, &dined) else {
@@ -147,7 +147,7 @@ pub fn sets_that_overlap_in_a_circle_are_all_acquired() -> Verdict {
     Ok(())
 }
 
-pub fn a_set_that_is_given_up_at_any_moment_leaves_no_key() -> Verdict {
+pub fn an_abandoned_set_leaves_no_key() -> Verdict {
     for pause in 0..40 {
         for has_desks in [false, true] {
             let mut world = unconnected(3, |builder| builder.ask_holder(false));
@@ -182,11 +182,11 @@ pub fn a_set_that_is_given_up_at_any_moment_leaves_no_key() -> Verdict {
 }
 
 tests!(
-    nothing_of_a_set_is_held_while_another_lock_of_it_is_waited_for,
+    a_waiting_set_holds_nothing,
     what_is_granted_after_a_refusal_goes_at_once,
-    a_set_with_a_lock_that_is_taken_is_not_handed_out,
-    a_set_is_not_handed_out_too_near_to_the_end_of_its_first_lock,
-    a_set_is_valid_as_long_as_the_first_of_its_locks_to_end,
+    a_set_with_a_taken_lock_fails,
+    a_set_keeps_distance_from_its_end,
+    a_set_ends_with_its_first_lock,
     sets_that_overlap_in_a_circle_are_all_acquired,
-    a_set_that_is_given_up_at_any_moment_leaves_no_key,
+    an_abandoned_set_leaves_no_key,
 );

@@ -58,7 +58,7 @@ fn nobody_is_left(world: &World) -> Verdict {
     demand((0..world.masters.len()).all(is_free), "somebody is left on a master")
 }
 
-pub fn readers_have_a_lock_together_and_whoever_writes_has_it_alone() -> Verdict {
+pub fn readers_share_a_lock_and_writers_do_not() -> Verdict {
     for is_native in [false, true] {
         let mut world = world(3, 4, defaults);
         world.masters.iter_mut().for_each(|master| master.model.is_native = is_native);
@@ -103,7 +103,7 @@ pub fn a_reader_of_a_shorter_ttl_ends_nobody_elses() -> Verdict {
     verdict(&mut world)
 }
 
-pub fn a_readers_coming_leaves_those_whose_time_is_not_over() -> Verdict {
+pub fn a_new_reader_leaves_valid_readers() -> Verdict {
     let mut world = world(3, 3, defaults);
     read(&mut world, 0, ms(5_000))?;
     read(&mut world, 1, ms(10_000))?;
@@ -136,7 +136,7 @@ pub fn an_extended_reader_leaves_the_others_their_time() -> Verdict {
     verdict(&mut world)
 }
 
-pub fn a_writer_waits_no_longer_than_for_the_last_reader() -> Verdict {
+pub fn a_writer_follows_the_last_reader() -> Verdict {
     let mut world = world(3, 3, defaults);
     let long = read(&mut world, 0, ms(10_000))?;
     read(&mut world, 1, ms(1000))?;
@@ -151,7 +151,7 @@ pub fn a_writer_waits_no_longer_than_for_the_last_reader() -> Verdict {
 }
 
 /// The first request of a reader may come late, over a connection that has ended.
-pub fn a_readers_late_request_does_not_cut_its_extension_short() -> Verdict {
+pub fn a_late_reader_request_cuts_no_extension() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stall(0, 2, true, false, SECOND);
     let lock = read(&mut world, 0, ms(2000))?;
@@ -165,7 +165,7 @@ pub fn a_readers_late_request_does_not_cut_its_extension_short() -> Verdict {
     verdict(&mut world)
 }
 
-pub fn a_readers_late_shorter_extension_does_not_cut_a_longer_one_short() -> Verdict {
+pub fn a_late_shorter_reader_extension_cuts_nothing() -> Verdict {
     let mut world = world(1, 2, |b| b.answer_timeout(ms(500)));
     let lock = read(&mut world, 0, ms(5000))?;
     // The connection ends for the client, and the extension that it sent arrives a second later.
@@ -211,7 +211,7 @@ pub fn a_reader_is_extended_only_where_it_is() -> Verdict {
     verdict(&mut world)
 }
 
-pub fn a_writer_is_extended_and_released_only_where_no_readers_are() -> Verdict {
+pub fn a_writers_commands_spare_readers() -> Verdict {
     for is_native in [false, true] {
         let mut world = world(3, 2, defaults);
         world.masters.iter_mut().for_each(|master| master.model.is_native = is_native);
@@ -234,7 +234,7 @@ pub fn a_writer_is_extended_and_released_only_where_no_readers_are() -> Verdict 
     Ok(())
 }
 
-pub fn readers_of_one_client_do_not_wait_for_each_other() -> Verdict {
+pub fn one_clients_readers_do_not_wait() -> Verdict {
     let mut world = world(3, 1, defaults);
     for _ in 0..3 {
         world.submit_shared(0, KEY, ms(10_000), ms(2000)).expect("room");
@@ -244,7 +244,7 @@ pub fn readers_of_one_client_do_not_wait_for_each_other() -> Verdict {
     demand(world.now < 100 * MS, "one waited for another")
 }
 
-pub fn who_reads_and_asks_to_write_waits_for_itself_until_its_wait_ends() -> Verdict {
+pub fn a_reader_that_writes_waits_for_itself() -> Verdict {
     let mut world = world(3, 1, defaults);
     let reader = read(&mut world, 0, ms(10_000))?;
     let writer = insist(&mut world, 0, ms(500));
@@ -293,11 +293,11 @@ pub fn a_writer_that_keeps_readers_out_has_its_turn() -> Verdict {
     demand(read_by_turns(true)?, "readers that come and go kept it waiting")
 }
 
-pub fn readers_that_come_and_go_can_keep_a_writer_waiting() -> Verdict {
+pub fn passing_readers_can_delay_a_writer() -> Verdict {
     demand(!read_by_turns(false)?, "a writer had its turn though there always was a reader")
 }
 
-pub fn a_writer_that_gives_up_lets_readers_in_at_once() -> Verdict {
+pub fn a_writer_giving_up_admits_readers() -> Verdict {
     let mut world = world(3, 3, defaults);
     read(&mut world, 0, ms(10_000))?;
     insist(&mut world, 1, ms(300));
@@ -317,7 +317,7 @@ pub fn a_writer_that_gives_up_lets_readers_in_at_once() -> Verdict {
     verdict(&mut world)
 }
 
-pub fn readers_who_wait_are_told_when_a_writer_gives_up() -> Verdict {
+pub fn waiting_readers_notice_a_writer_giving_up() -> Verdict {
     let mut world = world(3, 3, |builder| builder.ask_holder(false).retry_delay(ms(5000)..=ms(5000)));
     read(&mut world, 0, ms(10_000))?;
     insist(&mut world, 1, ms(700));
@@ -330,7 +330,7 @@ pub fn readers_who_wait_are_told_when_a_writer_gives_up() -> Verdict {
     demand(world.now - gave_up < 50 * MS, "the reader was not told")
 }
 
-pub fn a_writer_that_waits_keeps_readers_out_for_as_long_as_it_waits() -> Verdict {
+pub fn a_waiting_writer_keeps_readers_out() -> Verdict {
     let mut world = world(3, 3, |builder| builder.retry_delay(ms(5000)..=ms(5000)));
     let reader = read(&mut world, 0, ms(10_000))?;
     insist(&mut world, 1, ms(9000));
@@ -375,7 +375,7 @@ pub fn an_intent_leaves_a_key_of_others_alone() -> Verdict {
     Ok(())
 }
 
-pub fn several_writers_that_keep_readers_out_all_have_their_turn() -> Verdict {
+pub fn several_preferring_writers_all_get_turns() -> Verdict {
     let mut world = world(3, 4, defaults);
     let reader = read(&mut world, 0, ms(10_000))?;
     for client in 1..4 {
@@ -392,13 +392,13 @@ pub fn several_writers_that_keep_readers_out_all_have_their_turn() -> Verdict {
         world.run_for(50 * MS);
         world.submit_release(client, lock, false);
     }
-    // Whoever was last to be refused has withdrawn what all of them left.
+    // The writer that was refused last has withdrawn what all of them left.
     world.run_for(1200 * MS);
     demand(!is_kept_out(&mut world, 0)?, "readers stay out though all have written")?;
     verdict(&mut world)
 }
 
-pub fn all_readers_come_when_a_writer_goes_and_a_writer_when_the_last_reader_goes() -> Verdict {
+pub fn readers_and_writers_wake_each_other() -> Verdict {
     let mut world = world(3, 12, |builder| builder.ask_holder(false).retry_delay(ms(5000)..=ms(5000)));
     (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
     let writer = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -427,7 +427,7 @@ pub fn all_readers_come_when_a_writer_goes_and_a_writer_when_the_last_reader_goe
     demand(world.clients[11].engine.valid_until(writer).is_some(), "the writer was not told")
 }
 
-pub fn a_reader_is_released_where_it_was_not_heard_too() -> Verdict {
+pub fn an_unheard_reader_is_released_too() -> Verdict {
     let mut world = world(3, 1, defaults);
     // Its script is known there.
     let lock = read(&mut world, 0, ms(1000))?;
@@ -442,7 +442,7 @@ pub fn a_reader_is_released_where_it_was_not_heard_too() -> Verdict {
     demand(reader_count(&world, 0) == 0, "a reader is left where the answer was not waited for")
 }
 
-pub fn what_a_readers_broken_connection_left_is_released_over_the_next() -> Verdict {
+pub fn a_readers_broken_connection_is_released_over_the_next() -> Verdict {
     let mut world = world(1, 1, defaults);
     // Its script is known there.
     let lock = read(&mut world, 0, ms(1000))?;
@@ -461,7 +461,7 @@ pub fn what_a_readers_broken_connection_left_is_released_over_the_next() -> Verd
     demand(reader_count(&world, 0) == 0, "it came after its release, and stays")
 }
 
-pub fn a_master_that_missed_a_reader_gets_it_unless_a_writer_is_there() -> Verdict {
+pub fn a_master_that_missed_a_reader_gets_it() -> Verdict {
     let mut world = world(3, 2, defaults);
     world.kill_master(2, true);
     world.run_for(10 * MS);
@@ -492,7 +492,7 @@ pub fn a_reader_leaves_a_sorted_set_of_others_alone() -> Verdict {
     verdict(&mut world)
 }
 
-pub fn a_readers_scripts_are_sent_in_full_where_they_are_not_known() -> Verdict {
+pub fn unknown_reader_scripts_are_sent_in_full() -> Verdict {
     let mut world = world(3, 1, defaults);
     for _ in 0..2 {
         (0..3).for_each(|master| world.masters[master].model.flush_scripts());
@@ -541,31 +541,31 @@ pub fn a_reader_may_lose_a_connection_at_any_byte() -> Verdict {
 }
 
 tests!(
-    readers_have_a_lock_together_and_whoever_writes_has_it_alone,
+    readers_share_a_lock_and_writers_do_not,
     a_reader_of_a_shorter_ttl_ends_nobody_elses,
-    a_readers_coming_leaves_those_whose_time_is_not_over,
+    a_new_reader_leaves_valid_readers,
     an_extended_reader_leaves_the_others_their_time,
-    a_writer_waits_no_longer_than_for_the_last_reader,
-    a_readers_late_request_does_not_cut_its_extension_short,
-    a_readers_late_shorter_extension_does_not_cut_a_longer_one_short,
+    a_writer_follows_the_last_reader,
+    a_late_reader_request_cuts_no_extension,
+    a_late_shorter_reader_extension_cuts_nothing,
     a_reader_that_goes_leaves_the_others,
     a_reader_is_extended_only_where_it_is,
-    a_writer_is_extended_and_released_only_where_no_readers_are,
-    readers_of_one_client_do_not_wait_for_each_other,
-    who_reads_and_asks_to_write_waits_for_itself_until_its_wait_ends,
+    a_writers_commands_spare_readers,
+    one_clients_readers_do_not_wait,
+    a_reader_that_writes_waits_for_itself,
     a_writer_that_keeps_readers_out_has_its_turn,
-    readers_that_come_and_go_can_keep_a_writer_waiting,
-    a_writer_that_gives_up_lets_readers_in_at_once,
-    readers_who_wait_are_told_when_a_writer_gives_up,
-    a_writer_that_waits_keeps_readers_out_for_as_long_as_it_waits,
+    passing_readers_can_delay_a_writer,
+    a_writer_giving_up_admits_readers,
+    waiting_readers_notice_a_writer_giving_up,
+    a_waiting_writer_keeps_readers_out,
     the_intent_of_a_writer_that_died_ends_soon,
     an_intent_leaves_a_key_of_others_alone,
-    several_writers_that_keep_readers_out_all_have_their_turn,
-    all_readers_come_when_a_writer_goes_and_a_writer_when_the_last_reader_goes,
-    a_reader_is_released_where_it_was_not_heard_too,
-    what_a_readers_broken_connection_left_is_released_over_the_next,
-    a_master_that_missed_a_reader_gets_it_unless_a_writer_is_there,
+    several_preferring_writers_all_get_turns,
+    readers_and_writers_wake_each_other,
+    an_unheard_reader_is_released_too,
+    a_readers_broken_connection_is_released_over_the_next,
+    a_master_that_missed_a_reader_gets_it,
     a_reader_leaves_a_sorted_set_of_others_alone,
-    a_readers_scripts_are_sent_in_full_where_they_are_not_known,
+    unknown_reader_scripts_are_sent_in_full,
     a_reader_may_lose_a_connection_at_any_byte,
 );

@@ -1,4 +1,4 @@
-//! Who takes part, and the part that the Rust libraries play.
+//! Participants, and the part that the Rust libraries play.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! The page that all of it is told on.
+//! The page of all figures.
 
 use std::fmt::Write as _;
 

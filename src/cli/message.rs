@@ -1,0 +1,352 @@
+//! What the command line says on stderr beside the library's errors: one variant for each message.
+
+use std::fmt;
+use std::time::Duration;
+
+use redlatch::words::{Counted, Named, Rounded};
+
+/// Text of the library, the system or the arguments.
+type Text<'a> = &'a dyn fmt::Display;
+
+/// `lock` is a [`label`].
+pub(crate) enum Message<'a> {
+    // ---- arguments ----
+    NoMasters,
+    /// `number` counts from 1.
+    NoUrl {
+        number: usize,
+    },
+    TtlTooLong {
+        ttl: Duration,
+        max_ttl: Duration,
+    },
+    OutOfBounds {
+        option: &'static str,
+        value: Text<'a>,
+        min: Text<'a>,
+        max: Text<'a>,
+    },
+    UnlockWithoutForce,
+    // ---- masters ----
+    TooFewMasters {
+        ready: usize,
+        count: usize,
+        needed: usize,
+    },
+    AwaitingMasters {
+        left: Duration,
+        restarted: usize,
+        count: usize,
+    },
+    Connected {
+        ready: usize,
+        count: usize,
+        needed: usize,
+        took: Duration,
+    },
+    RoundTrip {
+        one: Duration,
+        all: Duration,
+        count: usize,
+    },
+    NoRoundTrip {
+        error: Text<'a>,
+    },
+    // ---- the lock ----
+    AwaitingLock {
+        left: Duration,
+        error: Text<'a>,
+    },
+    Acquired {
+        lock: &'a str,
+        took: Duration,
+        later: Option<(u32, Duration)>,
+        left: Duration,
+    },
+    GrantedBy {
+        masters: Text<'a>,
+        rest: usize,
+    },
+    Extended {
+        lock: &'a str,
+        left: Duration,
+    },
+    NotExtended {
+        error: Text<'a>,
+    },
+    NotExtendedInTime {
+        lock: &'a str,
+    },
+    LossNear {
+        left: Duration,
+        why: Text<'a>,
+    },
+    LoopEnded {
+        lock: &'a str,
+        error: Text<'a>,
+    },
+    Released {
+        lock: &'a str,
+        deleted: usize,
+        count: usize,
+    },
+    GoneBefore {
+        lock: &'a str,
+        absent: usize,
+        count: usize,
+    },
+    ReleaseUnsent {
+        lock: &'a str,
+        error: Text<'a>,
+    },
+    ReleasesUnconfirmed {
+        left: usize,
+    },
+    UnlockWarning {
+        lock: &'a str,
+    },
+    UnlockUnconfirmed {
+        lock: &'a str,
+    },
+    // ---- the command ----
+    EndedBySignal {
+        name: &'static str,
+        lock: &'a str,
+    },
+    OverBeforeStart {
+        lock: &'a str,
+    },
+    CannotRun {
+        program: Text<'a>,
+        error: Text<'a>,
+    },
+    CommandEnded {
+        code: u8,
+    },
+    Term {
+        grace: Duration,
+        why: Text<'a>,
+    },
+    KillAfterGrace {
+        lock: &'a str,
+        left: Duration,
+    },
+    KillAtOnce {
+        lock: &'a str,
+        left: Duration,
+        why: Text<'a>,
+    },
+    CannotKill {
+        pid: Text<'a>,
+    },
+}
+
+/// The locks of a run: `lock "a"`, or `locks "a", "b"` for several.
+pub(crate) fn label<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> String {
+    let names: Vec<String> = names.into_iter().map(|name| Named(name).to_string()).collect();
+    match names.len() {
+        0 | 1 => names.concat(),
+        _ => format!("one of {}", names.join(", ")),
+    }
+}
+
+/// An error with the lock's name, if it has no name of its own.
+pub(crate) fn with_lock(lock: &str, error: String) -> String {
+    if error.contains("lock \"") { error } else { format!("{lock}: {error}") }
+}
+
+impl fmt::Display for Message<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NoMasters => f.write_str(
+                "no masters given; give each by --master URL, or all in REDLATCH_MASTERS, separated by commas",
+            ),
+            Self::NoUrl { number } => write!(
+                f,
+                "master {number} does not begin with redis:// or unix://; separate masters by commas, and write %2C for \
+                 a comma in a password"
+            ),
+            Self::TtlTooLong { ttl, max_ttl } => write!(
+                f,
+                "--ttl is {}, above the fleet's maximum TTL of {}. Give a shorter --ttl, or a larger --max-ttl. All users \
+                 of these masters need the same --max-ttl (library: max_ttl)",
+                Rounded(ttl),
+                Rounded(max_ttl)
+            ),
+            Self::OutOfBounds { option, value, min, max } => {
+                write!(f, "{option} is {value}; give {min} to {max}")
+            }
+            Self::UnlockWithoutForce => f.write_str(
+                "unlock deletes the lock of any holder, and does not notify it. See `redlatch inspect`; give --force if two \
+                 holders may work at once",
+            ),
+            Self::TooFewMasters { ready, count, needed } => {
+                write!(f, "{ready} of {} count, {needed} needed; repair the others", Counted(count, "master"))
+            }
+            Self::AwaitingMasters { left, restarted, count } => write!(
+                f,
+                "waiting {}: {restarted} of {} may have restarted and forgotten a lock (--trust counts them)",
+                Rounded(left),
+                Counted(count, "master")
+            ),
+            Self::Connected { ready, count, needed, took } => write!(
+                f,
+                "connected to {ready} of {} in {}; {needed} make a quorum",
+                Counted(count, "master"),
+                Rounded(took)
+            ),
+            Self::RoundTrip { one, all, count } => write!(
+                f,
+                "round trip of PING over plain sockets: {} to one master, {} to all {count}",
+                Rounded(one),
+                Rounded(all)
+            ),
+            Self::NoRoundTrip { error } => write!(f, "the round trip was not measured: {error}"),
+            Self::AwaitingLock { left, error } => write!(f, "waiting up to {} more: {error:#}", Rounded(left)),
+            Self::Acquired { lock, took, later, left } => {
+                write!(f, "{lock} acquired in {}", Rounded(took))?;
+                if let Some((attempts, waited)) = later {
+                    write!(f, " by attempt {attempts}, {} after the first", Rounded(waited))?;
+                }
+                write!(f, "; valid for {}", Rounded(left))
+            }
+            Self::GrantedBy { masters, rest: 0 } => write!(f, "granted by {masters}"),
+            Self::GrantedBy { masters, rest } => write!(f, "granted by {masters}; {rest} not waited for"),
+            Self::Extended { lock, left } => write!(f, "{lock} extended; valid for {}", Rounded(left)),
+            Self::NotExtended { error } => write!(f, "trying again: {error}"),
+            Self::NotExtendedInTime { lock } => write!(f, "{lock} was not extended in time"),
+            Self::LossNear { left, why } => write!(f, "{} of validity left: {why}", Rounded(left)),
+            Self::LoopEnded { lock, error } => write!(f, "{lock} is lost: the event loop ended: {error}"),
+            Self::Released { lock, deleted, count } => {
+                write!(f, "{lock} released on {deleted} of {}", Counted(count, "master"))
+            }
+            Self::GoneBefore { lock, absent, count } => write!(
+                f,
+                "{lock} was gone on {absent} of {} before the command ended; check its work, as another may have run \
+                 meanwhile",
+                Counted(count, "master")
+            ),
+            Self::ReleaseUnsent { lock, error } => {
+                write!(f, "the release of {lock} may be unsent ({error}); it ends with its TTL")
+            }
+            Self::ReleasesUnconfirmed { left } => {
+                write!(f, "{} not confirmed by all masters; their keys end with their TTL", Counted(left, "release"))
+            }
+            Self::UnlockWarning { lock } => {
+                write!(f, "warning: the holder of {lock} is not notified. Until its validity ends, two may hold it")
+            }
+            Self::UnlockUnconfirmed { lock } => write!(
+                f,
+                "{lock} may remain on a quorum of masters until its TTL ends. Retry when more masters answer. A key that is \
+                 no lock stays until its owner deletes it"
+            ),
+            Self::EndedBySignal { name, lock } => write!(f, "{name} came before the command started; {lock} is not held"),
+            Self::OverBeforeStart { lock } => {
+                write!(f, "{lock} ended before the command could start; give a longer --ttl")
+            }
+            Self::CannotRun { program, error } => write!(f, "cannot run {program}: {error}; the lock is released"),
+            Self::CommandEnded { code } => write!(f, "the command ended with code {code}"),
+            Self::Term { grace, why } => write!(f, "TERM to the command now, KILL in {}: {why}", Rounded(grace)),
+            Self::KillAfterGrace { lock, left } => {
+                write!(f, "KILL to the command: the grace has passed, and {}", Validity(lock, left))
+            }
+            Self::KillAtOnce { lock, left, why } => {
+                write!(f, "KILL to the command at once, as {}: {why}", Validity(lock, left))
+            }
+            Self::CannotKill { pid } => {
+                write!(f, "no permission to end process {pid} of the command; it may go on without the lock")
+            }
+        }
+    }
+}
+
+struct Validity<'a>(&'a str, Duration);
+
+impl fmt::Display for Validity<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            Duration::ZERO => write!(f, "{} is no longer valid", self.0),
+            left => write!(f, "{} is valid for {} more", self.0, Rounded(left)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::broken_rule;
+
+    const LONG: Duration = Duration::from_nanos(4_408_173_216);
+
+    /// `pattern => sample, words;`: the patterns must be all that there are.
+    macro_rules! table {
+        ($($pattern:pat => $sample:expr, $words:literal;)*) => {{
+            #[allow(unreachable_patterns)]
+            const fn has_a_line(message: &Message<'_>) {
+                match message { $($pattern => {})* }
+            }
+            [$({
+                let sample: Message<'_> = $sample;
+                has_a_line(&sample);
+                assert!(matches!(&sample, $pattern), "{sample} is not of its line");
+                (sample.to_string(), $words)
+            }),*]
+        }};
+    }
+
+    #[test]
+    #[rustfmt::skip]
+    fn all_messages_keep_the_rules_of_writing() {
+        use Message::*;
+        let lock = &label([b"orders:42".as_slice()])[..];
+        let (error, why) = (&"lock \"orders:42\" is lost", &"lock \"orders:42\" is lost");
+        for (text, words) in table! {
+            NoMasters => NoMasters, "give each by --master URL";
+            NoUrl { .. } => NoUrl { number: 2 }, "master 2 does not begin with redis:// or unix://; separate masters by commas";
+            TtlTooLong { .. } => TtlTooLong { ttl: LONG, max_ttl: LONG }, "--ttl is 4.4s, above";
+            OutOfBounds { .. } => OutOfBounds { option: "--depth", value: &0, min: &1, max: &9 }, "--depth is 0; give 1 to 9";
+            UnlockWithoutForce => UnlockWithoutForce, "See `redlatch inspect`; give --force";
+            TooFewMasters { .. } => TooFewMasters { ready: 1, count: 3, needed: 2 }, "1 of 3 masters count, 2 needed; repair";
+            AwaitingMasters { .. } => AwaitingMasters { left: LONG, restarted: 2, count: 3 }, "waiting 4.4s: 2 of 3 masters may have restarted";
+            Connected { .. } => Connected { ready: 1, count: 3, needed: 2, took: LONG }, "connected to 1 of 3 masters in 4.4s";
+            RoundTrip { .. } => RoundTrip { one: LONG, all: LONG, count: 3 }, "4.4s to all 3";
+            NoRoundTrip { .. } => NoRoundTrip { error: &"broken pipe" }, "was not measured: broken pipe";
+            AwaitingLock { .. } => AwaitingLock { left: LONG, error }, "waiting up to 4.4s more: lock \"orders:42\"";
+            Acquired { .. } => Acquired { lock, took: LONG, later: None, left: LONG }, "lock \"orders:42\" acquired in 4.4s; valid for 4.4s";
+            Acquired { .. } => Acquired { lock, took: LONG, later: Some((2, LONG)), left: LONG }, "lock \"orders:42\" acquired in 4.4s by attempt 2, 4.4s after the first";
+            GrantedBy { .. } => GrantedBy { masters: &"all 3 masters", rest: 0 }, "granted by all 3 masters";
+            GrantedBy { .. } => GrantedBy { masters: &"redis://h:1, redis://h:2", rest: 1 }, "; 1 not waited for";
+            Extended { .. } => Extended { lock, left: LONG }, "lock \"orders:42\" extended; valid for 4.4s";
+            NotExtended { .. } => NotExtended { error }, "trying again: lock \"orders:42\"";
+            NotExtendedInTime { .. } => NotExtendedInTime { lock }, "lock \"orders:42\" was not extended in time";
+            LossNear { .. } => LossNear { left: LONG, why }, "4.4s of validity left: lock \"orders:42\"";
+            LoopEnded { .. } => LoopEnded { lock, error: &"bad file descriptor" }, "lock \"orders:42\" is lost";
+            Released { .. } => Released { lock, deleted: 2, count: 3 }, "lock \"orders:42\" released on 2 of 3 masters";
+            GoneBefore { .. } => GoneBefore { lock, absent: 2, count: 3 }, "lock \"orders:42\" was gone on 2 of 3 masters before the command ended; check its work";
+            ReleaseUnsent { .. } => ReleaseUnsent { lock, error: &"bad file descriptor" }, "release of lock \"orders:42\"";
+            ReleasesUnconfirmed { .. } => ReleasesUnconfirmed { left: 2 }, "2 releases not confirmed";
+            UnlockWarning { .. } => UnlockWarning { lock }, "the holder of lock \"orders:42\" is not notified";
+            UnlockUnconfirmed { .. } => UnlockUnconfirmed { lock }, "lock \"orders:42\" may remain on a quorum of masters until its TTL ends. Retry";
+            EndedBySignal { .. } => EndedBySignal { name: "SIGTERM", lock }, "SIGTERM came before the command started; lock \"orders:42\" is not held";
+            OverBeforeStart { .. } => OverBeforeStart { lock }, "lock \"orders:42\" ended before the command could start; give a longer --ttl";
+            CannotRun { .. } => CannotRun { program: &"job", error: &"No such file or directory" }, "cannot run job: No such file";
+            CommandEnded { .. } => CommandEnded { code: 1 }, "the command ended with code 1";
+            Term { .. } => Term { grace: LONG, why }, "TERM to the command now, KILL in 4.4s: lock \"orders:42\"";
+            KillAfterGrace { .. } => KillAfterGrace { lock, left: Duration::ZERO }, "lock \"orders:42\" is no longer valid";
+            KillAfterGrace { .. } => KillAfterGrace { lock, left: LONG }, "lock \"orders:42\" is valid for 4.4s more";
+            KillAtOnce { .. } => KillAtOnce { lock, left: LONG, why: &"the machine slept" }, "lock \"orders:42\"";
+            CannotKill { .. } => CannotKill { pid: &7 }, "it may go on without the lock";
+        } {
+            assert!(text.contains(words), "{text:?} lacks {words:?}");
+            assert_eq!(broken_rule(&text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_gets_the_name_that_it_lacks() {
+        let lock = label([b"a".as_slice()]);
+        assert_eq!(with_lock(&lock, "too many".to_owned()), "lock \"a\": too many");
+        assert_eq!(with_lock(&lock, "lock \"b\" is lost".to_owned()), "lock \"b\" is lost");
+        assert_eq!(label([b"a".as_slice(), b"b"]), "one of lock \"a\", lock \"b\"");
+    }
+}

@@ -1,0 +1,78 @@
+//! What can be wrong with a master: the texts of warnings, and of the reasons why it is not connected.
+
+use std::time::Duration;
+
+use crate::error::advice;
+use crate::limits;
+use crate::lock::command;
+use crate::words::Rounded;
+
+/// A warning about a connected master.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Warning<'a> {
+    #[error("it restarted or was replaced {}, last {} ago; find out why", times(*count), Rounded(*ago))]
+    Changed { count: u32, ago: Duration },
+    #[error("it is a replica, and grants nothing; list its master instead")]
+    Replica,
+    #[error("its maxmemory-policy is {policy}, which may evict locks; set noeviction")]
+    Evicting { policy: &'a str },
+    #[error("its releases notify nobody, so waiters retry at random: {}", with_advice(.refusal))]
+    NotPublishing { refusal: &'a str },
+    #[error("it sends no release notifications, so waiters retry at random: {}", with_advice(.refusal))]
+    NotSubscribed { refusal: &'a str },
+    #[error("it reports no run_id, so each reconnect counts as a restart; grant +info")]
+    NoRunId,
+}
+
+/// Why a connection ended, or cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Trouble<'a> {
+    #[error("it was not tried yet")]
+    Untried,
+    #[error("no connection within {}; check address and firewall", Rounded(*.0))]
+    NoConnection(Duration),
+    #[error("no answer to the handshake within {}; check the master", Rounded(*.0))]
+    NoHandshake(Duration),
+    #[error("no answer for {}; check the master", Rounded(limits::SILENCE_MAX))]
+    Silent,
+    #[error("the login was refused: {}", with_advice(.refusal))]
+    NoLogin { refusal: &'a str },
+    #[error("{step} was refused: {}", with_advice(.refusal))]
+    StepRefused { step: &'static str, refusal: &'a str },
+    #[error("its answer to {step} is no reply to that; is it a Redis or Valkey server?")]
+    WrongStep { step: &'static str },
+    #[error("its reply does not fit the request; is it a Redis or Valkey server?")]
+    WrongShape,
+    #[error("{why}, after \"{}\"", with_advice(.refusal))]
+    ClosedAfter { why: &'a str, refusal: &'a str },
+    #[error("it refused to subscribe")]
+    NoSubscription,
+    #[error("it is the same server as {other} (run_id {run_id}); list each server once")]
+    ListedTwice { other: &'a str, run_id: &'a str },
+    #[error("it is a replica, which strict mode refuses; list its master instead")]
+    StrictReplica,
+    #[error("its maxmemory-policy is {policy}, which strict mode refuses; set noeviction")]
+    StrictEvicting { policy: &'a str },
+    #[error("it does not report its {fields}, which strict mode needs; grant +info{}", refused(.info_refusal))]
+    StrictUnreported { fields: String, info_refusal: Option<&'a str> },
+}
+
+fn times(count: u32) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
+}
+
+fn with_advice(refusal: &str) -> String {
+    advice(refusal).map_or_else(|| refusal.to_owned(), |advice| format!("{refusal} ({advice})"))
+}
+
+fn refused(words: &Option<&str>) -> String {
+    words.map(|words| format!(" (INFO was refused: {words})")).unwrap_or_default()
+}
+
+/// Why a step of the handshake that must succeed was refused.
+pub(super) fn step_refused(step: &'static str, refusal: &[u8]) -> String {
+    let refusal = &command::error_text(refusal);
+    let is_login = step == "AUTH" || refusal.starts_with("NOAUTH");
+    let why = if is_login { Trouble::NoLogin { refusal } } else { Trouble::StepRefused { step, refusal } };
+    why.to_string()
+}

@@ -1,0 +1,146 @@
+//! What a person can do about the usual error replies.
+
+use std::borrow::Cow;
+
+/// Features, and the rights that each needs.
+const RIGHTS: [(&str, &[&str]); 12] = [
+    ("all locks", &["set", "get", "del", "pexpire", "evalsha", "eval", "echo"]),
+    ("scripts sent by digest", &["script"]),
+    ("the times of holders", &["pttl"]),
+    ("inspections", &["getrange", "zrevrank"]),
+    ("quarantine and strict mode", &["info"]),
+    ("the names of connections", &["client"]),
+    ("release notifications", &["publish", "subscribe", "unsubscribe"]),
+    ("URLs with a database", &["select"]),
+    ("fenced, fair and shared locks", &["time"]),
+    ("fair and shared locks", &["zadd", "zrem", "zrange", "zscore"]),
+    ("fair locks", &["exists", "zcard", "zrank", "zrevrange", "zrangebyscore"]),
+    ("shared locks", &["type", "pexpireat", "zremrangebyscore"]),
+];
+
+/// What to do about an error reply, if that is known.
+pub(crate) fn advice(text: &str) -> Option<Cow<'static, str>> {
+    let is_of_script = text.starts_with("ERR The user executing the script")
+        || text.starts_with("ERR ACL failure in script");
+    if is_of_script || text.starts_with("NOPERM") {
+        return Some(missing_right(text));
+    }
+    let code = text.split(' ').next().unwrap_or_default();
+    let fixed = match code {
+        "NOAUTH" => "it needs a password; put user and password into this master's URL",
+        "WRONGPASS" => "check user and password in this master's URL",
+        "ERR" if text.contains("AUTH") && text.contains("password") => {
+            "it has no password; remove it from this master's URL"
+        }
+        "DENIED" => "it refuses other machines; set a password there",
+        "READONLY" => "this is a replica; list its master instead",
+        "OOM" => "out of memory; raise maxmemory; keep the policy noeviction",
+        "MISCONF" => "it cannot write its snapshot; look at its log and disk",
+        "LOADING" => "it is reading its data set; wait",
+        "MOVED" | "CLUSTERDOWN" => "this is a cluster node; use independent masters",
+        _ => return None,
+    };
+    Some(Cow::Borrowed(fixed))
+}
+
+/// The right that an ACL refusal names, and the feature that needs it. Redis 7 names no command in a script.
+fn missing_right(text: &str) -> Cow<'static, str> {
+    if text.contains("channel") {
+        return Cow::Borrowed("the ACL user lacks the channels &PREFIX*, which release notifications need");
+    }
+    if text.contains("access a key") || text.contains("of the keys") {
+        return Cow::Borrowed("the ACL user lacks the keys ~PREFIX*, which all locks need");
+    }
+    let named = text.split_once("run the '").and_then(|(_, rest)| rest.split_once('\''));
+    let Some((command, _)) = named else {
+        return Cow::Borrowed("the ACL user lacks a right of this script; see docs/operating.md");
+    };
+    let name = command.split('|').next().unwrap_or_default();
+    let feature = RIGHTS.iter().find(|(_, commands)| commands.contains(&name));
+    match feature {
+        Some((feature, _)) => Cow::Owned(format!("the ACL user lacks +{command}, which {feature} need")),
+        None => Cow::Owned(format!("the ACL user lacks +{command}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_acl_refusal_names_right_and_feature() {
+        // The literal words: Redis 7.0; Redis 8.0 and Valkey 8.1; Valkey 9.1; any of them without the place in the script.
+        let script = "the ACL user lacks a right of this script; see docs/operating.md";
+        let time = "the ACL user lacks +time, which fenced, fair and shared locks need";
+        let keys = "the ACL user lacks the keys ~PREFIX*, which all locks need";
+        let channels = "the ACL user lacks the channels &PREFIX*, which release notifications need";
+        let get = "the ACL user lacks +get, which all locks need";
+        let load = "the ACL user lacks +script|load, which scripts sent by digest need";
+        for (reply, expected) in [
+            (
+                "ERR The user executing the script can't run this command or subcommand script: \
+                 1a8c67671c988614eb0c618efa73283c54565629, on @user_script:1.",
+                script,
+            ),
+            (
+                "ERR The user executing the script can't access at least one of the keys mentioned in the command \
+                 arguments script: 567376a027c43920e8c8527167fabbe3a20acfc9, on @user_script:1.",
+                keys,
+            ),
+            (
+                "ERR ACL failure in script: User locker has no permissions to run the 'time' command script: \
+                 1a8c67671c988614eb0c618efa73283c54565629, on @user_script:1.",
+                time,
+            ),
+            (
+                "ERR ACL failure in script: No permissions to access a key script: \
+                 567376a027c43920e8c8527167fabbe3a20acfc9, on @user_script:1.",
+                keys,
+            ),
+            (
+                "ERR ACL failure in script: User locker has no permissions to run the 'time' command script: on \
+                 @user_script:1.",
+                time,
+            ),
+            ("ERR ACL failure in script: No permissions to access a key script: on @user_script:1.", keys),
+            ("ERR The user executing the script can't run this command or subcommand", script),
+            ("ERR ACL failure in script: User locker has no permissions to run the 'get' command", get),
+            // Redis 7.0; then Redis 8.0, Valkey 8.1 and Valkey 9.1.
+            ("NOPERM this user has no permissions to run the 'get' command", get),
+            ("NOPERM this user has no permissions to access one of the keys used as arguments", keys),
+            ("NOPERM this user has no permissions to access one of the channels used as arguments", channels),
+            ("NOPERM User locker has no permissions to run the 'get' command", get),
+            ("NOPERM User locker has no permissions to run the 'script|load' command", load),
+            ("NOPERM No permissions to access a key", keys),
+            ("NOPERM No permissions to access a channel", channels),
+            (
+                "NOPERM User locker has no permissions to run the 'delifeq' command",
+                "the ACL user lacks +delifeq",
+            ),
+        ] {
+            assert_eq!(advice(reply).as_deref(), Some(expected), "{reply:?}");
+        }
+    }
+
+    #[test]
+    fn each_right_of_the_manual_has_its_feature() {
+        let page = include_str!("../../docs/operating.md");
+        let lines = page.lines().filter(|line| line.starts_with("ACL SETUSER") && line.contains(" +set "));
+        let rights: Vec<&str> =
+            lines.flat_map(str::split_whitespace).filter_map(|word| word.strip_prefix('+')).collect();
+        assert!(rights.len() > 100, "the page has its lines");
+        for right in rights {
+            let text = format!("NOPERM User locker has no permissions to run the '{right}' command");
+            let advice = advice(&text).expect("a right is missing");
+            assert!(advice.contains(&format!("+{right}, which ")), "{advice}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_script_itself_is_no_acl_refusal() {
+        for reply in ["ERR the fence is no number", "ERR Error running script: ACL failure in script", "ERR"]
+        {
+            assert_eq!(advice(reply), None, "{reply:?}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What each master said in one round, and how it is shown: masters that say the same share a line.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::advice::advice;
+use crate::lock::{Failure, HolderTtl, TokenRefusal, Vote, quorum};
+use crate::words::{self, Counted, Rounded};
+
+/// Which command the votes of a [`Report`] answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Round {
+    /// Acquiring the lock.
+    Acquire,
+    /// Extending its TTL.
+    Extend,
+    /// Releasing it; a granted vote is a deleted key.
+    Release,
+}
+
+/// What each master said in one round.
+///
+/// `{}` is one line for a log; `{:#}` has a line for each group of masters that say the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The round.
+    pub round: Round,
+    /// The lock's name, without the prefix.
+    pub resource: Vec<u8>,
+    /// Name (its URL without login) and vote of each master, in the order of the configuration.
+    pub votes: Vec<(Arc<str>, Vote)>,
+}
+
+impl Report {
+    /// Number of masters that make a quorum.
+    #[must_use]
+    pub fn quorum(&self) -> usize {
+        quorum(self.votes.len())
+    }
+
+    /// Number of masters that granted.
+    #[must_use]
+    pub fn granted(&self) -> usize {
+        self.votes.iter().filter(|(_, vote)| *vote == Vote::Granted).count()
+    }
+
+    /// One line for each group of masters that say the same, the longest of their times included:
+    /// `all 5 masters: refused, held for at most 4.4s`.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let lines = self.votes.iter().map(|(master, vote)| {
+            let alike = self.votes.iter().map(|(_, other)| other).filter(|other| is_alike(vote, other));
+            let vote = alike.max_by_key(|vote| time_in(vote)).unwrap_or(vote);
+            (&**master, Shown { round: self.round, vote }.to_string())
+        });
+        words::grouped(lines, self.votes.len())
+    }
+
+    /// The word for a vote that was granted.
+    const fn done(round: Round) -> &'static str {
+        match round {
+            Round::Acquire => "granted",
+            Round::Extend => "extended",
+            Round::Release => "deleted",
+        }
+    }
+
+    /// After how long the end of quarantines alone brings a quorum, and how many masters are in quarantine; `None` if no
+    /// quarantine is in the way, or if more than that is.
+    pub(super) fn quarantine(&self) -> Option<(Duration, usize)> {
+        let mut left: Vec<Duration> = Vec::new();
+        let mut ready_count = 0;
+        for (_, vote) in &self.votes {
+            match vote {
+                Vote::Failed(Failure::Quarantined { left: time }) => left.push(*time),
+                Vote::Granted | Vote::Pending => ready_count += 1,
+                Vote::Refused { .. } | Vote::Failed(_) => {}
+            }
+        }
+        left.sort_unstable();
+        let missing_count = self.quorum().checked_sub(ready_count + 1)?;
+        Some((*left.get(missing_count)?, left.len()))
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let done = Self::done(self.round);
+        let masters = Counted(self.votes.len(), "master");
+        write!(f, "{} of {masters} {done}, {} needed", self.granted(), self.quorum())?;
+        for (index, line) in self.lines().into_iter().enumerate() {
+            let separator = match index {
+                _ if f.alternate() => "\n  ",
+                0 => ": ",
+                _ => "; ",
+            };
+            write!(f, "{separator}{line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The time that a vote is shown with.
+const fn time_in(vote: &Vote) -> Duration {
+    match vote {
+        Vote::Refused { holder: HolderTtl::Left(time) }
+        | Vote::Failed(Failure::NoAnswer { limit: time } | Failure::Quarantined { left: time }) => *time,
+        _ => Duration::ZERO,
+    }
+}
+
+/// Whether two votes say the same but for their times.
+fn is_alike(one: &Vote, other: &Vote) -> bool {
+    match (one, other) {
+        (Vote::Refused { holder: HolderTtl::Left(_) }, Vote::Refused { holder: HolderTtl::Left(_) }) => true,
+        (Vote::Failed(one), Vote::Failed(other)) => match (one, other) {
+            (Failure::NoAnswer { .. }, Failure::NoAnswer { .. })
+            | (Failure::Quarantined { .. }, Failure::Quarantined { .. }) => true,
+            (one, other) => one == other,
+        },
+        (one, other) => one == other,
+    }
+}
+
+struct Shown<'a> {
+    round: Round,
+    vote: &'a Vote,
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.vote, self.round) {
+            (Vote::Granted, round) => f.write_str(Report::done(round)),
+            (Vote::Refused { holder }, Round::Acquire) => match holder {
+                HolderTtl::Unknown => f.write_str("refused"),
+                HolderTtl::Left(left) => write!(f, "refused, held for at most {}", Rounded(*left)),
+                HolderTtl::Never => f.write_str("refused, held by a key without a TTL"),
+                HolderTtl::Gone => f.write_str("refused, and free since"),
+            },
+            (Vote::Refused { .. }, Round::Extend) => f.write_str("no longer has this lock"),
+            (Vote::Refused { .. }, Round::Release) => f.write_str("had no such lock"),
+            (Vote::Failed(failure), _) => write!(f, "{failure}"),
+            (Vote::Pending, _) => f.write_str("not waited for"),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotConnected { why } => write!(f, "not connected: {why}"),
+            Self::ConnectionLost => f.write_str("the connection broke before the answer"),
+            Self::NoAnswer { limit } => {
+                write!(f, "no answer within {}; check the master, or raise answer_timeout", Rounded(*limit))
+            }
+            Self::Silent => f.write_str(
+                "not asked, as it still owes an earlier answer; check the master, or raise answer_timeout",
+            ),
+            Self::Quarantined { left } => {
+                write!(
+                    f,
+                    "not counted for another {}: it may have restarted and forgotten a lock",
+                    Rounded(*left)
+                )
+            }
+            Self::Queued => f.write_str("not asked: other callers of this client came first"),
+            Self::OthersFirst { ahead: 1 } => f.write_str("refused: 1 waiter is ahead in the queue"),
+            Self::OthersFirst { ahead } => write!(f, "refused: {ahead} waiters are ahead in the queue"),
+            Self::QueueFull => {
+                f.write_str("not asked: its queue of requests is full; reduce the load, or check the master")
+            }
+            Self::NotHeld => f.write_str("was never sent this lock"),
+            Self::SameServer => f.write_str("the same server as another master; list each server once"),
+            Self::TokenRefused(TokenRefusal::Stale) => {
+                f.write_str("refused the fencing token: it has seen a larger one")
+            }
+            Self::TokenRefused(TokenRefusal::Past { by }) => write!(
+                f,
+                "refused the fencing token: its clock is {} ahead; synchronize the masters' clocks",
+                Rounded(*by)
+            ),
+            Self::TokenRefused(TokenRefusal::Future { by }) => write!(
+                f,
+                "refused the fencing token: its clock is {} behind; synchronize the masters' clocks",
+                Rounded(*by)
+            ),
+            Self::Replied(text) => {
+                write!(f, "error reply: {text}")?;
+                advice(text).map_or(Ok(()), |advice| write!(f, " ({advice})"))
+            }
+        }
+    }
+}

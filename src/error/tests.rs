@@ -1,0 +1,309 @@
+//! One table of all messages of the library, held to the rules of writing that a program can check. `cli/message.rs` has
+//! the table of the command line.
+//!
+//! A new message is one line here, and a new variant without a line does not compile.
+
+use super::*;
+use crate::Config;
+use crate::client::DriveEnded;
+use crate::config::ConfigError;
+use crate::driver::ConnectError;
+use crate::engine::SubmitError;
+use crate::engine::trouble::{Trouble, Warning};
+use crate::lock::TokenRefusal;
+use crate::words::rules::broken_rule;
+
+/// A time with more digits than a message may have.
+const LONG: Duration = Duration::from_nanos(4_408_173_216);
+
+fn report(round: Round, votes: &[Vote]) -> Report {
+    let name = |index| format!("redis://10.0.0.{}:6379", index + 1).into();
+    let votes = votes.iter().enumerate().map(|(index, vote)| (name(index), vote.clone())).collect();
+    Report { round, resource: b"orders:42".to_vec(), votes }
+}
+
+/// All five masters say the same.
+fn all(round: Round, vote: Vote) -> Report {
+    report(round, &vec![vote; 5])
+}
+
+fn denial(holder: HolderTtl, held_by: HeldBy, vote: Vote) -> Box<Denial> {
+    Box::new(Denial { attempts: 2, took: LONG, holder, held_by, report: all(Round::Acquire, vote) })
+}
+
+fn contended(holder: HolderTtl, held_by: HeldBy) -> AcquireError {
+    AcquireError::Contended(denial(holder, held_by, Vote::Refused { holder }))
+}
+
+fn no_quorum(failure: Failure) -> AcquireError {
+    AcquireError::NoQuorum(denial(HolderTtl::Unknown, HeldBy::default(), Vote::Failed(failure)))
+}
+
+fn replied(text: &str) -> Failure {
+    Failure::Replied(text.into())
+}
+
+fn bad_url(url: &str) -> ConfigError {
+    Config::builder().master(url).build().expect_err("a bad URL")
+}
+
+/// One message as one line and as several, with words that it must have.
+struct Sample {
+    texts: [String; 2],
+    words: &'static str,
+}
+
+fn sample(message: &impl fmt::Display, words: &'static str) -> Sample {
+    Sample { texts: [format!("{message}"), format!("{message:#}")], words }
+}
+
+/// `Type { Variant pattern => sample, words; … }`. The patterns must be all that there are.
+macro_rules! table {
+    ($($type:ident { $($pattern:pat => $sample:expr, $words:literal;)* })*) => {{
+        let mut samples = Vec::new();
+        $({
+            #[allow(unused_imports)]
+            use $type::*;
+            #[allow(unreachable_patterns)]
+            const fn has_a_line(message: &$type) {
+                match message { $($pattern => {})* }
+            }
+            $({
+                let sample = $sample;
+                has_a_line(&sample);
+                assert!(matches!(&sample, $pattern), "{sample} is not of its line");
+                samples.push(crate::error::tests::sample(&sample, $words));
+            })*
+        })*
+        samples
+    }};
+}
+
+#[rustfmt::skip]
+fn samples() -> Vec<Sample> {
+    use HolderTtl as Ttl;
+    let (other, own) = (HeldBy::AnotherClient, HeldBy::ThisClient);
+    let stopped = || Arc::from("it belongs to process 7, of which this is a fork; connect anew in the child");
+    let granted = |failure| Report { votes: report(Round::Extend, &[Vote::Granted, Vote::Failed(failure)]).votes, ..all(Round::Extend, Vote::Pending) };
+    let gone = |round| all(round, Vote::Refused { holder: Ttl::Unknown });
+    let mut samples = table! {
+        AcquireError {
+            Contended(_) => contended(Ttl::Left(LONG), other), "lock \"orders:42\" is held by another client, for at most 4.4s unless extended; wait longer, or retry later";
+            Contended(_) => contended(Ttl::Unknown, other), "lock \"orders:42\" is held by another client; wait longer, or retry later";
+            Contended(_) => contended(Ttl::Gone, other), "lock \"orders:42\" is held by another client, or was until now; retry";
+            Contended(_) => contended(Ttl::Left(LONG), own), "lock \"orders:42\" is held by this client, for at most 4.4s unless extended; release it, or wait longer";
+            Contended(_) => contended(Ttl::Left(LONG), HeldBy::Readers(2)), "lock \"orders:42\" is shared by 2 readers, for at most 4.4s unless extended; wait longer, or keep new readers out";
+            Contended(_) => contended(Ttl::Unknown, HeldBy::Readers(1)), "is shared by 1 reader;";
+            Contended(_) => contended(Ttl::Never, other), "lock \"orders:42\" is held by a key without a TTL, which is no lock; inspect it, then delete it (redlatch unlock --force)";
+            Contended(_) => AcquireError::Contended(denial(Ttl::Unknown, other, Vote::Failed(Failure::OthersFirst { ahead: 3 }))), "3 waiters ahead in the queue of lock \"orders:42\"; wait longer";
+            NoQuorum(_) => no_quorum(Failure::Quarantined { left: LONG }), "no quorum of masters for lock \"orders:42\" for another 4.4s: 5 masters may have restarted and forgotten a lock. Safe: wait 4.4s. Unsafe, unless masters sync each write to disk: Quarantine::Trust (--trust)";
+            NoQuorum(_) => no_quorum(Failure::ConnectionLost), "no quorum of masters for lock \"orders:42\"; repair what the masters report, then retry";
+            NoQuorum(_) => no_quorum(Failure::NotConnected { why: "Connection refused (os error 111)".into() }), "all 5 masters: not connected: Connection refused";
+            NoQuorum(_) => no_quorum(replied("NOPERM User locker has no permissions to run the 'time' command")), "(the ACL user lacks +time, which fenced, fair and shared locks need)";
+            Expired(_) => AcquireError::Expired(denial(Ttl::Unknown, other, Vote::Granted)), "lock \"orders:42\" expired while it was acquired; ask for a longer TTL";
+            Overloaded => AcquireError::Overloaded, "release some, or retry later";
+            Cancelled => AcquireError::Cancelled, "the acquisition was cancelled; nothing is held";
+            Input(_) => AcquireError::Input(InputError::ResourceEmpty), "give at least one byte";
+            Stopped(_) => AcquireError::Stopped(stopped()), "the client cannot be used: it belongs to process 7, of which this is a fork; connect anew in the child";
+        }
+        ExtendError {
+            Expired => ExtendError::Expired, "stop the protected work";
+            Lost(_) => ExtendError::Lost(gone(Round::Extend)), "lock \"orders:42\" is lost; stop the protected work: 0 of 5 masters extended, 3 needed";
+            NoQuorum(_) => ExtendError::NoQuorum(granted(Failure::NotHeld)), "lock \"orders:42\" was not extended; retry before it ends";
+            HoldLimit { .. } => ExtendError::HoldLimit { max_hold: LONG }, "the limit max_hold; release it, and acquire it anew";
+            Busy => ExtendError::Busy, "wait for it";
+            NotHeld => ExtendError::NotHeld, "acquire it first";
+            Input(_) => ExtendError::Input(InputError::ResourceEmpty), "at least one byte";
+            Stopped(_) => ExtendError::Stopped(stopped()), "connect anew";
+        }
+        ReleaseError {
+            Unconfirmed(_) => ReleaseError::Unconfirmed(granted(Failure::Silent)), "the release of lock \"orders:42\" is not confirmed; it ends with its TTL";
+            NotHeld => ReleaseError::NotHeld, "not held by this client";
+            Stopped(_) => ReleaseError::Stopped(stopped()), "connect anew";
+        }
+        InspectError {
+            Overloaded => InspectError::Overloaded, "retry later";
+            Input(_) => InspectError::Input(InputError::ResourceEmpty), "at least one byte";
+            Stopped(_) => InspectError::Stopped(stopped()), "connect anew";
+        }
+        ForceUnlockError {
+            Unconfirmed(_) => ForceUnlockError::Unconfirmed(gone(Round::Release)), "lock \"orders:42\"";
+            Overloaded => ForceUnlockError::Overloaded, "retry later";
+            Input(_) => ForceUnlockError::Input(InputError::ResourceEmpty), "at least one byte";
+            Stopped(_) => ForceUnlockError::Stopped(stopped()), "connect anew";
+        }
+        SubmitError {
+            Overloaded => SubmitError::Overloaded, "retry later";
+            Input(_) => SubmitError::Input(InputError::ResourceEmpty), "at least one byte";
+            Stopped(_) => SubmitError::Stopped(stopped()), "connect anew";
+        }
+        ReenterError {
+            Lost { .. } => ReenterError::Lost { hold_count: 2 }, "end its 2 holds";
+            TooManyHolds => ReenterError::TooManyHolds, "end some";
+            Acquire(_) => ReenterError::Acquire(AcquireError::Overloaded), "retry later";
+        }
+        InputError {
+            ResourceEmpty => InputError::ResourceEmpty, "give at least one byte";
+            ResourceTooLong { .. } => InputError::ResourceTooLong { size: 9999 }, "give at most";
+            ResourceReserved => InputError::ResourceReserved, "choose another";
+            FairAndFenced => InputError::FairAndFenced, "ask for one of the two";
+            SharedFenced => InputError::SharedFenced, "ask for a shared lock or for a fenced one";
+            SharedFair => InputError::SharedFair, "ask for one of the two";
+            AutoExtendZero => InputError::AutoExtendZero, "leave auto_extend out";
+            MaxHoldZero => InputError::MaxHoldZero, "raise max_hold";
+            SetEmpty => InputError::SetEmpty, "name at least one";
+            SetTooLarge { .. } => InputError::SetTooLarge { count: 99 }, "name at most";
+            TtlTooShort { .. } => InputError::TtlTooShort { ttl: LONG, drift: LONG }, "give more than";
+            TtlTooLong { .. } => InputError::TtlTooLong { ttl: 2 * LONG, max_ttl: LONG }, "a TTL of 8.8s is 4.4s above the maximum of 4.4s; ask for less, or raise max_ttl on every client";
+            MinValidityTooLong { .. } => InputError::MinValidityTooLong { asked: LONG, validity: LONG }, "ask for less";
+            DriftTooLarge { .. } => InputError::DriftTooLarge { ppm: 2_000_000 }, "give at most";
+        }
+        ConfigError {
+            MasterCount { .. } => ConfigError::MasterCount { count: 0 }, "0 masters given; give 1 to 32";
+            Url { .. } => bad_url("redis://a,redis://b"), "master 1: several URLs, which must be given one by one";
+            Url { .. } => bad_url("redis://h:x"), "a port that is not 1 to 65535";
+            Url { .. } => bad_url("redis://me@h"), "a user without a password";
+            Url { .. } => bad_url("rediss://h"), "TLS, which is not supported";
+            Url { .. } => bad_url("redis://me:%zz@h"), "a % without two hexadecimal digits";
+            SameMaster { .. } => ConfigError::SameMaster { index: 2, other: 0, address: "redis://h:6379".to_owned() }, "master 3 is the same server as master 1 (redis://h:6379); list each server once";
+            PrefixTooLong { .. } => ConfigError::PrefixTooLong { size: 9999 }, "give at most";
+            ClientName => ConfigError::ClientName, "use ASCII without spaces";
+            AnswerTimeoutShare { .. } => ConfigError::AnswerTimeoutShare { ppm: 0 }, "give 1 to 1,000,000";
+            OutOfBounds { .. } => ConfigError::OutOfBounds { setting: "max_ttl", value: LONG, min: LONG, max: LONG }, "max_ttl is 4.4s; give 4.4s to 4.4s";
+            Input(_) => ConfigError::Input(InputError::DriftTooLarge { ppm: 2_000_000 }), "give at most";
+        }
+        ConnectError {
+            Config(_) => ConnectError::Config(ConfigError::ClientName), "use ASCII";
+            Io(_) => ConnectError::Io(std::io::Error::from_raw_os_error(24)), "check the limits of this process";
+        }
+        Failure {
+            NotConnected { .. } => Failure::NotConnected { why: Trouble::Untried.to_string().into() }, "not connected: it was not tried yet";
+            ConnectionLost => Failure::ConnectionLost, "the connection broke before the answer";
+            NoAnswer { .. } => Failure::NoAnswer { limit: LONG }, "no answer within 4.4s; check the master, or raise answer_timeout";
+            Silent => Failure::Silent, "still owes an earlier answer";
+            Quarantined { .. } => Failure::Quarantined { left: LONG }, "not counted for another 4.4s: it may have restarted and forgotten a lock";
+            Queued => Failure::Queued, "other callers of this client came first";
+            QueueFull => Failure::QueueFull, "its queue of requests is full; reduce the load";
+            NotHeld => Failure::NotHeld, "was never sent this lock";
+            SameServer => Failure::SameServer, "list each server once";
+            OthersFirst { .. } => Failure::OthersFirst { ahead: 1 }, "refused: 1 waiter is ahead in the queue";
+            OthersFirst { .. } => Failure::OthersFirst { ahead: 3 }, "refused: 3 waiters are ahead in the queue";
+            TokenRefused(_) => Failure::TokenRefused(TokenRefusal::Stale), "it has seen a larger one";
+            TokenRefused(_) => Failure::TokenRefused(TokenRefusal::Past { by: LONG }), "its clock is 4.4s ahead; synchronize";
+            TokenRefused(_) => Failure::TokenRefused(TokenRefusal::Future { by: LONG }), "its clock is 4.4s behind; synchronize";
+            Replied(_) => replied("ERR the fence is no number"), "error reply: ERR the fence is no number";
+            Replied(_) => replied("WRONGTYPE Operation against a key"), "error reply: WRONGTYPE";
+            Replied(_) => replied("NOAUTH Authentication required."), "put user and password into this master's URL";
+            Replied(_) => replied("WRONGPASS invalid username-password pair"), "check user and password in this master's URL";
+            Replied(_) => replied("READONLY You can't write against a read only replica."), "this is a replica; list its master instead";
+            Replied(_) => replied("OOM command not allowed"), "raise maxmemory; keep the policy noeviction";
+            Replied(_) => replied("MISCONF Redis is configured to save RDB snapshots"), "look at its log and disk";
+            Replied(_) => replied("LOADING Redis is loading the dataset in memory"), "it is reading its data set; wait";
+            Replied(_) => replied("CLUSTERDOWN Hash slot not served"), "this is a cluster node; use independent masters";
+            Replied(_) => replied("NOPERM No permissions to access a key"), "the ACL user lacks the keys ~PREFIX*, which all locks need";
+        }
+        Warning {
+            Changed { .. } => Warning::Changed { count: 2, ago: LONG }, "it restarted or was replaced 2 times, last 4.4s ago; find out why";
+            Replica => Warning::Replica, "list its master instead";
+            Evicting { .. } => Warning::Evicting { policy: "allkeys-lru" }, "its maxmemory-policy is allkeys-lru, which may evict locks; set noeviction";
+            NotPublishing { .. } => Warning::NotPublishing { refusal: "NOPERM User locker has no permissions to run the 'publish' command" }, "the ACL user lacks +publish, which release notifications need";
+            NotSubscribed { .. } => Warning::NotSubscribed { refusal: "NOPERM No permissions to access a channel" }, "the ACL user lacks the channels &PREFIX*, which release notifications need";
+            NoRunId => Warning::NoRunId, "grant +info";
+        }
+        Trouble {
+            Untried => Trouble::Untried, "it was not tried yet";
+            NoConnection(_) => Trouble::NoConnection(LONG), "no connection within 4.4s; check address and firewall";
+            NoHandshake(_) => Trouble::NoHandshake(LONG), "no answer to the handshake within 4.4s; check the master";
+            Silent => Trouble::Silent, "no answer for 5s; check the master";
+            NoLogin { .. } => Trouble::NoLogin { refusal: "NOAUTH Authentication required." }, "it needs a password; put user and password into this master's URL";
+            NoLogin { .. } => Trouble::NoLogin { refusal: "ERR AUTH <password> called without any password configured" }, "it has no password; remove it from this master's URL";
+            StepRefused { .. } => Trouble::StepRefused { step: "SELECT", refusal: "ERR DB index is out of range" }, "SELECT was refused: ERR DB index";
+            WrongStep { .. } => Trouble::WrongStep { step: "ECHO" }, "is it a Redis or Valkey server?";
+            WrongShape => Trouble::WrongShape, "is it a Redis or Valkey server?";
+            ClosedAfter { .. } => Trouble::ClosedAfter { why: "the server closed the connection", refusal: "ERR max number of clients reached" }, "after \"ERR max";
+            NoSubscription => Trouble::NoSubscription, "refused to subscribe";
+            ListedTwice { .. } => Trouble::ListedTwice { other: "redis://h:6379", run_id: "1a8c" }, "it is the same server as redis://h:6379 (run_id 1a8c); list each server once";
+            StrictReplica => Trouble::StrictReplica, "list its master instead";
+            StrictEvicting { .. } => Trouble::StrictEvicting { policy: "allkeys-lru" }, "set noeviction";
+            StrictUnreported { .. } => Trouble::StrictUnreported { fields: "run_id, role".to_owned(), info_refusal: Some("NOPERM no") }, "grant +info";
+        }
+    };
+    let resource = || b"orders:42".to_vec();
+    let lost = || ExtendError::Lost(gone(Round::Extend));
+    samples.extend([
+        sample(&AcquireSetError { resource: resource(), source: contended(Ttl::Left(LONG), other) }, "lock \"orders:42\" is held"),
+        sample(&AcquireSetError { resource: resource(), source: AcquireError::Overloaded }, "lock \"orders:42\": this client"),
+        sample(&AcquireSetError { resource: Vec::new(), source: InputError::SetEmpty.into() }, "no resource"),
+        sample(&ExtendSetError { resource: resource(), source: lost() }, "lock \"orders:42\" is lost"),
+        sample(&ExtendSetError { resource: resource(), source: ExtendError::Busy }, "lock \"orders:42\": another extension"),
+        sample(&ReleaseSetError { resource: resource(), source: ReleaseError::NotHeld }, "lock \"orders:42\": the lock is not held"),
+        sample(&DriveEnded, "drop the drive too"),
+    ]);
+    samples
+}
+
+#[test]
+fn all_messages_keep_the_rules_of_writing() {
+    for Sample { texts, words } in samples() {
+        for text in texts {
+            assert!(text.contains(words), "{text:?} lacks {words:?}");
+            assert!(text.matches("orders:42").count() <= 1, "{text:?} has the name twice");
+            let has_votes = text.contains(" masters granted") || text.contains(" masters extended");
+            assert!(!has_votes || text.contains("orders:42"), "{text:?} lacks the lock's name");
+            assert_eq!(broken_rule(&text), None, "{text:?}");
+        }
+    }
+}
+
+#[test]
+fn each_quoted_message_exists() {
+    let samples = samples();
+    let page = include_str!("../../docs/operating.md");
+    let (_, section) = page.split_once("## Troubleshooting").expect("the page has it");
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let quoted: Vec<&str> = rows
+        .filter_map(|row| row.split('|').nth(1))
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .collect();
+    assert!(quoted.len() > 10, "{quoted:?}");
+    for text in quoted {
+        let exists = samples.iter().any(|sample| sample.texts.iter().any(|it| it.contains(text)));
+        assert!(exists, "no message has {text:?}, which docs/operating.md explains");
+    }
+}
+
+#[test]
+fn masters_that_say_the_same_share_a_line() {
+    let left = |ms| Vote::Refused { holder: HolderTtl::Left(Duration::from_millis(ms)) };
+    let report = |votes: &[Vote]| report(Round::Acquire, votes).lines().join("; ");
+    let down = Vote::Failed(Failure::ConnectionLost);
+    assert_eq!(
+        report(&[left(4000), left(4400), left(4300)]),
+        "all 3 masters: refused, held for at most 4.4s"
+    );
+    assert_eq!(
+        report(&[left(4400), down.clone(), left(90)]),
+        "redis://10.0.0.1:6379, redis://10.0.0.3:6379: refused, held for at most 4.4s; \
+         redis://10.0.0.2:6379: the connection broke before the answer"
+    );
+    assert_eq!(report(&[down]), "redis://10.0.0.1:6379: the connection broke before the answer");
+}
+
+#[test]
+fn a_quarantine_is_named_only_where_it_is_the_cause() {
+    let quarantined = |s| Vote::Failed(Failure::Quarantined { left: Duration::from_secs(s) });
+    let down = || Vote::Failed(Failure::ConnectionLost);
+    let quarantine = |votes: &[Vote]| {
+        report(Round::Acquire, votes).quarantine().map(|(left, count)| (left.as_secs(), count))
+    };
+    for (votes, expected) in [
+        (vec![quarantined(9), quarantined(7), quarantined(8)], Some((8, 3))),
+        (vec![quarantined(9), Vote::Granted, quarantined(8)], Some((8, 2))),
+        (vec![quarantined(9), down(), Vote::Pending], Some((9, 1))),
+        (vec![quarantined(9), down(), down()], None),
+        (vec![Vote::Granted, Vote::Granted, quarantined(9)], None),
+        (vec![down(), down(), down()], None),
+    ] {
+        assert_eq!(quarantine(&votes), expected, "{votes:?}");
+    }
+}

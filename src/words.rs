@@ -1,0 +1,115 @@
+//! How messages show times and locks.
+
+#[cfg(test)]
+pub(crate) mod rules;
+
+use std::fmt;
+use std::time::Duration;
+
+/// A time for people, rounded to a tenth or to three digits: `4.4s`, `300ms`, `24h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rounded(pub Duration);
+
+impl fmt::Display for Rounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let hours = self.0.as_secs() / HOUR.as_secs();
+        if hours > 0 && self.0.as_nanos().is_multiple_of(HOUR.as_nanos()) {
+            return write!(f, "{hours}h");
+        }
+        let ns = self.0.as_nanos();
+        for (unit_ns, unit) in [(1_000_000_000, "s"), (1_000_000, "ms"), (1000, "µs")] {
+            let tenths = (ns * 10 + unit_ns / 2) / unit_ns;
+            // One of the unit or more once it is rounded, so that there is no `1000ms`.
+            if (ns + unit_ns / 2000) / unit_ns == 0 {
+                continue;
+            }
+            return match (tenths / 10, tenths % 10) {
+                (100.., _) => write!(f, "{}{unit}", (ns + unit_ns / 2) / unit_ns),
+                (whole, 0) => write!(f, "{whole}{unit}"),
+                (whole, tenth) => write!(f, "{whole}.{tenth}{unit}"),
+            };
+        }
+        if ns == 0 { f.write_str("0s") } else { write!(f, "{ns}ns") }
+    }
+}
+
+/// A lock by its name: `lock "orders:42"`; without a name it is `the lock`.
+#[derive(Debug, Clone, Copy)]
+pub struct Named<'a>(pub &'a [u8]);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            f.write_str("the lock")
+        } else {
+            write!(f, "lock \"{}\"", self.0.escape_ascii())
+        }
+    }
+}
+
+/// `1 reader`, `2 readers`.
+#[derive(Debug, Clone, Copy)]
+pub struct Counted(pub usize, pub &'static str);
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(count, what) = self;
+        write!(f, "{count} {what}{}", if *count == 1 { "" } else { "s" })
+    }
+}
+
+/// Lines about masters, with those of the same text joined: `all 5 masters: not connected`. There are `count` masters.
+pub fn grouped<'a>(lines: impl IntoIterator<Item = (&'a str, String)>, count: usize) -> Vec<String> {
+    let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
+    for (master, text) in lines {
+        match groups.iter_mut().find(|(_, other)| *other == text) {
+            Some((masters, _)) => masters.push(master),
+            None => groups.push((vec![master], text)),
+        }
+    }
+    let lines = groups.into_iter().map(|(masters, text)| match masters.len() {
+        all @ 2.. if all == count => format!("all {all} masters: {text}"),
+        _ => format!("{}: {text}", masters.join(", ")),
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_few_digits() {
+        for (ns, shown) in [
+            (0, "0s"),
+            (999, "999ns"),
+            (1_000, "1µs"),
+            (999_400, "999µs"),
+            (999_999, "1ms"),
+            (1_250_000, "1.3ms"),
+            (50_000_000, "50ms"),
+            (123_456_789, "123ms"),
+            (999_600_000, "1s"),
+            (4_408_173_216, "4.4s"),
+            (4_960_000_000, "5s"),
+            (29_950_000_001, "30s"),
+            (30_000_000_000, "30s"),
+            (99_960_000_000, "100s"),
+            (100_400_000_000, "100s"),
+            (3_600_000_000_000, "1h"),
+            (3_600_000_000_001, "3600s"),
+            (86_400_000_000_000, "24h"),
+        ] {
+            assert_eq!(Rounded(Duration::from_nanos(ns)).to_string(), shown, "{ns} ns");
+        }
+        assert_eq!(Rounded(Duration::MAX).to_string(), "18446744073709551616s");
+    }
+
+    #[test]
+    fn names_are_printable_and_quoted() {
+        assert_eq!(Named(b"orders:42").to_string(), "lock \"orders:42\"");
+        assert_eq!(Named(b"a\n\"").to_string(), "lock \"a\\n\\\"\"");
+        assert_eq!(Named(b"").to_string(), "the lock");
+    }
+}
