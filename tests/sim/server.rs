@@ -6,7 +6,7 @@ use redlatch::resp::{self, Decoded, Reply};
 
 use crate::clock::Time;
 use crate::model::{self, reader_script};
-use crate::network::{ConnState, Piece};
+use crate::network::{Arrival, ConnState};
 use crate::world::{Event, World, command, note, shown};
 
 /// Room for the words of most commands, and for most replies.
@@ -15,24 +15,24 @@ const REPLIES_SIZE: usize = 128;
 
 impl World {
     pub fn arrive_at_master(&mut self, index: usize) {
-        match self.conns[index].to_master.arrive(self.now) {
+        let conn = &mut self.conns[index];
+        match conn.to_master.arrive(self.now) {
             Err(again) => self.plan(again, Event::ToMaster(index)),
-            Ok(Some(Piece::Bytes(bytes))) => {
-                let conn = &mut self.conns[index];
+            Ok(Some(Arrival::Bytes { bytes, queued_at })) => {
                 let master = &self.masters[conn.master];
                 if conn.master_life != master.life || !master.is_up {
                     return;
                 }
                 if conn.master_input.is_empty() {
-                    conn.input_queued_at = conn.to_master.queued_at;
+                    conn.input_queued_at = queued_at;
                 }
-                conn.master_input.extend_from_slice(&bytes);
+                conn.master_input.extend_from_slice(bytes);
                 // No command ends without one.
                 if master.stopped_until <= self.now && bytes.contains(&b'\n') {
                     self.serve(index);
                 }
             }
-            Ok(Some(Piece::End) | None) => {}
+            Ok(Some(Arrival::End) | None) => {}
         }
     }
 
@@ -210,16 +210,16 @@ impl World {
     }
 
     pub fn arrive_at_client(&mut self, index: usize) {
-        match self.conns[index].to_client.arrive(self.now) {
+        let conn = &mut self.conns[index];
+        match conn.to_client.arrive(self.now) {
             Err(again) => self.plan(again, Event::ToClient(index)),
-            Ok(Some(piece)) => {
-                let conn = &mut self.conns[index];
+            Ok(Some(arrival)) => {
                 if conn.left_at.is_some() {
                     return;
                 }
-                match piece {
-                    Piece::Bytes(bytes) => conn.client_input.extend_from_slice(&bytes),
-                    Piece::End => conn.state = ConnState::Ended,
+                match arrival {
+                    Arrival::Bytes { bytes, .. } => conn.client_input.extend_from_slice(bytes),
+                    Arrival::End => conn.state = ConnState::Ended,
                 }
                 let (client, life) = (conn.client, conn.client_life);
                 self.wake_life(client, life);
