@@ -178,10 +178,21 @@ impl Digest {
     }
 }
 
+/// A time, and behind it the place among the events of that time, as one number.
+type Moment = u128;
+
+fn moment(at: Time, order: u64) -> Moment {
+    Moment::from(at) << 64 | Moment::from(order)
+}
+
+fn time_of(moment: Moment) -> Time {
+    Time::try_from(moment >> 64).expect("64 bits")
+}
+
 /// What is planned, in the order in which it happens.
 #[derive(Default)]
 pub struct Events {
-    heap: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    heap: BinaryHeap<Reverse<(Moment, Event)>>,
     /// Planned and happened so far.
     count: u64,
 }
@@ -189,7 +200,7 @@ pub struct Events {
 impl Events {
     pub fn plan(&mut self, at: Time, event: Event) {
         let order = self.next_order();
-        self.heap.push(Reverse((at, order, event)));
+        self.heap.push(Reverse((moment(at, order), event)));
     }
 
     /// The place behind all that is planned, among the events of one time.
@@ -198,14 +209,14 @@ impl Events {
         self.count
     }
 
-    /// The time and place of the next one; at the end of time if there is none.
-    fn next(&self) -> (Time, u64) {
-        self.heap.peek().map_or((Time::MAX, u64::MAX), |Reverse((at, order, _))| (*at, *order))
+    /// When the next one happens; at the end of time if there is none.
+    fn next(&self) -> Moment {
+        self.heap.peek().map_or(Moment::MAX, |Reverse((at, _))| *at)
     }
 
     fn pop(&mut self) -> Option<Event> {
         self.count += 1;
-        self.heap.pop().map(|Reverse((_, _, event))| event)
+        self.heap.pop().map(|Reverse((_, event))| event)
     }
 }
 
@@ -318,9 +329,8 @@ impl World {
     pub fn run_for(&mut self, time: Time) {
         let end = self.now + time;
         while self.checker.violation.is_none() {
-            let turn = self.next_turn();
-            let (at, order) =
-                turn.map_or((Time::MAX, 0), |(at, order, _)| (at, order)).min(self.events.next());
+            let ((turn, client), event) = (self.next_turn(), self.events.next());
+            let at = time_of(turn.min(event));
             if at > end {
                 break;
             }
@@ -328,17 +338,12 @@ impl World {
             if self.events.count > EVENT_COUNT_MAX {
                 self.checker.violate("events without end");
             }
-            match turn {
-                Some((_, turn_order, client)) if turn_order == order => {
-                    self.events.count += 1;
-                    self.clients[client].wake_at = Time::MAX;
-                    self.turn(client);
-                }
-                _ => {
-                    if let Some(event) = self.events.pop() {
-                        self.handle(event);
-                    }
-                }
+            if turn < event {
+                self.events.count += 1;
+                self.clients[client].wake_at = Time::MAX;
+                self.turn(client);
+            } else if let Some(event) = self.events.pop() {
+                self.handle(event);
             }
         }
         self.now = self.now.max(end);
@@ -354,8 +359,8 @@ impl World {
             if self.now >= end || self.checker.violation.is_some() {
                 return false;
             }
-            let next = self.next_turn().map_or(Time::MAX, |turn| turn.0).min(self.events.next().0);
-            self.run_for(next.clamp(self.now, end) - self.now);
+            let next = self.next_turn().0.min(self.events.next());
+            self.run_for(time_of(next).clamp(self.now, end) - self.now);
         }
     }
 
@@ -405,11 +410,17 @@ impl World {
         }
     }
 
-    /// When the next turn of a client is due, its place among the events of that time, and whose it is. Turns are put off and
-    /// brought forward all the time, so they are no events.
-    fn next_turn(&self) -> Option<(Time, u64, usize)> {
-        let turns = self.clients.iter().enumerate().map(|(index, it)| (it.wake_at, it.wake_order, index));
-        turns.filter(|(at, ..)| *at < Time::MAX).min()
+    /// When the next turn of a client is due, and whose it is; at the end of time if none is. Turns are put off and brought
+    /// forward all the time, so they are no events.
+    fn next_turn(&self) -> (Moment, usize) {
+        let mut next = (Moment::MAX, 0);
+        for (index, it) in self.clients.iter().enumerate() {
+            let at = moment(it.wake_at, it.wake_order);
+            if at < next.0 {
+                next = (at, index);
+            }
+        }
+        next
     }
 
     fn handle(&mut self, event: Event) {
