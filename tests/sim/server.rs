@@ -58,6 +58,9 @@ impl World {
                 panic!("the model's own reply")
             };
             assert_eq!(size, own.len(), "one command, one reply");
+            if let Reply::Array(elements) = &reply {
+                assert_eq!(elements.iter().count(), elements.len(), "each element decodes alone");
+            }
             note!(self, "m{master} for c{client}: {} -> {}", command(&words), shown(own));
             self.note_command(index, &words, &reply);
         }
