@@ -31,7 +31,7 @@ pub struct Client {
     pub step: usize,
     pub turn_began: Time,
     /// The state of each link when it was looked at last.
-    pub link_states: Vec<&'static str>,
+    pub link_states: Vec<LinkState>,
     pub locks: Vec<(OpId, Lock)>,
     pub workers: Vec<Worker>,
     pub errands: Vec<Errand>,
@@ -43,6 +43,21 @@ pub struct Client {
     pub callers: Option<Callers>,
     /// Outcomes that no worker took.
     pub outcomes: VecDeque<(OpId, Outcome)>,
+}
+
+/// The state of a link, as it is counted.
+#[derive(Debug, Clone, Copy)]
+pub enum LinkState {
+    Down,
+    Connecting,
+    Ready,
+    Quarantined,
+    Silent,
+    Other,
+}
+
+impl LinkState {
+    pub const NAMES: [&str; 6] = ["down", "connecting", "ready", "quarantined", "silent", "other"];
 }
 
 /// A lock as the application knows it.

@@ -178,7 +178,7 @@ impl World {
             match request {
                 LinkRequest::Close(link) => {
                     let now = self.local(client);
-                    let state = self.clients[client].engine.master_status(now, link.master()).state;
+                    let state = self.clients[client].engine.master_state(now, link.master());
                     if let MasterState::Down(why) = &state
                         && ["no request", "wrong shape", "malformed"].iter().any(|bad| why.contains(bad))
                     {

@@ -17,7 +17,7 @@ use redlatch::engine::{Engine, Outcome};
 
 use crate::callers::Callers;
 use crate::checker::Checker;
-use crate::client::{Client, Worker};
+use crate::client::{Client, LinkState, Worker};
 use crate::clock::{Clock, MS, SECOND, Time, WALL_US};
 use crate::lua;
 use crate::model::{Keys, ModelMaster};
@@ -48,6 +48,8 @@ pub struct World {
     /// The application of all clients.
     pub habits: Habits,
     pub statistics: Statistics,
+    /// Steps of a master's link from one state to another.
+    pub link_steps: [[u64; LinkState::NAMES.len()]; LinkState::NAMES.len()],
     pub digest: Digest,
     /// What happened, in words, if somebody wants to know.
     pub trace: Option<Vec<String>>,
@@ -267,6 +269,7 @@ impl World {
                 is_closing: false,
             },
             statistics: Statistics::default(),
+            link_steps: Default::default(),
             digest: Digest::default(),
             trace: None,
             is_checked_always: false,
@@ -305,7 +308,7 @@ impl World {
             wake_order: 0,
             step: 0,
             turn_began: 0,
-            link_states: vec!["down"; self.config.master_count()],
+            link_states: vec![LinkState::Down; self.config.master_count()],
             locks: Vec::new(),
             workers,
             errands: Vec::new(),
@@ -366,8 +369,14 @@ impl World {
 
     /// What was counted, the lasting things included.
     pub fn statistics(&self) -> Statistics {
+        let names = LinkState::NAMES;
+        let steps =
+            self.link_steps.iter().zip(names).flat_map(|(counts, from)| {
+                counts.iter().zip(names).map(move |(count, to)| ((from, to), *count))
+            });
         Statistics {
             simulated: self.now,
+            link_steps: steps.filter(|(_, count)| *count > 0).collect(),
             event_count: self.events.count,
             guard_count: self.checker.guard_count,
             void_count: self.checker.void_count,
