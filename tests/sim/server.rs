@@ -9,9 +9,8 @@ use crate::model::{self, reader_script};
 use crate::network::{Arrival, ConnState};
 use crate::world::{Event, World, command, note, shown};
 
-/// Room for the words of most commands, and for most replies.
+/// Room for the words of most commands.
 const WORD_COUNT: usize = 16;
-const REPLIES_SIZE: usize = 128;
 
 impl World {
     pub fn arrive_at_master(&mut self, index: usize) {
@@ -28,7 +27,7 @@ impl World {
                 }
                 conn.master_input.extend_from_slice(bytes);
                 // No command ends without one.
-                if master.stopped_until <= self.now && bytes.contains(&b'\n') {
+                if master.stopped_until <= self.now && memchr::memchr(b'\n', bytes).is_some() {
                     self.serve(index);
                 }
             }
@@ -45,7 +44,7 @@ impl World {
             return;
         }
         let (mut input, mut replies) =
-            (std::mem::take(&mut conn.master_input), Vec::with_capacity(REPLIES_SIZE));
+            (std::mem::take(&mut conn.master_input), std::mem::take(&mut self.replies));
         let now = it.clock.at(self.now);
         let (mut done, mut words, mut meets_queue) = (0, Vec::with_capacity(WORD_COUNT), false);
         while let Some(size) = model::command(&input[done..], &mut words) {
@@ -70,8 +69,16 @@ impl World {
             self.follow_queue(master, false);
         }
         self.send_to_client(index, &replies);
+        replies.clear();
+        self.replies = replies;
+        if !self.masters[master].model.pushes.is_empty() {
+            self.send_pushes(master);
+        }
+    }
+
+    /// As servers do it: one write for all that one connection is told.
+    fn send_pushes(&mut self, master: usize) {
         let pushes = std::mem::take(&mut self.masters[master].model.pushes);
-        // As servers do it: one write for all that one connection is told.
         let mut messages = BTreeMap::<usize, Vec<u8>>::new();
         pushes
             .iter()

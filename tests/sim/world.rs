@@ -4,7 +4,7 @@
 //! All randomness comes from one generator, so a seed is a history. What the engine is told, and in which order, is what
 //! the real driver would tell it; between any two steps of a turn the process may be stopped.
 
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -56,6 +56,8 @@ pub struct World {
     /// Look for all that may be wrong after each turn, not after one in ten.
     pub is_checked_always: bool,
     pub events: Events,
+    /// Replies to the commands that are carried out, empty between them.
+    pub replies: Vec<u8>,
 }
 
 /// What the applications do.
@@ -146,7 +148,6 @@ pub struct Statistics {
     pub void_count: u64,
 }
 
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     ToMaster(usize),
     ToClient(usize),
@@ -194,15 +195,41 @@ fn time_of(moment: Moment) -> Time {
 /// What is planned, in the order in which it happens.
 #[derive(Default)]
 pub struct Events {
-    heap: BinaryHeap<Reverse<(Moment, Event)>>,
+    heap: BinaryHeap<Planned>,
     /// Planned and happened so far.
     count: u64,
 }
 
+/// No two have the same moment; the earliest is the largest.
+struct Planned {
+    at: Moment,
+    event: Event,
+}
+
+impl Ord for Planned {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.at.cmp(&self.at)
+    }
+}
+
+impl PartialOrd for Planned {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Planned {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+impl Eq for Planned {}
+
 impl Events {
     pub fn plan(&mut self, at: Time, event: Event) {
         let order = self.next_order();
-        self.heap.push(Reverse((moment(at, order), event)));
+        self.heap.push(Planned { at: moment(at, order), event });
     }
 
     /// The place behind all that is planned, among the events of one time.
@@ -213,12 +240,12 @@ impl Events {
 
     /// When the next one happens; at the end of time if there is none.
     fn next(&self) -> Moment {
-        self.heap.peek().map_or(Moment::MAX, |Reverse((at, _))| *at)
+        self.heap.peek().map_or(Moment::MAX, |next| next.at)
     }
 
     fn pop(&mut self) -> Option<Event> {
         self.count += 1;
-        self.heap.pop().map(|Reverse((_, event))| event)
+        self.heap.pop().map(|next| next.event)
     }
 }
 
@@ -274,6 +301,7 @@ impl World {
             trace: None,
             is_checked_always: false,
             events: Events::default(),
+            replies: Vec::new(),
         }
     }
 
