@@ -29,6 +29,13 @@ pub struct Conn {
     pub left_at: Option<Time>,
 }
 
+impl Conn {
+    /// Whether its client has something to read, or to be told.
+    pub fn has_input(&self) -> bool {
+        !self.client_input.is_empty() || !matches!(self.state, ConnState::Open | ConnState::Connecting)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnState {
     Connecting,

@@ -111,21 +111,19 @@ impl World {
         let family = set.into_iter().chain(it.owners.iter().map(Owner::due)).min();
         let errand = Some(self.next_errand(client)).filter(|at| *at < Time::MAX);
         let look = it.callers.as_ref().and_then(Callers::next_look);
-        let has_input = it.conns.iter().flatten().any(|&conn| {
-            let conn = &self.conns[conn];
-            !conn.client_input.is_empty() || !matches!(conn.state, ConnState::Open | ConnState::Connecting)
-        });
+        let has_input = self.next_conn(client, 0, Conn::has_input).is_some();
         if let Some(at) = timeout.into_iter().chain(worker).chain(look).chain(family).chain(errand).min() {
             self.wake(client, at.max(self.now + TURN_PAUSE));
         }
-        let has_output = (0..2 * self.config.master_count()).any(|place| {
+        // What was not cut short is written in full.
+        let is_left = |conn: &Conn| conn.state == ConnState::Open && conn.unsent_since.is_some();
+        let mut has_output = false;
+        let mut from = 0;
+        while !has_output && let Some(place) = self.next_conn(client, from, is_left) {
             let link = self.link(place);
-            let it = &mut self.clients[client];
-            // What was not cut short is written in full.
-            let is_left = |conn: &Conn| conn.state == ConnState::Open && conn.unsent_since.is_some();
-            it.conns[place].is_some_and(|conn| is_left(&self.conns[conn]))
-                && !it.engine.send_ready(link).is_empty()
-        });
+            has_output = !self.clients[client].engine.send_ready(link).is_empty();
+            from = place + 1;
+        }
         if has_input || has_output || self.clients[client].engine.has_outcome() {
             self.wake(client, self.now + TURN_PAUSE);
         }
@@ -134,7 +132,7 @@ impl World {
     pub fn step(&mut self, client: usize, step: Step) {
         match step {
             Step::Links => self.follow_links(client),
-            Step::Read => (0..2 * self.config.master_count()).for_each(|place| self.read(client, place)),
+            Step::Read => self.for_conns(client, Conn::has_input, Self::read),
             Step::Timeouts => {
                 let now = self.local(client);
                 let engine = &mut self.clients[client].engine;
@@ -156,8 +154,29 @@ impl World {
                 }
             }
             Step::Application => self.work(client),
-            Step::Write => (0..2 * self.config.master_count()).for_each(|place| self.write(client, place)),
+            Step::Write => self.for_conns(client, |conn| conn.state == ConnState::Open, Self::write),
         }
+    }
+
+    /// Goes through a client's connections that are like this, in order; what is done to one may change those behind it.
+    fn for_conns(
+        &mut self,
+        client: usize,
+        is_meant: impl Fn(&Conn) -> bool,
+        step: fn(&mut Self, usize, usize),
+    ) {
+        let mut from = 0;
+        while let Some(place) = self.next_conn(client, from, &is_meant) {
+            step(self, client, place);
+            from = place + 1;
+        }
+    }
+
+    /// The place of the first connection of a client from this place on that is like this.
+    fn next_conn(&self, client: usize, from: usize, is_meant: impl Fn(&Conn) -> bool) -> Option<usize> {
+        let mut conns = self.clients[client].conns[from..].iter();
+        let place = conns.position(|conn| conn.is_some_and(|conn| is_meant(&self.conns[conn])))?;
+        Some(from + place)
     }
 
     /// A client's connections by their place: those for commands, then those for news.
@@ -231,12 +250,8 @@ impl World {
 
     pub fn read(&mut self, client: usize, place: usize) {
         let Some(index) = self.clients[client].conns[place] else { return };
-        let conn = &self.conns[index];
-        if conn.client_input.is_empty() && matches!(conn.state, ConnState::Open | ConnState::Connecting) {
-            return;
-        }
         let link = self.link(place);
-        match conn.state {
+        match self.conns[index].state {
             ConnState::Accepted => {
                 self.conns[index].state = ConnState::Open;
                 note!(self, "c{client} connected {:?}", self.link(place));
@@ -279,9 +294,6 @@ impl World {
 
     pub fn write(&mut self, client: usize, place: usize) {
         let Some(index) = self.clients[client].conns[place] else { return };
-        if self.conns[index].state != ConnState::Open {
-            return;
-        }
         let link = self.link(place);
         let it = &mut self.clients[client];
         let (engine, turn_began) = (&mut it.engine, it.turn_began);
