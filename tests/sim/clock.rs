@@ -46,9 +46,12 @@ impl Clock {
         // Whole millions and the rest apart: no product is larger than the time itself.
         let rate = 1_000_000 + self.ppm;
         let guess = passed / rate * 1_000_000 + passed % rate * 1_000_000 / rate;
-        let mut time = u64::try_from((guess - 2).max(0)).expect("not negative");
+        let mut time = u64::try_from(guess.max(0)).expect("not negative");
         while self.shown_ns(time) < shown_ns {
             time += 1;
+        }
+        while time > 0 && self.shown_ns(time - 1) >= shown_ns {
+            time -= 1;
         }
         time
     }

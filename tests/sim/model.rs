@@ -462,6 +462,14 @@ pub fn command<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Option<usize> 
 fn length(mark: u8, input: &[u8]) -> Option<(usize, &[u8])> {
     let (first, digits) = input.split_first()?;
     assert_eq!(*first, mark, "the client sent no command");
+    // Most lengths have one digit or two.
+    match digits {
+        [ones @ b'0'..=b'9', b'\r', b'\n', behind @ ..] => return Some((usize::from(ones - b'0'), behind)),
+        [tens @ b'1'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n', behind @ ..] => {
+            return Some((10 * usize::from(tens - b'0') + usize::from(ones - b'0'), behind));
+        }
+        _ => {}
+    }
     let mut number = 0;
     for (place, byte) in digits.iter().enumerate() {
         match byte {
