@@ -20,6 +20,10 @@ pub struct Client {
     pub life: u32,
     /// The present connection to each master, and behind those the one for news.
     pub conns: Vec<Option<usize>>,
+    /// Something has arrived since its connections were read last.
+    pub has_arrivals: bool,
+    /// Its last write over some connection took only a part of the bytes.
+    pub is_cut_short: bool,
     pub is_down: bool,
     pub paused_until: Time,
     /// Since when its clock stands still.

@@ -40,8 +40,10 @@ impl World {
         }
     }
 
+    /// Something has arrived for one life of a client.
     pub fn wake_life(&mut self, client: usize, life: u32) {
         if self.clients[client].life == life {
+            self.clients[client].has_arrivals = true;
             self.wake(client, self.now);
         }
     }
@@ -67,21 +69,19 @@ impl World {
         } else {
             TURN.len()
         };
-        while self.clients[client].step < TURN.len() {
-            let step = self.clients[client].step;
+        #[expect(clippy::needless_range_loop, reason = "this loop is unrolled, one over `TURN` is not")]
+        for step in self.clients[client].step..TURN.len() {
             self.step_count += 1;
-            if step == stop_at || self.pause_at_step == Some(self.step_count) {
+            let is_stopped = step == stop_at || self.pause_at_step == Some(self.step_count);
+            if is_stopped {
                 let pause = self.rng.random_range(self.pause_min..=self.pause_max);
                 self.count_fault("client paused between two steps");
                 self.pause(client, pause);
-                // Not to be met by the same stop again.
-                self.clients[client].step += 1;
-                self.step(client, TURN[step]);
-                return;
             }
-            self.clients[client].step += 1;
+            // Not to be met by the same stop again.
+            self.clients[client].step = step + 1;
             self.step(client, TURN[step]);
-            if self.clients[client].paused_until > self.now {
+            if is_stopped || self.clients[client].paused_until > self.now {
                 return;
             }
         }
@@ -111,15 +111,17 @@ impl World {
         let family = set.into_iter().chain(it.owners.iter().map(Owner::due)).min();
         let errand = Some(self.next_errand(client)).filter(|at| *at < Time::MAX);
         let look = it.callers.as_ref().and_then(Callers::next_look);
-        let has_input = self.next_conn(client, 0, Conn::has_input).is_some();
+        let has_input = it.has_arrivals && self.next_conn(client, 0, Conn::has_input).is_some();
         if let Some(at) = timeout.into_iter().chain(worker).chain(look).chain(family).chain(errand).min() {
             self.wake(client, at.max(self.now + TURN_PAUSE));
         }
         // What was not cut short is written in full.
         let is_left = |conn: &Conn| conn.state == ConnState::Open && conn.unsent_since.is_some();
-        let mut has_output = false;
-        let mut from = 0;
-        while !has_output && let Some(place) = self.next_conn(client, from, is_left) {
+        let (mut has_output, mut from) = (false, 0);
+        while self.clients[client].is_cut_short
+            && !has_output
+            && let Some(place) = self.next_conn(client, from, is_left)
+        {
             let link = self.link(place);
             has_output = !self.clients[client].engine.send_ready(link).is_empty();
             from = place + 1;
@@ -132,7 +134,11 @@ impl World {
     pub fn step(&mut self, client: usize, step: Step) {
         match step {
             Step::Links => self.follow_links(client),
-            Step::Read => self.for_conns(client, Conn::has_input, Self::read),
+            Step::Read => {
+                if std::mem::take(&mut self.clients[client].has_arrivals) {
+                    self.for_conns(client, Conn::has_input, Self::read);
+                }
+            }
             Step::Timeouts => {
                 let now = self.local(client);
                 let engine = &mut self.clients[client].engine;
@@ -154,7 +160,10 @@ impl World {
                 }
             }
             Step::Application => self.work(client),
-            Step::Write => self.for_conns(client, |conn| conn.state == ConnState::Open, Self::write),
+            Step::Write => {
+                self.clients[client].is_cut_short = false;
+                self.for_conns(client, |conn| conn.state == ConnState::Open, Self::write);
+            }
         }
     }
 
@@ -312,6 +321,7 @@ impl World {
         let plan = |at| events.plan(at, Event::ToMaster(index));
         pipe.send(self.now, queued_at, bytes, &self.weather, &mut self.rng, plan);
         engine.send_done(link, size);
+        it.is_cut_short |= is_short;
     }
 
     /// Whether there is a connection, and the process behind it lives.

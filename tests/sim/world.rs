@@ -329,6 +329,8 @@ impl World {
             wall_us: WALL_US,
             life: 0,
             conns: vec![None; 2 * self.config.master_count()],
+            has_arrivals: false,
+            is_cut_short: false,
             is_down: false,
             paused_until: 0,
             suspended_at: None,
