@@ -20,6 +20,8 @@ pub struct Client {
     pub life: u32,
     /// The present connection to each master, and behind those the one for news.
     pub conns: Vec<Option<usize>>,
+    /// The places in `conns` of those that have been accepted, as bits.
+    pub accepted: u64,
     /// Something has arrived since its connections were read last.
     pub has_arrivals: bool,
     /// Its last write over some connection took only a part of the bytes.

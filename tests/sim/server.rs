@@ -9,9 +9,6 @@ use crate::model::{self, reader_script};
 use crate::network::{Arrival, ConnState};
 use crate::world::{Event, World, command, note, shown};
 
-/// Room for the words of most commands.
-const WORD_COUNT: usize = 16;
-
 impl World {
     pub fn arrive_at_master(&mut self, index: usize) {
         let conn = &mut self.conns[index];
@@ -46,7 +43,8 @@ impl World {
         let (mut input, mut replies) =
             (std::mem::take(&mut conn.master_input), std::mem::take(&mut self.replies));
         let now = it.clock.at(self.now);
-        let (mut done, mut words, mut meets_queue) = (0, Vec::with_capacity(WORD_COUNT), false);
+        let mut words: Vec<&[u8]> = std::mem::take(&mut self.words);
+        let (mut done, mut meets_queue) = (0, false);
         while let Some(size) = model::command(&input[done..], &mut words) {
             done += size;
             meets_queue |= words.get(2).is_some_and(|key_count| *key_count == b"3");
@@ -63,6 +61,9 @@ impl World {
             note!(self, "m{master} for c{client}: {} -> {}", command(&words), shown(own));
             self.note_command(index, &words, &reply);
         }
+        words.clear();
+        // In place: the memory is kept, and no word.
+        self.words = words.into_iter().map(|_| b"".as_slice()).collect();
         input.drain(..done);
         self.conns[index].master_input = input;
         if meets_queue {

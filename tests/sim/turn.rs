@@ -135,8 +135,10 @@ impl World {
         match step {
             Step::Links => self.follow_links(client),
             Step::Read => {
-                if std::mem::take(&mut self.clients[client].has_arrivals) {
-                    self.for_conns(client, Conn::has_input, Self::read);
+                let (mut from, has_arrivals) = (0, std::mem::take(&mut self.clients[client].has_arrivals));
+                while has_arrivals && let Some(place) = self.next_conn(client, from, Conn::has_input) {
+                    self.read(client, place);
+                    from = place + 1;
                 }
             }
             Step::Timeouts => {
@@ -162,22 +164,12 @@ impl World {
             Step::Application => self.work(client),
             Step::Write => {
                 self.clients[client].is_cut_short = false;
-                self.for_conns(client, |conn| conn.state == ConnState::Open, Self::write);
+                let mut left = self.clients[client].accepted;
+                while left != 0 {
+                    self.write(client, left.trailing_zeros() as usize);
+                    left &= left - 1;
+                }
             }
-        }
-    }
-
-    /// Goes through a client's connections that are like this, in order; what is done to one may change those behind it.
-    fn for_conns(
-        &mut self,
-        client: usize,
-        is_meant: impl Fn(&Conn) -> bool,
-        step: fn(&mut Self, usize, usize),
-    ) {
-        let mut from = 0;
-        while let Some(place) = self.next_conn(client, from, &is_meant) {
-            step(self, client, place);
-            from = place + 1;
         }
     }
 
@@ -250,6 +242,7 @@ impl World {
     /// The client gives its connection up. What is under way to the master arrives, or some of it.
     pub fn leave_conn(&mut self, client: usize, place: usize) {
         let Some(conn) = self.clients[client].conns[place].take() else { return };
+        self.clients[client].accepted &= !(1 << place);
         let it = &mut self.conns[conn];
         it.left_at = Some(self.now);
         it.client_input.clear();
@@ -263,6 +256,7 @@ impl World {
         match self.conns[index].state {
             ConnState::Accepted => {
                 self.conns[index].state = ConnState::Open;
+                self.clients[client].accepted |= 1 << place;
                 note!(self, "c{client} connected {:?}", self.link(place));
                 let now = self.local(client);
                 self.clients[client].engine.handle_connected(now, link);
@@ -303,6 +297,9 @@ impl World {
 
     pub fn write(&mut self, client: usize, place: usize) {
         let Some(index) = self.clients[client].conns[place] else { return };
+        if self.conns[index].state != ConnState::Open {
+            return;
+        }
         let link = self.link(place);
         let it = &mut self.clients[client];
         let (engine, turn_began) = (&mut it.engine, it.turn_began);

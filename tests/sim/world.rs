@@ -58,6 +58,8 @@ pub struct World {
     pub events: Events,
     /// Replies to the commands that are carried out, empty between them.
     pub replies: Vec<u8>,
+    /// And the words of one.
+    pub words: Vec<&'static [u8]>,
 }
 
 /// What the applications do.
@@ -302,6 +304,7 @@ impl World {
             is_checked_always: false,
             events: Events::default(),
             replies: Vec::new(),
+            words: Vec::new(),
         }
     }
 
@@ -329,6 +332,7 @@ impl World {
             wall_us: WALL_US,
             life: 0,
             conns: vec![None; 2 * self.config.master_count()],
+            accepted: 0,
             has_arrivals: false,
             is_cut_short: false,
             is_down: false,
