@@ -85,16 +85,18 @@ mod error;
 pub mod mutants;
 #[cfg(not(redlatch_mutants))]
 mod mutants;
+mod options;
 mod process;
 mod redlock;
 mod wire;
 
 // For the simulator, whose callers do with them what those of a client do.
-pub use client::{Acquire, Client, Extend, ForceUnlock, Guard, Inspect, LockRequest, Lost, Release};
-pub use client::{AcquireSet, ExtendSet, GuardSet, LockSetRequest, LostSet, ReleaseSet};
+pub use client::{
+    Acquire, Cancel, Client, Extend, Guard, GuardSet, Hold, LockEnd, LockRequest, LockSetRequest, Lost,
+    ReentrantLock, Release, RwLock,
+};
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
-pub use client::{Hold, Reenter, ReentrantLock, ReleaseHold, RwLock};
 #[doc(hidden)]
 pub use client::{desk, holds, joint};
 pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};
@@ -104,7 +106,8 @@ pub use error::{
     AcquireError, Denial, ExtendError, ForceUnlockError, InspectError, ReleaseError, Report, Round,
 };
 pub use error::{AcquireSetError, ExtendSetError, ReenterError, ReleaseSetError};
-pub use redlock::{Lease, Redlock};
+pub use options::{Mode, Options, WaitPolicy};
+pub use redlock::{Lease, LeaseRequest, Redlock};
 
 /// Compiles the examples of the README and of the pages.
 #[cfg(doctest)]

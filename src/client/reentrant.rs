@@ -19,7 +19,7 @@ use super::handle::Client;
 use super::holds::Holds;
 use super::parker::Parker;
 use super::pending::{How, Pending};
-use super::request::LockRequest;
+use super::request::{Acquisition, LockRequest};
 use super::shared::{IN_WAKER, Shared, Stopped, wake_all};
 use crate::clock;
 use crate::config::Inside;
@@ -27,9 +27,6 @@ use crate::engine::{OpId, Released};
 use crate::error::{AcquireError, ReenterError, ReleaseError};
 use crate::limits;
 use crate::lock::{FencingToken, Token};
-use own::{OwnAcquisition, OwnRequest};
-
-mod own;
 
 /// A lock that its owner may take again while it has it; made by [`LockRequest::reentrant`].
 ///
@@ -64,23 +61,20 @@ pub struct Hold {
     is_armed: bool,
 }
 
-/// A hold that is being taken: a future for any executor, made by [`ReentrantLock::lock_async`].
-///
-/// Nothing is asked before it is polled. Dropping it gives up its own hold only: the attempt goes on for those who have joined
-/// it, and is given up with the last of them.
+/// A hold that is being taken.
 #[must_use = "nothing is acquired before this is awaited"]
-pub struct Reenter<'a> {
+struct Reenter<'a> {
     owner: &'a Arc<Owner>,
     caller: Caller,
 }
 
-/// The end of a hold under way: a future for any executor, made by [`Hold::release_async`]. Dropping it is no harm.
+/// The end of a hold under way.
 #[must_use = "the answer of the masters is in here"]
 #[derive(Debug)]
-pub struct ReleaseHold(Option<Release>);
+struct ReleaseHold(Option<Release>);
 
 struct Owner {
-    request: OwnRequest,
+    request: LockRequest<'static>,
     state: Mutex<State>,
 }
 
@@ -90,7 +84,7 @@ type State = Holds<UnderWay, Guard>;
 struct UnderWay {
     attempt: Arc<Attempt>,
     /// What answers it; `None` while somebody polls it, or a thread waits with it.
-    pending: Option<Pending<OwnAcquisition>>,
+    pending: Option<Pending<Acquisition<'static>>>,
 }
 
 /// One attempt, as its callers know it.
@@ -109,7 +103,7 @@ impl LockRequest<'_> {
     /// [`ReentrantLock::lock`].
     #[must_use = "nothing is asked before it is locked"]
     pub fn reentrant(self) -> ReentrantLock {
-        let (request, state) = (OwnRequest::new(&self), Mutex::new(State::Free));
+        let (request, state) = (self.into_owned(), Mutex::new(State::Free));
         ReentrantLock { owner: Arc::new(Owner { request, state }) }
     }
 }
@@ -129,7 +123,7 @@ impl ReentrantLock {
     /// lock that this owner has can be taken; else that is [`AcquireError::Stopped`], for this caller alone.
     pub fn lock(&self) -> Result<Hold, ReenterError> {
         // Its drop gives up what it has joined, in a panic, too.
-        let mut asking = self.lock_async();
+        let mut asking = self.join();
         let (parker, waker) = Parker::own();
         loop {
             match self.owner.advance(&mut asking.caller, How::Thread, &waker) {
@@ -139,8 +133,13 @@ impl ReentrantLock {
         }
     }
 
-    /// As [`ReentrantLock::lock`], for tasks.
-    pub const fn lock_async(&self) -> Reenter<'_> {
+    /// As [`ReentrantLock::lock`], for tasks. Nothing is asked before the future is polled. Dropping it gives up its own hold
+    /// only: the attempt goes on for those who have joined it, and is given up with the last of them.
+    pub fn lock_async(&self) -> impl Future<Output = Result<Hold, ReenterError>> + Send + use<'_> {
+        self.join()
+    }
+
+    const fn join(&self) -> Reenter<'_> {
         Reenter { owner: &self.owner, caller: Caller { wait_until: None, joined: None, failed_before: None } }
     }
 
@@ -165,7 +164,7 @@ impl ReentrantLock {
     /// The lock's name, without the configured prefix.
     #[must_use]
     pub fn resource(&self) -> &[u8] {
-        &self.owner.request.resource
+        self.owner.request.resource.as_bytes()
     }
 
     /// The client that asks for it.
@@ -220,11 +219,17 @@ impl Hold {
     /// # Errors
     /// As [`Guard::release`].
     pub fn release(self) -> Result<Option<Released>, ReleaseError> {
-        self.release_async().0.map(Release::wait).transpose()
+        self.end().0.map(Release::wait).transpose()
     }
 
-    /// As [`Hold::release`], for tasks. The hold ends at once.
-    pub fn release_async(mut self) -> ReleaseHold {
+    /// As [`Hold::release`], for tasks. The hold ends at once. Dropping the future leaves the release to the background.
+    pub fn release_async(
+        self,
+    ) -> impl Future<Output = Result<Option<Released>, ReleaseError>> + Send + use<> {
+        self.end()
+    }
+
+    fn end(mut self) -> ReleaseHold {
         self.is_armed = false;
         ReleaseHold(self.owner.end_hold().map(Guard::release_async))
     }
@@ -243,6 +248,10 @@ impl Owner {
     fn state(&self) -> Result<MutexGuard<'_, State>, Stopped> {
         self.request.client.shared().check_process()?;
         Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn acquisition(&self, wait: Duration) -> Pending<Acquisition<'static>> {
+        Pending::new(Acquisition::new(self.request.clone().wait(wait)))
     }
 
     fn look<T>(&self, look: impl FnOnce(&Guard) -> T) -> Option<T> {
@@ -306,7 +315,7 @@ impl Owner {
                 }
                 State::Free | State::Held { .. } => {
                     let attempt = Arc::<Attempt>::default();
-                    let pending = Some(Pending::new(self.request.acquisition(left)));
+                    let pending = Some(self.acquisition(left));
                     state.begin(UnderWay { attempt: attempt.clone(), pending });
                     caller.joined = Some(attempt);
                     continue;
@@ -350,7 +359,7 @@ impl Owner {
         }
     }
 
-    fn put_back(&self, its: Pending<OwnAcquisition>) {
+    fn put_back(&self, its: Pending<Acquisition<'static>>) {
         if let Ok(mut state) = self.state()
             && let State::Acquiring { attempt, .. } = &mut *state
         {
@@ -427,7 +436,7 @@ struct StandIn<'a> {
 
 impl Drop for StandIn<'_> {
     fn drop(&mut self) {
-        self.owner.put_back(Pending::new(self.owner.request.acquisition(self.wait)));
+        self.owner.put_back(self.owner.acquisition(self.wait));
         self.attempt.wake_by_ref();
     }
 }
@@ -443,10 +452,10 @@ struct Caller {
 }
 
 impl Caller {
-    fn wait_left(&mut self, request: &OwnRequest) -> Duration {
+    fn wait_left(&mut self, request: &LockRequest<'_>) -> Duration {
         let now = clock::now();
         let until = self.wait_until.get_or_insert_with(|| {
-            let wait = request.wait();
+            let wait = request.options.wait_or_default(request.client.config().max_ttl);
             now.checked_add(wait).unwrap_or(now + limits::FOREVER)
         });
         until.saturating_duration_since(now)
@@ -479,7 +488,13 @@ impl Caller {
 
 /// Whether there is no sense in trying again.
 const fn is_final(error: &AcquireError) -> bool {
-    matches!(error, AcquireError::Input(_) | AcquireError::Stopped(_) | AcquireError::Overloaded)
+    matches!(
+        error,
+        AcquireError::Input(_)
+            | AcquireError::Stopped(_)
+            | AcquireError::Overloaded
+            | AcquireError::Cancelled
+    )
 }
 
 impl Attempt {

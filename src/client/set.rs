@@ -8,6 +8,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
+
+use super::cancel::Cancel;
 use super::desk::Question;
 use super::guard::Guard;
 use super::handle::Client;
@@ -20,40 +23,40 @@ use crate::engine::{OpId, Outcome, Request};
 use crate::error::{AcquireError, AcquireSetError};
 use crate::limits;
 use crate::lock::InputError;
+use crate::options::{Options, auto_extend_method, option_methods};
 
-pub use held::{ExtendSet, GuardSet, LostSet, ReleaseSet};
+pub use held::GuardSet;
 
 mod held;
 
 /// Several locks to be acquired together; made by [`Client::lock_set`].
 #[derive(Debug, Clone)]
 #[must_use = "nothing is asked before one of the acquire calls"]
-pub struct LockSetRequest<'a> {
+pub struct LockSetRequest {
+    client: Client,
     /// Sorted, each once.
-    names: Vec<&'a [u8]>,
-    /// What each lock is asked for with; the name is none of them.
-    template: LockRequest<'a>,
+    names: Vec<Bytes>,
+    /// What is asked of each lock.
+    options: Options,
+    cancel: Option<Cancel>,
 }
 
-/// Several locks that are being acquired together: a future for any executor, or something to [`AcquireSet::wait`] for.
-///
-/// Nothing is sent before it is polled or waited for. Dropping it gives all of them up: that never blocks, and what was
-/// acquired so far is released in the background.
+/// Several locks that are being acquired together.
 #[must_use = "nothing is acquired before this is awaited"]
 #[derive(Debug)]
-pub struct AcquireSet<'a> {
-    request: LockSetRequest<'a>,
+struct AcquireSet {
+    request: LockSetRequest,
     /// `None` before the first step.
     joint: Option<Joint<Guard>>,
-    asking: Asking<'a>,
+    asking: Asking,
 }
 
 /// What is under way.
 #[derive(Debug)]
-enum Asking<'a> {
+enum Asking {
     /// Locks, by their places among the names.
-    Locks(Vec<(usize, Acquire<'a>)>),
-    Pause(Pending<Pause<'a>>),
+    Locks(Vec<(usize, Acquire<'static>)>),
+    Pause(Pending<Pause>),
     Nothing,
 }
 
@@ -78,51 +81,29 @@ impl Client {
     /// both.release()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn lock_set<'a, N: AsRef<[u8]> + ?Sized + 'a>(
-        &'a self,
-        names: impl IntoIterator<Item = &'a N>,
-    ) -> LockSetRequest<'a> {
-        let mut names: Vec<&[u8]> = names.into_iter().map(AsRef::as_ref).collect();
+    pub fn lock_set<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> LockSetRequest {
+        let names = names.into_iter().map(|name| Bytes::copy_from_slice(name.as_ref()));
+        let mut names: Vec<Bytes> = names.collect();
         names.sort_unstable();
         names.dedup();
-        LockSetRequest { names, template: self.lock(b"") }
+        LockSetRequest { client: self.clone(), names, options: Options::new(), cancel: None }
     }
 }
 
-impl<'a> LockSetRequest<'a> {
-    /// As [`LockRequest::ttl`], for each of them.
-    pub const fn ttl(mut self, ttl: Duration) -> Self {
-        self.template = self.template.ttl(ttl);
+impl LockSetRequest {
+    option_methods!(options);
+    auto_extend_method!(options);
+
+    /// Replaces all options at once. They are those of each lock; the wait and the largest number of attempts also bound the
+    /// rounds in which all are asked for.
+    pub const fn options(mut self, options: Options) -> Self {
+        self.options = options;
         self
     }
 
-    /// How long to go on trying, for all of them; zero makes one attempt. By default as long as the TTL.
-    pub const fn wait(mut self, wait: Duration) -> Self {
-        self.template = self.template.wait(wait);
-        self
-    }
-
-    /// The validity that must be left of each when the set is handed out; see [`LockRequest::min_validity`].
-    pub const fn min_validity(mut self, min_validity: Duration) -> Self {
-        self.template = self.template.min_validity(min_validity);
-        self
-    }
-
-    /// As [`LockRequest::auto_extend`], for each of them.
-    pub const fn auto_extend(mut self, max_hold: Duration) -> Self {
-        self.template = self.template.auto_extend(max_hold);
-        self
-    }
-
-    /// As [`LockRequest::fenced`], for each of them: each lock has a token of its own, in [`GuardSet::guards`].
-    pub const fn fenced(mut self) -> Self {
-        self.template = self.template.fenced();
-        self
-    }
-
-    /// As [`LockRequest::shared`], for each of them: the set of a reader.
-    pub const fn shared(mut self) -> Self {
-        self.template = self.template.shared();
+    /// As [`LockRequest::cancel_with`].
+    pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
+        self.cancel = Some(cancel.clone());
         self
     }
 
@@ -139,16 +120,23 @@ impl<'a> LockSetRequest<'a> {
     /// # Errors
     /// As [`LockSetRequest::try_acquire`]; of the last round.
     pub fn acquire(self) -> Result<GuardSet, AcquireSetError> {
-        self.acquire_async().wait()
+        self.start().wait()
     }
 
-    /// As [`LockSetRequest::acquire`], for tasks.
-    pub const fn acquire_async(self) -> AcquireSet<'a> {
+    /// As [`LockSetRequest::acquire`], for tasks. Nothing is sent before the future is polled. Dropping it gives all of them up:
+    /// that never blocks, and what was acquired so far is released in the background.
+    pub fn acquire_async(self) -> impl Future<Output = Result<GuardSet, AcquireSetError>> + Send + use<> {
+        self.start()
+    }
+
+    const fn start(self) -> AcquireSet {
         AcquireSet { request: self, joint: None, asking: Asking::Nothing }
     }
 
-    fn one(&self, place: usize, wait: Duration) -> LockRequest<'a> {
-        LockRequest { resource: self.names[place], ..self.template }.wait(wait)
+    fn one(&self, place: usize, wait: Duration) -> LockRequest<'static> {
+        let mut request = self.client.lock_owned(self.names[place].clone()).options(self.options).wait(wait);
+        request.cancel.clone_from(&self.cancel);
+        request
     }
 
     fn check(&self) -> Result<(), InputError> {
@@ -160,12 +148,8 @@ impl<'a> LockSetRequest<'a> {
     }
 }
 
-impl<'a> AcquireSet<'a> {
-    /// Waits on this thread; returns by the end of the request's wait, or of one attempt if that is later.
-    ///
-    /// # Errors
-    /// As [`LockSetRequest::acquire`].
-    pub fn wait(mut self) -> Result<GuardSet, AcquireSetError> {
+impl AcquireSet {
+    fn wait(mut self) -> Result<GuardSet, AcquireSetError> {
         match self.advance(How::Thread) {
             Poll::Ready(result) => result,
             Poll::Pending => unreachable!("a thread waits until it is over"),
@@ -194,14 +178,14 @@ impl<'a> AcquireSet<'a> {
             self.asking = match step {
                 Step::Ask(places) => {
                     let requests = places.iter().map(|place| self.request.one(*place, Duration::ZERO));
-                    let asking = self.request.template.client.acquire_all(requests);
+                    let asking = self.request.client.acquire_all(requests);
                     Asking::Locks(places.into_iter().zip(asking).collect())
                 }
                 Step::Wait(place, wait) => {
                     Asking::Locks(vec![(place, self.request.one(place, wait).acquire_async())])
                 }
                 Step::Pause { attempts, took } => {
-                    let client = self.request.template.client;
+                    let client = self.request.client.clone();
                     Asking::Pause(Pending::new(Pause { client, attempts, took }))
                 }
                 Step::Held(guards) => return Poll::Ready(Ok(GuardSet::new(guards))),
@@ -214,13 +198,12 @@ impl<'a> AcquireSet<'a> {
     }
 
     fn begin(&mut self) -> Result<Step<Guard>, AcquireSetError> {
-        let LockRequest { client, ttl, wait, min_validity, .. } = self.request.template;
+        let LockSetRequest { client, options, .. } = &self.request;
         self.request
             .check()
             .map_err(|error| AcquireSetError { resource: Vec::new(), source: error.into() })?;
         let config = client.shared_config().clone();
-        let wait = wait.unwrap_or_else(|| ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)));
-        let (joint, step) = Joint::begin(clock::now(), config, self.request.names.len(), wait, min_validity);
+        let (joint, step) = Joint::begin(clock::now(), config, self.request.names.len(), options);
         self.joint = Some(joint);
         Ok(step)
     }
@@ -230,7 +213,7 @@ impl<'a> AcquireSet<'a> {
 fn settle(
     joint: &mut Joint<Guard>,
     how: How<'_, '_>,
-    asking: &mut Vec<(usize, Acquire<'_>)>,
+    asking: &mut Vec<(usize, Acquire<'static>)>,
 ) -> Option<Step<Guard>> {
     let mut step = None;
     asking.retain_mut(|(place, acquire)| {
@@ -243,7 +226,7 @@ fn settle(
     step
 }
 
-impl Future for AcquireSet<'_> {
+impl Future for AcquireSet {
     type Output = Result<GuardSet, AcquireSetError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -253,19 +236,19 @@ impl Future for AcquireSet<'_> {
 
 /// A random pause between two rounds, longer than the last one took.
 #[derive(Debug)]
-struct Pause<'a> {
-    client: &'a Client,
+struct Pause {
+    client: Client,
     attempts: u32,
     took: Duration,
 }
 
-impl Ask for Pause<'_> {
+impl Ask for Pause {
     const QUESTION: Question = Question::Pause;
     type Answer = ();
     type Error = AcquireError;
 
     fn client(&self) -> &Client {
-        self.client
+        &self.client
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, AcquireError> {

@@ -7,10 +7,10 @@
 use std::time::{Duration, Instant};
 
 use super::groups::Notify;
-use super::owed::Tag;
+use super::kind::Kind;
 use super::slab::Id;
 use crate::lock::command::Entry;
-use crate::lock::{Drift, Failure, FencingToken, MasterId, MasterSet, Tally, Token, Ttl, Vote};
+use crate::lock::{Drift, Failure, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
 #[derive(Debug)]
@@ -18,10 +18,7 @@ pub(super) struct Claim {
     /// Key and token as commands have them.
     pub(super) entry: Entry,
     pub(super) token: Token,
-    /// The fencing token of a fenced lock.
-    pub(super) fence: Option<FencingToken>,
-    /// By whose commands it is extended and released.
-    pub(super) tag: Tag,
+    pub(super) kind: Kind,
     /// Read before the first byte was queued (I1).
     pub(super) started: Instant,
     /// When a TTL was last sent, and the longest one that was: together they bound the life of any key.
@@ -104,8 +101,7 @@ impl Claim {
         Self {
             entry: Entry::EMPTY,
             token: Token::UNSET,
-            fence: None,
-            tag: Tag::Plain,
+            kind: Kind::Plain,
             started: now,
             sent_at: now,
             longest_ttl_ms: 0,
@@ -138,8 +134,7 @@ impl Claim {
         let Self {
             entry: _,
             token,
-            fence,
-            tag,
+            kind,
             started,
             sent_at,
             longest_ttl_ms,
@@ -164,10 +159,10 @@ impl Claim {
             owes_extension,
             strayed_extension,
         } = self;
-        (*owner, *token, *fence, *started, *sent_at) = (Some(op), new_token, None, now, now);
+        (*owner, *token, *kind, *started, *sent_at) = (Some(op), new_token, Kind::Plain, now, now);
         (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
-        (*is_open, *counts_grants, *tag) = (true, true, Tag::Plain);
+        (*is_open, *counts_grants) = (true, true);
         (*release, *heir, *tells, *is_contended) = (None, Id::NOBODY, false, false);
         (*twins, *strayed, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY, MasterSet::EMPTY);
         (*gone, *owes_repair) = (MasterSet::EMPTY, MasterSet::EMPTY);

@@ -44,12 +44,11 @@ use std::time::Duration;
 
 use super::claim::Claim;
 use super::fleet::Fleet;
-use super::owed::{Owed, Tag};
-use super::slab::Id;
+use super::owed::Owed;
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command::{self, FairTold, Place, Script, Waiter, Way};
-use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Token, Ttl};
+use crate::lock::command::{self, FairAnswer, FairTold, Place, Script, Waiter, Way};
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
 /// What an acquisition of a fair lock has beside that of a plain one.
@@ -135,39 +134,30 @@ impl Queuing {
         self.waits
     }
 
-    /// Queues the request of an attempt on the usable masters; returns those that had room for it.
-    pub(super) fn send_attempt(
-        &mut self,
-        fleet: &mut Fleet,
-        claim_id: Id,
-        claim: &Claim,
-        ttl: Ttl,
-    ) -> MasterSet {
+    /// A new attempt begins, with this token.
+    pub(super) fn begin_attempt(&mut self, token: Token) {
         self.told.clear();
         if mutant!(TicketForgotten) {
-            (self.number, self.id) = (None, claim.token);
+            (self.number, self.id) = (None, token);
         }
-        let waiter = self.waiter(fleet.config());
-        let sent = fleet.send(fleet.usable(), Owed::acquire(Tag::Fair, claim_id), |out| {
-            command::encode_fair_acquire(out, Script::Known, &claim.entry, ttl.as_millis(), &waiter);
-        });
-        self.asked = self.asked.union(sent);
-        sent
     }
 
-    /// The same once more, with the script in full.
-    pub(super) fn send_whole_attempt(
-        &self,
+    /// Queues the request of an attempt; returns the masters that had room for it.
+    pub(super) fn send_attempt(
+        &mut self,
         fleet: &mut Fleet,
         to: MasterSet,
         owed: Owed,
         claim: &Claim,
         ttl: Ttl,
+        script: Script,
     ) -> MasterSet {
         let waiter = self.waiter(fleet.config());
-        fleet.send(to, owed.whole(), |out| {
-            command::encode_fair_acquire(out, Script::Whole, &claim.entry, ttl.as_millis(), &waiter);
-        })
+        let sent = fleet.send(to, owed, |out| {
+            command::encode_fair_acquire(out, script, &claim.entry, ttl.as_millis(), &waiter);
+        });
+        self.asked = self.asked.union(sent);
+        sent
     }
 
     /// A master answered an attempt. A late answer, which is not `counted`, tells the ticket all the same.
@@ -266,6 +256,32 @@ impl Queuing {
             Way::Held(holder) => Some((*master, holder)),
             _ => None,
         })
+    }
+}
+
+/// The vote in the answer to a fair attempt, from which `queuing` learns.
+pub(super) fn vote(
+    answer: FairAnswer,
+    master: MasterId,
+    claim: &mut Claim,
+    queuing: Option<&mut Queuing>,
+    quorum: usize,
+) -> Vote {
+    let told = match answer {
+        FairAnswer::Failed(failure) => return Vote::Failed(failure),
+        FairAnswer::Told(told) => told,
+    };
+    let is_counted = claim.counts_grants;
+    if let Some(queuing) = queuing {
+        queuing.note_answer(master, told, is_counted, quorum);
+    }
+    if is_counted && matches!(told.way, Way::Queued(_)) {
+        claim.failures.push((master, Failure::OthersFirst { ahead: told.ahead }));
+    }
+    match told.way {
+        Way::Clear => Vote::Granted,
+        Way::Held(holder) => Vote::Refused { holder },
+        Way::Queued(_) => Vote::Refused { holder: HolderTtl::Unknown },
     }
 }
 

@@ -42,7 +42,7 @@ impl Engine {
         let Some(left_ms) = whole_ms(left).filter(|ms| !claim.may_cut_short(*ms).contains(master)) else {
             return;
         };
-        let (only, owed) = (MasterSet::only(master), Owed::repair(claim.tag, id, op.round));
+        let (only, owed) = (MasterSet::only(master), Owed::repair(claim.kind.tag(), id, op.round));
         let sent = mode::send_repair(&mut self.fleet, only, owed, claim, left_ms);
         claim.note_repair(sent);
     }

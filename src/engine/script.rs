@@ -8,10 +8,11 @@
 use std::time::Instant;
 
 use super::Engine;
+use super::kind::Tag;
 use super::mode;
-use super::owed::{Owed, Shape, Tag, Verb};
+use super::owed::{Owed, Shape, Verb};
 use super::slab::Id;
-use crate::lock::command::{self, ExtendBy};
+use crate::lock::command::{self, ExtendBy, Script};
 use crate::lock::{Failure, MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
@@ -33,7 +34,8 @@ impl Engine {
             Verb::Extend => {
                 // An extension that has given way to a later one may not come behind it, with an answer nobody expects.
                 let Some(op) = self.ops.find(id).filter(|op| op.round == number) else { return };
-                mode::send_whole_extend(&mut self.fleet, only, owed, self.claims.claim(op.claim), op.ttl)
+                let claim = self.claims.claim(op.claim);
+                mode::send_extend(&mut self.fleet, only, owed.whole(), claim, op.ttl, Script::Whole)
             }
             Verb::Repair => unreachable!("never by a digest"),
         };
@@ -74,7 +76,7 @@ impl Engine {
         let Some((claim, owner)) = claim.and_then(|claim| Some((claim, claim.owner?))) else {
             return MasterSet::EMPTY;
         };
-        self.ops.op(owner).send_whole_attempt(&mut self.fleet, to, owed, claim)
+        self.ops.op_mut(owner).send_attempt(&mut self.fleet, to, owed.whole(), claim, Script::Whole)
     }
 
     /// Not if the one that it is handed to is being released by now: that release is on its way, and would be overtaken.

@@ -33,14 +33,13 @@ use rand::Rng;
 use super::claim::Claim;
 use super::fleet::Fleet;
 use super::groups::Notify;
-use super::owed::{Owed, Shape, Tag};
-use super::slab::Id;
+use super::owed::{Owed, Shape};
 use crate::limits;
 use crate::lock::command::{self, Entry, Script};
-use crate::lock::{MasterSet, Token, Ttl};
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
-/// That of a writer, for the operation that waits.
+/// The intent of a writer that waits.
 #[derive(Debug, Default)]
 pub(super) struct Intent {
     /// Key and value as commands have them; empty before the first refusal.
@@ -49,83 +48,70 @@ pub(super) struct Intent {
     sent: MasterSet,
 }
 
-/// Queues the request of a reader's attempt on the usable masters; returns those that had room for it.
+/// The vote in the answer to a reader's attempt. A refusal reports how long the key in the way still lives.
+pub(super) fn vote(
+    vote: Vote,
+    master: MasterId,
+    claim: &mut Claim,
+    holders: Option<&mut Vec<(MasterId, HolderTtl)>>,
+) -> Option<Vote> {
+    if vote == Vote::Failed(Failure::SameServer) {
+        claim.note_twin(master);
+    }
+    if !claim.counts_grants {
+        return None;
+    }
+    if let (Vote::Refused { holder }, Some(holders)) = (&vote, holders) {
+        holders.push((master, *holder));
+    }
+    Some(vote)
+}
+
+/// Queues the command that adds a reader, in an attempt or a repair; returns the masters that had room for it.
 #[cold]
 #[inline(never)]
-pub(super) fn send_attempt(fleet: &mut Fleet, claim_id: Id, claim: &mut Claim, ttl: Ttl) -> MasterSet {
-    claim.tag = Tag::Shared;
-    let (ttl_ms, prefix_size) = (ttl.as_millis(), fleet.config().prefix.len());
-    fleet.send(fleet.usable(), Owed::acquire(Tag::Shared, claim_id), |out| {
-        command::encode_shared_acquire(out, Script::Known, &claim.entry, ttl_ms, prefix_size);
+pub(super) fn send_acquire(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    ttl_ms: u64,
+    script: Script,
+) -> MasterSet {
+    let prefix_size = fleet.config().prefix.len();
+    fleet.send(to, owed, |out| {
+        command::encode_shared_acquire(out, script, &claim.entry, ttl_ms, prefix_size);
     })
 }
 
 /// Queues a reader's release on those of `to` that are ready; returns those that had room for it.
 #[cold]
 #[inline(never)]
-pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
-    fleet.send(to.intersection(fleet.ready()), Owed::release(Tag::Shared, id), |out| {
-        command::encode_shared_release(out, Script::Known, &claim.entry, claim.tells);
+pub(super) fn send_release(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    script: Script,
+) -> MasterSet {
+    fleet.send(to.intersection(fleet.ready()), owed, |out| {
+        command::encode_shared_release(out, script, &claim.entry, claim.tells);
     })
 }
 
-/// The same for an extension.
+/// Queues a reader's extension on those of `to` that are ready; returns those that had room for it.
 #[cold]
 #[inline(never)]
 pub(super) fn send_extend(
     fleet: &mut Fleet,
     to: MasterSet,
     owed: Owed,
-    entry: &Entry,
+    claim: &Claim,
     ttl: Ttl,
+    script: Script,
 ) -> MasterSet {
     fleet.send(to.intersection(fleet.ready()), owed, |out| {
-        command::encode_shared_extend(out, Script::Known, entry, ttl.as_millis());
-    })
-}
-
-/// An attempt once more, with the script in full.
-pub(super) fn send_whole_attempt(
-    fleet: &mut Fleet,
-    to: MasterSet,
-    owed: Owed,
-    claim: &Claim,
-    ttl: Ttl,
-) -> MasterSet {
-    send_repair(fleet, to, owed.whole(), claim, ttl.as_millis())
-}
-
-/// Queues the command that adds a held reader, with the script in full.
-pub(super) fn send_repair(
-    fleet: &mut Fleet,
-    to: MasterSet,
-    owed: Owed,
-    claim: &Claim,
-    ttl_ms: u64,
-) -> MasterSet {
-    let prefix_size = fleet.config().prefix.len();
-    fleet.send(to, owed, |out| {
-        command::encode_shared_acquire(out, Script::Whole, &claim.entry, ttl_ms, prefix_size);
-    })
-}
-
-/// An extension once more, with the script in full.
-pub(super) fn send_whole_extend(
-    fleet: &mut Fleet,
-    to: MasterSet,
-    owed: Owed,
-    claim: &Claim,
-    ttl: Ttl,
-) -> MasterSet {
-    fleet.send(to, owed.whole(), |out| {
-        command::encode_shared_extend(out, Script::Whole, &claim.entry, ttl.as_millis());
-    })
-}
-
-/// A release once more, with the script in full.
-pub(super) fn send_whole_release(fleet: &mut Fleet, to: MasterSet, owed: Owed, claim: &Claim) -> MasterSet {
-    fleet.send(to, owed.whole(), |out| {
-        command::encode_shared_release(out, Script::Whole, &claim.entry, claim.tells);
+        command::encode_shared_extend(out, script, &claim.entry, ttl.as_millis());
     })
 }
 

@@ -3,12 +3,17 @@
 use std::time::Duration;
 
 use crate::rig::{Rig, id};
+use redlatch::Options;
 use redlatch::engine::{OpId, Outcome, Request};
 
 use crate::{defaults, granted, ms};
 
-fn keep(rig: &mut Rig, lock: OpId, max_hold: Duration) {
-    rig.engine.submit(rig.now, Request::Keep { lock, max_hold }).expect("always taken");
+/// Acquires a lock that is kept for at most `max_hold`.
+fn keep(rig: &mut Rig, ttl_ms: u64, max_hold: Duration) -> OpId {
+    let options = Options::new().ttl(ms(ttl_ms)).wait(Duration::ZERO).auto_extend(max_hold);
+    let lock = rig.acquire_with("a", options);
+    granted(rig);
+    lock
 }
 
 fn watch(rig: &mut Rig, lock: OpId) {
@@ -53,9 +58,7 @@ fn an_extension_to_a_much_longer_ttl_does_not_tell_of_a_loss() {
 fn a_kept_lock_that_was_extended_to_a_shorter_ttl_is_still_kept() {
     for is_answered in [true, false] {
         let mut rig = Rig::new(3, defaults);
-        let lock = rig.acquire("a", 10_000, 0);
-        granted(&mut rig);
-        keep(&mut rig, lock, ms(600_000));
+        let lock = keep(&mut rig, 10_000, ms(600_000));
         (0..3).for_each(|index| rig.hold(index));
         rig.extend(lock, 500);
         if !is_answered {
@@ -76,9 +79,7 @@ fn a_kept_lock_that_was_extended_to_a_shorter_ttl_is_still_kept() {
 fn a_lock_of_the_shortest_ttl_is_not_renewed_more_often_than_its_validity_asks_for() {
     for ttl in [100, 40, 20, 6] {
         let mut rig = Rig::new(1, defaults);
-        let lock = rig.acquire("a", ttl, 0);
-        granted(&mut rig);
-        keep(&mut rig, lock, ms(600_000));
+        let lock = keep(&mut rig, ttl, ms(600_000));
         rig.hold(0);
         for _ in 0..10_000 {
             rig.advance(Duration::from_micros(97));
@@ -97,9 +98,7 @@ fn a_lock_of_the_shortest_ttl_is_not_renewed_more_often_than_its_validity_asks_f
 #[test]
 fn the_longest_hold_may_be_without_end() {
     let mut rig = Rig::new(3, |builder| builder.max_hold(Duration::MAX));
-    let lock = rig.acquire("a", 10_000, 0);
-    granted(&mut rig);
-    keep(&mut rig, lock, Duration::MAX);
+    let lock = keep(&mut rig, 10_000, Duration::MAX);
     rig.advance(ms(60_000));
     assert!(rig.engine.valid_until(lock).is_some_and(|until| until > rig.now));
 }
@@ -108,9 +107,7 @@ fn the_longest_hold_may_be_without_end() {
 fn the_longest_hold_is_reached_in_few_renewals() {
     let mut rig = Rig::new(3, defaults);
     let start = rig.now;
-    let lock = rig.acquire("a", 10_000, 0);
-    granted(&mut rig);
-    keep(&mut rig, lock, ms(11_000));
+    let lock = keep(&mut rig, 10_000, ms(11_000));
     rig.advance(ms(20_000));
     let until = rig.engine.valid_until(lock).expect("it is not released");
     assert!(until <= start + ms(11_000) && until >= start + ms(10_897), "{:?}", until - start);
@@ -120,9 +117,7 @@ fn the_longest_hold_is_reached_in_few_renewals() {
 #[test]
 fn a_script_that_was_forgotten_is_not_sent_for_a_renewal_that_gave_way() {
     let mut rig = Rig::new(1, defaults);
-    let lock = rig.acquire("a", 10_000, 0);
-    granted(&mut rig);
-    keep(&mut rig, lock, ms(600_000));
+    let lock = keep(&mut rig, 10_000, ms(600_000));
     rig.masters[0].flush_scripts();
     rig.hold(0);
     while rig.engine.owed_count(id(0)) == 0 {

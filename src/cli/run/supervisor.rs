@@ -209,7 +209,7 @@ impl<'a> Supervisor<'a> {
         let mut taken_count = 0;
         for lock in ids {
             // What cannot work has an outcome, too.
-            if self.redlock.submit(Request::Extend { lock: *lock, ttl: *ttl }).is_ok() {
+            if self.redlock.submit(Request::Extend { lock: *lock, ttl: ttl.as_duration() }).is_ok() {
                 taken_count += 1;
             }
         }

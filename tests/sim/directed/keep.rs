@@ -4,8 +4,8 @@ use super::*;
 
 /// Holds a lock that is kept and watched.
 fn keep(world: &mut World, ttl: Duration, max_hold: Duration) -> Result<OpId, String> {
-    let lock = hold(world, 0, KEY, ttl)?;
-    world.submit_keep(0, lock, max_hold);
+    let options = Options::new().ttl(ttl).wait(Duration::ZERO).auto_extend(max_hold);
+    let lock = hold_with(world, 0, KEY, options)?;
     world.submit_watch(0, lock);
     Ok(lock)
 }
@@ -96,11 +96,10 @@ pub fn the_loss_of_a_lock_that_was_released_is_not_told() -> Verdict {
     {
         let mut world = world(3, 1, defaults);
         (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
-        let lock = hold(&mut world, 0, KEY, ms(1000))?;
+        let options = Options::new().ttl(ms(1000)).wait(Duration::ZERO);
         // One that is not kept comes near to its end.
-        if pause < 900 {
-            world.submit_keep(0, lock, ms(60_000));
-        }
+        let options = if pause < 900 { options.auto_extend(ms(60_000)) } else { options };
+        let lock = hold_with(&mut world, 0, KEY, options)?;
         if has_next {
             world.submit_acquire(0, KEY, ms(1000), ms(5000)).expect("room");
         }
