@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use redlatch::engine::{LinkId, LinkRequest, MasterState};
+use redlatch::words::NO_SERVER;
 
 use crate::callers::Callers;
 use crate::checker::id;
@@ -200,7 +201,7 @@ impl World {
                     let now = self.local(client);
                     let state = self.clients[client].engine.master_state(now, link.master());
                     if let MasterState::Down(why) = &state
-                        && ["no request", "wrong shape", "malformed"].iter().any(|bad| why.contains(bad))
+                        && why.contains(NO_SERVER)
                     {
                         self.checker.violate(format!("I14: replies and requests do not match: {why}"));
                     }
