@@ -193,8 +193,8 @@ impl Engine {
                 self.submit_limit(now, lock.0, attempts_max);
                 Ok(lock)
             }
-            Request::Keep { lock, max_hold } => {
-                self.submit_keep(now, lock.0, max_hold);
+            Request::Keep { lock, max_hold, reported } => {
+                self.submit_keep(now, lock.0, max_hold, reported);
                 Ok(lock)
             }
             Request::Watch { lock } => {

@@ -105,7 +105,7 @@ impl<'a> LockRequest<'a> {
     /// it was acquired (or the configured `max_hold`, if that is shorter) and [`crate::limits::RENEWAL_COUNT_MAX`] times.
     /// Zero is [`AcquireError::Input`], as it is if the configured `max_hold` is zero.
     ///
-    /// Errors do not end that before the validity ends; [`Guard::on_lost`] and [`Guard::lost`] tell of it in time. The
+    /// A renewal that fails is tried again after [`crate::limits::RENEWAL_PAUSE_MAX`] at most, until the validity ends; [`Guard::on_lost`] and [`Guard::lost`] tell of it in time. The
     /// lock still ends a TTL after its process dies. What is due for many locks goes out in one write for each master.
     pub const fn auto_extend(mut self, max_hold: Duration) -> Self {
         self.auto_extend = Some(max_hold);

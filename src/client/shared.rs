@@ -505,7 +505,7 @@ impl Shared {
         // What a stopped client has is not kept.
         let _ = self.with(|core| {
             // Always taken, and without an outcome.
-            let _ = core.submit(Request::Keep { lock, max_hold });
+            let _ = core.submit(Request::Keep { lock, max_hold, reported: false });
             core.wake_late_leader();
         });
     }

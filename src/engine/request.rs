@@ -102,12 +102,15 @@ pub enum Request<'a> {
         ttl: Ttl,
     },
     /// Keep a held lock: it is extended to its TTL at a third of it, again and again, until it is released, for at most this
-    /// long since it was acquired, and [`crate::limits::RENEWAL_COUNT_MAX`] times. Has no outcome.
+    /// long since it was acquired, and [`crate::limits::RENEWAL_COUNT_MAX`] times. A renewal that fails is tried again after
+    /// [`crate::limits::RENEWAL_PAUSE_MAX`] at most, until the validity ends or the loss is certain.
     Keep {
         /// The lock.
         lock: OpId,
         /// The longest time in all; the configured `max_hold` if that is shorter.
         max_hold: Duration,
+        /// Whether an [`Outcome::Renewal`] of each renewal is wanted.
+        reported: bool,
     },
     /// Tell once of the loss of a held lock: by [`Outcome::Lost`], a tenth of its validity before that ends, if it is not
     /// extended before; or when masters have shown that it is lost. Not told of a lock that is released before.
@@ -188,6 +191,12 @@ pub enum Outcome {
     Acquire(Result<Grant, AcquireError>),
     /// To [`Request::Extend`]: the end of the new validity.
     Extend(Result<Instant, ExtendError>),
+    /// To a reported [`Request::Keep`], for each renewal: the end of the new validity, or why it failed. A renewal that gives
+    /// way to a [`Request::Extend`] has none.
+    ///
+    /// No renewal follows [`ExtendError::Lost`], nor [`ExtendError::HoldLimit`], which is reported as soon as none will follow. After any
+    /// other error the next one follows while the validity lasts.
+    Renewal(Result<Instant, ExtendError>),
     /// To [`Request::Watch`]: the lock is not kept any longer, and its validity ends or has ended at this time.
     Lost(Instant),
     /// To an awaited [`Request::Release`].

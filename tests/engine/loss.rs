@@ -84,7 +84,9 @@ fn a_lost_lock_that_is_kept_is_reported_by_its_next_renewal() {
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
     rig.engine.submit(rig.now, Request::Watch { lock }).expect("always taken");
-    rig.engine.submit(rig.now, Request::Keep { lock, max_hold: ms(60_000) }).expect("always taken");
+    rig.engine
+        .submit(rig.now, Request::Keep { lock, max_hold: ms(60_000), reported: false })
+        .expect("always taken");
     (0..2).for_each(|index| restart(&mut rig, index));
     let begun = rig.now;
     while rig.outcomes.is_empty() {

@@ -116,6 +116,8 @@ impl World {
                 is_held: false,
                 is_shared: kind == Kind::Shared,
                 is_watched_in_time: false,
+                reports_renewals: false,
+                renewed_until: None,
                 told_lost_at: None,
             },
         ));
@@ -165,13 +167,14 @@ impl World {
         self.wake(client, self.now);
     }
 
-    pub fn submit_keep(&mut self, client: usize, lock: OpId, max_hold: Duration) {
+    pub fn submit_keep(&mut self, client: usize, lock: OpId, max_hold: Duration, reported: bool) {
         let now = self.local(client);
         note!(self, "c{client} keeps {lock:?} for {max_hold:?}");
-        self.clients[client].engine.submit(now, Request::Keep { lock, max_hold }).expect("always taken");
+        let keep = Request::Keep { lock, max_hold, reported };
+        self.clients[client].engine.submit(now, keep).expect("always taken");
         // It is kept anew, whatever was told before.
         if let Some(it) = self.clients[client].lock(lock) {
-            it.told_lost_at = None;
+            (it.told_lost_at, it.reports_renewals, it.renewed_until) = (None, reported, None);
         }
         self.wake(client, self.now);
     }
@@ -207,7 +210,7 @@ impl World {
         }
     }
 
-    /// Renewals have no outcome: a lock that is valid for longer than before was extended.
+    /// Renewals need not have an outcome: a lock that is valid for longer than before was extended.
     pub fn follow_renewals(&mut self, client: usize) {
         let it = &self.clients[client];
         let renewed: Vec<(OpId, Instant)> = it
@@ -225,6 +228,12 @@ impl World {
             if told_at.is_some_and(|at| valid_until > at + self.config_max_ttl()) {
                 self.checker.violate(format!("c{client} {lock:?}: renewed after its loss was told"));
             }
+            if let Some(it) = self.clients[client].lock(lock)
+                && it.reports_renewals
+                && it.renewed_until.replace(valid_until).is_some()
+            {
+                self.checker.violate(format!("c{client} {lock:?}: the renewal before was not reported"));
+            }
             *self.statistics.outcomes.entry("renewed").or_default() += 1;
             self.check_outcome(client, lock, &Outcome::Extend(Ok(valid_until)));
         }
@@ -235,6 +244,13 @@ impl World {
             note!(self, "c{client} {lock:?} is told lost");
             *self.statistics.outcomes.entry("told lost").or_default() += 1;
             self.check_loss(client, lock, valid_until);
+            if self.clients[client].workers.is_empty() {
+                self.clients[client].outcomes.push_back((lock, outcome));
+            }
+            return;
+        }
+        if let Outcome::Renewal(result) = &outcome {
+            self.check_renewal(client, lock, result);
             if self.clients[client].workers.is_empty() {
                 self.clients[client].outcomes.push_back((lock, outcome));
             }
@@ -325,7 +341,9 @@ impl World {
             worker.lock = None;
         } else if chance(&mut self.rng, 150_000) {
             let max_hold = self.rng.random_range(ttl..=4 * ttl);
-            self.submit_keep(client, lock, Duration::from_nanos(max_hold));
+            // A desk asks for no report.
+            let is_reported = self.clients[client].callers.is_none();
+            self.submit_keep(client, lock, Duration::from_nanos(max_hold), is_reported);
             self.submit_watch(client, lock);
             let worker = &mut self.clients[client].workers[index];
             worker.due = self.now + self.rng.random_range(0..=3 * ttl);

@@ -139,6 +139,8 @@ killed! {
     loss_told_late: LossToldLate by keep::the_loss_is_told_before_the_validity_ends_whatever_masters_answer;
     loss_tells_old_ttl: LossTellsOldTtl by keep::a_loss_is_reported_a_tenth_of_the_extended_ttl_before_the_end;
     renewal_without_limit: RenewalWithoutLimit by keep::a_renewal_is_tried_again_while_masters_stand_still;
+    renewal_pause_uncapped: RenewalPauseUncapped by keep::a_failed_renewal_of_a_long_lock_is_tried_again_soon;
+    renewal_end_unreported: RenewalEndUnreported by keep::renewals_are_reported_until_the_longest_hold;
     kept_after_loss: KeptAfterLoss by keep::a_lock_that_was_told_lost_is_not_renewed_any_more;
     renewed_after_release: RenewedAfterRelease by keep::a_kept_lock_lives_as_long_as_it_is_held_and_no_longer;
     release_told_as_loss: ReleaseToldAsLoss by keep::the_loss_of_a_lock_that_was_released_is_not_told;

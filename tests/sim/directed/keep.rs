@@ -5,7 +5,7 @@ use super::*;
 /// Holds a lock that is kept and watched.
 fn keep(world: &mut World, ttl: Duration, max_hold: Duration) -> Result<OpId, String> {
     let lock = hold(world, 0, KEY, ttl)?;
-    world.submit_keep(0, lock, max_hold);
+    world.submit_keep(0, lock, max_hold, false);
     world.submit_watch(0, lock);
     Ok(lock)
 }
@@ -99,7 +99,7 @@ pub fn the_loss_of_a_lock_that_was_released_is_not_told() -> Verdict {
         let lock = hold(&mut world, 0, KEY, ms(1000))?;
         // One that is not kept comes near to its end.
         if pause < 900 {
-            world.submit_keep(0, lock, ms(60_000));
+            world.submit_keep(0, lock, ms(60_000), false);
         }
         if has_next {
             world.submit_acquire(0, KEY, ms(1000), ms(5000)).expect("room");
@@ -150,7 +150,57 @@ pub fn a_renewal_is_tried_again_while_masters_stand_still() -> Verdict {
     demand(validity_left(&world, lock) > ms(7000), "no renewal followed when the masters went on")
 }
 
+pub fn renewals_are_reported_until_the_longest_hold() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(1000))?;
+    world.submit_keep(0, lock, ms(2000), true);
+    refuse(&mut world, 0..2, "EVALSHA");
+    match outcome(&mut world, 0)? {
+        Outcome::Renewal(Err(ExtendError::NoQuorum(report))) => {
+            let refused = report.votes.iter().filter(|(_, vote)| matches!(vote, Vote::Failed(_))).count();
+            demand(refused == 2, &format!("two masters refused it: {report}"))?;
+        }
+        other => return Err(format!("not a failed renewal: {other:?}")),
+    }
+    (0..2).for_each(|master| world.masters[master].model.errors.clear());
+    let mut valid_until = world.local(0);
+    loop {
+        match outcome(&mut world, 0)? {
+            Outcome::Renewal(Ok(until)) if until > valid_until => valid_until = until,
+            Outcome::Renewal(Err(ExtendError::NoQuorum(_))) => {}
+            Outcome::Renewal(Err(ExtendError::HoldLimit { max_hold })) => {
+                demand(max_hold == ms(2000), &format!("the longest hold is {max_hold:?}"))?;
+                break;
+            }
+            other => return Err(format!("not a renewal: {other:?}")),
+        }
+    }
+    demand(world.local(0) < valid_until, "the end was reported when the validity had ended")?;
+    world.run_for(3 * SECOND);
+    verdict(&mut world)?;
+    demand(world.clients[0].outcomes.is_empty(), "a renewal was reported after the last one")
+}
+
+pub fn a_failed_renewal_of_a_long_lock_is_tried_again_soon() -> Verdict {
+    let mut world = world(3, 1, |b| b.max_ttl(ms(60_000)));
+    let lock = hold(&mut world, 0, KEY, ms(60_000))?;
+    world.submit_keep(0, lock, ms(600_000), true);
+    refuse(&mut world, 0..2, "EVALSHA");
+    let mut failed_at = None;
+    for _ in 0..4 {
+        let outcome = outcome(&mut world, 0)?;
+        demand(matches!(outcome, Outcome::Renewal(Err(_))), &format!("not a failed renewal: {outcome:?}"))?;
+        let pause = failed_at.map_or(0, |at| world.now - at);
+        // An attempt takes some milliseconds.
+        demand(pause <= 1100 * MS, &format!("the next one failed {} ms later", pause / MS))?;
+        failed_at = Some(world.now);
+    }
+    Ok(())
+}
+
 tests!(
+    renewals_are_reported_until_the_longest_hold,
+    a_failed_renewal_of_a_long_lock_is_tried_again_soon,
     a_loss_is_reported_a_tenth_of_the_extended_ttl_before_the_end,
     a_renewal_is_tried_again_while_masters_stand_still,
     a_kept_lock_lives_as_long_as_it_is_held_and_no_longer,
