@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::config::{Config, ConfigBuilder};
-use crate::driver::{ConnectError, Driver, Poller};
+use crate::driver::{ConnectError, Driver, Poller, PollerWaker};
 use crate::engine::{MasterStatus, OpId, Outcome, Released, Request, SubmitError};
 use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::limits;
@@ -61,6 +62,21 @@ struct Origin {
 impl Origin {
     fn dropped(&self) -> MutexGuard<'_, Vec<OpId>> {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends the sleep of a [`Redlock::turn`].
+struct LoopWaker {
+    poller: PollerWaker,
+    origin: Arc<Origin>,
+}
+
+impl Wake for LoopWaker {
+    fn wake(self: Arc<Self>) {
+        // The event queue of a fork is its parent's.
+        if !self.origin.process.is_forked() {
+            self.poller.wake();
+        }
     }
 }
 
@@ -316,6 +332,13 @@ impl Redlock {
         self.release_dropped(self.last_turn);
         let has_outcome = !self.set_aside.is_empty() || self.driver.engine.has_outcome();
         self.driver.turn(&mut self.poller, Some(if has_outcome { Duration::ZERO } else { limit }))
+    }
+
+    /// Ends the sleep of a [`Redlock::turn`] from any thread, or else that of the next one: for a thread that waits for
+    /// something else besides. Does nothing in a fork of the process.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        Waker::from(Arc::new(LoopWaker { poller: self.driver.waker(), origin: self.origin.clone() }))
     }
 
     /// Writes what is queued, as far as that needs no waiting. Does nothing in a fork of the process.
