@@ -1,7 +1,7 @@
 //! `redlatch run`: a command under a lock, like flock(1), across masters.
 //!
 //! ```text
-//!  main thread: Redlock, extensions, the command's end        a thread beside it
+//!  main thread: Redlock, which renews; the command's end      a thread beside it
 //!        ▲                                                          │
 //!        └───────────── signals that were caught ◄──────────────────┘
 //! ```
@@ -11,7 +11,7 @@
 
 mod acquire;
 mod descendants;
-mod extension;
+mod locks;
 mod process;
 mod supervisor;
 mod terminal;
@@ -29,7 +29,7 @@ use redlatch::{Redlock, ReleaseError, limits};
 use super::options::{self, Enough, Exit, MasterOptions, code, say};
 use super::ping;
 use process::Process;
-use supervisor::{Locks, Supervisor};
+use supervisor::Supervisor;
 use timeline::Timeline;
 
 /// Run a command while holding a lock.
@@ -39,7 +39,7 @@ use timeline::Timeline;
 #[derive(clap::Args)]
 #[command(after_help = "See `redlatch run --help` for exit codes, signals and examples.", after_long_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// How long the lock lives on the masters unless it is extended, which happens at each third of it.
+    /// How long the lock lives on the masters unless it is extended, which happens at a third of it or somewhat before.
     ///
     /// After a crash of this machine nobody else gets the lock for up to this long. At most --max-ttl.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
@@ -177,6 +177,7 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let signals = process::Signals::catch()?;
     let started = Instant::now();
     let redlock = Redlock::open(config)?;
+    signals.wake(&redlock);
     let mode = match &args {
         Args { fenced: true, .. } => Mode::Fenced,
         Args { fair: true, .. } => Mode::Fair,
@@ -288,8 +289,7 @@ impl Run {
                 return Err(cannot_start(&args.command, &error));
             }
         };
-        let supervised = Locks { ids: locks.clone(), ttl: self.ttl };
-        let end = Supervisor::new(&mut self.redlock, process, supervised, timeline, self.verbose)
+        let end = Supervisor::new(&mut self.redlock, process, held, timeline, self.verbose)
             .supervise(self.signals.arrivals());
         if let Ok(end) = &end {
             self.tell(|_| format!("the command ended with code {}", end.code));
