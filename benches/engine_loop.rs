@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Engine, LinkRequest, OpId, Outcome, Request};
-use redlatch::lock::{MasterId, Resource, Ttl};
+use redlatch::lock::{MasterId, Resource};
 use redlatch::resp::{self, Decoded, Reply};
-use redlatch::{Config, Quarantine};
+use redlatch::{Config, Options, Quarantine};
 
 /// An engine and what stands for its masters.
 pub struct EngineLoop {
     engine: Engine,
     now: Instant,
-    ttl: Ttl,
     names: Vec<String>,
     locks: Vec<OpId>,
     masters: Vec<MasterId>,
@@ -26,7 +25,6 @@ impl EngineLoop {
     pub fn new(master_count: usize, depth: usize) -> Self {
         let urls = (0..master_count).map(|index| format!("redis://m{index}"));
         let config = Config::builder().masters(urls).quarantine(Quarantine::Trust).build().expect("valid");
-        let ttl = config.ttl(Duration::from_secs(10)).expect("valid");
         let now = Instant::now();
         let mut engine = Engine::new(Arc::new(config), [7; 32], now);
         engine.handle_timeout(now);
@@ -40,7 +38,6 @@ impl EngineLoop {
             masters: engine.masters().collect(),
             engine,
             now,
-            ttl,
             names: (0..depth).map(|index| format!("bench:{index}")).collect(),
             locks: Vec::with_capacity(depth),
             granted: b"+OK\r\n".repeat(depth),
@@ -54,7 +51,7 @@ impl EngineLoop {
         let wait = Duration::ZERO;
         for name in &self.names {
             let resource = Resource::new(name).expect("valid");
-            let request = Request::Acquire { resource, ttl: self.ttl, wait, min_validity: wait };
+            let request = Request::Acquire { resource, options: Options::new().wait(wait) };
             self.engine.submit(self.now, request).expect("room");
         }
         exchange(&mut self.engine, self.now, &self.masters, &self.granted);

@@ -57,8 +57,8 @@ fn connect(urls: &[String], way: Way) -> Redlock {
 
 fn acquire(redlock: &mut Redlock, way: Way) -> Lease {
     let acquired = match way {
-        Way::Fair => redlock.acquire_fair("fair", TTL, WAIT),
-        Way::Woken | Way::Polling => redlock.acquire("fair", TTL, WAIT),
+        Way::Fair => redlock.lock("fair").ttl(TTL).wait(WAIT).fair().acquire(),
+        Way::Woken | Way::Polling => redlock.lock("fair").ttl(TTL).wait(WAIT).acquire(),
     };
     acquired.expect("it is released")
 }
@@ -71,7 +71,7 @@ fn contend(fleet: &mut Fleet, count: usize, way: Way, time: Duration) {
         for _ in 0..count {
             scope.spawn(|| {
                 let mut redlock = connect(&urls, way);
-                drop(redlock.try_acquire(format!("warm {:?}", thread::current().id()), TTL));
+                drop(redlock.lock(&format!("warm {:?}", thread::current().id())).ttl(TTL).try_acquire());
                 let mut own = Vec::new();
                 ready.wait();
                 while !is_over.load(Ordering::SeqCst) {

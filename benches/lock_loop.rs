@@ -5,8 +5,8 @@
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Outcome, Request};
-use redlatch::lock::{Resource, Ttl};
-use redlatch::{Config, Quarantine, Redlock};
+use redlatch::lock::Resource;
+use redlatch::{Config, Options, Quarantine, Redlock};
 
 const TTL: Duration = Duration::from_secs(10);
 /// Far above what a noisy machine takes, so that no master is ever taken for silent by mistake.
@@ -15,7 +15,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// A client and the names of the locks that it takes in turn.
 pub(crate) struct LockLoop {
     pub(crate) redlock: Redlock,
-    ttl: Ttl,
     names: Vec<String>,
     /// The next name; all have turns, so the masters' tables do not grow.
     next_name: usize,
@@ -26,10 +25,10 @@ impl LockLoop {
         let config =
             Config::builder().masters(urls).quarantine(Quarantine::Trust).answer_timeout(ANSWER_TIMEOUT);
         let redlock = Redlock::open(config.build().expect("valid settings")).expect("an event loop");
-        let ttl = redlock.ttl(TTL).expect("a valid TTL");
+
         // As long as the raw loop's names and never the same: a slow minority may still have ours to delete.
         let names = (0..key_count).map(|index| format!("locks:{index}")).collect();
-        Self { redlock, ttl, names, next_name: 0 }
+        Self { redlock, names, next_name: 0 }
     }
 
     /// One lock at a time; each release is awaited, or left to ride with the next acquire.
@@ -38,7 +37,7 @@ impl LockLoop {
         for _ in 0..pair_count {
             let name = &self.names[self.next_name];
             self.next_name = (self.next_name + 1) % self.names.len();
-            let lease = self.redlock.try_acquire(name, TTL).expect("the lock is free");
+            let lease = self.redlock.lock(name).ttl(TTL).try_acquire().expect("the lock is free");
             if is_awaited {
                 self.redlock.release(lease).expect("the masters answer");
             }
@@ -53,7 +52,7 @@ impl LockLoop {
             let name = &self.names[self.next_name];
             self.next_name = (self.next_name + 1) % self.names.len();
             let start = Instant::now();
-            let lease = self.redlock.try_acquire(name, TTL).expect("the lock is free");
+            let lease = self.redlock.lock(name).ttl(TTL).try_acquire().expect("the lock is free");
             times.push(start.elapsed());
             self.redlock.release(lease).expect("the masters answer");
         }
@@ -90,8 +89,7 @@ impl LockLoop {
     fn submit_next(&mut self) {
         let resource = Resource::new(&self.names[self.next_name]).expect("a valid name");
         self.next_name = (self.next_name + 1) % self.names.len();
-        let request =
-            Request::Acquire { resource, ttl: self.ttl, wait: Duration::ZERO, min_validity: Duration::ZERO };
+        let request = Request::Acquire { resource, options: Options::new().ttl(TTL).wait(Duration::ZERO) };
         self.redlock.submit(request).expect("room for one more");
     }
 }

@@ -50,7 +50,7 @@ fn relay(fleet: &mut Fleet, urls: &[String], waiter_count: usize, hand_over_coun
     let (left, released, times) =
         (AtomicUsize::new(hand_over_count), Mutex::new(Instant::now()), Mutex::new(Vec::new()));
     let ready = Barrier::new(waiter_count + 1);
-    let lease = first.acquire("relay", TTL, WAIT).expect("free");
+    let lease = first.lock("relay").ttl(TTL).wait(WAIT).acquire().expect("free");
     let mut set_counts = (0, 0);
     thread::scope(|scope| {
         for _ in 0..waiter_count {
@@ -58,7 +58,7 @@ fn relay(fleet: &mut Fleet, urls: &[String], waiter_count: usize, hand_over_coun
                 let mut redlock = connect(urls);
                 ready.wait();
                 while left.load(Ordering::SeqCst) > 0 {
-                    let lease = redlock.acquire("relay", TTL, WAIT).expect("it is released");
+                    let lease = redlock.lock("relay").ttl(TTL).wait(WAIT).acquire().expect("it is released");
                     let took = released.lock().expect("no panic").elapsed();
                     if left.load(Ordering::SeqCst) > 0 {
                         left.fetch_sub(1, Ordering::SeqCst);
@@ -101,7 +101,7 @@ fn relay(fleet: &mut Fleet, urls: &[String], waiter_count: usize, hand_over_coun
 fn take_turns(first: &mut Redlock, left: &AtomicUsize, released: &Mutex<Instant>) {
     while left.load(Ordering::SeqCst) > 0 {
         thread::sleep(HOLD);
-        let lease = first.acquire("relay", TTL, WAIT).expect("it is released");
+        let lease = first.lock("relay").ttl(TTL).wait(WAIT).acquire().expect("it is released");
         // The other one waits by then.
         thread::sleep(8 * HOLD);
         *released.lock().expect("no panic") = Instant::now();
@@ -111,7 +111,7 @@ fn take_turns(first: &mut Redlock, left: &AtomicUsize, released: &Mutex<Instant>
 
 fn round_trip(redlock: &mut Redlock) -> Duration {
     let start = Instant::now();
-    let lease = redlock.try_acquire("trip", TTL).expect("free");
+    let lease = redlock.lock("trip").ttl(TTL).try_acquire().expect("free");
     let took = start.elapsed();
     redlock.release(lease).expect("the masters answer");
     took

@@ -18,8 +18,8 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use rand::TryRng;
 use rand::rngs::SysRng;
-use redlatch::Config;
 use redlatch::engine::{Engine, LinkId, LinkRequest, OpId, Outcome, Request};
+use redlatch::{Config, Options};
 
 pub struct Loop {
     engine: Engine,
@@ -145,10 +145,9 @@ impl Loop {
 
 /// Takes a lock and releases it. Returns whether it was free.
 pub fn lock_once(config: Config, addresses: Vec<SocketAddr>, name: &str) -> Result<bool, Box<dyn Error>> {
-    let ttl = config.ttl(Duration::from_secs(10))?;
     let mut events = Loop::new(config, addresses)?;
     let resource = redlatch::lock::Resource::new(name)?;
-    let request = Request::Acquire { resource, ttl, wait: Duration::ZERO, min_validity: Duration::ZERO };
+    let request = Request::Acquire { resource, options: Options::new().wait(Duration::ZERO) };
     let (lock, outcome) = events.ask(request)?;
     let Outcome::Acquire(Ok(grant)) = outcome else { return Ok(false) };
     println!("held for {:?}", grant.valid_until - Instant::now());

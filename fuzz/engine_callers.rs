@@ -5,8 +5,8 @@ use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Grant, MasterState, OpId, Outcome, Request, SubmitError};
-use redlatch::lock::{Drift, InputError, MasterSet, Resource, Ttl};
-use redlatch::{AcquireError, ExtendError, ReleaseError};
+use redlatch::lock::{MasterSet, Resource, Ttl};
+use redlatch::{AcquireError, ExtendError, Options, ReleaseError};
 
 use super::net::Token;
 use super::{LOCK_COUNT_MAX, MAX_HOLD, MAX_TTL, Run, id};
@@ -67,14 +67,12 @@ enum Stage {
 
 impl Run<'_> {
     /// Half of all locks are asked for with a TTL that works.
-    fn pick_ttl(&mut self, now_and_then: usize) -> Result<Ttl, InputError> {
-        let ms = Duration::from_millis(TTLS[now_and_then % TTLS.len()]);
-        let config = self.engine.config();
-        match now_and_then / TTLS.len() {
-            // Checked against other settings.
-            0 => Ttl::new(ms, Drift::from_ppm(0).expect("valid"), MAX_TTL),
-            1 => Ttl::new(ms, Drift::DEFAULT, MAX_TTL * 2),
-            _ => config.ttl(ms),
+    fn pick_ttl(byte: usize) -> Duration {
+        let ms = Duration::from_millis(TTLS[byte % TTLS.len()]);
+        match byte / TTLS.len() {
+            0 if byte.is_multiple_of(2) => Duration::MAX,
+            0 | 1 => ms + Duration::from_nanos(999_999),
+            _ => ms,
         }
     }
 
@@ -83,38 +81,37 @@ impl Run<'_> {
         if self.locks.len() >= LOCK_COUNT_MAX {
             return;
         }
-        let Ok(ttl) = self.pick_ttl(ttl_byte) else { return };
+        let ttl = Self::pick_ttl(ttl_byte);
+        let own = self.engine.config().ttl(ttl);
+        let validity = own.as_ref().map_or(Duration::from_secs(1), |ttl| ttl.validity());
         let wait = WAITS[how % WAITS.len()];
         let min_validity = match how / 16 {
-            0 => ttl.validity(),
-            1 => ttl.validity() - Duration::from_nanos(1),
+            0 => validity,
+            1 => validity - Duration::from_nanos(1),
             2 => Duration::from_millis(2),
             _ => Duration::ZERO,
         };
         let name = NAMES[name % NAMES.len()];
         let resource = Resource::new(name).expect("valid");
-        let request = match how / 16 % 4 {
-            // A clock that is about that of the masters.
-            3 => {
-                Request::AcquireFenced { resource, ttl, wait, min_validity, wall: Duration::from_secs(3600) }
-            }
-            1 => Request::AcquireFair { resource, ttl, wait, min_validity },
-            2 => Request::AcquireShared { resource, ttl, wait, min_validity },
-            _ => Request::Acquire { resource, ttl, wait, min_validity },
+        let options = Options::new().ttl(ttl).wait(wait).min_validity(min_validity);
+        let options = match how / 16 % 4 {
+            3 => options.fenced(),
+            1 => options.fair(),
+            2 => options.shared(),
+            _ => options,
         };
+        let options = if ttl_byte.is_multiple_of(3) { options.keep_readers_out() } else { options };
+        // A clock that is about that of the masters.
+        self.engine.handle_wall_clock(self.now, Duration::from_secs(3600));
         let is_shared = how / 16 % 4 == 2;
         let before = (self.engine.operation_count(), self.engine.claim_count());
-        let result = self.engine.submit(self.now, request);
-        let own = self.engine.config().ttl(ttl.as_duration());
+        let result = self.engine.submit(self.now, Request::Acquire { resource, options });
         match result {
             Ok(lock) => {
-                assert_eq!(own, Ok(ttl), "a TTL of other settings is taken");
+                let ttl = own.expect("a TTL that cannot work is taken");
                 assert!(min_validity < ttl.validity());
                 let limit = self.engine.config().answer_limit(ttl);
                 let waits = !wait.is_zero();
-                if ttl_byte.is_multiple_of(3) {
-                    self.engine.submit(self.now, Request::KeepReadersOut { lock }).expect("always taken");
-                }
                 let deadline = if waits { self.now.checked_add(wait) } else { Some(self.now + limit) };
                 assert!(self.by_id.insert(lock, self.locks.len()).is_none(), "one id for two locks");
                 self.locks.push(Lock {
@@ -141,7 +138,7 @@ impl Run<'_> {
             Err(SubmitError::Overloaded) => panic!("a few locks overload the client"),
             Err(SubmitError::Stopped(why)) => panic!("an engine has no process: {why}"),
             Err(SubmitError::Input(error)) => {
-                assert!(own != Ok(ttl) || min_validity >= ttl.validity(), "{error}");
+                assert!(own.is_err() || min_validity >= validity, "{error}");
                 assert_eq!((self.engine.operation_count(), self.engine.claim_count()), before);
             }
         }
@@ -158,24 +155,25 @@ impl Run<'_> {
     pub(super) fn extend(&mut self) {
         let Some(index) = self.pick_lock() else { return };
         let ttl_byte = self.source.byte();
-        let Ok(ttl) = self.pick_ttl(ttl_byte) else { return };
+        let asked = Self::pick_ttl(ttl_byte);
         // What was queued before belongs to the extension before.
         self.count_all_requests();
         let (lock, now) = (self.locks[index].id, self.now);
         let valid_until = self.engine.valid_until(lock);
-        assert_eq!(self.engine.submit(now, Request::Extend { lock, ttl }), Ok(lock));
-        let limit = self.engine.config().answer_limit(ttl);
-        let is_own = self.engine.config().ttl(ttl.as_duration()) == Ok(ttl);
+        assert_eq!(self.engine.submit(now, Request::Extend { lock, ttl: asked }), Ok(lock));
+        let config = self.engine.config();
+        let ttl = config.ttl(asked).ok().map(|ttl| (ttl, config.answer_limit(ttl)));
         let held = &mut self.locks[index];
-        let starts = is_own
-            && held.stage == Stage::Held
-            && held.extension.is_none()
-            && valid_until.is_some_and(|until| now < until)
-            && (now - held.since) + ttl.as_duration() <= MAX_HOLD;
-        if !starts {
+        let started = ttl.filter(|(ttl, _)| {
+            held.stage == Stage::Held
+                && held.extension.is_none()
+                && valid_until.is_some_and(|until| now < until)
+                && (now - held.since) + ttl.as_duration() <= MAX_HOLD
+        });
+        let Some((ttl, limit)) = started else {
             held.due_extends += 1;
             return;
-        }
+        };
         held.limit = held.limit.max(limit);
         held.extension = Some(now + limit);
         held.extends_to = now + ttl.validity();
@@ -442,9 +440,8 @@ impl Run<'_> {
         let ready = |index| self.engine.master_status(self.now, id(index)).state == MasterState::Ready;
         let ready_count = (0..self.peers.len()).filter(|index| ready(*index)).count();
         assert!(ready_count >= self.quorum, "only {ready_count} are ready");
-        let ttl = self.engine.config().ttl(Duration::from_secs(1)).expect("valid");
         let resource = Resource::new("fresh").expect("valid");
-        let request = Request::Acquire { resource, ttl, wait: Duration::ZERO, min_validity: Duration::ZERO };
+        let request = Request::Acquire { resource, options: Options::new().wait(Duration::ZERO) };
         let lock = self.engine.submit(self.now, request).expect("room");
         (0..self.peers.len()).for_each(|index| {
             self.send_piece(index, usize::MAX);

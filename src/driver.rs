@@ -19,9 +19,10 @@ use rand::rngs::SysRng;
 
 use crate::clock;
 use crate::config::{Address, Config, ConfigError};
-use crate::engine::{Engine, LinkId, LinkRequest};
+use crate::engine::{Engine, LinkId, LinkRequest, OpId, Request, SubmitError};
 use crate::limits;
 use crate::mutants::mutant;
+use crate::options::{Mode, Options};
 use resolve::Resolver;
 use socket::{Received, Socket};
 
@@ -95,6 +96,15 @@ impl Driver {
         let events = Events::with_capacity(EVENT_COUNT_MAX);
         let driver = Self { engine, registry, waker, sockets, resolver, spare_addresses };
         Ok((driver, Poller { poll, events, spin }))
+    }
+
+    /// Has the engine take a request. A fenced acquisition begins with a new reading of the wall clock.
+    #[inline]
+    pub(crate) fn submit(&mut self, now: Instant, request: Request<'_>) -> Result<OpId, SubmitError> {
+        if let Request::Acquire { options: Options { mode: Mode::Fenced, .. }, .. } = request {
+            self.engine.handle_wall_clock(now, clock::wall());
+        }
+        self.engine.submit(now, request)
     }
 
     /// Turns until each master is ready or has failed once, or shortly after a quorum is ready.

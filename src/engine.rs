@@ -41,6 +41,7 @@ mod handover;
 mod handshake;
 mod hold;
 mod inspection;
+mod kind;
 mod link;
 mod link_id;
 mod mark;
@@ -69,7 +70,7 @@ mod watch;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -84,14 +85,12 @@ pub use request::{Grant, OpId, Outcome, Released, Request, SubmitError};
 pub use status::{MasterState, MasterStatus};
 
 use claims::Claims;
-use fence::Fencing;
+use fence::WallClock;
 use fleet::Fleet;
 use link::Predecessor;
-use mode::Mode;
-use op::{Acquisition, Op, OpState};
+use op::{Op, OpState};
 use ops::Ops;
 use owed::Answer;
-use policy::Policy;
 use renewal::Ticks;
 use slab::Id;
 use subscriptions::Subscriptions;
@@ -117,9 +116,8 @@ pub struct Engine {
     outcomes: VecDeque<(OpId, Outcome)>,
     /// Of the latest acquisition, the same for all of one TTL.
     terms: Terms,
-    /// By how much the clocks of the masters are ahead of the callers' wall clock, in microseconds, as learnt from refused
-    /// fencing tokens.
-    skew_us: i64,
+    /// The clock from which fencing tokens are drawn.
+    wall_clock: WallClock,
 }
 
 impl Engine {
@@ -143,7 +141,7 @@ impl Engine {
             timers,
             outcomes: VecDeque::new(),
             terms: Terms::NONE,
-            skew_us: 0,
+            wall_clock: WallClock::unset(now),
         }
     }
 
@@ -164,37 +162,13 @@ impl Engine {
     /// [`SubmitError`]; nothing was queued then.
     pub fn submit(&mut self, now: Instant, request: Request<'_>) -> Result<OpId, SubmitError> {
         match request {
-            Request::Acquire { resource, ttl, wait, min_validity } => {
-                self.submit_acquire(now, &Acquisition { resource, ttl, wait, min_validity })
-            }
-            Request::AcquireFenced { resource, ttl, wait, min_validity, wall } => {
-                let mode = Mode::Fenced(Fencing::new(wall));
-                let wanted = Acquisition { resource, ttl, wait, min_validity };
-                self.submit_scripted(now, &wanted, mode, Policy::Notified)
-            }
-            Request::AcquireFair { resource, ttl, wait, min_validity } => {
-                let policy = self.new_place(wait);
-                let wanted = Acquisition { resource, ttl, wait, min_validity };
-                self.submit_scripted(now, &wanted, Mode::Plain, policy)
-            }
-            Request::AcquireShared { resource, ttl, wait, min_validity } => {
-                let wanted = Acquisition { resource, ttl, wait, min_validity };
-                self.submit_scripted(now, &wanted, Mode::Shared, Policy::Notified)
-            }
-            Request::KeepReadersOut { lock } => {
-                self.submit_intent(lock.0);
-                Ok(lock)
-            }
+            Request::Acquire { resource, options } => self.submit_acquire(now, resource, &options),
             Request::Extend { lock, ttl } => {
                 self.submit_extend(now, lock.0, ttl);
                 Ok(lock)
             }
-            Request::Limit { lock, attempts_max } => {
-                self.submit_limit(now, lock.0, attempts_max);
-                Ok(lock)
-            }
-            Request::Keep { lock, max_hold, reported } => {
-                self.submit_keep(now, lock.0, max_hold, reported);
+            Request::ReportRenewals { lock } => {
+                self.submit_report_renewals(now, lock.0);
                 Ok(lock)
             }
             Request::Watch { lock } => {
@@ -209,6 +183,13 @@ impl Engine {
             Request::Inspect { resource } => self.submit_inspect(now, resource),
             Request::ForceUnlock { resource } => self.submit_force_unlock(now, resource),
         }
+    }
+
+    /// Takes a reading of the caller's wall clock, as the time since 1970. Fencing tokens are drawn from the latest reading.
+    /// A reading before each fenced acquisition saves a round trip if it agrees with the clocks of the masters; without one
+    /// the first attempts are refused, and the tokens follow what the masters answer.
+    pub const fn handle_wall_clock(&mut self, now: Instant, wall: Duration) {
+        self.wall_clock.set(now, wall);
     }
 
     /// The next outcome, and the lock that it is about.
@@ -399,9 +380,7 @@ impl Engine {
     fn handle_answer(&mut self, now: Instant, master: MasterId, answer: Answer) {
         match answer {
             Answer::Acquire(id, vote) => self.handle_acquire_vote(now, master, id, vote),
-            Answer::AcquireFenced(id, answer) => self.handle_fenced_answer(now, master, id, answer),
-            Answer::AcquireFair(id, answer) => self.handle_fair_answer(now, master, id, answer),
-            Answer::AcquireShared(id, vote) => self.handle_shared_vote(now, master, id, vote),
+            Answer::Attempt(id, answer) => self.handle_attempt_answer(now, master, id, answer),
             Answer::Release(id, answer) => self.handle_release_answer(now, master, id, answer),
             Answer::Swap(id, from, vote) => self.handle_swap_vote(now, master, id, from, vote),
             Answer::Extend(id, round, vote) => self.handle_extend_vote(now, master, id, round, vote),

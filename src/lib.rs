@@ -85,6 +85,7 @@ mod error;
 pub mod mutants;
 #[cfg(not(redlatch_mutants))]
 mod mutants;
+mod options;
 mod process;
 mod redlock;
 mod wire;
@@ -104,7 +105,8 @@ pub use error::{
     AcquireError, Denial, ExtendError, ForceUnlockError, InspectError, ReleaseError, Report, Round,
 };
 pub use error::{AcquireSetError, ExtendSetError, ReenterError, ReleaseSetError};
-pub use redlock::{Lease, Redlock};
+pub use options::{Mode, Options, WaitPolicy};
+pub use redlock::{Lease, LeaseRequest, Redlock};
 
 /// Compiles the examples of the README and of the pages.
 #[cfg(doctest)]

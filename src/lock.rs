@@ -202,11 +202,6 @@ impl Ttl {
         }
     }
 
-    /// Whether the validity was worked out with this drift.
-    pub(crate) fn has_drift(self, drift: Drift) -> bool {
-        self.drift == drift
-    }
-
     /// The TTL in milliseconds, as the masters get it.
     #[must_use]
     pub const fn as_millis(&self) -> u64 {
@@ -294,11 +289,6 @@ pub enum InputError {
         /// The configured maximum.
         max_ttl: Duration,
     },
-    /// A TTL that was checked against another client's settings.
-    #[error(
-        "the TTL was checked with another clock drift than this client's; make it with this client's Config::ttl"
-    )]
-    TtlOfOtherSettings,
     /// A minimum validity that no acquisition with this TTL could have.
     #[error("a minimum validity of {asked:?} cannot be met: the TTL leaves {validity:?} after drift")]
     MinValidityTooLong {

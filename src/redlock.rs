@@ -13,8 +13,9 @@ use crate::driver::{ConnectError, Driver, Poller, PollerWaker};
 use crate::engine::{MasterStatus, OpId, Outcome, Released, Request, SubmitError};
 use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::limits;
-use crate::lock::{FencingToken, Resource, Token, Ttl};
+use crate::lock::{FencingToken, Resource, Token};
 use crate::mutants::mutant;
+use crate::options::{Options, fair_method, option_methods};
 use crate::process::Process;
 
 /// A lock client for one thread: the lowest latency, and nothing happens between its calls.
@@ -36,7 +37,7 @@ use crate::process::Process;
 /// use std::time::Duration;
 ///
 /// let mut redlock = Redlock::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-/// let lease = redlock.acquire("orders:42", Duration::from_secs(10), Duration::from_secs(2))?;
+/// let lease = redlock.lock("orders:42").wait(Duration::from_secs(2)).acquire()?;
 /// // … work while lease.is_valid() …
 /// redlock.release(lease)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -78,6 +79,15 @@ impl Wake for LoopWaker {
             self.poller.wake();
         }
     }
+}
+
+/// A lock to be acquired; made by [`Redlock::lock`].
+#[derive(Debug)]
+#[must_use = "nothing is asked before one of the acquire calls"]
+pub struct LeaseRequest<'a> {
+    redlock: &'a mut Redlock,
+    resource: &'a [u8],
+    options: Options,
 }
 
 /// A lock held by a [`Redlock`].
@@ -127,79 +137,12 @@ impl Redlock {
         Ok(Self { driver, poller, origin, set_aside: VecDeque::new(), last_turn: clock::now() })
     }
 
-    /// Makes one attempt to acquire a lock, in about one round trip.
+    /// A request for the lock of this name: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes.
     ///
-    /// Returns within the answer limit ([`ConfigBuilder::answer_timeout`]), twice that if it is refused and asks how long
-    /// the holder's time still is, and [`limits::REVIVE_MAX`] more if the connections were closed while the client was
-    /// idle.
-    ///
-    /// # Errors
-    /// [`AcquireError`] tells contention from an outage, with what each master said.
-    pub fn try_acquire(&mut self, resource: impl AsRef<[u8]>, ttl: Duration) -> Result<Lease, AcquireError> {
-        self.acquire(resource, ttl, Duration::ZERO)
-    }
-
-    /// Acquires a lock, trying again for `wait` after random delays. `ttl` is how long the lock lives on the masters
-    /// unless it is extended: at least 1 ms more than the drift allowance, at most the configured `max_ttl`.
-    ///
-    /// # Errors
-    /// [`AcquireError`] of the last attempt; whatever was acquired in part is released.
-    pub fn acquire(
-        &mut self,
-        resource: impl AsRef<[u8]>,
-        ttl: Duration,
-        wait: Duration,
-    ) -> Result<Lease, AcquireError> {
-        let (resource, ttl) = (Resource::new(&resource)?, self.ttl(ttl)?);
-        self.hold(Request::Acquire { resource, ttl, wait, min_validity: Duration::ZERO })
-    }
-
-    /// As [`Redlock::acquire`], with a [`Lease::fencing_token`] for storage that checks it. It excludes plain locks of the
-    /// same name; they have no token.
-    ///
-    /// # Errors
-    /// As [`Redlock::acquire`]; [`AcquireError::NoQuorum`] also if the clocks of the masters differ too much.
-    pub fn acquire_fenced(
-        &mut self,
-        resource: impl AsRef<[u8]>,
-        ttl: Duration,
-        wait: Duration,
-    ) -> Result<Lease, AcquireError> {
-        let (resource, ttl) = (Resource::new(&resource)?, self.ttl(ttl)?);
-        let (min_validity, wall) = (Duration::ZERO, clock::wall());
-        self.hold(Request::AcquireFenced { resource, ttl, wait, min_validity, wall })
-    }
-
-    /// As [`Redlock::acquire`], for a fair lock: those who wait for it have it in the order in which they came; see
-    /// [`crate::LockRequest::fair`] for what is promised. A waiter's signs of life are sent while it waits here.
-    ///
-    /// # Errors
-    /// As [`Redlock::acquire`].
-    pub fn acquire_fair(
-        &mut self,
-        resource: impl AsRef<[u8]>,
-        ttl: Duration,
-        wait: Duration,
-    ) -> Result<Lease, AcquireError> {
-        let (resource, ttl) = (Resource::new(&resource)?, self.ttl(ttl)?);
-        self.hold(Request::AcquireFair { resource, ttl, wait, min_validity: Duration::ZERO })
-    }
-
-    /// As [`Redlock::acquire`], together with other readers: nobody has the lock alone meanwhile, and whoever has it alone
-    /// keeps readers out. A holder of both kinds at once is not possible: a `Redlock` that reads and asks to write waits for
-    /// itself until the wait is over. To keep new readers out while one waits to write, submit
-    /// [`Request::KeepReadersOut`] in the pipelined form.
-    ///
-    /// # Errors
-    /// As [`Redlock::acquire`].
-    pub fn acquire_shared(
-        &mut self,
-        resource: impl AsRef<[u8]>,
-        ttl: Duration,
-        wait: Duration,
-    ) -> Result<Lease, AcquireError> {
-        let (resource, ttl) = (Resource::new(&resource)?, self.ttl(ttl)?);
-        self.hold(Request::AcquireShared { resource, ttl, wait, min_validity: Duration::ZERO })
+    /// It has the options of [`crate::LockRequest`] but for automatic extension, as nothing happens between the calls of a
+    /// `Redlock`; [`Redlock::submit`] takes that, too.
+    pub fn lock<'a>(&'a mut self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> LeaseRequest<'a> {
+        LeaseRequest { redlock: self, resource: resource.as_ref(), options: Options::new() }
     }
 
     /// Waits until an acquisition has its outcome.
@@ -225,7 +168,6 @@ impl Redlock {
     /// # Errors
     /// [`ExtendError`]; the lease is valid as long as it was before, unless the error says that it is lost.
     pub fn extend(&mut self, lease: &mut Lease, ttl: Duration) -> Result<(), ExtendError> {
-        let ttl = self.ttl(ttl)?;
         if !self.has_made(lease) {
             return Err(ExtendError::NotHeld);
         }
@@ -299,14 +241,6 @@ impl Redlock {
         self.driver.engine.config()
     }
 
-    /// Checks a TTL against the settings, for [`Redlock::submit`].
-    ///
-    /// # Errors
-    /// [`crate::lock::InputError`] if it is too short or too long.
-    pub fn ttl(&self, ttl: Duration) -> Result<Ttl, crate::lock::InputError> {
-        self.config().ttl(ttl)
-    }
-
     /// Queues a request of the pipelined form; nothing is written before [`Redlock::turn`] or [`Redlock::flush`].
     ///
     /// The caller keeps the returned id, and releases each lock that was acquired: there is no lease that would.
@@ -317,7 +251,7 @@ impl Redlock {
         self.check_process().map_err(SubmitError::Stopped)?;
         let now = clock::now();
         self.release_dropped(now);
-        self.driver.engine.submit(now, request)
+        self.driver.submit(now, request)
     }
 
     /// Writes what is queued, waits at most `limit` for answers, and handles those that came. Does not wait while an
@@ -453,6 +387,39 @@ impl Redlock {
     }
 }
 
+impl LeaseRequest<'_> {
+    option_methods!(options);
+    fair_method!(options);
+
+    /// Replaces all options at once. Automatic extension needs a caller that drives the loop meanwhile.
+    pub const fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Makes one attempt, in about one round trip.
+    ///
+    /// Returns within the answer limit ([`ConfigBuilder::answer_timeout`]), twice that if it is refused and asks how long
+    /// the holder's time still is, and 200 ms more if the connections were closed while the client was idle.
+    ///
+    /// # Errors
+    /// [`AcquireError`] tells contention from an outage, with what each master said.
+    pub fn try_acquire(self) -> Result<Lease, AcquireError> {
+        self.wait(Duration::ZERO).acquire()
+    }
+
+    /// Acquires the lock, and tries again after random delays until the wait is over. Signs of life of a waiter for a fair
+    /// lock are sent meanwhile.
+    ///
+    /// # Errors
+    /// [`AcquireError`] of the last attempt; whatever was acquired in part is released. [`AcquireError::NoQuorum`] of a
+    /// fenced lock also says that the clocks of the masters differ too much.
+    pub fn acquire(self) -> Result<Lease, AcquireError> {
+        let resource = Resource::new(&self.resource)?;
+        self.redlock.hold(Request::Acquire { resource, options: self.options })
+    }
+}
+
 impl Drop for Redlock {
     fn drop(&mut self) {
         self.flush();
@@ -472,7 +439,7 @@ impl Lease {
         self.token
     }
 
-    /// Larger than that of each earlier fenced holder of this lock, if it came from [`Redlock::acquire_fenced`].
+    /// Larger than that of each earlier fenced holder of this lock, if it came from [`LeaseRequest::fenced`].
     #[must_use]
     pub const fn fencing_token(&self) -> Option<FencingToken> {
         self.fencing_token

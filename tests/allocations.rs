@@ -8,12 +8,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use fleet::Fleet;
 use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::lock::Resource;
-use redlatch::{AcquireError, Client, Config, Guard, Lease, LockRequest, Quarantine, Redlock};
+use redlatch::{AcquireError, Client, Config, Guard, Lease, LockRequest, Options, Quarantine, Redlock};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -70,10 +70,10 @@ impl Kind {
 
     fn acquire(self, redlock: &mut Redlock) -> Result<Lease, AcquireError> {
         match self {
-            Self::Plain => redlock.acquire(self.name(), TTL, PATIENCE),
-            Self::Fenced => redlock.acquire_fenced(self.name(), TTL, PATIENCE),
-            Self::Fair => redlock.acquire_fair(self.name(), TTL, PATIENCE),
-            Self::Shared => redlock.acquire_shared(self.name(), TTL, PATIENCE),
+            Self::Plain => redlock.lock(self.name()).ttl(TTL).wait(PATIENCE).acquire(),
+            Self::Fenced => redlock.lock(self.name()).ttl(TTL).wait(PATIENCE).fenced().acquire(),
+            Self::Fair => redlock.lock(self.name()).ttl(TTL).wait(PATIENCE).fair().acquire(),
+            Self::Shared => redlock.lock(self.name()).ttl(TTL).wait(PATIENCE).shared().acquire(),
         }
     }
 }
@@ -228,9 +228,9 @@ impl Wake for Unpark {
 }
 
 fn submit(redlock: &mut Redlock) -> OpId {
-    let ttl = redlock.ttl(TTL).expect("valid");
+    let ttl = TTL;
     let resource = Resource::new("orders:42").expect("valid");
-    let request = Request::Acquire { resource, ttl, wait: PATIENCE, min_validity: Duration::ZERO };
+    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(PATIENCE) };
     redlock.submit(request).expect("room")
 }
 
@@ -255,21 +255,17 @@ fn warm_name(index: u32) -> String {
 
 /// More locks at once than the measured pairs have commands: a slow minority may lag behind by all of them.
 fn raise_high_water_mark(redlock: &mut Redlock) {
-    let ttl = redlock.ttl(TTL).expect("valid");
     let names: Vec<String> = (0..5000).map(warm_name).collect();
     for kind in KINDS {
         for name in &names {
-            let (resource, wait, min_validity) =
-                (Resource::new(name).expect("valid"), PATIENCE, Duration::ZERO);
-            let request = match kind {
-                Kind::Plain => Request::Acquire { resource, ttl, wait, min_validity },
-                Kind::Fenced => {
-                    let wall = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time in this age");
-                    Request::AcquireFenced { resource, ttl, wait, min_validity, wall }
-                }
-                Kind::Fair => Request::AcquireFair { resource, ttl, wait, min_validity },
-                Kind::Shared => Request::AcquireShared { resource, ttl, wait, min_validity },
+            let options = Options::new().ttl(TTL).wait(PATIENCE);
+            let options = match kind {
+                Kind::Plain => options,
+                Kind::Fenced => options.fenced(),
+                Kind::Fair => options.fair(),
+                Kind::Shared => options.shared(),
             };
+            let request = Request::Acquire { resource: Resource::new(name).expect("valid"), options };
             redlock.submit(request).expect("room");
         }
         release_as_they_come(redlock, names.len());

@@ -21,7 +21,7 @@ use redlatch::engine::{Outcome, Request, SubmitError};
 use redlatch::lock::Resource;
 use redlatch::{
     Acquire, AcquireError, Client, Config, Drive, DriveEnded, ExtendError, Guard, GuardSet, Hold, Lease,
-    Quarantine, Redlock, ReenterError, ReentrantLock, ReleaseError,
+    Options, Quarantine, Redlock, ReenterError, ReentrantLock, ReleaseError,
 };
 
 const TTL: Duration = Duration::from_secs(30);
@@ -160,8 +160,8 @@ fn reentrant_refused_in_child(lock: &ReentrantLock, first: Hold, second: Hold) {
 
 fn a_redlock_is_refused(fleet: &mut Fleet) {
     let mut redlock = Redlock::open(settings(fleet)).expect("an event loop");
-    let leases = ["a", "b", "c"].map(|name| redlock.try_acquire(name, TTL).expect("free"));
-    let pipelined = redlock.submit(acquisition(&redlock, &"d")).expect("there is room");
+    let leases = ["a", "b", "c"].map(|name| redlock.lock(name).ttl(TTL).try_acquire().expect("free"));
+    let pipelined = redlock.submit(acquisition(&"d")).expect("there is room");
     redlock.flush();
     let mut owned = Some((redlock, leases));
     in_child("a Redlock", || {
@@ -339,17 +339,17 @@ fn all_refused_in_child(stage: &str, asked: &mut Vec<Asked<'_>>, beside: &mut Op
     });
 }
 
-fn acquisition<'a>(redlock: &Redlock, name: &'a &str) -> Request<'a> {
-    let (resource, ttl) = (Resource::new(name).expect("a name"), redlock.ttl(TTL).expect("a TTL"));
-    Request::Acquire { resource, ttl, wait: Duration::ZERO, min_validity: Duration::ZERO }
+fn acquisition<'a>(name: &'a &str) -> Request<'a> {
+    let resource = Resource::new(name).expect("a name");
+    Request::Acquire { resource, options: Options::new().ttl(TTL).wait(Duration::ZERO) }
 }
 
 fn redlock_refused_in_child(mut redlock: Redlock, [mut extended, released, dropped]: [Lease; 3]) {
     assert!(!extended.is_valid() && extended.remaining().is_zero() && redlock.margin(&extended) == 0);
-    assert!(matches!(redlock.try_acquire("e", TTL), Err(AcquireError::Stopped(_))));
+    assert!(matches!(redlock.lock("e").ttl(TTL).try_acquire(), Err(AcquireError::Stopped(_))));
     assert!(matches!(redlock.extend(&mut extended, TTL), Err(ExtendError::Stopped(_))));
     assert!(matches!(redlock.release(released), Err(ReleaseError::Stopped(_))));
-    let request = acquisition(&redlock, &"e");
+    let request = acquisition(&"e");
     assert!(matches!(redlock.submit(request), Err(SubmitError::Stopped(_))));
     redlock.turn(PATIENCE).expect_err("it would read the parent's replies");
     redlock.flush();

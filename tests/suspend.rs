@@ -43,7 +43,7 @@ mod linux {
 
     use redlatch::engine::{OpId, Outcome, Request};
     use redlatch::lock::Resource;
-    use redlatch::{Config, ExtendError, Quarantine, Redlock};
+    use redlatch::{Config, ExtendError, Options, Quarantine, Redlock};
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
     use crate::fleet::{Fleet, command};
@@ -59,8 +59,8 @@ mod linux {
         let config = Config::builder().masters(fleet.urls()).quarantine(Quarantine::Trust).max_ttl(LONG_TTL);
         let config = config.answer_timeout(Duration::from_secs(3)).build().expect("valid settings");
         let mut redlock = Redlock::open(config).expect("an event loop");
-        let mut short = redlock.try_acquire("short", TTL).expect("free");
-        let long = redlock.try_acquire("long", LONG_TTL).expect("free");
+        let mut short = redlock.lock("short").ttl(TTL).try_acquire().expect("free");
+        let long = redlock.lock("long").ttl(LONG_TTL).try_acquire().expect("free");
         let (pipelined, _) = acquire_pipelined(&mut redlock, "pipelined");
         let of_std = long.valid_until();
         assert!(short.is_valid() && long.is_valid());
@@ -81,7 +81,7 @@ mod linux {
         assert!(slept.abs_diff(SLEEP) < Duration::from_secs(1), "{slept:?}");
         // The masters have not slept here, so they still refuse it, and then the release lets it go.
         redlock.release(short).expect("a quorum answers");
-        let again = redlock.try_acquire("short", TTL).expect("released");
+        let again = redlock.lock("short").ttl(TTL).try_acquire().expect("released");
         assert!(again.is_valid() && again.remaining() <= TTL && again.valid_until() > Instant::now());
         let (_, until) = acquire_pipelined(&mut redlock, "after");
         assert!(until > Instant::now() && until <= Instant::now() + TTL);
@@ -92,9 +92,7 @@ mod linux {
     fn acquire_pipelined(redlock: &mut Redlock, resource: &str) -> (OpId, Instant) {
         let request = Request::Acquire {
             resource: Resource::new(resource).expect("a valid name"),
-            ttl: redlock.ttl(TTL).expect("a valid TTL"),
-            wait: Duration::ZERO,
-            min_validity: Duration::ZERO,
+            options: Options::new().ttl(TTL).wait(Duration::ZERO),
         };
         let lock = redlock.submit(request).expect("room");
         loop {

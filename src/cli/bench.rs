@@ -14,8 +14,8 @@ use std::time::{Duration, Instant, SystemTime};
 use hdrhistogram::Histogram;
 use redlatch::engine::{MasterState, OpId, Outcome, Request};
 use redlatch::limits;
-use redlatch::lock::{Resource, Ttl, quorum};
-use redlatch::{AcquireError, Redlock, ReleaseError};
+use redlatch::lock::{Resource, quorum};
+use redlatch::{AcquireError, Options, Redlock, ReleaseError};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::options::{self, Enough, Exit, MasterOptions, code, say};
@@ -103,7 +103,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let key_count = args.keys.unwrap_or((args.depth.saturating_mul(4)).max(1000));
     check(args, key_count)?;
     let config = args.masters.config(|builder| builder)?;
-    let ttl = config.ttl(args.ttl)?;
+    config.ttl(args.ttl)?;
     let interrupt = Arc::new(AtomicUsize::new(0));
     for signal in [SIGINT, SIGTERM] {
         let number = usize::try_from(signal).unwrap_or_default();
@@ -115,7 +115,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
         return Ok(code);
     }
     let round_trip = measure_round_trip(&redlock);
-    let mut load = Load::new(redlock, args, ttl, key_count, interrupt.clone());
+    let mut load = Load::new(redlock, args, key_count, interrupt.clone());
     load.run(Limit::Pairs(WARM_UP_COUNT), &mut Progress::hidden())?;
     let limit = args.pairs.map_or(Limit::Time(args.time), Limit::Pairs);
     let measured = load.run(limit, &mut Progress::new(limit))?;
@@ -222,7 +222,7 @@ impl Measured {
 /// The load on the masters: its keys, and the pairs under way.
 struct Load {
     redlock: Redlock,
-    ttl: Ttl,
+    ttl: Duration,
     depth: usize,
     awaits_release: bool,
     fair: bool,
@@ -240,12 +240,12 @@ struct Flight {
 }
 
 impl Load {
-    fn new(redlock: Redlock, args: &Args, ttl: Ttl, key_count: usize, interrupt: Arc<AtomicUsize>) -> Self {
+    fn new(redlock: Redlock, args: &Args, key_count: usize, interrupt: Arc<AtomicUsize>) -> Self {
         let nanos = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
         let run = format!("{:x}-{nanos:x}", std::process::id());
         Self {
             redlock,
-            ttl,
+            ttl: args.ttl,
             depth: args.depth,
             awaits_release: !args.no_await_release,
             fair: args.fair,
@@ -296,14 +296,14 @@ impl Load {
         let Some(key) = self.free_keys.pop_front() else { return };
         let resource = Resource::new(&self.keys[key]).expect("a short name");
         let submitted = Instant::now();
-        let (ttl, min_validity) = (self.ttl, Duration::ZERO);
-        let request = if self.fair {
+        let options = Options::new().ttl(self.ttl);
+        let options = if self.fair {
             // Nobody else wants it; who does not wait would have no ticket.
-            Request::AcquireFair { resource, ttl, wait: ttl.as_duration(), min_validity }
+            options.fair()
         } else {
-            Request::Acquire { resource, ttl, wait: Duration::ZERO, min_validity }
+            options.wait(Duration::ZERO)
         };
-        match self.redlock.submit(request) {
+        match self.redlock.submit(Request::Acquire { resource, options }) {
             Ok(lock) => {
                 self.flights.insert(lock, Flight { key, submitted });
             }

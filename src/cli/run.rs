@@ -178,14 +178,7 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let started = Instant::now();
     let redlock = Redlock::open(config)?;
     signals.wake(&redlock);
-    let mode = match &args {
-        Args { fenced: true, .. } => Mode::Fenced,
-        Args { fair: true, .. } => Mode::Fair,
-        Args { shared: true, .. } => Mode::Shared,
-        _ => Mode::Plain,
-    };
-    let mut run =
-        Run { redlock, ttl, mode, keeps_readers_out: args.keep_readers_out, verbose: args.verbose, signals };
+    let mut run = Run { redlock, ttl, options: lock_options(&args), verbose: args.verbose, signals };
     run.tell(|run| run.describe_masters(started));
     // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
     let masters = if args.masters.strict { run.wait_for_masters() } else { Ok(()) };
@@ -196,6 +189,16 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
             Err(Exit::new(if code == code::CONTENDED { args.conflict_exit_code } else { code }, why))
         }
     }
+}
+
+/// How the lock is asked for.
+fn lock_options(args: &Args) -> redlatch::Options {
+    // The configuration has the longest hold.
+    let mut options = redlatch::Options::new().ttl(args.ttl).auto_extend(Duration::MAX);
+    options = if args.fenced { options.fenced() } else { options };
+    options = if args.fair { options.fair() } else { options };
+    options = if args.shared { options.shared() } else { options };
+    if args.keep_readers_out { options.keep_readers_out() } else { options }
 }
 
 /// The names in their order, each once.
@@ -218,19 +221,9 @@ type Held = (OpId, Grant);
 struct Run {
     redlock: Redlock,
     ttl: Ttl,
-    mode: Mode,
-    keeps_readers_out: bool,
+    options: redlatch::Options,
     verbose: bool,
     signals: process::Signals,
-}
-
-/// How the lock is asked for.
-#[derive(Clone, Copy)]
-enum Mode {
-    Plain,
-    Fenced,
-    Fair,
-    Shared,
 }
 
 impl Run {

@@ -83,7 +83,7 @@ impl Guard {
     }
 
     /// By the clock of this crate.
-    fn deadline(&self) -> Instant {
+    pub(super) fn deadline(&self) -> Instant {
         valid_until(&self.client, self.lock).unwrap_or_else(clock::now)
     }
 
@@ -360,8 +360,7 @@ impl Ask for Extension<'_> {
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, ExtendError> {
-        let ttl = self.guard.client().config().ttl(self.ttl)?;
-        let request = Request::Extend { lock: self.guard.lock(), ttl };
+        let request = Request::Extend { lock: self.guard.lock(), ttl: self.ttl };
         core.submit(request).map_err(|_| ExtendError::NotHeld)
     }
 

@@ -25,6 +25,7 @@ use crate::error::{AcquireError, Denial, Report, Round};
 use crate::limits;
 use crate::lock::{HolderTtl, Vote};
 use crate::mutants::mutant;
+use crate::options::Options;
 
 /// A set that is being acquired. Its locks are known by their places among the sorted names; `L` is one that is held.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub struct Joint<L> {
     min_validity: Duration,
     /// When the last attempt may begin.
     wait_until: Instant,
+    /// Largest number of rounds.
+    max_rounds: u32,
     /// Rounds that failed.
     failed_count: u32,
     /// How the last of them did.
@@ -97,18 +100,15 @@ pub fn validity(each: impl IntoIterator<Item = Duration>) -> Duration {
 }
 
 impl<L> Joint<L> {
-    /// Begins to acquire `count` locks, each of which must have this validity left when they are handed out.
-    pub fn begin(
-        now: Instant,
-        config: Arc<Config>,
-        count: usize,
-        wait: Duration,
-        min_validity: Duration,
-    ) -> (Self, Step<L>) {
+    /// Begins to acquire `count` locks. The options are those of each lock; the wait and the largest number of attempts count
+    /// for rounds of all of them, and each must have the least validity left when they are handed out.
+    pub fn begin(now: Instant, config: Arc<Config>, count: usize, options: &Options) -> (Self, Step<L>) {
+        let wait = options.wait_or_default(config.max_ttl);
         let mut joint = Self {
             config,
             count,
-            min_validity,
+            min_validity: options.min_validity,
+            max_rounds: options.max_attempts.unwrap_or(u32::MAX),
             wait_until: now.checked_add(wait).unwrap_or(now + limits::FOREVER),
             failed_count: 0,
             failed_before: None,
@@ -226,7 +226,8 @@ impl<L> Joint<L> {
             }
         };
         self.failed_count += 1;
-        if self.left(now).is_zero() || is_final(&failed.error) {
+        let is_last = self.failed_count >= self.max_rounds;
+        if is_last || self.left(now).is_zero() || is_final(&failed.error) {
             return Step::Failed(failed);
         }
         self.failed_before = Some(failed.clone());
@@ -284,7 +285,7 @@ mod tests {
         let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
         let config = Arc::new(config);
         let (now, wait) = (clock::now(), Duration::from_secs(60));
-        let (mut joint, step) = Joint::<()>::begin(now, config.clone(), 2, wait, Duration::ZERO);
+        let (mut joint, step) = Joint::<()>::begin(now, config.clone(), 2, &Options::new().wait(wait));
         assert!(matches!(step, Step::Ask(places) if places == [0, 1]));
         let mut back = Vec::new();
         let remaining = |&(): &()| wait;

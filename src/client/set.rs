@@ -20,6 +20,7 @@ use crate::engine::{OpId, Outcome, Request};
 use crate::error::{AcquireError, AcquireSetError};
 use crate::limits;
 use crate::lock::InputError;
+use crate::options::{auto_extend_method, option_methods};
 
 pub use held::{ExtendSet, GuardSet, LostSet, ReleaseSet};
 
@@ -90,41 +91,8 @@ impl Client {
 }
 
 impl<'a> LockSetRequest<'a> {
-    /// As [`LockRequest::ttl`], for each of them.
-    pub const fn ttl(mut self, ttl: Duration) -> Self {
-        self.template = self.template.ttl(ttl);
-        self
-    }
-
-    /// How long to go on trying, for all of them; zero makes one attempt. By default as long as the TTL.
-    pub const fn wait(mut self, wait: Duration) -> Self {
-        self.template = self.template.wait(wait);
-        self
-    }
-
-    /// The validity that must be left of each when the set is handed out; see [`LockRequest::min_validity`].
-    pub const fn min_validity(mut self, min_validity: Duration) -> Self {
-        self.template = self.template.min_validity(min_validity);
-        self
-    }
-
-    /// As [`LockRequest::auto_extend`], for each of them.
-    pub const fn auto_extend(mut self, max_hold: Duration) -> Self {
-        self.template = self.template.auto_extend(max_hold);
-        self
-    }
-
-    /// As [`LockRequest::fenced`], for each of them: each lock has a token of its own, in [`GuardSet::guards`].
-    pub const fn fenced(mut self) -> Self {
-        self.template = self.template.fenced();
-        self
-    }
-
-    /// As [`LockRequest::shared`], for each of them: the set of a reader.
-    pub const fn shared(mut self) -> Self {
-        self.template = self.template.shared();
-        self
-    }
+    option_methods!(template.options);
+    auto_extend_method!(template.options);
 
     /// Makes one attempt for all of them at once; see [`LockRequest::try_acquire`].
     ///
@@ -214,13 +182,12 @@ impl<'a> AcquireSet<'a> {
     }
 
     fn begin(&mut self) -> Result<Step<Guard>, AcquireSetError> {
-        let LockRequest { client, ttl, wait, min_validity, .. } = self.request.template;
+        let LockRequest { client, options, .. } = self.request.template;
         self.request
             .check()
             .map_err(|error| AcquireSetError { resource: Vec::new(), source: error.into() })?;
         let config = client.shared_config().clone();
-        let wait = wait.unwrap_or_else(|| ttl.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)));
-        let (joint, step) = Joint::begin(clock::now(), config, self.request.names.len(), wait, min_validity);
+        let (joint, step) = Joint::begin(clock::now(), config, self.request.names.len(), &options);
         self.joint = Some(joint);
         Ok(step)
     }

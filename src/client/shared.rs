@@ -34,7 +34,7 @@ use super::parker::Parker;
 use crate::clock;
 use crate::config::{Inside, RetryDelay};
 use crate::driver::{Driver, Poller};
-use crate::engine::{OpId, Outcome, Request};
+use crate::engine::Outcome;
 use crate::limits;
 use crate::process::Process;
 use later::Later;
@@ -498,16 +498,6 @@ impl Shared {
             core = self.lead(core, poller, limit, |core| core.driver.engine.has_quorum())?;
         }
         Ok(core)
-    }
-
-    /// Has a held lock renewed.
-    pub(super) fn keep_lock(&self, lock: OpId, max_hold: Duration) {
-        // What a stopped client has is not kept.
-        let _ = self.with(|core| {
-            // Always taken, and without an outcome.
-            let _ = core.submit(Request::Keep { lock, max_hold, reported: false });
-            core.wake_late_leader();
-        });
     }
 
     /// Waits at most that long until everything queued is released on every master; returns how many locks are not.

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 
 use super::fair::Queuing;
-use super::mode::Mode;
-use super::op::{Acquisition, Cause, Denied, Gathered, OpState, Run};
-use super::owed::{Owed, Question, Tag};
+use super::kind::Tag;
+use super::mode::{self, Gathered, ModeState};
+use super::op::{Cause, Denied, OpState, Run};
+use super::owed::{Owed, Question};
 use super::policy::Policy;
 use super::slab::Id;
 use super::timers::op_timer;
@@ -15,8 +16,9 @@ use super::{Engine, Grant, OpId, Outcome, SubmitError};
 use crate::error::{AcquireError, Round};
 use crate::limits;
 use crate::lock::command;
-use crate::lock::{Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Ttl, Verdict, Vote};
+use crate::lock::{Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Verdict, Vote};
 use crate::mutants::mutant;
+use crate::options::{Options, WaitPolicy};
 
 /// A retry follows the end of a holder's time by at most this, so that waiters do not all come at once.
 const HOLDER_JITTER: Duration = Duration::from_millis(2);
@@ -25,87 +27,72 @@ impl Engine {
     pub(super) fn submit_acquire(
         &mut self,
         now: Instant,
-        wanted: &Acquisition<'_>,
+        resource: Resource<'_>,
+        options: &Options,
     ) -> Result<OpId, SubmitError> {
-        let id = self.begin_acquire(now, wanted)?;
-        if !wanted.wait.is_zero() {
-            return self.enqueue(now, id, wanted.resource);
+        let ttl = self.terms.ttl_of(options.ttl, &self.config)?;
+        let wait = options.wait.unwrap_or(ttl.as_duration());
+        if options.min_validity >= ttl.validity() {
+            let (asked, validity) = (options.min_validity, ttl.validity());
+            return Err(InputError::MinValidityTooLong { asked, validity }.into());
         }
-        self.start_attempt(now, id, Some(wanted.resource));
+        let is_ordinary = options.is_ordinary();
+        if !is_ordinary {
+            self.check_options(options)?;
+        }
+        let waits = !wait.is_zero();
+        let wait_until = waits.then(|| now.checked_add(wait).unwrap_or(now + limits::FOREVER));
+        let (id, op) = self.ops.take(now, ttl).ok_or(SubmitError::Overloaded)?;
+        op.begin(now, ttl, options.min_validity, wait_until);
+        if !is_ordinary && !self.prepare(id, options) {
+            command::encode_key(&mut self.ops.op_mut(id).key, &self.config.prefix, resource.as_bytes());
+            self.start_attempt(now, id, None);
+            return Ok(OpId(id));
+        }
+        if waits {
+            return self.enqueue(now, id, resource);
+        }
+        self.start_attempt(now, id, Some(resource));
         Ok(OpId(id))
     }
 
-    /// An acquisition of a lock of another mode than plain, or by another policy than notifications.
+    /// Whether options that are not the ordinary ones go together.
+    #[cold]
+    fn check_options(&self, options: &Options) -> Result<(), InputError> {
+        mode::check(options)?;
+        match options.auto_extend {
+            Some(Duration::ZERO) => Err(InputError::AutoExtendZero),
+            Some(_) if self.config.max_hold.is_zero() => Err(InputError::MaxHoldZero),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives a new acquisition what its options ask beyond the ordinary. Returns whether it takes part in the wait queues of
+    /// this engine.
     #[cold]
     #[inline(never)]
-    pub(super) fn submit_scripted(
-        &mut self,
-        now: Instant,
-        wanted: &Acquisition<'_>,
-        mode: Mode,
-        policy: Policy,
-    ) -> Result<OpId, SubmitError> {
-        let id = self.begin_acquire(now, wanted)?;
-        let waits = !wanted.wait.is_zero();
+    fn prepare(&mut self, id: Id, options: &Options) -> bool {
         let op = self.ops.op_mut(id);
-        (op.mode, op.policy) = (mode, policy);
-        let has_place = op.policy.queuing().is_some();
-        if waits && !has_place && (op.mode.is_queued() || mutant!(ReadersQueue)) {
-            return self.enqueue(now, id, wanted.resource);
+        let waits = op.wait_until.is_some();
+        op.attempts_max = options.max_attempts.unwrap_or(u32::MAX);
+        op.max_hold = options.auto_extend;
+        op.mode = ModeState::new(options.mode);
+        if options.keeps_readers_out && waits && op.mode.is_queued() {
+            op.intent = Some(Box::default());
         }
-        if waits && has_place {
-            // A queue of its own: it is never behind another of this engine.
-            let hash = self.queues.hash(op.channel());
-            self.queues.found(id.index, hash);
+        match options.policy {
+            WaitPolicy::Notified => op.mode.is_queued() || !waits || mutant!(ReadersQueue),
+            WaitPolicy::Fair => {
+                let queuing = Queuing::new(Token::marked(&mut self.rng), waits, &self.config);
+                op.policy = Policy::Queue(Box::new(queuing));
+                if waits {
+                    // A queue of its own: it is never behind another of this engine.
+                    let hash = self.queues.hash(op.channel());
+                    self.queues.found(id.index, hash);
+                }
+                false
+            }
         }
-        if waits || has_place {
-            command::encode_key(&mut op.key, &self.config.prefix, wanted.resource.as_bytes());
-            self.start_attempt(now, id, None);
-        } else {
-            self.start_attempt(now, id, Some(wanted.resource));
-        }
-        Ok(OpId(id))
-    }
-
-    /// The place of a new acquisition in the queues of a fair lock. One that does not wait has the lock only if nobody does,
-    /// and leaves no ticket.
-    #[cold]
-    pub(super) fn new_place(&mut self, wait: Duration) -> Policy {
-        let id = Token::marked(&mut self.rng);
-        Policy::Queue(Box::new(Queuing::new(id, !wait.is_zero(), &self.config)))
-    }
-
-    /// Takes an operation slot for an acquisition, if nothing is wrong with it.
-    #[inline(always)]
-    pub(super) fn begin_acquire(
-        &mut self,
-        now: Instant,
-        wanted: &Acquisition<'_>,
-    ) -> Result<Id, SubmitError> {
-        let Acquisition { ttl, wait, min_validity, .. } = *wanted;
-        if min_validity >= ttl.validity() {
-            return Err(
-                InputError::MinValidityTooLong { asked: min_validity, validity: ttl.validity() }.into()
-            );
-        }
-        if self.terms.ttl != Some(ttl) {
-            self.check_ttl(ttl)?;
-        }
-        let wait_until = (!wait.is_zero()).then(|| now.checked_add(wait).unwrap_or(now + limits::FOREVER));
-        let (id, op) = self.ops.take(now, ttl).ok_or(SubmitError::Overloaded)?;
-        op.begin(now, ttl, min_validity, wait_until);
-        Ok(id)
-    }
-
-    /// A TTL may have been made with other settings than this engine's.
-    pub(super) fn check_ttl(&self, ttl: Ttl) -> Result<(), InputError> {
-        if !ttl.has_drift(self.config.drift) {
-            return Err(InputError::TtlOfOtherSettings);
-        }
-        if ttl.as_duration() > self.config.max_ttl {
-            return Err(InputError::TtlTooLong { ttl: ttl.as_duration(), max_ttl: self.config.max_ttl });
-        }
-        Ok(())
     }
 
     /// Draws a token and queues the `SET` on every usable master (I6: a token for each attempt). One that waits has the
@@ -127,7 +114,7 @@ impl Engine {
             })
         } else {
             claim.attempter = id;
-            op.send_scripted_attempt(&mut self.fleet, now, claim_id, claim, self.skew_us)
+            op.send_scripted_attempt(&mut self.fleet, now, claim_id, claim, &self.wall_clock)
         };
         let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
         op.run.count = 0;
@@ -238,10 +225,16 @@ impl Engine {
                         attempts: op.attempts,
                     };
                     let hash = self.queues.hash(claim.entry.key());
+                    let since = claim.started;
                     self.outcomes.push_back((OpId(id), Outcome::Acquire(Ok(grant))));
-                    if !op.mode.is_queued() {
+                    let is_queued = op.mode.is_queued();
+                    let may_found = op.wait_until.is_none();
+                    if let Some(max_hold) = op.max_hold {
+                        self.begin_renewal(now, id, since, max_hold);
+                    }
+                    if !is_queued {
                         self.unwatch(now, id);
-                    } else if op.wait_until.is_some() || !self.queues.found_first(id.index, hash) {
+                    } else if !may_found || !self.queues.found_first(id.index, hash) {
                         self.note_held(now, id);
                     }
                     return;
@@ -260,17 +253,17 @@ impl Engine {
     fn handle_refused(&mut self, now: Instant, id: Id, quarantined: MasterSet) -> Option<Cause> {
         let half_us = self.config.window().half_us;
         let op = self.ops.op_mut(id);
-        let Mode::Fenced(fencing) = &mut op.mode else { return Some(Cause::Contended) };
         let claim = self.claims.claim_mut(op.claim);
-        let judgement = fencing.judge(now - op.submitted, &claim.tally, half_us);
-        self.skew_us = judgement.skew_us;
-        let in_the_way = claim.tally.failed.union(quarantined).union(judgement.busy);
+        let Some(busy) = op.mode.judge(now, &mut self.wall_clock, &claim.tally, half_us) else {
+            return Some(Cause::Contended);
+        };
+        let in_the_way = claim.tally.failed.union(quarantined).union(busy);
         if in_the_way.count() > self.fleet.spare() {
             return Some(Cause::Contended);
         }
         let limit = claim.answer_limit;
         let last = op.wait_until.unwrap_or(op.submitted + limit);
-        if now >= last || !fencing.may_renumber() {
+        if now >= last || !op.mode.may_repeat() {
             return Some(Cause::NoQuorum);
         }
         let (claim_id, granted) = (op.claim, claim.tally.granted);
@@ -341,19 +334,6 @@ impl Engine {
         }
         if retry_at.is_some() && cause == Cause::Contended {
             self.watch(now, id, now - started);
-        }
-    }
-
-    /// No more than so many attempts are made. The first one may have failed by now, if there was nobody to be asked.
-    pub(super) fn submit_limit(&mut self, now: Instant, id: Id, attempts_max: u32) {
-        let Some(op) = self.ops.find_mut(id) else { return };
-        op.attempts_max = attempts_max;
-        if op.attempts < attempts_max || !matches!(op.state, OpState::Waiting { .. }) {
-            return;
-        }
-        let state = std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now });
-        if let OpState::Waiting { denied, .. } = state {
-            self.deny(now, id, denied);
         }
     }
 

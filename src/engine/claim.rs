@@ -7,39 +7,11 @@
 use std::time::{Duration, Instant};
 
 use super::groups::Notify;
-use super::owed::Tag;
+use super::kind::Kind;
 use super::slab::Id;
 use crate::lock::command::Entry;
-use crate::lock::{Drift, Failure, FencingToken, MasterId, MasterSet, Tally, Token, Ttl, Vote};
+use crate::lock::{Drift, Failure, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
-
-/// What the lock of a claim is on the masters, where a fair lock is a plain one.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
-    Plain,
-    Fenced(FencingToken),
-    Shared,
-}
-
-impl Kind {
-    /// By whose commands it is extended and released.
-    #[inline]
-    pub(super) const fn tag(self) -> Tag {
-        match self {
-            Self::Plain => Tag::Plain,
-            Self::Fenced(_) => Tag::Fenced,
-            Self::Shared => Tag::Shared,
-        }
-    }
-
-    #[inline]
-    pub(super) const fn fencing_token(self) -> Option<FencingToken> {
-        match self {
-            Self::Fenced(token) => Some(token),
-            Self::Plain | Self::Shared => None,
-        }
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct Claim {

@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use super::claim::{Claim, Counted, NO_RELEASE};
 use super::fleet::Fleet;
+use super::kind::Tag;
 use super::link::{Link, Predecessor};
 use super::mode::send_release;
-use super::owed::{Owed, Shape, Tag, Verb};
+use super::owed::{Owed, Shape, Verb};
 use super::slab::{Id, Slab};
 use super::timers::{Timers, claim_timer};
 use crate::limits;

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use super::Engine;
-use super::claim::Kind;
-use super::mode::Mode;
+use super::kind::Kind;
+use super::mode::ModeState;
 use super::slab::Id;
 use crate::lock::{MasterId, MasterSet};
 use crate::mutants::mutant;
@@ -20,9 +20,9 @@ impl Engine {
     #[cold]
     pub(super) fn feign_token(&mut self, now: Instant, id: Id, claim: Id) {
         let (op, claim) = (self.ops.op_mut(id), self.claims.claim_mut(claim));
-        let passed = now - op.submitted;
-        if let Mode::Fenced(fencing) = &mut op.mode {
-            claim.kind = Kind::Fenced(fencing.begin_attempt(passed, self.skew_us, MasterSet::EMPTY));
+        if let ModeState::Fenced(fencing) = &mut op.mode {
+            claim.kind =
+                Kind::Fenced(fencing.begin_attempt(self.wall_clock.masters_us(now), MasterSet::EMPTY));
         }
     }
 

@@ -47,8 +47,8 @@ use super::fleet::Fleet;
 use super::owed::Owed;
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command::{self, FairTold, Place, Script, Waiter, Way};
-use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Token, Ttl};
+use crate::lock::command::{self, FairAnswer, FairTold, Place, Script, Waiter, Way};
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
 /// What an acquisition of a fair lock has beside that of a plain one.
@@ -256,6 +256,32 @@ impl Queuing {
             Way::Held(holder) => Some((*master, holder)),
             _ => None,
         })
+    }
+}
+
+/// The vote in the answer to a fair attempt, from which `queuing` learns.
+pub(super) fn vote(
+    answer: FairAnswer,
+    master: MasterId,
+    claim: &mut Claim,
+    queuing: Option<&mut Queuing>,
+    quorum: usize,
+) -> Vote {
+    let told = match answer {
+        FairAnswer::Failed(failure) => return Vote::Failed(failure),
+        FairAnswer::Told(told) => told,
+    };
+    let is_counted = claim.counts_grants;
+    if let Some(queuing) = queuing {
+        queuing.note_answer(master, told, is_counted, quorum);
+    }
+    if is_counted && matches!(told.way, Way::Queued(_)) {
+        claim.failures.push((master, Failure::OthersFirst { ahead: told.ahead }));
+    }
+    match told.way {
+        Way::Clear => Vote::Granted,
+        Way::Held(holder) => Vote::Refused { holder },
+        Way::Queued(_) => Vote::Refused { holder: HolderTtl::Unknown },
     }
 }
 

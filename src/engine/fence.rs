@@ -25,7 +25,7 @@
 //! leave the fence alone: it may expire while the lock is held, as its token has left the window by then. Masters that are
 //! asked again for a held lock (`repair.rs`) set its fence, too, so that the margin is one of fences as well.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::claim::Claim;
 use super::fleet::Fleet;
@@ -33,14 +33,12 @@ use super::groups::Notify;
 use super::owed::{Owed, Shape};
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command::{self, Fence, Refusal, Script, Told};
-use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Ttl};
+use crate::lock::command::{self, Fence, FencedAnswer, Refusal, Script, Told};
+use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Ttl, Vote};
 
 /// What an acquisition of a fenced lock has beside that of a plain one.
 #[derive(Debug)]
 pub(super) struct Fencing {
-    /// The caller's wall clock when it asked, in microseconds since 1970. It may be as wrong as it likes.
-    wall_us: u64,
     /// The next token is larger than this.
     floor: u64,
     /// The token of the attempt under way.
@@ -53,35 +51,62 @@ pub(super) struct Fencing {
     told: Vec<(MasterId, Told)>,
 }
 
-/// What was learnt from an attempt that masters refused.
-pub(super) struct Judgement {
-    /// By how much the clocks of the masters are ahead of the callers' wall clock, in microseconds.
-    pub(super) skew_us: i64,
-    /// Masters on which somebody has the lock.
-    pub(super) busy: MasterSet,
+/// The clock from which tokens are drawn: the caller's, with what the masters' answers say of it. It may be as wrong as it
+/// likes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WallClock {
+    read_at: Instant,
+    /// Time since 1970 that was read then.
+    wall: Duration,
+    /// By how much the clocks of the masters are ahead of the caller's, in microseconds.
+    skew_us: i64,
+}
+
+impl WallClock {
+    pub(super) const fn unset(now: Instant) -> Self {
+        Self { read_at: now, wall: Duration::ZERO, skew_us: 0 }
+    }
+
+    pub(super) const fn set(&mut self, now: Instant, wall: Duration) {
+        if self.wall.is_zero() {
+            // What was learnt without a reading is no property of the clock.
+            self.skew_us = 0;
+        }
+        (self.read_at, self.wall) = (now, wall);
+    }
+
+    /// The caller's clock at this moment, in microseconds since 1970.
+    fn caller_us(&self, now: Instant) -> u64 {
+        let passed = now.saturating_duration_since(self.read_at);
+        FencingToken::near(micros(self.wall.saturating_add(passed))).as_u64()
+    }
+
+    /// The clocks of the masters at this moment, as far as they are known.
+    pub(super) fn masters_us(&self, now: Instant) -> u64 {
+        self.caller_us(now).saturating_add_signed(self.skew_us)
+    }
+
+    /// The masters answered at this moment that it is this time.
+    fn learn(&mut self, now: Instant, time_us: u64) {
+        // Far below 64 bits both.
+        self.skew_us = time_us.cast_signed().wrapping_sub(self.caller_us(now).cast_signed());
+    }
 }
 
 impl Fencing {
-    pub(super) fn new(wall: Duration) -> Self {
-        let wall_us = FencingToken::near(micros(wall)).as_u64();
-        let (token, told) = (FencingToken::near(0), Vec::new());
-        Self { wall_us, floor: 0, token, renumbering_count: 0, quarantined: MasterSet::EMPTY, told }
+    pub(super) const fn new() -> Self {
+        Self {
+            floor: 0,
+            token: FencingToken::near(0),
+            renumbering_count: 0,
+            quarantined: MasterSet::EMPTY,
+            told: Vec::new(),
+        }
     }
 
-    /// The wall clock of the caller, so long after it asked.
-    fn wall_after(&self, passed: Duration) -> u64 {
-        self.wall_us.saturating_add(micros(passed))
-    }
-
-    /// An attempt begins, so long after the caller asked: draws its token.
-    pub(super) fn begin_attempt(
-        &mut self,
-        passed: Duration,
-        skew_us: i64,
-        quarantined: MasterSet,
-    ) -> FencingToken {
-        let clock = self.wall_after(passed).saturating_add_signed(skew_us);
-        self.token = FencingToken::near(clock.max(self.floor + 1));
+    /// An attempt begins at this time by the masters' clocks: draws its token.
+    pub(super) fn begin_attempt(&mut self, masters_us: u64, quarantined: MasterSet) -> FencingToken {
+        self.token = FencingToken::near(masters_us.max(self.floor + 1));
         self.quarantined = quarantined;
         self.told.clear();
         self.token
@@ -93,13 +118,17 @@ impl Fencing {
         token_refusal(told, self.token).map(Failure::TokenRefused)
     }
 
-    /// So many masters refused an attempt, so long after the caller asked, that no quorum is left: learns from them what the
-    /// next token should be.
-    pub(super) fn judge(&mut self, passed: Duration, tally: &Tally, half_us: u64) -> Judgement {
-        let time = self.learn(tally, half_us);
-        // Far below 64 bits both.
-        let skew_us = time.cast_signed().wrapping_sub(self.wall_after(passed).cast_signed());
-        Judgement { skew_us, busy: self.busy().map(|(master, _)| master).collect() }
+    /// So many masters refused an attempt that no quorum is left: learns from them what the next token should be. Returns
+    /// the masters on which somebody has the lock.
+    pub(super) fn judge(
+        &mut self,
+        now: Instant,
+        clock: &mut WallClock,
+        tally: &Tally,
+        half_us: u64,
+    ) -> MasterSet {
+        clock.learn(now, self.learn(tally, half_us));
+        self.busy().map(|(master, _)| master).collect()
     }
 
     /// Whether another attempt may follow without a pause; counts it if so.
@@ -137,6 +166,27 @@ impl Fencing {
 /// What the fence of a lock with this token is about.
 fn fence(config: &Config, token: FencingToken) -> Fence {
     Fence { token, window: config.window(), prefix_size: config.prefix.len() }
+}
+
+/// The vote in the answer to an attempt, from which `fencing` learns.
+pub(super) fn vote(
+    answer: FencedAnswer,
+    master: MasterId,
+    claim: &mut Claim,
+    fencing: Option<&mut Fencing>,
+) -> Option<Vote> {
+    Some(match answer {
+        FencedAnswer::Granted => Vote::Granted,
+        FencedAnswer::Own => claim.note_twin(master),
+        FencedAnswer::Failed(failure) => Vote::Failed(failure),
+        FencedAnswer::Refused(_) if !claim.counts_grants => return None,
+        FencedAnswer::Refused(told) => {
+            if let Some(failure) = fencing.and_then(|fencing| fencing.note_refusal(master, told)) {
+                claim.failures.push((master, failure));
+            }
+            Vote::Refused { holder: told.holder }
+        }
+    })
 }
 
 /// Queues an attempt for this token; returns the masters that had room for it.
@@ -219,8 +269,8 @@ mod tests {
     const HALF_US: u64 = 1_000;
 
     fn fencing(wall_us: u64) -> Fencing {
-        let mut fencing = Fencing::new(Duration::from_micros(wall_us));
-        fencing.begin_attempt(Duration::ZERO, 0, MasterSet::EMPTY);
+        let mut fencing = Fencing::new();
+        fencing.begin_attempt(wall_us, MasterSet::EMPTY);
         fencing
     }
 
@@ -234,8 +284,7 @@ mod tests {
         fencing.told.extend(answers.iter().enumerate().map(|(index, told)| (master(granted + index), *told)));
         let tally = Tally { granted: MasterSet::first(granted), ..Tally::default() };
         let time = fencing.learn(&tally, HALF_US);
-        let skew_us = time.cast_signed() - fencing.wall_us.cast_signed();
-        fencing.begin_attempt(Duration::ZERO, skew_us, MasterSet::EMPTY).as_u64()
+        fencing.begin_attempt(time, MasterSet::EMPTY).as_u64()
     }
 
     #[test]
@@ -265,13 +314,31 @@ mod tests {
 
     #[test]
     fn clocks_beyond_all_bounds_still_give_a_token() {
-        let mut fencing = Fencing::new(Duration::MAX);
+        let now = Instant::now();
+        let mut clock = WallClock::unset(now);
+        clock.set(now, Duration::MAX);
+        clock.learn(now, u64::MAX);
+        let mut fencing = Fencing::new();
         fencing.floor = u64::MAX - 1;
-        assert_eq!(
-            fencing.begin_attempt(Duration::MAX, i64::MAX, MasterSet::EMPTY),
-            FencingToken::near(u64::MAX)
-        );
+        let token = |fencing: &mut Fencing, clock: &WallClock| {
+            fencing.begin_attempt(clock.masters_us(now), MasterSet::EMPTY)
+        };
+        assert_eq!(token(&mut fencing, &clock), FencingToken::near(u64::MAX));
         fencing.floor = 0;
-        assert_eq!(fencing.begin_attempt(Duration::ZERO, i64::MIN, MasterSet::EMPTY), FencingToken::near(1));
+        clock.skew_us = i64::MIN;
+        assert_eq!(token(&mut fencing, &clock), FencingToken::near(1));
+    }
+
+    #[test]
+    fn a_first_reading_voids_what_was_learnt_without_one() {
+        let now = Instant::now();
+        let mut clock = WallClock::unset(now);
+        clock.learn(now, 5_000_000);
+        assert_eq!(clock.masters_us(now), 5_000_000);
+        clock.set(now, Duration::from_secs(7));
+        assert_eq!(clock.masters_us(now + Duration::from_secs(1)), 8_000_000);
+        clock.learn(now, 9_000_000);
+        clock.set(now, Duration::from_secs(8));
+        assert_eq!(clock.masters_us(now), 10_000_000);
     }
 }

@@ -30,8 +30,9 @@
 use std::time::{Duration, Instant};
 
 use super::Engine;
+use super::kind::Tag;
 use super::op::{OpState, Run};
-use super::owed::{Owed, Tag};
+use super::owed::Owed;
 use super::slab::Id;
 use super::timers::claim_timer;
 use crate::limits;

@@ -37,8 +37,9 @@ fn why_unsent(link: &Link, claim: &Claim, unsure: MasterSet, usable: MasterSet) 
 }
 
 impl Engine {
-    pub(super) fn submit_extend(&mut self, now: Instant, id: Id, ttl: Ttl) {
-        if let Err(error) = self.start_extend(now, id, ttl) {
+    pub(super) fn submit_extend(&mut self, now: Instant, id: Id, ttl: Duration) {
+        let started = self.config.ttl(ttl).map_err(ExtendError::Input);
+        if let Err(error) = started.and_then(|ttl| self.start_extend(now, id, ttl)) {
             self.outcomes.push_back((OpId(id), Outcome::Extend(Err(error))));
         } else {
             self.decide_extend(now, id);
@@ -51,7 +52,6 @@ impl Engine {
     /// Queues the extension on every usable master that may hold the key and will not cut it short afterwards.
     pub(super) fn start_extend(&mut self, now: Instant, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
         let max_hold = self.config.max_hold;
-        self.check_ttl(ttl)?;
         let op = self.ops.find_mut(id).ok_or(ExtendError::NotHeld)?;
         let OpState::Held { since, valid_until, extension } = &mut op.state else {
             return Err(ExtendError::NotHeld);
@@ -423,14 +423,26 @@ impl Engine {
     }
 
     /// Keeps a held lock from now on, for `max_hold` in all.
-    pub(super) fn submit_keep(&mut self, now: Instant, id: Id, max_hold: Duration, is_reported: bool) {
-        let Some(op) = self.ops.find_mut(id) else { return };
-        let OpState::Held { since, .. } = op.state else { return };
+    pub(super) fn begin_renewal(&mut self, now: Instant, id: Id, since: Instant, max_hold: Duration) {
+        let op = self.ops.op_mut(id);
         let max_hold = max_hold.min(self.config.max_hold);
         let hold_until = since.checked_add(max_hold).unwrap_or(since + limits::FOREVER);
-        let renewal = op.renewal.insert(Renewal::new(op.ttl, hold_until, is_reported));
+        let renewal = op.renewal.insert(Renewal::new(op.ttl, hold_until));
         renewal.plan(now, since, op.held_ttl, self.ticks, &mut self.rng);
         self.arm_op(id);
+    }
+
+    /// Reports each renewal of a held lock from now on; also that none follows, if the last one was before this.
+    pub(super) fn submit_report_renewals(&mut self, now: Instant, id: Id) {
+        if let Some(op) = self.ops.find_mut(id)
+            && let (Some(renewal), OpState::Held { valid_until, extension, .. }) =
+                (&mut op.renewal, &op.state)
+        {
+            renewal.report();
+            if extension.is_none() && now < *valid_until {
+                self.report_renewals_end(id);
+            }
+        }
     }
 
     /// Reports the loss of a held lock, once.

@@ -11,7 +11,8 @@ use rand::Rng;
 use super::connection::{Connection, State};
 use super::groups::Commands;
 use super::handshake::{Handshake, Learnt, Step};
-use super::owed::{Answer, Owed, Tag};
+use super::kind::Tag;
+use super::owed::{Answer, Owed};
 use crate::config::{Config, Quarantine};
 use crate::limits;
 use crate::lock::command::{self, WrongShape};
@@ -69,7 +70,7 @@ pub(super) struct Link {
     identity: Option<Identity>,
     changes: Option<Changes>,
     /// Whether the scripts of each kind of lock are on their way to it.
-    pub(super) scripts_loading: [bool; Tag::COUNT],
+    pub(super) scripts_loading: [bool; Tag::ALL.len()],
 }
 
 impl Link {
@@ -86,7 +87,7 @@ impl Link {
             why: Arc::from("it was not tried yet"),
             identity: None,
             changes: None,
-            scripts_loading: [false; Tag::COUNT],
+            scripts_loading: [false; Tag::ALL.len()],
         }
     }
 
@@ -161,7 +162,7 @@ impl Link {
     /// The connection stands: queues the handshake.
     pub(super) fn start_handshake(&mut self, now: Instant, config: &Config, rng: &mut impl Rng) {
         let (handshake, commands) = Handshake::new(config, self.master, rng);
-        self.scripts_loading = [false; Tag::COUNT];
+        self.scripts_loading = [false; Tag::ALL.len()];
         let deadline = now + config.connect_timeout;
         self.connection.start_handshake(deadline, handshake, &commands, Owed::Handshake);
         self.heard_at = now;

@@ -7,18 +7,37 @@
 //! | a refusal reports the holder's time | no | yes | yes |
 //! | a refusal may be for another reason than a holder | no | its token | no |
 
-use super::claim::{Claim, Kind};
-use super::fence::{self, Fencing};
+use std::time::Instant;
+
+use super::claim::Claim;
+use super::fair;
+use super::fence::{self, Fencing, WallClock};
 use super::fleet::Fleet;
-use super::owed::{Owed, Tag};
+use super::kind::{AttemptAnswer, Kind, Tag};
+use super::owed::Owed;
+use super::policy::Policy;
 use super::sharing;
 use super::slab::Id;
+use super::watch::Waiter;
 use crate::lock::command::{self, AcquireTail, ExtendBy, ReleaseBy, Script};
-use crate::lock::{MasterSet, Ttl};
+use crate::lock::{HolderTtl, InputError, MasterId, MasterSet, Tally, Ttl, Vote};
+use crate::mutants::mutant;
+use crate::options::{Mode, Options, WaitPolicy};
+
+/// What is known of the key that was in the way of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gathered {
+    /// All that masters tell of it.
+    All,
+    /// What they told of it beside the queue, which says when to come again.
+    InQueue,
+    /// Nothing: they are to be asked.
+    None,
+}
 
 /// The mode of an acquisition, and of the lock that comes of it.
 #[derive(Debug)]
-pub(super) enum Mode {
+pub(super) enum ModeState {
     /// One owner alone.
     Plain,
     /// One owner alone, with a number that rises from owner to owner.
@@ -27,7 +46,21 @@ pub(super) enum Mode {
     Shared,
 }
 
-impl Mode {
+impl ModeState {
+    pub(super) const fn new(mode: Mode) -> Self {
+        match mode {
+            Mode::Plain => Self::Plain,
+            Mode::Fenced => Self::Fenced(Fencing::new()),
+            Mode::Shared => Self::Shared,
+        }
+    }
+
+    /// Whether an attempt is a script, and not a `SET NX`.
+    #[inline]
+    pub(super) const fn has_script(&self) -> bool {
+        !matches!(self, Self::Plain)
+    }
+
     /// Whether its waiters form a queue within the engine: readers do not wait for each other.
     #[inline]
     pub(super) const fn is_queued(&self) -> bool {
@@ -46,6 +79,136 @@ impl Mode {
             Self::Fenced(fencing) => fencing.quarantined,
             Self::Plain | Self::Shared => MasterSet::EMPTY,
         }
+    }
+
+    /// An attempt begins: returns what its claim is.
+    pub(super) fn begin_attempt(
+        &mut self,
+        fleet: &Fleet,
+        now: Instant,
+        wall_clock: &WallClock,
+        is_retry: bool,
+        holders: &mut Vec<(MasterId, HolderTtl)>,
+    ) -> Kind {
+        match self {
+            Self::Plain => Kind::Plain,
+            Self::Fenced(fencing) => {
+                let is_ignored = mutant!(FenceOfQuarantine) || (mutant!(RetryForgetsQuarantine) && is_retry);
+                let quarantined = if is_ignored { MasterSet::EMPTY } else { fleet.quarantined_at(now) };
+                Kind::Fenced(fencing.begin_attempt(wall_clock.masters_us(now), quarantined))
+            }
+            Self::Shared => {
+                holders.clear();
+                Kind::Shared
+            }
+        }
+    }
+
+    /// The masters on which a holder is in the way of an attempt that no quorum granted, if masters may have refused it for
+    /// another reason.
+    pub(super) fn judge(
+        &mut self,
+        now: Instant,
+        wall_clock: &mut WallClock,
+        tally: &Tally,
+        half_us: u64,
+    ) -> Option<MasterSet> {
+        match self {
+            Self::Fenced(fencing) => Some(fencing.judge(now, wall_clock, tally, half_us)),
+            Self::Plain | Self::Shared => None,
+        }
+    }
+
+    /// Whether another attempt may follow without a pause, where [`ModeState::judge`] found nobody; counts it if so.
+    pub(super) fn may_repeat(&mut self) -> bool {
+        match self {
+            Self::Fenced(fencing) => fencing.may_renumber(),
+            Self::Plain | Self::Shared => false,
+        }
+    }
+
+    /// An attempt failed: leaves in `holders` what masters reported of the key in the way.
+    pub(super) fn gather_holders(&mut self, holders: &mut Vec<(MasterId, HolderTtl)>) -> Gathered {
+        match self {
+            Self::Plain => {
+                holders.clear();
+                Gathered::None
+            }
+            Self::Fenced(fencing) => {
+                holders.clear();
+                fencing.end_row(holders);
+                Gathered::All
+            }
+            // They were reported with each refusal.
+            Self::Shared => Gathered::All,
+        }
+    }
+
+    /// How it stands to the other waiters on its channel.
+    pub(super) const fn waiter(&self) -> Waiter {
+        match self {
+            Self::Plain | Self::Fenced(_) => Waiter::Rival,
+            Self::Shared => Waiter::Reader,
+        }
+    }
+}
+
+/// Whether the mode and the waiting policy go together.
+pub(super) const fn check(options: &Options) -> Result<(), InputError> {
+    match (options.policy, options.mode) {
+        _ if options.has_two_modes => Err(InputError::SharedFenced),
+        (WaitPolicy::Notified, _) | (WaitPolicy::Fair, Mode::Plain) => Ok(()),
+        (WaitPolicy::Fair, Mode::Fenced) => Err(InputError::FairAndFenced),
+        (WaitPolicy::Fair, Mode::Shared) => Err(InputError::SharedFair),
+    }
+}
+
+/// What an operation learns from answers to its attempts.
+pub(super) struct Learner<'a> {
+    pub(super) mode: &'a mut ModeState,
+    pub(super) policy: &'a mut Policy,
+    pub(super) holders: &'a mut Vec<(MasterId, HolderTtl)>,
+}
+
+/// The vote in a master's answer to an attempt, from which the operation learns more, unless it is over. `None` where the
+/// answer decides nothing any more.
+pub(super) fn vote(
+    answer: AttemptAnswer,
+    master: MasterId,
+    claim: &mut Claim,
+    op: Option<Learner<'_>>,
+    quorum: usize,
+) -> Option<Vote> {
+    match answer {
+        AttemptAnswer::Plain(vote) => Some(vote),
+        AttemptAnswer::Fenced(answer) => {
+            let fencing = op.and_then(|op| match op.mode {
+                ModeState::Fenced(fencing) => Some(fencing),
+                ModeState::Plain | ModeState::Shared => None,
+            });
+            fence::vote(answer, master, claim, fencing)
+        }
+        AttemptAnswer::Fair(answer) => {
+            let queuing = op.and_then(|op| op.policy.queuing_mut());
+            Some(fair::vote(answer, master, claim, queuing, quorum))
+        }
+        AttemptAnswer::Shared(vote) => sharing::vote(vote, master, claim, op.map(|op| op.holders)),
+    }
+}
+
+/// Queues the request of an attempt that has a script; returns the masters that had room for it.
+pub(super) fn send_attempt(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    ttl: Ttl,
+    script: Script,
+) -> MasterSet {
+    match claim.kind {
+        Kind::Plain => unreachable!("its attempt has no script"),
+        Kind::Fenced(token) => fence::send_attempt(fleet, to, owed, claim, token, ttl, script),
+        Kind::Shared => sharing::send_acquire(fleet, to, owed, claim, ttl.as_millis(), script),
     }
 }
 

@@ -2,30 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use super::claim::{Claim, Kind};
-use super::fence;
+use super::claim::Claim;
+use super::fence::WallClock;
 use super::fleet::Fleet;
-use super::mode::Mode;
-use super::owed::{Owed, Tag};
+use super::kind::Tag;
+use super::mode::{self, Gathered, Learner, ModeState};
+use super::owed::Owed;
 use super::policy::Policy;
 use super::query::Query;
 use super::renewal::{Renewal, loss_lead};
-use super::sharing::{self, Intent};
+use super::sharing::Intent;
 use super::slab::Id;
 use super::watch::Waiter;
 use crate::error::{AcquireError, Denial, Report};
 use crate::lock::command::Script;
-use crate::lock::{HolderTtl, MasterId, MasterSet, Resource, Tally, Ttl, Vote};
+use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote};
 use crate::mutants::mutant;
-
-/// What a caller asks of a lock, whatever its kind.
-#[derive(Debug)]
-pub(super) struct Acquisition<'a> {
-    pub(super) resource: Resource<'a>,
-    pub(super) ttl: Ttl,
-    pub(super) wait: Duration,
-    pub(super) min_validity: Duration,
-}
 
 #[derive(Debug)]
 pub(super) struct Op {
@@ -41,8 +33,10 @@ pub(super) struct Op {
     pub(super) wait_until: Option<Instant>,
     /// Attempts started.
     pub(super) attempts: u32,
-    /// No more are.
+    /// No more are started.
     pub(super) attempts_max: u32,
+    /// Longest time for which the lock is renewed, if it is kept.
+    pub(super) max_hold: Option<Duration>,
     /// The latest attempt's claim.
     pub(super) claim: Id,
     pub(super) state: OpState,
@@ -57,7 +51,7 @@ pub(super) struct Op {
     /// What masters told of the key that was in the way of the latest attempt.
     pub(super) holders: Vec<(MasterId, HolderTtl)>,
     /// What the lock is.
-    pub(super) mode: Mode,
+    pub(super) mode: ModeState,
     /// How it waits.
     pub(super) policy: Policy,
     /// Of one that keeps new readers out while it waits.
@@ -106,17 +100,6 @@ pub(super) struct Run {
     pub(super) since: Instant,
 }
 
-/// What is known of the key that was in the way of an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Gathered {
-    /// All that masters tell of it.
-    All,
-    /// What they told of it beside the queue, which says when to come again.
-    InQueue,
-    /// Nothing: they are to be asked.
-    None,
-}
-
 /// An extension under way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extension {
@@ -151,7 +134,7 @@ impl Op {
     /// Whether it asks by `SET NX`, and not by a script.
     #[inline]
     pub(super) const fn is_plain(&self) -> bool {
-        matches!((&self.mode, &self.policy), (Mode::Plain, Policy::Notified))
+        self.policy.queuing().is_none() && !self.mode.has_script()
     }
 
     /// Queues the request of an attempt that has a script on the usable masters; returns those that had room for it.
@@ -163,26 +146,20 @@ impl Op {
         now: Instant,
         claim_id: Id,
         claim: &mut Claim,
-        skew_us: i64,
+        wall_clock: &WallClock,
     ) -> MasterSet {
-        match (&mut self.mode, &mut self.policy) {
-            (_, Policy::Queue(queuing)) => queuing.begin_attempt(claim.token),
-            (Mode::Fenced(fencing), Policy::Notified) => {
-                let is_ignored =
-                    mutant!(FenceOfQuarantine) || (mutant!(RetryForgetsQuarantine) && self.attempts > 0);
-                let quarantined = if is_ignored { MasterSet::EMPTY } else { fleet.quarantined_at(now) };
-                let token = fencing.begin_attempt(now - self.submitted, skew_us, quarantined);
-                claim.kind = Kind::Fenced(token);
+        let tag = match self.policy.queuing_mut() {
+            Some(queuing) => {
+                queuing.begin_attempt(claim.token);
+                Tag::Fair
             }
-            (Mode::Shared, Policy::Notified) => {
-                self.holders.clear();
-                claim.kind = Kind::Shared;
+            None => {
+                let is_retry = self.attempts > 0;
+                claim.kind = self.mode.begin_attempt(fleet, now, wall_clock, is_retry, &mut self.holders);
+                claim.kind.tag()
             }
-            (Mode::Plain, Policy::Notified) => unreachable!("it has no script"),
-        }
-        let tag = if self.policy.queuing().is_some() { Tag::Fair } else { claim.kind.tag() };
-        let to = fleet.usable();
-        self.send_attempt(fleet, to, Owed::acquire(tag, claim_id), claim, Script::Known)
+        };
+        self.send_attempt(fleet, fleet.usable(), Owed::acquire(tag, claim_id), claim, Script::Known)
     }
 
     /// Queues the request of an attempt that has a script; returns the masters that had room for it.
@@ -194,46 +171,34 @@ impl Op {
         claim: &Claim,
         script: Script,
     ) -> MasterSet {
-        match (&mut self.policy, claim.kind) {
-            (Policy::Queue(queuing), _) => queuing.send_attempt(fleet, to, owed, claim, self.ttl, script),
-            (Policy::Notified, Kind::Fenced(token)) => {
-                fence::send_attempt(fleet, to, owed, claim, token, self.ttl, script)
-            }
-            (Policy::Notified, Kind::Shared) => {
-                sharing::send_acquire(fleet, to, owed, claim, self.ttl.as_millis(), script)
-            }
-            (Policy::Notified, Kind::Plain) => unreachable!("it has no script"),
+        match self.policy.queuing_mut() {
+            Some(queuing) => queuing.send_attempt(fleet, to, owed, claim, self.ttl, script),
+            None => mode::send_attempt(fleet, to, owed, claim, self.ttl, script),
         }
     }
 
-    /// An attempt failed: gathers what masters told of the key in the way.
+    /// What it learns from answers to its attempts.
+    pub(super) const fn learner(&mut self) -> Learner<'_> {
+        Learner { mode: &mut self.mode, policy: &mut self.policy, holders: &mut self.holders }
+    }
+
+    /// An attempt failed: gathers what masters reported of the key in the way.
     pub(super) fn gather_holders(&mut self) -> Gathered {
-        match (&mut self.mode, &self.policy) {
-            // They were told with each refusal.
-            (Mode::Shared, _) => Gathered::All,
-            (Mode::Fenced(fencing), _) => {
-                self.holders.clear();
-                fencing.end_row(&mut self.holders);
-                Gathered::All
-            }
-            (Mode::Plain, Policy::Queue(queuing)) => {
+        match self.policy.queuing() {
+            Some(queuing) => {
                 self.holders.clear();
                 self.holders.extend(queuing.holders());
                 Gathered::InQueue
             }
-            (Mode::Plain, Policy::Notified) => {
-                self.holders.clear();
-                Gathered::None
-            }
+            None => self.mode.gather_holders(&mut self.holders),
         }
     }
 
     /// How it stands to the other waiters on its channel.
     pub(super) const fn waiter(&self) -> Waiter {
-        match (&self.mode, &self.policy) {
-            (Mode::Shared, _) => Waiter::Reader,
-            (_, Policy::Queue(_)) => Waiter::Queued,
-            (_, Policy::Notified) => Waiter::Rival,
+        match self.policy.queuing() {
+            Some(_) => Waiter::Queued,
+            None => self.mode.waiter(),
         }
     }
 
@@ -248,6 +213,7 @@ impl Op {
             wait_until: None,
             attempts: 0,
             attempts_max: u32::MAX,
+            max_hold: None,
             claim: Id::NOBODY,
             state: OpState::Acquiring { deadline: now },
             round: 0,
@@ -255,7 +221,7 @@ impl Op {
             has_queued: false,
             run: Run { count: 0, since: now },
             holders: Vec::new(),
-            mode: Mode::Plain,
+            mode: ModeState::Plain,
             policy: Policy::Notified,
             intent: None,
             renewal: None,
@@ -282,6 +248,7 @@ impl Op {
             wait_until: own_wait_until,
             attempts,
             attempts_max,
+            max_hold,
             round,
             denied_before,
             has_queued,
@@ -299,9 +266,9 @@ impl Op {
         (*own_ttl, *held_ttl, *own_min_validity) = (ttl, ttl, min_validity);
         (*submitted, *own_wait_until) = (now, wait_until);
         (*attempts, *round, *has_queued) = (0, 0, false);
-        *attempts_max = u32::MAX;
+        (*attempts_max, *max_hold) = (u32::MAX, None);
         (*denied_before, *renewal, *is_watched) = (None, None, false);
-        (*mode, *policy) = (Mode::Plain, Policy::Notified);
+        (*mode, *policy) = (ModeState::Plain, Policy::Notified);
         (*intent, *is_subscribed) = (None, false);
         key.clear();
         holders.clear();

@@ -6,10 +6,11 @@
 
 use super::groups::Commands;
 use super::handshake::Step;
+use super::kind::{AttemptAnswer, Tag};
 use super::mark::{self, MarkAnswer};
 use super::slab::Id;
-use crate::lock::command::{self, ExtendBy, FairAnswer, FencedAnswer, ReleaseAnswer, ReleaseBy, WrongShape};
-use crate::lock::{Failure, HolderTtl, NamedScript, Vote};
+use crate::lock::command::{self, ExtendBy, ReleaseAnswer, ReleaseBy, WrongShape};
+use crate::lock::{Failure, HolderTtl, Vote};
 use crate::mutants::mutant;
 use crate::resp::Reply;
 
@@ -48,29 +49,6 @@ pub(super) enum Verb {
     Swap,
     /// Deletes the key.
     Release,
-}
-
-/// By whose commands a request is made. Claims of fair locks are plain: only their attempts have a script.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tag {
-    Plain,
-    Fenced,
-    Fair,
-    Shared,
-}
-
-impl Tag {
-    pub(super) const COUNT: usize = 4;
-
-    /// The scripts that are loaded behind an attempt.
-    pub(super) const fn scripts(self) -> &'static [NamedScript] {
-        match self {
-            Self::Plain => &[],
-            Self::Fenced => &command::FENCED,
-            Self::Fair => &command::FAIR,
-            Self::Shared => &command::SHARED,
-        }
-    }
 }
 
 /// Whether a script goes with a request.
@@ -119,9 +97,8 @@ pub(super) enum Answer {
     /// The nonce came back: the link is ready.
     HandshakeDone,
     Acquire(Id, Vote),
-    AcquireFenced(Id, FencedAnswer),
-    AcquireFair(Id, FairAnswer),
-    AcquireShared(Id, Vote),
+    /// To an attempt that has a script.
+    Attempt(Id, AttemptAnswer),
     Extend(Id, u32, Vote),
     Release(Id, ReleaseAnswer),
     Repair(Id, u32, Vote),
@@ -187,7 +164,8 @@ impl Owed {
             (Verb::Acquire, tag) => tag != Tag::Plain,
             // Always in full.
             (Verb::Repair, _) => false,
-            (Verb::Extend | Verb::Release, Tag::Shared) | (Verb::Release, Tag::Fenced) => true,
+            (Verb::Extend, tag) if tag.extends_by_script() => true,
+            (Verb::Release, tag) if tag.releases_by_script() => true,
             (Verb::Extend | Verb::Swap, _) => by.extend == ExtendBy::EvalSha,
             // Where there is a native command it may be the script that notifies waiters all the same.
             (Verb::Release, _) => by.release == ReleaseBy::EvalSha || by.has_telling,
@@ -197,7 +175,7 @@ impl Owed {
     /// Whether it is a native `SET`, which a full server refuses; the script in its place takes no more memory.
     fn is_native_set(self, by: Commands) -> bool {
         let Self::Round { verb, tag, form: Form::Usual, .. } = self else { return false };
-        let is_set = matches!(verb, Verb::Extend | Verb::Swap) && tag != Tag::Shared;
+        let is_set = matches!(verb, Verb::Extend | Verb::Swap) && !tag.extends_by_script();
         is_set && by.extend == ExtendBy::SetIfEq && !mutant!(FullTakenForLost)
     }
 
@@ -224,14 +202,8 @@ impl Owed {
 fn round_answer(verb: Verb, tag: Tag, number: u32, id: Id, reply: &Reply<'_>) -> Result<Answer, WrongShape> {
     Ok(match (verb, tag) {
         (Verb::Acquire, Tag::Plain) => Answer::Acquire(id, command::acquire_vote(reply)?),
-        (Verb::Acquire, Tag::Fenced) => Answer::AcquireFenced(id, command::fenced_answer(reply)?),
-        (Verb::Acquire, Tag::Fair) => Answer::AcquireFair(id, command::fair_answer(reply)?),
-        (Verb::Acquire, Tag::Shared) => Answer::AcquireShared(id, command::shared_vote(reply)?),
-        (Verb::Repair, Tag::Fenced) => {
-            Answer::Repair(id, number, repair_vote(command::fenced_answer(reply)?))
-        }
-        (Verb::Repair, Tag::Shared) => Answer::Repair(id, number, command::shared_vote(reply)?),
-        (Verb::Repair, _) => Answer::Repair(id, number, command::acquire_vote(reply)?),
+        (Verb::Acquire, _) => Answer::Attempt(id, tag.attempt_answer(reply)?),
+        (Verb::Repair, _) => Answer::Repair(id, number, tag.repair_vote(reply)?),
         (Verb::Extend, _) => Answer::Extend(id, number, command::compare_vote(reply)?),
         (Verb::Swap, _) => Answer::Swap(id, number, command::compare_vote(reply)?),
         (Verb::Release, _) => Answer::Release(id, command::release_answer(reply)?),
@@ -257,17 +229,6 @@ fn query_answer(question: Question, id: Id, reply: &Reply<'_>) -> Result<Answer,
     })
 }
 
-/// The vote in the answer to a fenced lock that was put back.
-fn repair_vote(answer: FencedAnswer) -> Vote {
-    match answer {
-        FencedAnswer::Granted => Vote::Granted,
-        // Its TTL began earlier than this request: nothing is known of its end.
-        FencedAnswer::Own => Vote::Pending,
-        FencedAnswer::Refused(told) => Vote::Refused { holder: told.holder },
-        FencedAnswer::Failed(failure) => Vote::Failed(failure),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,9 +236,8 @@ mod tests {
     #[test]
     fn a_reply_of_another_shape_is_noticed_whatever_became_of_its_lock() {
         let verbs = [Verb::Acquire, Verb::Repair, Verb::Extend, Verb::Swap, Verb::Release];
-        let tags = [Tag::Plain, Tag::Fenced, Tag::Fair, Tag::Shared];
         for verb in verbs {
-            for tag in tags {
+            for tag in Tag::ALL {
                 let owed = Owed::round(verb, tag, 0, Id::NOBODY);
                 for owed in [owed, owed.whole()] {
                     let answer = owed.answer(&Reply::Bulk(b"text"), None);

@@ -44,8 +44,14 @@ impl Ticks {
 }
 
 impl Renewal {
-    pub(super) const fn new(ttl: Ttl, hold_until: Instant, is_reported: bool) -> Self {
-        Self { ttl, renew_at: None, hold_until, left_count: limits::RENEWAL_COUNT_MAX, is_reported }
+    pub(super) const fn new(ttl: Ttl, hold_until: Instant) -> Self {
+        let left_count = limits::RENEWAL_COUNT_MAX;
+        Self { ttl, renew_at: None, hold_until, left_count, is_reported: false }
+    }
+
+    /// The caller wants the outcome of each from now on.
+    pub(super) const fn report(&mut self) {
+        self.is_reported = true;
     }
 
     pub(super) const fn is_reported(&self) -> bool {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use super::inspection::{ForceUnlocked, Inspection};
 use super::slab::Id;
 use crate::error::{AcquireError, ExtendError, ForceUnlockError, InspectError, ReleaseError};
-use crate::lock::{FencingToken, InputError, MasterSet, Resource, Token, Ttl};
+use crate::lock::{FencingToken, InputError, MasterSet, Resource, Token};
+use crate::options::Options;
 
 /// Names one lock of one [`Engine`](crate::engine::Engine), from [`submit`](crate::engine::Engine::submit) of its acquisition to its release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,93 +25,27 @@ impl OpId {
 #[non_exhaustive]
 pub enum Request<'a> {
     /// Acquire a lock. Answered by [`Outcome::Acquire`].
+    ///
+    /// A request that waits queues behind those callers of this engine that hold the lock or wait for it, unless it is
+    /// shared or fair.
     Acquire {
         /// The lock's name; the configured prefix is put in front.
         resource: Resource<'a>,
-        /// How long it lives on the masters unless it is extended.
-        ttl: Ttl,
-        /// How long to go on trying; zero makes one attempt, at once. Who waits stands in line behind those of this engine
-        /// who hold the lock or wait for it.
-        wait: Duration,
-        /// Validity that must be left when it is handed out; zero asks for any.
-        min_validity: Duration,
-    },
-    /// Acquire a lock with a fencing token: a [`Grant::fencing_token`] that is larger than that of each earlier fenced holder
-    /// of the same lock. It excludes plain locks of the same name, which have no token. Answered by [`Outcome::Acquire`].
-    AcquireFenced {
-        /// The lock's name.
-        resource: Resource<'a>,
-        /// How long it lives on the masters unless it is extended.
-        ttl: Ttl,
-        /// How long to go on trying; zero makes one attempt, and another one where the token was refused if the answers
-        /// came before the limit of the first.
-        wait: Duration,
-        /// Validity that must be left when it is handed out.
-        min_validity: Duration,
-        /// The caller's wall clock, as the time since 1970. It only saves a round trip if it agrees with the clocks of the
-        /// masters.
-        wall: Duration,
-    },
-    /// Acquire a fair lock: of those who wait for it whoever asked first has it first, whichever client it is of; see
-    /// [`crate::LockRequest::fair`]. It excludes locks of the same name that are not fair, but those ask no queue: all who
-    /// use a resource should be fair. Answered by [`Outcome::Acquire`].
-    AcquireFair {
-        /// The lock's name.
-        resource: Resource<'a>,
-        /// How long it lives on the masters unless it is extended.
-        ttl: Ttl,
-        /// How long to wait for it. With zero it is had only if it is free and nobody waits. A waiter asks the masters at
-        /// least once in a third of [`crate::limits::FAIR_HEARTBEAT`], and each time is an attempt.
-        wait: Duration,
-        /// Validity that must be left when it is handed out.
-        min_validity: Duration,
-    },
-    /// Acquire a lock together with other readers: it excludes whoever has the lock alone, by any request, and is excluded by
-    /// that. Readers of one engine do not stand in line, neither behind each other nor behind others. Answered by
-    /// [`Outcome::Acquire`].
-    AcquireShared {
-        /// The lock's name.
-        resource: Resource<'a>,
-        /// How long it lives on the masters unless it is extended.
-        ttl: Ttl,
-        /// How long to go on trying; zero makes one attempt, at once.
-        wait: Duration,
-        /// Validity that must be left when it is handed out.
-        min_validity: Duration,
-    },
-    /// Keep new readers out of a lock that is being acquired for one alone, from the next refusal on while it waits: without
-    /// it readers that come and go can keep it waiting for ever. Readers that have the lock keep it. Where several wait in
-    /// this engine it is done for the first of them. Has no outcome.
-    KeepReadersOut {
-        /// The lock.
-        lock: OpId,
-    },
-    /// Make no more than so many attempts for a lock that is being acquired; it ends with the error of the last one, if not
-    /// with its wait before. One attempt behind the confirmation of a subscription is made in addition. Has no outcome of
-    /// its own.
-    Limit {
-        /// The lock.
-        lock: OpId,
-        /// Attempts in all, those that were made included; zero is one.
-        attempts_max: u32,
+        /// What is asked of it.
+        options: Options,
     },
     /// Give a held lock a new TTL, counted from now. Answered by [`Outcome::Extend`].
     Extend {
         /// The lock.
         lock: OpId,
         /// The new TTL.
-        ttl: Ttl,
+        ttl: Duration,
     },
-    /// Keep a held lock: it is extended to its TTL at a third of it, again and again, until it is released, for at most this
-    /// long since it was acquired, and [`crate::limits::RENEWAL_COUNT_MAX`] times. A renewal that fails is tried again after
-    /// [`crate::limits::RENEWAL_PAUSE_MAX`] at most, until the validity ends or the loss is certain.
-    Keep {
+    /// Report each renewal of a held lock that is extended automatically, by an [`Outcome::Renewal`]. No effect on a lock without
+    /// [`Options::auto_extend`].
+    ReportRenewals {
         /// The lock.
         lock: OpId,
-        /// The longest time in all; the configured `max_hold` if that is shorter.
-        max_hold: Duration,
-        /// Whether an [`Outcome::Renewal`] of each renewal is wanted.
-        reported: bool,
     },
     /// Tell once of the loss of a held lock: by [`Outcome::Lost`], a tenth of its validity before that ends, if it is not
     /// extended before; or when masters have shown that it is lost. Not told of a lock that is released before.
@@ -187,11 +122,11 @@ from_submit_error! { AcquireError InspectError ForceUnlockError }
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// To [`Request::Acquire`], [`Request::AcquireFenced`], [`Request::AcquireFair`] and [`Request::AcquireShared`].
+    /// To [`Request::Acquire`].
     Acquire(Result<Grant, AcquireError>),
     /// To [`Request::Extend`]: the end of the new validity.
     Extend(Result<Instant, ExtendError>),
-    /// To a reported [`Request::Keep`], for each renewal: the end of the new validity, or why it failed. A renewal that gives
+    /// To [`Request::ReportRenewals`], for each renewal: the end of the new validity, or why it failed. A renewal that gives
     /// way to a [`Request::Extend`] has none.
     ///
     /// No renewal follows [`ExtendError::Lost`], nor [`ExtendError::HoldLimit`], which is reported as soon as none will follow. After any
@@ -214,7 +149,7 @@ pub enum Outcome {
 pub struct Grant {
     /// The value that the masters hold.
     pub token: Token,
-    /// Larger than that of each fenced holder before, if it was asked for by [`Request::AcquireFenced`].
+    /// Larger than the token of each earlier fenced holder, if the mode is [`Mode::Fenced`](crate::Mode::Fenced).
     pub fencing_token: Option<FencingToken>,
     /// When its validity ends: TTL minus drift after the attempt began, whenever the answers came.
     pub valid_until: Instant,

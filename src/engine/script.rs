@@ -8,8 +8,9 @@
 use std::time::Instant;
 
 use super::Engine;
+use super::kind::Tag;
 use super::mode;
-use super::owed::{Owed, Shape, Tag, Verb};
+use super::owed::{Owed, Shape, Verb};
 use super::slab::Id;
 use crate::lock::command::{self, ExtendBy, Script};
 use crate::lock::{Failure, MasterId, MasterSet, Vote};

@@ -36,7 +36,7 @@ use super::groups::Notify;
 use super::owed::{Owed, Shape};
 use crate::limits;
 use crate::lock::command::{self, Entry, Script};
-use crate::lock::{MasterSet, Token, Ttl};
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
 /// The intent of a writer that waits.
@@ -46,6 +46,25 @@ pub(super) struct Intent {
     entry: Entry,
     /// Masters that were sent it.
     sent: MasterSet,
+}
+
+/// The vote in the answer to a reader's attempt. A refusal reports how long the key in the way still lives.
+pub(super) fn vote(
+    vote: Vote,
+    master: MasterId,
+    claim: &mut Claim,
+    holders: Option<&mut Vec<(MasterId, HolderTtl)>>,
+) -> Option<Vote> {
+    if vote == Vote::Failed(Failure::SameServer) {
+        claim.note_twin(master);
+    }
+    if !claim.counts_grants {
+        return None;
+    }
+    if let (Vote::Refused { holder }, Some(holders)) = (&vote, holders) {
+        holders.push((master, *holder));
+    }
+    Some(vote)
 }
 
 /// Queues the command that adds a reader, in an attempt or a repair; returns the masters that had room for it.

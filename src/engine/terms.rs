@@ -3,21 +3,42 @@
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::lock::Ttl;
+use crate::limits;
 use crate::lock::command::AcquireTail;
+use crate::lock::{InputError, Ttl};
 
 /// What all acquisitions of one TTL share, to be worked out anew only when the TTL changes.
 #[derive(Debug)]
 pub(super) struct Terms {
     /// `None` before the first acquisition.
-    pub(super) ttl: Option<Ttl>,
+    ttl: Option<Ttl>,
+    /// The TTL that was asked for last, and what it became.
+    asked: Option<(Option<Duration>, Ttl)>,
     /// How long each round waits for answers.
     pub(super) answer_limit: Duration,
     pub(super) tail: AcquireTail,
 }
 
 impl Terms {
-    pub(super) const NONE: Self = Self { ttl: None, answer_limit: Duration::ZERO, tail: AcquireTail::EMPTY };
+    pub(super) const NONE: Self =
+        Self { ttl: None, asked: None, answer_limit: Duration::ZERO, tail: AcquireTail::EMPTY };
+
+    /// The TTL of an acquisition that asks for this one, or for the default.
+    #[inline(always)]
+    pub(super) fn ttl_of(&mut self, asked: Option<Duration>, config: &Config) -> Result<Ttl, InputError> {
+        match self.asked {
+            Some((before, ttl)) if before == asked => Ok(ttl),
+            _ => self.check(asked, config),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check(&mut self, asked: Option<Duration>, config: &Config) -> Result<Ttl, InputError> {
+        let ttl = config.ttl(asked.unwrap_or(limits::TTL_DEFAULT.min(config.max_ttl)))?;
+        self.asked = Some((asked, ttl));
+        Ok(ttl)
+    }
 
     /// Makes them those of this TTL.
     #[inline(always)]

@@ -7,7 +7,6 @@ use rand::RngExt;
 use super::Engine;
 use super::fair::Next;
 use super::link::Link;
-use super::mode::Mode;
 use super::op::OpState;
 use super::slab::Id;
 use super::watch::Watch;
@@ -152,18 +151,6 @@ impl Engine {
             Next::After(left) => left + jitter,
         };
         pause.min(heartbeat)
-    }
-
-    /// New readers are to stay out while this operation waits for the lock, from its next refusal on.
-    #[cold]
-    pub(super) fn submit_intent(&mut self, id: Id) {
-        if let Some(op) = self.ops.find_mut(id)
-            && op.wait_until.is_some()
-            && !matches!(op.mode, Mode::Shared)
-            && !matches!(op.state, OpState::Held { .. } | OpState::Releasing)
-        {
-            op.intent.get_or_insert_default();
-        }
     }
 
     /// An attempt was refused: leaves its intent on all masters if it is one that keeps readers out, and goes on waiting until

@@ -64,7 +64,7 @@ fn a_delay_function_that_uses_its_client_gets_an_error() {
     let held = other.lock("held").ttl(TTL).acquire().expect("free");
     let refused = within("the acquisition", {
         let client = client.clone();
-        move || client.lock("held").ttl(TTL).wait(PATIENCE).tries(2).acquire().map(drop)
+        move || client.lock("held").ttl(TTL).wait(PATIENCE).max_attempts(2).acquire().map(drop)
     });
     assert!(matches!(refused, Err(AcquireError::Contended(_))), "{refused:?}");
     let error = errors.lock().expect("no panic").pop().expect("it was called");
@@ -79,7 +79,7 @@ fn be_refused(client: &Client, other: &Client) {
     let held = other.lock("held").ttl(TTL).acquire().expect("free");
     let its = client.clone();
     let refused = within("the acquisition", move || {
-        its.lock("held").ttl(TTL).wait(PATIENCE).tries(2).acquire().map(drop)
+        its.lock("held").ttl(TTL).wait(PATIENCE).max_attempts(2).acquire().map(drop)
     });
     assert!(matches!(refused, Err(AcquireError::Contended(_))), "{refused:?}");
     held.release().expect("confirmed");

@@ -193,7 +193,10 @@ fn a_fair_lock_is_kept_and_reentrant_like_others_but_not_fenced() {
         let guard = client.lock("a").fair().ttl(ttl).auto_extend(TTL).acquire().expect("free");
         let end = guard.valid_until();
         eventually(PATIENCE, "it is kept", || guard.valid_until() > end);
-        assert!(client.lock("a").fair().ttl(TTL).tries(1).wait(PATIENCE).acquire().is_err(), "one try");
+        assert!(
+            client.lock("a").fair().ttl(TTL).max_attempts(1).wait(PATIENCE).acquire().is_err(),
+            "one try"
+        );
         guard.release().expect("the masters answer");
         let fenced = client.lock("a").fair().fenced().acquire();
         assert!(matches!(fenced, Err(AcquireError::Input(InputError::FairAndFenced))));

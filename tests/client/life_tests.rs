@@ -214,6 +214,6 @@ fn times_that_overflow_the_clock_are_without_end() {
     assert_nothing_left(&client, &mut fleet);
     let settings = config(&fleet.urls(), LONG).build().expect("valid");
     let mut redlock = redlatch::Redlock::open(settings).expect("connects");
-    drop(redlock.try_acquire("a", TTL).expect("free"));
+    drop(redlock.lock("a").ttl(TTL).try_acquire().expect("free"));
     assert_eq!(redlock.close(Duration::MAX), 0);
 }

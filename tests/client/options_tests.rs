@@ -28,16 +28,16 @@ fn tries_end_an_acquisition_long_before_its_wait_and_delays_are_asked_for_each()
         error => panic!("{error}"),
     };
     let request = client.lock("a").ttl(TTL).wait(PATIENCE * 10);
-    assert_eq!(attempts(request.tries(1).acquire().expect_err("held")), 1);
-    assert_eq!(attempts(block_on(request.tries(5).acquire_async()).expect_err("held")), 5);
+    assert_eq!(attempts(request.max_attempts(1).acquire().expect_err("held")), 1);
+    assert_eq!(attempts(block_on(request.max_attempts(5).acquire_async()).expect_err("held")), 5);
     assert_eq!(asked_max.load(Ordering::SeqCst), 4, "four failed before the last");
-    match request.wait(Duration::from_millis(1)).tries(3).reentrant().lock() {
+    match request.wait(Duration::from_millis(1)).max_attempts(3).reentrant().lock() {
         Err(ReenterError::Acquire(error)) => assert!(attempts(error) <= 3),
         other => panic!("{other:?}"),
     }
     drop(held);
     assert_eq!(other.settle(PATIENCE), 0);
-    drop(request.tries(1).acquire().expect("free"));
+    drop(request.max_attempts(1).acquire().expect("free"));
     assert_nothing_left(&client, &mut fleet);
 }
 

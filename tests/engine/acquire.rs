@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::rig::{Rig, id};
 use redlatch::engine::{Outcome, Request, SubmitError};
 use redlatch::lock::{Failure, HolderTtl, InputError, Resource, Vote};
-use redlatch::{AcquireError, limits};
+use redlatch::{AcquireError, Options, limits};
 
 use crate::{defaults, denied, granted, ms, no_quorum};
 
@@ -51,12 +51,10 @@ fn a_quorum_that_comes_too_late_is_not_handed_out_and_is_released() {
 #[test]
 fn the_asked_for_validity_must_be_left() {
     let mut rig = Rig::new(1, |builder| builder.answer_timeout(ms(5000)));
-    let ttl = rig.engine.config().ttl(ms(1000)).expect("valid");
+    let ttl = ms(1000);
     let request = |min| Request::Acquire {
         resource: Resource::new("a").expect("valid"),
-        ttl,
-        wait: Duration::ZERO,
-        min_validity: min,
+        options: Options::new().ttl(ttl).wait(Duration::ZERO).min_validity(min),
     };
     let refused = rig.engine.submit(rig.now, request(ms(988)));
     assert!(matches!(refused, Err(SubmitError::Input(InputError::MinValidityTooLong { .. }))), "{refused:?}");
@@ -244,9 +242,9 @@ fn the_table_of_locks_is_bounded_and_says_so_at_once() {
             rig.pump();
         }
     }
-    let ttl = rig.engine.config().ttl(ms(1000)).expect("valid");
+    let ttl = ms(1000);
     let resource = Resource::new("b").expect("valid");
-    let request = Request::Acquire { resource, ttl, wait: Duration::ZERO, min_validity: Duration::ZERO };
+    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(Duration::ZERO) };
     assert_eq!(rig.engine.submit(rig.now, request), Err(SubmitError::Overloaded));
     rig.resume(0);
     rig.release(last.expect("some"), false);
@@ -310,9 +308,7 @@ fn no_more_attempts_are_made_than_asked_for() {
             rig.refuse(index, true);
             rig.disconnect(index);
         });
-        let lock = rig.submit_acquire("a", 10_000, 30_000);
-        rig.engine.submit(rig.now, Request::Limit { lock, attempts_max: count }).expect("always taken");
-        rig.pump();
+        rig.acquire_with("a", Options::new().wait(ms(30_000)).max_attempts(count));
         rig.advance(ms(2000));
         let error = denied(&mut rig);
         let (AcquireError::Contended(denial) | AcquireError::NoQuorum(denial)) = error else {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use redlatch::engine::{Engine, LinkRequest, MasterState, OpId, Outcome, Request};
 use redlatch::lock::{Failure, HolderTtl, Resource, Vote};
 use redlatch::resp::{self, Decoded, Reply};
-use redlatch::{AcquireError, Config, ExtendError, ReleaseError, limits};
+use redlatch::{AcquireError, Config, ExtendError, Options, ReleaseError, limits};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, denied, granted, ms};
@@ -482,9 +482,9 @@ fn an_endless_wait_gets_the_lock_when_it_is_free_and_can_be_given_up() {
     let mut rig = Rig::new(3, |builder| defaults(builder).wake_waiters(false));
     let until = rig.now + ms(60_000);
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(until)));
-    let ttl = rig.engine.config().ttl(ms(TTL_MS)).expect("valid");
+    let ttl = ms(TTL_MS);
     let resource = Resource::new("a").expect("valid");
-    let request = Request::Acquire { resource, ttl, wait: Duration::MAX, min_validity: Duration::ZERO };
+    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(Duration::MAX) };
     let first = rig.engine.submit(rig.now, request).expect("taken");
     let second = rig.engine.submit(rig.now, request).expect("taken");
     rig.advance(ms(59_000));
@@ -522,11 +522,11 @@ fn names_of_any_bytes_are_keys_of_their_own() {
     let longest = vec![0xff; limits::RESOURCE_SIZE_MAX];
     let names: [&[u8]; 6] = [b"\r\n", b"\0", b"a\r\nDEL a\r\n", b"$-1\r\n", b"\xff\xfe", &longest];
     let mut rig = Rig::new(3, |builder| builder.prefix(b"p\r\n\0".as_slice()));
-    let ttl = rig.engine.config().ttl(ms(TTL_MS)).expect("valid");
+    let ttl = ms(TTL_MS);
     let locks = names.map(|name| {
         let resource = Resource::new(name).expect("valid");
         let wait = Duration::ZERO;
-        let request = Request::Acquire { resource, ttl, wait, min_validity: wait };
+        let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) };
         let lock = rig.engine.submit(rig.now, request).expect("taken");
         rig.pump();
         let (token, now, key) = (granted(&mut rig).token, rig.now, [b"p\r\n\0", name].concat());

@@ -2,20 +2,14 @@
 
 use std::time::Duration;
 
-use redlatch::AcquireError;
-use redlatch::engine::{MasterState, OpId, Request};
-use redlatch::lock::Resource;
+use redlatch::engine::{MasterState, OpId};
+use redlatch::{AcquireError, Options};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, denied, granted, ms};
 
 fn acquire(rig: &mut Rig, wait: Duration) -> OpId {
-    let resource = Resource::new("a").expect("valid");
-    let ttl = rig.engine.config().ttl(ms(10_000)).expect("valid");
-    let request = Request::AcquireFair { resource, ttl, wait, min_validity: Duration::ZERO };
-    let lock = rig.engine.submit(rig.now, request).expect("room");
-    rig.pump();
-    lock
+    rig.acquire_with("a", Options::new().wait(wait).fair())
 }
 
 fn logs(rig: &mut Rig) -> Vec<Vec<String>> {
@@ -55,10 +49,10 @@ fn who_does_not_wait_sends_one_command_and_leaves_nothing() {
 fn no_more_attempts_for_a_fair_lock_are_made_than_asked_for() {
     let mut rig = Rig::new(3, defaults);
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
-    let lock = acquire(&mut rig, ms(60_000));
-    rig.engine.submit(rig.now, Request::Limit { lock, attempts_max: 4 }).expect("always taken");
+    // The attempt behind the confirmation of the subscription is one more.
+    rig.acquire_with("a", Options::new().wait(ms(60_000)).fair().max_attempts(4));
     rig.advance(ms(59_000));
-    assert!(matches!(denied(&mut rig), AcquireError::Contended(denial) if denial.attempts == 4));
+    assert!(matches!(denied(&mut rig), AcquireError::Contended(denial) if denial.attempts == 5));
 }
 
 #[test]
@@ -120,20 +114,18 @@ fn different_numbers_are_settled_by_the_next_attempt_at_once() {
 
 #[test]
 fn a_master_that_answers_last_knows_the_script_from_then_on() {
-    let (wait, min_validity, wall) = (ms(60_000), Duration::ZERO, Duration::from_secs(1_000_000));
     for kind in ["fair", "fenced", "shared"] {
         let mut rig = Rig::new(3, defaults);
         rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
         rig.masters[2].flush_scripts();
         logs(&mut rig);
-        let resource = Resource::new("a").expect("valid");
-        let ttl = rig.engine.config().ttl(ms(10_000)).expect("valid");
-        let request = match kind {
-            "fair" => Request::AcquireFair { resource, ttl, wait, min_validity },
-            "fenced" => Request::AcquireFenced { resource, ttl, wait, min_validity, wall },
-            _ => Request::AcquireShared { resource, ttl, wait, min_validity },
+        let options = Options::new().wait(ms(60_000));
+        let options = match kind {
+            "fair" => options.fair(),
+            "fenced" => options.fenced(),
+            _ => options.shared(),
         };
-        rig.engine.submit(rig.now, request).expect("room");
+        rig.submit_with("a", options);
         // Each attempt is refused by the others, and its release is on its way, when this one asks for the script.
         let mut ask_for = |time: u64| {
             for _ in 0..time / 20 {
@@ -154,7 +146,6 @@ fn a_master_that_answers_last_knows_the_script_from_then_on() {
 
 #[test]
 fn many_attempts_that_a_master_does_not_know_load_the_scripts_once() {
-    let (wait, min_validity, wall) = (Duration::ZERO, Duration::ZERO, Duration::from_secs(1_000_000));
     for (kind, script_count) in [("fair", 5), ("fenced", 3), ("shared", 3)] {
         let mut rig = Rig::new(1, defaults);
         for round in 0..2 {
@@ -163,14 +154,13 @@ fn many_attempts_that_a_master_does_not_know_load_the_scripts_once() {
             rig.hold(0);
             for index in 0..20 {
                 let name = format!("{round} {index}");
-                let resource = Resource::new(&name).expect("valid");
-                let ttl = rig.engine.config().ttl(ms(10_000)).expect("valid");
-                let request = match kind {
-                    "fair" => Request::AcquireFair { resource, ttl, wait, min_validity },
-                    "fenced" => Request::AcquireFenced { resource, ttl, wait, min_validity, wall },
-                    _ => Request::AcquireShared { resource, ttl, wait, min_validity },
+                let options = Options::new().wait(Duration::ZERO);
+                let options = match kind {
+                    "fair" => options.fair(),
+                    "fenced" => options.fenced(),
+                    _ => options.shared(),
                 };
-                rig.engine.submit(rig.now, request).expect("room");
+                rig.submit_with(&name, options);
             }
             rig.pump();
             rig.deliver(0);

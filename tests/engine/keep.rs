@@ -3,18 +3,25 @@
 use std::time::{Duration, Instant};
 
 use crate::rig::{Rig, id};
-use redlatch::ExtendError;
 use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::lock::Vote;
+use redlatch::{ExtendError, Options};
 
 use crate::{defaults, granted, ms};
 
-fn keep(rig: &mut Rig, lock: OpId, max_hold: Duration) {
-    rig.engine.submit(rig.now, Request::Keep { lock, max_hold, reported: false }).expect("always taken");
+/// Acquires a lock that is kept for at most `max_hold`.
+fn keep(rig: &mut Rig, ttl_ms: u64, max_hold: Duration) -> OpId {
+    let options = Options::new().ttl(ms(ttl_ms)).wait(Duration::ZERO).auto_extend(max_hold);
+    let lock = rig.acquire_with("a", options);
+    granted(rig);
+    lock
 }
 
-fn keep_and_report(rig: &mut Rig, lock: OpId, max_hold: Duration) {
-    rig.engine.submit(rig.now, Request::Keep { lock, max_hold, reported: true }).expect("always taken");
+/// A lock of 10 s that is kept, and whose renewals are reported.
+fn keep_and_report(rig: &mut Rig, max_hold: Duration) -> OpId {
+    let lock = keep(rig, 10_000, max_hold);
+    rig.engine.submit(rig.now, Request::ReportRenewals { lock }).expect("always taken");
+    lock
 }
 
 /// How the next renewal ended.
@@ -71,9 +78,7 @@ fn an_extension_to_a_much_longer_ttl_does_not_tell_of_a_loss() {
 fn a_kept_lock_that_was_extended_to_a_shorter_ttl_is_still_kept() {
     for is_answered in [true, false] {
         let mut rig = Rig::new(3, defaults);
-        let lock = rig.acquire("a", 10_000, 0);
-        granted(&mut rig);
-        keep(&mut rig, lock, ms(600_000));
+        let lock = keep(&mut rig, 10_000, ms(600_000));
         (0..3).for_each(|index| rig.hold(index));
         rig.extend(lock, 500);
         if !is_answered {
@@ -94,9 +99,7 @@ fn a_kept_lock_that_was_extended_to_a_shorter_ttl_is_still_kept() {
 fn a_lock_of_the_shortest_ttl_is_not_renewed_more_often_than_its_validity_asks_for() {
     for ttl in [100, 40, 20, 6] {
         let mut rig = Rig::new(1, defaults);
-        let lock = rig.acquire("a", ttl, 0);
-        granted(&mut rig);
-        keep(&mut rig, lock, ms(600_000));
+        let lock = keep(&mut rig, ttl, ms(600_000));
         rig.hold(0);
         for _ in 0..10_000 {
             rig.advance(Duration::from_micros(97));
@@ -115,9 +118,7 @@ fn a_lock_of_the_shortest_ttl_is_not_renewed_more_often_than_its_validity_asks_f
 #[test]
 fn the_longest_hold_may_be_without_end() {
     let mut rig = Rig::new(3, |builder| builder.max_hold(Duration::MAX));
-    let lock = rig.acquire("a", 10_000, 0);
-    granted(&mut rig);
-    keep(&mut rig, lock, Duration::MAX);
+    let lock = keep(&mut rig, 10_000, Duration::MAX);
     rig.advance(ms(60_000));
     assert!(rig.engine.valid_until(lock).is_some_and(|until| until > rig.now));
 }
@@ -126,9 +127,7 @@ fn the_longest_hold_may_be_without_end() {
 fn the_longest_hold_is_reached_in_few_renewals() {
     let mut rig = Rig::new(3, defaults);
     let start = rig.now;
-    let lock = rig.acquire("a", 10_000, 0);
-    granted(&mut rig);
-    keep(&mut rig, lock, ms(11_000));
+    let lock = keep(&mut rig, 10_000, ms(11_000));
     rig.advance(ms(20_000));
     let until = rig.engine.valid_until(lock).expect("it is not released");
     assert!(until <= start + ms(11_000) && until >= start + ms(10_897), "{:?}", until - start);
@@ -138,9 +137,7 @@ fn the_longest_hold_is_reached_in_few_renewals() {
 #[test]
 fn a_script_that_was_forgotten_is_not_sent_for_a_renewal_that_gave_way() {
     let mut rig = Rig::new(1, defaults);
-    let lock = rig.acquire("a", 10_000, 0);
-    granted(&mut rig);
-    keep(&mut rig, lock, ms(600_000));
+    let lock = keep(&mut rig, 10_000, ms(600_000));
     rig.masters[0].flush_scripts();
     rig.hold(0);
     while rig.engine.owed_count(id(0)) == 0 {
@@ -156,9 +153,7 @@ fn a_script_that_was_forgotten_is_not_sent_for_a_renewal_that_gave_way() {
 #[test]
 fn each_renewal_is_reported_with_its_validity() {
     let mut rig = Rig::new(3, defaults);
-    let lock = rig.acquire("a", 10_000, 0);
-    granted(&mut rig);
-    keep_and_report(&mut rig, lock, ms(600_000));
+    let lock = keep_and_report(&mut rig, ms(600_000));
     for _ in 0..5 {
         let valid_until = renewal(&mut rig).expect("all masters extend it");
         assert_eq!(rig.engine.valid_until(lock), Some(valid_until));
@@ -169,15 +164,14 @@ fn each_renewal_is_reported_with_its_validity() {
 #[test]
 fn a_failed_renewal_says_which_masters_failed() {
     let mut rig = Rig::new(3, defaults);
-    let lock = rig.acquire("a", 10_000, 0);
-    let valid_until = granted(&mut rig).valid_until;
-    keep_and_report(&mut rig, lock, ms(600_000));
+    let lock = keep_and_report(&mut rig, ms(600_000));
+    let valid_until = rig.engine.valid_until(lock);
     rig.masters[1].errors.insert("EVALSHA".into(), "BUSY x".into());
     rig.stop(2);
     let Err(ExtendError::NoQuorum(report)) = renewal(&mut rig) else { panic!("one of three is no quorum") };
     let votes: Vec<&Vote> = report.votes.iter().map(|(_, vote)| vote).collect();
     assert!(matches!(votes[..], [Vote::Granted, Vote::Failed(_), Vote::Failed(_)]), "{votes:?}");
-    assert_eq!(rig.engine.valid_until(lock), Some(valid_until));
+    assert_eq!(rig.engine.valid_until(lock), valid_until);
     rig.masters[1].errors.clear();
     assert!(renewal(&mut rig).is_ok(), "the next one follows");
 }
@@ -186,9 +180,7 @@ fn a_failed_renewal_says_which_masters_failed() {
 fn a_renewal_that_meets_a_loss_reports_it_once() {
     for is_watched in [false, true] {
         let mut rig = Rig::new(3, defaults);
-        let lock = rig.acquire("a", 10_000, 0);
-        granted(&mut rig);
-        keep_and_report(&mut rig, lock, ms(600_000));
+        let lock = keep_and_report(&mut rig, ms(600_000));
         if is_watched {
             watch(&mut rig, lock);
         }
@@ -204,9 +196,7 @@ fn a_renewal_that_meets_a_loss_reports_it_once() {
 #[test]
 fn a_loss_that_a_late_answer_proves_is_reported_once() {
     let mut rig = Rig::new(3, defaults);
-    let lock = rig.acquire("a", 10_000, 0);
-    granted(&mut rig);
-    keep_and_report(&mut rig, lock, ms(600_000));
+    keep_and_report(&mut rig, ms(600_000));
     (0..3).for_each(|index| rig.masters[index].load_keys(Default::default()));
     (1..3).for_each(|index| rig.hold(index));
     assert!(matches!(renewal(&mut rig), Err(ExtendError::NoQuorum(_))));
@@ -221,9 +211,7 @@ fn a_loss_that_a_late_answer_proves_is_reported_once() {
 #[test]
 fn a_renewal_that_gives_way_is_not_reported() {
     let mut rig = Rig::new(3, defaults);
-    let lock = rig.acquire("a", 10_000, 0);
-    granted(&mut rig);
-    keep_and_report(&mut rig, lock, ms(600_000));
+    let lock = keep_and_report(&mut rig, ms(600_000));
     (0..3).for_each(|index| rig.hold(index));
     while rig.engine.owed_count(id(0)) == 0 {
         rig.advance(ms(1));
@@ -240,9 +228,7 @@ fn the_longest_hold_is_reported_before_the_validity_ends() {
     // The last renewal is cut to the longest hold, or there is none.
     for (max_hold, renewal_count) in [(11_000, 1), (5000, 0)] {
         let mut rig = Rig::new(3, defaults);
-        let lock = rig.acquire("a", 10_000, 0);
-        granted(&mut rig);
-        keep_and_report(&mut rig, lock, ms(max_hold));
+        let lock = keep_and_report(&mut rig, ms(max_hold));
         for _ in 0..renewal_count {
             assert!(renewal(&mut rig).is_ok());
         }
@@ -257,11 +243,33 @@ fn the_longest_hold_is_reported_before_the_validity_ends() {
 #[test]
 fn a_renewal_after_a_long_pause_is_reported_expired() {
     let mut rig = Rig::new(3, defaults);
-    let lock = rig.acquire("a", 10_000, 0);
-    granted(&mut rig);
-    keep_and_report(&mut rig, lock, ms(600_000));
+    keep_and_report(&mut rig, ms(600_000));
     rig.jump(ms(20_000));
     assert_eq!(renewal(&mut rig), Err(ExtendError::Expired));
     rig.advance(ms(30_000));
     assert_eq!(rig.outcome(), None);
+}
+
+#[test]
+fn reports_asked_for_after_the_last_renewal_say_so() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = keep(&mut rig, 10_000, ms(5000));
+    rig.advance(ms(4000));
+    assert_eq!(rig.outcome(), None);
+    rig.engine.submit(rig.now, Request::ReportRenewals { lock }).expect("always taken");
+    assert_eq!(renewal(&mut rig), Err(ExtendError::HoldLimit { max_hold: ms(5000) }));
+}
+
+#[test]
+fn a_renewal_under_way_is_reported_to_a_caller_that_asks_then() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = keep(&mut rig, 10_000, ms(600_000));
+    (0..3).for_each(|index| rig.hold(index));
+    while rig.engine.owed_count(id(0)) == 0 {
+        rig.advance(ms(1));
+    }
+    rig.engine.submit(rig.now, Request::ReportRenewals { lock }).expect("always taken");
+    assert_eq!(rig.outcome(), None);
+    (0..3).for_each(|index| rig.deliver(index));
+    assert!(renewal(&mut rig).is_ok());
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redlatch::engine::{OpId, Outcome, Request, SubmitError};
 use redlatch::lock::{Failure, HolderTtl, Resource, Vote};
-use redlatch::{AcquireError, Denial, limits};
+use redlatch::{AcquireError, Denial, Options, limits};
 
 use crate::model::digest;
 use crate::rig::{Rig, id};
@@ -199,12 +199,10 @@ fn the_line_is_bounded_and_says_so_at_once() {
     for _ in 0..limits::QUEUED_COUNT_MAX {
         rig.submit_acquire("a", 10_000, 60_000);
     }
-    let ttl = rig.engine.config().ttl(ms(1000)).expect("valid");
+    let ttl = ms(1000);
     let request = |name| Request::Acquire {
         resource: Resource::new(name).expect("valid"),
-        ttl,
-        wait: ms(60_000),
-        min_validity: Duration::ZERO,
+        options: Options::new().ttl(ttl).wait(ms(60_000)),
     };
     let count = rig.engine.operation_count();
     assert_eq!(rig.engine.submit(rig.now, request("a")), Err(SubmitError::Overloaded));

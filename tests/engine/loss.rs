@@ -1,8 +1,8 @@
 //! The proof that a lock is lost: masters that cannot hold it are so many that no quorum is left.
 
-use redlatch::ExtendError;
 use redlatch::engine::{MasterState, OpId, Outcome, Request};
 use redlatch::lock::{Failure, Vote};
+use redlatch::{ExtendError, Options};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, granted, ms};
@@ -81,12 +81,9 @@ fn masters_in_quarantine_that_came_back_empty_prove_a_loss() {
 #[test]
 fn a_lost_lock_that_is_kept_is_reported_by_its_next_renewal() {
     let mut rig = Rig::new(3, defaults);
-    let lock = rig.acquire("a", 10_000, 0);
+    let lock = rig.acquire_with("a", Options::new().wait(ms(0)).auto_extend(ms(60_000)));
     granted(&mut rig);
     rig.engine.submit(rig.now, Request::Watch { lock }).expect("always taken");
-    rig.engine
-        .submit(rig.now, Request::Keep { lock, max_hold: ms(60_000), reported: false })
-        .expect("always taken");
     (0..2).for_each(|index| restart(&mut rig, index));
     let begun = rig.now;
     while rig.outcomes.is_empty() {

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Engine, MasterState, Outcome, Request, SubmitError};
-use redlatch::lock::{Drift, InputError, Resource, Ttl};
-use redlatch::{Config, ExtendError, Quarantine, limits};
+use redlatch::engine::{Engine, MasterState, Outcome, Request};
+use redlatch::lock::Resource;
+use redlatch::{Config, ExtendError, Options, Quarantine, limits};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, granted, ms, no_quorum};
@@ -50,9 +50,9 @@ fn one_stopped_master_of_three_never_overloads_the_client() {
     let mut rig = Rig::new(3, defaults);
     rig.stop(2);
     for n in 0..=limits::OPERATION_COUNT_MAX {
-        let ttl = rig.engine.config().ttl(ms(30_000)).expect("valid");
+        let ttl = ms(30_000);
         let resource = Resource::new("b").expect("valid");
-        let request = Request::Acquire { resource, ttl, wait: Duration::ZERO, min_validity: Duration::ZERO };
+        let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(Duration::ZERO) };
         let lock = rig.engine.submit(rig.now, request).unwrap_or_else(|e| panic!("{n}: {e}"));
         rig.engine.submit(rig.now, Request::Release { lock, awaited: false }).expect("taken");
         if n % 100 == 0 {
@@ -178,17 +178,6 @@ fn a_master_that_refuses_every_release_does_not_overload_the_client() {
         assert_eq!(rig.outcomes.drain(..).next(), None, "batch {batch}");
         assert!(rig.engine.claim_count() <= limits::CLAIM_COUNT_MAX);
     }
-}
-
-#[test]
-fn a_ttl_of_another_drift_is_refused() {
-    let mut rig = Rig::new(1, defaults);
-    let drift = Drift::from_ppm(0).expect("valid");
-    let ttl = Ttl::new(ms(10_000), drift, ms(30_000)).expect("valid");
-    let resource = Resource::new("a").expect("valid");
-    let request = Request::Acquire { resource, ttl, wait: Duration::ZERO, min_validity: Duration::ZERO };
-    let refused = rig.engine.submit(rig.now, request);
-    assert_eq!(refused, Err(SubmitError::Input(InputError::TtlOfOtherSettings)));
 }
 
 #[test]

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use redlatch::engine::{Outcome, Released, Request};
 use redlatch::lock::{Failure, HolderTtl, InputError, Resource, Vote};
-use redlatch::{AcquireError, ConfigError, ConnectError, ExtendError, Redlock, ReleaseError, Report, limits};
+use redlatch::{
+    AcquireError, ConfigError, ConnectError, ExtendError, Options, Redlock, ReleaseError, Report, limits,
+};
 
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{PATIENCE, TTL, open, settings};
@@ -16,7 +18,7 @@ use crate::lock_tests::{PATIENCE, TTL, open, settings};
 /// A lock of this client can be had and given back, and nothing else is on the master.
 #[track_caller]
 fn check_works(fleet: &mut Fleet, redlock: &mut Redlock) {
-    let lease = redlock.acquire("check", TTL, PATIENCE).expect("free");
+    let lease = redlock.lock("check").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     assert_eq!(redlock.release(lease).map(|released| released.was_already_gone()), Ok(false));
     eventually(PATIENCE, "no key is left", || {
         redlock.turn(Duration::from_millis(1)).expect("the loop runs");
@@ -74,17 +76,17 @@ fn an_even_number_of_masters_needs_more_than_half_of_them() {
     let mut fleet = Fleet::start(4);
     let urls = fleet.urls();
     let (mut four, mut two) = (open(settings(&urls)), open(settings(&urls[2..])));
-    drop(four.acquire("a", TTL, PATIENCE).expect("free"));
+    drop(four.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free"));
     four.flush();
-    drop(two.acquire("b", TTL, PATIENCE).expect("free"));
+    drop(two.lock("b").ttl(TTL).wait(PATIENCE).acquire().expect("free"));
     check_works(&mut fleet, &mut two);
     fleet.master(3).kill();
-    let lease = four.acquire("a", TTL, PATIENCE).expect("three of four");
+    let lease = four.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("three of four");
     assert_eq!((four.margin(&lease), four.release(lease).map(|released| released.deleted)), (0, Ok(3)));
-    let error = two.try_acquire("b", TTL).expect_err("one of two is no majority");
+    let error = two.lock("b").ttl(TTL).try_acquire().expect_err("one of two is no majority");
     check_says(&error, &["no quorum", "2 needed", &urls[3]]);
     fleet.master(2).kill();
-    let error = four.try_acquire("a", TTL).expect_err("two of four are no majority");
+    let error = four.lock("a").ttl(TTL).try_acquire().expect_err("two of four are no majority");
     check_says(&error, &["no quorum", "of 4 masters granted, 3 needed", &urls[2], &urls[3]]);
     four.flush();
     for index in 0..2 {
@@ -115,17 +117,20 @@ fn ttls_that_cannot_work_are_refused_before_anything_is_sent_and_change_no_lease
     ];
     let mut fleet = Fleet::start(1);
     let mut redlock = open(settings(&fleet.urls()));
-    let mut lease = redlock.acquire("held", TTL, PATIENCE).expect("free");
+    let mut lease = redlock.lock("held").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     let (valid_until, sets) = (lease.valid_until(), set_count(&mut fleet));
     for (ttl, is_right, said) in rows {
-        let AcquireError::Input(error) = redlock.try_acquire("a", ttl).expect_err("bad TTL") else {
+        let AcquireError::Input(error) = redlock.lock("a").ttl(ttl).try_acquire().expect_err("bad TTL")
+        else {
             panic!("{ttl:?}: the TTL is at fault")
         };
         assert!(is_right(&error), "{ttl:?}: {error:?}");
         check_says(&error, said);
-        assert_eq!(redlock.acquire("a", ttl, Duration::MAX).err(), Some(AcquireError::Input(error.clone())));
-        assert_eq!(redlock.extend(&mut lease, ttl), Err(ExtendError::Input(error.clone())));
-        assert_eq!(redlock.ttl(ttl).err(), Some(error));
+        assert_eq!(
+            redlock.lock("a").ttl(ttl).wait(Duration::MAX).acquire().err(),
+            Some(AcquireError::Input(error.clone()))
+        );
+        assert_eq!(redlock.extend(&mut lease, ttl), Err(ExtendError::Input(error)));
         assert!(lease.valid_until() == valid_until && lease.is_valid());
     }
     assert_eq!(set_count(&mut fleet), sets, "nothing was sent");
@@ -145,12 +150,12 @@ fn a_wait_of_nothing_makes_one_attempt_and_an_endless_one_goes_on_until_the_lock
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
     fleet.masters().for_each(|master| assert_eq!(master.ask("SET a other PX 600000").text(), "OK"));
-    let error = redlock.acquire("a", TTL, Duration::ZERO).expect_err("held");
+    let error = redlock.lock("a").ttl(TTL).try_acquire().expect_err("held");
     let AcquireError::Contended(denial) = &error else { panic!("{error}") };
     assert_eq!(denial.attempts, 1);
     assert!(matches!(denial.holder, HolderTtl::Left(_)), "{error}");
     fleet.masters().for_each(|master| assert_eq!(master.ask("PEXPIRE a 200").text(), "1"));
-    let lease = redlock.acquire("a", TTL, Duration::MAX).expect("free in a while");
+    let lease = redlock.lock("a").ttl(TTL).wait(Duration::MAX).acquire().expect("free in a while");
     redlock.release(lease).expect("confirmed");
     check_works(&mut fleet, &mut redlock);
 }
@@ -164,10 +169,10 @@ fn names_may_have_any_bytes_up_to_the_limit_and_at_least_one() {
     let good: [&[u8]; 6] = [b"\0", b"\r\n", b"a\r\nDEL a\r\n", b"$-1\r\n", b"\xff\xfe", &longest];
     for name in good {
         let key = [&prefix, name].concat();
-        let mut lease = redlock.acquire(name, TTL, PATIENCE).expect("free");
+        let mut lease = redlock.lock(name).ttl(TTL).wait(PATIENCE).acquire().expect("free");
         assert_eq!(fleet.master(0).command(&[b"STRLEN", &key]).text(), "20", "{}", name.escape_ascii());
         redlock.extend(&mut lease, TTL).expect("held");
-        let error = redlock.try_acquire(name, TTL).expect_err("held");
+        let error = redlock.lock(name).ttl(TTL).try_acquire().expect_err("held");
         assert!(matches!(error, AcquireError::Contended(_)), "{error}");
         assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(1));
     }
@@ -178,7 +183,7 @@ fn names_may_have_any_bytes_up_to_the_limit_and_at_least_one() {
     ];
     for (name, expected, said) in bad {
         check_says(&expected, said);
-        assert_eq!(redlock.try_acquire(name, TTL).err(), Some(AcquireError::Input(expected)));
+        assert_eq!(redlock.lock(name).ttl(TTL).try_acquire().err(), Some(AcquireError::Input(expected)));
     }
     check_works(&mut fleet, &mut redlock);
 }
@@ -196,7 +201,7 @@ fn a_key_of_another_type_or_without_ttl_is_reported_stuck_and_left_alone() {
         [("SET a stuck", "string"), ("RPUSH a x", "list"), ("HSET a f x", "hash"), ("SADD a x", "set")]
     {
         fleet.master(0).ask(put);
-        let error = redlock.try_acquire("a", TTL).expect_err("in the way");
+        let error = redlock.lock("a").ttl(TTL).try_acquire().expect_err("in the way");
         check_says(&error, &["held by another", "a key without TTL", "delete it by hand if it is stale"]);
         let AcquireError::Contended(denial) = error else { panic!("{error}") };
         assert_eq!(denial.holder, HolderTtl::Never);
@@ -211,7 +216,7 @@ fn a_key_of_another_type_or_without_ttl_is_reported_stuck_and_left_alone() {
 fn a_lock_whose_key_became_another_type_is_neither_extended_nor_deleted() {
     let mut fleet = Fleet::start(1);
     let mut redlock = open(settings(&fleet.urls()));
-    let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
+    let mut lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     fleet.master(0).ask("DEL a");
     fleet.master(0).ask("RPUSH a x");
     let is_wrong_type =
@@ -236,9 +241,9 @@ fn a_lock_whose_key_became_another_type_is_neither_extended_nor_deleted() {
 fn a_release_twice_and_an_extension_after_it_have_their_answers() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
-    let (ttl, wait) = (redlock.ttl(TTL).expect("valid"), Duration::ZERO);
+    let (ttl, wait) = (TTL, Duration::ZERO);
     let resource = Resource::new("a").expect("valid");
-    let request = Request::Acquire { resource, ttl, wait, min_validity: wait };
+    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) };
     let lock = redlock.submit(request).expect("room");
     let mut ask = |request: Option<Request<'_>>| {
         if let Some(request) = request {
@@ -267,9 +272,9 @@ fn a_release_twice_and_an_extension_after_it_have_their_answers() {
 fn an_acquisition_given_up_on_its_way_leaves_no_key_and_has_no_outcome() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
-    let (ttl, wait) = (redlock.ttl(TTL).expect("valid"), Duration::ZERO);
+    let (ttl, wait) = (TTL, Duration::ZERO);
     let resource = Resource::new("a").expect("valid");
-    let request = Request::Acquire { resource, ttl, wait, min_validity: wait };
+    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) };
     for is_written in [false, true] {
         let lock = redlock.submit(request).expect("room");
         if is_written {
@@ -285,8 +290,8 @@ fn an_acquisition_given_up_on_its_way_leaves_no_key_and_has_no_outcome() {
 fn one_name_twice_in_one_process_is_contention_and_harms_the_first_lock_in_nothing() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
-    let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
-    let error = redlock.try_acquire("a", TTL).expect_err("it is held, by ourselves");
+    let mut lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+    let error = redlock.lock("a").ttl(TTL).try_acquire().expect_err("it is held, by ourselves");
     assert!(matches!(&error, AcquireError::Contended(it) if it.holder != HolderTtl::Never), "{error}");
     redlock.extend(&mut lease, TTL).expect("held");
     assert!(lease.is_valid());
@@ -298,7 +303,7 @@ fn one_name_twice_in_one_process_is_contention_and_harms_the_first_lock_in_nothi
 fn a_lease_that_outlives_its_client_ends_with_its_ttl_and_may_be_dropped_then() {
     let mut fleet = Fleet::start(1);
     let mut redlock = open(settings(&fleet.urls()));
-    let lease = redlock.acquire("a", Duration::from_secs(2), PATIENCE).expect("free");
+    let lease = redlock.lock("a").ttl(Duration::from_secs(2)).wait(PATIENCE).acquire().expect("free");
     drop(redlock);
     drop(lease);
     eventually(PATIENCE, "the key ends with its TTL", || fleet.master(0).ask("EXISTS a").text() == "0");

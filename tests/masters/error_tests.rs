@@ -148,12 +148,17 @@ fn check(troubles: &[Trouble]) {
             fleet.urls().iter().map(|url| url.replace("redis://", &format!("redis://{login}"))).collect();
         let mut redlock = open(settings(&urls).answer_timeout(Duration::from_secs(2)));
         begin(fleet.master(0));
-        let lease = redlock.acquire("a", TTL, PATIENCE).unwrap_or_else(|error| panic!("{words}: {error:#}"));
+        let lease = redlock
+            .lock("a")
+            .ttl(TTL)
+            .wait(PATIENCE)
+            .acquire()
+            .unwrap_or_else(|error| panic!("{words}: {error:#}"));
         redlock.release(lease).unwrap_or_else(|error| panic!("{words}: {error:#}"));
         begin(fleet.master(1));
         let given_up = Instant::now() + PATIENCE;
         loop {
-            let error = redlock.try_acquire("a", TTL).expect_err(words);
+            let error = redlock.lock("a").ttl(TTL).try_acquire().expect_err(words);
             assert!(matches!(error, AcquireError::NoQuorum(_)), "{words}: {error:#}");
             if error.to_string().matches(words).count() == 2 {
                 break;
@@ -163,7 +168,12 @@ fn check(troubles: &[Trouble]) {
         }
         end(fleet.master(0));
         end(fleet.master(1));
-        let lease = redlock.acquire("a", TTL, PATIENCE).unwrap_or_else(|error| panic!("{words}: {error:#}"));
+        let lease = redlock
+            .lock("a")
+            .ttl(TTL)
+            .wait(PATIENCE)
+            .acquire()
+            .unwrap_or_else(|error| panic!("{words}: {error:#}"));
         redlock.release(lease).unwrap_or_else(|error| panic!("{words}: {error:#}"));
         drive(&mut redlock, words, |_| fleet.masters().all(|it| it.ask("DBSIZE").text() == "0"));
     }

@@ -3,10 +3,10 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use redlatch::engine::{MasterState, Outcome, Request};
-use redlatch::lock::{Resource, SCRIPTS};
+use redlatch::engine::MasterState;
+use redlatch::lock::SCRIPTS;
 use redlatch::{AcquireError, Client, Config, Lease, Redlock};
 
 use crate::fleet::{Fleet, Place, Raw, eventually};
@@ -35,32 +35,23 @@ fn assert_rising(mut held: Vec<Held>) {
 }
 
 /// Takes the lock again and again, and now and then keeps it for longer than its TTL, as a paused process would.
-fn contend(urls: &[String], slow_by: Duration, held: &Mutex<Vec<Held>>, is_over: &AtomicBool) {
+fn contend(urls: &[String], held: &Mutex<Vec<Held>>, is_over: &AtomicBool) {
     let config = Config::builder().masters(urls).max_ttl(Duration::from_secs(1));
     let config = config.answer_timeout(Duration::from_millis(200)).build().expect("valid");
-    let ttl = config.ttl(Duration::from_millis(300)).expect("valid");
     let mut redlock = Redlock::open(config).expect("an event loop");
     for round in 0_u32.. {
         if is_over.load(Ordering::Relaxed) {
             return;
         }
         let asked = Instant::now();
-        let wall = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970") - slow_by;
-        let (resource, wait) = (Resource::new("a").expect("valid"), Duration::from_millis(500));
-        let request = Request::AcquireFenced { resource, ttl, wait, min_validity: Duration::ZERO, wall };
-        let lock = redlock.submit(request).expect("room");
-        let grant = loop {
-            match redlock.poll_outcome() {
-                Some((id, Outcome::Acquire(result))) if id == lock => break result.ok(),
-                _ => redlock.turn(Duration::from_millis(5)).expect("the loop runs"),
-            }
-        };
-        let Some(token) = grant.and_then(|grant| grant.fencing_token) else { continue };
+        let (ttl, wait) = (Duration::from_millis(300), Duration::from_millis(500));
+        let Ok(lease) = redlock.lock("a").ttl(ttl).wait(wait).fenced().acquire() else { continue };
+        let token = lease.fencing_token().expect("it is fenced");
         held.lock().expect("no panic").push(Held { asked, told: Instant::now(), token: token.as_u64() });
         if round % 16 == 15 {
             thread::sleep(Duration::from_millis(350));
         }
-        redlock.submit(Request::Release { lock, awaited: false }).expect("always taken");
+        drop(lease);
         redlock.flush();
     }
 }
@@ -72,9 +63,8 @@ fn tokens_rise_while_masters_are_killed_and_stopped_and_holders_pause() {
     let (held, is_over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     let count = |held: &Mutex<Vec<Held>>| held.lock().expect("no panic").len();
     thread::scope(|scope| {
-        for slow_by_ms in [0, 300, 3_600_000] {
-            let (urls, held, is_over) = (&urls, &held, &is_over);
-            scope.spawn(move || contend(urls, Duration::from_millis(slow_by_ms), held, is_over));
+        for _ in 0..3 {
+            scope.spawn(|| contend(&urls, &held, &is_over));
         }
         let more = |held: &Mutex<Vec<Held>>, what: &str| {
             let before = count(held);
@@ -101,13 +91,13 @@ fn an_acquire_after_its_release_is_stale() {
     let mut fleet = Fleet::start(3);
     // The first attempt of a client loads the scripts for all.
     let mut first = open(settings(&fleet.urls()));
-    let lease = first.acquire_fenced("b", TTL, PATIENCE).expect("free");
+    let lease = first.lock("b").ttl(TTL).wait(PATIENCE).fenced().acquire().expect("free");
     drive(&mut first, "all three have it", |first| first.margin(&lease) == 1);
     first.release(lease).expect("confirmed");
     assert_eq!(first.close(PATIENCE), 0);
     let mut redlock = open(settings(&fleet.urls()));
     fleet.masters().for_each(|master| assert_eq!(master.ask("CONFIG RESETSTAT").text(), "OK"));
-    let lease = redlock.acquire_fenced("a", TTL, PATIENCE).expect("free");
+    let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).fenced().acquire().expect("free");
     let (token, value) = (lease.fencing_token().expect("asked for").as_u64(), *lease.token().as_bytes());
     drive(&mut redlock, "all three have it", |redlock| redlock.margin(&lease) == 1);
     redlock.release(lease).expect("confirmed");
@@ -196,14 +186,14 @@ fn the_privileges_in_the_readme_are_enough_for_fenced_locks() {
     let url = fleet.master(0).url().replace("redis://", "redis://locker:pw@");
     let connect = || open(settings(std::slice::from_ref(&url)).prefix("lock:"));
     let mut redlock = connect();
-    let error = redlock.acquire_fenced("a", TTL, Duration::ZERO).expect_err("no TIME");
+    let error = redlock.lock("a").ttl(TTL).fenced().try_acquire().expect_err("no TIME");
     assert!(
         error.to_string().contains("the ACL user lacks a command or key that the script uses"),
         "{error}"
     );
     assert_eq!(fleet.master(0).ask("ACL SETUSER locker +time").text(), "OK");
     let mut redlock = connect();
-    let mut lease = redlock.acquire_fenced("a", TTL, PATIENCE).expect("allowed");
+    let mut lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).fenced().acquire().expect("allowed");
     redlock.extend(&mut lease, TTL).expect("allowed");
     assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(1));
     assert_eq!(fleet.master(0).ask("KEYS *").text(), "[lock:redlatch:fence:a]");
@@ -216,12 +206,12 @@ fn a_fence_that_is_no_number_costs_the_masters_vote() {
     fleet.master(1).ask("RPUSH redlatch:fence:b x");
     let mut redlock = open(settings(&fleet.urls()));
     for name in ["a", "b"] {
-        let lease = redlock.acquire_fenced(name, TTL, PATIENCE).expect("two of three");
+        let lease = redlock.lock(name).ttl(TTL).wait(PATIENCE).fenced().acquire().expect("two of three");
         assert!(lease.fencing_token().is_some());
         redlock.release(lease).expect("confirmed");
     }
     fleet.master(1).ask("SET redlatch:fence:a x");
-    let error = redlock.acquire_fenced("a", TTL, Duration::ZERO).expect_err("one of three");
+    let error = redlock.lock("a").ttl(TTL).fenced().try_acquire().expect_err("one of three");
     assert!(error.to_string().contains("the fence is no number"), "{error}");
 }
 
@@ -233,7 +223,7 @@ fn valkey_and_redis_give_rising_tokens_together() {
     let mut redlock = open(settings(&fleet.urls()));
     let mut before = None;
     for _ in 0..20 {
-        let mut lease = redlock.acquire_fenced("a", TTL, PATIENCE).expect("free");
+        let mut lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).fenced().acquire().expect("free");
         assert!(lease.fencing_token() > before);
         before = lease.fencing_token();
         redlock.extend(&mut lease, TTL).expect("held");
@@ -259,10 +249,10 @@ fn the_example_shows_a_paused_holder_that_is_refused() {
 fn one_server_behind_two_addresses_votes_once_without_info() {
     type Acquire = fn(&mut Redlock) -> Result<Lease, AcquireError>;
     let kinds: [(&str, Acquire); 4] = [
-        ("plain", |redlock| redlock.acquire("a", TTL, Duration::ZERO)),
-        ("fenced", |redlock| redlock.acquire_fenced("a", TTL, Duration::ZERO)),
-        ("fair", |redlock| redlock.acquire_fair("a", TTL, Duration::ZERO)),
-        ("shared", |redlock| redlock.acquire_shared("a", TTL, Duration::ZERO)),
+        ("plain", |redlock| redlock.lock("a").ttl(TTL).try_acquire()),
+        ("fenced", |redlock| redlock.lock("a").ttl(TTL).fenced().try_acquire()),
+        ("fair", |redlock| redlock.lock("a").ttl(TTL).fair().try_acquire()),
+        ("shared", |redlock| redlock.lock("a").ttl(TTL).shared().try_acquire()),
     ];
     let mut fleet = Fleet::start(2);
     let proxy = Proxy::start(fleet.master(0).addr());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{MasterState, OpId, Outcome, Request};
 use redlatch::lock::{Failure, Resource, Vote};
-use redlatch::{AcquireError, Config, Quarantine, Redlock};
+use redlatch::{AcquireError, Config, Options, Quarantine, Redlock};
 
 use crate::fleet::{Fleet, Master, Place, Raw};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};
@@ -93,6 +93,19 @@ fn servers() -> impl Iterator<Item = Fleet> {
     [Some(Place::default()), valkey_9()].into_iter().flatten().map(|place| Fleet::start_at(vec![place]))
 }
 
+impl Kind {
+    fn options(self) -> Options {
+        let options = Options::new();
+        match self {
+            Self::Plain => options,
+            Self::Insisting => options.keep_readers_out(),
+            Self::Fenced => options.fenced(),
+            Self::Fair => options.fair(),
+            Self::Shared => options.shared(),
+        }
+    }
+}
+
 /// A client that works at many locks together.
 struct Worker {
     redlock: Redlock,
@@ -105,22 +118,8 @@ impl Worker {
     }
 
     fn acquire(&mut self, kind: Kind, name: &str, ttl: Duration, wait: Duration) -> OpId {
-        let (ttl, min_validity) = (self.redlock.ttl(ttl).expect("valid"), Duration::ZERO);
-        let resource = Resource::new(name).expect("valid");
-        let request = match kind {
-            Kind::Plain | Kind::Insisting => Request::Acquire { resource, ttl, wait, min_validity },
-            Kind::Fenced => {
-                let wall = std::time::UNIX_EPOCH.elapsed().expect("after 1970");
-                Request::AcquireFenced { resource, ttl, wait, min_validity, wall }
-            }
-            Kind::Fair => Request::AcquireFair { resource, ttl, wait, min_validity },
-            Kind::Shared => Request::AcquireShared { resource, ttl, wait, min_validity },
-        };
-        let lock = self.submit(request);
-        if kind == Kind::Insisting {
-            self.submit(Request::KeepReadersOut { lock });
-        }
-        lock
+        let options = kind.options().ttl(ttl).wait(wait);
+        self.submit(Request::Acquire { resource: Resource::new(name).expect("valid"), options })
     }
 
     fn submit(&mut self, request: Request<'_>) -> OpId {
@@ -212,8 +211,7 @@ fn no_acquisition_changes_a_foreign_key() {
             }
             worker.wait_for_masters();
             assert_unchanged(fleet.master(0), &foreign, &format!("{kind:?}, acquisition"));
-            let ttl = worker.redlock.ttl(TTL).expect("valid");
-            worker.submit_each(&granted, |lock| Request::Extend { lock, ttl });
+            worker.submit_each(&granted, |lock| Request::Extend { lock, ttl: TTL });
             worker.release_all(&granted);
             assert_unchanged(fleet.master(0), &foreign, &format!("{kind:?}, extension and release"));
         }
@@ -236,8 +234,7 @@ fn no_extension_release_or_hand_over_changes_a_foreign_key() {
                     put(fleet.master(0), format!("{place}{name}"), value, has_ttl)
                 })
                 .collect();
-            let ttl = worker.redlock.ttl(TTL).expect("valid");
-            let extended = worker.submit_each(&locks, |lock| Request::Extend { lock, ttl });
+            let extended = worker.submit_each(&locks, |lock| Request::Extend { lock, ttl: TTL });
             for ((place, ..), outcome) in cases(&PLACES).zip(extended) {
                 let Outcome::Extend(result) = outcome else { panic!("an answer to an extension") };
                 assert_eq!(result.is_err(), place == OWN, "{kind:?} at {place:?}: {result:?}");
@@ -269,11 +266,13 @@ fn no_renewal_changes_a_foreign_key() {
         let rows: Vec<_> =
             KINDS.iter().flat_map(|&kind| cases(&[OWN]).map(move |case| (kind, case))).collect();
         let names: Vec<_> = (0..rows.len()).map(|index| format!("name-{index}")).collect();
-        let acquire = |(kind, name): (Kind, &String)| worker.acquire(kind, name, RENEWED, PATIENCE);
+        let acquire = |(kind, name): (Kind, &String)| {
+            let options = kind.options().ttl(RENEWED).wait(PATIENCE).auto_extend(PATIENCE);
+            worker.submit(Request::Acquire { resource: Resource::new(name).expect("valid"), options })
+        };
         let locks: Vec<_> = rows.iter().map(|(kind, _)| *kind).zip(&names).map(acquire).collect();
         worker.outcomes_of(&locks);
         for &lock in &locks {
-            worker.submit(Request::Keep { lock, max_hold: PATIENCE, reported: false });
             worker.submit(Request::Watch { lock });
         }
         let put = |((_, (_, value, has_ttl)), name)| put(fleet.master(0), name, value, has_ttl);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redlatch::engine::{Outcome, Request};
 use redlatch::lock::Resource;
-use redlatch::{AcquireError, Lease, Redlock};
+use redlatch::{AcquireError, Lease, Options, Redlock};
 
 use crate::fleet::{Fleet, Place, Raw, eventually};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
@@ -22,10 +22,10 @@ const KINDS: [Kind; 4] = [Kind::Plain, Kind::Fenced, Kind::Fair, Kind::Shared];
 
 fn acquire(redlock: &mut Redlock, kind: Kind, wait: Duration) -> Result<Lease, AcquireError> {
     match kind {
-        Kind::Plain => redlock.acquire("a", TTL, wait),
-        Kind::Fenced => redlock.acquire_fenced("a", TTL, wait),
-        Kind::Fair => redlock.acquire_fair("a", TTL, wait),
-        Kind::Shared => redlock.acquire_shared("a", TTL, wait),
+        Kind::Plain => redlock.lock("a").ttl(TTL).wait(wait).acquire(),
+        Kind::Fenced => redlock.lock("a").ttl(TTL).wait(wait).fenced().acquire(),
+        Kind::Fair => redlock.lock("a").ttl(TTL).wait(wait).fair().acquire(),
+        Kind::Shared => redlock.lock("a").ttl(TTL).wait(wait).shared().acquire(),
     }
 }
 
@@ -86,8 +86,8 @@ fn a_full_server_grants_nothing_and_says_why() {
 fn a_lock_passes_on_within_a_client_though_the_servers_are_full() {
     for mut fleet in fleets() {
         let mut redlock = open(settings(&fleet.urls()));
-        let (ttl, resource) = (redlock.ttl(TTL).expect("valid"), Resource::new("a").expect("valid"));
-        let request = Request::Acquire { resource, ttl, wait: PATIENCE, min_validity: Duration::ZERO };
+        let (ttl, resource) = (TTL, Resource::new("a").expect("valid"));
+        let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(PATIENCE) };
         let holders = [(); 3].map(|()| redlock.submit(request).expect("room"));
         for lock in holders {
             let mut granted = None;

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::lock::Resource;
-use redlatch::{Redlock, limits};
+use redlatch::{Options, Redlock, limits};
 
 use crate::fleet::{Fleet, Place};
 use crate::lock_tests::{PATIENCE, TTL, open, settings};
 use crate::valkey_tests::{Native, valkey_9};
 
 fn submit(redlock: &mut Redlock) -> OpId {
-    let ttl = redlock.ttl(TTL).expect("valid");
+    let ttl = TTL;
     let resource = Resource::new("a").expect("valid");
-    let request = Request::Acquire { resource, ttl, wait: PATIENCE, min_validity: Duration::ZERO };
+    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(PATIENCE) };
     redlock.submit(request).expect("room")
 }
 
@@ -118,7 +118,7 @@ fn another_client_gets_its_turn_while_one_passes_the_lock_on_and_on() {
         });
         for _ in 0..5 {
             let start = Instant::now();
-            let lease = second.acquire("a", TTL, PATIENCE);
+            let lease = second.lock("a").ttl(TTL).wait(PATIENCE).acquire();
             println!("a turn after {:?}", start.elapsed());
             if lease.is_err() {
                 is_done.store(true, Ordering::Relaxed);

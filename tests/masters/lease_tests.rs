@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{MasterState, Outcome, Request};
 use redlatch::lock::Resource;
-use redlatch::{ExtendError, ReleaseError};
+use redlatch::{ExtendError, Options, ReleaseError};
 
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, open, settings, state};
@@ -15,7 +15,7 @@ fn a_lease_never_outlives_its_keys_when_a_shorter_extension_failed() {
     let mut fleet = Fleet::start(1);
     let proxy = Proxy::start(fleet.addrs()[0]);
     let mut redlock = open(settings(&[proxy.url()]).answer_timeout(Duration::from_secs(1)));
-    let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
+    let mut lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     proxy.stall_replies(true);
     let error = redlock.extend(&mut lease, Duration::from_secs(2)).expect_err("no answer");
     assert!(matches!(error, ExtendError::NoQuorum(_)), "{error}");
@@ -27,7 +27,7 @@ fn a_lease_never_outlives_its_keys_when_a_shorter_extension_failed() {
 fn a_lost_lease_is_not_valid() {
     let mut fleet = Fleet::start(1);
     let mut redlock = open(settings(&fleet.urls()));
-    let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
+    let mut lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     fleet.master(0).ask("SET a somebody-else");
     let error = redlock.extend(&mut lease, TTL).expect_err("lost");
     assert!(matches!(error, ExtendError::Lost(_)), "{error}");
@@ -38,7 +38,7 @@ fn a_lost_lease_is_not_valid() {
 fn an_extension_that_was_not_sent_leaves_the_lease_as_it_was() {
     let fleet = Fleet::start(1);
     let mut redlock = open(settings(&fleet.urls()).max_hold(Duration::from_millis(500)));
-    let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
+    let mut lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     let before = lease.valid_until();
     let error = redlock.extend(&mut lease, Duration::from_secs(1)).expect_err("too long in all");
     assert!(matches!(error, ExtendError::HoldLimit { .. }), "{error}");
@@ -51,7 +51,7 @@ fn an_extension_that_was_not_sent_leaves_the_lease_as_it_was() {
 fn a_lease_of_another_client_is_refused_and_released_by_its_own() {
     let mut fleet = Fleet::start(1);
     let (mut first, mut second) = (open(settings(&fleet.urls())), open(settings(&fleet.urls())));
-    let mut lease = first.acquire("a", TTL, PATIENCE).expect("free");
+    let mut lease = first.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     assert_eq!(second.extend(&mut lease, TTL), Err(ExtendError::NotHeld));
     assert_eq!(second.release(lease), Err(ReleaseError::NotHeld));
     assert_eq!(fleet.master(0).ask("EXISTS a").text(), "1");
@@ -64,16 +64,16 @@ fn a_pause_before_the_first_write_makes_no_master_silent() {
     let mut fleet = Fleet::start(1);
     let limit = Duration::from_millis(50);
     let mut redlock = open(settings(&fleet.urls()).answer_timeout(limit));
-    let (ttl, wait) = (redlock.ttl(TTL).expect("valid"), Duration::ZERO);
+    let (ttl, wait) = (TTL, Duration::ZERO);
     let resource = Resource::new("b").expect("valid");
-    redlock.submit(Request::Acquire { resource, ttl, wait, min_validity: wait }).expect("room");
+    redlock.submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) }).expect("room");
     std::thread::sleep(limit * 2);
     redlock.turn(Duration::ZERO).expect("the loop runs");
     // The handshake tried one SET; the other one is this attempt's, and its answer is on its way before this one's.
     eventually(PATIENCE, "the SET is carried out", || {
         fleet.master(0).ask("INFO commandstats").text().contains("cmdstat_set:calls=2")
     });
-    let error = redlock.try_acquire("a", TTL).err();
+    let error = redlock.lock("a").ttl(TTL).try_acquire().err();
     // What must not be: the master is skipped although its answer is there to be read.
     let was_skipped = error.as_ref().is_some_and(|error| error.to_string().contains("was skipped"));
     assert!(!was_skipped, "{error:?}, {:?}", state(&redlock, 0));
@@ -84,9 +84,9 @@ fn an_answer_that_has_arrived_is_not_late_however_late_it_is_read() {
     let mut fleet = Fleet::start(1);
     let limit = Duration::from_millis(50);
     let mut redlock = open(settings(&fleet.urls()).answer_timeout(limit));
-    let (ttl, wait) = (redlock.ttl(TTL).expect("valid"), Duration::ZERO);
+    let (ttl, wait) = (TTL, Duration::ZERO);
     let resource = Resource::new("a").expect("valid");
-    redlock.submit(Request::Acquire { resource, ttl, wait, min_validity: wait }).expect("room");
+    redlock.submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) }).expect("room");
     redlock.flush();
     eventually(PATIENCE, "the SET is carried out", || fleet.master(0).ask("EXISTS a").text() == "1");
     // The server has been round its loop once more, so the SET's answer is out; only then this process is stopped.
@@ -104,9 +104,9 @@ fn a_turn_does_not_wait_while_an_outcome_is_there() {
     fleet.master(0).kill();
     let mut redlock = open(settings(&url));
     assert!(matches!(state(&redlock, 0), MasterState::Down(_)));
-    let (ttl, wait) = (redlock.ttl(TTL).expect("valid"), Duration::ZERO);
+    let (ttl, wait) = (TTL, Duration::ZERO);
     let resource = Resource::new("a").expect("valid");
-    redlock.submit(Request::Acquire { resource, ttl, wait, min_validity: wait }).expect("room");
+    redlock.submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) }).expect("room");
     let start = Instant::now();
     redlock.turn(PATIENCE).expect("the loop runs");
     assert!(redlock.poll_outcome().is_some());

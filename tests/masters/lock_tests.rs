@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{MasterState, Outcome, Request};
 use redlatch::lock::{Failure, HolderTtl, Resource, SCRIPTS, Vote};
-use redlatch::{AcquireError, Config, ConfigBuilder, ExtendError, Quarantine, Redlock, ReleaseError, limits};
+use redlatch::{
+    AcquireError, Config, ConfigBuilder, ExtendError, Options, Quarantine, Redlock, ReleaseError, limits,
+};
 
 use crate::fleet::{Fleet, eventually};
 use crate::proxy::Proxy;
@@ -69,7 +71,7 @@ fn a_lock_is_on_every_master_until_it_is_released() {
     for count in [1, 3, 5] {
         let mut fleet = Fleet::start(count);
         let mut redlock = open(settings(&fleet.urls()));
-        let lease = redlock.acquire("orders:42", TTL, PATIENCE).expect("free");
+        let lease = redlock.lock("orders:42").ttl(TTL).wait(PATIENCE).acquire().expect("free");
         assert!(lease.is_valid() && lease.remaining() <= Duration::from_millis(9898));
         drive(&mut redlock, "late grants are counted", |redlock| {
             redlock.margin(&lease) == count - count / 2 - 1
@@ -89,26 +91,26 @@ fn a_lock_is_on_every_master_until_it_is_released() {
 fn a_second_client_is_told_who_stands_in_its_way_and_for_how_long() {
     let fleet = Fleet::start(3);
     let (mut first, mut second) = (open(settings(&fleet.urls())), open(settings(&fleet.urls())));
-    let lease = first.acquire("a", TTL, PATIENCE).expect("free");
-    let error = second.try_acquire("a", TTL).expect_err("held");
+    let lease = first.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+    let error = second.lock("a").ttl(TTL).try_acquire().expect_err("held");
     let AcquireError::Contended(denial) = &error else { panic!("{error}") };
     assert!(matches!(denial.holder, HolderTtl::Left(left) if left <= TTL), "{:?}", denial.holder);
     assert!(error.to_string().contains("held by another"), "{error}");
     first.release(lease).expect("confirmed");
-    drop(second.acquire("a", TTL, PATIENCE).expect("free again"));
+    drop(second.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free again"));
 }
 
 #[test]
 fn a_dropped_lease_is_released_by_the_next_call_also_after_a_panic() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
-    let lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
+    let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
         let _held = lease;
         panic!("while the lock is held");
     }));
     assert!(panic.is_err());
-    drop(redlock.acquire("a", TTL, PATIENCE).expect("free again"));
+    drop(redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free again"));
     drop(redlock);
     eventually(PATIENCE, "dropping the client releases too", || holder_count(&mut fleet, "a") == 0);
 }
@@ -117,7 +119,7 @@ fn a_dropped_lease_is_released_by_the_next_call_also_after_a_panic() {
 fn extending_moves_the_deadline_and_the_keys() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()).max_ttl(Duration::from_secs(100)));
-    let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
+    let mut lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     redlock.extend(&mut lease, Duration::from_secs(60)).expect("held");
     assert!(lease.remaining() > Duration::from_secs(30));
     drive(&mut redlock, "all keys live longer", |_| {
@@ -141,7 +143,7 @@ fn the_lock_is_had_with_one_master_stopped_and_one_killed() {
     let mut redlock = open(settings(&fleet.urls()).answer_timeout(Duration::from_secs(1)));
     fleet.master(0).stop();
     fleet.master(1).kill();
-    let lease = redlock.acquire("a", TTL, PATIENCE).expect("three of five are up");
+    let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("three of five are up");
     drive(&mut redlock, "the killed one is noticed", |redlock| {
         matches!(state(redlock, 1), MasterState::Down(_))
     });
@@ -159,14 +161,14 @@ fn the_lock_is_had_with_one_master_stopped_and_one_killed() {
 fn the_first_call_after_the_servers_closed_idle_connections_succeeds() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
-    drop(redlock.acquire("a", TTL, PATIENCE).expect("free"));
+    drop(redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free"));
     redlock.turn(Duration::from_millis(1)).expect("the loop runs");
     // The attempt after the idle time finds all connections closed, as by the servers' `timeout` setting.
     for master in fleet.masters() {
         assert_eq!(master.ask("CLIENT KILL TYPE normal SKIPME yes").text(), "1");
     }
     std::thread::sleep(redlatch::limits::IDLE_MAX);
-    let result = redlock.try_acquire("a", TTL);
+    let result = redlock.lock("a").ttl(TTL).try_acquire();
     assert!(result.is_ok(), "{result:?}");
 }
 
@@ -176,14 +178,14 @@ fn a_stopped_master_is_skipped_after_its_first_missed_deadline() {
     let mut redlock = open(settings(&fleet.urls()).answer_timeout(Duration::from_secs(1)));
     fleet.master(0).stop();
     fleet.master(1).stop();
-    let error = redlock.try_acquire("a", TTL).expect_err("one of three");
+    let error = redlock.lock("a").ttl(TTL).try_acquire().expect_err("one of three");
     assert!(matches!(failure(&error, 0), Failure::NoAnswer { .. }), "{error}");
     assert_eq!([0, 1].map(|index| state(&redlock, index)), [MasterState::Silent, MasterState::Silent]);
-    let error = redlock.try_acquire("b", TTL).expect_err("one of three");
+    let error = redlock.lock("b").ttl(TTL).try_acquire().expect_err("one of three");
     assert_eq!(failure(&error, 0), &Failure::Silent, "not asked at all");
     fleet.master(0).cont();
     fleet.master(1).cont();
-    drop(redlock.acquire("b", TTL, PATIENCE).expect("both answer again"));
+    drop(redlock.lock("b").ttl(TTL).wait(PATIENCE).acquire().expect("both answer again"));
 }
 
 #[test]
@@ -194,7 +196,7 @@ fn no_master_up_is_said_by_the_deadline_with_every_masters_reason() {
     let mut redlock = open(settings(&urls));
     let wait = Duration::from_millis(300);
     let start = Instant::now();
-    let error = redlock.acquire("a", TTL, wait).expect_err("all are down");
+    let error = redlock.lock("a").ttl(TTL).wait(wait).acquire().expect_err("all are down");
     assert!(start.elapsed() >= Duration::from_millis(200), "it waits for masters to come back");
     let text = format!("{error:#}");
     assert!(
@@ -211,12 +213,13 @@ fn a_restarted_master_is_in_quarantine_until_its_uptime_is_enough() {
         Config::builder().masters(fleet.urls()).answer_timeout(ANSWER_TIMEOUT).max_ttl(Duration::from_secs(5))
     };
     let mut redlock = open(settings());
-    let error = redlock.try_acquire("a", Duration::from_secs(1)).expect_err("just started");
+    let error = redlock.lock("a").ttl(Duration::from_secs(1)).try_acquire().expect_err("just started");
     assert!(
         matches!(failure(&error, 0), Failure::Quarantined { left } if *left < Duration::from_millis(5053)),
         "{error}"
     );
-    let lease = redlock.acquire("a", Duration::from_secs(1), PATIENCE).expect("old enough by now");
+    let lease =
+        redlock.lock("a").ttl(Duration::from_secs(1)).wait(PATIENCE).acquire().expect("old enough by now");
     redlock.release(lease).expect("confirmed");
     let old_run_id = redlock.masters()[0].run_id.clone();
     fleet.master(0).kill();
@@ -225,9 +228,9 @@ fn a_restarted_master_is_in_quarantine_until_its_uptime_is_enough() {
         matches!(state(redlock, 0), MasterState::Quarantined(_))
     });
     assert_ne!(redlock.masters()[0].run_id, old_run_id);
-    let error = redlock.try_acquire("a", Duration::from_secs(1)).expect_err("restarted");
+    let error = redlock.lock("a").ttl(Duration::from_secs(1)).try_acquire().expect_err("restarted");
     assert!(matches!(failure(&error, 0), Failure::Quarantined { .. }), "{error}");
-    drop(redlock.acquire("a", Duration::from_secs(1), PATIENCE).expect("old enough by now"));
+    drop(redlock.lock("a").ttl(Duration::from_secs(1)).wait(PATIENCE).acquire().expect("old enough by now"));
 }
 
 #[test]
@@ -238,7 +241,7 @@ fn our_script_digests_are_the_servers_and_a_script_flush_does_no_harm() {
         let exists = format!("SCRIPT EXISTS {}", script.sha);
         assert_eq!(fleet.master(0).ask(&exists).text(), "[1]", "{}", script.name);
     }
-    let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
+    let mut lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     fleet.master(0).ask("SCRIPT FLUSH");
     redlock.extend(&mut lease, TTL).expect("held");
     fleet.master(0).ask("SCRIPT FLUSH");
@@ -253,10 +256,12 @@ fn an_unanswered_set_is_released_after_the_connection_broke() {
     let mut redlock = open(settings(&urls).answer_timeout(Duration::from_secs(2)));
     proxies.iter().for_each(|proxy| proxy.stall_replies(true));
     // Only the SETs get through: the releases that follow are held back until the connections are cut.
-    let ttl = redlock.ttl(Duration::from_secs(30)).expect("valid");
+    let ttl = Duration::from_secs(30);
     let resource = Resource::new("a").expect("valid");
     let wait = Duration::ZERO;
-    let lock = redlock.submit(Request::Acquire { resource, ttl, wait, min_validity: wait }).expect("room");
+    let lock = redlock
+        .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) })
+        .expect("room");
     drive(&mut redlock, "the SETs are carried out", |_| holder_count(&mut fleet, "a") == 3);
     proxies.iter().for_each(|proxy| proxy.stall_requests(true));
     let mut outcome = None;
@@ -287,7 +292,7 @@ fn the_outcome_does_not_wait_for_the_slow_minority() {
     }
     let mut redlock = open(settings(&urls));
     proxies.iter().for_each(|proxy| proxy.stall_replies(true));
-    let lease = redlock.acquire("a", TTL, Duration::ZERO).expect("three of five answer");
+    let lease = redlock.lock("a").ttl(TTL).try_acquire().expect("three of five answer");
     assert_eq!(redlock.margin(&lease), 0);
     proxies.iter().for_each(|proxy| proxy.stall_replies(false));
     drive(&mut redlock, "late grants are counted in", |redlock| redlock.margin(&lease) == 2);
@@ -306,7 +311,7 @@ fn replies_may_come_byte_by_byte_and_late() {
         settings(&urls).connect_timeout(PATIENCE).answer_timeout(PATIENCE).max_ttl(Duration::from_secs(60)),
     );
     for _ in 0..3 {
-        let lease = redlock.acquire("a", Duration::from_secs(60), PATIENCE).expect("free");
+        let lease = redlock.lock("a").ttl(Duration::from_secs(60)).wait(PATIENCE).acquire().expect("free");
         redlock.release(lease).expect("confirmed");
     }
 }
@@ -319,17 +324,17 @@ fn user_password_database_and_unix_socket_work() {
         format!("{}{tail}", fleet.master(0).url().replace("redis://", &format!("redis://{login}@")))
     };
     let url = fleet.master(0).url();
-    let error = open_url(url).try_acquire("a", TTL).expect_err("no password");
+    let error = open_url(url).lock("a").ttl(TTL).try_acquire().expect_err("no password");
     assert!(error.to_string().contains("NOAUTH"), "{error}");
     let url = with_login(&mut fleet, ":wrong-pw", "");
-    let error = open_url(url).try_acquire("a", TTL).expect_err("wrong password");
+    let error = open_url(url).lock("a").ttl(TTL).try_acquire().expect_err("wrong password");
     assert!(error.to_string().contains("WRONGPASS") && !error.to_string().contains("wrong-pw"), "{error}");
     let url = with_login(&mut fleet, "default:s3cret", "/3");
     let mut redlock = open_url(url);
-    let lease = redlock.acquire("a", TTL, PATIENCE).expect("logged in");
+    let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("logged in");
     assert!(!format!("{redlock:?} {lease:?} {:?}", redlock.config()).contains("s3cret"));
     let unix_url = fleet.master(0).unix_url().replace("unix://", "unix://:s3cret@");
-    drop(open_url(unix_url).acquire("a", TTL, PATIENCE).expect("database 0 is another one"));
+    drop(open_url(unix_url).lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("database 0 is another one"));
 }
 
 #[test]
@@ -341,14 +346,14 @@ fn least_privileges_are_enough_and_what_was_refused_is_shown() {
     assert_eq!(fleet.master(0).ask(rules).text(), "OK");
     let url = fleet.master(0).url().replace("redis://", "redis://locker:pw@");
     let mut redlock = open(settings(std::slice::from_ref(&url)).prefix("lock:"));
-    let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("allowed");
+    let mut lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("allowed");
     redlock.extend(&mut lease, TTL).expect("allowed");
     fleet.master(0).ask("SCRIPT FLUSH");
     assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(1));
     let refused: Vec<_> = redlock.masters()[0].refused.iter().map(|(name, _)| *name).collect();
     // A server with native commands refuses those too, and is then released by script.
     assert!(refused.contains(&"CLIENT SETNAME"), "{refused:?}");
-    let error = open(settings(&[url])).try_acquire("a", TTL).expect_err("no such key pattern");
+    let error = open(settings(&[url])).lock("a").ttl(TTL).try_acquire().expect_err("no such key pattern");
     assert!(error.to_string().contains("NOPERM") && error.to_string().contains("key pattern"), "{error}");
 }
 
@@ -360,13 +365,13 @@ fn errors_of_servers_are_told_from_refusals() {
     let primary = fleet.master(2).port();
     assert_eq!(fleet.master(0).ask("CONFIG SET maxmemory 1").text(), "OK");
     assert_eq!(fleet.master(1).ask(&format!("REPLICAOF 127.0.0.1 {primary}")).text(), "OK");
-    let error = redlock.try_acquire("a", TTL).expect_err("one of three");
+    let error = redlock.lock("a").ttl(TTL).try_acquire().expect_err("one of three");
     let text = error.to_string();
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{text}");
     assert!(text.contains("raise maxmemory") && text.contains("list its master"), "{text}");
     assert_eq!(fleet.master(0).ask("CONFIG SET maxmemory 0").text(), "OK");
     // An error on the minority is data.
-    let lease = redlock.acquire("a", TTL, PATIENCE).expect("two of three");
+    let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("two of three");
     redlock.release(lease).expect("confirmed");
     drop(redlock);
     let redlock = open(settings(&fleet.urls()));
@@ -379,7 +384,7 @@ fn a_server_without_room_for_clients_is_named_with_its_words() {
     let _first = open(settings(&fleet.urls()));
     assert_eq!(fleet.master(0).ask("CONFIG SET maxclients 1").text(), "OK");
     let mut second = open(settings(&fleet.urls()));
-    let error = second.try_acquire("a", TTL).expect_err("full");
+    let error = second.lock("a").ttl(TTL).try_acquire().expect_err("full");
     assert!(error.to_string().contains("max number of clients reached"), "{error}");
 }
 
@@ -399,7 +404,7 @@ fn one_server_under_two_names_counts_once() {
     drive(&mut redlock, "the other server is gone", |redlock| {
         matches!(state(redlock, 1), MasterState::Down(_))
     });
-    let error = redlock.try_acquire("a", TTL).expect_err("one server is no quorum of three");
+    let error = redlock.lock("a").ttl(TTL).try_acquire().expect_err("one server is no quorum of three");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
 }
 
@@ -417,7 +422,7 @@ fn a_server_that_talks_garbage_or_nothing_harms_nobody() {
         matches!(&mute, MasterState::Down(why) if why.contains("no answer to the handshake")),
         "{mute:?}"
     );
-    let lease = redlock.acquire("a", TTL, PATIENCE).expect("three of five are sane");
+    let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("three of five are sane");
     redlock.release(lease).expect("confirmed");
 }
 
@@ -432,7 +437,10 @@ fn two_never_hold_one_lock_at_a_time() {
                 let mut redlock = open(settings(&urls).max_ttl(Duration::from_secs(60)));
                 for _ in 0..25 {
                     let lease = redlock
-                        .acquire("a", Duration::from_secs(60), Duration::from_secs(60))
+                        .lock("a")
+                        .ttl(Duration::from_secs(60))
+                        .wait(Duration::from_secs(60))
+                        .acquire()
                         .expect("in turn");
                     assert!(!is_held.swap(true, Ordering::SeqCst), "held by two");
                     entry_count.fetch_add(1, Ordering::SeqCst);
@@ -450,12 +458,14 @@ fn two_never_hold_one_lock_at_a_time() {
 fn many_locks_are_under_way_at_once_in_the_pipelined_form() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
-    let ttl = redlock.ttl(TTL).expect("valid");
+    let ttl = TTL;
     let wait = Duration::ZERO;
     for index in 0..1000 {
         let name = format!("many:{index}");
         let resource = Resource::new(&name).expect("valid");
-        redlock.submit(Request::Acquire { resource, ttl, wait, min_validity: wait }).expect("room");
+        redlock
+            .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) })
+            .expect("room");
     }
     let mut locks = Vec::new();
     while locks.len() < 1000 {
@@ -478,12 +488,12 @@ fn more_than_a_socket_takes_at_once_is_written_bit_by_bit() {
     let mut redlock = open(settings(&fleet.urls()).answer_timeout(PATIENCE).max_ttl(Duration::from_secs(60)));
     // Nobody reads: the kernel's buffers fill up.
     fleet.master(0).stop();
-    let (ttl, wait) = (redlock.ttl(Duration::from_secs(60)).expect("valid"), Duration::ZERO);
+    let options = Options::new().ttl(Duration::from_secs(60)).wait(Duration::ZERO);
     let count = 6000;
     for index in 0..count {
         let name = format!("{index:01000}");
         let resource = Resource::new(&name).expect("valid");
-        redlock.submit(Request::Acquire { resource, ttl, wait, min_validity: wait }).expect("room");
+        redlock.submit(Request::Acquire { resource, options }).expect("room");
         redlock.flush();
     }
     fleet.master(0).cont();
@@ -502,13 +512,15 @@ fn more_than_a_socket_takes_at_once_is_written_bit_by_bit() {
 fn replies_beyond_one_read_are_read_without_another_event() {
     let mut fleet = Fleet::start(1);
     let mut redlock = open(settings(&fleet.urls()));
-    let (ttl, wait) = (redlock.ttl(TTL).expect("valid"), Duration::ZERO);
+    let (ttl, wait) = (TTL, Duration::ZERO);
     // Their replies are larger than one read takes, and all are there before the first one.
     let count = limits::READ_SIZE / b"+OK\r\n".len() + 500;
     for index in 0..count {
         let name = index.to_string();
         let resource = Resource::new(&name).expect("valid");
-        redlock.submit(Request::Acquire { resource, ttl, wait, min_validity: wait }).expect("room");
+        redlock
+            .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) })
+            .expect("room");
     }
     redlock.flush();
     eventually(PATIENCE, "all are carried out", || fleet.master(0).ask("DBSIZE").text() == count.to_string());
@@ -526,7 +538,7 @@ fn replies_beyond_one_read_are_read_without_another_event() {
 fn a_release_nobody_confirms_is_told() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()).answer_timeout(Duration::from_secs(1)));
-    let lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
+    let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     fleet.masters().for_each(|master| master.stop());
     let error = redlock.release(lease).expect_err("all stand still");
     assert!(

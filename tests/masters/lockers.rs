@@ -47,10 +47,10 @@ impl Locker {
     ) -> Result<Held, AcquireError> {
         match self {
             Self::Redlock(redlock) if mode == Mode::Shared => {
-                redlock.acquire_shared(name, ttl, wait).map(Held::Lease)
+                redlock.lock(name).ttl(ttl).wait(wait).shared().acquire().map(Held::Lease)
             }
-            Self::Redlock(redlock) => redlock.acquire(name, ttl, wait).map(Held::Lease),
-            Self::Fair(redlock) => redlock.acquire_fair(name, ttl, wait).map(Held::Lease),
+            Self::Redlock(redlock) => redlock.lock(name).ttl(ttl).wait(wait).acquire().map(Held::Lease),
+            Self::Fair(redlock) => redlock.lock(name).ttl(ttl).wait(wait).fair().acquire().map(Held::Lease),
             Self::Thread(client) => {
                 request(client, name, mode).ttl(ttl).wait(wait).acquire().map(Held::Guard)
             }

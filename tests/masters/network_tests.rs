@@ -169,7 +169,7 @@ fn a_reply_that_nobody_asked_for_ends_the_connection_and_is_no_vote() {
             given_up == [true; 2]
         });
         // One of three is left until they are back.
-        let lease = redlock.acquire("a", lock_tests::TTL, PATIENCE).expect("they come back");
+        let lease = redlock.lock("a").ttl(lock_tests::TTL).wait(PATIENCE).acquire().expect("they come back");
         redlock.release(lease).expect("confirmed");
         drive(&mut redlock, "all are back", |it| (0..3).all(|index| state(it, index) == MasterState::Ready));
     }
@@ -197,7 +197,7 @@ fn lock_by_library_and_command_line(fleet: &mut Fleet, urls: &[String]) {
     drive(&mut redlock, "all are connected", |it| {
         it.masters().iter().all(|master| master.state == MasterState::Ready)
     });
-    let mut lease = redlock.acquire("a", lock_tests::TTL, PATIENCE).expect("free");
+    let mut lease = redlock.lock("a").ttl(lock_tests::TTL).wait(PATIENCE).acquire().expect("free");
     drive(&mut redlock, "all have it", |it| it.margin(&lease) == urls.len() - urls.len() / 2 - 1);
     redlock.extend(&mut lease, lock_tests::TTL).expect("held");
     redlock.release(lease).expect("confirmed");

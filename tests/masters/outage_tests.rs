@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::Redlock;
 use redlatch::engine::{MasterState, OpId, Outcome, Request};
 use redlatch::lock::Resource;
+use redlatch::{Options, Redlock};
 
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::Fleet;
@@ -72,7 +72,7 @@ fn ten_thousand_locks_stay_held_while_a_master_dies_and_comes_back() {
     fleet.master(0).kill();
     let (won, refused) = acquire_all(&mut rival, &names, ttl);
     assert_eq!((won.len(), refused), (0, COUNT), "while it is dead");
-    let ttl_asked = holder.ttl(ttl).expect("valid");
+    let ttl_asked = ttl;
     for &lock in &granted {
         holder.submit(Request::Extend { lock, ttl: ttl_asked }).expect("always taken");
     }
@@ -126,10 +126,12 @@ fn connections_killed_in_a_pipeline_lose_no_outcome_and_leave_no_key() {
 }
 
 fn submit_all(redlock: &mut Redlock, names: &[String], ttl: Duration) {
-    let (ttl, wait) = (redlock.ttl(ttl).expect("valid"), Duration::ZERO);
+    let (ttl, wait) = (ttl, Duration::ZERO);
     for name in names {
         let resource = Resource::new(name).expect("valid");
-        redlock.submit(Request::Acquire { resource, ttl, wait, min_validity: wait }).expect("room");
+        redlock
+            .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) })
+            .expect("room");
     }
 }
 

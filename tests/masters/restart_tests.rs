@@ -23,10 +23,10 @@ fn a_quorum_that_forgot_a_lock_does_not_give_it_to_a_rival_while_it_is_valid() {
     }
     fleet.master(0).kill();
     drive(&mut holder, "it is down", |it| matches!(state(it, 0), MasterState::Down(_)));
-    let lease = holder.acquire("a", ttl, PATIENCE).expect("four are up");
+    let lease = holder.lock("a").ttl(ttl).wait(PATIENCE).acquire().expect("four are up");
     // Three forget: one that was never asked, and two that granted.
     (0..3).for_each(|index| fleet.master(index).restart());
-    let second = rival.acquire("a", ttl, PATIENCE).expect("in the end");
+    let second = rival.lock("a").ttl(ttl).wait(PATIENCE).acquire().expect("in the end");
     assert!(Instant::now() >= lease.valid_until(), "{:?} too early", lease.remaining());
     rival.release(second).expect("confirmed");
 }

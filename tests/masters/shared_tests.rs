@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Outcome, Request};
-use redlatch::lock::{HolderTtl, Resource};
+use redlatch::lock::HolderTtl;
 use redlatch::{AcquireError, ExtendError, Redlock};
 
 use crate::contest::{Contest, Rules, TTL as CONTEST_TTL};
@@ -20,7 +19,7 @@ fn refused(result: Result<redlatch::Lease, AcquireError>) -> HolderTtl {
 
 /// A reader on all of three masters.
 fn everywhere(redlock: &mut Redlock) -> redlatch::Lease {
-    let lease = redlock.acquire_shared("a", TTL, PATIENCE).expect("free");
+    let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).shared().acquire().expect("free");
     drive(redlock, "all masters have it", |redlock| redlock.margin(&lease) == 1);
     lease
 }
@@ -79,23 +78,25 @@ fn readers_and_writers_survive_masters_that_stand_still() {
 fn a_redlock_reads_beside_others_and_writes_alone() {
     let mut fleet = Fleet::start(3);
     let [mut one, mut other, mut writer] = [(); 3].map(|()| open(settings(&fleet.urls())));
-    let mut first = one.acquire_shared("a", TTL, PATIENCE).expect("free");
-    let second = other.acquire_shared("a", TTL, PATIENCE).expect("shared");
+    let mut first = one.lock("a").ttl(TTL).wait(PATIENCE).shared().acquire().expect("free");
+    let second = other.lock("a").ttl(TTL).wait(PATIENCE).shared().acquire().expect("shared");
     assert_ne!(first.token(), second.token());
-    assert!(matches!(refused(writer.try_acquire("a", TTL)), HolderTtl::Left(left) if left > TTL / 2));
-    assert!(matches!(refused(writer.acquire_fenced("a", TTL, Duration::ZERO)), HolderTtl::Left(_)));
+    assert!(
+        matches!(refused(writer.lock("a").ttl(TTL).try_acquire()), HolderTtl::Left(left) if left > TTL / 2)
+    );
+    assert!(matches!(refused(writer.lock("a").ttl(TTL).fenced().try_acquire()), HolderTtl::Left(_)));
     one.extend(&mut first, TTL).expect("it reads");
     assert_eq!(one.release(first).map(|released| released.was_already_gone()), Ok(false));
-    refused(writer.try_acquire("a", TTL));
+    refused(writer.lock("a").ttl(TTL).try_acquire());
     other.release(second).expect("confirmed");
-    let mut alone = writer.acquire("a", TTL, PATIENCE).expect("nobody reads");
-    assert!(matches!(refused(one.acquire_shared("a", TTL, Duration::ZERO)), HolderTtl::Left(_)));
+    let mut alone = writer.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("nobody reads");
+    assert!(matches!(refused(one.lock("a").ttl(TTL).shared().try_acquire()), HolderTtl::Left(_)));
     writer.extend(&mut alone, TTL).expect("held");
     writer.release(alone).expect("confirmed");
-    let fenced = writer.acquire_fenced("a", TTL, PATIENCE).expect("free");
-    refused(one.acquire_shared("a", TTL, Duration::ZERO));
+    let fenced = writer.lock("a").ttl(TTL).wait(PATIENCE).fenced().acquire().expect("free");
+    refused(one.lock("a").ttl(TTL).shared().try_acquire());
     writer.release(fenced).expect("confirmed");
-    drop(one.acquire_shared("a", TTL, PATIENCE).expect("free"));
+    drop(one.lock("a").ttl(TTL).wait(PATIENCE).shared().acquire().expect("free"));
     one.flush();
     assert_eq!(one.close(PATIENCE), 0);
     fleet.masters().for_each(|master| assert_eq!(master.ask("EXISTS a"), Raw::Int(0)));
@@ -113,7 +114,7 @@ fn readers_and_locks_of_other_libraries_exclude_each_other() {
     fleet.masters().for_each(|master| {
         eventually(PATIENCE, "the reader is gone", || master.ask("SET a theirs NX PX 60000").text() == "OK");
     });
-    assert!(matches!(refused(redlock.acquire_shared("a", TTL, Duration::ZERO)), HolderTtl::Left(_)));
+    assert!(matches!(refused(redlock.lock("a").ttl(TTL).shared().try_acquire()), HolderTtl::Left(_)));
     // Of another kind, or a set without an end: nothing of ours, and left as it is.
     for (put, look, expected) in [
         ("RPUSH a x", "LRANGE a 0 -1", "[x]"),
@@ -123,7 +124,7 @@ fn readers_and_locks_of_other_libraries_exclude_each_other() {
             master.ask("DEL a");
             master.ask(put);
         });
-        assert_eq!(refused(redlock.acquire_shared("a", TTL, Duration::ZERO)), HolderTtl::Never, "{put}");
+        assert_eq!(refused(redlock.lock("a").ttl(TTL).shared().try_acquire()), HolderTtl::Never, "{put}");
         for master in fleet.masters() {
             assert_eq!((master.ask(look).text().as_str(), master.ask("PTTL a")), (expected, Raw::Int(-1)));
         }
@@ -166,7 +167,7 @@ fn readers_leave_every_foreign_key_as_it_is() {
             })
             .collect();
         let is_same = |fleet: &mut Fleet| fleet.masters().map(image).collect::<Vec<_>>() == before;
-        let holder = refused(redlock.acquire_shared("a", TTL, Duration::ZERO));
+        let holder = refused(redlock.lock("a").ttl(TTL).shared().try_acquire());
         assert_eq!(matches!(holder, HolderTtl::Left(_)), has_ttl, "{put}: {holder:?}");
         assert!(is_same(&mut fleet), "{put}, TTL {has_ttl}: changed by an acquisition");
         assert!(matches!(redlock.extend(&mut lease, TTL), Err(ExtendError::Lost(_))), "{put}");
@@ -183,8 +184,8 @@ fn readers_leave_every_foreign_key_as_it_is() {
 fn a_set_of_readers_goes_with_its_last_reader() {
     let mut fleet = Fleet::start(1);
     let [mut one, mut other] = [(); 2].map(|()| open(settings(&fleet.urls())));
-    let first = one.acquire_shared("a", TTL, PATIENCE).expect("free");
-    let second = other.acquire_shared("a", TTL, PATIENCE).expect("shared");
+    let first = one.lock("a").ttl(TTL).wait(PATIENCE).shared().acquire().expect("free");
+    let second = other.lock("a").ttl(TTL).wait(PATIENCE).shared().acquire().expect("shared");
     assert_eq!(fleet.master(0).ask("ZREVRANK a redlatch:readers:1"), Raw::Int(2));
     one.release(first).expect("confirmed");
     assert_eq!(fleet.master(0).ask("ZREVRANK a redlatch:readers:1"), Raw::Int(1));
@@ -205,8 +206,8 @@ fn the_key_ends_with_the_last_reader() {
         let left = Duration::from_millis(master.ask("PTTL a").text().parse().expect("a number"));
         assert!(left <= ttl + Duration::from_millis(2) && left > ttl / 2, "{how}: {left:?} of {ttl:?}");
     };
-    let mut first = one.acquire_shared("a", 8 * TTL, PATIENCE).expect("free");
-    let mut second = other.acquire_shared("a", TTL, PATIENCE).expect("shared");
+    let mut first = one.lock("a").ttl(8 * TTL).wait(PATIENCE).shared().acquire().expect("free");
+    let mut second = other.lock("a").ttl(TTL).wait(PATIENCE).shared().acquire().expect("shared");
     ends_after(8 * TTL, "a reader with a shorter time has come");
     other.extend(&mut second, 2 * TTL).expect("it reads");
     ends_after(8 * TTL, "it was extended");
@@ -228,11 +229,11 @@ fn readers_end_by_their_own_ttl_and_the_key_with_the_last_of_them() {
     let warm = everywhere(&mut redlock);
     redlock.release(warm).expect("confirmed");
     let begun = Instant::now();
-    let first = redlock.acquire_shared("a", long, PATIENCE).expect("free");
+    let first = redlock.lock("a").ttl(long).wait(PATIENCE).shared().acquire().expect("free");
     drive(&mut redlock, "all masters have it", |redlock| {
         redlock.margin(&first) == 1 || begun.elapsed() > long
     });
-    let mut second = redlock.acquire_shared("a", short, PATIENCE).expect("shared");
+    let mut second = redlock.lock("a").ttl(short).wait(PATIENCE).shared().acquire().expect("shared");
     let left = |master: &mut crate::fleet::Master| master.ask("PTTL a").text().parse().unwrap_or(0_i64);
     fleet.masters().for_each(|master| assert!(left(master) > 300 || begun.elapsed() > long / 2, "cut short"));
     eventually(PATIENCE, "its time is over", || !second.is_valid());
@@ -240,7 +241,7 @@ fn readers_end_by_their_own_ttl_and_the_key_with_the_last_of_them() {
     let valid_until = first.valid_until();
     std::mem::forget(first);
     // Nobody releases it, and no writer has it before its validity is over.
-    let alone = redlock.acquire("a", TTL, PATIENCE).expect("in the end");
+    let alone = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("in the end");
     assert!(Instant::now() >= valid_until, "a writer came too early");
     redlock.release(alone).expect("confirmed");
     redlock.release(second).expect("gone long ago");
@@ -255,7 +256,7 @@ fn a_reader_whose_masters_lost_it_is_not_extended() {
     assert!(matches!(reader.extend(&mut lease, TTL), Err(ExtendError::Lost(_))));
     let mut lease = everywhere(&mut reader);
     fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
-    let alone = writer.acquire("a", TTL, PATIENCE).expect("free");
+    let alone = writer.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     assert!(matches!(reader.extend(&mut lease, TTL), Err(ExtendError::Lost(_))), "a writer is there");
     assert_eq!(reader.release(lease).map(|released| released.was_already_gone()), Ok(true));
     assert_eq!(writer.release(alone).map(|released| released.deleted >= 2), Ok(true));
@@ -269,7 +270,7 @@ fn the_privileges_in_the_readme_are_enough_for_shared_locks() {
     assert_eq!(fleet.master(0).ask(rules).text(), "OK");
     let url = fleet.master(0).url().replace("redis://", "redis://locker:pw@");
     let connect = || open(settings(std::slice::from_ref(&url)).prefix("lock:"));
-    let error = connect().acquire_shared("a", TTL, Duration::ZERO).expect_err("no TYPE");
+    let error = connect().lock("a").ttl(TTL).shared().try_acquire().expect_err("no TYPE");
     assert!(
         error.to_string().contains("the ACL user lacks a command or key that the script uses"),
         "{error}"
@@ -277,7 +278,7 @@ fn the_privileges_in_the_readme_are_enough_for_shared_locks() {
     let more = "ACL SETUSER locker +time +type +pexpireat +zadd +zrem +zrange +zscore +zremrangebyscore";
     assert_eq!(fleet.master(0).ask(more).text(), "OK");
     let mut redlock = connect();
-    let mut lease = redlock.acquire_shared("a", TTL, PATIENCE).expect("allowed");
+    let mut lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).shared().acquire().expect("allowed");
     redlock.extend(&mut lease, TTL).expect("allowed");
     assert_eq!(
         insist(&mut redlock, "a", Duration::from_millis(50)).err().map(|it| is_contended(&it)),
@@ -294,14 +295,5 @@ fn is_contended(error: &AcquireError) -> bool {
 
 /// Asks for a lock alone, and keeps readers out meanwhile.
 fn insist(redlock: &mut Redlock, name: &str, wait: Duration) -> Result<(), AcquireError> {
-    let (ttl, resource) = (redlock.ttl(TTL).expect("valid"), Resource::new(name).expect("valid"));
-    let request = Request::Acquire { resource, ttl, wait, min_validity: Duration::ZERO };
-    let lock = redlock.submit(request).expect("room");
-    redlock.submit(Request::KeepReadersOut { lock }).expect("always taken");
-    loop {
-        match redlock.poll_outcome() {
-            Some((id, Outcome::Acquire(result))) if id == lock => return result.map(drop),
-            _ => redlock.turn(PATIENCE).expect("the loop runs"),
-        }
-    }
+    redlock.lock(name).ttl(TTL).wait(wait).keep_readers_out().acquire().map(drop)
 }

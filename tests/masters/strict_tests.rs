@@ -54,7 +54,7 @@ fn a_new_fleet_counts_when_it_was_watched_and_for_a_second_client_at_once() {
     let mut fleet = Fleet::start(3);
     let start = Instant::now();
     let mut first = open(strict(&fleet.urls()));
-    let lease = first.acquire("a", MAX_TTL, PATIENCE).expect("watched");
+    let lease = first.lock("a").ttl(MAX_TTL).wait(PATIENCE).acquire().expect("watched");
     assert!(start.elapsed() >= WATCH, "{:?}", start.elapsed());
     first.release(lease).expect("confirmed");
     wait_for_marks(&mut first, &mut fleet);
@@ -64,7 +64,7 @@ fn a_new_fleet_counts_when_it_was_watched_and_for_a_second_client_at_once() {
     let mut second = open(strict(&fleet.urls()));
     let states: Vec<_> = (0..3).map(|index| connected(&mut second, index)).collect();
     assert_eq!(states, [MasterState::Ready, MasterState::Ready, MasterState::Ready]);
-    drop(second.acquire("a", MAX_TTL, PATIENCE).expect("free"));
+    drop(second.lock("a").ttl(MAX_TTL).wait(PATIENCE).acquire().expect("free"));
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_replica_an_evicting_master_and_one_that_hides_are_refused_until_that_is_men
     assert_eq!(fleet.master(2).ask("CONFIG SET maxmemory-policy allkeys-lru").text(), "OK");
     assert_eq!(fleet.master(0).ask("ACL SETUSER default -info").text(), "OK");
     let mut redlock = open(strict(&fleet.urls()));
-    let error = redlock.try_acquire("a", MAX_TTL).expect_err("none is fit").to_string();
+    let error = redlock.lock("a").ttl(MAX_TTL).try_acquire().expect_err("none is fit").to_string();
     for said in ["list its master instead", "allkeys-lru", "set noeviction", "NOPERM", "needs +info"] {
         assert!(error.contains(said), "{said:?} is not in: {error}");
     }
@@ -113,7 +113,7 @@ fn a_replica_an_evicting_master_and_one_that_hides_are_refused_until_that_is_men
     let mended = Instant::now();
     wait_for_all(&mut redlock);
     assert!(mended.elapsed() >= WATCH, "{:?}", mended.elapsed());
-    drop(redlock.acquire("a", MAX_TTL, PATIENCE).expect("free"));
+    drop(redlock.lock("a").ttl(MAX_TTL).wait(PATIENCE).acquire().expect("free"));
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn one_server_by_address_and_by_name_is_refused_once() {
             |why: &str| why.contains("same server as redis://") && why.contains("list each server once");
         redlock.masters().iter().any(|it| matches!(&it.state, MasterState::Down(why) if told(why)))
     });
-    assert!(redlock.try_acquire("a", MAX_TTL).is_err());
+    assert!(redlock.lock("a").ttl(MAX_TTL).try_acquire().is_err());
 }
 
 #[test]
@@ -154,14 +154,14 @@ fn the_privileges_in_the_readme_are_enough_and_without_the_mark_each_client_watc
     assert_eq!(fleet.master(0).ask(rules).text(), "OK");
     let url = [fleet.master(0).url().replace("redis://", "redis://locker:pw@")];
     let mut redlock = open(strict(&url));
-    drop(redlock.acquire("a", MAX_TTL, PATIENCE).expect("allowed"));
+    drop(redlock.lock("a").ttl(MAX_TTL).wait(PATIENCE).acquire().expect("allowed"));
     wait_for_marks(&mut redlock, &mut fleet);
     // A key pattern that covers the locks and not the mark.
     assert_eq!(fleet.master(0).ask("ACL SETUSER locker resetkeys ~p:a").text(), "OK");
     fleet.master(0).ask("DEL p:redlatch:mark");
     let start = Instant::now();
     let mut redlock = open(strict(&url));
-    drop(redlock.acquire("a", MAX_TTL, PATIENCE).expect("watched"));
+    drop(redlock.lock("a").ttl(MAX_TTL).wait(PATIENCE).acquire().expect("watched"));
     assert!(start.elapsed() >= WATCH);
     let refused = redlock.masters().swap_remove(0).refused;
     assert!(refused.iter().any(|(name, _)| *name == "GET of the mark"), "{refused:?}");

@@ -30,7 +30,7 @@ fn valkey_9_releases_and_extends_natively_and_redis_by_script() {
             assert_eq!(*command, if native.del_if_eq { "DELIFEQ" } else { "EVALSHA" });
             assert_eq!(fleet.master(index).ask("CONFIG RESETSTAT").text(), "OK");
         }
-        let mut lease = redlock.acquire("a", TTL, PATIENCE).expect("free");
+        let mut lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
         drive(&mut redlock, "all five have it", |redlock| redlock.margin(&lease) == 2);
         redlock.extend(&mut lease, TTL).expect("held");
         redlock.release(lease).expect("confirmed");

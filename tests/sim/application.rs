@@ -5,22 +5,13 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 use redlatch::engine::{Grant, OpId, Outcome, Request};
 use redlatch::lock::Resource;
-use redlatch::{AcquireError, ExtendError};
+use redlatch::{AcquireError, ExtendError, Mode, Options, WaitPolicy};
 
 use crate::checker::Waiter;
 use crate::client::{Lock, Pending, Worker};
 use crate::clock::{MS, SECOND, Time};
 use crate::network::chance;
 use crate::world::{World, described, note, shown};
-
-/// What is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Plain,
-    Fenced,
-    Fair,
-    Shared,
-}
 
 impl World {
     pub fn submit_acquire(
@@ -30,37 +21,24 @@ impl World {
         ttl: Duration,
         wait: Duration,
     ) -> Option<OpId> {
+        let options = self.draw_options(ttl, wait);
+        self.submit_with(client, key, options)
+    }
+
+    /// A lock of any kind that this world knows.
+    fn draw_options(&mut self, ttl: Duration, wait: Duration) -> Options {
         let is_fenced = self.habits.fenced_ppm > 0 && chance(&mut self.rng, self.habits.fenced_ppm);
         let is_fair = self.habits.fair_ppm > 0 && chance(&mut self.rng, self.habits.fair_ppm);
         let is_shared = self.habits.shared_ppm > 0 && chance(&mut self.rng, self.habits.shared_ppm);
-        let kind = match (is_shared, is_fair, is_fenced) {
-            (true, ..) => Kind::Shared,
-            (false, true, _) => Kind::Fair,
-            (false, false, true) => Kind::Fenced,
-            (false, false, false) => Kind::Plain,
+        let keeps_out = self.habits.intent_ppm > 0 && chance(&mut self.rng, self.habits.intent_ppm);
+        let options = Options::new().ttl(ttl).wait(wait);
+        let options = match (is_shared, is_fair, is_fenced) {
+            (true, ..) => options.shared(),
+            (false, true, _) => options.fair(),
+            (false, false, true) => options.fenced(),
+            (false, false, false) => options,
         };
-        let lock = self.submit(client, key, (ttl, wait), kind)?;
-        if self.habits.intent_ppm > 0 && chance(&mut self.rng, self.habits.intent_ppm) {
-            self.keep_readers_out(client, lock);
-        }
-        Some(lock)
-    }
-
-    /// The lock of a reader.
-    pub fn submit_shared(
-        &mut self,
-        client: usize,
-        key: &[u8],
-        ttl: Duration,
-        wait: Duration,
-    ) -> Option<OpId> {
-        self.submit(client, key, (ttl, wait), Kind::Shared)
-    }
-
-    pub fn keep_readers_out(&mut self, client: usize, lock: OpId) {
-        let now = self.local(client);
-        note!(self, "c{client} keeps readers out for {lock:?}");
-        self.clients[client].engine.submit(now, Request::KeepReadersOut { lock }).expect("always taken");
+        if keeps_out { options.keep_readers_out() } else { options }
     }
 
     pub fn submit_fenced(
@@ -70,43 +48,38 @@ impl World {
         ttl: Duration,
         wait: Duration,
     ) -> Option<OpId> {
-        self.submit(client, key, (ttl, wait), Kind::Fenced)
+        self.submit_with(client, key, Options::new().ttl(ttl).wait(wait).fenced())
     }
 
     pub fn submit_fair(&mut self, client: usize, key: &[u8], ttl: Duration, wait: Duration) -> Option<OpId> {
-        self.submit(client, key, (ttl, wait), Kind::Fair)
+        self.submit_with(client, key, Options::new().ttl(ttl).wait(wait).fair())
     }
 
-    fn submit(
+    pub fn submit_shared(
         &mut self,
         client: usize,
         key: &[u8],
-        (ttl, wait): (Duration, Duration),
-        kind: Kind,
+        ttl: Duration,
+        wait: Duration,
     ) -> Option<OpId> {
-        let ttl = self.config.ttl(ttl).expect("a valid TTL");
+        self.submit_with(client, key, Options::new().ttl(ttl).wait(wait).shared())
+    }
+
+    pub fn submit_with(&mut self, client: usize, key: &[u8], options: Options) -> Option<OpId> {
+        let ttl = self.config.ttl(options.ttl.expect("it is given")).expect("a valid TTL");
+        let wait = options.wait.expect("it is given");
         let now = self.local(client);
         let resource = Resource::new(key).expect("a valid name");
-        let min_validity = Duration::ZERO;
-        let request = match kind {
-            Kind::Plain => Request::Acquire { resource, ttl, wait, min_validity },
-            Kind::Shared => Request::AcquireShared { resource, ttl, wait, min_validity },
-            Kind::Fenced => {
-                let wall = Duration::from_micros(self.clients[client].wall_us + self.now / 1000);
-                Request::AcquireFenced { resource, ttl, wait, min_validity, wall }
-            }
-            Kind::Fair => Request::AcquireFair { resource, ttl, wait, min_validity },
-        };
+        if options.mode == Mode::Fenced {
+            let wall = Duration::from_micros(self.clients[client].wall_us + self.now / 1000);
+            self.clients[client].engine.handle_wall_clock(now, wall);
+        }
+        let request = Request::Acquire { resource, options };
         self.deliver(client);
         let lock = self.clients[client].engine.submit(now, request).ok()?;
         // One round and the question for the holder, or all within the wait.
         let deadline = now + if wait.is_zero() { 2 * self.config.answer_limit(ttl) } else { wait };
-        note!(
-            self,
-            "c{client} asks for {}, {kind:?}, as {lock:?}, TTL {:?}, wait {wait:?}",
-            shown(key),
-            ttl.as_duration()
-        );
+        note!(self, "c{client} asks for {}, {options:?}, as {lock:?}", shown(key));
         self.clients[client].locks.push((
             lock,
             Lock {
@@ -114,14 +87,15 @@ impl World {
                 ttl: ttl.as_duration(),
                 pending: Some((Pending::Acquire, deadline)),
                 is_held: false,
-                is_shared: kind == Kind::Shared,
+                is_shared: options.mode == Mode::Shared,
+                is_kept: options.auto_extend.is_some(),
                 is_watched_in_time: false,
                 reports_renewals: false,
                 renewed_until: None,
                 told_lost_at: None,
             },
         ));
-        if kind == Kind::Fair {
+        if options.policy == WaitPolicy::Fair {
             self.checker.waiters.push(Waiter::new(client, lock, key, self.now));
         }
         self.ask(client, lock, Pending::Acquire);
@@ -135,7 +109,10 @@ impl World {
         self.end_asking(client, lock);
         self.deliver(client);
         note!(self, "c{client} extends {lock:?} to {:?}", ttl.as_duration());
-        self.clients[client].engine.submit(now, Request::Extend { lock, ttl }).expect("always taken");
+        self.clients[client]
+            .engine
+            .submit(now, Request::Extend { lock, ttl: ttl.as_duration() })
+            .expect("always taken");
         let deadline = now + self.config.answer_limit(ttl);
         if let Some(it) = self.clients[client].lock(lock) {
             it.pending = Some((Pending::Extend, deadline));
@@ -167,22 +144,13 @@ impl World {
         self.wake(client, self.now);
     }
 
-    pub fn submit_keep(&mut self, client: usize, lock: OpId, max_hold: Duration, reported: bool) {
+    pub fn submit_report_renewals(&mut self, client: usize, lock: OpId) {
         let now = self.local(client);
-        note!(self, "c{client} keeps {lock:?} for {max_hold:?}");
-        let keep = Request::Keep { lock, max_hold, reported };
-        self.clients[client].engine.submit(now, keep).expect("always taken");
-        // It is kept anew, whatever was told before.
+        note!(self, "c{client} asks for reports of the renewals of {lock:?}");
+        self.clients[client].engine.submit(now, Request::ReportRenewals { lock }).expect("always taken");
         if let Some(it) = self.clients[client].lock(lock) {
-            (it.told_lost_at, it.reports_renewals, it.renewed_until) = (None, reported, None);
+            it.reports_renewals = true;
         }
-        self.wake(client, self.now);
-    }
-
-    pub fn submit_limit(&mut self, client: usize, lock: OpId, attempts_max: u32) {
-        let now = self.local(client);
-        note!(self, "c{client} makes no more than {attempts_max} attempts for {lock:?}");
-        self.clients[client].engine.submit(now, Request::Limit { lock, attempts_max }).expect("always taken");
         self.wake(client, self.now);
     }
 
@@ -339,11 +307,11 @@ impl World {
         worker.due = self.now + pause;
         if is_over {
             worker.lock = None;
-        } else if chance(&mut self.rng, 150_000) {
-            let max_hold = self.rng.random_range(ttl..=4 * ttl);
+        } else if self.clients[client].lock(lock).is_some_and(|it| it.is_kept) {
             // A desk asks for no report.
-            let is_reported = self.clients[client].callers.is_none();
-            self.submit_keep(client, lock, Duration::from_nanos(max_hold), is_reported);
+            if self.clients[client].callers.is_none() && self.rng.random() {
+                self.submit_report_renewals(client, lock);
+            }
             self.submit_watch(client, lock);
             let worker = &mut self.clients[client].workers[index];
             worker.due = self.now + self.rng.random_range(0..=3 * ttl);
@@ -378,7 +346,11 @@ impl World {
         let key = self.habits.keys[self.rng.random_range(0..self.habits.keys.len())].clone();
         let ttl = self.habits.ttls[self.rng.random_range(0..self.habits.ttls.len())];
         let wait = if self.rng.random() { 0 } else { self.rng.random_range(0..=self.habits.wait_max) };
-        let lock = self.submit_acquire(client, &key, ttl, Duration::from_nanos(wait));
+        let mut options = self.draw_options(ttl, Duration::from_nanos(wait));
+        if chance(&mut self.rng, 150_000) {
+            options = options.auto_extend(self.rng.random_range(ttl..=4 * ttl));
+        }
+        let lock = self.submit_with(client, &key, options);
         // Some do not wait for the end.
         let patience = chance(&mut self.rng, 100_000).then(|| self.rng.random_range(0..=100 * MS));
         // At a desk it may have been denied by now.

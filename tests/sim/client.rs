@@ -54,6 +54,7 @@ pub struct Lock {
     /// A release not waited for was submitted, and nothing more will come.
     pub is_held: bool,
     pub is_shared: bool,
+    pub is_kept: bool,
     /// When its loss was asked to be told last, it was not over nor nearly so.
     pub is_watched_in_time: bool,
     /// When its loss was told.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use redlatch::engine::{MasterState, OpId, Outcome};
 use redlatch::lock::Vote;
 use redlatch::resp::{self, ProtocolError};
-use redlatch::{AcquireError, Config, ConfigBuilder, ExtendError, Quarantine};
+use redlatch::{AcquireError, Config, ConfigBuilder, ExtendError, Options, Quarantine};
 
 use crate::checker::id;
 use crate::clock::{Clock, MS, SECOND, Time, WALL_US};
@@ -84,6 +84,16 @@ fn acquire(
 
 fn hold(world: &mut World, client: usize, key: &[u8], ttl: Duration) -> Result<OpId, String> {
     let lock = world.submit_acquire(client, key, ttl, Duration::ZERO).expect("room");
+    held(world, client, lock)
+}
+
+/// As [`hold`], with these options.
+fn hold_with(world: &mut World, client: usize, key: &[u8], options: Options) -> Result<OpId, String> {
+    let lock = world.submit_with(client, key, options).expect("room");
+    held(world, client, lock)
+}
+
+fn held(world: &mut World, client: usize, lock: OpId) -> Result<OpId, String> {
     match outcome(world, client)? {
         Outcome::Acquire(Ok(_)) => Ok(lock),
         other => Err(format!("c{client} should hold it, but {other:?}")),

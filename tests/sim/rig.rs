@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{Engine, LinkId, LinkRequest, OpId, Outcome, Request};
 use redlatch::lock::{MasterId, Resource};
-use redlatch::{Config, ConfigBuilder};
+use redlatch::{Config, ConfigBuilder, Options};
 
 use crate::model::ModelMaster;
 
@@ -224,18 +224,24 @@ impl Rig {
     }
 
     pub fn submit_acquire(&mut self, resource: &str, ttl_ms: u64, wait_ms: u64) -> OpId {
-        let ttl = self.engine.config().ttl(Duration::from_millis(ttl_ms)).expect("a valid TTL");
-        let request = Request::Acquire {
-            resource: Resource::new(resource).expect("a valid name"),
-            ttl,
-            wait: Duration::from_millis(wait_ms),
-            min_validity: Duration::ZERO,
-        };
-        self.engine.submit(self.now, request).expect("room")
+        let (ttl, wait) = (Duration::from_millis(ttl_ms), Duration::from_millis(wait_ms));
+        self.submit_with(resource, Options::new().ttl(ttl).wait(wait))
+    }
+
+    pub fn submit_with(&mut self, resource: &str, options: Options) -> OpId {
+        let resource = Resource::new(resource).expect("a valid name");
+        self.engine.submit(self.now, Request::Acquire { resource, options }).expect("room")
+    }
+
+    /// Submits an acquisition with these options and moves what can move at once.
+    pub fn acquire_with(&mut self, resource: &str, options: Options) -> OpId {
+        let op = self.submit_with(resource, options);
+        self.pump();
+        op
     }
 
     pub fn extend(&mut self, lock: OpId, ttl_ms: u64) {
-        let ttl = self.engine.config().ttl(Duration::from_millis(ttl_ms)).expect("a valid TTL");
+        let ttl = Duration::from_millis(ttl_ms);
         self.engine.submit(self.now, Request::Extend { lock, ttl }).expect("always taken");
         self.pump();
     }

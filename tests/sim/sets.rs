@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use rand::RngExt;
+use redlatch::Options;
 use redlatch::engine::{OpId, Outcome};
 use redlatch::joint::{self, Failed, Joint, Step};
 
@@ -77,7 +78,8 @@ impl World {
         names.sort_unstable();
         names.dedup();
         note!(self, "c{client} asks for {} locks together, wait {wait:?}", names.len());
-        let (joint, step) = Joint::begin(now, self.config.clone(), names.len(), wait, min_validity);
+        let options = Options::new().wait(wait).min_validity(min_validity);
+        let (joint, step) = Joint::begin(now, self.config.clone(), names.len(), &options);
         let set = &mut self.clients[client].sets[index];
         (set.names, set.ttl, set.joint, set.failed) = (names, ttl, Some(joint), None);
         set.due = Time::MAX;

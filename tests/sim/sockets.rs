@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{MasterState, Outcome, Request};
 use redlatch::lock::Resource;
-use redlatch::{AcquireError, Client, Config, Quarantine, Redlock, limits};
+use redlatch::{AcquireError, Client, Config, Options, Quarantine, Redlock, limits};
 
 use crate::directed::Verdict;
 use crate::model::ModelMaster;
@@ -102,10 +102,9 @@ pub fn more_than_one_read_full_of_replies_is_read() -> Verdict {
 pub fn an_answer_that_is_here_is_not_late() -> Verdict {
     let server = Server::start(|_| {});
     let mut redlock = server.connect();
-    let (resource, ttl) =
-        (Resource::new("a").expect("valid"), redlock.ttl(Duration::from_secs(20)).expect("valid"));
-    let (wait, min_validity) = (Duration::ZERO, Duration::ZERO);
-    redlock.submit(Request::Acquire { resource, ttl, wait, min_validity }).expect("room");
+    let resource = Resource::new("a").expect("valid");
+    let options = Options::new().ttl(Duration::from_secs(20)).wait(Duration::ZERO);
+    redlock.submit(Request::Acquire { resource, options }).map_err(|error| error.to_string())?;
     redlock.flush();
     server.await_key(b"a", true)?;
     std::thread::sleep(2 * ANSWER_TIMEOUT);
@@ -121,7 +120,12 @@ pub fn an_answer_that_is_here_is_not_late() -> Verdict {
 pub fn a_dropped_lease_is_released_also_in_a_panic() -> Verdict {
     let server = Server::start(|_| {});
     let mut redlock = server.connect();
-    let lease = redlock.acquire("a", Duration::from_secs(20), PATIENCE).map_err(|error| error.to_string())?;
+    let lease = redlock
+        .lock("a")
+        .ttl(Duration::from_secs(20))
+        .wait(PATIENCE)
+        .acquire()
+        .map_err(|error| error.to_string())?;
     let panic = catch_unwind(AssertUnwindSafe(move || {
         let _held = lease;
         std::panic::resume_unwind(Box::new(()));

@@ -4,15 +4,15 @@
 //! wait.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use redlatch::AcquireError;
 use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::joint::{Failed, Joint, Step};
 use redlatch::lock::Resource;
+use redlatch::{AcquireError, WaitPolicy};
 
 use super::process;
-use super::{Held, Mode, Run, TURN_LIMIT};
+use super::{Held, Run, TURN_LIMIT};
 use crate::cli::options::{self, Exit, code, say};
 
 /// How long the lock is waited for before it is said why.
@@ -29,8 +29,11 @@ impl Run {
     pub(super) fn acquire(&mut self, names: &[Resource<'_>], wait: Duration) -> Result<Vec<Held>, Exit> {
         let start = Instant::now();
         // A place in a queue is kept for as long as one acquisition waits.
-        let (first, later) =
-            if matches!(self.mode, Mode::Fair) { (wait, wait) } else { (SILENT_WAIT, WAIT_SHOWN_EVERY) };
+        let (first, later) = if self.options.policy == WaitPolicy::Fair {
+            (wait, wait)
+        } else {
+            (SILENT_WAIT, WAIT_SHOWN_EVERY)
+        };
         let mut stretch = first;
         let mut result = self.attempt(names, Duration::ZERO)?;
         loop {
@@ -51,7 +54,7 @@ impl Run {
                 say(&format!("waiting up to {left:.1?} more: {error:#}"));
             }
             // Between two stretches readers would come in.
-            let longest = if self.keeps_readers_out { left } else { stretch };
+            let longest = if self.options.keeps_readers_out { left } else { stretch };
             let (limit, begun) = (longest.min(left), Instant::now());
             result = self.attempt(names, limit)?;
             if result.is_err() && begun.elapsed() + STRETCH_MIN < limit {
@@ -76,7 +79,7 @@ impl Run {
             return Ok(self.ask(names, wait)?.remove(0).map(|held| vec![held]));
         }
         let config = Arc::new(self.redlock.config().clone());
-        let (mut set, mut step) = Joint::begin(Instant::now(), config, names.len(), wait, Duration::ZERO);
+        let (mut set, mut step) = Joint::begin(Instant::now(), config, names.len(), &self.options.wait(wait));
         loop {
             let next = match step {
                 Step::Ask(places) => self.answer(&mut set, names, &places, Duration::ZERO),
@@ -129,12 +132,9 @@ impl Run {
                 Ok(lock) => lock,
                 Err(error) => {
                     locks.iter().for_each(|lock| self.release_unawaited(*lock));
-                    return Err(Exit::new(code::INTERNAL, error.to_string()));
+                    return Err(AcquireError::from(error).into());
                 }
             };
-            if self.keeps_readers_out {
-                let _ = self.redlock.submit(Request::KeepReadersOut { lock });
-            }
             locks.push(lock);
         }
         let outcomes = self.outcomes(&locks)?;
@@ -146,17 +146,7 @@ impl Run {
     }
 
     fn request<'a>(&self, resource: Resource<'a>, wait: Duration) -> Request<'a> {
-        let (ttl, min_validity) = (self.ttl, Duration::ZERO);
-        match self.mode {
-            Mode::Plain => Request::Acquire { resource, ttl, wait, min_validity },
-            Mode::Fair => Request::AcquireFair { resource, ttl, wait, min_validity },
-            Mode::Shared => Request::AcquireShared { resource, ttl, wait, min_validity },
-            Mode::Fenced => {
-                // A clock before 1970 is one more that is wrong, which costs a round trip.
-                let wall = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-                Request::AcquireFenced { resource, ttl, wait, min_validity, wall }
-            }
-        }
+        Request::Acquire { resource, options: self.options.wait(wait) }
     }
 
     fn pause(&mut self, attempts: u32, took: Duration) -> Result<(), Exit> {

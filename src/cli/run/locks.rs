@@ -66,9 +66,9 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use redlatch::Config;
     use redlatch::engine::{Engine, Request};
     use redlatch::lock::Resource;
+    use redlatch::{Config, Options};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -76,12 +76,10 @@ mod tests {
     fn two() -> (Locks, [OpId; 2], Instant) {
         let now = Instant::now();
         let config = Arc::new(Config::builder().masters(["redis://h"]).build().expect("valid settings"));
-        let ttl = config.ttl(10 * SECOND).expect("a valid TTL");
         let mut engine = Engine::new(config, [7; 32], now);
         let ids = ["a", "b"].map(|name| {
             let resource = Resource::new(name).expect("a name");
-            let (wait, min_validity) = (SECOND, Duration::ZERO);
-            engine.submit(now, Request::Acquire { resource, ttl, wait, min_validity }).expect("room")
+            engine.submit(now, Request::Acquire { resource, options: Options::new() }).expect("room")
         });
         (Locks::new([(ids[0], now + 9 * SECOND), (ids[1], now + 10 * SECOND)]), ids, now)
     }

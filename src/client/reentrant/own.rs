@@ -11,22 +11,14 @@ use crate::client::request::{Asked, LockRequest};
 use crate::client::shared::{Core, Stopped};
 use crate::engine::{OpId, Outcome};
 use crate::error::AcquireError;
-use crate::limits;
+use crate::options::Options;
 
 /// What a [`LockRequest`] says, with nothing borrowed.
 #[derive(Debug, Clone)]
 pub(super) struct OwnRequest {
     pub(super) client: Client,
     pub(super) resource: Arc<[u8]>,
-    ttl: Option<Duration>,
-    wait: Option<Duration>,
-    tries: Option<u32>,
-    min_validity: Duration,
-    auto_extend: Option<Duration>,
-    is_fenced: bool,
-    is_fair: bool,
-    is_shared: bool,
-    keeps_readers_out: bool,
+    options: Options,
 }
 
 /// What is asked with it.
@@ -38,73 +30,23 @@ pub(super) struct OwnAcquisition {
 
 impl OwnRequest {
     pub(super) fn new(request: &LockRequest<'_>) -> Self {
-        // Taken apart, so that a new field cannot be forgotten here.
-        let LockRequest {
-            client,
-            resource,
-            ttl,
-            wait,
-            tries,
-            min_validity,
-            auto_extend,
-            is_fenced,
-            is_fair,
-            is_shared,
-            keeps_readers_out,
-        } = *request;
-        Self {
-            client: client.clone(),
-            resource: resource.into(),
-            ttl,
-            wait,
-            tries,
-            min_validity,
-            auto_extend,
-            is_fenced,
-            is_fair,
-            is_shared,
-            keeps_readers_out,
-        }
+        let LockRequest { client, resource, options } = *request;
+        Self { client: client.clone(), resource: resource.into(), options }
     }
 
     fn as_request(&self) -> LockRequest<'_> {
-        let Self { client, resource, .. } = self;
-        let Self {
-            ttl,
-            wait,
-            tries,
-            min_validity,
-            auto_extend,
-            is_fenced,
-            is_fair,
-            is_shared,
-            keeps_readers_out,
-            ..
-        } = *self;
-        LockRequest {
-            client,
-            resource,
-            ttl,
-            wait,
-            tries,
-            min_validity,
-            auto_extend,
-            is_fenced,
-            is_fair,
-            is_shared,
-            keeps_readers_out,
-        }
+        LockRequest { client: &self.client, resource: &self.resource, options: self.options }
     }
 
     /// For how long a caller goes on trying.
     pub(super) fn wait(&self) -> Duration {
-        let ttl = || self.ttl.unwrap_or(limits::TTL_DEFAULT.min(self.client.config().max_ttl));
-        self.wait.unwrap_or_else(ttl)
+        self.options.wait_or_default(self.client.config().max_ttl)
     }
 
     /// The same with another wait.
     pub(super) fn acquisition(&self, wait: Duration) -> OwnAcquisition {
-        OwnAcquisition { request: Self { wait: Some(wait), ..self.clone() }, asked: Asked::NOTHING }
+        let request = Self { options: self.options.wait(wait), ..self.clone() };
+        OwnAcquisition { request, asked: Asked::NOTHING }
     }
 }
 

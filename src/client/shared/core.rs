@@ -13,7 +13,7 @@ use crate::mutants::mutant;
 impl Core {
     /// Has the engine take a request; the caller sees to it that it is written.
     pub(in crate::client) fn submit(&mut self, request: Request<'_>) -> Result<OpId, SubmitError> {
-        self.driver.engine.submit(clock::now(), request)
+        self.driver.submit(clock::now(), request)
     }
 
     /// Nobody wants this answer any more. The waker is to be dropped without the lock.

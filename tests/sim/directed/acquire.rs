@@ -179,8 +179,8 @@ pub fn with_no_master_up_every_call_ends_by_its_deadline() -> Verdict {
 pub fn attempts_end_with_their_number() -> Verdict {
     let mut world = world(3, 2, |b| b.wake_waiters(false));
     hold(&mut world, 1, KEY, ms(10_000))?;
-    let lock = world.submit_acquire(0, KEY, ms(10_000), ms(5000)).expect("room");
-    world.submit_limit(0, lock, 3);
+    let options = Options::new().ttl(ms(10_000)).wait(ms(5000)).max_attempts(3);
+    world.submit_with(0, KEY, options).expect("room");
     let refused = outcome(&mut world, 0)?;
     verdict(&mut world)?;
     match refused {

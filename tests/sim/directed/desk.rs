@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use redlatch::Options;
 use redlatch::desk::{Desk, Question};
 use redlatch::engine::{Outcome, Request};
 use redlatch::lock::Resource;
@@ -53,12 +54,10 @@ pub fn an_answer_is_not_given_to_the_next_caller_in_its_place() -> Verdict {
     let mut world = super::world(3, 1, trust);
     let (now, mut desk) = (world.local(0), Desk::default());
     let engine = &mut world.clients[0].engine;
-    let ttl = engine.config().ttl(ms(10_000)).expect("valid");
+    let ttl = ms(10_000);
     let ask = |name: &'static str| Request::Acquire {
         resource: Resource::new(name).expect("valid"),
-        ttl,
-        wait: Duration::ZERO,
-        min_validity: Duration::ZERO,
+        options: Options::new().ttl(ttl).wait(Duration::ZERO),
     };
     let first = engine.submit(now, ask("first")).expect("room");
     let ticket = desk.expect(first, Question::Acquire);

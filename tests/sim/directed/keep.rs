@@ -4,10 +4,18 @@ use super::*;
 
 /// Holds a lock that is kept and watched.
 fn keep(world: &mut World, ttl: Duration, max_hold: Duration) -> Result<OpId, String> {
-    let lock = hold(world, 0, KEY, ttl)?;
-    world.submit_keep(0, lock, max_hold, false);
+    let options = Options::new().ttl(ttl).wait(Duration::ZERO).auto_extend(max_hold);
+    let lock = hold_with(world, 0, KEY, options)?;
     world.submit_watch(0, lock);
     Ok(lock)
+}
+
+/// Holds a lock that is kept, and whose renewals are reported.
+fn keep_and_report(world: &mut World, ttl: Duration, max_hold: Duration) -> Result<(), String> {
+    let options = Options::new().ttl(ttl).wait(Duration::ZERO).auto_extend(max_hold);
+    let lock = hold_with(world, 0, KEY, options)?;
+    world.submit_report_renewals(0, lock);
+    Ok(())
 }
 
 fn validity_left(world: &World, lock: OpId) -> Duration {
@@ -96,11 +104,10 @@ pub fn the_loss_of_a_lock_that_was_released_is_not_told() -> Verdict {
     {
         let mut world = world(3, 1, defaults);
         (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
-        let lock = hold(&mut world, 0, KEY, ms(1000))?;
+        let options = Options::new().ttl(ms(1000)).wait(Duration::ZERO);
         // One that is not kept comes near to its end.
-        if pause < 900 {
-            world.submit_keep(0, lock, ms(60_000), false);
-        }
+        let options = if pause < 900 { options.auto_extend(ms(60_000)) } else { options };
+        let lock = hold_with(&mut world, 0, KEY, options)?;
         if has_next {
             world.submit_acquire(0, KEY, ms(1000), ms(5000)).expect("room");
         }
@@ -152,8 +159,7 @@ pub fn a_renewal_is_tried_again_while_masters_stand_still() -> Verdict {
 
 pub fn renewals_are_reported_until_the_longest_hold() -> Verdict {
     let mut world = world(3, 1, defaults);
-    let lock = hold(&mut world, 0, KEY, ms(1000))?;
-    world.submit_keep(0, lock, ms(2000), true);
+    keep_and_report(&mut world, ms(1000), ms(2000))?;
     refuse(&mut world, 0..2, "EVALSHA");
     match outcome(&mut world, 0)? {
         Outcome::Renewal(Err(ExtendError::NoQuorum(report))) => {
@@ -183,8 +189,7 @@ pub fn renewals_are_reported_until_the_longest_hold() -> Verdict {
 
 pub fn a_failed_renewal_of_a_long_lock_is_tried_again_soon() -> Verdict {
     let mut world = world(3, 1, |b| b.max_ttl(ms(60_000)));
-    let lock = hold(&mut world, 0, KEY, ms(60_000))?;
-    world.submit_keep(0, lock, ms(600_000), true);
+    keep_and_report(&mut world, ms(60_000), ms(600_000))?;
     refuse(&mut world, 0..2, "EVALSHA");
     let mut failed_at = None;
     for _ in 0..4 {

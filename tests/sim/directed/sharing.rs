@@ -28,9 +28,8 @@ fn is_kept_out(world: &mut World, client: usize) -> Result<bool, String> {
 
 /// A writer that goes on trying, and keeps new readers out meanwhile.
 fn insist(world: &mut World, client: usize, wait: Duration) -> OpId {
-    let lock = world.submit_acquire(client, KEY, ms(1000), wait).expect("room");
-    world.keep_readers_out(client, lock);
-    lock
+    let options = Options::new().ttl(ms(1000)).wait(wait).keep_readers_out();
+    world.submit_with(client, KEY, options).expect("room")
 }
 
 fn held(world: &mut World, client: usize) -> Verdict {

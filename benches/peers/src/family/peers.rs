@@ -208,8 +208,8 @@ fn contend(peer: FamilyPeer, urls: &[String], count: usize, pace: Pace) {
                 while Instant::now() < end {
                     let asked = now_us();
                     let result = match peer {
-                        FamilyPeer::Fair => redlock.acquire_fair("family", TTL, PATIENCE),
-                        _ => redlock.acquire("family", TTL, PATIENCE),
+                        FamilyPeer::Fair => redlock.lock("family").ttl(TTL).wait(PATIENCE).fair().acquire(),
+                        _ => redlock.lock("family").ttl(TTL).wait(PATIENCE).acquire(),
                     };
                     let lease = result.expect("nobody keeps it");
                     let acquired = now_us();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::lock::Resource;
-use redlatch::{Client, Config, Quarantine, Redlock};
+use redlatch::{Client, Config, Options, Quarantine, Redlock};
 
 use crate::load::{AsyncLocks, BlockingLocks, Keys, Limit, Rig, Round, TTL, Tally, WAIT, Work};
 
@@ -50,7 +50,7 @@ impl Blocking {
 impl BlockingLocks for Blocking {
     fn pair(&mut self, key: &str) -> Result<Duration, String> {
         let asked = Instant::now();
-        let lease = self.0.acquire(key, TTL, WAIT).map_err(|error| format!("{error:#}"))?;
+        let lease = self.0.lock(key).ttl(TTL).wait(WAIT).acquire().map_err(|error| format!("{error:#}"))?;
         let time = asked.elapsed();
         self.0.release(lease).map_err(|error| error.to_string())?;
         Ok(time)
@@ -82,8 +82,8 @@ impl Pipelined {
     fn submit(redlock: &mut Redlock, caller: &mut Caller) -> OpId {
         caller.asked = Instant::now();
         let resource = Resource::new(caller.keys.next_name()).expect("a valid name");
-        let ttl = redlock.ttl(TTL).expect("a valid TTL");
-        let request = Request::Acquire { resource, ttl, wait: WAIT, min_validity: Duration::ZERO };
+        let ttl = TTL;
+        let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(WAIT) };
         redlock.submit(request).expect("room for one more")
     }
 }

@@ -1,0 +1,104 @@
+//! The kinds of lock as the masters know them: what each one's commands and replies are.
+
+use crate::lock::command::{self, FairAnswer, FencedAnswer, WrongShape};
+use crate::lock::{FencingToken, NamedScript, Vote};
+use crate::resp::Reply;
+
+/// What the lock of a claim is on the masters, where a fair lock is a plain one.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    Plain,
+    Fenced(FencingToken),
+    Shared,
+}
+
+impl Kind {
+    /// By whose commands it is extended and released.
+    #[inline]
+    pub(super) const fn tag(self) -> Tag {
+        match self {
+            Self::Plain => Tag::Plain,
+            Self::Fenced(_) => Tag::Fenced,
+            Self::Shared => Tag::Shared,
+        }
+    }
+
+    #[inline]
+    pub(super) const fn fencing_token(self) -> Option<FencingToken> {
+        match self {
+            Self::Fenced(token) => Some(token),
+            Self::Plain | Self::Shared => None,
+        }
+    }
+}
+
+/// By whose commands a request is made. Claims of fair locks are plain: only their attempts have a script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tag {
+    Plain,
+    Fenced,
+    Fair,
+    Shared,
+}
+
+impl Tag {
+    pub(super) const ALL: [Self; 4] = [Self::Plain, Self::Fenced, Self::Fair, Self::Shared];
+
+    /// The scripts that are loaded behind an attempt.
+    pub(super) const fn scripts(self) -> &'static [NamedScript] {
+        match self {
+            Self::Plain => &[],
+            Self::Fenced => &command::FENCED,
+            Self::Fair => &command::FAIR,
+            Self::Shared => &command::SHARED,
+        }
+    }
+
+    /// Whether the release is a script of its own, also where the server has a native command.
+    pub(super) const fn releases_by_script(self) -> bool {
+        matches!(self, Self::Fenced | Self::Shared)
+    }
+
+    /// Whether the extension is a script of its own.
+    pub(super) const fn extends_by_script(self) -> bool {
+        matches!(self, Self::Shared)
+    }
+
+    /// The answer to an attempt.
+    pub(super) fn attempt_answer(self, reply: &Reply<'_>) -> Result<AttemptAnswer, WrongShape> {
+        Ok(match self {
+            Self::Plain => AttemptAnswer::Plain(command::acquire_vote(reply)?),
+            Self::Fenced => AttemptAnswer::Fenced(command::fenced_answer(reply)?),
+            Self::Fair => AttemptAnswer::Fair(command::fair_answer(reply)?),
+            Self::Shared => AttemptAnswer::Shared(command::shared_vote(reply)?),
+        })
+    }
+
+    /// The vote in the answer to a held lock that was put back.
+    pub(super) fn repair_vote(self, reply: &Reply<'_>) -> Result<Vote, WrongShape> {
+        match self {
+            Self::Plain | Self::Fair => command::acquire_vote(reply),
+            Self::Fenced => command::fenced_answer(reply).map(fenced_repair_vote),
+            Self::Shared => command::shared_vote(reply),
+        }
+    }
+}
+
+/// The answer to an attempt, which may say more than a vote.
+#[derive(Debug)]
+pub(super) enum AttemptAnswer {
+    Plain(Vote),
+    Fenced(FencedAnswer),
+    Fair(FairAnswer),
+    Shared(Vote),
+}
+
+fn fenced_repair_vote(answer: FencedAnswer) -> Vote {
+    match answer {
+        FencedAnswer::Granted => Vote::Granted,
+        // Its TTL began earlier than this request: nothing is known of its end.
+        FencedAnswer::Own => Vote::Pending,
+        FencedAnswer::Refused(told) => Vote::Refused { holder: told.holder },
+        FencedAnswer::Failed(failure) => Vote::Failed(failure),
+    }
+}

@@ -1,0 +1,209 @@
+//! What is asked of a lock beside its name: [`Options`], and the builder methods that all requests share.
+
+use std::time::Duration;
+
+/// The builder methods of a type that has [`Options`]: itself, or in the field that is named.
+macro_rules! option_methods {
+    ($($field:ident).*) => {
+        /// Sets how long the lock lives on the masters unless it is extended: at least 1 ms more than the drift allowance,
+        /// at most the configured `max_ttl`. The default is 10 s, or `max_ttl` if that is shorter.
+        pub fn ttl(mut self, ttl: Duration) -> Self {
+            self.$($field.)*ttl = Some(ttl);
+            self
+        }
+
+        /// Sets how long to go on trying; zero makes one attempt. The default is the TTL: within it the lock of a holder
+        /// that died ends.
+        pub fn wait(mut self, wait: Duration) -> Self {
+            self.$($field.)*wait = Some(wait);
+            self
+        }
+
+        /// Sets the largest number of attempts at the masters; zero counts as one. By default only the wait limits them,
+        /// and it still does: give a long wait where only the number is to count. Waiting behind other callers of the same
+        /// client is no attempt. One attempt right after the masters confirm a subscription is made in addition.
+        pub fn max_attempts(mut self, count: u32) -> Self {
+            self.$($field.)*max_attempts = Some(count);
+            self
+        }
+
+        /// Sets the validity that must be left when the lock is handed out, less than the TTL minus the drift. The default
+        /// is zero: any.
+        pub fn min_validity(mut self, min_validity: Duration) -> Self {
+            self.$($field.)*min_validity = min_validity;
+            self
+        }
+
+        /// Asks for a fencing token, for storage that checks it: it is larger than the token of each earlier fenced holder.
+        /// The lock excludes plain and shared locks of the same name, which have no token. It costs each master a script
+        /// where a plain lock is a `SET`, and never passes to another caller of this client without being free in between.
+        /// A lock that is asked to be fenced and shared, or fenced and fair, is an error.
+        pub fn fenced(mut self) -> Self {
+            self.$($field.)*set_mode($crate::options::Mode::Fenced);
+            self
+        }
+
+        /// Asks for the lock of a reader: any number of readers hold it together, and nobody holds it in another mode
+        /// meanwhile, with this or another client or library. Readers wait in no queue: when the lock turns free, waiting
+        /// readers try together. It costs each master a script where a plain lock is a `SET`. A lock that
+        /// is asked to be shared and fenced, or shared and fair, is an error. See [`RwLock`](crate::RwLock) for the order of
+        /// readers and writers, and for why there is no upgrade from reading to writing.
+        pub fn shared(mut self) -> Self {
+            self.$($field.)*set_mode($crate::options::Mode::Shared);
+            self
+        }
+
+        /// Keeps new readers out while this request waits for a lock that others read, from its first refusal on. It then
+        /// gets the lock when the present readers are done: at the end of their TTL at the latest, unless they extend it.
+        /// Without it readers that come and go can keep it waiting until its wait is over. If its client dies, readers get
+        /// in again 1 s and twice the answer limit later. It has no effect on readers and on requests that do not wait. Of
+        /// several callers of one client that wait, it is done for the first.
+        pub fn keep_readers_out(mut self) -> Self {
+            self.$($field.)*keeps_readers_out = true;
+            self
+        }
+    };
+}
+
+/// The builder method for a fair lock, of a type that asks for one lock.
+macro_rules! fair_method {
+    ($($field:ident).*) => {
+        /// Asks for a fair lock: waiters get it in the order in which they asked, whichever client they belong to. Each
+        /// waiter has a ticket in a queue on the masters, and the lock is granted to the smallest ticket.
+        ///
+        /// Once a ticket is allotted, one or two round trips after its waiter asked, nobody who asks later gets the lock
+        /// before it. This holds while the waiter lives and its masters keep their data. Only callers that asked at the
+        /// same time overtake it, or callers that ask while restarted masters have forgotten its ticket or have not heard
+        /// of it for 3 s. Waiters that die delay the others for 3 s in all. Exclusion never depends on the queue.
+        ///
+        /// A fair lock excludes locks of the same name that are not fair. Those ask no queue: **let all callers of a
+        /// resource be fair.** Callers of one client each have a ticket, and do not pass the lock on among themselves.
+        /// Without a wait the lock is granted only if it is free and nobody waits, and no ticket is left. Each sign of life
+        /// of a waiter, about one a second, is an attempt. A fair lock can be neither fenced nor shared: that is an error.
+        pub fn fair(mut self) -> Self {
+            self.$($field.)*policy = $crate::options::WaitPolicy::Fair;
+            self
+        }
+    };
+}
+
+/// The builder method for automatic extension, of a type whose locks are driven while they are held.
+macro_rules! auto_extend_method {
+    ($($field:ident).*) => {
+        /// Extends the lock while it is held, again and again, at a third of the TTL, for at most `max_hold` since it was
+        /// acquired (or the configured `max_hold`, if that is shorter) and 1,000,000,000 times. Zero is an error, as it is if the
+        /// configured `max_hold` is zero.
+        ///
+        /// A failed extension is repeated within a second until the validity ends; a loss is reported in time. The lock still ends a TTL
+        /// after its process dies. Extensions that are due for many locks share one write per master.
+        pub fn auto_extend(mut self, max_hold: Duration) -> Self {
+            self.$($field.)*auto_extend = Some(max_hold);
+            self
+        }
+    };
+}
+
+pub(crate) use {auto_extend_method, fair_method, option_methods};
+
+/// What a lock is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Mode {
+    /// One holder at a time.
+    #[default]
+    Plain,
+    /// One holder at a time, with a fencing token that is larger than the token of each earlier holder.
+    Fenced,
+    /// Any number of readers together, while nobody holds the lock in another mode.
+    Shared,
+}
+
+/// How a refused attempt waits for the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum WaitPolicy {
+    /// Until a release notification arrives, or for a random delay. No order between clients is promised.
+    #[default]
+    Notified,
+    /// In a queue on each master: waiters get the lock in the order in which they asked.
+    Fair,
+}
+
+/// What is asked of a lock beside its name. The default is a plain lock with a TTL of 10 s and a wait of the same length.
+///
+/// [`LockRequest`](crate::LockRequest), [`LeaseRequest`](crate::LeaseRequest) and
+/// [`LockSetRequest`](crate::LockSetRequest) have the same methods and build this value;
+/// [`Request::Acquire`](crate::engine::Request::Acquire) takes it.
+///
+/// ```
+/// use redlatch::{Mode, Options};
+/// use std::time::Duration;
+use crate::limits;
+///
+/// let options = Options::new().ttl(Duration::from_secs(30)).wait(Duration::ZERO).fenced();
+/// assert_eq!(options.mode, Mode::Fenced);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+#[must_use]
+pub struct Options {
+    /// What the lock is.
+    pub mode: Mode,
+    /// How a refused attempt waits.
+    pub policy: WaitPolicy,
+    /// Time that the lock lives on the masters unless it is extended; `None` is 10 s, or `max_ttl` if that is shorter.
+    pub ttl: Option<Duration>,
+    /// Time to go on trying; zero makes one attempt, `None` is the TTL.
+    pub wait: Option<Duration>,
+    /// Largest number of attempts; `None` sets no limit, and zero counts as one.
+    pub max_attempts: Option<u32>,
+    /// Validity that must be left when the lock is handed out.
+    pub min_validity: Duration,
+    /// Longest time for which the lock is extended automatically; `None` leaves extensions to the caller.
+    pub auto_extend: Option<Duration>,
+    /// Whether new readers are kept out while this request waits.
+    pub keeps_readers_out: bool,
+    /// Whether two modes were asked for.
+    pub(crate) has_two_modes: bool,
+}
+
+impl Options {
+    /// The default options.
+    pub const fn new() -> Self {
+        Self {
+            mode: Mode::Plain,
+            policy: WaitPolicy::Notified,
+            ttl: None,
+            wait: None,
+            max_attempts: None,
+            min_validity: Duration::ZERO,
+            auto_extend: None,
+            keeps_readers_out: false,
+            has_two_modes: false,
+        }
+    }
+
+    pub(crate) fn set_mode(&mut self, mode: Mode) {
+        self.has_two_modes |= self.mode != Mode::Plain && self.mode != mode;
+        self.mode = mode;
+    }
+
+    /// Whether a lock needs nothing but its name, its times, and the commands of a plain lock.
+    #[inline]
+    pub(crate) const fn is_ordinary(&self) -> bool {
+        matches!((self.mode, self.policy), (Mode::Plain, WaitPolicy::Notified))
+            && self.max_attempts.is_none()
+            && self.auto_extend.is_none()
+            && !self.keeps_readers_out
+    }
+
+    /// The wait in effect with this `max_ttl`.
+    pub(crate) fn wait_or_default(&self, max_ttl: Duration) -> Duration {
+        let ttl = || self.ttl.unwrap_or(limits::TTL_DEFAULT.min(max_ttl));
+        self.wait.unwrap_or_else(ttl)
+    }
+
+    option_methods!();
+    fair_method!();
+    auto_extend_method!();
+}
