@@ -61,7 +61,7 @@ async fn handle(client: &Client, order: &str, work: fn(&str)) -> Result<(), Acqu
     let guard = request.auto_extend(Duration::from_secs(600)).acquire_async().await?;
     tokio::select! {
         () = async { work(order) } => drop(guard), // released in the background
-        () = guard.lost() => eprintln!("{order}: the lock is about to end; the work was stopped"),
+        _ = guard.lost() => eprintln!("{order}: the lock is about to end; the work was stopped"),
     }
     Ok(())
 }

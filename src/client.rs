@@ -1,6 +1,7 @@
 //! One set of connections for many threads and tasks: [`Client`], what it is asked, and what it gives.
 
 mod callbacks;
+mod cancel;
 pub mod desk;
 #[cfg(unix)]
 mod drive;
@@ -10,6 +11,7 @@ pub mod holds;
 mod inspect;
 pub mod joint;
 mod lingering;
+mod name;
 mod parker;
 mod pending;
 mod reentrant;
@@ -18,9 +20,10 @@ mod rw;
 mod set;
 mod shared;
 
+pub use cancel::Cancel;
 #[cfg(unix)]
 pub use drive::{Drive, DriveEnded};
-pub use guard::{Extend, Guard, Lost, Release};
+pub use guard::{Extend, Guard, LockEnd, Lost, Release};
 pub use handle::Client;
 pub use inspect::{ForceUnlock, Inspect};
 pub use reentrant::{Hold, Reenter, ReentrantLock, ReleaseHold};

@@ -201,6 +201,8 @@ pub enum AcquireError {
     /// The client has as many locks in hand, as many callers in line for this one, or as much on its way to the masters as
     /// it may have. It is said at once; release some, or try again later.
     Overloaded,
+    /// It was ended by its [`Cancel`](crate::Cancel) handle. What it had is released.
+    Cancelled,
     /// The request itself cannot work; nothing was sent.
     Input(#[from] InputError),
     /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call comes from a function
@@ -234,6 +236,7 @@ impl fmt::Display for AcquireError {
                 f.write_str("the lock expired while it was being acquired ")?;
                 fmt::Display::fmt(denial, f)
             }
+            Self::Cancelled => f.write_str("the acquisition was cancelled"),
             Self::Overloaded => f.write_str(
                 "too many locks in hand, too many callers in line for this one, or too much on its way to the masters; \
                  release some, or try again later",

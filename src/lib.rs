@@ -91,7 +91,9 @@ mod redlock;
 mod wire;
 
 // For the simulator, whose callers do with them what those of a client do.
-pub use client::{Acquire, Client, Extend, ForceUnlock, Guard, Inspect, LockRequest, Lost, Release};
+pub use client::{
+    Acquire, Cancel, Client, Extend, ForceUnlock, Guard, Inspect, LockEnd, LockRequest, Lost, Release,
+};
 pub use client::{AcquireSet, ExtendSet, GuardSet, LockSetRequest, LostSet, ReleaseSet};
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};

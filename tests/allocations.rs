@@ -156,6 +156,17 @@ fn client_allocates_nothing() {
         pairs(PAIR_COUNT);
         assert_frugal(&region, "Client, a thread", kind, is_awaited);
     }
+    let name = bytes::Bytes::from_static(b"owned:42");
+    let owned = |count| {
+        for _ in 0..count {
+            let guard = client.lock_owned(name.clone()).ttl(TTL).wait(PATIENCE).acquire().expect("free");
+            assert_eq!(guard.resource(), b"owned:42");
+        }
+    };
+    owned(100);
+    let region = Region::new(COUNTED);
+    owned(PAIR_COUNT);
+    assert_frugal(&region, "Client, owned names", Kind::Plain, false);
     block_on(measure_async(&client, "Client, a bare task"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(measure_async(&client, "Client, a task on tokio"));

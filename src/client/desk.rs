@@ -25,7 +25,7 @@ pub struct Desk {
     /// Slots whose outcome has not come.
     waiting_count: usize,
     /// Whom to tell of the loss of a lock.
-    watchers: HashMap<OpId, Vec<(Watcher, Waker)>>,
+    watchers: HashMap<OpId, Vec<Watching>>,
     /// How many there ever were.
     watcher_count: u64,
     /// To be woken in this order, as soon as that can be done without harm.
@@ -43,6 +43,22 @@ pub struct Ticket {
 /// One who is to be told of the loss of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Watcher(u64);
+
+/// What becomes of a watcher whose lock is released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// It is woken, and finds out.
+    Task,
+    /// It is not called any more.
+    Callback,
+}
+
+#[derive(Debug)]
+struct Watching {
+    watcher: Watcher,
+    waker: Waker,
+    audience: Audience,
+}
 
 /// Which answer is expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -269,28 +285,42 @@ impl Desk {
 
     /// Has the loss of a lock told to one more, or to one that watched before by another waker, once; the engine must have
     /// been asked to tell of it. Returns the waker that this one replaces, as [`Desk::abandon`] does.
-    pub fn watch(&mut self, lock: OpId, watcher: Option<Watcher>, waker: &Waker) -> (Watcher, Option<Waker>) {
+    pub fn watch(
+        &mut self,
+        lock: OpId,
+        watcher: Option<Watcher>,
+        waker: &Waker,
+        audience: Audience,
+    ) -> (Watcher, Option<Waker>) {
         let watchers = self.watchers.entry(lock).or_default();
-        if let Some((watcher, own)) = watchers.iter_mut().find(|(other, _)| Some(*other) == watcher) {
-            let is_same = own.will_wake(waker);
-            return (*watcher, (!is_same).then(|| std::mem::replace(own, waker.clone())));
+        if let Some(it) = watchers.iter_mut().find(|it| Some(it.watcher) == watcher) {
+            let is_same = it.waker.will_wake(waker);
+            return (it.watcher, (!is_same).then(|| std::mem::replace(&mut it.waker, waker.clone())));
         }
         let watcher = Watcher(self.watcher_count);
         self.watcher_count += 1;
-        watchers.push((watcher, waker.clone()));
+        watchers.push(Watching { watcher, waker: waker.clone(), audience });
         (watcher, None)
     }
 
     /// One does not watch any more. Returns what would have woken it, as [`Desk::abandon`] does.
     pub fn unwatch_one(&mut self, lock: OpId, watcher: Watcher) -> Option<Waker> {
         let watchers = self.watchers.get_mut(&lock)?;
-        let place = watchers.iter().position(|(other, _)| *other == watcher)?;
-        Some(watchers.swap_remove(place).1)
+        let place = watchers.iter().position(|it| it.watcher == watcher)?;
+        Some(watchers.swap_remove(place).waker)
     }
 
-    /// The lock is being released: nobody is told any more. Returns whom not, as [`Desk::abandon`] does.
+    /// The lock is being released: wakes the tasks that await its loss, and returns the callbacks that are not called any
+    /// more, as [`Desk::abandon`] does.
     pub fn unwatch(&mut self, lock: OpId) -> Vec<Waker> {
-        if self.watchers.is_empty() { Vec::new() } else { wakers(self.watchers.remove(&lock)).collect() }
+        if self.watchers.is_empty() {
+            return Vec::new();
+        }
+        let watchers = self.watchers.remove(&lock).unwrap_or_default();
+        let (tasks, callbacks): (Vec<_>, Vec<_>) =
+            watchers.into_iter().partition(|it| it.audience == Audience::Task);
+        self.woken.extend(tasks.into_iter().map(|it| it.waker));
+        callbacks.into_iter().map(|it| it.waker).collect()
     }
 
     /// Makes the next answer a panic, as a broken invariant would.
@@ -338,8 +368,8 @@ impl Desk {
     }
 }
 
-fn wakers(watchers: impl IntoIterator<Item = Vec<(Watcher, Waker)>>) -> impl Iterator<Item = Waker> {
-    watchers.into_iter().flatten().map(|(_, waker)| waker)
+fn wakers(watchers: impl IntoIterator<Item = Vec<Watching>>) -> impl Iterator<Item = Waker> {
+    watchers.into_iter().flatten().map(|it| it.waker)
 }
 
 /// Nobody wants this outcome: what it has acquired must not be kept.

@@ -5,9 +5,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::desk::{Question, Watcher};
+use bytes::Bytes;
+
+use super::desk::{Audience, Question, Watcher};
 use super::handle::Client;
 use super::lingering::note_drop;
+use super::name::HeldName;
 use super::pending::{Ask, How, Pending, future};
 use super::shared::{Core, Shared, Stopped};
 use crate::clock;
@@ -28,7 +31,7 @@ pub struct Guard {
     lock: OpId,
     token: Token,
     fencing_token: Option<FencingToken>,
-    resource: Vec<u8>,
+    resource: HeldName,
     /// Whether the drop is to release.
     is_armed: bool,
     /// Who watched it while it was held; dropped with the guard, for that may run anybody's code.
@@ -36,7 +39,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub(super) const fn new(client: Client, lock: OpId, grant: &Grant, resource: Vec<u8>) -> Self {
+    pub(super) const fn new(client: Client, lock: OpId, grant: &Grant, resource: HeldName) -> Self {
         let Grant { token, fencing_token, .. } = *grant;
         Self { client, lock, token, fencing_token, resource, is_armed: true, unwatched: Vec::new() }
     }
@@ -44,7 +47,23 @@ impl Guard {
     /// The lock's name, without the configured prefix.
     #[must_use]
     pub fn resource(&self) -> &[u8] {
-        &self.resource
+        self.resource.as_bytes()
+    }
+
+    /// The lock's name as text, if it is UTF-8.
+    #[must_use]
+    pub fn resource_str(&self) -> Option<&str> {
+        std::str::from_utf8(self.resource()).ok()
+    }
+
+    /// The lock's name as a value of its own. It is shared without a copy if the request came from
+    /// [`Client::lock_owned`].
+    #[must_use]
+    pub fn resource_owned(&self) -> Bytes {
+        match &self.resource {
+            HeldName::Copied(name) => Bytes::copy_from_slice(name),
+            HeldName::Shared(name) => name.clone(),
+        }
     }
 
     /// The value that the masters hold.
@@ -135,9 +154,10 @@ impl Guard {
         on_lost(&self.client, self.lock, callback);
     }
 
-    /// Waits, in a task, until the lock is lost or about to be; see [`Guard::on_lost`].
-    pub const fn lost(&self) -> Lost<'_> {
-        Lost { guard: self, watcher: None }
+    /// Waits, in a task, until the lock is lost or about to be; see [`Guard::on_lost`]. The future owns what it needs: it can be
+    /// stored, sent and spawned, and also ends when the guard is released or dropped.
+    pub fn lost(&self) -> Lost {
+        Lost { client: self.client.clone(), lock: self.lock, watcher: None }
     }
 
     /// Releases the lock and waits until a quorum of masters has confirmed it. A lock that has expired is an answer
@@ -161,7 +181,7 @@ impl Guard {
     /// The lock is being released: nothing is left for the drop to do, and nobody is told of its loss.
     pub(super) fn disarm(&mut self, core: &mut Core) {
         self.is_armed = false;
-        core.give_name(std::mem::take(&mut self.resource));
+        core.give_name(std::mem::replace(&mut self.resource, HeldName::NONE));
         self.unwatched = core.desk.unwatch(self.lock);
     }
 }
@@ -171,7 +191,7 @@ impl Drop for Guard {
         if !self.is_armed || mutant!(DropForgets) {
             return;
         }
-        let (lock, name) = (self.lock, std::mem::take(&mut self.resource));
+        let (lock, name) = (self.lock, std::mem::replace(&mut self.resource, HeldName::NONE));
         self.client.shared().with_or_later(move |core| core.release_dropped(lock, name));
         note_drop(self.client.shared());
     }
@@ -181,7 +201,9 @@ impl Drop for Guard {
 pub(super) fn on_lost(client: &Client, lock: OpId, callback: impl FnOnce() + Send + 'static) {
     let callback = client.callbacks().call_once(callback);
     client.shared().do_or_later(move |shared| {
-        if watch(shared, lock, None, &Waker::from(callback.clone())).is_none() {
+        if let Watching::Stopped =
+            watch(shared, lock, None, &Waker::from(callback.clone()), Audience::Callback)
+        {
             // Nobody would report it: the client has stopped, or belongs to another process.
             callback.call();
         }
@@ -193,52 +215,89 @@ pub(super) fn valid_until(client: &Client, lock: OpId) -> Option<Instant> {
     client.shared().peek(|core| core.driver.engine.valid_until(lock)).flatten()
 }
 
-/// Has the loss told to this waker, in place of the watcher's last one; `None` if nobody would tell it.
-fn watch(shared: &Shared, lock: OpId, watcher: Option<Watcher>, waker: &Waker) -> Option<Watcher> {
+/// Whether the loss of a lock will be reported.
+enum Watching {
+    Yes(Watcher),
+    /// The lock was released.
+    Released,
+    /// The client has stopped, or belongs to another process.
+    Stopped,
+}
+
+/// Has the loss reported to this waker, in place of the watcher's last one.
+fn watch(
+    shared: &Shared,
+    lock: OpId,
+    watcher: Option<Watcher>,
+    waker: &Waker,
+    audience: Audience,
+) -> Watching {
     let watched = shared.with(|core| {
-        let watched = core.desk.watch(lock, watcher, waker);
+        core.driver.engine.valid_until(lock)?;
+        let watched = core.desk.watch(lock, watcher, waker, audience);
         let _ = core.submit(Request::Watch { lock });
         core.deliver();
         core.wake_late_leader();
-        watched
+        Some(watched)
     });
-    // The waker that was replaced is dropped without the lock, as all wakers are.
-    watched.ok().map(|(watcher, _replaced)| watcher)
+    match watched {
+        // The waker that was replaced is dropped without the lock, as all wakers are.
+        Ok(Some((watcher, _replaced))) => Watching::Yes(watcher),
+        Ok(None) => Watching::Released,
+        Err(_) => Watching::Stopped,
+    }
 }
 
-/// A future that is ready when a lock is lost or about to be: [`Guard::lost`].
-#[must_use = "nothing is told before this is awaited"]
+/// How a lock ended whose loss was awaited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockEnd {
+    /// It is lost or about to be: stop the protected work.
+    Lost,
+    /// Its guard was released or dropped before.
+    Released,
+}
+
+/// A future that is ready when a lock is lost or about to be, or released: [`Guard::lost`]. It is cancel-safe, and dropping it
+/// only ends the report.
+#[must_use = "nothing is reported before this is awaited"]
 #[derive(Debug)]
-pub struct Lost<'g> {
-    guard: &'g Guard,
+pub struct Lost {
+    client: Client,
+    lock: OpId,
     watcher: Option<Watcher>,
 }
 
-impl Future for Lost<'_> {
-    type Output = ();
+impl Future for Lost {
+    type Output = LockEnd;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let Guard { client, lock, .. } = self.guard;
-        let is_losing = client.shared().peek(|core| core.driver.engine.is_losing(clock::now(), *lock));
-        if is_losing.unwrap_or(true) {
-            return Poll::Ready(());
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LockEnd> {
+        let lock = self.lock;
+        let end = self.client.shared().peek(|core| {
+            let engine = &core.driver.engine;
+            match engine.valid_until(lock) {
+                None => Some(LockEnd::Released),
+                Some(_) => engine.is_losing(clock::now(), lock).then_some(LockEnd::Lost),
+            }
+        });
+        if let Some(end) = end.unwrap_or(Some(LockEnd::Lost)) {
+            return Poll::Ready(end);
         }
-        match watch(client.shared(), *lock, self.watcher, context.waker()) {
-            None => Poll::Ready(()),
-            watcher => {
-                self.watcher = watcher;
+        match watch(self.client.shared(), lock, self.watcher, context.waker(), Audience::Task) {
+            Watching::Stopped => Poll::Ready(LockEnd::Lost),
+            Watching::Released => Poll::Ready(LockEnd::Released),
+            Watching::Yes(watcher) => {
+                self.watcher = Some(watcher);
                 Poll::Pending
             }
         }
     }
 }
 
-impl Drop for Lost<'_> {
+impl Drop for Lost {
     fn drop(&mut self) {
-        let Guard { client, lock, .. } = self.guard;
         if let Some(watcher) = self.watcher {
-            let lock = *lock;
-            client.shared().with_or_later(move |core| core.desk.unwatch_one(lock, watcher));
+            let lock = self.lock;
+            self.client.shared().with_or_later(move |core| core.desk.unwatch_one(lock, watcher));
         }
     }
 }
@@ -246,7 +305,7 @@ impl Drop for Lost<'_> {
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
-            .field("resource", &self.resource.escape_ascii().to_string())
+            .field("resource", &self.resource().escape_ascii().to_string())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
     }

@@ -265,7 +265,13 @@ impl<L> Joint<L> {
 
 /// Whether there is no sense in trying again.
 const fn is_final(error: &AcquireError) -> bool {
-    matches!(error, AcquireError::Input(_) | AcquireError::Stopped(_) | AcquireError::Overloaded)
+    matches!(
+        error,
+        AcquireError::Input(_)
+            | AcquireError::Stopped(_)
+            | AcquireError::Overloaded
+            | AcquireError::Cancelled
+    )
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use super::handle::Client;
 use super::holds::Holds;
 use super::parker::Parker;
 use super::pending::{How, Pending};
-use super::request::LockRequest;
+use super::request::{Acquisition, LockRequest};
 use super::shared::{IN_WAKER, Shared, Stopped, wake_all};
 use crate::clock;
 use crate::config::Inside;
@@ -27,9 +27,6 @@ use crate::engine::{OpId, Released};
 use crate::error::{AcquireError, ReenterError, ReleaseError};
 use crate::limits;
 use crate::lock::{FencingToken, Token};
-use own::{OwnAcquisition, OwnRequest};
-
-mod own;
 
 /// A lock that its owner may take again while it has it; made by [`LockRequest::reentrant`].
 ///
@@ -80,7 +77,7 @@ pub struct Reenter<'a> {
 pub struct ReleaseHold(Option<Release>);
 
 struct Owner {
-    request: OwnRequest,
+    request: LockRequest<'static>,
     state: Mutex<State>,
 }
 
@@ -90,7 +87,7 @@ type State = Holds<UnderWay, Guard>;
 struct UnderWay {
     attempt: Arc<Attempt>,
     /// What answers it; `None` while somebody polls it, or a thread waits with it.
-    pending: Option<Pending<OwnAcquisition>>,
+    pending: Option<Pending<Acquisition<'static>>>,
 }
 
 /// One attempt, as its callers know it.
@@ -109,7 +106,7 @@ impl LockRequest<'_> {
     /// [`ReentrantLock::lock`].
     #[must_use = "nothing is asked before it is locked"]
     pub fn reentrant(self) -> ReentrantLock {
-        let (request, state) = (OwnRequest::new(&self), Mutex::new(State::Free));
+        let (request, state) = (self.into_owned(), Mutex::new(State::Free));
         ReentrantLock { owner: Arc::new(Owner { request, state }) }
     }
 }
@@ -165,7 +162,7 @@ impl ReentrantLock {
     /// The lock's name, without the configured prefix.
     #[must_use]
     pub fn resource(&self) -> &[u8] {
-        &self.owner.request.resource
+        self.owner.request.resource.as_bytes()
     }
 
     /// The client that asks for it.
@@ -245,6 +242,10 @@ impl Owner {
         Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    fn acquisition(&self, wait: Duration) -> Pending<Acquisition<'static>> {
+        Pending::new(Acquisition::new(self.request.clone().wait(wait)))
+    }
+
     fn look<T>(&self, look: impl FnOnce(&Guard) -> T) -> Option<T> {
         self.state().ok()?.lock().map(look)
     }
@@ -306,7 +307,7 @@ impl Owner {
                 }
                 State::Free | State::Held { .. } => {
                     let attempt = Arc::<Attempt>::default();
-                    let pending = Some(Pending::new(self.request.acquisition(left)));
+                    let pending = Some(self.acquisition(left));
                     state.begin(UnderWay { attempt: attempt.clone(), pending });
                     caller.joined = Some(attempt);
                     continue;
@@ -350,7 +351,7 @@ impl Owner {
         }
     }
 
-    fn put_back(&self, its: Pending<OwnAcquisition>) {
+    fn put_back(&self, its: Pending<Acquisition<'static>>) {
         if let Ok(mut state) = self.state()
             && let State::Acquiring { attempt, .. } = &mut *state
         {
@@ -427,7 +428,7 @@ struct StandIn<'a> {
 
 impl Drop for StandIn<'_> {
     fn drop(&mut self) {
-        self.owner.put_back(Pending::new(self.owner.request.acquisition(self.wait)));
+        self.owner.put_back(self.owner.acquisition(self.wait));
         self.attempt.wake_by_ref();
     }
 }
@@ -443,10 +444,10 @@ struct Caller {
 }
 
 impl Caller {
-    fn wait_left(&mut self, request: &OwnRequest) -> Duration {
+    fn wait_left(&mut self, request: &LockRequest<'_>) -> Duration {
         let now = clock::now();
         let until = self.wait_until.get_or_insert_with(|| {
-            let wait = request.wait();
+            let wait = request.options.wait_or_default(request.client.config().max_ttl);
             now.checked_add(wait).unwrap_or(now + limits::FOREVER)
         });
         until.saturating_duration_since(now)
@@ -479,7 +480,13 @@ impl Caller {
 
 /// Whether there is no sense in trying again.
 const fn is_final(error: &AcquireError) -> bool {
-    matches!(error, AcquireError::Input(_) | AcquireError::Stopped(_) | AcquireError::Overloaded)
+    matches!(
+        error,
+        AcquireError::Input(_)
+            | AcquireError::Stopped(_)
+            | AcquireError::Overloaded
+            | AcquireError::Cancelled
+    )
 }
 
 impl Attempt {

@@ -1,12 +1,18 @@
 //! [`LockRequest`]: a lock to be acquired, with all that can be said of how, and [`Acquire`], its acquisition.
 
-use std::task::Poll;
+use std::borrow::Cow;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
+use super::cancel::{Cancel, Registration};
 use super::desk::Question;
 use super::guard::Guard;
 use super::handle::Client;
-use super::pending::{Ask, How, Pending, future};
+use super::name::{HeldName, Name};
+use super::pending::{Ask, How, Pending};
 use super::shared::{Core, Stopped};
 use crate::clock;
 use crate::engine::{Grant, OpId, Outcome, Request};
@@ -16,9 +22,28 @@ use crate::mutants::mutant;
 use crate::options::{Options, auto_extend_method, fair_method, option_methods};
 
 impl Client {
-    /// A request for the lock of this name: 1 to [`crate::limits::RESOURCE_SIZE_MAX`] bytes.
+    /// A request for the lock of this name: 1 to [`crate::limits::RESOURCE_SIZE_MAX`] bytes. It borrows the client and the
+    /// name; [`Client::lock_owned`] and [`LockRequest::into_owned`] give requests that can be stored and spawned.
     pub fn lock<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> LockRequest<'a> {
-        LockRequest { client: self, resource: resource.as_ref(), options: Options::new() }
+        LockRequest::new(Cow::Borrowed(self), Name::Borrowed(resource.as_ref()))
+    }
+
+    /// As [`Client::lock`], with a handle and a name of its own: the request, its future and what awaits it can be stored,
+    /// sent to another thread and spawned. The guard shares the name without a copy.
+    ///
+    /// ```no_run
+    /// # async fn start(client: redlatch::Client) {
+    /// let acquiring = client.lock_owned("orders:42").acquire_async();
+    /// tokio::spawn(async move {
+    ///     if let Ok(guard) = acquiring.await {
+    ///         // … work while guard.is_valid() …
+    ///         let _ = guard.release_async().await;
+    ///     }
+    /// });
+    /// # }
+    /// ```
+    pub fn lock_owned(&self, resource: impl Into<Bytes>) -> LockRequest<'static> {
+        LockRequest::new(Cow::Owned(self.clone()), Name::Shared(resource.into()))
     }
 
     /// Starts to acquire several unrelated locks, with one write for each master. The results are had one by one: by
@@ -42,16 +67,21 @@ impl Client {
     }
 }
 
-/// A lock to be acquired; made by [`Client::lock`].
-#[derive(Debug, Clone, Copy)]
+/// A lock to be acquired; made by [`Client::lock`] and [`Client::lock_owned`].
+#[derive(Debug, Clone)]
 #[must_use = "nothing is asked before one of the acquire calls"]
 pub struct LockRequest<'a> {
-    pub(super) client: &'a Client,
-    pub(super) resource: &'a [u8],
+    pub(super) client: Cow<'a, Client>,
+    pub(super) resource: Name<'a>,
     pub(super) options: Options,
+    pub(super) cancel: Option<Cancel>,
 }
 
 impl<'a> LockRequest<'a> {
+    pub(super) const fn new(client: Cow<'a, Client>, resource: Name<'a>) -> Self {
+        Self { client, resource, options: Options::new(), cancel: None }
+    }
+
     option_methods!(options);
     fair_method!(options);
     auto_extend_method!(options);
@@ -60,6 +90,23 @@ impl<'a> LockRequest<'a> {
     pub const fn options(mut self, options: Options) -> Self {
         self.options = options;
         self
+    }
+
+    /// Has this handle end the acquisition: it can be cancelled from another thread, also while a thread waits for it. Another
+    /// thread then reads the replies, which costs a wake-up for each.
+    pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
+        self.cancel = Some(cancel.clone());
+        self
+    }
+
+    /// The same request with a handle and a name of its own.
+    pub fn into_owned(self) -> LockRequest<'static> {
+        LockRequest {
+            client: Cow::Owned(self.client.into_owned()),
+            resource: self.resource.into_shared(),
+            options: self.options,
+            cancel: self.cancel,
+        }
     }
 
     /// Makes one attempt, in about one round trip.
@@ -83,7 +130,7 @@ impl<'a> LockRequest<'a> {
     }
 
     /// As [`LockRequest::acquire`], for tasks.
-    pub const fn acquire_async(self) -> Acquire<'a> {
+    pub fn acquire_async(self) -> Acquire<'a> {
         Acquire::new(self)
     }
 }
@@ -94,53 +141,78 @@ impl<'a> LockRequest<'a> {
 /// acquisition up: that never blocks, and what was acquired so far is released in the background.
 #[must_use = "nothing is acquired before this is awaited"]
 #[derive(Debug)]
-pub struct Acquire<'a>(Pending<Acquisition<'a>>);
+pub struct Acquire<'a> {
+    /// `None` once it was cancelled.
+    pending: Option<Pending<Acquisition<'a>>>,
+    registration: Option<Registration>,
+}
+
+const CANCELLED: &str = "polled after it was cancelled";
 
 impl<'a> Acquire<'a> {
-    pub(super) const fn new(request: LockRequest<'a>) -> Self {
-        Self(Pending::new(Acquisition { request, asked: Asked::NOTHING }))
+    pub(super) fn new(mut request: LockRequest<'a>) -> Self {
+        let registration = request.cancel.take().map(Registration::new);
+        Self { pending: Some(Pending::new(Acquisition::new(request))), registration }
     }
 
     pub(super) fn client(&self) -> &Client {
-        self.0.ask().client()
+        self.pending.as_ref().expect(CANCELLED).ask().client()
     }
 
     pub(super) fn submit(&mut self, core: &mut Core) {
-        self.0.submit(core);
+        self.pending.as_mut().expect(CANCELLED).submit(core);
     }
 
     pub(super) fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<Guard, AcquireError>> {
-        self.0.resolve(how)
+        match &mut self.registration {
+            None => self.pending.as_mut().expect(CANCELLED).resolve(how),
+            Some(registration) => registration.resolve(&mut self.pending, how),
+        }
     }
 
     /// Waits on this thread; returns by the end of the request's wait, or of one attempt if that is later.
     ///
     /// # Errors
     /// As [`LockRequest::acquire`].
-    pub fn wait(self) -> Result<Guard, AcquireError> {
-        self.0.wait()
+    pub fn wait(mut self) -> Result<Guard, AcquireError> {
+        match self.resolve(How::Thread) {
+            Poll::Ready(result) => result,
+            Poll::Pending => unreachable!("a thread waits until it is over"),
+        }
     }
 }
 
-future!(Acquire<'_>, Result<Guard, AcquireError>);
+impl Future for Acquire<'_> {
+    type Output = Result<Guard, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.resolve(How::Task(context))
+    }
+}
 
 /// What [`Acquire`] asks.
 #[derive(Debug)]
-struct Acquisition<'a> {
+pub(super) struct Acquisition<'a> {
     request: LockRequest<'a>,
     asked: Asked,
 }
 
+impl<'a> Acquisition<'a> {
+    pub(super) const fn new(request: LockRequest<'a>) -> Self {
+        Self { request, asked: Asked::NOTHING }
+    }
+}
+
 /// What an acquisition keeps for its answer.
-#[derive(Debug, Default)]
-pub(super) struct Asked {
-    /// The guard's copy of the name.
-    name: Vec<u8>,
+#[derive(Debug)]
+struct Asked {
+    /// The guard's name.
+    name: HeldName,
     submitted: Option<Instant>,
 }
 
 impl Asked {
-    pub(super) const NOTHING: Self = Self { name: Vec::new(), submitted: None };
+    const NOTHING: Self = Self { name: HeldName::NONE, submitted: None };
 }
 
 impl Ask for Acquisition<'_> {
@@ -149,7 +221,7 @@ impl Ask for Acquisition<'_> {
     type Error = AcquireError;
 
     fn client(&self) -> &Client {
-        self.request.client
+        &self.request.client
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, AcquireError> {
@@ -167,16 +239,20 @@ impl Ask for Acquisition<'_> {
 
 impl LockRequest<'_> {
     /// Has the engine take it.
-    pub(super) fn submit(&self, core: &mut Core, asked: &mut Asked) -> Result<OpId, AcquireError> {
-        let resource = Resource::new(&self.resource)?;
+    fn submit(&self, core: &mut Core, asked: &mut Asked) -> Result<OpId, AcquireError> {
+        let name = self.resource.as_bytes();
+        let resource = Resource::new(&name)?;
         let op = core.submit(Request::Acquire { resource, options: self.options })?;
-        asked.name = core.take_name(self.resource);
+        asked.name = match &self.resource {
+            Name::Borrowed(name) => HeldName::Copied(core.take_name(name)),
+            Name::Shared(name) => HeldName::Shared(name.clone()),
+        };
         asked.submitted = Some(clock::now());
         Ok(op)
     }
 
     /// The guard of the lock that it was answered with.
-    pub(super) fn guard(&self, asked: &mut Asked, op: OpId, outcome: Outcome) -> Result<Guard, AcquireError> {
+    fn guard(&self, asked: &mut Asked, op: OpId, outcome: Outcome) -> Result<Guard, AcquireError> {
         match outcome {
             Outcome::Acquire(result) => {
                 let grant = result?;
@@ -184,7 +260,8 @@ impl LockRequest<'_> {
                 if mutant!(FetchedAnyValidity) {
                     min_validity = Duration::ZERO;
                 }
-                let guard = Guard::new(self.client.clone(), op, &grant, std::mem::take(&mut asked.name));
+                let name = std::mem::replace(&mut asked.name, HeldName::NONE);
+                let guard = Guard::new(Client::clone(&self.client), op, &grant, name);
                 // Looked at last (I2): a task may fetch its answer long after it came. The guard's drop releases the lock.
                 let now = clock::now();
                 let is_kept = self.options.auto_extend.is_some();
@@ -239,7 +316,8 @@ mod tests {
                 attempts: 1,
             };
             let request = client.lock("a").min_validity(min_validity);
-            request.guard(&mut Asked::default(), op, Outcome::Acquire(Ok(grant))).map(drop)
+            let mut asked = Asked::NOTHING;
+            request.guard(&mut asked, op, Outcome::Acquire(Ok(grant))).map(drop)
         };
         fetch(Duration::ZERO).expect("it has the validity");
         fetch(Duration::from_secs(100)).expect("it has the validity");

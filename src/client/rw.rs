@@ -1,5 +1,7 @@
 //! [`RwLock`]: one name, with a request to read and one to write. Owns nothing: both are requests of the client's own.
 
+use bytes::Bytes;
+
 use super::handle::Client;
 use super::request::LockRequest;
 
@@ -29,22 +31,23 @@ use super::request::LockRequest;
 /// **Who comes first.** By itself a writer has no preference: it gets the lock when a quorum is free of readers at one moment, and
 /// readers that come and go all the time can keep it waiting until its wait is over. With [`RwLock::prefer_writers`]
 /// readers can be kept waiting by writers that come and go all the time.
-#[derive(Debug, Clone, Copy)]
-pub struct RwLock<'a> {
-    client: &'a Client,
-    resource: &'a [u8],
+#[derive(Debug, Clone)]
+pub struct RwLock {
+    client: Client,
+    resource: Bytes,
     prefers_writers: bool,
 }
 
 impl Client {
-    /// The lock of this name, for many who read together and one who writes alone: 1 to
-    /// [`crate::limits::RESOURCE_SIZE_MAX`] bytes.
-    pub fn rw_lock<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> RwLock<'a> {
-        RwLock { client: self, resource: resource.as_ref(), prefers_writers: false }
+    /// The lock of this name, for many readers together or one writer: 1 to [`crate::limits::RESOURCE_SIZE_MAX`] bytes. It
+    /// keeps a copy of the name, which its requests and guards share.
+    pub fn rw_lock(&self, resource: impl AsRef<[u8]>) -> RwLock {
+        let resource = Bytes::copy_from_slice(resource.as_ref());
+        RwLock { client: self.clone(), resource, prefers_writers: false }
     }
 }
 
-impl<'a> RwLock<'a> {
+impl RwLock {
     /// Has [`RwLock::write`] keep new readers out while it waits; see [`LockRequest::keep_readers_out`]. It concerns the
     /// requests of this value: each writer chooses for itself.
     #[must_use = "it is the returned lock that prefers writers"]
@@ -54,13 +57,13 @@ impl<'a> RwLock<'a> {
     }
 
     /// A request to have the lock beside other readers.
-    pub fn read(&self) -> LockRequest<'a> {
-        self.client.lock(self.resource).shared()
+    pub fn read(&self) -> LockRequest<'static> {
+        self.client.lock_owned(self.resource.clone()).shared()
     }
 
     /// A request to have the lock alone.
-    pub fn write(&self) -> LockRequest<'a> {
-        let request = self.client.lock(self.resource);
+    pub fn write(&self) -> LockRequest<'static> {
+        let request = self.client.lock_owned(self.resource.clone());
         if self.prefers_writers { request.keep_readers_out() } else { request }
     }
 }

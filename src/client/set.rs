@@ -8,6 +8,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
+
+use super::cancel::Cancel;
 use super::desk::Question;
 use super::guard::Guard;
 use super::handle::Client;
@@ -20,7 +23,7 @@ use crate::engine::{OpId, Outcome, Request};
 use crate::error::{AcquireError, AcquireSetError};
 use crate::limits;
 use crate::lock::InputError;
-use crate::options::{auto_extend_method, option_methods};
+use crate::options::{Options, auto_extend_method, option_methods};
 
 pub use held::{ExtendSet, GuardSet, LostSet, ReleaseSet};
 
@@ -29,11 +32,13 @@ mod held;
 /// Several locks to be acquired together; made by [`Client::lock_set`].
 #[derive(Debug, Clone)]
 #[must_use = "nothing is asked before one of the acquire calls"]
-pub struct LockSetRequest<'a> {
+pub struct LockSetRequest {
+    client: Client,
     /// Sorted, each once.
-    names: Vec<&'a [u8]>,
-    /// What each lock is asked for with; the name is none of them.
-    template: LockRequest<'a>,
+    names: Vec<Bytes>,
+    /// What is asked of each lock.
+    options: Options,
+    cancel: Option<Cancel>,
 }
 
 /// Several locks that are being acquired together: a future for any executor, or something to [`AcquireSet::wait`] for.
@@ -42,19 +47,19 @@ pub struct LockSetRequest<'a> {
 /// acquired so far is released in the background.
 #[must_use = "nothing is acquired before this is awaited"]
 #[derive(Debug)]
-pub struct AcquireSet<'a> {
-    request: LockSetRequest<'a>,
+pub struct AcquireSet {
+    request: LockSetRequest,
     /// `None` before the first step.
     joint: Option<Joint<Guard>>,
-    asking: Asking<'a>,
+    asking: Asking,
 }
 
 /// What is under way.
 #[derive(Debug)]
-enum Asking<'a> {
+enum Asking {
     /// Locks, by their places among the names.
-    Locks(Vec<(usize, Acquire<'a>)>),
-    Pause(Pending<Pause<'a>>),
+    Locks(Vec<(usize, Acquire<'static>)>),
+    Pause(Pending<Pause>),
     Nothing,
 }
 
@@ -79,20 +84,31 @@ impl Client {
     /// both.release()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn lock_set<'a, N: AsRef<[u8]> + ?Sized + 'a>(
-        &'a self,
-        names: impl IntoIterator<Item = &'a N>,
-    ) -> LockSetRequest<'a> {
-        let mut names: Vec<&[u8]> = names.into_iter().map(AsRef::as_ref).collect();
+    pub fn lock_set<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> LockSetRequest {
+        let names = names.into_iter().map(|name| Bytes::copy_from_slice(name.as_ref()));
+        let mut names: Vec<Bytes> = names.collect();
         names.sort_unstable();
         names.dedup();
-        LockSetRequest { names, template: self.lock(b"") }
+        LockSetRequest { client: self.clone(), names, options: Options::new(), cancel: None }
     }
 }
 
-impl<'a> LockSetRequest<'a> {
-    option_methods!(template.options);
-    auto_extend_method!(template.options);
+impl LockSetRequest {
+    option_methods!(options);
+    auto_extend_method!(options);
+
+    /// Replaces all options at once. They are those of each lock; the wait and the largest number of attempts also bound the
+    /// rounds in which all are asked for.
+    pub const fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// As [`LockRequest::cancel_with`].
+    pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
+        self.cancel = Some(cancel.clone());
+        self
+    }
 
     /// Makes one attempt for all of them at once; see [`LockRequest::try_acquire`].
     ///
@@ -111,12 +127,14 @@ impl<'a> LockSetRequest<'a> {
     }
 
     /// As [`LockSetRequest::acquire`], for tasks.
-    pub const fn acquire_async(self) -> AcquireSet<'a> {
+    pub const fn acquire_async(self) -> AcquireSet {
         AcquireSet { request: self, joint: None, asking: Asking::Nothing }
     }
 
-    fn one(&self, place: usize, wait: Duration) -> LockRequest<'a> {
-        LockRequest { resource: self.names[place], ..self.template }.wait(wait)
+    fn one(&self, place: usize, wait: Duration) -> LockRequest<'static> {
+        let mut request = self.client.lock_owned(self.names[place].clone()).options(self.options).wait(wait);
+        request.cancel.clone_from(&self.cancel);
+        request
     }
 
     fn check(&self) -> Result<(), InputError> {
@@ -128,7 +146,7 @@ impl<'a> LockSetRequest<'a> {
     }
 }
 
-impl<'a> AcquireSet<'a> {
+impl AcquireSet {
     /// Waits on this thread; returns by the end of the request's wait, or of one attempt if that is later.
     ///
     /// # Errors
@@ -162,14 +180,14 @@ impl<'a> AcquireSet<'a> {
             self.asking = match step {
                 Step::Ask(places) => {
                     let requests = places.iter().map(|place| self.request.one(*place, Duration::ZERO));
-                    let asking = self.request.template.client.acquire_all(requests);
+                    let asking = self.request.client.acquire_all(requests);
                     Asking::Locks(places.into_iter().zip(asking).collect())
                 }
                 Step::Wait(place, wait) => {
                     Asking::Locks(vec![(place, self.request.one(place, wait).acquire_async())])
                 }
                 Step::Pause { attempts, took } => {
-                    let client = self.request.template.client;
+                    let client = self.request.client.clone();
                     Asking::Pause(Pending::new(Pause { client, attempts, took }))
                 }
                 Step::Held(guards) => return Poll::Ready(Ok(GuardSet::new(guards))),
@@ -182,12 +200,12 @@ impl<'a> AcquireSet<'a> {
     }
 
     fn begin(&mut self) -> Result<Step<Guard>, AcquireSetError> {
-        let LockRequest { client, options, .. } = self.request.template;
+        let LockSetRequest { client, options, .. } = &self.request;
         self.request
             .check()
             .map_err(|error| AcquireSetError { resource: Vec::new(), source: error.into() })?;
         let config = client.shared_config().clone();
-        let (joint, step) = Joint::begin(clock::now(), config, self.request.names.len(), &options);
+        let (joint, step) = Joint::begin(clock::now(), config, self.request.names.len(), options);
         self.joint = Some(joint);
         Ok(step)
     }
@@ -197,7 +215,7 @@ impl<'a> AcquireSet<'a> {
 fn settle(
     joint: &mut Joint<Guard>,
     how: How<'_, '_>,
-    asking: &mut Vec<(usize, Acquire<'_>)>,
+    asking: &mut Vec<(usize, Acquire<'static>)>,
 ) -> Option<Step<Guard>> {
     let mut step = None;
     asking.retain_mut(|(place, acquire)| {
@@ -210,7 +228,7 @@ fn settle(
     step
 }
 
-impl Future for AcquireSet<'_> {
+impl Future for AcquireSet {
     type Output = Result<GuardSet, AcquireSetError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -220,19 +238,19 @@ impl Future for AcquireSet<'_> {
 
 /// A random pause between two rounds, longer than the last one took.
 #[derive(Debug)]
-struct Pause<'a> {
-    client: &'a Client,
+struct Pause {
+    client: Client,
     attempts: u32,
     took: Duration,
 }
 
-impl Ask for Pause<'_> {
+impl Ask for Pause {
     const QUESTION: Question = Question::Pause;
     type Answer = ();
     type Error = AcquireError;
 
     fn client(&self) -> &Client {
-        self.client
+        &self.client
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, AcquireError> {

@@ -122,7 +122,7 @@ fn dead_waiters_cost_one_heartbeat_however_many() {
         (0..5).for_each(|number| put_ticket(&mut fleet, &format!("dead {number}")));
         let start = Instant::now();
         let lock = client.lock("a").fair().ttl(TTL);
-        let refused = lock.try_acquire().expect_err("others stand before it");
+        let refused = lock.clone().try_acquire().expect_err("others stand before it");
         assert!(matches!(refused, AcquireError::Contended(_)), "{refused}");
         assert!(format!("{refused:#}").contains("5 wait for it who asked before"), "{refused:#}");
         await_tickets(&mut fleet, 0..3, 5);

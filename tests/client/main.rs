@@ -18,6 +18,7 @@ mod life_tests;
 mod news_tests;
 mod options_tests;
 mod overload_tests;
+mod owned_tests;
 #[path = "../masters/proxy.rs"]
 mod proxy;
 mod reentrant_tests;

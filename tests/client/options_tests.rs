@@ -28,16 +28,16 @@ fn tries_end_an_acquisition_long_before_its_wait_and_delays_are_asked_for_each()
         error => panic!("{error}"),
     };
     let request = client.lock("a").ttl(TTL).wait(PATIENCE * 10);
-    assert_eq!(attempts(request.max_attempts(1).acquire().expect_err("held")), 1);
-    assert_eq!(attempts(block_on(request.max_attempts(5).acquire_async()).expect_err("held")), 5);
+    assert_eq!(attempts(request.clone().max_attempts(1).acquire().expect_err("held")), 1);
+    assert_eq!(attempts(block_on(request.clone().max_attempts(5).acquire_async()).expect_err("held")), 5);
     assert_eq!(asked_max.load(Ordering::SeqCst), 4, "four failed before the last");
-    match request.wait(Duration::from_millis(1)).max_attempts(3).reentrant().lock() {
+    match request.clone().wait(Duration::from_millis(1)).max_attempts(3).reentrant().lock() {
         Err(ReenterError::Acquire(error)) => assert!(attempts(error) <= 3),
         other => panic!("{other:?}"),
     }
     drop(held);
     assert_eq!(other.settle(PATIENCE), 0);
-    drop(request.max_attempts(1).acquire().expect("free"));
+    drop(request.clone().max_attempts(1).acquire().expect("free"));
     assert_nothing_left(&client, &mut fleet);
 }
 
@@ -47,7 +47,7 @@ fn a_lock_cannot_be_extended_for_no_time() {
     let client = open(&fleet.urls(), LONG);
     let is_refused = |error| matches!(error, AcquireError::Input(InputError::AutoExtendZero));
     let request = client.lock("a").ttl(TTL).auto_extend(Duration::ZERO);
-    assert!(is_refused(request.acquire().expect_err("it is refused")));
+    assert!(is_refused(request.clone().acquire().expect_err("it is refused")));
     let set = client.lock_set(["a", "b"].as_slice()).auto_extend(Duration::ZERO).acquire();
     assert!(is_refused(set.expect_err("it is refused").source));
     match request.reentrant().lock() {
@@ -63,10 +63,10 @@ fn a_lock_cannot_be_extended_where_the_settings_allow_no_time() {
     let settings = config(&fleet.urls(), LONG).max_hold(Duration::ZERO);
     let client = Client::open(settings.build().expect("valid settings")).expect("an event loop");
     let request = client.lock("a").ttl(TTL);
-    match request.auto_extend(TTL).acquire().expect_err("it is refused") {
+    match request.clone().auto_extend(TTL).acquire().expect_err("it is refused") {
         AcquireError::Input(error) => assert!(error.to_string().contains("max_hold"), "{error}"),
         other => panic!("{other}"),
     }
-    drop(request.acquire().expect("it need not be extended"));
+    drop(request.clone().acquire().expect("it need not be extended"));
     assert_nothing_left(&client, &mut fleet);
 }

@@ -242,7 +242,7 @@ fn new_readers_stay_out_while_a_preferred_writer_waits_and_come_in_when_it_gives
     let mut fleet = Fleet::start(3);
     let clients = [(); 3].map(|()| open(&fleet.urls(), LONG));
     let guard = clients[0].lock("a").shared().ttl(TTL).acquire().expect("free");
-    let lock: RwLock<'_> = clients[1].rw_lock("a").prefer_writers();
+    let lock: RwLock = clients[1].rw_lock("a").prefer_writers();
     let mut waiting = lock.write().ttl(TTL).wait(PATIENCE).acquire_async();
     assert!(poll_once(&mut waiting).is_pending());
     fleet.masters().for_each(|master| {

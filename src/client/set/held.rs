@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::client::guard::{Extend, Guard, Lost, Release};
+use crate::client::guard::{Extend, Guard, LockEnd, Lost, Release};
 use crate::client::joint;
 use crate::client::pending::How;
 use crate::clock;
@@ -48,8 +48,8 @@ pub struct ReleaseSet {
 /// A future that is ready when one of several locks is lost or about to be: [`GuardSet::lost`].
 #[must_use = "nothing is told before this is awaited"]
 #[derive(Debug)]
-pub struct LostSet<'g> {
-    each: Vec<Lost<'g>>,
+pub struct LostSet {
+    each: Vec<Lost>,
 }
 
 impl GuardSet {
@@ -139,8 +139,8 @@ impl GuardSet {
         }
     }
 
-    /// Waits, in a task, until the first of them is lost or about to be.
-    pub fn lost(&self) -> LostSet<'_> {
+    /// Waits, in a task, until the first of them is lost or about to be, or released; see [`Guard::lost`].
+    pub fn lost(&self) -> LostSet {
         LostSet { each: self.guards.iter().map(Guard::lost).collect() }
     }
 
@@ -234,14 +234,20 @@ impl Future for ReleaseSet {
     }
 }
 
-impl Future for LostSet<'_> {
-    type Output = ();
+impl Future for LostSet {
+    type Output = LockEnd;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LockEnd> {
         // Each is polled, so that each has the waker.
-        let ready =
-            self.each.iter_mut().filter_map(|lost| Pin::new(lost).poll(context).is_ready().then_some(()));
-        if ready.count() > 0 || self.each.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        let mut end = self.each.is_empty().then_some(LockEnd::Released);
+        for lost in &mut self.each {
+            match Pin::new(lost).poll(context) {
+                Poll::Ready(LockEnd::Lost) => end = Some(LockEnd::Lost),
+                Poll::Ready(LockEnd::Released) => end = end.or(Some(LockEnd::Released)),
+                Poll::Pending => {}
+            }
+        }
+        end.map_or(Poll::Pending, Poll::Ready)
     }
 }
 

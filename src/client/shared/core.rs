@@ -4,6 +4,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::{Core, DIRECT_WRITE_MAX, SPARE_NAME_COUNT_MAX, Ticket, earlier, is_before};
+use crate::client::name::HeldName;
 use crate::clock;
 use crate::driver::Poller;
 use crate::engine::{OpId, Request, SubmitError};
@@ -24,7 +25,7 @@ impl Core {
     }
 
     /// Releases a lock whose guard was dropped. The wakers are to be dropped without the lock.
-    pub(in crate::client) fn release_dropped(&mut self, lock: OpId, name: Vec<u8>) -> Vec<Waker> {
+    pub(in crate::client) fn release_dropped(&mut self, lock: OpId, name: HeldName) -> Vec<Waker> {
         // A release is always taken, and this one's outcome is not wanted.
         let _ = self.submit(Request::Release { lock, awaited: false });
         self.write_drop();
@@ -156,7 +157,8 @@ impl Core {
     }
 
     /// Keeps the memory of a name.
-    pub(in crate::client) fn give_name(&mut self, mut name: Vec<u8>) {
+    pub(in crate::client) fn give_name(&mut self, name: HeldName) {
+        let HeldName::Copied(mut name) = name else { return };
         if self.names.len() < SPARE_NAME_COUNT_MAX && name.capacity() > 0 {
             name.clear();
             self.names.push(name);

@@ -10,6 +10,7 @@ use std::sync::mpsc;
 use std::task::{Context, Wake};
 
 use super::*;
+use crate::client::name::HeldName;
 use crate::client::{Acquire, Client};
 use crate::config::Config;
 use crate::error::{AcquireError, ReenterError};
@@ -335,8 +336,8 @@ fn memory_of_names_is_kept_up_to_its_bound() {
     let client = client();
     let shared = client.shared();
     let kept = |core: &mut Core| core.names.len();
-    let named = |core: &mut Core| core.give_name(b"a name".to_vec());
-    shared.with(|core| core.give_name(Vec::new())).expect("it goes on");
+    let named = |core: &mut Core| core.give_name(HeldName::Copied(b"a name".to_vec()));
+    shared.with(|core| core.give_name(HeldName::NONE)).expect("it goes on");
     assert_eq!(shared.with(kept), Ok(0), "there is no memory in it");
     for _ in 0..=SPARE_NAME_COUNT_MAX {
         shared.with(named).expect("it goes on");

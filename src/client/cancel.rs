@@ -1,0 +1,158 @@
+//! [`Cancel`]: ends an acquisition from outside, also one that a thread waits for.
+
+use std::fmt;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use super::parker::Parker;
+use super::pending::{Ask, How, Pending};
+use super::shared::wake_all;
+use crate::error::AcquireError;
+
+/// A handle that ends acquisitions from another thread or task; given to them by
+/// [`LockRequest::cancel_with`](crate::LockRequest::cancel_with). Clones are the same handle.
+///
+/// A cancelled acquisition ends with [`AcquireError::Cancelled`] and releases in the background what it had, as a dropped
+/// future does. A lock that was handed out before is not affected. One handle may serve any number of acquisitions, at the
+/// same time or one after the other; once cancelled, it stays cancelled. Dropping the handle cancels nothing.
+///
+/// ```no_run
+/// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
+/// let cancel = redlatch::Cancel::new();
+/// let on_shutdown = cancel.clone();
+/// std::thread::spawn(move || on_shutdown.cancel());
+/// let acquired = client.lock("orders:42").cancel_with(&cancel).acquire();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct Cancel {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    is_cancelled: bool,
+    /// Number of registrations so far.
+    count: u64,
+    wakers: Vec<(u64, Waker)>,
+}
+
+/// One acquisition that a [`Cancel`] may end. Its drop ends the registration.
+#[derive(Debug)]
+pub(super) struct Registration {
+    cancel: Cancel,
+    id: Option<u64>,
+}
+
+impl Cancel {
+    /// A handle that nobody has cancelled.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Ends all acquisitions that have this handle, and each later one at once. It does not block.
+    pub fn cancel(&self) {
+        let mut state = self.state();
+        state.is_cancelled = true;
+        let woken = mem::take(&mut state.wakers);
+        drop(state);
+        // A waker that panics keeps no other from being called.
+        let _ = wake_all(woken.into_iter().map(|(_, waker)| waker));
+    }
+
+    /// Whether it was cancelled.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.state().is_cancelled
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Cancel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        f.debug_struct("Cancel")
+            .field("is_cancelled", &state.is_cancelled)
+            .field("waiting_count", &state.wakers.len())
+            .finish()
+    }
+}
+
+impl Registration {
+    pub(super) const fn new(cancel: Cancel) -> Self {
+        Self { cancel, id: None }
+    }
+
+    /// Has this waker called when the handle is cancelled, in place of the last one. Returns whether it is cancelled already.
+    fn register(&mut self, waker: &Waker) -> bool {
+        // Copied and dropped without the lock: that may run anybody's code.
+        let mut waker = waker.clone();
+        let mut state = self.cancel.state();
+        if state.is_cancelled {
+            return true;
+        }
+        let known = state.wakers.iter_mut().find(|(id, _)| Some(*id) == self.id);
+        if let Some((_, known)) = known {
+            mem::swap(known, &mut waker);
+        } else {
+            let id = state.count;
+            state.count += 1;
+            state.wakers.push((id, waker));
+            self.id = Some(id);
+            return false;
+        }
+        drop(state);
+        false
+    }
+
+    /// Polls or waits for what is asked until it is answered or cancelled.
+    pub(super) fn resolve<A: Ask<Error = AcquireError>>(
+        &mut self,
+        pending: &mut Option<Pending<A>>,
+        how: How<'_, '_>,
+    ) -> Poll<Result<A::Answer, AcquireError>> {
+        let own = match how {
+            How::Thread => Some(Parker::own()),
+            How::Task(_) => None,
+        };
+        loop {
+            let waker = match (&own, how) {
+                (Some((_, waker)), _) => waker,
+                (None, How::Task(context)) => context.waker(),
+                (None, How::Thread) => unreachable!("a thread has a parker"),
+            };
+            let asked = pending.as_mut().expect("polled after it was ready");
+            if own.is_some()
+                && let Err(why) = asked.ask().client().shared().check_may_wait()
+            {
+                return Poll::Ready(Err(A::stopped(why)));
+            }
+            if self.register(waker) {
+                // Its drop gives up what was asked.
+                drop(pending.take());
+                return Poll::Ready(Err(AcquireError::Cancelled));
+            }
+            match (asked.poll(&Context::from_waker(waker)), &own) {
+                (Poll::Ready(result), _) => return Poll::Ready(result),
+                (Poll::Pending, Some((parker, _))) => drop(parker.park(None)),
+                (Poll::Pending, None) => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let Some(id) = self.id else { return };
+        let mut state = self.cancel.state();
+        let place = state.wakers.iter().position(|(other, _)| *other == id);
+        let waker = place.map(|place| state.wakers.swap_remove(place));
+        drop(state);
+        drop(waker);
+    }
+}
