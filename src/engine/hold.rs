@@ -433,6 +433,8 @@ impl Engine {
     }
 
     /// Reports each renewal of a held lock from now on; also that none follows, if the last one was before this.
+    #[cold]
+    #[inline(never)]
     pub(super) fn submit_report_renewals(&mut self, now: Instant, id: Id) {
         if let Some(op) = self.ops.find_mut(id)
             && let (Some(renewal), OpState::Held { valid_until, extension, .. }) =
