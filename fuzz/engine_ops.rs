@@ -122,7 +122,7 @@ impl<'a> Run<'a> {
             _ => builder = builder.answer_timeout(Duration::from_secs(1)),
         }
         if traits & 16 != 0 {
-            builder = builder.retry_delay(Duration::ZERO, Duration::from_millis(20));
+            builder = builder.retry_delay(Duration::ZERO..=Duration::from_millis(20));
         }
         let config = Arc::new(builder.build().expect("valid settings"));
         let peers = (0..count).map(|index| {

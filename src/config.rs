@@ -4,6 +4,7 @@ mod retry_delay;
 mod url;
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -253,14 +254,13 @@ impl ConfigBuilder {
         self
     }
 
-    /// Bounds of the random delay between two attempts of a waiting acquire; 1 ms and 100 ms by default, `max` from `min` to
-    /// [`limits::TIME_LIMIT_MAX`].
+    /// Bounds of the random delay between two attempts of a waiting acquire; 1 ms to 100 ms by default, at most one day.
     ///
     /// The delay is larger than the time that the attempt took, and grows from attempt to attempt.
     #[must_use]
-    pub const fn retry_delay(mut self, min: Duration, max: Duration) -> Self {
-        self.config.retry_delay_min = min;
-        self.config.retry_delay_max = max;
+    pub const fn retry_delay(mut self, bounds: RangeInclusive<Duration>) -> Self {
+        self.config.retry_delay_min = *bounds.start();
+        self.config.retry_delay_max = *bounds.end();
         self
     }
 
@@ -480,7 +480,7 @@ mod tests {
             one().spin(limits::SPIN_MAX + Duration::from_nanos(1)),
             one().answer_timeout_ppm(0),
             one().answer_timeout_ppm(1_000_001),
-            one().retry_delay(Duration::from_millis(2), Duration::from_millis(1)),
+            one().retry_delay(Duration::from_millis(2)..=Duration::from_millis(1)),
             one().master("redis://h2?x=1"),
         ];
         for (row, builder) in bad.into_iter().enumerate() {

@@ -92,12 +92,11 @@ mod wire;
 
 // For the simulator, whose callers do with them what those of a client do.
 pub use client::{
-    Acquire, Cancel, Client, Extend, ForceUnlock, Guard, Inspect, LockEnd, LockRequest, Lost, Release,
+    Acquire, Cancel, Client, Extend, Guard, GuardSet, Hold, LockEnd, LockRequest, LockSetRequest, Lost,
+    ReentrantLock, Release, RwLock,
 };
-pub use client::{AcquireSet, ExtendSet, GuardSet, LockSetRequest, LostSet, ReleaseSet};
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
-pub use client::{Hold, Reenter, ReentrantLock, ReleaseHold, RwLock};
 #[doc(hidden)]
 pub use client::{desk, holds, joint};
 pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};

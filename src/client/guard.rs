@@ -419,19 +419,26 @@ impl Ask for Extension<'_> {
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, ExtendError> {
-        let request = Request::Extend { lock: self.guard.lock(), ttl: self.ttl };
-        core.submit(request).map_err(|_| ExtendError::NotHeld)
+        submit_extension(core, self.guard.lock(), self.ttl)
     }
 
     fn answer(&mut self, _: OpId, outcome: Outcome) -> Result<(), ExtendError> {
-        match outcome {
-            Outcome::Extend(result) => result.map(drop),
-            _ => unreachable!("an extension is answered by its own outcome"),
-        }
+        extension_result(outcome)
     }
 
     fn stopped(why: Stopped) -> ExtendError {
         ExtendError::Stopped(why)
+    }
+}
+
+pub(super) fn submit_extension(core: &mut Core, lock: OpId, ttl: Duration) -> Result<OpId, ExtendError> {
+    core.submit(Request::Extend { lock, ttl }).map_err(|_| ExtendError::NotHeld)
+}
+
+pub(super) fn extension_result(outcome: Outcome) -> Result<(), ExtendError> {
+    match outcome {
+        Outcome::Extend(result) => result.map(drop),
+        _ => unreachable!("an extension is answered by its own outcome"),
     }
 }
 

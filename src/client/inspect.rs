@@ -8,17 +8,15 @@ use crate::engine::{ForceUnlocked, Inspection, OpId, Outcome, Request};
 use crate::error::{ForceUnlockError, InspectError};
 use crate::lock::{Resource, quorum};
 
-/// A look at a lock under way: a future for any executor, or something to [`Inspect::wait`] for. Dropping it is no harm.
+/// A look at a lock under way.
 #[must_use = "nothing is asked before this is awaited"]
 #[derive(Debug)]
-pub struct Inspect<'a>(Pending<Looking<'a>>);
+struct Inspect<'a>(Pending<Looking<'a>>);
 
-/// A forced unlock under way: a future for any executor, or something to [`ForceUnlock::wait`] for.
-///
-/// Nothing is sent before it is polled or waited for; what was sent is not called back by dropping it.
+/// A forced unlock under way.
 #[must_use = "nothing is deleted before this is awaited"]
 #[derive(Debug)]
-pub struct ForceUnlock<'a>(Pending<Breaking<'a>>);
+struct ForceUnlock<'a>(Pending<Breaking<'a>>);
 
 impl Client {
     /// Asks each master what it holds of the lock of this name, whoever's it is, in one round trip.
@@ -36,11 +34,19 @@ impl Client {
     /// # Errors
     /// [`InspectError`]; what a master does not answer is in the [`Inspection`].
     pub fn inspect(&self, resource: &(impl AsRef<[u8]> + ?Sized)) -> Result<Inspection, InspectError> {
-        self.inspect_async(resource).wait()
+        self.look(resource).0.wait()
     }
 
-    /// As [`Client::inspect`], for tasks.
-    pub fn inspect_async<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> Inspect<'a> {
+    /// As [`Client::inspect`], for tasks. Nothing is asked before the future is polled. It is cancel-safe: dropping it changes
+    /// nothing.
+    pub fn inspect_async<'a>(
+        &'a self,
+        resource: &'a (impl AsRef<[u8]> + ?Sized),
+    ) -> impl Future<Output = Result<Inspection, InspectError>> + Send + 'a {
+        self.look(resource)
+    }
+
+    fn look<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> Inspect<'a> {
         Inspect(Pending::new(Looking { client: self, resource: resource.as_ref() }))
     }
 
@@ -63,32 +69,20 @@ impl Client {
         &self,
         resource: &(impl AsRef<[u8]> + ?Sized),
     ) -> Result<ForceUnlocked, ForceUnlockError> {
-        self.force_unlock_async(resource).wait()
+        self.break_open(resource).0.wait()
     }
 
-    /// As [`Client::force_unlock`], for tasks.
-    pub fn force_unlock_async<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> ForceUnlock<'a> {
+    /// As [`Client::force_unlock`], for tasks. Nothing is sent before the future is polled. Dropping it does not call back what
+    /// was sent.
+    pub fn force_unlock_async<'a>(
+        &'a self,
+        resource: &'a (impl AsRef<[u8]> + ?Sized),
+    ) -> impl Future<Output = Result<ForceUnlocked, ForceUnlockError>> + Send + 'a {
+        self.break_open(resource)
+    }
+
+    fn break_open<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> ForceUnlock<'a> {
         ForceUnlock(Pending::new(Breaking { client: self, resource: resource.as_ref() }))
-    }
-}
-
-impl Inspect<'_> {
-    /// Waits on this thread, for the limit of one answer at most.
-    ///
-    /// # Errors
-    /// As [`Client::inspect`].
-    pub fn wait(self) -> Result<Inspection, InspectError> {
-        self.0.wait()
-    }
-}
-
-impl ForceUnlock<'_> {
-    /// Waits on this thread, for the limit of one answer at most.
-    ///
-    /// # Errors
-    /// As [`Client::force_unlock`].
-    pub fn wait(self) -> Result<ForceUnlocked, ForceUnlockError> {
-        self.0.wait()
     }
 }
 

@@ -7,24 +7,25 @@
 //! function may lock the state while its thread has the client locked.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::guard::{self, Guard, Release};
+use super::desk::Question;
+use super::guard::{self, Guard, LockEnd, Release};
 use super::handle::Client;
 use super::holds::Holds;
 use super::parker::Parker;
-use super::pending::{How, Pending};
+use super::pending::{Ask, How, Pending};
 use super::request::{Acquisition, LockRequest};
-use super::shared::{IN_WAKER, Shared, Stopped, wake_all};
+use super::shared::{Core, IN_WAKER, Shared, Stopped, wake_all};
 use crate::clock;
 use crate::config::Inside;
-use crate::engine::{OpId, Released};
-use crate::error::{AcquireError, ReenterError, ReleaseError};
+use crate::engine::{OpId, Outcome, Released};
+use crate::error::{AcquireError, ExtendError, ReenterError, ReleaseError};
 use crate::limits;
 use crate::lock::{FencingToken, Token};
 
@@ -32,8 +33,8 @@ use crate::lock::{FencingToken, Token};
 ///
 /// The owner is this handle and its clones, on whatever threads and in whatever tasks, and never a thread by its identity: a
 /// task that moves between threads stays the owner. All holds of one owner are inside together, so it excludes other owners,
-/// of this process or of others, and not the callers of one owner from each other. It cannot be extended by hand: ask for
-/// [`LockRequest::auto_extend`].
+/// of this process or of others, and not the callers of one owner from each other. [`LockRequest::auto_extend`] keeps it, and
+/// [`Hold::extend`] extends it for all holds.
 ///
 /// Only the first hold asks the masters; those that come while it does wait for its answer, and all get it. The lock is
 /// released at the masters when the last hold ends. A handle without holds has nothing on the masters, and may be kept.
@@ -61,24 +62,58 @@ pub struct Hold {
     is_armed: bool,
 }
 
-/// A hold that is being taken: a future for any executor, made by [`ReentrantLock::lock_async`].
-///
-/// Nothing is asked before it is polled. Dropping it gives up its own hold only: the attempt goes on for those who have joined
-/// it, and is given up with the last of them.
+/// A hold that is being taken.
 #[must_use = "nothing is acquired before this is awaited"]
-pub struct Reenter<'a> {
+struct Reenter<'a> {
     owner: &'a Arc<Owner>,
     caller: Caller,
 }
 
-/// The end of a hold under way: a future for any executor, made by [`Hold::release_async`]. Dropping it is no harm.
+/// The end of a hold under way.
 #[must_use = "the answer of the masters is in here"]
 #[derive(Debug)]
-pub struct ReleaseHold(Option<Release>);
+struct ReleaseHold(Option<Release>);
 
 struct Owner {
     request: LockRequest<'static>,
     state: Mutex<State>,
+    /// Whether a hold extends the lock: an answer is for one caller.
+    is_extending: AtomicBool,
+}
+
+/// The extension of the lock for one of its holds.
+struct Extension {
+    owner: Arc<Owner>,
+    lock: OpId,
+    ttl: Duration,
+}
+
+impl Drop for Extension {
+    fn drop(&mut self) {
+        self.owner.is_extending.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Ask for Extension {
+    const QUESTION: Question = Question::Extend;
+    type Answer = ();
+    type Error = ExtendError;
+
+    fn client(&self) -> &Client {
+        &self.owner.request.client
+    }
+
+    fn submit(&mut self, core: &mut Core) -> Result<OpId, ExtendError> {
+        guard::submit_extension(core, self.lock, self.ttl)
+    }
+
+    fn answer(&mut self, _: OpId, outcome: Outcome) -> Result<(), ExtendError> {
+        guard::extension_result(outcome)
+    }
+
+    fn stopped(why: Stopped) -> ExtendError {
+        ExtendError::Stopped(why)
+    }
 }
 
 type State = Holds<UnderWay, Guard>;
@@ -107,7 +142,7 @@ impl LockRequest<'_> {
     #[must_use = "nothing is asked before it is locked"]
     pub fn reentrant(self) -> ReentrantLock {
         let (request, state) = (self.into_owned(), Mutex::new(State::Free));
-        ReentrantLock { owner: Arc::new(Owner { request, state }) }
+        ReentrantLock { owner: Arc::new(Owner { request, state, is_extending: AtomicBool::new(false) }) }
     }
 }
 
@@ -126,7 +161,7 @@ impl ReentrantLock {
     /// lock that this owner has can be taken; else that is [`AcquireError::Stopped`], for this caller alone.
     pub fn lock(&self) -> Result<Hold, ReenterError> {
         // Its drop gives up what it has joined, in a panic, too.
-        let mut asking = self.lock_async();
+        let mut asking = self.join();
         let (parker, waker) = Parker::own();
         loop {
             match self.owner.advance(&mut asking.caller, How::Thread, &waker) {
@@ -136,8 +171,13 @@ impl ReentrantLock {
         }
     }
 
-    /// As [`ReentrantLock::lock`], for tasks.
-    pub const fn lock_async(&self) -> Reenter<'_> {
+    /// As [`ReentrantLock::lock`], for tasks. Nothing is asked before the future is polled. Dropping it gives up its own hold
+    /// only: the attempt goes on for those who have joined it, and is given up with the last of them.
+    pub fn lock_async(&self) -> impl Future<Output = Result<Hold, ReenterError>> + Send + use<'_> {
+        self.join()
+    }
+
+    const fn join(&self) -> Reenter<'_> {
         Reenter { owner: &self.owner, caller: Caller { wait_until: None, joined: None, failed_before: None } }
     }
 
@@ -211,17 +251,64 @@ impl Hold {
         }
     }
 
+    /// The lock's name, without the configured prefix.
+    #[must_use]
+    pub fn resource(&self) -> &[u8] {
+        self.owner.request.resource.as_bytes()
+    }
+
+    /// Gives the lock a new TTL, counted from now, if a quorum of masters still has it: for all holds.
+    ///
+    /// # Errors
+    /// As [`Guard::extend`]; [`ExtendError::Busy`] while another hold extends it.
+    pub fn extend(&self, ttl: Duration) -> Result<(), ExtendError> {
+        self.extension(ttl)?.wait()
+    }
+
+    /// As [`Hold::extend`], for tasks. Nothing is sent before the future is polled. Dropping it leaves the extension to itself:
+    /// the lock then ends as before, or as asked for.
+    pub async fn extend_async(&self, ttl: Duration) -> Result<(), ExtendError> {
+        let mut extension = self.extension(ttl)?;
+        poll_fn(|context| extension.poll(context)).await
+    }
+
+    fn extension(&self, ttl: Duration) -> Result<Pending<Extension>, ExtendError> {
+        let lock = self.owner.look(Guard::lock).ok_or(ExtendError::NotHeld)?;
+        if self.owner.is_extending.swap(true, Ordering::SeqCst) {
+            return Err(ExtendError::Busy);
+        }
+        Ok(Pending::new(Extension { owner: self.owner.clone(), lock, ttl }))
+    }
+
+    /// Waits, in a task, until the lock is lost or about to be, or the last hold has ended; see [`Guard::lost`].
+    pub fn lost(&self) -> impl Future<Output = LockEnd> + Send + use<> {
+        let lost = self.owner.look(Guard::lost);
+        async move {
+            match lost {
+                Some(lost) => lost.await,
+                // A fork of the process.
+                None => LockEnd::Lost,
+            }
+        }
+    }
+
     /// Ends this hold. The last one releases the lock and waits until a quorum of masters has confirmed it; `None` if
     /// others are left, and in a fork of the process.
     ///
     /// # Errors
     /// As [`Guard::release`].
     pub fn release(self) -> Result<Option<Released>, ReleaseError> {
-        self.release_async().0.map(Release::wait).transpose()
+        self.end().0.map(Release::wait).transpose()
     }
 
-    /// As [`Hold::release`], for tasks. The hold ends at once.
-    pub fn release_async(mut self) -> ReleaseHold {
+    /// As [`Hold::release`], for tasks. The hold ends at once. Dropping the future leaves the release to the background.
+    pub fn release_async(
+        self,
+    ) -> impl Future<Output = Result<Option<Released>, ReleaseError>> + Send + use<> {
+        self.end()
+    }
+
+    fn end(mut self) -> ReleaseHold {
         self.is_armed = false;
         ReleaseHold(self.owner.end_hold().map(Guard::release_async))
     }

@@ -25,7 +25,7 @@ use crate::limits;
 use crate::lock::InputError;
 use crate::options::{Options, auto_extend_method, option_methods};
 
-pub use held::{ExtendSet, GuardSet, LostSet, ReleaseSet};
+pub use held::GuardSet;
 
 mod held;
 
@@ -41,13 +41,10 @@ pub struct LockSetRequest {
     cancel: Option<Cancel>,
 }
 
-/// Several locks that are being acquired together: a future for any executor, or something to [`AcquireSet::wait`] for.
-///
-/// Nothing is sent before it is polled or waited for. Dropping it gives all of them up: that never blocks, and what was
-/// acquired so far is released in the background.
+/// Several locks that are being acquired together.
 #[must_use = "nothing is acquired before this is awaited"]
 #[derive(Debug)]
-pub struct AcquireSet {
+struct AcquireSet {
     request: LockSetRequest,
     /// `None` before the first step.
     joint: Option<Joint<Guard>>,
@@ -123,11 +120,16 @@ impl LockSetRequest {
     /// # Errors
     /// As [`LockSetRequest::try_acquire`]; of the last round.
     pub fn acquire(self) -> Result<GuardSet, AcquireSetError> {
-        self.acquire_async().wait()
+        self.start().wait()
     }
 
-    /// As [`LockSetRequest::acquire`], for tasks.
-    pub const fn acquire_async(self) -> AcquireSet {
+    /// As [`LockSetRequest::acquire`], for tasks. Nothing is sent before the future is polled. Dropping it gives all of them up:
+    /// that never blocks, and what was acquired so far is released in the background.
+    pub fn acquire_async(self) -> impl Future<Output = Result<GuardSet, AcquireSetError>> + Send + use<> {
+        self.start()
+    }
+
+    const fn start(self) -> AcquireSet {
         AcquireSet { request: self, joint: None, asking: Asking::Nothing }
     }
 
@@ -147,11 +149,7 @@ impl LockSetRequest {
 }
 
 impl AcquireSet {
-    /// Waits on this thread; returns by the end of the request's wait, or of one attempt if that is later.
-    ///
-    /// # Errors
-    /// As [`LockSetRequest::acquire`].
-    pub fn wait(mut self) -> Result<GuardSet, AcquireSetError> {
+    fn wait(mut self) -> Result<GuardSet, AcquireSetError> {
         match self.advance(How::Thread) {
             Poll::Ready(result) => result,
             Poll::Pending => unreachable!("a thread waits until it is over"),

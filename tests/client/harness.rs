@@ -24,7 +24,7 @@ pub(crate) const SHORT: Duration = Duration::from_millis(300);
 /// Masters whose votes count from the start.
 pub(crate) fn config(urls: &[String], answer_timeout: Duration) -> ConfigBuilder {
     let config = Config::builder().masters(urls).quarantine(Quarantine::Trust).max_ttl(TTL);
-    config.answer_timeout(answer_timeout).retry_delay(Duration::from_millis(1), Duration::from_millis(20))
+    config.answer_timeout(answer_timeout).retry_delay(Duration::from_millis(1)..=Duration::from_millis(20))
 }
 
 pub(crate) fn open(urls: &[String], answer_timeout: Duration) -> Client {

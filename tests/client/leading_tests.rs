@@ -93,7 +93,7 @@ fn whoever_waits_beside_a_leader_is_told_when_that_has_left() {
             // Nothing is due that would make anybody lead.
             let never = Duration::from_secs(600);
             let [holder, client] = [(); 2].map(|()| {
-                let builder = config(&fleet.urls(), LONG).ask_holder(false).retry_delay(never, never);
+                let builder = config(&fleet.urls(), LONG).ask_holder(false).retry_delay(never..=never);
                 let builder = builder.connect_timeout(Duration::from_secs(3600));
                 Client::open(builder.build().expect("valid settings")).expect("an event loop")
             });

@@ -1,11 +1,12 @@
 //! Locks that their owner may take again: one owner is inside at a time, with as many holds as it likes.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use redlatch::{AcquireError, Hold, ReenterError, ReentrantLock};
+use redlatch::{AcquireError, ExtendError, Hold, LockEnd, ReenterError, ReentrantLock};
 
 use crate::batch_tests::work;
 use crate::fleet::{Fleet, eventually};
@@ -109,6 +110,31 @@ fn a_lost_lock_is_not_taken_again_before_its_holds_have_ended() {
     drop(second);
     assert!(other.is_valid() && other.release().is_ok_and(|it| !it.was_already_gone()));
     drop(lock.lock().expect("free"));
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn any_hold_extends_the_lock_for_all() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let lock = client.lock("a").ttl(TTL / 3).reentrant();
+    let (one, other) = (lock.lock().expect("free"), lock.lock().expect("held"));
+    assert_eq!(one.resource(), b"a");
+    one.extend(TTL / 2).expect("held");
+    assert!(other.remaining() > TTL / 3);
+    block_on(other.extend_async(TTL)).expect("held");
+    assert!(one.remaining() > TTL / 2);
+    {
+        let mut extending = pin!(other.extend_async(TTL));
+        assert!(poll_once(&mut extending).is_pending());
+        assert_eq!(one.extend(TTL), Err(ExtendError::Busy), "an answer is for one hold");
+        block_on(extending).expect("held");
+    }
+    one.extend(TTL).expect("held");
+    let lost = one.lost();
+    drop(one);
+    other.release().expect("confirmed");
+    assert_eq!(block_on(lost), LockEnd::Released);
     assert_nothing_left(&client, &mut fleet);
 }
 

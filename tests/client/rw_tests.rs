@@ -19,7 +19,7 @@ const NEVER: Duration = Duration::from_secs(600);
 
 /// A client that does not try again by itself for very long.
 fn patient(urls: &[String]) -> ConfigBuilder {
-    config(urls, LONG).ask_holder(false).retry_delay(NEVER, NEVER)
+    config(urls, LONG).ask_holder(false).retry_delay(NEVER..=NEVER)
 }
 
 fn build(builder: ConfigBuilder) -> Client {

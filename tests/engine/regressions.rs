@@ -13,7 +13,7 @@ use crate::{defaults, granted, ms, no_quorum};
 fn a_retry_delay_of_zero_makes_no_endless_loop() {
     let (done, wait) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let mut rig = Rig::unconnected(1, |b| b.retry_delay(Duration::ZERO, ms(100)));
+        let mut rig = Rig::unconnected(1, |b| b.retry_delay(Duration::ZERO..=ms(100)));
         rig.refuse(0, true);
         rig.pump();
         rig.acquire("a", 10_000, 20);

@@ -88,7 +88,7 @@ impl Contest {
                 .masters(urls)
                 .max_ttl(TTL)
                 .answer_timeout(ANSWER_TIMEOUT)
-                .retry_delay(Duration::from_millis(1), Duration::from_millis(20))
+                .retry_delay(Duration::from_millis(1)..=Duration::from_millis(20))
                 .quarantine(rules.quarantine);
             let ready_count = rules.ready_count.unwrap_or(urls.len());
             let config = config.build().expect("valid settings");

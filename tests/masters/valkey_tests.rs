@@ -59,7 +59,8 @@ fn who_waits_in_another_client_is_told_of_a_native_release() {
     let never = Duration::from_secs(600);
     let open = |urls: &[String]| {
         let builder = Client::builder().masters(urls).quarantine(Quarantine::Trust);
-        let config = builder.answer_timeout(PATIENCE / 4).ask_holder(false).retry_delay(never, never).build();
+        let config =
+            builder.answer_timeout(PATIENCE / 4).ask_holder(false).retry_delay(never..=never).build();
         Client::open(config.expect("valid settings")).expect("an event loop")
     };
     let (first, second) = (open(&fleet.urls()), open(&fleet.urls()));

@@ -24,22 +24,18 @@ pub struct GuardSet {
     guards: Vec<Guard>,
 }
 
-/// An extension of all locks of a set under way: a future for any executor, or something to [`ExtendSet::wait`] for.
-///
-/// Dropping it leaves the extensions to themselves: each lock then ends as before, or as asked for.
+/// An extension of all locks of a set under way.
 #[must_use = "nothing is extended before this is awaited"]
 #[derive(Debug)]
-pub struct ExtendSet<'g> {
+struct ExtendSet<'g> {
     pending: Vec<(Vec<u8>, Extend<'g>)>,
     failed: Option<ExtendSetError>,
 }
 
-/// The release of all locks of a set under way: a future for any executor, or something to [`ReleaseSet::wait`] for.
-///
-/// Dropping it, at any time, has the locks released in the background.
+/// The release of all locks of a set under way.
 #[must_use = "the answer of the masters is in here"]
 #[derive(Debug)]
-pub struct ReleaseSet {
+struct ReleaseSet {
     pending: Vec<(Vec<u8>, Release)>,
     released: Vec<Released>,
     failed: Option<ReleaseSetError>,
@@ -48,7 +44,7 @@ pub struct ReleaseSet {
 /// A future that is ready when one of several locks is lost or about to be: [`GuardSet::lost`].
 #[must_use = "nothing is told before this is awaited"]
 #[derive(Debug)]
-pub struct LostSet {
+struct LostSet {
     each: Vec<Lost>,
 }
 
@@ -112,11 +108,19 @@ impl GuardSet {
     /// [`ExtendSetError`] names the first lock, by name, that was not extended. The others may be; the set is valid as long
     /// as each of them is.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), ExtendSetError> {
-        self.extend_async(ttl).wait()
+        self.start_extension(ttl).wait()
     }
 
-    /// As [`GuardSet::extend`], for tasks. It is sent at once.
-    pub fn extend_async(&mut self, ttl: Duration) -> ExtendSet<'_> {
+    /// As [`GuardSet::extend`], for tasks. It is sent at once. Dropping the future leaves the extensions to themselves: each lock
+    /// then ends as before, or as asked for.
+    pub fn extend_async(
+        &mut self,
+        ttl: Duration,
+    ) -> impl Future<Output = Result<(), ExtendSetError>> + Send + use<'_> {
+        self.start_extension(ttl)
+    }
+
+    fn start_extension(&mut self, ttl: Duration) -> ExtendSet<'_> {
         let names: Vec<Vec<u8>> = self.resources().map(<[u8]>::to_vec).collect();
         let Some(client) = self.guards.first().map(|guard| guard.client().clone()) else {
             return ExtendSet { pending: Vec::new(), failed: None };
@@ -140,7 +144,7 @@ impl GuardSet {
     }
 
     /// Waits, in a task, until the first of them is lost or about to be, or released; see [`Guard::lost`].
-    pub fn lost(&self) -> LostSet {
+    pub fn lost(&self) -> impl Future<Output = LockEnd> + Send + use<> {
         LostSet { each: self.guards.iter().map(Guard::lost).collect() }
     }
 
@@ -150,11 +154,18 @@ impl GuardSet {
     /// # Errors
     /// [`ReleaseSetError`] names the first lock, by name, whose release is not confirmed; all go on in the background.
     pub fn release(self) -> Result<Vec<Released>, ReleaseSetError> {
-        self.release_async().wait()
+        self.start_release().wait()
     }
 
-    /// As [`GuardSet::release`], for tasks. It is sent at once.
-    pub fn release_async(mut self) -> ReleaseSet {
+    /// As [`GuardSet::release`], for tasks. It is sent at once. Dropping the future, at any time, leaves the releases to the
+    /// background.
+    pub fn release_async(
+        self,
+    ) -> impl Future<Output = Result<Vec<Released>, ReleaseSetError>> + Send + use<> {
+        self.start_release()
+    }
+
+    fn start_release(mut self) -> ReleaseSet {
         let names: Vec<Vec<u8>> = self.resources().map(<[u8]>::to_vec).collect();
         let guards = std::mem::take(&mut self.guards);
         let releasing = match guards.first().map(|guard| guard.client().clone()) {
@@ -167,11 +178,7 @@ impl GuardSet {
 }
 
 impl ExtendSet<'_> {
-    /// Waits on this thread, for the limit of one answer at most.
-    ///
-    /// # Errors
-    /// As [`GuardSet::extend`].
-    pub fn wait(mut self) -> Result<(), ExtendSetError> {
+    fn wait(mut self) -> Result<(), ExtendSetError> {
         match self.resolve(How::Thread) {
             Poll::Ready(result) => result,
             Poll::Pending => unreachable!("a thread waits until it is over"),
@@ -198,11 +205,7 @@ impl Future for ExtendSet<'_> {
 }
 
 impl ReleaseSet {
-    /// Waits on this thread, for the limit of one answer at most.
-    ///
-    /// # Errors
-    /// As [`GuardSet::release`].
-    pub fn wait(mut self) -> Result<Vec<Released>, ReleaseSetError> {
+    fn wait(mut self) -> Result<Vec<Released>, ReleaseSetError> {
         match self.resolve(How::Thread) {
             Poll::Ready(result) => result,
             Poll::Pending => unreachable!("a thread waits until it is over"),

@@ -24,7 +24,7 @@ const BRIEF: Duration = Duration::from_millis(100);
 
 fn client() -> Client {
     // Nothing listens there.
-    let config = Config::builder().masters(["redis://127.0.0.1:1"]).retry_delay(BRIEF, BRIEF);
+    let config = Config::builder().masters(["redis://127.0.0.1:1"]).retry_delay(BRIEF..=BRIEF);
     Client::open(config.build().expect("valid settings")).expect("an event loop")
 }
 

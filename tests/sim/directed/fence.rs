@@ -174,7 +174,7 @@ pub fn a_fenced_waiter_behind_a_plain_holder_has_a_token() -> Verdict {
 
 /// As the schedule before, where the first attempt fails at once and the second one begins in quarantine, too.
 pub fn a_retry_does_not_count_masters_in_quarantine() -> Verdict {
-    let settings = |b: ConfigBuilder| b.answer_timeout(ms(600)).retry_delay(ms(50), ms(60));
+    let settings = |b: ConfigBuilder| b.answer_timeout(ms(600)).retry_delay(ms(50)..=ms(60));
     let mut world = world(3, 2, settings);
     let first = leave_fence(&mut world, 2, 4_990_000)?;
     world.kill_master(1, true);

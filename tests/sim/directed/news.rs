@@ -7,7 +7,7 @@ use super::*;
 
 /// Whoever is not told waits for this long.
 fn patient(builder: ConfigBuilder) -> ConfigBuilder {
-    builder.ask_holder(false).retry_delay(ms(5000), ms(5000))
+    builder.ask_holder(false).retry_delay(ms(5000)..=ms(5000))
 }
 
 /// A world in which one message takes a millisecond.

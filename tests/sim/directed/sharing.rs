@@ -318,7 +318,7 @@ pub fn a_writer_that_gives_up_lets_readers_in_at_once() -> Verdict {
 }
 
 pub fn readers_who_wait_are_told_when_a_writer_gives_up() -> Verdict {
-    let mut world = world(3, 3, |builder| builder.ask_holder(false).retry_delay(ms(5000), ms(5000)));
+    let mut world = world(3, 3, |builder| builder.ask_holder(false).retry_delay(ms(5000)..=ms(5000)));
     read(&mut world, 0, ms(10_000))?;
     insist(&mut world, 1, ms(700));
     world.run_for(10 * MS);
@@ -331,7 +331,7 @@ pub fn readers_who_wait_are_told_when_a_writer_gives_up() -> Verdict {
 }
 
 pub fn a_writer_that_waits_keeps_readers_out_for_as_long_as_it_waits() -> Verdict {
-    let mut world = world(3, 3, |builder| builder.retry_delay(ms(5000), ms(5000)));
+    let mut world = world(3, 3, |builder| builder.retry_delay(ms(5000)..=ms(5000)));
     let reader = read(&mut world, 0, ms(10_000))?;
     insist(&mut world, 1, ms(9000));
     for _ in 0..80 {
@@ -399,7 +399,7 @@ pub fn several_writers_that_keep_readers_out_all_have_their_turn() -> Verdict {
 }
 
 pub fn all_readers_come_when_a_writer_goes_and_a_writer_when_the_last_reader_goes() -> Verdict {
-    let mut world = world(3, 12, |builder| builder.ask_holder(false).retry_delay(ms(5000), ms(5000)));
+    let mut world = world(3, 12, |builder| builder.ask_holder(false).retry_delay(ms(5000)..=ms(5000)));
     (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
     let writer = hold(&mut world, 0, KEY, ms(10_000))?;
     // Two of one client share a subscription.

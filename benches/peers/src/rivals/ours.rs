@@ -19,7 +19,7 @@ const SETTLE_TIME: Duration = Duration::from_millis(5);
 /// which is bounded as that of the others is.
 fn config(urls: &[String]) -> Config {
     let builder = Config::builder().masters(urls).quarantine(Quarantine::Trust);
-    let builder = builder.retry_delay(Duration::from_millis(1), super::retry_delay());
+    let builder = builder.retry_delay(Duration::from_millis(1)..=super::retry_delay());
     builder.answer_timeout(ANSWER_TIMEOUT).build().expect("valid settings")
 }
 
