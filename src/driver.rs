@@ -49,6 +49,10 @@ pub(crate) struct Poller {
     spin: Duration,
 }
 
+/// Ends the sleep of a [`Poller`], also from another thread.
+#[derive(Debug)]
+pub(crate) struct PollerWaker(Arc<Waker>);
+
 /// Why a client could not be set up. An unreachable master is no reason.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -66,6 +70,13 @@ const WAKER_TOKEN: Token = Token(usize::MAX);
 
 /// Events taken from the kernel at once: one for each socket and the waker's.
 const EVENT_COUNT_MAX: usize = LinkId::COUNT_MAX + 1;
+
+impl PollerWaker {
+    pub(crate) fn wake(&self) {
+        // Where it fails, the poller sleeps until its next deadline.
+        let _ = self.0.wake();
+    }
+}
 
 impl Driver {
     /// Prepares everything; the first [`Driver::turn`] starts to connect.
@@ -157,6 +168,11 @@ impl Driver {
     #[cfg(unix)]
     pub(crate) fn registry(&self) -> io::Result<Registry> {
         self.registry.try_clone()
+    }
+
+    /// Does what [`Driver::wake_poller`] does, from any thread.
+    pub(crate) fn waker(&self) -> PollerWaker {
+        PollerWaker(self.waker.clone())
     }
 
     /// Ends the poller's sleep, or the next one before it begins. Costs a system call.

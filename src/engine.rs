@@ -168,6 +168,10 @@ impl Engine {
                 self.submit_extend(now, lock.0, ttl);
                 Ok(lock)
             }
+            Request::ReportRenewals { lock } => {
+                self.submit_report_renewals(now, lock.0);
+                Ok(lock)
+            }
             Request::Watch { lock } => {
                 self.submit_watch(lock.0);
                 Ok(lock)

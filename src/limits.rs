@@ -140,8 +140,16 @@ pub const CALLBACK_THREAD_COUNT_MAX: usize = 16;
 /// TTL of a [`crate::LockRequest`] that names none, if `max_ttl` allows it.
 pub const TTL_DEFAULT: Duration = Duration::from_secs(10);
 
-/// Renewals of one lock that is kept. Then it ends with its TTL.
-pub const RENEWAL_COUNT_MAX: u32 = 1_000_000;
+/// Renewals of one lock that is kept. Then it ends with its TTL. The longest hold comes before: a lock with a TTL of 100 ms
+/// has so many in more than half a year.
+pub const RENEWAL_COUNT_MAX: u32 = 1_000_000_000;
+
+/// Longest pause before a renewal that failed is tried again. The pause is a twentieth of the TTL, and up to as much again at
+/// random.
+pub const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Shortest pause before a renewal that failed is tried again, without its random part.
+pub(crate) const RENEWAL_PAUSE_MIN: Duration = Duration::from_millis(1);
 
 /// A time without end, in place of one that would overflow the clock.
 pub(crate) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);

@@ -196,6 +196,10 @@ pub enum Mutant {
     LossTellsOldTtl,
     /// A renewal waits for answers until the validity ends.
     RenewalWithoutLimit,
+    /// The pause before a failed renewal is tried again grows with the TTL.
+    RenewalPauseUncapped,
+    /// The end of the renewals is not reported.
+    RenewalEndUnreported,
     /// A lock whose loss was reported goes on being renewed.
     KeptAfterLoss,
     /// A lock that is kept is renewed also after its release.

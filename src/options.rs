@@ -91,10 +91,10 @@ macro_rules! fair_method {
 macro_rules! auto_extend_method {
     ($($field:ident).*) => {
         /// Extends the lock while it is held, again and again, at a third of the TTL, for at most `max_hold` since it was
-        /// acquired (or the configured `max_hold`, if that is shorter) and 1,000,000 times. Zero is an error, as it is if the
+        /// acquired (or the configured `max_hold`, if that is shorter) and 1,000,000,000 times. Zero is an error, as it is if the
         /// configured `max_hold` is zero.
         ///
-        /// Failed extensions are repeated until the validity ends; a loss is reported in time. The lock still ends a TTL
+        /// A failed extension is repeated within a second until the validity ends; a loss is reported in time. The lock still ends a TTL
         /// after its process dies. Extensions that are due for many locks share one write per master.
         pub fn auto_extend(mut self, max_hold: Duration) -> Self {
             self.$($field.)*auto_extend = Some(max_hold);

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::config::{Config, ConfigBuilder};
-use crate::driver::{ConnectError, Driver, Poller};
+use crate::driver::{ConnectError, Driver, Poller, PollerWaker};
 use crate::engine::{MasterStatus, OpId, Outcome, Released, Request, SubmitError};
 use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::limits;
@@ -62,6 +63,21 @@ struct Origin {
 impl Origin {
     fn dropped(&self) -> MutexGuard<'_, Vec<OpId>> {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends the sleep of a [`Redlock::turn`].
+struct LoopWaker {
+    poller: PollerWaker,
+    origin: Arc<Origin>,
+}
+
+impl Wake for LoopWaker {
+    fn wake(self: Arc<Self>) {
+        // The event queue of a fork is its parent's.
+        if !self.origin.process.is_forked() {
+            self.poller.wake();
+        }
     }
 }
 
@@ -252,6 +268,13 @@ impl Redlock {
         self.driver.turn(&mut self.poller, Some(if has_outcome { Duration::ZERO } else { limit }))
     }
 
+    /// Ends the sleep of a [`Redlock::turn`] from any thread, or else that of the next one: for a thread that waits for
+    /// something else besides. Does nothing in a fork of the process.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        Waker::from(Arc::new(LoopWaker { poller: self.driver.waker(), origin: self.origin.clone() }))
+    }
+
     /// Writes what is queued, as far as that needs no waiting. Does nothing in a fork of the process.
     pub fn flush(&mut self) {
         if self.is_forked() {
@@ -270,9 +293,9 @@ impl Redlock {
         let (lock, mut outcome) = self.set_aside.pop_front().or_else(|| self.driver.engine.poll_outcome())?;
         match &mut outcome {
             Outcome::Acquire(Ok(grant)) => grant.valid_until = clock::to_std(grant.valid_until),
-            Outcome::Extend(Ok(valid_until)) | Outcome::Lost(valid_until) => {
-                *valid_until = clock::to_std(*valid_until)
-            }
+            Outcome::Extend(Ok(valid_until))
+            | Outcome::Renewal(Ok(valid_until))
+            | Outcome::Lost(valid_until) => *valid_until = clock::to_std(*valid_until),
             _ => {}
         }
         Some((lock, outcome))

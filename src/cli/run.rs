@@ -1,7 +1,7 @@
 //! `redlatch run`: a command under a lock, like flock(1), across masters.
 //!
 //! ```text
-//!  main thread: Redlock, extensions, the command's end        a thread beside it
+//!  main thread: Redlock, which renews; the command's end      a thread beside it
 //!        ▲                                                          │
 //!        └───────────── signals that were caught ◄──────────────────┘
 //! ```
@@ -11,7 +11,7 @@
 
 mod acquire;
 mod descendants;
-mod extension;
+mod locks;
 mod process;
 mod supervisor;
 mod terminal;
@@ -30,7 +30,7 @@ use super::message::{Message, label, with_lock};
 use super::options::{self, Enough, Exit, MasterOptions, code, say};
 use super::ping;
 use process::Process;
-use supervisor::{Locks, Supervisor};
+use supervisor::Supervisor;
 use timeline::Timeline;
 
 /// Run a command while holding a lock.
@@ -40,7 +40,7 @@ use timeline::Timeline;
 #[derive(clap::Args)]
 #[command(after_help = "See `redlatch run --help` for exit codes, signals and examples.", after_long_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// How long the lock lives on the masters unless it is extended, which happens at each third of it.
+    /// How long the lock lives on the masters unless it is extended, which happens at a third of it or somewhat before.
     ///
     /// After a crash of this machine nobody else gets the lock for up to this long. At most --max-ttl.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
@@ -178,6 +178,7 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let signals = process::Signals::catch()?;
     let started = Instant::now();
     let redlock = Redlock::open(config)?;
+    signals.wake(&redlock);
     let label = label(names.iter().map(Resource::as_bytes));
     let options = lock_options(&args);
     let mut run = Run { redlock, label, ttl, options, verbose: args.verbose, signals };
@@ -195,7 +196,8 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
 
 /// How the lock is asked for.
 fn lock_options(args: &Args) -> redlatch::Options {
-    let mut options = redlatch::Options::new().ttl(args.ttl);
+    // The configuration has the longest hold.
+    let mut options = redlatch::Options::new().ttl(args.ttl).auto_extend(Duration::MAX);
     options = if args.fenced { options.fenced() } else { options };
     options = if args.fair { options.fair() } else { options };
     options = if args.shared { options.shared() } else { options };
@@ -283,8 +285,8 @@ impl Run {
                 return Err(cannot_start(&args.command, &error));
             }
         };
-        let supervised = Locks { ids: locks.clone(), label: self.label.clone(), ttl: self.ttl };
-        let end = Supervisor::new(&mut self.redlock, process, supervised, timeline, self.verbose)
+        let label = self.label.clone();
+        let end = Supervisor::new(&mut self.redlock, process, held, label, timeline, self.verbose)
             .supervise(self.signals.arrivals());
         if let Ok(end) = &end {
             self.tell(|_| Message::CommandEnded { code: end.code }.to_string());

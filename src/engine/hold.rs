@@ -192,6 +192,9 @@ impl Engine {
                 Verdict::Contended | Verdict::NoQuorum | Verdict::Open => ExtendError::NoQuorum(report),
             })
         };
+        if is_renewal {
+            self.report_renewal(id, &result);
+        }
         match &result {
             Ok(_) => self.settle_extension(now, id, &tally),
             Err(ExtendError::Lost(_)) => self.end_validity(now, id),
@@ -205,8 +208,16 @@ impl Engine {
 
     /// An answer came after its round: ends the validity if it proves that the lock is lost.
     fn check_loss(&mut self, now: Instant, id: Id) {
-        let claim = self.claims.claim(self.ops.op(id).claim);
-        if claim.absent(self.fleet.all()).count() > self.fleet.spare() {
+        let op = self.ops.op(id);
+        let claim = self.claims.claim(op.claim);
+        let absent = claim.absent(self.fleet.all());
+        if absent.count() > self.fleet.spare() {
+            if matches!(op.state, OpState::Held { valid_until, .. } if now < valid_until) {
+                let granted = claim.tally.granted.without(absent);
+                let tally = Tally { granted, refused: absent, ..Tally::default() };
+                let report = self.report(now, Round::Extend, claim, &tally);
+                self.report_renewal(id, &Err(ExtendError::Lost(report)));
+            }
             self.end_validity(now, id);
             self.follow_extension(now, id, false);
         }
@@ -421,6 +432,21 @@ impl Engine {
         self.arm_op(id);
     }
 
+    /// Reports each renewal of a held lock from now on; also that none follows, if the last one was before this.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn submit_report_renewals(&mut self, now: Instant, id: Id) {
+        if let Some(op) = self.ops.find_mut(id)
+            && let (Some(renewal), OpState::Held { valid_until, extension, .. }) =
+                (&mut op.renewal, &op.state)
+        {
+            renewal.report();
+            if extension.is_none() && now < *valid_until {
+                self.report_renewals_end(id);
+            }
+        }
+    }
+
     /// Reports the loss of a held lock, once.
     pub(super) fn submit_watch(&mut self, id: Id) {
         if let Some(op) = self.ops.find_mut(id)
@@ -457,19 +483,19 @@ impl Engine {
         }
     }
 
-    /// Sends an extension whose outcome nobody gets. It is one like the caller's own, which replaces it; one that fails is
-    /// tried again until the validity ends.
+    /// Sends an extension whose outcome is reported only if the caller asked for it. It is one like the caller's own, which
+    /// replaces it; one that fails is tried again until the validity ends.
     fn renew(&mut self, now: Instant, id: Id) {
         let op = self.ops.op_mut(id);
         let (Some(renewal), OpState::Held { valid_until, .. }) = (&mut op.renewal, &op.state) else {
             unreachable!("only a held lock that is kept is renewed")
         };
         let Some(ttl) = renewal.next_ttl(now, *valid_until, self.config.drift, self.config.max_ttl) else {
-            return;
+            return self.report_renewals_end(id);
         };
-        if self.start_extend(now, id, ttl).is_err() {
+        if let Err(error) = self.start_extend(now, id, ttl) {
             // The validity has ended, or the longest hold is reached.
-            return;
+            return self.report_renewal(id, &Err(error));
         }
         if let OpState::Held { valid_until, extension: Some(extension), .. } = &mut self.ops.op_mut(id).state
         {
@@ -488,7 +514,29 @@ impl Engine {
         let Some(renewal) = &mut op.renewal else { return };
         let extended = Extended { valid_until, ttl: op.ttl, held_ttl: op.held_ttl, is_extended };
         renewal.follow(now, extended, self.config.drift, self.ticks, &mut self.rng);
+        if now < valid_until {
+            self.report_renewals_end(id);
+        }
         self.arm_op(id);
+    }
+
+    /// Reports how a renewal ended, if the caller asked for it.
+    fn report_renewal(&mut self, id: Id, result: &Result<Instant, ExtendError>) {
+        if self.ops.op(id).renewal.is_some_and(|renewal| renewal.is_reported()) {
+            self.outcomes.push_back((OpId(id), Outcome::Renewal(result.clone())));
+        }
+    }
+
+    /// Reports that the longest hold lets no renewal follow, if that is so.
+    fn report_renewals_end(&mut self, id: Id) {
+        let op = self.ops.op(id);
+        if let (Some(renewal), OpState::Held { since, .. }) = (&op.renewal, &op.state)
+            && renewal.renew_at().is_none()
+            && !mutant!(RenewalEndUnreported)
+        {
+            let limit = renewal.hold_limit(*since);
+            self.report_renewal(id, &Err(limit));
+        }
     }
 
     /// Reports, once, that a lock is lost or about to be, and keeps it no longer.

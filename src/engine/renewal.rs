@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt};
 
+use crate::error::ExtendError;
 use crate::limits;
 use crate::lock::{Drift, Ttl};
 use crate::mutants::mutant;
@@ -21,6 +22,8 @@ pub(super) struct Renewal {
     /// No renewal goes beyond this.
     hold_until: Instant,
     left_count: u32,
+    /// Whether the caller wants the outcome of each.
+    is_reported: bool,
 }
 
 /// The clock by which the renewals of one engine go out together.
@@ -42,7 +45,22 @@ impl Ticks {
 
 impl Renewal {
     pub(super) const fn new(ttl: Ttl, hold_until: Instant) -> Self {
-        Self { ttl, renew_at: None, hold_until, left_count: limits::RENEWAL_COUNT_MAX }
+        let left_count = limits::RENEWAL_COUNT_MAX;
+        Self { ttl, renew_at: None, hold_until, left_count, is_reported: false }
+    }
+
+    /// The caller wants the outcome of each from now on.
+    pub(super) const fn report(&mut self) {
+        self.is_reported = true;
+    }
+
+    pub(super) const fn is_reported(&self) -> bool {
+        self.is_reported
+    }
+
+    /// Why none follows, of a lock that has been held since then.
+    pub(super) fn hold_limit(&self, since: Instant) -> ExtendError {
+        ExtendError::HoldLimit { max_hold: self.hold_until - since }
     }
 
     /// When the next renewal is due.
@@ -113,7 +131,9 @@ impl Renewal {
         } else if is_extended {
             self.plan(now, valid_until - ttl.validity(), held_ttl, ticks, rng);
         } else {
-            let pause = (self.planned_ttl(held_ttl) / 20).max(Duration::from_millis(1));
+            let longest =
+                if mutant!(RenewalPauseUncapped) { Duration::MAX } else { limits::RENEWAL_PAUSE_MAX };
+            let pause = (self.planned_ttl(held_ttl) / 20).clamp(limits::RENEWAL_PAUSE_MIN, longest / 2);
             self.renew_at = Some(now + pause + rng.random_range(Duration::ZERO..=pause));
         }
     }

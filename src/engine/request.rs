@@ -41,6 +41,12 @@ pub enum Request<'a> {
         /// The new TTL.
         ttl: Duration,
     },
+    /// Report each renewal of a held lock that is extended automatically, by an [`Outcome::Renewal`]. No effect on a lock without
+    /// [`Options::auto_extend`].
+    ReportRenewals {
+        /// The lock.
+        lock: OpId,
+    },
     /// Report once the loss of a held lock: by [`Outcome::Lost`], a tenth of its validity before that ends, if it is not
     /// extended before; or when masters have shown that it is lost. Not reported of a lock that is released before.
     Watch {
@@ -118,6 +124,12 @@ pub enum Outcome {
     Acquire(Result<Grant, AcquireError>),
     /// To [`Request::Extend`]: the end of the new validity.
     Extend(Result<Instant, ExtendError>),
+    /// To [`Request::ReportRenewals`], for each renewal: the end of the new validity, or why it failed. A renewal that gives
+    /// way to a [`Request::Extend`] has none.
+    ///
+    /// No renewal follows [`ExtendError::Lost`], nor [`ExtendError::HoldLimit`], which is reported as soon as none will follow. After any
+    /// other error the next one follows while the validity lasts.
+    Renewal(Result<Instant, ExtendError>),
     /// To [`Request::Watch`]: the lock is not kept any longer, and its validity ends or has ended at this time.
     Lost(Instant),
     /// To an awaited [`Request::Release`].

@@ -103,7 +103,8 @@ fn several_locks_are_extended_and_lost_together() {
         trusting(&fleet, "run").args(["-v", "--ttl", "1s", "a", "--also", "b", "--", "sh", "-c", &script]),
     );
     run.line();
-    for _ in 0..4 {
+    // Each line needs a renewal of the lock that ends first, at a quarter of the TTL or later.
+    for _ in 0..8 {
         run.wait_for_stderr("extended; valid for");
     }
     assert_eq!(["a", "b"].map(|key| holder_count(&mut fleet, key) >= 2), [true, true]);

@@ -1,10 +1,11 @@
 //! Locks that are kept, and whose loss is reported.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::rig::{Rig, id};
-use redlatch::Options;
 use redlatch::engine::{OpId, Outcome, Request};
+use redlatch::lock::Vote;
+use redlatch::{ExtendError, Options};
 
 use crate::{defaults, granted, ms};
 
@@ -14,6 +15,25 @@ fn keep(rig: &mut Rig, ttl_ms: u64, max_hold: Duration) -> OpId {
     let lock = rig.acquire_with("a", options);
     granted(rig);
     lock
+}
+
+/// A lock of 10 s that is kept, and whose renewals are reported.
+fn keep_and_report(rig: &mut Rig, max_hold: Duration) -> OpId {
+    let lock = keep(rig, 10_000, max_hold);
+    rig.engine.submit(rig.now, Request::ReportRenewals { lock }).expect("always taken");
+    lock
+}
+
+/// How the next renewal ended.
+#[track_caller]
+fn renewal(rig: &mut Rig) -> Result<Instant, ExtendError> {
+    while rig.outcomes.is_empty() {
+        rig.advance(ms(10));
+    }
+    match rig.outcome() {
+        Some(Outcome::Renewal(result)) => result,
+        other => panic!("no renewal but {other:?}"),
+    }
 }
 
 fn watch(rig: &mut Rig, lock: OpId) {
@@ -128,4 +148,128 @@ fn a_forgotten_script_serves_no_superseded_renewal() {
     rig.deliver(0);
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
     assert_eq!(rig.masters[0].take_log().iter().filter(|name| *name == "EVAL").count(), 1);
+}
+
+#[test]
+fn each_renewal_is_reported_with_its_validity() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = keep_and_report(&mut rig, ms(600_000));
+    for _ in 0..5 {
+        let valid_until = renewal(&mut rig).expect("all masters extend it");
+        assert_eq!(rig.engine.valid_until(lock), Some(valid_until));
+        assert!(valid_until > rig.now + ms(9000));
+    }
+}
+
+#[test]
+fn a_failed_renewal_says_which_masters_failed() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = keep_and_report(&mut rig, ms(600_000));
+    let valid_until = rig.engine.valid_until(lock);
+    rig.masters[1].errors.insert("EVALSHA".into(), "BUSY x".into());
+    rig.stop(2);
+    let Err(ExtendError::NoQuorum(report)) = renewal(&mut rig) else { panic!("one of three is no quorum") };
+    let votes: Vec<&Vote> = report.votes.iter().map(|(_, vote)| vote).collect();
+    assert!(matches!(votes[..], [Vote::Granted, Vote::Failed(_), Vote::Failed(_)]), "{votes:?}");
+    assert_eq!(rig.engine.valid_until(lock), valid_until);
+    rig.masters[1].errors.clear();
+    assert!(renewal(&mut rig).is_ok(), "the next one follows");
+}
+
+#[test]
+fn a_renewal_that_meets_a_loss_reports_it_once() {
+    for is_watched in [false, true] {
+        let mut rig = Rig::new(3, defaults);
+        let lock = keep_and_report(&mut rig, ms(600_000));
+        if is_watched {
+            watch(&mut rig, lock);
+        }
+        (0..3).for_each(|index| rig.masters[index].load_keys(Default::default()));
+        assert!(matches!(renewal(&mut rig), Err(ExtendError::Lost(_))));
+        rig.advance(ms(30_000));
+        assert_eq!(rig.outcome().is_some_and(|it| matches!(it, Outcome::Lost(_))), is_watched);
+        assert_eq!(rig.outcome(), None);
+    }
+}
+
+/// The renewal has failed when the answer comes.
+#[test]
+fn a_loss_that_a_late_answer_proves_is_reported_once() {
+    let mut rig = Rig::new(3, defaults);
+    keep_and_report(&mut rig, ms(600_000));
+    (0..3).for_each(|index| rig.masters[index].load_keys(Default::default()));
+    (1..3).for_each(|index| rig.hold(index));
+    assert!(matches!(renewal(&mut rig), Err(ExtendError::NoQuorum(_))));
+    (1..3).for_each(|index| rig.deliver(index));
+    let Err(ExtendError::Lost(report)) = renewal(&mut rig) else { panic!("two of three prove it") };
+    let refused = report.votes.iter().filter(|(_, vote)| matches!(vote, Vote::Refused { .. })).count();
+    assert_eq!(refused, 2, "{report}");
+    rig.advance(ms(30_000));
+    assert_eq!(rig.outcome(), None);
+}
+
+#[test]
+fn a_renewal_that_gives_way_is_not_reported() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = keep_and_report(&mut rig, ms(600_000));
+    (0..3).for_each(|index| rig.hold(index));
+    while rig.engine.owed_count(id(0)) == 0 {
+        rig.advance(ms(1));
+    }
+    rig.extend(lock, 10_000);
+    (0..3).for_each(|index| rig.deliver(index));
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
+    assert_eq!(rig.outcome(), None);
+    assert!(renewal(&mut rig).is_ok(), "the next one is");
+}
+
+#[test]
+fn the_longest_hold_is_reported_before_the_validity_ends() {
+    // The last renewal is cut to the longest hold, or there is none.
+    for (max_hold, renewal_count) in [(11_000, 1), (5000, 0)] {
+        let mut rig = Rig::new(3, defaults);
+        let lock = keep_and_report(&mut rig, ms(max_hold));
+        for _ in 0..renewal_count {
+            assert!(renewal(&mut rig).is_ok());
+        }
+        let limit = ExtendError::HoldLimit { max_hold: ms(max_hold) };
+        assert_eq!(renewal(&mut rig), Err(limit));
+        assert!(rig.engine.valid_until(lock).is_some_and(|until| until > rig.now));
+        rig.advance(ms(30_000));
+        assert_eq!(rig.outcome(), None);
+    }
+}
+
+#[test]
+fn a_renewal_after_a_long_pause_is_reported_expired() {
+    let mut rig = Rig::new(3, defaults);
+    keep_and_report(&mut rig, ms(600_000));
+    rig.jump(ms(20_000));
+    assert_eq!(renewal(&mut rig), Err(ExtendError::Expired));
+    rig.advance(ms(30_000));
+    assert_eq!(rig.outcome(), None);
+}
+
+#[test]
+fn reports_asked_for_after_the_last_renewal_say_so() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = keep(&mut rig, 10_000, ms(5000));
+    rig.advance(ms(4000));
+    assert_eq!(rig.outcome(), None);
+    rig.engine.submit(rig.now, Request::ReportRenewals { lock }).expect("always taken");
+    assert_eq!(renewal(&mut rig), Err(ExtendError::HoldLimit { max_hold: ms(5000) }));
+}
+
+#[test]
+fn a_renewal_under_way_is_reported_to_a_caller_that_asks_then() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = keep(&mut rig, 10_000, ms(600_000));
+    (0..3).for_each(|index| rig.hold(index));
+    while rig.engine.owed_count(id(0)) == 0 {
+        rig.advance(ms(1));
+    }
+    rig.engine.submit(rig.now, Request::ReportRenewals { lock }).expect("always taken");
+    assert_eq!(rig.outcome(), None);
+    (0..3).for_each(|index| rig.deliver(index));
+    assert!(renewal(&mut rig).is_ok());
 }

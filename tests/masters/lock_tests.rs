@@ -1,7 +1,7 @@
 //! `Redlock` on real masters: what it promises when all is well, and when servers stop, die, restart or refuse.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{MasterState, Outcome, Request};
@@ -552,4 +552,29 @@ fn a_release_nobody_confirms_is_told() {
     );
     fleet.masters().for_each(|master| master.cont());
     drive(&mut redlock, "they release in order when they go on", |_| holder_count(&mut fleet, "a") == 0);
+}
+
+#[test]
+fn a_waker_ends_a_turn_from_another_thread() {
+    let fleet = Fleet::start(1);
+    let mut redlock = open(settings(&fleet.urls()));
+    let waker = redlock.waker();
+    let started = Instant::now();
+    // One turn may end for another reason.
+    for _ in 0..200 {
+        let (is_woken, before_turn) = (AtomicBool::new(false), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                before_turn.wait();
+                is_woken.store(true, Ordering::Release);
+                waker.wake_by_ref();
+            });
+            before_turn.wait();
+            redlock.turn(PATIENCE).expect("the loop runs");
+            while !is_woken.load(Ordering::Acquire) {
+                redlock.turn(PATIENCE).expect("the loop runs");
+            }
+        });
+        assert!(started.elapsed() < PATIENCE, "turns slept on");
+    }
 }

@@ -80,6 +80,10 @@ pub struct Lock {
     pub is_watched_in_time: bool,
     /// When its loss was reported.
     pub told_lost_at: Option<Instant>,
+    /// Whether its renewals are to be reported.
+    pub reports_renewals: bool,
+    /// What the latest renewal came to, until it is reported.
+    pub renewed_until: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use redlatch::engine::{MasterState, OpId, Outcome};
+use redlatch::lock::Vote;
 use redlatch::resp::{self, ProtocolError};
 use redlatch::{AcquireError, Config, ConfigBuilder, ExtendError, Options, Quarantine};
 

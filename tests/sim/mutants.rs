@@ -139,6 +139,8 @@ killed! {
     loss_told_late: LossToldLate by keep::the_loss_is_reported_before_the_end;
     loss_tells_old_ttl: LossTellsOldTtl by keep::a_loss_is_reported_a_tenth_early;
     renewal_without_limit: RenewalWithoutLimit by keep::a_renewal_is_tried_again_while_masters_stand_still;
+    renewal_pause_uncapped: RenewalPauseUncapped by keep::a_failed_renewal_of_a_long_lock_is_tried_again_soon;
+    renewal_end_unreported: RenewalEndUnreported by keep::renewals_are_reported_until_the_longest_hold;
     kept_after_loss: KeptAfterLoss by keep::a_lock_reported_lost_is_not_renewed;
     renewed_after_release: RenewedAfterRelease by keep::a_kept_lock_lives_while_held;
     release_told_as_loss: ReleaseToldAsLoss by keep::a_released_locks_loss_is_not_reported;

@@ -134,7 +134,7 @@ impl Run {
                 Ok(lock) => lock,
                 Err(error) => {
                     locks.iter().for_each(|lock| self.release_unawaited(*lock));
-                    return Err(Exit::new(code::INTERNAL, error).of_lock(&self.label));
+                    return Err(Exit::from(AcquireError::from(error)).of_lock(&self.label));
                 }
             };
             locks.push(lock);

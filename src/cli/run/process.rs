@@ -9,8 +9,11 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 use std::thread;
 
+use redlatch::Redlock;
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpid, kill_current_process_group,
@@ -30,7 +33,11 @@ const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,
 const SEARCH_COUNT_MAX: usize = 20;
 
 /// The signals that the program catches, and where they arrive. `SIGCHLD` only says that a child may have ended or stopped.
-pub(super) struct Signals(Receiver<i32>);
+pub(super) struct Signals {
+    arrivals: Receiver<i32>,
+    /// Ends the sleep of the event loop at each arrival, once there is a loop.
+    waker: Arc<OnceLock<Waker>>,
+}
 
 impl Signals {
     /// Starts to catch. A signal that was ignored from the start (nohup, a background job) stays ignored, for the
@@ -41,19 +48,27 @@ impl Signals {
         // Were SIGCHLD ignored, the kernel would reap the command, and its exit code would be lost.
         let mut stream = SignalStream::new(forwarded.chain([SIGCHLD]))?;
         let (sender, arrivals) = mpsc::channel();
+        let waker = Arc::new(OnceLock::<Waker>::new());
+        let loop_waker = waker.clone();
         thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for signal in stream.forever() {
                 if sender.send(signal).is_err() {
                     break;
                 }
+                loop_waker.get().inspect(|waker| waker.wake_by_ref());
             }
         })?;
-        Ok(Self(arrivals))
+        Ok(Self { arrivals, waker })
+    }
+
+    /// Has each arrival end the sleep of this event loop.
+    pub(super) fn wake(&self, redlock: &Redlock) {
+        self.waker.get_or_init(|| redlock.waker());
     }
 
     /// A signal that has arrived, before there is a command, and ends the program.
     pub(super) fn take(&self) -> Option<i32> {
-        match self.0.try_recv() {
+        match self.arrivals.try_recv() {
             Ok(SIGTSTP) => {
                 // Its default action, which is lost with the catching. The group has got it from the terminal.
                 let _ = kill_process(getpid(), Signal::TTOU);
@@ -66,7 +81,7 @@ impl Signals {
     }
 
     pub(super) const fn arrivals(&self) -> &Receiver<i32> {
-        &self.0
+        &self.arrivals
     }
 }
 

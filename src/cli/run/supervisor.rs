@@ -1,41 +1,30 @@
-//! What happens between the start of the command and its end: extensions, signals, and the end of a lock that is lost.
+//! What happens between the start of the command and its end: reports of renewals, signals, and the end of a lock that is lost.
 //!
-//! Each extension that succeeds starts the [`Timeline`] anew. Extending goes on while the command is being ended: as long as it
-//! runs, nobody else should work. Of several locks all are extended together, and the one with the least validity, or the
-//! worst answer, counts.
+//! The engine extends the locks, tries again, and gives up. Each extension that succeeds starts the [`Timeline`] anew. Extending
+//! goes on while the command is being ended: as long as it runs, nobody else should work. Of several locks the one with the
+//! least validity counts, and a loss of any.
 
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Outcome, Request};
-use redlatch::lock::Ttl;
 use redlatch::{ExtendError, Redlock};
 
-use super::extension::{Extended, Extension, may_pass};
+use super::Held;
+use super::locks::Locks;
 use super::process::Process;
 use super::timeline::{Due, Timeline};
 use crate::cli::message::{Message, with_lock};
 use crate::cli::options::{Exit, say};
 
-/// How long the connections are left alone at most.
-const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(200);
-
-/// How long a signal, or the command's end, may go unnoticed while an extension is under way.
-const TURN_LIMIT: Duration = Duration::from_millis(5);
+/// How long a sleep of the machine may go unnoticed after it.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// How often the descendants of a command that is to end are searched.
 const SEARCH_PAUSE: Duration = Duration::from_millis(20);
 
 /// How often adopted processes that have ended are searched, if some may have.
 const REAP_PAUSE: Duration = Duration::from_secs(1);
-
-/// The locks of a run, all of the same TTL.
-pub(super) struct Locks {
-    pub(super) ids: Vec<OpId>,
-    /// Them in messages.
-    pub(super) label: String,
-    pub(super) ttl: Ttl,
-}
 
 /// How the command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,13 +39,14 @@ pub(super) struct Supervisor<'a> {
     redlock: &'a mut Redlock,
     process: Process,
     locks: Locks,
+    /// Them in messages.
+    label: String,
     timeline: Timeline,
-    extension: Extension,
     verbose: bool,
     /// What the machine had slept when the times were right.
     suspended: Duration,
-    /// What the last extension failed of.
-    failure: Option<String>,
+    /// Whether the event loop failed.
+    has_stopped: bool,
     /// When to reap, if a child other than the command may have ended.
     reap_at: Option<Instant>,
     /// When to look next what is left of a command that is to end.
@@ -67,24 +57,30 @@ impl<'a> Supervisor<'a> {
     pub(super) fn new(
         redlock: &'a mut Redlock,
         process: Process,
-        locks: Locks,
+        held: &[Held],
+        label: String,
         mut timeline: Timeline,
         verbose: bool,
     ) -> Self {
         let suspended = redlock.suspended();
-        if let Some(valid_until) = locks.ids.iter().filter_map(|lock| redlock.valid_until(*lock)).min() {
-            timeline.renew(valid_until); // a sleep may have been before this
+        // A sleep may have been before this.
+        let locks = Locks::new(
+            held.iter().map(|(id, grant)| (*id, redlock.valid_until(*id).unwrap_or(grant.valid_until))),
+        );
+        timeline.renew(locks.valid_until());
+        for (lock, _) in held {
+            let submitted = redlock.submit(Request::ReportRenewals { lock: *lock });
+            assert!(submitted.is_ok(), "reports can always be asked for");
         }
-        let extension = Extension::Idle;
         Self {
             redlock,
             process,
             locks,
+            label,
             timeline,
-            extension,
             verbose,
             suspended,
-            failure: None,
+            has_stopped: false,
             reap_at: None,
             search_at: Instant::now(),
         }
@@ -107,10 +103,8 @@ impl<'a> Supervisor<'a> {
             }
             self.follow_suspend();
             while let Some((lock, outcome)) = self.redlock.poll_outcome() {
-                if let (true, Outcome::Extend(result)) = (self.locks.ids.contains(&lock), outcome)
-                    && let Some(all) = self.extension.gather(result)
-                {
-                    self.handle_extension(all);
+                if let Outcome::Renewal(result) = outcome {
+                    self.handle_renewal(lock, result);
                 }
             }
             self.do_what_is_due(Instant::now());
@@ -152,29 +146,25 @@ impl<'a> Supervisor<'a> {
     fn next_signal(&mut self, signals: &Receiver<i32>) -> Option<i32> {
         self.process.hand_over_terminal();
         let now = Instant::now();
-        let limit = self.next_due().map_or(HOUSEKEEPING_EVERY, |due| due.saturating_duration_since(now));
-        if self.extension.is_under_way() {
-            self.turn(limit.min(TURN_LIMIT));
-            return signals.try_recv().ok();
+        let due = self.timeline.next_due().map_or(LOOK_EVERY, |due| due.saturating_duration_since(now));
+        let longest = if self.timeline.is_ending() { SEARCH_PAUSE } else { LOOK_EVERY };
+        let limit = due.min(longest);
+        if self.has_stopped {
+            return signals.recv_timeout(limit).ok();
         }
-        let limit = if self.timeline.is_ending() { limit.min(SEARCH_PAUSE) } else { limit };
-        let signal = signals.recv_timeout(limit.min(HOUSEKEEPING_EVERY)).ok();
-        self.turn(Duration::ZERO);
-        signal
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        let extend_at = self.extension.is_idle().then(|| self.timeline.extend_at());
-        self.timeline.next_due().into_iter().chain(extend_at).min()
+        let arrived = signals.try_recv().ok();
+        // A signal that arrives now ends the turn.
+        self.turn(if arrived.is_some() { Duration::ZERO } else { limit });
+        arrived.or_else(|| signals.try_recv().ok())
     }
 
     fn turn(&mut self, limit: Duration) {
-        if self.extension.is_over() {
+        if self.has_stopped {
             return;
         }
         if let Err(error) = self.redlock.turn(limit) {
-            self.extension.give_up();
-            self.lose(&Message::LoopEnded { lock: &self.locks.label, error: &error }.to_string());
+            self.has_stopped = true;
+            self.lose(&Message::LoopEnded { lock: &self.label, error: &error }.to_string());
         }
     }
 
@@ -184,6 +174,7 @@ impl<'a> Supervisor<'a> {
         if !slept.is_zero() {
             self.suspended += slept;
             self.timeline.shift(slept);
+            self.locks.shift(slept);
         }
     }
 
@@ -195,60 +186,37 @@ impl<'a> Supervisor<'a> {
                 let why = self.why_not_extended();
                 self.lose(&Message::LossNear { left, why: &why }.to_string());
             }
-            Due::Kill => self.kill(now),
-        }
-        if self.extension.is_idle() && now >= self.timeline.extend_at() {
-            self.extend();
+            Due::Kill => self.kill(now, None),
         }
     }
 
-    fn extend(&mut self) {
-        let Locks { ids, ttl, .. } = &self.locks;
-        let mut taken_count = 0;
-        for lock in ids {
-            // What cannot work has an outcome, too.
-            if self.redlock.submit(Request::Extend { lock: *lock, ttl: ttl.as_duration() }).is_ok() {
-                taken_count += 1;
-            }
-        }
-        self.extension.begin(ids.len());
-        // There was no room for the others.
-        for _ in taken_count..ids.len() {
-            if let Some(all) = self.extension.gather(Err(ExtendError::Busy)) {
-                self.handle_extension(all);
-            }
-        }
-    }
-
-    fn handle_extension(&mut self, result: Extended) {
+    fn handle_renewal(&mut self, lock: OpId, result: Result<Instant, ExtendError>) {
         let now = Instant::now();
         match result {
             Ok(valid_until) => {
-                self.timeline.renew(valid_until);
-                self.failure = None;
+                if !self.locks.renew(lock, valid_until) {
+                    return;
+                }
+                self.timeline.renew(self.locks.valid_until());
                 if self.verbose {
-                    let left = valid_until.saturating_duration_since(now);
-                    say(Message::Extended { lock: &self.locks.label, left });
+                    let left = self.timeline.remaining(now);
+                    say(Message::Extended { lock: &self.label, left });
                 }
             }
-            // A round whose answers came late is called expired, too, though the validity before it goes on.
-            Err(error) if may_pass(&error) && self.timeline.is_valid(now) => {
-                self.timeline.retry(now);
+            Err(error @ ExtendError::Lost(_)) => self.lose(&self.described(&error)),
+            Err(error @ ExtendError::HoldLimit { .. }) => {
+                let failure = self.described(&error);
+                self.locks.fail(lock, failure);
+            }
+            Err(error) if self.timeline.is_valid(now) => {
                 let failure = self.described(&error);
                 // Said once for each row of failures, and again if the lock is given up.
-                if self.failure.is_none() {
+                if self.locks.fail(lock, failure.clone()) {
                     say(Message::NotExtended { error: &failure });
                 }
-                self.failure = Some(failure);
             }
-            Err(error @ ExtendError::HoldLimit { .. }) => {
-                self.extension.give_up();
-                self.failure = Some(self.described(&error));
-            }
-            Err(error) => {
-                self.extension.give_up();
-                self.lose(&self.described(&error));
-            }
+            // This program did not run in time, and KILL is due.
+            Err(_) => {}
         }
     }
 
@@ -259,8 +227,7 @@ impl<'a> Supervisor<'a> {
             return;
         }
         if self.timeline.due(now) == Due::Kill {
-            self.failure = Some(why.to_owned());
-            return self.kill(now);
+            return self.kill(now, Some(why));
         }
         self.process.end();
         say(Message::Term { grace: self.timeline.grace(now), why: &why });
@@ -268,24 +235,27 @@ impl<'a> Supervisor<'a> {
     }
 
     /// The grace has passed; or the end of the validity came near while this program did not run.
-    fn kill(&mut self, now: Instant) {
+    fn kill(&mut self, now: Instant, why: Option<&str>) {
         self.process.kill();
-        let (lock, left) = (&self.locks.label, self.timeline.remaining(now));
+        let (lock, left) = (&self.label, self.timeline.remaining(now));
         if self.timeline.is_ending() {
             say(Message::KillAfterGrace { lock, left });
         } else {
-            say(Message::KillAtOnce { lock, left, why: &self.why_not_extended() });
+            let why = why.map_or_else(|| self.why_not_extended(), ToOwned::to_owned);
+            say(Message::KillAtOnce { lock, left, why: &why });
         }
         self.timeline.killed();
     }
+
     /// Why the last extension failed. None failed if this program, or the machine, did not run.
     fn why_not_extended(&self) -> String {
-        let lock = &self.locks.label[..];
-        self.failure.clone().unwrap_or_else(|| Message::NotExtendedInTime { lock }.to_string())
+        let lock = &self.label[..];
+        let in_time = || Message::NotExtendedInTime { lock }.to_string();
+        self.locks.failure().map_or_else(in_time, ToOwned::to_owned)
     }
 
     /// The error with the lock's name, and with lines for the masters.
     fn described(&self, error: &ExtendError) -> String {
-        with_lock(&self.locks.label, format!("{error:#}"))
+        with_lock(&self.label, format!("{error:#}"))
     }
 }

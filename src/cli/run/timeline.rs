@@ -1,10 +1,10 @@
-//! When to extend the locks, and when their command must have ended. Reads no clock: time is an argument.
+//! When the command of locks that are not extended must have ended. Reads no clock: time is an argument.
 //!
 //! ```text
 //!   0          1/3                2/3                 19/20  validity's end
 //!   ├───────────┼──────────────────┼────────────────────┼──────┤
-//!   granted     extend, again      TERM if no           KILL, at the latest
-//!               and again          extension succeeded
+//!   granted     the engine         TERM if no           KILL, at the latest
+//!               extends            extension succeeded
 //! ```
 //!
 //! Each extension that succeeds starts the line anew. KILL precedes the end of the validity, always: by
@@ -19,10 +19,6 @@ use redlatch::lock::Ttl;
 /// The longest allowance for the time between a due KILL and its arrival.
 const KILL_ALLOWANCE_MAX: Duration = Duration::from_secs(1);
 
-/// Bounds of the pause before an extension is tried again; between them it is a twentieth of the validity.
-const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
-const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
-
 /// How long before the end of the validity the KILL is due at the latest: a twentieth of the whole.
 fn kill_allowance(validity: Duration) -> Duration {
     (validity / 20).min(KILL_ALLOWANCE_MAX)
@@ -35,7 +31,6 @@ pub(super) struct Timeline {
     validity: Duration,
     grace: Duration,
     valid_until: Instant,
-    extend_at: Instant,
     ending: Ending,
 }
 
@@ -61,27 +56,17 @@ impl Timeline {
     pub(super) fn new(ttl: Ttl, grace: Option<Duration>, valid_until: Instant) -> Self {
         let validity = ttl.validity();
         let grace = grace.unwrap_or(validity / 3);
-        let mut timeline =
-            Self { validity, grace, valid_until, extend_at: valid_until, ending: Ending::NotWanted };
-        timeline.renew(valid_until);
-        timeline
+        Self { validity, grace, valid_until, ending: Ending::NotWanted }
     }
 
     /// An extension succeeded.
     pub(super) fn renew(&mut self, valid_until: Instant) {
         self.valid_until = valid_until;
-        self.extend_at = earlier(valid_until, self.validity * 2 / 3);
-    }
-
-    /// An extension failed, and is to be tried again.
-    pub(super) fn retry(&mut self, now: Instant) {
-        self.extend_at = now + (self.validity / 20).clamp(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX);
     }
 
     /// The machine slept, which the clock of these times did not count: all that is still to come is nearer by as much.
     pub(super) fn shift(&mut self, slept: Duration) {
         self.valid_until = earlier(self.valid_until, slept);
-        self.extend_at = earlier(self.extend_at, slept);
         if let Ending::Asked(since) = &mut self.ending {
             *since = earlier(*since, slept);
         }
@@ -113,10 +98,6 @@ impl Timeline {
 
     pub(super) fn remaining(&self, now: Instant) -> Duration {
         self.valid_until.saturating_duration_since(now)
-    }
-
-    pub(super) fn extend_at(&self) -> Instant {
-        self.extend_at
     }
 
     pub(super) fn due(&self, now: Instant) -> Due {
@@ -233,9 +214,6 @@ mod tests {
     #[test]
     fn an_extension_moves_the_timeline_and_the_kill() {
         let (mut timeline, now, validity) = granted(Some(Duration::MAX));
-        assert!(timeline.extend_at().duration_since(now).abs_diff(validity / 3) < ms(1));
-        timeline.retry(now + validity / 3);
-        assert!(timeline.extend_at() < now + validity / 2);
         timeline.asked(now + validity / 2);
         timeline.renew(now + validity * 3 / 2);
         let kill_at = timeline.next_due().expect("KILL");
