@@ -59,7 +59,8 @@ impl fmt::Display for Counted {
     }
 }
 
-/// Lines about masters, with those of the same text joined: `all 5 masters: not connected`. There are `count` masters.
+/// Lines about masters, with those of the same text joined: `all 5 masters: not connected`. There are `count`
+/// masters.
 pub fn grouped<'a>(lines: impl IntoIterator<Item = (&'a str, String)>, count: usize) -> Vec<String> {
     let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
     for (master, text) in lines {

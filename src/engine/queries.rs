@@ -1,5 +1,5 @@
-//! Queries: operations without a claim, that stand in no queue. No answer to one is a vote for anything, and nothing else
-//! sends the deletion that does not compare (I10).
+//! Queries: operations without a claim, that stand in no queue. No answer to one is a vote for anything, and
+//! nothing else sends the deletion that does not compare (I10).
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,9 @@
 //! Clients, masters and the network between them, on one virtual clock of true time.
 //!
-//! Everything that happens is an event with a time; events of one time happen in the order in which they were planned.
-//! All randomness comes from one generator, so a seed is a history. What the engine gets, and in which order, is what
-//! the real driver would give it; between any two steps of a turn the process may be stopped.
+//! Everything that happens is an event with a time; events of one time happen in the order in which they were
+//! planned. All randomness comes from one generator, so a seed is a history. What the engine gets, and in
+//! which order, is what the real driver would give it; between any two steps of a turn the process may be
+//! stopped.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -90,8 +91,8 @@ pub struct Master {
     pub lost_at: Vec<Option<Time>>,
     /// Its reported uptime is longer than the truth.
     pub lies: bool,
-    /// Its clock was set back, or what was sent to the process before reached this one: a key may stay for longer than
-    /// its client can know.
+    /// Its clock was set back, or what was sent to the process before reached this one: a key may stay for
+    /// longer than its client can know.
     pub keeps_longer: bool,
     /// What was on its disk at some earlier times.
     pub snapshots: VecDeque<(Time, Keys)>,
@@ -405,8 +406,8 @@ impl World {
         }
     }
 
-    /// When the next turn of a client is due, its place among the events of that time, and whose it is. Turns are put off and
-    /// brought forward all the time, so they are no events.
+    /// When the next turn of a client is due, its place among the events of that time, and whose it is. Turns
+    /// are put off and brought forward all the time, so they are no events.
     fn next_turn(&self) -> Option<(Time, u64, usize)> {
         let turns = self.clients.iter().enumerate().map(|(index, it)| (it.wake_at, it.wake_order, index));
         turns.filter(|(at, ..)| *at < Time::MAX).min()

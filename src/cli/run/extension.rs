@@ -1,4 +1,5 @@
-//! The extension of all locks of a run, whose answers are gathered into one: the least validity, or the worst error.
+//! The extension of all locks of a run, whose answers are gathered into one: the least validity, or the worst
+//! error.
 
 use std::time::Instant;
 

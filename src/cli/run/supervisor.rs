@@ -1,8 +1,9 @@
-//! What happens between the start of the command and its end: extensions, signals, and the end of a lock that is lost.
+//! What happens between the start of the command and its end: extensions, signals, and the end of a lock that
+//! is lost.
 //!
-//! Each extension that succeeds starts the [`Timeline`] anew. Extending goes on while the command is being ended: as long as it
-//! runs, nobody else should work. Of several locks all are extended together, and the one with the least validity, or the
-//! worst answer, counts.
+//! Each extension that succeeds starts the [`Timeline`] anew. Extending goes on while the command is being
+//! ended: as long as it runs, nobody else should work. Of several locks all are extended together, and the
+//! one with the least validity, or the worst answer, counts.
 
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
