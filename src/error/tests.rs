@@ -139,12 +139,10 @@ fn samples_of_calls() -> Vec<Sample> {
         }
     };
     let resource = || b"orders:42".to_vec();
-    let lost = || ExtendError::Lost(gone(Round::Extend));
     samples.extend([
         sample(&AcquireSetError { resource: resource(), source: contended(Ttl::Left(LONG), other) }, "lock \"orders:42\" is held"),
         sample(&AcquireSetError { resource: resource(), source: AcquireError::Overloaded }, "lock \"orders:42\": this client"),
         sample(&AcquireSetError { resource: Vec::new(), source: InputError::SetEmpty.into() }, "no resource"),
-        sample(&ExtendSetError { resource: resource(), source: lost() }, "lock \"orders:42\" is lost"),
         sample(&ExtendSetError { resource: resource(), source: ExtendError::Busy }, "lock \"orders:42\": another extension"),
         sample(&ReleaseSetError { resource: resource(), source: ReleaseError::NotHeld }, "lock \"orders:42\": the lock is not held"),
         sample(&DriveEnded, "drop the drive too"),
