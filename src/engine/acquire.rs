@@ -342,10 +342,9 @@ impl Engine {
     /// for the error of an acquisition: with its first attempt, the last one, and each that follows one which
     /// met readers.
     fn ask_holders(&mut self, id: Id, refused: MasterSet, is_last: bool) -> MasterSet {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.op(id);
         let usable = refused.intersection(self.fleet.usable());
         if is_last || op.attempts == 1 || op.reader_count > 0 {
-            op.reader_count = 0;
             self.fleet.send(usable, Owed::Query { question: Question::ReaderCount, id }, |out| {
                 command::encode_reader_count(out, &op.key)
             });

@@ -180,7 +180,9 @@ impl World {
                     let now = self.local(client);
                     let state = self.clients[client].engine.master_status(now, link.master()).state;
                     if let MasterState::Down(why) = &state
-                        && ["no request", "wrong shape", "malformed"].iter().any(|bad| why.contains(bad))
+                        && ["without a request", "is it a Redis or Valkey server?"]
+                            .iter()
+                            .any(|bad| why.contains(bad))
                     {
                         self.checker.violate(format!("I14: replies and requests do not match: {why}"));
                     }
