@@ -61,7 +61,8 @@ impl ClientLoop {
         start.elapsed()
     }
 
-    /// So many tasks on one thread, each with a lock at a time. The executor drives the event loop, too, if it is to.
+    /// So many tasks on one thread, each with a lock at a time. The executor drives the event loop, too, if
+    /// it is to.
     pub(crate) fn task_pairs(&self, pair_count: usize, task_count: usize, is_driven: bool) -> Duration {
         let executor =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an executor");
@@ -134,7 +135,8 @@ impl Usage {
     /// As Linux reports it.
     fn of_this_process() -> Self {
         let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
-        // After the name, which may hold anything: the 12th and 13th are user and system time in hundredths of a second.
+        // After the name, which may hold anything: the 12th and 13th are user and system time in hundredths
+        // of a second.
         let fields: Vec<&str> = stat.rsplit(')').next().expect("a name").split_whitespace().collect();
         let ticks: u64 = [fields[11], fields[12]].iter().map(|it| it.parse::<u64>().expect("a number")).sum();
         let status = std::fs::read_to_string("/proc/self/status").expect("Linux");

@@ -1,4 +1,5 @@
-//! What it costs to decode the replies that matter and to encode a command, beside redis-protocol in the same run.
+//! What it costs to decode the replies that matter and to encode a command, beside redis-protocol in the same
+//! run.
 //!
 //! `cargo bench --bench codec`; with `-- --test` each one runs once, as a test.
 
@@ -26,8 +27,9 @@ fn replies() -> [(&'static str, Vec<u8>); 8] {
     ]
 }
 
-/// What a lock makes of a reply: the class of the vote and the bytes it took. Measured instead of the bare reply, which
-/// nobody looks at as a whole and which would have to be written to memory for the benchmark alone.
+/// What a lock makes of a reply: the class of the vote and the bytes it took. Measured instead of the bare
+/// reply, which nobody looks at as a whole and which would have to be written to memory for the benchmark
+/// alone.
 fn vote(input: &[u8]) -> (u8, usize) {
     match decode(input) {
         Ok(Decoded::Complete { reply, size }) => match reply {

@@ -1,7 +1,9 @@
-//! How long a caller waits for a lock at most, and how often others who asked later have it before, with fair locks, with
-//! plain ones whose waiters get release notifications, and with waiters that only try again and again: `cargo bench --bench fair`, or with other numbers of contenders behind `--`.
+//! How long a caller waits for a lock at most, and how often others who asked later have it before, with fair
+//! locks, with plain ones whose waiters get release notifications, and with waiters that only try again and
+//! again: `cargo bench --bench fair`, or with other numbers of contenders behind `--`.
 //!
-//! Each contender has connections and a thread of its own, holds the lock for a millisecond, and asks for it again at once.
+//! Each contender has connections and a thread of its own, holds the lock for a millisecond, and asks for it
+//! again at once.
 
 #[path = "../tests/masters/fleet.rs"]
 mod fleet;

@@ -1,4 +1,5 @@
-//! redlatch against the raw loop, which writes the same bytes to the same masters and reads the replies, in turns.
+//! redlatch against the raw loop, which writes the same bytes to the same masters and reads the replies, in
+//! turns.
 //!
 //! ```text
 //! cargo bench --bench floor                        the ratios, on five masters of its own
@@ -113,7 +114,8 @@ fn compare_spinning(urls: &[String], rounds: usize, pairs: usize) {
     println!("N = 5,   1 thread that spins for {SPIN:?} ÷ one that sleeps: {ratio:.2} of the pairs/s");
 }
 
-/// `Client` with 128 tasks on one thread, driven by its own thread and by the executor, against the raw loop, in turns.
+/// `Client` with 128 tasks on one thread, driven by its own thread and by the executor, against the raw loop,
+/// in turns.
 fn compare_client(raw: &mut RawLoop, urls: &[String], rounds: usize, pairs: usize) {
     for is_driven in [false, true] {
         if is_driven && !cfg!(feature = "tokio") {

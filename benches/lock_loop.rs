@@ -59,7 +59,8 @@ impl LockLoop {
         times
     }
 
-    /// `depth` locks in flight at any time, each released as soon as it is held. Needs more names than `depth`.
+    /// `depth` locks in flight at any time, each released as soon as it is held. Needs more names than
+    /// `depth`.
     pub(crate) fn pipelined_pairs(&mut self, pair_count: usize, depth: usize) -> Duration {
         self.pipelined_pairs_with(pair_count, depth, Options::new().ttl(TTL).wait(Duration::ZERO))
     }

@@ -1,5 +1,5 @@
-//! Operations per second on five real masters on loopback: acquire, release and extend alone, each mode and waiting policy, a
-//! `Client` in threads and in tasks, and 16 contenders for one lock.
+//! Operations per second on five real masters on loopback: acquire, release and extend alone, each mode and
+//! waiting policy, a `Client` in threads and in tasks, and 16 contenders for one lock.
 //!
 //! `cargo bench --bench operations` prints the time and the rate of each. One name filters, as in
 //! `cargo bench --bench operations -- contended`.
@@ -108,7 +108,8 @@ fn through_client(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Pairs of acquire and release of one lock that 16 callers want all the time: callers of one client, and each with its own.
+/// Pairs of acquire and release of one lock that 16 callers want all the time: callers of one client, and
+/// each with its own.
 fn contended(criterion: &mut Criterion) {
     let fleet = Fleet::start(MASTER_COUNT);
     let urls = fleet.urls();

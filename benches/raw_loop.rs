@@ -1,14 +1,16 @@
 //! The floor that redlatch is compared with: the same bytes to the same masters by a loop that is no library.
 //!
-//! Owns its connections and bytes that were all written down beforehand. Keeps nothing about a lock, knows each reply in
-//! advance, and panics if another one comes: no lock is ever contended here, no master ever slow or away.
+//! Owns its connections and bytes that were all written down beforehand. Keeps nothing about a lock, knows
+//! each reply in advance, and panics if another one comes: no lock is ever contended here, no master ever
+//! slow or away.
 //!
 //! ```text
 //!   write SET × depth to each of N ──> read N × depth "+OK\r\n" ──> the same with releases and ":1\r\n"
 //! ```
 //!
-//! One write per master and phase, one read per readable event, nothing allocated or encoded in the loop. A phase ends with
-//! the last master's replies, or with a quorum's if a parameter says so; those that come later are read, and checked, all the same.
+//! One write per master and phase, one read per readable event, nothing allocated or encoded in the loop. A
+//! phase ends with the last master's replies, or with a quorum's if a parameter says so; those that come
+//! later are read, and checked, all the same.
 
 #![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
 
@@ -81,7 +83,8 @@ impl RawLoop {
         self
     }
 
-    /// Acquires and releases `pairs` locks, `depth` at a time, on `keys` keys in turn, and says how long that took.
+    /// Acquires and releases `pairs` locks, `depth` at a time, on `keys` keys in turn, and says how long that
+    /// took.
     ///
     /// `pairs` and `keys` are multiples of `depth`. The bytes are prepared before the time starts.
     pub(crate) fn pairs(&mut self, keys: usize, depth: usize, pairs: usize) -> Duration {
@@ -116,8 +119,8 @@ impl RawLoop {
         elapsed
     }
 
-    /// Sends `request` to every master and waits until enough of them have answered with so many bytes, and with all
-    /// that they still owed.
+    /// Sends `request` to every master and waits until enough of them have answered with so many bytes, and
+    /// with all that they still owed.
     fn phase(&mut self, request: &[u8], reply_size: usize, replies: &[u8], buffer: &mut [u8]) {
         for master in &mut self.masters {
             let size = master.stream.write(request).expect("the master is there");

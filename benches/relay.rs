@@ -1,9 +1,9 @@
-//! How long it takes from the release of a lock by one client to its acquisition by another one that waits, against a round
-//! trip, and how many attempts that costs: `cargo bench --bench relay`.
+//! How long it takes from the release of a lock by one client to its acquisition by another one that waits,
+//! against a round trip, and how many attempts that costs: `cargo bench --bench relay`.
 //!
-//! Each client has connections and a thread of its own. A round trip takes 20 ms, by a proxy before each of three masters:
-//! with a hundred clients on one machine the threads that wake take far longer than one on loopback. `relay direct` goes
-//! without it.
+//! Each client has connections and a thread of its own. A round trip takes 20 ms, by a proxy before each of
+//! three masters: with a hundred clients on one machine the threads that wake take far longer than one on
+//! loopback. `relay direct` goes without it.
 
 #[path = "../tests/masters/fleet.rs"]
 mod fleet;

@@ -37,7 +37,8 @@ pub struct Lock {
     waits: bool,
     min_validity: Duration,
     stage: Stage,
-    /// The acquisition's or the awaited release's outcome is there once this has passed. `None` waits for ever.
+    /// The acquisition's or the awaited release's outcome is there once this has passed. `None` waits for
+    /// ever.
     deadline: Option<Instant>,
     /// Whether an acquisition that was out of time may have asked for the holder's time instead.
     may_ask: bool,
@@ -280,8 +281,8 @@ impl Run<'_> {
         } else if grant.attempts == 1 {
             assert_eq!(grant.valid_until, lock.submitted + validity);
         } else {
-            // A lock may be handed over at the very moment at which the first attempt failed, and an attempt whose fencing
-            // token was refused is followed by another at once.
+            // A lock may be handed over at the very moment at which the first attempt failed, and an attempt
+            // whose fencing token was refused is followed by another at once.
             let may_be_tried_again = lock.waits || grant.fencing_token.is_some();
             assert!(may_be_tried_again && grant.valid_until >= lock.submitted + validity);
         }
@@ -435,7 +436,8 @@ impl Run<'_> {
         self.locks.iter().map(|lock| lock.limit).max().unwrap_or_default()
     }
 
-    /// After all that, healthy masters grant a lock of a name of its own, unless one of them may still be in quarantine.
+    /// After all that, healthy masters grant a lock of a name of its own, unless one of them may still be in
+    /// quarantine.
     pub(super) fn a_lock_can_be_had(&mut self) {
         let ready = |index| self.engine.master_status(self.now, id(index)).state == MasterState::Ready;
         let ready_count = (0..self.peers.len()).filter(|index| ready(*index)).count();

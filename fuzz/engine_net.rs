@@ -1,4 +1,5 @@
-//! The network of `engine_ops.rs`: one peer for each master, which carries bytes, and notes what was asked and answered.
+//! The network of `engine_ops.rs`: one peer for each master, which carries bytes, and notes what was asked
+//! and answered.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
@@ -213,7 +214,8 @@ impl Conn {
         self.owed.len()
     }
 
-    /// Notes the requests that were queued since the last call. Each stands whole in the queue and is a command.
+    /// Notes the requests that were queued since the last call. Each stands whole in the queue and is a
+    /// command.
     pub fn count_requests(
         &mut self,
         now: Instant,
@@ -355,8 +357,8 @@ impl Conn {
 }
 
 impl Peer {
-    /// Matches whole replies that the engine was given with the requests that were counted, the oldest first. False if
-    /// there are more replies than requests. `is_open` if the engine took them all.
+    /// Matches whole replies that the engine was given with the requests that were counted, the oldest first.
+    /// False if there are more replies than requests. `is_open` if the engine took them all.
     pub fn match_replies(
         &mut self,
         master: MasterId,
@@ -463,7 +465,8 @@ fn note_answer(
 
 /// Releases and extensions go where the `SET` went, and to its key.
 fn check_aim(master: MasterId, args: &[&[u8]], tokens: &HashMap<Token, TokenLog>) {
-    // An attempt, or the end of a wait for a fair lock, which has no token, or an intent, which has a value of its own.
+    // An attempt, or the end of a wait for a fair lock, which has no token, or an intent, which has a value
+    // of its own.
     let is_intent = [1, 3].iter().any(|&at| args.get(at).is_some_and(|key| key.starts_with(INTENT)));
     if matches!(args, [b"SET", _, _, b"NX", ..] | [_, _, b"3", ..]) || is_intent {
         return;

@@ -1,7 +1,7 @@
 //! What holds for the engine whatever is done to it in an order of calls that its documentation allows.
 //!
-//! Bytes, chosen by a fuzzer or at random, become operations of callers, masters, network and clock around one engine.
-//! Written once and included by the fuzz target beside this file and by `tests/engine_ops.rs`.
+//! Bytes, chosen by a fuzzer or at random, become operations of callers, masters, network and clock around
+//! one engine. Written once and included by the fuzz target beside this file and by `tests/engine_ops.rs`.
 
 #[path = "engine_callers.rs"]
 mod callers;
@@ -35,8 +35,8 @@ const WAKE_COUNT_MAX: usize = 20_000;
 const MAX_TTL: Duration = Duration::from_secs(2);
 const MAX_HOLD: Duration = Duration::from_secs(3);
 
-/// The property: nothing panics, every invariant that is checked on the way holds, and a second run of the same input
-/// makes the same history. Returns how many attempts were brought forward by messages.
+/// The property: nothing panics, every invariant that is checked on the way holds, and a second run of the
+/// same input makes the same history. Returns how many attempts were brought forward by messages.
 pub fn engine_keeps_its_promises(input: &[u8]) -> u64 {
     let start = Instant::now();
     let (first, woken_count) = Run::new(input, start).play();
@@ -80,7 +80,8 @@ struct Run<'a> {
     /// Whether close requests are followed at once.
     is_prompt: bool,
     trusts: bool,
-    /// Whether all requests are looked at before their connection may end; else they may stay gathered until then.
+    /// Whether all requests are looked at before their connection may end; else they may stay gathered until
+    /// then.
     is_watchful: bool,
     /// How the run ends.
     end: usize,
@@ -163,8 +164,8 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Plays the whole input and then to the end of all that it left; the result is a hash of all that was seen, and
-    /// how many attempts were brought forward by messages.
+    /// Plays the whole input and then to the end of all that it left; the result is a hash of all that was
+    /// seen, and how many attempts were brought forward by messages.
     fn play(mut self) -> (u64, u64) {
         for _ in 0..STEP_COUNT_MAX {
             if self.source.0.is_empty() {

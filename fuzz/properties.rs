@@ -1,6 +1,7 @@
 //! What holds for the codec whatever the bytes.
 //!
-//! Written once and included by the fuzz targets beside this file and by `tests/codec.rs`, so that both mean the same.
+//! Written once and included by the fuzz targets beside this file and by `tests/codec.rs`, so that both mean
+//! the same.
 
 use redis_protocol::resp2::{decode::decode_range, types::RangeFrame};
 use redlatch::resp::{Decoded, ProtocolError, Reply, decode, encode_array_header, encode_bulk, encode_reply};
@@ -22,7 +23,8 @@ pub enum Tree {
 }
 
 impl Tree {
-    /// Copies a reply by walking over it, which checks on the way that an array has as many elements as it says.
+    /// Copies a reply by walking over it, which checks on the way that an array has as many elements as it
+    /// says.
     pub fn of(reply: &Reply<'_>) -> Tree {
         match reply {
             Reply::Simple(line) => Tree::Simple(line.to_vec()),
@@ -57,7 +59,8 @@ impl Tree {
                 Tree::Integer(number >> (source() % 64))
             }
             5 => Tree::NullBulk,
-            // A null array is an array to the depth limit, as its type byte is all that is known when it is enforced.
+            // A null array is an array to the depth limit, as its type byte is all that is known when it is
+            // enforced.
             6 if depth < DEPTH_MAX => Tree::NullArray,
             7 if depth < DEPTH_MAX => {
                 let count = usize::from(source() % 12).min(*elements_left);
@@ -93,7 +96,8 @@ fn grow_bytes(source: &mut dyn FnMut() -> u8) -> Vec<u8> {
     (0..size).map(|_| source()).collect()
 }
 
-/// No input panics, every answer keeps its bounds, an encoded reply gives back its bytes, and the oracle agrees.
+/// No input panics, every answer keeps its bounds, an encoded reply gives back its bytes, and the oracle
+/// agrees.
 pub fn decoding_is_sound(input: &[u8]) {
     let mut rest = input;
     loop {
@@ -141,7 +145,8 @@ fn agrees_with_the_oracle(input: &[u8], decoded: &Result<Decoded<'_>, ProtocolEr
     }
 }
 
-/// The grammar as plainly as it can be written: the first reply, which stands inside `depth` arrays, and its size.
+/// The grammar as plainly as it can be written: the first reply, which stands inside `depth` arrays, and its
+/// size.
 fn oracle(input: &[u8], depth: usize) -> Option<(Tree, usize)> {
     let size = input.windows(2).position(|two| two == b"\r\n")?;
     let (kind, line) = input[..size].split_first()?;
@@ -194,7 +199,8 @@ pub fn round_trips(tree: &Tree) {
 /// What a connection makes of a stream: the replies, then the error or the number of bytes left over.
 type Received = (Vec<Tree>, Result<usize, ProtocolError>);
 
-/// Receives `input` in pieces. `cut` says how many of the bytes that are left come next; the last piece is all of them.
+/// Receives `input` in pieces. `cut` says how many of the bytes that are left come next; the last piece is
+/// all of them.
 fn receive(input: &[u8], mut cut: impl FnMut(usize) -> usize) -> Received {
     let (mut inbox, mut size_min, mut replies) = (Vec::new(), 1, Vec::new());
     let mut rest = input;
@@ -225,10 +231,11 @@ pub fn splits_like_one_piece(input: &[u8], cut: impl FnMut(usize) -> usize) {
 
 /// redis-protocol, written by others, takes the first reply of `input` for the same.
 ///
-/// The differences are deliberate, and all of one kind: it accepts what a strict decoder refuses. It takes `+5`,
-/// leading zeros and `-0` for numbers, a lone CR or LF for a part of a line, any two bytes for the end of a bulk string,
-/// and it has no limits. Both nulls are one to it. So nothing is asked of it where this decoder reports one of those
-/// errors; an unknown type, a negative length and a number beyond 64 bits must be no replies to it either.
+/// The differences are deliberate, and all of one kind: it accepts what a strict decoder refuses. It takes
+/// `+5`, leading zeros and `-0` for numbers, a lone CR or LF for a part of a line, any two bytes for the end
+/// of a bulk string, and it has no limits. Both nulls are one to it. So nothing is asked of it where this
+/// decoder reports one of those errors; an unknown type, a negative length and a number beyond 64 bits must
+/// be no replies to it either.
 pub fn agrees_with_redis_protocol(input: &[u8]) {
     let decoded = decode(input);
     if decoded == Err(ProtocolError::NestingTooDeep) {

@@ -1,8 +1,8 @@
-//! The clock that every deadline is measured by: monotonic, and, with the feature `suspend`, one that goes on while the
-//! machine sleeps.
+//! The clock that every deadline is measured by: monotonic, and, with the feature `suspend`, one that goes on
+//! while the machine sleeps.
 //!
-//! On Linux and Android [`Instant`] stands still in a suspended machine, while the locks on the masters run out. There,
-//! the feature compares the two monotonic clocks of the kernel:
+//! On Linux and Android [`Instant`] stands still in a suspended machine, while the locks on the masters run
+//! out. There, the feature compares the two monotonic clocks of the kernel:
 //!
 //! ```text
 //!  CLOCK_BOOTTIME   ──────────────┬─────────────┬──────────►   goes on in the sleep
@@ -11,8 +11,9 @@
 //!                                    suspended: added to what now() gives, from its first call afterwards
 //! ```
 //!
-//! Without the feature, and elsewhere, [`now`] is [`Instant::now`]. Owns what was noticed of the two clocks. Refuses to
-//! know what is measured. The wall clock, [`wall`], is something else: fencing tokens start from it, and no deadline may. Invariants: [`now`] never goes back, and is [`Instant::now`] as long as the
+//! Without the feature, and elsewhere, [`now`] is [`Instant::now`]. Owns what was noticed of the two clocks.
+//! Refuses to know what is measured. The wall clock, [`wall`], is something else: fencing tokens start from
+//! it, and no deadline may. Invariants: [`now`] never goes back, and is [`Instant::now`] as long as the
 //! machine has not slept since the process first asked.
 
 use std::time::{Duration, Instant, SystemTime};
@@ -31,8 +32,8 @@ pub(crate) fn to_std(at: Instant) -> Instant {
     at.checked_sub(suspended).unwrap_or(awake)
 }
 
-/// The wall clock: the time since 1970, or zero before it. It may jump, and be wrong; only fencing tokens start from it,
-/// for which the masters' clocks decide.
+/// The wall clock: the time since 1970, or zero before it. It may jump, and be wrong; only fencing tokens
+/// start from it, for which the masters' clocks decide.
 pub(crate) fn wall() -> Duration {
     SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
 }
@@ -60,8 +61,8 @@ mod suspend {
 
     use rustix::time::{ClockId, clock_gettime};
 
-    /// A smaller difference between the clocks is how they were read, no sleep. What it may hide is less than the drift
-    /// allowance has room for.
+    /// A smaller difference between the clocks is how they were read, no sleep. What it may hide is less than
+    /// the drift allowance has room for.
     const SUSPEND_MIN: Duration = Duration::from_millis(1);
 
     /// Readings of which the first one is the best.
@@ -76,8 +77,9 @@ mod suspend {
         (reading.awake, SUSPENDED.note(reading.suspended_since(*first)))
     }
 
-    /// Both clocks, the one that counts sleep first: whatever holds the thread up in between, or suspends the machine,
-    /// makes a sleep look shorter, and the next reading puts it right. The other way round it would feign one.
+    /// Both clocks, the one that counts sleep first: whatever holds the thread up in between, or suspends the
+    /// machine, makes a sleep look shorter, and the next reading puts it right. The other way round it would
+    /// feign one.
     #[derive(Debug, Clone, Copy)]
     struct Reading {
         /// Since the machine was booted.
@@ -92,8 +94,8 @@ mod suspend {
             Self { boot, awake: Instant::now() }
         }
 
-        /// The one in which the thread was held up least: here, a sleep that looks shorter would make each later one
-        /// look longer.
+        /// The one in which the thread was held up least: here, a sleep that looks shorter would make each
+        /// later one look longer.
         fn best_of(mut take: impl FnMut() -> Self) -> Self {
             let mut best = take();
             for _ in 1..FIRST_READING_COUNT {

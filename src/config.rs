@@ -15,7 +15,8 @@ pub(crate) use retry_delay::{Inside, RetryDelay};
 pub(crate) use url::{Address, Login};
 pub use url::{MasterUrl, UrlError};
 
-/// Checked settings of a client. All clients of one fleet must share the masters, `max_ttl`, prefix and drift.
+/// Checked settings of a client. All clients of one fleet must share the masters, `max_ttl`, prefix and
+/// drift.
 ///
 /// ```
 /// use redlatch::Config;
@@ -54,27 +55,27 @@ pub struct Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Quarantine {
-    /// Its votes count once it is known to have run for `max_ttl` plus the drift: by its own `uptime_in_seconds`, or
-    /// because this client has seen the same `run_id` for that long. The default.
+    /// Its votes count once it is known to have run for `max_ttl` plus the drift: by its own
+    /// `uptime_in_seconds`, or because this client has seen the same `run_id` for that long. The default.
     ///
-    /// A fleet that was just started therefore grants nothing for `max_ttl`. The uptime is wall-clock time of the
-    /// master: a clock that jumps ahead there shortens the wait. It counts for nothing if another server has taken the
-    /// place of the one before: one that already ran when this client last heard from that.
+    /// A fleet that was just started therefore grants nothing for `max_ttl`. The uptime is wall-clock time of
+    /// the master: a clock that jumps ahead there shortens the wait. It counts for nothing if another server
+    /// has taken the place of the one before: one that already ran when this client last heard from that.
     #[default]
     Uptime,
-    /// Its votes count once its process is known to have been watched for `max_ttl` plus the drift: by this client,
-    /// which has seen the same `run_id` for that long by its own monotonic clock, or by another, which says so in the
-    /// mark.
+    /// Its votes count once its process is known to have been watched for `max_ttl` plus the drift: by this
+    /// client, which has seen the same `run_id` for that long by its own monotonic clock, or by another,
+    /// which says so in the mark.
     ///
     /// The mark is the key `<prefix>redlatch:mark`, without TTL. A client writes the `run_id` and the time in
-    /// milliseconds into it when its own watch is over, so that clients which come later need not watch. A mark with
-    /// another `run_id`, or with a shorter time than is asked for, counts for nothing. A user that can write to the masters can
-    /// forge one, as it can delete locks.
+    /// milliseconds into it when its own watch is over, so that clients which come later need not watch. A
+    /// mark with another `run_id`, or with a shorter time than is asked for, counts for nothing. A user that
+    /// can write to the masters can forge one, as it can delete locks.
     ///
     /// No wall clock counts, and a server that should not grant locks is refused: a replica, one whose
-    /// `maxmemory-policy` is not `noeviction`, and one that does not report its `run_id`, role and policy. Each failed
-    /// acquire says so. The login needs `+info +get +set` and the mark's key; without the mark each client watches for
-    /// itself. After a restart of all masters some client has to stay for `max_ttl`.
+    /// `maxmemory-policy` is not `noeviction`, and one that does not report its `run_id`, role and policy.
+    /// Each failed acquire says so. The login needs `+info +get +set` and the mark's key; without the mark
+    /// each client watches for itself. After a restart of all masters some client has to stay for `max_ttl`.
     ///
     /// It proves that a process went on, not that nobody emptied it: `FLUSHALL` is not noticed.
     Strict,
@@ -104,7 +105,8 @@ impl Config {
         Ttl::new(ttl, self.drift, self.max_ttl)
     }
 
-    /// How long one round of a lock with this TTL waits for a master; never longer than the lock would be valid.
+    /// How long one round of a lock with this TTL waits for a master; never longer than the lock would be
+    /// valid.
     #[must_use]
     pub fn answer_limit(&self, ttl: Ttl) -> Duration {
         let scaled = Duration::from_millis((ttl.as_millis() / 50).clamp(5, 50));
@@ -212,8 +214,8 @@ impl ConfigBuilder {
         self
     }
 
-    /// How long a lock may be held in all, however often it is extended; one hour by default, and not bounded. With zero no
-    /// lock is extended, and [`crate::LockRequest::auto_extend`] is refused.
+    /// How long a lock may be held in all, however often it is extended; one hour by default, and not
+    /// bounded. With zero no lock is extended, and [`crate::LockRequest::auto_extend`] is refused.
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.config.max_hold = max_hold;
@@ -228,19 +230,20 @@ impl ConfigBuilder {
         self
     }
 
-    /// How long one round waits for a master's answer; by default a fiftieth of the TTL, between 5 and 50 ms. From 1 ms
-    /// to [`limits::TIME_LIMIT_MAX`].
+    /// How long one round waits for a master's answer; by default a fiftieth of the TTL, between 5 and 50 ms.
+    /// From 1 ms to [`limits::TIME_LIMIT_MAX`].
     ///
-    /// A master that misses it is skipped until it answers again, so set it well above the usual round trip: a round
-    /// trip near 50 ms needs a larger one.
+    /// A master that misses it is skipped until it answers again, so set it well above the usual round trip:
+    /// a round trip near 50 ms needs a larger one.
     #[must_use]
     pub const fn answer_timeout(mut self, limit: Duration) -> Self {
         self.config.answer_timeout = Some(limit);
         self
     }
 
-    /// How long one round waits for a master's answer, in parts per million of the lock's TTL, and at least 1 ms: 50,000 (5 %)
-    /// is what redsync does. From 1 to 1,000,000; [`ConfigBuilder::answer_timeout`] goes before it.
+    /// How long one round waits for a master's answer, in parts per million of the lock's TTL, and at least 1
+    /// ms: 50,000 (5 %) is what redsync does. From 1 to 1,000,000; [`ConfigBuilder::answer_timeout`] goes
+    /// before it.
     #[must_use]
     pub const fn answer_timeout_ppm(mut self, ppm: u32) -> Self {
         self.config.answer_ppm = Some(ppm);
@@ -255,7 +258,8 @@ impl ConfigBuilder {
         self
     }
 
-    /// Bounds of the random delay between two attempts of a waiting acquire; 1 ms to 100 ms by default, at most one day.
+    /// Bounds of the random delay between two attempts of a waiting acquire; 1 ms to 100 ms by default, at
+    /// most one day.
     ///
     /// The delay is larger than the time that the attempt took, and grows from attempt to attempt.
     #[must_use]
@@ -265,16 +269,17 @@ impl ConfigBuilder {
         self
     }
 
-    /// The delay between two attempts of a waiting acquire by a function of your own, from how many attempts have failed, in
-    /// place of [`ConfigBuilder::retry_delay`].
+    /// The delay between two attempts of a waiting acquire by a function of your own, from how many attempts
+    /// have failed, in place of [`ConfigBuilder::retry_delay`].
     ///
-    /// It is a lower bound: the delay is never shorter than the time that the attempt took, nor than 1 ms, and up to as much
-    /// again is added at random, so that clients which met once do not meet again and again. A holder whose time ends sooner
-    /// shortens it, and so does a release notification ([`ConfigBuilder::wake_waiters`]).
+    /// It is a lower bound: the delay is never shorter than the time that the attempt took, nor than 1 ms,
+    /// and up to as much again is added at random, so that clients which met once do not meet again and
+    /// again. A holder whose time ends sooner shortens it, and so does a release notification
+    /// ([`ConfigBuilder::wake_waiters`]).
     ///
-    /// The client is locked while it calls the function, so the function must be short. In it a call of the same client
-    /// fails at once, and a look shows nothing: no lock is valid, [`crate::Client::masters`] is empty. What it drops is
-    /// released when it has returned. If it panics, this one delay is as by default.
+    /// The client is locked while it calls the function, so the function must be short. In it a call of the
+    /// same client fails at once, and a look shows nothing: no lock is valid, [`crate::Client::masters`] is
+    /// empty. What it drops is released when it has returned. If it panics, this one delay is as by default.
     #[must_use]
     pub fn retry_delay_by(mut self, delay: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
         self.config.retry_delay_by = Some(RetryDelay::new(delay));
@@ -283,8 +288,8 @@ impl ConfigBuilder {
 
     /// What is asked of a master that restarted; [`Quarantine::Uptime`] by default.
     ///
-    /// In each mode it waits for [`Config::quarantine_time`] at most, counted from the first connection. Clients of one
-    /// fleet may differ in it: each is as safe as its own mode.
+    /// In each mode it waits for [`Config::quarantine_time`] at most, counted from the first connection.
+    /// Clients of one fleet may differ in it: each is as safe as its own mode.
     #[must_use]
     pub const fn quarantine(mut self, quarantine: Quarantine) -> Self {
         self.config.quarantine = quarantine;
@@ -293,8 +298,8 @@ impl ConfigBuilder {
 
     /// Whether a refused attempt asks how long the holder's key still lives; on by default.
     ///
-    /// It costs a refused attempt that does not wait one more round trip, and lets a waiting one retry when the
-    /// holder's time ends.
+    /// It costs a refused attempt that does not wait one more round trip, and lets a waiting one retry when
+    /// the holder's time ends.
     #[must_use]
     pub const fn ask_holder(mut self, ask: bool) -> Self {
         self.config.ask_holder = ask;
@@ -303,15 +308,16 @@ impl ConfigBuilder {
 
     /// Whether clients that wait for a lock are notified when it is released; on by default.
     ///
-    /// A release then publishes a message on the channel named like the lock's key, inside its script or right behind its
-    /// native command. A waiter subscribes to that channel over a second connection to each master,
-    /// which is closed [`limits::NEWS_IDLE_MAX`] after nobody waits any more. The login needs `+publish +subscribe
-    /// +unsubscribe` and the channels (`&lock:*` beside `~lock:*`); where a master refuses it, its warnings say so and
-    /// waiting goes on as without it. A message is a hint and no promise: behind it is the end of the holder's time, and
-    /// the next attempt after a random delay. That grows up to [`limits::QUIET_PAUSE_FACTOR_MAX`] times the longest one, 2 s by
-    /// default, once a quorum of masters has confirmed the subscription. Once messages have come it is up to
-    /// [`limits::UNWOKEN_PAUSE_FACTOR`] times the longest one, and up to [`limits::UNWOKEN_CROWD_FACTOR_MAX`] times that in a
-    /// crowd of waiters. A lost message, or a holder that publishes none, costs a waiter at most that.
+    /// A release then publishes a message on the channel named like the lock's key, inside its script or
+    /// right behind its native command. A waiter subscribes to that channel over a second connection to each
+    /// master, which is closed [`limits::NEWS_IDLE_MAX`] after nobody waits any more. The login needs
+    /// `+publish +subscribe +unsubscribe` and the channels (`&lock:*` beside `~lock:*`); where a master
+    /// refuses it, its warnings say so and waiting goes on as without it. A message is a hint and no promise:
+    /// behind it is the end of the holder's time, and the next attempt after a random delay. That grows up to
+    /// [`limits::QUIET_PAUSE_FACTOR_MAX`] times the longest one, 2 s by default, once a quorum of masters has
+    /// confirmed the subscription. Once messages have come it is up to [`limits::UNWOKEN_PAUSE_FACTOR`] times
+    /// the longest one, and up to [`limits::UNWOKEN_CROWD_FACTOR_MAX`] times that in a crowd of waiters. A
+    /// lost message, or a holder that publishes none, costs a waiter at most that.
     ///
     /// If this is off, the client neither publishes nor subscribes.
     #[must_use]
@@ -320,11 +326,11 @@ impl ConfigBuilder {
         self
     }
 
-    /// How long whoever drives the event loop looks for answers again and again before it sleeps; zero, so not at all, by
-    /// default, and at most [`limits::SPIN_MAX`].
+    /// How long whoever drives the event loop looks for answers again and again before it sleeps; zero, so
+    /// not at all, by default, and at most [`limits::SPIN_MAX`].
     ///
-    /// It saves the time that the kernel takes to wake a thread, and burns a core meanwhile. On a machine with a single
-    /// core it does nothing.
+    /// It saves the time that the kernel takes to wake a thread, and burns a core meanwhile. On a machine
+    /// with a single core it does nothing.
     #[must_use]
     pub const fn spin(mut self, spin: Duration) -> Self {
         self.config.spin = spin;

@@ -1,8 +1,10 @@
-//! Sockets, time and randomness for an [`Engine`]: the only place below [`crate::Redlock`] that touches any of them.
+//! Sockets, time and randomness for an [`Engine`]: the only place below [`crate::Redlock`] that touches any
+//! of them.
 //!
-//! One [`Driver::turn`] writes what is queued (one write for each master), sleeps until something arrives or is due,
-//! reads it (one read for each readable master, and none that finds nothing) and lets the engine act on it. The sleep is
-//! the [`Poller`]'s, apart from the rest, so that others may queue and write while one thread sleeps.
+//! One [`Driver::turn`] writes what is queued (one write for each master), sleeps until something arrives or
+//! is due, reads it (one read for each readable master, and none that finds nothing) and lets the engine act
+//! on it. The sleep is the [`Poller`]'s, apart from the rest, so that others may queue and write while one
+//! thread sleeps.
 
 mod resolve;
 mod socket;
@@ -139,16 +141,16 @@ impl Driver {
         Ok(())
     }
 
-    /// The part of a turn before the poller's sleep: opens and closes connections and writes. Returns when the sleep must
-    /// end.
+    /// The part of a turn before the poller's sleep: opens and closes connections and writes. Returns when
+    /// the sleep must end.
     pub(crate) fn begin_turn(&mut self) -> Option<Instant> {
         self.follow_links();
         self.flush();
         self.engine.next_timeout().map(|(at, _)| at)
     }
 
-    /// The part of a turn after the poller's sleep: reads, does what is due, and writes what follows from it. Returns the
-    /// present.
+    /// The part of a turn after the poller's sleep: reads, does what is due, and writes what follows from it.
+    /// Returns the present.
     pub(crate) fn end_turn(&mut self, poller: &Poller) -> Instant {
         if mutant!(TimeOutsBeforeReads) {
             self.engine.handle_timeout(clock::now());
@@ -321,7 +323,8 @@ impl Driver {
 }
 
 impl Poller {
-    /// Sleeps until something happens, or for `timeout`. False if a signal came: then nothing is known to be late.
+    /// Sleeps until something happens, or for `timeout`. False if a signal came: then nothing is known to be
+    /// late.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         let mut timeout = timeout;
         if !self.spin.is_zero() && timeout != Some(Duration::ZERO) {

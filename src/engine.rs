@@ -1,16 +1,17 @@
-//! The whole protocol without I/O, without a clock and without threads, for people who bring their own event loop, and
-//! for simulators: the same calls with the same seed and times give the same history.
+//! The whole protocol without I/O, without a clock and without threads, for people who bring their own event
+//! loop, and for simulators: the same calls with the same seed and times give the same history.
 //!
 //! # Order of calls
 //!
 //! 1. [`Engine::submit`] requests at any time; it queues bytes and returns at once.
 //! 2. Do what [`Engine::poll_link`] asks for: open or close a connection. Report the result with
-//!    [`Engine::handle_connected`] or [`Engine::handle_disconnected`]. A driver without a second connection to give for
-//!    [`LinkId::News`] says that it was lost.
-//! 3. For each connection write [`Engine::send_ready`] and report how much went out with [`Engine::send_done`].
+//!    [`Engine::handle_connected`] or [`Engine::handle_disconnected`]. A driver without a second connection
+//!    to give for [`LinkId::News`] says that it was lost.
+//! 3. For each connection write [`Engine::send_ready`] and report how much went out with
+//!    [`Engine::send_done`].
 //! 4. Sleep until a socket is readable or [`Engine::next_timeout`] has come. Read whatever has arrived into
-//!    [`Engine::recv_space`] and call [`Engine::recv_done`] with a fresh time, *then* call [`Engine::handle_timeout`]:
-//!    an answer that is already here must not be called late.
+//!    [`Engine::recv_space`] and call [`Engine::recv_done`] with a fresh time, *then* call
+//!    [`Engine::handle_timeout`]: an answer that is already here must not be called late.
 //! 5. Drain [`Engine::poll_outcome`]; go on with 2.
 //!
 //! Calls that depend on the time take `now`, which must never go backwards.
@@ -25,7 +26,8 @@
 //!            timers                                 Link × N ◄──► wire bytes
 //! ```
 //!
-//! Keeps I1 to I10, I14 to I16, I18 to I20, I22 and I25 of the rules; the quorum itself is in [`crate::lock`].
+//! Keeps I1 to I10, I14 to I16, I18 to I20, I22 and I25 of the rules; the quorum itself is in
+//! [`crate::lock`].
 
 mod acquire;
 mod answers;
@@ -122,8 +124,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine whose masters are all to be connected. The seed must come from the operating system's randomness:
-    /// the tokens are drawn from it.
+    /// An engine whose masters are all to be connected. The seed must come from the operating system's
+    /// randomness: the tokens are drawn from it.
     #[must_use]
     pub fn new(config: Arc<Config>, seed: [u8; 32], now: Instant) -> Self {
         let mut timers = Timers::default();
@@ -186,9 +188,10 @@ impl Engine {
         }
     }
 
-    /// Takes a reading of the caller's wall clock, as the time since 1970. Fencing tokens are drawn from the latest reading.
-    /// A reading before each fenced acquisition saves a round trip if it agrees with the clocks of the masters; without one
-    /// the first attempts are refused, and the tokens follow what the masters answer.
+    /// Takes a reading of the caller's wall clock, as the time since 1970. Fencing tokens are drawn from the
+    /// latest reading. A reading before each fenced acquisition saves a round trip if it agrees with the
+    /// clocks of the masters; without one the first attempts are refused, and the tokens follow what the
+    /// masters answer.
     pub const fn handle_wall_clock(&mut self, now: Instant, wall: Duration) {
         self.wall_clock.set(now, wall);
     }
@@ -362,7 +365,8 @@ impl Engine {
         }
     }
 
-    /// The masters known to hold a held lock, late answers included; the margin is what they are above the quorum.
+    /// The masters known to hold a held lock, late answers included; the margin is what they are above the
+    /// quorum.
     #[must_use]
     pub fn granted(&self, lock: OpId) -> Option<MasterSet> {
         let op = self.ops.find(lock.0)?;

@@ -1,7 +1,7 @@
 //! What can go wrong with each operation, with what every master said.
 //!
-//! Contention, an outage and a misconfiguration are different errors. A failed operation loses nothing: whatever an
-//! attempt may have left on a master is released, now or when that master can be reached again.
+//! Contention, an outage and a misconfiguration are different errors. A failed operation loses nothing:
+//! whatever an attempt may have left on a master is released, now or when that master can be reached again.
 
 mod advice;
 mod report;
@@ -128,26 +128,27 @@ impl Denial {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Enough masters answer, and somebody else holds keys on too many of them; or another caller of this client holds the
-    /// lock or is ahead of this one in its wait queue. A fair lock also fails like this while waiters are ahead in the masters'
-    /// queue, and a reader while a writer keeps new readers out, for [`crate::limits::INTENT_TIME`] or a little more. Wait or
-    /// try again.
+    /// Enough masters answer, and somebody else holds keys on too many of them; or another caller of this
+    /// client holds the lock or is ahead of this one in its wait queue. A fair lock also fails like this
+    /// while waiters are ahead in the masters' queue, and a reader while a writer keeps new readers out, for
+    /// [`crate::limits::INTENT_TIME`] or a little more. Wait or try again.
     Contended(Box<Denial>),
-    /// Too few masters can grant: they are unreachable, silent, in error or in quarantine; or they refused the fencing token, as
-    /// their clocks differ; or the queue of a fair lock is full ([`crate::limits::FAIR_QUEUE_COUNT_MAX`]). The report says which.
-    /// A wait ends at once if the quarantine of too many masters outlasts it.
+    /// Too few masters can grant: they are unreachable, silent, in error or in quarantine; or they refused
+    /// the fencing token, as their clocks differ; or the queue of a fair lock is full
+    /// ([`crate::limits::FAIR_QUEUE_COUNT_MAX`]). The report says which. A wait ends at once if the
+    /// quarantine of too many masters outlasts it.
     NoQuorum(Box<Denial>),
     /// A quorum granted, but by then less validity was left than asked for. Ask for a longer TTL.
     Expired(Box<Denial>),
-    /// The client has too many locks, too many callers wait for this one, or too many bytes wait for the masters. It is
-    /// reported at once; release some, or try again later.
+    /// The client has too many locks, too many callers wait for this one, or too many bytes wait for the
+    /// masters. It is reported at once; release some, or try again later.
     Overloaded,
     /// It was ended by its [`Cancel`](crate::Cancel) handle. What it had is released.
     Cancelled,
     /// The request itself cannot work; nothing was sent.
     Input(#[from] InputError),
-    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call comes from a function
-    /// or a waker that the client is calling.
+    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
+    /// comes from a function or a waker that the client is calling.
     Stopped(Arc<str>),
 }
 
@@ -191,11 +192,12 @@ pub enum ExtendError {
     /// Its validity had ended; nothing was sent. Somebody else may hold it.
     #[error("the lock's validity has ended; stop the protected work")]
     Expired,
-    /// So many masters no longer have the key, or never had it, that no quorum can be left. Stop the protected work.
+    /// So many masters no longer have the key, or never had it, that no quorum can be left. Stop the
+    /// protected work.
     #[error(fmt = fmt_lost)]
     Lost(Report),
-    /// Too few masters answered. The lock is valid as long as it was before, or as the TTL asked for if that is sooner;
-    /// try again until then.
+    /// Too few masters answered. The lock is valid as long as it was before, or as the TTL asked for if that
+    /// is sooner; try again until then.
     #[error(fmt = fmt_not_extended)]
     NoQuorum(Report),
     /// Extending would pass the longest total time that a lock may be held.
@@ -213,13 +215,14 @@ pub enum ExtendError {
     /// The TTL cannot work; nothing was sent.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call comes from a function
-    /// or a waker that the client is calling.
+    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
+    /// comes from a function or a waker that the client is calling.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
 
-/// Why a release is not known to have worked. It goes on in the background, until the keys have expired at the latest.
+/// Why a release is not known to have worked. It goes on in the background, until the keys have expired at
+/// the latest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
@@ -229,8 +232,8 @@ pub enum ReleaseError {
     /// The lease belongs to another client.
     #[error("the lock is not held by this client; acquire it first")]
     NotHeld,
-    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call comes from a function
-    /// or a waker that the client is calling.
+    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
+    /// comes from a function or a waker that the client is calling.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
@@ -245,8 +248,8 @@ pub enum InspectError {
     /// The name cannot be a lock's; nothing was sent.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call comes from a function
-    /// or a waker that the client is calling.
+    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
+    /// comes from a function or a waker that the client is calling.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
@@ -255,7 +258,8 @@ pub enum InspectError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForceUnlockError {
-    /// So few masters deleted the lock, or had none, that it may still bar others until its TTL has passed. Nothing goes on in the background.
+    /// So few masters deleted the lock, or had none, that it may still bar others until its TTL has passed.
+    /// Nothing goes on in the background.
     #[error(fmt = fmt_unconfirmed)]
     Unconfirmed(Report),
     /// The client has too many locks and queries.
@@ -264,16 +268,16 @@ pub enum ForceUnlockError {
     /// The name cannot be a lock's; nothing was sent.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call comes from a function
-    /// or a waker that the client is calling.
+    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
+    /// comes from a function or a waker that the client is calling.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
 
 /// Why not all of several locks were acquired, extended or released.
 ///
-/// After a failed acquisition none of them is held. After a failed extension the others may be extended. A release that is not
-/// confirmed goes on in the background.
+/// After a failed acquisition none of them is held. After a failed extension the others may be extended. A
+/// release that is not confirmed goes on in the background.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SetError<E> {
@@ -356,8 +360,8 @@ fn fmt_of_set(resource: &[u8], source: &impl MayName, f: &mut fmt::Formatter<'_>
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReenterError {
-    /// The owner has holds still of a lock whose validity has ended. Somebody else may have it: what is done with those holds
-    /// is protected no more. It can be acquired anew once they have ended.
+    /// The owner has holds still of a lock whose validity has ended. Somebody else may have it: what is done
+    /// with those holds is protected no more. It can be acquired anew once they have ended.
     #[error("the lock is lost; end its {}, then acquire it anew", Counted(*hold_count, "hold"))]
     Lost {
         /// Holds that have not ended.

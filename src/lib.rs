@@ -1,7 +1,8 @@
 //! Locks across N independent Redis or Valkey masters in about one round trip.
 //!
-//! redlatch implements the [Redlock algorithm](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/)
-//! as a low-level multiplexed RESP2 client: non-blocking sockets to all masters, one event loop, `SET NX PX` and the
+//! redlatch implements the [Redlock
+//! algorithm](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/) as a low-level
+//! multiplexed RESP2 client: non-blocking sockets to all masters, one event loop, `SET NX PX` and the
 //! compare-and-delete release pipelined. With one master it is that page's single-instance lock.
 //!
 //! ```no_run
@@ -36,17 +37,18 @@
 //!   resp ──┘     RESP2 encoder and decoder
 //! ```
 //!
-//! To read the code, start at [`lock`] (the nouns and the quorum), go on with [`engine`] (its contract comes first),
-//! and end with [`Redlock`] and [`Client`]. Limits are all in [`limits`].
+//! To read the code, start at [`lock`] (the nouns and the quorum), go on with [`engine`] (its contract comes
+//! first), and end with [`Redlock`] and [`Client`]. Limits are all in [`limits`].
 //!
 //! # Promises
 //!
-//! While fewer masters than the lock's margin + 1 lose or prematurely expire the key, clock rates differ by less than
-//! the drift allowance, and all clients share the list of masters (with their databases), the prefix and the maximum TTL,
-//! at most one guard of a resource is valid at any instant, or any number of shared ones ([`LockRequest::shared`]). Fencing
-//! tokens ([`LockRequest::fenced`]) of successive guards strictly grow, whatever pauses and delays happen. Nothing is promised
-//! about work done after the deadline unless the storage checks the token. Every call returns by its deadline. The README
-//! says more, and what is not promised.
+//! While fewer masters than the lock's margin + 1 lose or prematurely expire the key, clock rates differ by
+//! less than the drift allowance, and all clients share the list of masters (with their databases), the
+//! prefix and the maximum TTL, at most one guard of a resource is valid at any instant, or any number of
+//! shared ones ([`LockRequest::shared`]). Fencing tokens ([`LockRequest::fenced`]) of successive guards
+//! strictly grow, whatever pauses and delays happen. Nothing is promised about work done after the deadline
+//! unless the storage checks the token. Every call returns by its deadline. The README says more, and what is
+//! not promised.
 //!
 //! # Kinds of locks
 //!
@@ -62,9 +64,9 @@
 //!
 //! # Features
 //!
-//! - `suspend`: deadlines count the time in which the machine was suspended, on Linux and Android; without it, and
-//!   elsewhere, they count as [`std::time::Instant`] does. For laptops, and virtual machines that are put to sleep. See
-//!   [`Lease::valid_until`].
+//! - `suspend`: deadlines count the time in which the machine was suspended, on Linux and Android; without
+//!   it, and elsewhere, they count as [`std::time::Instant`] does. For laptops, and virtual machines that are
+//!   put to sleep. See [`Lease::valid_until`].
 //! - `tokio`: `Client::drive_on_tokio`. Futures need neither it nor any other runtime.
 //! - `cli`: the command line, with `suspend`.
 

@@ -1,8 +1,9 @@
 //! The nouns of the algorithm: [`Resource`], [`Token`], [`Ttl`], [`Drift`], [`MasterSet`], [`Vote`].
 //!
-//! Each is a small value whose constructor checks it, so that the engine never meets an invalid one. Nothing here
-//! knows of connections or of time passing. Keeps invariants I4 (quorum of the configured masters), I5 (a set, not a
-//! count, of votes) and I10 (release and extend compare: the only command here that does not is that of a forced unlock).
+//! Each is a small value whose constructor checks it, so that the engine never meets an invalid one. Nothing
+//! here knows of connections or of time passing. Keeps invariants I4 (quorum of the configured masters), I5
+//! (a set, not a count, of votes) and I10 (release and extend compare: the only command here that does not is
+//! that of a forced unlock).
 
 pub(crate) mod command;
 mod fencing;
@@ -25,16 +26,16 @@ pub use fencing::FencingToken;
 pub(crate) use fencing::Window;
 pub use tally::{Tally, Verdict, quorum};
 
-/// What the key of the mark has behind the prefix (`Quarantine::Strict`): no lock may have this name, in no mode, for
-/// the mark would overwrite it.
+/// What the key of the mark has behind the prefix (`Quarantine::Strict`): no lock may have this name, in no
+/// mode, for the mark would overwrite it.
 pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
 
-/// The beginning of the values by which scripts know a queue and an intent from keys of other applications. Its number changes
-/// with their meaning.
+/// The beginning of the values by which scripts know a queue and an intent from keys of other applications.
+/// Its number changes with their meaning.
 pub(crate) const TOKEN_MARK: &[u8] = b"redlatch:1:";
 
-/// The name of a lock: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes of any value but `redlatch:mark`, and none that starts with
-/// `redlatch:fence:`, `redlatch:fair:` or `redlatch:writer:`.
+/// The name of a lock: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes of any value but `redlatch:mark`, and none
+/// that starts with `redlatch:fence:`, `redlatch:fair:` or `redlatch:writer:`.
 ///
 /// ```
 /// use redlatch::lock::Resource;
@@ -48,8 +49,8 @@ impl<'a> Resource<'a> {
     /// Checks a name.
     ///
     /// # Errors
-    /// [`InputError`] if the name is empty, longer than [`limits::RESOURCE_SIZE_MAX`], or that of the mark, of a
-    /// fence, of a queue or of a writer's intent.
+    /// [`InputError`] if the name is empty, longer than [`limits::RESOURCE_SIZE_MAX`], or that of the mark,
+    /// of a fence, of a queue or of a writer's intent.
     pub fn new<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
         let name = name.as_ref();
         match name.len() {
@@ -82,8 +83,8 @@ impl fmt::Debug for Resource<'_> {
 
 /// The random value that a lock's key holds: 20 bytes, new for every attempt.
 ///
-/// It is what makes a release safe: only a key that still holds this value is deleted. `Display` is hexadecimal.
-/// Treat it as a secret among cooperating processes: who knows it can release the lock.
+/// It is what makes a release safe: only a key that still holds this value is deleted. `Display` is
+/// hexadecimal. Treat it as a secret among cooperating processes: who knows it can release the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token([u8; Self::SIZE]);
 
@@ -188,8 +189,9 @@ impl Ttl {
     /// Checks a TTL against the drift and the agreed maximum. A fraction of a millisecond is cut off.
     ///
     /// # Errors
-    /// [`InputError::TtlTooShort`] if less than 1 ms would be left after the drift, [`InputError::TtlTooLong`] above
-    /// `max_ttl`: a master that restarted votes again after `max_ttl`, so no lock may live longer.
+    /// [`InputError::TtlTooShort`] if less than 1 ms would be left after the drift,
+    /// [`InputError::TtlTooLong`] above `max_ttl`: a master that restarted votes again after `max_ttl`, so no
+    /// lock may live longer.
     pub fn new(ttl: Duration, drift: Drift, max_ttl: Duration) -> Result<Self, InputError> {
         if ttl > max_ttl {
             return Err(InputError::TtlTooLong { ttl, max_ttl });
@@ -478,18 +480,21 @@ pub enum Failure {
     },
     /// It had not answered an earlier command in time, so it was not asked.
     Silent,
-    /// Whatever it said is not counted: it restarted too recently, so it may have forgotten a lock that still lives.
+    /// Whatever it said is not counted: it restarted too recently, so it may have forgotten a lock that still
+    /// lives.
     Quarantined {
         /// Time until it counts.
         left: Duration,
     },
-    /// Nobody was asked: another caller of this client holds the lock, or stood before this one in line for it.
+    /// Nobody was asked: another caller of this client holds the lock, or stood before this one in line for
+    /// it.
     Queued,
     /// Its queue of bytes or of owed replies was full, so it was not asked.
     QueueFull,
     /// It never was sent this lock, so it cannot extend it.
     NotHeld,
-    /// Its first answer showed this very request as carried out before, which only another address of the same server explains.
+    /// Its first answer showed this very request as carried out before, which only another address of the
+    /// same server explains.
     SameServer,
     /// Of a fair lock: nobody holds it there, and so many wait for it who asked before.
     OthersFirst {

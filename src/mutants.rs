@@ -1,8 +1,8 @@
-//! Deliberate defects, one for each rule that the tests must hold: `tests/sim/mutants.rs` switches each on and shows that
-//! the simulator goes red.
+//! Deliberate defects, one for each rule that the tests must hold: `tests/sim/mutants.rs` switches each on
+//! and shows that the simulator goes red.
 //!
-//! They exist only in a build with `--cfg redlatch_mutants`, which `scripts/test` makes for that purpose and no Cargo
-//! feature can. In every other build [`is_on`] is the constant `false` and its branches are gone.
+//! They exist only in a build with `--cfg redlatch_mutants`, which `scripts/test` makes for that purpose and
+//! no Cargo feature can. In every other build [`is_on`] is the constant `false` and its branches are gone.
 
 #![cfg_attr(
     not(redlatch_mutants),
@@ -268,7 +268,8 @@ pub enum Mutant {
     AnswerToNextCaller,
     /// What is due is done before what has arrived is read.
     TimeOutsBeforeReads,
-    /// A master that calls a lock free when looked at has granted it to whoever asks for it in the place of the look.
+    /// A master that calls a lock free when looked at has granted it to whoever asks for it in the place of
+    /// the look.
     LookIsVote,
     /// A deletion by force that a broken connection has lost is sent again over the next.
     ForcedDeletionAgain,
@@ -342,8 +343,8 @@ const fn defect(
     ScriptDefect { mutant, scripts, piece, broken }
 }
 
-/// The defects of scripts. The engine sends the right ones whatever is switched on; the tests' masters break them where they
-/// run them.
+/// The defects of scripts. The engine sends the right ones whatever is switched on; the tests' masters break
+/// them where they run them.
 #[cfg(redlatch_mutants)]
 pub const SCRIPT_DEFECTS: &[ScriptDefect] = {
     use Mutant::*;

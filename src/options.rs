@@ -5,59 +5,64 @@ use std::time::Duration;
 /// The builder methods of a type that has [`Options`]: itself, or in the field that is named.
 macro_rules! option_methods {
     ($($field:ident).*) => {
-        /// Sets how long the lock lives on the masters unless it is extended: at least 1 ms more than the drift allowance,
-        /// at most the configured `max_ttl`. The default is 10 s, or `max_ttl` if that is shorter.
+        /// Sets how long the lock lives on the masters unless it is extended: at least 1 ms more than the
+        /// drift allowance, at most the configured `max_ttl`. The default is 10 s, or `max_ttl` if that is
+        /// shorter.
         pub fn ttl(mut self, ttl: Duration) -> Self {
             self.$($field.)*ttl = Some(ttl);
             self
         }
 
-        /// Sets how long to go on trying; zero makes one attempt. The default is the TTL: within it the lock of a holder
-        /// that died ends.
+        /// Sets how long to go on trying; zero makes one attempt. The default is the TTL: within it the lock
+        /// of a holder that died ends.
         pub fn wait(mut self, wait: Duration) -> Self {
             self.$($field.)*wait = Some(wait);
             self
         }
 
-        /// Sets the largest number of attempts at the masters; zero counts as one. By default only the wait limits them,
-        /// and it still does: give a long wait where only the number is to count. Waiting behind other callers of the same
-        /// client is no attempt. One attempt right after the masters confirm a subscription is made in addition.
+        /// Sets the largest number of attempts at the masters; zero counts as one. By default only the wait
+        /// limits them, and it still does: give a long wait where only the number is to count. Waiting behind
+        /// other callers of the same client is no attempt. One attempt right after the masters confirm a
+        /// subscription is made in addition.
         pub fn max_attempts(mut self, count: u32) -> Self {
             self.$($field.)*max_attempts = Some(count);
             self
         }
 
-        /// Sets the validity that must be left when the lock is handed out, less than the TTL minus the drift. The default
-        /// is zero: any.
+        /// Sets the validity that must be left when the lock is handed out, less than the TTL minus the
+        /// drift. The default is zero: any.
         pub fn min_validity(mut self, min_validity: Duration) -> Self {
             self.$($field.)*min_validity = min_validity;
             self
         }
 
-        /// Asks for a fencing token, for storage that checks it: it is larger than the token of each earlier fenced holder.
-        /// The lock excludes plain and shared locks of the same name, which have no token. It costs each master a script
-        /// where a plain lock is a `SET`, and never passes to another caller of this client without being free in between.
-        /// A lock that is asked to be fenced and shared, or fenced and fair, is an error.
+        /// Asks for a fencing token, for storage that checks it: it is larger than the token of each earlier
+        /// fenced holder. The lock excludes plain and shared locks of the same name, which have no token. It
+        /// costs each master a script where a plain lock is a `SET`, and never passes to another caller of
+        /// this client without being free in between. A lock that is asked to be fenced and shared, or fenced
+        /// and fair, is an error.
         pub fn fenced(mut self) -> Self {
             self.$($field.)*set_mode($crate::options::Mode::Fenced);
             self
         }
 
-        /// Asks for the lock of a reader: any number of readers hold it together, and nobody holds it in another mode
-        /// meanwhile, with this or another client or library. Readers wait in no queue: when the lock turns free, waiting
-        /// readers try together. It costs each master a script where a plain lock is a `SET`. A lock that
-        /// is asked to be shared and fenced, or shared and fair, is an error. See [`RwLock`](crate::RwLock) for the order of
-        /// readers and writers, and for why there is no upgrade from reading to writing.
+        /// Asks for the lock of a reader: any number of readers hold it together, and nobody holds it in
+        /// another mode meanwhile, with this or another client or library. Readers wait in no queue: when the
+        /// lock turns free, waiting readers try together. It costs each master a script where a plain lock is
+        /// a `SET`. A lock that is asked to be shared and fenced, or shared and fair, is an error. See
+        /// [`RwLock`](crate::RwLock) for the order of readers and writers, and for why there is no upgrade
+        /// from reading to writing.
         pub fn shared(mut self) -> Self {
             self.$($field.)*set_mode($crate::options::Mode::Shared);
             self
         }
 
-        /// Keeps new readers out while this request waits for a lock that others read, from its first refusal on. It then
-        /// gets the lock when the present readers are done: at the end of their TTL at the latest, unless they extend it.
-        /// Without it readers that come and go can keep it waiting until its wait is over. If its client dies, readers get
-        /// in again 1 s and twice the answer limit later. It has no effect on readers and on requests that do not wait. Of
-        /// several callers of one client that wait, it is done for the first.
+        /// Keeps new readers out while this request waits for a lock that others read, from its first refusal
+        /// on. It then gets the lock when the present readers are done: at the end of their TTL at the
+        /// latest, unless they extend it. Without it readers that come and go can keep it waiting until its
+        /// wait is over. If its client dies, readers get in again 1 s and twice the answer limit later. It
+        /// has no effect on readers and on requests that do not wait. Of several callers of one client that
+        /// wait, it is done for the first.
         pub fn keep_readers_out(mut self) -> Self {
             self.$($field.)*keeps_readers_out = true;
             self
@@ -68,18 +73,21 @@ macro_rules! option_methods {
 /// The builder method for a fair lock, of a type that asks for one lock.
 macro_rules! fair_method {
     ($($field:ident).*) => {
-        /// Asks for a fair lock: waiters get it in the order in which they asked, whichever client they belong to. Each
-        /// waiter has a ticket in a queue on the masters, and the lock is granted to the smallest ticket.
+        /// Asks for a fair lock: waiters get it in the order in which they asked, whichever client they
+        /// belong to. Each waiter has a ticket in a queue on the masters, and the lock is granted to the
+        /// smallest ticket.
         ///
-        /// Once a ticket is allotted, one or two round trips after its waiter asked, nobody who asks later gets the lock
-        /// before it. This holds while the waiter lives and its masters keep their data. Only callers that asked at the
-        /// same time overtake it, or callers that ask while restarted masters have forgotten its ticket or have not heard
-        /// of it for 3 s. Waiters that die delay the others for 3 s in all. Exclusion never depends on the queue.
+        /// Once a ticket is allotted, one or two round trips after its waiter asked, nobody who asks later
+        /// gets the lock before it. This holds while the waiter lives and its masters keep their data. Only
+        /// callers that asked at the same time overtake it, or callers that ask while restarted masters have
+        /// forgotten its ticket or have not heard of it for 3 s. Waiters that die delay the others for 3 s in
+        /// all. Exclusion never depends on the queue.
         ///
-        /// A fair lock excludes locks of the same name that are not fair. Those ask no queue: **let all callers of a
-        /// resource be fair.** Callers of one client each have a ticket, and do not pass the lock on among themselves.
-        /// Without a wait the lock is granted only if it is free and nobody waits, and no ticket is left. Each sign of life
-        /// of a waiter, about one a second, is an attempt. A fair lock can be neither fenced nor shared: that is an error.
+        /// A fair lock excludes locks of the same name that are not fair. Those ask no queue: **let all
+        /// callers of a resource be fair.** Callers of one client each have a ticket, and do not pass the
+        /// lock on among themselves. Without a wait the lock is granted only if it is free and nobody waits,
+        /// and no ticket is left. Each sign of life of a waiter, about one a second, is an attempt. A fair
+        /// lock can be neither fenced nor shared: that is an error.
         pub fn fair(mut self) -> Self {
             self.$($field.)*policy = $crate::options::WaitPolicy::Fair;
             self
@@ -90,12 +98,13 @@ macro_rules! fair_method {
 /// The builder method for automatic extension, of a type whose locks are driven while they are held.
 macro_rules! auto_extend_method {
     ($($field:ident).*) => {
-        /// Extends the lock while it is held, again and again, at a third of the TTL, for at most `max_hold` since it was
-        /// acquired (or the configured `max_hold`, if that is shorter) and 1,000,000,000 times. Zero is an error, as it is if the
-        /// configured `max_hold` is zero.
+        /// Extends the lock while it is held, again and again, at a third of the TTL, for at most `max_hold`
+        /// since it was acquired (or the configured `max_hold`, if that is shorter) and 1,000,000,000 times.
+        /// Zero is an error, as it is if the configured `max_hold` is zero.
         ///
-        /// A failed extension is repeated within a second until the validity ends; a loss is reported in time. The lock still ends a TTL
-        /// after its process dies. Extensions that are due for many locks share one write per master.
+        /// A failed extension is repeated within a second until the validity ends; a loss is reported in
+        /// time. The lock still ends a TTL after its process dies. Extensions that are due for many locks
+        /// share one write per master.
         pub fn auto_extend(mut self, max_hold: Duration) -> Self {
             self.$($field.)*auto_extend = Some(max_hold);
             self
@@ -129,7 +138,8 @@ pub enum WaitPolicy {
     Fair,
 }
 
-/// What is asked of a lock beside its name. The default is a plain lock with a TTL of 10 s and a wait of the same length.
+/// What is asked of a lock beside its name. The default is a plain lock with a TTL of 10 s and a wait of the
+/// same length.
 ///
 /// [`LockRequest`](crate::LockRequest), [`LeaseRequest`](crate::LeaseRequest) and
 /// [`LockSetRequest`](crate::LockSetRequest) have the same methods and build this value;
@@ -151,7 +161,8 @@ pub struct Options {
     pub mode: Mode,
     /// How a refused attempt waits.
     pub policy: WaitPolicy,
-    /// Time that the lock lives on the masters unless it is extended; `None` is 10 s, or `max_ttl` if that is shorter.
+    /// Time that the lock lives on the masters unless it is extended; `None` is 10 s, or `max_ttl` if that is
+    /// shorter.
     pub ttl: Option<Duration>,
     /// Time to go on trying; zero makes one attempt, `None` is the TTL.
     pub wait: Option<Duration>,

@@ -1,7 +1,8 @@
 //! The process that made something, as against a fork of it.
 //!
-//! A fork has copies of the parent's connections, locks and leases, and none of its threads. Whatever the child did with
-//! them would be done in the parent's name, so it is refused. `forbid(unsafe_code)` rules out a fork handler.
+//! A fork has copies of the parent's connections, locks and leases, and none of its threads. Whatever the
+//! child did with them would be done in the parent's name, so it is refused. `forbid(unsafe_code)` rules out
+//! a fork handler.
 
 use std::process;
 use std::sync::Arc;
@@ -27,7 +28,8 @@ impl Process {
         Self { id: process::id(), made: clock::now(), checked_ns: AtomicU64::new(0) }
     }
 
-    /// Whether this is a fork. Asks the system only if the last time is longer ago than the shortest fork takes.
+    /// Whether this is a fork. Asks the system only if the last time is longer ago than the shortest fork
+    /// takes.
     pub(crate) fn is_forked(&self) -> bool {
         let passed = clock::now().saturating_duration_since(self.made).as_nanos();
         let now_ns = u64::try_from(passed).unwrap_or(u64::MAX);

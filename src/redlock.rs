@@ -20,17 +20,17 @@ use crate::process::Process;
 
 /// A lock client for one thread: the lowest latency, and nothing happens between its calls.
 ///
-/// It implements the Redlock algorithm of Redis's page on distributed locks over all configured masters; with one
-/// master it is that page's single-instance lock. Blocking calls drive the event loop on the caller's own thread and
-/// return by the limits that the configuration sets. The pipelined form ([`Redlock::submit`], [`Redlock::turn`],
-/// [`Redlock::poll_outcome`]) has many locks under way at once.
+/// It implements the Redlock algorithm of Redis's page on distributed locks over all configured masters; with
+/// one master it is that page's single-instance lock. Blocking calls drive the event loop on the caller's own
+/// thread and return by the limits that the configuration sets. The pipelined form ([`Redlock::submit`],
+/// [`Redlock::turn`], [`Redlock::poll_outcome`]) has many locks under way at once.
 ///
-/// Reconnecting, too, happens inside calls only; a service that is idle for long calls [`Redlock::turn`] now and then.
-/// Dropping a `Redlock` writes what is queued, as far as that needs no waiting, and closes the connections. Leases that
-/// outlive it end by their TTL.
+/// Reconnecting, too, happens inside calls only; a service that is idle for long calls [`Redlock::turn`] now
+/// and then. Dropping a `Redlock` writes what is queued, as far as that needs no waiting, and closes the
+/// connections. Leases that outlive it end by their TTL.
 ///
-/// A fork of the process cannot use it: its calls are errors, its leases are not valid, and drops do nothing. Connect anew in
-/// the child.
+/// A fork of the process cannot use it: its calls are errors, its leases are not valid, and drops do nothing.
+/// Connect anew in the child.
 ///
 /// ```no_run
 /// use redlatch::Redlock;
@@ -92,9 +92,9 @@ pub struct LeaseRequest<'a> {
 
 /// A lock held by a [`Redlock`].
 ///
-/// Dropping it queues its release, which goes out with the next call of its `Redlock`, in one write with whatever that
-/// call sends. It never blocks, and may be dropped on another thread or in a panic. To have the release sent at once,
-/// use [`Redlock::release`] or call [`Redlock::flush`] afterwards.
+/// Dropping it queues its release, which goes out with the next call of its `Redlock`, in one write with
+/// whatever that call sends. It never blocks, and may be dropped on another thread or in a panic. To have the
+/// release sent at once, use [`Redlock::release`] or call [`Redlock::flush`] afterwards.
 #[must_use = "dropping the lease releases the lock"]
 pub struct Lease {
     lock: OpId,
@@ -122,11 +122,12 @@ impl Redlock {
         Config::builder()
     }
 
-    /// Connects with these settings: returns when each master is ready or has failed once, or shortly after a quorum is
-    /// ready ([`limits::STRAGGLER_WAIT`], or as long again as the quorum took), after twice the `connect_timeout` at most.
+    /// Connects with these settings: returns when each master is ready or has failed once, or shortly after a
+    /// quorum is ready ([`limits::STRAGGLER_WAIT`], or as long again as the quorum took), after twice the
+    /// `connect_timeout` at most.
     ///
-    /// Masters that cannot be reached are tried again in the background of later calls; [`Redlock::masters`] reports
-    /// their state.
+    /// Masters that cannot be reached are tried again in the background of later calls; [`Redlock::masters`]
+    /// reports their state.
     ///
     /// # Errors
     /// [`ConnectError::Io`] if the operating system gives no event queue or randomness.
@@ -139,8 +140,8 @@ impl Redlock {
 
     /// A request for the lock of this name: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes.
     ///
-    /// It has the options of [`crate::LockRequest`] but for automatic extension, as nothing happens between the calls of a
-    /// `Redlock`; [`Redlock::submit`] takes that, too.
+    /// It has the options of [`crate::LockRequest`] but for automatic extension, as nothing happens between
+    /// the calls of a `Redlock`; [`Redlock::submit`] takes that, too.
     pub fn lock<'a>(&'a mut self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> LeaseRequest<'a> {
         LeaseRequest { redlock: self, resource: resource.as_ref(), options: Options::new() }
     }
@@ -187,12 +188,12 @@ impl Redlock {
         result.map(drop)
     }
 
-    /// Releases a lock and waits until a quorum of masters has confirmed it. A lock that has expired is an answer
-    /// ([`Released::was_already_gone`]), not an error.
+    /// Releases a lock and waits until a quorum of masters has confirmed it. A lock that has expired is an
+    /// answer ([`Released::was_already_gone`]), not an error.
     ///
     /// # Errors
-    /// [`ReleaseError`] if too few masters answered in time; the release goes on in the background of later calls. A lease
-    /// of another `Redlock` is handed back to that one, as if dropped.
+    /// [`ReleaseError`] if too few masters answered in time; the release goes on in the background of later
+    /// calls. A lease of another `Redlock` is handed back to that one, as if dropped.
     pub fn release(&mut self, mut lease: Lease) -> Result<Released, ReleaseError> {
         if !self.has_made(&lease) {
             // The drop of the lease leaves it to the client that it belongs to.
@@ -241,9 +242,11 @@ impl Redlock {
         self.driver.engine.config()
     }
 
-    /// Queues a request of the pipelined form; nothing is written before [`Redlock::turn`] or [`Redlock::flush`].
+    /// Queues a request of the pipelined form; nothing is written before [`Redlock::turn`] or
+    /// [`Redlock::flush`].
     ///
-    /// The caller keeps the returned id, and releases each lock that was acquired: there is no lease that would.
+    /// The caller keeps the returned id, and releases each lock that was acquired: there is no lease that
+    /// would.
     ///
     /// # Errors
     /// [`SubmitError`]; nothing was queued then.
@@ -254,12 +257,12 @@ impl Redlock {
         self.driver.submit(now, request)
     }
 
-    /// Writes what is queued, waits at most `limit` for answers, and handles those that came. Does not wait while an
-    /// outcome is there to be polled.
+    /// Writes what is queued, waits at most `limit` for answers, and handles those that came. Does not wait
+    /// while an outcome is there to be polled.
     ///
     /// # Errors
-    /// An error of the operating system's event queue, or that this is a fork of the process; there is no way to go on after
-    /// it.
+    /// An error of the operating system's event queue, or that this is a fork of the process; there is no way
+    /// to go on after it.
     pub fn turn(&mut self, limit: Duration) -> io::Result<()> {
         self.check_process().map_err(|why| io::Error::other(why.to_string()))?;
         self.last_turn = clock::now();
@@ -268,8 +271,8 @@ impl Redlock {
         self.driver.turn(&mut self.poller, Some(if has_outcome { Duration::ZERO } else { limit }))
     }
 
-    /// Ends the sleep of a [`Redlock::turn`] from any thread, or else that of the next one: for a thread that waits for
-    /// something else besides. Does nothing in a fork of the process.
+    /// Ends the sleep of a [`Redlock::turn`] from any thread, or else that of the next one: for a thread that
+    /// waits for something else besides. Does nothing in a fork of the process.
     #[must_use]
     pub fn waker(&self) -> Waker {
         Waker::from(Arc::new(LoopWaker { poller: self.driver.waker(), origin: self.origin.clone() }))
@@ -284,8 +287,8 @@ impl Redlock {
         self.driver.flush();
     }
 
-    /// The next outcome of the pipelined form. Times in it are to be compared with [`Instant::now`]. None in a fork of the
-    /// process: what was acquired is the parent's.
+    /// The next outcome of the pipelined form. Times in it are to be compared with [`Instant::now`]. None in
+    /// a fork of the process: what was acquired is the parent's.
     pub fn poll_outcome(&mut self) -> Option<(OpId, Outcome)> {
         if self.is_forked() {
             return None;
@@ -301,8 +304,9 @@ impl Redlock {
         Some((lock, outcome))
     }
 
-    /// When the validity of a lock of the pipelined form ends, or ended, to be compared with [`Instant::now`]. With the
-    /// feature `suspend` it comes earlier by the time that the machine has slept; see [`Lease::valid_until`].
+    /// When the validity of a lock of the pipelined form ends, or ended, to be compared with
+    /// [`Instant::now`]. With the feature `suspend` it comes earlier by the time that the machine has slept;
+    /// see [`Lease::valid_until`].
     #[must_use]
     pub fn valid_until(&self, lock: OpId) -> Option<Instant> {
         if self.is_forked() {
@@ -311,8 +315,8 @@ impl Redlock {
         self.driver.engine.valid_until(lock).map(clock::to_std)
     }
 
-    /// Waits at most `limit` until everything queued is released on every master, and returns how many locks are not; zero in
-    /// a fork of the process, whose locks are its parent's.
+    /// Waits at most `limit` until everything queued is released on every master, and returns how many locks
+    /// are not; zero in a fork of the process, whose locks are its parent's.
     #[must_use]
     pub fn close(mut self, limit: Duration) -> usize {
         if self.is_forked() {
@@ -343,9 +347,9 @@ impl Redlock {
         self.origin.process.check()
     }
 
-    /// After an idle time servers may have closed connections: notices it, and gives them a moment to be made again if
-    /// there is no quorum without them. Otherwise the first call after a quiet night would fail on healthy masters.
-    /// Without a quorum it looks at least for answers that have come meanwhile.
+    /// After an idle time servers may have closed connections: notices it, and gives them a moment to be made
+    /// again if there is no quorum without them. Otherwise the first call after a quiet night would fail on
+    /// healthy masters. Without a quorum it looks at least for answers that have come meanwhile.
     fn revive(&mut self) -> io::Result<()> {
         let now = clock::now();
         let is_idle = now.duration_since(self.last_turn) >= limits::IDLE_MAX;
@@ -399,8 +403,9 @@ impl LeaseRequest<'_> {
 
     /// Makes one attempt, in about one round trip.
     ///
-    /// Returns within the answer limit ([`ConfigBuilder::answer_timeout`]), twice that if it is refused and asks how long
-    /// the holder's time still is, and 200 ms more if the connections were closed while the client was idle.
+    /// Returns within the answer limit ([`ConfigBuilder::answer_timeout`]), twice that if it is refused and
+    /// asks how long the holder's time still is, and 200 ms more if the connections were closed while the
+    /// client was idle.
     ///
     /// # Errors
     /// [`AcquireError`] distinguishes contention from an outage, with what each master said.
@@ -408,12 +413,12 @@ impl LeaseRequest<'_> {
         self.wait(Duration::ZERO).acquire()
     }
 
-    /// Acquires the lock, and tries again after random delays until the wait is over. Signs of life of a waiter for a fair
-    /// lock are sent meanwhile.
+    /// Acquires the lock, and tries again after random delays until the wait is over. Signs of life of a
+    /// waiter for a fair lock are sent meanwhile.
     ///
     /// # Errors
-    /// [`AcquireError`] of the last attempt; whatever was acquired in part is released. [`AcquireError::NoQuorum`] of a
-    /// fenced lock also says that the clocks of the masters differ too much.
+    /// [`AcquireError`] of the last attempt; whatever was acquired in part is released.
+    /// [`AcquireError::NoQuorum`] of a fenced lock also says that the clocks of the masters differ too much.
     pub fn acquire(self) -> Result<Lease, AcquireError> {
         let resource = Resource::new(&self.resource)?;
         self.redlock.hold(Request::Acquire { resource, options: self.options })
@@ -445,11 +450,11 @@ impl Lease {
         self.fencing_token
     }
 
-    /// When its validity ends, to be compared with [`Instant::now`]. After this moment nothing is promised: stop the
-    /// protected work before.
+    /// When its validity ends, to be compared with [`Instant::now`]. After this moment nothing is promised:
+    /// stop the protected work before.
     ///
-    /// With the feature `suspend` the time that the machine has slept counts, which [`Instant::now`] does not on Linux:
-    /// the moment is right until the machine sleeps again, so ask anew, or ask [`Lease::is_valid`].
+    /// With the feature `suspend` the time that the machine has slept counts, which [`Instant::now`] does not
+    /// on Linux: the moment is right until the machine sleeps again, so ask anew, or ask [`Lease::is_valid`].
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         clock::to_std(self.deadline())

@@ -1,7 +1,7 @@
 //! The RESP2 wire format: bytes to replies and commands to bytes.
 //!
-//! This module owns the grammar and its limits. It refuses to know what a command means, which reply belongs to which
-//! request, and where the bytes come from or go to.
+//! This module owns the grammar and its limits. It refuses to know what a command means, which reply belongs
+//! to which request, and where the bytes come from or go to.
 //!
 //! ```text
 //! inbox  ──decode──▶  Complete { reply, size }   the reply borrows the inbox; drop `size` bytes and go on
@@ -11,9 +11,10 @@
 //!
 //! Invariants:
 //! - Decoding allocates nothing, copies nothing and never panics, whatever the bytes.
-//! - It reads from left to right and decides on bytes already read alone, so any split of a stream gives the same
-//!   replies and the same error as one piece, and an error is reported at the first byte that proves it.
-//! - It is strict: each value has exactly one encoding, so encoding a decoded reply gives back the very bytes.
+//! - It reads from left to right and decides on bytes already read alone, so any split of a stream gives the
+//!   same replies and the same error as one piece, and an error is reported at the first byte that proves it.
+//! - It is strict: each value has exactly one encoding, so encoding a decoded reply gives back the very
+//!   bytes.
 #![cfg_attr(
     not(test),
     deny(
@@ -78,8 +79,8 @@ impl fmt::Debug for Reply<'_> {
 
 /// The elements of an array reply.
 ///
-/// They were all checked when the reply was decoded and are decoded a second time by [`iter`](Array::iter), so that an
-/// array needs no memory of its own. Two arrays are equal if their elements are.
+/// They were all checked when the reply was decoded and are decoded a second time by [`iter`](Array::iter),
+/// so that an array needs no memory of its own. Two arrays are equal if their elements are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Array<'a> {
     /// Number of elements; those of inner arrays do not count.
@@ -132,7 +133,8 @@ impl<'a> Iterator for Elements<'a> {
 
     fn next(&mut self) -> Option<Reply<'a>> {
         self.left = self.left.checked_sub(1)?;
-        // An element that passed inside its frame passes alone: every limit is counted from the start of the frame.
+        // An element that passed inside its frame passes alone: every limit is counted from the start of the
+        // frame.
         let decoded = decode(self.rest);
         let Ok(Decoded::Complete { reply, size }) = decoded else {
             debug_assert!(false, "a checked element does not decode: {decoded:?}");

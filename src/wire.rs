@@ -1,8 +1,8 @@
 //! One connection's bytes: what waits to be written, what was read, and which replies are owed.
 //!
-//! Owns the first-in-first-out order that ties replies to requests: an entry is pushed with the bytes of its request
-//! and popped by a parsed reply, by nothing else (I14, I15). Knows nothing of locks or of sockets; `T` is whatever
-//! the owner wants to find again beside a reply.
+//! Owns the first-in-first-out order that ties replies to requests: an entry is pushed with the bytes of its
+//! request and popped by a parsed reply, by nothing else (I14, I15). Knows nothing of locks or of sockets;
+//! `T` is whatever the owner wants to find again beside a reply.
 //!
 //! ```text
 //!  request(bytes, tag) ──► outbox ──► send_ready / send_done          (driver writes)
@@ -117,8 +117,8 @@ impl<T: Copy> Wire<T> {
         self.inbox.filled(size);
     }
 
-    /// Takes out replies as long as `split` knows them: from a request's tag and what was received, it says what
-    /// follows the reply. The rest is for [`Wire::next_reply`].
+    /// Takes out replies as long as `split` knows them: from a request's tag and what was received, it says
+    /// what follows the reply. The rest is for [`Wire::next_reply`].
     #[inline]
     pub(crate) fn take_known(&mut self, mut split: impl for<'a> FnMut(&T, &'a [u8]) -> Option<&'a [u8]>) {
         let (mut tags, mut rest) = (self.owed.waiting().iter(), self.inbox.received());

@@ -6,7 +6,8 @@ pub(crate) mod rules;
 use std::fmt;
 use std::time::Duration;
 
-/// Ends each text about a peer whose bytes are no replies to the requests. The simulator finds such connections by it.
+/// Ends each text about a peer whose bytes are no replies to the requests. The simulator finds such
+/// connections by it.
 pub const NO_SERVER: &str = "is it a Redis or Valkey server?";
 
 /// A time for people, rounded to a tenth or to three digits: `4.4s`, `300ms`, `24h`.
@@ -62,7 +63,8 @@ impl fmt::Display for Counted {
     }
 }
 
-/// Lines about masters, with those of the same text joined: `all 5 masters: not connected`. There are `count` masters.
+/// Lines about masters, with those of the same text joined: `all 5 masters: not connected`. There are `count`
+/// masters.
 pub fn grouped<'a>(lines: impl IntoIterator<Item = (&'a str, String)>, count: usize) -> Vec<String> {
     let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
     for (master, text) in lines {

@@ -60,7 +60,8 @@ impl Kind {
     }
 
     /// Allocations and reallocations of a pair at the most. Zero is the aim: each acquisition of a fair lock
-    /// has a `Queuing` in a box, with three vectors that grow, and a copy of the key with which it leaves its queues.
+    /// has a `Queuing` in a box, with three vectors that grow, and a copy of the key with which it leaves its
+    /// queues.
     const fn allocation_count_max(self) -> usize {
         match self {
             Self::Plain | Self::Fenced | Self::Shared => 0,
@@ -78,7 +79,8 @@ impl Kind {
     }
 }
 
-/// Not a `#[test]`: allocations are counted in the whole process, and the test harness allocates when a test takes long.
+/// Not a `#[test]`: allocations are counted in the whole process, and the test harness allocates when a test
+/// takes long.
 fn main() {
     redlock_allocates_nothing();
     client_allocates_nothing();
@@ -177,7 +179,8 @@ fn client_allocates_nothing() {
     }
 }
 
-/// The first time that a thread waits while another one leads, it allocates what it sleeps by: by chance, and once.
+/// The first time that a thread waits while another one leads, it allocates what it sleeps by: by chance, and
+/// once.
 fn wait_beside_leader(client: &Client) {
     let held = client.lock("held").ttl(TTL).acquire().expect("free");
     let mut waiting = pin!(client.lock("held").ttl(TTL).wait(PATIENCE).acquire_async());
@@ -245,7 +248,8 @@ fn submit(redlock: &mut Redlock) -> OpId {
     redlock.submit(request).expect("room")
 }
 
-/// The lock passes from caller to caller, from the `first` on, with always one more in line. Returns the last one.
+/// The lock passes from caller to caller, from the `first` on, with always one more in line. Returns the last
+/// one.
 fn pass_on(redlock: &mut Redlock, first: OpId, count: usize) -> OpId {
     let mut last = first;
     for _ in 0..count {

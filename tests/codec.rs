@@ -1,6 +1,8 @@
-//! The codec by its public face: every short input, and a seeded run of the properties that the fuzz targets check.
+//! The codec by its public face: every short input, and a seeded run of the properties that the fuzz targets
+//! check.
 //!
-//! The seeds are fixed, so a failure comes back in every run. `cargo +nightly fuzz run <target>` looks further.
+//! The seeds are fixed, so a failure comes back in every run. `cargo +nightly fuzz run <target>` looks
+//! further.
 
 #[path = "../fuzz/properties.rs"]
 mod properties;
@@ -119,7 +121,8 @@ fn saved_fuzz_inputs_pass() {
     }
 }
 
-/// All strings of up to six bytes that can matter, each against the oracle and the string that is one byte shorter.
+/// All strings of up to six bytes that can matter, each against the oracle and the string that is one byte
+/// shorter.
 #[test]
 fn every_short_input_is_decoded_as_by_the_oracle() {
     const ALPHABET: &[u8; 10] = b"+-:$*01\r\nO";
@@ -138,7 +141,8 @@ fn every_short_input_is_decoded_as_by_the_oracle() {
     }
 }
 
-/// What is known stays known: the last byte changes no reply, no error, and nothing below the size to wait for.
+/// What is known stays known: the last byte changes no reply, no error, and nothing below the size to wait
+/// for.
 fn nothing_known_changes(input: &[u8]) {
     let Some((_, before)) = input.split_last() else { return };
     let decoded = decode(input);

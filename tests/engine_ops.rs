@@ -1,6 +1,8 @@
-//! The engine under operations in any order: a seeded run of the property that the fuzz target `engine_ops` checks.
+//! The engine under operations in any order: a seeded run of the property that the fuzz target `engine_ops`
+//! checks.
 //!
-//! The seeds are fixed, so a failure comes back in every run. `cargo +nightly fuzz run engine_ops` looks further.
+//! The seeds are fixed, so a failure comes back in every run. `cargo +nightly fuzz run engine_ops` looks
+//! further.
 
 #[path = "../fuzz/engine_ops.rs"]
 mod engine_ops;
@@ -29,8 +31,8 @@ fn random_operations_break_no_promise() {
     }
 }
 
-/// What has to do with each other, as bytes at random seldom have: another client takes a lock, one waits for it and listens
-/// for news; it is let go and reported; whoever has it then lets it go.
+/// What has to do with each other, as bytes at random seldom have: another client takes a lock, one waits for
+/// it and listens for news; it is let go and reported; whoever has it then lets it go.
 const STORY: [&[u8]; 3] =
     [&[255, 6, 0, 38, 68, 26, 26, 26, 12, 26], &[255, 7, 26, 12, 26, 12, 26], &[6, 0, 1, 26]];
 

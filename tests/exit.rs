@@ -1,7 +1,8 @@
-//! A guard that is dropped right before its process ends is released, though nobody else writes: the client lives in a
-//! `static`, so nothing drops it.
+//! A guard that is dropped right before its process ends is released, though nobody else writes: the client
+//! lives in a `static`, so nothing drops it.
 //!
-//! The program starts itself anew as the process that ends, for the test harness has threads and an exit of its own.
+//! The program starts itself anew as the process that ends, for the test harness has threads and an exit of
+//! its own.
 
 #[path = "masters/fleet.rs"]
 mod fleet;
@@ -20,7 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(40);
 /// Names the masters and the way to end, for the program that is started anew.
 const TASK: &str = "REDLATCH_EXIT_TEST";
 
-/// Ways to drop a guard and to end: wherever the end of a thread runs destructors, and where that of the main thread does.
+/// Ways to drop a guard and to end: wherever the end of a thread runs destructors, and where that of the main
+/// thread does.
 const ENDS: &[&str] = if cfg!(all(target_os = "linux", target_env = "gnu")) {
     &["a thread is joined", "main returns", "exit is called", "two clients"]
 } else {

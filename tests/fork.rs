@@ -1,7 +1,8 @@
-//! A fork of a process cannot use its clients, whatever its threads were doing: calls are errors at once, drops do nothing.
+//! A fork of a process cannot use its clients, whatever its threads were doing: calls are errors at once,
+//! drops do nothing.
 //!
-//! The child has one thread and copies of all locks as they were, so the program forks with no test harness around; the child
-//! says by its exit code how it went.
+//! The child has one thread and copies of all locks as they were, so the program forks with no test harness
+//! around; the child says by its exit code how it went.
 
 #[path = "masters/fleet.rs"]
 mod fleet;
@@ -27,7 +28,8 @@ use redlatch::{
 const TTL: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Forks of a process whose other threads lock and unlock without a pause: one of them finds the mutex locked.
+/// Forks of a process whose other threads lock and unlock without a pause: one of them finds the mutex
+/// locked.
 const RACE_COUNT: usize = 50;
 
 fn main() {
@@ -206,8 +208,8 @@ impl Wake for Woken {
 
 type Asked<'a> = (&'static str, Pin<Box<dyn Future<Output = Result<(), String>> + 'a>>);
 
-/// One of each kind, with what it needs: the fork comes before it is polled, while the masters are silent, and when its answer
-/// has come and nobody has fetched it.
+/// One of each kind, with what it needs: the fork comes before it is polled, while the masters are silent,
+/// and when its answer has come and nobody has fetched it.
 fn every_future_is_refused_at_every_stage(fleet: &mut Fleet) {
     let client = Client::open(settings(fleet)).expect("an event loop");
     let held = |name: &str| client.lock(name).ttl(TTL).acquire().expect("free");

@@ -1,9 +1,9 @@
 //! A lease is over when the time that counts the machine's sleep says so.
 //!
-//! A test cannot suspend the machine. It can have what a process sees of it: a process that enters a time namespace with
-//! another `CLOCK_BOOTTIME` finds that clock ahead of `CLOCK_MONOTONIC` by more than before, as after a sleep. This
-//! needs Linux, the right to make namespaces (in most places root's), `unshare` of util-linux 2.36, and a process of one
-//! thread, for which this program has no test harness.
+//! A test cannot suspend the machine. It can have what a process sees of it: a process that enters a time
+//! namespace with another `CLOCK_BOOTTIME` finds that clock ahead of `CLOCK_MONOTONIC` by more than before,
+//! as after a sleep. This needs Linux, the right to make namespaces (in most places root's), `unshare` of
+//! util-linux 2.36, and a process of one thread, for which this program has no test harness.
 
 use std::process::ExitCode;
 

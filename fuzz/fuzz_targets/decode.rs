@@ -1,5 +1,5 @@
-//! Any bytes: decoding never panics or allocates, keeps its bounds and agrees with the oracle; replies grown out of the
-//! same bytes survive the round trip.
+//! Any bytes: decoding never panics or allocates, keeps its bounds and agrees with the oracle; replies grown
+//! out of the same bytes survive the round trip.
 #![no_main]
 
 #[allow(dead_code, reason = "each target checks some of the properties")]

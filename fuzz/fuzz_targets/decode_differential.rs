@@ -1,4 +1,5 @@
-//! Any bytes: redis-protocol takes them for the same reply, but for the differences that `properties.rs` lists.
+//! Any bytes: redis-protocol takes them for the same reply, but for the differences that `properties.rs`
+//! lists.
 #![no_main]
 
 #[allow(dead_code, reason = "each target checks some of the properties")]

@@ -1,5 +1,6 @@
-//! The command line of redlatch: `redlatch run` guards a command with a lock across Redis masters, `redlatch bench`
-//! measures locks over them, `redlatch inspect` shows who holds one, `redlatch unlock --force` breaks it.
+//! The command line of redlatch: `redlatch run` guards a command with a lock across Redis masters, `redlatch
+//! bench` measures locks over them, `redlatch inspect` shows who holds one, `redlatch unlock --force` breaks
+//! it.
 //!
 //! Owns the choice of the subcommand and the exit code; each subcommand is a file of `src/cli`.
 

@@ -1,7 +1,8 @@
 //! `redlatch bench`: how fast these masters grant and release locks.
 //!
-//! One thread keeps `depth` pairs of acquire and release under way over one set of connections, each on a key of its
-//! own. A pair's acquire starts when its slot is free, so a slow master slows the load down too (a closed loop).
+//! One thread keeps `depth` pairs of acquire and release under way over one set of connections, each on a key
+//! of its own. A pair's acquire starts when its slot is free, so a slow master slows the load down too (a
+//! closed loop).
 
 mod report;
 
@@ -27,8 +28,9 @@ use report::{Progress, Report};
 
 /// Measure acquire and release pairs per second, and their latency.
 ///
-/// Acquires and releases locks on keys of its own for five seconds, unless an option says otherwise, and shows percentiles of the
-/// latency beside the round trip that plain sockets measure in the same run. Loads the masters: not for busy ones.
+/// Acquires and releases locks on keys of its own for five seconds, unless an option says otherwise, and
+/// shows percentiles of the latency beside the round trip that plain sockets measure in the same run. Loads
+/// the masters: not for busy ones.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {

@@ -14,8 +14,9 @@ use super::options::{Exit, MasterOptions, code, print, say};
 
 /// Show what each master holds of a lock, whoever's it is.
 ///
-/// Asks once, in one round trip, and takes no part in the lock: by the time it is read anything may have changed. A
-/// master that restarted lately and has no such key does not count as free, as it may have forgotten one.
+/// Asks once, in one round trip, and takes no part in the lock: by the time it is read anything may have
+/// changed. A master that restarted lately and has no such key does not count as free, as it may have
+/// forgotten one.
 #[derive(clap::Args)]
 #[command(after_help = INSPECT_HELP)]
 pub(crate) struct InspectArgs {
@@ -42,9 +43,9 @@ Examples:
 
 /// Delete a lock, whoever holds it.
 ///
-/// THIS BREAKS THE LOCK. The holder is not notified: it goes on as if it held the lock, and meets whoever acquires it next.
-/// It is for a holder that is known to be dead, if the end of its TTL cannot be waited for; `redlatch inspect` shows how
-/// long that is.
+/// THIS BREAKS THE LOCK. The holder is not notified: it goes on as if it held the lock, and meets whoever
+/// acquires it next. It is for a holder that is known to be dead, if the end of its TTL cannot be waited for;
+/// `redlatch inspect` shows how long that is.
 #[derive(clap::Args)]
 #[command(after_help = UNLOCK_HELP)]
 pub(crate) struct UnlockArgs {

@@ -202,7 +202,17 @@ impl fmt::Display for Message<'_> {
                 Rounded(all)
             ),
             Self::NoRoundTrip { error } => write!(f, "the round trip was not measured: {error}"),
-            Self::AwaitingLock { left, error } => write!(f, "waiting up to {} more: {error:#}", Rounded(left)),
+            _ => self.fmt_of_lock(f),
+        }
+    }
+}
+
+impl Message<'_> {
+    fn fmt_of_lock(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::AwaitingLock { left, error } => {
+                write!(f, "waiting up to {} more: {error:#}", Rounded(left))
+            }
             Self::Acquired { lock, took, later, left } => {
                 write!(f, "{lock} acquired in {}", Rounded(took))?;
                 if let Some((attempts, waited)) = later {
@@ -230,23 +240,42 @@ impl fmt::Display for Message<'_> {
                 write!(f, "the release of {lock} may be unsent ({error}); it ends with its TTL")
             }
             Self::ReleasesUnconfirmed { left } => {
-                write!(f, "{} not confirmed by all masters; their keys end with their TTL", Counted(left, "release"))
+                write!(
+                    f,
+                    "{} not confirmed by all masters; their keys end with their TTL",
+                    Counted(left, "release")
+                )
             }
             Self::UnlockWarning { lock } => {
-                write!(f, "warning: the holder of {lock} is not notified. Until its validity ends, two may hold it")
+                write!(
+                    f,
+                    "warning: the holder of {lock} is not notified. Until its validity ends, two may hold it"
+                )
             }
             Self::UnlockUnconfirmed { lock } => write!(
                 f,
                 "{lock} may remain on a quorum of masters until its TTL ends. Retry when more masters answer. A key that is \
                  no lock stays until its owner deletes it"
             ),
-            Self::EndedBySignal { name, lock } => write!(f, "{name} came before the command started; {lock} is not held"),
+            _ => self.fmt_of_command(f),
+        }
+    }
+
+    fn fmt_of_command(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::EndedBySignal { name, lock } => {
+                write!(f, "{name} came before the command started; {lock} is not held")
+            }
             Self::OverBeforeStart { lock } => {
                 write!(f, "{lock} ended before the command could start; give a longer --ttl")
             }
-            Self::CannotRun { program, error } => write!(f, "cannot run {program}: {error}; the lock is released"),
+            Self::CannotRun { program, error } => {
+                write!(f, "cannot run {program}: {error}; the lock is released")
+            }
             Self::CommandEnded { code } => write!(f, "the command ended with code {code}"),
-            Self::Term { grace, why } => write!(f, "TERM to the command now, KILL in {}: {why}", Rounded(grace)),
+            Self::Term { grace, why } => {
+                write!(f, "TERM to the command now, KILL in {}: {why}", Rounded(grace))
+            }
             Self::KillAfterGrace { lock, left } => {
                 write!(f, "KILL to the command: the grace has passed, and {}", Validity(lock, left))
             }
@@ -256,6 +285,7 @@ impl fmt::Display for Message<'_> {
             Self::CannotKill { pid } => {
                 write!(f, "no permission to end process {pid} of the command; it may go on without the lock")
             }
+            _ => unreachable!("the table of the tests has all messages"),
         }
     }
 }

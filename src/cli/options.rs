@@ -41,8 +41,8 @@ pub(crate) mod code {
 /// Added to the longest quarantine when waiting for its end, for the rounding of a master's uptime.
 const QUARANTINE_SLACK: Duration = Duration::from_secs(2);
 
-/// Masters that count so soon after a quorum does are waited for too: a short command would end before their marks are
-/// written.
+/// Masters that count so soon after a quorum does are waited for too: a short command would end before their
+/// marks are written.
 const NEARLY: Duration = Duration::from_millis(500);
 
 /// How often a countdown is shown again.
@@ -52,10 +52,12 @@ const COUNTDOWN_EVERY: Duration = Duration::from_millis(100);
 #[derive(clap::Args)]
 #[command(next_help_heading = "Masters")]
 pub(crate) struct MasterOptions {
-    /// A master, as redis://[user[:password]@]host[:port][/db] or unix:///path; once for each, or separated by commas.
+    /// A master, as redis://[user[:password]@]host[:port][/db] or unix:///path; once for each, or separated
+    /// by commas.
     ///
-    /// All clients of one lock must name the same masters; an odd number from three up is sensible. A comma in a
-    /// password is written %2C. Other users can see arguments, so a password is better kept in the variable.
+    /// All clients of one lock must name the same masters; an odd number from three up is sensible. A comma
+    /// in a password is written %2C. Other users can see arguments, so a password is better kept in the
+    /// variable.
     #[arg(
         short,
         long = "master",
@@ -68,8 +70,9 @@ pub(crate) struct MasterOptions {
 
     /// The longest TTL that any user of these masters may ask for; the same for all of them.
     ///
-    /// A master that restarted is not counted for this long, as it may have forgotten a lock that still lives. A user with
-    /// a shorter maximum counts it too early, and takes a lock that another one still holds. Library: max_ttl.
+    /// A master that restarted is not counted for this long, as it may have forgotten a lock that still
+    /// lives. A user with a shorter maximum counts it too early, and takes a lock that another one still
+    /// holds. Library: max_ttl.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     max_ttl: Duration,
 
@@ -89,16 +92,17 @@ pub(crate) struct MasterOptions {
 
     /// Count masters that restarted lately, too.
     ///
-    /// Right only if each master writes every change to disk before it answers (appendonly yes, appendfsync always),
-    /// or if nothing depends on the lock.
+    /// Right only if each master writes every change to disk before it answers (appendonly yes, appendfsync
+    /// always), or if nothing depends on the lock.
     #[arg(long)]
     trust: bool,
 
-    /// Count a master only if its process is known to have been watched for the maximum TTL, and refuse unfit ones.
+    /// Count a master only if its process is known to have been watched for the maximum TTL, and refuse unfit
+    /// ones.
     ///
-    /// Without it the uptime that a master reports is believed, which its wall clock can falsify. What a client has
-    /// watched is left on the masters, in the key PREFIXredlatch:mark, so that later ones need not wait. Replicas,
-    /// masters that may evict keys and masters that do not answer INFO are refused.
+    /// Without it the uptime that a master reports is believed, which its wall clock can falsify. What a
+    /// client has watched is left on the masters, in the key PREFIXredlatch:mark, so that later ones need not
+    /// wait. Replicas, masters that may evict keys and masters that do not answer INFO are refused.
     #[arg(long, conflicts_with = "trust")]
     pub(crate) strict: bool,
 }
@@ -196,8 +200,9 @@ impl From<AcquireError> for Exit {
     }
 }
 
-/// Prints to stderr, in front of each message the program's name. Prints nothing where the terminal would stop the program
-/// for it (`stty tostop`, and another group is in the foreground): a lock must be extended, and its loss followed.
+/// Prints to stderr, in front of each message the program's name. Prints nothing where the terminal would
+/// stop the program for it (`stty tostop`, and another group is in the foreground): a lock must be extended,
+/// and its loss followed.
 pub(crate) fn say(text: impl fmt::Display) {
     if would_be_stopped() {
         return;
@@ -225,9 +230,9 @@ pub(crate) fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
-/// The text without logins: from each `://` to the last `@` before the next `://` or the end of the line. So it hides
-/// too much rather than too little, except for the form of a URL as the library's errors show it, and for the place in a
-/// script that servers name at the end of an error: ` on @user_script:1.`
+/// The text without logins: from each `://` to the last `@` before the next `://` or the end of the line. So
+/// it hides too much rather than too little, except for the form of a URL as the library's errors show it,
+/// and for the place in a script that servers name at the end of an error: ` on @user_script:1.`
 fn without_logins(text: &str) -> Cow<'_, str> {
     if !text.contains("://") || !text.contains('@') {
         return Cow::Borrowed(text);
@@ -252,7 +257,8 @@ fn without_logins(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// What is wrong with masters: those whose votes would not count now, and warnings. Masters that say the same share a line.
+/// What is wrong with masters: those whose votes would not count now, and warnings. Masters that say the same
+/// share a line.
 pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
     let left = |master: &MasterStatus| match master.state {
         MasterState::Quarantined(left) => Some(left),
@@ -315,8 +321,8 @@ pub(crate) enum Enough {
     Quorum,
 }
 
-/// Waits, visibly, until enough masters are out of quarantine, and fails if no quorum of masters counts then. Returns
-/// early if it is interrupted.
+/// Waits, visibly, until enough masters are out of quarantine, and fails if no quorum of masters counts then.
+/// Returns early if it is interrupted.
 pub(crate) fn wait_for_masters(
     redlock: &mut Redlock,
     enough: Enough,

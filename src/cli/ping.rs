@@ -1,4 +1,5 @@
-//! The round trip to the masters, measured without redlatch: blocking `PING`s over sockets of the standard library.
+//! The round trip to the masters, measured without redlatch: blocking `PING`s over sockets of the standard
+//! library.
 //!
 //! It is the yardstick for the time that a lock takes. Logs in nowhere: "NOAUTH" comes as fast as "PONG".
 

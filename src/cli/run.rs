@@ -6,8 +6,8 @@
 //!        └───────────── signals that were caught ◄──────────────────┘
 //! ```
 //!
-//! Uses the pipelined form throughout, so that a signal ends a wait and a command that ended need not wait for the
-//! network.
+//! Uses the pipelined form throughout, so that a signal ends a wait and a command that ended need not wait
+//! for the network.
 
 mod acquire;
 mod descendants;
@@ -35,30 +35,33 @@ use timeline::Timeline;
 
 /// Run a command while holding a lock.
 ///
-/// Takes the lock on a majority of the masters, runs the command, keeps extending the lock meanwhile, and releases it
-/// when the command has ended.
+/// Takes the lock on a majority of the masters, runs the command, keeps extending the lock meanwhile, and
+/// releases it when the command has ended.
 #[derive(clap::Args)]
 #[command(after_help = "See `redlatch run --help` for exit codes, signals and examples.", after_long_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// How long the lock lives on the masters unless it is extended, which happens at a third of it or somewhat before.
+    /// How long the lock lives on the masters unless it is extended, which happens at a third of it or
+    /// somewhat before.
     ///
     /// After a crash of this machine nobody else gets the lock for up to this long. At most --max-ttl.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     ttl: Duration,
 
-    /// How long to wait for the lock; 0 makes one attempt. With --strict the wait for masters comes before it.
+    /// How long to wait for the lock; 0 makes one attempt. With --strict the wait for masters comes before
+    /// it.
     #[arg(short, long, value_name = "TIME", default_value = "0", value_parser = humantime::parse_duration)]
     wait: Duration,
 
     /// Time between TERM and KILL for the command if the lock is lost [default: a third of the TTL].
     ///
-    /// KILL comes before the lock's validity ends, by a twentieth of it (at most 1s), however long the grace is. TERM is
-    /// sent so early that a grace of up to a quarter of the TTL fits. If redlatch could not run until then (stopped, or
-    /// the machine slept), KILL comes at once when it does.
+    /// KILL comes before the lock's validity ends, by a twentieth of it (at most 1s), however long the grace
+    /// is. TERM is sent so early that a grace of up to a quarter of the TTL fits. If redlatch could not run
+    /// until then (stopped, or the machine slept), KILL comes at once when it does.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     grace: Option<Duration>,
 
-    /// How long the lock may be held in all; near the end of it the command is ended as if the lock were lost.
+    /// How long the lock may be held in all; near the end of it the command is ended as if the lock were
+    /// lost.
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
     max_hold: Duration,
 
@@ -66,24 +69,25 @@ pub(crate) struct Args {
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = code::CONTENDED)]
     conflict_exit_code: u8,
 
-    /// Take the lock with a fencing token, for storage that refuses a command whose lock has passed on: the command
-    /// finds it in REDLATCH_FENCING_TOKEN.
+    /// Take the lock with a fencing token, for storage that refuses a command whose lock has passed on: the
+    /// command finds it in REDLATCH_FENCING_TOKEN.
     #[arg(long, conflicts_with = "shared")]
     fenced: bool,
 
     /// Wait in a queue with all who ask for a fair lock: first come, first served.
     ///
-    /// Those who take the lock without --fair do not stand in the queue. Without --wait the lock is taken only if nobody
-    /// waits for it. Not together with --fenced, --shared or --also.
+    /// Those who take the lock without --fair do not stand in the queue. Without --wait the lock is taken
+    /// only if nobody waits for it. Not together with --fenced, --shared or --also.
     #[arg(long, conflicts_with_all = ["fenced", "also", "shared"])]
     fair: bool,
 
-    /// Share the lock with others who do: nobody has it alone meanwhile, and whoever has it alone keeps them out.
+    /// Share the lock with others who do: nobody has it alone meanwhile, and whoever has it alone keeps them
+    /// out.
     #[arg(short, long)]
     shared: bool,
 
-    /// While waiting to have the lock alone, keep new --shared holders out; else those who come and go may keep it waiting.
-    /// Without --wait it has no effect.
+    /// While waiting to have the lock alone, keep new --shared holders out; else those who come and go may
+    /// keep it waiting. Without --wait it has no effect.
     #[arg(long, conflicts_with = "shared")]
     keep_readers_out: bool,
 
@@ -93,8 +97,8 @@ pub(crate) struct Args {
 
     /// One more lock, for a command that needs several: it runs once all of them are held. May be repeated.
     ///
-    /// None is held while one is waited for, so commands cannot wait for each other in a circle, in whatever order they
-    /// name them.
+    /// None is held while one is waited for, so commands cannot wait for each other in a circle, in whatever
+    /// order they name them.
     #[arg(long, value_name = "RESOURCE")]
     also: Vec<OsString>,
 
@@ -243,7 +247,8 @@ impl Run {
         if let Some(signal) = signal {
             return Err(self.ended_by(signal));
         }
-        // Too few masters now may be enough when the wait for the lock is over; if not, its own error says so.
+        // Too few masters now may be enough when the wait for the lock is over; if not, its own error says
+        // so.
         result.or_else(|exit| if exit.code == code::NO_QUORUM { Ok(()) } else { Err(exit) })
     }
 

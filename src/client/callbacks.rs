@@ -1,8 +1,9 @@
-//! Callbacks of the users', away from the thread that drives the event loop: they may take long, and use the client.
+//! Callbacks of the users', away from the thread that drives the event loop: they may take long, and use the
+//! client.
 //!
-//! Owns the callbacks that are due, and the threads on which they run: one is started when a callback is due and no other is
-//! free for it, and ends when none is due. So a callback that takes long delays none behind it, up to
-//! [`limits::CALLBACK_THREAD_COUNT_MAX`] of them. Refuses to know what they are called for.
+//! Owns the callbacks that are due, and the threads on which they run: one is started when a callback is due
+//! and no other is free for it, and ends when none is due. So a callback that takes long delays none behind
+//! it, up to [`limits::CALLBACK_THREAD_COUNT_MAX`] of them. Refuses to know what they are called for.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -47,13 +48,15 @@ impl Callbacks {
     fn run(&self, callback: Callback) {
         self.due().queue.push_back(callback);
         if !self.start_thread() {
-            // The system has no thread to give. A callback that runs here may block the event loop, and is not lost.
+            // The system has no thread to give. A callback that runs here may block the event loop, and is
+            // not lost.
             self.due().thread_count += 1;
             self.run_all();
         }
     }
 
-    /// Starts a thread if callbacks are due and no thread is free for them. False if there is no thread, and none can be had.
+    /// Starts a thread if callbacks are due and no thread is free for them. False if there is no thread, and
+    /// none can be had.
     fn start_thread(&self) -> bool {
         let mut due = self.due();
         let is_wanted = !due.queue.is_empty() && due.thread_count == due.busy_count;

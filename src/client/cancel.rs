@@ -13,9 +13,10 @@ use crate::error::AcquireError;
 /// A handle that ends acquisitions from another thread or task; given to them by
 /// [`LockRequest::cancel_with`](crate::LockRequest::cancel_with). Clones are the same handle.
 ///
-/// A cancelled acquisition ends with [`AcquireError::Cancelled`] and releases in the background what it had, as a dropped
-/// future does. A lock that was handed out before is not affected. One handle may serve any number of acquisitions, at the
-/// same time or one after the other; once cancelled, it stays cancelled. Dropping the handle cancels nothing.
+/// A cancelled acquisition ends with [`AcquireError::Cancelled`] and releases in the background what it had,
+/// as a dropped future does. A lock that was handed out before is not affected. One handle may serve any
+/// number of acquisitions, at the same time or one after the other; once cancelled, it stays cancelled.
+/// Dropping the handle cancels nothing.
 ///
 /// ```no_run
 /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -88,7 +89,8 @@ impl Registration {
         Self { cancel, id: None }
     }
 
-    /// Has this waker called when the handle is cancelled, in place of the last one. Returns whether it is cancelled already.
+    /// Has this waker called when the handle is cancelled, in place of the last one. Returns whether it is
+    /// cancelled already.
     fn register(&mut self, waker: &Waker) -> bool {
         // Copied and dropped without the lock: that may run anybody's code.
         let mut waker = waker.clone();

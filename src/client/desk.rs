@@ -1,8 +1,8 @@
 //! Waiters and the outcomes of an engine: a ticket for each question, and a slot in which its answer is kept.
 //!
-//! Owns the outcomes that have come and were not fetched, and whom to wake for them. Refuses to know connections, time and
-//! who drives the engine. Keeps that each outcome reaches the caller that asked for it or nobody, and that a lock which
-//! nobody waits for any more is released.
+//! Owns the outcomes that have come and were not fetched, and whom to wake for them. Refuses to know
+//! connections, time and who drives the engine. Keeps that each outcome reaches the caller that asked for it
+//! or nobody, and that a lock which nobody waits for any more is released.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
@@ -108,8 +108,8 @@ impl Question {
     }
 }
 
-/// Threads that sleep and wakers to be called, for which there is room from the start: they come by chance, and are not to
-/// allocate in the middle of a lock.
+/// Threads that sleep and wakers to be called, for which there is room from the start: they come by chance,
+/// and are not to allocate in the middle of a lock.
 const WAITER_CAPACITY: usize = 64;
 
 impl Default for Desk {
@@ -129,8 +129,8 @@ impl Default for Desk {
 }
 
 impl Desk {
-    /// Says that the answer to a question about this operation is wanted: the next one of that kind. What the engine has
-    /// answered before must have been delivered.
+    /// Says that the answer to a question about this operation is wanted: the next one of that kind. What the
+    /// engine has answered before must have been delivered.
     pub fn expect(&mut self, op: OpId, question: Question) -> Ticket {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::Free);
@@ -206,8 +206,9 @@ impl Desk {
         }
     }
 
-    /// Says that nobody will fetch the answer. A lock that was acquired is released, and one that is being acquired is
-    /// given up. Returns the waker that is not needed any more: dropping it may run anybody's code.
+    /// Says that nobody will fetch the answer. A lock that was acquired is released, and one that is being
+    /// acquired is given up. Returns the waker that is not needed any more: dropping it may run anybody's
+    /// code.
     pub fn abandon(&mut self, now: Instant, engine: &mut Engine, ticket: Ticket) -> Option<Waker> {
         let waker = match &self.slots[ticket.slot] {
             Slot::Free => return None,
@@ -283,8 +284,9 @@ impl Desk {
         waker
     }
 
-    /// Has the loss of a lock reported to one more, or to one that watched before by another waker, once; the engine must have
-    /// been asked to report it. Returns the waker that this one replaces, as [`Desk::abandon`] does.
+    /// Has the loss of a lock reported to one more, or to one that watched before by another waker, once; the
+    /// engine must have been asked to report it. Returns the waker that this one replaces, as
+    /// [`Desk::abandon`] does.
     pub fn watch(
         &mut self,
         lock: OpId,
@@ -310,8 +312,8 @@ impl Desk {
         Some(watchers.swap_remove(place).waker)
     }
 
-    /// The lock is being released: wakes the tasks that await its loss, and returns the callbacks that are not called any
-    /// more, as [`Desk::abandon`] does.
+    /// The lock is being released: wakes the tasks that await its loss, and returns the callbacks that are
+    /// not called any more, as [`Desk::abandon`] does.
     pub fn unwatch(&mut self, lock: OpId) -> Vec<Waker> {
         if self.watchers.is_empty() {
             return Vec::new();

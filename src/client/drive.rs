@@ -11,19 +11,20 @@ use mio::Registry;
 use super::shared::Shared;
 use crate::clock;
 
-/// Drives the event loop of a [`crate::Client`] from an event loop of your own, in place of the client's thread: made by
-/// [`crate::Client::drive`].
+/// Drives the event loop of a [`crate::Client`] from an event loop of your own, in place of the client's
+/// thread: made by [`crate::Client::drive`].
 ///
-/// With it an answer reaches a task without a hand-over between threads, and what many tasks of one executor ask for
-/// goes out in one write. On tokio, `Client::drive_on_tokio` (feature `tokio`) is all that is needed.
+/// With it an answer reaches a task without a hand-over between threads, and what many tasks of one executor
+/// ask for goes out in one write. On tokio, `Client::drive_on_tokio` (feature `tokio`) is all that is needed.
 ///
-/// 1. Watch the descriptor ([`AsFd`]) for input. It is edge-triggered: note that it has become readable *before* the
-///    call that follows.
-/// 2. Call [`Drive::turn`] at the start, when it is readable, when the time that the last call returned has come, and when
-///    its waker is called.
+/// 1. Watch the descriptor ([`AsFd`]) for input. It is edge-triggered: note that it has become readable
+///    *before* the call that follows.
+/// 2. Call [`Drive::turn`] at the start, when it is readable, when the time that the last call returned has
+///    come, and when its waker is called.
 ///
-/// A call never waits. While a thread waits in a blocking call, that thread may drive, and a turn does nothing. Dropping
-/// it gives the work back to the client's thread. It is no handle: it ends when the last of those is dropped.
+/// A call never waits. While a thread waits in a blocking call, that thread may drive, and a turn does
+/// nothing. Dropping it gives the work back to the client's thread. It is no handle: it ends when the last of
+/// those is dropped.
 #[derive(Debug)]
 pub struct Drive {
     shared: Arc<Shared>,
@@ -42,8 +43,8 @@ impl Drive {
         Ok(Self { shared, registry })
     }
 
-    /// Reads, writes and does what is due, without waiting. Returns when the next turn must come if nothing happens
-    /// before, to be compared with [`Instant::now`]; `waker` is called if it is wanted sooner.
+    /// Reads, writes and does what is due, without waiting. Returns when the next turn must come if nothing
+    /// happens before, to be compared with [`Instant::now`]; `waker` is called if it is wanted sooner.
     ///
     /// # Errors
     /// [`DriveEnded`]; drop it then.

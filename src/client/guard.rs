@@ -21,10 +21,11 @@ use crate::mutants::mutant;
 
 /// A lock held by a [`Client`].
 ///
-/// Dropping it releases the lock in the background: that never blocks, works in a panic and on any thread, and the
-/// release goes out with the client's next write: after [`crate::limits::DROP_LINGER`], or when the dropping thread ends, at
-/// most. On Linux with glibc that holds for the main thread, too, so a process may end right behind the drop, except in a
-/// panic hook. A thread of [`std::thread::scope`] may end after its scope unless it is joined.
+/// Dropping it releases the lock in the background: that never blocks, works in a panic and on any thread,
+/// and the release goes out with the client's next write: after [`crate::limits::DROP_LINGER`], or when the
+/// dropping thread ends, at most. On Linux with glibc that holds for the main thread, too, so a process may
+/// end right behind the drop, except in a panic hook. A thread of [`std::thread::scope`] may end after its
+/// scope unless it is joined.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
     client: Client,
@@ -72,17 +73,18 @@ impl Guard {
         self.token
     }
 
-    /// Larger than that of each earlier fenced holder of this lock, if it came from [`crate::LockRequest::fenced`].
+    /// Larger than that of each earlier fenced holder of this lock, if it came from
+    /// [`crate::LockRequest::fenced`].
     #[must_use]
     pub const fn fencing_token(&self) -> Option<FencingToken> {
         self.fencing_token
     }
 
-    /// When its validity ends, to be compared with [`Instant::now`]. After this moment nothing is promised: stop the
-    /// protected work before. An extension that is lost or was dropped half-way counts, too.
+    /// When its validity ends, to be compared with [`Instant::now`]. After this moment nothing is promised:
+    /// stop the protected work before. An extension that is lost or was dropped half-way counts, too.
     ///
-    /// With the feature `suspend` the time that the machine has slept counts, which [`Instant::now`] does not on Linux:
-    /// the moment is right until the machine sleeps again, so ask anew, or ask [`Guard::is_valid`].
+    /// With the feature `suspend` the time that the machine has slept counts, which [`Instant::now`] does not
+    /// on Linux: the moment is right until the machine sleeps again, so ask anew, or ask [`Guard::is_valid`].
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         clock::to_std(self.deadline())
@@ -131,15 +133,17 @@ impl Guard {
         Extend::new(self, ttl)
     }
 
-    /// Has `callback` called when the lock is lost or about to be: a tenth of its validity before that ends, by the local
-    /// clock and whatever the masters answer, unless it is extended before; or at once when a majority of masters has shown
-    /// that it is lost. At most once, and not when the guard is released or dropped before; also when the client stops.
+    /// Has `callback` called when the lock is lost or about to be: a tenth of its validity before that ends,
+    /// by the local clock and whatever the masters answer, unless it is extended before; or at once when a
+    /// majority of masters has shown that it is lost. At most once, and not when the guard is released or
+    /// dropped before; also when the client stops.
     ///
-    /// Callbacks run on threads of their own, and are started in the order in which losses are reported. They may use the
-    /// client. One that takes long delays no other: up to [`crate::limits::CALLBACK_THREAD_COUNT_MAX`] of a client run at once,
-    /// and only further ones wait. A panic ends with its callback. If the lock is over already, the callback is called at
-    /// once, also on such a thread. If the client has stopped, or in a fork, it runs on the calling thread. A lock whose loss was
-    /// reported is not renewed any more.
+    /// Callbacks run on threads of their own, and are started in the order in which losses are reported. They
+    /// may use the client. One that takes long delays no other: up to
+    /// [`crate::limits::CALLBACK_THREAD_COUNT_MAX`] of a client run at once, and only further ones wait. A
+    /// panic ends with its callback. If the lock is over already, the callback is called at once, also on
+    /// such a thread. If the client has stopped, or in a fork, it runs on the calling thread. A lock whose
+    /// loss was reported is not renewed any more.
     ///
     /// ```no_run
     /// # use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
@@ -154,14 +158,14 @@ impl Guard {
         on_lost(&self.client, self.lock, callback);
     }
 
-    /// Waits, in a task, until the lock is lost or about to be; see [`Guard::on_lost`]. The future owns what it needs: it can be
-    /// stored, sent and spawned, and also ends when the guard is released or dropped.
+    /// Waits, in a task, until the lock is lost or about to be; see [`Guard::on_lost`]. The future owns what
+    /// it needs: it can be stored, sent and spawned, and also ends when the guard is released or dropped.
     pub fn lost(&self) -> Lost {
         Lost { client: self.client.clone(), lock: self.lock, watcher: None }
     }
 
-    /// Releases the lock and waits until a quorum of masters has confirmed it. A lock that has expired is an answer
-    /// ([`Released::was_already_gone`]), not an error.
+    /// Releases the lock and waits until a quorum of masters has confirmed it. A lock that has expired is an
+    /// answer ([`Released::was_already_gone`]), not an error.
     ///
     /// # Errors
     /// [`ReleaseError`] if too few masters answered in time; the release goes on in the background.
@@ -257,8 +261,8 @@ pub enum LockEnd {
     Released,
 }
 
-/// A future that is ready when a lock is lost or about to be, or released: [`Guard::lost`]. It is cancel-safe, and dropping it
-/// only ends the report.
+/// A future that is ready when a lock is lost or about to be, or released: [`Guard::lost`]. It is
+/// cancel-safe, and dropping it only ends the report.
 #[must_use = "nothing is reported before this is awaited"]
 #[derive(Debug)]
 pub struct Lost {
@@ -312,7 +316,8 @@ impl fmt::Debug for Guard {
 }
 
 impl Client {
-    /// Starts to extend several locks to the same TTL, with one write for each master. The results are had one by one.
+    /// Starts to extend several locks to the same TTL, with one write for each master. The results are had
+    /// one by one.
     pub fn extend_all<'g>(
         &self,
         guards: impl IntoIterator<Item = &'g mut Guard>,
@@ -323,8 +328,8 @@ impl Client {
         batch
     }
 
-    /// Starts to release several locks, with one write for each master. The results are had one by one; those that are
-    /// dropped are released all the same.
+    /// Starts to release several locks, with one write for each master. The results are had one by one; those
+    /// that are dropped are released all the same.
     pub fn release_all(&self, guards: impl IntoIterator<Item = Guard>) -> Vec<Release> {
         let mut batch: Vec<_> = guards.into_iter().map(Release::new).collect();
         self.submit_all(batch.iter_mut().map(|it| (it.client().is(self), it)), Release::submit);
@@ -334,8 +339,8 @@ impl Client {
 
 /// An extension under way: a future for any executor, or something to [`Extend::wait`] for.
 ///
-/// Nothing is sent before it is polled or waited for, unless it comes from [`Client::extend_all`]. Dropping it leaves the
-/// extension to itself: the guard's validity then ends as before or as asked for.
+/// Nothing is sent before it is polled or waited for, unless it comes from [`Client::extend_all`]. Dropping
+/// it leaves the extension to itself: the guard's validity then ends as before or as asked for.
 #[must_use = "nothing is extended before this is awaited"]
 #[derive(Debug)]
 pub struct Extend<'g>(Pending<Extension<'g>>);

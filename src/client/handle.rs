@@ -15,16 +15,17 @@ use crate::engine::MasterStatus;
 
 /// A lock client for many threads and tasks: clones share one set of connections and one event loop.
 ///
-/// It implements the Redlock algorithm of Redis's page on distributed locks over all configured masters; with one master
-/// it is that page's single-instance lock. Blocking calls drive the loop on the caller's own thread where they can, so a
-/// lone caller pays for no hand-over to another thread. Futures need no particular executor; a thread of the client's own
-/// drives the loop for them, and does what is due when nobody calls: it reconnects, and releases what was dropped.
+/// It implements the Redlock algorithm of Redis's page on distributed locks over all configured masters; with
+/// one master it is that page's single-instance lock. Blocking calls drive the loop on the caller's own
+/// thread where they can, so a lone caller pays for no hand-over to another thread. Futures need no
+/// particular executor; a thread of the client's own drives the loop for them, and does what is due when
+/// nobody calls: it reconnects, and releases what was dropped.
 ///
 /// [`crate::Redlock`] does without that thread, for one owner.
 ///
-/// Dropping the last handle (guards are handles, too) waits at most [`crate::limits::CLOSE_WAIT`] for queued releases.
-/// A fork of the process cannot use the client: calls that ask masters are errors, drops do nothing, and nothing is left to
-/// [`Client::settle`]. Connect anew in the child.
+/// Dropping the last handle (guards are handles, too) waits at most [`crate::limits::CLOSE_WAIT`] for queued
+/// releases. A fork of the process cannot use the client: calls that ask masters are errors, drops do
+/// nothing, and nothing is left to [`Client::settle`]. Connect anew in the child.
 ///
 /// ```no_run
 /// use redlatch::Client;
@@ -80,11 +81,12 @@ impl Client {
         Config::builder()
     }
 
-    /// Connects with these settings, on this thread: returns when each master is ready or has failed once, or shortly
-    /// after a quorum is ready ([`crate::limits::STRAGGLER_WAIT`], or as long again as the quorum took), after twice the
-    /// `connect_timeout` at most.
+    /// Connects with these settings, on this thread: returns when each master is ready or has failed once, or
+    /// shortly after a quorum is ready ([`crate::limits::STRAGGLER_WAIT`], or as long again as the quorum
+    /// took), after twice the `connect_timeout` at most.
     ///
-    /// Masters that cannot be reached are tried again in the background; [`Client::masters`] reports their state.
+    /// Masters that cannot be reached are tried again in the background; [`Client::masters`] reports their
+    /// state.
     ///
     /// # Errors
     /// [`ConnectError::Io`] if the operating system gives no event queue, randomness or thread.
@@ -120,7 +122,8 @@ impl Client {
     }
 
     /// For how long the machine was suspended since the first client of this process was made: what
-    /// [`std::time::Instant::now`] has not counted. Zero without the feature `suspend`, and where that does nothing.
+    /// [`std::time::Instant::now`] has not counted. Zero without the feature `suspend`, and where that does
+    /// nothing.
     #[must_use]
     pub fn suspended(&self) -> Duration {
         clock::suspended()
@@ -132,17 +135,18 @@ impl Client {
         &self.handle.config
     }
 
-    /// Waits at most `limit` until everything queued is released on every master, and returns how many locks are not;
-    /// those that are held by guards count. Other handles can go on.
+    /// Waits at most `limit` until everything queued is released on every master, and returns how many locks
+    /// are not; those that are held by guards count. Other handles can go on.
     ///
-    /// It does not wait in a waker that this client calls, and is [`usize::MAX`] in its delay function, where it cannot look.
+    /// It does not wait in a waker that this client calls, and is [`usize::MAX`] in its delay function, where
+    /// it cannot look.
     #[must_use]
     pub fn settle(&self, limit: Duration) -> usize {
         self.shared().settle(limit)
     }
 
-    /// Takes the event loop over from the client's thread, for an event loop of your own. One at a time: of two, only the one
-    /// that turned last is woken, and dropping either ends both.
+    /// Takes the event loop over from the client's thread, for an event loop of your own. One at a time: of
+    /// two, only the one that turned last is woken, and dropping either ends both.
     ///
     /// # Errors
     /// If the client has stopped, or the operating system gives no descriptor.
@@ -151,9 +155,9 @@ impl Client {
         Drive::new(self.handle.shared.clone())
     }
 
-    /// Drives the event loop on tokio, in place of the client's thread: tasks are then answered without a hand-over
-    /// between threads. To be spawned at once, for the thread gives way when this is called; it ends when the last handle of
-    /// the client is dropped, and it is no handle itself.
+    /// Drives the event loop on tokio, in place of the client's thread: tasks are then answered without a
+    /// hand-over between threads. To be spawned at once, for the thread gives way when this is called; it
+    /// ends when the last handle of the client is dropped, and it is no handle itself.
     ///
     /// The runtime must have I/O and time enabled, and go on while locks are waited for.
     ///

@@ -1,4 +1,5 @@
-//! How many holds the owner of a reentrant lock has, and what becomes of the lock with the first and the last of them.
+//! How many holds the owner of a reentrant lock has, and what becomes of the lock with the first and the last
+//! of them.
 //!
 //! ```text
 //!           first caller asks the masters        answer           last hold ends
@@ -7,9 +8,10 @@
 //!    └────────── refused, given up ─────┘  └─ and wait      └─┘ taken again, or a hold ends: no command
 //! ```
 //!
-//! Owns the counts. Refuses to know connections, the clock and who waits, so that the simulator counts by the same rules as a
-//! [`crate::ReentrantLock`]. Keeps that a hold is counted before its caller knows of it, that nobody gets a hold of a lock
-//! that is over, and that the lock is held at the masters from the first hold to the last and no longer.
+//! Owns the counts. Refuses to know connections, the clock and who waits, so that the simulator counts by the
+//! same rules as a [`crate::ReentrantLock`]. Keeps that a hold is counted before its caller knows of it, that
+//! nobody gets a hold of a lock that is over, and that the lock is held at the masters from the first hold to
+//! the last and no longer.
 
 use crate::error::ReenterError;
 use crate::limits;
@@ -89,7 +91,8 @@ impl<A, L> Holds<A, L> {
         };
     }
 
-    /// A caller does not want what is being acquired any more. Returns the attempt after the last one, to be given up.
+    /// A caller does not want what is being acquired any more. Returns the attempt after the last one, to be
+    /// given up.
     #[must_use = "an attempt that nobody wants is to be given up"]
     pub fn leave(&mut self) -> Option<A> {
         let Self::Acquiring { caller_count, .. } = self else { return None };
@@ -117,8 +120,8 @@ impl<A, L> Holds<A, L> {
         }
     }
 
-    /// A caller fetches the hold that was counted for it: perhaps long after, so the lock may be over (I2). Then the hold ends,
-    /// and the lock is to be released if it was the last.
+    /// A caller fetches the hold that was counted for it: perhaps long after, so the lock may be over (I2).
+    /// Then the hold ends, and the lock is to be released if it was the last.
     ///
     /// # Errors
     /// [`ReenterError::Lost`], with what is left.

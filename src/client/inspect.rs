@@ -22,7 +22,8 @@ impl Client {
     /// Asks each master what it holds of the lock of this name, whoever's it is, in one round trip.
     ///
     /// Returns when each master that can be asked has answered, by the answer limit of the longest TTL
-    /// ([`crate::ConfigBuilder::answer_timeout`]) at the latest. It takes no part in any lock and changes nothing.
+    /// ([`crate::ConfigBuilder::answer_timeout`]) at the latest. It takes no part in any lock and changes
+    /// nothing.
     ///
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -37,8 +38,8 @@ impl Client {
         self.look(resource).0.wait()
     }
 
-    /// As [`Client::inspect`], for tasks. Nothing is asked before the future is polled. It is cancel-safe: dropping it changes
-    /// nothing.
+    /// As [`Client::inspect`], for tasks. Nothing is asked before the future is polled. It is cancel-safe:
+    /// dropping it changes nothing.
     pub fn inspect_async<'a>(
         &'a self,
         resource: &'a (impl AsRef<[u8]> + ?Sized),
@@ -50,21 +51,24 @@ impl Client {
         Inspect(Pending::new(Looking { client: self, resource: resource.as_ref() }))
     }
 
-    /// Deletes the lock of this name on all masters that can be asked, **whoever holds it**: one alone, or all readers of it.
+    /// Deletes the lock of this name on all masters that can be asked, **whoever holds it**: one alone, or
+    /// all readers of it.
     ///
-    /// This breaks the lock: the holder is not notified, goes on as if it held it, and meets whoever acquires it next, so for
-    /// this lock the promise of exclusion is void until the holder's validity has ended. A holder that extends learns of it
-    /// by the next extension, and by [`crate::Guard::on_lost`] if the lock is kept; a fencing token still stops it at a
-    /// storage that checks. Callers of this client who wait for the lock behind a holder in the same client go on waiting for
-    /// that one. Waiters of other clients are not notified: fair waiters come within a second, others when the old holder's time or
-    /// their own pause ends. The queue of a fair lock and a writer's intent stay. It is for people who know that the holder is
-    /// dead and cannot wait for the end of its TTL.
+    /// This breaks the lock: the holder is not notified, goes on as if it held it, and meets whoever acquires
+    /// it next, so for this lock the promise of exclusion is void until the holder's validity has ended. A
+    /// holder that extends learns of it by the next extension, and by [`crate::Guard::on_lost`] if the lock
+    /// is kept; a fencing token still stops it at a storage that checks. Callers of this client who wait for
+    /// the lock behind a holder in the same client go on waiting for that one. Waiters of other clients are
+    /// not notified: fair waiters come within a second, others when the old holder's time or their own pause
+    /// ends. The queue of a fair lock and a writer's intent stay. It is for people who know that the holder
+    /// is dead and cannot wait for the end of its TTL.
     ///
-    /// Only what can be a lock is deleted: a string, which may be a lock of another library, or a set of readers. A key of any
-    /// other type stays, and its master answers with an error.
+    /// Only what can be a lock is deleted: a string, which may be a lock of another library, or a set of
+    /// readers. A key of any other type stays, and its master answers with an error.
     ///
     /// # Errors
-    /// [`ForceUnlockError::Unconfirmed`] if fewer than a quorum deleted a lock or had none: what was deleted is gone, the rest ends with its TTL.
+    /// [`ForceUnlockError::Unconfirmed`] if fewer than a quorum deleted a lock or had none: what was deleted
+    /// is gone, the rest ends with its TTL.
     pub fn force_unlock(
         &self,
         resource: &(impl AsRef<[u8]> + ?Sized),
@@ -72,8 +76,8 @@ impl Client {
         self.break_open(resource).0.wait()
     }
 
-    /// As [`Client::force_unlock`], for tasks. Nothing is sent before the future is polled. Dropping it does not call back what
-    /// was sent.
+    /// As [`Client::force_unlock`], for tasks. Nothing is sent before the future is polled. Dropping it does
+    /// not call back what was sent.
     pub fn force_unlock_async<'a>(
         &'a self,
         resource: &'a (impl AsRef<[u8]> + ?Sized),

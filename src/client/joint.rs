@@ -10,12 +10,13 @@
 //!      └──────────────────── a random pause ◄─────────────────┘
 //! ```
 //!
-//! Nobody waits for a lock while holding another, so no two can wait for each other, in whatever order they name their
-//! locks.
+//! Nobody waits for a lock while holding another, so no two can wait for each other, in whatever order they
+//! name their locks.
 //!
-//! Owns the decisions and what is held so far. Refuses to know connections, the clock and who waits: the time is an argument,
-//! each step is its caller's to take, and so the simulator takes the same steps as a [`crate::Client`]. Keeps that no subset
-//! is ever handed out, that nothing is held while anything is waited for, and that nothing is handed out past its deadline.
+//! Owns the decisions and what is held so far. Refuses to know connections, the clock and who waits: the time
+//! is an argument, each step is its caller's to take, and so the simulator takes the same steps as a
+//! [`crate::Client`]. Keeps that no subset is ever handed out, that nothing is held while anything is waited
+//! for, and that nothing is handed out past its deadline.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +28,8 @@ use crate::lock::{HolderTtl, Vote};
 use crate::mutants::mutant;
 use crate::options::Options;
 
-/// A set that is being acquired. Its locks are known by their places among the sorted names; `L` is one that is held.
+/// A set that is being acquired. Its locks are known by their places among the sorted names; `L` is one that
+/// is held.
 #[derive(Debug)]
 pub struct Joint<L> {
     config: Arc<Config>,
@@ -74,12 +76,13 @@ pub struct Failed {
 /// What is to be done next.
 #[derive(Debug)]
 pub enum Step<L> {
-    /// Ask for the locks at these places, all at once and each for one attempt. Each is answered by [`Joint::answer`].
+    /// Ask for the locks at these places, all at once and each for one attempt. Each is answered by
+    /// [`Joint::answer`].
     Ask(Vec<usize>),
     /// Ask for the lock at this place, and go on for so long. Answered by [`Joint::answer`].
     Wait(usize, Duration),
-    /// Pause for as long as an acquisition does after so many attempts, the last of which took so long. Answered by
-    /// [`Joint::paused`].
+    /// Pause for as long as an acquisition does after so many attempts, the last of which took so long.
+    /// Answered by [`Joint::paused`].
     Pause {
         /// Rounds that failed.
         attempts: u32,
@@ -100,8 +103,9 @@ pub fn validity(each: impl IntoIterator<Item = Duration>) -> Duration {
 }
 
 impl<L> Joint<L> {
-    /// Begins to acquire `count` locks. The options are those of each lock; the wait and the largest number of attempts count
-    /// for rounds of all of them, and each must have the least validity left when they are handed out.
+    /// Begins to acquire `count` locks. The options are those of each lock; the wait and the largest number
+    /// of attempts count for rounds of all of them, and each must have the least validity left when they are
+    /// handed out.
     pub fn begin(now: Instant, config: Arc<Config>, count: usize, options: &Options) -> (Self, Step<L>) {
         let wait = options.wait_or_default(config.max_ttl);
         let mut joint = Self {
@@ -119,8 +123,8 @@ impl<L> Joint<L> {
         (joint, step)
     }
 
-    /// The answer about one lock. What is left in `back` is to be released at once. There is a next step after the last
-    /// answer that was asked for.
+    /// The answer about one lock. What is left in `back` is to be released at once. There is a next step
+    /// after the last answer that was asked for.
     pub fn answer(
         &mut self,
         now: Instant,
@@ -148,7 +152,8 @@ impl<L> Joint<L> {
                 }
                 Err(error) => {
                     let is_cut_short = self.left(now).is_zero() && matches!(error, AcquireError::NoQuorum(_));
-                    // An attempt that had to end with the wait says nothing of its masters: the round before does.
+                    // An attempt that had to end with the wait says nothing of its masters: the round before
+                    // does.
                     let before = self.failed_before.take().filter(|_| is_cut_short);
                     Step::Failed(before.unwrap_or(Failed { place, error }))
                 }

@@ -1,11 +1,13 @@
-//! Releases of dropped guards wait for a write that they can join; none waits longer than the thread that dropped them.
+//! Releases of dropped guards wait for a write that they can join; none waits longer than the thread that
+//! dropped them.
 //!
-//! A process may end right behind the drop, and a client in a `static` is never dropped. So each thread remembers the clients
-//! of which it dropped something, and writes what they have queued when it ends. The main thread ends with the return of
-//! `main` and with [`std::process::exit`], where the system runs destructors of thread-local values (Linux with glibc does).
+//! A process may end right behind the drop, and a client in a `static` is never dropped. So each thread
+//! remembers the clients of which it dropped something, and writes what they have queued when it ends. The
+//! main thread ends with the return of `main` and with [`std::process::exit`], where the system runs
+//! destructors of thread-local values (Linux with glibc does).
 //!
-//! A thread ends a moment after its closure: [`std::thread::scope`] waits for the closures only, `join` waits for the end. An
-//! exit inside a panic hook writes nothing.
+//! A thread ends a moment after its closure: [`std::thread::scope`] waits for the closures only, `join` waits
+//! for the end. An exit inside a panic hook writes nothing.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};

@@ -1,7 +1,7 @@
 //! Where a thread sleeps until somebody wakes it, with a memory: a wake-up that comes first is not lost.
 //!
-//! Not [`std::thread::park`]: that has one memory for the whole thread, and a wake-up meant for the caller's own use of
-//! it would be lost to us.
+//! Not [`std::thread::park`]: that has one memory for the whole thread, and a wake-up meant for the caller's
+//! own use of it would be lost to us.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Wake, Waker};
@@ -33,7 +33,8 @@ impl Parker {
         OWN.try_with(Clone::clone).unwrap_or_else(|_| Self::pair())
     }
 
-    /// Sleeps until woken since the last sleep, or until that time, for ever without one. Whether it was woken.
+    /// Sleeps until woken since the last sleep, or until that time, for ever without one. Whether it was
+    /// woken.
     pub(super) fn park(&self, until: Option<Instant>) -> bool {
         let mut is_woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
         while !*is_woken {

@@ -1,4 +1,5 @@
-//! What was asked of a client and is not answered yet: futures for any executor, which a thread can wait for, too.
+//! What was asked of a client and is not answered yet: futures for any executor, which a thread can wait for,
+//! too.
 
 use std::task::{Context, Poll};
 
@@ -83,11 +84,13 @@ impl<A: Ask> Pending<A> {
             Ok(op) => State::Waiting(core.desk.expect(op, A::QUESTION)),
             Err(error) => State::Refused(error),
         };
-        // An answer that is there at once frees the operation's place, which the next request of a batch may take.
+        // An answer that is there at once frees the operation's place, which the next request of a batch may
+        // take.
         core.deliver();
     }
 
-    /// What entitles to the answer; submits the request if that was not done yet. `None` if there will be no answer.
+    /// What entitles to the answer; submits the request if that was not done yet. `None` if there will be no
+    /// answer.
     fn ticket(&mut self, core: &mut Core) -> Option<Ticket> {
         if let State::Idle = self.state {
             self.submit(core);

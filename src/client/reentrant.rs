@@ -1,10 +1,11 @@
 //! [`ReentrantLock`]: a lock that its owner may take again while it has it.
 //!
-//! What counts, and what becomes of the lock with the first and the last hold, is decided in [`super::holds`]; here is who
-//! waits for what. Owns who of one owner's callers has a hold, and nothing else: the lock itself is an acquisition and a
-//! guard of the client's. A task that polls drives the attempt that all wait for, so that a task which is not polled delays
-//! nobody. Keeps that no waker is called, no guard dropped and the client not asked with the state locked: the user's delay
-//! function may lock the state while its thread has the client locked.
+//! What counts, and what becomes of the lock with the first and the last hold, is decided in
+//! [`super::holds`]; here is who waits for what. Owns who of one owner's callers has a hold, and nothing
+//! else: the lock itself is an acquisition and a guard of the client's. A task that polls drives the attempt
+//! that all wait for, so that a task which is not polled delays nobody. Keeps that no waker is called, no
+//! guard dropped and the client not asked with the state locked: the user's delay function may lock the state
+//! while its thread has the client locked.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -31,13 +32,14 @@ use crate::lock::{FencingToken, Token};
 
 /// A lock that its owner may take again while it has it; made by [`LockRequest::reentrant`].
 ///
-/// The owner is this handle and its clones, on whatever threads and in whatever tasks, and never a thread by its identity: a
-/// task that moves between threads stays the owner. All holds of one owner are inside together, so it excludes other owners,
-/// of this process or of others, and not the callers of one owner from each other. [`LockRequest::auto_extend`] keeps it, and
-/// [`Hold::extend`] extends it for all holds.
+/// The owner is this handle and its clones, on whatever threads and in whatever tasks, and never a thread by
+/// its identity: a task that moves between threads stays the owner. All holds of one owner are inside
+/// together, so it excludes other owners, of this process or of others, and not the callers of one owner from
+/// each other. [`LockRequest::auto_extend`] keeps it, and [`Hold::extend`] extends it for all holds.
 ///
-/// Only the first hold asks the masters; those that come while it does wait for its answer, and all get it. The lock is
-/// released at the masters when the last hold ends. A handle without holds has nothing on the masters, and may be kept.
+/// Only the first hold asks the masters; those that come while it does wait for its answer, and all get it.
+/// The lock is released at the masters when the last hold ends. A handle without holds has nothing on the
+/// masters, and may be kept.
 ///
 /// ```no_run
 /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -54,8 +56,8 @@ pub struct ReentrantLock {
     owner: Arc<Owner>,
 }
 
-/// One hold of a [`ReentrantLock`]. Dropping it ends the hold: the last one releases the lock in the background, as dropping
-/// a [`Guard`] does.
+/// One hold of a [`ReentrantLock`]. Dropping it ends the hold: the last one releases the lock in the
+/// background, as dropping a [`Guard`] does.
 #[must_use = "dropping the hold gives it back"]
 pub struct Hold {
     owner: Arc<Owner>,
@@ -147,18 +149,22 @@ impl LockRequest<'_> {
 }
 
 impl ReentrantLock {
-    /// Takes a hold: at once if this owner has the lock, else as [`LockRequest::acquire`] does, together with others of this
-    /// owner who want it at the same time. It locks or joins: which of the two it was makes no difference to the caller, and
-    /// who joins has what is left of the validity, not a new TTL; auto-extension goes on for as long as there are holds.
+    /// Takes a hold: at once if this owner has the lock, else as [`LockRequest::acquire`] does, together with
+    /// others of this owner who want it at the same time. It locks or joins: which of the two it was makes no
+    /// difference to the caller, and who joins has what is left of the validity, not a new TTL;
+    /// auto-extension goes on for as long as there are holds.
     ///
-    /// The holder of a plain [`Guard`] of the same name is another owner, even on the same thread: that call waits for the guard.
+    /// The holder of a plain [`Guard`] of the same name is another owner, even on the same thread: that call
+    /// waits for the guard.
     ///
-    /// If that attempt is refused, those who joined it and whose own wait is not over try again; the others get its error.
+    /// If that attempt is refused, those who joined it and whose own wait is not over try again; the others
+    /// get its error.
     ///
     /// # Errors
-    /// [`ReenterError::Lost`] if this owner still has holds of a lock whose validity has ended: it is nobody's any more, and
-    /// cannot be taken before those holds have ended. Others as [`LockRequest::acquire`]. In a waker that the client calls only a
-    /// lock that this owner has can be taken; else that is [`AcquireError::Stopped`], for this caller alone.
+    /// [`ReenterError::Lost`] if this owner still has holds of a lock whose validity has ended: it is
+    /// nobody's any more, and cannot be taken before those holds have ended. Others as
+    /// [`LockRequest::acquire`]. In a waker that the client calls only a lock that this owner has can be
+    /// taken; else that is [`AcquireError::Stopped`], for this caller alone.
     pub fn lock(&self) -> Result<Hold, ReenterError> {
         // Its drop gives up what it has joined, in a panic, too.
         let mut asking = self.join();
@@ -171,8 +177,9 @@ impl ReentrantLock {
         }
     }
 
-    /// As [`ReentrantLock::lock`], for tasks. Nothing is asked before the future is polled. Dropping it gives up its own hold
-    /// only: the attempt goes on for those who have joined it, and is given up with the last of them.
+    /// As [`ReentrantLock::lock`], for tasks. Nothing is asked before the future is polled. Dropping it gives
+    /// up its own hold only: the attempt goes on for those who have joined it, and is given up with the last
+    /// of them.
     pub fn lock_async(&self) -> impl Future<Output = Result<Hold, ReenterError>> + Send + use<'_> {
         self.join()
     }
@@ -187,7 +194,8 @@ impl ReentrantLock {
         !self.owner.remaining().is_zero()
     }
 
-    /// Holds that have not ended, also of a lock that is lost; those that were acquired and not fetched yet count.
+    /// Holds that have not ended, also of a lock that is lost; those that were acquired and not fetched yet
+    /// count.
     #[must_use]
     pub fn hold_count(&self) -> usize {
         self.owner.state().map_or(0, |state| state.count())
@@ -235,14 +243,15 @@ impl Hold {
         self.owner.look(Guard::token)
     }
 
-    /// The fencing token, of a lock that was asked for with [`LockRequest::fenced`], the same for all holds at one time.
+    /// The fencing token, of a lock that was asked for with [`LockRequest::fenced`], the same for all holds
+    /// at one time.
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.owner.look(Guard::fencing_token).flatten()
     }
 
-    /// Has `callback` called when the lock is lost or about to be; see [`Guard::on_lost`]. It belongs to the lock: it is also
-    /// called if this hold has ended and others have not.
+    /// Has `callback` called when the lock is lost or about to be; see [`Guard::on_lost`]. It belongs to the
+    /// lock: it is also called if this hold has ended and others have not.
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
         // Outside the state, as it may be called at once. The lock lives as long as this hold.
         match self.owner.look(|guard| (guard.client().clone(), guard.lock())) {
@@ -265,8 +274,8 @@ impl Hold {
         self.extension(ttl)?.wait()
     }
 
-    /// As [`Hold::extend`], for tasks. Nothing is sent before the future is polled. Dropping it leaves the extension to itself:
-    /// the lock then ends as before, or as asked for.
+    /// As [`Hold::extend`], for tasks. Nothing is sent before the future is polled. Dropping it leaves the
+    /// extension to itself: the lock then ends as before, or as asked for.
     pub async fn extend_async(&self, ttl: Duration) -> Result<(), ExtendError> {
         let mut extension = self.extension(ttl)?;
         poll_fn(|context| extension.poll(context)).await
@@ -280,7 +289,8 @@ impl Hold {
         Ok(Pending::new(Extension { owner: self.owner.clone(), lock, ttl }))
     }
 
-    /// Waits, in a task, until the lock is lost or about to be, or the last hold has ended; see [`Guard::lost`].
+    /// Waits, in a task, until the lock is lost or about to be, or the last hold has ended; see
+    /// [`Guard::lost`].
     pub fn lost(&self) -> impl Future<Output = LockEnd> + Send + use<> {
         let lost = self.owner.look(Guard::lost);
         async move {
@@ -292,8 +302,8 @@ impl Hold {
         }
     }
 
-    /// Ends this hold. The last one releases the lock and waits until a quorum of masters has confirmed it; `None` if
-    /// others are left, and in a fork of the process.
+    /// Ends this hold. The last one releases the lock and waits until a quorum of masters has confirmed it;
+    /// `None` if others are left, and in a fork of the process.
     ///
     /// # Errors
     /// As [`Guard::release`].
@@ -301,7 +311,8 @@ impl Hold {
         self.end().0.map(Release::wait).transpose()
     }
 
-    /// As [`Hold::release`], for tasks. The hold ends at once. Dropping the future leaves the release to the background.
+    /// As [`Hold::release`], for tasks. The hold ends at once. Dropping the future leaves the release to the
+    /// background.
     pub fn release_async(
         self,
     ) -> impl Future<Output = Result<Option<Released>, ReleaseError>> + Send + use<> {
@@ -349,7 +360,8 @@ impl Owner {
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(clock::now()))
     }
 
-    /// One hold less; returns the guard after the last one, to be released or dropped without the state locked.
+    /// One hold less; returns the guard after the last one, to be released or dropped without the state
+    /// locked.
     fn end_hold(&self) -> Option<Guard> {
         self.state().ok()?.end()
     }
@@ -485,7 +497,8 @@ struct Seen {
     valid_until: Option<Instant>,
 }
 
-/// Whether the owner's lock is valid; `None` if it must be seen again, for it is another one by now or has just ended.
+/// Whether the owner's lock is valid; `None` if it must be seen again, for it is another one by now or has
+/// just ended.
 fn judge(seen: Option<Seen>, state: &State) -> Option<bool> {
     if state.lock().map(Guard::lock) != seen.map(|seen| seen.lock) {
         return None;
@@ -497,7 +510,8 @@ fn judge(seen: Option<Seen>, state: &State) -> Option<bool> {
     }
 }
 
-/// An error where a thread would wait for itself: also inside a waker that is called while it drives the attempt.
+/// An error where a thread would wait for itself: also inside a waker that is called while it drives the
+/// attempt.
 fn check_may_wait(shared: &Shared, state: &State) -> Result<(), Stopped> {
     shared.check_may_wait()?;
     match state {
@@ -506,7 +520,8 @@ fn check_may_wait(shared: &Shared, state: &State) -> Result<(), Stopped> {
     }
 }
 
-/// Leaves the attempt to the other callers if the one that drives it panics: they find a new acquisition in place of its.
+/// Leaves the attempt to the other callers if the one that drives it panics: they find a new acquisition in
+/// place of its.
 struct StandIn<'a> {
     owner: &'a Owner,
     attempt: &'a Arc<Attempt>,

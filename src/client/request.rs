@@ -22,14 +22,15 @@ use crate::mutants::mutant;
 use crate::options::{Options, auto_extend_method, fair_method, option_methods};
 
 impl Client {
-    /// A request for the lock of this name: 1 to [`crate::limits::RESOURCE_SIZE_MAX`] bytes. It borrows the client and the
-    /// name; [`Client::lock_owned`] and [`LockRequest::into_owned`] give requests that can be stored and spawned.
+    /// A request for the lock of this name: 1 to [`crate::limits::RESOURCE_SIZE_MAX`] bytes. It borrows the
+    /// client and the name; [`Client::lock_owned`] and [`LockRequest::into_owned`] give requests that can be
+    /// stored and spawned.
     pub fn lock<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> LockRequest<'a> {
         LockRequest::new(Cow::Borrowed(self), Name::Borrowed(resource.as_ref()))
     }
 
-    /// As [`Client::lock`], with a handle and a name of its own: the request, its future and what awaits it can be stored,
-    /// sent to another thread and spawned. The guard shares the name without a copy.
+    /// As [`Client::lock`], with a handle and a name of its own: the request, its future and what awaits it
+    /// can be stored, sent to another thread and spawned. The guard shares the name without a copy.
     ///
     /// ```no_run
     /// # async fn start(client: redlatch::Client) {
@@ -46,8 +47,8 @@ impl Client {
         LockRequest::new(Cow::Owned(self.clone()), Name::Shared(resource.into()))
     }
 
-    /// Starts to acquire several unrelated locks, with one write for each master. The results are had one by one: by
-    /// [`Acquire::wait`] or by awaiting each; those that are dropped are given up.
+    /// Starts to acquire several unrelated locks, with one write for each master. The results are had one by
+    /// one: by [`Acquire::wait`] or by awaiting each; those that are dropped are given up.
     ///
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -92,8 +93,8 @@ impl<'a> LockRequest<'a> {
         self
     }
 
-    /// Has this handle end the acquisition: it can be cancelled from another thread, also while a thread waits for it. Another
-    /// thread then reads the replies, which costs a wake-up for each.
+    /// Has this handle end the acquisition: it can be cancelled from another thread, also while a thread
+    /// waits for it. Another thread then reads the replies, which costs a wake-up for each.
     pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
         self.cancel = Some(cancel.clone());
         self
@@ -111,9 +112,9 @@ impl<'a> LockRequest<'a> {
 
     /// Makes one attempt, in about one round trip.
     ///
-    /// Returns within the answer limit ([`crate::ConfigBuilder::answer_timeout`]), twice that if it is refused and asks how long
-    /// the holder's time still is, and [`crate::limits::REVIVE_MAX`] more if the connections were closed while the client
-    /// was idle.
+    /// Returns within the answer limit ([`crate::ConfigBuilder::answer_timeout`]), twice that if it is
+    /// refused and asks how long the holder's time still is, and [`crate::limits::REVIVE_MAX`] more if the
+    /// connections were closed while the client was idle.
     ///
     /// # Errors
     /// [`AcquireError`] distinguishes contention from an outage, with what each master said.
@@ -137,8 +138,9 @@ impl<'a> LockRequest<'a> {
 
 /// A lock that is being acquired: a future for any executor, or something to [`Acquire::wait`] for.
 ///
-/// Nothing is sent before it is polled or waited for, unless it comes from [`Client::acquire_all`]. Dropping it gives the
-/// acquisition up: that never blocks, and what was acquired so far is released in the background.
+/// Nothing is sent before it is polled or waited for, unless it comes from [`Client::acquire_all`]. Dropping
+/// it gives the acquisition up: that never blocks, and what was acquired so far is released in the
+/// background.
 #[must_use = "nothing is acquired before this is awaited"]
 #[derive(Debug)]
 pub struct Acquire<'a> {
@@ -262,7 +264,8 @@ impl LockRequest<'_> {
                 }
                 let name = std::mem::replace(&mut asked.name, HeldName::NONE);
                 let guard = Guard::new(Client::clone(&self.client), op, &grant, name);
-                // Looked at last (I2): a task may fetch its answer long after it came. The guard's drop releases the lock.
+                // Looked at last (I2): a task may fetch its answer long after it came. The guard's drop
+                // releases the lock.
                 let now = clock::now();
                 let is_kept = self.options.auto_extend.is_some();
                 let valid_until = if is_kept { guard.deadline() } else { grant.valid_until };

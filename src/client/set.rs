@@ -1,7 +1,7 @@
 //! Several locks together: one guard for all of them, or none.
 //!
-//! What is asked for, given back and waited for, in which order, is decided in [`super::joint`]; here it is done. Owns no
-//! protocol: each lock is an acquisition of the client's own.
+//! What is asked for, given back and waited for, in which order, is decided in [`super::joint`]; here it is
+//! done. Owns no protocol: each lock is an acquisition of the client's own.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -63,16 +63,18 @@ enum Asking {
 impl Client {
     /// A request for several locks together: one guard for all of them, or none.
     ///
-    /// Each name is a lock of its own, of 1 to [`limits::RESOURCE_SIZE_MAX`] bytes; names that are given twice are one. At
-    /// most [`limits::SET_SIZE_MAX`] are possible.
+    /// Each name is a lock of its own, of 1 to [`limits::RESOURCE_SIZE_MAX`] bytes; names that are given
+    /// twice are one. At most [`limits::SET_SIZE_MAX`] are possible.
     ///
-    /// All are asked for at once: if all are free, that is one round trip and one write for each master. If some are taken,
-    /// those that were granted are released at once, and nothing is held while the first one in the way, by name, is waited
-    /// for: so sets that overlap, in whatever order they are named, cannot wait for each other in a circle. With that
-    /// one the others are asked for again at once, until the wait is over; between such rounds there are random pauses.
+    /// All are asked for at once: if all are free, that is one round trip and one write for each master. If
+    /// some are taken, those that were granted are released at once, and nothing is held while the first one
+    /// in the way, by name, is waited for: so sets that overlap, in whatever order they are named, cannot
+    /// wait for each other in a circle. With that one the others are asked for again at once, until the wait
+    /// is over; between such rounds there are random pauses.
     ///
-    /// A caller that waits for a single lock stands in line, and so does a set for the one in its way; but it may miss the others again
-    /// and again while they are taken by turns. Ask for few locks together, and keep sets small where they are contended.
+    /// A caller that waits for a single lock stands in line, and so does a set for the one in its way; but it
+    /// may miss the others again and again while they are taken by turns. Ask for few locks together, and
+    /// keep sets small where they are contended.
     ///
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -94,8 +96,8 @@ impl LockSetRequest {
     option_methods!(options);
     auto_extend_method!(options);
 
-    /// Replaces all options at once. They are those of each lock; the wait and the largest number of attempts also bound the
-    /// rounds in which all are asked for.
+    /// Replaces all options at once. They are those of each lock; the wait and the largest number of attempts
+    /// also bound the rounds in which all are asked for.
     pub const fn options(mut self, options: Options) -> Self {
         self.options = options;
         self
@@ -123,8 +125,8 @@ impl LockSetRequest {
         self.start().wait()
     }
 
-    /// As [`LockSetRequest::acquire`], for tasks. Nothing is sent before the future is polled. Dropping it gives all of them up:
-    /// that never blocks, and what was acquired so far is released in the background.
+    /// As [`LockSetRequest::acquire`], for tasks. Nothing is sent before the future is polled. Dropping it
+    /// gives all of them up: that never blocks, and what was acquired so far is released in the background.
     pub fn acquire_async(
         self,
     ) -> impl Future<Output = Result<GuardSet, SetError<AcquireError>>> + Send + use<> {

@@ -9,13 +9,15 @@
 //!             there; hand the lead on      until woken with the outcome, or to lead
 //! ```
 //!
-//! The thread that has the [`Poller`] leads. A thread that waits leads itself if nobody does, so a lone one needs no other and no
-//! system call but those of the sockets. The *keeper*, a thread of the client's own, leads while tasks wait, and for what
-//! is due when nobody calls: time-outs, reconnects, the releases of dropped guards. The leader sleeps without the lock,
-//! so that others can submit and write meanwhile, and is woken at most once in a sleep.
+//! The thread that has the [`Poller`] leads. A thread that waits leads itself if nobody does, so a lone one
+//! needs no other and no system call but those of the sockets. The *keeper*, a thread of the client's own,
+//! leads while tasks wait, and for what is due when nobody calls: time-outs, reconnects, the releases of
+//! dropped guards. The leader sleeps without the lock, so that others can submit and write meanwhile, and is
+//! woken at most once in a sleep.
 //!
-//! Owns leadership. Refuses to know what an outcome means. Keeps that nobody sleeps while an outcome can come and nobody
-//! leads, that no waker is called with the lock held, and that a leader's end is an error to all who wait.
+//! Owns leadership. Refuses to know what an outcome means. Keeps that nobody sleeps while an outcome can come
+//! and nobody leads, that no waker is called with the lock held, and that a leader's end is an error to all
+//! who wait.
 
 mod core;
 mod keeper;
@@ -39,9 +41,9 @@ use crate::limits;
 use crate::process::Process;
 use later::Later;
 
-/// With more outcomes waited for than this, a write is left to the leader: it costs a wake-up, and gathers what others
-/// submit meanwhile. The caller's own is sooner on its way. (`benches/floor`, 16 tasks: 1.6 sends for a pair, and 3.2 if
-/// four may write for themselves.)
+/// With more outcomes waited for than this, a write is left to the leader: it costs a wake-up, and gathers
+/// what others submit meanwhile. The caller's own is sooner on its way. (`benches/floor`, 16 tasks: 1.6 sends
+/// for a pair, and 3.2 if four may write for themselves.)
 const DIRECT_WRITE_MAX: usize = 1;
 
 /// Why nothing can be done any more.
@@ -125,8 +127,8 @@ fn earlier(at: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     at.into_iter().chain(other).min()
 }
 
-/// Stops the client if its thread panics: nobody would lead any more. To be made before the lock is taken, and forgotten
-/// if all went well; the thread may be in the midst of another panic that is none of ours.
+/// Stops the client if its thread panics: nobody would lead any more. To be made before the lock is taken,
+/// and forgotten if all went well; the thread may be in the midst of another panic that is none of ours.
 struct Watch<'a>(&'a Shared);
 
 impl Drop for Watch<'_> {
@@ -209,7 +211,8 @@ impl Shared {
         }
     }
 
-    /// Takes the lock, whatever a panic has left; `None` if this thread has it: it calls the user's delay function.
+    /// Takes the lock, whatever a panic has left; `None` if this thread has it: it calls the user's delay
+    /// function.
     fn lock_whatever_happened(&self) -> Option<LockResult<MutexGuard<'_, Core>>> {
         match self.core.try_lock() {
             Ok(core) => Some(Ok(core)),
@@ -241,7 +244,8 @@ impl Shared {
         }
     }
 
-    /// Looks at something, also in a client that was stopped. `None` in a fork, and inside the user's delay function.
+    /// Looks at something, also in a client that was stopped. `None` in a fork, and inside the user's delay
+    /// function.
     pub(super) fn peek<T>(&self, look: impl FnOnce(&mut Core) -> T) -> Option<T> {
         self.check_process().ok()?;
         let core = self.lock_whatever_happened()?;
@@ -257,7 +261,8 @@ impl Shared {
         });
     }
 
-    /// As [`Shared::flush`], when a thread ends. The thread itself may have the lock for ever, if its process exits meanwhile.
+    /// As [`Shared::flush`], when a thread ends. The thread itself may have the lock for ever, if its process
+    /// exits meanwhile.
     pub(super) fn flush_at_end(&self) {
         let until = clock::now() + limits::CLOSE_WAIT;
         while self.check_process().is_ok() && matches!(self.core.try_lock(), Err(TryLockError::WouldBlock)) {
@@ -279,8 +284,8 @@ impl Shared {
         })
     }
 
-    /// As [`Shared::with`] for what must not be lost: inside the user's delay function it is done when that has returned. What
-    /// it returns is dropped without the lock. A client that cannot be used does nothing.
+    /// As [`Shared::with`] for what must not be lost: inside the user's delay function it is done when that
+    /// has returned. What it returns is dropped without the lock. A client that cannot be used does nothing.
     pub(super) fn with_or_later<T>(&self, run: impl FnOnce(&mut Core) -> T + Send + 'static) {
         self.do_or_later(move |shared| drop(shared.with(run)));
     }
@@ -370,8 +375,8 @@ impl Shared {
         }
     }
 
-    /// The answer if it is there; else `waker` is woken when it is. As [`Shared::wait`] otherwise; `is_new` if the question
-    /// was not put before.
+    /// The answer if it is there; else `waker` is woken when it is. As [`Shared::wait`] otherwise; `is_new`
+    /// if the question was not put before.
     pub(super) fn poll(
         &self,
         waker: &Waker,
@@ -413,7 +418,8 @@ impl Shared {
         Poll::Pending
     }
 
-    /// Turns until `is_done`, or until `limit`; at least one turn unless it is done before. Gives the poller back.
+    /// Turns until `is_done`, or until `limit`; at least one turn unless it is done before. Gives the poller
+    /// back.
     fn lead<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
@@ -498,7 +504,8 @@ impl Shared {
         Ok(core)
     }
 
-    /// Waits at most that long until everything queued is released on every master; returns how many locks are not.
+    /// Waits at most that long until everything queued is released on every master; returns how many locks
+    /// are not.
     pub(super) fn settle(&self, limit: Duration) -> usize {
         self.watched(|| self.settle_watched(limit))
     }
@@ -532,7 +539,8 @@ impl Shared {
         }
     }
 
-    /// The last handle is gone: has the keeper bring out what is queued, and waits for it, [`limits::CLOSE_WAIT`] at most.
+    /// The last handle is gone: has the keeper bring out what is queued, and waits for it,
+    /// [`limits::CLOSE_WAIT`] at most.
     pub(super) fn close(&self) {
         self.do_or_later(Self::close_now);
     }
@@ -550,7 +558,8 @@ impl Shared {
         }
     }
 
-    /// Gives the lock back; before, sees to it that somebody leads if that is needed, and after, wakes whom to wake.
+    /// Gives the lock back; before, sees to it that somebody leads if that is needed, and after, wakes whom
+    /// to wake.
     pub(super) fn leave(&self, mut core: MutexGuard<'_, Core>) {
         let elected = core.elect();
         if core.desk.woken().is_empty() && !self.has_later() {

@@ -37,7 +37,8 @@ impl RetryDelay {
 
     /// The delay after so many failed attempts; `None` if the function panics.
     pub(crate) fn after(&self, failed_count: u32) -> Option<Duration> {
-        // The panic hook has shown the panic. The thread that it came by may serve others, and the engine is half-way.
+        // The panic hook has shown the panic. The thread that it came by may serve others, and the engine is
+        // half-way.
         self.called.run(|| catch_unwind(AssertUnwindSafe(|| (self.function)(failed_count)))).ok()
     }
 

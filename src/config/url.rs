@@ -6,11 +6,12 @@ use std::str::FromStr;
 
 use crate::limits;
 
-/// The place of a master: `redis://[user[:password]@]host[:port][/db]`, `unix://[user[:password]@]/path`, or the bare
-/// absolute path of a Unix socket. User and password may be percent-encoded; an IPv6 host stands in brackets.
+/// The place of a master: `redis://[user[:password]@]host[:port][/db]`, `unix://[user[:password]@]/path`, or
+/// the bare absolute path of a Unix socket. User and password may be percent-encoded; an IPv6 host stands in
+/// brackets.
 ///
-/// Anything else (a query, a fragment, another scheme) is refused rather than ignored. Neither `Display` nor `Debug`
-/// shows user or password.
+/// Anything else (a query, a fragment, another scheme) is refused rather than ignored. Neither `Display` nor
+/// `Debug` shows user or password.
 ///
 /// ```
 /// use redlatch::MasterUrl;

@@ -1,7 +1,7 @@
 //! Host names to addresses, off the event loop: a lookup may block for seconds.
 //!
-//! A name is looked up anew for each attempt to connect, so a master that moved is found again. There is at most one
-//! lookup for a connection at a time; one that comes too late serves the next attempt.
+//! A name is looked up anew for each attempt to connect, so a master that moved is found again. There is at
+//! most one lookup for a connection at a time; one that comes too late serves the next attempt.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -43,7 +43,8 @@ impl Resolver {
         Self { waker, sender, receiver, lookups }
     }
 
-    /// The address at once if `host` is one; else `None`, and [`Resolver::poll_found`] has it after the waker's event.
+    /// The address at once if `host` is one; else `None`, and [`Resolver::poll_found`] has it after the
+    /// waker's event.
     pub(super) fn resolve(
         &mut self,
         link: LinkId,
@@ -94,7 +95,8 @@ impl Resolver {
     }
 }
 
-/// All addresses, each at the front in its turn: one that swallows connections is not always the first to be tried.
+/// All addresses, each at the front in its turn: one that swallows connections is not always the first to be
+/// tried.
 fn look_up(host: &str, port: u16, turn: usize) -> io::Result<Vec<SocketAddr>> {
     let mut addresses: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
     let count = addresses.len();

@@ -67,8 +67,8 @@ impl Engine {
         }
     }
 
-    /// Gives a new acquisition what its options ask beyond the ordinary. Returns whether it takes part in the wait queues of
-    /// this engine.
+    /// Gives a new acquisition what its options ask beyond the ordinary. Returns whether it takes part in the
+    /// wait queues of this engine.
     #[cold]
     #[inline(never)]
     fn prepare(&mut self, id: Id, options: &Options) -> bool {
@@ -95,8 +95,8 @@ impl Engine {
         }
     }
 
-    /// Draws a token and queues the `SET` on every usable master (I6: a token for each attempt). One that waits has the
-    /// key with it, others give the lock's name.
+    /// Draws a token and queues the `SET` on every usable master (I6: a token for each attempt). One that
+    /// waits has the key with it, others give the lock's name.
     pub(super) fn start_attempt(&mut self, now: Instant, id: Id, resource: Option<Resource<'_>>) {
         let op = self.ops.op_mut(id);
         let Some((claim_id, claim)) = self.claims.take(now) else {
@@ -133,8 +133,8 @@ impl Engine {
         }
     }
 
-    /// The queues of too many masters are full: to wait for room would be one more queue. What some had room for is
-    /// released.
+    /// The queues of too many masters are full: to wait for room would be one more queue. What some had room
+    /// for is released.
     #[cold]
     fn refuse_overload(&mut self, now: Instant, id: Id, claim_id: Id) {
         let claim = self.claims.claim_mut(claim_id);
@@ -145,7 +145,8 @@ impl Engine {
         self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));
     }
 
-    /// Begins the attempt of an operation that a lock is handed over to, with the masters that were sent the swap or a `SET`.
+    /// Begins the attempt of an operation that a lock is handed over to, with the masters that were sent the
+    /// swap or a `SET`.
     pub(super) fn start_handed_over(
         &mut self,
         now: Instant,
@@ -245,8 +246,8 @@ impl Engine {
         self.fail_attempt(now, id, cause);
     }
 
-    /// So many masters refused an attempt that no quorum is left. If it was for its token, makes another attempt with a
-    /// better one, if there is time; else says how this one failed.
+    /// So many masters refused an attempt that no quorum is left. If it was for its token, makes another
+    /// attempt with a better one, if there is time; else says how this one failed.
     ///
     /// The votes of the old one are void: each one that counts was given for the token that is handed out.
     #[cold]
@@ -337,13 +338,13 @@ impl Engine {
         }
     }
 
-    /// Asks the masters that refused how long the key in the way still lives; and how many readers it has, for the error of
-    /// an acquisition: with its first attempt, the last one, and each that follows one which met readers.
+    /// Asks the masters that refused how long the key in the way still lives; and how many readers it has,
+    /// for the error of an acquisition: with its first attempt, the last one, and each that follows one which
+    /// met readers.
     fn ask_holders(&mut self, id: Id, refused: MasterSet, is_last: bool) -> MasterSet {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.op(id);
         let usable = refused.intersection(self.fleet.usable());
         if is_last || op.attempts == 1 || op.reader_count > 0 {
-            op.reader_count = 0;
             self.fleet.send(usable, Owed::Query { question: Question::ReaderCount, id }, |out| {
                 command::encode_reader_count(out, &op.key)
             });
@@ -368,7 +369,8 @@ impl Engine {
         }
     }
 
-    /// All were heard, or none will be any more: ends the operation, or lets it retry when the holder's time ends.
+    /// All were heard, or none will be any more: ends the operation, or lets it retry when the holder's time
+    /// ends.
     fn finish_asking(&mut self, now: Instant, id: Id) {
         let op = self.ops.op_mut(id);
         match std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now }) {

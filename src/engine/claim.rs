@@ -1,8 +1,8 @@
 //! A claim: one token's life on the masters, from its `SET` to the proof that it is gone.
 //!
-//! An acquisition has a claim for each attempt. When the attempt fails, or the lock is released, the claim goes on by
-//! itself until each master that was sent the `SET` has answered the release (I9); until then it is what Redis's users
-//! would call an orphan.
+//! An acquisition has a claim for each attempt. When the attempt fails, or the lock is released, the claim
+//! goes on by itself until each master that was sent the `SET` has answered the release (I9); until then it
+//! is what Redis's users would call an orphan.
 
 use std::time::{Duration, Instant};
 
@@ -38,8 +38,8 @@ pub(super) struct Claim {
     pub(super) tally: Tally,
     /// Whether votes may still decide the acquisition.
     pub(super) is_open: bool,
-    /// Whether an answer to the `SET` says who holds the lock. Not once a release is queued behind it, nor once the lock
-    /// was extended: where only the `SET` was carried out the key ends too early.
+    /// Whether an answer to the `SET` says who holds the lock. Not once a release is queued behind it, nor
+    /// once the lock was extended: where only the `SET` was carried out the key ends too early.
     pub(super) counts_grants: bool,
     /// Why masters failed in the round under way.
     pub(super) failures: Vec<(MasterId, Failure)>,
@@ -50,17 +50,20 @@ pub(super) struct Claim {
     pub(super) is_contended: bool,
     /// The claim that the lock was handed over to: where the swap was carried out this one's key is gone.
     pub(super) heir: Id,
-    /// Masters whose answer to the `SET` showed that it had been carried out there before. It is sent to each master once,
-    /// so another address leads to the same server. They are released as all others, and never vote.
+    /// Masters whose answer to the `SET` showed that it had been carried out there before. It is sent to each
+    /// master once, so another address leads to the same server. They are released as all others, and never
+    /// vote.
     pub(super) twins: MasterSet,
-    /// Masters whose connection has broken since the `SET`: it may still be carried out there, after any release.
+    /// Masters whose connection has broken since the `SET`: it may still be carried out there, after any
+    /// release.
     pub(super) strayed: MasterSet,
-    /// Masters that were sent another `SET`: where the first was refused the key may live all the same, and where it may
-    /// still be carried out, one key that was deleted does not show which of the two it was.
+    /// Masters that were sent another `SET`: where the first was refused the key may live all the same, and
+    /// where it may still be carried out, one key that was deleted does not show which of the two it was.
     sent_again: MasterSet,
     /// Masters that no longer had the key when they were last asked, and were sent no other `SET` since.
     pub(super) gone: MasterSet,
-    /// Masters that owe an answer to another `SET`: whatever they say before it, the key may be there behind it.
+    /// Masters that owe an answer to another `SET`: whatever they say before it, the key may be there behind
+    /// it.
     pub(super) owes_repair: MasterSet,
     /// Masters that owe an answer to an extension.
     pub(super) owes_extension: MasterSet,
@@ -128,7 +131,8 @@ impl Claim {
         }
     }
 
-    /// Starts anew in the memory of the slot's last claim. The entry is left to be set, and the attempter by who asks it.
+    /// Starts anew in the memory of the slot's last claim. The entry is left to be set, and the attempter by
+    /// who asks it.
     pub(super) fn begin(&mut self, now: Instant, op: Id, new_token: Token, ttl: Ttl, limit: Duration) {
         // Taken apart, so that a new field cannot be forgotten here.
         let Self {
@@ -194,7 +198,8 @@ impl Claim {
         self.begin_release(now, owed, sent);
     }
 
-    /// No key of this claim lives after this time, if clocks drift as allowed and no command was stuck on its way.
+    /// No key of this claim lives after this time, if clocks drift as allowed and no command was stuck on its
+    /// way.
     pub(super) fn gone_at(&self, drift: Drift) -> Instant {
         let longest_ttl = Duration::from_millis(self.longest_ttl_ms);
         self.sent_at + longest_ttl + drift.of(longest_ttl)
@@ -226,8 +231,9 @@ impl Claim {
         }
     }
 
-    /// The master turned out to be another process than before, for all that is known: it holds none of the locks that it
-    /// granted. If the one before `has_ended`, nothing that was sent to that will be carried out any more.
+    /// The master turned out to be another process than before, for all that is known: it holds none of the
+    /// locks that it granted. If the one before `has_ended`, nothing that was sent to that will be carried
+    /// out any more.
     pub(super) fn note_restart(&mut self, master: MasterId, has_ended: bool) {
         self.tally.granted.remove(master);
         self.gone.remove(master);
@@ -252,8 +258,8 @@ impl Claim {
         self.owes_extension.remove(master);
     }
 
-    /// Masters that may yet cut a key of this TTL short: an extension to a shorter one may be under way there over a
-    /// connection that is gone, and would be carried out last.
+    /// Masters that may yet cut a key of this TTL short: an extension to a shorter one may be under way there
+    /// over a connection that is gone, and would be carried out last.
     pub(super) fn may_cut_short(&self, ttl_ms: u64) -> MasterSet {
         let is_longer = ttl_ms > self.shortest_ttl_ms && !mutant!(StrayExtensionIgnored);
         if is_longer { self.strayed_extension } else { MasterSet::EMPTY }
@@ -396,7 +402,8 @@ impl Claim {
 }
 
 impl Release {
-    /// Whether an awaited release need not wait any longer: a quorum has answered, or nobody is left who would.
+    /// Whether an awaited release need not wait any longer: a quorum has answered, or nobody is left who
+    /// would.
     #[inline]
     pub(super) const fn is_settled(&self, quorum: usize) -> bool {
         self.deleted.union(self.absent).has(quorum) || self.sent.is_empty()

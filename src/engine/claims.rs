@@ -1,7 +1,7 @@
 //! The claims of one engine: which token is on its way to the masters, on them, or on its way off.
 //!
-//! A release goes to every master that may hold the key, behind whatever was sent before, and again until each has answered
-//! or the key has expired (I9).
+//! A release goes to every master that may hold the key, behind whatever was sent before, and again until
+//! each has answered or the key has expired (I9).
 
 use std::time::Instant;
 
@@ -18,9 +18,9 @@ use crate::lock::command::{self, ReleaseAnswer};
 use crate::lock::{MasterId, MasterSet};
 use crate::mutants::mutant;
 
-/// Claims by their ids. An id that came with a reply may be stale, and so may that of an operation's latest attempt once it
-/// has failed: these are looked for with [`Claims::find`]. Any other is of a claim that is there, and [`Claims::claim`]
-/// asserts that.
+/// Claims by their ids. An id that came with a reply may be stale, and so may that of an operation's latest
+/// attempt once it has failed: these are looked for with [`Claims::find`]. Any other is of a claim that is
+/// there, and [`Claims::claim`] asserts that.
 #[derive(Debug)]
 pub(super) struct Claims {
     table: Slab<Claim>,
@@ -87,8 +87,9 @@ impl Claims {
         self.table.is_full()
     }
 
-    /// Counts grants and deletions of a master up to the first other reply, and notes the claims for which one may have
-    /// decided something. All that is done about them is elsewhere, so that the loop has the registers for itself.
+    /// Counts grants and deletions of a master up to the first other reply, and notes the claims for which
+    /// one may have decided something. All that is done about them is elsewhere, so that the loop has the
+    /// registers for itself.
     #[inline(always)]
     pub(super) fn count_usual(&mut self, link: &mut Link, quorum: usize) {
         let master = link.master;
@@ -131,9 +132,9 @@ impl Claims {
         self.decided.clear();
     }
 
-    /// Starts to release a claim on every master that may hold its key, behind whatever was sent before; a silent one
-    /// will come to it in order. Answers are `due` at that time; before it nothing has to be done for this claim. False
-    /// if none will come.
+    /// Starts to release a claim on every master that may hold its key, behind whatever was sent before; a
+    /// silent one will come to it in order. Answers are `due` at that time; before it nothing has to be done
+    /// for this claim. False if none will come.
     // Inlined, for it is the better part of submitting a release.
     #[inline(always)]
     pub(super) fn release(
@@ -195,7 +196,8 @@ impl Claims {
             }
             ReleaseAnswer::Absent => {
                 release.absent.insert(master);
-                // On the connection that carried the SET, its absence is proof; elsewhere the SET may come later.
+                // On the connection that carried the SET, its absence is proof; elsewhere the SET may come
+                // later.
                 if !claim.strayed.contains(master) || mutant!(AbsentIsProof) {
                     release.owed.remove(master);
                 }
@@ -209,8 +211,8 @@ impl Claims {
         settled
     }
 
-    /// A deadline of a release may have passed. Returns whether it has: then masters that have not answered in time are
-    /// noted, and [`Claims::repeat_release`] is to follow.
+    /// A deadline of a release may have passed. Returns whether it has: then masters that have not answered
+    /// in time are noted, and [`Claims::repeat_release`] is to follow.
     pub(super) fn miss_release(&self, fleet: &mut Fleet, timers: &mut Timers, now: Instant, id: Id) -> bool {
         let claim = self.claim(id);
         // Without one the deadline is of the claim before in this slot.
@@ -240,7 +242,8 @@ impl Claims {
         }
     }
 
-    /// A connection broke: what it owed to this claim will not come. Returns its owner, if it was asked there.
+    /// A connection broke: what it owed to this claim will not come. Returns its owner, if it was asked
+    /// there.
     pub(super) fn stray(&mut self, master: MasterId, id: Id) -> Option<Id> {
         let is_forgotten = mutant!(LateSwapForgotten)
             && self.ids().any(|other| self.table.find(other).is_some_and(|claim| claim.heir == id));
@@ -260,8 +263,8 @@ impl Claims {
         }
     }
 
-    /// The table is full: leaves the keys of claims that nobody owns to their TTL, so that a master which does not let
-    /// go of locks cannot keep the others from granting new ones.
+    /// The table is full: leaves the keys of claims that nobody owns to their TTL, so that a master which
+    /// does not let go of locks cannot keep the others from granting new ones.
     pub(super) fn forget_orphans(&mut self) {
         for id in self.ids() {
             if self.claim(id).owner.is_none() {

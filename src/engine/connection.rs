@@ -1,5 +1,5 @@
-//! One connection to a master: its state, its bytes, and when it is tried again. Each master has one for commands
-//! (`link.rs`) and, while callers wait, one for notifications (`subscriptions.rs`).
+//! One connection to a master: its state, its bytes, and when it is tried again. Each master has one for
+//! commands (`link.rs`) and, while callers wait, one for notifications (`subscriptions.rs`).
 //!
 //! ```text
 //!        Connect              handle_connected            nonce echoed
@@ -73,7 +73,8 @@ impl<T: Copy> Connection<T> {
         self.state = State::Connecting { deadline };
     }
 
-    /// The connection stands, if it was asked for: queues the handshake, whose replies are owed as `owed` says.
+    /// The connection stands, if it was asked for: queues the handshake, whose replies are owed as `owed`
+    /// says.
     pub(super) fn start_handshake(
         &mut self,
         deadline: Instant,

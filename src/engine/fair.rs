@@ -1,44 +1,50 @@
 //! Fair locks: those who wait have the lock in the order in which they came, whichever client they are of.
 //!
 //! ```text
-//!   first attempt ──► each master: "you are the n-th here" ──► a quorum told: ticket = the largest n
-//!                                                                   │ where it is less, told with the next attempt
-//!      ┌──────────── a third of a heartbeat ───────────────┐        ▼
-//!      └─► attempt: "I am still here", and a try ─ refused ┴─ Waiting ◄─ "the lock is free, and you are the first"
+//!   first attempt ──► each master: "you are the n-th" ──► a quorum answered: ticket = the largest n
+//!                                                             │ a smaller n is raised by the next attempt
+//!      ┌──────────── a third of a heartbeat ───────────────┐  ▼
+//!      └─► attempt: "I am still here", and a try ─ refused ┴─ Waiting ◄─ "free, and you are first"
 //! ```
 //!
-//! Each master has a queue for each lock (`lock/command/fair.rs`), and grants the lock to the first in it only. The held
-//! lock is a plain one: the same key and value, extended, released, repaired and lost as ever. Whatever becomes of the
-//! queues, exclusion does not depend on them: they are advice, which the masters give each other's clients.
+//! Each master has a queue for each lock (`lock/command/fair.rs`), and grants the lock to the first in it
+//! only. The held lock is a plain one: the same key and value, extended, released, repaired and lost as ever.
+//! Whatever becomes of the queues, exclusion does not depend on them: they are advice, which the masters give
+//! each other's clients.
 //!
 //! # Why it is fair
 //!
-//! A waiter's ticket is *allotted* once a quorum of masters has it with the same number, which is the largest that a quorum
-//! proposed to it (the rule by which Skeen's total order multicast numbers messages; Lamport's bakery has its doorway in
-//! the same place). A caller that asks after that gets a larger number from some master of any quorum, and so a larger ticket. A
-//! lock needs a quorum of masters in whose queue its owner was the first; each quorum has a master that has the older
-//! ticket, and there it is not. So **nobody who asks once a ticket is allotted has the lock before it**, as long as
+//! A waiter's ticket is *allotted* once a quorum of masters has it with the same number, which is the largest
+//! that a quorum proposed to it (the rule by which Skeen's total order multicast numbers messages; Lamport's
+//! bakery has its doorway in the same place). A caller that asks after that gets a larger number from some
+//! master of any quorum, and so a larger ticket. A lock needs a quorum of masters in whose queue its owner
+//! was the first; each quorum has a master that has the older ticket, and there it is not. So **nobody who
+//! asks once a ticket is allotted has the lock before it**, as long as
 //!
 //! - its waiter lives: it is heard by that quorum within every [`limits::FAIR_HEARTBEAT`];
-//! - those masters keep their queues: one that restarts empty has forgotten its tickets until the next heartbeat;
+//! - those masters keep their queues: one that restarts empty has forgotten its tickets until the next
+//!   heartbeat;
 //! - the others ask for a fair lock, too: a plain `SET` asks no queue, and another library's neither.
 //!
-//! Before that, while two ask at the same time, either may be the first: one or two round trips. A ticket is kept through
-//! all attempts, also through one that a minority of masters granted: those keys are released, and the place is still
-//! there. Two waiters that each have a minority learn their order at their next attempt.
+//! Before that, while two ask at the same time, either may be the first: one or two round trips. A ticket is
+//! kept through all attempts, also through one that a minority of masters granted: those keys are released,
+//! and the place is still there. Two waiters that each have a minority learn their order at their next
+//! attempt.
 //!
 //! # Waiters that give up or die
 //!
-//! A waiter that gives up leaves its queues with a command behind whatever was sent, and so does a holder behind its release: the
-//! same command notifies the first in the queue that the lock is free. So does, for others, a caller that had a part of the lock and gives
-//! that back: the first may have been refused for it, and those behind the first cannot have it. It is a hint, like all notifications (`subscriptions.rs`). If it is lost, or
-//! its waiter is dead, the next one is the first when the heartbeat is over. Waiters that die together cost one heartbeat
-//! together, for they are not waited for one after the other.
+//! A waiter that gives up leaves its queues with a command behind whatever was sent, and so does a holder
+//! behind its release: the same command notifies the first in the queue that the lock is free. So does, for
+//! others, a caller that had a part of the lock and gives that back: the first may have been refused for it,
+//! and those behind the first cannot have it. It is a hint, like all notifications (`subscriptions.rs`). If
+//! it is lost, or its waiter is dead, the next one is the first when the heartbeat is over. Waiters that die
+//! together cost one heartbeat together, for they are not waited for one after the other.
 //!
 //! # Within one engine
 //!
-//! Each waiter has its own ticket and its own channel, and waits in no queue of the engine (`turns.rs`): a fair and a plain lock
-//! of the same name treat each other as if they were of two clients, and a fair one is never handed over.
+//! Each waiter has its own ticket and its own channel, and waits in no queue of the engine (`turns.rs`): a
+//! fair and a plain lock of the same name treat each other as if they were of two clients, and a fair one is
+//! never handed over.
 
 use std::time::Duration;
 
@@ -175,8 +181,8 @@ impl Queuing {
         self.numbers.retain(|(other, _)| *other != master);
     }
 
-    /// An attempt failed, and what it may have set on some masters is being released: notifies the first in each queue there,
-    /// which may have been refused for it.
+    /// An attempt failed, and what it may have set on some masters is being released: notifies the first in
+    /// each queue there, which may have been refused for it.
     pub(super) fn notify_first(&self, fleet: &mut Fleet, masters: MasterSet, key: &[u8]) {
         if !masters.is_empty() && fleet.config().wakes_waiters && !mutant!(FailedUntold) {
             let (entry, waiter) = (key_only(key), self.waiter(fleet.config()));
@@ -186,11 +192,13 @@ impl Queuing {
         }
     }
 
-    /// What the next attempt waits for after one with these votes, the last of so many. `spare` masters may refuse.
+    /// What the next attempt waits for after one with these votes, the last of so many. `spare` masters may
+    /// refuse.
     pub(super) fn next(&self, tally: &Tally, spare: usize, quorum: usize, attempts: u32) -> Next {
         let standing = self.standing(tally, spare);
         let is_known = self.ticket(quorum).is_some();
-        // A quorum proposed different numbers: it is to know the largest at once. This is once in an acquisition.
+        // A quorum proposed different numbers: it is to know the largest at once. This is once in an
+        // acquisition.
         let is_new = self.number.is_some() && !is_known && standing != Standing::Unclear;
         if is_new && attempts <= limits::RENUMBERING_COUNT_MAX {
             return Next::AtOnce;
@@ -240,8 +248,8 @@ impl Queuing {
         }
     }
 
-    /// How long the heartbeat of the only one before it lasts, if it is that which is in the way; or no time, where so many
-    /// are over that one call does not remove them all.
+    /// How long the heartbeat of the only one before it lasts, if it is that which is in the way; or no time,
+    /// where so many are over that one call does not remove them all.
     fn predecessor_left(&self) -> Option<Duration> {
         let left = self.told.iter().filter_map(|(_, told)| match told.way {
             Way::Queued(left) if told.ahead == 1 || left.is_zero() => Some(left),
@@ -285,7 +293,8 @@ pub(super) fn vote(
     }
 }
 
-/// Leaves the queues of a lock behind whatever was sent: its release, or what an attempt that was given up has sent.
+/// Leaves the queues of a lock behind whatever was sent: its release, or what an attempt that was given up
+/// has sent.
 pub(super) fn leave(fleet: &mut Fleet, leaving: &Leaving) {
     let Leaving { queuing, key, was_held } = leaving;
     if (!queuing.waits || mutant!(LeaveForgotten)) && !was_held {

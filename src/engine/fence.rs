@@ -9,21 +9,23 @@
 //!
 //! # Why tokens grow
 //!
-//! Each vote that counts was given for this attempt's own token, by a master whose fence was smaller then and is as large
-//! now. Of two holders, the second of which asked after the first was answered, some master voted for both; it had the
-//! first one's fence when it voted for the second, or had lost it. If it lost it in a restart, it was in quarantine until
-//! its clock was farther on than its window is wide (`lock/fencing.rs`), so that whatever it then takes is larger than all
-//! that it took before. That holds for votes that are given after the quarantine, not for those that are counted after it:
-//! masters that are in quarantine when a fenced attempt begins do not count for it at all.
+//! Each vote that counts was given for this attempt's own token, by a master whose fence was smaller then and
+//! is as large now. Of two holders, the second of which asked after the first was answered, some master voted
+//! for both; it had the first one's fence when it voted for the second, or had lost it. If it lost it in a
+//! restart, it was in quarantine until its clock was farther on than its window is wide (`lock/fencing.rs`),
+//! so that whatever it then takes is larger than all that it took before. That holds for votes that are given
+//! after the quarantine, not for those that are counted after it: masters that are in quarantine when a
+//! fenced attempt begins do not count for it at all.
 //!
-//! No clock of a client matters for this, nor whether the lock itself is valid. What matters is that a master's clock is
-//! not set back while it has lost a fence, by a restart or because the fence expired.
+//! No clock of a client matters for this, nor whether the lock itself is valid. What matters is that a
+//! master's clock is not set back while it has lost a fence, by a restart or because the fence expired.
 //!
 //! # What is not done for fenced locks
 //!
-//! They are never handed over within the engine (`handover.rs`): a swap would leave the fence where it is. Extensions
-//! leave the fence alone: it may expire while the lock is held, as its token has left the window by then. Masters that are
-//! asked again for a held lock (`repair.rs`) set its fence, too, so that the margin is one of fences as well.
+//! They are never handed over within the engine (`handover.rs`): a swap would leave the fence where it is.
+//! Extensions leave the fence alone: it may expire while the lock is held, as its token has left the window
+//! by then. Masters that are asked again for a held lock (`repair.rs`) set its fence, too, so that the margin
+//! is one of fences as well.
 
 use std::time::{Duration, Instant};
 
@@ -51,8 +53,8 @@ pub(super) struct Fencing {
     told: Vec<(MasterId, Told)>,
 }
 
-/// The clock from which tokens are drawn: the caller's, with what the masters' answers say of it. It may be as wrong as it
-/// likes.
+/// The clock from which tokens are drawn: the caller's, with what the masters' answers say of it. It may be
+/// as wrong as it likes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WallClock {
     read_at: Instant,
@@ -118,8 +120,8 @@ impl Fencing {
         token_refusal(told, self.token).map(Failure::TokenRefused)
     }
 
-    /// So many masters refused an attempt that no quorum is left: learns from them what the next token should be. Returns
-    /// the masters on which somebody has the lock.
+    /// So many masters refused an attempt that no quorum is left: learns from them what the next token should
+    /// be. Returns the masters on which somebody has the lock.
     pub(super) fn judge(
         &mut self,
         now: Instant,
@@ -148,8 +150,8 @@ impl Fencing {
         self.told.iter().filter(|(_, told)| told.refusal == Refusal::Busy).copied()
     }
 
-    /// Learns from the answers what the next token should be, and returns the time by the masters' clocks: that of the one
-    /// in the middle, for a quorum has to agree. A grant says so.
+    /// Learns from the answers what the next token should be, and returns the time by the masters' clocks:
+    /// that of the one in the middle, for a quorum has to agree. A grant says so.
     fn learn(&mut self, tally: &Tally, half_us: u64) -> u64 {
         let granted = tally.granted.iter().map(|_| self.token.as_u64());
         let mut times: Vec<u64> = self.told.iter().map(|(_, told)| told.time_us).chain(granted).collect();

@@ -1,9 +1,10 @@
-//! The masters together: their links, which of them may be asked and which may vote, and every request on its way to them.
+//! The masters together: their links, which of them may be asked and which may vote, and every request on its
+//! way to them.
 //!
-//! Every request but a handshake's goes through [`Fleet::send`]. Requests are gathered as long as they go to the same
-//! masters, then handed to each link as one piece: before anything for other masters is taken, before a link's bytes are
-//! looked at, and before it fails. So each link has its requests in the order in which they were made, and an entry for
-//! each beside its bytes.
+//! Every request but a handshake's goes through [`Fleet::send`]. Requests are gathered as long as they go to
+//! the same masters, then handed to each link as one piece: before anything for other masters is taken,
+//! before a link's bytes are looked at, and before it fails. So each link has its requests in the order in
+//! which they were made, and an entry for each beside its bytes.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -26,8 +27,8 @@ use crate::lock::{Failure, MasterId, MasterSet, Ttl, quorum};
 use crate::mutants::mutant;
 use crate::resp;
 
-/// With this much gathered it is handed over: with one more request usually below 4 KiB, up to which copies are cheap
-/// (`scripts/instructions`), and surely still in the cache when it is copied for each link.
+/// With this much gathered it is handed over: with one more request usually below 4 KiB, up to which copies
+/// are cheap (`scripts/instructions`), and surely still in the cache when it is copied for each link.
 const GATHERED_SIZE_MAX: usize = 3584;
 
 /// No request is smaller than this, so fewer than `GATHERED_SIZE_MAX / REQUEST_SIZE_MIN` are gathered.
@@ -57,7 +58,8 @@ pub(super) struct Fleet {
 /// Requests that go to the same masters, and the replies that each of these will owe for them.
 #[derive(Debug)]
 struct Gathered {
-    /// For whom requests are gathered, while there are any. Each of them has room for all that may be gathered.
+    /// For whom requests are gathered, while there are any. Each of them has room for all that may be
+    /// gathered.
     masters: MasterSet,
     bytes: Vec<u8>,
     owed: Vec<Owed>,
@@ -416,8 +418,8 @@ impl Fleet {
         }
     }
 
-    /// A master let a deadline pass. If it has said nothing at all for so long, it is skipped until it does. One that owes
-    /// nothing has nothing to say: what it was asked went down with an earlier connection.
+    /// A master let a deadline pass. If it has said nothing at all for so long, it is skipped until it does.
+    /// One that owes nothing has nothing to say: what it was asked went down with an earlier connection.
     pub(super) fn note_missed(
         &mut self,
         now: Instant,

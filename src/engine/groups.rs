@@ -27,7 +27,8 @@ pub(super) struct Commands {
 pub(super) enum Notify {
     Nobody,
     Waiters,
-    /// Together with how many wait, so that not all of them come. It takes a script, which costs the master more.
+    /// Together with how many wait, so that not all of them come. It takes a script, which costs the master
+    /// more.
     Crowd,
 }
 

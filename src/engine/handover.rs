@@ -1,5 +1,5 @@
-//! A lock that is released passes to the next in the queue within this engine, in one round trip: each master compares the value
-//! and puts the next one's token in its place, with a TTL of its own.
+//! A lock that is released passes to the next in the queue within this engine, in one round trip: each master
+//! compares the value and puts the next one's token in its place, with a TTL of its own.
 //!
 //! ```text
 //!   A: claim with token TA ── release ──┐ swap TA → TB where A may have the key ─► B's vote, A's answer
@@ -10,22 +10,25 @@
 //!
 //! # Why this is safe
 //!
-//! B's attempt is an attempt like any other but for how a master grants it. A grant means that at one moment the master
-//! had no other key than B's there, with its full TTL, set after B's start stamp: a swap replaces nothing but TA, and A's
-//! owner has given the lock up before the first swap is queued. So a quorum of grants is one of masters that no other
-//! valid lock can count, whether TA was still valid or not; deadline, quarantine and quorum of all masters apply as ever.
+//! B's attempt is an attempt like any other but for how a master grants it. A grant means that at one moment
+//! the master had no other key than B's there, with its full TTL, set after B's start stamp: a swap replaces
+//! nothing but TA, and A's owner has given the lock up before the first swap is queued. So a quorum of grants
+//! is one of masters that no other valid lock can count, whether TA was still valid or not; deadline,
+//! quarantine and quorum of all masters apply as ever.
 //!
-//! What a swap leaves is released as what a `SET` leaves. A's claim owes its release wherever it may hold the key; the
-//! answer to the swap is that release's answer: done is `Deleted`, not done is `Absent`. A swap that fails or is not
-//! answered leaves TA owed, to be released behind it or over the next connection; and TB too, if B does not get the lock.
-//! A swap that may come late over a connection that is gone makes the absence of TB no proof, so B's release is repeated
-//! until the key is met or has expired. It cannot bring TB back once TA is gone.
+//! What a swap leaves is released as what a `SET` leaves. A's claim owes its release wherever it may hold the
+//! key; the answer to the swap is that release's answer: done is `Deleted`, not done is `Absent`. A swap that
+//! fails or is not answered leaves TA owed, to be released behind it or over the next connection; and TB too,
+//! if B does not get the lock. A swap that may come late over a connection that is gone makes the absence of
+//! TB no proof, so B's release is repeated until the key is met or has expired. It cannot bring TB back once
+//! TA is gone.
 //!
 //! # Others get their turn
 //!
 //! Other clients see a lock that is never free. So after [`limits::HANDOVER_COUNT_MAX`] turns in a row, or
-//! [`limits::HANDOVER_TIME_MAX`], it is really released, and the next in the queue makes its attempt after a pause: without
-//! one its `SET` would be right behind the release on the same connections, and no other client would ever be faster.
+//! [`limits::HANDOVER_TIME_MAX`], it is really released, and the next in the queue makes its attempt after a
+//! pause: without one its `SET` would be right behind the release on the same connections, and no other
+//! client would ever be faster.
 
 use std::time::{Duration, Instant};
 
@@ -41,8 +44,8 @@ use crate::lock::{Failure, MasterId, MasterSet, Token, Vote};
 use crate::mutants::mutant;
 
 impl Engine {
-    /// Leaves a queue in which others stand, too, and hands the lock over to the next one. False if that cannot be: the
-    /// lock is yet to be released.
+    /// Leaves a queue in which others stand, too, and hands the lock over to the next one. False if that
+    /// cannot be: the lock is yet to be released.
     #[cold]
     pub(super) fn release_queued(&mut self, now: Instant, id: Id, awaited: bool) -> bool {
         let Some((heir, run)) = self.heir_of(now, id) else {
@@ -101,7 +104,8 @@ impl Engine {
         ((now - run.since) / (run.count + 1)).min(self.config.retry_delay_max)
     }
 
-    /// Hands the lock of a claim that is given up over to an operation that waits for it. Answers are `due` at that time.
+    /// Hands the lock of a claim that is given up over to an operation that waits for it. Answers are `due`
+    /// at that time.
     fn hand_over(&mut self, now: Instant, due: Instant, from: Id, heir: Id, run: Run) {
         let op = self.ops.op_mut(heir);
         let (claim_id, claim) = self.claims.take(now).expect("without room there would be no heir");
@@ -132,8 +136,8 @@ impl Engine {
         self.start_handed_over(now, heir, claim_id, run, swapped.union(asked));
     }
 
-    /// The answer to a swap: a vote of the claim that is handed the lock, and the answer to the release of the other, whose
-    /// place is reported. That one may be gone by now, and another in its place.
+    /// The answer to a swap: a vote of the claim that is handed the lock, and the answer to the release of
+    /// the other, whose place is reported. That one may be gone by now, and another in its place.
     pub(super) fn handle_swap_vote(&mut self, now: Instant, master: MasterId, id: Id, from: u32, vote: Vote) {
         let answer = match &vote {
             Vote::Granted => ReleaseAnswer::Deleted,

@@ -1,8 +1,8 @@
 //! What a new connection says first, in one write, and what is learnt from the answers.
 //!
-//! The last command echoes a nonce: only when it comes back does the connection vote (I20), since then every earlier
-//! reply has met its request. Login and database must succeed; all else is optional, and what a server refused is kept
-//! to be shown.
+//! The last command echoes a nonce: only when it comes back does the connection vote (I20), since then every
+//! earlier reply has met its request. Login and database must succeed; all else is optional, and what a
+//! server refused is kept to be shown.
 
 use std::time::Duration;
 
@@ -190,7 +190,8 @@ impl Handshake {
     /// The handshake and its commands, each as bytes with its step.
     pub(super) fn new(config: &Config, master: MasterId, rng: &mut impl Rng) -> (Self, Vec<(Step, Vec<u8>)>) {
         let nonce = draw_nonce(rng);
-        // No lock has this key, and the conditions name a value that it never has: the trials write nothing anywhere.
+        // No lock has this key, and the conditions name a value that it never has: the trials write nothing
+        // anywhere.
         let key = [&config.prefix, b"redlatch:probe:".as_slice(), &nonce].concat();
         let url = &config.masters[master.index()];
         let db = url.db.to_string();
@@ -283,7 +284,8 @@ impl Handshake {
     }
 }
 
-/// The error without the arguments that a server repeats of a command that it does not know: a password is one.
+/// The error without the arguments that a server repeats of a command that it does not know: a password is
+/// one.
 fn without_arguments(text: &[u8]) -> &[u8] {
     memmem::find(text, b", with args").and_then(|end| text.get(..end)).unwrap_or(text)
 }

@@ -1,7 +1,7 @@
 //! What can be done with a lock that is held: extend it, keep it, report its loss, release it.
 //!
-//! The loss is reported by the local clock, a tenth of the TTL before the validity ends, whatever the masters answer; or at
-//! once, when masters that cannot have the key leave no quorum.
+//! The loss is reported by the local clock, a tenth of the TTL before the validity ends, whatever the masters
+//! answer; or at once, when masters that cannot have the key leave no quorum.
 
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,8 @@ impl Engine {
         self.tend_queue_of(now, id);
     }
 
-    /// Queues the extension on every usable master that may hold the key and will not cut it short afterwards.
+    /// Queues the extension on every usable master that may hold the key and will not cut it short
+    /// afterwards.
     pub(super) fn start_extend(&mut self, now: Instant, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
         let max_hold = self.config.max_hold;
         let op = self.ops.find_mut(id).ok_or(ExtendError::NotHeld)?;
@@ -236,7 +237,8 @@ impl Engine {
         self.tend_queue_of(now, id);
     }
 
-    /// Only masters that were extended hold the lock for all of its new validity. Where the key was gone it is put back.
+    /// Only masters that were extended hold the lock for all of its new validity. Where the key was gone it
+    /// is put back.
     fn settle_extension(&mut self, now: Instant, id: Id, tally: &Tally) {
         let claim = self.claims.claim_mut(self.ops.op(id).claim);
         if !mutant!(MarginKeptByExtension) {
@@ -322,7 +324,8 @@ impl Engine {
         }
     }
 
-    /// The release of a fair lock is as ever, and so is the end of its acquisition; behind it the operation leaves the queues.
+    /// The release of a fair lock is as ever, and so is the end of its acquisition; behind it the operation
+    /// leaves the queues.
     #[cold]
     #[inline(never)]
     fn release_fair(&mut self, now: Instant, id: Id, awaited: bool) {
@@ -432,7 +435,8 @@ impl Engine {
         self.arm_op(id);
     }
 
-    /// Reports each renewal of a held lock from now on; also that none follows, if the last one was before this.
+    /// Reports each renewal of a held lock from now on; also that none follows, if the last one was before
+    /// this.
     #[cold]
     #[inline(never)]
     pub(super) fn submit_report_renewals(&mut self, now: Instant, id: Id) {
@@ -457,7 +461,8 @@ impl Engine {
         }
     }
 
-    /// Whether a lock is over, or so nearly over that its loss is or was reported to the caller that asked for it.
+    /// Whether a lock is over, or so nearly over that its loss is or was reported to the caller that asked
+    /// for it.
     #[must_use]
     pub fn is_losing(&self, now: Instant, lock: OpId) -> bool {
         let Some(op) = self.ops.find(lock.0) else { return true };
@@ -483,8 +488,8 @@ impl Engine {
         }
     }
 
-    /// Sends an extension whose outcome is reported only if the caller asked for it. It is one like the caller's own, which
-    /// replaces it; one that fails is tried again until the validity ends.
+    /// Sends an extension whose outcome is reported only if the caller asked for it. It is one like the
+    /// caller's own, which replaces it; one that fails is tried again until the validity ends.
     fn renew(&mut self, now: Instant, id: Id) {
         let op = self.ops.op_mut(id);
         let (Some(renewal), OpState::Held { valid_until, .. }) = (&mut op.renewal, &op.state) else {

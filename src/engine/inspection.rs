@@ -9,9 +9,9 @@ use crate::lock::{Failure, HolderTtl, Vote, quorum};
 
 /// What each master holds of a lock, as it reported at some moment between the question and the answer.
 ///
-/// It is for people and for tools, and nothing to act on: by the time it is read anything may have changed, so who needs
-/// the lock acquires it. Value and time are read one after the other: when a lock changes hands in between, the time is that
-/// of the next holder.
+/// It is for people and for tools, and nothing to act on: by the time it is read anything may have changed,
+/// so who needs the lock acquires it. Value and time are read one after the other: when a lock changes hands
+/// in between, the time is that of the next holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspection {
     /// Name (its URL without login) and answer of each master, in the order of the configuration.
@@ -25,22 +25,24 @@ pub enum Told {
     Absent,
     /// It has the key.
     Holds {
-        /// The value, at most [`crate::limits::VALUE_SHOWN_MAX`] bytes of it: of a lock of this crate the 20 bytes of its
-        /// [`crate::lock::Token`]. Asked for just before the time left: it is empty if the key came in between.
+        /// The value, at most [`crate::limits::VALUE_SHOWN_MAX`] bytes of it: of a lock of this crate the 20
+        /// bytes of its [`crate::lock::Token`]. Asked for just before the time left: it is empty if the key
+        /// came in between.
         value: Box<[u8]>,
-        /// How long it keeps the key unless it is extended; [`HolderTtl::Left`], or [`HolderTtl::Never`] for a key without
-        /// TTL, which no lock is.
+        /// How long it keeps the key unless it is extended; [`HolderTtl::Left`], or [`HolderTtl::Never`] for
+        /// a key without TTL, which no lock is.
         left: HolderTtl,
     },
     /// Readers have the lock together.
     Shared {
         /// How many, at the most: those count, too, whose time is over and who have not gone yet.
         readers: usize,
-        /// When the time of the last of them ends unless it is extended; [`HolderTtl::Never`] if somebody took its end away.
+        /// When the time of the last of them ends unless it is extended; [`HolderTtl::Never`] if somebody
+        /// took its end away.
         left: HolderTtl,
     },
-    /// It could not be asked, gave no answer in time or an error, such as `WRONGTYPE` for a key that is no lock; or it has no
-    /// such key and is in quarantine, so that it may have forgotten one.
+    /// It could not be asked, gave no answer in time or an error, such as `WRONGTYPE` for a key that is no
+    /// lock; or it has no such key and is in quarantine, so that it may have forgotten one.
     Failed(Failure),
 }
 
@@ -53,8 +55,9 @@ pub enum Standing {
     Held,
     /// Readers have it on a quorum, together or each on masters of its own: others may join them.
     Shared,
-    /// A quorum answered, and none of these is so: what an attempt or a release under way, a lost master or a lock of other clients
-    /// with other masters leaves. Nobody may be able to acquire it before some of these keys have expired.
+    /// A quorum answered, and none of these is so: what an attempt or a release under way, a lost master or a
+    /// lock of other clients with other masters leaves. Nobody may be able to acquire it before some of these
+    /// keys have expired.
     Split,
     /// Fewer than a quorum answered.
     Unknown,
@@ -79,8 +82,8 @@ impl Inspection {
         }
     }
 
-    /// Whether a quorum of the configured masters holds the same value: one has the lock alone. False also if too few answered; see
-    /// [`Inspection::standing`].
+    /// Whether a quorum of the configured masters holds the same value: one has the lock alone. False also if
+    /// too few answered; see [`Inspection::standing`].
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.holder().is_some()
@@ -95,9 +98,10 @@ impl Inspection {
         values().find(|value| values().filter(|other| other == value).count() >= quorum)
     }
 
-    /// For how long a quorum still holds the holder's value if it neither extends nor releases, by the masters' clocks: the
-    /// holder's own validity ends earlier, by the drift allowance at least. Of a lock that is [`Standing::Shared`], for how long
-    /// a quorum has readers. [`HolderTtl::Gone`] if nobody holds the lock, [`HolderTtl::Never`] if it is held by keys without TTL.
+    /// For how long a quorum still holds the holder's value if it neither extends nor releases, by the
+    /// masters' clocks: the holder's own validity ends earlier, by the drift allowance at least. Of a lock
+    /// that is [`Standing::Shared`], for how long a quorum has readers. [`HolderTtl::Gone`] if nobody holds
+    /// the lock, [`HolderTtl::Never`] if it is held by keys without TTL.
     #[must_use]
     pub fn remaining(&self) -> HolderTtl {
         let holder = self.holder();

@@ -1,7 +1,8 @@
 //! One master as the engine sees it: its connection's state, its bytes, and whether its votes count.
 //!
-//! A `Ready` link whose master may have restarted lately is in quarantine until `quarantined_until`: it is sent commands, and
-//! its votes are not counted. A silent one is not sent acquisitions until it answers what it owes.
+//! A `Ready` link whose master may have restarted lately is in quarantine until `quarantined_until`: it is
+//! sent commands, and its votes are not counted. A silent one is not sent acquisitions until it answers what
+//! it owes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,8 +30,8 @@ struct Identity {
     watched_since: Option<Instant>,
     /// When bytes last came from it, as of its last connection's end.
     heard_at: Instant,
-    /// Whether nothing but this client's own watch speaks for it: it was there before it took another's place, or it
-    /// was unfit for a while. What is reported of its age does not show that it has the locks.
+    /// Whether nothing but this client's own watch speaks for it: it was there before it took another's
+    /// place, or it was unfit for a while. What is reported of its age does not show that it has the locks.
     is_doubtful: bool,
 }
 
@@ -163,8 +164,8 @@ impl Link {
         self.heard_at = now;
     }
 
-    /// The nonce came back: takes over what was learnt, and decides when the master counts. Whether it may count at all,
-    /// [`Link::refuse_unfit`] says.
+    /// The nonce came back: takes over what was learnt, and decides when the master counts. Whether it may
+    /// count at all, [`Link::refuse_unfit`] says.
     pub(super) fn finish_handshake(&mut self, now: Instant, config: &Config) -> Predecessor {
         self.learnt = self.connection.finish_handshake(now);
         self.by = self.learnt.commands();
@@ -188,8 +189,8 @@ impl Link {
         predecessor
     }
 
-    /// Another process than before answered, which is at least of this age. One that already ran when the one before
-    /// was last heard did not start in its place but was put there, and never had its locks.
+    /// Another process than before answered, which is at least of this age. One that already ran when the one
+    /// before was last heard did not start in its place but was put there, and never had its locks.
     fn meet_process(&mut self, now: Instant, age: Duration) -> Predecessor {
         let before = self.identity.take();
         let Some(run_id) = self.learnt.run_id.clone() else { return Predecessor::Unknown };
@@ -206,8 +207,8 @@ impl Link {
         if has_ended { Predecessor::Ended } else { Predecessor::Unknown }
     }
 
-    /// Why strict mode refuses the server whose handshake was just finished. It may lose locks while it is as it is, so
-    /// the watch over it starts when it is fit, whatever its mark says.
+    /// Why strict mode refuses the server whose handshake was just finished. It may lose locks while it is as
+    /// it is, so the watch over it starts when it is fit, whatever its mark says.
     pub(super) fn refuse_unfit(&mut self, config: &Config) -> Option<String> {
         let is_strict = config.quarantine == Quarantine::Strict && !mutant!(UnfitServerTaken);
         let why = self.learnt.unfitness().filter(|_| is_strict)?;

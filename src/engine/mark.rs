@@ -1,5 +1,5 @@
-//! The mark of strict mode: a key on each master by which a client reports to others for how long it has watched the very
-//! process that they are connected to.
+//! The mark of strict mode: a key on each master by which a client reports to others for how long it has
+//! watched the very process that they are connected to.
 //!
 //! ```text
 //!  <prefix>redlatch:mark = "<run_id> <watched_ms>"
@@ -7,10 +7,10 @@
 //!
 //! A key that holds anything else belongs to another application: it stays, and counts for no watch.
 //!
-//! A mark speaks for the process that it names and for no other, so one that comes back with a snapshot, from a replica
-//! or over a connection behind which the server was replaced counts for nothing. It is read in the handshake, and
-//! written by who has watched for the whole time itself: at the end of the watch it is read once more, so that a mark
-//! of a longer watch, written meanwhile, stays.
+//! A mark speaks for the process that it names and for no other, so one that comes back with a snapshot, from
+//! a replica or over a connection behind which the server was replaced counts for nothing. It is read in the
+//! handshake, and written by who has watched for the whole time itself: at the end of the watch it is read
+//! once more, so that a mark of a longer watch, written meanwhile, stays.
 
 use std::time::Duration;
 
@@ -70,7 +70,8 @@ fn is_mark(mark: &[u8]) -> bool {
         && digits.iter().all(u8::is_ascii_digit)
 }
 
-/// For how long the process with this `run_id` was watched by this mark; zero if it is about another or malformed.
+/// For how long the process with this `run_id` was watched by this mark; zero if it is about another or
+/// malformed.
 pub(super) fn watched(mark: &[u8], run_id: Option<&str>) -> Duration {
     if mutant!(MarkOfOtherProcess) {
         return Duration::from_secs(3600);

@@ -1,4 +1,5 @@
-//! What a lock is: plain, fenced or shared. The ordinary path of an acquisition asks its mode these questions and knows no more.
+//! What a lock is: plain, fenced or shared. The ordinary path of an acquisition asks its mode these questions
+//! and knows no more.
 //!
 //! | | plain | fenced | shared |
 //! | --- | --- | --- | --- |
@@ -67,7 +68,8 @@ impl ModeState {
         !matches!(self, Self::Shared)
     }
 
-    /// Whether it may pass to the next waiter, and be the next one's, by a swap. That leaves a fence as it is.
+    /// Whether it may pass to the next waiter, and be the next one's, by a swap. That leaves a fence as it
+    /// is.
     pub(super) const fn is_handed_over(&self) -> bool {
         !matches!(self, Self::Fenced(_))
     }
@@ -104,8 +106,8 @@ impl ModeState {
         }
     }
 
-    /// The masters on which a holder is in the way of an attempt that no quorum granted, if masters may have refused it for
-    /// another reason.
+    /// The masters on which a holder is in the way of an attempt that no quorum granted, if masters may have
+    /// refused it for another reason.
     pub(super) fn judge(
         &mut self,
         now: Instant,
@@ -119,7 +121,8 @@ impl ModeState {
         }
     }
 
-    /// Whether another attempt may follow without a pause, where [`ModeState::judge`] found nobody; counts it if so.
+    /// Whether another attempt may follow without a pause, where [`ModeState::judge`] found nobody; counts it
+    /// if so.
     pub(super) fn may_repeat(&mut self) -> bool {
         match self {
             Self::Fenced(fencing) => fencing.may_renumber(),
@@ -170,8 +173,8 @@ pub(super) struct Learner<'a> {
     pub(super) holders: &'a mut Vec<(MasterId, HolderTtl)>,
 }
 
-/// The vote in a master's answer to an attempt, from which the operation learns more, unless it is over. `None` where the
-/// answer decides nothing any more.
+/// The vote in a master's answer to an attempt, from which the operation learns more, unless it is over.
+/// `None` where the answer decides nothing any more.
 pub(super) fn vote(
     answer: AttemptAnswer,
     master: MasterId,
@@ -240,8 +243,8 @@ pub(super) fn send_whole_release(fleet: &mut Fleet, to: MasterSet, owed: Owed, c
     }
 }
 
-/// Queues an extension on those of `to` that are ready; returns those that had room for it. `Script::Whole` says that it is
-/// sent once more, with the script in full.
+/// Queues an extension on those of `to` that are ready; returns those that had room for it. `Script::Whole`
+/// says that it is sent once more, with the script in full.
 pub(super) fn send_extend(
     fleet: &mut Fleet,
     to: MasterSet,
@@ -259,7 +262,8 @@ pub(super) fn send_extend(
     }
 }
 
-/// Queues the command of a held lock for masters that missed it, with this TTL; returns those that had room for it.
+/// Queues the command of a held lock for masters that missed it, with this TTL; returns those that had room
+/// for it.
 pub(super) fn send_repair(
     fleet: &mut Fleet,
     to: MasterSet,

@@ -25,7 +25,8 @@ pub(super) struct Op {
     pub(super) key: Vec<u8>,
     /// What was asked for last, by the acquisition or by an extension.
     pub(super) ttl: Ttl,
-    /// What the validity of the lock counts with: that of an extension only once it has succeeded, or shortens it.
+    /// What the validity of the lock counts with: that of an extension only once it has succeeded, or
+    /// shortens it.
     pub(super) held_ttl: Ttl,
     pub(super) min_validity: Duration,
     pub(super) submitted: Instant,
@@ -139,7 +140,8 @@ impl Op {
         self.policy.queuing().is_none() && !self.mode.has_script()
     }
 
-    /// Queues the request of an attempt that has a script on the usable masters; returns those that had room for it.
+    /// Queues the request of an attempt that has a script on the usable masters; returns those that had room
+    /// for it.
     #[cold]
     #[inline(never)]
     pub(super) fn send_scripted_attempt(
@@ -312,7 +314,8 @@ impl Op {
         self.is_watched.then(|| valid_until.checked_sub(lead).unwrap_or(valid_until))
     }
 
-    /// An attempt's requests are on their way: waits for the votes until then, and not when nobody waits for it any more.
+    /// An attempt's requests are on their way: waits for the votes until then, and not when nobody waits for
+    /// it any more.
     #[inline(always)]
     pub(super) fn await_votes(&mut self, claim: Id, mut deadline: Instant) -> Instant {
         if let Some(wait_until) = self.wait_until {
@@ -342,8 +345,8 @@ impl Op {
         if self.reader_count > 0 { HeldBy::Readers(self.reader_count) } else { HeldBy::AnotherClient }
     }
 
-    /// The error of an acquisition that ends with an attempt that failed like this, its own or that of one before it in
-    /// the queue, and with what masters reported of the key in the way.
+    /// The error of an acquisition that ends with an attempt that failed like this, its own or that of one
+    /// before it in the queue, and with what masters reported of the key in the way.
     pub(super) fn denial(
         &self,
         now: Instant,
@@ -368,7 +371,8 @@ impl Op {
 }
 
 impl Denied {
-    /// When enough of the masters that refused will be free, by what they reported, if the holder does nothing.
+    /// When enough of the masters that refused will be free, by what they reported, if the holder does
+    /// nothing.
     pub(super) fn holder(&self, holders: &[(MasterId, HolderTtl)]) -> HolderTtl {
         let mut left: Vec<Duration> = Vec::with_capacity(holders.len());
         for (_, holder) in holders {

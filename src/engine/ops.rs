@@ -7,8 +7,8 @@ use super::slab::{Id, Slab};
 use crate::limits;
 use crate::lock::Ttl;
 
-/// Operations by their ids. An id that came from a caller or with a reply may be stale, so it is looked for with
-/// [`Ops::find`]; any other is of an operation that is there, and [`Ops::op`] asserts that.
+/// Operations by their ids. An id that came from a caller or with a reply may be stale, so it is looked for
+/// with [`Ops::find`]; any other is of an operation that is there, and [`Ops::op`] asserts that.
 #[derive(Debug)]
 pub(super) struct Ops {
     table: Slab<Op>,

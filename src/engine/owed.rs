@@ -1,8 +1,8 @@
 //! Replies owed: which request each reply is of, and what the reply says.
 //!
-//! A request of a lock's life is a point of a grid: what is done (the [`Verb`]), by whose commands (the [`Tag`]), and whether
-//! the script goes with it (the [`Form`]). A reply is checked against the shape that its request allows whatever has become
-//! of the lock meanwhile; one of another shape ends the connection.
+//! A request of a lock's life is a point of a grid: what is done (the [`Verb`]), by whose commands (the
+//! [`Tag`]), and whether the script goes with it (the [`Form`]). A reply is checked against the shape that
+//! its request allows whatever has become of the lock meanwhile; one of another shape ends the connection.
 
 use super::groups::Commands;
 use super::handshake::Step;
@@ -17,8 +17,8 @@ use crate::resp::Reply;
 /// Which request a reply is owed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owed {
-    /// A request for a lock. The id is the operation's for an extension and a repair, else the claim's. The number is the
-    /// round of an extension or a repair, and the place of the claim that a swap replaces.
+    /// A request for a lock. The id is the operation's for an extension and a repair, else the claim's. The
+    /// number is the round of an extension or a repair, and the place of the claim that a swap replaces.
     Round { verb: Verb, tag: Tag, form: Form, number: u32, id: Id },
     /// A question of this operation.
     Query { question: Question, id: Id },
@@ -111,8 +111,8 @@ pub(super) enum Answer {
     Mark(MarkAnswer),
     MarkRefused(Box<str>),
     Ignored,
-    /// The script was unknown, or the master is too full for the native command; the request is to be sent again with the
-    /// script in full.
+    /// The script was unknown, or the master is too full for the native command; the request is to be sent
+    /// again with the script in full.
     WantsScript(Owed),
 }
 
@@ -151,7 +151,8 @@ impl Owed {
         }
     }
 
-    /// Whether the master has to be sent the script: it has forgotten it, or is too full for the native command.
+    /// Whether the master has to be sent the script: it has forgotten it, or is too full for the native
+    /// command.
     pub(super) fn wants_script(self, reply: &Reply<'_>, by: Commands) -> bool {
         (command::is_noscript(reply) && self.is_by_digest(by))
             || (command::is_out_of_memory(reply) && self.is_native_set(by))
@@ -172,7 +173,8 @@ impl Owed {
         }
     }
 
-    /// Whether it is a native `SET`, which a full server refuses; the script in its place takes no more memory.
+    /// Whether it is a native `SET`, which a full server refuses; the script in its place takes no more
+    /// memory.
     fn is_native_set(self, by: Commands) -> bool {
         let Self::Round { verb, tag, form: Form::Usual, .. } = self else { return false };
         let is_set = matches!(verb, Verb::Extend | Verb::Swap) && !tag.extends_by_script();

@@ -1,5 +1,5 @@
-//! Queries: operations without a claim, that stand in no queue. No answer to one is a vote for anything, and nothing else
-//! sends the deletion that does not compare (I10).
+//! Queries: operations without a claim, that stand in no queue. No answer to one is a vote for anything, and
+//! nothing else sends the deletion that does not compare (I10).
 
 use std::time::{Duration, Instant};
 
@@ -103,7 +103,9 @@ impl Engine {
         } else if let (Some(op), Ok(count)) = (self.ops.find_mut(id), count)
             && matches!(op.state, OpState::Asking { .. } | OpState::Waiting { .. })
         {
-            op.reader_count = op.reader_count.max(count);
+            // What was known before is kept until an answer says otherwise: a wait may end before the last
+            // one.
+            op.reader_count = if count == 0 { 0 } else { op.reader_count.max(count) };
         }
     }
 

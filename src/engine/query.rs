@@ -1,4 +1,5 @@
-//! One query: what an engine does that is no lock of its own. A look at what masters hold, a deletion by force, a pause.
+//! One query: what an engine does that is no lock of its own. A look at what masters hold, a deletion by
+//! force, a pause.
 //!
 //! It is asked for once, of each master that is usable, and ends when all have answered or at its deadline.
 
@@ -104,8 +105,8 @@ impl Query {
         }
     }
 
-    /// The last answer to a look. Of a master in quarantine, which is so for the time `left_in_quarantine`, a key that is
-    /// absent may have been forgotten (I8).
+    /// The last answer to a look. Of a master in quarantine, which is so for the time `left_in_quarantine`, a
+    /// key that is absent may have been forgotten (I8).
     pub(super) fn note_time_left(
         &mut self,
         master: MasterId,

@@ -1,7 +1,8 @@
 //! The renewal of one held lock: when it is extended again, to what, and when that ends.
 //!
-//! A lock is renewed at a third of its TTL, or somewhat earlier, at a tick that other locks share: what is due together goes
-//! out in one write for each master. A renewal never shortens a validity. It stops after the longest hold and count.
+//! A lock is renewed at a third of its TTL, or somewhat earlier, at a tick that other locks share: what is
+//! due together goes out in one write for each master. A renewal never shortens a validity. It stops after
+//! the longest hold and count.
 
 use std::time::{Duration, Instant};
 
@@ -68,7 +69,8 @@ impl Renewal {
         self.renew_at
     }
 
-    /// The TTL by which the next renewal is planned: a caller may have extended to a shorter one than renewals ask for.
+    /// The TTL by which the next renewal is planned: a caller may have extended to a shorter one than
+    /// renewals ask for.
     fn planned_ttl(&self, held_ttl: Ttl) -> Duration {
         self.ttl.as_duration().min(held_ttl.as_duration())
     }
@@ -90,8 +92,8 @@ impl Renewal {
         self.renew_at = Some(at.max(since + ttl / 6).max(now));
     }
 
-    /// A renewal is due: what to ask for now, if anything. What a caller extended to a longer TTL is not cut short; and the
-    /// last renewal is shorter than the others.
+    /// A renewal is due: what to ask for now, if anything. What a caller extended to a longer TTL is not cut
+    /// short; and the last renewal is shorter than the others.
     pub(super) fn next_ttl(
         &mut self,
         now: Instant,

@@ -1,8 +1,9 @@
-//! Asking masters again for locks that they missed while they were away, so that more of them may be lost without harm.
+//! Asking masters again for locks that they missed while they were away, so that more of them may be lost
+//! without harm.
 //!
-//! Only for a lock that is valid and of which a quorum is known to have the key: then it is nobody else's to take. One that
-//! masters have shown to be lost, or that was broken by force, is not put back. The key that is put back ends with those of
-//! the other masters. The fence of a fenced lock is set with it.
+//! Only for a lock that is valid and of which a quorum is known to have the key: then it is nobody else's to
+//! take. One that masters have shown to be lost, or that was broken by force, is not put back. The key that
+//! is put back ends with those of the other masters. The fence of a fenced lock is set with it.
 
 use std::time::{Duration, Instant};
 
@@ -47,8 +48,9 @@ impl Engine {
         claim.note_repair(sent);
     }
 
-    /// The answer to a `SET` that was sent again. Only a grant says anything: a key in the way may be this lock's own,
-    /// from a `SET` whose answer was lost with its connection. An extension sent since has an answer of its own.
+    /// The answer to a `SET` that was sent again. Only a grant says anything: a key in the way may be this
+    /// lock's own, from a `SET` whose answer was lost with its connection. An extension sent since has an
+    /// answer of its own.
     pub(super) fn handle_repair_vote(&mut self, master: MasterId, id: Id, round: u32, vote: &Vote) {
         let Some(op) = self.ops.find(id) else { return };
         let OpState::Held { .. } = op.state else { return };

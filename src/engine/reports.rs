@@ -108,7 +108,8 @@ impl Engine {
         self.ops.count()
     }
 
-    /// Tokens that may be on some master: those of held locks and those whose release is not yet proven everywhere.
+    /// Tokens that may be on some master: those of held locks and those whose release is not yet proven
+    /// everywhere.
     #[must_use]
     pub fn claim_count(&self) -> usize {
         self.claims.count()
@@ -119,7 +120,8 @@ impl Engine {
         self.subscriptions.open_links().iter().map(LinkId::News)
     }
 
-    /// How often so far a message that a lock was released brought the next attempt of an acquisition forward.
+    /// How often so far a message that a lock was released brought the next attempt of an acquisition
+    /// forward.
     #[must_use]
     pub const fn woken_count(&self) -> u64 {
         self.subscriptions.woken_count()
@@ -152,8 +154,9 @@ impl Engine {
         self.fleet.links().all(|link| link.is_ready() || link.has_failed())
     }
 
-    /// The place of a fair lock that is waited for or held, from when a quorum of masters has reported it until the release: who
-    /// asks after that does not have the lock before, within the bounds that the crate's documentation names.
+    /// The place of a fair lock that is waited for or held, from when a quorum of masters has reported it
+    /// until the release: who asks after that does not have the lock before, within the bounds that the
+    /// crate's documentation names.
     #[must_use]
     pub fn ticket(&self, lock: OpId) -> Option<Ticket> {
         self.ops.find(lock.0)?.policy.queuing()?.ticket(self.fleet.quorum())

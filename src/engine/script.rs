@@ -1,9 +1,9 @@
-//! Scripts that a master does not know, as after `SCRIPT FLUSH`, or that it needs in place of a native command while its
-//! memory is full. `lock/command/scripts.rs` says how scripts reach a master.
+//! Scripts that a master does not know, as after `SCRIPT FLUSH`, or that it needs in place of a native
+//! command while its memory is full. `lock/command/scripts.rs` says how scripts reach a master.
 //!
-//! The request goes out once more with the script in full. Behind an attempt, all scripts of that kind of lock are loaded.
-//! An attempt that was decided meanwhile is not sent again, but its scripts are loaded: else a master that always answers
-//! last would never carry out an attempt.
+//! The request goes out once more with the script in full. Behind an attempt, all scripts of that kind of
+//! lock are loaded. An attempt that was decided meanwhile is not sent again, but its scripts are loaded: else
+//! a master that always answers last would never carry out an attempt.
 
 use std::time::Instant;
 
@@ -32,7 +32,8 @@ impl Engine {
                 mode::send_whole_release(&mut self.fleet, only, owed, claim)
             }
             Verb::Extend => {
-                // An extension that has given way to a later one may not come behind it, with an answer nobody expects.
+                // An extension that has given way to a later one may not come behind it, with an answer
+                // nobody expects.
                 let Some(op) = self.ops.find(id).filter(|op| op.round == number) else { return };
                 let claim = self.claims.claim(op.claim);
                 mode::send_extend(&mut self.fleet, only, owed.whole(), claim, op.ttl, Script::Whole)
@@ -79,7 +80,8 @@ impl Engine {
         self.ops.op_mut(owner).send_attempt(&mut self.fleet, to, owed.whole(), claim, Script::Whole)
     }
 
-    /// Not if the one that it is handed to is being released by now: that release is on its way, and would be overtaken.
+    /// Not if the one that it is handed to is being released by now: that release is on its way, and would be
+    /// overtaken.
     fn send_whole_swap(&mut self, now: Instant, master: MasterId, id: Id, from: u32) -> MasterSet {
         let old = self.claims.occupant(from).and_then(|from| self.claims.find(from));
         let (Some(old), Some(new)) = (old.filter(|old| old.heir == id), self.claims.find(id)) else {

@@ -1,29 +1,32 @@
 //! Shared locks: readers, who have a lock together, and writers that keep new readers out while they wait.
 //!
-//! A writer is whoever has the lock alone, by any other request: nothing about it is different. A reader's attempt, extension
-//! and release are a writer's but for the commands (`lock/command/shared.rs`), and for wait queues: readers are in none.
+//! A writer is whoever has the lock alone, by any other request: nothing about it is different. A reader's
+//! attempt, extension and release are a writer's but for the commands (`lock/command/shared.rs`), and for
+//! wait queues: readers are in none.
 //!
 //! # Why readers and a writer exclude each other
 //!
-//! Readers stand in a set at the lock's own key. A quorum that granted a reader and one that granted a writer share a
-//! master. If that one took the writer first, its key was there, with the writer's value, until the writer's validity was over or
-//! the writer had released it: a reader is refused there, a swap or an extension compares. If it took the reader first, the
-//! set was there until the last of the readers' ends, which no request but a release by one of them brings forward, and that to the
-//! last end of the others: `SET NX` is refused. A reader's end is its TTL after the master's vote, by that master's
-//! clock, its deadline TTL minus drift after the attempt's beginning; so whatever is said of deadlines, drift, quarantine, orphans
-//! and margins holds for readers, too.
+//! Readers stand in a set at the lock's own key. A quorum that granted a reader and one that granted a writer
+//! share a master. If that one took the writer first, its key was there, with the writer's value, until the
+//! writer's validity was over or the writer had released it: a reader is refused there, a swap or an
+//! extension compares. If it took the reader first, the set was there until the last of the readers' ends,
+//! which no request but a release by one of them brings forward, and that to the last end of the others: `SET
+//! NX` is refused. A reader's end is its TTL after the master's vote, by that master's clock, its deadline
+//! TTL minus drift after the attempt's beginning; so whatever is said of deadlines, drift, quarantine,
+//! orphans and margins holds for readers, too.
 //!
 //! # Whose turn it is
 //!
-//! By itself a writer waits until no reader is there at some moment, which may be never. One that keeps readers out leaves
-//! its intent on all masters with each refusal: while that lives new readers are refused, so that the writer waits for those
-//! who have the lock at the longest. The intent is withdrawn when the writer has the lock or gives up; that of a writer that
-//! dies ends after [`limits::INTENT_TIME`]. Several writers share the key of the intent: the last one to be refused has it, and only that
-//! one withdraws it. The others set it again with their next refusal, which comes in half of that time.
+//! By itself a writer waits until no reader is there at some moment, which may be never. One that keeps
+//! readers out leaves its intent on all masters with each refusal: while that lives new readers are refused,
+//! so that the writer waits for those who have the lock at the longest. The intent is withdrawn when the
+//! writer has the lock or gives up; that of a writer that dies ends after [`limits::INTENT_TIME`]. Several
+//! writers share the key of the intent: the last one to be refused has it, and only that one withdraws it.
+//! The others set it again with their next refusal, which comes in half of that time.
 //!
 //! ```text
-//!  writer   SET NX ─ refused ─► SET intent ─ Waiting (at most half of its time) ─► SET NX ─ granted ─► intent withdrawn
-//!  readers    │ in              │ refused from here on                              │ refused by the lock itself
+//!  writer   SET NX ─ refused ─► SET intent ─ Waiting (half of its time) ─► SET NX ─ granted ─► intent gone
+//!  readers    │ in              │ refused from here on                     │ refused by the lock
 //! ```
 
 use std::time::{Duration, Instant};
@@ -67,7 +70,8 @@ pub(super) fn vote(
     Some(vote)
 }
 
-/// Queues the command that adds a reader, in an attempt or a repair; returns the masters that had room for it.
+/// Queues the command that adds a reader, in an attempt or a repair; returns the masters that had room for
+/// it.
 #[cold]
 #[inline(never)]
 pub(super) fn send_acquire(
@@ -116,8 +120,8 @@ pub(super) fn send_extend(
 }
 
 impl Intent {
-    /// An attempt was refused: leaves the intent on all masters beside this key, for as long as `answers` may take and longer.
-    /// Returns by when it is to be renewed.
+    /// An attempt was refused: leaves the intent on all masters beside this key, for as long as `answers` may
+    /// take and longer. Returns by when it is to be renewed.
     #[cold]
     #[inline(never)]
     pub(super) fn send(
@@ -144,8 +148,8 @@ impl Intent {
         renewal
     }
 
-    /// The writer has the lock, or has given up: readers need not stay out for its sake any more. Waiters are notified
-    /// unless it has the lock.
+    /// The writer has the lock, or has given up: readers need not stay out for its sake any more. Waiters are
+    /// notified unless it has the lock.
     #[cold]
     #[inline(never)]
     pub(super) fn withdraw(&self, fleet: &mut Fleet, key: &[u8], has_lock: bool) {

@@ -1,5 +1,5 @@
-//! Subscriptions to releases: a second connection to each master, on which the first waiter for a lock is notified when another
-//! client releases it.
+//! Subscriptions to releases: a second connection to each master, on which the first waiter for a lock is
+//! notified when another client releases it.
 //!
 //! ```text
 //!   attempt ─ refused ─► SUBSCRIBE ─► confirmed by a quorum ─► attempt ─ refused ─► Waiting ◄─────────┐
@@ -9,24 +9,25 @@
 //!                                                                          └───────────► attempt ─────┘
 //! ```
 //!
-//! The attempt behind the confirmation is what makes it gapless: a release before it would notify nobody. A message
-//! is a hint. Whatever it says costs an attempt at the most. One that is lost, or that the holder does not send, costs the
-//! wait for the holder's time or for the next attempt after a pause. These connections never vote, and what happens to them
-//! says nothing about their masters.
+//! The attempt behind the confirmation is what makes it gapless: a release before it would notify nobody. A
+//! message is a hint. Whatever it says costs an attempt at the most. One that is lost, or that the holder
+//! does not send, costs the wait for the holder's time or for the next attempt after a pause. These
+//! connections never vote, and what happens to them says nothing about their masters.
 //!
 //! # Pauses
 //!
-//! A waiter that a quorum has confirmed need not poll. Its pauses start at the longest `retry_delay` and double up to
-//! [`limits::QUIET_PAUSE_FACTOR_MAX`] times that: two seconds by default. Once a message has come, they are drawn from up to
-//! [`limits::UNWOKEN_PAUSE_FACTOR`] times that, and more in a crowd. They end early with the holder's time, where masters
-//! are asked for it. So each of these is the bound of what a lost message costs. The attempt behind the confirmation is
-//! none of those that a caller has limited: the client makes it for its own sake.
+//! A waiter that a quorum has confirmed need not poll. Its pauses start at the longest `retry_delay` and
+//! double up to [`limits::QUIET_PAUSE_FACTOR_MAX`] times that: two seconds by default. Once a message has
+//! come, they are drawn from up to [`limits::UNWOKEN_PAUSE_FACTOR`] times that, and more in a crowd. They end
+//! early with the holder's time, where masters are asked for it. So each of these is the bound of what a lost
+//! message costs. The attempt behind the confirmation is none of those that a caller has limited: the client
+//! makes it for its own sake.
 //!
 //! # Not all come
 //!
-//! Each waiting client is notified. Where they are more than [`limits::WOKEN_COUNT`] the masters say how many, and each client
-//! draws whether it tries at once, so that about that many do; the others go on waiting. A waiter that tries does so within one
-//! round trip at random, that they do not split the votes.
+//! Each waiting client is notified. Where they are more than [`limits::WOKEN_COUNT`] the masters say how
+//! many, and each client draws whether it tries at once, so that about that many do; the others go on
+//! waiting. A waiter that tries does so within one round trip at random, that they do not split the votes.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -123,7 +124,8 @@ impl Subscriptions {
 
     // ---- waiters ----
 
-    /// An attempt that took so long was refused, and the operation goes on waiting. Returns whether it is subscribed.
+    /// An attempt that took so long was refused, and the operation goes on waiting. Returns whether it is
+    /// subscribed.
     pub(super) fn note_refused(&mut self, id: Id, took: Duration) -> bool {
         let Some(watch) = self.find_mut(id) else { return false };
         watch.took = took;
@@ -193,7 +195,8 @@ impl Subscriptions {
         }
     }
 
-    /// Between which bounds the next pause is drawn, if a quorum of masters other than the `mute` ones notifies.
+    /// Between which bounds the next pause is drawn, if a quorum of masters other than the `mute` ones
+    /// notifies.
     pub(super) fn pause_bounds(&self, id: Id, mute: MasterSet) -> Option<RangeInclusive<Duration>> {
         self.find(id)?.pause_bounds(self.quorum, mute, self.config.retry_delay_max)
     }
@@ -257,7 +260,8 @@ impl Subscriptions {
         self.woken_count
     }
 
-    /// Opens what is closed, if there are waiters; a master that is not `ready` for commands need not be asked.
+    /// Opens what is closed, if there are waiters; a master that is not `ready` for commands need not be
+    /// asked.
     pub(super) fn open(&mut self, now: Instant, ready: MasterSet, timers: &mut Timers) {
         if self.watch_count == 0 {
             return;
@@ -308,8 +312,8 @@ impl Subscriptions {
         }
     }
 
-    /// Bytes were read. What they brought about is in [`Subscriptions::next_notified`]: only when all are taken apart, for how
-    /// many wait is notified right behind the release.
+    /// Bytes were read. What they brought about is in [`Subscriptions::next_notified`]: only when all are
+    /// taken apart, for how many wait is notified right behind the release.
     pub(super) fn recv_done(
         &mut self,
         now: Instant,
@@ -477,7 +481,8 @@ impl Subscriptions {
         }
     }
 
-    /// When a connection must have come farther, or have answered. One that is down is tried when there are waiters.
+    /// When a connection must have come farther, or have answered. One that is down is tried when there are
+    /// waiters.
     fn deadline(&self, master: MasterId) -> Option<Instant> {
         let link = &self.links[master.index()];
         if link.connection.is_down() {

@@ -1,4 +1,5 @@
-//! Deadlines: one for each connection of a master, each operation and each claim, the earliest on top; and their ids.
+//! Deadlines: one for each connection of a master, each operation and each claim, the earliest on top; and
+//! their ids.
 
 use std::time::Instant;
 
@@ -8,9 +9,10 @@ use crate::lock::MasterId;
 
 /// An indexed binary heap of deadlines: an id has at most one, so the heap is never larger than the tables.
 ///
-/// A deadline that turns out to be too early costs one needless wake-up and nothing else: whoever is woken looks at
-/// its own state and sets the next one. So a deadline is only ever moved forward in time by firing, and a lock that is
-/// acquired and released within its answer limit touches the heap not at all once its slot has been used before.
+/// A deadline that turns out to be too early costs one needless wake-up and nothing else: whoever is woken
+/// looks at its own state and sets the next one. So a deadline is only ever moved forward in time by firing,
+/// and a lock that is acquired and released within its answer limit touches the heap not at all once its slot
+/// has been used before.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     heap: Vec<(Instant, u32)>,

@@ -1,10 +1,10 @@
 //! Whose turn it is to ask the masters for a lock, among the operations of this engine that want the same.
 //!
-//! Callers that may wait form a wait queue, and only its first waiter asks the masters: as many callers of one process are one
-//! contender to the others. While an operation of this engine holds the lock nobody asks at all; the lock is handed over
-//! when it is released (`handover.rs`). A holder that lets the validity end without a release holds nobody up any longer:
-//! the first waiter has a timer for that end. An acquisition that does not wait goes past the queue to the masters, and
-//! is its head while it holds the lock.
+//! Callers that may wait form a wait queue, and only its first waiter asks the masters: as many callers of
+//! one process are one contender to the others. While an operation of this engine holds the lock nobody asks
+//! at all; the lock is handed over when it is released (`handover.rs`). A holder that lets the validity end
+//! without a release holds nobody up any longer: the first waiter has a timer for that end. An acquisition
+//! that does not wait goes past the queue to the masters, and is its head while it holds the lock.
 //!
 //! ```text
 //!               nobody there                      votes
@@ -31,7 +31,8 @@ use crate::lock::{Failure, HolderTtl, Resource, Vote};
 use crate::mutants::mutant;
 
 impl Engine {
-    /// An acquisition that may wait: asks the masters if nobody here wants the lock, else waits behind those who do.
+    /// An acquisition that may wait: asks the masters if nobody here wants the lock, else waits behind those
+    /// who do.
     pub(super) fn enqueue(
         &mut self,
         now: Instant,
@@ -68,7 +69,8 @@ impl Engine {
         head
     }
 
-    /// The lock's key as an encoded bulk string; of a fair lock the waiter's channel, so that each has a queue of its own.
+    /// The lock's key as an encoded bulk string; of a fair lock the waiter's channel, so that each has a
+    /// queue of its own.
     #[inline]
     pub(super) fn key_of(&self, place: u32) -> &[u8] {
         let op = self.ops.op(self.ops.id_at(place));
@@ -152,8 +154,8 @@ impl Engine {
         }
     }
 
-    /// Sees to it that the first who waits in a queue has a turn: when the holder's validity ends, or after a pause like that
-    /// after a failed attempt that took so long, as others want the lock too.
+    /// Sees to it that the first who waits in a queue has a turn: when the holder's validity ends, or after a
+    /// pause like that after a failed attempt that took so long, as others want the lock too.
     pub(super) fn tend_queue(&mut self, now: Instant, head: u32, took: Duration) {
         let held_until = self.held_until(head);
         let first = if held_until.is_some() { self.queues.behind(head) } else { Some(head) };
@@ -197,7 +199,8 @@ impl Engine {
         }
     }
 
-    /// The wait of one in the queue is over: says what is known of the lock, by those before it or by the masters.
+    /// The wait of one in the queue is over: says what is known of the lock, by those before it or by the
+    /// masters.
     pub(super) fn deny_queued(&mut self, now: Instant, id: Id) {
         let op = self.ops.op(id);
         let key = self.key_of(id.index);

@@ -1,8 +1,9 @@
-//! Wait queues: for each key the operations of this engine that hold its lock or want it, the holder first, then the waiters in
-//! the order in which they came.
+//! Wait queues: for each key the operations of this engine that hold its lock or want it, the holder first,
+//! then the waiters in the order in which they came.
 //!
-//! Knows operations by the places of their slots only, and keys by their hash; the caller compares keys. All links are
-//! in two arrays, so that joining and leaving allocate nothing once the arrays are as large as they have ever to be.
+//! Knows operations by the places of their slots only, and keys by their hash; the caller compares keys. All
+//! links are in two arrays, so that joining and leaving allocate nothing once the arrays are as large as they
+//! have ever to be.
 //!
 //! ```text
 //!  buckets               spots, one for each slot of an operation
@@ -50,7 +51,8 @@ impl WaitQueues {
         Self { secret, buckets: vec![NOBODY; 16], spots: Vec::new(), queue_count: 0 }
     }
 
-    /// The hash of a key, as an encoded bulk string: each word is folded in by a multiplication with a secret.
+    /// The hash of a key, as an encoded bulk string: each word is folded in by a multiplication with a
+    /// secret.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "a half of the hash is enough")]
     pub(super) fn hash(&self, key: &[u8]) -> u32 {
@@ -69,7 +71,8 @@ impl WaitQueues {
         (hash ^ (hash >> 32)) as u32
     }
 
-    /// Starts a queue with `place` as its head, unless there may be one for the same key: that is to be looked for.
+    /// Starts a queue with `place` as its head, unless there may be one for the same key: that is to be
+    /// looked for.
     #[inline]
     pub(super) fn found_first(&mut self, place: u32, hash: u32) -> bool {
         let mut other = self.buckets[self.bucket(hash)];

@@ -13,12 +13,13 @@ use super::watch::Watch;
 use crate::limits;
 use crate::mutants::mutant;
 
-/// A waiter that is notified when the lock is free, or the heartbeat of the first one over, comes so much later at most.
+/// A waiter that is notified when the lock is free, or the heartbeat of the first one over, comes so much
+/// later at most.
 const FAIR_JITTER: Duration = Duration::from_millis(2);
 
 impl Engine {
-    /// Whether so many masters are in quarantine to the end of the wait that no attempt before it can succeed. One that is
-    /// not connected may need none when it is back.
+    /// Whether so many masters are in quarantine to the end of the wait that no attempt before it can
+    /// succeed. One that is not connected may need none when it is back.
     pub(super) fn is_quarantined_beyond_wait(&self, id: Id) -> bool {
         let Some(wait_until) = self.ops.op(id).wait_until else { return false };
         let is_late =
@@ -27,7 +28,8 @@ impl Engine {
         late_count > self.fleet.spare() && !mutant!(WaitsInQuarantine)
     }
 
-    /// When to try again, after a random delay that is longer than the attempt was and grows; `None` to give up.
+    /// When to try again, after a random delay that is longer than the attempt was and grows; `None` to give
+    /// up.
     pub(super) fn next_attempt(&mut self, now: Instant, id: Id, started: Instant) -> Option<Instant> {
         let op = self.ops.op(id);
         if op.attempts >= op.attempts_max && !mutant!(TriesUnlimited) {
@@ -62,7 +64,8 @@ impl Engine {
         let floor = took.max(Duration::from_millis(1));
         let asked = self.config.retry_delay_by.as_ref().and_then(|delay| delay.after(attempts));
         if let Some(asked) = asked {
-            // Longer than the attempt was, and at random times all the same: else those who met once would meet again.
+            // Longer than the attempt was, and at random times all the same: else those who met once would
+            // meet again.
             let asked = asked.min(limits::TIME_LIMIT_MAX);
             return asked.max(floor) + self.rng.random_range(Duration::ZERO..=floor);
         }
@@ -73,8 +76,8 @@ impl Engine {
         base + self.rng.random_range(Duration::ZERO..=range)
     }
 
-    /// An attempt was refused that took so long, and the operation goes on waiting: sees to it that it is notified of a
-    /// release.
+    /// An attempt was refused that took so long, and the operation goes on waiting: sees to it that it is
+    /// notified of a release.
     pub(super) fn watch(&mut self, now: Instant, id: Id, took: Duration) {
         if !self.config.wakes_waiters {
             return;
@@ -100,8 +103,8 @@ impl Engine {
         }
     }
 
-    /// Brings the next attempt of one that waits forward, if its notification says so. During an attempt it is looked at
-    /// when that has failed.
+    /// Brings the next attempt of one that waits forward, if its notification says so. During an attempt it
+    /// is looked at when that has failed.
     pub(super) fn follow_watch(&mut self, now: Instant, id: Id) {
         let op = self.ops.op_mut(id);
         let OpState::Waiting { retry_at, .. } = &mut op.state else { return };
@@ -116,8 +119,8 @@ impl Engine {
         }
     }
 
-    /// The pause between two attempts is over: makes the next one, unless the whole wait has passed meanwhile, as it
-    /// may when this process was stopped.
+    /// The pause between two attempts is over: makes the next one, unless the whole wait has passed
+    /// meanwhile, as it may when this process was stopped.
     pub(super) fn end_pause(&mut self, now: Instant, id: Id) {
         let op = self.ops.op_mut(id);
         let state = std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now });
@@ -130,7 +133,8 @@ impl Engine {
         }
     }
 
-    /// How long a fair lock waits before the next attempt, after one that took so long. Its claim is still there.
+    /// How long a fair lock waits before the next attempt, after one that took so long. Its claim is still
+    /// there.
     #[cold]
     #[inline(never)]
     fn fair_pause(&mut self, id: Id, took: Duration) -> Duration {
@@ -153,8 +157,8 @@ impl Engine {
         pause.min(heartbeat)
     }
 
-    /// An attempt was refused: leaves its intent on all masters if it is one that keeps readers out, and goes on waiting until
-    /// then. Returns when the next attempt is to be made, early enough to renew it.
+    /// An attempt was refused: leaves its intent on all masters if it is one that keeps readers out, and goes
+    /// on waiting until then. Returns when the next attempt is to be made, early enough to renew it.
     #[inline]
     pub(super) fn keep_readers_out(
         &mut self,

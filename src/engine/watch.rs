@@ -90,12 +90,13 @@ impl Watch {
         self.forget_release();
     }
 
-    /// Between which bounds the next pause is drawn, if a quorum of masters other than the `mute` ones notifies of releases.
-    /// `longest` is that of a waiter that is not notified.
+    /// Between which bounds the next pause is drawn, if a quorum of masters other than the `mute` ones
+    /// notifies of releases. `longest` is that of a waiter that is not notified.
     ///
-    /// Before the first message nobody knows whether the holder sends one: the pauses double, so that a release without a
-    /// message costs at most as long again as the wait so far. Once one has come the bounds are wide at once. The more wait
-    /// the wider, so that all of them together do not come too often; the first of them comes as soon as ever.
+    /// Before the first message nobody knows whether the holder sends one: the pauses double, so that a
+    /// release without a message costs at most as long again as the wait so far. Once one has come the bounds
+    /// are wide at once. The more wait the wider, so that all of them together do not come too often; the
+    /// first of them comes as soon as ever.
     pub(super) fn pause_bounds(
         &self,
         quorum: usize,
@@ -141,7 +142,8 @@ impl Watch {
         }
     }
 
-    /// When the next attempt is to be made, if what was reported says so. During an attempt that is asked when it has failed.
+    /// When the next attempt is to be made, if what was reported says so. During an attempt that is asked
+    /// when it has failed.
     pub(super) fn wake(
         &mut self,
         now: Instant,

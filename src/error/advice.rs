@@ -69,7 +69,8 @@ mod tests {
 
     #[test]
     fn an_acl_refusal_names_right_and_feature() {
-        // The literal words: Redis 7.0; Redis 8.0 and Valkey 8.1; Valkey 9.1; any of them without the place in the script.
+        // The literal words: Redis 7.0; Redis 8.0 and Valkey 8.1; Valkey 9.1; any of them without the place
+        // in the script.
         let script = "the ACL user lacks a right of this script; see docs/operating.md";
         let time = "the ACL user lacks +time, which fenced, fair and shared locks need";
         let keys = "the ACL user lacks the keys ~PREFIX*, which all locks need";

@@ -66,8 +66,8 @@ impl Report {
         }
     }
 
-    /// After how long the end of quarantines alone brings a quorum, and how many masters are in quarantine; `None` if no
-    /// quarantine is in the way, or if more than that is.
+    /// After how long the end of quarantines alone brings a quorum, and how many masters are in quarantine;
+    /// `None` if no quarantine is in the way, or if more than that is.
     pub(super) fn quarantine(&self) -> Option<(Duration, usize)> {
         let mut left: Vec<Duration> = Vec::new();
         let mut ready_count = 0;

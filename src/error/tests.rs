@@ -1,5 +1,5 @@
-//! One table of all messages of the library, held to the rules of writing that a program can check. `cli/message.rs` has
-//! the table of the command line.
+//! One table of all messages of the library, held to the rules of writing that a program can check.
+//! `cli/message.rs` has the table of the command line.
 //!
 //! A new message is one line here, and a new variant without a line does not compile.
 
@@ -80,7 +80,7 @@ macro_rules! table {
 }
 
 #[rustfmt::skip]
-fn samples() -> Vec<Sample> {
+fn samples_of_calls() -> Vec<Sample> {
     use HolderTtl as Ttl;
     let (other, own) = (HeldBy::AnotherClient, HeldBy::ThisClient);
     let stopped = || Arc::from("it belongs to process 7, of which this is a fork; connect anew in the child");
@@ -137,6 +137,22 @@ fn samples() -> Vec<Sample> {
             Input(_) => SubmitError::Input(InputError::ResourceEmpty), "at least one byte";
             Stopped(_) => SubmitError::Stopped(stopped()), "connect anew";
         }
+    };
+    let resource = || b"orders:42".to_vec();
+    samples.extend([
+        sample(&SetError::new(resource(), contended(Ttl::Left(LONG), other)), "lock \"orders:42\" is held"),
+        sample(&SetError::new(resource(), AcquireError::Overloaded), "lock \"orders:42\": this client"),
+        sample(&SetError::new(Vec::new(), AcquireError::Input(InputError::SetEmpty)), "no resource"),
+        sample(&SetError::new(resource(), ExtendError::Busy), "lock \"orders:42\": another extension"),
+        sample(&SetError::new(resource(), ReleaseError::NotHeld), "lock \"orders:42\": the lock is not held"),
+        sample(&DriveEnded, "drop the drive too"),
+    ]);
+    samples
+}
+
+#[rustfmt::skip]
+fn samples_of_settings() -> Vec<Sample> {
+    table! {
         ReenterError {
             Lost { .. } => ReenterError::Lost { hold_count: 2 }, "end its 2 holds";
             TooManyHolds => ReenterError::TooManyHolds, "end some";
@@ -176,6 +192,12 @@ fn samples() -> Vec<Sample> {
             Config(_) => ConnectError::Config(ConfigError::ClientName), "use ASCII";
             Io(_) => ConnectError::Io(std::io::Error::from_raw_os_error(24)), "check the limits of this process";
         }
+    }
+}
+
+#[rustfmt::skip]
+fn samples_of_masters() -> Vec<Sample> {
+    table! {
         Failure {
             NotConnected { .. } => Failure::NotConnected { why: Trouble::Untried.to_string().into() }, "not connected: it was not tried yet";
             ConnectionLost => Failure::ConnectionLost, "the connection broke before the answer";
@@ -227,19 +249,11 @@ fn samples() -> Vec<Sample> {
             StrictEvicting { .. } => Trouble::StrictEvicting { policy: "allkeys-lru" }, "set noeviction";
             StrictUnreported { .. } => Trouble::StrictUnreported { fields: "run_id, role".to_owned(), info_refusal: Some("NOPERM no") }, "grant +info";
         }
-    };
-    let resource = || b"orders:42".to_vec();
-    let lost = || ExtendError::Lost(gone(Round::Extend));
-    samples.extend([
-        sample(&SetError::new(resource(), contended(Ttl::Left(LONG), other)), "lock \"orders:42\" is held"),
-        sample(&SetError::new(resource(), AcquireError::Overloaded), "lock \"orders:42\": this client"),
-        sample(&SetError::new(Vec::new(), AcquireError::Input(InputError::SetEmpty)), "no resource"),
-        sample(&SetError::new(resource(), lost()), "lock \"orders:42\" is lost"),
-        sample(&SetError::new(resource(), ExtendError::Busy), "lock \"orders:42\": another extension"),
-        sample(&SetError::new(resource(), ReleaseError::NotHeld), "lock \"orders:42\": the lock is not held"),
-        sample(&DriveEnded, "drop the drive too"),
-    ]);
-    samples
+    }
+}
+
+fn samples() -> Vec<Sample> {
+    [samples_of_calls(), samples_of_settings(), samples_of_masters()].into_iter().flatten().collect()
 }
 
 #[test]

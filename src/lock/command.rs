@@ -1,9 +1,9 @@
 //! The commands of the lock protocol as bytes, and their replies as votes.
 //!
-//! Sources: `SET NX PX` with a random value and the compare-and-delete script are those of Redis's page on distributed
-//! locks; the native commands are Valkey's `DELIFEQ` and `SET IFEQ`, and Redis's `DELEX`. No form without its
-//! comparison exists here (I10): a `DELEX` that lost its condition would delete anybody's key. What deletes by force, for
-//! people who ask for just that, is in a file of its own.
+//! Sources: `SET NX PX` with a random value and the compare-and-delete script are those of Redis's page on
+//! distributed locks; the native commands are Valkey's `DELIFEQ` and `SET IFEQ`, and Redis's `DELEX`. No form
+//! without its comparison exists here (I10): a `DELEX` that lost its condition would delete anybody's key.
+//! What deletes by force, for people who ask for just that, is in a file of its own.
 
 mod answer;
 mod entry;
@@ -147,7 +147,8 @@ pub(crate) fn encode_extend(out: &mut Vec<u8>, by: ExtendBy, entry: &Entry, ttl:
     encode_decimal_bulk(out, ttl.as_millis());
 }
 
-/// Compare and put another lock's token in place of the first one's, with a TTL of its own. Both have the same key.
+/// Compare and put another lock's token in place of the first one's, with a TTL of its own. Both have the
+/// same key.
 pub(crate) fn encode_swap(out: &mut Vec<u8>, by: ExtendBy, old: &Entry, new: &Entry, ttl: Ttl) {
     let (key, old_token) = old.parts();
     let (new_key, new_token) = new.parts();

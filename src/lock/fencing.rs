@@ -1,4 +1,5 @@
-//! Fencing tokens: numbers that grow from one holder of a lock to the next, for storage that refuses what comes late.
+//! Fencing tokens: numbers that grow from one holder of a lock to the next, for storage that refuses what
+//! comes late.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -6,17 +7,20 @@ use std::time::Duration;
 
 use crate::mutants::mutant;
 
-/// What the key of a fence has between the prefix and the lock's name: no lock may have a name that starts like this.
+/// What the key of a fence has between the prefix and the lock's name: no lock may have a name that starts
+/// like this.
 pub(crate) const FENCE_NAME: &[u8] = b"redlatch:fence:";
 
-/// A number that is larger than that of each earlier fenced holder of the same lock, whatever pauses and delays happen.
+/// A number that is larger than that of each earlier fenced holder of the same lock, whatever pauses and
+/// delays happen.
 ///
-/// Hand it to the storage with each write; the storage remembers the largest that it has seen and refuses smaller ones. So
-/// a holder that was stopped, and does not know that its lock has passed on, does no harm when it wakes. Source: Kleppmann,
-/// "How to do distributed locking" (2016).
+/// Hand it to the storage with each write; the storage remembers the largest that it has seen and refuses
+/// smaller ones. So a holder that was stopped, and does not know that its lock has passed on, does no harm
+/// when it wakes. Source: Kleppmann, "How to do distributed locking" (2016).
 ///
-/// It has less than 54 bits, so a double has it exactly. It follows the clocks of the masters in microseconds since 1970,
-/// which is how it grows without a counter that could be lost; nothing is promised of the difference between two.
+/// It has less than 54 bits, so a double has it exactly. It follows the clocks of the masters in microseconds
+/// since 1970, which is how it grows without a counter that could be lost; nothing is promised of the
+/// difference between two.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(NonZeroU64);
 
@@ -67,9 +71,9 @@ impl fmt::Debug for FencingToken {
 ///    older: PAST   the master's TIME   newer: FUTURE
 /// ```
 ///
-/// A master that forgot its fences is in quarantine for longer than `max_ttl`, the whole window: whatever it took before is
-/// older than anything that it takes after. So a lost fence does no harm, and one may expire once its token has left the
-/// window. It is kept longer, for masters whose clocks are set back.
+/// A master that forgot its fences is in quarantine for longer than `max_ttl`, the whole window: whatever it
+/// took before is older than anything that it takes after. So a lost fence does no harm, and one may expire
+/// once its token has left the window. It is kept longer, for masters whose clocks are set back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) half_us: u64,

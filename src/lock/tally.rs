@@ -3,7 +3,8 @@
 use super::MasterSet;
 use crate::mutants::mutant;
 
-/// The quorum of N masters, listed rather than computed so that a reader can check each row; index 0 is unused.
+/// The quorum of N masters, listed rather than computed so that a reader can check each row; index 0 is
+/// unused.
 const QUORUM: [usize; 33] = [
     0, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, //
     9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15, 16, 16, 17,
@@ -12,7 +13,8 @@ const QUORUM: [usize; 33] = [
 /// The quorum of `master_count` configured masters, whatever is reachable (I4).
 ///
 /// # Panics
-/// If `master_count` is 0 or above [`crate::limits::MASTER_COUNT_MAX`]: a configuration cannot have that many.
+/// If `master_count` is 0 or above [`crate::limits::MASTER_COUNT_MAX`]: a configuration cannot have that
+/// many.
 #[must_use]
 pub const fn quorum(master_count: usize) -> usize {
     assert!(master_count >= 1 && master_count < QUORUM.len());
@@ -35,7 +37,8 @@ pub struct Tally {
 pub enum Verdict {
     /// A quorum granted.
     Granted,
-    /// A quorum can no longer be reached, though a quorum of masters is or may yet be heard: somebody else holds keys.
+    /// A quorum can no longer be reached, though a quorum of masters is or may yet be heard: somebody else
+    /// holds keys.
     Contended,
     /// A quorum can no longer be reached, and so many masters failed that it could not have been.
     NoQuorum,

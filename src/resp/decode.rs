@@ -1,7 +1,8 @@
 //! Bytes to replies: a cursor that walks over one frame.
 //!
-//! Owns the order in which bytes are looked at. Each step needs only bytes at or before its position; when they run out
-//! it says how many are missing and the caller starts again from the front, so nothing is kept between two calls.
+//! Owns the order in which bytes are looked at. Each step needs only bytes at or before its position; when
+//! they run out it says how many are missing and the caller starts again from the front, so nothing is kept
+//! between two calls.
 
 use memchr::memchr2;
 
@@ -21,8 +22,8 @@ pub enum Decoded<'a> {
     },
     /// The input is the beginning of a reply. This is not an error.
     Partial {
-        /// Bytes from the start of the reply below which decoding again is in vain, greater than the size of the input
-        /// and at most [`REPLY_SIZE_MAX`].
+        /// Bytes from the start of the reply below which decoding again is in vain, greater than the size of
+        /// the input and at most [`REPLY_SIZE_MAX`].
         size_min: usize,
     },
 }
@@ -33,9 +34,9 @@ pub enum Decoded<'a> {
 ///
 /// # Errors
 ///
-/// The first byte that makes `input` no beginning of an acceptable reply gives an error, and every longer input gives
-/// the same. Only the limit on the whole size may show later than it could: at the first header or byte beyond it, not
-/// when the elements still owed cannot fit any more.
+/// The first byte that makes `input` no beginning of an acceptable reply gives an error, and every longer
+/// input gives the same. Only the limit on the whole size may show later than it could: at the first header
+/// or byte beyond it, not when the elements still owed cannot fit any more.
 ///
 /// ```
 /// use redlatch::resp::{Decoded, ProtocolError, Reply, decode};
@@ -85,8 +86,8 @@ impl Fixed {
     }
 }
 
-/// The reply at the front of `input` and its size, if it is whole and one of the [`Fixed`] ones. Anything else is for
-/// [`decode`].
+/// The reply at the front of `input` and its size, if it is whole and one of the [`Fixed`] ones. Anything
+/// else is for [`decode`].
 ///
 /// The four are distinguished by one word (`benches/codec.rs`, `decode/fixed`).
 ///
@@ -227,7 +228,8 @@ impl<'a> Cursor<'a> {
         Ok(integer.ok_or(too_large)?)
     }
 
-    /// Reads the length of a bulk string or an array; none is the length of a null. Above `max` it is `too_large`.
+    /// Reads the length of a bulk string or an array; none is the length of a null. Above `max` it is
+    /// `too_large`.
     fn length(&mut self, max: usize, too_large: ProtocolError) -> Result<Option<usize>, Stop> {
         match self.byte()? {
             b'-' => {
@@ -250,8 +252,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Reads decimal digits, of which `first` is already read, and their CRLF. Above `max` they are `too_large`, which
-    /// is said at the digit that goes beyond it, so a number is never an endless line.
+    /// Reads decimal digits, of which `first` is already read, and their CRLF. Above `max` they are
+    /// `too_large`, which is said at the digit that goes beyond it, so a number is never an endless line.
     fn number(&mut self, first: u8, max: u64, too_large: ProtocolError) -> Result<u64, Stop> {
         let mut number = digit(first)?;
         if number > max {

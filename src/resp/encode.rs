@@ -60,7 +60,8 @@ pub(crate) fn encode_bulk_header(out: &mut Vec<u8>, size: usize) {
 ///
 /// # Panics
 ///
-/// If a status or error line holds CR or LF, which no decoded one does: the stream behind it would change its meaning.
+/// If a status or error line holds CR or LF, which no decoded one does: the stream behind it would change its
+/// meaning.
 ///
 /// ```
 /// use redlatch::resp::{Reply, encode_reply};

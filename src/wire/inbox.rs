@@ -11,7 +11,8 @@ use crate::resp::{self, Decoded, ProtocolError, Reply};
 ///                  ^ head     ^ tail               head <= tail <= bytes.len()
 /// ```
 ///
-/// It grows only when what was received fills it, so a header that promises a large reply reserves nothing (I17).
+/// It grows only when what was received fills it, so a header that promises a large reply reserves nothing
+/// (I17).
 #[derive(Debug)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,

@@ -1,6 +1,7 @@
 //! What waits, first in first out: bytes to be written to a master, or replies that it owes.
 
-/// At most `COUNT_MAX` items in one piece of memory, so that all that wait can be looked at, or written, at once.
+/// At most `COUNT_MAX` items in one piece of memory, so that all that wait can be looked at, or written, at
+/// once.
 ///
 /// ```text
 /// items: [ taken | waiting ........ ]
@@ -29,8 +30,8 @@ impl<T: Copy, const COUNT_MAX: usize> Queue<T, COUNT_MAX> {
         self.items.spare_capacity_mut().len() >= count || self.make_room(count)
     }
 
-    /// Drops what is taken once it outweighs what waits, so that each item is moved at most once on average. The memory
-    /// never grows beyond the limit.
+    /// Drops what is taken once it outweighs what waits, so that each item is moved at most once on average.
+    /// The memory never grows beyond the limit.
     #[cold]
     fn make_room(&mut self, count: usize) -> bool {
         let waiting = self.waiting().len();

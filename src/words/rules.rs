@@ -1,4 +1,5 @@
-//! The rules of writing that a program can check, for the tests of the library's messages and of the command line's.
+//! The rules of writing that a program can check, for the tests of the library's messages and of the command
+//! line's.
 
 /// The most words of a sentence in a message.
 const SENTENCE_LENGTH_MAX: usize = 15;
@@ -11,8 +12,8 @@ const IDIOM: [&str; 7] = ["told", "tell", "tells", "who", "whoever", "whom", "be
 
 /// The first rule that a message breaks.
 ///
-/// A sentence ends at the end of a line, at a parenthesis, and at a period, a colon, a semicolon or a question mark with a
-/// space behind it. A quotation is one word.
+/// A sentence ends at the end of a line, at a parenthesis, and at a period, a colon, a semicolon or a
+/// question mark with a space behind it. A quotation is one word.
 pub(crate) fn broken_rule(message: &str) -> Option<String> {
     let outside: Vec<&str> = message.split('"').step_by(2).collect();
     let text = outside.join("quotation");

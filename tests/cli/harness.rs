@@ -1,6 +1,7 @@
 //! Starts the built `redlatch` and sees how it ends.
 //!
-//! Whatever a test starts ends with it, however the test ends: each process carries a mark in its environment.
+//! Whatever a test starts ends with it, however the test ends: each process carries a mark in its
+//! environment.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -51,8 +52,9 @@ pub(crate) fn command(program: &str) -> Command {
     command
 }
 
-/// Catches the signals that this process ignores (`nohup`, a background job of a script): children inherit a signal that
-/// is ignored, and get the default for one that is caught. Without `/proc` nothing is known to be ignored.
+/// Catches the signals that this process ignores (`nohup`, a background job of a script): children inherit a
+/// signal that is ignored, and get the default for one that is caught. Without `/proc` nothing is known to be
+/// ignored.
 fn catch_ignored_signals() {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or("0");

@@ -1,6 +1,7 @@
 //! The command line as its users meet it: the built `redlatch` against real `redis-server` processes.
 //!
-//! Each command leads a process group of its own, so that these tests do the same with and without a terminal.
+//! Each command leads a process group of its own, so that these tests do the same with and without a
+//! terminal.
 
 mod bad_input_tests;
 mod bench_tests;

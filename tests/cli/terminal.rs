@@ -22,8 +22,8 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Starts `sh -c` in a session of its own, in the foreground of a terminal of its own; in the script, `$REDLATCH` is the program.
-    /// `None`, visibly, if `setsid` of util-linux is missing.
+    /// Starts `sh -c` in a session of its own, in the foreground of a terminal of its own; in the script,
+    /// `$REDLATCH` is the program. `None`, visibly, if `setsid` of util-linux is missing.
     pub(crate) fn start(urls: &[String], script: &str) -> Option<Self> {
         let tool = Command::new("setsid").arg("--version").output();
         if !tool.is_ok_and(|tool| String::from_utf8_lossy(&tool.stdout).contains("util-linux")) {

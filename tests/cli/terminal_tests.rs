@@ -4,7 +4,8 @@ use crate::fleet::{Fleet, eventually};
 use crate::harness::{FOREVER, PATIENCE, PATIENT, exists, holder_count};
 use crate::terminal::Session;
 
-// A shell that starts a program cannot be stopped before that program runs (`vfork`), so what is stopped here starts none.
+// A shell that starts a program cannot be stopped before that program runs (`vfork`), so what is stopped here
+// starts none.
 
 /// `redlatch run`, as a word of a script.
 fn run(ttl: &str, command: &str) -> String {

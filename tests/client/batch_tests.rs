@@ -35,7 +35,8 @@ pub(crate) fn work(master: &mut Master) -> Work {
     Work { read_count: found("total_reads_processed:"), command_count }
 }
 
-/// Waits until each master has done so much more, and says in how many reads; the questions' own are left out.
+/// Waits until each master has done so much more, and says in how many reads; the questions' own are left
+/// out.
 pub(crate) fn reads_of(fleet: &mut Fleet, count: usize, before: &[Work]) -> Vec<usize> {
     let mut reads = Vec::new();
     for (master, before) in fleet.masters().zip(before) {

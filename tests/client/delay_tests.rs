@@ -1,4 +1,5 @@
-//! The delay function of the caller's own, which is called with the client locked: it may panic, look, drop and call.
+//! The delay function of the caller's own, which is called with the client locked: it may panic, look, drop
+//! and call.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

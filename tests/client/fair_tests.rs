@@ -141,12 +141,14 @@ fn fair_order_survives_an_absent_minority() {
         let mut fleet = Fleet::start(3);
         let clients: Vec<Client> = (0..3).map(|_| open(&fleet.urls(), LONG)).collect();
         let guard = clients[0].lock("a").fair().ttl(TTL).try_acquire().expect("free");
-        // A quorum grants it. Of a lock on two masters one would be left when one of them is away, and that is no lock.
+        // A quorum grants it. Of a lock on two masters one would be left when one of them is away, and that
+        // is no lock.
         eventually(PATIENCE, "the third master has it, too", || guard.margin() == 1);
         fleet.master(2).kill();
         let first = wait_behind(&mut fleet, 0..2, &clients[1], 0);
         fleet.master(2).restart();
-        // At its next sign of life the first one has its number there, too; scripts that were lost are sent in full.
+        // At its next sign of life the first one has its number there, too; scripts that were lost are sent
+        // in full.
         await_tickets(&mut fleet, 0..3, 1);
         let second = wait_behind(&mut fleet, 0..3, &clients[2], 1);
         fleet.masters().for_each(|master| assert_eq!(master.ask("SCRIPT FLUSH").text(), "OK"));
@@ -260,8 +262,8 @@ fn the_scripts_are_sent_to_each_master_once() {
     }
     for (master, before) in fleet.masters().zip(before) {
         let stats = master.ask("INFO commandstats").text();
-        // Five are loaded behind the first attempt. That is sent in full, too, unless the lock was held and released before
-        // the master had answered.
+        // Five are loaded behind the first attempt. That is sent in full, too, unless the lock was held and
+        // released before the master had answered.
         let sent = count_scripts(master) - before;
         assert!((5..=6).contains(&sent), "{sent}, by their digests from then on: {stats}");
         assert!(!stats.contains("cmdstat_zadd"), "a lock that nobody else wants has no queue: {stats}");

@@ -21,7 +21,8 @@ fn closed_idle_connections_are_made_again() {
             master.ask("INFO clients").text().contains("connected_clients:2\r\n")
         });
     }
-    // A task does not wait for connections, so the first one after a quiet night would fail on healthy masters.
+    // A task does not wait for connections, so the first one after a quiet night would fail on healthy
+    // masters.
     eventually(PATIENCE, "the connections vote", || {
         block_on(client.lock("a").ttl(TTL).wait(Duration::ZERO).acquire_async()).is_ok()
     });

@@ -1,8 +1,8 @@
 //! Which thread leads when a leader leaves, and which one brings out what is left behind.
 //!
-//! If nobody did, the client's thread would find it when it next looks, [`limits::LOOK_PAUSE`] after the last turn. So each
-//! of these is done many times over, and all together must take far less than as many such pauses: a slow machine does not
-//! make up for them, and a fault that the pause hides shows.
+//! If nobody did, the client's thread would find it when it next looks, [`limits::LOOK_PAUSE`] after the last
+//! turn. So each of these is done many times over, and all together must take far less than as many such
+//! pauses: a slow machine does not make up for them, and a fault that the pause hides shows.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config,
 
 const ROUNDS: u32 = 30;
 
-/// Does something many times; what it says that it took must be less than half of the pauses that would hide a fault.
+/// Does something many times; what it says that it took must be less than half of the pauses that would hide
+/// a fault.
 fn far_from_looking(what: &str, mut round: impl FnMut() -> Duration) {
     let mut took = Duration::ZERO;
     for count in 1..=ROUNDS {
@@ -50,8 +51,8 @@ fn wait_for(client: &Client, name: &str, is_task: bool) -> Instant {
     now
 }
 
-/// A thread waits, and another thread or task beside it. The first has what it wants; the other one gets its own all
-/// the same.
+/// A thread waits, and another thread or task beside it. The first has what it wants; the other one gets its
+/// own all the same.
 fn told_after_the_leader_has_left(
     fleet: &mut Fleet,
     [holder, client]: [&Client; 2],

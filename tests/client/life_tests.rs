@@ -171,7 +171,8 @@ fn contend(client: &Client, is_driven: bool) {
                 }
             };
             let mut running: Vec<_> = (0..CALLERS).map(|caller| Box::pin(task(caller))).collect();
-            // All of them in this one task, each polled when any is woken: wake-ups that are not for it are common.
+            // All of them in this one task, each polled when any is woken: wake-ups that are not for it are
+            // common.
             std::future::poll_fn(|context| {
                 running.retain_mut(|it| it.as_mut().poll(context).is_pending());
                 if running.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }

@@ -103,7 +103,8 @@ fn two_hanging_masters_delay_no_notification() {
     });
 }
 
-/// An ACL without channels, on so many masters; then the rest publish, or nobody does and waiting goes on as without messages.
+/// An ACL without channels, on so many masters; then the rest publish, or nobody does and waiting goes on as
+/// without messages.
 #[test]
 fn masters_that_forbid_messages_are_still_waited_for() {
     within("a waiter gets the lock", || {

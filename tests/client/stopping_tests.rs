@@ -1,4 +1,5 @@
-//! What becomes of a client whose event loop is struck by somebody else's panic: all waiters get an error, and nothing hangs.
+//! What becomes of a client whose event loop is struck by somebody else's panic: all waiters get an error,
+//! and nothing hangs.
 
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};

@@ -1,5 +1,5 @@
-//! Many threads and tasks hammer one client while connections are cut, delayed and stopped: every call returns in time,
-//! nothing is left, and no thread stays behind.
+//! Many threads and tasks hammer one client while connections are cut, delayed and stopped: every call
+//! returns in time, nothing is left, and no thread stays behind.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -75,7 +75,8 @@ impl Stress<'_> {
         *latest = (late, call).max(*latest);
     }
 
-    /// Returns the number of this entry. A holder that was kept from its exit until its lock had ended is no witness.
+    /// Returns the number of this entry. A holder that was kept from its exit until its lock had ended is no
+    /// witness.
     fn enter(&self, plan: &Plan, guard: &Guard) -> usize {
         let entry = self.entry_count.fetch_add(1, Ordering::SeqCst);
         let until = guard.valid_until();

@@ -97,7 +97,8 @@ fn a_denial_says_when_a_quorum_is_free() {
     }
     rig.acquire("a", 10_000, 0);
     let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("contention") };
-    // Known when the outcome was fixed: masters 0 to 2 refused. Two others may be free, so one of the three must be.
+    // Known when the outcome was fixed: masters 0 to 2 refused. Two others may be free, so one of the three
+    // must be.
     assert_eq!(denial.holder, HolderTtl::Left(ms(300)));
     let mut rig = Rig::new(1, defaults);
     rig.masters[0].put(b"a", b"stuck", None);

@@ -1,8 +1,9 @@
-//! Replies that no server should give, each type in each place: the right vote, or the end of the connection with a
-//! reason; never a grant, never a key left behind, and the client works afterwards.
+//! Replies that no server should give, each type in each place: the right vote, or the end of the connection
+//! with a reason; never a grant, never a key left behind, and the client works afterwards.
 //!
-//! Elsewhere: the grammar (`resp::decode`, `tests/codec.rs`); TTLs and names (`lock`); settings and URLs (`config`); a
-//! reply to no request, one server under two names (`masters.rs`); a release twice, an extension after it (`hold.rs`).
+//! Elsewhere: the grammar (`resp::decode`, `tests/codec.rs`); TTLs and names (`lock`); settings and URLs
+//! (`config`); a reply to no request, one server under two names (`masters.rs`); a release twice, an
+//! extension after it (`hold.rs`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -111,8 +112,8 @@ fn check_link(rig: &Rig, reply: &[u8], fate: &Fate, why: &str) {
     }
 }
 
-/// The master carries out what it was sent, nobody hears the answer, and the client connects anew. All locks are let go
-/// of: nothing of them may be left, and a new one can be had.
+/// The master carries out what it was sent, nobody hears the answer, and the client connects anew. All locks
+/// are let go of: nothing of them may be left, and a new one can be had.
 #[track_caller]
 fn check_nothing_is_lost(rig: &mut Rig, lock: Option<OpId>) {
     if down(rig).is_none() {
@@ -124,7 +125,8 @@ fn check_nothing_is_lost(rig: &mut Rig, lock: Option<OpId>) {
     if let Some(lock) = lock {
         rig.release(lock, false);
     }
-    // Before its TTL ends the key is gone, and nothing of it is kept for longer. Somebody else's key ends, too.
+    // Before its TTL ends the key is gone, and nothing of it is kept for longer. Somebody else's key ends,
+    // too.
     rig.advance(ms(TTL_MS - 200));
     assert_eq!((rig.holder_count("a"), rig.engine.operation_count()), (0, 0));
     rig.advance(ms(400));

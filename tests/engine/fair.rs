@@ -126,7 +126,8 @@ fn the_slowest_master_learns_the_script() {
             _ => options.shared(),
         };
         rig.submit_with("a", options);
-        // Each attempt is refused by the others, and its release is on its way, when this one asks for the script.
+        // Each attempt is refused by the others, and its release is on its way, when this one asks for the
+        // script.
         let mut ask_for = |time: u64| {
             for _ in 0..time / 20 {
                 rig.hold(2);

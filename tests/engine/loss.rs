@@ -12,7 +12,8 @@ fn empty(rig: &mut Rig, index: usize) {
     rig.masters[index].load_keys(Default::default());
 }
 
-/// Another process without data takes its place, and is connected. It takes no key, so that the lock is not put back.
+/// Another process without data takes its place, and is connected. It takes no key, so that the lock is not
+/// put back.
 fn restart(rig: &mut Rig, index: usize) {
     rig.disconnect(index);
     let now = rig.now;

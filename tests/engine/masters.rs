@@ -169,7 +169,8 @@ fn knowing_a_process_before_its_restart_is_worthless() {
 #[test]
 fn an_uptime_may_be_a_second_early() {
     let mut rig = Rig::new(1, |builder| builder.max_ttl(ms(10_000)));
-    // Started at the end of a second and asked at the beginning of another, it reports almost a second too much.
+    // Started at the end of a second and asked at the beginning of another, it reports almost a second too
+    // much.
     rig.advance(ms(950));
     rig.disconnect(0);
     rig.refuse(0, true);

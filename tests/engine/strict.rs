@@ -1,5 +1,5 @@
-//! Strict mode: what a master must do to count, by the watch of this client or by the mark of another; and what any
-//! mode makes of masters whose process has changed.
+//! Strict mode: what a master must do to count, by the watch of this client or by the mark of another; and
+//! what any mode makes of masters whose process has changed.
 
 use std::time::{Duration, Instant};
 
@@ -131,8 +131,8 @@ fn a_restart_starts_the_watch_anew() {
     assert_eq!(marks_written(&rig), ["run0 10102", "run0b 10102"]);
 }
 
-/// The difference between the modes: `Uptime` lets a wall clock that was set ahead end the quarantine of a master that
-/// has just restarted, as docs/restarts.md says.
+/// The difference between the modes: `Uptime` lets a wall clock that was set ahead end the quarantine of a
+/// master that has just restarted, as docs/restarts.md says.
 #[test]
 fn strict_mode_ignores_a_lying_uptime() {
     let lie = |rig: &mut Rig| {
@@ -436,8 +436,8 @@ fn one_server_twice_is_refused_with_both_names() {
 
 // ---- another server in place of the old one ----
 
-/// Disconnects, lets `away` pass until the next connection, which finds a process that reports this uptime in seconds.
-/// Reports how long that one has to be watched.
+/// Disconnects, lets `away` pass until the next connection, which finds a process that reports this uptime in
+/// seconds. Reports how long that one has to be watched.
 fn left_for_a_successor_of_uptime(away: Duration, uptime_s: u64) -> Duration {
     let mut rig = Rig::new(1, uptime);
     // Whole seconds since the model's start, so that the uptime reported is exact.
@@ -499,8 +499,8 @@ fn a_failed_handshake_is_no_sign_of_life() {
     rig.advance(ms(6000));
     rig.deliver(0);
     rig.advance(ms(2500));
-    // Restarted one second after the old one was heard, it may use its uptime: two seconds of it are cut off, and the
-    // handshake that is asked for it may take one more.
+    // Restarted one second after the old one was heard, it may use its uptime: two seconds of it are cut off,
+    // and the handshake that is asked for it may take one more.
     assert!(seasoned_at(&rig) < heard_at + ms(1000) + WATCH + ms(3000));
 }
 

@@ -1,8 +1,8 @@
-//! Input that cannot work, through the library, on real masters: the error's variant and what it says, that nothing is
-//! lost by it, and that the client works afterwards.
+//! Input that cannot work, through the library, on real masters: the error's variant and what it says, that
+//! nothing is lost by it, and that the client works afterwards.
 //!
-//! Elsewhere: one server under two names, servers that talk garbage (`lock_tests.rs`); leases of other clients
-//! (`lease_tests.rs`); replies that no server should give (`tests/engine/bad_input.rs`).
+//! Elsewhere: one server under two names, servers that talk garbage (`lock_tests.rs`); leases of other
+//! clients (`lease_tests.rs`); replies that no server should give (`tests/engine/bad_input.rs`).
 
 use std::time::Duration;
 

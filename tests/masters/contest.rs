@@ -1,10 +1,12 @@
 //! Clients that contend for a few locks while a test harms the masters, and one more server that watches.
 //!
-//! Each contestant has a thread; it has a `Redlock` of its own, or half of a `Client` ([`Way`]). It acquires, holds for a random time, sometimes extends, sometimes
-//! drops its lease or lets it run out instead of releasing it; each holder writes its entry and exit to the checker. The
-//! test's own thread is the conductor: it harms and heals masters in between, and in the end [`Contest::finish`] judges.
+//! Each contestant has a thread; it has a `Redlock` of its own, or half of a `Client` ([`Way`]). It acquires,
+//! holds for a random time, sometimes extends, sometimes drops its lease or lets it run out instead of
+//! releasing it; each holder writes its entry and exit to the checker. The test's own thread is the
+//! conductor: it harms and heals masters in between, and in the end [`Contest::finish`] judges.
 //!
-//! No call of the conductor waits for less than something that must happen, so a slow machine only takes longer.
+//! No call of the conductor waits for less than something that must happen, so a slow machine only takes
+//! longer.
 
 use std::io::BufReader;
 use std::net::{SocketAddr, TcpStream};
@@ -76,7 +78,8 @@ impl Contest {
         Self::start_with_lists(name, &vec![urls.to_vec(); CLIENT_COUNT], rules)
     }
 
-    /// The same with a list of masters for each client: two may hold one lock then, which a test of the contest wants.
+    /// The same with a list of masters for each client: two may hold one lock then, which a test of the
+    /// contest wants.
     pub(crate) fn start_with_lists(name: &'static str, lists: &[Vec<String>], rules: &Rules) -> Self {
         let checker = Fleet::start(1);
         let shared = Arc::new(Shared::default());
@@ -140,8 +143,8 @@ impl Contest {
         });
     }
 
-    /// Waits until each resource was acquired anew, which must take no longer than the old lock, the quarantine and the
-    /// pause between two attempts to connect. The last fault has just been healed.
+    /// Waits until each resource was acquired anew, which must take no longer than the old lock, the
+    /// quarantine and the pause between two attempts to connect. The last fault has just been healed.
     pub(crate) fn recovers(&self, from: &str) {
         let before = self.shared.entry_counts();
         let limit = TTL + TTL.mul_f64(1.01) + limits::BACKOFF_MAX + 3 * SLACK;
@@ -159,7 +162,8 @@ impl Contest {
         self.check_clients();
     }
 
-    /// Ends the contest, when all masters are healed and each client has noticed: nothing may be lost, and nothing held by two.
+    /// Ends the contest, when all masters are healed and each client has noticed: nothing may be lost, and
+    /// nothing held by two.
     pub(crate) fn finish(self, fleet: &mut Fleet) {
         let name = self.name;
         let wrong = self.judge(fleet);
@@ -212,12 +216,13 @@ impl Contest {
         wrong
     }
 
-    /// All is released. Clients that took long to close waited for answers in vain, until the keys had to be gone unless
-    /// the `SET` was stuck on its way; such a key may live for another TTL.
+    /// All is released. Clients that took long to close waited for answers in vain, until the keys had to be
+    /// gone unless the `SET` was stuck on its way; such a key may live for another TTL.
     fn check_keys(&self, fleet: &mut Fleet, closing_time: Duration) {
         for (index, master) in fleet.masters().enumerate() {
             let keys = master.ask("KEYS *").text();
-            // A ticket whose connection was cut is left to its heartbeat, and the intent of a writer to its end.
+            // A ticket whose connection was cut is left to its heartbeat, and the intent of a writer to its
+            // end.
             let passes =
                 |name: &str| ["redlatch:fair:", "redlatch:writer:"].iter().any(|own| name.starts_with(own));
             let mut names = keys.trim_matches(['[', ']']).split(", ").filter(|name| !name.is_empty());

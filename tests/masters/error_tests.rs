@@ -1,5 +1,5 @@
-//! Every error that a server can be brought to reply, as it sends it: on one master of three it is no obstacle, on two
-//! it is named by the failed attempt, and nothing stays behind.
+//! Every error that a server can be brought to reply, as it sends it: on one master of three it is no
+//! obstacle, on two it is named by the failed attempt, and nothing stays behind.
 //!
 //! `NOSCRIPT` and evictions are in `lock_tests.rs`.
 

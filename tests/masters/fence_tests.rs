@@ -1,4 +1,5 @@
-//! Fenced locks on real masters: tokens rise whatever happens to masters and holders, and what comes late is too old.
+//! Fenced locks on real masters: tokens rise whatever happens to masters and holders, and what comes late is
+//! too old.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -34,7 +35,8 @@ fn assert_rising(mut held: Vec<Held>) {
     }
 }
 
-/// Takes the lock again and again, and now and then keeps it for longer than its TTL, as a paused process would.
+/// Takes the lock again and again, and now and then keeps it for longer than its TTL, as a paused process
+/// would.
 fn contend(urls: &[String], held: &Mutex<Vec<Held>>, is_over: &AtomicBool) {
     let config = Config::builder().masters(urls).max_ttl(Duration::from_secs(1));
     let config = config.answer_timeout(Duration::from_millis(200)).build().expect("valid");
@@ -155,7 +157,8 @@ fn only_fenced_locks_have_tokens() {
     fleet.masters().for_each(|master| assert_eq!(master.ask("KEYS *").text(), "[redlatch:fence:a]"));
 }
 
-/// Callers of one client who all want the same lock: each is asked for on the masters, and each token is larger.
+/// Callers of one client who all want the same lock: each is asked for on the masters, and each token is
+/// larger.
 #[test]
 fn threads_of_one_client_have_rising_tokens() {
     let fleet = Fleet::start(3);
@@ -241,7 +244,8 @@ fn the_example_shows_a_paused_holder_that_is_refused() {
     assert_eq!(storage.value(), "bob was here");
 }
 
-/// A proxy gives the first server a second address, and the login may not run `INFO`, so that no `run_id` shows it.
+/// A proxy gives the first server a second address, and the login may not run `INFO`, so that no `run_id`
+/// shows it.
 #[test]
 fn one_server_behind_two_addresses_votes_once_without_info() {
     type Acquire = fn(&mut Redlock) -> Result<Lease, AcquireError>;

@@ -1,10 +1,13 @@
-//! Real `redis-server` processes on loopback, for tests and benchmarks: start, stop in mid-air, kill, restart, ask.
+//! Real `redis-server` processes on loopback, for tests and benchmarks: start, stop in mid-air, kill,
+//! restart, ask.
 //!
-//! Owns the processes, their temporary directory and their pid files, and gives all of them back on drop. Knows nothing
-//! of the crate under test: it asks the servers with a RESP reader of its own, so that a bug in ours cannot hide here.
+//! Owns the processes, their temporary directory and their pid files, and gives all of them back on drop.
+//! Knows nothing of the crate under test: it asks the servers with a RESP reader of its own, so that a bug in
+//! ours cannot hide here.
 //!
-//! `REDLATCH_SERVER` names another server than `redis-server`; a `Place` names another for one master. If `REDLATCH_TEST_PIDS` names a directory, each process
-//! is recorded there as `PORT.PID.pid`, and `scripts/masters stop -d` ends those that a killed test program left behind.
+//! `REDLATCH_SERVER` names another server than `redis-server`; a `Place` names another for one master. If
+//! `REDLATCH_TEST_PIDS` names a directory, each process is recorded there as `PORT.PID.pid`, and
+//! `scripts/masters stop -d` ends those that a killed test program left behind.
 
 #![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
 
@@ -157,7 +160,8 @@ impl Master {
         self.child.as_ref().expect("the master runs").id()
     }
 
-    /// SIGSTOP: the kernel still accepts connections and bytes, nobody reads them. Returns when it has stopped.
+    /// SIGSTOP: the kernel still accepts connections and bytes, nobody reads them. Returns when it has
+    /// stopped.
     pub(crate) fn stop(&mut self) {
         self.signal("STOP");
         let stat = format!("/proc/{}/stat", self.pid());
@@ -197,8 +201,8 @@ impl Master {
         self.kill();
     }
 
-    /// Starts it again on the same port, with whatever it kept on disk (nothing, unless its arguments say so), and
-    /// returns when it answers `PING`. Kills it first if it runs.
+    /// Starts it again on the same port, with whatever it kept on disk (nothing, unless its arguments say
+    /// so), and returns when it answers `PING`. Kills it first if it runs.
     pub(crate) fn restart(&mut self) {
         self.restart_unready();
         let given_up = Instant::now() + START_PATIENCE;
@@ -250,7 +254,8 @@ impl Master {
         Ok(reply)
     }
 
-    /// Sends one command over a connection of its own, which is returned: the reply may be a long time coming.
+    /// Sends one command over a connection of its own, which is returned: the reply may be a long time
+    /// coming.
     pub(crate) fn send(&mut self, args: &[&[u8]]) -> TcpStream {
         let mut connection = open(self.addr(), COMMAND_PATIENCE).expect("the master accepts connections");
         send(&mut connection, args).expect("the master reads");
@@ -326,8 +331,8 @@ impl Master {
         }
     }
 
-    /// Does this very process answer? `INFO` names it, so a stranger that was faster on the same port is not taken for
-    /// ours. A server that wants a password says so; then its log says so.
+    /// Does this very process answer? `INFO` names it, so a stranger that was faster on the same port is not
+    /// taken for ours. A server that wants a password says so; then its log says so.
     fn is_ready(&self) -> bool {
         let Ok(mut connection) = open(self.addr(), Duration::from_secs(1)) else { return false };
         match exchange(&mut connection, &[b"PING"]) {
@@ -381,8 +386,8 @@ impl Raw {
     }
 }
 
-/// A program whose process ignores no signal, though this one may: its starter was `nohup`, or a script with `&`. Where `env`
-/// cannot set that right, the process inherits what this one ignores.
+/// A program whose process ignores no signal, though this one may: its starter was `nohup`, or a script with
+/// `&`. Where `env` cannot set that right, the process inherits what this one ignores.
 pub(crate) fn command(program: &str) -> Command {
     static RESET: [&str; 2] = ["env", "--default-signal"];
     static CAN_RESET: LazyLock<bool> = LazyLock::new(|| {
@@ -407,8 +412,8 @@ pub(crate) fn eventually(patience: Duration, what: &str, mut is_true: impl FnMut
     }
 }
 
-/// A loopback port that nobody listens on just now, below the ephemeral ones: a client that retries a dead port among
-/// those may be given the same port as its own, and so connect to itself.
+/// A loopback port that nobody listens on just now, below the ephemeral ones: a client that retries a dead
+/// port among those may be given the same port as its own, and so connect to itself.
 pub(crate) fn free_port() -> u16 {
     const FIRST: u16 = 10_000;
     const LAST: u16 = 32_767;

@@ -1,7 +1,8 @@
-//! Keys of other applications at every key that a lock touches, on real servers: none of them is ever changed.
+//! Keys of other applications at every key that a lock touches, on real servers: none of them is ever
+//! changed.
 //!
-//! Each test puts a key of each type, with and without a TTL, under names of its own, lets clients work at all of them
-//! together, and compares the bytes of `DUMP` and the end of each key.
+//! Each test puts a key of each type, with and without a TTL, under names of its own, lets clients work at
+//! all of them together, and compares the bytes of `DUMP` and the end of each key.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,7 +15,8 @@ use crate::fleet::{Fleet, Master, Place, Raw};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};
 use crate::valkey_tests::valkey_9;
 
-/// A key of each type: command and arguments behind the key. The scores look like times that are over and that are not.
+/// A key of each type: command and arguments behind the key. The scores look like times that are over and
+/// that are not.
 const VALUES: [(&str, &str); 6] = [
     ("SET", "theirs"),
     ("RPUSH", "x y"),
@@ -188,7 +190,8 @@ fn no_acquisition_changes_a_foreign_key() {
         let mut worker = Worker::open(&fleet);
         for kind in KINDS {
             let (mut foreign, mut locks) = (Vec::new(), Vec::new());
-            // Somebody has the lock in half of the cases, so that there is a queue, and a writer that insists.
+            // Somebody has the lock in half of the cases, so that there is a queue, and a writer that
+            // insists.
             let ways = [false, true].into_iter().flat_map(|is_held| waits.map(|wait| (is_held, wait)));
             for ((is_held, wait), (place, value, has_ttl)) in
                 ways.flat_map(|way| cases(&PLACES).map(move |case| (way, case)))

@@ -1,4 +1,5 @@
-//! Masters at their memory limit with the policy `noeviction`: what takes no more memory succeeds, the rest says why not.
+//! Masters at their memory limit with the policy `noeviction`: what takes no more memory succeeds, the rest
+//! says why not.
 
 use std::time::Duration;
 

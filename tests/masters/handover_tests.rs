@@ -1,4 +1,5 @@
-//! Callers of one client who want the same lock, on real masters: hand-over in one command, and the turn of others.
+//! Callers of one client who want the same lock, on real masters: hand-over in one command, and the turn of
+//! others.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -115,8 +115,8 @@ fn a_fleet_with_sockets_listens_on_them_too() {
     }
 }
 
-/// What scripts/test does after a test program was killed: this test runs itself with the variable set, in a child
-/// that leaks its fleet, and sweeps.
+/// What scripts/test does after a test program was killed: this test runs itself with the variable set, in a
+/// child that leaks its fleet, and sweeps.
 #[test]
 fn pid_files_find_a_killed_programs_masters() {
     const LEAK: &str = "REDLATCH_TEST_LEAK";
@@ -154,7 +154,8 @@ fn pid_files_find_a_killed_programs_masters() {
     assert!(swept.expect("scripts/masters starts").success());
     assert!(files().is_empty());
     for pid in leaked {
-        // The process that adopted it may not have waited for it yet: then it is a zombie, with no command line.
+        // The process that adopted it may not have waited for it yet: then it is a zombie, with no command
+        // line.
         assert_eq!(std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default(), b"");
     }
     std::fs::remove_dir_all(&pids).expect("our own directory");

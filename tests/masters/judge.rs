@@ -1,9 +1,10 @@
 //! Decides from what holders wrote down whether two had one lock at a time who do not share it.
 //!
-//! There are two witnesses. Each client logs the interval in which its lease was valid, on the one clock of this process;
-//! intervals of one resource must not overlap. And each holder writes its entry and its exit to one more server, whose
-//! order is the order in which things happened there; entries and exits must alternate. A holder whose validity ended
-//! before its exit was confirmed (this process was slow) is heard by the first judge only.
+//! There are two witnesses. Each client logs the interval in which its lease was valid, on the one clock of
+//! this process; intervals of one resource must not overlap. And each holder writes its entry and its exit to
+//! one more server, whose order is the order in which things happened there; entries and exits must
+//! alternate. A holder whose validity ended before its exit was confirmed (this process was slow) is heard by
+//! the first judge only.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -62,7 +63,8 @@ pub(crate) fn overlaps(visits: &[Visit]) -> Vec<String> {
     found
 }
 
-/// What is wrong with the checker's log of one resource (`+` and `-` with a visit's name, in the order of arrival).
+/// What is wrong with the checker's log of one resource (`+` and `-` with a visit's name, in the order of
+/// arrival).
 pub(crate) fn disorders(resource: usize, log: &[String], visits: &[Visit]) -> Vec<String> {
     let witnessed: BTreeSet<String> = visits
         .iter()

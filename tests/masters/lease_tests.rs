@@ -1,4 +1,5 @@
-//! What a lease says of its lock, on real masters, when extensions fail, clients are mixed up or the process is stopped.
+//! What a lease says of its lock, on real masters, when extensions fail, clients are mixed up or the process
+//! is stopped.
 
 use std::time::{Duration, Instant};
 
@@ -69,7 +70,8 @@ fn a_pause_before_writing_silences_no_master() {
     redlock.submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) }).expect("room");
     std::thread::sleep(limit * 2);
     redlock.turn(Duration::ZERO).expect("the loop runs");
-    // The handshake tried one SET; the other one is this attempt's, and its answer is on its way before this one's.
+    // The handshake tried one SET; the other one is this attempt's, and its answer is on its way before this
+    // one's.
     eventually(PATIENCE, "the SET is carried out", || {
         fleet.master(0).ask("INFO commandstats").text().contains("cmdstat_set:calls=2")
     });
@@ -89,7 +91,8 @@ fn an_arrived_answer_is_never_late() {
     redlock.submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) }).expect("room");
     redlock.flush();
     eventually(PATIENCE, "the SET is carried out", || fleet.master(0).ask("EXISTS a").text() == "1");
-    // The server has been round its loop once more, so the SET's answer is out; only then this process is stopped.
+    // The server has been round its loop once more, so the SET's answer is out; only then this process is
+    // stopped.
     fleet.master(0).ask("PING");
     std::thread::sleep(limit * 2);
     redlock.turn(Duration::ZERO).expect("the loop runs");

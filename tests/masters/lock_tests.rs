@@ -1,4 +1,5 @@
-//! `Redlock` on real masters: what it promises when all is well, and when servers stop, die, restart or refuse.
+//! `Redlock` on real masters: what it promises when all is well, and when servers stop, die, restart or
+//! refuse.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};

@@ -1,9 +1,10 @@
-//! The simulator's model master, held against real servers: it is worth something only if it answers as they do.
+//! The simulator's model master, held against real servers: it is worth something only if it answers as they
+//! do.
 //!
-//! The same random commands go to both, in the same order; the replies have to be the same bytes. Only what depends on
-//! the moment is compared with the time that the exchange may have taken: `PTTL`, `TIME`, the uptime in `INFO`. A short
-//! TTL is given only with the last command of a batch, and nothing else is sent before both say that the key is gone,
-//! so no race decides a reply.
+//! The same random commands go to both, in the same order; the replies have to be the same bytes. Only what
+//! depends on the moment is compared with the time that the exchange may have taken: `PTTL`, `TIME`, the
+//! uptime in `INFO`. A short TTL is given only with the last command of a batch, and nothing else is sent
+//! before both say that the key is gone, so no race decides a reply.
 //!
 //! ```text
 //! REDLATCH_MODEL_SEEDS=0..1000    others than the tests' own
@@ -124,7 +125,8 @@ struct Pair {
     model: ModelMaster,
     version: String,
     commands: Commands,
-    /// Whether the server replies nothing to a wrong `AUTH` that is not the first command of a pipeline (Redis 8.0, Valkey 8.1).
+    /// Whether the server replies nothing to a wrong `AUTH` that is not the first command of a pipeline
+    /// (Redis 8.0, Valkey 8.1).
     drops_auth_errors: bool,
     /// The longest exchange so far: by so much what the two take for the present may differ.
     slack: Duration,
@@ -181,7 +183,8 @@ impl Pair {
         let has_del_if_eq = self.ask(&[b"DELIFEQ", b"a", b"x"]) == b":0\r\n";
         let has_del_ex = self.ask(&[b"DELEX", b"a", b"IFEQ", b"x"]) == b":0\r\n";
         model.is_native = has_set_if_eq || has_del_if_eq || has_del_ex;
-        // A model without native commands refuses all three as the server has to; one with them has all three.
+        // A model without native commands refuses all three as the server has to; one with them has all
+        // three.
         self.commands = Commands {
             set_if_eq: has_set_if_eq || !model.is_native,
             del_if_eq: has_del_if_eq || !model.is_native,

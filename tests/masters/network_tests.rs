@@ -97,7 +97,8 @@ fn part_by_proxies(way: Way) {
     contest.survives("two refuse connections", 10);
     proxies[..2].iter_mut().for_each(|proxy| proxy.refuse(false));
     contest.pass(TTL);
-    // A number answers no command that could be under way. (A stray OK in the place of a SET's reply is a vote.)
+    // A number answers no command that could be under way. (A stray OK in the place of a SET's reply is a
+    // vote.)
     for proxy in &proxies[..2] {
         proxy.inject_replies(b":7\r\n");
     }
@@ -159,7 +160,8 @@ fn an_unrequested_reply_ends_the_connection() {
     for _ in 0..3 {
         proxies[0].inject_replies(b"+OK\r\n");
         proxies[1].inject_replies(b"+OK\r\n");
-        // Not at the same moment: the first may be back already. Nor to no request, if a release is still owed its answer.
+        // Not at the same moment: the first may be back already. Nor to no request, if a release is still
+        // owed its answer.
         let mut given_up = [false; 2];
         drive(&mut redlock, "both are given up", |it| {
             for (index, given_up) in given_up.iter_mut().enumerate() {
@@ -191,7 +193,8 @@ fn fleet_at(hosts: &[IpAddr]) -> Option<Fleet> {
     Some(Fleet::start_at(hosts.iter().map(|&host| Place { host, ..Place::default() }).collect()))
 }
 
-/// A lock is acquired on all masters at these URLs, extended and released, by the library and by the command line.
+/// A lock is acquired on all masters at these URLs, extended and released, by the library and by the command
+/// line.
 fn lock_by_library_and_command_line(fleet: &mut Fleet, urls: &[String]) {
     let mut redlock = open(settings(urls));
     drive(&mut redlock, "all are connected", |it| {
@@ -233,7 +236,8 @@ fn masters_are_reached_by_unix_sockets() {
     lock_by_library_and_command_line(&mut fleet, &urls);
 }
 
-/// Each master listens at one of the name's two addresses only. This test runs itself with a file of host names of its own.
+/// Each master listens at one of the name's two addresses only. This test runs itself with a file of host
+/// names of its own.
 #[test]
 fn a_master_is_reached_at_any_address() {
     const NAME: &str = "both.redlatch.test";

@@ -1,17 +1,17 @@
-//! A TCP proxy on loopback between a client and one master, that delays, stalls, cuts, resets, isolates and refuses.
+//! A TCP proxy on loopback between a client and one master, that delays, stalls, cuts, resets, isolates and
+//! refuses.
 //!
-//! Owns its listener, the connections through it and their threads; all end on drop. Looks at no byte that it passes,
-//! and adds some only on request.
-//! Per connection and direction:
+//! Owns its listener, the connections through it and their threads; all end on drop. Looks at no byte that it
+//! passes, and adds some only on request. Per connection and direction:
 //!
 //! ```text
 //!   read ──> stamp: due = now + delay ──> queue of (due, bytes) ──> wait until due and not stalled ──> write
 //!   reader thread                         at most QUEUE_SIZE_MAX     writer thread
 //! ```
 //!
-//! So a delay is a latency and not a rate: everything under way waits at the same time. A delay holds for bytes, not for
-//! the TCP handshake, which the kernel answers. Delays are met to some 100 µs (two thread switches and timer slack).
-//! The file that includes this one must include `fleet.rs` beside it.
+//! So a delay is a latency and not a rate: everything under way waits at the same time. A delay holds for
+//! bytes, not for the TCP handshake, which the kernel answers. Delays are met to some 100 µs (two thread
+//! switches and timer slack). The file that includes this one must include `fleet.rs` beside it.
 
 #![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
 
@@ -25,7 +25,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Bytes that wait in one direction of one connection; then the sender is no longer read, and meets a full window.
+/// Bytes that wait in one direction of one connection; then the sender is no longer read, and meets a full
+/// window.
 const QUEUE_SIZE_MAX: usize = 16 << 20;
 const READ_SIZE: usize = 64 << 10;
 /// How often a writer whose peer reads nothing looks whether it shall end.
@@ -80,7 +81,8 @@ impl Proxy {
         self.shared.replies.set_delay(one_way);
     }
 
-    /// While true, connections stay and bytes are taken, but none come out; afterwards they come out in order.
+    /// While true, connections stay and bytes are taken, but none come out; afterwards they come out in
+    /// order.
     pub(crate) fn stall(&self, stalled: bool) {
         self.stall_requests(stalled);
         self.stall_replies(stalled);
@@ -97,15 +99,16 @@ impl Proxy {
         self.shared.wake_writers();
     }
 
-    /// Passes bytes on in writes of at most this size, in both directions; `usize::MAX` passes them on as they came.
+    /// Passes bytes on in writes of at most this size, in both directions; `usize::MAX` passes them on as
+    /// they came.
     pub(crate) fn chunk(&self, size: usize) {
         assert!(size > 0, "a chunk of nothing never ends");
         self.shared.requests.chunk_size.store(size, Ordering::SeqCst);
         self.shared.replies.chunk_size.store(size, Ordering::SeqCst);
     }
 
-    /// Cuts the network in two: connections stay and stall, and new ones are accepted and never heard of again. When it
-    /// is whole again, connections go on, and those that never were are reset.
+    /// Cuts the network in two: connections stay and stall, and new ones are accepted and never heard of
+    /// again. When it is whole again, connections go on, and those that never were are reset.
     pub(crate) fn isolate(&self, isolated: bool) {
         self.shared.isolated.store(isolated, Ordering::SeqCst);
         if !isolated {
@@ -116,7 +119,8 @@ impl Proxy {
         self.stall(isolated);
     }
 
-    /// Passes this many more bytes of replies, counted over all connections; resets the connection on which they end.
+    /// Passes this many more bytes of replies, counted over all connections; resets the connection on which
+    /// they end.
     pub(crate) fn reset_after_reply_bytes(&self, count: usize) {
         *locked(&self.shared.replies.left_until_reset) = Some(count);
     }
@@ -138,7 +142,8 @@ impl Proxy {
         }
     }
 
-    /// Resets all connections (RST, both to the client and to the master); what was under way in them is lost.
+    /// Resets all connections (RST, both to the client and to the master); what was under way in them is
+    /// lost.
     pub(crate) fn drop_connections(&self) {
         // Taken out first: the threads that are joined here need the lock no more than new connections do.
         let connections = std::mem::take(&mut *locked(&self.shared.connections));
@@ -289,7 +294,8 @@ struct Connection {
     threads: [JoinHandle<()>; 4],
 }
 
-/// What the threads of a connection share. They own the sockets, so that these close when the last thread ends.
+/// What the threads of a connection share. They own the sockets, so that these close when the last thread
+/// ends.
 struct Line {
     sockets: [Weak<TcpStream>; 2],
     requests: Pipe,

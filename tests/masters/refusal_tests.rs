@@ -1,7 +1,8 @@
 //! Masters that refuse: each operation of each kind of lock either works or returns the server's reason.
 //!
-//! One master, so that its refusal decides. Which operations a refusal may stop is a table here, written from the commands that
-//! each operation sends; an operation that fails without need is as wrong as one that hides the reason.
+//! One master, so that its refusal decides. Which operations a refusal may stop is a table here, written from
+//! the commands that each operation sends; an operation that fails without need is as wrong as one that hides
+//! the reason.
 
 use std::fmt::Display;
 use std::time::Duration;

@@ -76,7 +76,8 @@ fn come_back_empty(way: Way) {
     contest.finish(&mut fleet);
 }
 
-/// Three of five masters are killed and come back empty at once, again and again. Returns what was held by two.
+/// Three of five masters are killed and come back empty at once, again and again. Returns what was held by
+/// two.
 fn lose_a_quorum(fleet: &mut Fleet, quarantine: Quarantine, round_count: usize) -> Vec<String> {
     let rules = Rules { quarantine, ..Rules::default() };
     let contest = Contest::start("kill -9 of three, back empty at once", &fleet.urls(), &rules);

@@ -1,4 +1,5 @@
-//! Readers and writers on real masters: through kill -9 and pauses, beside other libraries, with few privileges.
+//! Readers and writers on real masters: through kill -9 and pauses, beside other libraries, with few
+//! privileges.
 
 use std::time::{Duration, Instant};
 
@@ -132,8 +133,8 @@ fn readers_and_locks_of_other_libraries_exclude_each_other() {
     assert_eq!(redlock.close(PATIENCE), 0);
 }
 
-/// A key of each type, as another application may have it under the lock's name. The scores of the sorted sets look like times
-/// that are over, or as long as a token is a member.
+/// A key of each type, as another application may have it under the lock's name. The scores of the sorted
+/// sets look like times that are over, or as long as a token is a member.
 const FOREIGN: [&str; 7] = [
     "SET a theirs",
     "RPUSH a x y",

@@ -1,6 +1,7 @@
 //! Servers with native compare-and-delete: Valkey 9 alone, and beside Redis.
 //!
-//! `REDLATCH_VALKEY` names a Valkey server of version 9 or later; without one these tests are skipped, and say so.
+//! `REDLATCH_VALKEY` names a Valkey server of version 9 or later; without one these tests are skipped, and
+//! say so.
 
 use std::thread;
 use std::time::Duration;
@@ -50,8 +51,8 @@ fn valkey_9_releases_and_extends_natively() {
     }
 }
 
-/// A waiter does not try again by itself for ten minutes: it is notified, by a message behind the native release of one who met
-/// nobody, and by the script of one who did, which says how many wait.
+/// A waiter does not try again by itself for ten minutes: it is notified, by a message behind the native
+/// release of one who met nobody, and by the script of one who did, which says how many wait.
 #[test]
 fn a_native_release_notifies_other_clients() {
     let Some(valkey) = valkey_9() else { return };
@@ -86,7 +87,8 @@ fn a_native_release_notifies_other_clients() {
     let second = guard.client().clone();
     guard.release().expect("confirmed");
     assert_eq!(second.settle(PATIENCE), 0);
-    // A master that the second client asked before the first one's release came has no key of the second, and notifies nobody.
+    // A master that the second client asked before the first one's release came has no key of the second, and
+    // notifies nobody.
     let told = calls_of(&mut fleet, ["publish", "evalsha"]);
     assert!(told.iter().all(|calls| [[2, 1], [1, 0]].contains(calls)), "{told:?}");
     assert!(told.iter().filter(|calls| **calls == [2, 1]).count() >= 2, "{told:?}");

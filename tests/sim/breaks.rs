@@ -1,7 +1,7 @@
 //! Breaks each statement and each term of each script once, and looks for a test that notices.
 //!
-//! A break that the comparison with the model does not notice (`scripts.rs`) is a finding, unless [`EQUIVALENT`] says why it
-//! changes nothing. A plain run takes one break in sixteen. By hand:
+//! A break that the comparison with the model does not notice (`scripts.rs`) is a finding, unless
+//! [`EQUIVALENT`] says why it changes nothing. A plain run takes one break in sixteen. By hand:
 //!
 //! ```text
 //! REDLATCH_BREAKS=all          cargo test --profile sim --test sim each_break       all of them

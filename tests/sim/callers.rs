@@ -1,7 +1,7 @@
 //! Clients that are used the way of `Client`: a desk stands between the callers and their engine.
 //!
-//! Callers are tasks: they are woken, fetch their answers late, and give up at any moment. Each answer is judged when it
-//! comes, as without a desk, and once more when it is fetched: it is still the same.
+//! Callers are tasks: they are woken, fetch their answers late, and give up at any moment. Each answer is
+//! judged when it comes, as without a desk, and once more when it is fetched: it is still the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -265,8 +265,8 @@ impl World {
         }
     }
 
-    /// Before a caller does something else with its lock it fetches what is there, and drops what is not. False if that
-    /// was the lock itself.
+    /// Before a caller does something else with its lock it fetches what is there, and drops what is not.
+    /// False if that was the lock itself.
     pub fn end_asking(&mut self, client: usize, lock: OpId) -> bool {
         let Some(callers) = &self.clients[client].callers else { return true };
         let Some(index) = callers.waits_for(lock) else { return true };

@@ -1,8 +1,8 @@
 //! What is true of tokens and locks, and whether what the clients got agrees with it.
 //!
-//! Sees everything: the masters' data, all clocks, all faults. Judges each history only on what is promised under the
-//! faults that it had: a loss beyond a lock's margin makes that lock void, and clocks that differ by more than the drift
-//! allowance end all judgement of exclusion.
+//! Sees everything: the masters' data, all clocks, all faults. Judges each history only on what is promised
+//! under the faults that it had: a loss beyond a lock's margin makes that lock void, and clocks that differ
+//! by more than the drift allowance end all judgement of exclusion.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -63,8 +63,8 @@ pub struct Guard {
     /// Others may have it, too, who are like this one.
     pub is_shared: bool,
     pub valid_until: Instant,
-    /// Masters that were known to hold it when it began or was last prolonged. One that restarted stays among them: the
-    /// quarantine speaks for it.
+    /// Masters that were known to hold it when it began or was last prolonged. One that restarted stays among
+    /// them: the quarantine speaks for it.
     pub counted: MasterSet,
     /// More masters lost it than it was promised to bear.
     pub is_void: bool,
@@ -209,7 +209,8 @@ impl Checker {
         }
     }
 
-    /// A master's data changed by a fault that nothing protects from: fences that are lower now are lost there.
+    /// A master's data changed by a fault that nothing protects from: fences that are lower now are lost
+    /// there.
     pub fn note_fences_lost(&mut self, master: usize, now: Instant, before: &Keys, after: &Keys) {
         for facts in self.facts.values_mut() {
             let (had, has) = (fence_in(before, now, &facts.key), fence_in(after, now, &facts.key));
@@ -219,7 +220,8 @@ impl Checker {
         }
     }
 
-    /// A master's clock is set back: its window opens again for tokens whose fences it does not have any more.
+    /// A master's clock is set back: its window opens again for tokens whose fences it does not have any
+    /// more.
     pub fn note_set_back(&mut self, master: usize, now: Instant, keys: &Keys) {
         for facts in self.facts.values_mut() {
             if facts.fence.is_some_and(|(fence, _)| fence_in(keys, now, &facts.key) < fence) {
@@ -228,8 +230,8 @@ impl Checker {
         }
     }
 
-    /// A holder gets its fencing token: it is larger than all that were handed out before a master first took this one, as
-    /// far as masters of both quorums remember (I12).
+    /// A holder gets its fencing token: it is larger than all that were handed out before a master first took
+    /// this one, as far as masters of both quorums remember (I12).
     pub fn note_issued(&mut self, issued: Issued) {
         let began = self.facts.get(&issued.token).and_then(|facts| facts.fence);
         let Some((_, began)) = began else {
@@ -257,8 +259,8 @@ impl Checker {
         }
     }
 
-    /// Looks at the tickets that a master has. One that is gone is lost there by a fault, or where its waiter was not heard
-    /// of for a heartbeat. Nothing else may remove it: it goes on counting.
+    /// Looks at the tickets that a master has. One that is gone is lost there by a fault, or where its waiter
+    /// was not heard of for a heartbeat. Nothing else may remove it: it goes on counting.
     pub fn follow_queue(&mut self, master: usize, model: &ModelMaster, now: Instant, is_fault: bool) {
         let now_ms = model.wall.ms(now);
         let longest = i64::try_from(limits::FAIR_HEARTBEAT.as_millis()).expect("small");
@@ -280,8 +282,8 @@ impl Checker {
         self.waiters.retain(|it| it.client != client || it.lock != lock);
     }
 
-    /// A waiter has the lock: nobody has waited longer who had its ticket before this one asked, as long as a quorum of
-    /// masters has had that ticket since.
+    /// A waiter has the lock: nobody has waited longer who had its ticket before this one asked, as long as a
+    /// quorum of masters has had that ticket since.
     pub fn note_turn(&mut self, client: usize, lock: OpId) -> bool {
         let quorum = self.quorum();
         let Some(place) = self.waiters.iter().position(|it| it.client == client && it.lock == lock) else {

@@ -1,5 +1,5 @@
-//! Schedules that random histories rarely meet, one for each rule. Each is green, and red with the defect that
-//! `mutants.rs` names for it.
+//! Schedules that random histories rarely meet, one for each rule. Each is green, and red with the defect
+//! that `mutants.rs` names for it.
 //!
 //! Latency is nothing unless a schedule says otherwise, so that a deadline can be met to the nanosecond.
 

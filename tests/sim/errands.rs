@@ -111,7 +111,8 @@ impl World {
                     let is_known = facts.is_some_and(|it| it.key == errand.key);
                     let was_granted = facts.is_some_and(|it| it.granted_by[master].is_some());
                     let was_copied = facts.is_some_and(|it| it.returned.contains(id(master)));
-                    // The value and the time left are asked for one after the other: a key may come in between.
+                    // The value and the time left are asked for one after the other: a key may come in
+                    // between.
                     if !value.is_empty() && !(is_known && (was_granted || was_copied)) {
                         let value = hex(&value[..value.len().min(3)]);
                         let why = format!("m{master} is said to hold {value}, which it never granted");

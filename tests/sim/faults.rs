@@ -100,7 +100,8 @@ impl World {
         }
     }
 
-    /// Something behind the connection, a proxy perhaps, leads to a new and empty process, and nobody is notified.
+    /// Something behind the connection, a proxy perhaps, leads to a new and empty process, and nobody is
+    /// notified.
     pub fn restart_unbroken(&mut self, master: usize) {
         self.lose_data(master, |_| Keys::new());
         let it = &mut self.masters[master];

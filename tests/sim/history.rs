@@ -226,7 +226,8 @@ fn begin_families(seed: u64, world: &mut World) {
     }
 }
 
-/// A wall clock at the start: mostly about right, at times off by as much as the window of tokens, or by an hour.
+/// A wall clock at the start: mostly about right, at times off by as much as the window of tokens, or by an
+/// hour.
 fn wall_of(rng: &mut rand::rngs::StdRng, max_ttl_us: u64) -> u64 {
     const HOUR_US: u64 = 3_600_000_000;
     let off_us =

@@ -16,8 +16,8 @@ use crate::world::{World, hex, life_of, note, shown};
 /// A key may be forgotten so long before its end: what clocks differ by, and some rounding.
 const LEFT_MAX: Time = 50 * MS;
 
-/// Callers have one lock each; what is released waits for its TTL at the most, in attempts that take a millisecond.
-/// Errands are begun up to once in a millisecond, and wait for an answer for up to two hundred.
+/// Callers have one lock each; what is released waits for its TTL at the most, in attempts that take a
+/// millisecond. Errands are begun up to once in a millisecond, and wait for an answer for up to two hundred.
 const OPERATIONS_MAX: usize = 500;
 const CLAIMS_MAX: usize = 10_000;
 /// Requests to one master that wait for their answers: a few for each claim.
@@ -179,7 +179,8 @@ impl World {
         }
     }
 
-    /// A loss is reported of a lock that is held, and before its validity ends unless the process was stopped.
+    /// A loss is reported of a lock that is held, and before its validity ends unless the process was
+    /// stopped.
     pub fn check_loss(&mut self, client: usize, lock: OpId, valid_until: Instant) {
         let ttl = Time::try_from(self.config_max_ttl().as_nanos()).expect("small");
         let (now, it) = (self.local(client), &self.clients[client]);
@@ -386,7 +387,8 @@ impl World {
         }
     }
 
-    /// A master in a margin holds the key for all its validity, and is not known to be another process than granted it.
+    /// A master in a margin holds the key for all its validity, and is not known to be another process than
+    /// granted it.
     pub fn check_margins(&mut self, client: usize) {
         let now = self.local(client);
         for index in 0..self.checker.guards.len() {

@@ -1,8 +1,8 @@
-//! The scripts themselves, run by a real Lua 5.1 on a model master's data, with the conversions that Redis makes between
-//! its replies and Lua's values.
+//! The scripts themselves, run by a real Lua 5.1 on a model master's data, with the conversions that Redis
+//! makes between its replies and Lua's values.
 //!
-//! Which scripts run so is a matter of the thread: [`with_lua`] for all that a schedule does, [`with_broken`] for the same with
-//! one script broken. Else model masters run their own.
+//! Which scripts run so is a matter of the thread: [`with_lua`] for all that a schedule does, [`with_broken`]
+//! for the same with one script broken. Else model masters run their own.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -62,7 +62,8 @@ struct NoRight {
 /// What it gets.
 const NO_RIGHT: &[u8] = b"NOPERM no right";
 
-/// Runs a script whose command at this place is refused; returns the names of all commands that it asked for, too.
+/// Runs a script whose command at this place is refused; returns the names of all commands that it asked for,
+/// too.
 pub fn with_refusal<T>(place: usize, task: impl FnOnce() -> T) -> (T, Vec<String>) {
     NO_RIGHTS.set(Some(NoRight { place, asked: Vec::new() }));
     let result = task();

@@ -1,7 +1,7 @@
 //! The simulator: whole clients against model masters on a virtual clock, with everything that can go wrong.
 //!
-//! One seed is one history. A plain run takes the first few hundred; `scripts/test` takes 20,000 and `scripts/soak` as
-//! many as fit into the time that it is given. By hand:
+//! One seed is one history. A plain run takes the first few hundred; `scripts/test` takes 20,000 and
+//! `scripts/soak` as many as fit into the time that it is given. By hand:
 //!
 //! ```text
 //! REDLATCH_SEEDS=0..20000 cargo test --profile sim --test sim histories -- --nocapture
@@ -87,7 +87,8 @@ fn histories_keep_every_rule() {
     }
 }
 
-/// Masters that run the scripts by a real Lua give the same history to the byte as those that run their models.
+/// Masters that run the scripts by a real Lua give the same history to the byte as those that run their
+/// models.
 #[test]
 fn the_scripts_themselves_give_the_same_histories() {
     let seeds = seeds("REDLATCH_LUA_SEEDS", LUA_SEEDS);

@@ -1,9 +1,9 @@
 //! A model master: the few commands that a lock client sends, on a virtual clock.
 //!
-//! `tests/masters/model_tests.rs` holds it against real servers, reply for reply. What it leaves out: databases, what a
-//! connection that has subscribed may not say, the logins of connections (a wrong `AUTH` is refused, yet what follows is
-//! answered), and that a server's clock has whole milliseconds, for which a key there lives up to one longer than it
-//! reported, never shorter.
+//! `tests/masters/model_tests.rs` holds it against real servers, reply for reply. What it leaves out:
+//! databases, what a connection that has subscribed may not say, the logins of connections (a wrong `AUTH` is
+//! refused, yet what follows is answered), and that a server's clock has whole milliseconds, for which a key
+//! there lives up to one longer than it reported, never shorter.
 //!
 //! ```text
 //! model             connections, messages, what a server says of itself
@@ -231,7 +231,8 @@ impl ModelMaster {
         self.handle(now, input, replies);
     }
 
-    /// Carries out one command of one of several connections; what it publishes is left in `pushes`, and nothing in `log`.
+    /// Carries out one command of one of several connections; what it publishes is left in `pushes`, and
+    /// nothing in `log`.
     pub fn carry_out_over(&mut self, conn: usize, now: Instant, words: &[&[u8]], replies: &mut Vec<u8>) {
         self.conn = conn;
         self.carry_out(now, words, replies);
@@ -436,7 +437,8 @@ fn in_capitals(word: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Takes the words of the command at the front of `input`; returns its size, or nothing if not all of it is there.
+/// Takes the words of the command at the front of `input`; returns its size, or nothing if not all of it is
+/// there.
 ///
 /// # Panics
 ///
@@ -484,7 +486,8 @@ fn length(mark: u8, input: &[u8]) -> Option<(usize, &[u8])> {
     None
 }
 
-/// The servers' own words: up to 128 characters of the arguments, each up to its first NUL, line ends as spaces.
+/// The servers' own words: up to 128 characters of the arguments, each up to its first NUL, line ends as
+/// spaces.
 fn unknown_command(words: &[&[u8]]) -> Vec<u8> {
     let mut shown = Vec::new();
     for word in &words[1..] {

@@ -1,7 +1,7 @@
 //! The data of a model master: keys of three types, each with or without an end, as the servers keep them.
 //!
-//! All that commands and scripts do to keys is done here, so both refuse alike: a key of another type, and memory that is
-//! full. Within a script memory is refused only before its first write.
+//! All that commands and scripts do to keys is done here, so both refuse alike: a key of another type, and
+//! memory that is full. Within a script memory is refused only before its first write.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! The queues of fair locks on a model master: two sorted sets, of the waiters' tickets and of their heartbeats.
+//! The queues of fair locks on a model master: two sorted sets, of the waiters' tickets and of their
+//! heartbeats.
 
 use super::commands::{integer, millis};
 use super::shared::score;
@@ -271,7 +272,8 @@ impl ModelMaster {
         Ok(first.is_some_and(|first| !first.starts_with(ID_MARK)))
     }
 
-    /// Removes tickets whose heartbeat is over, and those that outlast any; or says that somebody else's set is there.
+    /// Removes tickets whose heartbeat is over, and those that outlast any; or says that somebody else's set
+    /// is there.
     fn purge_queue(
         &mut self,
         now: Instant,
@@ -308,7 +310,8 @@ impl ModelMaster {
         Ok(end.map_or(0, |end| (end - self.wall.ms(now)).max(0)))
     }
 
-    /// Somebody does not wait any longer, or has released: reports who is next, if that is another one and the lock is free.
+    /// Somebody does not wait any longer, or has released: reports who is next, if that is another one and
+    /// the lock is free.
     fn tell_first(
         &mut self,
         now: Instant,

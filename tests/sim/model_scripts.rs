@@ -1,5 +1,5 @@
-//! The engine's scripts on a model master: each once more in Rust, in the order of its statements, so that histories run
-//! fast; or by an interpreter. `scripts.rs` holds the two against each other.
+//! The engine's scripts on a model master: each once more in Rust, in the order of its statements, so that
+//! histories run fast; or by an interpreter. `scripts.rs` holds the two against each other.
 
 use std::time::Instant;
 

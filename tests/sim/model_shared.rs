@@ -1,4 +1,5 @@
-//! Readers of a model master: the sorted set at a lock's key, with the marker that is there while a reader is.
+//! Readers of a model master: the sorted set at a lock's key, with the marker that is there while a reader
+//! is.
 
 use super::commands::integer;
 use super::data::READERS_MARKER;

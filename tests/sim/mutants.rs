@@ -1,5 +1,5 @@
-//! Shows that the tests are worth something: each deliberate defect of `src/mutants.rs` makes a schedule go red that is
-//! green without it.
+//! Shows that the tests are worth something: each deliberate defect of `src/mutants.rs` makes a schedule go
+//! red that is green without it.
 //!
 //! Built only with `RUSTFLAGS="--cfg redlatch_mutants"`, as `scripts/test` does.
 

@@ -30,7 +30,7 @@ pub struct Conn {
 }
 
 impl Conn {
-    /// Whether its client has something to read, or to be told.
+    /// Whether its client has something to read, or an end to notice.
     pub fn has_input(&self) -> bool {
         !self.client_input.is_empty() || !matches!(self.state, ConnState::Open | ConnState::Connecting)
     }

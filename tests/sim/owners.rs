@@ -1,7 +1,8 @@
-//! Owners of reentrant locks: several callers that take one lock again and again, counted by [`Holds`] as in a `Client`.
+//! Owners of reentrant locks: several callers that take one lock again and again, counted by [`Holds`] as in
+//! a `Client`.
 //!
-//! The lock is a lock like others, and judged like them. Beside that: it is held at the masters from the first hold to the last
-//! and no longer, and nobody gets a hold of a lock that is over.
+//! The lock is a lock like others, and judged like them. Beside that: it is held at the masters from the
+//! first hold to the last and no longer, and nobody gets a hold of a lock that is over.
 
 use std::time::Duration;
 
@@ -208,7 +209,8 @@ impl World {
         }
     }
 
-    /// Callers are inside exactly while the lock is held: it is neither let go before the last, nor kept after.
+    /// Callers are inside exactly while the lock is held: it is neither let go before the last, nor kept
+    /// after.
     pub fn check_owners(&mut self, client: usize) {
         for owner in &self.clients[client].owners {
             let (count, inside_count) = (owner.holds.count(), owner.inside_count());

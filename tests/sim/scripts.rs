@@ -1,5 +1,5 @@
-//! Each script and its likeness in the model, held against each other: from the same random state, with the same random
-//! arguments, both return the same reply, publish the same messages, and leave the same data.
+//! Each script and its likeness in the model, held against each other: from the same random state, with the
+//! same random arguments, both return the same reply, publish the same messages, and leave the same data.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -397,8 +397,8 @@ fn family(script: &str) -> Vec<&'static str> {
     names.filter(|other| kind_of_lock(other) == kind_of_lock(script) || *other == script).collect()
 }
 
-/// What a script and the model of it do differently, if anything, or what it does when a command is refused; and the kinds of
-/// replies that there were. One script in particular, or all of them.
+/// What a script and the model of it do differently, if anything, or what it does when a command is refused;
+/// and the kinds of replies that there were. One script in particular, or all of them.
 pub fn compare(seeds: Range<u64>, particular: Option<&'static str>) -> Result<BTreeSet<String>, String> {
     let mut kinds = BTreeSet::new();
     let all: Vec<_> = particular.map_or_else(|| SCRIPTS.iter().map(|it| it.name).collect(), family);

@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// As servers do it: one write for all that one connection is told.
+    /// As servers do it: one write for all replies of one connection.
     fn send_pushes(&mut self, master: usize) {
         let pushes = std::mem::take(&mut self.masters[master].model.pushes);
         let mut messages = BTreeMap::<usize, Vec<u8>>::new();

@@ -1,7 +1,8 @@
-//! Applications that want several locks together: they take the steps that [`Joint`] decides on, as a `Client` does.
+//! Applications that want several locks together: they take the steps that [`Joint`] decides on, as a
+//! `Client` does.
 //!
-//! The locks of a set are locks like others, and judged like them. Beside that: what is handed out is all of the set, nothing
-//! is held while anything is waited for, and a set is valid only while each of its locks is.
+//! The locks of a set are locks like others, and judged like them. Beside that: what is handed out is all of
+//! the set, nothing is held while anything is waited for, and a set is valid only while each of its locks is.
 
 use std::time::Duration;
 

@@ -176,8 +176,8 @@ pub fn a_late_fetched_answer_has_enough_validity() -> Verdict {
     server.thread.join().map_err(|_| "the server panicked".to_owned()).and(verdict)
 }
 
-/// Times something, again and again: together it must take less than half of the pauses after which a client's thread looks
-/// by itself, which would hide that nothing wakes it.
+/// Times something, again and again: together it must take less than half of the pauses after which a
+/// client's thread looks by itself, which would hide that nothing wakes it.
 fn far_from_looking(mut round: impl FnMut() -> Verdict) -> Verdict {
     let start = Instant::now();
     for _ in 0..LOOK_COUNT {
@@ -188,8 +188,8 @@ fn far_from_looking(mut round: impl FnMut() -> Verdict) -> Verdict {
     if took < limit { Ok(()) } else { Err(format!("{LOOK_COUNT} deadlines took {took:?}")) }
 }
 
-/// Acquires locks that are not extended, and waits for the report of each loss. None of them is dropped meanwhile, for that
-/// has a thread look.
+/// Acquires locks that are not extended, and waits for the report of each loss. None of them is dropped
+/// meanwhile, for that has a thread look.
 fn losses_are_reported_in_time(client: &Client) -> Verdict {
     let mut guards = Vec::new();
     far_from_looking(|| {

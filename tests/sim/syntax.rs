@@ -33,7 +33,8 @@ impl fmt::Display for Variant {
     }
 }
 
-/// All breaks of a script: each statement gone, each condition fixed, each comparison and each number changed, each term dropped.
+/// All breaks of a script: each statement gone, each condition fixed, each comparison and each number
+/// changed, each term dropped.
 pub fn variants(script: &NamedScript) -> Vec<Variant> {
     let mut reader = Reader { text: script.text, tokens: tokens(script.text), at: 0, breaks: Vec::new() };
     reader.block();

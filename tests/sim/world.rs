@@ -1,8 +1,9 @@
 //! Clients, masters and the network between them, on one virtual clock of true time.
 //!
-//! Everything that happens is an event with a time; events of one time happen in the order in which they were planned.
-//! All randomness comes from one generator, so a seed is a history. What the engine gets, and in which order, is what
-//! the real driver would give it; between any two steps of a turn the process may be stopped.
+//! Everything that happens is an event with a time; events of one time happen in the order in which they were
+//! planned. All randomness comes from one generator, so a seed is a history. What the engine gets, and in
+//! which order, is what the real driver would give it; between any two steps of a turn the process may be
+//! stopped.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -96,8 +97,8 @@ pub struct Master {
     pub lost_at: Vec<Option<Time>>,
     /// Its reported uptime is longer than the truth.
     pub lies: bool,
-    /// Its clock was set back, or what was sent to the process before reached this one: a key may stay for longer than
-    /// its client can know.
+    /// Its clock was set back, or what was sent to the process before reached this one: a key may stay for
+    /// longer than its client can know.
     pub keeps_longer: bool,
     /// What was on its disk at some earlier times.
     pub snapshots: VecDeque<(Time, Keys)>,
@@ -453,8 +454,8 @@ impl World {
         }
     }
 
-    /// When the next turn of a client is due, and whose it is; at the end of time if none is. Turns are put off and brought
-    /// forward all the time, so they are no events.
+    /// When the next turn of a client is due, and whose it is; at the end of time if none is. Turns are put
+    /// off and brought forward all the time, so they are no events.
     fn next_turn(&self) -> (Moment, usize) {
         let mut next = (Moment::MAX, 0);
         for (index, it) in self.clients.iter().enumerate() {

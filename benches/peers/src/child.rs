@@ -4,7 +4,8 @@
 //!   parent: child JSON ──► connected, warmed up: "ready" ──► "300" (ms) ──► a Round as JSON ──► "300" …
 //! ```
 //!
-//! It ends when its standard input does, whatever the peer is doing then: a parent that was killed leaves nothing behind.
+//! It ends when its standard input does, whatever the peer is doing then: a parent that was killed leaves
+//! nothing behind.
 
 use std::io::{BufRead, Write};
 use std::net::SocketAddr;

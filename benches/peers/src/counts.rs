@@ -1,4 +1,5 @@
-//! What a pair costs in counts, which other work on the machine does not change: allocations, system calls, instructions.
+//! What a pair costs in counts, which other work on the machine does not change: allocations, system calls,
+//! instructions.
 //!
 //! Each is the difference of two run lengths, so that starting and connecting do not count.
 

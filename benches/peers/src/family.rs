@@ -1,14 +1,15 @@
-//! What the lock family has beside the plain lock, by redlatch and by others that have it: who waits gets the lock, in which
-//! order, and locks that are kept.
+//! What the lock family has beside the plain lock, by redlatch and by others that have it: who waits gets the
+//! lock, in which order, and locks that are kept.
 //!
 //! ```text
 //!   family (bin) ──► PEER contend COUNT SECONDS HOLD_MS PAUSE_MS ADDRESS…  ──► a line each lock, in µs
 //!                └─► PEER keep    COUNT SECONDS TTL_MS  0        ADDRESS…  ──► "held", "kept LOST"
 //! ```
 //!
-//! Each peer plays in one process of its own: this program for Rust libraries, `others/` for those of other languages. A
-//! contender has a client and connections of its own, and pauses between its locks. Settings are the libraries' own, for the pauses of those who wait are
-//! what is looked at; only that nobody gives up is set.
+//! Each peer plays in one process of its own: this program for Rust libraries, `others/` for those of other
+//! languages. A contender has a client and connections of its own, and pauses between its locks. Settings are
+//! the libraries' own, for the pauses of those who wait are what is looked at; only that nobody gives up is
+//! set.
 
 mod contend;
 mod keep;

@@ -11,8 +11,8 @@
 //!                   figures ──► report, chart        medians, ratios in a round; text, JSON, Markdown, SVG
 //! ```
 //!
-//! Each peer has a process of its own, so that one which hangs can be ended and no allocator, runtime or thread of one is
-//! in the way of another. While one peer has its turn the others wait for a line.
+//! Each peer has a process of its own, so that one which hangs can be ended and no allocator, runtime or
+//! thread of one is in the way of another. While one peer has its turn the others wait for a line.
 //!
 //! Times on a busy machine mean little; what counts are ratios of turns that followed each other, and counts.
 

@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Keys that all callers share in turn: so many that callers do not meet, so few that the masters' tables do not grow.
+/// Keys that all callers share in turn: so many that callers do not meet, so few that the masters' tables do
+/// not grow.
 pub const KEY_COUNT: usize = 1024;
 pub const TTL: Duration = Duration::from_secs(10);
 /// For how long a caller goes on asking for a lock that others hold.
 pub const WAIT: Duration = Duration::from_secs(20);
-/// The longest pause of a rival between two tries for a lock that is taken; it draws one between zero and this.
-/// With 50 ms the caller that has just released takes the lock again most of the time: more locks per second, but some
-/// callers get a hundredth of what others get. With 2 ms the rivals are busy with being refused.
+/// The longest pause of a rival between two tries for a lock that is taken; it draws one between zero and
+/// this. With 50 ms the caller that has just released takes the lock again most of the time: more locks per
+/// second, but some callers get a hundredth of what others get. With 2 ms the rivals are busy with being
+/// refused.
 pub const RETRY_DELAY_MAX: Duration = Duration::from_millis(10);
 
 const TIMES_CAPACITY: usize = 4096;
@@ -138,7 +140,8 @@ pub fn names() -> Arc<[String]> {
     (0..KEY_COUNT).map(|index| format!("bench:{index}")).collect()
 }
 
-/// The keys of one caller, in turn: always another than those of the other callers, or always the same for all.
+/// The keys of one caller, in turn: always another than those of the other callers, or always the same for
+/// all.
 pub struct Keys {
     names: Arc<[String]>,
     next: usize,

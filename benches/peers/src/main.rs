@@ -1,4 +1,5 @@
-//! Compares redlatch with its peers; `scripts/bench` calls it. See the library beside it for what flows where.
+//! Compares redlatch with its peers; `scripts/bench` calls it. See the library beside it for what flows
+//! where.
 //!
 //! ```text
 //! peers [--quick] [--only ID]… [--write DIR] [--json FILE]

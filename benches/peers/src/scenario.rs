@@ -90,7 +90,8 @@ impl Scenario {
         Some(round_trips[round_trips.len() / 2])
     }
 
-    /// How many times longer than others a round is: where callers wait for each other, as long as some of them wait.
+    /// How many times longer than others a round is: where callers wait for each other, as long as some of
+    /// them wait.
     pub fn stretch(&self) -> u32 {
         if self.work.one_key { 3 } else { 1 }
     }

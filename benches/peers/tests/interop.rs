@@ -1,14 +1,17 @@
-//! Locks of redlatch and of other libraries on the same masters exclude each other, and each frees only its own.
+//! Locks of redlatch and of other libraries on the same masters exclude each other, and each frees only its
+//! own.
 //!
-//! rslock and redlock take part themselves. redis-py's `Lock` and redsync are played here, command for command:
+//! rslock and redlock take part themselves. redis-py's `Lock` and redsync are played here, command for
+//! command:
 //!
 //! | | acquire | value | release |
 //! | --- | --- | --- | --- |
 //! | redis-py (`redis/lock.py`, `commands/core.py`) | `SET name value PX ms NX` | `uuid1().hex`: 32 hexadecimal digits | `EVALSHA sha 1 name value` |
 //! | redsync v4 (`mutex.go`, `redis/redigo/redigo.go`) | `SET name value NX PX ms` | 16 random bytes in Base64: 24 characters | `EVALSHA sha 1 name value` |
 //!
-//! Both say `EVAL` or `SCRIPT LOAD` after `NOSCRIPT`. The scripts are not theirs to the letter: what matters to others is
-//! that they compare and delete. redis-py knows one server; here its lock is taken on each, as redlock-py and others do.
+//! Both say `EVAL` or `SCRIPT LOAD` after `NOSCRIPT`. The scripts are not theirs to the letter: what matters
+//! to others is that they compare and delete. redis-py knows one server; here its lock is taken on each, as
+//! redlock-py and others do.
 
 #[path = "../../../tests/masters/fleet.rs"]
 mod fleet;

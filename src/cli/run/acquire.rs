@@ -1,7 +1,7 @@
 //! How `redlatch run` acquires its lock, or several of them: all, or none.
 //!
-//! Several are acquired as the library's sets are ([`redlatch::joint`]), through the pipelined form, so that a signal ends any
-//! wait.
+//! Several are acquired as the library's sets are ([`redlatch::joint`]), through the pipelined form, so that
+//! a signal ends any wait.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,11 +60,13 @@ impl Run {
             let (limit, begun) = (longest.min(left), Instant::now());
             result = self.attempt(names, limit)?;
             if result.is_err() && begun.elapsed() + STRETCH_MIN < limit {
-                // Nothing can change within the stretch, as when a quarantine outlasts it: the whole wait, once.
+                // Nothing can change within the stretch, as when a quarantine outlasts it: the whole wait,
+                // once.
                 let left = wait.saturating_sub(start.elapsed());
                 result = Ok(self.attempt(names, left)??);
             } else if result.is_err() {
-                // The end of the stretch may have cut its last attempt short; one with the full time has the reason.
+                // The end of the stretch may have cut its last attempt short; one with the full time has the
+                // reason.
                 result = self.attempt(names, Duration::ZERO)?;
             }
             stretch = later;

@@ -1,7 +1,9 @@
-//! The command's descendants, wherever they went: into a group or session of their own, or away from their parents.
+//! The command's descendants, wherever they went: into a group or session of their own, or away from their
+//! parents.
 //!
-//! On Linux this process adopts descendants whose parents have ended (a subreaper), so all of them stay below it in the
-//! tree of processes, and `/proc` shows the tree. Elsewhere nothing is known of processes outside the command's group.
+//! On Linux this process adopts descendants whose parents have ended (a subreaper), so all of them stay below
+//! it in the tree of processes, and `/proc` shows the tree. Elsewhere nothing is known of processes outside
+//! the command's group.
 
 use std::collections::HashSet;
 use std::fs;
@@ -66,7 +68,8 @@ pub(super) fn adopt() {
     let _ = rustix::process::set_child_subreaper(Some(getpid()));
 }
 
-/// All descendants of this process, without strangers and what is below them; `None` where there is no `/proc`.
+/// All descendants of this process, without strangers and what is below them; `None` where there is no
+/// `/proc`.
 pub(super) fn list(strangers: &HashSet<Identity>) -> Option<Vec<Descendant>> {
     let pids = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
     // One that has ended since is no error.

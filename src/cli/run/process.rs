@@ -1,4 +1,5 @@
-//! The command's process: its start, its group and its descendants, the signals that are passed on to it, its end.
+//! The command's process: its start, its group and its descendants, the signals that are passed on to it, its
+//! end.
 //!
 //! A signal is never sent to a child that was already reaped: one thread reaps and sends.
 
@@ -32,7 +33,8 @@ const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,
 /// How often descendants are searched for ones that were started during the search before.
 const SEARCH_COUNT_MAX: usize = 20;
 
-/// The signals that the program catches, and where they arrive. `SIGCHLD` only says that a child may have ended or stopped.
+/// The signals that the program catches, and where they arrive. `SIGCHLD` only says that a child may have
+/// ended or stopped.
 pub(super) struct Signals {
     arrivals: Receiver<i32>,
     /// Ends the sleep of the event loop at each arrival, once there is a loop.
@@ -40,8 +42,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Starts to catch. A signal that was ignored from the start (nohup, a background job) stays ignored, for the
-    /// command too.
+    /// Starts to catch. A signal that was ignored from the start (nohup, a background job) stays ignored, for
+    /// the command too.
     pub(super) fn catch() -> io::Result<Self> {
         let ignored = ignored_signals();
         let forwarded = FORWARDED.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
@@ -70,7 +72,8 @@ impl Signals {
     pub(super) fn take(&self) -> Option<i32> {
         match self.arrivals.try_recv() {
             Ok(SIGTSTP) => {
-                // Its default action, which is lost with the catching. The group has got it from the terminal.
+                // Its default action, which is lost with the catching. The group has got it from the
+                // terminal.
                 let _ = kill_process(getpid(), Signal::TTOU);
                 None
             }
@@ -178,7 +181,8 @@ impl Process {
         }
     }
 
-    /// Notices that the command has ended, and reaps it; or that the terminal has stopped it. Returns whether it is stopped.
+    /// Notices that the command has ended, and reaps it; or that the terminal has stopped it. Returns whether
+    /// it is stopped.
     pub(super) fn look(&mut self) -> io::Result<bool> {
         if self.status.is_some() {
             return Ok(false);
@@ -205,7 +209,8 @@ impl Process {
         Ok(false)
     }
 
-    /// Whether this stop asks this program to stop, too. STOP does not: it is meant for the command, and leaves it its lock.
+    /// Whether this stop asks this program to stop, too. STOP does not: it is meant for the command, and
+    /// leaves it its lock.
     fn is_stopped_by_terminal(&mut self, signal: i32) -> bool {
         let Some(terminal) = &mut self.terminal else { return false };
         match Signal::from_named_raw(signal) {
@@ -223,7 +228,8 @@ impl Process {
         }
     }
 
-    /// Stops all of the command, then this program's group, until that is continued. All of the command stays stopped.
+    /// Stops all of the command, then this program's group, until that is continued. All of the command stays
+    /// stopped.
     pub(super) fn stop_with_own_group(&mut self) {
         self.send_to_group(Signal::STOP);
         for _ in 0..SEARCH_COUNT_MAX {
@@ -259,8 +265,8 @@ impl Process {
         }
     }
 
-    /// Sends TERM to those that escaped it: started while it was sent, by a parent that has ended. What others start now is
-    /// part of their own end.
+    /// Sends TERM to those that escaped it: started while it was sent, by a parent that has ended. What
+    /// others start now is part of their own end.
     pub(super) fn end_rest(&mut self) {
         for it in self.outside_group().iter().filter(|it| it.is_child()) {
             self.ask(it.id);

@@ -1,8 +1,9 @@
-//! What happens between the start of the command and its end: reports of renewals, signals, and the end of a lock that is lost.
+//! What happens between the start of the command and its end: reports of renewals, signals, and the end of a
+//! lock that is lost.
 //!
-//! The engine extends the locks, tries again, and gives up. Each extension that succeeds starts the [`Timeline`] anew. Extending
-//! goes on while the command is being ended: as long as it runs, nobody else should work. Of several locks the one with the
-//! least validity counts, and a loss of any.
+//! The engine extends the locks, tries again, and gives up. Each extension that succeeds starts the
+//! [`Timeline`] anew. Extending goes on while the command is being ended: as long as it runs, nobody else
+//! should work. Of several locks the one with the least validity counts, and a loss of any.
 
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Which process group has the terminal: job control as a shell does it, for the one command of `redlatch run`.
+//! Which process group has the terminal: job control as a shell does it, for the one command of `redlatch
+//! run`.
 //!
 //! ```text
 //!   shell's job = this program's group                    the command's group
@@ -28,7 +29,8 @@ pub(super) struct Terminal {
 impl Terminal {
     /// `None` without a controlling terminal: cron, systemd, CI.
     ///
-    /// In a pipeline another program may read the keyboard, so there the command gets the foreground once it wants it.
+    /// In a pipeline another program may read the keyboard, so there the command gets the foreground once it
+    /// wants it.
     pub(super) fn open() -> Option<Self> {
         let tty = File::open("/dev/tty").ok()?;
         let is_wanted = io::stdin().is_terminal() && io::stdout().is_terminal();
@@ -53,10 +55,11 @@ impl Terminal {
         }
     }
 
-    /// Takes the foreground back from the command, whose group must still exist. Returns whether the command had it.
+    /// Takes the foreground back from the command, whose group must still exist. Returns whether the command
+    /// had it.
     ///
-    /// A process in the background would be stopped by the attempt, and a signal cannot be blocked without unsafe code; so
-    /// this one joins the foreground for it.
+    /// A process in the background would be stopped by the attempt, and a signal cannot be blocked without
+    /// unsafe code; so this one joins the foreground for it.
     pub(super) fn take_back(&self, group: Pid) -> bool {
         if !self.has(group) {
             return false;
@@ -69,8 +72,8 @@ impl Terminal {
         true
     }
 
-    /// Stops this program's group, as the terminal stopped the command's. Returns when it is continued, or at once if nobody is
-    /// there to continue it: the kernel then ignores this signal, unlike STOP.
+    /// Stops this program's group, as the terminal stopped the command's. Returns when it is continued, or at
+    /// once if nobody is there to continue it: the kernel then ignores this signal, unlike STOP.
     pub(super) fn stop_own_group() {
         let _ = kill_current_process_group(Signal::TTOU);
     }

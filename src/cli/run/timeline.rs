@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Each extension that succeeds starts the line anew. KILL precedes the end of the validity, always: by
-//! [`kill_allowance`], which covers what passes between a due time and the signal (the scheduler, a search for
-//! descendants). If this program did not run when KILL was due (a stopped process, a machine that slept), KILL comes as
-//! soon as it runs, and without a grace.
+//! [`kill_allowance`], which covers what passes between a due time and the signal (the scheduler, a search
+//! for descendants). If this program did not run when KILL was due (a stopped process, a machine that slept),
+//! KILL comes as soon as it runs, and without a grace.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,8 @@ fn kill_allowance(validity: Duration) -> Duration {
     (validity / 20).min(KILL_ALLOWANCE_MAX)
 }
 
-/// The times of a lock, or of several that are extended together, and how far the end of the command has come.
+/// The times of a lock, or of several that are extended together, and how far the end of the command has
+/// come.
 #[derive(Debug)]
 pub(super) struct Timeline {
     /// What an extension gives.
@@ -64,7 +65,8 @@ impl Timeline {
         self.valid_until = valid_until;
     }
 
-    /// The machine slept, which the clock of these times did not count: all that is still to come is nearer by as much.
+    /// The machine slept, which the clock of these times did not count: all that is still to come is nearer
+    /// by as much.
     pub(super) fn shift(&mut self, slept: Duration) {
         self.valid_until = earlier(self.valid_until, slept);
         if let Ending::Asked(since) = &mut self.ending {

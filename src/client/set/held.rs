@@ -16,8 +16,8 @@ use crate::error::{ExtendError, ReleaseError, SetError};
 
 /// Several locks held together: valid while each of them is.
 ///
-/// Dropping it releases all of them in the background: that never blocks, works in a panic and on any thread, and the
-/// releases go out as that of a [`Guard`] does.
+/// Dropping it releases all of them in the background: that never blocks, works in a panic and on any thread,
+/// and the releases go out as that of a [`Guard`] does.
 #[must_use = "dropping the set releases its locks"]
 pub struct GuardSet {
     /// Sorted by name.
@@ -105,14 +105,14 @@ impl GuardSet {
     /// Gives all of them a new TTL, counted from now, in one write for each master.
     ///
     /// # Errors
-    /// [`SetError`] names the first lock, by name, that was not extended. The others may be; the set is valid as long
-    /// as each of them is.
+    /// [`SetError`] names the first lock, by name, that was not extended. The others may be; the set is valid
+    /// as long as each of them is.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), SetError<ExtendError>> {
         self.start_extension(ttl).wait()
     }
 
-    /// As [`GuardSet::extend`], for tasks. It is sent at once. Dropping the future leaves the extensions to themselves: each lock
-    /// then ends as before, or as asked for.
+    /// As [`GuardSet::extend`], for tasks. It is sent at once. Dropping the future leaves the extensions to
+    /// themselves: each lock then ends as before, or as asked for.
     pub fn extend_async(
         &mut self,
         ttl: Duration,
@@ -129,7 +129,8 @@ impl GuardSet {
         ExtendSet { pending: names.into_iter().zip(extending).collect(), failed: None }
     }
 
-    /// Has `callback` called when the first of them is lost or about to be; see [`Guard::on_lost`]. At most once.
+    /// Has `callback` called when the first of them is lost or about to be; see [`Guard::on_lost`]. At most
+    /// once.
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
         let callback = Arc::new(Mutex::new(Some(callback)));
         for guard in &self.guards {
@@ -148,17 +149,18 @@ impl GuardSet {
         LostSet { each: self.guards.iter().map(Guard::lost).collect() }
     }
 
-    /// Releases all of them, in one write for each master, and waits until a quorum of masters has confirmed each. Returns what
-    /// was released, sorted by name.
+    /// Releases all of them, in one write for each master, and waits until a quorum of masters has confirmed
+    /// each. Returns what was released, sorted by name.
     ///
     /// # Errors
-    /// [`SetError`] names the first lock, by name, whose release is not confirmed; all go on in the background.
+    /// [`SetError`] names the first lock, by name, whose release is not confirmed; all go on in the
+    /// background.
     pub fn release(self) -> Result<Vec<Released>, SetError<ReleaseError>> {
         self.start_release().wait()
     }
 
-    /// As [`GuardSet::release`], for tasks. It is sent at once. Dropping the future, at any time, leaves the releases to the
-    /// background.
+    /// As [`GuardSet::release`], for tasks. It is sent at once. Dropping the future, at any time, leaves the
+    /// releases to the background.
     pub fn release_async(
         self,
     ) -> impl Future<Output = Result<Vec<Released>, SetError<ReleaseError>>> + Send + use<> {

@@ -67,7 +67,8 @@ impl Core {
         }
     }
 
-    /// Somebody else leads, or nobody does: gets what is queued on its way, and the leader to know of new deadlines.
+    /// Somebody else leads, or nobody does: gets what is queued on its way, and the leader to know of new
+    /// deadlines.
     pub(super) fn write_beside_leader(&mut self) {
         if self.sleep.is_none() {
             return;
@@ -80,7 +81,8 @@ impl Core {
         self.wake_late_leader();
     }
 
-    /// Has the leader sleep no longer than until the next deadline. To be called after a flush, which may set one.
+    /// Has the leader sleep no longer than until the next deadline. To be called after a flush, which may set
+    /// one.
     pub(in crate::client) fn wake_late_leader(&mut self) {
         let due = self.driver.engine.next_timeout().map(|(at, _)| at);
         if self.sleep.as_ref().is_some_and(|sleep| is_before(due, sleep.until)) {

@@ -1,5 +1,5 @@
-//! The keeper: the thread of a client that leads while tasks wait, and for what is due when nobody calls; and the event
-//! loops of others that do its work ([`crate::Drive`]).
+//! The keeper: the thread of a client that leads while tasks wait, and for what is due when nobody calls; and
+//! the event loops of others that do its work ([`crate::Drive`]).
 
 use std::io;
 use std::sync::{MutexGuard, TryLockError};
@@ -48,21 +48,23 @@ impl Shared {
             if core.wants_keeper()
                 && let Some(poller) = core.poller.take()
             {
-                // Also when a drive has begun meanwhile, whatever that wants: it finds the lead taken until then.
+                // Also when a drive has begun meanwhile, whatever that wants: it finds the lead taken until
+                // then.
                 let is_done =
                     |core: &Core| core.is_closing || core.keeper.drive.is_some() || !core.wants_keeper();
                 self.leave(self.lead(core, poller, None, is_done)?);
                 continue;
             }
-            // Nobody may have looked for long: servers close idle connections, and a task does not wait for new ones.
+            // Nobody may have looked for long: servers close idle connections, and a task does not wait for
+            // new ones.
             let is_watched = core.poller.is_none();
             let look_at = if is_watched { now } else { core.last_turn } + limits::LOOK_PAUSE;
             if (core.due().is_some_and(|at| at <= now) || look_at <= now)
                 && let Some(poller) = core.poller.take()
             {
-                // What is due is done by one turn; what that has sent, as renewals, is mostly answered within the next moment.
-                // Also if something was owed before: it may have come when nobody looked, and what follows would not be heard
-                // either.
+                // What is due is done by one turn; what that has sent, as renewals, is mostly answered within
+                // the next moment. Also if something was owed before: it may have come when nobody looked,
+                // and what follows would not be heard either.
                 core = self.lead(core, poller, Some(now), |_| false)?;
                 if let Some(poller) = core.poller.take() {
                     let is_done = |core: &Core| core.is_closing || core.driver.engine.is_answered();
@@ -71,10 +73,12 @@ impl Shared {
                 self.leave(core);
                 continue;
             }
-            // While guards are being dropped it looks each time they may linger, so that a drop need not wake it.
+            // While guards are being dropped it looks each time they may linger, so that a drop need not wake
+            // it.
             let are_dropped = std::mem::replace(seen_drop_count, core.drop_count) != core.drop_count;
             let look_again = are_dropped.then(|| now + limits::DROP_LINGER);
-            // The leader does what is due within the next moment, and wakes the keeper for what is due before this.
+            // The leader does what is due within the next moment, and wakes the keeper for what is due before
+            // this.
             let due = core.due().map(|at| at.max(now + limits::DROP_LINGER));
             let until = earlier(earlier(due, look_again), Some(look_at));
             core.keeper.sleeps_until = Some(until);
@@ -108,7 +112,8 @@ impl Shared {
         });
     }
 
-    /// A turn of the keeper's without waiting; returns when it is to have the next one. `None` if the client has ended.
+    /// A turn of the keeper's without waiting; returns when it is to have the next one. `None` if the client
+    /// has ended.
     #[cfg(unix)]
     pub(in crate::client) fn drive(&self, waker: &Waker) -> Option<Option<Instant>> {
         self.watched(|| self.drive_watched(waker))
@@ -125,7 +130,8 @@ impl Shared {
         if let Some(poller) = core.poller.take() {
             core = self.lead(core, poller, Some(clock::now()), |_| false).ok()?;
         } else {
-            // A thread leads, and may have read all before what this turn was for: it has the drive look again.
+            // A thread leads, and may have read all before what this turn was for: it has the drive look
+            // again.
             core.keeper.has_unsent = true;
         }
         let due = core.due();

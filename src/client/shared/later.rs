@@ -1,5 +1,5 @@
-//! What a delay function of the caller's own does with the client that calls it, for when it has returned: until then its
-//! thread has the client locked.
+//! What a delay function of the caller's own does with the client that calls it, for when it has returned:
+//! until then its thread has the client locked.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};

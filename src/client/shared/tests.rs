@@ -1,6 +1,8 @@
-//! A panic with the client locked, in each role that a thread can have: every other caller gets an error, and none hangs.
+//! A panic with the client locked, in each role that a thread can have: every other caller gets an error, and
+//! none hangs.
 //!
-//! There is no master, so acquisitions end by their deadlines, and whoever leads then meets the broken answer.
+//! There is no master, so acquisitions end by their deadlines, and whoever leads then meets the broken
+//! answer.
 
 use std::panic::resume_unwind;
 use std::pin::Pin;

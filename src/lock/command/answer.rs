@@ -34,7 +34,8 @@ pub(crate) fn is_out_of_memory(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with(b"OOM "))
 }
 
-/// What follows the grant that `received` starts with, if it does: nearly all replies to [`super::encode_acquire`] are one.
+/// What follows the grant that `received` starts with, if it does: nearly all replies to
+/// [`super::encode_acquire`] are one.
 #[inline]
 pub(crate) fn split_granted(received: &[u8]) -> Option<&[u8]> {
     received.strip_prefix(b"+OK\r\n")
@@ -69,7 +70,8 @@ pub(crate) fn news<'a>(reply: &Reply<'a>) -> Option<News<'a>> {
     let mut parts = parts.iter();
     match (parts.next()?, parts.next()?, parts.next()?, parts.next()) {
         (Reply::Bulk(b"message"), Reply::Bulk(channel), Reply::Bulk(payload), None) => {
-            // Whatever else somebody says there is taken for a release: a hint that is wrong costs one attempt.
+            // Whatever else somebody says there is taken for a release: a hint that is wrong costs one
+            // attempt.
             let count = std::str::from_utf8(payload).ok().and_then(|count| count.parse().ok());
             Some(count.map_or(News::Freed(channel), |count| News::Waiting(channel, count)))
         }
@@ -102,9 +104,9 @@ pub(crate) fn compare_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     }
 }
 
-/// Whether an error says that the key is of another kind than this lock's: it is somebody else's then, and nothing was
-/// written, as each command and script looks at the key before all else. Readers and a writer of one lock meet it. Before
-/// Redis 7 a script's error stands behind other words.
+/// Whether an error says that the key is of another kind than this lock's: it is somebody else's then, and
+/// nothing was written, as each command and script looks at the key before all else. Readers and a writer of
+/// one lock meet it. Before Redis 7 a script's error stands behind other words.
 #[cold]
 pub(super) fn is_wrong_type(text: &[u8]) -> bool {
     text.starts_with(b"WRONGTYPE ")

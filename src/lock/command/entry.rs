@@ -7,7 +7,8 @@ use crate::resp;
 const NX_PX: &[u8] = b"$2\r\nNX\r\n$2\r\nPX\r\n";
 const TOKEN_HEAD: &[u8] = b"$20\r\n";
 
-/// What a lock is on a master, key and token as two encoded bulk strings: the form in which most commands have them.
+/// What a lock is on a master, key and token as two encoded bulk strings: the form in which most commands
+/// have them.
 #[derive(Debug, Default)]
 pub(crate) struct Entry(pub(super) Vec<u8>);
 

@@ -1,6 +1,7 @@
-//! The commands of fair locks: scripts over three keys, the lock's own, which is that of a plain lock of the same name, and
-//! the queue of those who wait for it, as two sorted sets: each waiter's ticket and its heartbeat. `scripts/fair_queue.lua`
-//! says what they are; both sets expire when nobody comes for twice the time of a heartbeat.
+//! The commands of fair locks: scripts over three keys, the lock's own, which is that of a plain lock of the
+//! same name, and the queue of those who wait for it, as two sorted sets: each waiter's ticket and its
+//! heartbeat. `scripts/fair_queue.lua` says what they are; both sets expire when nobody comes for twice the
+//! time of a heartbeat.
 //!
 //! | script | by | the queue |
 //! | --- | --- | --- |
@@ -10,8 +11,8 @@
 //! | `fair_leave` | a waiter that gives up, or has released the lock | loses the waiter; the first is notified |
 //! | `fair_notify` | a waiter that has released a part of the lock | stays as it is; the first is notified |
 //!
-//! The ids of waiters start with [`crate::lock::TOKEN_MARK`]. A set whose first member does not belongs to another application: it
-//! stays as it is, and the lock is not granted where it is in the way of the queue.
+//! The ids of waiters start with [`crate::lock::TOKEN_MARK`]. A set whose first member does not belongs to
+//! another application: it stays as it is, and the lock is not granted where it is in the way of the queue.
 
 use super::scripts::{FAIR_JOIN, FAIR_LEAVE, FAIR_NOTIFY, FAIR_TRY, FAIR_WAIT};
 use super::{
@@ -22,7 +23,8 @@ use crate::lock::{Failure, HolderTtl, Token};
 use crate::resp::{self, Array, Reply};
 use std::time::Duration;
 
-/// What a key of a queue has between the prefix and the lock's name: no lock may have a name that starts like this.
+/// What a key of a queue has between the prefix and the lock's name: no lock may have a name that starts like
+/// this.
 pub(crate) const FAIR_NAME: &[u8] = b"redlatch:fair:";
 const TICKETS_NAME: &[u8] = b"redlatch:fair:t:";
 const HEARTBEATS_NAME: &[u8] = b"redlatch:fair:h:";
@@ -80,7 +82,8 @@ pub(crate) fn encode_fair_acquire(
     }
 }
 
-/// Leaves the queue; with `notifies` the first who waits is notified if the lock is free. The entry's value does not matter.
+/// Leaves the queue; with `notifies` the first who waits is notified if the lock is free. The entry's value
+/// does not matter.
 pub(crate) fn encode_fair_leave(out: &mut Vec<u8>, entry: &Entry, waiter: &Waiter, notifies: bool) {
     FAIR_LEAVE.encode_head(out, Script::Known);
     encode_keys(out, entry, waiter.prefix_size);
@@ -93,7 +96,8 @@ pub(crate) fn encode_fair_leave(out: &mut Vec<u8>, entry: &Entry, waiter: &Waite
     }
 }
 
-/// Notifies the first who waits if the lock is free, unless that is this waiter. The entry's value does not matter.
+/// Notifies the first who waits if the lock is free, unless that is this waiter. The entry's value does not
+/// matter.
 pub(crate) fn encode_fair_notify(out: &mut Vec<u8>, entry: &Entry, waiter: &Waiter) {
     FAIR_NOTIFY.encode_head(out, Script::Known);
     encode_keys(out, entry, waiter.prefix_size);

@@ -1,14 +1,16 @@
-//! The commands of fenced locks, each a script over two keys: the lock's own, which is that of a plain lock of the same
-//! name, and the fence, which holds the largest token that this master took.
+//! The commands of fenced locks, each a script over two keys: the lock's own, which is that of a plain lock
+//! of the same name, and the fence, which holds the largest token that this master took.
 //!
-//! A lock is granted where nobody holds it, its token is larger than the fence, and lies within the window around the
-//! master's own clock. Fence and lock are written together, the fence first: a script that fails in between has locked
-//! nothing. A release compares and deletes, and raises the fence to its token, so that a command which comes late finds
-//! itself too old. Nothing here lowers or deletes a fence.
+//! A lock is granted where nobody holds it, its token is larger than the fence, and lies within the window
+//! around the master's own clock. Fence and lock are written together, the fence first: a script that fails
+//! in between has locked nothing. A release compares and deletes, and raises the fence to its token, so that
+//! a command which comes late finds itself too old. Nothing here lowers or deletes a fence.
 //!
-//! A fence that is anything but digits belongs to another application, and stays: the lock is not granted there.
+//! A fence that is anything but digits belongs to another application, and stays: the lock is not granted
+//! there.
 //!
-//! Tokens are written as they were given: Lua's `tostring` would lose digits. As numbers they are exact below 2^53.
+//! Tokens are written as they were given: Lua's `tostring` would lose digits. As numbers they are exact below
+//! 2^53.
 
 use super::scripts::{FENCED_ACQUIRE, FENCED_RELEASE, FENCED_RELEASE_NOTIFY};
 use super::{Entry, Script, WrongShape, encode_beside, encode_decimal_bulk, failure};
@@ -41,8 +43,8 @@ pub(crate) fn encode_fenced_acquire(
     encode_acquire(out, script, entry, ttl_ms, fence, fence.window.half_us);
 }
 
-/// The same for a lock that is held, however old its token is: where a newer fence is, or a clock for which the token is
-/// too new, it is refused all the same.
+/// The same for a lock that is held, however old its token is: where a newer fence is, or a clock for which
+/// the token is too new, it is refused all the same.
 pub(crate) fn encode_fenced_repair(out: &mut Vec<u8>, entry: &Entry, ttl_ms: u64, fence: &Fence) {
     encode_acquire(out, Script::Whole, entry, ttl_ms, fence, ANY_AGE_US);
 }
@@ -127,7 +129,8 @@ pub(crate) enum Refusal {
     Future,
 }
 
-/// The answer in a reply to [`encode_fenced_acquire`] or [`encode_fenced_repair`]. An error is never a no (I16).
+/// The answer in a reply to [`encode_fenced_acquire`] or [`encode_fenced_repair`]. An error is never a no
+/// (I16).
 pub(crate) fn fenced_answer(reply: &Reply<'_>) -> Result<FencedAnswer, WrongShape> {
     match reply {
         Reply::Simple(b"OK") => Ok(FencedAnswer::Granted),

@@ -1,20 +1,22 @@
 //! Deleting a lock whoever holds it: the one command that does not compare its value.
 //!
 //! It is apart from those that release and extend, which always compare (I10), and nothing but
-//! `Request::ForceUnlock` sends it. It deletes what can be a lock: a string, which may be one of another library, or a set
-//! of readers. A key of any other type is somebody else's and stays.
+//! `Request::ForceUnlock` sends it. It deletes what can be a lock: a string, which may be one of another
+//! library, or a set of readers. A key of any other type is somebody else's and stays.
 
 use super::scripts::FORCE_UNLOCK;
 use super::{ReleaseAnswer, Script, WrongShape, failure};
 use crate::resp::Reply;
 
-/// Deletes the lock with this key, from [`super::Entry::key`]. The script is sent in full: it is seldom needed.
+/// Deletes the lock with this key, from [`super::Entry::key`]. The script is sent in full: it is seldom
+/// needed.
 pub(crate) fn encode_forced_delete(out: &mut Vec<u8>, key: &[u8]) {
     FORCE_UNLOCK.encode_head(out, Script::Whole);
     out.extend_from_slice(key);
 }
 
-/// The answer in a reply to [`encode_forced_delete`]. A key of another type is no absence, unlike in a release.
+/// The answer in a reply to [`encode_forced_delete`]. A key of another type is no absence, unlike in a
+/// release.
 pub(crate) fn forced_answer(reply: &Reply<'_>) -> Result<ReleaseAnswer, WrongShape> {
     match reply {
         Reply::Integer(1) => Ok(ReleaseAnswer::Deleted),

@@ -22,7 +22,8 @@ pub(crate) fn value(reply: &Reply<'_>) -> Result<Result<Box<[u8]>, Failure>, Wro
     }
 }
 
-/// The number of readers in a reply to [`super::encode_reader_count`], zero where the key is no set of readers; or the error.
+/// The number of readers in a reply to [`super::encode_reader_count`], zero where the key is no set of
+/// readers; or the error.
 pub(crate) fn reader_count(reply: &Reply<'_>) -> Result<Result<usize, Failure>, WrongShape> {
     match *reply {
         Reply::Integer(count) => usize::try_from(count).map(Ok).map_err(|_| WrongShape),

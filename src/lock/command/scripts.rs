@@ -1,20 +1,21 @@
-//! The scripts that masters run: one Lua file in `scripts/` for each purpose. A master gets the code of a file without its
-//! comments and line breaks, which are taken out when this crate is compiled.
+//! The scripts that masters run: one Lua file in `scripts/` for each purpose. A master gets the code of a
+//! file without its comments and line breaks, which are taken out when this crate is compiled.
 //!
 //! # How a script reaches a master
 //!
 //! 1. A request names its script by the digest: `EVALSHA`.
-//! 2. A master that does not know the digest answers `NOSCRIPT` and has changed nothing. It gets the same request again
-//!    with the script in full: `EVAL`, which also makes the script known there.
-//! 3. What follows an attempt must not cost a second round trip: a release above all. So the scripts that follow are loaded
-//!    with `SCRIPT LOAD` before they are needed. An attempt for a plain lock is a `SET`, which no master can miss, so the
-//!    handshake loads what follows it ([`PLAIN`]). An attempt for another lock is a script itself: behind the first one
-//!    that a master did not know, it gets all scripts of that kind of lock ([`FENCED`], [`FAIR`], [`SHARED`]).
-//! 4. A repair, a writer's reservation and a forced unlock are sent in full at once. They are rare, and a master that needs a
-//!    repair has mostly restarted, so that it knows no script.
+//! 2. A master that does not know the digest answers `NOSCRIPT` and has changed nothing. It gets the same
+//!    request again with the script in full: `EVAL`, which also makes the script known there.
+//! 3. What follows an attempt must not cost a second round trip: a release above all. So the scripts that
+//!    follow are loaded with `SCRIPT LOAD` before they are needed. An attempt for a plain lock is a `SET`,
+//!    which no master can miss, so the handshake loads what follows it ([`PLAIN`]). An attempt for another
+//!    lock is a script itself: behind the first one that a master did not know, it gets all scripts of that
+//!    kind of lock ([`FENCED`], [`FAIR`], [`SHARED`]).
+//! 4. A repair, a writer's reservation and a forced unlock are sent in full at once. They are rare, and a
+//!    master that needs a repair has mostly restarted, so that it knows no script.
 //!
-//! [`Script`] is the choice between the two forms of a request. `engine/script.rs` has points 2 and 3, the engine's handshake
-//! its part of point 3.
+//! [`Script`] is the choice between the two forms of a request. `engine/script.rs` has points 2 and 3, the
+//! engine's handshake its part of point 3.
 
 use crate::resp;
 

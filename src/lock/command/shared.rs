@@ -1,20 +1,24 @@
-//! The commands of shared locks: readers, of which any number hold one lock together, and the intent of a writer.
+//! The commands of shared locks: readers, of which any number hold one lock together, and the intent of a
+//! writer.
 //!
-//! Readers stand in a sorted set *at the lock's own key*: each member is a reader's value, its score the millisecond of the
-//! master's wall clock at which its time is over. The key expires with the last of them. So whatever takes the lock for itself alone
-//! needs nothing of its own: `SET NX` is refused while the key is there, by any library, and `PTTL` shows when the last
-//! reader's time ends. And no command of one kind touches a key of the other: a master says `WRONGTYPE`, which is a
-//! proven "not yours" ([`super::is_wrong_type`]).
+//! Readers stand in a sorted set *at the lock's own key*: each member is a reader's value, its score the
+//! millisecond of the master's wall clock at which its time is over. The key expires with the last of them.
+//! So whatever takes the lock for itself alone needs nothing of its own: `SET NX` is refused while the key is
+//! there, by any library, and `PTTL` shows when the last reader's time ends. And no command of one kind
+//! touches a key of the other: a master says `WRONGTYPE`, which is a proven "not yours"
+//! ([`super::is_wrong_type`]).
 //!
-//! One more member marks the set as one of readers: [`MARKER`], whose score is below all others, so that it never is the
-//! last and no purge removes it. The first reader adds it, and the set goes with its last reader. A reader is refused
-//! where the key is anything else: a sorted set without the marker, or any key without a TTL, belongs to somebody else and
-//! stays as it is. An extension and a release need no look at the marker: they change only a set that has their own value.
-//! A set may hold members whose time is over: they count for nothing, and go when another reader comes or goes.
+//! One more member marks the set as one of readers: [`MARKER`], whose score is below all others, so that it
+//! never is the last and no purge removes it. The first reader adds it, and the set goes with its last
+//! reader. A reader is refused where the key is anything else: a sorted set without the marker, or any key
+//! without a TTL, belongs to somebody else and stays as it is. An extension and a release need no look at the
+//! marker: they change only a set that has their own value. A set may hold members whose time is over: they
+//! count for nothing, and go when another reader comes or goes.
 //!
-//! A writer that asked for it leaves an *intent* when it is refused: a key of its own beside the lock, with a short TTL, where new
-//! readers are refused while it lives. It is a hint for the sake of the writer's turn; nothing that is safe rests on it. Its value
-//! starts with [`crate::lock::TOKEN_MARK`]. A key that holds anything else stays, and then readers are kept out by it for as long as it lives.
+//! A writer that asked for it leaves an *intent* when it is refused: a key of its own beside the lock, with a
+//! short TTL, where new readers are refused while it lives. It is a hint for the sake of the writer's turn;
+//! nothing that is safe rests on it. Its value starts with [`crate::lock::TOKEN_MARK`]. A key that holds
+//! anything else stays, and then readers are kept out by it for as long as it lives.
 
 use super::scripts::{SHARED_ACQUIRE, SHARED_EXTEND, SHARED_RELEASE, WRITER_RESERVE};
 use super::{Entry, Script, WrongShape, encode_beside, encode_decimal_bulk, failure};
@@ -23,11 +27,12 @@ use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 use std::time::Duration;
 
-/// What the key of an intent has between the prefix and the lock's name: no lock may have a name that starts like this.
+/// What the key of an intent has between the prefix and the lock's name: no lock may have a name that starts
+/// like this.
 pub(crate) const INTENT_NAME: &[u8] = b"redlatch:writer:";
 
-/// The member that distinguishes a set of readers from a sorted set of anybody else's. Its number changes with the meaning of the
-/// members or their scores.
+/// The member that distinguishes a set of readers from a sorted set of anybody else's. Its number changes
+/// with the meaning of the members or their scores.
 pub(crate) const MARKER: &[u8] = b"redlatch:readers:1";
 
 /// Joins the readers of a lock, if nobody else has or is to have it. `prefix_size` is that of all keys.
@@ -65,15 +70,16 @@ pub(crate) fn encode_intent_key(out: &mut Vec<u8>, key: &[u8], prefix_size: usiz
     encode_beside(out, key, prefix_size, INTENT_NAME);
 }
 
-/// Leaves an intent, whoever's intent is there. The script is sent in full: only a writer that was refused sends it.
+/// Leaves an intent, whoever's intent is there. The script is sent in full: only a writer that was refused
+/// sends it.
 pub(crate) fn encode_intent(out: &mut Vec<u8>, entry: &Entry, ttl_ms: u64) {
     WRITER_RESERVE.encode_head(out, Script::Whole);
     out.extend_from_slice(&entry.0);
     encode_decimal_bulk(out, ttl_ms);
 }
 
-/// `ZREVRANK key marker`: how many members are behind the marker of a set of readers, those included whose time is over
-/// and who have not gone yet. Any other key has no marker.
+/// `ZREVRANK key marker`: how many members are behind the marker of a set of readers, those included whose
+/// time is over and who have not gone yet. Any other key has no marker.
 pub(crate) fn encode_reader_count(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"*3\r\n$8\r\nZREVRANK\r\n");
     out.extend_from_slice(key);

@@ -69,8 +69,8 @@ impl Check {
                 server == model
             }
             Self::TimeLeft | Self::TimeLeftOr => {
-                // One more for each time cut down to a millisecond, the server's present and the model's rest, and one for
-                // a wall clock that is being corrected.
+                // One more for each time cut down to a millisecond, the server's present and the model's
+                // rest, and one for a wall clock that is being corrected.
                 let slack_ms = i64::try_from(slack.as_millis()).expect("short") + 3;
                 let (server, model) = (integer(server), integer(model));
                 if server < 0 || model < 0 { server == model } else { (server - model).abs() <= slack_ms }
@@ -93,7 +93,8 @@ fn is_time(reply: &[u8]) -> bool {
     sizes == [seconds_size, micros_size] && matches!(numbers, (Ok(_), Ok(0..=999_999)))
 }
 
-/// Whether a refused fencing token is refused alike: the time left and the clock may differ by what an exchange takes.
+/// Whether a refused fencing token is refused alike: the time left and the clock may differ by what an
+/// exchange takes.
 fn is_told_alike(server: &[u8], model: &[u8], slack: Duration) -> bool {
     let (Some(of_server), Some(of_model)) = (numbers(server), numbers(model)) else { return server == model };
     let ([refusal, fence, left, time], [other_refusal, other_fence, other_left, other_time]) =

@@ -8,7 +8,8 @@ use rand::seq::IndexedRandom;
 
 use super::commands::{Check, Command, KEYS, TOKENS, numbers};
 
-/// Fair locks: some waiters who come, come again and go; heartbeats so long that only a shorter one finds them endless.
+/// Fair locks: some waiters who come, come again and go; heartbeats so long that only a shorter one finds
+/// them endless.
 pub(super) fn draw(rng: &mut StdRng) -> Command {
     let key = *KEYS.choose(rng).expect("not empty");
     let value = *TOKENS.choose(rng).expect("not empty");

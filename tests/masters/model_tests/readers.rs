@@ -6,8 +6,8 @@ use rand::seq::IndexedRandom;
 
 use super::commands::{Check, Command, KEYS, TOKENS};
 
-/// Readers that come, stay and go, beside whatever else is at the key. Their time is long: a set of which only some are
-/// over says nothing of the time, so that a race could decide a reply.
+/// Readers that come, stay and go, beside whatever else is at the key. Their time is long: a set of which
+/// only some are over says nothing of the time, so that a race could decide a reply.
 pub(super) fn draw(rng: &mut StdRng) -> Command {
     let key = *KEYS.choose(rng).expect("not empty");
     let value = *TOKENS.choose(rng).expect("not empty");

@@ -49,7 +49,8 @@ fn answer(world: &mut World) {
     world.step(0, Step::Read);
 }
 
-/// The first caller gives up when its answer is in the engine already; the second one's operation has the same place.
+/// The first caller gives up when its answer is in the engine already; the second one's operation has the
+/// same place.
 pub fn an_answer_never_reaches_the_next_caller() -> Verdict {
     let mut world = super::world(3, 1, trust);
     let (now, mut desk) = (world.local(0), Desk::default());

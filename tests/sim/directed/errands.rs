@@ -11,8 +11,8 @@ fn world(settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> World {
 
 pub fn an_inspection_is_no_vote() -> Verdict {
     let mut world = world(defaults);
-    // All masters call the lock free, and answer the occupant of the query's slot: one who asks for that lock, of whom
-    // two of them never hear.
+    // All masters call the lock free, and answer the occupant of the query's slot: one who asks for that
+    // lock, of whom two of them never hear.
     let look = world.submit_inspect(0, KEY);
     world.run_for(6 * MS / 5);
     world.cancel_errand(0, look);

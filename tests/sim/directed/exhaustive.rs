@@ -37,7 +37,8 @@ pub fn a_connection_may_end_inside_any_reply() -> Verdict {
     (1..REPLIES_SIZE).try_for_each(|size| cut_at(0, size).map_err(|why| format!("byte {size}: {why}")))
 }
 
-/// A lock is handed over while the connection to one master ends at one byte of what is under way, a swap or more.
+/// A lock is handed over while the connection to one master ends at one byte of what is under way, a swap or
+/// more.
 fn hand_over_cut_at(requests_size: usize, replies_size: usize, is_native: bool) -> Verdict {
     let mut world = unconnected(3, defaults);
     world.masters[0].model.is_native = is_native;

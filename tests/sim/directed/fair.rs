@@ -394,8 +394,8 @@ pub fn a_fair_lock_survives_any_lost_byte() -> Verdict {
     })
 }
 
-/// Each asks again as soon as it has released, over links of different speed: no message is missed for which it would have
-/// to wait until its heartbeat.
+/// Each asks again as soon as it has released, over links of different speed: no message is missed for which
+/// it would have to wait until its heartbeat.
 pub fn the_next_waiter_needs_no_heartbeat() -> Verdict {
     for seed in 0..100 {
         let (masters, clients) = [(3, 2), (3, 3), (5, 2), (5, 4)][usize::try_from(seed % 4).expect("small")];

@@ -65,8 +65,8 @@ pub fn a_release_leaves_the_fence() -> Verdict {
     demand(second > first, "a slow clock had a smaller fencing token")
 }
 
-/// A lock that is over is released late, when somebody else has had it, or has it. One that was waited for is released by the
-/// script that also notifies waiters.
+/// A lock that is over is released late, when somebody else has had it, or has it. One that was waited for is
+/// released by the script that also notifies waiters.
 pub fn a_late_release_spares_the_next_lock() -> Verdict {
     for (is_contended, is_held_still) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut world = world(3, 3, defaults);
@@ -172,7 +172,8 @@ pub fn a_fenced_waiter_behind_plain_gets_a_token() -> Verdict {
     verdict(&mut world)
 }
 
-/// As the schedule before, where the first attempt fails at once and the second one begins in quarantine, too.
+/// As the schedule before, where the first attempt fails at once and the second one begins in quarantine,
+/// too.
 pub fn a_retry_does_not_count_masters_in_quarantine() -> Verdict {
     let settings = |b: ConfigBuilder| b.answer_timeout(ms(600)).retry_delay(ms(50)..=ms(60));
     let mut world = world(3, 2, settings);
@@ -209,7 +210,8 @@ pub fn a_fenced_lock_recognizes_its_own_key() -> Verdict {
 
 pub fn an_acquire_after_its_release_is_old() -> Verdict {
     let mut world = world(1, 2, defaults);
-    // The connection ends for the client; the lock that it asked for arrives a second later, its release before.
+    // The connection ends for the client; the lock that it asked for arrives a second later, its release
+    // before.
     world.stall(0, 0, true, false, SECOND);
     world.submit_fenced(0, KEY, ms(10_000), Duration::ZERO).expect("room");
     world.run_for(MS);

@@ -103,8 +103,9 @@ pub fn a_swaps_grant_dies_with_its_connection() -> Verdict {
 pub fn a_swap_that_comes_late_leaves_no_key() -> Verdict {
     let mut world = world(1, 1, defaults);
     let (lock, next) = hold_with_next(&mut world, ms(10_000), ms(10_000))?;
-    // The connection ends for the client, and the swap that it sent arrives a second later. Releases do not work; the
-    // first that does is that of the new token, before the swap, and the next that of the old one, behind it.
+    // The connection ends for the client, and the swap that it sent arrives a second later. Releases do not
+    // work; the first that does is that of the new token, before the swap, and the next that of the old one,
+    // behind it.
     let release = by_digest("release");
     world.masters[0].model.errors.insert(release, "OOM no".to_owned());
     world.stall(0, 0, true, false, SECOND);

@@ -97,7 +97,8 @@ pub fn a_loss_that_masters_prove_is_told_at_once() -> Verdict {
     demand(world.now - began < 1100 * MS, "it was not found by the next renewal")
 }
 
-/// Whether its release is awaited or not, while it is renewed, when it is nearly over, and with another caller in line.
+/// Whether its release is awaited or not, while it is renewed, when it is nearly over, and with another
+/// caller in line.
 pub fn a_released_locks_loss_is_not_reported() -> Verdict {
     for (awaited, pause, has_next) in
         [(true, 10, false), (false, 10, false), (true, 101, true), (false, 950, true)]

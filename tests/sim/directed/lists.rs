@@ -1,12 +1,13 @@
-//! A master is replaced while clients go on, so two lists of masters are in use: docs/operating.md, "Replace a master".
+//! A master is replaced while clients go on, so two lists of masters are in use: docs/operating.md, "Replace
+//! a master".
 
 use super::*;
 use crate::world::Detour;
 
 const OLD: usize = 2;
 
-/// A client with the old list extends its lock on the first and the old master for as long as it can, while another one with
-/// the new list tries to get it. Returns whether that one ever did.
+/// A client with the old list extends its lock on the first and the old master for as long as it can, while
+/// another one with the new list tries to get it. Returns whether that one ever did.
 fn replace(is_old_stopped: bool) -> Result<bool, String> {
     let mut world = world(3, 1, defaults);
     let new = world.add_server();

@@ -101,7 +101,8 @@ pub fn a_wait_shorter_than_the_quarantine_fails() -> Verdict {
     verdict(&mut world)
 }
 
-/// Nor where the login may not run `INFO`, so that nobody knows: by its first address the second one's lock is there.
+/// Nor where the login may not run `INFO`, so that nobody knows: by its first address the second one's lock
+/// is there.
 pub fn an_unnamed_server_behind_two_addresses_votes_once() -> Verdict {
     for (fenced_ppm, shared_ppm) in [(1_000_000, 0), (0, 1_000_000)] {
         let mut world = unconnected(3, trust);

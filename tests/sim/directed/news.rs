@@ -74,7 +74,8 @@ pub fn a_release_before_the_subscription_is_not_missed() -> Verdict {
     let mut world = distant(2, patient);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
     world.submit_acquire(1, KEY, ms(10_000), ms(60_000)).expect("room");
-    // It is refused after 2 ms, connected 2 ms later and ready after 2 more: its SUBSCRIBE arrives after 7 ms.
+    // It is refused after 2 ms, connected 2 ms later and ready after 2 more: its SUBSCRIBE arrives after 7
+    // ms.
     world.run_for(4 * MS);
     world.submit_release(0, lock, false);
     winner(&mut world, SECOND).map(|_| ())

@@ -1,5 +1,5 @@
-//! Prints how many allocations a peer makes in so many pairs by each caller. A program of its own, for a counting
-//! allocator would slow down those that allocate.
+//! Prints how many allocations a peer makes in so many pairs by each caller. A program of its own, for a
+//! counting allocator would slow down those that allocate.
 
 use std::alloc::System;
 

@@ -7,7 +7,8 @@ use super::{FamilyPeer, Pace, Player, calls, median};
 use crate::fleet::Fleet;
 use crate::proxy::Proxy;
 
-/// A caller that asked so much later and had the lock earlier has overtaken: as long as it takes to ask, and to be refused.
+/// A caller that asked so much later and had the lock earlier has overtaken: as long as it takes to ask, and
+/// to be refused.
 const LATER_US: u64 = 5_000;
 const READY_PATIENCE: Duration = Duration::from_secs(60);
 

@@ -114,7 +114,8 @@ impl FamilyPeer {
         if matches!(self, Self::PythonRedisLock) { 1 } else { 5 }
     }
 
-    /// Where a script sets the key: how many more scripts each lock has, for its release. Else it is a `SET` by itself.
+    /// Where a script sets the key: how many more scripts each lock has, for its release. Else it is a `SET`
+    /// by itself.
     pub(super) const fn scripts_of_release(self) -> Option<u64> {
         match self {
             Self::Fair => Some(2),

@@ -15,8 +15,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a client is driven between rounds, so that what a slow minority still owes comes in.
 const SETTLE_TIME: Duration = Duration::from_millis(5);
 
-/// As it comes, but for masters that were only just started, which would grant nothing for 30 s, and for the retry delay,
-/// which is bounded as that of the others is.
+/// As it comes, but for masters that were only just started, which would grant nothing for 30 s, and for the
+/// retry delay, which is bounded as that of the others is.
 fn config(urls: &[String]) -> Config {
     let builder = Config::builder().masters(urls).quarantine(Quarantine::Trust);
     let builder = builder.retry_delay(Duration::from_millis(1)..=super::retry_delay());
