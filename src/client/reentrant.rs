@@ -10,8 +10,8 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -22,13 +22,14 @@ use super::holds::Holds;
 use super::parker::Parker;
 use super::pending::{Ask, How, Pending};
 use super::request::{Acquisition, LockRequest};
-use super::shared::{Core, IN_WAKER, Shared, Stopped, wake_all};
+use super::shared::{Core, IN_WAKER, Shared, Stopped};
 use crate::clock;
-use crate::config::Inside;
 use crate::engine::{OpId, Outcome, Released};
 use crate::error::{AcquireError, ExtendError, ReenterError, ReleaseError};
-use crate::limits;
 use crate::lock::{FencingToken, Token};
+use attempt::{Attempt, Caller};
+
+mod attempt;
 
 /// A lock that its owner may take again while it has it; made by [`LockRequest::reentrant`].
 ///
@@ -125,17 +126,6 @@ struct UnderWay {
     attempt: Arc<Attempt>,
     /// What answers it; `None` while somebody polls it, or a thread waits with it.
     pending: Option<Pending<Acquisition<'static>>>,
-}
-
-/// One attempt, as its callers know it.
-#[derive(Default)]
-struct Attempt {
-    result: OnceLock<Result<(), AcquireError>>,
-    wakers: Mutex<Vec<Waker>>,
-    /// Goes up when they are woken, and when a thread comes.
-    change_count: AtomicU64,
-    /// The thread that polls it, or waits with it.
-    driving: Inside,
 }
 
 impl LockRequest<'_> {
@@ -532,87 +522,6 @@ impl Drop for StandIn<'_> {
     fn drop(&mut self) {
         self.owner.put_back(self.owner.acquisition(self.wait));
         self.attempt.wake_by_ref();
-    }
-}
-
-/// A caller that wants a hold.
-#[derive(Default)]
-struct Caller {
-    /// When its last attempt may begin; set with the first.
-    wait_until: Option<Instant>,
-    joined: Option<Arc<Attempt>>,
-    /// How the attempt before the one under way failed.
-    failed_before: Option<AcquireError>,
-}
-
-impl Caller {
-    fn wait_left(&mut self, request: &LockRequest<'_>) -> Duration {
-        let now = clock::now();
-        let until = self.wait_until.get_or_insert_with(|| {
-            let wait = request.options.wait_or_default(request.client.config().max_ttl);
-            now.checked_add(wait).unwrap_or(now + limits::FOREVER)
-        });
-        until.saturating_duration_since(now)
-    }
-
-    fn is_answered(&self) -> bool {
-        self.joined.as_ref().is_some_and(|attempt| attempt.result.get().is_some())
-    }
-
-    /// What has come of the attempt that it joined, unless it is to try again.
-    fn take_result(&mut self) -> Option<Result<(), ReenterError>> {
-        let result = self.joined.as_ref()?.result.get()?.clone();
-        self.joined = None;
-        let is_over = self.wait_until.is_none_or(|until| until <= clock::now());
-        match result {
-            Ok(()) => Some(Ok(())),
-            // An attempt that had to end with the wait says nothing of its masters: the one before it does.
-            Err(AcquireError::NoQuorum(error)) if is_over => {
-                let error = self.failed_before.take().unwrap_or(AcquireError::NoQuorum(error));
-                Some(Err(error.into()))
-            }
-            Err(error) if is_over || is_final(&error) => Some(Err(error.into())),
-            Err(error) => {
-                self.failed_before = Some(error);
-                None
-            }
-        }
-    }
-}
-
-/// Whether there is no sense in trying again.
-const fn is_final(error: &AcquireError) -> bool {
-    matches!(
-        error,
-        AcquireError::Input(_)
-            | AcquireError::Stopped(_)
-            | AcquireError::Overloaded
-            | AcquireError::Cancelled
-    )
-}
-
-impl Attempt {
-    fn register(&self, waker: &Waker, is_thread: bool) {
-        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-        if !wakers.iter().any(|other| other.will_wake(waker)) {
-            wakers.push(waker.clone());
-        }
-        if is_thread {
-            self.change_count.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-}
-
-impl Wake for Attempt {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.change_count.fetch_add(1, Ordering::SeqCst);
-        let woken = std::mem::take(&mut *self.wakers.lock().unwrap_or_else(PoisonError::into_inner));
-        // A waker that panics must neither keep the others asleep nor end the thread that answers them.
-        let _ = wake_all(woken);
     }
 }
 
