@@ -103,7 +103,8 @@ impl Engine {
         } else if let (Some(op), Ok(count)) = (self.ops.find_mut(id), count)
             && matches!(op.state, OpState::Asking { .. } | OpState::Waiting { .. })
         {
-            // What was known before is kept until an answer says otherwise: a wait may end before the last one.
+            // What was known before is kept until an answer says otherwise: a wait may end before the last
+            // one.
             op.reader_count = if count == 0 { 0 } else { op.reader_count.max(count) };
         }
     }
