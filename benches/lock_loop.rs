@@ -62,8 +62,18 @@ impl LockLoop {
     /// `depth` locks in flight at any time, each released as soon as it is held. Needs more names than
     /// `depth`.
     pub(crate) fn pipelined_pairs(&mut self, pair_count: usize, depth: usize) -> Duration {
+        self.pipelined_pairs_with(pair_count, depth, Options::new().ttl(TTL).wait(Duration::ZERO))
+    }
+
+    /// As [`LockLoop::pipelined_pairs`], for locks of any kind.
+    pub(crate) fn pipelined_pairs_with(
+        &mut self,
+        pair_count: usize,
+        depth: usize,
+        options: Options,
+    ) -> Duration {
         let start = Instant::now();
-        (0..depth.min(pair_count)).for_each(|_| self.submit_next());
+        (0..depth.min(pair_count)).for_each(|_| self.submit_next(options));
         let (mut submitted_count, mut done_count) = (depth.min(pair_count), 0);
         while done_count < pair_count {
             self.redlock.turn(ANSWER_TIMEOUT).expect("the loop runs");
@@ -77,7 +87,7 @@ impl LockLoop {
                         done_count += 1;
                         if submitted_count < pair_count {
                             submitted_count += 1;
-                            self.submit_next();
+                            self.submit_next(options);
                         }
                     }
                     other => panic!("{other:?}"),
@@ -87,10 +97,9 @@ impl LockLoop {
         start.elapsed()
     }
 
-    fn submit_next(&mut self) {
+    fn submit_next(&mut self, options: Options) {
         let resource = Resource::new(&self.names[self.next_name]).expect("a valid name");
         self.next_name = (self.next_name + 1) % self.names.len();
-        let request = Request::Acquire { resource, options: Options::new().ttl(TTL).wait(Duration::ZERO) };
-        self.redlock.submit(request).expect("room for one more");
+        self.redlock.submit(Request::Acquire { resource, options }).expect("room for one more");
     }
 }

@@ -274,36 +274,37 @@ pub enum ForceUnlockError {
     Stopped(Arc<str>),
 }
 
-/// Why several locks were not acquired together. None of them is held.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct AcquireSetError {
-    /// The first lock, by name, that was in the way; empty if the set itself cannot be.
+/// Why not all of several locks were acquired, extended or released.
+///
+/// After a failed acquisition none of them is held. After a failed extension the others may be extended. A
+/// release that is not confirmed goes on in the background.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SetError<E> {
+    /// The first lock, by name, that failed; empty if the set itself is at fault.
     pub resource: Vec<u8>,
-    /// Why it was not acquired.
-    pub source: AcquireError,
+    /// Its error.
+    pub source: E,
 }
 
-/// Why not all of several locks were extended.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct ExtendSetError {
-    /// The first lock, by name, that was not.
-    pub resource: Vec<u8>,
-    /// Why it was not extended.
-    pub source: ExtendError,
+impl<E> SetError<E> {
+    pub(crate) const fn new(resource: Vec<u8>, source: E) -> Self {
+        Self { resource, source }
+    }
 }
 
-/// Why not all of several locks are known to be released.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct ReleaseSetError {
-    /// The first lock, by name, that is not.
-    pub resource: Vec<u8>,
-    /// Why its release is not confirmed.
-    pub source: ReleaseError,
+impl<E: std::error::Error + 'static> std::error::Error for SetError<E>
+where
+    Self: fmt::Display,
+{
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
 }
 
 macro_rules! set_errors {
     ($($name:ident)*) => {$(
-        impl fmt::Display for $name {
+        impl fmt::Display for SetError<$name> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 fmt_of_set(&self.resource, &self.source, f)
             }
@@ -311,7 +312,7 @@ macro_rules! set_errors {
     )*};
 }
 
-set_errors! { AcquireSetError ExtendSetError ReleaseSetError }
+set_errors! { AcquireError ExtendError ReleaseError }
 
 /// An error that may name its lock.
 trait MayName: fmt::Display {

@@ -109,7 +109,7 @@ pub use engine::{ForceUnlocked, Inspection, Standing, Told};
 pub use error::{
     AcquireError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError, ReleaseError, Report, Round,
 };
-pub use error::{AcquireSetError, ExtendSetError, ReenterError, ReleaseSetError};
+pub use error::{ReenterError, SetError};
 pub use options::{Mode, Options, WaitPolicy};
 pub use redlock::{Lease, LeaseRequest, Redlock};
 

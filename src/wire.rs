@@ -29,6 +29,7 @@ use std::fmt;
 
 use crate::limits;
 use crate::resp::{ProtocolError, Reply};
+use crate::words::NO_SERVER;
 use inbox::Inbox;
 use queue::Queue;
 
@@ -46,9 +47,9 @@ pub(crate) struct Full;
 /// The peer broke the protocol; the connection must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
-    #[error("{0}; is it a Redis or Valkey server?")]
+    #[error("{0}; {NO_SERVER}")]
     Protocol(#[from] ProtocolError),
-    #[error("a reply without a request")]
+    #[error("a reply without a request; {NO_SERVER}")]
     Unsolicited,
 }
 

@@ -6,6 +6,10 @@ pub(crate) mod rules;
 use std::fmt;
 use std::time::Duration;
 
+/// Ends each text about a peer whose bytes are no replies to the requests. The simulator finds such
+/// connections by it.
+pub const NO_SERVER: &str = "is it a Redis or Valkey server?";
+
 /// A time for people, rounded to a tenth or to three digits: `4.4s`, `300ms`, `24h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rounded(pub Duration);

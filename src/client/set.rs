@@ -20,7 +20,7 @@ use super::request::{Acquire, LockRequest};
 use super::shared::{Core, Stopped};
 use crate::clock;
 use crate::engine::{OpId, Outcome, Request};
-use crate::error::{AcquireError, AcquireSetError};
+use crate::error::{AcquireError, SetError};
 use crate::limits;
 use crate::lock::InputError;
 use crate::options::{Options, auto_extend_method, option_methods};
@@ -112,8 +112,8 @@ impl LockSetRequest {
     /// Makes one attempt for all of them at once; see [`LockRequest::try_acquire`].
     ///
     /// # Errors
-    /// [`AcquireSetError`] names the first lock, by name, that was in the way. Nothing is held then.
-    pub fn try_acquire(self) -> Result<GuardSet, AcquireSetError> {
+    /// [`SetError`] names the first lock, by name, that was in the way. Nothing is held then.
+    pub fn try_acquire(self) -> Result<GuardSet, SetError<AcquireError>> {
         self.wait(Duration::ZERO).acquire()
     }
 
@@ -121,13 +121,15 @@ impl LockSetRequest {
     ///
     /// # Errors
     /// As [`LockSetRequest::try_acquire`]; of the last round.
-    pub fn acquire(self) -> Result<GuardSet, AcquireSetError> {
+    pub fn acquire(self) -> Result<GuardSet, SetError<AcquireError>> {
         self.start().wait()
     }
 
     /// As [`LockSetRequest::acquire`], for tasks. Nothing is sent before the future is polled. Dropping it
     /// gives all of them up: that never blocks, and what was acquired so far is released in the background.
-    pub fn acquire_async(self) -> impl Future<Output = Result<GuardSet, AcquireSetError>> + Send + use<> {
+    pub fn acquire_async(
+        self,
+    ) -> impl Future<Output = Result<GuardSet, SetError<AcquireError>>> + Send + use<> {
         self.start()
     }
 
@@ -151,7 +153,7 @@ impl LockSetRequest {
 }
 
 impl AcquireSet {
-    fn wait(mut self) -> Result<GuardSet, AcquireSetError> {
+    fn wait(mut self) -> Result<GuardSet, SetError<AcquireError>> {
         match self.advance(How::Thread) {
             Poll::Ready(result) => result,
             Poll::Pending => unreachable!("a thread waits until it is over"),
@@ -159,7 +161,7 @@ impl AcquireSet {
     }
 
     /// Goes on until the next answer that is not there.
-    fn advance(&mut self, how: How<'_, '_>) -> Poll<Result<GuardSet, AcquireSetError>> {
+    fn advance(&mut self, how: How<'_, '_>) -> Poll<Result<GuardSet, SetError<AcquireError>>> {
         loop {
             let step = match (&mut self.joint, &mut self.asking) {
                 (None, _) => match self.begin() {
@@ -193,17 +195,15 @@ impl AcquireSet {
                 Step::Held(guards) => return Poll::Ready(Ok(GuardSet::new(guards))),
                 Step::Failed(Failed { place, error: source }) => {
                     let resource = self.request.names[place].to_vec();
-                    return Poll::Ready(Err(AcquireSetError { resource, source }));
+                    return Poll::Ready(Err(SetError::new(resource, source)));
                 }
             };
         }
     }
 
-    fn begin(&mut self) -> Result<Step<Guard>, AcquireSetError> {
+    fn begin(&mut self) -> Result<Step<Guard>, SetError<AcquireError>> {
         let LockSetRequest { client, options, .. } = &self.request;
-        self.request
-            .check()
-            .map_err(|error| AcquireSetError { resource: Vec::new(), source: error.into() })?;
+        self.request.check().map_err(|error| SetError::new(Vec::new(), error.into()))?;
         let config = client.shared_config().clone();
         let (joint, step) = Joint::begin(clock::now(), config, self.request.names.len(), options);
         self.joint = Some(joint);
@@ -229,7 +229,7 @@ fn settle(
 }
 
 impl Future for AcquireSet {
-    type Output = Result<GuardSet, AcquireSetError>;
+    type Output = Result<GuardSet, SetError<AcquireError>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.advance(How::Task(context))

@@ -61,11 +61,11 @@ impl Engine {
         report
     }
 
-    /// What is known of a master.
+    /// The state of the connection to a master.
     #[must_use]
-    pub fn master_status(&self, now: Instant, master: MasterId) -> MasterStatus {
+    pub fn master_state(&self, now: Instant, master: MasterId) -> MasterState {
         let link = self.fleet.link(master);
-        let state = match &link.connection.state {
+        match &link.connection.state {
             State::Down { .. } => MasterState::Down(link.why.clone()),
             State::Connecting { .. } | State::Handshake { .. } if link.has_failed() => {
                 MasterState::Down(link.why.clone())
@@ -76,14 +76,20 @@ impl Engine {
                 Some(at) => MasterState::Quarantined(at - now),
                 None => MasterState::Ready,
             },
-        };
+        }
+    }
+
+    /// What is known of a master.
+    #[must_use]
+    pub fn master_status(&self, now: Instant, master: MasterId) -> MasterStatus {
+        let link = self.fleet.link(master);
         let mut warnings = link.warnings(now);
         if let Some(refusal) = self.subscriptions.refusal(master) {
             warnings.push(Warning::NotSubscribed { refusal }.to_string());
         }
         MasterStatus {
             name: self.config.labels[master.index()].clone(),
-            state,
+            state: self.master_state(now, master),
             version: link.learnt.version.clone(),
             run_id: link.learnt.run_id.clone(),
             release_command: match link.by.release {

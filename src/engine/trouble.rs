@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::advice;
 use crate::limits;
 use crate::lock::command;
-use crate::words::Rounded;
+use crate::words::{NO_SERVER, Rounded};
 
 /// A warning about a connected master.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,9 +39,9 @@ pub(crate) enum Trouble<'a> {
     NoLogin { refusal: &'a str },
     #[error("{step} was refused: {}", with_advice(.refusal))]
     StepRefused { step: &'static str, refusal: &'a str },
-    #[error("its answer to {step} is no reply to that; is it a Redis or Valkey server?")]
+    #[error("its answer to {step} is no reply to that; {NO_SERVER}")]
     WrongStep { step: &'static str },
-    #[error("its reply does not fit the request; is it a Redis or Valkey server?")]
+    #[error("its reply does not fit the request; {NO_SERVER}")]
     WrongShape,
     #[error("{why}, after \"{}\"", with_advice(.refusal))]
     ClosedAfter { why: &'a str, refusal: &'a str },

@@ -140,11 +140,11 @@ fn samples_of_calls() -> Vec<Sample> {
     };
     let resource = || b"orders:42".to_vec();
     samples.extend([
-        sample(&AcquireSetError { resource: resource(), source: contended(Ttl::Left(LONG), other) }, "lock \"orders:42\" is held"),
-        sample(&AcquireSetError { resource: resource(), source: AcquireError::Overloaded }, "lock \"orders:42\": this client"),
-        sample(&AcquireSetError { resource: Vec::new(), source: InputError::SetEmpty.into() }, "no resource"),
-        sample(&ExtendSetError { resource: resource(), source: ExtendError::Busy }, "lock \"orders:42\": another extension"),
-        sample(&ReleaseSetError { resource: resource(), source: ReleaseError::NotHeld }, "lock \"orders:42\": the lock is not held"),
+        sample(&SetError::new(resource(), contended(Ttl::Left(LONG), other)), "lock \"orders:42\" is held"),
+        sample(&SetError::new(resource(), AcquireError::Overloaded), "lock \"orders:42\": this client"),
+        sample(&SetError::new(Vec::new(), AcquireError::Input(InputError::SetEmpty)), "no resource"),
+        sample(&SetError::new(resource(), ExtendError::Busy), "lock \"orders:42\": another extension"),
+        sample(&SetError::new(resource(), ReleaseError::NotHeld), "lock \"orders:42\": the lock is not held"),
         sample(&DriveEnded, "drop the drive too"),
     ]);
     samples

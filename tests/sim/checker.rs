@@ -102,12 +102,13 @@ pub struct TokenHasher(u64);
 
 impl Hasher for TokenHasher {
     fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.0 = (self.0.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for word in bytes.as_chunks::<8>().0 {
+            self.0 = (self.0.rotate_left(5) ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         }
     }
+
+    /// All have the same size.
+    fn write_usize(&mut self, _size: usize) {}
 
     fn finish(&self) -> u64 {
         self.0

@@ -20,6 +20,12 @@ pub struct Client {
     pub life: u32,
     /// The present connection to each master, and behind those the one for news.
     pub conns: Vec<Option<usize>>,
+    /// The places in `conns` of those that have been accepted, as bits.
+    pub accepted: u64,
+    /// Something has arrived since its connections were read last.
+    pub has_arrivals: bool,
+    /// Its last write over some connection took only a part of the bytes.
+    pub is_cut_short: bool,
     pub is_down: bool,
     pub paused_until: Time,
     /// Since when its clock stands still.
@@ -31,7 +37,7 @@ pub struct Client {
     pub step: usize,
     pub turn_began: Time,
     /// The state of each link when it was looked at last.
-    pub link_states: Vec<&'static str>,
+    pub link_states: Vec<LinkState>,
     pub locks: Vec<(OpId, Lock)>,
     pub workers: Vec<Worker>,
     pub errands: Vec<Errand>,
@@ -43,6 +49,21 @@ pub struct Client {
     pub callers: Option<Callers>,
     /// Outcomes that no worker took.
     pub outcomes: VecDeque<(OpId, Outcome)>,
+}
+
+/// The state of a link, as it is counted.
+#[derive(Debug, Clone, Copy)]
+pub enum LinkState {
+    Down,
+    Connecting,
+    Ready,
+    Quarantined,
+    Silent,
+    Other,
+}
+
+impl LinkState {
+    pub const NAMES: [&str; 6] = ["down", "connecting", "ready", "quarantined", "silent", "other"];
 }
 
 /// A lock as the application knows it.

@@ -1,5 +1,6 @@
 //! True time, and clocks that show it wrongly.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -21,16 +22,25 @@ pub struct Clock {
     offset: i64,
     /// How much faster than true time it runs, in parts per million.
     ppm: i64,
+    /// The true time for which it was read last, and what it showed: it is read again and again in one turn.
+    last: Cell<Option<(Time, Instant)>>,
 }
 
 impl Clock {
     pub fn new(offset: Time, ppm: i64) -> Self {
-        Self { offset: offset.cast_signed(), ppm }
+        Self { offset: offset.cast_signed(), ppm, last: Cell::new(None) }
     }
 
     /// What it shows at a true time.
     pub fn at(&self, time: Time) -> Instant {
-        base() + Duration::from_nanos(self.shown_ns(time))
+        if let Some((last, shown)) = self.last.get()
+            && last == time
+        {
+            return shown;
+        }
+        let shown = base() + Duration::from_nanos(self.shown_ns(time));
+        self.last.set(Some((time, shown)));
+        shown
     }
 
     fn shown_ns(&self, time: Time) -> u64 {
@@ -46,15 +56,19 @@ impl Clock {
         // Whole millions and the rest apart: no product is larger than the time itself.
         let rate = 1_000_000 + self.ppm;
         let guess = passed / rate * 1_000_000 + passed % rate * 1_000_000 / rate;
-        let mut time = u64::try_from((guess - 2).max(0)).expect("not negative");
+        let mut time = u64::try_from(guess.max(0)).expect("not negative");
         while self.shown_ns(time) < shown_ns {
             time += 1;
+        }
+        while time > 0 && self.shown_ns(time - 1) >= shown_ns {
+            time -= 1;
         }
         time
     }
 
     pub fn step(&mut self, step: i64) {
         self.offset += step;
+        self.last.set(None);
     }
 }
 

@@ -7,6 +7,7 @@ use redlatch::lock::{MasterId, MasterSet, Vote};
 use redlatch::{AcquireError, ExtendError, Quarantine, Report, limits};
 
 use crate::checker::{Guard, Issued, id};
+use crate::client::LinkState;
 use crate::clock::{MS, Time};
 use crate::model::{lease_end, leases};
 use crate::network::{ConnState, chance};
@@ -306,7 +307,7 @@ impl World {
             self.checker.violate(format!("c{client} keeps more in hand than its callers can have asked for"));
         }
         for master in 0..self.config.master_count() {
-            let state = self.clients[client].engine.master_status(self.local(client), id(master)).state;
+            let state = self.clients[client].engine.master_state(self.local(client), id(master));
             self.check_owed(client, master, &state);
             self.count_link(client, master, &state);
         }
@@ -406,14 +407,14 @@ impl World {
 
     fn count_link(&mut self, client: usize, master: usize, state: &MasterState) {
         let state = match state {
-            MasterState::Down(_) => "down",
-            MasterState::Connecting => "connecting",
-            MasterState::Ready => "ready",
-            MasterState::Quarantined(_) => "quarantined",
-            MasterState::Silent => "silent",
-            _ => "other",
+            MasterState::Down(_) => LinkState::Down,
+            MasterState::Connecting => LinkState::Connecting,
+            MasterState::Ready => LinkState::Ready,
+            MasterState::Quarantined(_) => LinkState::Quarantined,
+            MasterState::Silent => LinkState::Silent,
+            _ => LinkState::Other,
         };
         let before = std::mem::replace(&mut self.clients[client].link_states[master], state);
-        *self.statistics.link_steps.entry((before, state)).or_default() += 1;
+        self.link_steps[before as usize][state as usize] += 1;
     }
 }

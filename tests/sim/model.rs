@@ -65,8 +65,8 @@ pub struct ModelMaster {
     /// The connection that is served.
     conn: usize,
     pub data: Data,
-    /// Digests of the scripts that it knows.
-    scripts: BTreeSet<&'static str>,
+    /// Places in [`SCRIPTS`] of the scripts that it knows.
+    scripts: BTreeSet<usize>,
     /// Scripts that it was asked to run.
     pub script_count: u64,
     /// Runs scripts in place of the model's own.
@@ -185,7 +185,7 @@ impl ModelMaster {
 
     /// Another client has loaded all scripts.
     pub fn load_scripts(&mut self) {
-        self.scripts.extend(SCRIPTS.iter().map(|script| script.sha));
+        self.scripts.extend(0..SCRIPTS.len());
     }
 
     pub fn flush_scripts(&mut self) {
@@ -431,8 +431,10 @@ impl Refusal {
 
 /// A command's name as the model knows it.
 fn in_capitals(word: &[u8]) -> Cow<'_, str> {
-    let name = String::from_utf8_lossy(word);
-    if name.bytes().any(|byte| byte.is_ascii_lowercase()) { name.to_ascii_uppercase().into() } else { name }
+    match str::from_utf8(word) {
+        Ok(name) if word.iter().all(u8::is_ascii_uppercase) => name.into(),
+        _ => String::from_utf8_lossy(word).to_ascii_uppercase().into(),
+    }
 }
 
 /// Takes the words of the command at the front of `input`; returns its size, or nothing if not all of it is
@@ -462,6 +464,14 @@ pub fn command<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Option<usize> 
 fn length(mark: u8, input: &[u8]) -> Option<(usize, &[u8])> {
     let (first, digits) = input.split_first()?;
     assert_eq!(*first, mark, "the client sent no command");
+    // Most lengths have one digit or two.
+    match digits {
+        [ones @ b'0'..=b'9', b'\r', b'\n', behind @ ..] => return Some((usize::from(ones - b'0'), behind)),
+        [tens @ b'1'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n', behind @ ..] => {
+            return Some((10 * usize::from(tens - b'0') + usize::from(ones - b'0'), behind));
+        }
+        _ => {}
+    }
     let mut number = 0;
     for (place, byte) in digits.iter().enumerate() {
         match byte {

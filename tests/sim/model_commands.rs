@@ -250,6 +250,10 @@ pub fn millis(digits: &[u8]) -> Result<Duration, Refusal> {
 }
 
 pub fn integer(digits: &[u8]) -> Result<i64, Refusal> {
+    // Most have no sign, and too few digits for an overflow.
+    if (1..=18).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit) {
+        return Ok(digits.iter().fold(0, |number, digit| 10 * number + i64::from(digit - b'0')));
+    }
     let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
     number.map_or_else(|| Refusal::says(NOT_AN_INTEGER), Ok)
 }

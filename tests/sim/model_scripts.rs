@@ -23,7 +23,15 @@ const NO_NUMBER: &[u8] = b"ERR the fence is no number";
 
 /// The script that `EVALSHA` or `EVAL` names with this word.
 pub fn script(word: &[u8]) -> Option<&'static NamedScript> {
-    SCRIPTS.iter().find(|script| script.sha.as_bytes() == word || script.text.as_bytes() == word)
+    place(word).map(|place| &SCRIPTS[place])
+}
+
+/// Its place among all.
+fn place(word: &[u8]) -> Option<usize> {
+    // Digests that differ do so in their first digits, which are compared in one instruction.
+    let first = word.first_chunk::<8>();
+    let is_digest = |it: &NamedScript| it.sha.as_bytes().first_chunk() == first && it.sha.as_bytes() == word;
+    SCRIPTS.iter().position(|it| is_digest(it) || it.text.as_bytes() == word)
 }
 
 /// The digest of a script.
@@ -44,34 +52,36 @@ impl ModelMaster {
         args: &[&[u8]],
     ) -> Result<Answer, Refusal> {
         self.script_count += u64::from(name != "SCRIPT");
-        let known = |word: &[u8]| script(word).expect("a script of the engine's");
+        let known = |word: &[u8]| place(word).expect("a script of the engine's");
         let (script, args) = match (name, args) {
             ("SCRIPT", [b"LOAD", text]) => {
-                let sha = known(text).sha;
-                self.scripts.insert(sha);
-                return Ok(Answer::Bulk(sha.as_bytes().to_vec()));
+                let script = known(text);
+                self.scripts.insert(script);
+                return Ok(Answer::Bulk(SCRIPTS[script].sha.as_bytes().to_vec()));
             }
             ("SCRIPT", [b"FLUSH"]) => {
                 self.flush_scripts();
                 return Ok(Answer::ok());
             }
             ("EVALSHA", [sha, args @ ..])
-                if str::from_utf8(sha).is_ok_and(|sha| self.scripts.contains(sha)) =>
+                if let Some(script) = place(sha).filter(|script| self.scripts.contains(script)) =>
             {
-                (known(sha), args)
+                (script, args)
             }
             ("EVALSHA", [_, _, ..]) if self.is_native => {
                 return Refusal::says("NOSCRIPT No matching script.");
             }
             ("EVALSHA", [_, _, ..]) => return Refusal::says("NOSCRIPT No matching script. Please use EVAL."),
             ("EVAL", [text, args @ ..]) => {
-                self.scripts.insert(known(text).sha);
-                (known(text), args)
+                let script = known(text);
+                self.scripts.insert(script);
+                (script, args)
             }
             _ => return Err(Refusal::NotUnderstood),
         };
         let [key_count, words @ ..] = args else { return Err(Refusal::NotUnderstood) };
         let (keys, args) = words.split_at(usize::try_from(integer(key_count)?).expect("a count"));
+        let script = &SCRIPTS[script];
         self.data.begin_script();
         let run = self.interpreter.unwrap_or(ModelMaster::run);
         let answer = run(self, now, script, keys, args);

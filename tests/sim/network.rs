@@ -29,6 +29,13 @@ pub struct Conn {
     pub left_at: Option<Time>,
 }
 
+impl Conn {
+    /// Whether its client has something to read, or to notice.
+    pub fn has_input(&self) -> bool {
+        !self.client_input.is_empty() || !matches!(self.state, ConnState::Open | ConnState::Connecting)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnState {
     Connecting,
@@ -43,19 +50,30 @@ pub enum ConnState {
 /// One direction of a connection.
 #[derive(Default)]
 pub struct Pipe {
-    /// When each arrives, and when it was queued.
-    pieces: VecDeque<(Time, Time, Piece)>,
+    pieces: VecDeque<Piece>,
+    /// The bytes of all pieces, behind those that have arrived.
+    bytes: Vec<u8>,
+    arrived: usize,
     last_arrival: Time,
-    /// When what arrived last was queued.
-    pub queued_at: Time,
     pub stalled_until: Time,
     /// Nothing that is sent from now on gets through.
     is_cut: bool,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub enum Piece {
-    Bytes(Vec<u8>),
+/// What arrives at once.
+struct Piece {
+    /// When it arrives.
+    at: Time,
+    queued_at: Time,
+    /// Number of its bytes; `None` is the end of the connection.
+    size: Option<usize>,
+}
+
+pub enum Arrival<'a> {
+    Bytes {
+        bytes: &'a [u8],
+        queued_at: Time,
+    },
     /// The end of the connection, by FIN or RST.
     End,
 }
@@ -93,67 +111,70 @@ impl Pipe {
         rng: &mut StdRng,
         mut plan: impl FnMut(Time),
     ) {
-        let mut rest = bytes;
         if self.is_cut {
             return;
         }
+        self.bytes.extend_from_slice(bytes);
         let is_split = chance(rng, weather.cut_ppm);
-        while !rest.is_empty() {
+        let mut left = bytes.len();
+        while left > 0 {
             let size = match is_split {
-                false => rest.len(),
+                false => left,
                 true if rng.random() => 1,
-                true => rng.random_range(1..=rest.len()),
+                true => rng.random_range(1..=left),
             };
-            let (piece, behind) = rest.split_at(size);
-            rest = behind;
+            left -= size;
             let at = now + weather.delay(rng);
-            plan(self.push(at, queued_at, Piece::Bytes(piece.to_vec())));
+            plan(self.push(at, queued_at, Some(size)));
         }
     }
 
     /// Ends the direction; returns when the end arrives.
     pub fn end(&mut self, at: Time) -> Time {
-        self.push(at, at, Piece::End)
+        self.push(at, at, None)
     }
 
-    fn push(&mut self, at: Time, queued_at: Time, piece: Piece) -> Time {
+    fn push(&mut self, at: Time, queued_at: Time, size: Option<usize>) -> Time {
         let at = at.max(self.last_arrival);
         self.last_arrival = at;
-        self.pieces.push_back((at, queued_at, piece));
+        self.pieces.push_back(Piece { at, queued_at, size });
         at
     }
 
     /// What has arrived by now; while stalled, when to ask again.
-    pub fn arrive(&mut self, now: Time) -> Result<Option<Piece>, Time> {
+    pub fn arrive(&mut self, now: Time) -> Result<Option<Arrival<'_>>, Time> {
         if self.stalled_until > now && !self.pieces.is_empty() {
             return Err(self.stalled_until);
         }
-        if self.pieces.front().is_none_or(|(at, ..)| *at > now) {
+        if self.pieces.front().is_none_or(|piece| piece.at > now) {
             return Ok(None);
         }
-        let Some((_, queued_at, piece)) = self.pieces.pop_front() else { return Ok(None) };
-        self.queued_at = queued_at;
-        Ok(Some(piece))
+        let Some(piece) = self.pieces.pop_front() else { return Ok(None) };
+        let Some(size) = piece.size else { return Ok(Some(Arrival::End)) };
+        if self.arrived > self.bytes.len() / 2 {
+            self.bytes.drain(..self.arrived);
+            self.arrived = 0;
+        }
+        self.arrived += size;
+        let bytes = &self.bytes[self.arrived - size..self.arrived];
+        Ok(Some(Arrival::Bytes { bytes, queued_at: piece.queued_at }))
     }
 
     /// Only the first `size` bytes under way still arrive.
     pub fn cut(&mut self, mut size: usize) {
         self.is_cut = true;
-        self.pieces.retain_mut(|(_, _, piece)| match piece {
-            Piece::Bytes(bytes) => {
-                bytes.truncate(size);
-                size -= bytes.len();
-                !bytes.is_empty()
-            }
-            Piece::End => false,
+        self.bytes.truncate(self.arrived + size);
+        self.pieces.retain_mut(|piece| {
+            let Some(own) = &mut piece.size else { return false };
+            *own = size.min(*own);
+            size -= *own;
+            *own > 0
         });
     }
 
+    /// Number of bytes under way.
     pub fn size(&self) -> usize {
-        self.pieces
-            .iter()
-            .map(|(_, _, piece)| if let Piece::Bytes(bytes) = piece { bytes.len() } else { 0 })
-            .sum()
+        self.bytes.len() - self.arrived
     }
 
     pub fn count(&self) -> usize {

@@ -6,33 +6,29 @@ use redlatch::resp::{self, Decoded, Reply};
 
 use crate::clock::Time;
 use crate::model::{self, reader_script};
-use crate::network::{ConnState, Piece};
+use crate::network::{Arrival, ConnState};
 use crate::world::{Event, World, command, note, shown};
-
-/// Room for the words of most commands, and for most replies.
-const WORD_COUNT: usize = 16;
-const REPLIES_SIZE: usize = 128;
 
 impl World {
     pub fn arrive_at_master(&mut self, index: usize) {
-        match self.conns[index].to_master.arrive(self.now) {
+        let conn = &mut self.conns[index];
+        match conn.to_master.arrive(self.now) {
             Err(again) => self.plan(again, Event::ToMaster(index)),
-            Ok(Some(Piece::Bytes(bytes))) => {
-                let conn = &mut self.conns[index];
+            Ok(Some(Arrival::Bytes { bytes, queued_at })) => {
                 let master = &self.masters[conn.master];
                 if conn.master_life != master.life || !master.is_up {
                     return;
                 }
                 if conn.master_input.is_empty() {
-                    conn.input_queued_at = conn.to_master.queued_at;
+                    conn.input_queued_at = queued_at;
                 }
-                conn.master_input.extend_from_slice(&bytes);
+                conn.master_input.extend_from_slice(bytes);
                 // No command ends without one.
-                if master.stopped_until <= self.now && bytes.contains(&b'\n') {
+                if master.stopped_until <= self.now && memchr::memchr(b'\n', bytes).is_some() {
                     self.serve(index);
                 }
             }
-            Ok(Some(Piece::End) | None) => {}
+            Ok(Some(Arrival::End) | None) => {}
         }
     }
 
@@ -45,9 +41,10 @@ impl World {
             return;
         }
         let (mut input, mut replies) =
-            (std::mem::take(&mut conn.master_input), Vec::with_capacity(REPLIES_SIZE));
+            (std::mem::take(&mut conn.master_input), std::mem::take(&mut self.replies));
         let now = it.clock.at(self.now);
-        let (mut done, mut words, mut meets_queue) = (0, Vec::with_capacity(WORD_COUNT), false);
+        let mut words: Vec<&[u8]> = std::mem::take(&mut self.words);
+        let (mut done, mut meets_queue) = (0, false);
         while let Some(size) = model::command(&input[done..], &mut words) {
             done += size;
             meets_queue |= words.get(2).is_some_and(|key_count| *key_count == b"3");
@@ -58,17 +55,31 @@ impl World {
                 panic!("the model's own reply")
             };
             assert_eq!(size, own.len(), "one command, one reply");
+            if let Reply::Array(elements) = &reply {
+                assert_eq!(elements.iter().count(), elements.len(), "each element decodes alone");
+            }
             note!(self, "m{master} for c{client}: {} -> {}", command(&words), shown(own));
             self.note_command(index, &words, &reply);
         }
+        words.clear();
+        // In place: the memory is kept, and no word.
+        self.words = words.into_iter().map(|_| b"".as_slice()).collect();
         input.drain(..done);
         self.conns[index].master_input = input;
         if meets_queue {
             self.follow_queue(master, false);
         }
         self.send_to_client(index, &replies);
+        replies.clear();
+        self.replies = replies;
+        if !self.masters[master].model.pushes.is_empty() {
+            self.send_pushes(master);
+        }
+    }
+
+    /// As servers do it: one write for all that one connection gets.
+    fn send_pushes(&mut self, master: usize) {
         let pushes = std::mem::take(&mut self.masters[master].model.pushes);
-        // As servers do it: one write for all that one connection gets.
         let mut messages = BTreeMap::<usize, Vec<u8>>::new();
         pushes
             .iter()
@@ -210,16 +221,16 @@ impl World {
     }
 
     pub fn arrive_at_client(&mut self, index: usize) {
-        match self.conns[index].to_client.arrive(self.now) {
+        let conn = &mut self.conns[index];
+        match conn.to_client.arrive(self.now) {
             Err(again) => self.plan(again, Event::ToClient(index)),
-            Ok(Some(piece)) => {
-                let conn = &mut self.conns[index];
+            Ok(Some(arrival)) => {
                 if conn.left_at.is_some() {
                     return;
                 }
-                match piece {
-                    Piece::Bytes(bytes) => conn.client_input.extend_from_slice(&bytes),
-                    Piece::End => conn.state = ConnState::Ended,
+                match arrival {
+                    Arrival::Bytes { bytes, .. } => conn.client_input.extend_from_slice(bytes),
+                    Arrival::End => conn.state = ConnState::Ended,
                 }
                 let (client, life) = (conn.client, conn.client_life);
                 self.wake_life(client, life);

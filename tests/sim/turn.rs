@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use redlatch::engine::{LinkId, LinkRequest, MasterState};
+use redlatch::words::NO_SERVER;
 
 use crate::callers::Callers;
 use crate::checker::id;
@@ -40,8 +41,10 @@ impl World {
         }
     }
 
+    /// Something has arrived for one life of a client.
     pub fn wake_life(&mut self, client: usize, life: u32) {
         if self.clients[client].life == life {
+            self.clients[client].has_arrivals = true;
             self.wake(client, self.now);
         }
     }
@@ -67,21 +70,19 @@ impl World {
         } else {
             TURN.len()
         };
-        while self.clients[client].step < TURN.len() {
-            let step = self.clients[client].step;
+        #[expect(clippy::needless_range_loop, reason = "this loop is unrolled, one over `TURN` is not")]
+        for step in self.clients[client].step..TURN.len() {
             self.step_count += 1;
-            if step == stop_at || self.pause_at_step == Some(self.step_count) {
+            let is_stopped = step == stop_at || self.pause_at_step == Some(self.step_count);
+            if is_stopped {
                 let pause = self.rng.random_range(self.pause_min..=self.pause_max);
                 self.count_fault("client paused between two steps");
                 self.pause(client, pause);
-                // Not to be met by the same stop again.
-                self.clients[client].step += 1;
-                self.step(client, TURN[step]);
-                return;
             }
-            self.clients[client].step += 1;
+            // Not to be met by the same stop again.
+            self.clients[client].step = step + 1;
             self.step(client, TURN[step]);
-            if self.clients[client].paused_until > self.now {
+            if is_stopped || self.clients[client].paused_until > self.now {
                 return;
             }
         }
@@ -111,21 +112,21 @@ impl World {
         let family = set.into_iter().chain(it.owners.iter().map(Owner::due)).min();
         let errand = Some(self.next_errand(client)).filter(|at| *at < Time::MAX);
         let look = it.callers.as_ref().and_then(Callers::next_look);
-        let has_input = it.conns.iter().flatten().any(|&conn| {
-            let conn = &self.conns[conn];
-            !conn.client_input.is_empty() || !matches!(conn.state, ConnState::Open | ConnState::Connecting)
-        });
+        let has_input = it.has_arrivals && self.next_conn(client, 0, Conn::has_input).is_some();
         if let Some(at) = timeout.into_iter().chain(worker).chain(look).chain(family).chain(errand).min() {
             self.wake(client, at.max(self.now + TURN_PAUSE));
         }
-        let has_output = (0..2 * self.config.master_count()).any(|place| {
+        // What was not cut short is written in full.
+        let is_left = |conn: &Conn| conn.state == ConnState::Open && conn.unsent_since.is_some();
+        let (mut has_output, mut from) = (false, 0);
+        while self.clients[client].is_cut_short
+            && !has_output
+            && let Some(place) = self.next_conn(client, from, is_left)
+        {
             let link = self.link(place);
-            let it = &mut self.clients[client];
-            // What was not cut short is written in full.
-            let is_left = |conn: &Conn| conn.state == ConnState::Open && conn.unsent_since.is_some();
-            it.conns[place].is_some_and(|conn| is_left(&self.conns[conn]))
-                && !it.engine.send_ready(link).is_empty()
-        });
+            has_output = !self.clients[client].engine.send_ready(link).is_empty();
+            from = place + 1;
+        }
         if has_input || has_output || self.clients[client].engine.has_outcome() {
             self.wake(client, self.now + TURN_PAUSE);
         }
@@ -134,7 +135,13 @@ impl World {
     pub fn step(&mut self, client: usize, step: Step) {
         match step {
             Step::Links => self.follow_links(client),
-            Step::Read => (0..2 * self.config.master_count()).for_each(|place| self.read(client, place)),
+            Step::Read => {
+                let (mut from, has_arrivals) = (0, std::mem::take(&mut self.clients[client].has_arrivals));
+                while has_arrivals && let Some(place) = self.next_conn(client, from, Conn::has_input) {
+                    self.read(client, place);
+                    from = place + 1;
+                }
+            }
             Step::Timeouts => {
                 let now = self.local(client);
                 let engine = &mut self.clients[client].engine;
@@ -156,8 +163,22 @@ impl World {
                 }
             }
             Step::Application => self.work(client),
-            Step::Write => (0..2 * self.config.master_count()).for_each(|place| self.write(client, place)),
+            Step::Write => {
+                self.clients[client].is_cut_short = false;
+                let mut left = self.clients[client].accepted;
+                while left != 0 {
+                    self.write(client, left.trailing_zeros() as usize);
+                    left &= left - 1;
+                }
+            }
         }
+    }
+
+    /// The place of the first connection of a client from this place on that is like this.
+    fn next_conn(&self, client: usize, from: usize, is_meant: impl Fn(&Conn) -> bool) -> Option<usize> {
+        let mut conns = self.clients[client].conns[from..].iter();
+        let place = conns.position(|conn| conn.is_some_and(|conn| is_meant(&self.conns[conn])))?;
+        Some(from + place)
     }
 
     /// A client's connections by their place: those for commands, then those for news.
@@ -178,11 +199,9 @@ impl World {
             match request {
                 LinkRequest::Close(link) => {
                     let now = self.local(client);
-                    let state = self.clients[client].engine.master_status(now, link.master()).state;
+                    let state = self.clients[client].engine.master_state(now, link.master());
                     if let MasterState::Down(why) = &state
-                        && ["without a request", "is it a Redis or Valkey server?"]
-                            .iter()
-                            .any(|bad| why.contains(bad))
+                        && why.contains(NO_SERVER)
                     {
                         self.checker.violate(format!("I14: replies and requests do not match: {why}"));
                     }
@@ -224,6 +243,7 @@ impl World {
     /// The client gives its connection up. What is under way to the master arrives, or some of it.
     pub fn leave_conn(&mut self, client: usize, place: usize) {
         let Some(conn) = self.clients[client].conns[place].take() else { return };
+        self.clients[client].accepted &= !(1 << place);
         let it = &mut self.conns[conn];
         it.left_at = Some(self.now);
         it.client_input.clear();
@@ -233,14 +253,11 @@ impl World {
 
     pub fn read(&mut self, client: usize, place: usize) {
         let Some(index) = self.clients[client].conns[place] else { return };
-        let conn = &self.conns[index];
-        if conn.client_input.is_empty() && matches!(conn.state, ConnState::Open | ConnState::Connecting) {
-            return;
-        }
         let link = self.link(place);
-        match conn.state {
+        match self.conns[index].state {
             ConnState::Accepted => {
                 self.conns[index].state = ConnState::Open;
+                self.clients[client].accepted |= 1 << place;
                 note!(self, "c{client} connected {:?}", self.link(place));
                 let now = self.local(client);
                 self.clients[client].engine.handle_connected(now, link);
@@ -302,6 +319,7 @@ impl World {
         let plan = |at| events.plan(at, Event::ToMaster(index));
         pipe.send(self.now, queued_at, bytes, &self.weather, &mut self.rng, plan);
         engine.send_done(link, size);
+        it.is_cut_short |= is_short;
     }
 
     /// Whether there is a connection, and the process behind it lives.

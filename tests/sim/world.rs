@@ -5,7 +5,7 @@
 //! which order, is what the real driver would give it; between any two steps of a turn the process may be
 //! stopped.
 
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use redlatch::engine::{Engine, Outcome};
 
 use crate::callers::Callers;
 use crate::checker::Checker;
-use crate::client::{Client, Worker};
+use crate::client::{Client, LinkState, Worker};
 use crate::clock::{Clock, MS, SECOND, Time, WALL_US};
 use crate::lua;
 use crate::model::{Keys, ModelMaster};
@@ -49,12 +49,18 @@ pub struct World {
     /// The application of all clients.
     pub habits: Habits,
     pub statistics: Statistics,
+    /// Steps of a master's link from one state to another.
+    pub link_steps: [[u64; LinkState::NAMES.len()]; LinkState::NAMES.len()],
     pub digest: Digest,
     /// What happened, in words, if somebody wants to know.
     pub trace: Option<Vec<String>>,
     /// Look for all that may be wrong after each turn, not after one in ten.
     pub is_checked_always: bool,
     pub events: Events,
+    /// Replies to the commands that are carried out, empty between them.
+    pub replies: Vec<u8>,
+    /// And the words of one.
+    pub words: Vec<&'static [u8]>,
 }
 
 /// What the applications do.
@@ -145,7 +151,6 @@ pub struct Statistics {
     pub void_count: u64,
 }
 
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     ToMaster(usize),
     ToClient(usize),
@@ -179,18 +184,55 @@ impl Digest {
     }
 }
 
+/// A time, and behind it the place among the events of that time, as one number.
+type Moment = u128;
+
+fn moment(at: Time, order: u64) -> Moment {
+    Moment::from(at) << 64 | Moment::from(order)
+}
+
+fn time_of(moment: Moment) -> Time {
+    Time::try_from(moment >> 64).expect("64 bits")
+}
+
 /// What is planned, in the order in which it happens.
 #[derive(Default)]
 pub struct Events {
-    heap: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    heap: BinaryHeap<Planned>,
     /// Planned and happened so far.
     count: u64,
 }
 
+/// No two have the same moment; the earliest is the largest.
+struct Planned {
+    at: Moment,
+    event: Event,
+}
+
+impl Ord for Planned {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.at.cmp(&self.at)
+    }
+}
+
+impl PartialOrd for Planned {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Planned {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+impl Eq for Planned {}
+
 impl Events {
     pub fn plan(&mut self, at: Time, event: Event) {
         let order = self.next_order();
-        self.heap.push(Reverse((at, order, event)));
+        self.heap.push(Planned { at: moment(at, order), event });
     }
 
     /// The place behind all that is planned, among the events of one time.
@@ -199,14 +241,14 @@ impl Events {
         self.count
     }
 
-    /// The time and place of the next one; at the end of time if there is none.
-    fn next(&self) -> (Time, u64) {
-        self.heap.peek().map_or((Time::MAX, u64::MAX), |Reverse((at, order, _))| (*at, *order))
+    /// When the next one happens; at the end of time if there is none.
+    fn next(&self) -> Moment {
+        self.heap.peek().map_or(Moment::MAX, |next| next.at)
     }
 
     fn pop(&mut self) -> Option<Event> {
         self.count += 1;
-        self.heap.pop().map(|Reverse((_, _, event))| event)
+        self.heap.pop().map(|next| next.event)
     }
 }
 
@@ -257,10 +299,13 @@ impl World {
                 is_closing: false,
             },
             statistics: Statistics::default(),
+            link_steps: Default::default(),
             digest: Digest::default(),
             trace: None,
             is_checked_always: false,
             events: Events::default(),
+            replies: Vec::new(),
+            words: Vec::new(),
         }
     }
 
@@ -288,6 +333,9 @@ impl World {
             wall_us: WALL_US,
             life: 0,
             conns: vec![None; 2 * self.config.master_count()],
+            accepted: 0,
+            has_arrivals: false,
+            is_cut_short: false,
             is_down: false,
             paused_until: 0,
             suspended_at: None,
@@ -295,7 +343,7 @@ impl World {
             wake_order: 0,
             step: 0,
             turn_began: 0,
-            link_states: vec!["down"; self.config.master_count()],
+            link_states: vec![LinkState::Down; self.config.master_count()],
             locks: Vec::new(),
             workers,
             errands: Vec::new(),
@@ -319,9 +367,8 @@ impl World {
     pub fn run_for(&mut self, time: Time) {
         let end = self.now + time;
         while self.checker.violation.is_none() {
-            let turn = self.next_turn();
-            let (at, order) =
-                turn.map_or((Time::MAX, 0), |(at, order, _)| (at, order)).min(self.events.next());
+            let ((turn, client), event) = (self.next_turn(), self.events.next());
+            let at = time_of(turn.min(event));
             if at > end {
                 break;
             }
@@ -329,17 +376,12 @@ impl World {
             if self.events.count > EVENT_COUNT_MAX {
                 self.checker.violate("events without end");
             }
-            match turn {
-                Some((_, turn_order, client)) if turn_order == order => {
-                    self.events.count += 1;
-                    self.clients[client].wake_at = Time::MAX;
-                    self.turn(client);
-                }
-                _ => {
-                    if let Some(event) = self.events.pop() {
-                        self.handle(event);
-                    }
-                }
+            if turn < event {
+                self.events.count += 1;
+                self.clients[client].wake_at = Time::MAX;
+                self.turn(client);
+            } else if let Some(event) = self.events.pop() {
+                self.handle(event);
             }
         }
         self.now = self.now.max(end);
@@ -355,15 +397,21 @@ impl World {
             if self.now >= end || self.checker.violation.is_some() {
                 return false;
             }
-            let next = self.next_turn().map_or(Time::MAX, |turn| turn.0).min(self.events.next().0);
-            self.run_for(next.clamp(self.now, end) - self.now);
+            let next = self.next_turn().0.min(self.events.next());
+            self.run_for(time_of(next).clamp(self.now, end) - self.now);
         }
     }
 
     /// What was counted, the lasting things included.
     pub fn statistics(&self) -> Statistics {
+        let names = LinkState::NAMES;
+        let steps =
+            self.link_steps.iter().zip(names).flat_map(|(counts, from)| {
+                counts.iter().zip(names).map(move |(count, to)| ((from, to), *count))
+            });
         Statistics {
             simulated: self.now,
+            link_steps: steps.filter(|(_, count)| *count > 0).collect(),
             event_count: self.events.count,
             guard_count: self.checker.guard_count,
             void_count: self.checker.void_count,
@@ -406,11 +454,17 @@ impl World {
         }
     }
 
-    /// When the next turn of a client is due, its place among the events of that time, and whose it is. Turns
-    /// are put off and brought forward all the time, so they are no events.
-    fn next_turn(&self) -> Option<(Time, u64, usize)> {
-        let turns = self.clients.iter().enumerate().map(|(index, it)| (it.wake_at, it.wake_order, index));
-        turns.filter(|(at, ..)| *at < Time::MAX).min()
+    /// When the next turn of a client is due, and whose it is; at the end of time if none is. Turns are put
+    /// off and brought forward all the time, so they are no events.
+    fn next_turn(&self) -> (Moment, usize) {
+        let mut next = (Moment::MAX, 0);
+        for (index, it) in self.clients.iter().enumerate() {
+            let at = moment(it.wake_at, it.wake_order);
+            if at < next.0 {
+                next = (at, index);
+            }
+        }
+        next
     }
 
     fn handle(&mut self, event: Event) {

@@ -12,7 +12,7 @@ use crate::client::joint;
 use crate::client::pending::How;
 use crate::clock;
 use crate::engine::Released;
-use crate::error::{ExtendSetError, ReleaseSetError};
+use crate::error::{ExtendError, ReleaseError, SetError};
 
 /// Several locks held together: valid while each of them is.
 ///
@@ -29,7 +29,7 @@ pub struct GuardSet {
 #[derive(Debug)]
 struct ExtendSet<'g> {
     pending: Vec<(Vec<u8>, Extend<'g>)>,
-    failed: Option<ExtendSetError>,
+    failed: Option<SetError<ExtendError>>,
 }
 
 /// The release of all locks of a set under way.
@@ -38,7 +38,7 @@ struct ExtendSet<'g> {
 struct ReleaseSet {
     pending: Vec<(Vec<u8>, Release)>,
     released: Vec<Released>,
-    failed: Option<ReleaseSetError>,
+    failed: Option<SetError<ReleaseError>>,
 }
 
 /// A future that is ready when one of several locks is lost or about to be: [`GuardSet::lost`].
@@ -105,9 +105,9 @@ impl GuardSet {
     /// Gives all of them a new TTL, counted from now, in one write for each master.
     ///
     /// # Errors
-    /// [`ExtendSetError`] names the first lock, by name, that was not extended. The others may be; the set is
-    /// valid as long as each of them is.
-    pub fn extend(&mut self, ttl: Duration) -> Result<(), ExtendSetError> {
+    /// [`SetError`] names the first lock, by name, that was not extended. The others may be; the set is valid
+    /// as long as each of them is.
+    pub fn extend(&mut self, ttl: Duration) -> Result<(), SetError<ExtendError>> {
         self.start_extension(ttl).wait()
     }
 
@@ -116,7 +116,7 @@ impl GuardSet {
     pub fn extend_async(
         &mut self,
         ttl: Duration,
-    ) -> impl Future<Output = Result<(), ExtendSetError>> + Send + use<'_> {
+    ) -> impl Future<Output = Result<(), SetError<ExtendError>>> + Send + use<'_> {
         self.start_extension(ttl)
     }
 
@@ -153,9 +153,9 @@ impl GuardSet {
     /// each. Returns what was released, sorted by name.
     ///
     /// # Errors
-    /// [`ReleaseSetError`] names the first lock, by name, whose release is not confirmed; all go on in the
+    /// [`SetError`] names the first lock, by name, whose release is not confirmed; all go on in the
     /// background.
-    pub fn release(self) -> Result<Vec<Released>, ReleaseSetError> {
+    pub fn release(self) -> Result<Vec<Released>, SetError<ReleaseError>> {
         self.start_release().wait()
     }
 
@@ -163,7 +163,7 @@ impl GuardSet {
     /// releases to the background.
     pub fn release_async(
         self,
-    ) -> impl Future<Output = Result<Vec<Released>, ReleaseSetError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Vec<Released>, SetError<ReleaseError>>> + Send + use<> {
         self.start_release()
     }
 
@@ -180,17 +180,17 @@ impl GuardSet {
 }
 
 impl ExtendSet<'_> {
-    fn wait(mut self) -> Result<(), ExtendSetError> {
+    fn wait(mut self) -> Result<(), SetError<ExtendError>> {
         match self.resolve(How::Thread) {
             Poll::Ready(result) => result,
             Poll::Pending => unreachable!("a thread waits until it is over"),
         }
     }
 
-    fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<(), ExtendSetError>> {
+    fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<(), SetError<ExtendError>>> {
         while let Some((name, extend)) = self.pending.last_mut() {
             if let Err(source) = std::task::ready!(extend.resolve(how)) {
-                self.failed = Some(ExtendSetError { resource: std::mem::take(name), source });
+                self.failed = Some(SetError::new(std::mem::take(name), source));
             }
             self.pending.pop();
         }
@@ -199,7 +199,7 @@ impl ExtendSet<'_> {
 }
 
 impl Future for ExtendSet<'_> {
-    type Output = Result<(), ExtendSetError>;
+    type Output = Result<(), SetError<ExtendError>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.resolve(How::Task(context))
@@ -207,20 +207,20 @@ impl Future for ExtendSet<'_> {
 }
 
 impl ReleaseSet {
-    fn wait(mut self) -> Result<Vec<Released>, ReleaseSetError> {
+    fn wait(mut self) -> Result<Vec<Released>, SetError<ReleaseError>> {
         match self.resolve(How::Thread) {
             Poll::Ready(result) => result,
             Poll::Pending => unreachable!("a thread waits until it is over"),
         }
     }
 
-    fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<Vec<Released>, ReleaseSetError>> {
+    fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<Vec<Released>, SetError<ReleaseError>>> {
         // From the last, so that the error that stays is that of the first.
         while let Some((name, release)) = self.pending.last_mut() {
             match std::task::ready!(release.resolve(how)) {
                 Ok(released) => self.released.push(released),
                 Err(source) => {
-                    self.failed = Some(ReleaseSetError { resource: std::mem::take(name), source });
+                    self.failed = Some(SetError::new(std::mem::take(name), source));
                 }
             }
             self.pending.pop();
@@ -232,7 +232,7 @@ impl ReleaseSet {
 }
 
 impl Future for ReleaseSet {
-    type Output = Result<Vec<Released>, ReleaseSetError>;
+    type Output = Result<Vec<Released>, SetError<ReleaseError>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.resolve(How::Task(context))

@@ -1,0 +1,144 @@
+//! Operations per second on five real masters on loopback: acquire, release and extend alone, each mode and
+//! waiting policy, a `Client` in threads and in tasks, and 16 contenders for one lock.
+//!
+//! `cargo bench --bench operations` prints the time and the rate of each. One name filters, as in
+//! `cargo bench --bench operations -- contended`.
+
+#[path = "client_loop.rs"]
+mod client_loop;
+#[path = "../tests/masters/fleet.rs"]
+mod fleet;
+#[path = "lock_loop.rs"]
+mod lock_loop;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use client_loop::ClientLoop;
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use fleet::Fleet;
+use lock_loop::LockLoop;
+use redlatch::{Client, Lease, Options, Redlock};
+
+const MASTER_COUNT: usize = 5;
+const KEY_COUNT: usize = 1024;
+const TTL: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
+const CONTENDER_COUNT: usize = 16;
+/// Pairs of one measurement with many in flight.
+const BATCH: usize = 1024;
+
+/// Each mode with each waiting policy that it can have.
+fn kinds() -> [(&'static str, Options); 4] {
+    let options = Options::new().ttl(TTL).wait(Duration::ZERO);
+    // Without a wait a fair lock would leave no ticket.
+    let fair = options.wait(PATIENCE).fair();
+    [("plain", options), ("fenced", options.fenced()), ("shared", options.shared()), ("plain, fair", fair)]
+}
+
+/// One operation of a lock that is acquired and released each time, by one caller.
+fn alone(criterion: &mut Criterion) {
+    let fleet = Fleet::start(MASTER_COUNT);
+    let mut redlock = LockLoop::connect(&fleet.urls(), KEY_COUNT).redlock;
+    let mut group = criterion.benchmark_group("alone");
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("acquire", |bencher| {
+        bencher.iter_custom(|count| {
+            sum(count, || {
+                let start = Instant::now();
+                let lease = acquire(&mut redlock);
+                let took = start.elapsed();
+                redlock.release(lease).expect("the masters answer");
+                took
+            })
+        });
+    });
+    group.bench_function("release", |bencher| {
+        bencher.iter_custom(|count| {
+            sum(count, || {
+                let lease = acquire(&mut redlock);
+                let start = Instant::now();
+                redlock.release(lease).expect("the masters answer");
+                start.elapsed()
+            })
+        });
+    });
+    let mut lease = acquire(&mut redlock);
+    group.bench_function("extend", |bencher| {
+        bencher.iter(|| redlock.extend(&mut lease, TTL).expect("the lock is held"));
+    });
+    group.finish();
+}
+
+fn acquire(redlock: &mut Redlock) -> Lease {
+    redlock.lock("alone").ttl(TTL).try_acquire().expect("the lock is free")
+}
+
+fn sum(count: u64, mut timed: impl FnMut() -> Duration) -> Duration {
+    (0..count).map(|_| timed()).sum()
+}
+
+/// Pairs of acquire and release for each kind of lock, one and 128 in flight.
+fn by_kind(criterion: &mut Criterion) {
+    let fleet = Fleet::start(MASTER_COUNT);
+    let mut locks = LockLoop::connect(&fleet.urls(), KEY_COUNT);
+    let mut group = criterion.benchmark_group("pairs_by_kind");
+    for (name, options) in kinds() {
+        for depth in [1, 128] {
+            let count = if depth == 1 { 1 } else { BATCH };
+            group.throughput(Throughput::Elements(count as u64));
+            group.bench_function(BenchmarkId::new(name, format!("{depth} in flight")), |bencher| {
+                bencher.iter(|| locks.pipelined_pairs_with(count, depth, options));
+            });
+        }
+    }
+    group.finish();
+}
+
+/// Pairs of acquire and release through a `Client`: one thread, 16 threads, 128 tasks.
+fn through_client(criterion: &mut Criterion) {
+    let fleet = Fleet::start(MASTER_COUNT);
+    let client = ClientLoop::connect(&fleet.urls(), KEY_COUNT);
+    let mut group = criterion.benchmark_group("client_pairs");
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("1 thread", |bencher| bencher.iter(|| client.blocking_pairs(1, true)));
+    group.throughput(Throughput::Elements(BATCH as u64));
+    group.bench_function("16 threads", |bencher| bencher.iter(|| client.thread_pairs(BATCH, 16)));
+    group.bench_function("128 tasks", |bencher| bencher.iter(|| client.task_pairs(BATCH, 128, false)));
+    group.finish();
+}
+
+/// Pairs of acquire and release of one lock that 16 callers want all the time: callers of one client, and
+/// each with its own.
+fn contended(criterion: &mut Criterion) {
+    let fleet = Fleet::start(MASTER_COUNT);
+    let urls = fleet.urls();
+    let mut group = criterion.benchmark_group("contended");
+    group.sample_size(10).throughput(Throughput::Elements(CONTENDER_COUNT as u64));
+    for (name, client_count) in [("16 threads, one client", 1), ("16 clients", CONTENDER_COUNT)] {
+        let clients: Vec<Client> = (0..client_count).map(|_| ClientLoop::connect(&urls, 1).client).collect();
+        group.bench_function(name, |bencher| {
+            bencher.iter_custom(|count| contend(&clients, count));
+        });
+    }
+    group.finish();
+}
+
+/// Each contender takes the lock so often.
+fn contend(clients: &[Client], count: u64) -> Duration {
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for contender in 0..CONTENDER_COUNT {
+            let client = &clients[contender % clients.len()];
+            scope.spawn(move || {
+                for _ in 0..count {
+                    drop(client.lock("contended").ttl(TTL).wait(PATIENCE).acquire().expect("free in time"));
+                }
+            });
+        }
+    });
+    start.elapsed()
+}
+
+criterion_group!(benches, alone, by_kind, through_client, contended);
+criterion_main!(benches);
