@@ -1,4 +1,5 @@
-//! One attempt for all callers of an owner who want a hold at the same time, and what each caller knows of it.
+//! One attempt for all callers of an owner who want a hold at the same time, and what each caller knows of
+//! it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
