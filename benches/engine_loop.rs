@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Engine, LinkRequest, OpId, Outcome, Request};
-use redlatch::lock::{MasterId, Resource};
+use redlatch::engine::{Engine, LinkRequest, MasterId, OpId, Outcome, Request, Resource};
 use redlatch::resp::{self, Decoded, Reply};
 use redlatch::{Config, Options, Quarantine};
 

@@ -4,8 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Outcome, Request};
-use redlatch::lock::Resource;
+use redlatch::engine::{Outcome, Request, Resource};
 use redlatch::{Config, Options, Quarantine, Redlock};
 
 const TTL: Duration = Duration::from_secs(10);

@@ -10,8 +10,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use redlatch::Client;
-use redlatch::lock::FencingToken;
+use redlatch::{Client, FencingToken};
 
 /// Storage of one value, and of the largest fencing token that came with one. In a database it is a column:
 /// `UPDATE … SET value = $1, fence = $2 WHERE id = $3 AND fence <= $2`.

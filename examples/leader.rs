@@ -11,8 +11,7 @@ use std::error::Error;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use redlatch::Client;
-use redlatch::lock::FencingToken;
+use redlatch::{Client, FencingToken};
 
 /// After a crash of the leader another one takes over within this time.
 const TTL: Duration = Duration::from_secs(5);

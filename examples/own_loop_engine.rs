@@ -146,7 +146,7 @@ impl Loop {
 /// Takes a lock and releases it. Returns whether it was free.
 pub fn lock_once(config: Config, addresses: Vec<SocketAddr>, name: &str) -> Result<bool, Box<dyn Error>> {
     let mut events = Loop::new(config, addresses)?;
-    let resource = redlatch::lock::Resource::new(name)?;
+    let resource = redlatch::engine::Resource::new(name)?;
     let request = Request::Acquire { resource, options: Options::new().wait(Duration::ZERO) };
     let (lock, outcome) = events.ask(request)?;
     let Outcome::Acquire(Ok(grant)) = outcome else { return Ok(false) };

@@ -4,9 +4,8 @@ use std::fmt::Write;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Grant, MasterState, OpId, Outcome, Request, SubmitError};
-use redlatch::lock::{MasterSet, Resource, Ttl};
-use redlatch::{AcquireError, ExtendError, Options, ReleaseError};
+use redlatch::engine::{Grant, MasterSet, OpId, Outcome, Request, Resource, SubmitError, Ttl};
+use redlatch::{AcquireError, ExtendError, MasterState, Options, ReleaseError};
 
 use super::net::Token;
 use super::{LOCK_COUNT_MAX, MAX_HOLD, MAX_TTL, Run, id};
@@ -347,7 +346,7 @@ impl Run<'_> {
         }
     }
 
-    fn check_released(&self, index: usize, result: &Result<redlatch::engine::Released, ReleaseError>) {
+    fn check_released(&self, index: usize, result: &Result<redlatch::Released, ReleaseError>) {
         let Ok(released) = result else { return };
         let count = self.peers.len();
         assert!(released.deleted + released.absent + released.unanswered <= count, "{released:?}");

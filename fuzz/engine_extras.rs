@@ -3,8 +3,7 @@
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{LinkId, OpId, Outcome, Request};
-use redlatch::lock::{MasterId, Resource};
+use redlatch::engine::{LinkId, MasterId, OpId, Outcome, Request, Resource};
 
 use super::callers::NAMES;
 use super::net::REPLIES;

@@ -4,8 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
-use redlatch::engine::Engine;
-use redlatch::lock::MasterId;
+use redlatch::engine::{Engine, MasterId};
 use redlatch::resp::{self, Decoded, Reply};
 
 use super::model::{ModelMaster, reader_script, script};

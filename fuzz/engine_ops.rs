@@ -21,9 +21,8 @@ use callers::Lock;
 use extras::{Errand, NewsPeer};
 use model::ModelMaster;
 use net::{ERRORS, Peer, REPLIES, Token, TokenLog};
-use redlatch::engine::{Engine, LinkId, LinkRequest, MasterState, OpId};
-use redlatch::lock::MasterId;
-use redlatch::{Config, Quarantine, limits};
+use redlatch::engine::{Engine, LinkId, LinkRequest, MasterId, OpId};
+use redlatch::{Config, MasterState, Quarantine, limits};
 
 /// Operations of one run; the rest of the input is not looked at.
 const STEP_COUNT_MAX: usize = 120;

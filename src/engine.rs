@@ -27,7 +27,7 @@
 //! ```
 //!
 //! Keeps I1 to I10, I14 to I16, I18 to I20, I22 and I25 of the rules; the quorum itself is in
-//! [`crate::lock`].
+//! `src/lock/tally.rs`.
 
 mod acquire;
 mod answers;
@@ -42,7 +42,7 @@ mod groups;
 mod handover;
 mod handshake;
 mod hold;
-mod inspection;
+pub(crate) mod inspection;
 mod kind;
 mod link;
 mod link_id;
@@ -57,11 +57,11 @@ mod query;
 mod renewal;
 mod repair;
 mod reports;
-mod request;
+pub(crate) mod request;
 mod script;
 mod sharing;
 mod slab;
-mod status;
+pub(crate) mod status;
 mod subscriptions;
 mod terms;
 mod timers;
@@ -79,13 +79,15 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::config::Config;
-use crate::lock::{MasterId, MasterSet};
 use crate::mutants;
 pub use fair::Ticket;
-pub use inspection::{ForceUnlocked, Inspection, Standing, Told};
+pub(crate) use inspection::{ForceUnlocked, Inspection};
 pub use link_id::{LinkId, LinkRequest, Reason};
-pub use request::{Grant, OpId, Outcome, Released, Request, SubmitError};
-pub use status::{MasterState, MasterStatus};
+pub(crate) use request::Released;
+pub use request::{Grant, OpId, Outcome, Request, SubmitError};
+pub(crate) use status::MasterStatus;
+
+pub use crate::lock::{MasterId, MasterSet, Resource, Ttl, quorum};
 
 use claims::Claims;
 use fence::WallClock;

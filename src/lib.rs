@@ -1,9 +1,22 @@
 //! Locks across N independent Redis or Valkey masters in about one round trip.
 //!
-//! redlatch implements the [Redlock
-//! algorithm](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/) as a low-level
-//! multiplexed RESP2 client: non-blocking sockets to all masters, one event loop, `SET NX PX` and the
-//! compare-and-delete release pipelined. With one master it is that page's single-instance lock.
+//! # Promises
+//!
+//! - **Exclusion.** At most one guard of a lock is valid at any moment, or any number of shared ones. This
+//!   holds while fewer masters than the lock's [margin](Guard::margin) + 1 lose its key or let it expire
+//!   early, while the rates of the clocks differ by less than the drift allowance (1 % + 2 ms), and while all
+//!   clients share the list of masters, the prefix and the maximum TTL.
+//! - **Fencing.** The tokens of successive [fenced](LockRequest::fenced) guards grow, whatever pauses and
+//!   delays happen.
+//! - **Deadlines.** Every call returns by the limit that its options and the configuration set.
+//!
+//! Nothing is promised for work that is done after [`Guard::valid_until`], unless the storage checks the
+//! fencing token. With one master the lock is the single-instance lock of the same algorithm. The page
+//! `docs/guarantees.md` of the repository has the assumptions in full.
+//!
+//! # Use
+//!
+//! A thread blocks:
 //!
 //! ```no_run
 //! use redlatch::{AcquireError, Client};
@@ -15,15 +28,47 @@
 //!         // … the protected work, while guard.is_valid() …
 //!         guard.release()?;
 //!     }
-//!     Err(AcquireError::Contended(denial)) => println!("somebody else holds it: {denial}"),
+//!     Err(AcquireError::Contended(denial)) => println!("another client holds it: {denial}"),
 //!     Err(error) => return Err(error.into()), // an outage, and what each master said
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Client`] is for many threads and tasks, [`Redlock`] for one thread and nothing beside it.
+//! A task awaits, on any executor:
 //!
-//! # What flows where
+//! ```no_run
+//! # async fn import(client: redlatch::Client) -> Result<(), Box<dyn std::error::Error>> {
+//! let guard = client.lock("orders:42").acquire_async().await?;
+//! // … the protected work, in a `select!` with guard.lost() …
+//! guard.release_async().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Client`] is for many threads and tasks. [`Redlock`] is for one thread, and has no thread of its own.
+//! [`engine::Engine`] is the protocol without I/O, for an event loop of your own. Every future is safe to drop
+//! at any time; its own page says what a drop does.
+//!
+//! # Kinds of locks
+//!
+//! | need | call |
+//! | --- | --- |
+//! | extended while the work goes on | [`LockRequest::auto_extend`] |
+//! | in the order of arrival, between processes | [`LockRequest::fair`] |
+//! | a number for storage that refuses late writers | [`LockRequest::fenced`] |
+//! | many readers, one writer | [`Client::rw_lock`] |
+//! | several locks, all or none | [`Client::lock_set`] |
+//! | many locks, each by itself | [`Client::acquire_all`] |
+//! | taken again by its owner | [`LockRequest::reentrant`] |
+//! | looked at, broken | [`Client::inspect`], [`Client::force_unlock`] |
+//! | ended from another thread | [`LockRequest::cancel_with`] |
+//!
+//! # Algorithm
+//!
+//! redlatch implements the [Redlock
+//! algorithm](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/) as a low-level
+//! multiplexed RESP2 client: non-blocking sockets to all masters, one event loop, and pipelined `SET NX PX`
+//! and compare-and-delete.
 //!
 //! ```text
 //!   Client       threads and tasks, guards        Redlock      one thread, leases
@@ -37,31 +82,6 @@
 //!   resp ──┘     RESP2 encoder and decoder
 //! ```
 //!
-//! To read the code, start at [`lock`] (the nouns and the quorum), go on with [`engine`] (its contract comes
-//! first), and end with [`Redlock`] and [`Client`]. Limits are all in [`limits`].
-//!
-//! # Promises
-//!
-//! While fewer masters than the lock's margin + 1 lose or prematurely expire the key, clock rates differ by
-//! less than the drift allowance, and all clients share the list of masters (with their databases), the
-//! prefix and the maximum TTL, at most one guard of a resource is valid at any instant, or any number of
-//! shared ones ([`LockRequest::shared`]). Fencing tokens ([`LockRequest::fenced`]) of successive guards
-//! strictly grow, whatever pauses and delays happen. Nothing is promised about work done after the deadline
-//! unless the storage checks the token. Every call returns by its deadline. The README says more, and what is
-//! not promised.
-//!
-//! # Kinds of locks
-//!
-//! | | |
-//! | --- | --- |
-//! | kept while work goes on | [`LockRequest::auto_extend`] |
-//! | first come, first served, between processes | [`LockRequest::fair`] |
-//! | with a number for storage that refuses late writers | [`LockRequest::fenced`] |
-//! | many readers, one writer | [`Client::rw_lock`] |
-//! | several, all or none; many, each by itself | [`Client::lock_set`]; [`Client::acquire_all`] |
-//! | taken again by its owner | [`LockRequest::reentrant`] |
-//! | looked at, broken | [`Client::inspect`], [`Client::force_unlock`] |
-//!
 //! # Features
 //!
 //! - `suspend`: deadlines count the time in which the machine was suspended, on Linux and Android; without
@@ -74,7 +94,6 @@
 
 pub mod engine;
 pub mod limits;
-pub mod lock;
 pub mod resp;
 
 mod client;
@@ -82,6 +101,7 @@ mod clock;
 mod config;
 mod driver;
 mod error;
+mod lock;
 #[cfg(redlatch_mutants)]
 #[doc(hidden)]
 pub mod mutants;
@@ -91,27 +111,37 @@ mod options;
 mod process;
 mod redlock;
 mod wire;
-#[doc(hidden)]
-pub mod words;
+mod words;
 
-// For the simulator, whose callers do with them what those of a client do.
 pub use client::{
     Acquire, Cancel, Client, Extend, Guard, GuardSet, Hold, LockEnd, LockRequest, LockSetRequest, Lost,
     ReentrantLock, Release, RwLock,
 };
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
-#[doc(hidden)]
-pub use client::{desk, holds, joint};
 pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};
 pub use driver::ConnectError;
-pub use engine::{ForceUnlocked, Inspection, Standing, Told};
+pub use engine::inspection::{ForceUnlocked, Inspection, LockStatus, Told};
+pub use engine::request::Released;
+pub use engine::status::{MasterState, MasterStatus};
 pub use error::{
     AcquireError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError, ReleaseError, Report, Round,
 };
 pub use error::{ReenterError, SetError};
+pub use lock::{Failure, FencingToken, HolderTtl, InputError, Token, TokenRefusal, Vote};
 pub use options::{Mode, Options, WaitPolicy};
 pub use redlock::{Lease, LeaseRequest, Redlock};
+
+/// What the command line, the simulator and the fuzz targets share with the library. Not for users: it may
+/// change in any version.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::client::{desk, holds, joint};
+    pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
+    pub mod words {
+        pub use crate::words::{Counted, NO_SERVER, Named, Rounded, grouped};
+    }
+}
 
 /// Compiles the examples of the README and of the pages.
 #[cfg(doctest)]

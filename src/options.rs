@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::limits;
+
 /// The builder methods of a type that has [`Options`]: itself, or in the field that is named.
 macro_rules! option_methods {
     ($($field:ident).*) => {
@@ -148,7 +150,6 @@ pub enum WaitPolicy {
 /// ```
 /// use redlatch::{Mode, Options};
 /// use std::time::Duration;
-use crate::limits;
 ///
 /// let options = Options::new().ttl(Duration::from_secs(30)).wait(Duration::ZERO).fenced();
 /// assert_eq!(options.mode, Mode::Fenced);

@@ -11,8 +11,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use fleet::Fleet;
-use redlatch::engine::{OpId, Outcome, Request};
-use redlatch::lock::Resource;
+use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::{AcquireError, Client, Config, Guard, Lease, LockRequest, Options, Quarantine, Redlock};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 

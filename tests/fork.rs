@@ -18,8 +18,7 @@ use std::time::{Duration, Instant};
 
 use fleet::Fleet;
 use fork::{Fork, fork, waitpid_nohang};
-use redlatch::engine::{Outcome, Request, SubmitError};
-use redlatch::lock::Resource;
+use redlatch::engine::{Outcome, Request, Resource, SubmitError};
 use redlatch::{
     Acquire, AcquireError, Client, Config, Drive, DriveEnded, ExtendError, Guard, GuardSet, Hold, Lease,
     Options, Quarantine, Redlock, ReenterError, ReentrantLock, ReleaseError,

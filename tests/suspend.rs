@@ -41,8 +41,7 @@ mod linux {
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
-    use redlatch::engine::{OpId, Outcome, Request};
-    use redlatch::lock::Resource;
+    use redlatch::engine::{OpId, Outcome, Request, Resource};
     use redlatch::{Config, ExtendError, Options, Quarantine, Redlock};
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 

@@ -14,11 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use hdrhistogram::Histogram;
-use redlatch::engine::{MasterState, OpId, Outcome, Request};
-use redlatch::limits;
-use redlatch::lock::{Resource, quorum};
-use redlatch::words::Rounded;
-use redlatch::{AcquireError, Options, Redlock, ReleaseError};
+use redlatch::engine::{OpId, Outcome, Request, Resource, quorum};
+use redlatch::internals::words::Rounded;
+use redlatch::{AcquireError, MasterState, Options, Redlock, ReleaseError, limits};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::message::Message;

@@ -5,9 +5,8 @@ use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use redlatch::lock::HolderTtl;
-use redlatch::words::{Counted, Rounded};
-use redlatch::{Client, ForceUnlockError, InspectError, Inspection, Report, Standing, Told};
+use redlatch::internals::words::{Counted, Rounded};
+use redlatch::{Client, ForceUnlockError, HolderTtl, InspectError, Inspection, LockStatus, Report, Told};
 
 use super::message::{Message, label};
 use super::options::{Exit, MasterOptions, code, print, say};
@@ -80,10 +79,10 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<u8, Exit> {
         error => Exit::new(code::INTERNAL, error).of_lock(&name),
     })?;
     print(&if args.json { json(&inspection) } else { table(&inspection) })?;
-    Ok(match inspection.standing() {
-        Standing::Free => 0,
-        Standing::Held | Standing::Shared | Standing::Split => code::CONTENDED,
-        Standing::Unknown => code::NO_QUORUM,
+    Ok(match inspection.status() {
+        LockStatus::Free => 0,
+        LockStatus::Held | LockStatus::Shared | LockStatus::Split => code::CONTENDED,
+        LockStatus::Unknown => code::NO_QUORUM,
     })
 }
 
@@ -133,11 +132,11 @@ fn left(left: HolderTtl) -> String {
 
 fn table(inspection: &Inspection) -> String {
     let width = inspection.masters.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let mut text = format!("{}\n", inspection.standing());
+    let mut text = format!("{}\n", inspection.status());
     if let Some(holder) = inspection.holder() {
         let _ = writeln!(text, "by {}, for at most {}", shown(holder), left(inspection.remaining()));
     }
-    if inspection.standing() == Standing::Shared {
+    if inspection.status() == LockStatus::Shared {
         let _ = writeln!(text, "for at most {}", left(inspection.remaining()));
     }
     for (name, told) in &inspection.masters {
@@ -175,12 +174,12 @@ fn json(inspection: &Inspection) -> String {
             }),
         })
         .collect();
-    let standing = match inspection.standing() {
-        Standing::Free => "free",
-        Standing::Held => "held",
-        Standing::Shared => "shared",
-        Standing::Split => "split",
-        Standing::Unknown => "unknown",
+    let standing = match inspection.status() {
+        LockStatus::Free => "free",
+        LockStatus::Held => "held",
+        LockStatus::Shared => "shared",
+        LockStatus::Split => "split",
+        LockStatus::Unknown => "unknown",
     };
     let holder = inspection.holder().map(shown);
     let all = serde_json::json!({

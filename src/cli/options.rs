@@ -9,10 +9,12 @@ use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{MasterState, MasterStatus};
-use redlatch::lock::{Failure, InputError, quorum};
-use redlatch::words;
-use redlatch::{AcquireError, Config, ConfigBuilder, ConfigError, ConnectError, Quarantine, Redlock};
+use redlatch::engine::quorum;
+use redlatch::internals::words;
+use redlatch::{
+    AcquireError, Config, ConfigBuilder, ConfigError, ConnectError, Failure, InputError, MasterState,
+    MasterStatus, Quarantine, Redlock,
+};
 use rustix::process::getpgrp;
 use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp};
 

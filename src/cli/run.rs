@@ -22,9 +22,8 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Grant, MasterState, OpId, Outcome, Released, Request};
-use redlatch::lock::{InputError, Resource, Ttl, quorum};
-use redlatch::{Redlock, ReleaseError, limits};
+use redlatch::engine::{Grant, OpId, Outcome, Request, Resource, Ttl, quorum};
+use redlatch::{InputError, MasterState, Redlock, ReleaseError, Released, limits};
 
 use super::message::{Message, label, with_lock};
 use super::options::{self, Enough, Exit, MasterOptions, code, say};

@@ -28,7 +28,7 @@ impl Client {
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
     /// let inspection = client.inspect("orders:42")?;
-    /// println!("{}, {:?}", inspection.standing(), inspection.remaining());
+    /// println!("{}, {:?}", inspection.status(), inspection.remaining());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -109,7 +109,7 @@ pub struct Ticket {
 
 /// What the masters reported of a waiter's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum Rank {
     /// On no quorum is it the first.
     Behind,
     /// It may be, and somebody has the lock.
@@ -199,14 +199,14 @@ impl Queuing {
         let is_known = self.ticket(quorum).is_some();
         // A quorum proposed different numbers: it is to know the largest at once. This is once in an
         // acquisition.
-        let is_new = self.number.is_some() && !is_known && standing != Standing::Unclear;
+        let is_new = self.number.is_some() && !is_known && standing != Rank::Unclear;
         if is_new && attempts <= limits::RENUMBERING_COUNT_MAX {
             return Next::AtOnce;
         }
         let left = match standing {
-            Standing::Unclear => return Next::Random,
-            Standing::Behind => self.predecessor_left(),
-            Standing::NextToHolder => holder_left(self, spare),
+            Rank::Unclear => return Next::Random,
+            Rank::Behind => self.predecessor_left(),
+            Rank::NextToHolder => holder_left(self, spare),
         };
         left.map_or(Next::Heartbeat, Next::After)
     }
@@ -231,7 +231,7 @@ impl Queuing {
     }
 
     /// Where it stands by what was reported in an attempt, for which so many masters may refuse.
-    fn standing(&self, tally: &Tally, spare: usize) -> Standing {
+    fn standing(&self, tally: &Tally, spare: usize) -> Rank {
         let is_behind = |told: &FairTold| match told.way {
             Way::Clear => false,
             Way::Queued(_) => true,
@@ -240,11 +240,11 @@ impl Queuing {
         };
         let behind_count = self.told.iter().filter(|(_, told)| is_behind(told)).count();
         if behind_count > spare {
-            Standing::Behind
+            Rank::Behind
         } else if tally.granted.is_empty() && tally.refused.count() > spare {
-            Standing::NextToHolder
+            Rank::NextToHolder
         } else {
-            Standing::Unclear
+            Rank::Unclear
         }
     }
 

@@ -26,7 +26,7 @@ pub enum Told {
     /// It has the key.
     Holds {
         /// The value, at most [`crate::limits::VALUE_SHOWN_MAX`] bytes of it: of a lock of this crate the 20
-        /// bytes of its [`crate::lock::Token`]. Asked for just before the time left: it is empty if the key
+        /// bytes of its [`crate::Token`]. Asked for just before the time left: it is empty if the key
         /// came in between.
         value: Box<[u8]>,
         /// How long it keeps the key unless it is extended; [`HolderTtl::Left`], or [`HolderTtl::Never`] for
@@ -48,7 +48,7 @@ pub enum Told {
 
 /// How a lock stands, by what a quorum of masters reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum LockStatus {
     /// A quorum has no such key: the next attempt may have it.
     Free,
     /// A quorum holds the same value.
@@ -66,24 +66,24 @@ pub enum Standing {
 impl Inspection {
     /// How the lock stands.
     #[must_use]
-    pub fn standing(&self) -> Standing {
+    pub fn status(&self) -> LockStatus {
         let count = |is: fn(&Told) -> bool| self.masters.iter().filter(|(_, told)| is(told)).count();
         let quorum = quorum(self.masters.len());
         if self.holder().is_some() {
-            Standing::Held
+            LockStatus::Held
         } else if count(|told| matches!(told, Told::Shared { .. })) >= quorum {
-            Standing::Shared
+            LockStatus::Shared
         } else if count(|told| matches!(told, Told::Absent)) >= quorum {
-            Standing::Free
+            LockStatus::Free
         } else if count(|told| !matches!(told, Told::Failed(_))) >= quorum {
-            Standing::Split
+            LockStatus::Split
         } else {
-            Standing::Unknown
+            LockStatus::Unknown
         }
     }
 
     /// Whether a quorum of the configured masters holds the same value: one has the lock alone. False also if
-    /// too few answered; see [`Inspection::standing`].
+    /// too few answered; see [`Inspection::status`].
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.holder().is_some()
@@ -100,7 +100,7 @@ impl Inspection {
 
     /// For how long a quorum still holds the holder's value if it neither extends nor releases, by the
     /// masters' clocks: the holder's own validity ends earlier, by the drift allowance at least. Of a lock
-    /// that is [`Standing::Shared`], for how long a quorum has readers. [`HolderTtl::Gone`] if nobody holds
+    /// that is [`LockStatus::Shared`], for how long a quorum has readers. [`HolderTtl::Gone`] if nobody holds
     /// the lock, [`HolderTtl::Never`] if it is held by keys without TTL.
     #[must_use]
     pub fn remaining(&self) -> HolderTtl {
@@ -137,7 +137,7 @@ impl Told {
     }
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for LockStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Free => "free",
@@ -201,26 +201,26 @@ mod tests {
     fn the_standing_needs_a_quorum_of_configured_masters() {
         let left = |ms| HolderTtl::Left(Duration::from_millis(ms));
         for (told, standing, remaining) in [
-            (["", "", ""], Standing::Free, HolderTtl::Gone),
-            (["", "", "?"], Standing::Free, HolderTtl::Gone),
-            (["a 9", "", ""], Standing::Free, HolderTtl::Gone),
-            (["a 9", "a 7", "a 8"], Standing::Held, left(8)),
-            (["?", "a 7", "a 8"], Standing::Held, left(7)),
-            (["b 90", "a 7", "a 8"], Standing::Held, left(7)),
-            (["a never", "a 7", "a 8"], Standing::Held, left(8)),
-            (["a never", "a 7", "a never"], Standing::Held, HolderTtl::Never),
-            (["a 9", "b 9", ""], Standing::Split, HolderTtl::Gone),
-            (["r", "r", "b 7"], Standing::Shared, left(9)),
-            (["r", "a 7", "a 7"], Standing::Held, left(7)),
-            (["r", "", "?"], Standing::Split, HolderTtl::Gone),
-            (["r", "", ""], Standing::Free, HolderTtl::Gone),
-            (["a 9", "?", ""], Standing::Split, HolderTtl::Gone),
-            (["a 9", "?", "?"], Standing::Unknown, HolderTtl::Gone),
-            (["", "?", "?"], Standing::Unknown, HolderTtl::Gone),
+            (["", "", ""], LockStatus::Free, HolderTtl::Gone),
+            (["", "", "?"], LockStatus::Free, HolderTtl::Gone),
+            (["a 9", "", ""], LockStatus::Free, HolderTtl::Gone),
+            (["a 9", "a 7", "a 8"], LockStatus::Held, left(8)),
+            (["?", "a 7", "a 8"], LockStatus::Held, left(7)),
+            (["b 90", "a 7", "a 8"], LockStatus::Held, left(7)),
+            (["a never", "a 7", "a 8"], LockStatus::Held, left(8)),
+            (["a never", "a 7", "a never"], LockStatus::Held, HolderTtl::Never),
+            (["a 9", "b 9", ""], LockStatus::Split, HolderTtl::Gone),
+            (["r", "r", "b 7"], LockStatus::Shared, left(9)),
+            (["r", "a 7", "a 7"], LockStatus::Held, left(7)),
+            (["r", "", "?"], LockStatus::Split, HolderTtl::Gone),
+            (["r", "", ""], LockStatus::Free, HolderTtl::Gone),
+            (["a 9", "?", ""], LockStatus::Split, HolderTtl::Gone),
+            (["a 9", "?", "?"], LockStatus::Unknown, HolderTtl::Gone),
+            (["", "?", "?"], LockStatus::Unknown, HolderTtl::Gone),
         ] {
             let inspection = inspection(&told);
-            assert_eq!((inspection.standing(), inspection.remaining()), (standing, remaining), "{told:?}");
-            assert_eq!(inspection.is_held(), standing == Standing::Held);
+            assert_eq!((inspection.status(), inspection.remaining()), (standing, remaining), "{told:?}");
+            assert_eq!(inspection.is_held(), standing == LockStatus::Held);
             assert_eq!(inspection.holder(), inspection.is_held().then_some(b"a".as_slice()));
         }
     }

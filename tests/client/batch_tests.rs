@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::lock::InputError;
-use redlatch::{AcquireError, Client, ExtendError, Guard};
+use redlatch::{AcquireError, Client, ExtendError, Guard, InputError};
 
 use crate::fleet::{Fleet, Master, eventually};
 use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, within};

@@ -4,9 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::MasterState;
-use redlatch::lock::InputError;
-use redlatch::{AcquireError, Client, Guard, limits};
+use redlatch::{AcquireError, Client, Guard, InputError, MasterState, limits};
 
 use crate::fleet::{Fleet, Master, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, config, open, within};

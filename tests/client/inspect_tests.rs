@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::lock::HolderTtl;
-use redlatch::{ExtendError, ForceUnlockError, InspectError, Standing};
+use redlatch::{ExtendError, ForceUnlockError, HolderTtl, InspectError, LockStatus};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, poll_once};
@@ -12,7 +11,7 @@ use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, 
 fn an_inspection_shows_holder_and_time() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
-    assert_eq!(client.inspect("a").map(|it| it.standing()), Ok(Standing::Free));
+    assert_eq!(client.inspect("a").map(|it| it.status()), Ok(LockStatus::Free));
     let guard = client.lock("a").ttl(TTL).acquire().expect("free");
     for inspection in [client.inspect("a"), block_on(client.inspect_async("a"))] {
         let inspection = inspection.expect("an answer");
@@ -59,7 +58,7 @@ fn without_a_quorum_queries_say_so_in_time() {
     fleet.master(0).stop();
     fleet.master(1).stop();
     let begun = std::time::Instant::now();
-    assert_eq!(client.inspect("a").map(|it| it.standing()), Ok(Standing::Unknown));
+    assert_eq!(client.inspect("a").map(|it| it.status()), Ok(LockStatus::Unknown));
     let unlocked = block_on(client.force_unlock_async("a"));
     assert!(matches!(unlocked, Err(ForceUnlockError::Unconfirmed(_))), "{unlocked:?}");
     assert!(begun.elapsed() < PATIENCE);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use redlatch::{AcquireError, Client, ReenterError, lock::InputError};
+use redlatch::{AcquireError, Client, InputError, ReenterError};
 
 use crate::fleet::Fleet;
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open};

@@ -6,9 +6,9 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::lock::{HolderTtl, InputError};
 use redlatch::{
-    AcquireError, Client, ConfigBuilder, ExtendError, Guard, HeldBy, RwLock, Standing, Told, limits,
+    AcquireError, Client, ConfigBuilder, ExtendError, Guard, HeldBy, HolderTtl, InputError, LockStatus,
+    RwLock, Told, limits,
 };
 
 use crate::fleet::{Fleet, eventually};
@@ -176,8 +176,8 @@ fn an_inspection_counts_readers_and_force_ends_them() {
         (0..2).map(|_| settled(client.lock("a").shared().ttl(TTL).acquire().expect("shared"))).collect();
     let inspection = client.inspect("a").expect("the masters answer");
     assert_eq!(
-        (inspection.standing(), inspection.is_held(), inspection.holder()),
-        (Standing::Shared, false, None)
+        (inspection.status(), inspection.is_held(), inspection.holder()),
+        (LockStatus::Shared, false, None)
     );
     assert!(
         matches!(inspection.remaining(), HolderTtl::Left(left) if left > TTL / 2 && left <= TTL + TTL / 100)

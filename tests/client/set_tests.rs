@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::lock::InputError;
-use redlatch::{AcquireError, Client, GuardSet, limits};
+use redlatch::{AcquireError, Client, GuardSet, InputError, limits};
 
 use crate::batch_tests::{reads_of, work};
 use crate::fleet::{Fleet, eventually};

@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::rig::{Rig, id};
-use redlatch::engine::{Outcome, Request, SubmitError};
-use redlatch::lock::{Failure, HolderTtl, InputError, Resource, Vote};
-use redlatch::{AcquireError, HeldBy, Options, limits};
+use redlatch::engine::{Outcome, Request, Resource, SubmitError};
+use redlatch::{AcquireError, Failure, HeldBy, HolderTtl, InputError, Options, Vote, limits};
 
 use crate::{defaults, denied, granted, ms, no_quorum};
 

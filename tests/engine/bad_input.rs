@@ -8,10 +8,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Engine, LinkRequest, MasterState, OpId, Outcome, Request};
-use redlatch::lock::{Failure, HolderTtl, Resource, Vote};
+use redlatch::engine::{Engine, LinkRequest, OpId, Outcome, Request, Resource};
 use redlatch::resp::{self, Decoded, Reply};
-use redlatch::{AcquireError, Config, ExtendError, Options, ReleaseError, limits};
+use redlatch::{
+    AcquireError, Config, ExtendError, Failure, HolderTtl, MasterState, Options, ReleaseError, Vote, limits,
+};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, denied, granted, ms};

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use redlatch::engine::{Inspection, OpId, Outcome, Request, Standing, Told};
-use redlatch::limits;
-use redlatch::lock::{Failure, HolderTtl, Resource, Vote};
+use redlatch::engine::{OpId, Outcome, Request, Resource};
+use redlatch::{Failure, HolderTtl, Inspection, LockStatus, Told, Vote, limits};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, granted, ms};
@@ -50,7 +49,7 @@ fn an_inspection_takes_one_round_trip() {
     );
     assert_eq!(rig.masters[0].take_log(), ["GETRANGE", "ZREVRANK", "PTTL"]);
     inspect(&mut rig, "b");
-    assert_eq!(inspected(&mut rig).standing(), Standing::Free);
+    assert_eq!(inspected(&mut rig).status(), LockStatus::Free);
     assert_eq!(rig.engine.operation_count(), 1, "a look is over with its answer");
 }
 
@@ -234,7 +233,7 @@ fn an_impossible_reply_to_a_query_ends_the_connection() {
         let is_lost = match rig.outcome() {
             Some(Outcome::Inspect(it)) => it.masters[0].1 == Told::Failed(Failure::ConnectionLost),
             Some(Outcome::ForceUnlock(it)) => {
-                it.report.votes[0].1 == redlatch::lock::Vote::Failed(Failure::ConnectionLost)
+                it.report.votes[0].1 == redlatch::Vote::Failed(Failure::ConnectionLost)
             }
             _ => false,
         };

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use redlatch::engine::{MasterState, OpId};
-use redlatch::{AcquireError, Options};
+use redlatch::engine::OpId;
+use redlatch::{AcquireError, MasterState, Options};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, denied, granted, ms};

@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::rig::{Rig, id};
 use redlatch::engine::{OpId, Outcome, Request};
-use redlatch::lock::Vote;
-use redlatch::{ExtendError, Options};
+use redlatch::{ExtendError, Options, Vote};
 
 use crate::{defaults, granted, ms};
 

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use redlatch::engine::{OpId, Outcome, Request, SubmitError};
-use redlatch::lock::{Failure, HolderTtl, Resource, Vote};
-use redlatch::{AcquireError, Denial, Options, limits};
+use redlatch::engine::{OpId, Outcome, Request, Resource, SubmitError};
+use redlatch::{AcquireError, Denial, Failure, HolderTtl, Options, Vote, limits};
 
 use crate::model::digest;
 use crate::rig::{Rig, id};

@@ -1,8 +1,7 @@
 //! The proof that a lock is lost: masters that cannot hold it are so many that no quorum is left.
 
-use redlatch::engine::{MasterState, OpId, Outcome, Request};
-use redlatch::lock::{Failure, Vote};
-use redlatch::{ExtendError, Options};
+use redlatch::engine::{OpId, Outcome, Request};
+use redlatch::{ExtendError, Failure, MasterState, Options, Vote};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, granted, ms};

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use crate::rig::{Rig, id};
-use redlatch::engine::MasterState;
-use redlatch::lock::{Failure, Vote};
-use redlatch::{AcquireError, Quarantine, limits};
+use redlatch::{AcquireError, Failure, MasterState, Quarantine, Vote, limits};
 
 use crate::{defaults, denied, granted, ms, no_quorum};
 

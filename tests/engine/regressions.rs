@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Engine, MasterState, Outcome, Request};
-use redlatch::lock::Resource;
-use redlatch::{Config, ExtendError, Options, Quarantine, limits};
+use redlatch::engine::{Engine, Outcome, Request, Resource};
+use redlatch::{Config, ExtendError, MasterState, Options, Quarantine, limits};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, granted, ms, no_quorum};

@@ -4,9 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::rig::{Rig, id};
-use redlatch::engine::{MasterState, MasterStatus};
-use redlatch::lock::{Failure, Vote};
-use redlatch::{ConfigBuilder, Quarantine};
+use redlatch::{ConfigBuilder, Failure, MasterState, MasterStatus, Quarantine, Vote};
 
 use crate::{granted, ms, no_quorum};
 

@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use redlatch::engine::{Outcome, Released, Request};
-use redlatch::lock::{Failure, HolderTtl, InputError, Resource, Vote};
+use redlatch::engine::{Outcome, Request, Resource};
 use redlatch::{
-    AcquireError, ConfigError, ConnectError, ExtendError, Options, Redlock, ReleaseError, Report, limits,
+    AcquireError, ConfigError, ConnectError, ExtendError, Failure, HolderTtl, InputError, Options, Redlock,
+    ReleaseError, Released, Report, Vote, limits,
 };
 
 use crate::fleet::{Fleet, eventually};

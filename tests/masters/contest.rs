@@ -17,8 +17,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use redlatch::engine::MasterState;
-use redlatch::{AcquireError, Config, ExtendError, Quarantine, Redlock, ReleaseError, limits};
+use redlatch::{AcquireError, Config, ExtendError, MasterState, Quarantine, Redlock, ReleaseError, limits};
 
 use crate::fleet::{self, Fleet, eventually};
 use crate::judge::{self, Visit, VisitName};

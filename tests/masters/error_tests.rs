@@ -5,8 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::AcquireError;
-use redlatch::lock::Vote;
+use redlatch::{AcquireError, Vote};
 
 use crate::fleet::{Fleet, Master, eventually, free_port};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::MasterState;
-use redlatch::lock::SCRIPTS;
-use redlatch::{AcquireError, Client, Config, Lease, Redlock};
+use redlatch::internals::SCRIPTS;
+use redlatch::{AcquireError, Client, Config, Lease, MasterState, Redlock};
 
 use crate::fleet::{Fleet, Place, Raw, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};

@@ -7,9 +7,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{MasterState, OpId, Outcome, Request};
-use redlatch::lock::{Failure, Resource, Vote};
-use redlatch::{AcquireError, Config, Options, Quarantine, Redlock};
+use redlatch::engine::{OpId, Outcome, Request, Resource};
+use redlatch::{AcquireError, Config, Failure, MasterState, Options, Quarantine, Redlock, Vote};
 
 use crate::fleet::{Fleet, Master, Place, Raw};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};

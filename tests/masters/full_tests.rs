@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use redlatch::engine::{Outcome, Request};
-use redlatch::lock::Resource;
+use redlatch::engine::{Outcome, Request, Resource};
 use redlatch::{AcquireError, Lease, Options, Redlock};
 
 use crate::fleet::{Fleet, Place, Raw, eventually};

@@ -4,8 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{OpId, Outcome, Request};
-use redlatch::lock::Resource;
+use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::{Options, Redlock, limits};
 
 use crate::fleet::{Fleet, Place};

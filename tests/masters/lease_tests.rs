@@ -3,9 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{MasterState, Outcome, Request};
-use redlatch::lock::Resource;
-use redlatch::{ExtendError, Options, ReleaseError};
+use redlatch::engine::{Outcome, Request, Resource};
+use redlatch::{ExtendError, MasterState, Options, ReleaseError};
 
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, open, settings, state};

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{MasterState, Outcome, Request};
-use redlatch::lock::{Failure, HolderTtl, Resource, SCRIPTS, Vote};
+use redlatch::engine::{Outcome, Request, Resource};
+use redlatch::internals::SCRIPTS;
 use redlatch::{
-    AcquireError, Config, ConfigBuilder, ExtendError, Options, Quarantine, Redlock, ReleaseError, limits,
+    AcquireError, Config, ConfigBuilder, ExtendError, Failure, HolderTtl, MasterState, Options, Quarantine,
+    Redlock, ReleaseError, Vote, limits,
 };
 
 use crate::fleet::{Fleet, eventually};

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{MasterStatus, Released};
-use redlatch::{AcquireError, Client, ExtendError, Guard, Lease, LockRequest, Redlock, ReleaseError};
+use redlatch::{
+    AcquireError, Client, ExtendError, Guard, Lease, LockRequest, MasterStatus, Redlock, ReleaseError,
+    Released,
+};
 
 /// By what the contestants take their locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
-use redlatch::Quarantine;
-use redlatch::engine::MasterState;
+use redlatch::{MasterState, Quarantine};
 
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::{Fleet, Master, Place, command, eventually};

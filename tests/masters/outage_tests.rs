@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{MasterState, OpId, Outcome, Request};
-use redlatch::lock::Resource;
-use redlatch::{Options, Redlock};
+use redlatch::engine::{OpId, Outcome, Request, Resource};
+use redlatch::{MasterState, Options, Redlock};
 
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::Fleet;

@@ -7,9 +7,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use redlatch::engine::MasterState;
-use redlatch::lock::Failure;
-use redlatch::{Client, Guard, LockRequest, Quarantine, Told};
+use redlatch::{Client, Failure, Guard, LockRequest, MasterState, Quarantine, Told};
 
 use crate::error_tests::{end_loading, fail_snapshot, load_slowly, ok};
 use crate::fleet::{Fleet, Master, eventually};

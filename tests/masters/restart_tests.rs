@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::Quarantine;
-use redlatch::engine::MasterState;
+use redlatch::{MasterState, Quarantine};
 
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::{Fleet, Raw};

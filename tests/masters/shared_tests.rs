@@ -3,8 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::lock::HolderTtl;
-use redlatch::{AcquireError, ExtendError, Redlock};
+use redlatch::{AcquireError, ExtendError, HolderTtl, Redlock};
 
 use crate::contest::{Contest, Rules, TTL as CONTEST_TTL};
 use crate::fleet::{Fleet, Raw, eventually};

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::engine::MasterState;
-use redlatch::{Config, ConfigBuilder, Quarantine, Redlock};
+use redlatch::{Config, ConfigBuilder, MasterState, Quarantine, Redlock};
 
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, drive, open, state};

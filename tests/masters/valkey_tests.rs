@@ -6,8 +6,7 @@
 use std::thread;
 use std::time::Duration;
 
-use redlatch::engine::MasterState;
-use redlatch::{Client, Quarantine};
+use redlatch::{Client, MasterState, Quarantine};
 
 use crate::contest::{Contest, Rules};
 use crate::fleet::{Fleet, Master, Place, Raw, command, eventually};

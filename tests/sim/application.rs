@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
-use redlatch::engine::{Grant, OpId, Outcome, Request};
-use redlatch::lock::Resource;
+use redlatch::engine::{Grant, OpId, Outcome, Request, Resource};
 use redlatch::{AcquireError, ExtendError, Mode, Options, WaitPolicy};
 
 use crate::checker::Waiter;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 
 use rand::RngExt;
-use redlatch::desk::{Desk, Question, Ticket};
 use redlatch::engine::{OpId, Outcome};
+use redlatch::internals::desk::{Desk, Question, Ticket};
 
 use crate::client::{Pending, Worker};
 use crate::clock::{MS, Time};

@@ -8,9 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Instant;
 
-use redlatch::engine::OpId;
+use redlatch::engine::{MasterId, MasterSet, OpId, quorum};
 use redlatch::limits;
-use redlatch::lock::{MasterId, MasterSet, quorum};
 
 use crate::clock::Time;
 use crate::model::{Keys, ModelMaster, Wall, fence_in, lease_end, leases};

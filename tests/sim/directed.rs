@@ -5,10 +5,9 @@
 
 use std::time::Duration;
 
-use redlatch::engine::{MasterState, OpId, Outcome};
-use redlatch::lock::Vote;
+use redlatch::engine::{OpId, Outcome};
 use redlatch::resp::{self, ProtocolError};
-use redlatch::{AcquireError, Config, ConfigBuilder, ExtendError, Options, Quarantine};
+use redlatch::{AcquireError, Config, ConfigBuilder, ExtendError, MasterState, Options, Quarantine, Vote};
 
 use crate::checker::id;
 use crate::clock::{Clock, MS, SECOND, Time, WALL_US};

@@ -3,10 +3,9 @@
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
-use redlatch::Quarantine;
-use redlatch::desk::Question;
-use redlatch::engine::{Inspection, OpId, Outcome, Request, Told};
-use redlatch::lock::Resource;
+use redlatch::engine::{OpId, Outcome, Request, Resource};
+use redlatch::internals::desk::Question;
+use redlatch::{Inspection, Quarantine, Told};
 
 use crate::checker::id;
 use crate::clock::{MS, Time};

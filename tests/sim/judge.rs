@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{MasterState, OpId, Outcome};
-use redlatch::lock::{MasterId, MasterSet, Vote};
-use redlatch::{AcquireError, ExtendError, Quarantine, Report, limits};
+use redlatch::engine::{MasterId, MasterSet, OpId, Outcome};
+use redlatch::{AcquireError, ExtendError, MasterState, Quarantine, Report, Vote, limits};
 
 use crate::checker::{Guard, Issued, id};
 use crate::client::LinkState;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value as LuaValue};
-use redlatch::lock::NamedScript;
+use redlatch::internals::NamedScript;
 
 use crate::model::{Answer, Interpreter, ModelMaster, Refusal};
 

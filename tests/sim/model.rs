@@ -19,7 +19,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use redlatch::lock::{NamedScript, SCRIPTS};
+use redlatch::internals::{NamedScript, SCRIPTS};
 use redlatch::resp::{self, Reply};
 
 pub use commands::Answer;

@@ -5,7 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use redlatch::lock::SCRIPTS;
+use redlatch::internals::SCRIPTS;
 use redlatch::mutants::{Mutant, SCRIPT_DEFECTS, ScriptDefect, switch};
 
 use crate::directed::{

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 use redlatch::engine::{OpId, Outcome};
-use redlatch::holds::Holds;
+use redlatch::internals::holds::Holds;
 
 use crate::clock::{MS, Time};
 use crate::world::{World, note};

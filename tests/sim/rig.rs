@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Engine, LinkId, LinkRequest, OpId, Outcome, Request};
-use redlatch::lock::{MasterId, Resource};
+use redlatch::engine::{Engine, LinkId, LinkRequest, MasterId, OpId, Outcome, Request, Resource};
 use redlatch::{Config, ConfigBuilder, Options};
 
 use crate::model::ModelMaster;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
-use redlatch::lock::SCRIPTS;
+use redlatch::internals::SCRIPTS;
 use redlatch::resp;
 
 use crate::clock::WALL_US;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rand::RngExt;
 use redlatch::Options;
 use redlatch::engine::{OpId, Outcome};
-use redlatch::joint::{self, Failed, Joint, Step};
+use redlatch::internals::joint::{self, Failed, Joint, Step};
 
 use crate::clock::{MS, Time};
 use crate::network::chance;

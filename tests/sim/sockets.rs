@@ -9,9 +9,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{MasterState, Outcome, Request};
-use redlatch::lock::Resource;
-use redlatch::{AcquireError, Client, Config, Options, Quarantine, Redlock, limits};
+use redlatch::engine::{Outcome, Request, Resource};
+use redlatch::{AcquireError, Client, Config, MasterState, Options, Quarantine, Redlock, limits};
 
 use crate::directed::Verdict;
 use crate::model::ModelMaster;

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
-use redlatch::engine::{LinkId, LinkRequest, MasterState};
-use redlatch::words::NO_SERVER;
+use redlatch::MasterState;
+use redlatch::engine::{LinkId, LinkRequest};
+use redlatch::internals::words::NO_SERVER;
 
 use crate::callers::Callers;
 use crate::checker::id;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
-use redlatch::words::Rounded;
+use redlatch::internals::words::Rounded;
 use serde_json::{Value, json};
 
 use super::{Limit, Measured};

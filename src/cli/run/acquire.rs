@@ -1,14 +1,13 @@
 //! How `redlatch run` acquires its lock, or several of them: all, or none.
 //!
-//! Several are acquired as the library's sets are ([`redlatch::joint`]), through the pipelined form, so that
-//! a signal ends any wait.
+//! Several are acquired as the library's sets are ([`redlatch::internals::joint`]), through the pipelined
+//! form, so that a signal ends any wait.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{OpId, Outcome, Request};
-use redlatch::joint::{Failed, Joint, Step};
-use redlatch::lock::Resource;
+use redlatch::engine::{OpId, Outcome, Request, Resource};
+use redlatch::internals::joint::{Failed, Joint, Step};
 use redlatch::{AcquireError, WaitPolicy};
 
 use super::{Held, Run, TURN_LIMIT};

@@ -66,8 +66,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use redlatch::engine::{Engine, Request};
-    use redlatch::lock::Resource;
+    use redlatch::engine::{Engine, Request, Resource};
     use redlatch::{Config, Options};
 
     const SECOND: Duration = Duration::from_secs(1);

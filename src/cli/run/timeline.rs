@@ -14,7 +14,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::lock::Ttl;
+use redlatch::engine::Ttl;
 
 /// The longest allowance for the time between a due KILL and its arrival.
 const KILL_ALLOWANCE_MAX: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use redlatch::lock::SCRIPTS;
+use redlatch::internals::SCRIPTS;
 use redlatch::resp::{self, Decoded, Reply};
 
 use super::{PASSWORD, fair, field, integer, readers, text};

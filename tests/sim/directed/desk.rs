@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use redlatch::Options;
-use redlatch::desk::{Desk, Question};
-use redlatch::engine::{Outcome, Request};
-use redlatch::lock::Resource;
+use redlatch::engine::{Outcome, Request, Resource};
+use redlatch::internals::desk::{Desk, Question};
 
 use super::{KEY, Verdict, demand, is_held, ms, trust, unconnected, verdict};
 use crate::clock::{Clock, MS, SECOND};

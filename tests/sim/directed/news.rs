@@ -1,7 +1,7 @@
 //! Waiters are notified of releases by other clients.
 
+use redlatch::internals::SCRIPTS;
 use redlatch::limits;
-use redlatch::lock::SCRIPTS;
 
 use super::*;
 

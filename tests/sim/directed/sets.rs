@@ -1,6 +1,6 @@
 //! Several locks together.
 
-use redlatch::joint::Failed;
+use redlatch::internals::joint::Failed;
 
 use super::*;
 use crate::sets::SetWorker;
