@@ -121,7 +121,7 @@ pub use client::{
 pub use client::{Drive, DriveEnded};
 pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};
 pub use driver::ConnectError;
-pub use engine::inspection::{ForceUnlocked, Inspection, LockStatus, Told};
+pub use engine::inspection::{ForceUnlocked, Inspection, KeyState, LockStatus};
 pub use engine::request::Released;
 pub use engine::status::{MasterState, MasterStatus};
 pub use error::{

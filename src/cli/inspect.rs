@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use redlatch::internals::words::{Counted, Rounded};
-use redlatch::{Client, ForceUnlockError, HolderTtl, InspectError, Inspection, LockStatus, Report, Told};
+use redlatch::{Client, ForceUnlockError, HolderTtl, InspectError, Inspection, KeyState, LockStatus, Report};
 
 use super::message::{Message, label};
 use super::options::{Exit, MasterOptions, code, print, say};
@@ -141,12 +141,12 @@ fn table(inspection: &Inspection) -> String {
     }
     for (name, told) in &inspection.masters {
         let what = match told {
-            Told::Absent => "free".to_owned(),
-            Told::Holds { value, left: time } => format!("{}  {}", shown(value), left(*time)),
-            Told::Shared { readers, left: time } => {
+            KeyState::Absent => "free".to_owned(),
+            KeyState::Holds { value, left: time } => format!("{}  {}", shown(value), left(*time)),
+            KeyState::Shared { readers, left: time } => {
                 format!("{}  {}", Counted(*readers, "reader"), left(*time))
             }
-            Told::Failed(failure) => failure.to_string(),
+            KeyState::Failed(failure) => failure.to_string(),
         };
         let _ = writeln!(text, "  {name:width$}  {what}");
     }
@@ -162,14 +162,14 @@ fn json(inspection: &Inspection) -> String {
         .masters
         .iter()
         .map(|(name, told)| match told {
-            Told::Absent => serde_json::json!({ "name": **name, "held": false }),
-            Told::Holds { value, left } => serde_json::json!({
+            KeyState::Absent => serde_json::json!({ "name": **name, "held": false }),
+            KeyState::Holds { value, left } => serde_json::json!({
                 "name": **name, "held": true, "value": shown(value), "left_ms": ms(*left),
             }),
-            Told::Shared { readers, left } => serde_json::json!({
+            KeyState::Shared { readers, left } => serde_json::json!({
                 "name": **name, "held": true, "readers": readers, "left_ms": ms(*left),
             }),
-            Told::Failed(failure) => serde_json::json!({
+            KeyState::Failed(failure) => serde_json::json!({
                 "name": **name, "held": null, "error": failure.to_string(),
             }),
         })

@@ -53,7 +53,7 @@ use super::fleet::Fleet;
 use super::owed::Owed;
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command::{self, FairAnswer, FairTold, Place, Script, Waiter, Way};
+use crate::lock::command::{self, FairAnswer, Place, QueueState, Script, Waiter, Way};
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
@@ -69,7 +69,7 @@ pub(super) struct Queuing {
     /// The numbers that masters have for it, as they reported last.
     numbers: Vec<(MasterId, u64)>,
     /// What masters reported in the attempt under way.
-    told: Vec<(MasterId, FairTold)>,
+    told: Vec<(MasterId, QueueState)>,
     /// Masters that were ever asked.
     asked: MasterSet,
     /// The channel on which it is notified that it is the first, as an encoded bulk string.
@@ -167,7 +167,13 @@ impl Queuing {
     }
 
     /// A master answered an attempt. A late answer, which is not `counted`, reports the ticket all the same.
-    pub(super) fn note_answer(&mut self, master: MasterId, told: FairTold, is_counted: bool, quorum: usize) {
+    pub(super) fn note_answer(
+        &mut self,
+        master: MasterId,
+        told: QueueState,
+        is_counted: bool,
+        quorum: usize,
+    ) {
         if let Some(number) = told.ticket {
             self.note_number(master, number, quorum);
         }
@@ -232,7 +238,7 @@ impl Queuing {
 
     /// Where it stands by what was reported in an attempt, for which so many masters may refuse.
     fn standing(&self, tally: &Tally, spare: usize) -> Rank {
-        let is_behind = |told: &FairTold| match told.way {
+        let is_behind = |told: &QueueState| match told.way {
             Way::Clear => false,
             Way::Queued(_) => true,
             // The holder may be the one before it.
@@ -277,7 +283,7 @@ pub(super) fn vote(
 ) -> Vote {
     let told = match answer {
         FairAnswer::Failed(failure) => return Vote::Failed(failure),
-        FairAnswer::Told(told) => told,
+        FairAnswer::Answered(told) => told,
     };
     let is_counted = claim.counts_grants;
     if let Some(queuing) = queuing {

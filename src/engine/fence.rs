@@ -35,7 +35,7 @@ use super::groups::Notify;
 use super::owed::{Owed, Shape};
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command::{self, Fence, FencedAnswer, Refusal, Script, Told};
+use crate::lock::command::{self, Fence, FenceState, FencedAnswer, Refusal, Script};
 use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Ttl, Vote};
 
 /// What an acquisition of a fenced lock has beside that of a plain one.
@@ -50,7 +50,7 @@ pub(super) struct Fencing {
     /// Masters that were in quarantine when the attempt began.
     pub(super) quarantined: MasterSet,
     /// What masters that refused it reported.
-    told: Vec<(MasterId, Told)>,
+    told: Vec<(MasterId, FenceState)>,
 }
 
 /// The clock from which tokens are drawn: the caller's, with what the masters' answers say of it. It may be
@@ -115,7 +115,7 @@ impl Fencing {
     }
 
     /// A master refused the attempt under way. Returns what it has against the token, if anything.
-    pub(super) fn note_refusal(&mut self, master: MasterId, told: Told) -> Option<Failure> {
+    pub(super) fn note_refusal(&mut self, master: MasterId, told: FenceState) -> Option<Failure> {
         self.told.push((master, told));
         token_refusal(told, self.token).map(Failure::TokenRefused)
     }
@@ -146,7 +146,7 @@ impl Fencing {
         holders.extend(self.busy().map(|(master, told)| (master, told.holder)));
     }
 
-    fn busy(&self) -> impl Iterator<Item = (MasterId, Told)> {
+    fn busy(&self) -> impl Iterator<Item = (MasterId, FenceState)> {
         self.told.iter().filter(|(_, told)| told.refusal == Refusal::Busy).copied()
     }
 
@@ -250,7 +250,7 @@ fn notifies_within(claim: &Claim) -> bool {
 }
 
 /// What a refusal says against the token, if it does.
-fn token_refusal(told: Told, token: FencingToken) -> Option<TokenRefusal> {
+fn token_refusal(told: FenceState, token: FencingToken) -> Option<TokenRefusal> {
     let by = Duration::from_micros(told.time_us.abs_diff(token.as_u64()));
     match told.refusal {
         Refusal::Busy => None,
@@ -276,12 +276,12 @@ mod tests {
         fencing
     }
 
-    fn told(refusal: Refusal, fence: u64, time_us: u64) -> Told {
-        Told { refusal, fence, holder: HolderTtl::Unknown, time_us }
+    fn told(refusal: Refusal, fence: u64, time_us: u64) -> FenceState {
+        FenceState { refusal, fence, holder: HolderTtl::Unknown, time_us }
     }
 
     /// The answers of masters to a token, then the token after it.
-    fn next(fencing: &mut Fencing, granted: usize, answers: &[Told]) -> u64 {
+    fn next(fencing: &mut Fencing, granted: usize, answers: &[FenceState]) -> u64 {
         let master = |index| MasterId::new(index).expect("small");
         fencing.told.extend(answers.iter().enumerate().map(|(index, told)| (master(granted + index), *told)));
         let tally = Tally { granted: MasterSet::first(granted), ..Tally::default() };

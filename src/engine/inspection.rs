@@ -15,12 +15,12 @@ use crate::lock::{Failure, HolderTtl, Vote, quorum};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspection {
     /// Name (its URL without login) and answer of each master, in the order of the configuration.
-    pub masters: Vec<(Arc<str>, Told)>,
+    pub masters: Vec<(Arc<str>, KeyState)>,
 }
 
 /// What one master reported of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum KeyState {
     /// It has no such key, and would have it if it ever had: it is in no quarantine.
     Absent,
     /// It has the key.
@@ -67,15 +67,15 @@ impl Inspection {
     /// How the lock stands.
     #[must_use]
     pub fn status(&self) -> LockStatus {
-        let count = |is: fn(&Told) -> bool| self.masters.iter().filter(|(_, told)| is(told)).count();
+        let count = |is: fn(&KeyState) -> bool| self.masters.iter().filter(|(_, told)| is(told)).count();
         let quorum = quorum(self.masters.len());
         if self.holder().is_some() {
             LockStatus::Held
-        } else if count(|told| matches!(told, Told::Shared { .. })) >= quorum {
+        } else if count(|told| matches!(told, KeyState::Shared { .. })) >= quorum {
             LockStatus::Shared
-        } else if count(|told| matches!(told, Told::Absent)) >= quorum {
+        } else if count(|told| matches!(told, KeyState::Absent)) >= quorum {
             LockStatus::Free
-        } else if count(|told| !matches!(told, Told::Failed(_))) >= quorum {
+        } else if count(|told| !matches!(told, KeyState::Failed(_))) >= quorum {
             LockStatus::Split
         } else {
             LockStatus::Unknown
@@ -106,14 +106,14 @@ impl Inspection {
     pub fn remaining(&self) -> HolderTtl {
         let holder = self.holder();
         let held = self.masters.iter().filter(|(_, told)| match told {
-            Told::Shared { .. } => holder.is_none(),
+            KeyState::Shared { .. } => holder.is_none(),
             told => holder.is_some() && told.value() == holder,
         });
         // The longest first: without TTL is longest.
         let mut left: Vec<Duration> = held
             .map(|(_, told)| match told {
-                Told::Holds { left: HolderTtl::Left(left), .. }
-                | Told::Shared { left: HolderTtl::Left(left), .. } => *left,
+                KeyState::Holds { left: HolderTtl::Left(left), .. }
+                | KeyState::Shared { left: HolderTtl::Left(left), .. } => *left,
                 _ => Duration::MAX,
             })
             .collect();
@@ -126,7 +126,7 @@ impl Inspection {
     }
 }
 
-impl Told {
+impl KeyState {
     /// The value, of a key that is there.
     #[must_use]
     pub fn value(&self) -> Option<&[u8]> {
@@ -182,16 +182,16 @@ mod tests {
 
     fn inspection(told: &[&str]) -> Inspection {
         let told = told.iter().map(|told| match *told {
-            "" => Told::Absent,
-            "?" => Told::Failed(Failure::Silent),
-            "r" => Told::Shared { readers: 2, left: HolderTtl::Left(Duration::from_millis(9)) },
+            "" => KeyState::Absent,
+            "?" => KeyState::Failed(Failure::Silent),
+            "r" => KeyState::Shared { readers: 2, left: HolderTtl::Left(Duration::from_millis(9)) },
             held => {
                 let (value, left) = held.split_once(' ').expect("a value and a time");
                 let left = match left {
                     "never" => HolderTtl::Never,
                     ms => HolderTtl::Left(Duration::from_millis(ms.parse().expect("a number"))),
                 };
-                Told::Holds { value: value.as_bytes().into(), left }
+                KeyState::Holds { value: value.as_bytes().into(), left }
             }
         });
         Inspection { masters: told.map(|told| ("m".into(), told)).collect() }

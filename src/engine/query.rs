@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::inspection::{ForceUnlocked, Inspection, Told};
+use super::inspection::{ForceUnlocked, Inspection, KeyState};
 use super::request::Outcome;
 use crate::error::{Report, Round};
 use crate::lock::command::ReleaseAnswer;
@@ -27,7 +27,7 @@ enum Work {
     /// What each master has answered; the value comes first, then how many readers there are, then the time.
     Inspect {
         parts: Vec<Parts>,
-        told: Vec<Option<Told>>,
+        told: Vec<Option<KeyState>>,
     },
     ForceUnlock {
         votes: Vec<Vote>,
@@ -51,7 +51,7 @@ impl Query {
         asked: MasterSet,
         absences: impl Iterator<Item = Option<Failure>>,
     ) -> Self {
-        let told: Vec<_> = absences.map(|absence| absence.map(Told::Failed)).collect();
+        let told: Vec<_> = absences.map(|absence| absence.map(KeyState::Failed)).collect();
         let parts = vec![Parts { value: Ok(Box::default()), reader_count: 0 }; told.len()];
         Self { deadline: now + limit, limit, asked, work: Work::Inspect { parts, told } }
     }
@@ -118,14 +118,14 @@ impl Query {
         let answer = match (value, left) {
             // The key holds no text, then.
             (_, Ok(left @ (HolderTtl::Left(_) | HolderTtl::Never))) if readers > 0 => {
-                Told::Shared { readers, left }
+                KeyState::Shared { readers, left }
             }
-            (_, Err(failure)) | (Err(failure), _) => Told::Failed(failure),
+            (_, Err(failure)) | (Err(failure), _) => KeyState::Failed(failure),
             (_, Ok(HolderTtl::Gone)) => match left_in_quarantine {
-                Some(left) => Told::Failed(Failure::Quarantined { left }),
-                None => Told::Absent,
+                Some(left) => KeyState::Failed(Failure::Quarantined { left }),
+                None => KeyState::Absent,
             },
-            (Ok(value), Ok(left)) => Told::Holds { value, left },
+            (Ok(value), Ok(left)) => KeyState::Holds { value, left },
         };
         self.end_at(master, answer);
     }
@@ -146,7 +146,7 @@ impl Query {
     /// No answer of this master will come.
     pub(super) fn fail_at(&mut self, master: MasterId, failure: Failure) {
         match &mut self.work {
-            Work::Inspect { .. } => self.end_at(master, Told::Failed(failure)),
+            Work::Inspect { .. } => self.end_at(master, KeyState::Failed(failure)),
             Work::ForceUnlock { votes } => votes[master.index()] = Vote::Failed(failure),
             Work::Pause => {}
         }
@@ -159,7 +159,7 @@ impl Query {
             Work::Pause => Outcome::Paused,
             Work::Inspect { told, .. } => {
                 // Each is there once nobody is asked any more.
-                let told = told.into_iter().map(|it| it.unwrap_or(Told::Absent));
+                let told = told.into_iter().map(|it| it.unwrap_or(KeyState::Absent));
                 Outcome::Inspect(Inspection { masters: labels.zip(told).collect() })
             }
             Work::ForceUnlock { votes } => {
@@ -175,7 +175,7 @@ impl Query {
         &mut parts[master.index()]
     }
 
-    fn end_at(&mut self, master: MasterId, answer: Told) {
+    fn end_at(&mut self, master: MasterId, answer: KeyState) {
         let Work::Inspect { told, .. } = &mut self.work else { unreachable!("only a look is told a time") };
         told[master.index()] = Some(answer);
         self.asked.remove(master);

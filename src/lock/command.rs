@@ -26,12 +26,12 @@ pub(crate) use answer::{
 use answer::{failure, is_wrong_type};
 pub(crate) use entry::{AcquireTail, Entry, encode_key};
 pub(crate) use fair::{
-    FAIR_NAME, FairAnswer, FairTold, Place, Waiter, Way, encode_fair_acquire, encode_fair_channel,
+    FAIR_NAME, FairAnswer, Place, QueueState, Waiter, Way, encode_fair_acquire, encode_fair_channel,
     encode_fair_leave, encode_fair_notify, fair_answer,
 };
 pub(crate) use fenced::{
-    Fence, FencedAnswer, Refusal, Told, encode_fenced_acquire, encode_fenced_release, encode_fenced_repair,
-    fenced_answer,
+    Fence, FenceState, FencedAnswer, Refusal, encode_fenced_acquire, encode_fenced_release,
+    encode_fenced_repair, fenced_answer,
 };
 pub(crate) use force::{encode_forced_delete, forced_answer};
 pub(crate) use inspect::{encode_value, reader_count, time_left, value};

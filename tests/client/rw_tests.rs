@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{
-    AcquireError, Client, ConfigBuilder, ExtendError, Guard, HeldBy, HolderTtl, InputError, LockStatus,
-    RwLock, Told, limits,
+    AcquireError, Client, ConfigBuilder, ExtendError, Guard, HeldBy, HolderTtl, InputError, KeyState,
+    LockStatus, RwLock, limits,
 };
 
 use crate::fleet::{Fleet, eventually};
@@ -182,7 +182,7 @@ fn an_inspection_counts_readers_and_force_ends_them() {
     assert!(
         matches!(inspection.remaining(), HolderTtl::Left(left) if left > TTL / 2 && left <= TTL + TTL / 100)
     );
-    let is_two = |told: &Told| matches!(told, Told::Shared { readers: 2, left: HolderTtl::Left(_) });
+    let is_two = |told: &KeyState| matches!(told, KeyState::Shared { readers: 2, left: HolderTtl::Left(_) });
     assert!(inspection.masters.iter().all(|(_, told)| is_two(told)), "{inspection:?}");
     assert!(client.force_unlock("a").expect("the masters answer").deleted() >= 2);
     drop(client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("nobody is in the way"));

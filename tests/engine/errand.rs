@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redlatch::engine::{OpId, Outcome, Request, Resource};
-use redlatch::{Failure, HolderTtl, Inspection, LockStatus, Told, Vote, limits};
+use redlatch::{Failure, HolderTtl, Inspection, KeyState, LockStatus, Vote, limits};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, granted, ms};
@@ -40,7 +40,7 @@ fn an_inspection_takes_one_round_trip() {
     rig.masters.iter_mut().for_each(|master| drop(master.take_log()));
     inspect(&mut rig, "a");
     let inspection = inspected(&mut rig);
-    let own = Told::Holds { value: token.as_bytes().as_slice().into(), left: HolderTtl::Left(ms(9000)) };
+    let own = KeyState::Holds { value: token.as_bytes().as_slice().into(), left: HolderTtl::Left(ms(9000)) };
     assert_eq!((&inspection.masters[0].1, &inspection.masters[1].1), (&own, &own));
     assert_eq!(inspection.masters[2].1.value(), Some(b"somebody else's".as_slice()));
     assert_eq!(
@@ -70,7 +70,7 @@ fn an_inspection_ends_with_each_masters_reason() {
     rig.advance(ms(1));
     let told = inspected(&mut rig).masters;
     let failure = |index: usize| match &told[index].1 {
-        Told::Failed(failure) => failure,
+        KeyState::Failed(failure) => failure,
         other => panic!("{other:?}"),
     };
     assert!(matches!(failure(0), Failure::NotConnected { .. }));
@@ -92,7 +92,10 @@ fn a_quarantined_master_is_not_called_free() {
     rig.advance(ms(2500));
     inspect(&mut rig, "a");
     let inspection = inspected(&mut rig);
-    assert!(matches!(inspection.masters[2].1, Told::Failed(Failure::Quarantined { .. })), "{inspection:?}");
+    assert!(
+        matches!(inspection.masters[2].1, KeyState::Failed(Failure::Quarantined { .. })),
+        "{inspection:?}"
+    );
     rig.acquire("a", 10_000, 0);
     granted(&mut rig);
     inspect(&mut rig, "a");
@@ -231,7 +234,7 @@ fn an_impossible_reply_to_a_query_ends_the_connection() {
         rig.refuse(0, true);
         rig.pump();
         let is_lost = match rig.outcome() {
-            Some(Outcome::Inspect(it)) => it.masters[0].1 == Told::Failed(Failure::ConnectionLost),
+            Some(Outcome::Inspect(it)) => it.masters[0].1 == KeyState::Failed(Failure::ConnectionLost),
             Some(Outcome::ForceUnlock(it)) => {
                 it.report.votes[0].1 == redlatch::Vote::Failed(Failure::ConnectionLost)
             }

@@ -7,7 +7,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use redlatch::{Client, Failure, Guard, LockRequest, MasterState, Quarantine, Told};
+use redlatch::{Client, Failure, Guard, KeyState, LockRequest, MasterState, Quarantine};
 
 use crate::error_tests::{end_loading, fail_snapshot, load_slowly, ok};
 use crate::fleet::{Fleet, Master, eventually};
@@ -96,7 +96,7 @@ fn check<T, E: Display>(
 pub(crate) fn inspect(client: &Client, name: &str) -> Result<(), Failure> {
     let mut told = client.inspect(name).expect("room").masters;
     match told.pop().expect("one master").1 {
-        Told::Failed(failure) => Err(failure),
+        KeyState::Failed(failure) => Err(failure),
         _ => Ok(()),
     }
 }

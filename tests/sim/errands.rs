@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::internals::desk::Question;
-use redlatch::{Inspection, Quarantine, Told};
+use redlatch::{Inspection, KeyState, Quarantine};
 
 use crate::checker::id;
 use crate::clock::{MS, Time};
@@ -105,7 +105,7 @@ impl World {
         for (master, (_, told)) in inspection.masters.iter().enumerate() {
             let it = &self.masters[master];
             match told {
-                Told::Holds { value, .. } => {
+                KeyState::Holds { value, .. } => {
                     let facts = self.checker.facts.get(&**value);
                     let is_known = facts.is_some_and(|it| it.key == errand.key);
                     let was_granted = facts.is_some_and(|it| it.granted_by[master].is_some());
@@ -118,14 +118,14 @@ impl World {
                         self.checker.violate(why);
                     }
                 }
-                Told::Shared { .. } => {
+                KeyState::Shared { .. } => {
                     let mut of_key = self.checker.facts.values().filter(|it| it.key == errand.key);
                     if !of_key.any(|it| it.granted_by[master].is_some() || it.returned.contains(id(master))) {
                         self.checker
                             .violate(format!("m{master} is said to have readers, and never granted one"));
                     }
                 }
-                Told::Absent => {
+                KeyState::Absent => {
                     let lost_at = it.lost_at.get(it.life as usize).copied().flatten();
                     let is_young = lost_at.is_some_and(|at| at < errand.submitted && self.now < at + max_ttl);
                     let is_judged = self.checker.judges_exclusion
@@ -140,7 +140,7 @@ impl World {
                         self.checker.violate(why);
                     }
                 }
-                Told::Failed(_) => {}
+                KeyState::Failed(_) => {}
             }
         }
     }

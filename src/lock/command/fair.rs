@@ -134,14 +134,14 @@ fn encode_keys<'a>(out: &mut Vec<u8>, entry: &'a Entry, prefix_size: usize) -> &
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FairAnswer {
     /// The lock is set, or is not, and the waiter's ticket stands for as long as a heartbeat lasts.
-    Told(FairTold),
+    Answered(QueueState),
     /// An error reply: whatever was written is released.
     Failed(Failure),
 }
 
 /// What a master reported of lock and queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FairTold {
+pub(crate) struct QueueState {
     pub(crate) way: Way,
     /// The waiter's ticket there, if it has a number that can be believed.
     pub(crate) ticket: Option<u64>,
@@ -163,13 +163,13 @@ pub(crate) enum Way {
 /// The answer in a reply to [`encode_fair_acquire`]. An error is never a no (I16).
 pub(crate) fn fair_answer(reply: &Reply<'_>) -> Result<FairAnswer, WrongShape> {
     match reply {
-        Reply::Array(told) => fair_told(told).map(FairAnswer::Told),
+        Reply::Array(told) => fair_told(told).map(FairAnswer::Answered),
         Reply::Error(text) => Ok(FairAnswer::Failed(failure(text))),
         _ => Err(WrongShape),
     }
 }
 
-fn fair_told(told: &Array<'_>) -> Result<FairTold, WrongShape> {
+fn fair_told(told: &Array<'_>) -> Result<QueueState, WrongShape> {
     let mut elements = told.iter();
     let mut number = || match elements.next() {
         Some(Reply::Integer(number)) => Ok(number),
@@ -190,7 +190,7 @@ fn fair_told(told: &Array<'_>) -> Result<FairTold, WrongShape> {
     };
     // Somebody may have put any number there.
     let ticket = u64::try_from(ticket).ok().filter(|ticket| (1..TICKET_MAX).contains(ticket));
-    Ok(FairTold { way, ticket, ahead: u64::try_from(ahead).unwrap_or(0) })
+    Ok(QueueState { way, ticket, ahead: u64::try_from(ahead).unwrap_or(0) })
 }
 
 #[cfg(test)]
@@ -285,8 +285,8 @@ mod tests {
         ];
         for ([kind, number, rank, left], way, ticket, ahead) in rows {
             let reply = format!("*4\r\n:{kind}\r\n:{number}\r\n:{rank}\r\n:{left}\r\n");
-            let told = FairTold { way, ticket, ahead };
-            assert_eq!(answer(reply.as_bytes()), Ok(FairAnswer::Told(told)), "{reply}");
+            let told = QueueState { way, ticket, ahead };
+            assert_eq!(answer(reply.as_bytes()), Ok(FairAnswer::Answered(told)), "{reply}");
         }
         for text in ["NOSCRIPT x", "OOM x", "WRONGTYPE x", ""] {
             let reply = format!("-{text}\r\n");

@@ -99,14 +99,14 @@ pub(crate) enum FencedAnswer {
     /// The key has this value already, from an earlier request with the same token, whose TTL began then.
     Own,
     /// Nothing was written.
-    Refused(Told),
+    Refused(FenceState),
     /// An error reply: whatever was written is released.
     Failed(Failure),
 }
 
 /// What a master reported with its refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct FenceState {
     pub(crate) refusal: Refusal,
     /// The largest token that it took, or zero.
     pub(crate) fence: u64,
@@ -136,7 +136,7 @@ pub(crate) fn fenced_answer(reply: &Reply<'_>) -> Result<FencedAnswer, WrongShap
         Reply::Simple(b"OK") => Ok(FencedAnswer::Granted),
         Reply::Simple(b"OWN") if mutant!(OwnKeyIsBusy) => {
             let (refusal, holder) = (Refusal::Busy, HolderTtl::Unknown);
-            Ok(FencedAnswer::Refused(Told { refusal, fence: 0, holder, time_us: 0 }))
+            Ok(FencedAnswer::Refused(FenceState { refusal, fence: 0, holder, time_us: 0 }))
         }
         Reply::Simple(b"OWN") if mutant!(OwnKeyIsGrant) => Ok(FencedAnswer::Granted),
         Reply::Simple(b"OWN") => Ok(FencedAnswer::Own),
@@ -146,7 +146,7 @@ pub(crate) fn fenced_answer(reply: &Reply<'_>) -> Result<FencedAnswer, WrongShap
     }
 }
 
-fn told_refusal(told: &Array<'_>) -> Result<Told, WrongShape> {
+fn told_refusal(told: &Array<'_>) -> Result<FenceState, WrongShape> {
     let mut elements = told.iter();
     let mut number = || match elements.next() {
         Some(Reply::Integer(number)) => Ok(number),
@@ -170,7 +170,7 @@ fn told_refusal(told: &Array<'_>) -> Result<Told, WrongShape> {
     };
     // Somebody may have put any number there.
     let known = |number| u64::try_from(number).unwrap_or(0);
-    Ok(Told { refusal, fence: known(fence), holder, time_us: known(time_us) })
+    Ok(FenceState { refusal, fence: known(fence), holder, time_us: known(time_us) })
 }
 
 #[cfg(test)]
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(answer(b"+OK\r\n"), Ok(FencedAnswer::Granted));
         assert_eq!(answer(b"+OWN\r\n"), Ok(FencedAnswer::Own));
         let told = |refusal, fence, holder| {
-            Ok(FencedAnswer::Refused(Told { refusal, fence, holder, time_us: 1_800_000_000_000_000 }))
+            Ok(FencedAnswer::Refused(FenceState { refusal, fence, holder, time_us: 1_800_000_000_000_000 }))
         };
         let left = HolderTtl::Left(Duration::from_millis(7));
         let rows: [(&[u8], _); 7] = [
