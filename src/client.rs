@@ -25,7 +25,7 @@ pub use cancel::Cancel;
 pub use drive::{Drive, DriveEnded};
 pub use guard::{Extend, Guard, LockEnd, Lost, Release};
 pub use handle::Client;
-pub use reentrant::{Hold, ReentrantLock};
+pub use reentrant::{ReentrantGuard, ReentrantLock};
 pub use request::{Acquire, LockRequest};
 pub use rw::RwLock;
 pub use set::{GuardSet, LockSetRequest};

@@ -359,7 +359,7 @@ fn fmt_of_set(resource: &[u8], source: &impl MayName, f: &mut fmt::Formatter<'_>
 /// Why no hold of a reentrant lock was taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ReenterError {
+pub enum LockReentrantError {
     /// The owner has holds still of a lock whose validity has ended. Somebody else may have it: what is done
     /// with those holds is protected no more. It can be acquired anew once they have ended.
     #[error("the lock is lost; end its {}, then acquire it anew", Counted(*hold_count, "hold"))]

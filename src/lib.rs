@@ -114,8 +114,8 @@ mod wire;
 mod words;
 
 pub use client::{
-    Acquire, Cancel, Client, Extend, Guard, GuardSet, Hold, LockEnd, LockRequest, LockSetRequest, Lost,
-    ReentrantLock, Release, RwLock,
+    Acquire, Cancel, Client, Extend, Guard, GuardSet, LockEnd, LockRequest, LockSetRequest, Lost,
+    ReentrantGuard, ReentrantLock, Release, RwLock,
 };
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
@@ -127,7 +127,7 @@ pub use engine::status::{MasterState, MasterStatus};
 pub use error::{
     AcquireError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError, ReleaseError, Report, Round,
 };
-pub use error::{ReenterError, SetError};
+pub use error::{LockReentrantError, SetError};
 pub use lock::{Failure, FencingToken, HolderTtl, InputError, Token, TokenRefusal, Vote};
 pub use options::{Mode, Options, WaitPolicy};
 pub use redlock::{Lease, LeaseRequest, Redlock};

@@ -88,7 +88,8 @@ pub const REPLY_ELEMENT_COUNT_MAX: usize = 1024;
 /// Arrays inside arrays in a reply. A deeper nesting ends the connection.
 pub const REPLY_DEPTH_MAX: usize = 8;
 
-/// Holds that one [`crate::ReentrantLock`] has at the same time. One more is `ReenterError::TooManyHolds`.
+/// Holds that one [`crate::ReentrantLock`] has at the same time. One more is
+/// `LockReentrantError::TooManyHolds`.
 pub const HOLD_COUNT_MAX: usize = u32::MAX as usize;
 
 /// Locks that are acquired together by [`crate::Client::lock_set`]. More are `InputError::SetTooLarge`;

@@ -20,8 +20,8 @@ use fleet::Fleet;
 use fork::{Fork, fork, waitpid_nohang};
 use redlatch::engine::{Outcome, Request, Resource, SubmitError};
 use redlatch::{
-    Acquire, AcquireError, Client, Config, Drive, DriveEnded, ExtendError, Guard, GuardSet, Hold, Lease,
-    Options, Quarantine, Redlock, ReenterError, ReentrantLock, ReleaseError,
+    Acquire, AcquireError, Client, Config, Drive, DriveEnded, ExtendError, Guard, GuardSet, Lease,
+    LockReentrantError, Options, Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError,
 };
 
 const TTL: Duration = Duration::from_secs(30);
@@ -151,10 +151,10 @@ fn a_reentrant_lock_is_refused(fleet: &Fleet) {
     assert_eq!(client.settle(TTL), 0);
 }
 
-fn reentrant_refused_in_child(lock: &ReentrantLock, first: Hold, second: Hold) {
+fn reentrant_refused_in_child(lock: &ReentrantLock, first: ReentrantGuard, second: ReentrantGuard) {
     assert!(!first.is_valid() && !lock.is_held());
     assert_eq!((lock.hold_count(), lock.remaining()), (0, Duration::ZERO));
-    assert!(matches!(lock.lock(), Err(ReenterError::Acquire(AcquireError::Stopped(_)))));
+    assert!(matches!(lock.lock(), Err(LockReentrantError::Acquire(AcquireError::Stopped(_)))));
     assert_eq!(first.release().expect("nothing is released"), None);
     drop(second);
 }
@@ -324,7 +324,11 @@ fn asked_of_sets<'a>(
     ]
 }
 
-fn all_refused_in_child(stage: &str, asked: &mut Vec<Asked<'_>>, beside: &mut Option<(Hold, Guard, Drive)>) {
+fn all_refused_in_child(
+    stage: &str,
+    asked: &mut Vec<Asked<'_>>,
+    beside: &mut Option<(ReentrantGuard, Guard, Drive)>,
+) {
     in_child(stage, || {
         for (name, future) in asked.iter_mut() {
             match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

@@ -13,7 +13,7 @@
 //! nobody gets a hold of a lock that is over, and that the lock is held at the masters from the first hold to
 //! the last and no longer.
 
-use crate::error::ReenterError;
+use crate::error::LockReentrantError;
 use crate::limits;
 use crate::mutants::mutant;
 
@@ -56,13 +56,16 @@ impl<A, L> Holds<A, L> {
     }
 
     /// One hold more of a lock that this owner has; `None` if it has none.
-    pub fn take_again(&mut self, is_valid: impl FnOnce(&L) -> bool) -> Option<Result<(), ReenterError>> {
+    pub fn take_again(
+        &mut self,
+        is_valid: impl FnOnce(&L) -> bool,
+    ) -> Option<Result<(), LockReentrantError>> {
         let Self::Held { lock, hold_count } = self else { return None };
         if !is_valid(lock) && !mutant!(LostTakenAgain) {
-            return Some(Err(ReenterError::Lost { hold_count: *hold_count }));
+            return Some(Err(LockReentrantError::Lost { hold_count: *hold_count }));
         }
         if *hold_count >= limits::HOLD_COUNT_MAX {
-            return Some(Err(ReenterError::TooManyHolds));
+            return Some(Err(LockReentrantError::TooManyHolds));
         }
         *hold_count += 1;
         Some(Ok(()))
@@ -124,12 +127,15 @@ impl<A, L> Holds<A, L> {
     /// Then the hold ends, and the lock is to be released if it was the last.
     ///
     /// # Errors
-    /// [`ReenterError::Lost`], with what is left.
-    pub fn fetch(&mut self, is_valid: impl FnOnce(&L) -> bool) -> Result<(), (ReenterError, Option<L>)> {
+    /// [`LockReentrantError::Lost`], with what is left.
+    pub fn fetch(
+        &mut self,
+        is_valid: impl FnOnce(&L) -> bool,
+    ) -> Result<(), (LockReentrantError, Option<L>)> {
         if self.lock().is_some_and(is_valid) || mutant!(FetchedHoldUnchecked) {
             return Ok(());
         }
         let last = self.end();
-        Err((ReenterError::Lost { hold_count: self.count() }, last))
+        Err((LockReentrantError::Lost { hold_count: self.count() }, last))
     }
 }

@@ -25,7 +25,7 @@ use super::request::{Acquisition, LockRequest};
 use super::shared::{Core, IN_WAKER, Shared, Stopped};
 use crate::clock;
 use crate::engine::{OpId, Outcome, Released};
-use crate::error::{AcquireError, ExtendError, ReenterError, ReleaseError};
+use crate::error::{AcquireError, ExtendError, LockReentrantError, ReleaseError};
 use crate::lock::{FencingToken, Token};
 use attempt::{Attempt, Caller};
 
@@ -36,7 +36,8 @@ mod attempt;
 /// The owner is this handle and its clones, on whatever threads and in whatever tasks, and never a thread by
 /// its identity: a task that moves between threads stays the owner. All holds of one owner are inside
 /// together, so it excludes other owners, of this process or of others, and not the callers of one owner from
-/// each other. [`LockRequest::auto_extend`] keeps it, and [`Hold::extend`] extends it for all holds.
+/// each other. [`LockRequest::auto_extend`] keeps it, and [`ReentrantGuard::extend`] extends it for all
+/// holds.
 ///
 /// Only the first hold asks the masters; those that come while it does wait for its answer, and all get it.
 /// The lock is released at the masters when the last hold ends. A handle without holds has nothing on the
@@ -60,14 +61,14 @@ pub struct ReentrantLock {
 /// One hold of a [`ReentrantLock`]. Dropping it ends the hold: the last one releases the lock in the
 /// background, as dropping a [`Guard`] does.
 #[must_use = "dropping the hold gives it back"]
-pub struct Hold {
+pub struct ReentrantGuard {
     owner: Arc<Owner>,
     is_armed: bool,
 }
 
 /// A hold that is being taken.
 #[must_use = "nothing is acquired before this is awaited"]
-struct Reenter<'a> {
+struct LockReentrant<'a> {
     owner: &'a Arc<Owner>,
     caller: Caller,
 }
@@ -75,7 +76,7 @@ struct Reenter<'a> {
 /// The end of a hold under way.
 #[must_use = "the answer of the masters is in here"]
 #[derive(Debug)]
-struct ReleaseHold(Option<Release>);
+struct ReleaseReentrant(Option<Release>);
 
 struct Owner {
     request: LockRequest<'static>,
@@ -151,17 +152,17 @@ impl ReentrantLock {
     /// get its error.
     ///
     /// # Errors
-    /// [`ReenterError::Lost`] if this owner still has holds of a lock whose validity has ended: it is
+    /// [`LockReentrantError::Lost`] if this owner still has holds of a lock whose validity has ended: it is
     /// nobody's any more, and cannot be taken before those holds have ended. Others as
     /// [`LockRequest::acquire`]. In a waker that the client calls only a lock that this owner has can be
     /// taken; else that is [`AcquireError::Stopped`], for this caller alone.
-    pub fn lock(&self) -> Result<Hold, ReenterError> {
+    pub fn lock(&self) -> Result<ReentrantGuard, LockReentrantError> {
         // Its drop gives up what it has joined, in a panic, too.
         let mut asking = self.join();
         let (parker, waker) = Parker::own();
         loop {
             match self.owner.advance(&mut asking.caller, How::Thread, &waker) {
-                Poll::Ready(result) => return result.map(|()| Hold::new(&self.owner)),
+                Poll::Ready(result) => return result.map(|()| ReentrantGuard::new(&self.owner)),
                 Poll::Pending => parker.park(None),
             };
         }
@@ -170,12 +171,17 @@ impl ReentrantLock {
     /// As [`ReentrantLock::lock`], for tasks. Nothing is asked before the future is polled. Dropping it gives
     /// up its own hold only: the attempt goes on for those who have joined it, and is given up with the last
     /// of them.
-    pub fn lock_async(&self) -> impl Future<Output = Result<Hold, ReenterError>> + Send + use<'_> {
+    pub fn lock_async(
+        &self,
+    ) -> impl Future<Output = Result<ReentrantGuard, LockReentrantError>> + Send + use<'_> {
         self.join()
     }
 
-    const fn join(&self) -> Reenter<'_> {
-        Reenter { owner: &self.owner, caller: Caller { wait_until: None, joined: None, failed_before: None } }
+    const fn join(&self) -> LockReentrant<'_> {
+        LockReentrant {
+            owner: &self.owner,
+            caller: Caller { wait_until: None, joined: None, failed_before: None },
+        }
     }
 
     /// Whether this owner has holds and the lock is valid.
@@ -210,7 +216,7 @@ impl ReentrantLock {
     }
 }
 
-impl Hold {
+impl ReentrantGuard {
     fn new(owner: &Arc<Owner>) -> Self {
         Self { owner: owner.clone(), is_armed: true }
     }
@@ -264,8 +270,8 @@ impl Hold {
         self.extension(ttl)?.wait()
     }
 
-    /// As [`Hold::extend`], for tasks. Nothing is sent before the future is polled. Dropping it leaves the
-    /// extension to itself: the lock then ends as before, or as asked for.
+    /// As [`ReentrantGuard::extend`], for tasks. Nothing is sent before the future is polled. Dropping it
+    /// leaves the extension to itself: the lock then ends as before, or as asked for.
     pub async fn extend_async(&self, ttl: Duration) -> Result<(), ExtendError> {
         let mut extension = self.extension(ttl)?;
         poll_fn(|context| extension.poll(context)).await
@@ -301,21 +307,21 @@ impl Hold {
         self.end().0.map(Release::wait).transpose()
     }
 
-    /// As [`Hold::release`], for tasks. The hold ends at once. Dropping the future leaves the release to the
-    /// background.
+    /// As [`ReentrantGuard::release`], for tasks. The hold ends at once. Dropping the future leaves the
+    /// release to the background.
     pub fn release_async(
         self,
     ) -> impl Future<Output = Result<Option<Released>, ReleaseError>> + Send + use<> {
         self.end()
     }
 
-    fn end(mut self) -> ReleaseHold {
+    fn end(mut self) -> ReleaseReentrant {
         self.is_armed = false;
-        ReleaseHold(self.owner.end_hold().map(Guard::release_async))
+        ReleaseReentrant(self.owner.end_hold().map(Guard::release_async))
     }
 }
 
-impl Drop for Hold {
+impl Drop for ReentrantGuard {
     fn drop(&mut self) {
         if self.is_armed {
             drop(self.owner.end_hold());
@@ -362,7 +368,7 @@ impl Owner {
         caller: &mut Caller,
         how: How<'_, '_>,
         waker: &Waker,
-    ) -> Poll<Result<(), ReenterError>> {
+    ) -> Poll<Result<(), LockReentrantError>> {
         let shared = self.request.client.shared();
         shared.check_may_ask().map_err(AcquireError::Stopped)?;
         loop {
@@ -428,7 +434,7 @@ impl Owner {
     }
 
     /// A caller fetches the hold that was counted for it.
-    fn check_hold(&self) -> Result<(), ReenterError> {
+    fn check_hold(&self) -> Result<(), LockReentrantError> {
         loop {
             let seen = self.see();
             let mut state = self.state().map_err(AcquireError::Stopped)?;
@@ -525,17 +531,17 @@ impl Drop for StandIn<'_> {
     }
 }
 
-impl Future for Reenter<'_> {
-    type Output = Result<Hold, ReenterError>;
+impl Future for LockReentrant<'_> {
+    type Output = Result<ReentrantGuard, LockReentrantError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let owner = self.owner;
         let advanced = owner.advance(&mut self.caller, How::Task(context), context.waker());
-        advanced.map_ok(|()| Hold::new(owner))
+        advanced.map_ok(|()| ReentrantGuard::new(owner))
     }
 }
 
-impl Drop for Reenter<'_> {
+impl Drop for LockReentrant<'_> {
     fn drop(&mut self) {
         if let Some(attempt) = self.caller.joined.take() {
             self.owner.leave(&attempt);
@@ -543,7 +549,7 @@ impl Drop for Reenter<'_> {
     }
 }
 
-impl Future for ReleaseHold {
+impl Future for ReleaseReentrant {
     type Output = Result<Option<Released>, ReleaseError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -563,14 +569,16 @@ impl fmt::Debug for ReentrantLock {
     }
 }
 
-impl fmt::Debug for Hold {
+impl fmt::Debug for ReentrantGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold").field("remaining", &self.remaining()).finish_non_exhaustive()
+        f.debug_struct("ReentrantGuard").field("remaining", &self.remaining()).finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for Reenter<'_> {
+impl fmt::Debug for LockReentrant<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reenter").field("has_joined", &self.caller.joined.is_some()).finish_non_exhaustive()
+        f.debug_struct("LockReentrant")
+            .field("has_joined", &self.caller.joined.is_some())
+            .finish_non_exhaustive()
     }
 }

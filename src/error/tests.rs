@@ -153,10 +153,10 @@ fn samples_of_calls() -> Vec<Sample> {
 #[rustfmt::skip]
 fn samples_of_settings() -> Vec<Sample> {
     table! {
-        ReenterError {
-            Lost { .. } => ReenterError::Lost { hold_count: 2 }, "end its 2 holds";
-            TooManyHolds => ReenterError::TooManyHolds, "end some";
-            Acquire(_) => ReenterError::Acquire(AcquireError::Overloaded), "retry later";
+        LockReentrantError {
+            Lost { .. } => LockReentrantError::Lost { hold_count: 2 }, "end its 2 holds";
+            TooManyHolds => LockReentrantError::TooManyHolds, "end some";
+            Acquire(_) => LockReentrantError::Acquire(AcquireError::Overloaded), "retry later";
         }
         InputError {
             ResourceEmpty => InputError::ResourceEmpty, "give at least one byte";

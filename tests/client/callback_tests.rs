@@ -6,7 +6,7 @@ use std::task::{Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use redlatch::{Acquire, AcquireError, Client, Guard, ReenterError, ReentrantLock};
+use redlatch::{Acquire, AcquireError, Client, Guard, LockReentrantError, ReentrantLock};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
@@ -245,7 +245,7 @@ fn a_waker_waiting_for_a_hold_gets_an_error() {
     assert!(poll_with(&mut acquiring, &Waker::from(waker.clone())).is_pending());
     let error = waker.result().expect_err("it would hang");
     assert!(
-        matches!(&error, ReenterError::Acquire(AcquireError::Stopped(why)) if why.contains("waker")),
+        matches!(&error, LockReentrantError::Acquire(AcquireError::Stopped(why)) if why.contains("waker")),
         "{error}"
     );
     drop(block_on(acquiring).expect("free"));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use redlatch::{AcquireError, Client, InputError, ReenterError};
+use redlatch::{AcquireError, Client, InputError, LockReentrantError};
 
 use crate::fleet::Fleet;
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open};
@@ -32,7 +32,7 @@ fn tries_bound_attempts_and_delays_are_requested() {
     assert_eq!(attempts(block_on(request.clone().max_attempts(5).acquire_async()).expect_err("held")), 5);
     assert_eq!(asked_max.load(Ordering::SeqCst), 4, "four failed before the last");
     match request.clone().wait(Duration::from_millis(1)).max_attempts(3).reentrant().lock() {
-        Err(ReenterError::Acquire(error)) => assert!(attempts(error) <= 3),
+        Err(LockReentrantError::Acquire(error)) => assert!(attempts(error) <= 3),
         other => panic!("{other:?}"),
     }
     drop(held);
@@ -51,7 +51,7 @@ fn a_lock_cannot_be_extended_for_no_time() {
     let set = client.lock_set(["a", "b"].as_slice()).auto_extend(Duration::ZERO).acquire();
     assert!(is_refused(set.expect_err("it is refused").source));
     match request.reentrant().lock() {
-        Err(ReenterError::Acquire(error)) => assert!(is_refused(error)),
+        Err(LockReentrantError::Acquire(error)) => assert!(is_refused(error)),
         other => panic!("{other:?}"),
     }
     assert_nothing_left(&client, &mut fleet);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use redlatch::{AcquireError, ExtendError, Hold, LockEnd, ReenterError, ReentrantLock};
+use redlatch::{AcquireError, ExtendError, LockEnd, LockReentrantError, ReentrantGuard, ReentrantLock};
 
 use crate::batch_tests::work;
 use crate::fleet::{Fleet, eventually};
@@ -30,7 +30,7 @@ fn only_first_and_last_hold_reach_the_masters() {
     // Another handle is another owner, of the same client too.
     let other = client.lock("a").ttl(TTL).wait(Duration::ZERO).reentrant();
     let refused = other.lock().expect_err("held");
-    assert!(matches!(refused, ReenterError::Acquire(AcquireError::Contended(_))), "{refused}");
+    assert!(matches!(refused, LockReentrantError::Acquire(AcquireError::Contended(_))), "{refused}");
     drop(first);
     assert_eq!(second.release(), Ok(None));
     assert_eq!(lock.hold_count(), 1);
@@ -51,7 +51,7 @@ fn callers_of_one_owner_share_one_attempt() {
     for round in 0..4 {
         let before: Vec<usize> = fleet.masters().map(|it| work(it).command_count).collect();
         fleet.masters().for_each(|master| master.stop());
-        let take = |index: usize| -> thread::JoinHandle<Result<Hold, ReenterError>> {
+        let take = |index: usize| -> thread::JoinHandle<Result<ReentrantGuard, LockReentrantError>> {
             let lock = lock.clone();
             thread::spawn(move || {
                 if usize::is_multiple_of(index, 2) { lock.lock() } else { block_on(lock.lock_async()) }
@@ -66,7 +66,7 @@ fn callers_of_one_owner_share_one_attempt() {
         drop(given_up);
         thread::sleep(Duration::from_millis(30));
         fleet.masters().for_each(|master| master.cont());
-        let holds: Vec<Hold> =
+        let holds: Vec<ReentrantGuard> =
             callers.into_iter().map(|it| it.join().expect("no panic").expect("free")).collect();
         assert_eq!(lock.hold_count(), 9, "those who came, and the one that has not fetched its hold");
         drop(stalled);
@@ -103,8 +103,8 @@ fn a_lost_lock_waits_for_its_holds_end() {
     eventually(PATIENCE, "it is told", || told_count.load(Ordering::SeqCst) == 3);
     // Somebody else may have it by now.
     let other = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("expired");
-    assert_eq!(lock.lock().expect_err("lost"), ReenterError::Lost { hold_count: 2 });
-    assert_eq!(block_on(lock.lock_async()).expect_err("lost"), ReenterError::Lost { hold_count: 2 });
+    assert_eq!(lock.lock().expect_err("lost"), LockReentrantError::Lost { hold_count: 2 });
+    assert_eq!(block_on(lock.lock_async()).expect_err("lost"), LockReentrantError::Lost { hold_count: 2 });
     let [first, second] = holds;
     assert_eq!(first.release(), Ok(None));
     drop(second);
@@ -156,11 +156,11 @@ fn a_refusal_reaches_all_joined_callers() {
         callers.into_iter().map(|it| it.join().expect("no panic")).collect()
     });
     for result in results {
-        assert!(matches!(result, Err(ReenterError::Acquire(AcquireError::Contended(_)))), "{result:?}");
+        assert!(matches!(result, Err(LockReentrantError::Acquire(AcquireError::Contended(_)))), "{result:?}");
     }
     assert!(lock.hold_count() == 0 && !lock.is_held());
     let bad = client.lock("").reentrant();
-    assert!(matches!(bad.lock(), Err(ReenterError::Acquire(AcquireError::Input(_)))));
+    assert!(matches!(bad.lock(), Err(LockReentrantError::Acquire(AcquireError::Input(_)))));
     drop(held);
     assert_eq!(other.settle(PATIENCE), 0);
     assert_nothing_left(&client, &mut fleet);

@@ -10,7 +10,7 @@ use crate::client::request::LockRequest;
 use crate::client::shared::wake_all;
 use crate::clock;
 use crate::config::Inside;
-use crate::error::{AcquireError, ReenterError};
+use crate::error::{AcquireError, LockReentrantError};
 use crate::limits;
 
 /// One attempt, as its callers know it.
@@ -49,7 +49,7 @@ impl Caller {
     }
 
     /// What has come of the attempt that it joined, unless it is to try again.
-    pub(super) fn take_result(&mut self) -> Option<Result<(), ReenterError>> {
+    pub(super) fn take_result(&mut self) -> Option<Result<(), LockReentrantError>> {
         let result = self.joined.as_ref()?.result.get()?.clone();
         self.joined = None;
         let is_over = self.wait_until.is_none_or(|until| until <= clock::now());

@@ -15,7 +15,7 @@ use super::*;
 use crate::client::name::HeldName;
 use crate::client::{Acquire, Client};
 use crate::config::Config;
-use crate::error::{AcquireError, ReenterError};
+use crate::error::{AcquireError, LockReentrantError};
 
 /// How long anything may take that must happen: a slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -195,7 +195,7 @@ fn a_panic_in_a_reentrant_attempt_answers_all() {
         thread::yield_now();
     }
     match Pin::new(&mut joined).poll(&mut Context::from_waker(&waker)) {
-        Poll::Ready(Err(ReenterError::Acquire(error))) => {
+        Poll::Ready(Err(LockReentrantError::Acquire(error))) => {
             assert!(matches!(error, AcquireError::Stopped(_)), "{error}")
         }
         other => panic!("{other:?}"),
@@ -239,7 +239,7 @@ fn an_elected_leader_waits_for_no_waker() {
 }
 
 /// Takes a hold when it is woken.
-struct Locks(crate::client::ReentrantLock, mpsc::Sender<Result<(), ReenterError>>);
+struct Locks(crate::client::ReentrantLock, mpsc::Sender<Result<(), LockReentrantError>>);
 
 impl Wake for Locks {
     fn wake(self: Arc<Self>) {
