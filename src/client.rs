@@ -9,7 +9,6 @@ mod guard;
 mod handle;
 pub mod holds;
 mod inspect;
-pub mod joint;
 mod lingering;
 mod name;
 mod parker;
@@ -18,6 +17,7 @@ mod reentrant;
 mod request;
 mod rw;
 mod set;
+pub mod set_acquisition;
 mod shared;
 
 pub use cancel::Cancel;

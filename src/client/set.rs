@@ -1,7 +1,7 @@
 //! Several locks together: one guard for all of them, or none.
 //!
-//! What is asked for, given back and waited for, in which order, is decided in [`super::joint`]; here it is
-//! done. Owns no protocol: each lock is an acquisition of the client's own.
+//! What is asked for, given back and waited for, in which order, is decided in [`super::acquisition`]; here
+//! it is done. Owns no protocol: each lock is an acquisition of the client's own.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,9 +14,9 @@ use super::cancel::Cancel;
 use super::desk::Question;
 use super::guard::Guard;
 use super::handle::Client;
-use super::joint::{Failed, Joint, Step};
 use super::pending::{Ask, How, Pending};
 use super::request::{Acquire, LockRequest};
+use super::set_acquisition::{Failed, SetAcquisition, Step};
 use super::shared::{Core, Stopped};
 use crate::clock;
 use crate::engine::{OpId, Outcome, Request};
@@ -47,7 +47,7 @@ pub struct LockSetRequest {
 struct AcquireSet {
     request: LockSetRequest,
     /// `None` before the first step.
-    joint: Option<Joint<Guard>>,
+    acquisition: Option<SetAcquisition<Guard>>,
     asking: Asking,
 }
 
@@ -134,7 +134,7 @@ impl LockSetRequest {
     }
 
     const fn start(self) -> AcquireSet {
-        AcquireSet { request: self, joint: None, asking: Asking::Nothing }
+        AcquireSet { request: self, acquisition: None, asking: Asking::Nothing }
     }
 
     fn one(&self, place: usize, wait: Duration) -> LockRequest<'static> {
@@ -163,18 +163,18 @@ impl AcquireSet {
     /// Goes on until the next answer that is not there.
     fn advance(&mut self, how: How<'_, '_>) -> Poll<Result<GuardSet, SetError<AcquireError>>> {
         loop {
-            let step = match (&mut self.joint, &mut self.asking) {
+            let step = match (&mut self.acquisition, &mut self.asking) {
                 (None, _) => match self.begin() {
                     Ok(step) => step,
                     Err(error) => return Poll::Ready(Err(error)),
                 },
-                (Some(joint), Asking::Locks(asking)) => match settle(joint, how, asking) {
+                (Some(acquisition), Asking::Locks(asking)) => match settle(acquisition, how, asking) {
                     Some(step) => step,
                     None => return Poll::Pending,
                 },
-                (Some(joint), Asking::Pause(pause)) => {
+                (Some(acquisition), Asking::Pause(pause)) => {
                     let paused = std::task::ready!(pause.resolve(how));
-                    joint.paused(clock::now(), paused)
+                    acquisition.paused(clock::now(), paused)
                 }
                 (Some(_), Asking::Nothing) => panic!("polled after it was ready"),
             };
@@ -205,15 +205,16 @@ impl AcquireSet {
         let LockSetRequest { client, options, .. } = &self.request;
         self.request.check().map_err(|error| SetError::new(Vec::new(), error.into()))?;
         let config = client.shared_config().clone();
-        let (joint, step) = Joint::begin(clock::now(), config, self.request.names.len(), options);
-        self.joint = Some(joint);
+        let (acquisition, step) =
+            SetAcquisition::begin(clock::now(), config, self.request.names.len(), options);
+        self.acquisition = Some(acquisition);
         Ok(step)
     }
 }
 
 /// Takes the answers that are there; the next step when all are. What is to be given back goes at once.
 fn settle(
-    joint: &mut Joint<Guard>,
+    acquisition: &mut SetAcquisition<Guard>,
     how: How<'_, '_>,
     asking: &mut Vec<(usize, Acquire<'static>)>,
 ) -> Option<Step<Guard>> {
@@ -221,7 +222,7 @@ fn settle(
     asking.retain_mut(|(place, acquire)| {
         let Poll::Ready(result) = acquire.resolve(how) else { return true };
         let mut back = Vec::new();
-        step = joint.answer(clock::now(), *place, result, &mut back, Guard::remaining);
+        step = acquisition.answer(clock::now(), *place, result, &mut back, Guard::remaining);
         GuardSet::new(back).give_up();
         false
     });

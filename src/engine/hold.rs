@@ -84,7 +84,7 @@ impl Engine {
         let holders =
             claim.holders().intersection(self.fleet.usable()).without(unsure).without(tally.refused);
         let owed = Owed::extend(claim.kind.tag(), id, op.round);
-        let sent = mode::send_extend(&mut self.fleet, holders, owed, claim, ttl, Script::Known);
+        let sent = mode::send_extend(&mut self.fleet, holders, owed, claim, ttl, Script::Sha);
         claim.note_extended(sent);
         for link in self.fleet.links() {
             let master = link.master;

@@ -222,13 +222,11 @@ pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Cla
         Kind::Plain => fleet.send_release(to, Owed::release(Tag::Plain, id), &claim.entry, claim.notify()),
         Kind::Fenced(token) => {
             let owed = Owed::release(Tag::Fenced, id);
-            let sent = fence::send_release(fleet, to, owed, claim, token, Script::Known);
+            let sent = fence::send_release(fleet, to, owed, claim, token, Script::Sha);
             fence::send_notification(fleet, sent, claim);
             sent
         }
-        Kind::Shared => {
-            sharing::send_release(fleet, to, Owed::release(Tag::Shared, id), claim, Script::Known)
-        }
+        Kind::Shared => sharing::send_release(fleet, to, Owed::release(Tag::Shared, id), claim, Script::Sha),
     }
 }
 
@@ -238,12 +236,12 @@ pub(super) fn send_whole_release(fleet: &mut Fleet, to: MasterSet, owed: Owed, c
         Kind::Plain => fleet.send(to, owed.whole(), |out| {
             command::encode_release(out, ReleaseBy::Eval, &claim.entry, claim.tells);
         }),
-        Kind::Fenced(token) => fence::send_release(fleet, to, owed.whole(), claim, token, Script::Whole),
-        Kind::Shared => sharing::send_release(fleet, to, owed.whole(), claim, Script::Whole),
+        Kind::Fenced(token) => fence::send_release(fleet, to, owed.whole(), claim, token, Script::Text),
+        Kind::Shared => sharing::send_release(fleet, to, owed.whole(), claim, Script::Text),
     }
 }
 
-/// Queues an extension on those of `to` that are ready; returns those that had room for it. `Script::Whole`
+/// Queues an extension on those of `to` that are ready; returns those that had room for it. `Script::Text`
 /// says that it is sent once more, with the script in full.
 pub(super) fn send_extend(
     fleet: &mut Fleet,
@@ -255,8 +253,8 @@ pub(super) fn send_extend(
 ) -> MasterSet {
     match (claim.kind, script) {
         (Kind::Shared, _) => sharing::send_extend(fleet, to, owed, claim, ttl, script),
-        (Kind::Plain | Kind::Fenced(_), Script::Known) => fleet.send_extend(to, owed, &claim.entry, ttl),
-        (Kind::Plain | Kind::Fenced(_), Script::Whole) => fleet.send(to, owed, |out| {
+        (Kind::Plain | Kind::Fenced(_), Script::Sha) => fleet.send_extend(to, owed, &claim.entry, ttl),
+        (Kind::Plain | Kind::Fenced(_), Script::Text) => fleet.send(to, owed, |out| {
             command::encode_extend(out, ExtendBy::Eval, &claim.entry, ttl);
         }),
     }
@@ -278,6 +276,6 @@ pub(super) fn send_repair(
             fleet.send(to, owed, |out| command::encode_acquire(out, &claim.entry, &tail))
         }
         Kind::Fenced(token) => fence::send_repair(fleet, to, owed, claim, token, ttl_ms),
-        Kind::Shared => sharing::send_acquire(fleet, to, owed, claim, ttl_ms, Script::Whole),
+        Kind::Shared => sharing::send_acquire(fleet, to, owed, claim, ttl_ms, Script::Text),
     }
 }

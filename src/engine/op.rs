@@ -163,7 +163,7 @@ impl Op {
                 claim.kind.tag()
             }
         };
-        self.send_attempt(fleet, fleet.usable(), Owed::acquire(tag, claim_id), claim, Script::Known)
+        self.send_attempt(fleet, fleet.usable(), Owed::acquire(tag, claim_id), claim, Script::Sha)
     }
 
     /// Queues the request of an attempt that has a script; returns the masters that had room for it.

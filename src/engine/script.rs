@@ -36,7 +36,7 @@ impl Engine {
                 // nobody expects.
                 let Some(op) = self.ops.find(id).filter(|op| op.round == number) else { return };
                 let claim = self.claims.claim(op.claim);
-                mode::send_extend(&mut self.fleet, only, owed.whole(), claim, op.ttl, Script::Whole)
+                mode::send_extend(&mut self.fleet, only, owed.whole(), claim, op.ttl, Script::Text)
             }
             Verb::Repair => unreachable!("never by a digest"),
         };
@@ -77,7 +77,7 @@ impl Engine {
         let Some((claim, owner)) = claim.and_then(|claim| Some((claim, claim.owner?))) else {
             return MasterSet::EMPTY;
         };
-        self.ops.op_mut(owner).send_attempt(&mut self.fleet, to, owed.whole(), claim, Script::Whole)
+        self.ops.op_mut(owner).send_attempt(&mut self.fleet, to, owed.whole(), claim, Script::Text)
     }
 
     /// Not if the one that it is handed to is being released by now: that release is on its way, and would be

@@ -92,7 +92,7 @@ pub(crate) fn encode_acquire(out: &mut Vec<u8>, entry: &Entry, tail: &AcquireTai
 #[inline]
 pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry, tells: bool) {
     match by {
-        ReleaseBy::EvalSha => release_script(tells).encode_head(out, Script::Known),
+        ReleaseBy::EvalSha => release_script(tells).encode_head(out, Script::Sha),
         ReleaseBy::DelIfEq => out.extend_from_slice(RELEASE_DELIFEQ),
         ReleaseBy::DelEx => {
             let (key, token) = entry.parts();
@@ -101,7 +101,7 @@ pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry, te
             out.extend_from_slice(IFEQ);
             return out.extend_from_slice(token);
         }
-        ReleaseBy::Eval => release_script(tells).encode_head(out, Script::Whole),
+        ReleaseBy::Eval => release_script(tells).encode_head(out, Script::Text),
     }
     out.extend_from_slice(&entry.0);
 }
@@ -134,8 +134,8 @@ pub(crate) fn encode_unsubscribe(out: &mut Vec<u8>, key: &[u8]) {
 /// Compare and set the TTL.
 pub(crate) fn encode_extend(out: &mut Vec<u8>, by: ExtendBy, entry: &Entry, ttl: Ttl) {
     match by {
-        ExtendBy::EvalSha => scripts::EXTEND.encode_head(out, Script::Known),
-        ExtendBy::Eval => scripts::EXTEND.encode_head(out, Script::Whole),
+        ExtendBy::EvalSha => scripts::EXTEND.encode_head(out, Script::Sha),
+        ExtendBy::Eval => scripts::EXTEND.encode_head(out, Script::Text),
         ExtendBy::SetIfEq => out.extend_from_slice(b"*7\r\n$3\r\nSET\r\n"),
     }
     out.extend_from_slice(&entry.0);
@@ -154,8 +154,8 @@ pub(crate) fn encode_swap(out: &mut Vec<u8>, by: ExtendBy, old: &Entry, new: &En
     let (new_key, new_token) = new.parts();
     assert!(key == new_key, "a lock is handed over to a waiter for the same");
     match by {
-        ExtendBy::EvalSha => scripts::SWAP.encode_head(out, Script::Known),
-        ExtendBy::Eval => scripts::SWAP.encode_head(out, Script::Whole),
+        ExtendBy::EvalSha => scripts::SWAP.encode_head(out, Script::Sha),
+        ExtendBy::Eval => scripts::SWAP.encode_head(out, Script::Text),
         ExtendBy::SetIfEq => out.extend_from_slice(b"*7\r\n$3\r\nSET\r\n"),
     }
     out.extend_from_slice(key);

@@ -1,5 +1,5 @@
-//! Applications that want several locks together: they take the steps that [`Joint`] decides on, as a
-//! `Client` does.
+//! Applications that want several locks together: they take the steps that [`SetAcquisition`] decides on, as
+//! a `Client` does.
 //!
 //! The locks of a set are locks like others, and judged like them. Beside that: what is handed out is all of
 //! the set, nothing is held while anything is waited for, and a set is valid only while each of its locks is.
@@ -9,7 +9,7 @@ use std::time::Duration;
 use rand::RngExt;
 use redlatch::Options;
 use redlatch::engine::{OpId, Outcome};
-use redlatch::internals::joint::{self, Failed, Joint, Step};
+use redlatch::internals::set_acquisition::{self, Failed, SetAcquisition, Step};
 
 use crate::clock::{MS, Time};
 use crate::network::chance;
@@ -25,7 +25,7 @@ pub struct SetWorker {
     names: Vec<Vec<u8>>,
     ttl: Duration,
     /// While the set is being acquired.
-    joint: Option<Joint<OpId>>,
+    acquisition: Option<SetAcquisition<OpId>>,
     asked: Vec<(usize, OpId)>,
     /// Since the set was begun.
     asked_ever: Vec<OpId>,
@@ -51,13 +51,13 @@ impl SetWorker {
     }
 
     pub const fn is_under_way(&self) -> bool {
-        self.joint.is_some()
+        self.acquisition.is_some()
     }
 
     /// Whether it has waited for one of its locks, has it, and asks for the others.
     pub const fn has_waited(&self) -> bool {
         let count = self.names.len();
-        self.joint.is_some() && self.asked_ever.len() > count + 1 && self.asked.len() + 1 == count
+        self.acquisition.is_some() && self.asked_ever.len() > count + 1 && self.asked.len() + 1 == count
     }
 
     fn owns(&self, lock: OpId) -> bool {
@@ -80,9 +80,9 @@ impl World {
         names.dedup();
         note!(self, "c{client} asks for {} locks together, wait {wait:?}", names.len());
         let options = Options::new().wait(wait).min_validity(min_validity);
-        let (joint, step) = Joint::begin(now, self.config.clone(), names.len(), &options);
+        let (acquisition, step) = SetAcquisition::begin(now, self.config.clone(), names.len(), &options);
         let set = &mut self.clients[client].sets[index];
-        (set.names, set.ttl, set.joint, set.failed) = (names, ttl, Some(joint), None);
+        (set.names, set.ttl, set.acquisition, set.failed) = (names, ttl, Some(acquisition), None);
         set.due = Time::MAX;
         set.asked_ever.clear();
         self.follow_set(client, index, step);
@@ -111,7 +111,7 @@ impl World {
                 *self.statistics.outcomes.entry("set denied").or_default() += 1;
                 let pause = self.rng.random_range(0..=self.habits.pause_max);
                 let set = &mut self.clients[client].sets[index];
-                (set.joint, set.failed, set.due) = (None, Some(failed), self.now + pause);
+                (set.acquisition, set.failed, set.due) = (None, Some(failed), self.now + pause);
             }
         }
     }
@@ -140,7 +140,7 @@ impl World {
         }
         let pause = self.rng.random_range(0..=self.habits.pause_max);
         let set = &mut self.clients[client].sets[index];
-        (set.joint, set.held, set.due) = (None, locks, self.now + pause);
+        (set.acquisition, set.held, set.due) = (None, locks, self.now + pause);
     }
 
     /// An answer about one lock of a set, or the end of its pause.
@@ -149,9 +149,9 @@ impl World {
         let now = self.local(client);
         let it = &mut self.clients[client];
         let set = &mut it.sets[index];
-        let Some(joint) = &mut set.joint else { return };
+        let Some(acquisition) = &mut set.acquisition else { return };
         if set.pause.take_if(|pause| *pause == op).is_some() {
-            let step = joint.paused(now, Ok(()));
+            let step = acquisition.paused(now, Ok(()));
             return self.follow_set(client, index, step);
         }
         let Outcome::Acquire(result) = outcome else { return };
@@ -162,7 +162,7 @@ impl World {
             engine.valid_until(*lock).map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
         };
         let answer = result.as_ref().map(|_| lock).map_err(Clone::clone);
-        let step = joint.answer(now, place, answer, &mut back, remaining);
+        let step = acquisition.answer(now, place, answer, &mut back, remaining);
         back.into_iter().for_each(|lock| self.submit_release(client, lock, false));
         if let Some(step) = step {
             self.follow_set(client, index, step);
@@ -181,7 +181,8 @@ impl World {
         let due = self.now + self.habits.pause_max / 4;
         let set = &mut self.clients[client].sets[index];
         set.due = due;
-        let (joint, pause, asked) = (set.joint.take(), set.pause.take(), std::mem::take(&mut set.asked));
+        let (acquisition, pause, asked) =
+            (set.acquisition.take(), set.pause.take(), std::mem::take(&mut set.asked));
         if let Some(pause) = pause {
             self.cancel_errand(client, pause);
         }
@@ -192,7 +193,7 @@ impl World {
                 self.submit_release(client, lock, false);
             }
         }
-        for lock in joint.map(Joint::give_up).unwrap_or_default() {
+        for lock in acquisition.map(SetAcquisition::give_up).unwrap_or_default() {
             self.submit_release(client, lock, false);
         }
     }
@@ -209,7 +210,7 @@ impl World {
             if set.due() > self.now {
                 continue;
             }
-            if set.joint.is_some() {
+            if set.acquisition.is_some() {
                 self.give_up_set(client, index);
             } else if set.held.is_empty() {
                 self.draw_set(client, index);
@@ -257,7 +258,7 @@ impl World {
         let left = |lock: &OpId| {
             it.engine.valid_until(*lock).map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
         };
-        joint::validity(it.sets[index].held.iter().map(left))
+        set_acquisition::validity(it.sets[index].held.iter().map(left))
     }
 
     /// A client that takes a set for valid has each of its locks.

@@ -1,13 +1,13 @@
 //! How `redlatch run` acquires its lock, or several of them: all, or none.
 //!
-//! Several are acquired as the library's sets are ([`redlatch::internals::joint`]), through the pipelined
-//! form, so that a signal ends any wait.
+//! Several are acquired as the library's sets are ([`redlatch::internals::acquisition`]), through the
+//! pipelined form, so that a signal ends any wait.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Outcome, Request, Resource};
-use redlatch::internals::joint::{Failed, Joint, Step};
+use redlatch::internals::set_acquisition::{Failed, SetAcquisition, Step};
 use redlatch::{AcquireError, WaitPolicy};
 
 use super::{Held, Run, TURN_LIMIT};
@@ -82,7 +82,8 @@ impl Run {
             return Ok(self.ask(names, wait)?.remove(0).map(|held| vec![held]));
         }
         let config = Arc::new(self.redlock.config().clone());
-        let (mut set, mut step) = Joint::begin(Instant::now(), config, names.len(), &self.options.wait(wait));
+        let (mut set, mut step) =
+            SetAcquisition::begin(Instant::now(), config, names.len(), &self.options.wait(wait));
         loop {
             let next = match step {
                 Step::Ask(places) => self.answer(&mut set, names, &places, Duration::ZERO),
@@ -106,7 +107,7 @@ impl Run {
     /// Asks for the locks at these places, and takes the answers into the set.
     fn answer(
         &mut self,
-        set: &mut Joint<Held>,
+        set: &mut SetAcquisition<Held>,
         names: &[Resource<'_>],
         places: &[usize],
         wait: Duration,

@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::client::guard::{Extend, Guard, LockEnd, Lost, Release};
-use crate::client::joint;
 use crate::client::pending::How;
+use crate::client::set_acquisition;
 use crate::clock;
 use crate::engine::Released;
 use crate::error::{ExtendError, ReleaseError, SetError};
@@ -87,7 +87,7 @@ impl GuardSet {
     /// The shortest validity left, zero when one has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        joint::validity(self.guards.iter().map(Guard::remaining))
+        set_acquisition::validity(self.guards.iter().map(Guard::remaining))
     }
 
     /// Whether no validity has ended.

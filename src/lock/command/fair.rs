@@ -85,7 +85,7 @@ pub(crate) fn encode_fair_acquire(
 /// Leaves the queue; with `notifies` the first who waits is notified if the lock is free. The entry's value
 /// does not matter.
 pub(crate) fn encode_fair_leave(out: &mut Vec<u8>, entry: &Entry, waiter: &Waiter, notifies: bool) {
-    FAIR_LEAVE.encode_head(out, Script::Known);
+    FAIR_LEAVE.encode_head(out, Script::Sha);
     encode_keys(out, entry, waiter.prefix_size);
     resp::encode_bulk(out, waiter.id.as_bytes());
     encode_decimal_bulk(out, heartbeat_ms());
@@ -99,7 +99,7 @@ pub(crate) fn encode_fair_leave(out: &mut Vec<u8>, entry: &Entry, waiter: &Waite
 /// Notifies the first who waits if the lock is free, unless that is this waiter. The entry's value does not
 /// matter.
 pub(crate) fn encode_fair_notify(out: &mut Vec<u8>, entry: &Entry, waiter: &Waiter) {
-    FAIR_NOTIFY.encode_head(out, Script::Known);
+    FAIR_NOTIFY.encode_head(out, Script::Sha);
     encode_keys(out, entry, waiter.prefix_size);
     resp::encode_bulk(out, waiter.id.as_bytes());
     encode_decimal_bulk(out, heartbeat_ms());
@@ -225,7 +225,7 @@ mod tests {
         ];
         for (ticket, named, rest) in rows {
             for (script, [name, text]) in
-                [(Script::Known, ["EVALSHA", named.sha]), (Script::Whole, ["EVAL", named.text])]
+                [(Script::Sha, ["EVALSHA", named.sha]), (Script::Text, ["EVAL", named.text])]
             {
                 let waiter = Waiter { ticket, ..WAITER };
                 let [name, text] = [name, text].map(str::as_bytes);
@@ -259,7 +259,7 @@ mod tests {
         for ticket in [Place::Outside, Place::AtEnd, Place::Number(TICKET_MAX)] {
             let waiter = Waiter { ticket, prefix_size: PREFIX_SIZE_MAX, ..WAITER };
             let mut out = Vec::new();
-            encode_fair_acquire(&mut out, Script::Whole, &entry, 604_800_000, &waiter);
+            encode_fair_acquire(&mut out, Script::Text, &entry, 604_800_000, &waiter);
             assert!(out.len() <= REQUEST_SIZE_MAX, "{} bytes", out.len());
         }
     }

@@ -46,7 +46,7 @@ pub(crate) fn encode_fenced_acquire(
 /// The same for a lock that is held, however old its token is: where a newer fence is, or a clock for which
 /// the token is too new, it is refused all the same.
 pub(crate) fn encode_fenced_repair(out: &mut Vec<u8>, entry: &Entry, ttl_ms: u64, fence: &Fence) {
-    encode_acquire(out, Script::Whole, entry, ttl_ms, fence, ANY_AGE_US);
+    encode_acquire(out, Script::Text, entry, ttl_ms, fence, ANY_AGE_US);
 }
 
 fn encode_acquire(
@@ -201,7 +201,7 @@ mod tests {
         let (token, half, life) =
             (b"1800000000000000".as_slice(), b"15000000".as_slice(), b"90000".as_slice());
         for (script, name, text) in
-            [(Script::Known, "EVALSHA", FENCED_ACQUIRE.sha), (Script::Whole, "EVAL", FENCED_ACQUIRE.text)]
+            [(Script::Sha, "EVALSHA", FENCED_ACQUIRE.sha), (Script::Text, "EVAL", FENCED_ACQUIRE.text)]
         {
             let [name, text] = [name, text].map(str::as_bytes);
             assert_eq!(
@@ -228,7 +228,7 @@ mod tests {
         );
         for (tells, sha) in [(false, FENCED_RELEASE.sha), (true, FENCED_RELEASE_NOTIFY.sha)] {
             assert_eq!(
-                encoded(|out, entry, fence| encode_fenced_release(out, Script::Known, entry, fence, tells)),
+                encoded(|out, entry, fence| encode_fenced_release(out, Script::Sha, entry, fence, tells)),
                 command(&[b"EVALSHA", sha.as_bytes(), b"2", lock, fence, &value, token, half, half, life])
             );
         }

@@ -11,7 +11,7 @@ use crate::resp::Reply;
 /// Deletes the lock with this key, from [`super::Entry::key`]. The script is sent in full: it is seldom
 /// needed.
 pub(crate) fn encode_forced_delete(out: &mut Vec<u8>, key: &[u8]) {
-    FORCE_UNLOCK.encode_head(out, Script::Whole);
+    FORCE_UNLOCK.encode_head(out, Script::Text);
     out.extend_from_slice(key);
 }
 

@@ -38,9 +38,9 @@ pub struct NamedScript {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Script {
     /// By its digest.
-    Known,
+    Sha,
     /// In full.
-    Whole,
+    Text,
 }
 
 impl NamedScript {
@@ -48,8 +48,8 @@ impl NamedScript {
     #[inline]
     pub(super) fn encode_head(&self, out: &mut Vec<u8>, script: Script) {
         match script {
-            Script::Known => out.extend_from_slice(self.head),
-            Script::Whole => self.encode_whole_head(out),
+            Script::Sha => out.extend_from_slice(self.head),
+            Script::Text => self.encode_whole_head(out),
         }
     }
 
@@ -231,8 +231,8 @@ mod tests {
     fn calls_by_digest_and_whole_differ_in_nothing_else() {
         for it in SCRIPTS {
             let (mut known, mut whole, mut expected) = (Vec::new(), Vec::new(), Vec::new());
-            it.encode_head(&mut known, Script::Known);
-            it.encode_head(&mut whole, Script::Whole);
+            it.encode_head(&mut known, Script::Sha);
+            it.encode_head(&mut whole, Script::Text);
             let key_count = it.key_count.to_string();
             let filler = vec![b"".as_slice(); it.key_count + it.argument_count];
             for (out, words) in [(known, ["EVALSHA", it.sha]), (whole, ["EVAL", it.text])] {

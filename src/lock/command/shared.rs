@@ -73,7 +73,7 @@ pub(crate) fn encode_intent_key(out: &mut Vec<u8>, key: &[u8], prefix_size: usiz
 /// Leaves an intent, whoever's intent is there. The script is sent in full: only a writer that was refused
 /// sends it.
 pub(crate) fn encode_intent(out: &mut Vec<u8>, entry: &Entry, ttl_ms: u64) {
-    WRITER_RESERVE.encode_head(out, Script::Whole);
+    WRITER_RESERVE.encode_head(out, Script::Text);
     out.extend_from_slice(&entry.0);
     encode_decimal_bulk(out, ttl_ms);
 }
@@ -126,10 +126,10 @@ mod tests {
     fn reader_commands_share_key_and_prefix() {
         let (lock, intent, value): (&[u8], &[u8], _) =
             (b"p:\r\nname", b"p:redlatch:writer:\r\nname", [0; Token::SIZE]);
-        for script in [Script::Known, Script::Whole] {
+        for script in [Script::Sha, Script::Text] {
             let name = |text: &'static str, sha: &'static str| match script {
-                Script::Known => [b"EVALSHA", sha.as_bytes()],
-                Script::Whole => [b"EVAL".as_slice(), text.as_bytes()],
+                Script::Sha => [b"EVALSHA", sha.as_bytes()],
+                Script::Text => [b"EVAL".as_slice(), text.as_bytes()],
             };
             let [by, what] = name(SHARED_ACQUIRE.text, SHARED_ACQUIRE.sha);
             assert_eq!(
@@ -167,7 +167,7 @@ mod tests {
         let (mut entry, mut out) = (Entry::EMPTY, Vec::new());
         entry.set(&[b'p'; PREFIX_SIZE_MAX], &[b'n'; RESOURCE_SIZE_MAX], &Token::UNSET);
         let ttl_ms = u64::try_from(MAX_TTL_MAX.as_millis()).expect("small");
-        encode_shared_acquire(&mut out, Script::Whole, &entry, ttl_ms, PREFIX_SIZE_MAX);
+        encode_shared_acquire(&mut out, Script::Text, &entry, ttl_ms, PREFIX_SIZE_MAX);
         assert!(out.len() <= REQUEST_SIZE_MAX, "{} bytes", out.len());
     }
 

@@ -1,6 +1,6 @@
 //! Several locks together.
 
-use redlatch::internals::joint::Failed;
+use redlatch::internals::set_acquisition::Failed;
 
 use super::*;
 use crate::sets::SetWorker;

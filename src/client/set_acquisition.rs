@@ -31,7 +31,7 @@ use crate::options::Options;
 /// A set that is being acquired. Its locks are known by their places among the sorted names; `L` is one that
 /// is held.
 #[derive(Debug)]
-pub struct Joint<L> {
+pub struct SetAcquisition<L> {
     config: Arc<Config>,
     count: usize,
     min_validity: Duration,
@@ -77,12 +77,12 @@ pub struct Failed {
 #[derive(Debug)]
 pub enum Step<L> {
     /// Ask for the locks at these places, all at once and each for one attempt. Each is answered by
-    /// [`Joint::answer`].
+    /// [`SetAcquisition::answer`].
     Ask(Vec<usize>),
-    /// Ask for the lock at this place, and go on for so long. Answered by [`Joint::answer`].
+    /// Ask for the lock at this place, and go on for so long. Answered by [`SetAcquisition::answer`].
     Wait(usize, Duration),
     /// Pause for as long as an acquisition does after so many attempts, the last of which took so long.
-    /// Answered by [`Joint::paused`].
+    /// Answered by [`SetAcquisition::paused`].
     Pause {
         /// Rounds that failed.
         attempts: u32,
@@ -102,13 +102,13 @@ pub fn validity(each: impl IntoIterator<Item = Duration>) -> Duration {
     left.unwrap_or_default()
 }
 
-impl<L> Joint<L> {
+impl<L> SetAcquisition<L> {
     /// Begins to acquire `count` locks. The options are those of each lock; the wait and the largest number
     /// of attempts count for rounds of all of them, and each must have the least validity left when they are
     /// handed out.
     pub fn begin(now: Instant, config: Arc<Config>, count: usize, options: &Options) -> (Self, Step<L>) {
         let wait = options.wait_or_default(config.max_ttl);
-        let mut joint = Self {
+        let mut acquisition = Self {
             config,
             count,
             min_validity: options.min_validity,
@@ -119,8 +119,8 @@ impl<L> Joint<L> {
             held: Vec::new(),
             state: State::Over,
         };
-        let step = joint.ask_together(now);
-        (joint, step)
+        let step = acquisition.ask_together(now);
+        (acquisition, step)
     }
 
     /// The answer about one lock. What is left in `back` is to be released at once. There is a next step
@@ -302,25 +302,26 @@ mod tests {
         let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
         let config = Arc::new(config);
         let (now, wait) = (clock::now(), Duration::from_secs(60));
-        let (mut joint, step) = Joint::<()>::begin(now, config.clone(), 2, &Options::new().wait(wait));
+        let (mut acquisition, step) =
+            SetAcquisition::<()>::begin(now, config.clone(), 2, &Options::new().wait(wait));
         assert!(matches!(step, Step::Ask(places) if places == [0, 1]));
         let mut back = Vec::new();
         let remaining = |&(): &()| wait;
-        assert!(joint.answer(now, 0, Ok(()), &mut back, remaining).is_none());
-        let step = joint.answer(now, 1, Err(contended(&config)), &mut back, remaining);
+        assert!(acquisition.answer(now, 0, Ok(()), &mut back, remaining).is_none());
+        let step = acquisition.answer(now, 1, Err(contended(&config)), &mut back, remaining);
         assert!(matches!(step, Some(Step::Wait(1, left)) if left == wait), "{step:?}");
         assert_eq!(back.len(), 1, "nothing is held meanwhile");
         // The one that is waited for comes, and the other one is in the way, by turns.
         let mut waited = 1;
         for failed_count in 2..5 {
-            let step = joint.answer(now, waited, Ok(()), &mut back, remaining);
+            let step = acquisition.answer(now, waited, Ok(()), &mut back, remaining);
             let other = 1 - waited;
             assert!(matches!(step, Some(Step::Ask(places)) if places == [other]));
-            match joint.answer(now, other, Err(contended(&config)), &mut back, remaining) {
+            match acquisition.answer(now, other, Err(contended(&config)), &mut back, remaining) {
                 Some(Step::Pause { attempts, .. }) => assert_eq!(attempts, failed_count),
                 step => panic!("{step:?}"),
             }
-            assert!(matches!(joint.paused(now, Ok(())), Step::Wait(place, _) if place == other));
+            assert!(matches!(acquisition.paused(now, Ok(())), Step::Wait(place, _) if place == other));
             waited = other;
         }
     }
