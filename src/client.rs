@@ -2,7 +2,7 @@
 
 mod callbacks;
 mod cancel;
-pub mod desk;
+pub mod completions;
 #[cfg(unix)]
 mod drive;
 mod guard;

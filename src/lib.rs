@@ -136,7 +136,7 @@ pub use redlock::{Lease, LeaseRequest, Redlock};
 /// change in any version.
 #[doc(hidden)]
 pub mod internals {
-    pub use crate::client::{desk, holds, set_acquisition};
+    pub use crate::client::{completions, holds, set_acquisition};
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
     pub mod words {
         pub use crate::words::{Counted, NO_SERVER, Named, Rounded, grouped};

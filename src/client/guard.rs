@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::desk::{Audience, Question, Watcher};
+use super::completions::{Audience, Question, Watcher};
 use super::handle::Client;
 use super::lingering::note_drop;
 use super::name::HeldName;
@@ -186,7 +186,7 @@ impl Guard {
     pub(super) fn disarm(&mut self, core: &mut Core) {
         self.is_armed = false;
         core.give_name(std::mem::replace(&mut self.resource, HeldName::NONE));
-        self.unwatched = core.desk.unwatch(self.lock);
+        self.unwatched = core.completions.unwatch(self.lock);
     }
 }
 
@@ -238,7 +238,7 @@ fn watch(
 ) -> Watching {
     let watched = shared.with(|core| {
         core.driver.engine.valid_until(lock)?;
-        let watched = core.desk.watch(lock, watcher, waker, audience);
+        let watched = core.completions.watch(lock, watcher, waker, audience);
         let _ = core.submit(Request::Watch { lock });
         core.deliver();
         core.wake_late_leader();
@@ -301,7 +301,7 @@ impl Drop for Lost {
     fn drop(&mut self) {
         if let Some(watcher) = self.watcher {
             let lock = self.lock;
-            self.client.shared().with_or_later(move |core| core.desk.unwatch_one(lock, watcher));
+            self.client.shared().with_or_later(move |core| core.completions.unwatch_one(lock, watcher));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Looking at a lock, and breaking it by force.
 
-use super::desk::Question;
+use super::completions::Question;
 use super::handle::Client;
 use super::pending::{Ask, Pending, future};
 use super::shared::{Core, Stopped};

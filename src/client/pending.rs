@@ -3,7 +3,7 @@
 
 use std::task::{Context, Poll};
 
-use super::desk::{Question, Ticket};
+use super::completions::{CompletionToken, Question};
 use super::handle::Client;
 use super::lingering::note_drop;
 use super::shared::{Core, Stopped};
@@ -61,7 +61,7 @@ enum State<E> {
     /// Nothing was sent.
     Idle,
     /// The outcome has not been fetched.
-    Waiting(Ticket),
+    Waiting(CompletionToken),
     /// It was refused before anything was sent.
     Refused(E),
     /// All was said.
@@ -81,7 +81,7 @@ impl<A: Ask> Pending<A> {
     /// Submits without waiting; the caller sees to it that the request is written.
     pub(super) fn submit(&mut self, core: &mut Core) {
         self.state = match self.ask.submit(core) {
-            Ok(op) => State::Waiting(core.desk.expect(op, A::QUESTION)),
+            Ok(op) => State::Waiting(core.completions.expect(op, A::QUESTION)),
             Err(error) => State::Refused(error),
         };
         // An answer that is there at once frees the operation's place, which the next request of a batch may
@@ -91,12 +91,12 @@ impl<A: Ask> Pending<A> {
 
     /// What entitles to the answer; submits the request if that was not done yet. `None` if there will be no
     /// answer.
-    fn ticket(&mut self, core: &mut Core) -> Option<Ticket> {
+    fn completion(&mut self, core: &mut Core) -> Option<CompletionToken> {
         if let State::Idle = self.state {
             self.submit(core);
         }
         match self.state {
-            State::Waiting(ticket) => Some(ticket),
+            State::Waiting(completion) => Some(completion),
             _ => None,
         }
     }
@@ -115,14 +115,14 @@ impl<A: Ask> Pending<A> {
 
     fn wait_here(&mut self) -> Result<A::Answer, A::Error> {
         let client = self.ask.client().clone();
-        let outcome = client.shared().wait(A::QUESTION, |core| self.ticket(core));
+        let outcome = client.shared().wait(A::QUESTION, |core| self.completion(core));
         self.finish(outcome)
     }
 
     pub(super) fn poll(&mut self, context: &Context<'_>) -> Poll<Result<A::Answer, A::Error>> {
         let client = self.ask.client().clone();
         let is_new = matches!(self.state, State::Idle);
-        let outcome = client.shared().poll(context.waker(), is_new, |core| self.ticket(core));
+        let outcome = client.shared().poll(context.waker(), is_new, |core| self.completion(core));
         outcome.map(|outcome| self.finish(outcome))
     }
 
@@ -130,7 +130,7 @@ impl<A: Ask> Pending<A> {
     fn finish(&mut self, outcome: Result<Option<Outcome>, Stopped>) -> Result<A::Answer, A::Error> {
         match (outcome, std::mem::replace(&mut self.state, State::Over)) {
             (_, State::Over) => panic!("polled after it was ready"),
-            (Ok(Some(outcome)), State::Waiting(ticket)) => self.ask.answer(ticket.op, outcome),
+            (Ok(Some(outcome)), State::Waiting(completion)) => self.ask.answer(completion.op, outcome),
             (_, State::Refused(error)) => Err(error),
             (Err(why), state) => {
                 // The client may go on, without this call: the drop gives up what was asked.
@@ -144,10 +144,10 @@ impl<A: Ask> Pending<A> {
 
 impl<A: Ask> Drop for Pending<A> {
     fn drop(&mut self) {
-        if let State::Waiting(ticket) = self.state {
+        if let State::Waiting(completion) = self.state {
             // A client that cannot be used has nothing to give up.
             let client = self.ask.client();
-            client.shared().with_or_later(move |core| core.abandon(ticket));
+            client.shared().with_or_later(move |core| core.abandon(completion));
             note_drop(client.shared());
         }
     }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::desk::Question;
+use super::completions::Question;
 use super::guard::{self, Guard, LockEnd, Release};
 use super::handle::Client;
 use super::holds::Holds;

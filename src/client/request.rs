@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::cancel::{Cancel, Registration};
-use super::desk::Question;
+use super::completions::Question;
 use super::guard::Guard;
 use super::handle::Client;
 use super::name::{HeldName, Name};

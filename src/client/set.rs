@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::cancel::Cancel;
-use super::desk::Question;
+use super::completions::Question;
 use super::guard::Guard;
 use super::handle::Client;
 use super::pending::{Ask, How, Pending};

@@ -31,7 +31,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::desk::{Desk, Question, Ticket};
+use super::completions::{CompletionToken, Completions, Question};
 use super::parker::Parker;
 use crate::clock;
 use crate::config::{Inside, RetryDelay};
@@ -71,7 +71,7 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) driver: Driver,
-    pub(super) desk: Desk,
+    pub(super) completions: Completions,
     /// `None` while somebody leads.
     poller: Option<Poller>,
     /// While the leader sleeps.
@@ -154,7 +154,7 @@ impl Shared {
         let retry_delay = driver.engine.config().retry_delay_by.clone();
         let core = Core {
             driver,
-            desk: Desk::default(),
+            completions: Completions::default(),
             poller: Some(poller),
             sleep: None,
             keeper: Keeper {
@@ -307,10 +307,10 @@ impl Shared {
     fn stop(&self, why: &str) -> Stopped {
         let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         let why = core.stopped.get_or_insert_with(|| why.into()).clone();
-        core.desk.give_up();
+        core.completions.give_up();
         core.wake_leader();
         let keeper = core.keeper.waker.clone();
-        let woken: VecDeque<_> = std::mem::take(core.desk.woken());
+        let woken: VecDeque<_> = std::mem::take(core.completions.woken());
         let drive = core.keeper.drive.take();
         drop(core);
         keeper.wake();
@@ -330,7 +330,7 @@ impl Shared {
     pub(super) fn wait(
         &self,
         question: Question,
-        ask: impl FnOnce(&mut Core) -> Option<Ticket>,
+        ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Result<Option<Outcome>, Stopped> {
         self.watched(|| self.wait_watched(question, ask))
     }
@@ -338,7 +338,7 @@ impl Shared {
     fn wait_watched(
         &self,
         question: Question,
-        ask: impl FnOnce(&mut Core) -> Option<Ticket>,
+        ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Result<Option<Outcome>, Stopped> {
         self.check_may_wait()?;
         let mut core = self.enter()?;
@@ -346,29 +346,29 @@ impl Shared {
             core = self.revive(core)?;
         }
         core.keeper.is_favoured = false;
-        let Some(ticket) = ask(&mut core) else {
+        let Some(completion) = ask(&mut core) else {
             self.leave(core);
             return Ok(None);
         };
         core.deliver();
         // A task may have waited for it before; its waker is dropped after the lock is given back.
-        let _replaced = core.desk.stop_waiting(ticket);
+        let _replaced = core.completions.stop_waiting(completion);
         loop {
-            if let Some(outcome) = core.desk.take(ticket) {
+            if let Some(outcome) = core.completions.take(completion) {
                 self.leave(core);
                 return Ok(Some(outcome));
             }
             if let Some(poller) = core.poller.take() {
-                core.desk.stop_waiting(ticket);
-                core = self.lead(core, poller, None, |core| core.desk.is_done(ticket))?;
+                core.completions.stop_waiting(completion);
+                core = self.lead(core, poller, None, |core| core.completions.is_done(completion))?;
                 continue;
             }
             core.write_beside_leader();
-            if core.desk.is_done(ticket) {
+            if core.completions.is_done(completion) {
                 continue;
             }
             let (parker, waker) = Parker::own();
-            core.desk.wait_as_thread(ticket, waker);
+            core.completions.wait_as_thread(completion, waker);
             self.leave(core);
             parker.park(None);
             core = self.lock()?;
@@ -381,7 +381,7 @@ impl Shared {
         &self,
         waker: &Waker,
         is_new: bool,
-        ask: impl FnOnce(&mut Core) -> Option<Ticket>,
+        ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Poll<Result<Option<Outcome>, Stopped>> {
         self.watched(|| self.poll_watched(waker, is_new, ask))
     }
@@ -390,26 +390,26 @@ impl Shared {
         &self,
         waker: &Waker,
         is_new: bool,
-        ask: impl FnOnce(&mut Core) -> Option<Ticket>,
+        ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Poll<Result<Option<Outcome>, Stopped>> {
         // Also later on: in a fork no answer would ever come.
         let mut core = match self.enter() {
             Ok(core) => core,
             Err(why) => return Poll::Ready(Err(why)),
         };
-        let Some(ticket) = ask(&mut core) else {
+        let Some(completion) = ask(&mut core) else {
             self.leave(core);
             return Poll::Ready(Ok(None));
         };
         if is_new {
             core.deliver();
         }
-        if let Some(outcome) = core.desk.take(ticket) {
+        if let Some(outcome) = core.completions.take(completion) {
             self.leave(core);
             return Poll::Ready(Ok(Some(outcome)));
         }
         // Dropped after the lock is given back, whatever it drops with itself.
-        let _replaced = core.desk.wait_as_task(ticket, waker);
+        let _replaced = core.completions.wait_as_task(completion, waker);
         core.keeper.is_favoured = true;
         if is_new {
             core.write_for_task();
@@ -433,7 +433,7 @@ impl Shared {
             if is_done(&core) {
                 break;
             }
-            if !core.desk.woken().is_empty() {
+            if !core.completions.woken().is_empty() {
                 continue;
             }
             let until = earlier(due, limit);
@@ -465,8 +465,8 @@ impl Shared {
 
     /// Wakes those whose outcome has come, without the lock, and does what was left for later.
     fn wake_others<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Result<MutexGuard<'a, Core>, Stopped> {
-        while !core.desk.woken().is_empty() || self.has_later() {
-            let woken = some_of(core.desk.woken());
+        while !core.completions.woken().is_empty() || self.has_later() {
+            let woken = some_of(core.completions.woken());
             drop(core);
             if !wake_all(woken.into_iter().flatten()) {
                 return Err(self.stop("a waker panicked; open a new client"));
@@ -562,14 +562,14 @@ impl Shared {
     /// to wake.
     pub(super) fn leave(&self, mut core: MutexGuard<'_, Core>) {
         let elected = core.elect();
-        if core.desk.woken().is_empty() && !self.has_later() {
+        if core.completions.woken().is_empty() && !self.has_later() {
             drop(core);
             elected.into_iter().for_each(Waker::wake);
             return;
         }
         // Woken first: nobody leads until it is awake, and what others' wakers do may take long.
         if let Some(elected) = elected {
-            core.desk.woken().push_front(elected);
+            core.completions.woken().push_front(elected);
         }
         if let Ok(core) = self.wake_others(core) {
             drop(core);

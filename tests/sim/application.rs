@@ -307,7 +307,7 @@ impl World {
         if is_over {
             worker.lock = None;
         } else if self.clients[client].lock(lock).is_some_and(|it| it.is_kept) {
-            // A desk asks for no report.
+            // a completion table asks for no report.
             if self.clients[client].callers.is_none() && self.rng.random() {
                 self.submit_report_renewals(client, lock);
             }
@@ -352,7 +352,7 @@ impl World {
         let lock = self.submit_with(client, &key, options);
         // Some do not wait for the end.
         let patience = chance(&mut self.rng, 100_000).then(|| self.rng.random_range(0..=100 * MS));
-        // At a desk it may have been denied by now.
+        // At a completion table it may have been denied by now.
         let is_over = lock.is_some_and(|lock| self.clients[client].lock(lock).is_none());
         let patience = patience.or(is_over.then_some(self.habits.pause_max / 4));
         let worker = &mut self.clients[client].workers[worker];

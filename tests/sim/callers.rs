@@ -1,7 +1,8 @@
-//! Clients that are used the way of `Client`: a desk stands between the callers and their engine.
+//! Clients that are used the way of `Client`: a completion table stands between the callers and their engine.
 //!
 //! Callers are tasks: they are woken, fetch their answers late, and give up at any moment. Each answer is
-//! judged when it comes, as without a desk, and once more when it is fetched: it is still the same.
+//! judged when it comes, as without a completion table, and once more when it is fetched: it is still the
+//! same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +10,7 @@ use std::task::{Wake, Waker};
 
 use rand::RngExt;
 use redlatch::engine::{OpId, Outcome};
-use redlatch::internals::desk::{Desk, Question, Ticket};
+use redlatch::internals::completions::{CompletionToken, Completions, Question};
 
 use crate::client::{Pending, Worker};
 use crate::clock::{MS, Time};
@@ -18,7 +19,7 @@ use crate::world::{World, note};
 
 #[derive(Default)]
 pub struct Callers {
-    pub desk: Desk,
+    pub completions: Completions,
     /// They are busy with something else, and fetch nothing.
     pub are_away: bool,
     asked: Vec<Asked>,
@@ -27,7 +28,7 @@ pub struct Callers {
 /// What a caller waits for, or has not fetched.
 struct Asked {
     lock: OpId,
-    ticket: Ticket,
+    ticket: CompletionToken,
     question: Question,
     wakes: Arc<Count>,
     /// What it is to get, and when it looks.
@@ -74,24 +75,26 @@ impl World {
 
     pub fn ask_question(&mut self, client: usize, lock: OpId, question: Question) {
         let Some(callers) = &mut self.clients[client].callers else { return };
-        let ticket = callers.desk.expect(lock, question);
+        let ticket = callers.completions.expect(lock, question);
         let wakes = Arc::<Count>::default();
-        callers.desk.wait_as_task(ticket, &Waker::from(wakes.clone()));
+        callers.completions.wait_as_task(ticket, &Waker::from(wakes.clone()));
         callers.asked.push(Asked { lock, ticket, question, wakes, answer: None });
         self.deliver(client);
     }
 
-    /// Has the desk take what the engine has, and judges it. Before each request, too: see [`Desk::expect`].
+    /// Has the completion table take what the engine has, and judges it. Before each request, too: see
+    /// [`Completions::expect`].
     pub fn deliver(&mut self, client: usize) {
         let now = self.local(client);
         let it = &mut self.clients[client];
         let Some(callers) = &mut it.callers else { return };
-        callers.desk.deliver(now, &mut it.engine);
-        std::mem::take(callers.desk.woken()).into_iter().for_each(Waker::wake);
+        callers.completions.deliver(now, &mut it.engine);
+        std::mem::take(callers.completions.woken()).into_iter().for_each(Waker::wake);
         let mut answers = Vec::new();
         for index in 0..callers.asked.len() {
             let asked = &callers.asked[index];
-            let Some(answer) = callers.desk.answer(asked.ticket).filter(|_| asked.answer.is_none()) else {
+            let Some(answer) = callers.completions.answer(asked.ticket).filter(|_| asked.answer.is_none())
+            else {
                 continue;
             };
             let is_late = chance(&mut self.rng, 500_000);
@@ -160,7 +163,8 @@ impl World {
         {
             for asked in callers.asked.iter_mut().filter(|it| it.answer.is_none()) {
                 asked.wakes = Arc::default();
-                let before = callers.desk.wait_as_task(asked.ticket, &Waker::from(asked.wakes.clone()));
+                let before =
+                    callers.completions.wait_as_task(asked.ticket, &Waker::from(asked.wakes.clone()));
                 if before.is_none() {
                     self.checker.violate(format!("c{client}: the waker of a caller that waits is lost"));
                 }
@@ -191,7 +195,7 @@ impl World {
     fn fetch_at(&mut self, client: usize, index: usize) {
         let Some(callers) = &mut self.clients[client].callers else { return };
         let asked = callers.asked.swap_remove(index);
-        let fetched = callers.desk.take(asked.ticket);
+        let fetched = callers.completions.take(asked.ticket);
         note!(self, "c{client} {:?} is fetched", asked.lock);
         if fetched != asked.answer.map(|(answer, _)| answer) {
             self.checker.violate(format!("c{client} {:?}: another answer is fetched than came", asked.lock));
@@ -210,7 +214,7 @@ impl World {
         let it = &mut self.clients[client];
         let Some(callers) = &mut it.callers else { return };
         let asked = callers.asked.swap_remove(index);
-        drop(callers.desk.abandon(now, &mut it.engine, asked.ticket));
+        drop(callers.completions.abandon(now, &mut it.engine, asked.ticket));
         let lock = asked.lock;
         self.checker.end_waiting(client, lock);
         note!(self, "c{client} {lock:?} is given up");
@@ -240,7 +244,7 @@ impl World {
         self.wake(client, self.now);
     }
 
-    /// Whether whoever waits for an errand at the desk could be made not to.
+    /// Whether whoever waits for an errand at the completion table could be made not to.
     pub fn abandon_errand(&mut self, client: usize, op: OpId) -> bool {
         let callers = self.clients[client].callers.as_ref();
         let Some(index) = callers.and_then(|callers| callers.waits_for(op)) else { return false };
@@ -283,7 +287,7 @@ impl World {
     /// No slot is left behind: each has a caller.
     pub fn check_callers(&mut self, client: usize) {
         let Some(callers) = &self.clients[client].callers else { return };
-        let (kept, asked) = (callers.desk.kept_count(), callers.asked.len());
+        let (kept, asked) = (callers.completions.kept_count(), callers.asked.len());
         if kept != asked {
             self.checker.violate(format!("c{client}: {asked} callers wait, and {kept} slots are taken"));
         }

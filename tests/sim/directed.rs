@@ -17,7 +17,7 @@ use crate::world::World;
 
 pub mod acquire;
 pub mod bytes;
-pub mod desk;
+pub mod completions;
 pub mod errands;
 pub mod exhaustive;
 pub mod fair;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use redlatch::engine::{OpId, Outcome, Request, Resource};
-use redlatch::internals::desk::Question;
+use redlatch::internals::completions::Question;
 use redlatch::{Inspection, KeyState, Quarantine};
 
 use crate::checker::id;

@@ -146,7 +146,11 @@ fn begin(seed: u64) -> World {
     let mut world = World::new(seed, builder.build().expect("valid settings"));
     // Not drawn, so that the histories of one way are what they were without the other.
     world.has_desks = seed % 2 == 1;
-    let way = if world.has_desks { "history of clients with desks" } else { "history of clients without" };
+    let way = if world.has_desks {
+        "history of clients with completion tables"
+    } else {
+        "history of clients without"
+    };
     world.statistics.calls.insert(way, 1);
     let delay_min = rng.random_range(MS / 50..=3 * MS);
     world.weather = Weather {

@@ -9,7 +9,7 @@ use redlatch::internals::SCRIPTS;
 use redlatch::mutants::{Mutant, SCRIPT_DEFECTS, ScriptDefect, switch};
 
 use crate::directed::{
-    Verdict, acquire, bytes, desk, fair, fence, handover, hold, keep, masters, news, sharing,
+    Verdict, acquire, bytes, completions, fair, fence, handover, hold, keep, masters, news, sharing,
 };
 use crate::directed::{errands, owners, sets};
 use crate::lua::{self, Break};
@@ -180,8 +180,8 @@ killed! {
     no_time_out: NoTimeOut by acquire::without_masters_calls_end_by_their_deadline;
     no_reconnect: NoReconnect by hold::a_broken_connection_is_released_over_the_next;
     seed_ignored: SeedIgnored by same_history;
-    abandon_forgets: AbandonForgets by desk::an_acquisition_that_is_given_up_leaves_no_key;
-    answer_to_next_caller: AnswerToNextCaller by desk::an_answer_never_reaches_the_next_caller;
+    abandon_forgets: AbandonForgets by completions::an_acquisition_that_is_given_up_leaves_no_key;
+    answer_to_next_caller: AnswerToNextCaller by completions::an_answer_never_reaches_the_next_caller;
     drop_forgets: DropForgets by sockets::a_dropped_lease_is_released_also_in_a_panic;
     look_is_vote: LookIsVote by errands::an_inspection_is_no_vote;
     force_deletes_any_type: ForceDeletesAnyType by errands::a_forced_unlock_leaves_other_key_types;

@@ -3,7 +3,7 @@
 use std::task::Waker;
 use std::time::Instant;
 
-use super::{Core, DIRECT_WRITE_MAX, SPARE_NAME_COUNT_MAX, Ticket, earlier, is_before};
+use super::{CompletionToken, Core, DIRECT_WRITE_MAX, SPARE_NAME_COUNT_MAX, earlier, is_before};
 use crate::client::name::HeldName;
 use crate::clock;
 use crate::driver::Poller;
@@ -18,8 +18,8 @@ impl Core {
     }
 
     /// Nobody wants this answer any more. The waker is to be dropped without the lock.
-    pub(in crate::client) fn abandon(&mut self, ticket: Ticket) -> Option<Waker> {
-        let waker = self.desk.abandon(clock::now(), &mut self.driver.engine, ticket);
+    pub(in crate::client) fn abandon(&mut self, completion: CompletionToken) -> Option<Waker> {
+        let waker = self.completions.abandon(clock::now(), &mut self.driver.engine, completion);
         self.write_drop();
         waker
     }
@@ -30,13 +30,13 @@ impl Core {
         let _ = self.submit(Request::Release { lock, awaited: false });
         self.write_drop();
         self.give_name(name);
-        self.desk.unwatch(lock)
+        self.completions.unwatch(lock)
     }
 
     /// Hands outcomes to those who wait for them.
     pub(in crate::client) fn deliver(&mut self) {
         if self.driver.engine.has_outcome() {
-            self.desk.deliver(clock::now(), &mut self.driver.engine);
+            self.completions.deliver(clock::now(), &mut self.driver.engine);
         }
     }
 
@@ -63,7 +63,7 @@ impl Core {
     pub(super) fn wants_keeper(&self) -> bool {
         match self.keeper.drive {
             Some(_) => self.keeper.has_unsent,
-            None => self.keeper.is_favoured || self.desk.task_count() > 0,
+            None => self.keeper.is_favoured || self.completions.task_count() > 0,
         }
     }
 
@@ -73,7 +73,7 @@ impl Core {
         if self.sleep.is_none() {
             return;
         }
-        if self.desk.waiting_count() > DIRECT_WRITE_MAX {
+        if self.completions.waiting_count() > DIRECT_WRITE_MAX {
             self.wake_leader();
             return;
         }
@@ -108,7 +108,7 @@ impl Core {
     /// A task has submitted something.
     pub(super) fn write_for_task(&mut self) {
         let is_driven = self.keeper.drive.is_some();
-        if self.poller.is_some() && is_driven && self.desk.waiting_count() > DIRECT_WRITE_MAX {
+        if self.poller.is_some() && is_driven && self.completions.waiting_count() > DIRECT_WRITE_MAX {
             self.keeper.has_unsent = true;
         } else if self.poller.is_some() {
             // Nobody leads, and the keeper is being woken: the request need not wait for it.
@@ -139,7 +139,7 @@ impl Core {
     /// Whom to wake to lead, now that the caller does not.
     pub(super) fn elect(&mut self) -> Option<Waker> {
         self.poller.as_ref()?;
-        if let Some(thread) = self.desk.sleeping_thread() {
+        if let Some(thread) = self.completions.sleeping_thread() {
             return Some(thread);
         }
         let sleeps_until = self.keeper.sleeps_until?;

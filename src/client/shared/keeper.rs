@@ -107,7 +107,7 @@ impl Shared {
         self.with_or_later(|core| {
             core.keeper.sleeps_until = None;
             let waker = core.keeper.waker.clone();
-            core.desk.woken().push_back(waker);
+            core.completions.woken().push_back(waker);
             core.keeper.drive.take()
         });
     }

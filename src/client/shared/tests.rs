@@ -61,7 +61,7 @@ fn block(client: &Client) -> mpsc::Receiver<Result<(), AcquireError>> {
     let (sender, receiver) = mpsc::channel();
     let its = client.clone();
     thread::spawn(move || sender.send(its.lock("blocked").wait(LONG).acquire().map(drop)));
-    while client.shared().peek(|core| core.desk.waiting_count()) == Some(0) {
+    while client.shared().peek(|core| core.completions.waiting_count()) == Some(0) {
         thread::yield_now();
     }
     receiver
@@ -101,7 +101,7 @@ fn strike_the_leader(client: &Client) {
         let count = Arc::<Count>::default();
         let mut short = client.lock("short").wait(BRIEF).acquire_async();
         let is_new = poll(&mut short, &count).is_pending();
-        let _ = client.shared().with(|core| core.desk.break_questions());
+        let _ = client.shared().with(|core| core.completions.break_questions());
         // On a slow machine its answer may have come before.
         while is_new && count.0.load(Ordering::SeqCst) == 0 && !has_stopped() {
             assert!(clock::now() - start < PATIENCE, "nobody meets the broken answer");
@@ -115,9 +115,9 @@ fn lead<T: Send + 'static>(
     client: &Client,
     lead: impl FnOnce() -> T + Send + 'static,
 ) -> thread::JoinHandle<()> {
-    let before = client.shared().peek(|core| core.desk.waiting_count());
+    let before = client.shared().peek(|core| core.completions.waiting_count());
     let leader = thread::spawn(move || drop(lead()));
-    while client.shared().peek(|core| core.desk.waiting_count()) == before {
+    while client.shared().peek(|core| core.completions.waiting_count()) == before {
         thread::yield_now();
     }
     leader
@@ -233,7 +233,7 @@ fn an_elected_leader_waits_for_no_waker() {
     };
     core.keeper.has_unsent = true;
     core.keeper.sleeps_until = Some(None);
-    core.desk.woken().extend([waker(1), waker(2)]);
+    core.completions.woken().extend([waker(1), waker(2)]);
     shared.leave(core);
     assert_eq!(*order.lock().expect("no panic"), [0, 1, 2]);
 }
@@ -257,7 +257,7 @@ fn a_waker_of_a_polled_hold_never_deadlocks() {
         let waker = Waker::from(Arc::new(Locks(lock.clone(), sender)));
         let its = client.clone();
         within("a poll that wakes others", move || {
-            its.shared().peek(|core| core.desk.woken().push_back(waker));
+            its.shared().peek(|core| core.completions.woken().push_back(waker));
             let mut taking = lock.lock_async();
             let _ = Pin::new(&mut taking).poll(&mut Context::from_waker(Waker::noop()));
         });

@@ -1,4 +1,5 @@
-//! Waiters and the outcomes of an engine: a ticket for each question, and a slot in which its answer is kept.
+//! Waiters and the outcomes of an engine: a completion for each question, and a slot in which its answer is
+//! kept.
 //!
 //! Owns the outcomes that have come and were not fetched, and whom to wake for them. Refuses to know
 //! connections, time and who drives the engine. Keeps that each outcome reaches the caller that asked for it
@@ -13,11 +14,11 @@ use crate::mutants::mutant;
 
 /// The slots; see the [module](self).
 #[derive(Debug)]
-pub struct Desk {
+pub struct Completions {
     slots: Vec<Slot>,
     free: Vec<usize>,
     /// The question about each operation that has no answer yet, by the operation's place.
-    questions: Vec<Option<Ticket>>,
+    questions: Vec<Option<CompletionToken>>,
     /// Slots for which a thread sleeps; each knows its place here.
     threads: Vec<usize>,
     /// Slots for which a task waits.
@@ -34,7 +35,7 @@ pub struct Desk {
 
 /// Entitles to one answer, to be fetched or abandoned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticket {
+pub struct CompletionToken {
     /// What the question is about.
     pub op: OpId,
     slot: usize,
@@ -112,7 +113,7 @@ impl Question {
 /// and are not to allocate in the middle of a lock.
 const WAITER_CAPACITY: usize = 64;
 
-impl Default for Desk {
+impl Default for Completions {
     fn default() -> Self {
         Self {
             slots: Vec::new(),
@@ -128,10 +129,10 @@ impl Default for Desk {
     }
 }
 
-impl Desk {
+impl Completions {
     /// Says that the answer to a question about this operation is wanted: the next one of that kind. What the
     /// engine has answered before must have been delivered.
-    pub fn expect(&mut self, op: OpId, question: Question) -> Ticket {
+    pub fn expect(&mut self, op: OpId, question: Question) -> CompletionToken {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::Free);
             // Room for all, so that freeing never allocates.
@@ -140,13 +141,13 @@ impl Desk {
         });
         self.slots[slot] = Slot::Waiting(question, Waiter::Nobody);
         self.waiting_count += 1;
-        let ticket = Ticket { op, slot };
+        let completion = CompletionToken { op, slot };
         if op.index() >= self.questions.len() {
             self.questions.resize(op.index() + 1, None);
         }
-        let before = self.questions[op.index()].replace(ticket);
+        let before = self.questions[op.index()].replace(completion);
         assert!(before.is_none_or(|it| it.op == op), "the answer to the question before was not delivered");
-        ticket
+        completion
     }
 
     /// Takes the outcomes that the engine has, and notes whom to wake.
@@ -157,11 +158,11 @@ impl Desk {
                 continue;
             }
             let question = self.questions.get(op.index()).copied().flatten();
-            let is_own = |ticket: &Ticket| ticket.op == op || mutant!(AnswerToNextCaller);
-            match question.filter(|ticket| is_own(ticket) && self.expects(*ticket, &outcome)) {
-                Some(ticket) => {
-                    let waker = self.end_waiting(ticket);
-                    self.slots[ticket.slot] = Slot::Done(outcome);
+            let is_own = |completion: &CompletionToken| completion.op == op || mutant!(AnswerToNextCaller);
+            match question.filter(|completion| is_own(completion) && self.expects(*completion, &outcome)) {
+                Some(completion) => {
+                    let waker = self.end_waiting(completion);
+                    self.slots[completion.slot] = Slot::Done(outcome);
                     self.woken.extend(waker);
                 }
                 None => release_unwanted(now, engine, op, &outcome),
@@ -169,20 +170,20 @@ impl Desk {
         }
     }
 
-    fn expects(&self, ticket: Ticket, outcome: &Outcome) -> bool {
-        matches!(&self.slots[ticket.slot], Slot::Waiting(question, _) if question.is_answered_by(outcome))
+    fn expects(&self, completion: CompletionToken, outcome: &Outcome) -> bool {
+        matches!(&self.slots[completion.slot], Slot::Waiting(question, _) if question.is_answered_by(outcome))
     }
 
     /// Whether the answer has come.
     #[must_use]
-    pub fn is_done(&self, ticket: Ticket) -> bool {
-        matches!(self.slots[ticket.slot], Slot::Done(_))
+    pub fn is_done(&self, completion: CompletionToken) -> bool {
+        matches!(self.slots[completion.slot], Slot::Done(_))
     }
 
     /// The answer if it has come, to be fetched yet.
     #[must_use]
-    pub fn answer(&self, ticket: Ticket) -> Option<&Outcome> {
-        match &self.slots[ticket.slot] {
+    pub fn answer(&self, completion: CompletionToken) -> Option<&Outcome> {
+        match &self.slots[completion.slot] {
             Slot::Done(outcome) => Some(outcome),
             Slot::Free | Slot::Waiting(..) => None,
         }
@@ -194,13 +195,13 @@ impl Desk {
         self.slots.len() - self.free.len()
     }
 
-    /// Fetches the answer if it has come; the ticket is void then.
-    pub fn take(&mut self, ticket: Ticket) -> Option<Outcome> {
-        if !self.is_done(ticket) {
+    /// Fetches the answer if it has come; the completion is void then.
+    pub fn take(&mut self, completion: CompletionToken) -> Option<Outcome> {
+        if !self.is_done(completion) {
             return None;
         }
-        self.free.push(ticket.slot);
-        match std::mem::replace(&mut self.slots[ticket.slot], Slot::Free) {
+        self.free.push(completion.slot);
+        match std::mem::replace(&mut self.slots[completion.slot], Slot::Free) {
             Slot::Done(outcome) => Some(outcome),
             Slot::Free | Slot::Waiting(..) => None,
         }
@@ -209,30 +210,35 @@ impl Desk {
     /// Says that nobody will fetch the answer. A lock that was acquired is released, and one that is being
     /// acquired is given up. Returns the waker that is not needed any more: dropping it may run anybody's
     /// code.
-    pub fn abandon(&mut self, now: Instant, engine: &mut Engine, ticket: Ticket) -> Option<Waker> {
-        let waker = match &self.slots[ticket.slot] {
+    pub fn abandon(
+        &mut self,
+        now: Instant,
+        engine: &mut Engine,
+        completion: CompletionToken,
+    ) -> Option<Waker> {
+        let waker = match &self.slots[completion.slot] {
             Slot::Free => return None,
             Slot::Done(outcome) => {
-                release_unwanted(now, engine, ticket.op, outcome);
+                release_unwanted(now, engine, completion.op, outcome);
                 None
             }
             Slot::Waiting(question, _) => {
                 if !matches!(question, Question::Extend | Question::Release) && !mutant!(AbandonForgets) {
                     // A release is always taken, and cancels an acquisition or a query.
-                    let _ = engine.submit(now, Request::Release { lock: ticket.op, awaited: false });
+                    let _ = engine.submit(now, Request::Release { lock: completion.op, awaited: false });
                 }
-                self.end_waiting(ticket)
+                self.end_waiting(completion)
             }
         };
-        self.slots[ticket.slot] = Slot::Free;
-        self.free.push(ticket.slot);
+        self.slots[completion.slot] = Slot::Free;
+        self.free.push(completion.slot);
         waker
     }
 
     /// A task waits: it is woken when the answer has come. Returns the waker that this one replaces, as
-    /// [`Desk::abandon`] does.
-    pub fn wait_as_task(&mut self, ticket: Ticket, waker: &Waker) -> Option<Waker> {
-        match &mut self.slots[ticket.slot] {
+    /// [`Completions::abandon`] does.
+    pub fn wait_as_task(&mut self, completion: CompletionToken, waker: &Waker) -> Option<Waker> {
+        match &mut self.slots[completion.slot] {
             Slot::Waiting(_, Waiter::Task(old)) if old.will_wake(waker) => None,
             Slot::Waiting(_, Waiter::Task(old)) => Some(std::mem::replace(old, waker.clone())),
             Slot::Waiting(_, waiter) => {
@@ -244,18 +250,19 @@ impl Desk {
         }
     }
 
-    /// A thread is about to sleep: it is woken when the answer has come, or by [`Desk::sleeping_thread`].
-    pub(super) fn wait_as_thread(&mut self, ticket: Ticket, waker: Waker) {
-        self.stop_waiting(ticket);
-        if let Slot::Waiting(_, waiter) = &mut self.slots[ticket.slot] {
+    /// A thread is about to sleep: it is woken when the answer has come, or by
+    /// [`Completions::sleeping_thread`].
+    pub(super) fn wait_as_thread(&mut self, completion: CompletionToken, waker: Waker) {
+        self.stop_waiting(completion);
+        if let Slot::Waiting(_, waiter) = &mut self.slots[completion.slot] {
             *waiter = Waiter::Thread(waker, self.threads.len());
-            self.threads.push(ticket.slot);
+            self.threads.push(completion.slot);
         }
     }
 
     /// The task or thread does not sleep for now.
-    pub(super) fn stop_waiting(&mut self, ticket: Ticket) -> Option<Waker> {
-        let Slot::Waiting(_, waiter) = &mut self.slots[ticket.slot] else { return None };
+    pub(super) fn stop_waiting(&mut self, completion: CompletionToken) -> Option<Waker> {
+        let Slot::Waiting(_, waiter) = &mut self.slots[completion.slot] else { return None };
         match std::mem::replace(waiter, Waiter::Nobody) {
             Waiter::Nobody => None,
             Waiter::Task(waker) => {
@@ -275,18 +282,18 @@ impl Desk {
     }
 
     /// The question has its answer, or does not want one; returns what wakes whoever waited.
-    fn end_waiting(&mut self, ticket: Ticket) -> Option<Waker> {
-        let waker = self.stop_waiting(ticket);
+    fn end_waiting(&mut self, completion: CompletionToken) -> Option<Waker> {
+        let waker = self.stop_waiting(completion);
         self.waiting_count -= 1;
         // Of two questions about one operation the later one stays: an abandoned extension, and the release.
-        let question = &mut self.questions[ticket.op.index()];
-        question.take_if(|it| *it == ticket);
+        let question = &mut self.questions[completion.op.index()];
+        question.take_if(|it| *it == completion);
         waker
     }
 
     /// Has the loss of a lock reported to one more, or to one that watched before by another waker, once; the
     /// engine must have been asked to report it. Returns the waker that this one replaces, as
-    /// [`Desk::abandon`] does.
+    /// [`Completions::abandon`] does.
     pub fn watch(
         &mut self,
         lock: OpId,
@@ -305,7 +312,7 @@ impl Desk {
         (watcher, None)
     }
 
-    /// One does not watch any more. Returns what would have woken it, as [`Desk::abandon`] does.
+    /// One does not watch any more. Returns what would have woken it, as [`Completions::abandon`] does.
     pub fn unwatch_one(&mut self, lock: OpId, watcher: Watcher) -> Option<Waker> {
         let watchers = self.watchers.get_mut(&lock)?;
         let place = watchers.iter().position(|it| it.watcher == watcher)?;
@@ -313,7 +320,7 @@ impl Desk {
     }
 
     /// The lock is being released: wakes the tasks that await its loss, and returns the callbacks that are
-    /// not called any more, as [`Desk::abandon`] does.
+    /// not called any more, as [`Completions::abandon`] does.
     pub fn unwatch(&mut self, lock: OpId) -> Vec<Waker> {
         if self.watchers.is_empty() {
             return Vec::new();

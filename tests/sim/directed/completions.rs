@@ -1,17 +1,17 @@
-//! Which caller gets which answer when a desk stands between the callers and an engine.
+//! Which caller gets which answer when a completion table stands between the callers and an engine.
 
 use std::time::Duration;
 
 use redlatch::Options;
 use redlatch::engine::{Outcome, Request, Resource};
-use redlatch::internals::desk::{Desk, Question};
+use redlatch::internals::completions::{Completions, Question};
 
 use super::{KEY, Verdict, demand, is_held, ms, trust, unconnected, verdict};
 use crate::clock::{Clock, MS, SECOND};
 use crate::turn::Step;
 use crate::world::World;
 
-/// Three masters and a client with a desk and no application.
+/// Three masters and a client with a completion table and no application.
 fn world() -> World {
     let mut world = unconnected(3, trust);
     world.has_desks = true;
@@ -24,7 +24,7 @@ fn world() -> World {
 pub fn an_acquisition_that_is_given_up_leaves_no_key() -> Verdict {
     for pause in [0, MS, 50 * MS] {
         let mut world = world();
-        world.clients[0].callers.as_mut().expect("a desk").are_away = true;
+        world.clients[0].callers.as_mut().expect("a completion table").are_away = true;
         world.weather.delay_min = MS;
         world.weather.delay_max = MS;
         let lock = world.submit_acquire(0, KEY, ms(10_000), Duration::ZERO).expect("room");
@@ -52,7 +52,7 @@ fn answer(world: &mut World) {
 /// same place.
 pub fn an_answer_never_reaches_the_next_caller() -> Verdict {
     let mut world = super::world(3, 1, trust);
-    let (now, mut desk) = (world.local(0), Desk::default());
+    let (now, mut completions) = (world.local(0), Completions::default());
     let engine = &mut world.clients[0].engine;
     let ttl = ms(10_000);
     let ask = |name: &'static str| Request::Acquire {
@@ -60,20 +60,20 @@ pub fn an_answer_never_reaches_the_next_caller() -> Verdict {
         options: Options::new().ttl(ttl).wait(Duration::ZERO),
     };
     let first = engine.submit(now, ask("first")).expect("room");
-    let ticket = desk.expect(first, Question::Acquire);
+    let ticket = completions.expect(first, Question::Acquire);
     answer(&mut world);
     let engine = &mut world.clients[0].engine;
     demand(engine.has_outcome(), "the masters do not grant")?;
-    desk.abandon(now, engine, ticket);
+    completions.abandon(now, engine, ticket);
     let second = engine.submit(now, ask("second")).expect("room");
-    let ticket = desk.expect(second, Question::Acquire);
-    desk.deliver(now, engine);
-    demand(desk.take(ticket).is_none(), "the second caller is told what the first one asked")?;
+    let ticket = completions.expect(second, Question::Acquire);
+    completions.deliver(now, engine);
+    demand(completions.take(ticket).is_none(), "the second caller is told what the first one asked")?;
     answer(&mut world);
     let engine = &mut world.clients[0].engine;
-    desk.deliver(now, engine);
-    let is_granted = matches!(desk.take(ticket), Some(Outcome::Acquire(Ok(_))));
-    demand(is_granted && desk.kept_count() == 0, "the second caller is not told what it asked")?;
+    completions.deliver(now, engine);
+    let is_granted = matches!(completions.take(ticket), Some(Outcome::Acquire(Ok(_))));
+    demand(is_granted && completions.kept_count() == 0, "the second caller is not told what it asked")?;
     let is_second = engine.valid_until(second).is_some();
     demand(is_second && engine.valid_until(first).is_none(), "the first lock is held still")
 }
