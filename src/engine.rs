@@ -62,6 +62,7 @@ mod script;
 mod sharing;
 mod slab;
 pub(crate) mod status;
+mod subscription;
 mod subscriptions;
 mod terms;
 mod timers;
@@ -69,7 +70,6 @@ pub(crate) mod trouble;
 mod turns;
 mod wait_queues;
 mod waiting;
-mod watch;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -176,8 +176,8 @@ impl Engine {
                 self.submit_report_renewals(now, lock.0);
                 Ok(lock)
             }
-            Request::Watch { lock } => {
-                self.submit_watch(lock.0);
+            Request::NotifyLoss { lock } => {
+                self.submit_notify_loss(lock.0);
                 Ok(lock)
             }
             Request::Release { lock, awaited } => {

@@ -239,7 +239,7 @@ fn watch(
     let watched = shared.with(|core| {
         core.driver.engine.valid_until(lock)?;
         let watched = core.completions.watch(lock, watcher, waker, audience);
-        let _ = core.submit(Request::Watch { lock });
+        let _ = core.submit(Request::NotifyLoss { lock });
         core.deliver();
         core.wake_late_leader();
         Some(watched)

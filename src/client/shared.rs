@@ -129,9 +129,9 @@ fn earlier(at: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 
 /// Stops the client if its thread panics: nobody would lead any more. To be made before the lock is taken,
 /// and forgotten if all went well; the thread may be in the midst of another panic that is none of ours.
-struct Watch<'a>(&'a Shared);
+struct PanicGuard<'a>(&'a Shared);
 
-impl Drop for Watch<'_> {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         self.0.stop("a thread panicked while using it; open a new client");
     }
@@ -276,7 +276,7 @@ impl Shared {
 
     /// Does something with the lock held. An error if the client cannot be used.
     pub(super) fn with<T>(&self, run: impl FnOnce(&mut Core) -> T) -> Result<T, Stopped> {
-        self.watched(|| {
+        self.guarded(|| {
             let mut core = self.enter()?;
             let result = run(&mut core);
             self.leave(core);
@@ -318,11 +318,11 @@ impl Shared {
         why
     }
 
-    /// Does something that may lead; see [`Watch`].
-    fn watched<T>(&self, run: impl FnOnce() -> T) -> T {
-        let watch = Watch(self);
+    /// Does something that may lead; see [`PanicGuard`].
+    fn guarded<T>(&self, run: impl FnOnce() -> T) -> T {
+        let guard = PanicGuard(self);
         let result = run();
-        std::mem::forget(watch);
+        std::mem::forget(guard);
         result
     }
 
@@ -332,10 +332,10 @@ impl Shared {
         question: Question,
         ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Result<Option<Outcome>, Stopped> {
-        self.watched(|| self.wait_watched(question, ask))
+        self.guarded(|| self.wait_guarded(question, ask))
     }
 
-    fn wait_watched(
+    fn wait_guarded(
         &self,
         question: Question,
         ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
@@ -383,10 +383,10 @@ impl Shared {
         is_new: bool,
         ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Poll<Result<Option<Outcome>, Stopped>> {
-        self.watched(|| self.poll_watched(waker, is_new, ask))
+        self.guarded(|| self.poll_guarded(waker, is_new, ask))
     }
 
-    fn poll_watched(
+    fn poll_guarded(
         &self,
         waker: &Waker,
         is_new: bool,
@@ -507,10 +507,10 @@ impl Shared {
     /// Waits at most that long until everything queued is released on every master; returns how many locks
     /// are not.
     pub(super) fn settle(&self, limit: Duration) -> usize {
-        self.watched(|| self.settle_watched(limit))
+        self.guarded(|| self.settle_guarded(limit))
     }
 
-    fn settle_watched(&self, limit: Duration) -> usize {
+    fn settle_guarded(&self, limit: Duration) -> usize {
         let now = clock::now();
         let until = now.checked_add(limit).unwrap_or(now + limits::FOREVER);
         let may_wait = self.check_may_wait().is_ok();

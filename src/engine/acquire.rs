@@ -7,7 +7,7 @@ use rand::RngExt;
 use super::fair::Queuing;
 use super::kind::Tag;
 use super::mode::{self, Gathered, ModeState};
-use super::op::{Cause, Denied, OpState, Run};
+use super::op::{Cause, Denied, HandoverStreak, OpState};
 use super::owed::{Owed, Question};
 use super::policy::Policy;
 use super::slab::Id;
@@ -117,7 +117,7 @@ impl Engine {
             op.send_scripted_attempt(&mut self.fleet, now, claim_id, claim, &self.wall_clock)
         };
         let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
-        op.run.count = 0;
+        op.streak.count = 0;
         if op.is_subscribed {
             self.subscriptions.begin_attempt(id);
         }
@@ -152,14 +152,14 @@ impl Engine {
         now: Instant,
         id: Id,
         claim_id: Id,
-        run: Run,
+        streak: HandoverStreak,
         asked: MasterSet,
     ) {
         let op = self.ops.op_mut(id);
         let claim = self.claims.claim_mut(claim_id);
         claim.asked = asked;
         let deadline = op.await_votes(claim_id, now + claim.answer_limit);
-        op.run = run;
+        op.streak = streak;
         self.timers.arm(op_timer(id), deadline);
         self.note_unasked(claim_id);
         self.decide_acquire(now, id);
@@ -210,7 +210,8 @@ impl Engine {
             Verdict::NoQuorum => Cause::NoQuorum,
             Verdict::Granted => {
                 // The deadline counts from the start of the attempt, and is tested last (I2, I3).
-                let is_late = mutant!(DeadlineFromQuorum) || (mutant!(HandoverFromReply) && op.run.count > 0);
+                let is_late =
+                    mutant!(DeadlineFromQuorum) || (mutant!(HandoverFromReply) && op.streak.count > 0);
                 let counted_from = if is_late { now } else { claim.started };
                 let valid_until = counted_from + op.ttl.validity();
                 if now + op.min_validity < valid_until || mutant!(DeadlineUnchecked) {
@@ -453,7 +454,7 @@ impl Engine {
             OpState::Acquiring { .. } => {
                 // Even a grant is void: the master may have lost it with the connection (I7).
                 let claim = self.claims.claim_mut(op.claim);
-                let is_kept = mutant!(LostGrantCounted) || (mutant!(LostSwapCounted) && op.run.count > 0);
+                let is_kept = mutant!(LostGrantCounted) || (mutant!(LostSwapCounted) && op.streak.count > 0);
                 if !claim.tally.refused.contains(master) && !is_kept {
                     claim.record(master, Vote::Failed(Failure::ConnectionLost));
                 }

@@ -49,14 +49,14 @@ pub(super) struct Claim {
     /// Whether others wanted the lock, too: then how many wait is worth a script.
     pub(super) is_contended: bool,
     /// The claim that the lock was handed over to: where the swap was carried out this one's key is gone.
-    pub(super) heir: Id,
+    pub(super) successor: Id,
     /// Masters whose answer to the `SET` showed that it had been carried out there before. It is sent to each
     /// master once, so another address leads to the same server. They are released as all others, and never
     /// vote.
     pub(super) twins: MasterSet,
     /// Masters whose connection has broken since the `SET`: it may still be carried out there, after any
     /// release.
-    pub(super) strayed: MasterSet,
+    pub(super) connection_lost: MasterSet,
     /// Masters that were sent another `SET`: where the first was refused the key may live all the same, and
     /// where it may still be carried out, one key that was deleted does not show which of the two it was.
     sent_again: MasterSet,
@@ -68,7 +68,7 @@ pub(super) struct Claim {
     /// Masters that owe an answer to an extension.
     pub(super) owes_extension: MasterSet,
     /// Masters whose connection broke while they did: it may still be carried out there, after any other.
-    pub(super) strayed_extension: MasterSet,
+    pub(super) lost_extension: MasterSet,
 }
 
 pub(super) const NO_RELEASE: &str = "the release has begun";
@@ -120,14 +120,14 @@ impl Claim {
             release: None,
             tells: false,
             is_contended: false,
-            heir: Id::NOBODY,
+            successor: Id::NOBODY,
             twins: MasterSet::EMPTY,
-            strayed: MasterSet::EMPTY,
+            connection_lost: MasterSet::EMPTY,
             sent_again: MasterSet::EMPTY,
             gone: MasterSet::EMPTY,
             owes_repair: MasterSet::EMPTY,
             owes_extension: MasterSet::EMPTY,
-            strayed_extension: MasterSet::EMPTY,
+            lost_extension: MasterSet::EMPTY,
         }
     }
 
@@ -154,23 +154,23 @@ impl Claim {
             release,
             tells,
             is_contended,
-            heir,
+            successor,
             twins,
-            strayed,
+            connection_lost,
             sent_again,
             gone,
             owes_repair,
             owes_extension,
-            strayed_extension,
+            lost_extension,
         } = self;
         (*owner, *token, *kind, *started, *sent_at) = (Some(op), new_token, Kind::Plain, now, now);
         (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants) = (true, true);
-        (*release, *heir, *tells, *is_contended) = (None, Id::NOBODY, false, false);
-        (*twins, *strayed, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY, MasterSet::EMPTY);
+        (*release, *successor, *tells, *is_contended) = (None, Id::NOBODY, false, false);
+        (*twins, *connection_lost, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY, MasterSet::EMPTY);
         (*gone, *owes_repair) = (MasterSet::EMPTY, MasterSet::EMPTY);
-        (*owes_extension, *strayed_extension) = (MasterSet::EMPTY, MasterSet::EMPTY);
+        (*owes_extension, *lost_extension) = (MasterSet::EMPTY, MasterSet::EMPTY);
         failures.clear();
     }
 
@@ -188,10 +188,16 @@ impl Claim {
     }
 
     /// The lock is handed over: starts a release that needs no command of its own where it is `swapped`.
-    pub(super) fn begin_handover(&mut self, now: Instant, heir: Id, swapped: MasterSet, released: MasterSet) {
+    pub(super) fn begin_handover(
+        &mut self,
+        now: Instant,
+        successor: Id,
+        swapped: MasterSet,
+        released: MasterSet,
+    ) {
         let (owed, sent) = (self.holders(), swapped.union(released));
         let owed = if mutant!(HandoverForgetsClaim) { owed.without(swapped) } else { owed };
-        self.heir = heir;
+        self.successor = successor;
         // The lock is not free.
         self.tells = false;
         self.failures.clear();
@@ -216,12 +222,12 @@ impl Claim {
     /// A connection broke: what it owed to this claim will not come.
     pub(super) fn note_stray(&mut self, master: MasterId, is_forgotten: bool) {
         if !is_forgotten {
-            self.strayed.insert(master);
+            self.connection_lost.insert(master);
         }
         self.owes_repair.remove(master);
         if self.owes_extension.contains(master) {
             self.owes_extension.remove(master);
-            self.strayed_extension.insert(master);
+            self.lost_extension.insert(master);
         }
         if let Some(release) = &mut self.release {
             release.sent.remove(master);
@@ -238,8 +244,8 @@ impl Claim {
         self.tally.granted.remove(master);
         self.gone.remove(master);
         if has_ended {
-            self.strayed.remove(master);
-            self.strayed_extension.remove(master);
+            self.connection_lost.remove(master);
+            self.lost_extension.remove(master);
         }
     }
 
@@ -262,7 +268,7 @@ impl Claim {
     /// over a connection that is gone, and would be carried out last.
     pub(super) fn may_cut_short(&self, ttl_ms: u64) -> MasterSet {
         let is_longer = ttl_ms > self.shortest_ttl_ms && !mutant!(StrayExtensionIgnored);
-        if is_longer { self.strayed_extension } else { MasterSet::EMPTY }
+        if is_longer { self.lost_extension } else { MasterSet::EMPTY }
     }
 
     /// Records that masters were sent the `SET` of a lock that is held.
@@ -379,7 +385,11 @@ impl Claim {
 
     /// Masters where a deletion is no proof: of two `SET`s one was carried out, and the other may still come.
     pub(super) fn unproven(&self) -> MasterSet {
-        if mutant!(DeletedIsProof) { MasterSet::EMPTY } else { self.sent_again.intersection(self.strayed) }
+        if mutant!(DeletedIsProof) {
+            MasterSet::EMPTY
+        } else {
+            self.sent_again.intersection(self.connection_lost)
+        }
     }
 
     pub(super) fn failure(&self, master: MasterId) -> Option<&Failure> {

@@ -198,7 +198,7 @@ impl Claims {
                 release.absent.insert(master);
                 // On the connection that carried the SET, its absence is proof; elsewhere the SET may come
                 // later.
-                if !claim.strayed.contains(master) || mutant!(AbsentIsProof) {
+                if !claim.connection_lost.contains(master) || mutant!(AbsentIsProof) {
                     release.owed.remove(master);
                 }
             }
@@ -246,7 +246,7 @@ impl Claims {
     /// there.
     pub(super) fn stray(&mut self, master: MasterId, id: Id) -> Option<Id> {
         let is_forgotten = mutant!(LateSwapForgotten)
-            && self.ids().any(|other| self.table.find(other).is_some_and(|claim| claim.heir == id));
+            && self.ids().any(|other| self.table.find(other).is_some_and(|claim| claim.successor == id));
         let claim = self.table.find_mut(id).filter(|claim| claim.asked.contains(master))?;
         claim.note_stray(master, is_forgotten);
         claim.owner

@@ -34,7 +34,7 @@ impl Engine {
         for master in claim.asked.without(is_answered).iter() {
             self.fail_link(now, master, "a release takes another connection");
         }
-        self.claims.claim_mut(id).strayed = MasterSet::EMPTY;
+        self.claims.claim_mut(id).connection_lost = MasterSet::EMPTY;
     }
 
     /// The forced deletions that a lost connection owed go out over the next one.

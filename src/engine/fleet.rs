@@ -464,17 +464,17 @@ impl Fleet {
     /// Writes the mark, unless there is one that serves all whom this client's would serve.
     pub(super) fn handle_mark(&mut self, master: MasterId, answer: MarkAnswer) {
         let link = &mut self.links[master.index()];
-        let watched = self.config.quarantine_time();
+        let observed = self.config.quarantine_time();
         let is_absent = answer == MarkAnswer::Absent;
         let longest = match answer {
             MarkAnswer::Failed(text) => return link.learnt.note_refused(mark::READING, text),
             MarkAnswer::Foreign => return link.learnt.note_refused(mark::WRITING, mark::FOREIGN.into()),
             MarkAnswer::Absent => Duration::ZERO,
-            MarkAnswer::Watched(longest) => longest,
+            MarkAnswer::Observed(longest) => longest,
         };
-        let Some(run_id) = link.learnt.run_id.as_deref().filter(|_| longest < watched) else { return };
+        let Some(run_id) = link.learnt.run_id.as_deref().filter(|_| longest < observed) else { return };
         let key = mark::key(&self.config.prefix);
-        let mark = format!("{run_id} {}", watched.as_millis());
+        let mark = format!("{run_id} {}", observed.as_millis());
         self.send(MasterSet::only(master), Owed::Mark(MarkStep::Write), |out| {
             let words: [&[u8]; 4] = [b"SET", &key, mark.as_bytes(), b"NX"];
             // Nothing that came in the meantime is overwritten either.

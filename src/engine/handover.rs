@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use super::Engine;
 use super::kind::Tag;
-use super::op::{OpState, Run};
+use super::op::{HandoverStreak, OpState};
 use super::owed::Owed;
 use super::slab::Id;
 use super::timers::claim_timer;
@@ -48,11 +48,11 @@ impl Engine {
     /// cannot be: the lock is yet to be released.
     #[cold]
     pub(super) fn release_queued(&mut self, now: Instant, id: Id, awaited: bool) -> bool {
-        let Some((heir, run)) = self.heir_of(now, id) else {
+        let Some((successor, streak)) = self.successor_of(now, id) else {
             self.leave_queue(now, id, self.turn_time(now, id));
             return false;
         };
-        // The heir leads the queue then.
+        // The successor leads the queue then.
         self.queues.leave(id.index);
         let op = self.ops.op_mut(id);
         let claim = self.claims.claim_mut(op.claim);
@@ -63,7 +63,7 @@ impl Engine {
             claim.owner = None;
             self.ops.free(id);
         }
-        self.hand_over(now, due, claim_id, heir, run);
+        self.hand_over(now, due, claim_id, successor, streak);
         if awaited {
             self.check_release(now, claim_id, id);
         }
@@ -71,20 +71,20 @@ impl Engine {
     }
 
     /// The next in the queue, if the lock can and may be handed over to it.
-    fn heir_of(&self, now: Instant, id: Id) -> Option<(Id, Run)> {
+    fn successor_of(&self, now: Instant, id: Id) -> Option<(Id, HandoverStreak)> {
         let op = self.ops.op(id);
         let OpState::Held { since, valid_until, .. } = op.state else { return None };
-        let run = op.run(since);
+        let streak = op.streak(since);
         let is_spent =
-            run.count >= limits::HANDOVER_COUNT_MAX || now - run.since >= limits::HANDOVER_TIME_MAX;
+            streak.count >= limits::HANDOVER_COUNT_MAX || now - streak.since >= limits::HANDOVER_TIME_MAX;
         let holders = self.claims.claim(op.claim).holders();
         let can_be_asked =
             holders.intersection(self.fleet.usable()).has(self.fleet.quorum()) && !self.claims.is_full();
         if now >= valid_until || !can_be_asked || (is_spent && !mutant!(HandoverWithoutEnd)) {
             return None;
         }
-        let heir = self.ops.id_at(self.queues.behind(id.index)?);
-        let next = self.ops.op(heir);
+        let successor = self.ops.id_at(self.queues.behind(id.index)?);
+        let next = self.ops.op(successor);
         // A swap leaves the fence as it is: those who want a token ask all masters.
         let next_can = next.mode.is_handed_over() || mutant!(PlainHandedToFenced);
         let can_swap = (op.mode.is_handed_over() && next_can) || mutant!(FencedHandedOver);
@@ -92,26 +92,26 @@ impl Engine {
             return None;
         }
         let waits = matches!(next.state, OpState::Queued { .. } | OpState::Waiting { .. });
-        let run = Run { count: run.count + 1, ..run };
-        (waits && next.wait_until > Some(now)).then_some((heir, run))
+        let streak = HandoverStreak { count: streak.count + 1, ..streak };
+        (waits && next.wait_until > Some(now)).then_some((successor, streak))
     }
 
-    /// How long a turn of the run that ends with this one was on average, as far as that bears on a pause.
+    /// How long a turn of the streak that ends with this one was on average, as far as that bears on a pause.
     fn turn_time(&self, now: Instant, id: Id) -> Duration {
         let op = self.ops.op(id);
         let OpState::Held { since, .. } = op.state else { return Duration::ZERO };
-        let run = op.run(since);
-        ((now - run.since) / (run.count + 1)).min(self.config.retry_delay_max)
+        let streak = op.streak(since);
+        ((now - streak.since) / (streak.count + 1)).min(self.config.retry_delay_max)
     }
 
     /// Hands the lock of a claim that is given up over to an operation that waits for it. Answers are `due`
     /// at that time.
-    fn hand_over(&mut self, now: Instant, due: Instant, from: Id, heir: Id, run: Run) {
-        let op = self.ops.op_mut(heir);
-        let (claim_id, claim) = self.claims.take(now).expect("without room there would be no heir");
+    fn hand_over(&mut self, now: Instant, due: Instant, from: Id, successor: Id, streak: HandoverStreak) {
+        let op = self.ops.op_mut(successor);
+        let (claim_id, claim) = self.claims.take(now).expect("without room there would be no successor");
         let ttl = op.ttl;
         self.terms.fit(ttl, &self.config);
-        claim.begin(now, heir, Token::random(&mut self.rng), ttl, self.terms.answer_limit);
+        claim.begin(now, successor, Token::random(&mut self.rng), ttl, self.terms.answer_limit);
         claim.entry.set_key(&op.key, &claim.token);
         if let OpState::Waiting { denied, .. } =
             std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now })
@@ -119,7 +119,7 @@ impl Engine {
             op.denied_before = Some(Box::new(denied));
         }
         if mutant!(FencedHandedOver) {
-            self.feign_token(now, heir, claim_id);
+            self.feign_token(now, successor, claim_id);
         }
         let (old, new) = (self.claims.claim(from), self.claims.claim(claim_id));
         let (holders, usable) = (old.holders(), self.fleet.usable());
@@ -133,7 +133,7 @@ impl Engine {
             self.fleet.send_release(others, Owed::release(Tag::Plain, from), &old.entry, old.notify());
         self.claims.claim_mut(from).begin_handover(now, claim_id, swapped, released);
         self.timers.arm(claim_timer(from), due);
-        self.start_handed_over(now, heir, claim_id, run, swapped.union(asked));
+        self.start_handed_over(now, successor, claim_id, streak, swapped.union(asked));
     }
 
     /// The answer to a swap: a vote of the claim that is handed the lock, and the answer to the release of
@@ -151,10 +151,10 @@ impl Engine {
         }
     }
 
-    /// The claim at this place, if it is the one that was handed over to `heir`.
-    fn released_for(&self, heir: Id, from: u32) -> Option<Id> {
+    /// The claim at this place, if it is the one that was handed over to `successor`.
+    fn released_for(&self, successor: Id, from: u32) -> Option<Id> {
         let from = self.claims.occupant(from)?;
-        self.claims.find(from).filter(|claim| claim.heir == heir).map(|_| from)
+        self.claims.find(from).filter(|claim| claim.successor == successor).map(|_| from)
     }
 
     /// A swap that was not carried out cannot be sent again: what it was to replace is released on its own.

@@ -80,7 +80,7 @@ pub(super) struct Learnt {
     pub(super) role: Option<Box<str>>,
     pub(super) maxmemory_policy: Option<Box<str>>,
     /// For how long some client has watched this very process, by its mark.
-    pub(super) watched: Duration,
+    pub(super) observed: Duration,
     pub(super) has_del_if_eq: bool,
     pub(super) has_del_ex: bool,
     pub(super) has_set_if_eq: bool,
@@ -105,12 +105,12 @@ impl Learnt {
         match config.quarantine {
             Quarantine::Strict if mutant!(UptimeInStrict) => self.uptime.unwrap_or_default(),
             Quarantine::Uptime => self.run_time().unwrap_or_default(),
-            Quarantine::Strict if self.watched >= config.quarantine_time() => self.watched,
+            Quarantine::Strict if self.observed >= config.quarantine_time() => self.observed,
             Quarantine::Strict | Quarantine::Trust => Duration::ZERO,
         }
     }
 
-    /// For how long it says that it has run, at the least.
+    /// For how long it says that it has streak, at the least.
     pub(super) fn run_time(&self) -> Option<Duration> {
         // A difference of whole seconds, so up to one second of it may not have passed yet.
         let unsure = Duration::from_secs(if mutant!(UptimeRoundedUp) { 0 } else { 1 });
@@ -273,7 +273,7 @@ impl Handshake {
             }
             (Step::ReadMark, Reply::NullBulk) => {}
             (Step::ReadMark, Reply::Bulk(mark)) => {
-                learnt.watched = mark::watched(mark, learnt.run_id.as_deref());
+                learnt.observed = mark::observed(mark, learnt.run_id.as_deref());
             }
             (Step::TrySetIfEq, Reply::NullBulk) => learnt.has_set_if_eq = true,
             (Step::TryDelIfEq, Reply::Integer(0)) => learnt.has_del_if_eq = true,

@@ -452,11 +452,11 @@ impl Engine {
     }
 
     /// Reports the loss of a held lock, once.
-    pub(super) fn submit_watch(&mut self, id: Id) {
+    pub(super) fn submit_notify_loss(&mut self, id: Id) {
         if let Some(op) = self.ops.find_mut(id)
             && let OpState::Held { .. } = op.state
         {
-            op.is_watched = true;
+            op.notifies_loss = true;
             self.arm_op(id);
         }
     }
@@ -548,7 +548,7 @@ impl Engine {
     pub(super) fn tell_loss(&mut self, id: Id) {
         let op = self.ops.op_mut(id);
         let OpState::Held { valid_until, .. } = op.state else { return };
-        if std::mem::take(&mut op.is_watched) {
+        if std::mem::take(&mut op.notifies_loss) {
             if !mutant!(KeptAfterLoss) {
                 op.renewal = None;
             }

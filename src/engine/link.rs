@@ -184,7 +184,7 @@ impl Link {
         }
         let is_trusted = config.quarantine == Quarantine::Trust || mutant!(NoQuarantine);
         self.quarantined_until = Some(quarantined_until).filter(|at| *at > now && !is_trusted);
-        let is_to_mark = config.quarantine == Quarantine::Strict && self.learnt.watched < needed;
+        let is_to_mark = config.quarantine == Quarantine::Strict && self.learnt.observed < needed;
         self.mark_due_at = is_to_mark.then_some(if mutant!(MarkUnwatched) { now } else { watch_end });
         predecessor
     }

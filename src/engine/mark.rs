@@ -32,7 +32,7 @@ pub(super) enum MarkAnswer {
     /// There is no mark.
     Absent,
     /// For how long the process that it claims to be was watched; zero by a mark of another process.
-    Watched(Duration),
+    Observed(Duration),
     /// The key holds something that is no mark.
     Foreign,
     /// It does not let the mark be read.
@@ -49,9 +49,9 @@ pub(super) fn answer(reply: &Reply<'_>, run_id: Option<&str>) -> Result<MarkAnsw
     match reply {
         Reply::NullBulk => Ok(MarkAnswer::Absent),
         Reply::Bulk(_) | Reply::Error(_) if mutant!(ForeignMarkOverwritten) => {
-            Ok(MarkAnswer::Watched(Duration::ZERO))
+            Ok(MarkAnswer::Observed(Duration::ZERO))
         }
-        Reply::Bulk(mark) if is_mark(mark) => Ok(MarkAnswer::Watched(watched(mark, run_id))),
+        Reply::Bulk(mark) if is_mark(mark) => Ok(MarkAnswer::Observed(observed(mark, run_id))),
         Reply::Bulk(_) => Ok(MarkAnswer::Foreign),
         Reply::Error(text) if text.starts_with(b"WRONGTYPE") => Ok(MarkAnswer::Foreign),
         Reply::Error(text) => Ok(MarkAnswer::Failed(command::error_text(text))),
@@ -72,7 +72,7 @@ fn is_mark(mark: &[u8]) -> bool {
 
 /// For how long the process with this `run_id` was watched by this mark; zero if it is about another or
 /// malformed.
-pub(super) fn watched(mark: &[u8], run_id: Option<&str>) -> Duration {
+pub(super) fn observed(mark: &[u8], run_id: Option<&str>) -> Duration {
     if mutant!(MarkOfOtherProcess) {
         return Duration::from_secs(3600);
     }
@@ -90,10 +90,10 @@ mod tests {
     #[test]
     fn a_mark_counts_for_its_process_only() {
         let told = |mark: &[u8]| answer(&Reply::Bulk(mark), Some("abc"));
-        assert_eq!(told(b"abc 30302"), Ok(MarkAnswer::Watched(Duration::from_millis(30_302))));
-        assert_eq!(told(b"abd 1"), Ok(MarkAnswer::Watched(Duration::ZERO)));
-        assert_eq!(told(b"abcd-2 1"), Ok(MarkAnswer::Watched(Duration::ZERO)));
-        assert_eq!(told(b"abc 18446744073709551616"), Ok(MarkAnswer::Watched(Duration::ZERO)));
+        assert_eq!(told(b"abc 30302"), Ok(MarkAnswer::Observed(Duration::from_millis(30_302))));
+        assert_eq!(told(b"abd 1"), Ok(MarkAnswer::Observed(Duration::ZERO)));
+        assert_eq!(told(b"abcd-2 1"), Ok(MarkAnswer::Observed(Duration::ZERO)));
+        assert_eq!(told(b"abc 18446744073709551616"), Ok(MarkAnswer::Observed(Duration::ZERO)));
         let malformed: &[&[u8]] = &[
             b"",
             b"abc",
@@ -112,9 +112,9 @@ mod tests {
         ];
         for mark in malformed {
             assert_eq!(told(mark), Ok(MarkAnswer::Foreign), "{}", mark.escape_ascii());
-            assert_eq!(watched(mark, Some("abc")), Duration::ZERO, "{}", mark.escape_ascii());
+            assert_eq!(observed(mark, Some("abc")), Duration::ZERO, "{}", mark.escape_ascii());
         }
-        assert_eq!(answer(&Reply::Bulk(b"abc 1"), None), Ok(MarkAnswer::Watched(Duration::ZERO)));
+        assert_eq!(answer(&Reply::Bulk(b"abc 1"), None), Ok(MarkAnswer::Observed(Duration::ZERO)));
         assert_eq!(answer(&Reply::NullBulk, Some("abc")), Ok(MarkAnswer::Absent));
     }
 

@@ -19,7 +19,7 @@ use super::owed::Owed;
 use super::policy::Policy;
 use super::sharing;
 use super::slab::Id;
-use super::watch::Waiter;
+use super::subscription::Waiter;
 use crate::lock::command::{self, AcquireTail, ExtendBy, ReleaseBy, Script};
 use crate::lock::{HolderTtl, InputError, MasterId, MasterSet, Tally, Ttl, Vote};
 use crate::mutants::mutant;

@@ -13,7 +13,7 @@ use super::query::Query;
 use super::renewal::{Renewal, loss_lead};
 use super::sharing::Intent;
 use super::slab::Id;
-use super::watch::Waiter;
+use super::subscription::Waiter;
 use crate::error::{AcquireError, Denial, HeldBy, Report};
 use crate::lock::command::Script;
 use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote};
@@ -47,8 +47,8 @@ pub(super) struct Op {
     pub(super) denied_before: Option<Box<Denied>>,
     /// Whether it ever waited in a queue behind another.
     pub(super) has_queued: bool,
-    /// The turns in a row that led to this one, if it was handed over; see [`Op::run`].
-    pub(super) run: Run,
+    /// The turns in a row that led to this one, if it was handed over; see [`Op::streak`].
+    pub(super) streak: HandoverStreak,
     /// What masters reported of the key that was in the way of the latest attempt.
     pub(super) holders: Vec<(MasterId, HolderTtl)>,
     /// Readers that were in the way of a plain lock, as far as masters were asked; at least as many are.
@@ -62,7 +62,7 @@ pub(super) struct Op {
     /// How the lock is kept while it is held, if that is not left to the caller.
     pub(super) renewal: Option<Renewal>,
     /// Whether its loss is to be reported.
-    pub(super) is_watched: bool,
+    pub(super) notifies_loss: bool,
     /// Whether it waits, was refused, and is notified of releases.
     pub(super) is_subscribed: bool,
 }
@@ -97,7 +97,7 @@ pub(super) enum Turn {
 
 /// How long a lock has been passing from one operation to the next without being free in between.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Run {
+pub(super) struct HandoverStreak {
     /// How often it was handed over.
     pub(super) count: u32,
     pub(super) since: Instant,
@@ -223,19 +223,20 @@ impl Op {
             round: 0,
             denied_before: None,
             has_queued: false,
-            run: Run { count: 0, since: now },
+            streak: HandoverStreak { count: 0, since: now },
             holders: Vec::new(),
             reader_count: 0,
             mode: ModeState::Plain,
             policy: Policy::Notified,
             intent: None,
             renewal: None,
-            is_watched: false,
+            notifies_loss: false,
             is_subscribed: false,
         }
     }
 
-    /// Starts anew in the memory of the slot's last operation. The first attempt sets claim, run and state.
+    /// Starts anew in the memory of the slot's last operation. The first attempt sets claim, streak and
+    /// state.
     pub(super) fn begin(
         &mut self,
         now: Instant,
@@ -263,9 +264,9 @@ impl Op {
             policy,
             intent,
             renewal,
-            is_watched,
+            notifies_loss,
             is_subscribed,
-            run: _,
+            streak: _,
             claim: _,
             state: _,
         } = self;
@@ -273,7 +274,7 @@ impl Op {
         (*submitted, *own_wait_until) = (now, wait_until);
         (*attempts, *round, *has_queued) = (0, 0, false);
         (*attempts_max, *max_hold) = (u32::MAX, None);
-        (*denied_before, *renewal, *is_watched) = (None, None, false);
+        (*denied_before, *renewal, *notifies_loss) = (None, None, false);
         (*mode, *policy) = (ModeState::Plain, Policy::Notified);
         (*intent, *is_subscribed, *reader_count) = (None, false, 0);
         key.clear();
@@ -311,7 +312,7 @@ impl Op {
         let OpState::Held { valid_until, .. } = self.state else { return None };
         let lead = if mutant!(LossToldLate) { Duration::ZERO } else { loss_lead(self.held_ttl) };
         // A validity cannot be shorter than its own tenth.
-        self.is_watched.then(|| valid_until.checked_sub(lead).unwrap_or(valid_until))
+        self.notifies_loss.then(|| valid_until.checked_sub(lead).unwrap_or(valid_until))
     }
 
     /// An attempt's requests are on their way: waits for the votes until then, and not when nobody waits for
@@ -327,9 +328,9 @@ impl Op {
         deadline
     }
 
-    /// The run that ends with the lock that this operation has held since then.
-    pub(super) const fn run(&self, since: Instant) -> Run {
-        if self.run.count == 0 { Run { count: 0, since } } else { self.run }
+    /// The streak that ends with the lock that this operation has held since then.
+    pub(super) const fn streak(&self, since: Instant) -> HandoverStreak {
+        if self.streak.count == 0 { HandoverStreak { count: 0, since } } else { self.streak }
     }
 
     /// How the latest attempt failed, if one did.

@@ -51,7 +51,7 @@ pub enum Request<'a> {
     /// Report once the loss of a held lock: by [`Outcome::Lost`], a tenth of its validity before that ends,
     /// if it is not extended before; or when masters have shown that it is lost. Not reported of a lock that
     /// is released before.
-    Watch {
+    NotifyLoss {
         /// The lock.
         lock: OpId,
     },
@@ -136,8 +136,8 @@ pub enum Outcome {
     /// No renewal follows [`ExtendError::Lost`], nor [`ExtendError::HoldLimit`], which is reported as soon as
     /// none will follow. After any other error the next one follows while the validity lasts.
     Renewal(Result<Instant, ExtendError>),
-    /// To [`Request::Watch`]: the lock is not kept any longer, and its validity ends or has ended at this
-    /// time.
+    /// To [`Request::NotifyLoss`]: the lock is not kept any longer, and its validity ends or has ended at
+    /// this time.
     Lost(Instant),
     /// To an awaited [`Request::Release`].
     Release(Result<Released, ReleaseError>),

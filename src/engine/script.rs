@@ -84,7 +84,7 @@ impl Engine {
     /// overtaken.
     fn send_whole_swap(&mut self, now: Instant, master: MasterId, id: Id, from: u32) -> MasterSet {
         let old = self.claims.occupant(from).and_then(|from| self.claims.find(from));
-        let (Some(old), Some(new)) = (old.filter(|old| old.heir == id), self.claims.find(id)) else {
+        let (Some(old), Some(new)) = (old.filter(|old| old.successor == id), self.claims.find(id)) else {
             return MasterSet::EMPTY;
         };
         if new.release.is_some() && !mutant!(SwapBehindRelease) {

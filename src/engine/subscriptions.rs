@@ -40,9 +40,9 @@ use super::connection::{Connection, State, Wishes};
 use super::handshake::{Handshake, Step};
 use super::link_id::{LinkId, LinkRequest};
 use super::slab::Id;
+use super::subscription::{Subscription, Wake};
 use super::timers::{Timers, news_timer};
 use super::trouble::Trouble;
-use super::watch::{Wake, Watch};
 use crate::config::Config;
 use crate::limits;
 use crate::lock::command::{self, News as Message};
@@ -62,7 +62,7 @@ pub(super) struct Subscriptions {
     /// Masters to which there is a connection, or an attempt at one.
     open: MasterSet,
     /// What each waiter knows, by the place of its operation.
-    watches: Vec<Option<Box<Watch>>>,
+    subscriptions: Vec<Option<Box<Subscription>>>,
     watch_count: usize,
     /// The waiters that are notified on each channel.
     channels: BTreeMap<Box<[u8]>, Vec<Id>>,
@@ -112,7 +112,7 @@ impl Subscriptions {
             config,
             wishes: Wishes::NONE,
             open: MasterSet::EMPTY,
-            watches: Vec::new(),
+            subscriptions: Vec::new(),
             watch_count: 0,
             channels: BTreeMap::new(),
             woken_count: 0,
@@ -138,14 +138,14 @@ impl Subscriptions {
     }
 
     /// Begins to have an operation notified.
-    pub(super) fn watch(&mut self, now: Instant, watch: Watch, timers: &mut Timers) {
+    pub(super) fn watch(&mut self, now: Instant, watch: Subscription, timers: &mut Timers) {
         let id = watch.id;
         let place = id.index as usize;
-        if self.watches.len() <= place {
-            self.watches.resize_with(place + 1, || None);
+        if self.subscriptions.len() <= place {
+            self.subscriptions.resize_with(place + 1, || None);
         }
         self.channels.entry(watch.channel.clone()).or_default().push(id);
-        assert!(self.watches[place].replace(Box::new(watch)).is_none(), "it is notified already");
+        assert!(self.subscriptions[place].replace(Box::new(watch)).is_none(), "it is notified already");
         self.watch_count += 1;
         for master in self.all.iter() {
             self.subscribe(now, master, id, timers);
@@ -154,7 +154,7 @@ impl Subscriptions {
 
     /// The operation has its lock, or has given up.
     pub(super) fn unwatch(&mut self, now: Instant, id: Id, timers: &mut Timers) {
-        let watch = self.watches[id.index as usize].take().expect("it was notified");
+        let watch = self.subscriptions[id.index as usize].take().expect("it was notified");
         let ids = self.channels.get_mut(&*watch.channel).expect("its channel is there");
         ids.retain(|other| *other != id);
         if ids.is_empty() {
@@ -177,12 +177,12 @@ impl Subscriptions {
         }
     }
 
-    fn find(&self, id: Id) -> Option<&Watch> {
-        self.watches.get(id.index as usize)?.as_deref().filter(|watch| watch.id == id)
+    fn find(&self, id: Id) -> Option<&Subscription> {
+        self.subscriptions.get(id.index as usize)?.as_deref().filter(|watch| watch.id == id)
     }
 
-    fn find_mut(&mut self, id: Id) -> Option<&mut Watch> {
-        self.watches.get_mut(id.index as usize)?.as_deref_mut().filter(|watch| watch.id == id)
+    fn find_mut(&mut self, id: Id) -> Option<&mut Subscription> {
+        self.subscriptions.get_mut(id.index as usize)?.as_deref_mut().filter(|watch| watch.id == id)
     }
 
     /// An attempt begins: what was reported before is no reason for another.
@@ -387,7 +387,7 @@ impl Subscriptions {
             Heard::Nothing => {}
             Heard::Ready => {
                 self.links[master.index()].connection.finish_handshake(now);
-                let ids: Vec<Id> = self.watches.iter().flatten().map(|watch| watch.id).collect();
+                let ids: Vec<Id> = self.subscriptions.iter().flatten().map(|watch| watch.id).collect();
                 ids.into_iter().for_each(|id| self.subscribe(now, master, id, timers));
             }
             Heard::Subscribed(id) => {
@@ -402,14 +402,14 @@ impl Subscriptions {
             }
             Heard::Freed => {
                 for id in self.channels.get(self.buffer.as_slice()).into_iter().flatten() {
-                    let watch = self.watches[id.index as usize].as_mut().expect("it is notified");
+                    let watch = self.subscriptions[id.index as usize].as_mut().expect("it is notified");
                     watch.note_freed(master);
                     self.notified.push(*id);
                 }
             }
             Heard::Waiting(count) => {
                 for id in self.channels.get(self.buffer.as_slice()).into_iter().flatten() {
-                    let watch = self.watches[id.index as usize].as_mut().expect("it is notified");
+                    let watch = self.subscriptions[id.index as usize].as_mut().expect("it is notified");
                     watch.note_waiting(count);
                 }
             }
@@ -448,7 +448,7 @@ impl Subscriptions {
         let pause = link.connection.back_off(now, rng);
         let pause = if link.refused.is_some() { limits::NEWS_REFUSED_PAUSE } else { pause };
         self.close(master, now + pause);
-        for watch in self.watches.iter_mut().flatten() {
+        for watch in self.subscriptions.iter_mut().flatten() {
             watch.asked.remove(master);
             watch.confirmed.remove(master);
         }
@@ -468,7 +468,7 @@ impl Subscriptions {
     /// Asks a master to notify a waiter, if it is connected and was not asked before.
     fn subscribe(&mut self, now: Instant, master: MasterId, id: Id, timers: &mut Timers) {
         let link = &mut self.links[master.index()];
-        let watch = self.watches[id.index as usize].as_mut().expect("it is notified");
+        let watch = self.subscriptions[id.index as usize].as_mut().expect("it is notified");
         if !link.connection.is_ready() || watch.asked.contains(master) {
             return;
         }

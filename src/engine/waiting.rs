@@ -9,7 +9,7 @@ use super::fair::Next;
 use super::link::Link;
 use super::op::OpState;
 use super::slab::Id;
-use super::watch::Watch;
+use super::subscription::Subscription;
 use crate::limits;
 use crate::mutants::mutant;
 
@@ -90,7 +90,7 @@ impl Engine {
         }
         let op = self.ops.op_mut(id);
         op.is_subscribed = true;
-        let watch = Watch::new(id, op.waiter(), op.channel(), took);
+        let watch = Subscription::new(id, op.waiter(), op.channel(), took);
         self.subscriptions.watch(now, watch, &mut self.timers);
         self.subscriptions.open(now, self.fleet.ready(), &mut self.timers);
     }

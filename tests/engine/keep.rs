@@ -36,7 +36,7 @@ fn renewal(rig: &mut Rig) -> Result<Instant, ExtendError> {
 }
 
 fn watch(rig: &mut Rig, lock: OpId) {
-    rig.engine.submit(rig.now, Request::Watch { lock }).expect("always taken");
+    rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("always taken");
 }
 
 fn extension_count(rig: &Rig) -> usize {
@@ -177,16 +177,16 @@ fn a_failed_renewal_says_which_masters_failed() {
 
 #[test]
 fn a_renewal_that_meets_a_loss_reports_it_once() {
-    for is_watched in [false, true] {
+    for notifies_loss in [false, true] {
         let mut rig = Rig::new(3, defaults);
         let lock = keep_and_report(&mut rig, ms(600_000));
-        if is_watched {
+        if notifies_loss {
             watch(&mut rig, lock);
         }
         (0..3).for_each(|index| rig.masters[index].load_keys(Default::default()));
         assert!(matches!(renewal(&mut rig), Err(ExtendError::Lost(_))));
         rig.advance(ms(30_000));
-        assert_eq!(rig.outcome().is_some_and(|it| matches!(it, Outcome::Lost(_))), is_watched);
+        assert_eq!(rig.outcome().is_some_and(|it| matches!(it, Outcome::Lost(_))), notifies_loss);
         assert_eq!(rig.outcome(), None);
     }
 }

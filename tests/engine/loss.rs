@@ -83,7 +83,7 @@ fn a_renewal_reports_the_kept_locks_loss() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire_with("a", Options::new().wait(ms(0)).auto_extend(ms(60_000)));
     granted(&mut rig);
-    rig.engine.submit(rig.now, Request::Watch { lock }).expect("always taken");
+    rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("always taken");
     (0..2).for_each(|index| restart(&mut rig, index));
     let begun = rig.now;
     while rig.outcomes.is_empty() {

@@ -275,7 +275,7 @@ fn no_renewal_changes_a_foreign_key() {
         let locks: Vec<_> = rows.iter().map(|(kind, _)| *kind).zip(&names).map(acquire).collect();
         worker.outcomes_of(&locks);
         for &lock in &locks {
-            worker.submit(Request::Watch { lock });
+            worker.submit(Request::NotifyLoss { lock });
         }
         let put = |((_, (_, value, has_ttl)), name)| put(fleet.master(0), name, value, has_ttl);
         let foreign: Vec<_> = rows.iter().copied().zip(names).map(put).collect();

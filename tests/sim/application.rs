@@ -159,7 +159,7 @@ impl World {
         if let Some(it) = self.clients[client].lock(lock) {
             it.is_watched_in_time = !is_losing;
         }
-        self.clients[client].engine.submit(now, Request::Watch { lock }).expect("always taken");
+        self.clients[client].engine.submit(now, Request::NotifyLoss { lock }).expect("always taken");
         self.wake(client, self.now);
     }
 

@@ -14,7 +14,7 @@ impl Shared {
     pub(super) fn run_keeper(&self) {
         let mut seen_drop_count = 0;
         // All waiters have got the error, and all later callers will.
-        let _ = self.watched(|| self.keep(&mut seen_drop_count));
+        let _ = self.guarded(|| self.keep(&mut seen_drop_count));
         self.ended_waker.wake_by_ref();
     }
 
@@ -57,8 +57,8 @@ impl Shared {
             }
             // Nobody may have looked for long: servers close idle connections, and a task does not wait for
             // new ones.
-            let is_watched = core.poller.is_none();
-            let look_at = if is_watched { now } else { core.last_turn } + limits::LOOK_PAUSE;
+            let is_guarded = core.poller.is_none();
+            let look_at = if is_guarded { now } else { core.last_turn } + limits::LOOK_PAUSE;
             if (core.due().is_some_and(|at| at <= now) || look_at <= now)
                 && let Some(poller) = core.poller.take()
             {
@@ -116,11 +116,11 @@ impl Shared {
     /// has ended.
     #[cfg(unix)]
     pub(in crate::client) fn drive(&self, waker: &Waker) -> Option<Option<Instant>> {
-        self.watched(|| self.drive_watched(waker))
+        self.guarded(|| self.drive_guarded(waker))
     }
 
     #[cfg(unix)]
-    pub(super) fn drive_watched(&self, waker: &Waker) -> Option<Option<Instant>> {
+    pub(super) fn drive_guarded(&self, waker: &Waker) -> Option<Option<Instant>> {
         let mut core = self.enter().ok().filter(|core| !core.is_closing)?;
         let drive = core.keeper.drive.as_mut()?;
         // Dropped after the lock is given back, as all wakers are.

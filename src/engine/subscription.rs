@@ -22,7 +22,7 @@ pub(super) enum Waiter {
 }
 
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct Subscription {
     pub(super) id: Id,
     waiter: Waiter,
     /// The channel's name as an encoded bulk string.
@@ -64,7 +64,7 @@ pub(super) struct Wake {
     pub(super) is_woken: bool,
 }
 
-impl Watch {
+impl Subscription {
     /// Of an operation whose attempt was refused, and took so long.
     pub(super) fn new(id: Id, waiter: Waiter, channel: &[u8], took: Duration) -> Self {
         Self {
