@@ -138,7 +138,7 @@ pub const STRAGGLER_WAIT: Duration = Duration::from_millis(20);
 pub const DROP_LINGER: Duration = Duration::from_millis(1);
 
 /// How long a client's thread stays for the answers to what it has sent by itself, as renewals.
-pub(crate) const KEEPER_STAY: Duration = Duration::from_millis(5);
+pub(crate) const BACKGROUND_STAY: Duration = Duration::from_millis(5);
 
 /// How long dropping the last handle of a [`crate::Client`] waits for the masters that answer to confirm
 /// queued releases.

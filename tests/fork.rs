@@ -74,7 +74,7 @@ fn a_client_is_refused(fleet: &mut Fleet) {
     let client = Client::open(settings(fleet)).expect("an event loop");
     let [kept, child_extends, child_releases] =
         ["a", "b", "c"].map(|name| client.lock(name).ttl(TTL).acquire().expect("free"));
-    // The keeper has something to do, at any of whose steps the fork may come.
+    // The background thread has something to do, at any of whose steps the fork may come.
     let mut waiting = client.lock("a").wait(TTL).acquire_async();
     assert!(poll(&mut waiting).is_pending());
     let mut guards = Some((kept, child_extends, child_releases));

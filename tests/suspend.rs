@@ -127,13 +127,13 @@ mod linux {
 
     /// A time namespace that is an hour ahead, kept by a process of its own.
     pub(super) struct Sleep {
-        keeper: Child,
+        background: Child,
         namespace: File,
     }
 
     impl Sleep {
         pub(super) fn prepare() -> Result<Self, String> {
-            let mut keeper = unshare()
+            let mut background = unshare()
                 .args(["sh", "-c", "echo $$; read -r line"])
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
@@ -141,16 +141,16 @@ mod linux {
                 .spawn()
                 .map_err(|error| format!("unshare: {error}"))?;
             let mut line = String::new();
-            let stdout = keeper.stdout.take().expect("piped");
+            let stdout = background.stdout.take().expect("piped");
             let namespace = BufReader::new(stdout).read_line(&mut line).and_then(|_| {
                 let pid = line.trim();
                 File::open(format!("/proc/{pid}/ns/time"))
             });
             match namespace {
-                Ok(namespace) => Ok(Self { keeper, namespace }),
+                Ok(namespace) => Ok(Self { background, namespace }),
                 Err(error) => {
-                    drop(keeper.stdin.take());
-                    keeper.wait().map_err(|error| error.to_string())?;
+                    drop(background.stdin.take());
+                    background.wait().map_err(|error| error.to_string())?;
                     Err(error.to_string())
                 }
             }
@@ -165,8 +165,8 @@ mod linux {
 
     impl Drop for Sleep {
         fn drop(&mut self) {
-            drop(self.keeper.stdin.take()); // which ends its shell
-            self.keeper.wait().ok();
+            drop(self.background.stdin.take()); // which ends its shell
+            self.background.wait().ok();
         }
     }
 }

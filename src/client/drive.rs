@@ -1,4 +1,4 @@
-//! The event loop of a client on somebody else's: its keeper's work without its keeper's thread.
+//! The event loop of a client on somebody else's: its background's work without its background's thread.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The thread that has the [`Poller`] leads. A thread that waits leads itself if nobody does, so a lone one
-//! needs no other and no system call but those of the sockets. The *keeper*, a thread of the client's own,
-//! leads while tasks wait, and for what is due when nobody calls: time-outs, reconnects, the releases of
+//! needs no other and no system call but those of the sockets. The *background*, a thread of the client's
+//! own, leads while tasks wait, and for what is due when nobody calls: time-outs, reconnects, the releases of
 //! dropped guards. The leader sleeps without the lock, so that others can submit and write meanwhile, and is
 //! woken at most once in a sleep.
 //!
@@ -19,8 +19,8 @@
 //! and nobody leads, that no waker is called with the lock held, and that a leader's end is an error to all
 //! who wait.
 
+mod background;
 mod core;
-mod keeper;
 mod later;
 
 use std::collections::VecDeque;
@@ -53,7 +53,7 @@ pub(super) type Stopped = Arc<str>;
 #[derive(Debug)]
 pub(super) struct Shared {
     core: Mutex<Core>,
-    /// The process that has the keeper.
+    /// The process that has the background thread.
     process: Process,
     /// The function that is called with the lock held.
     retry_delay: Option<RetryDelay>,
@@ -61,8 +61,8 @@ pub(super) struct Shared {
     later: Later<Self>,
     /// The leader while it calls wakers.
     waking: Inside,
-    keeper: Arc<Parker>,
-    /// Woken when the keeper has ended.
+    background: Arc<Parker>,
+    /// Woken when the background thread has ended.
     ended: Arc<Parker>,
     ended_waker: Waker,
 }
@@ -76,7 +76,7 @@ pub(super) struct Core {
     poller: Option<Poller>,
     /// While the leader sleeps.
     sleep: Option<Sleep>,
-    keeper: Keeper,
+    background: Background,
     /// When releases of dropped guards are to be on their way, if nothing else is written before.
     linger_until: Option<Instant>,
     /// Guards dropped so far.
@@ -96,7 +96,7 @@ struct Sleep {
 }
 
 #[derive(Debug)]
-struct Keeper {
+struct Background {
     waker: Waker,
     thread: Option<thread::ThreadId>,
     /// Until when it sleeps without leading; `None` while it does not.
@@ -147,9 +147,9 @@ pub(super) fn wake_all(woken: impl IntoIterator<Item = Waker>) -> bool {
 }
 
 impl Shared {
-    /// Starts the keeper of a driver that has settled.
+    /// Starts the background thread of a driver that has settled.
     pub(super) fn start(driver: Driver, poller: Poller) -> io::Result<Arc<Self>> {
-        let (keeper, waker) = Parker::pair();
+        let (background, waker) = Parker::pair();
         let (ended, ended_waker) = Parker::pair();
         let retry_delay = driver.engine.config().retry_delay_by.clone();
         let core = Core {
@@ -157,7 +157,7 @@ impl Shared {
             completions: Completions::default(),
             poller: Some(poller),
             sleep: None,
-            keeper: Keeper {
+            background: Background {
                 waker,
                 thread: None,
                 sleeps_until: None,
@@ -178,18 +178,19 @@ impl Shared {
             retry_delay,
             later: Later::default(),
             waking: Inside::default(),
-            keeper,
+            background,
             ended,
             ended_waker,
         });
         let its = shared.clone();
-        let keeper =
-            thread::Builder::new().name("redlatch-keeper".to_owned()).spawn(move || its.run_keeper())?;
-        shared.peek(|core| core.keeper.thread = Some(keeper.thread().id()));
+        let background =
+            thread::Builder::new().name("redlatch".to_owned()).spawn(move || its.run_background())?;
+        shared.peek(|core| core.background.thread = Some(background.thread().id()));
         Ok(shared)
     }
 
-    /// Takes the lock, unless this is another process: a fork has no keeper, and its parent's connections.
+    /// Takes the lock, unless this is another process: a fork has no background, and its parent's
+    /// connections.
     pub(super) fn enter(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
         self.check_process()?;
         self.lock()
@@ -309,11 +310,11 @@ impl Shared {
         let why = core.stopped.get_or_insert_with(|| why.into()).clone();
         core.completions.give_up();
         core.wake_leader();
-        let keeper = core.keeper.waker.clone();
+        let background = core.background.waker.clone();
         let woken: VecDeque<_> = std::mem::take(core.completions.woken());
-        let drive = core.keeper.drive.take();
+        let drive = core.background.drive.take();
         drop(core);
-        keeper.wake();
+        background.wake();
         wake_all(woken.into_iter().chain(drive));
         why
     }
@@ -345,7 +346,7 @@ impl Shared {
         if !matches!(question, Question::Extend | Question::Release) {
             core = self.revive(core)?;
         }
-        core.keeper.is_favoured = false;
+        core.background.is_favoured = false;
         let Some(completion) = ask(&mut core) else {
             self.leave(core);
             return Ok(None);
@@ -410,7 +411,7 @@ impl Shared {
         }
         // Dropped after the lock is given back, whatever it drops with itself.
         let _replaced = core.completions.wait_as_task(completion, waker);
-        core.keeper.is_favoured = true;
+        core.background.is_favoured = true;
         if is_new {
             core.write_for_task();
         }
@@ -539,7 +540,7 @@ impl Shared {
         }
     }
 
-    /// The last handle is gone: has the keeper bring out what is queued, and waits for it,
+    /// The last handle is gone: has the background thread bring out what is queued, and waits for it,
     /// [`limits::CLOSE_WAIT`] at most.
     pub(super) fn close(&self) {
         self.do_or_later(Self::close_now);
@@ -549,11 +550,11 @@ impl Shared {
         let Ok(mut core) = self.enter() else { return };
         core.is_closing = true;
         core.wake_leader();
-        let (waker, drive) = (core.keeper.waker.clone(), core.keeper.drive.take());
-        let is_keeper = core.keeper.thread == Some(thread::current().id());
+        let (waker, drive) = (core.background.waker.clone(), core.background.drive.take());
+        let is_background = core.background.thread == Some(thread::current().id());
         self.leave(core);
         wake_all(drive.into_iter().chain([waker]));
-        if !is_keeper {
+        if !is_background {
             self.ended.park(Some(clock::now() + limits::CLOSE_WAIT));
         }
     }

@@ -174,7 +174,7 @@ fn batch_tasks_learn_of_stopped_masters_in_time() {
     let client = open(&fleet.urls(), SHORT);
     let guard = block_on(client.lock("warm").ttl(TTL).acquire_async()).expect("free");
     block_on(guard.release_async()).expect("confirmed");
-    // What was to be done is over by then, and the keeper sleeps without end.
+    // What was to be done is over by then, and the background thread sleeps without end.
     std::thread::sleep(8 * SHORT);
     fleet.masters().for_each(|master| master.stop());
     let begun = Instant::now();

@@ -215,7 +215,7 @@ fn a_guard_may_be_dropped_anywhere() {
     assert!(panicked.is_err());
     let guard = acquire();
     thread::spawn(move || KEPT.with_borrow_mut(|kept| kept.push(Box::new(guard)))).join().expect("it ends");
-    // No call writes for the last one: the keeper does.
+    // No call writes for the last one: the background thread does.
     await_no_keys(&mut fleet);
     let (guard, is_released) = (acquire(), Arc::new(AtomicBool::new(false)));
     let last = ReleasedOnDrop(Some(guard), is_released.clone());
@@ -355,7 +355,7 @@ fn the_background_thread_may_drop_the_last_handle() {
     let waker = Waker::from(task.clone());
     let poll = poll_with(task.0.lock().expect("nobody panics with it").as_mut().expect("kept"), &waker);
     drop((task, waker));
-    // From here on the keeper has the only reference, in the waker that it wakes.
+    // From here on the background thread has the only reference, in the waker that it wakes.
     assert!(matches!(poll, Poll::Pending));
     await_no_keys(&mut fleet);
     await_no_connections(&mut fleet);

@@ -235,7 +235,7 @@ fn harm(fleet: &mut Fleet, proxies: &[Proxy], limit: Duration) {
 fn keeper_count() -> usize {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
     let names = tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("comm")));
-    names.flatten().filter(|name| name.trim() == "redlatch-keeper").count()
+    names.flatten().filter(|name| name.trim() == "redlatch").count()
 }
 
 /// Threads, and tasks on some more; one of these is tokio's, which drives if that is wanted.

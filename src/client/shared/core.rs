@@ -59,11 +59,12 @@ impl Core {
         self.deliver();
     }
 
-    /// Whether the keeper is to lead now. One that is driven knows by itself when something arrives.
-    pub(super) fn wants_keeper(&self) -> bool {
-        match self.keeper.drive {
-            Some(_) => self.keeper.has_unsent,
-            None => self.keeper.is_favoured || self.completions.task_count() > 0,
+    /// Whether the background thread is to lead now. One that is driven knows by itself when something
+    /// arrives.
+    pub(super) fn wants_background(&self) -> bool {
+        match self.background.drive {
+            Some(_) => self.background.has_unsent,
+            None => self.background.is_favoured || self.completions.task_count() > 0,
         }
     }
 
@@ -107,11 +108,11 @@ impl Core {
 
     /// A task has submitted something.
     pub(super) fn write_for_task(&mut self) {
-        let is_driven = self.keeper.drive.is_some();
+        let is_driven = self.background.drive.is_some();
         if self.poller.is_some() && is_driven && self.completions.waiting_count() > DIRECT_WRITE_MAX {
-            self.keeper.has_unsent = true;
+            self.background.has_unsent = true;
         } else if self.poller.is_some() {
-            // Nobody leads, and the keeper is being woken: the request need not wait for it.
+            // Nobody leads, and the background thread is being woken: the request need not wait for it.
             self.flush();
         } else {
             self.write_beside_leader();
@@ -142,11 +143,11 @@ impl Core {
         if let Some(thread) = self.completions.sleeping_thread() {
             return Some(thread);
         }
-        let sleeps_until = self.keeper.sleeps_until?;
+        let sleeps_until = self.background.sleeps_until?;
         let is_late = is_before(self.due(), sleeps_until) && !mutant!(DeadlineWakesNobody);
-        if self.wants_keeper() || self.is_closing || is_late {
-            self.keeper.sleeps_until = None;
-            return Some(self.keeper.drive.as_ref().unwrap_or(&self.keeper.waker).clone());
+        if self.wants_background() || self.is_closing || is_late {
+            self.background.sleeps_until = None;
+            return Some(self.background.drive.as_ref().unwrap_or(&self.background.waker).clone());
         }
         None
     }

@@ -220,7 +220,7 @@ fn an_elected_leader_waits_for_no_waker() {
     let shared = client.shared();
     let order = Arc::<Mutex<Vec<usize>>>::default();
     let waker = |number| Waker::from(Arc::new(Numbered(number, order.clone())));
-    // Nobody leads by itself: a drive is elected, and the keeper leaves the lead to it.
+    // Nobody leads by itself: a drive is elected, and the background thread leaves the lead to it.
     let mut drive = client.drive().expect("a descriptor");
     drive.turn(&waker(0)).expect("it goes on");
     let mut core = loop {
@@ -231,8 +231,8 @@ fn an_elected_leader_waits_for_no_waker() {
         drop(core);
         thread::yield_now();
     };
-    core.keeper.has_unsent = true;
-    core.keeper.sleeps_until = Some(None);
+    core.background.has_unsent = true;
+    core.background.sleeps_until = Some(None);
     core.completions.woken().extend([waker(1), waker(2)]);
     shared.leave(core);
     assert_eq!(*order.lock().expect("no panic"), [0, 1, 2]);

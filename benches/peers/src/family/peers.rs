@@ -296,11 +296,11 @@ fn keep_rslock(urls: &[String], count: usize, time: Duration, ttl: Duration) {
         println!("held");
         tokio::time::sleep(time).await;
         // One that has ended before its time has lost its lock.
-        println!("kept {}", keepers.iter().filter(|keeper| keeper.is_finished()).count());
+        println!("kept {}", keepers.iter().filter(|background| background.is_finished()).count());
         tokio::time::sleep(COUNTING).await;
         let _ = over.send(true);
-        for keeper in keepers {
-            let _ = keeper.await;
+        for background in keepers {
+            let _ = background.await;
         }
     });
 }

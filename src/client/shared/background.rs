@@ -1,5 +1,5 @@
-//! The keeper: the thread of a client that leads while tasks wait, and for what is due when nobody calls; and
-//! the event loops of others that do its work ([`crate::Drive`]).
+//! The background thread: the thread of a client that leads while tasks wait, and for what is due when nobody
+//! calls; and the event loops of others that do its work ([`crate::Drive`]).
 
 use std::io;
 use std::sync::{MutexGuard, TryLockError};
@@ -11,7 +11,7 @@ use crate::clock;
 use crate::limits;
 
 impl Shared {
-    pub(super) fn run_keeper(&self) {
+    pub(super) fn run_background(&self) {
         let mut seen_drop_count = 0;
         // All waiters have got the error, and all later callers will.
         let _ = self.guarded(|| self.keep(&mut seen_drop_count));
@@ -25,7 +25,7 @@ impl Shared {
             let mut core = match self.core.try_lock() {
                 // Somebody is at work, and what is due is done by the way.
                 Err(TryLockError::WouldBlock) if !was_woken => {
-                    was_woken = self.keeper.park(Some(clock::now() + limits::DROP_LINGER));
+                    was_woken = self.background.park(Some(clock::now() + limits::DROP_LINGER));
                     continue;
                 }
                 Ok(core) => Self::unless_stopped(core)?,
@@ -38,20 +38,21 @@ impl Shared {
             if core.is_closing {
                 return self.finish(core);
             }
-            if core.keeper.drive.is_some() {
+            if core.background.drive.is_some() {
                 drop(core);
-                was_woken = self.keeper.park(None);
+                was_woken = self.background.park(None);
                 continue;
             }
-            core.keeper.sleeps_until = None;
+            core.background.sleeps_until = None;
             let now = clock::now();
-            if core.wants_keeper()
+            if core.wants_background()
                 && let Some(poller) = core.poller.take()
             {
                 // Also when a drive has begun meanwhile, whatever that wants: it finds the lead taken until
                 // then.
-                let is_done =
-                    |core: &Core| core.is_closing || core.keeper.drive.is_some() || !core.wants_keeper();
+                let is_done = |core: &Core| {
+                    core.is_closing || core.background.drive.is_some() || !core.wants_background()
+                };
                 self.leave(self.lead(core, poller, None, is_done)?);
                 continue;
             }
@@ -68,7 +69,7 @@ impl Shared {
                 core = self.lead(core, poller, Some(now), |_| false)?;
                 if let Some(poller) = core.poller.take() {
                     let is_done = |core: &Core| core.is_closing || core.driver.engine.is_answered();
-                    core = self.lead(core, poller, Some(clock::now() + limits::KEEPER_STAY), is_done)?;
+                    core = self.lead(core, poller, Some(clock::now() + limits::BACKGROUND_STAY), is_done)?;
                 }
                 self.leave(core);
                 continue;
@@ -77,23 +78,23 @@ impl Shared {
             // it.
             let are_dropped = std::mem::replace(seen_drop_count, core.drop_count) != core.drop_count;
             let look_again = are_dropped.then(|| now + limits::DROP_LINGER);
-            // The leader does what is due within the next moment, and wakes the keeper for what is due before
-            // this.
+            // The leader does what is due within the next moment, and wakes the background thread for what is
+            // due before this.
             let due = core.due().map(|at| at.max(now + limits::DROP_LINGER));
             let until = earlier(earlier(due, look_again), Some(look_at));
-            core.keeper.sleeps_until = Some(until);
+            core.background.sleeps_until = Some(until);
             drop(core);
-            was_woken = self.keeper.park(until);
+            was_woken = self.background.park(until);
         }
     }
 
-    /// Leaves the keeper's work to the calls of [`Shared::drive`]; returns what to watch.
+    /// Leaves the background thread's work to the calls of [`Shared::drive`]; returns what to watch.
     #[cfg(unix)]
     pub(in crate::client) fn begin_drive(&self) -> io::Result<mio::Registry> {
         let mut core = self.enter().map_err(|why| io::Error::other(why.to_string()))?;
         let registry = core.driver.registry()?;
-        let replaced = core.keeper.drive.replace(Waker::noop().clone());
-        core.keeper.is_favoured = false;
+        let replaced = core.background.drive.replace(Waker::noop().clone());
+        core.background.is_favoured = false;
         core.wake_leader();
         drop(core);
         // It learns that another one drives.
@@ -101,19 +102,19 @@ impl Shared {
         Ok(registry)
     }
 
-    /// Gives the keeper's work back to its thread.
+    /// Gives the background thread's work back to its thread.
     #[cfg(unix)]
     pub(in crate::client) fn end_drive(&self) {
         self.with_or_later(|core| {
-            core.keeper.sleeps_until = None;
-            let waker = core.keeper.waker.clone();
+            core.background.sleeps_until = None;
+            let waker = core.background.waker.clone();
             core.completions.woken().push_back(waker);
-            core.keeper.drive.take()
+            core.background.drive.take()
         });
     }
 
-    /// A turn of the keeper's without waiting; returns when it is to have the next one. `None` if the client
-    /// has ended.
+    /// A turn of the background thread's without waiting; returns when it is to have the next one. `None` if
+    /// the client has ended.
     #[cfg(unix)]
     pub(in crate::client) fn drive(&self, waker: &Waker) -> Option<Option<Instant>> {
         self.guarded(|| self.drive_guarded(waker))
@@ -122,20 +123,20 @@ impl Shared {
     #[cfg(unix)]
     pub(super) fn drive_guarded(&self, waker: &Waker) -> Option<Option<Instant>> {
         let mut core = self.enter().ok().filter(|core| !core.is_closing)?;
-        let drive = core.keeper.drive.as_mut()?;
+        let drive = core.background.drive.as_mut()?;
         // Dropped after the lock is given back, as all wakers are.
         let _replaced = (!drive.will_wake(waker)).then(|| std::mem::replace(drive, waker.clone()));
-        core.keeper.sleeps_until = None;
-        core.keeper.has_unsent = false;
+        core.background.sleeps_until = None;
+        core.background.has_unsent = false;
         if let Some(poller) = core.poller.take() {
             core = self.lead(core, poller, Some(clock::now()), |_| false).ok()?;
         } else {
             // A thread leads, and may have read all before what this turn was for: it has the drive look
             // again.
-            core.keeper.has_unsent = true;
+            core.background.has_unsent = true;
         }
         let due = core.due();
-        core.keeper.sleeps_until = Some(due);
+        core.background.sleeps_until = Some(due);
         self.leave(core);
         Some(due)
     }
