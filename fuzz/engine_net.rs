@@ -464,10 +464,10 @@ fn note_answer(
 
 /// Releases and extensions go where the `SET` went, and to its key.
 fn check_aim(master: MasterId, args: &[&[u8]], tokens: &HashMap<Token, TokenLog>) {
-    // An attempt, or the end of a wait for a fair lock, which has no token, or an intent, which has a value
-    // of its own.
-    let is_intent = [1, 3].iter().any(|&at| args.get(at).is_some_and(|key| key.starts_with(INTENT)));
-    if matches!(args, [b"SET", _, _, b"NX", ..] | [_, _, b"3", ..]) || is_intent {
+    // An attempt, or the end of a wait for a fair lock, which has no token, or a reservation, which has a
+    // value of its own.
+    let is_reservation = [1, 3].iter().any(|&at| args.get(at).is_some_and(|key| key.starts_with(INTENT)));
+    if matches!(args, [b"SET", _, _, b"NX", ..] | [_, _, b"3", ..]) || is_reservation {
         return;
     }
     if let [b"EVALSHA" | b"EVAL", script, _, key, rest @ ..] = args

@@ -131,7 +131,7 @@ pub enum AcquireError {
     /// Enough masters answer, and somebody else holds keys on too many of them; or another caller of this
     /// client holds the lock or is ahead of this one in its wait queue. A fair lock also fails like this
     /// while waiters are ahead in the masters' queue, and a reader while a writer keeps new readers out, for
-    /// [`crate::limits::INTENT_TIME`] or a little more. Wait or try again.
+    /// [`crate::limits::RESERVATION_TIME`] or a little more. Wait or try again.
     Contended(Box<Denial>),
     /// Too few masters can grant: they are unreachable, silent, in error or in quarantine; or they refused
     /// the fencing token, as their clocks differ; or the queue of a fair lock is full

@@ -169,8 +169,9 @@ pub(crate) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 pub(crate) const RENEWAL_TICK: Duration = Duration::from_millis(16);
 
 /// How long new readers stay out of a lock at the most for a writer that has gone, or cannot renew its
-/// intent, besides twice the answer limit. A writer that keeps them out tries again at least twice as often.
-pub const INTENT_TIME: Duration = Duration::from_secs(1);
+/// reservation, besides twice the answer limit. A writer that keeps them out tries again at least twice as
+/// often.
+pub const RESERVATION_TIME: Duration = Duration::from_secs(1);
 
 /// Locks that one engine is notified of while callers wait for them, each a channel on every master. A waiter
 /// for another one tries again after random delays only.

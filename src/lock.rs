@@ -30,8 +30,8 @@ pub use tally::{Tally, Verdict, quorum};
 /// mode, for the mark would overwrite it.
 pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
 
-/// The beginning of the values by which scripts know a queue and an intent from keys of other applications.
-/// Its number changes with their meaning.
+/// The beginning of the values by which scripts know a queue and a reservation from keys of other
+/// applications. Its number changes with their meaning.
 pub(crate) const TOKEN_MARK: &[u8] = b"redlatch:1:";
 
 /// The name of a lock: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes of any value but `redlatch:mark`, and none
@@ -50,7 +50,7 @@ impl<'a> Resource<'a> {
     ///
     /// # Errors
     /// [`InputError`] if the name is empty, longer than [`limits::RESOURCE_SIZE_MAX`], or that of the mark,
-    /// of a fence, of a queue or of a writer's intent.
+    /// of a fence, of a queue or of a writer's reservation.
     pub fn new<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
         let name = name.as_ref();
         match name.len() {

@@ -176,16 +176,16 @@ pub enum Mutant {
     ForeignSetTaken,
     /// Readers do not look whether a writer wants them to stay out.
     IntentIgnored,
-    /// An intent takes the place of any key, whoever made it.
+    /// A reservation takes the place of any key, whoever made it.
     ForeignIntentTaken,
     /// A waiter joins any sorted set where its queue belongs.
     ForeignQueueTaken,
     /// A text that Lua reads as a number is taken for a fence.
     ForeignFenceTaken,
-    /// A writer that gives up leaves its intent.
-    IntentKept,
+    /// A writer that gives up leaves its reservation.
+    ReservationKept,
     /// A writer says once that it wants readers to stay out, and not again.
-    IntentNotRenewed,
+    ReservationNotRenewed,
     /// Readers stand in line behind each other.
     ReadersQueue,
     /// A lock is renewed for as long as it is held.

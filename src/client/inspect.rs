@@ -60,8 +60,8 @@ impl Client {
     /// is kept; a fencing token still stops it at a storage that checks. Callers of this client who wait for
     /// the lock behind a holder in the same client go on waiting for that one. Waiters of other clients are
     /// not notified: fair waiters come within a second, others when the old holder's time or their own pause
-    /// ends. The queue of a fair lock and a writer's intent stay. It is for people who know that the holder
-    /// is dead and cannot wait for the end of its TTL.
+    /// ends. The queue of a fair lock and a writer's reservation stay. It is for people who know that the
+    /// holder is dead and cannot wait for the end of its TTL.
     ///
     /// Only what can be a lock is deleted: a string, which may be a lock of another library, or a set of
     /// readers. A key of any other type stays, and its master answers with an error.

@@ -78,7 +78,7 @@ impl Engine {
         op.max_hold = options.auto_extend;
         op.mode = ModeState::new(options.mode);
         if options.keeps_readers_out && waits && op.mode.is_queued() {
-            op.intent = Some(Box::default());
+            op.reservation = Some(Box::default());
         }
         match options.policy {
             WaitPolicy::Notified => op.mode.is_queued() || !waits || mutant!(ReadersQueue),

@@ -291,9 +291,9 @@ impl Engine {
                     self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
                 }
             }
-            _ if op.is_subscribed || op.intent.is_some() => {
+            _ if op.is_subscribed || op.reservation.is_some() => {
                 // It was still waiting for the lock.
-                self.withdraw_intent(id, false);
+                self.withdraw_reservation(id, false);
                 self.unwatch(now, id);
                 return self.submit_release(now, id, awaited);
             }

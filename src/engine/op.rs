@@ -11,7 +11,7 @@ use super::owed::Owed;
 use super::policy::Policy;
 use super::query::Query;
 use super::renewal::{Renewal, loss_lead};
-use super::sharing::Intent;
+use super::sharing::Reservation;
 use super::slab::Id;
 use super::subscription::Waiter;
 use crate::error::{AcquireError, Denial, HeldBy, Report};
@@ -58,7 +58,7 @@ pub(super) struct Op {
     /// How it waits.
     pub(super) policy: Policy,
     /// Of one that keeps new readers out while it waits.
-    pub(super) intent: Option<Box<Intent>>,
+    pub(super) reservation: Option<Box<Reservation>>,
     /// How the lock is kept while it is held, if that is not left to the caller.
     pub(super) renewal: Option<Renewal>,
     /// Whether its loss is to be reported.
@@ -228,7 +228,7 @@ impl Op {
             reader_count: 0,
             mode: ModeState::Plain,
             policy: Policy::Notified,
-            intent: None,
+            reservation: None,
             renewal: None,
             notifies_loss: false,
             is_subscribed: false,
@@ -262,7 +262,7 @@ impl Op {
             reader_count,
             mode,
             policy,
-            intent,
+            reservation,
             renewal,
             notifies_loss,
             is_subscribed,
@@ -276,7 +276,7 @@ impl Op {
         (*attempts_max, *max_hold) = (u32::MAX, None);
         (*denied_before, *renewal, *notifies_loss) = (None, None, false);
         (*mode, *policy) = (ModeState::Plain, Policy::Notified);
-        (*intent, *is_subscribed, *reader_count) = (None, false, 0);
+        (*reservation, *is_subscribed, *reader_count) = (None, false, 0);
         key.clear();
         holders.clear();
     }

@@ -18,14 +18,15 @@
 //! # Whose turn it is
 //!
 //! By itself a writer waits until no reader is there at some moment, which may be never. One that keeps
-//! readers out leaves its intent on all masters with each refusal: while that lives new readers are refused,
-//! so that the writer waits for those who have the lock at the longest. The intent is withdrawn when the
-//! writer has the lock or gives up; that of a writer that dies ends after [`limits::INTENT_TIME`]. Several
-//! writers share the key of the intent: the last one to be refused has it, and only that one withdraws it.
-//! The others set it again with their next refusal, which comes in half of that time.
+//! readers out leaves its reservation on all masters with each refusal: while that lives new readers are
+//! refused, so that the writer waits for those who have the lock at the longest. The reservation is withdrawn
+//! when the writer has the lock or gives up; that of a writer that dies ends after
+//! [`limits::RESERVATION_TIME`]. Several writers share the key of the reservation: the last one to be refused
+//! has it, and only that one withdraws it. The others set it again with their next refusal, which comes in
+//! half of that time.
 //!
 //! ```text
-//!  writer   SET NX ─ refused ─► SET intent ─ Waiting (half of its time) ─► SET NX ─ granted ─► intent gone
+//!  writer   SET NX ─ refused ─► SET reservation ─ Waiting (half of its time) ─► SET NX ─ granted ─► reservation gone
 //!  readers    │ in              │ refused from here on                     │ refused by the lock
 //! ```
 
@@ -42,9 +43,9 @@ use crate::lock::command::{self, Entry, Script};
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
-/// The intent of a writer that waits.
+/// The reservation of a writer that waits.
 #[derive(Debug, Default)]
-pub(super) struct Intent {
+pub(super) struct Reservation {
     /// Key and value as commands have them; empty before the first refusal.
     entry: Entry,
     /// Masters that were sent it.
@@ -119,9 +120,9 @@ pub(super) fn send_extend(
     })
 }
 
-impl Intent {
-    /// An attempt was refused: leaves the intent on all masters beside this key, for as long as `answers` may
-    /// take and longer. Returns by when it is to be renewed.
+impl Reservation {
+    /// An attempt was refused: leaves the reservation on all masters beside this key, for as long as
+    /// `answers` may take and longer. Returns by when it is to be renewed.
     #[cold]
     #[inline(never)]
     pub(super) fn send(
@@ -132,17 +133,17 @@ impl Intent {
         answers: Duration,
         rng: &mut impl Rng,
     ) -> Instant {
-        let renewal = now + limits::INTENT_TIME / 2;
+        let renewal = now + limits::RESERVATION_TIME / 2;
         if self.sent.is_empty() {
-            self.entry.set_intent(key, fleet.config().prefix.len(), &Token::marked(rng));
-        } else if mutant!(IntentNotRenewed) {
+            self.entry.set_reservation(key, fleet.config().prefix.len(), &Token::marked(rng));
+        } else if mutant!(ReservationNotRenewed) {
             return renewal;
         }
-        let time = limits::INTENT_TIME + 2 * answers;
+        let time = limits::RESERVATION_TIME + 2 * answers;
         // A day and a second at the most.
         let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let sent = fleet.send(fleet.usable(), Owed::Ignored(Shape::Any), |out| {
-            command::encode_intent(out, &self.entry, time_ms);
+            command::encode_reservation(out, &self.entry, time_ms);
         });
         self.sent = self.sent.union(sent);
         renewal
@@ -153,7 +154,7 @@ impl Intent {
     #[cold]
     #[inline(never)]
     pub(super) fn withdraw(&self, fleet: &mut Fleet, key: &[u8], has_lock: bool) {
-        if self.sent.is_empty() || mutant!(IntentKept) {
+        if self.sent.is_empty() || mutant!(ReservationKept) {
             return;
         }
         fleet.send_release(self.sent, Owed::Ignored(Shape::Any), &self.entry, Notify::Nobody);

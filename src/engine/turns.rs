@@ -90,7 +90,7 @@ impl Engine {
     /// An operation has the lock: the others stand behind it. Not inlined, as its caller has enough to do.
     #[inline(never)]
     pub(super) fn note_held(&mut self, now: Instant, id: Id) {
-        self.withdraw_intent(id, true);
+        self.withdraw_reservation(id, true);
         self.unwatch(now, id);
         let place = id.index;
         let head = if self.queues.has(place) { self.queues.ahead(place) } else { self.found_queue(id) };
@@ -124,7 +124,7 @@ impl Engine {
 
     /// Frees an operation that is over.
     pub(super) fn end_op(&mut self, now: Instant, id: Id) {
-        self.withdraw_intent(id, false);
+        self.withdraw_reservation(id, false);
         self.unwatch(now, id);
         self.leave_queue(now, id, Duration::ZERO);
         let op = self.ops.op_mut(id);

@@ -157,8 +157,8 @@ impl Engine {
         pause.min(heartbeat)
     }
 
-    /// An attempt was refused: leaves its intent on all masters if it is one that keeps readers out, and goes
-    /// on waiting until then. Returns when the next attempt is to be made, early enough to renew it.
+    /// An attempt was refused: leaves its reservation on all masters if it is one that keeps readers out, and
+    /// goes on waiting until then. Returns when the next attempt is to be made, early enough to renew it.
     #[inline]
     pub(super) fn keep_readers_out(
         &mut self,
@@ -167,17 +167,17 @@ impl Engine {
         retry_at: Option<Instant>,
     ) -> Option<Instant> {
         let op = self.ops.op_mut(id);
-        let (Some(retry_at), Some(intent)) = (retry_at, &mut op.intent) else { return retry_at };
+        let (Some(retry_at), Some(reservation)) = (retry_at, &mut op.reservation) else { return retry_at };
         let answers = self.config.answer_limit(op.ttl);
-        Some(retry_at.min(intent.send(&mut self.fleet, now, &op.key, answers, &mut self.rng)))
+        Some(retry_at.min(reservation.send(&mut self.fleet, now, &op.key, answers, &mut self.rng)))
     }
 
     /// A writer has the lock, or has given up: readers need not stay out for its sake any more.
     #[inline]
-    pub(super) fn withdraw_intent(&mut self, id: Id, has_lock: bool) {
+    pub(super) fn withdraw_reservation(&mut self, id: Id, has_lock: bool) {
         let op = self.ops.op_mut(id);
-        if let Some(intent) = op.intent.take() {
-            intent.withdraw(&mut self.fleet, &op.key, has_lock);
+        if let Some(reservation) = op.reservation.take() {
+            reservation.withdraw(&mut self.fleet, &op.key, has_lock);
         }
     }
 }

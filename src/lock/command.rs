@@ -38,7 +38,7 @@ pub(crate) use inspect::{encode_value, reader_count, time_left, value};
 pub(crate) use scripts::{FAIR, FENCED, PLAIN, RELEASE_NOTIFY, SHARED, Script};
 pub use scripts::{NamedScript, SCRIPTS};
 pub(crate) use shared::{
-    INTENT_NAME, encode_intent, encode_reader_count, encode_shared_acquire, encode_shared_extend,
+    INTENT_NAME, encode_reader_count, encode_reservation, encode_shared_acquire, encode_shared_extend,
     encode_shared_release, shared_vote,
 };
 

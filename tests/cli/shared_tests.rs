@@ -69,7 +69,7 @@ fn a_waiting_command_can_keep_readers_out() {
     shared.finish();
     assert_eq!(waiting.line(), "alone");
     expect(&waiting.finish(), 0, &[]);
-    assert_eq!(holder_count(&mut fleet, "redlatch:writer:r"), 0, "its intent is left");
+    assert_eq!(holder_count(&mut fleet, "redlatch:writer:r"), 0, "its reservation is left");
 }
 
 #[test]

@@ -270,7 +270,7 @@ fn a_preferred_writer_keeps_new_readers_out() {
     });
     // It says so again and again, for longer than it does once.
     let begun = Instant::now();
-    while begun.elapsed() < limits::INTENT_TIME * 2 {
+    while begun.elapsed() < limits::RESERVATION_TIME * 2 {
         assert!(is_contended(&clients[2].lock("a").shared().ttl(TTL).try_acquire()), "a reader came in");
         thread::sleep(Duration::from_millis(20));
     }

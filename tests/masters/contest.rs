@@ -220,8 +220,8 @@ impl Contest {
     fn check_keys(&self, fleet: &mut Fleet, closing_time: Duration) {
         for (index, master) in fleet.masters().enumerate() {
             let keys = master.ask("KEYS *").text();
-            // A ticket whose connection was cut is left to its heartbeat, and the intent of a writer to its
-            // end.
+            // A ticket whose connection was cut is left to its heartbeat, and the reservation of a writer to
+            // its end.
             let passes =
                 |name: &str| ["redlatch:fair:", "redlatch:writer:"].iter().any(|own| name.starts_with(own));
             let mut names = keys.trim_matches(['[', ']']).split(", ").filter(|name| !name.is_empty());

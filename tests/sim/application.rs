@@ -29,7 +29,7 @@ impl World {
         let is_fenced = self.habits.fenced_ppm > 0 && chance(&mut self.rng, self.habits.fenced_ppm);
         let is_fair = self.habits.fair_ppm > 0 && chance(&mut self.rng, self.habits.fair_ppm);
         let is_shared = self.habits.shared_ppm > 0 && chance(&mut self.rng, self.habits.shared_ppm);
-        let keeps_out = self.habits.intent_ppm > 0 && chance(&mut self.rng, self.habits.intent_ppm);
+        let keeps_out = self.habits.reservation_ppm > 0 && chance(&mut self.rng, self.habits.reservation_ppm);
         let options = Options::new().ttl(ttl).wait(wait);
         let options = match (is_shared, is_fair, is_fenced) {
             (true, ..) => options.shared(),

@@ -17,7 +17,7 @@ pub type Interpreter = fn(
 ) -> Result<Answer, Refusal>;
 
 const NO_LOCK: &[u8] = b"WRONGTYPE a key of another type is there, which is no lock: nothing was deleted";
-/// The beginning of an intent's value.
+/// The beginning of a reservation's value.
 const INTENT_MARK: &[u8] = b"redlatch:1:";
 const NO_NUMBER: &[u8] = b"ERR the fence is no number";
 
@@ -140,21 +140,27 @@ impl ModelMaster {
             (_, [lock, tickets, heartbeats], args) => {
                 self.run_fair(now, script.name, [lock, tickets, heartbeats], args)
             }
-            ("shared_acquire", [lock, intent], [value, ttl]) => {
-                self.acquire_shared(now, [lock, intent], [value, ttl])
+            ("shared_acquire", [lock, reservation], [value, ttl]) => {
+                self.acquire_shared(now, [lock, reservation], [value, ttl])
             }
             ("shared_extend", [lock], [value, ttl]) => self.extend_shared(now, lock, value, ttl).map(done),
             ("shared_release", [lock], [value, tells]) => {
                 self.release_shared(now, lock, value, *tells == b"1").map(done)
             }
-            ("writer_reserve", [key], [value, ttl]) => self.leave_intent(now, key, value, ttl).map(done),
+            ("writer_reserve", [key], [value, ttl]) => self.leave_reservation(now, key, value, ttl).map(done),
             ("force_unlock", [key], []) => Ok(self.force(now, key)),
             _ => panic!("no script is called like this"),
         }
     }
 
     /// A writer keeps readers out, unless somebody else's text is there.
-    fn leave_intent(&mut self, now: Instant, key: &[u8], value: &[u8], ttl: &[u8]) -> Result<bool, Refusal> {
+    fn leave_reservation(
+        &mut self,
+        now: Instant,
+        key: &[u8],
+        value: &[u8],
+        ttl: &[u8],
+    ) -> Result<bool, Refusal> {
         let is_foreign = self.data.string(now, key)?.is_some_and(|old| !old.starts_with(INTENT_MARK));
         if !is_foreign {
             self.data.set(key, value, Some(now + millis(ttl)?))?;

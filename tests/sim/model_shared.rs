@@ -16,7 +16,7 @@ impl ModelMaster {
     pub(super) fn acquire_shared(
         &mut self,
         now: Instant,
-        [lock, intent]: [&[u8]; 2],
+        [lock, reservation]: [&[u8]; 2],
         [value, ttl]: [&[u8]; 2],
     ) -> Result<Answer, Refusal> {
         let left = self.data.time_left(now, lock);
@@ -30,7 +30,7 @@ impl ModelMaster {
         }
         let now_ms = self.wall.ms(now);
         let before = self.data.sorted_set(now, lock)?.and_then(|set| set.score(value)).unwrap_or(0.0);
-        let left = self.data.time_left(now, intent);
+        let left = self.data.time_left(now, reservation);
         if left != -2 && before <= score(now_ms) {
             return Ok(Answer::Integer(left));
         }

@@ -128,12 +128,12 @@ killed! {
     late_reader_cuts_short: LateReaderCutsShort by sharing::a_late_reader_request_cuts_no_extension;
     reader_ends_all: ReaderEndsAll by sharing::a_reader_that_goes_leaves_the_others;
     shared_extension_joins: SharedExtensionJoins by sharing::a_reader_is_extended_only_where_it_is;
-    intent_ignored: IntentIgnored by sharing::a_writer_that_keeps_readers_out_has_its_turn;
+    reservation_ignored: IntentIgnored by sharing::a_writer_that_keeps_readers_out_has_its_turn;
     foreign_intent_taken: ForeignIntentTaken by sharing::an_intent_leaves_a_key_of_others_alone;
     foreign_queue_taken: ForeignQueueTaken by fair::a_queue_leaves_sets_of_others_alone;
     foreign_fence_taken: ForeignFenceTaken by fence::a_text_is_not_taken_for_a_fence;
-    intent_kept: IntentKept by sharing::a_writer_giving_up_admits_readers;
-    intent_not_renewed: IntentNotRenewed by sharing::a_waiting_writer_keeps_readers_out;
+    reservation_kept: ReservationKept by sharing::a_writer_giving_up_admits_readers;
+    reservation_not_renewed: ReservationNotRenewed by sharing::a_waiting_writer_keeps_readers_out;
     readers_queue: ReadersQueue by sharing::one_clients_readers_do_not_wait;
     renewal_uncapped: RenewalUncapped by keep::a_kept_lock_ends_with_its_longest_hold;
     loss_told_late: LossToldLate by keep::the_loss_is_reported_before_the_end;

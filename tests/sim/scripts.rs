@@ -161,7 +161,7 @@ impl Pair {
             0 => fence_key(lock),
             1 => tickets_key(lock),
             2 => heartbeats_key(lock),
-            3 => intent_key(lock),
+            3 => reservation_key(lock),
             _ => lock.to_vec(),
         }
     }
@@ -184,9 +184,9 @@ impl Pair {
             self.put_foreign();
         }
         if self.chance(6) {
-            let (key, expires) = (intent_key(self.lock()), self.now + Duration::from_millis(300));
-            let intent = self.marked();
-            self.both(|it| it.data.put(&key, Value::String(intent.clone()), Some(expires)));
+            let (key, expires) = (reservation_key(self.lock()), self.now + Duration::from_millis(300));
+            let reservation = self.marked();
+            self.both(|it| it.data.put(&key, Value::String(reservation.clone()), Some(expires)));
         }
         if self.chance(6) {
             let is_full = self.chance(3);
@@ -275,13 +275,13 @@ impl Pair {
                 self.draw_fair(script, value)
             }
             "shared_acquire" => {
-                keys.push(intent_key(lock));
+                keys.push(reservation_key(lock));
                 vec![value, self.ms()]
             }
             "shared_extend" => vec![value, self.ms()],
             "shared_release" => vec![value, self.pick(&["0", "1"]).as_bytes().to_vec()],
             "writer_reserve" => {
-                keys = vec![intent_key(lock)];
+                keys = vec![reservation_key(lock)];
                 vec![self.marked(), self.ms()]
             }
             "force_unlock" => Vec::new(),
@@ -382,7 +382,7 @@ fn fence_key(lock: &[u8]) -> Vec<u8> {
     crate::model::fence_key(lock)
 }
 
-fn intent_key(lock: &[u8]) -> Vec<u8> {
+fn reservation_key(lock: &[u8]) -> Vec<u8> {
     [b"redlatch:writer:", lock].concat()
 }
 

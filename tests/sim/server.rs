@@ -110,7 +110,7 @@ impl World {
             return self.note_shared(conn, script, rest, reply, late);
         }
         match (words, reply) {
-            // A writer's intent, which is no vote.
+            // A writer's reservation, which is no vote.
             ([b"EVAL", _, b"1", key, ..], _) if key.starts_with(b"redlatch:writer:") => {}
             ([b"EVALSHA" | b"EVAL", _, b"3", rest @ ..], _) => self.note_fair(conn, rest, reply, late),
             ([b"EVALSHA" | b"EVAL", _, b"2", rest @ ..], _) => self.note_fenced(conn, rest, reply, late),

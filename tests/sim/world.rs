@@ -77,7 +77,7 @@ pub struct Habits {
     /// And of the others, how many are readers'.
     pub shared_ppm: u32,
     /// Of a million who wait to have a lock alone, how many keep new readers out.
-    pub intent_ppm: u32,
+    pub reservation_ppm: u32,
     /// Nothing new is begun, and what is held is let go.
     pub is_closing: bool,
 }
@@ -294,7 +294,7 @@ impl World {
                 fenced_ppm: 0,
                 fair_ppm: 0,
                 shared_ppm: 0,
-                intent_ppm: 0,
+                reservation_ppm: 0,
                 pause_max: SECOND,
                 is_closing: false,
             },

@@ -32,8 +32,8 @@ impl Entry {
         self.0.extend_from_slice(&end_of_entry(token)[CRLF.len()..]);
     }
 
-    /// Becomes that of the intent beside a lock's key.
-    pub(crate) fn set_intent(&mut self, key: &[u8], prefix_size: usize, token: &Token) {
+    /// Becomes that of the reservation beside a lock's key.
+    pub(crate) fn set_reservation(&mut self, key: &[u8], prefix_size: usize, token: &Token) {
         self.0.clear();
         shared::encode_intent_key(&mut self.0, key, prefix_size);
         self.0.extend_from_slice(&end_of_entry(token)[CRLF.len()..]);

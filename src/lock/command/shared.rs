@@ -1,5 +1,5 @@
-//! The commands of shared locks: readers, of which any number hold one lock together, and the intent of a
-//! writer.
+//! The commands of shared locks: readers, of which any number hold one lock together, and the reservation of
+//! a writer.
 //!
 //! Readers stand in a sorted set *at the lock's own key*: each member is a reader's value, its score the
 //! millisecond of the master's wall clock at which its time is over. The key expires with the last of them.
@@ -15,10 +15,10 @@
 //! marker: they change only a set that has their own value. A set may hold members whose time is over: they
 //! count for nothing, and go when another reader comes or goes.
 //!
-//! A writer that asked for it leaves an *intent* when it is refused: a key of its own beside the lock, with a
-//! short TTL, where new readers are refused while it lives. It is a hint for the sake of the writer's turn;
-//! nothing that is safe rests on it. Its value starts with [`crate::lock::TOKEN_MARK`]. A key that holds
-//! anything else stays, and then readers are kept out by it for as long as it lives.
+//! A writer that asked for it leaves an *reservation* when it is refused: a key of its own beside the lock,
+//! with a short TTL, where new readers are refused while it lives. It is a hint for the sake of the writer's
+//! turn; nothing that is safe rests on it. Its value starts with [`crate::lock::TOKEN_MARK`]. A key that
+//! holds anything else stays, and then readers are kept out by it for as long as it lives.
 
 use super::scripts::{SHARED_ACQUIRE, SHARED_EXTEND, SHARED_RELEASE, WRITER_RESERVE};
 use super::{Entry, Script, WrongShape, encode_beside, encode_decimal_bulk, failure};
@@ -27,8 +27,8 @@ use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 use std::time::Duration;
 
-/// What the key of an intent has between the prefix and the lock's name: no lock may have a name that starts
-/// like this.
+/// What the key of a reservation has between the prefix and the lock's name: no lock may have a name that
+/// starts like this.
 pub(crate) const INTENT_NAME: &[u8] = b"redlatch:writer:";
 
 /// The member that distinguishes a set of readers from a sorted set of anybody else's. Its number changes
@@ -65,14 +65,14 @@ pub(crate) fn encode_shared_release(out: &mut Vec<u8>, script: Script, entry: &E
     encode_decimal_bulk(out, u64::from(tells));
 }
 
-/// The key of the intent beside a lock's, both as encoded bulk strings.
+/// The key of the reservation beside a lock's, both as encoded bulk strings.
 pub(crate) fn encode_intent_key(out: &mut Vec<u8>, key: &[u8], prefix_size: usize) {
     encode_beside(out, key, prefix_size, INTENT_NAME);
 }
 
-/// Leaves an intent, whoever's intent is there. The script is sent in full: only a writer that was refused
-/// sends it.
-pub(crate) fn encode_intent(out: &mut Vec<u8>, entry: &Entry, ttl_ms: u64) {
+/// Leaves a reservation, whoever's reservation is there. The script is sent in full: only a writer that was
+/// refused sends it.
+pub(crate) fn encode_reservation(out: &mut Vec<u8>, entry: &Entry, ttl_ms: u64) {
     WRITER_RESERVE.encode_head(out, Script::Text);
     out.extend_from_slice(&entry.0);
     encode_decimal_bulk(out, ttl_ms);
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn reader_commands_share_key_and_prefix() {
-        let (lock, intent, value): (&[u8], &[u8], _) =
+        let (lock, reservation, value): (&[u8], &[u8], _) =
             (b"p:\r\nname", b"p:redlatch:writer:\r\nname", [0; Token::SIZE]);
         for script in [Script::Sha, Script::Text] {
             let name = |text: &'static str, sha: &'static str| match script {
@@ -134,7 +134,7 @@ mod tests {
             let [by, what] = name(SHARED_ACQUIRE.text, SHARED_ACQUIRE.sha);
             assert_eq!(
                 encoded(|out, entry| encode_shared_acquire(out, script, entry, 10_000, 2)),
-                command(&[by, what, b"2", lock, intent, &value, b"10000"])
+                command(&[by, what, b"2", lock, reservation, &value, b"10000"])
             );
             let [by, what] = name(SHARED_EXTEND.text, SHARED_EXTEND.sha);
             assert_eq!(
@@ -150,10 +150,10 @@ mod tests {
             }
         }
         let mut own = Entry::EMPTY;
-        own.set_intent(b"$8\r\np:\r\nname\r\n", 2, &Token::UNSET);
+        own.set_reservation(b"$8\r\np:\r\nname\r\n", 2, &Token::UNSET);
         assert_eq!(
-            encoded(|out, _| encode_intent(out, &own, 1200)),
-            command(&[b"EVAL", WRITER_RESERVE.text.as_bytes(), b"1", intent, &value, b"1200"])
+            encoded(|out, _| encode_reservation(out, &own, 1200)),
+            command(&[b"EVAL", WRITER_RESERVE.text.as_bytes(), b"1", reservation, &value, b"1200"])
         );
         assert_eq!(
             encoded(|out, entry| encode_reader_count(out, entry.key())),

@@ -358,19 +358,19 @@ pub fn the_intent_of_a_writer_that_died_ends_soon() -> Verdict {
 pub fn an_intent_leaves_a_key_of_others_alone() -> Verdict {
     for is_text in [true, false] {
         let mut world = world(1, 2, defaults);
-        let intent = [b"redlatch:writer:".as_slice(), KEY].concat();
+        let reservation = [b"redlatch:writer:".as_slice(), KEY].concat();
         read(&mut world, 0, ms(10_000))?;
         let model = &mut world.masters[0].model;
         if is_text {
-            model.put(&intent, b"theirs", None)
+            model.put(&reservation, b"theirs", None)
         } else {
-            model.put_list(&intent)
+            model.put_list(&reservation)
         }
         insist(&mut world, 1, ms(2000));
         world.run_for(3 * SECOND);
-        let value = &world.masters[0].model.keys()[&intent].value;
+        let value = &world.masters[0].model.keys()[&reservation].value;
         let is_there = *value == if is_text { Value::String(b"theirs".to_vec()) } else { Value::List };
-        demand(is_there, "an intent took the place of somebody else's key")?;
+        demand(is_there, "a reservation took the place of somebody else's key")?;
     }
     Ok(())
 }
