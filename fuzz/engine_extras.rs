@@ -1,4 +1,5 @@
-//! What `engine_ops.rs` does beside locks: looks, deletions by force, pauses; and the connections for news.
+//! What `engine_ops.rs` does beside locks: looks, deletions by force, pauses; and the connections for
+//! subscriptions.
 
 use std::hash::Hash;
 use std::time::{Duration, Instant};
@@ -11,14 +12,14 @@ use super::{Flow, Run, id};
 
 /// Errands that are waited for at the same time.
 const ERRAND_COUNT_MAX: usize = 4;
-/// The place of a connection for news at its model master; commands come over another one.
-const NEWS_PLACE: usize = 1;
+/// The place of a connection for subscriptions at its model master; commands come over another one.
+const SUBSCRIPTION_PLACE: usize = 1;
 /// The lock of another client, which takes locks as all do, and lets them go.
 const RIVAL_PLACE: usize = 2;
 const RIVAL: &[u8] = b"rival";
 const RIVAL_TTL: Duration = Duration::from_secs(2);
 
-/// What may come over a connection for news that nobody has sent.
+/// What may come over a connection for subscriptions that nobody has sent.
 const MESSAGES: [&[u8]; 9] = [
     b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n",
     b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
@@ -49,7 +50,7 @@ enum Kind {
     Pause(Duration),
 }
 
-/// The engine's connection for news to one master.
+/// The engine's connection for subscriptions to one master.
 #[derive(Debug, Default)]
 pub struct NewsPeer {
     is_asked: bool,
@@ -130,7 +131,7 @@ impl Run<'_> {
     // ---- news ----
 
     pub(super) fn ask_news(&mut self, master: MasterId) {
-        let link = LinkId::News(master);
+        let link = LinkId::Subscription(master);
         if !self.has_news {
             // No release is published; that is nobody's fault.
             return self.engine.handle_disconnected(self.now, link, "no news");
@@ -149,7 +150,7 @@ impl Run<'_> {
 
     fn forget_news(&mut self, index: usize) {
         self.news[index] = NewsPeer::default();
-        self.peers[index].model.forget_conn(NEWS_PLACE);
+        self.peers[index].model.forget_conn(SUBSCRIPTION_PLACE);
     }
 
     pub(super) fn do_with_news(&mut self, index: usize) {
@@ -194,7 +195,7 @@ impl Run<'_> {
 
     /// The connection is made if it is wanted, and all that is under way arrives.
     pub(super) fn pump_news(&mut self, index: usize) {
-        let link = LinkId::News(id(index));
+        let link = LinkId::Subscription(id(index));
         if std::mem::take(&mut self.news[index].is_asked) {
             self.news[index].is_open = true;
             self.engine.handle_connected(self.now, link);
@@ -207,10 +208,10 @@ impl Run<'_> {
         bytes.hash(&mut self.history);
         let (news, model) = (&mut self.news[index], &mut self.peers[index].model);
         news.to_master.extend_from_slice(&bytes);
-        model.handle_over(NEWS_PLACE, self.now, &mut news.to_master, &mut news.to_engine);
+        model.handle_over(SUBSCRIPTION_PLACE, self.now, &mut news.to_master, &mut news.to_engine);
         model.log.clear();
         for (place, message) in std::mem::take(&mut model.pushes) {
-            assert_eq!(place, NEWS_PLACE, "a connection for commands has subscribed");
+            assert_eq!(place, SUBSCRIPTION_PLACE, "a connection for commands has subscribed");
             news.to_engine.extend_from_slice(&message);
         }
         let bytes = std::mem::take(&mut self.news[index].to_engine);
@@ -218,7 +219,7 @@ impl Run<'_> {
     }
 
     fn receive_news(&mut self, index: usize, bytes: &[u8]) {
-        let (link, mut rest) = (LinkId::News(id(index)), bytes);
+        let (link, mut rest) = (LinkId::Subscription(id(index)), bytes);
         while !rest.is_empty() && self.news[index].is_open {
             let space = self.engine.recv_space(link);
             assert!(!space.is_empty(), "no room to read into");
@@ -233,14 +234,14 @@ impl Run<'_> {
 
     pub(super) fn call_news_connected_again(&mut self, index: usize) {
         if self.news[index].is_open {
-            self.engine.handle_connected(self.now, LinkId::News(id(index)));
+            self.engine.handle_connected(self.now, LinkId::Subscription(id(index)));
         }
     }
 
     pub(super) fn break_news(&mut self, index: usize, why: &str) {
         if self.news[index].is_open || self.news[index].is_asked {
             self.forget_news(index);
-            self.engine.handle_disconnected(self.now, LinkId::News(id(index)), why);
+            self.engine.handle_disconnected(self.now, LinkId::Subscription(id(index)), why);
             self.follow_if_prompt();
         }
     }
@@ -256,6 +257,10 @@ impl Run<'_> {
     /// Long after the last caller has gone nobody listens.
     pub(super) fn check_no_news(&mut self) {
         self.follow_links();
-        assert_eq!(self.engine.news_links().count(), 0, "connections for news that nobody waits for");
+        assert_eq!(
+            self.engine.subscription_links().count(),
+            0,
+            "connections for subscriptions that nobody waits for"
+        );
     }
 }

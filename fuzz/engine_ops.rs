@@ -71,7 +71,7 @@ struct Run<'a> {
     /// Names whose lock was broken by force: exclusion is promised no more.
     broken_names: BTreeSet<&'static str>,
     news: Vec<NewsPeer>,
-    /// Whether connections for news are made.
+    /// Whether connections for subscriptions are made.
     has_news: bool,
     history: DefaultHasher,
     /// Whether masters said only what is true and lost keys only where that is allowed.
@@ -262,8 +262,8 @@ impl<'a> Run<'a> {
     fn follow_links(&mut self) {
         while let Some(request) = self.engine.poll_link() {
             match request {
-                LinkRequest::Connect(LinkId::News(master)) => self.ask_news(master),
-                LinkRequest::Close(LinkId::News(master)) => self.close_news(master),
+                LinkRequest::Connect(LinkId::Subscription(master)) => self.ask_news(master),
+                LinkRequest::Close(LinkId::Subscription(master)) => self.close_news(master),
                 LinkRequest::Connect(LinkId::Commands(master)) => {
                     let peer = &mut self.peers[master.index()];
                     assert!(!peer.is_asked && peer.conn.is_none(), "asked to connect what is connected");

@@ -310,7 +310,7 @@ impl ConfigBuilder {
     ///
     /// A release then publishes a message on the channel named like the lock's key, inside its script or
     /// right behind its native command. A waiter subscribes to that channel over a second connection to each
-    /// master, which is closed [`limits::NEWS_IDLE_MAX`] after nobody waits any more. The login needs
+    /// master, which is closed [`limits::SUBSCRIPTION_IDLE_MAX`] after nobody waits any more. The login needs
     /// `+publish +subscribe +unsubscribe` and the channels (`&lock:*` beside `~lock:*`); where a master
     /// refuses it, its warnings say so and waiting goes on as without it. A message is a hint and no promise:
     /// behind it is the end of the holder's time, and the next attempt after a random delay. That grows up to

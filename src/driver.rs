@@ -187,7 +187,7 @@ impl Driver {
         for master in self.engine.masters() {
             self.send(master.into());
         }
-        for link in self.engine.news_links() {
+        for link in self.engine.subscription_links() {
             self.send(link);
         }
     }

@@ -6,7 +6,7 @@
 //! 1. [`Engine::submit`] requests at any time; it queues bytes and returns at once.
 //! 2. Do what [`Engine::poll_link`] asks for: open or close a connection. Report the result with
 //!    [`Engine::handle_connected`] or [`Engine::handle_disconnected`]. A driver without a second connection
-//!    to give for [`LinkId::News`] says that it was lost.
+//!    to give for [`LinkId::Subscription`] says that it was lost.
 //! 3. For each connection write [`Engine::send_ready`] and report how much went out with
 //!    [`Engine::send_done`].
 //! 4. Sleep until a socket is readable or [`Engine::next_timeout`] has come. Read whatever has arrived into
@@ -218,7 +218,7 @@ impl Engine {
     pub fn handle_connected(&mut self, now: Instant, link: impl Into<LinkId>) {
         let master = match link.into() {
             LinkId::Commands(master) => master,
-            LinkId::News(master) => {
+            LinkId::Subscription(master) => {
                 let (rng, timers) = (&mut self.rng, &mut self.timers);
                 return self.subscriptions.handle_connected(now, master, rng, timers);
             }
@@ -230,7 +230,7 @@ impl Engine {
     pub fn handle_disconnected(&mut self, now: Instant, link: impl Into<LinkId>, why: &str) {
         let master = match link.into() {
             LinkId::Commands(master) => master,
-            LinkId::News(master) => {
+            LinkId::Subscription(master) => {
                 let (rng, timers) = (&mut self.rng, &mut self.timers);
                 return self.subscriptions.handle_disconnected(now, master, rng, timers);
             }
@@ -246,7 +246,7 @@ impl Engine {
     pub fn send_ready(&mut self, link: impl Into<LinkId>) -> &[u8] {
         match link.into() {
             LinkId::Commands(master) => self.fleet.send_ready(master),
-            LinkId::News(master) => self.subscriptions.send_ready(master),
+            LinkId::Subscription(master) => self.subscriptions.send_ready(master),
         }
     }
 
@@ -254,7 +254,7 @@ impl Engine {
     pub fn send_done(&mut self, link: impl Into<LinkId>, size: usize) {
         match link.into() {
             LinkId::Commands(master) => self.fleet.link_mut(master).connection.wire.send_done(size),
-            LinkId::News(master) => self.subscriptions.send_done(master, size),
+            LinkId::Subscription(master) => self.subscriptions.send_done(master, size),
         }
     }
 
@@ -262,7 +262,7 @@ impl Engine {
     pub fn recv_space(&mut self, link: impl Into<LinkId>) -> &mut [u8] {
         match link.into() {
             LinkId::Commands(master) => self.fleet.link_mut(master).connection.wire.recv_space(),
-            LinkId::News(master) => self.subscriptions.recv_space(master),
+            LinkId::Subscription(master) => self.subscriptions.recv_space(master),
         }
     }
 
@@ -270,7 +270,7 @@ impl Engine {
     pub fn recv_done(&mut self, now: Instant, link: impl Into<LinkId>, size: usize) {
         match link.into() {
             LinkId::Commands(master) => self.recv_commands(now, master, size),
-            LinkId::News(master) => self.recv_news(now, master, size),
+            LinkId::Subscription(master) => self.recv_notification(now, master, size),
         }
     }
 
@@ -290,7 +290,7 @@ impl Engine {
         }
     }
 
-    fn recv_news(&mut self, now: Instant, master: MasterId, size: usize) {
+    fn recv_notification(&mut self, now: Instant, master: MasterId, size: usize) {
         self.subscriptions.recv_done(now, master, size, &mut self.rng, &mut self.timers);
         while let Some(id) = self.subscriptions.next_notified() {
             self.follow_watch(now, id);
@@ -327,7 +327,7 @@ impl Engine {
     pub fn next_timeout(&self) -> Option<(Instant, Reason)> {
         self.timers.next().map(|(at, id)| {
             let reason = match timer_of(id) {
-                Timer::Master(master) | Timer::News(master) => Reason::Link(master),
+                Timer::Master(master) | Timer::Subscription(master) => Reason::Link(master),
                 Timer::Op(_) => Reason::Operation,
                 Timer::Claim(_) => Reason::Claim,
             };
@@ -340,7 +340,7 @@ impl Engine {
         while let Some(timer) = self.timers.pop_due(now) {
             match timer_of(timer) {
                 Timer::Master(master) => self.handle_link_timeout(now, master),
-                Timer::News(master) => {
+                Timer::Subscription(master) => {
                     let (ready, rng, timers) = (self.fleet.ready(), &mut self.rng, &mut self.timers);
                     self.subscriptions.handle_timeout(now, master, ready, rng, timers);
                 }

@@ -177,11 +177,11 @@ pub const RESERVATION_TIME: Duration = Duration::from_secs(1);
 /// for another one tries again after random delays only.
 pub const WATCH_COUNT_MAX: usize = 4096;
 
-/// How long a connection for news of released locks is kept when nobody waits for any.
-pub const NEWS_IDLE_MAX: Duration = Duration::from_secs(5);
+/// How long a connection for subscriptions is kept when nobody waits for any.
+pub const SUBSCRIPTION_IDLE_MAX: Duration = Duration::from_secs(5);
 
-/// How long a master that refused news is not asked for them again.
-pub const NEWS_REFUSED_PAUSE: Duration = Duration::from_secs(60);
+/// How long a master that refused a subscription is not asked for one again.
+pub const SUBSCRIPTION_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
 /// Of the clients that wait for a lock, so many on average try when it is released, if more are known to
 /// wait. With three none of them tries in one release of twenty; then the first that would have tried again

@@ -32,7 +32,7 @@ fn random_operations_break_no_promise() {
 }
 
 /// What has to do with each other, as bytes at random seldom have: another client takes a lock, one waits for
-/// it and listens for news; it is let go and reported; whoever has it then lets it go.
+/// it and subscribes; it is let go and reported; whoever has it then lets it go.
 const STORY: [&[u8]; 3] =
     [&[255, 6, 0, 38, 68, 26, 26, 26, 12, 26], &[255, 7, 26, 12, 26, 12, 26], &[6, 0, 1, 26]];
 
@@ -46,7 +46,7 @@ const EVENTS: [&[u8]; 10] = [
     &[254, 3],
     &[254, 13],
     &[254, 6],
-    // The connection for news to a master breaks, or brings what nobody has sent.
+    // The connection for subscriptions to a master breaks, or brings what nobody has sent.
     &[255, 2],
     &[255, 4],
     &[255, 20],
@@ -59,7 +59,7 @@ fn a_waiter_is_always_notified() {
     let mut woken_count = 0;
     for seed in 0..1500 {
         let drawn = random_bytes(seed, 100);
-        // Any traits but that of a client that has not connected, and with connections for news.
+        // Any traits but that of a client that has not connected, and with connections for subscriptions.
         let mut input = vec![drawn[0], drawn[1] & !64, 32, drawn[3]];
         for (part, pair) in STORY.iter().cycle().zip(drawn[4..].chunks_exact(2)) {
             input.extend_from_slice(part);

@@ -221,8 +221,8 @@ impl Handshake {
         (Self { nonce, learnt: Learnt::default() }, commands.0)
     }
 
-    /// The same for a connection that brings news only. Channels are the same in all databases.
-    pub(super) fn for_news(
+    /// The same for a connection that is for subscriptions only. Channels are the same in all databases.
+    pub(super) fn for_subscription(
         config: &Config,
         master: MasterId,
         rng: &mut impl Rng,

@@ -8,8 +8,8 @@ use crate::lock::MasterId;
 pub enum LinkId {
     /// The one over which locks are asked for and released; a [`MasterId`] alone names it, too.
     Commands(MasterId),
-    /// The one that brings news of released locks. It has no part in any vote.
-    News(MasterId),
+    /// The one that brings release notifications. It has no part in any vote.
+    Subscription(MasterId),
 }
 
 impl LinkId {
@@ -20,7 +20,7 @@ impl LinkId {
     #[must_use]
     pub const fn master(self) -> MasterId {
         match self {
-            Self::Commands(master) | Self::News(master) => master,
+            Self::Commands(master) | Self::Subscription(master) => master,
         }
     }
 
@@ -29,7 +29,7 @@ impl LinkId {
     pub const fn index(self) -> usize {
         match self {
             Self::Commands(master) => master.index(),
-            Self::News(master) => limits::MASTER_COUNT_MAX + master.index(),
+            Self::Subscription(master) => limits::MASTER_COUNT_MAX + master.index(),
         }
     }
 
@@ -38,7 +38,7 @@ impl LinkId {
     pub fn from_index(index: usize) -> Option<Self> {
         match index.checked_sub(limits::MASTER_COUNT_MAX) {
             None => MasterId::new(index).map(Self::Commands),
-            Some(index) => MasterId::new(index).map(Self::News),
+            Some(index) => MasterId::new(index).map(Self::Subscription),
         }
     }
 }

@@ -115,9 +115,9 @@ impl Engine {
         self.claims.count()
     }
 
-    /// The connections for news that are open or being opened.
-    pub fn news_links(&self) -> impl Iterator<Item = LinkId> + use<> {
-        self.subscriptions.open_links().iter().map(LinkId::News)
+    /// The connections for subscriptions that are open or being opened.
+    pub fn subscription_links(&self) -> impl Iterator<Item = LinkId> + use<> {
+        self.subscriptions.open_links().iter().map(LinkId::Subscription)
     }
 
     /// How often so far a message that a lock was released brought the next attempt of an acquisition
@@ -132,7 +132,7 @@ impl Engine {
     pub fn owed_count(&self, link: impl Into<LinkId>) -> usize {
         match link.into() {
             LinkId::Commands(master) => self.fleet.owed_count(master),
-            LinkId::News(master) => self.subscriptions.owed_count(master),
+            LinkId::Subscription(master) => self.subscriptions.owed_count(master),
         }
     }
 

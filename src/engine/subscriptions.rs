@@ -45,7 +45,7 @@ use super::timers::{Timers, news_timer};
 use super::trouble::Trouble;
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command::{self, News as Message};
+use crate::lock::command::{self, Notification as Message};
 use crate::lock::{MasterId, MasterSet, quorum};
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
@@ -172,7 +172,7 @@ impl Subscriptions {
         self.watch_count -= 1;
         if self.watch_count == 0 {
             self.idle_since = now;
-            let idle_until = now + limits::NEWS_IDLE_MAX;
+            let idle_until = now + limits::SUBSCRIPTION_IDLE_MAX;
             self.all.iter().for_each(|master| timers.arm(news_timer(master), idle_until));
         }
     }
@@ -225,7 +225,7 @@ impl Subscriptions {
     // ---- connections ----
 
     pub(super) fn poll_link(&mut self) -> Option<LinkRequest> {
-        self.wishes.poll(LinkId::News)
+        self.wishes.poll(LinkId::Subscription)
     }
 
     pub(super) fn send_ready(&self, master: MasterId) -> &[u8] {
@@ -293,7 +293,7 @@ impl Subscriptions {
         if !matches!(connection.state, State::Connecting { .. }) {
             return;
         }
-        let (handshake, commands) = Handshake::for_news(&self.config, master, rng);
+        let (handshake, commands) = Handshake::for_subscription(&self.config, master, rng);
         let deadline = now + self.config.connect_timeout;
         connection.start_handshake(deadline, handshake, &commands, Owed::Handshake);
         self.arm(master, timers);
@@ -345,11 +345,11 @@ impl Subscriptions {
             &mut self.links[master.index()];
         let is_ready = matches!(state, State::Ready { .. });
         let is_message = |reply: &Reply<'_>| {
-            is_ready && matches!(command::news(reply), Some(Message::Freed(_) | Message::Waiting(..)))
+            is_ready && matches!(command::notification(reply), Some(Message::Freed(_) | Message::Waiting(..)))
         };
         let next = wire.next_reply_or_push(is_message).map_err(|error| error.to_string())?;
         let Some((owed, reply)) = next else { return Ok(None) };
-        let heard = match (owed, command::news(&reply)) {
+        let heard = match (owed, command::notification(&reply)) {
             (None, Some(Message::Freed(channel))) => {
                 self.buffer.clear();
                 resp::encode_bulk(&mut self.buffer, channel);
@@ -426,7 +426,7 @@ impl Subscriptions {
         timers: &mut Timers,
     ) {
         let is_down = self.links[master.index()].connection.is_down();
-        let idle_until = self.idle_since + limits::NEWS_IDLE_MAX;
+        let idle_until = self.idle_since + limits::SUBSCRIPTION_IDLE_MAX;
         if self.deadline(master).is_some_and(|at| at <= now) {
             self.fail(now, master, rng, timers);
         } else if is_down {
@@ -446,7 +446,7 @@ impl Subscriptions {
     fn fail(&mut self, now: Instant, master: MasterId, rng: &mut impl Rng, timers: &mut Timers) {
         let link = &mut self.links[master.index()];
         let pause = link.connection.back_off(now, rng);
-        let pause = if link.refused.is_some() { limits::NEWS_REFUSED_PAUSE } else { pause };
+        let pause = if link.refused.is_some() { limits::SUBSCRIPTION_REFUSED_PAUSE } else { pause };
         self.close(master, now + pause);
         for watch in self.subscriptions.iter_mut().flatten() {
             watch.asked.remove(master);

@@ -110,12 +110,13 @@ impl Timers {
 /// Whose deadline a timer id is.
 pub(super) enum Timer {
     Master(MasterId),
-    News(MasterId),
+    Subscription(MasterId),
     Op(u32),
     Claim(u32),
 }
 
-/// Timer ids: the masters first, then their connections for news, then operations and claims in turns.
+/// Timer ids: the masters first, then their connections for subscriptions, then operations and claims in
+/// turns.
 const MASTER_TIMERS: u32 = 32;
 const _: () = assert!(MASTER_TIMERS as usize == limits::MASTER_COUNT_MAX);
 const LINK_TIMERS: u32 = 2 * MASTER_TIMERS;
@@ -141,7 +142,7 @@ pub(super) fn timer_of(id: u32) -> Timer {
     let master = |index: u32| MasterId::new(index as usize).expect("below the number of master timers");
     match id.checked_sub(LINK_TIMERS) {
         None if id < MASTER_TIMERS => Timer::Master(master(id)),
-        None => Timer::News(master(id - MASTER_TIMERS)),
+        None => Timer::Subscription(master(id - MASTER_TIMERS)),
         Some(index) if index % 2 == 0 => Timer::Op(index / 2),
         Some(index) => Timer::Claim(index / 2),
     }

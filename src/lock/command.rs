@@ -20,8 +20,8 @@ use super::Ttl;
 use crate::resp;
 
 pub(crate) use answer::{
-    News, ReleaseAnswer, WrongShape, acquire_vote, compare_vote, error_text, holder_ttl, is_noscript,
-    is_out_of_memory, news, release_answer, split_deleted, split_granted, split_untold,
+    Notification, ReleaseAnswer, WrongShape, acquire_vote, compare_vote, error_text, holder_ttl, is_noscript,
+    is_out_of_memory, notification, release_answer, split_deleted, split_granted, split_untold,
 };
 use answer::{failure, is_wrong_type};
 pub(crate) use entry::{AcquireTail, Entry, encode_key};

@@ -406,8 +406,8 @@ fn check_leftovers(world: &mut World) {
             .filter(|&master| world.is_connected(client, master))
             .map(|master| it.engine.owed_count(id(master)))
             .sum();
-        if it.engine.news_links().count() > 0 {
-            let why = format!("c{client} still listens for news though nobody waits");
+        if it.engine.subscription_links().count() > 0 {
+            let why = format!("c{client} still subscribes though nobody waits");
             world.checker.violate(why);
             return;
         }

@@ -186,12 +186,12 @@ impl World {
     pub fn link(&self, place: usize) -> LinkId {
         match place.checked_sub(self.config.master_count()) {
             None => LinkId::Commands(id(place)),
-            Some(master) => LinkId::News(id(master)),
+            Some(master) => LinkId::Subscription(id(master)),
         }
     }
 
     pub fn place(&self, link: LinkId) -> usize {
-        let behind = if matches!(link, LinkId::News(_)) { self.config.master_count() } else { 0 };
+        let behind = if matches!(link, LinkId::Subscription(_)) { self.config.master_count() } else { 0 };
         behind + link.master().index()
     }
 

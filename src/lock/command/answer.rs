@@ -1,4 +1,4 @@
-//! Replies as votes, and messages as news.
+//! Replies as votes, and messages as notifications.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ pub(crate) fn split_untold(received: &[u8]) -> Option<&[u8]> {
 
 /// What comes over a connection that has subscribed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum News<'a> {
+pub(crate) enum Notification<'a> {
     /// The lock with this key was released.
     Freed(&'a [u8]),
     /// So many wait for the lock with this key that was just released.
@@ -65,7 +65,7 @@ pub(crate) enum News<'a> {
 }
 
 /// Takes apart what a connection that has subscribed is sent, if it is that.
-pub(crate) fn news<'a>(reply: &Reply<'a>) -> Option<News<'a>> {
+pub(crate) fn notification<'a>(reply: &Reply<'a>) -> Option<Notification<'a>> {
     let Reply::Array(parts) = reply else { return None };
     let mut parts = parts.iter();
     match (parts.next()?, parts.next()?, parts.next()?, parts.next()) {
@@ -73,10 +73,10 @@ pub(crate) fn news<'a>(reply: &Reply<'a>) -> Option<News<'a>> {
             // Whatever else somebody says there is taken for a release: a hint that is wrong costs one
             // attempt.
             let count = std::str::from_utf8(payload).ok().and_then(|count| count.parse().ok());
-            Some(count.map_or(News::Freed(channel), |count| News::Waiting(channel, count)))
+            Some(count.map_or(Notification::Freed(channel), |count| Notification::Waiting(channel, count)))
         }
         (Reply::Bulk(b"subscribe" | b"unsubscribe"), Reply::Bulk(_), Reply::Integer(_), None) => {
-            Some(News::Confirmed)
+            Some(Notification::Confirmed)
         }
         _ => None,
     }
@@ -194,16 +194,16 @@ mod tests {
 
     #[test]
     fn news_are_messages_and_confirmations_and_nothing_else() {
-        fn check(bytes: &[u8], expected: Option<News<'_>>) {
+        fn check(bytes: &[u8], expected: Option<Notification<'_>>) {
             let Ok(resp::Decoded::Complete { reply, .. }) = resp::decode(bytes) else {
                 panic!("a whole reply")
             };
-            assert_eq!(news(&reply), expected);
+            assert_eq!(notification(&reply), expected);
         }
-        check(b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n", Some(News::Freed(b"a")));
-        check(b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\n12\r\n", Some(News::Waiting(b"a", 12)));
-        check(b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\n-1\r\n", Some(News::Freed(b"a")));
-        check(b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n", Some(News::Confirmed));
+        check(b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n", Some(Notification::Freed(b"a")));
+        check(b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\n12\r\n", Some(Notification::Waiting(b"a", 12)));
+        check(b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\n-1\r\n", Some(Notification::Freed(b"a")));
+        check(b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n", Some(Notification::Confirmed));
         check(b"*3\r\n$8\r\npmessage\r\n$1\r\na\r\n:1\r\n", None);
         check(b"*2\r\n$7\r\nmessage\r\n$1\r\na\r\n", None);
         check(b":1\r\n", None);

@@ -219,7 +219,7 @@ pub fn nobody_listens_for_what_nobody_waits_for() -> Verdict {
     let mut world = distant(2, patient);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
     acquire(&mut world, 1, KEY, ms(10_000), Duration::ZERO)?;
-    let is_open = |world: &World| world.clients[1].engine.news_links().count() > 0;
+    let is_open = |world: &World| world.clients[1].engine.subscription_links().count() > 0;
     demand(!is_open(&world), "one that does not wait has opened connections")?;
     world.submit_acquire(1, KEY, ms(10_000), ms(1000)).expect("room");
     world.run_for(100 * MS);
