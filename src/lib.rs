@@ -46,8 +46,8 @@
 //! ```
 //!
 //! [`Client`] is for many threads and tasks. [`Redlock`] is for one thread, and has no thread of its own.
-//! [`engine::Engine`] is the protocol without I/O, for an event loop of your own. Every future is safe to drop
-//! at any time; its own page says what a drop does.
+//! [`engine::Engine`] is the protocol without I/O, for an event loop of your own. Every future is safe to
+//! drop at any time; its own page says what a drop does.
 //!
 //! # Kinds of locks
 //!

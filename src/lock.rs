@@ -38,7 +38,7 @@ pub(crate) const TOKEN_MARK: &[u8] = b"redlatch:1:";
 /// that starts with `redlatch:fence:`, `redlatch:fair:` or `redlatch:writer:`.
 ///
 /// ```
-/// use redlatch::lock::Resource;
+/// use redlatch::engine::Resource;
 /// assert!(Resource::new("orders:42").is_ok());
 /// assert!(Resource::new("").is_err());
 /// ```

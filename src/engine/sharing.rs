@@ -26,7 +26,7 @@
 //! half of that time.
 //!
 //! ```text
-//!  writer   SET NX ─ refused ─► SET reservation ─ Waiting (half of its time) ─► SET NX ─ granted ─► reservation gone
+//!  writer   SET NX ─ refused ─► SET reservation ─ pause (half of its time) ─► SET NX ─ granted ─► it is gone
 //!  readers    │ in              │ refused from here on                     │ refused by the lock
 //! ```
 
