@@ -33,6 +33,7 @@ pub enum HeldBy {
 
 /// How an acquisition failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Denial {
     /// Attempts made; none if the wait ended in the wait queue behind other callers of this client.
     pub attempts: u32,

@@ -226,6 +226,7 @@ impl Ttl {
 
 /// Input that was refused before anything was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InputError {
     /// A resource name of no bytes.
     #[error("the resource name is empty; give at least one byte")]
@@ -434,6 +435,8 @@ impl fmt::Debug for MasterSet {
 }
 
 /// What one master said to one attempt, or why it said nothing.
+///
+/// It is exhaustive: a tool that judges votes has to treat each case. A further reason is a further [`Failure`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Vote {
     /// It took the command: the key is set, or its TTL was.
@@ -465,6 +468,7 @@ pub enum HolderTtl {
 
 /// Why a master's vote is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Failure {
     /// There was no usable connection.
     NotConnected {
@@ -509,6 +513,7 @@ pub enum Failure {
 
 /// Why a master refused a fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TokenRefusal {
     /// It has seen one that is as large.
     Stale,

@@ -154,6 +154,7 @@ impl ExactSizeIterator for Elements<'_> {}
 
 /// Why bytes are not RESP2 within the [limits](crate::limits). The stream cannot be trusted from there on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ProtocolError {
     /// A reply starts with a byte that is none of `+ - : $ *`.
     #[error("a reply starts with the unknown type byte '{}'", .0.escape_ascii())]

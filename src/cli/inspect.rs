@@ -82,7 +82,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<u8, Exit> {
     Ok(match inspection.status() {
         LockStatus::Free => 0,
         LockStatus::Held | LockStatus::Shared | LockStatus::Split => code::CONTENDED,
-        LockStatus::Unknown => code::NO_QUORUM,
+        _ => code::NO_QUORUM,
     })
 }
 
@@ -147,6 +147,7 @@ fn table(inspection: &Inspection) -> String {
                 format!("{}  {}", Counted(*readers, "reader"), left(*time))
             }
             KeyState::Failed(failure) => failure.to_string(),
+            _ => String::new(),
         };
         let _ = writeln!(text, "  {name:width$}  {what}");
     }
@@ -172,6 +173,7 @@ fn json(inspection: &Inspection) -> String {
             KeyState::Failed(failure) => serde_json::json!({
                 "name": **name, "held": null, "error": failure.to_string(),
             }),
+            _ => serde_json::json!({ "name": **name, "held": null }),
         })
         .collect();
     let standing = match inspection.status() {
@@ -179,7 +181,7 @@ fn json(inspection: &Inspection) -> String {
         LockStatus::Held => "held",
         LockStatus::Shared => "shared",
         LockStatus::Split => "split",
-        LockStatus::Unknown => "unknown",
+        _ => "unknown",
     };
     let holder = inspection.holder().map(shown);
     let all = serde_json::json!({

@@ -35,6 +35,7 @@ pub struct Drive {
 /// The client of a [`Drive`] was dropped or has stopped, or a second drive of it was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the client has ended; drop the drive too")]
+#[non_exhaustive]
 pub struct DriveEnded;
 
 impl Drive {

@@ -254,6 +254,7 @@ fn watch(
 
 /// How a lock ended whose loss was awaited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LockEnd {
     /// It is lost or about to be: stop the protected work.
     Lost,

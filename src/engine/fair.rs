@@ -100,6 +100,7 @@ pub(super) enum Next {
 
 /// A waiter's place in the queues of a fair lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Ticket {
     /// What the masters know it by.
     pub id: Token,

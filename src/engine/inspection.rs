@@ -13,6 +13,7 @@ use crate::lock::{Failure, HolderTtl, Vote, quorum};
 /// so who needs the lock acquires it. Value and time are read one after the other: when a lock changes hands
 /// in between, the time is that of the next holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Inspection {
     /// Name (its URL without login) and answer of each master, in the order of the configuration.
     pub masters: Vec<(Arc<str>, KeyState)>,
@@ -20,6 +21,7 @@ pub struct Inspection {
 
 /// What one master reported of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeyState {
     /// It has no such key, and would have it if it ever had: it is in no quarantine.
     Absent,
@@ -48,6 +50,7 @@ pub enum KeyState {
 
 /// How a lock stands, by what a quorum of masters reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LockStatus {
     /// A quorum has no such key: the next attempt may have it.
     Free,
@@ -151,6 +154,7 @@ impl fmt::Display for LockStatus {
 
 /// What a forced unlock has done.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ForceUnlocked {
     /// What each master said: granted if it deleted a key, refused if it had none.
     pub report: Report,

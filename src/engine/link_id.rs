@@ -60,6 +60,7 @@ pub enum LinkRequest {
 
 /// Why [`Engine::next_timeout`](super::Engine::next_timeout) wants to be woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reason {
     /// A master is due to be connected, gives no answer in its handshake, or has been silent for too long.
     Link(MasterId),

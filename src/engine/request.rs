@@ -92,6 +92,7 @@ pub enum Request<'a> {
 
 /// A request was not taken; nothing was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SubmitError {
     /// As many locks as [`crate::limits::OPERATION_COUNT_MAX`] are in hand, or as many callers as
     /// [`crate::limits::QUEUED_COUNT_MAX`] stand in line for this one.
@@ -151,6 +152,7 @@ pub enum Outcome {
 
 /// A lock that was acquired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Grant {
     /// The value that the masters hold.
     pub token: Token,
@@ -168,6 +170,7 @@ pub struct Grant {
 
 /// A release that was carried out as far as a quorum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Released {
     /// Masters that had the key and deleted it, when the answer was given.
     pub deleted: usize,

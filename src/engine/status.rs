@@ -5,6 +5,7 @@ use std::time::Duration;
 
 /// What is known of one master.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MasterStatus {
     /// Its URL without the login.
     pub name: Arc<str>,

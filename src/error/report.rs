@@ -10,6 +10,7 @@ use crate::words::{self, Counted, Rounded};
 
 /// Which command the votes of a [`Report`] answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Round {
     /// Acquiring the lock.
     Acquire,
@@ -23,6 +24,7 @@ pub enum Round {
 ///
 /// `{}` is one line for a log; `{:#}` has a line for each group of masters that say the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// The round.
     pub round: Round,
