@@ -6,14 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// A handle that ends acquisitions from another thread or task; given to them by
+/// Handle that ends acquisitions from another thread or task; given to them by
 /// [`LockRequest::cancel_with`](crate::LockRequest::cancel_with) and
 /// [`LeaseRequest::cancel_with`](crate::LeaseRequest::cancel_with). Clones are the same handle.
 ///
-/// A cancelled acquisition ends with [`AcquireError::Cancelled`](crate::AcquireError::Cancelled) and releases in the background what it had,
-/// as a dropped future does. A lock that was handed out before is not affected. One handle may serve any
-/// number of acquisitions, at the same time or one after the other; once cancelled, it stays cancelled.
-/// Dropping the handle cancels nothing.
+/// A cancelled acquisition ends with [`AcquireError::Cancelled`](crate::AcquireError::Cancelled) and
+/// releases in the background everything that it acquired, as a dropped future does. It does not affect a
+/// lock that was handed out before. One handle may serve any number of acquisitions, at the same time or one
+/// after the other. Once cancelled, it stays cancelled. Dropping the handle cancels nothing.
 ///
 /// ```no_run
 /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -44,7 +44,7 @@ pub(crate) struct Registration {
 }
 
 impl Cancel {
-    /// A handle that nobody has cancelled.
+    /// Returns a handle that is not cancelled.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -62,7 +62,7 @@ impl Cancel {
         }
     }
 
-    /// Whether it was cancelled.
+    /// Returns whether the handle was cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.state().is_cancelled

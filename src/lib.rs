@@ -45,7 +45,7 @@
 //! # }
 //! ```
 //!
-//! [`Client`] is for many threads and tasks. [`Redlock`] is for one thread, and has no thread of its own.
+//! [`Client`] is for many threads and tasks. [`Redlock`] is for one thread, and has no background thread.
 //! [`engine::Engine`] is the protocol without I/O, for an event loop of your own. Every future is safe to
 //! drop at any time; its own page says what a drop does.
 //!
@@ -60,7 +60,7 @@
 //! | several locks, all or none | [`Client::lock_set`] |
 //! | many locks, each by itself | [`Client::acquire_all`] |
 //! | taken again by its owner | [`LockRequest::reentrant`] |
-//! | looked at, broken | [`Client::inspect`], [`Client::force_unlock`] |
+//! | inspected, deleted by force | [`Client::inspect`], [`Client::force_unlock`] |
 //! | ended from another thread | [`LockRequest::cancel_with`] |
 //!
 //! # Algorithm
@@ -141,7 +141,7 @@ pub mod internals {
     pub use crate::client::{completions, holds, set_acquisition};
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
     pub mod words {
-        pub use crate::words::{Counted, NO_SERVER, Named, Rounded, grouped};
+        pub use crate::words::{Counted, NO_SERVER, Named, Printable, Rounded, grouped};
     }
 }
 

@@ -26,8 +26,8 @@
 //! half of that time.
 //!
 //! ```text
-//!  writer   SET NX ─ refused ─► SET reservation ─ pause (half of its time) ─► SET NX ─ granted ─► it is gone
-//!  readers    │ in              │ refused from here on                     │ refused by the lock
+//!  writer   SET NX ─ refused ─► SET reservation ─ half of its time ─► SET NX ─ granted ─► reservation gone
+//!  readers    │ in              │ refused from here on                  │ refused by the lock
 //! ```
 
 use std::time::{Duration, Instant};
