@@ -96,6 +96,7 @@ pub mod engine;
 pub mod limits;
 pub mod resp;
 
+mod cancel;
 mod client;
 mod clock;
 mod config;
@@ -113,9 +114,10 @@ mod redlock;
 mod wire;
 mod words;
 
+pub use cancel::Cancel;
 pub use client::{
-    Acquire, Cancel, Client, Extend, Guard, GuardSet, LockEnd, LockRequest, LockSetRequest, Lost,
-    ReentrantGuard, ReentrantLock, Release, RwLock,
+    Acquire, Client, Extend, Guard, GuardSet, LockEnd, LockRequest, LockSetRequest, Lost, ReentrantGuard,
+    ReentrantLock, Release, RwLock,
 };
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
+use crate::cancel::{Cancel, Registration};
 use crate::clock;
 use crate::config::{Config, ConfigBuilder};
 use crate::driver::{ConnectError, Driver, Poller, PollerWaker};
@@ -88,6 +89,7 @@ pub struct LeaseRequest<'a> {
     redlock: &'a mut Redlock,
     resource: &'a [u8],
     options: Options,
+    cancel: Option<Cancel>,
 }
 
 /// Lock held by a [`Redlock`].
@@ -144,15 +146,28 @@ impl Redlock {
     /// It has the options of [`crate::LockRequest`] except automatic extension, as nothing happens between
     /// the calls of a `Redlock`. [`Redlock::submit`] takes that option, too.
     pub fn lock<'a>(&'a mut self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> LeaseRequest<'a> {
-        LeaseRequest { redlock: self, resource: resource.as_ref(), options: Options::new() }
+        LeaseRequest { redlock: self, resource: resource.as_ref(), options: Options::new(), cancel: None }
     }
 
     /// Waits until an acquisition has its outcome.
-    fn hold(&mut self, request: Request<'_>) -> Result<Lease, AcquireError> {
+    fn hold(&mut self, request: Request<'_>, cancel: Option<Cancel>) -> Result<Lease, AcquireError> {
         self.revive().map_err(|error| AcquireError::Stopped(error.to_string().into()))?;
+        let mut registration = cancel.map(Registration::new);
+        let waker = registration.as_ref().map(|_| self.waker());
+        let mut is_cancelled =
+            || registration.as_mut().zip(waker.as_ref()).is_some_and(|(it, waker)| it.register(waker));
+        if is_cancelled() {
+            return Err(AcquireError::Cancelled);
+        }
         let lock = self.submit(request)?;
-        match self.wait_for(lock) {
-            Ok(Outcome::Acquire(result)) => result.map(|grant| Lease {
+        match self.wait_unless(lock, is_cancelled) {
+            Ok(None) => {
+                // Always taken, and without an outcome.
+                let _ = self.submit(Request::Release { lock, awaited: false });
+                self.flush();
+                Err(AcquireError::Cancelled)
+            }
+            Ok(Some(Outcome::Acquire(result))) => result.map(|grant| Lease {
                 lock,
                 token: grant.token,
                 fencing_token: grant.fencing_token,
@@ -160,7 +175,7 @@ impl Redlock {
                 origin: self.origin.clone(),
                 is_armed: true,
             }),
-            Ok(_) => unreachable!("an acquisition is answered by its own outcome"),
+            Ok(Some(_)) => unreachable!("an acquisition is answered by its own outcome"),
             Err(error) => Err(AcquireError::Stopped(error.to_string().into())),
         }
     }
@@ -374,12 +389,25 @@ impl Redlock {
 
     /// Drives the loop until this lock has its outcome.
     fn wait_for(&mut self, lock: OpId) -> io::Result<Outcome> {
+        let outcome = self.wait_unless(lock, || false)?;
+        Ok(outcome.expect("nobody gives it up"))
+    }
+
+    /// Drives the loop until this lock has its outcome, or is given up.
+    fn wait_unless(
+        &mut self,
+        lock: OpId,
+        mut is_given_up: impl FnMut() -> bool,
+    ) -> io::Result<Option<Outcome>> {
         loop {
             while let Some((id, outcome)) = self.driver.engine.poll_outcome() {
                 if id == lock {
-                    return Ok(outcome);
+                    return Ok(Some(outcome));
                 }
                 self.set_aside.push_back((id, outcome));
+            }
+            if is_given_up() {
+                return Ok(None);
             }
             self.driver.turn(&mut self.poller, None)?;
             self.last_turn = clock::now();
@@ -405,6 +433,12 @@ impl LeaseRequest<'_> {
         self
     }
 
+    /// Lets this handle end the acquisition from another thread while this one waits.
+    pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
+        self.cancel = Some(cancel.clone());
+        self
+    }
+
     /// Makes one attempt, in about one round trip.
     ///
     /// Returns within the answer limit ([`ConfigBuilder::answer_timeout`]; a fiftieth of the TTL by default,
@@ -425,7 +459,7 @@ impl LeaseRequest<'_> {
     /// [`AcquireError::NoQuorum`] of a fenced lock also says that the clocks of the masters differ too much.
     pub fn acquire(self) -> Result<Lease, AcquireError> {
         let resource = Resource::new(&self.resource)?;
-        self.redlock.hold(Request::Acquire { resource, options: self.options })
+        self.redlock.hold(Request::Acquire { resource, options: self.options }, self.cancel)
     }
 }
 

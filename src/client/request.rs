@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::cancel::{Cancel, Registration};
 use super::completions::Question;
 use super::guard::Guard;
 use super::handle::Client;
 use super::name::{HeldName, Name};
-use super::pending::{Ask, How, Pending};
+use super::pending::{Ask, How, Pending, resolve_cancellable};
 use super::shared::{Core, Stopped};
+use crate::cancel::{Cancel, Registration};
 use crate::clock;
 use crate::engine::{Grant, OpId, Outcome, Request};
 use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
@@ -172,7 +172,7 @@ impl<'a> Acquire<'a> {
     pub(super) fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<Guard, AcquireError>> {
         match &mut self.registration {
             None => self.pending.as_mut().expect(CANCELLED).resolve(how),
-            Some(registration) => registration.resolve(&mut self.pending, how),
+            Some(registration) => resolve_cancellable(registration, &mut self.pending, how),
         }
     }
 

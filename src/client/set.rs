@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::cancel::Cancel;
 use super::completions::Question;
 use super::guard::Guard;
 use super::handle::Client;
@@ -18,6 +17,7 @@ use super::pending::{Ask, How, Pending};
 use super::request::{Acquire, LockRequest};
 use super::set_acquisition::{Failed, SetAcquisition, Step};
 use super::shared::{Core, Stopped};
+use crate::cancel::Cancel;
 use crate::clock;
 use crate::engine::{OpId, Outcome, Request};
 use crate::error::{AcquireError, SetError};
