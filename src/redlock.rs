@@ -433,7 +433,7 @@ impl LeaseRequest<'_> {
         self
     }
 
-    /// Has this handle end the acquisition: another thread can cancel it while this one waits.
+    /// Lets this handle end the acquisition from another thread while this one waits.
     pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
         self.cancel = Some(cancel.clone());
         self

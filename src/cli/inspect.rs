@@ -10,11 +10,11 @@ use redlatch::{Client, ForceUnlockError, HolderTtl, InspectError, Inspection, Ke
 use super::message::{Message, label};
 use super::options::{Exit, MasterOptions, code, print, say};
 
-/// Show what each master holds of a lock, whoever's it is.
+/// Show what each master holds of a lock, of any holder.
 ///
-/// Asks once, in one round trip, and takes no part in the lock: by the time it is read anything may have
-/// changed. A master that restarted lately and has no such key does not count as free, as it may have
-/// forgotten one.
+/// It asks once, in one round trip, and takes no part in the lock. By the time that the result is read,
+/// anything may have changed. A master that restarted lately and has no such key does not count as free, as
+/// it may have forgotten one.
 #[derive(clap::Args)]
 #[command(after_help = INSPECT_HELP)]
 pub(crate) struct InspectArgs {
@@ -32,8 +32,7 @@ pub(crate) struct InspectArgs {
 
 const INSPECT_HELP: &str = "\
 Exit codes:
-  0 if a quorum of masters is free of the lock, 75 if it is held, by one or by readers together, or if its keys are in the way of whoever wants it,
-  64 bad usage, 69 if fewer than a quorum answered
+  0 if the lock is free on a quorum of masters, 75 if it is held, shared or split, 64 bad usage, 69 if fewer than a quorum answered
 
 Examples:
   redlatch inspect nightly-report
@@ -41,9 +40,9 @@ Examples:
 
 /// Delete a lock, whoever holds it.
 ///
-/// THIS BREAKS THE LOCK. The holder is not notified: it goes on as if it held the lock, and meets whoever
-/// acquires it next. It is for a holder that is known to be dead, if the end of its TTL cannot be waited for;
-/// `redlatch inspect` shows how long that is.
+/// THIS BREAKS THE LOCK. The holder is not notified: it goes on as if it held the lock, beside the next
+/// holder. Use it if the holder is known to be dead and nobody can wait for the end of its TTL, which
+/// `redlatch inspect` shows.
 #[derive(clap::Args)]
 #[command(after_help = UNLOCK_HELP)]
 pub(crate) struct UnlockArgs {
@@ -51,7 +50,7 @@ pub(crate) struct UnlockArgs {
     #[arg(value_name = "RESOURCE")]
     resource: OsString,
 
-    /// Say that the lock is to be broken; nothing is deleted without it.
+    /// Confirm that the lock is to be broken; nothing is deleted without it.
     #[arg(long)]
     force: bool,
 

@@ -127,26 +127,26 @@ from_submit_error! { AcquireError InspectError ForceUnlockError }
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// To [`Request::Acquire`].
+    /// Answer to [`Request::Acquire`].
     Acquire(Result<Grant, AcquireError>),
-    /// To [`Request::Extend`]: the end of the new validity.
+    /// Answer to [`Request::Extend`]: the end of the new validity.
     Extend(Result<Instant, ExtendError>),
-    /// To [`Request::ReportRenewals`], for each renewal: the end of the new validity, or why it failed. A
-    /// renewal that gives way to a [`Request::Extend`] has none.
+    /// Answer to [`Request::ReportRenewals`], for each renewal: the end of the new validity, or the reason of
+    /// its failure. A renewal that gives way to a [`Request::Extend`] has none.
     ///
     /// No renewal follows [`ExtendError::Lost`], nor [`ExtendError::HoldLimit`], which is reported as soon as
     /// none will follow. After any other error the next one follows while the validity lasts.
     Renewal(Result<Instant, ExtendError>),
-    /// To [`Request::NotifyLoss`]: the lock is not kept any longer, and its validity ends or has ended at
-    /// this time.
+    /// Answer to [`Request::NotifyLoss`]: the lock is not kept any longer, and its validity ends or has ended
+    /// at this time.
     Lost(Instant),
-    /// To an awaited [`Request::Release`].
+    /// Answer to an awaited [`Request::Release`].
     Release(Result<Released, ReleaseError>),
-    /// To [`Request::Pause`].
+    /// Answer to [`Request::Pause`].
     Paused,
-    /// To [`Request::Inspect`].
+    /// Answer to [`Request::Inspect`].
     Inspect(Inspection),
-    /// To [`Request::ForceUnlock`].
+    /// Answer to [`Request::ForceUnlock`].
     ForceUnlock(ForceUnlocked),
 }
 

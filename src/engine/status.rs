@@ -23,7 +23,7 @@ pub struct MasterStatus {
     pub warnings: Vec<String>,
 }
 
-/// The state of a master's connection.
+/// State of the connection to a master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MasterState {
