@@ -1,7 +1,7 @@
 //! Several locks together: one guard for all of them, or none.
 //!
-//! What is asked for, given back and waited for, in which order, is decided in [`super::acquisition`]; here
-//! it is done. Owns no protocol: each lock is an acquisition of the client's own.
+//! What is asked for, given back and waited for, in which order, is decided in [`super::set_acquisition`];
+//! here it is done. Owns no protocol: each lock is an acquisition of the client's own.
 
 use std::future::Future;
 use std::pin::Pin;
