@@ -81,7 +81,7 @@ impl Client {
     }
 
     /// Returns the future of [`Client::force_unlock`], for tasks. It sends nothing before it is polled. It is
-    /// not cancel-safe: dropping it does not take back a deletion that was sent.
+    /// safe to drop, and not cancel-safe: dropping it does not take back a deletion that was sent.
     pub fn force_unlock_async<'a>(
         &'a self,
         resource: &'a (impl AsRef<[u8]> + ?Sized),
