@@ -80,7 +80,7 @@ pub enum Failure {
     },
     /// The master refused the fencing token, and wrote nothing.
     TokenRefused(TokenRefusal),
-    /// An error reply, cut off at 160 bytes ([`limits::ERROR_TEXT_SIZE_MAX`]).
+    /// An error reply, cut off at 160 bytes ([`crate::limits::ERROR_TEXT_SIZE_MAX`]).
     Replied(Box<str>),
 }
 
