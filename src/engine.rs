@@ -241,6 +241,14 @@ impl Engine {
         }
     }
 
+    /// Whether [`Engine::send_ready`] may have bytes that it had not when this was last asked. Those of a
+    /// short write are not new.
+    #[inline]
+    pub(crate) fn take_queued(&mut self) -> bool {
+        // Connections for notifications are few, and open only while callers wait.
+        self.fleet.take_queued() || !self.subscriptions.open_links().is_empty()
+    }
+
     /// Bytes to write.
     #[must_use]
     pub fn send_ready(&mut self, link: impl Into<LinkId>) -> &[u8] {
