@@ -37,6 +37,8 @@ pub(crate) struct Driver {
     waker: Arc<Waker>,
     /// By [`LinkId::index`]; `None` while there is no connection.
     sockets: Vec<Option<Socket>>,
+    /// Whether a socket did not take all that was queued for it.
+    has_unsent: bool,
     resolver: Resolver,
     /// The other addresses of a name whose first one is being connected, the next one last.
     spare_addresses: Vec<Vec<SocketAddr>>,
@@ -96,7 +98,7 @@ impl Driver {
         let spin = if has_cores_to_spare { config.spin } else { Duration::ZERO };
         let engine = Engine::new(config, seed, clock::now());
         let events = Events::with_capacity(EVENT_COUNT_MAX);
-        let driver = Self { engine, registry, waker, sockets, resolver, spare_addresses };
+        let driver = Self { engine, registry, waker, sockets, has_unsent: false, resolver, spare_addresses };
         Ok((driver, Poller { poll, events, spin }))
     }
 
@@ -184,6 +186,11 @@ impl Driver {
 
     /// Writes what is queued, as far as the sockets take it without waiting.
     pub(crate) fn flush(&mut self) {
+        // Most calls find nothing to write.
+        if !self.engine.take_queued() && !self.has_unsent {
+            return;
+        }
+        self.has_unsent = false;
         for master in self.engine.masters() {
             self.send(master.into());
         }
@@ -196,11 +203,19 @@ impl Driver {
     fn send(&mut self, link: LinkId) {
         let Some(socket) = &mut self.sockets[link.index()] else { return };
         let bytes = self.engine.send_ready(link);
-        if bytes.is_empty() || !socket.is_writable() {
+        if bytes.is_empty() {
             return;
         }
+        if !socket.is_writable() {
+            self.has_unsent = true;
+            return;
+        }
+        let ready_size = bytes.len();
         match socket.send(bytes) {
-            Ok(size) => self.engine.send_done(link, size),
+            Ok(size) => {
+                self.has_unsent |= size < ready_size && !mutant!(ShortWriteForgotten);
+                self.engine.send_done(link, size);
+            }
             Err(error) => self.disconnect(link, &error.to_string()),
         }
     }

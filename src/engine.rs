@@ -241,6 +241,14 @@ impl Engine {
         }
     }
 
+    /// Returns whether [`Engine::send_ready`] may have bytes that it did not have at the last call. The rest of
+    /// a short write does not count.
+    #[inline]
+    pub(crate) fn take_queued(&mut self) -> bool {
+        // Connections for notifications are few, and open only while callers wait.
+        self.fleet.take_queued() || !self.subscriptions.open_links().is_empty()
+    }
+
     /// Returns the bytes to write.
     #[must_use]
     pub fn send_ready(&mut self, link: impl Into<LinkId>) -> &[u8] {

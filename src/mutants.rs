@@ -301,6 +301,8 @@ pub enum Mutant {
     DeadlineWakesNobody,
     /// A readable socket is read once.
     ReadStopsEarly,
+    /// What a socket did not take of a write is left until something else is to be written.
+    ShortWriteForgotten,
 }
 
 #[cfg(redlatch_mutants)]

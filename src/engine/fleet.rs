@@ -50,6 +50,8 @@ pub(super) struct Fleet {
     /// Masters whose votes may not count yet; each has a time in its link.
     quarantined: MasterSet,
     wishes: Wishes,
+    /// Whether a link got bytes to write since [`Fleet::take_queued`] was asked.
+    has_queued: bool,
     gathered: Gathered,
     /// The ready masters by their commands.
     groups: Groups,
@@ -95,6 +97,7 @@ impl Fleet {
             usable: MasterSet::EMPTY,
             quarantined: MasterSet::EMPTY,
             wishes: Wishes::NONE,
+            has_queued: false,
             gathered: Gathered { masters: MasterSet::EMPTY, bytes: Vec::new(), owed: Vec::new() },
             groups: Groups::new(),
         }
@@ -264,6 +267,7 @@ impl Fleet {
             }
         }
         assert!(taken == *masters || owed.len() == 1, "no room for what was gathered");
+        self.has_queued = true;
         bytes.clear();
         owed.clear();
         *masters = MasterSet::EMPTY;
@@ -290,6 +294,7 @@ impl Fleet {
             return;
         }
         link.start_handshake(now, &self.config, rng);
+        self.has_queued = true;
         self.arm(master, timers);
     }
 
@@ -302,6 +307,13 @@ impl Fleet {
         // A server that is full says so in place of its first reply, and then closes the connection.
         let refused = link.last_refusal().map(|refusal| Trouble::ClosedAfter { why, refusal }.to_string());
         Some(refused.map_or(Cow::Borrowed(why), Cow::Owned))
+    }
+
+    /// Whether a link got bytes to write since the last call.
+    #[inline]
+    pub(super) fn take_queued(&mut self) -> bool {
+        self.flush();
+        std::mem::take(&mut self.has_queued)
     }
 
     /// Bytes to write.
@@ -546,55 +558,4 @@ impl Fleet {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::owed::Question;
-    use super::super::slab::Id;
-    use super::*;
-
-    fn fleet() -> Fleet {
-        let config =
-            Config::builder().masters(["redis://a", "redis://b", "redis://c"]).build().expect("valid");
-        Fleet::new(Arc::new(config), Instant::now(), &mut Timers::default())
-    }
-
-    fn set(bits: usize) -> MasterSet {
-        (0..3).filter(|index| bits >> index & 1 == 1).filter_map(MasterId::new).collect()
-    }
-
-    #[test]
-    fn each_link_keeps_the_order_of_calls() {
-        let (mut fleet, mut expected) = (fleet(), vec![Vec::new(); 3]);
-        for round in 0..2000_usize {
-            let masters = set(round * 7 / 40);
-            let bytes = format!("request {round:>9}");
-            let sent =
-                fleet.send(masters, Owed::Query { question: Question::Holder, id: Id::NOBODY }, |out| {
-                    out.extend_from_slice(bytes.as_bytes());
-                });
-            assert_eq!(sent, masters);
-            masters.iter().for_each(|master| expected[master.index()].extend_from_slice(bytes.as_bytes()));
-            for master in fleet.all().iter() {
-                let size = fleet.owed_count(master) * "request 123456789".len();
-                assert_eq!(size, expected[master.index()].len());
-            }
-        }
-        fleet.flush();
-        assert!(
-            fleet.links.iter().zip(&expected).all(|(link, bytes)| link.connection.wire.send_ready() == bytes)
-        );
-    }
-
-    #[test]
-    fn only_a_master_with_a_full_queue_is_skipped() {
-        let mut fleet = fleet();
-        let owed = [Owed::Query { question: Question::Holder, id: Id::NOBODY }];
-        let nearly_full = vec![0; limits::OUTBOX_SIZE_MAX - 30];
-        fleet.links[1].connection.wire.request(&nearly_full, &owed).expect("room");
-        let mut send = |masters| fleet.send(masters, owed[0], |out| out.extend([0; 20]));
-        assert_eq!((send(set(0b111)), send(set(0b111))), (set(0b111), set(0b101)));
-        assert_eq!((send(set(0b010)), send(set(0b101))), (set(0b000), set(0b101)));
-        fleet.flush();
-        let counts: Vec<usize> = fleet.links.iter().map(|link| link.connection.wire.owed_count()).collect();
-        assert_eq!(counts, [3, 2, 3]);
-    }
-}
+mod tests;

@@ -199,6 +199,7 @@ killed! {
     allocation_by_header: AllocationByHeader by bytes::a_header_reserves_no_memory;
     unbounded_nesting: UnboundedNesting by bytes::arrays_are_nested_to_the_limit_only;
     read_stops_early: ReadStopsEarly by sockets::more_than_one_read_full_of_replies_is_read;
+    short_write_forgotten: ShortWriteForgotten by sockets::a_short_write_is_continued;
 }
 
 /// The same defect where a fenced lock is sent again.

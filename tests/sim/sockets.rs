@@ -97,6 +97,38 @@ pub fn more_than_one_read_full_of_replies_is_read() -> Verdict {
     if is_ready { Ok(()) } else { Err("the end of the answer was not read".to_owned()) }
 }
 
+/// The server reads nothing for a while, so its socket takes a part of what is written.
+pub fn a_short_write_is_continued() -> Verdict {
+    let server = Server::start(|_| {});
+    let config = Config::builder().master(&server.url).quarantine(Quarantine::Trust).answer_timeout(PATIENCE);
+    let mut redlock = Redlock::open(config.build().expect("valid settings")).expect("an event loop");
+    let busy = server.model.lock().expect("no panic");
+    let (mut last, width) = (String::new(), limits::RESOURCE_SIZE_MAX);
+    // Until the client has no room for more either.
+    for index in 0..limits::OPERATION_COUNT_MAX {
+        let name = format!("{index:0width$}");
+        let resource = Resource::new(&name).expect("valid");
+        let options = Options::new().ttl(2 * PATIENCE).wait(Duration::ZERO);
+        if redlock.submit(Request::Acquire { resource, options }).is_err() {
+            break;
+        }
+        redlock.flush();
+        if redlock.poll_outcome().is_some() {
+            break;
+        }
+        last = name;
+    }
+    drop(busy);
+    let deadline = Instant::now() + PATIENCE;
+    while !server.holds(last.as_bytes()) {
+        if Instant::now() > deadline {
+            return Err("what the socket did not take at first was not written".to_owned());
+        }
+        redlock.turn(Duration::from_millis(1)).expect("the loop runs");
+    }
+    server.end(redlock)
+}
+
 /// The process was stopped, say, while the answer came.
 pub fn an_answer_that_is_here_is_not_late() -> Verdict {
     let server = Server::start(|_| {});
@@ -231,6 +263,7 @@ tests!(
     a_loss_is_reported_in_time_beside_a_leader,
     a_late_fetched_answer_is_no_lock,
     more_than_one_read_full_of_replies_is_read,
+    a_short_write_is_continued,
     an_answer_that_is_here_is_not_late,
     a_dropped_lease_is_released_also_in_a_panic,
 );
