@@ -120,6 +120,8 @@ pub enum Mutant {
     SubscribedPolls,
     /// All who wait for a lock come when it is released, however many they are.
     AllWoken,
+    /// One master alone publishes the release of a lock that others wait for.
+    OnePublisher,
     /// A master takes a fencing token that is as large as its fence.
     FenceNotStrict,
     /// A release deletes the fence.

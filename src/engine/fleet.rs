@@ -181,27 +181,47 @@ impl Fleet {
         entry: &Entry,
         notify: Notify,
     ) -> MasterSet {
-        let notifies = notify != Notify::Nobody;
+        if notify == Notify::Crowd {
+            return self.send_release_to_crowd(to, owed, entry);
+        }
+        let notifies = notify == Notify::Waiters;
         let mut sent = MasterSet::EMPTY;
         for index in 0..self.groups.release.len() {
             let (by, group) = self.groups.release[index];
-            let mut group = group.intersection(to);
-            if notify == Notify::Crowd && !by.is_script() {
-                let scripted = group.intersection(self.groups.notifiers);
-                group = group.without(scripted);
-                sent = sent.union(self.send(scripted, owed, |out| {
-                    command::encode_release(out, ReleaseBy::EvalSha, entry, notifies);
-                }));
-            }
+            let group = group.intersection(to);
             let group = self.send(group, owed, |out| command::encode_release(out, by, entry, notifies));
             if notifies && !by.is_script() {
-                self.send(group, Owed::Ignored(Shape::Count), |out| {
-                    command::encode_telling(out, entry.key())
-                });
+                self.send_notification(group, entry);
             }
             sent = sent.union(group);
         }
         sent
+    }
+
+    /// The same where others wait for the lock, so that the messages cost more than the release: only a quorum
+    /// of masters publishes it.
+    #[cold]
+    fn send_release_to_crowd(&mut self, to: MasterSet, owed: Owed, entry: &Entry) -> MasterSet {
+        let publishers = self.groups.publishers(to, self.usable.without(self.mute()), self.quorum);
+        let scripted = publishers.intersection(self.groups.notifiers);
+        let mut sent = MasterSet::EMPTY;
+        for index in 0..self.groups.release.len() {
+            let (by, group) = self.groups.release[index];
+            let group = group.intersection(to);
+            let by_script = if by.is_script() { by } else { ReleaseBy::EvalSha };
+            for (group, by, notifies) in
+                [(group.intersection(scripted), by_script, true), (group.without(scripted), by, false)]
+            {
+                let group = self.send(group, owed, |out| command::encode_release(out, by, entry, notifies));
+                sent = sent.union(group);
+            }
+        }
+        self.send_notification(sent.intersection(publishers).without(scripted), entry);
+        sent
+    }
+
+    fn send_notification(&mut self, to: MasterSet, entry: &Entry) {
+        self.send(to, Owed::Ignored(Shape::Count), |out| command::encode_telling(out, entry.key()));
     }
 
     /// Queues an extension to `ttl` on those of `to` that are ready; returns those that had room for it.
@@ -546,55 +566,4 @@ impl Fleet {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::owed::Question;
-    use super::super::slab::Id;
-    use super::*;
-
-    fn fleet() -> Fleet {
-        let config =
-            Config::builder().masters(["redis://a", "redis://b", "redis://c"]).build().expect("valid");
-        Fleet::new(Arc::new(config), Instant::now(), &mut Timers::default())
-    }
-
-    fn set(bits: usize) -> MasterSet {
-        (0..3).filter(|index| bits >> index & 1 == 1).filter_map(MasterId::new).collect()
-    }
-
-    #[test]
-    fn each_link_keeps_the_order_of_calls() {
-        let (mut fleet, mut expected) = (fleet(), vec![Vec::new(); 3]);
-        for round in 0..2000_usize {
-            let masters = set(round * 7 / 40);
-            let bytes = format!("request {round:>9}");
-            let sent =
-                fleet.send(masters, Owed::Query { question: Question::Holder, id: Id::NOBODY }, |out| {
-                    out.extend_from_slice(bytes.as_bytes());
-                });
-            assert_eq!(sent, masters);
-            masters.iter().for_each(|master| expected[master.index()].extend_from_slice(bytes.as_bytes()));
-            for master in fleet.all().iter() {
-                let size = fleet.owed_count(master) * "request 123456789".len();
-                assert_eq!(size, expected[master.index()].len());
-            }
-        }
-        fleet.flush();
-        assert!(
-            fleet.links.iter().zip(&expected).all(|(link, bytes)| link.connection.wire.send_ready() == bytes)
-        );
-    }
-
-    #[test]
-    fn only_a_master_with_a_full_queue_is_skipped() {
-        let mut fleet = fleet();
-        let owed = [Owed::Query { question: Question::Holder, id: Id::NOBODY }];
-        let nearly_full = vec![0; limits::OUTBOX_SIZE_MAX - 30];
-        fleet.links[1].connection.wire.request(&nearly_full, &owed).expect("room");
-        let mut send = |masters| fleet.send(masters, owed[0], |out| out.extend([0; 20]));
-        assert_eq!((send(set(0b111)), send(set(0b111))), (set(0b111), set(0b101)));
-        assert_eq!((send(set(0b010)), send(set(0b101))), (set(0b000), set(0b101)));
-        fleet.flush();
-        let counts: Vec<usize> = fleet.links.iter().map(|link| link.connection.wire.owed_count()).collect();
-        assert_eq!(counts, [3, 2, 3]);
-    }
-}
+mod tests;

@@ -28,6 +28,12 @@
 //! Each waiting client is notified. Where they are more than [`limits::WOKEN_COUNT`] the masters say how
 //! many, and each client draws whether it tries at once, so that about that many do; the others go on
 //! waiting. A waiter that tries does so within one round trip at random, that they do not split the votes.
+//!
+//! # Not all publish
+//!
+//! A message to a crowd costs more than the release. So a client that has waited, for this lock or lately for
+//! any, has its releases published by a quorum of masters (`groups.rs` says why that is enough). A client
+//! that has not publishes on all, which costs little where nobody listens.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

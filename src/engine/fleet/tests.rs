@@ -1,0 +1,48 @@
+use super::super::owed::Question;
+use super::super::slab::Id;
+use super::*;
+
+fn fleet() -> Fleet {
+    let config = Config::builder().masters(["redis://a", "redis://b", "redis://c"]).build().expect("valid");
+    Fleet::new(Arc::new(config), Instant::now(), &mut Timers::default())
+}
+
+fn set(bits: usize) -> MasterSet {
+    (0..3).filter(|index| bits >> index & 1 == 1).filter_map(MasterId::new).collect()
+}
+
+#[test]
+fn each_link_keeps_the_order_of_calls() {
+    let (mut fleet, mut expected) = (fleet(), vec![Vec::new(); 3]);
+    for round in 0..2000_usize {
+        let masters = set(round * 7 / 40);
+        let bytes = format!("request {round:>9}");
+        let sent = fleet.send(masters, Owed::Query { question: Question::Holder, id: Id::NOBODY }, |out| {
+            out.extend_from_slice(bytes.as_bytes());
+        });
+        assert_eq!(sent, masters);
+        masters.iter().for_each(|master| expected[master.index()].extend_from_slice(bytes.as_bytes()));
+        for master in fleet.all().iter() {
+            let size = fleet.owed_count(master) * "request 123456789".len();
+            assert_eq!(size, expected[master.index()].len());
+        }
+    }
+    fleet.flush();
+    assert!(
+        fleet.links.iter().zip(&expected).all(|(link, bytes)| link.connection.wire.send_ready() == bytes)
+    );
+}
+
+#[test]
+fn only_a_master_with_a_full_queue_is_skipped() {
+    let mut fleet = fleet();
+    let owed = [Owed::Query { question: Question::Holder, id: Id::NOBODY }];
+    let nearly_full = vec![0; limits::OUTBOX_SIZE_MAX - 30];
+    fleet.links[1].connection.wire.request(&nearly_full, &owed).expect("room");
+    let mut send = |masters| fleet.send(masters, owed[0], |out| out.extend([0; 20]));
+    assert_eq!((send(set(0b111)), send(set(0b111))), (set(0b111), set(0b101)));
+    assert_eq!((send(set(0b010)), send(set(0b101))), (set(0b000), set(0b101)));
+    fleet.flush();
+    let counts: Vec<usize> = fleet.links.iter().map(|link| link.connection.wire.owed_count()).collect();
+    assert_eq!(counts, [3, 2, 3]);
+}
