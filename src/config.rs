@@ -299,7 +299,8 @@ impl ConfigBuilder {
     /// Whether a refused attempt asks how long the holder's key still lives; on by default.
     ///
     /// It costs a refused attempt that does not wait one more round trip, and lets a waiting one retry when
-    /// the holder's time ends.
+    /// the holder's time ends. An attempt that a release notification brought about asks only if it is the
+    /// last one.
     #[must_use]
     pub const fn ask_holder(mut self, ask: bool) -> Self {
         self.config.ask_holder = ask;

@@ -319,7 +319,8 @@ impl Engine {
         if retry_at.is_none() {
             self.leave_queue(now, id, Duration::ZERO);
         }
-        if gathered == Gathered::None && self.config.ask_holder && cause == Cause::Contended {
+        let is_asked = retry_at.is_none() || !self.subscriptions.follows_release(id);
+        if gathered == Gathered::None && self.config.ask_holder && cause == Cause::Contended && is_asked {
             denied.asked = self.ask_holders(id, refused, retry_at.is_none());
         }
         let op = self.ops.op_mut(id);

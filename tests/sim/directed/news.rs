@@ -303,6 +303,32 @@ pub fn a_quorum_of_masters_publishes_to_a_crowd() -> Verdict {
     Ok(())
 }
 
+/// Whether the holder goes on or dies: the waiter asks for its time with the attempt behind the next pause.
+pub fn an_attempt_behind_a_release_asks_no_time() -> Verdict {
+    let mut world = distant(3, defaults);
+    let lock = hold_and_wait(&mut world)?;
+    world.trace = Some(Vec::new());
+    world.submit_release(0, lock, false);
+    let (holder, _) = winner(&mut world, SECOND)?;
+    world.run_for(20 * MS);
+    let other = 3 - holder;
+    let trace = world.trace.take().unwrap_or_default();
+    let count_of = |trace: &[String], command: &str| {
+        let of_other = format!(" m0 for c{other}");
+        trace.iter().filter(|line| line.contains(&of_other) && line.contains(command)).count()
+    };
+    demand(count_of(&trace, ": SET a") > 0, "the other waiter does not try")?;
+    demand(count_of(&trace, ": PTTL") == 0, "it asks for the time of a holder that came just now")?;
+    world.crash_client(holder);
+    world.trace = Some(Vec::new());
+    let crashed = world.now;
+    winner(&mut world, 20 * SECOND)?;
+    let trace = world.trace.take().unwrap_or_default();
+    let took = world.now - crashed;
+    demand(count_of(&trace, ": PTTL") > 0, "it never asks for the holder's time")?;
+    demand(took <= 10 * SECOND + 10 * MS, &format!("it took {took} ns, and the TTL is 10 s"))
+}
+
 tests!(
     a_lock_passes_on_in_three_round_trips,
     a_fenced_lock_passes_on_as_soon,
@@ -313,6 +339,7 @@ tests!(
     a_release_wakes_few_waiters,
     a_fenced_release_wakes_few_waiters,
     any_crowd_passes_on_in_three_round_trips,
+    an_attempt_behind_a_release_asks_no_time,
     a_lost_minority_delays_no_notification,
     a_quorum_of_masters_publishes_to_a_crowd,
     nobody_listens_for_what_nobody_waits_for,
