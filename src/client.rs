@@ -1,7 +1,6 @@
 //! One set of connections for many threads and tasks: [`Client`], what it is asked, and what it gives.
 
 mod callbacks;
-mod cancel;
 pub mod completions;
 #[cfg(unix)]
 mod drive;
@@ -20,7 +19,6 @@ mod set;
 pub mod set_acquisition;
 mod shared;
 
-pub use cancel::Cancel;
 #[cfg(unix)]
 pub use drive::{Drive, DriveEnded};
 pub use guard::{Extend, Guard, LockEnd, Lost, Release};

@@ -51,47 +51,51 @@ pub struct Config {
     pub(crate) wakes_waiters: bool,
 }
 
-/// What is asked of a master that (re)appears before its votes count: it may have lost locks that still live.
+/// Condition under which the votes of a master that (re)appears count: it may have lost locks that still
+/// live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Quarantine {
-    /// Its votes count once it is known to have run for `max_ttl` plus the drift: by its own
-    /// `uptime_in_seconds`, or because this client has seen the same `run_id` for that long. The default.
+    /// The default: its votes count once it is known to have run for `max_ttl` plus the drift. Its own
+    /// `uptime_in_seconds` shows that, or this client has seen the same `run_id` for that long.
     ///
     /// A fleet that was just started therefore grants nothing for `max_ttl`. The uptime is wall-clock time of
-    /// the master: a clock that jumps ahead there shortens the wait. It counts for nothing if another server
-    /// has taken the place of the one before: one that already ran when this client last heard from that.
+    /// the master: a clock that jumps ahead there shortens the wait. The uptime does not count if another
+    /// server has taken the place of the one before: a server that already ran when this client last heard
+    /// from its predecessor.
     #[default]
     Uptime,
-    /// Its votes count once its process is known to have been watched for `max_ttl` plus the drift: by this
-    /// client, which has seen the same `run_id` for that long by its own monotonic clock, or by another,
-    /// which says so in the mark.
+    /// Its votes count once its process is known to have been observed for `max_ttl` plus the drift. This
+    /// client observes it, if it has seen the same `run_id` for that long by its own monotonic clock; or
+    /// another client did, and left a mark that says so.
     ///
-    /// The mark is the key `<prefix>redlatch:mark`, without TTL. A client writes the `run_id` and the time in
-    /// milliseconds into it when its own watch is over, so that clients which come later need not watch. A
-    /// mark with another `run_id`, or with a shorter time than is asked for, counts for nothing. A user that
-    /// can write to the masters can forge one, as it can delete locks.
+    /// The mark is the key `<prefix>redlatch:mark`, without TTL. A client writes the `run_id` and the
+    /// observed time in milliseconds into it when its own observation is over, so that later clients need not
+    /// observe again. A mark with another `run_id`, or with a shorter time than needed, counts for nothing. A
+    /// user that can write to the masters can forge a mark, as it can delete locks.
     ///
-    /// No wall clock counts, and a server that should not grant locks is refused: a replica, one whose
-    /// `maxmemory-policy` is not `noeviction`, and one that does not report its `run_id`, role and policy.
-    /// Each failed acquire says so. The login needs `+info +get +set` and the mark's key; without the mark
-    /// each client watches for itself. After a restart of all masters some client has to stay for `max_ttl`.
+    /// No wall clock counts, and a server that should not grant locks is refused: a replica, a server whose
+    /// `maxmemory-policy` is not `noeviction`, and a server that does not report its `run_id`, role and
+    /// policy. Each failed acquisition says so. The login needs `+info +get +set` and the mark's key; without
+    /// the mark each client observes for itself. After a restart of all masters some client has to stay for
+    /// `max_ttl`.
     ///
-    /// It proves that a process went on, not that nobody emptied it: `FLUSHALL` is not noticed.
+    /// It proves that a process went on, and not that its data stayed: `FLUSHALL` is not noticed.
     Strict,
-    /// Its votes always count. Only right if each master writes every change to disk before it answers
-    /// (`appendonly yes`, `appendfsync always`) and comes back with that file, or in tests.
+    /// Its votes always count. That is right only in tests, or if each master writes every change to disk
+    /// before it answers (`appendonly yes`, `appendfsync always`) and comes back with that file.
     Trust,
 }
 
 impl Config {
-    /// Starts with the defaults and no master.
+    /// Returns a builder with the default settings and no master.
     #[must_use]
     pub fn builder() -> ConfigBuilder {
         ConfigBuilder::default()
     }
 
-    /// How many masters are configured; the quorum is a majority of them, whatever is reachable.
+    /// Returns the number of configured masters. The quorum is a majority of them, however many are
+    /// reachable.
     #[must_use]
     pub const fn master_count(&self) -> usize {
         self.masters.len()
@@ -105,8 +109,8 @@ impl Config {
         Ttl::new(ttl, self.drift, self.max_ttl)
     }
 
-    /// How long one round of a lock with this TTL waits for a master; never longer than the lock would be
-    /// valid.
+    /// Returns how long one round of a lock with this TTL waits for a master; never longer than the lock
+    /// would be valid. The default is a fiftieth of the TTL, from 5 to 50 ms.
     #[must_use]
     pub fn answer_limit(&self, ttl: Ttl) -> Duration {
         let scaled = Duration::from_millis((ttl.as_millis() / 50).clamp(5, 50));
@@ -122,13 +126,14 @@ impl Config {
         Window::new(self.max_ttl)
     }
 
-    /// How masters that may have restarted are kept from voting.
+    /// Returns how masters that may have restarted are kept from voting.
     #[must_use]
     pub const fn quarantine(&self) -> Quarantine {
         self.quarantine
     }
 
-    /// How long a master that restarted is kept from voting: `max_ttl` plus the drift, in whole milliseconds.
+    /// Returns how long a master that restarted is kept from voting: `max_ttl` plus the drift, in whole
+    /// milliseconds; 30.302 s by default.
     #[must_use]
     pub fn quarantine_time(&self) -> Duration {
         let whole = self.max_ttl + self.drift.of(self.max_ttl);
@@ -136,7 +141,7 @@ impl Config {
     }
 }
 
-/// Builds a [`Config`]; nothing is checked before [`ConfigBuilder::build`].
+/// Builder of a [`Config`]. It checks nothing before [`ConfigBuilder::build`].
 #[derive(Clone)]
 pub struct ConfigBuilder {
     urls: Vec<String>,
@@ -177,7 +182,7 @@ impl Default for ConfigBuilder {
 }
 
 impl ConfigBuilder {
-    /// Adds a master by its URL (see [`MasterUrl`]).
+    /// Adds a master by its URL (see [`MasterUrl`]). A client has 1 to 32 masters.
     #[must_use]
     pub fn master(mut self, url: impl AsRef<str>) -> Self {
         self.urls.push(url.as_ref().to_owned());
@@ -190,22 +195,24 @@ impl ConfigBuilder {
         urls.into_iter().fold(self, Self::master)
     }
 
-    /// Bytes put in front of each resource name to make its key; empty by default, at most
-    /// [`limits::PREFIX_SIZE_MAX`].
+    /// Sets the bytes put in front of each resource name to make its key; empty by default, at most 256 bytes
+    /// ([`limits::PREFIX_SIZE_MAX`]).
     #[must_use]
     pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
         self.config.prefix = prefix.as_ref().to_vec();
         self
     }
 
-    /// The name that the masters show for the connections (`CLIENT SETNAME`); `redlatch` by default.
+    /// Sets the name that the masters show for the connections (`CLIENT SETNAME`): printable ASCII without
+    /// spaces, `redlatch` by default.
     #[must_use]
     pub fn client_name(mut self, name: impl Into<String>) -> Self {
         self.config.client_name = name.into();
         self
     }
 
-    /// The longest TTL that any client of the fleet uses; 30 s by default, at most [`limits::MAX_TTL_MAX`].
+    /// Sets the longest TTL that any client of the fleet uses; 30 s by default, at most 7 days
+    /// ([`limits::MAX_TTL_MAX`]).
     ///
     /// A longer TTL is refused, and a restarted master is kept from voting for this long.
     #[must_use]
@@ -214,54 +221,54 @@ impl ConfigBuilder {
         self
     }
 
-    /// How long a lock may be held in all, however often it is extended; one hour by default, and not
-    /// bounded. With zero no lock is extended, and [`crate::LockRequest::auto_extend`] is refused.
+    /// Sets how long a lock may be held in all, however often it is extended; one hour by default, without a
+    /// bound. With zero no lock is extended, and [`crate::LockRequest::auto_extend`] is refused.
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.config.max_hold = max_hold;
         self
     }
 
-    /// What clock rates may differ by, in parts per million of the TTL; 10,000 (1 %) by default, and at most
-    /// [`limits::DRIFT_PPM_MAX`]. 2 ms are added to it.
+    /// Sets by how much clock rates may differ, in parts per million of the TTL; 10,000 (1 %) by default, at
+    /// most 500,000 ([`limits::DRIFT_PPM_MAX`]). 2 ms are added to it.
     #[must_use]
     pub const fn drift_ppm(mut self, ppm: u32) -> Self {
         self.drift_ppm = Some(ppm);
         self
     }
 
-    /// How long one round waits for a master's answer; by default a fiftieth of the TTL, between 5 and 50 ms.
-    /// From 1 ms to [`limits::TIME_LIMIT_MAX`].
+    /// Sets how long one round waits for a master's answer: from 1 ms to one day, by default a fiftieth of
+    /// the TTL, between 5 and 50 ms.
     ///
-    /// A master that misses it is skipped until it answers again, so set it well above the usual round trip:
-    /// a round trip near 50 ms needs a larger one.
+    /// A master that misses it is skipped until it answers again. So set it well above the usual round trip;
+    /// a round trip near 50 ms needs a larger value.
     #[must_use]
     pub const fn answer_timeout(mut self, limit: Duration) -> Self {
         self.config.answer_timeout = Some(limit);
         self
     }
 
-    /// How long one round waits for a master's answer, in parts per million of the lock's TTL, and at least 1
-    /// ms: 50,000 (5 %) is what redsync does. From 1 to 1,000,000; [`ConfigBuilder::answer_timeout`] goes
-    /// before it.
+    /// Sets how long one round waits for a master's answer, in parts per million of the lock's TTL: from 1 to
+    /// 1,000,000, and at least 1 ms. redsync uses 50,000 (5 %). [`ConfigBuilder::answer_timeout`] takes
+    /// precedence.
     #[must_use]
     pub const fn answer_timeout_ppm(mut self, ppm: u32) -> Self {
         self.config.answer_ppm = Some(ppm);
         self
     }
 
-    /// How long one attempt to connect may take, and then the handshake; 1 s by default. From 1 ms to
-    /// [`limits::TIME_LIMIT_MAX`].
+    /// Sets how long one attempt to connect may take, and then the handshake: from 1 ms to one day, 1 s by
+    /// default.
     #[must_use]
     pub const fn connect_timeout(mut self, limit: Duration) -> Self {
         self.config.connect_timeout = limit;
         self
     }
 
-    /// Bounds of the random delay between two attempts of a waiting acquire; 1 ms to 100 ms by default, at
-    /// most one day.
+    /// Sets the bounds of the random delay between two attempts of a waiting acquisition; 1 ms to 100 ms by
+    /// default, at most one day.
     ///
-    /// The delay is larger than the time that the attempt took, and grows from attempt to attempt.
+    /// The delay is longer than the time that the attempt took, and grows from attempt to attempt.
     #[must_use]
     pub const fn retry_delay(mut self, bounds: RangeInclusive<Duration>) -> Self {
         self.config.retry_delay_min = *bounds.start();
@@ -269,76 +276,81 @@ impl ConfigBuilder {
         self
     }
 
-    /// The delay between two attempts of a waiting acquire by a function of your own, from how many attempts
-    /// have failed, in place of [`ConfigBuilder::retry_delay`].
+    /// Sets the delay between two attempts of a waiting acquisition by a function of your own, in place of
+    /// [`ConfigBuilder::retry_delay`]. Its argument is the number of failed attempts.
     ///
-    /// It is a lower bound: the delay is never shorter than the time that the attempt took, nor than 1 ms,
-    /// and up to as much again is added at random, so that clients which met once do not meet again and
-    /// again. A holder whose time ends sooner shortens it, and so does a release notification
+    /// The result is a lower bound: the delay is never shorter than the time that the attempt took, nor than
+    /// 1 ms. Up to as much again is added at random, so that clients that met once do not meet again and
+    /// again. The end of the holder's time shortens the delay, and so does a release notification
     /// ([`ConfigBuilder::wake_waiters`]).
     ///
     /// The client is locked while it calls the function, so the function must be short. In it a call of the
-    /// same client fails at once, and a look shows nothing: no lock is valid, [`crate::Client::masters`] is
-    /// empty. What it drops is released when it has returned. If it panics, this one delay is as by default.
+    /// same client fails at once, and the client shows no valid lock and no masters. Locks dropped in it are
+    /// released when it has returned. If it panics, this one delay is as by default.
     #[must_use]
     pub fn retry_delay_by(mut self, delay: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
         self.config.retry_delay_by = Some(RetryDelay::new(delay));
         self
     }
 
-    /// What is asked of a master that restarted; [`Quarantine::Uptime`] by default.
+    /// Sets the condition under which a master that restarted votes; [`Quarantine::Uptime`] by default.
     ///
-    /// In each mode it waits for [`Config::quarantine_time`] at most, counted from the first connection.
-    /// Clients of one fleet may differ in it: each is as safe as its own mode.
+    /// In each mode it waits for [`Config::quarantine_time`] at most, counted from the first connection:
+    /// 30.302 s by default. Clients of one fleet may differ in it: each is as safe as its own mode.
     #[must_use]
     pub const fn quarantine(mut self, quarantine: Quarantine) -> Self {
         self.config.quarantine = quarantine;
         self
     }
 
-    /// Whether a refused attempt asks how long the holder's key still lives; on by default.
+    /// Sets whether a refused attempt asks how long the holder's key still lives; on by default.
     ///
-    /// It costs a refused attempt that does not wait one more round trip, and lets a waiting one retry when
-    /// the holder's time ends. An attempt that a release notification brought about asks only if it is the
-    /// last one.
+    /// A refused attempt that does not wait then costs one more round trip. A waiting one retries when the
+    /// holder's time ends. An attempt that a release notification brought about asks only if it is the last
+    /// one.
     #[must_use]
     pub const fn ask_holder(mut self, ask: bool) -> Self {
         self.config.ask_holder = ask;
         self
     }
 
-    /// Whether clients that wait for a lock are notified when it is released; on by default.
+    /// Sets whether clients that wait for a lock get a notification of its release; on by default.
     ///
     /// A release then publishes a message on the channel named like the lock's key, inside its script or
     /// right behind its native command. A waiter subscribes to that channel over a second connection to each
-    /// master, which is closed [`limits::SUBSCRIPTION_IDLE_MAX`] after nobody waits any more. The login needs
-    /// `+publish +subscribe +unsubscribe` and the channels (`&lock:*` beside `~lock:*`); where a master
-    /// refuses it, its warnings say so and waiting goes on as without it. A message is a hint and no promise:
-    /// behind it is the end of the holder's time, and the next attempt after a random delay. That grows up to
-    /// [`limits::QUIET_PAUSE_FACTOR_MAX`] times the longest one, 2 s by default, once a quorum of masters has
-    /// confirmed the subscription. Once messages have come it is up to [`limits::UNWOKEN_PAUSE_FACTOR`] times
-    /// the longest one, and up to [`limits::UNWOKEN_CROWD_FACTOR_MAX`] times that in a crowd of waiters. A
-    /// lost message, or a holder that publishes none, costs a waiter at most that.
+    /// master, which closes 5 s ([`limits::SUBSCRIPTION_IDLE_MAX`]) after the last waiter. The login needs
+    /// `+publish +subscribe +unsubscribe` and the channels (`&lock:*` beside `~lock:*`). If a master refuses
+    /// it, its warnings say so, and waiters retry as without notifications.
     ///
-    /// If this is off, the client neither publishes nor subscribes.
+    /// A message is a hint and no promise. Without one a waiter retries at the end of the holder's time, and
+    /// after a random delay:
+    ///
+    /// - Once a quorum of masters has confirmed the subscription, the delay grows up to 20 times the longest
+    ///   `retry_delay` ([`limits::QUIET_PAUSE_FACTOR_MAX`]): 2 s by default.
+    /// - Once messages have come, it is up to 10 times the longest `retry_delay`
+    ///   ([`limits::UNWOKEN_PAUSE_FACTOR`]): 1 s by default; and in a crowd of waiters up to 5 times that
+    ///   ([`limits::UNWOKEN_CROWD_FACTOR_MAX`]).
+    ///
+    /// A lost message, or a holder that publishes none, costs a waiter at most that. If this is off, the
+    /// client neither publishes nor subscribes.
     #[must_use]
     pub const fn wake_waiters(mut self, wake: bool) -> Self {
         self.config.wakes_waiters = wake;
         self
     }
 
-    /// How long whoever drives the event loop looks for answers again and again before it sleeps; zero, so
-    /// not at all, by default, and at most [`limits::SPIN_MAX`].
+    /// Sets how long the thread that drives the event loop polls for answers before it sleeps; zero by
+    /// default, at most 10 ms ([`limits::SPIN_MAX`]).
     ///
-    /// It saves the time that the kernel takes to wake a thread, and burns a core meanwhile. On a machine
-    /// with a single core it does nothing.
+    /// Polling saves the time that the kernel takes to wake a thread, and burns a core meanwhile. On a
+    /// machine with a single core it does nothing.
     #[must_use]
     pub const fn spin(mut self, spin: Duration) -> Self {
         self.config.spin = spin;
         self
     }
 
-    /// Checks everything.
+    /// Checks all settings.
     ///
     /// # Errors
     /// [`ConfigError`] names the setting and its bounds.
@@ -385,11 +397,11 @@ impl ConfigBuilder {
     }
 }
 
-/// Settings that cannot work. Nothing was connected.
+/// Error of settings that cannot work. Nothing was connected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// No master, or more than the limit.
+    /// No master, or more than 32.
     #[error("{count} masters given; give 1 to {}, best an odd number from 3 up", limits::MASTER_COUNT_MAX)]
     MasterCount {
         /// Masters given.
@@ -413,7 +425,7 @@ pub enum ConfigError {
         /// The address, without the login.
         address: String,
     },
-    /// A prefix above the limit.
+    /// A prefix of more than 256 bytes.
     #[error("the prefix has {size} bytes; give at most {}", limits::PREFIX_SIZE_MAX)]
     PrefixTooLong {
         /// Bytes of the prefix.
@@ -422,7 +434,7 @@ pub enum ConfigError {
     /// A client name that the servers would refuse.
     #[error("the client name is empty or not printable; use ASCII without spaces")]
     ClientName,
-    /// A share of the TTL that is none.
+    /// An answer timeout outside 1 to 1,000,000 ppm of the TTL.
     #[error("the answer timeout is {ppm} ppm of the TTL; give 1 to 1,000,000")]
     AnswerTimeoutShare {
         /// The share asked for.

@@ -55,7 +55,7 @@ pub(crate) struct Poller {
 #[derive(Debug)]
 pub(crate) struct PollerWaker(Arc<Waker>);
 
-/// Why a client could not be set up. An unreachable master is no reason.
+/// Error of a client that could not be set up. A master that cannot be reached is no error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {

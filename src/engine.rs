@@ -1,12 +1,12 @@
-//! The whole protocol without I/O, without a clock and without threads, for people who bring their own event
-//! loop, and for simulators: the same calls with the same seed and times give the same history.
+//! The whole protocol without I/O, without a clock and without threads, for event loops of your own
+//! and for simulators: the same calls with the same seed and times give the same history.
 //!
 //! # Order of calls
 //!
 //! 1. [`Engine::submit`] requests at any time; it queues bytes and returns at once.
 //! 2. Do what [`Engine::poll_link`] asks for: open or close a connection. Report the result with
-//!    [`Engine::handle_connected`] or [`Engine::handle_disconnected`]. A driver without a second connection
-//!    to give for [`LinkId::Subscription`] says that it was lost.
+//!    [`Engine::handle_connected`] or [`Engine::handle_disconnected`]. A driver that offers no second
+//!    connection reports [`LinkId::Subscription`] as lost.
 //! 3. For each connection write [`Engine::send_ready`] and report how much went out with
 //!    [`Engine::send_done`].
 //! 4. Sleep until a socket is readable or [`Engine::next_timeout`] has come. Read whatever has arrived into
@@ -103,7 +103,7 @@ use terms::Terms;
 use timers::{Timer, Timers, op_timer, timer_of};
 use wait_queues::WaitQueues;
 
-/// The protocol; see the [module](self).
+/// Protocol of one client without I/O; see the [module](self).
 #[derive(Debug)]
 pub struct Engine {
     config: Arc<Config>,
@@ -126,8 +126,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine whose masters are all to be connected. The seed must come from the operating system's
-    /// randomness: the tokens are drawn from it.
+    /// Returns an engine whose masters are all to be connected. The seed must come from the operating
+    /// system's randomness: the tokens are drawn from it.
     #[must_use]
     pub fn new(config: Arc<Config>, seed: [u8; 32], now: Instant) -> Self {
         let mut timers = Timers::default();
@@ -150,13 +150,13 @@ impl Engine {
         }
     }
 
-    /// The settings.
+    /// Returns the settings.
     #[must_use]
     pub const fn config(&self) -> &Arc<Config> {
         &self.config
     }
 
-    /// The masters in the order of the configuration.
+    /// Returns the masters in the order of the configuration.
     pub fn masters(&self) -> impl Iterator<Item = MasterId> + use<> {
         self.fleet.all().iter()
     }
@@ -192,29 +192,29 @@ impl Engine {
 
     /// Takes a reading of the caller's wall clock, as the time since 1970. Fencing tokens are drawn from the
     /// latest reading. A reading before each fenced acquisition saves a round trip if it agrees with the
-    /// clocks of the masters; without one the first attempts are refused, and the tokens follow what the
-    /// masters answer.
+    /// clocks of the masters. Without one the first attempts are refused, and the tokens follow the masters'
+    /// answers.
     pub const fn handle_wall_clock(&mut self, now: Instant, wall: Duration) {
         self.wall_clock.set(now, wall);
     }
 
-    /// The next outcome, and the lock that it is about.
+    /// Returns the next outcome, and the lock that it is about.
     pub fn poll_outcome(&mut self) -> Option<(OpId, Outcome)> {
         self.outcomes.pop_front()
     }
 
-    /// Whether [`Engine::poll_outcome`] has something.
+    /// Returns whether [`Engine::poll_outcome`] has an outcome.
     #[must_use]
     pub fn has_outcome(&self) -> bool {
         !self.outcomes.is_empty()
     }
 
-    /// The next thing to do with a connection.
+    /// Returns the next task for a connection.
     pub fn poll_link(&mut self) -> Option<LinkRequest> {
         self.fleet.poll_link().or_else(|| self.subscriptions.poll_link())
     }
 
-    /// The connection that was asked for stands; its handshake waits in [`Engine::send_ready`].
+    /// Takes a connection that was opened as asked; its handshake waits in [`Engine::send_ready`].
     pub fn handle_connected(&mut self, now: Instant, link: impl Into<LinkId>) {
         let master = match link.into() {
             LinkId::Commands(master) => master,
@@ -226,7 +226,7 @@ impl Engine {
         self.fleet.handle_connected(now, master, &mut self.rng, &mut self.timers);
     }
 
-    /// The connection broke, or could not be made; `why` is shown to people.
+    /// Takes the end of a connection, or the failure to open it; `why` is shown to people.
     pub fn handle_disconnected(&mut self, now: Instant, link: impl Into<LinkId>, why: &str) {
         let master = match link.into() {
             LinkId::Commands(master) => master,
@@ -241,7 +241,7 @@ impl Engine {
         }
     }
 
-    /// Bytes to write.
+    /// Returns the bytes to write.
     #[must_use]
     pub fn send_ready(&mut self, link: impl Into<LinkId>) -> &[u8] {
         match link.into() {
@@ -250,7 +250,7 @@ impl Engine {
         }
     }
 
-    /// `size` bytes of [`Engine::send_ready`] were written.
+    /// Drops `size` bytes of [`Engine::send_ready`], which were written.
     pub fn send_done(&mut self, link: impl Into<LinkId>, size: usize) {
         match link.into() {
             LinkId::Commands(master) => self.fleet.link_mut(master).connection.wire.send_done(size),
@@ -258,7 +258,7 @@ impl Engine {
         }
     }
 
-    /// Where to read into; never empty.
+    /// Returns the space to read into; never empty.
     pub fn recv_space(&mut self, link: impl Into<LinkId>) -> &mut [u8] {
         match link.into() {
             LinkId::Commands(master) => self.fleet.link_mut(master).connection.wire.recv_space(),
@@ -266,7 +266,8 @@ impl Engine {
         }
     }
 
-    /// `size` bytes were read into [`Engine::recv_space`]; `now` must have been read after them (I2).
+    /// Takes `size` bytes that were read into [`Engine::recv_space`]; `now` must have been read after them
+    /// (I2).
     pub fn recv_done(&mut self, now: Instant, link: impl Into<LinkId>, size: usize) {
         match link.into() {
             LinkId::Commands(master) => self.recv_commands(now, master, size),
@@ -322,7 +323,8 @@ impl Engine {
         true
     }
 
-    /// When [`Engine::handle_timeout`] is to be called next, and for what. It may be earlier than needed.
+    /// Returns when [`Engine::handle_timeout`] is to be called next, and for what. It may be earlier than
+    /// needed.
     #[must_use]
     pub fn next_timeout(&self) -> Option<(Instant, Reason)> {
         self.timers.next().map(|(at, id)| {
@@ -335,7 +337,7 @@ impl Engine {
         })
     }
 
-    /// Does what is due by `now`.
+    /// Does all that is due by `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(timer) = self.timers.pop_due(now) {
             match timer_of(timer) {
@@ -358,7 +360,7 @@ impl Engine {
         }
     }
 
-    /// When the validity of a held lock ends, or ended.
+    /// Returns when the validity of a held lock ends, or ended.
     #[must_use]
     pub fn valid_until(&self, lock: OpId) -> Option<Instant> {
         match self.ops.find(lock.0)?.state {
@@ -367,8 +369,8 @@ impl Engine {
         }
     }
 
-    /// The masters known to hold a held lock, late answers included; the margin is what they are above the
-    /// quorum.
+    /// Returns the masters known to hold a held lock, late answers included. The margin is their number above
+    /// the quorum.
     #[must_use]
     pub fn granted(&self, lock: OpId) -> Option<MasterSet> {
         let op = self.ops.find(lock.0)?;
@@ -378,7 +380,8 @@ impl Engine {
         }
     }
 
-    /// How many masters above the quorum are known to hold a held lock: so many may lose it without harm.
+    /// Returns how many masters above the quorum are known to hold a held lock. As many masters may lose it
+    /// without harm.
     #[must_use]
     pub fn margin(&self, lock: OpId) -> usize {
         self.granted(lock).map_or(0, |granted| granted.count().saturating_sub(self.fleet.quorum()))

@@ -17,7 +17,7 @@ use crate::words::{Counted, Named, Rounded};
 pub(crate) use advice::advice;
 pub use report::{Report, Round};
 
-/// What keeps an acquisition from a lock that a quorum of masters can grant.
+/// Holder that keeps an acquisition from a lock that a quorum of masters can grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum HeldBy {
@@ -26,23 +26,26 @@ pub enum HeldBy {
     AnotherClient,
     /// Another caller of this client.
     ThisClient,
-    /// Readers, at most as many as given. Reported by a refused plain lock whose client asks for the holder
-    /// ([`crate::ConfigBuilder::ask_holder`]).
+    /// Readers, at most this many. Reported by a refused plain lock whose client asks for the holder
+    /// ([`crate::ConfigBuilder::ask_holder`], on by default).
     Readers(usize),
 }
 
-/// How an acquisition failed.
+/// Details of a failed acquisition.
+///
+/// `{}` is one line for a log; `{:#}` has a line for each group of masters that say the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Denial {
-    /// Attempts made; none if the wait ended in the wait queue behind other callers of this client.
+    /// Number of attempts; zero if the wait ended in the wait queue behind other callers of this client.
     pub attempts: u32,
     /// Time from the request to the answer.
     pub took: Duration,
-    /// When a quorum of masters may be free again, if the holder neither extends nor releases.
+    /// Time until a quorum of masters may be free again, if the holder neither extends nor releases.
     pub holder: HolderTtl,
-    /// The holder, as far as it is known; only of use if the lock is [`AcquireError::Contended`].
+    /// Holder, as far as it is known; only meaningful if the lock is [`AcquireError::Contended`].
     pub held_by: HeldBy,
-    /// The last attempt's votes.
+    /// Votes of the last attempt.
     pub report: Report,
 }
 
@@ -124,26 +127,26 @@ impl Denial {
     }
 }
 
-/// Why a lock was not acquired. Whatever the attempt left behind is being released.
+/// Error of an acquisition. Everything that the attempt left behind is being released.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Enough masters answer, and somebody else holds keys on too many of them; or another caller of this
+    /// Enough masters answer, and another holder has keys on too many of them; or another caller of this
     /// client holds the lock or is ahead of this one in its wait queue. A fair lock also fails like this
-    /// while waiters are ahead in the masters' queue, and a reader while a writer keeps new readers out, for
-    /// [`crate::limits::RESERVATION_TIME`] or a little more. Wait or try again.
+    /// while waiters are ahead in the masters' queue. A reader does while a writer keeps new readers out, for
+    /// 1 s ([`crate::limits::RESERVATION_TIME`]) or a little more. Wait or retry.
     Contended(Box<Denial>),
-    /// Too few masters can grant: they are unreachable, silent, in error or in quarantine; or they refused
-    /// the fencing token, as their clocks differ; or the queue of a fair lock is full
-    /// ([`crate::limits::FAIR_QUEUE_COUNT_MAX`]). The report says which. A wait ends at once if the
-    /// quarantine of too many masters outlasts it.
+    /// Too few masters can grant. They cannot be reached, are silent, answer with errors or are in
+    /// quarantine; or they refused the fencing token, as their clocks differ; or the queue of a fair lock is
+    /// full, at 4,096 waiters ([`crate::limits::FAIR_QUEUE_COUNT_MAX`]). The report says which. A wait ends
+    /// at once if the quarantine of too many masters outlasts it.
     NoQuorum(Box<Denial>),
-    /// A quorum granted, but by then less validity was left than asked for. Ask for a longer TTL.
+    /// A quorum granted, and by then less validity was left than asked for. Ask for a longer TTL.
     Expired(Box<Denial>),
-    /// The client has too many locks, too many callers wait for this one, or too many bytes wait for the
-    /// masters. It is reported at once; release some, or try again later.
+    /// The client has too many locks (131,072), too many callers wait for this one (4,096), or too many bytes
+    /// wait for the masters (8 MiB each). It is reported at once. Release some locks, or retry later.
     Overloaded,
-    /// It was ended by its [`Cancel`](crate::Cancel) handle. What it had is released.
+    /// Its [`Cancel`](crate::Cancel) handle ended it. Everything that it acquired is released.
     Cancelled,
     /// The request itself cannot work; nothing was sent.
     Input(#[from] InputError),
@@ -185,22 +188,22 @@ impl fmt::Display for AcquireError {
 pub(crate) const OVERLOADED: &str =
     "this client has too many locks, waiters or queued bytes; release some, or retry later";
 
-/// Why a lock was not extended.
+/// Error of an extension.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtendError {
-    /// Its validity had ended; nothing was sent. Somebody else may hold it.
+    /// The validity had ended; nothing was sent. Another caller may hold the lock. Stop the protected work.
     #[error("the lock's validity has ended; stop the protected work")]
     Expired,
     /// So many masters no longer have the key, or never had it, that no quorum can be left. Stop the
     /// protected work.
     #[error(fmt = fmt_lost)]
     Lost(Report),
-    /// Too few masters answered. The lock is valid as long as it was before, or as the TTL asked for if that
-    /// is sooner; try again until then.
+    /// Too few masters answered. The lock is valid as long as it was before, or as the new TTL if that is
+    /// sooner; retry until then.
     #[error(fmt = fmt_not_extended)]
     NoQuorum(Report),
-    /// Extending would pass the longest total time that a lock may be held.
+    /// The extension would pass the longest total time that a lock may be held, one hour by default.
     #[error("the lock was held for {} in all, the limit max_hold; release it, and acquire it anew", Rounded(*max_hold))]
     HoldLimit {
         /// The configured limit.
@@ -221,12 +224,12 @@ pub enum ExtendError {
     Stopped(Arc<str>),
 }
 
-/// Why a release is not known to have worked. It goes on in the background, until the keys have expired at
-/// the latest.
+/// Error of a release that is not known to have worked. It goes on in the background, until the keys have
+/// expired at the latest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
-    /// So few masters answered that the lock may still bar others until its TTL has passed.
+    /// So few masters answered that the lock may exclude others until its TTL has passed.
     #[error(fmt = fmt_unconfirmed)]
     Unconfirmed(Report),
     /// The lease belongs to another client.
@@ -238,11 +241,11 @@ pub enum ReleaseError {
     Stopped(Arc<str>),
 }
 
-/// Why masters were not asked what they hold of a lock.
+/// Error of an inspection: the masters were not asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
-    /// The client has too many locks and queries.
+    /// The client has too many locks and queries, 131,072.
     #[error("{OVERLOADED}")]
     Overloaded,
     /// The name cannot be a lock's; nothing was sent.
@@ -254,15 +257,15 @@ pub enum InspectError {
     Stopped(Arc<str>),
 }
 
-/// Why a forced unlock is not known to have worked.
+/// Error of a forced unlock that is not known to have worked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForceUnlockError {
-    /// So few masters deleted the lock, or had none, that it may still bar others until its TTL has passed.
+    /// So few masters deleted the lock, or had none, that it may exclude others until its TTL has passed.
     /// Nothing goes on in the background.
     #[error(fmt = fmt_unconfirmed)]
     Unconfirmed(Report),
-    /// The client has too many locks and queries.
+    /// The client has too many locks and queries, 131,072.
     #[error("{OVERLOADED}")]
     Overloaded,
     /// The name cannot be a lock's; nothing was sent.
@@ -274,16 +277,16 @@ pub enum ForceUnlockError {
     Stopped(Arc<str>),
 }
 
-/// Why not all of several locks were acquired, extended or released.
+/// Error of several locks of which not all were acquired, extended or released.
 ///
 /// After a failed acquisition none of them is held. After a failed extension the others may be extended. A
 /// release that is not confirmed goes on in the background.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SetError<E> {
-    /// The first lock, by name, that failed; empty if the set itself is at fault.
+    /// Name of the first lock, by name, that failed; empty if the set itself is at fault.
     pub resource: Vec<u8>,
-    /// Its error.
+    /// Error of that lock.
     pub source: E,
 }
 
@@ -356,18 +359,18 @@ fn fmt_of_set(resource: &[u8], source: &impl MayName, f: &mut fmt::Formatter<'_>
     fmt::Display::fmt(source, f)
 }
 
-/// Why no hold of a reentrant lock was taken.
+/// Error of a reentrant lock of which no hold was taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockReentrantError {
-    /// The owner has holds still of a lock whose validity has ended. Somebody else may have it: what is done
-    /// with those holds is protected no more. It can be acquired anew once they have ended.
+    /// The owner has holds of a lock whose validity has ended, so another caller may have it. Stop the work
+    /// that those holds protect, and end them; then the lock can be acquired anew.
     #[error("the lock is lost; end its {}, then acquire it anew", Counted(*hold_count, "hold"))]
     Lost {
         /// Holds that have not ended.
         hold_count: usize,
     },
-    /// The owner has [`crate::limits::HOLD_COUNT_MAX`] holds.
+    /// The owner has 4,294,967,295 holds ([`crate::limits::HOLD_COUNT_MAX`]).
     #[error("this owner has too many holds of the lock; end some")]
     TooManyHolds,
     /// The attempt of this owner's callers failed.

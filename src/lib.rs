@@ -45,9 +45,9 @@
 //! # }
 //! ```
 //!
-//! [`Client`] is for many threads and tasks. [`Redlock`] is for one thread, and has no thread of its own.
-//! [`engine::Engine`] is the protocol without I/O, for an event loop of your own. Every future is safe to drop
-//! at any time; its own page says what a drop does.
+//! [`Client`] is for many threads and tasks. [`Redlock`] is for one thread, and has no background thread.
+//! [`engine::Engine`] is the protocol without I/O, for an event loop of your own. Every future is safe to
+//! drop at any time; its own page says what a drop does.
 //!
 //! # Kinds of locks
 //!
@@ -60,7 +60,7 @@
 //! | several locks, all or none | [`Client::lock_set`] |
 //! | many locks, each by itself | [`Client::acquire_all`] |
 //! | taken again by its owner | [`LockRequest::reentrant`] |
-//! | looked at, broken | [`Client::inspect`], [`Client::force_unlock`] |
+//! | inspected, deleted by force | [`Client::inspect`], [`Client::force_unlock`] |
 //! | ended from another thread | [`LockRequest::cancel_with`] |
 //!
 //! # Algorithm
@@ -96,6 +96,7 @@ pub mod engine;
 pub mod limits;
 pub mod resp;
 
+mod cancel;
 mod client;
 mod clock;
 mod config;
@@ -113,9 +114,10 @@ mod redlock;
 mod wire;
 mod words;
 
+pub use cancel::Cancel;
 pub use client::{
-    Acquire, Cancel, Client, Extend, Guard, GuardSet, LockEnd, LockRequest, LockSetRequest, Lost,
-    ReentrantGuard, ReentrantLock, Release, RwLock,
+    Acquire, Client, Extend, Guard, GuardSet, LockEnd, LockRequest, LockSetRequest, Lost, ReentrantGuard,
+    ReentrantLock, Release, RwLock,
 };
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
@@ -139,7 +141,7 @@ pub mod internals {
     pub use crate::client::{completions, holds, set_acquisition};
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
     pub mod words {
-        pub use crate::words::{Counted, NO_SERVER, Named, Rounded, grouped};
+        pub use crate::words::{Counted, NO_SERVER, Named, Printable, Rounded, grouped};
     }
 }
 

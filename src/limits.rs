@@ -4,59 +4,64 @@
 
 use std::time::Duration;
 
-/// Masters of one client. More is refused when the configuration is built.
+/// Largest number of masters of one client: 32. A configuration with more is refused.
 pub const MASTER_COUNT_MAX: usize = 32;
 
-/// Bytes of a resource name without the prefix. An empty or longer name is refused before anything is sent.
+/// Largest size of a resource name without the prefix: 1,024 bytes. An empty or longer name is refused before
+/// anything is sent.
 pub const RESOURCE_SIZE_MAX: usize = 1024;
 
-/// Bytes of the naming prefix. A longer one is refused when the configuration is built.
+/// Largest size of the naming prefix: 256 bytes. A configuration with a longer one is refused.
 pub const PREFIX_SIZE_MAX: usize = 256;
 
-/// Upper bound of the `max_ttl` setting: a week. A master that restarted is kept from voting for this long.
+/// Upper bound of the `max_ttl` setting: 7 days. A master that restarted is kept from voting for this long.
 pub const MAX_TTL_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Upper bound of the clock drift setting, in parts per million: half of the TTL.
+/// Upper bound of the clock drift setting, in parts per million: 500,000, half of the TTL.
 pub const DRIFT_PPM_MAX: u32 = 500_000;
 
-/// Upper bound of the settable time limits for an answer, a connection and a pause between attempts: a day. A
-/// wait has no bound.
+/// Upper bound of the settable time limits for an answer, a connection and a pause between attempts: one day.
+/// A wait has no bound.
 pub const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Locks of one engine that are being acquired, held, or whose release is awaited. One more is `Overloaded`,
-/// at once.
+/// Largest number of locks of one engine that are being acquired, held, or whose release is awaited: 131,072.
+/// One more is `Overloaded`, at once.
 pub const OPERATION_COUNT_MAX: usize = 131_072;
 
-/// Acquisitions of one engine that stand in line for one lock; they count as operations too. One more is
-/// `Overloaded`, at once.
+/// Largest number of acquisitions of one engine in the wait queue of one lock: 4,096. They count as
+/// operations, too. One more is `Overloaded`, at once.
 pub const QUEUED_COUNT_MAX: usize = 4096;
 
-/// How often in a row a lock may pass from one caller of an engine to the next without being free in between.
-/// Then it is really released, and the next caller asks for it only after a pause that is drawn as after a
-/// failed attempt that took as long as a turn of the row on average. The mean pause is two turns, so other
-/// clients find the lock free for a ninth of the time at the least, up to turns of the longest retry delay;
-/// half as many turns would cost the callers of a busy engine twice as much for it. With turns shorter than a
-/// millisecond, the shortest pause, others have more: an empty turn on loopback takes a sixth of one, and
-/// then the lock is free for half of the time.
+/// Largest number of times in a row that a lock passes from one caller of an engine to the next without being
+/// free in between: 16.
+///
+/// Then the lock is released, and the next caller asks for it only after a pause. The pause is drawn as after
+/// a failed attempt that took as long as an average turn of the row, so its mean is two turns. Other clients
+/// therefore find the lock free for at least a ninth of the time, for turns up to the longest retry delay.
+/// Half as many turns would cost the callers of a busy engine twice as much for it. With turns shorter than a
+/// millisecond, the shortest pause, other clients have more: an empty turn on loopback takes a sixth of one,
+/// and then the lock is free for half of the time.
 pub const HANDOVER_COUNT_MAX: u32 = 16;
 
-/// For how long in a row it may pass on at the most; a holder who has it at the end of this time may keep it.
-/// Other clients wait no longer than this and one turn for their first chance. Shorter, and callers who each
-/// hold a lock for a tenth of a second would never hand it over.
+/// Longest time in a row for which a lock passes on like this: 1 s. A holder that has it at the end of this
+/// time may keep it. Other clients wait no longer than this and one turn for their first chance. With a
+/// shorter time, callers that each hold a lock for a tenth of a second would never hand it over.
 pub const HANDOVER_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Tokens that may be on some master: of the locks above, and as many whose release is not proven yet. Beyond
-/// it those are left to their TTL.
+/// Largest number of tokens that may be on some master: 262,144, for the operations above and as many locks
+/// whose release is not proven yet. Beyond it those locks are left to their TTL.
 pub const CLAIM_COUNT_MAX: usize = 2 * OPERATION_COUNT_MAX;
 
-/// Bytes of a user or a password. A longer one is refused when the configuration is built.
+/// Largest size of a user or a password: 64 KiB. A configuration with a longer one is refused.
 pub const LOGIN_SIZE_MAX: usize = 64 * 1024;
 
-/// Bytes waiting to be written to one master. A command that does not fit is not sent: that master's vote is
-/// a failure. An acquisition for which no quorum has room is `Overloaded`, at once.
+/// Largest number of bytes that wait to be written to one master: 8 MiB. A command that does not fit is not
+/// sent: that master's vote is a failure. An acquisition for which no quorum has room is `Overloaded`, at
+/// once.
 pub const OUTBOX_SIZE_MAX: usize = 8 * 1024 * 1024;
 
-/// Replies owed by one master. A command beyond it is not sent: that master's vote is a failure.
+/// Largest number of replies owed by one master: 262,144. A command beyond it is not sent: that master's vote
+/// is a failure.
 pub const OWED_COUNT_MAX: usize = 262_144;
 
 /// Bytes of one encoded request: a script, three keys of a resource name with its prefix, and some more. No
@@ -66,96 +71,97 @@ pub(crate) const REQUEST_SIZE_MAX: usize = 3 * (RESOURCE_SIZE_MAX + PREFIX_SIZE_
 /// How often in a row a fenced acquisition may be tried again with another token without a pause.
 pub(crate) const RENUMBERING_COUNT_MAX: u32 = 3;
 
-/// How long the place of one who waits for a fair lock is kept without a word from it: a waiter that died
-/// holds the others up for this long at the most, however many died with it. Waiters ask the masters at least
-/// every third of it, so it is also what waiting costs; one whose masters are slower than two thirds of it to
-/// answer may be overtaken.
+/// Time for which the place of a waiter for a fair lock is kept without a sign of life from it: 3 s. Dead
+/// waiters delay the others by at most this, however many died together. Each waiter asks the masters at
+/// least every third of it, which is the cost of waiting. A waiter whose masters take longer than two thirds
+/// of it to answer may be overtaken.
 pub const FAIR_HEARTBEAT: Duration = Duration::from_secs(3);
 
-/// Waiters in the queue of one fair lock, over all clients. The masters refuse one more with an error that
-/// says so, which counts as a failure and not as a no.
+/// Largest number of waiters in the queue of one fair lock, over all clients: 4,096. The masters refuse one
+/// more with an error that says so, which is a failure and not a refusal of the lock.
 pub const FAIR_QUEUE_COUNT_MAX: u64 = 4096;
 
-/// Bytes of one line of a reply, without its CRLF. A longer line ends the connection.
+/// Largest size of one line of a reply, without its CRLF: 16 KiB. A longer line ends the connection.
 pub const REPLY_LINE_SIZE_MAX: usize = 16 * 1024;
 
-/// Bytes of one whole reply, headers included. A larger one ends the connection.
+/// Largest size of one whole reply, headers included: 1 MiB. A larger one ends the connection.
 pub const REPLY_SIZE_MAX: usize = 1024 * 1024;
 
-/// Elements of one array in a reply. A longer array ends the connection.
+/// Largest number of elements of the arrays in a reply: 1,024. A reply with more ends the connection.
 pub const REPLY_ELEMENT_COUNT_MAX: usize = 1024;
 
-/// Arrays inside arrays in a reply. A deeper nesting ends the connection.
+/// Largest depth of arrays inside arrays in a reply: 8. A deeper nesting ends the connection.
 pub const REPLY_DEPTH_MAX: usize = 8;
 
-/// Holds that one [`crate::ReentrantLock`] has at the same time. One more is
+/// Largest number of holds that one [`crate::ReentrantLock`] has at the same time: 4,294,967,295. One more is
 /// `LockReentrantError::TooManyHolds`.
 pub const HOLD_COUNT_MAX: usize = u32::MAX as usize;
 
-/// Locks that are acquired together by [`crate::Client::lock_set`]. More are `InputError::SetTooLarge`;
-/// nothing is sent.
+/// Largest number of locks that [`crate::Client::lock_set`] acquires together: 256. More are
+/// `InputError::SetTooLarge`; nothing is sent.
 pub const SET_SIZE_MAX: usize = 256;
 
-/// Bytes of a key's value that [`crate::Client::inspect`] fetches; the rest is cut off.
+/// Largest number of bytes of a key's value that [`crate::Client::inspect`] fetches: 256. The rest is cut
+/// off.
 pub const VALUE_SHOWN_MAX: usize = 256;
 
-/// Bytes of an error reply that are kept to be shown; the rest is cut off.
+/// Largest number of bytes of an error reply that are kept to be shown: 160. The rest is cut off.
 pub const ERROR_TEXT_SIZE_MAX: usize = 160;
 
-/// Bytes that a connection lends to one read at the least; the inbox grows from here up to one reply.
+/// Smallest number of bytes that a connection lends to one read: 16 KiB. The inbox grows from here up to one
+/// reply.
 pub const READ_SIZE: usize = 16 * 1024;
 
-/// How long a connection that answers nothing is kept, in the hope that the master goes on and carries out in
-/// order what it was sent. Then it is closed, and what may have been granted is released over the next
-/// connection.
+/// Time for which a connection that answers nothing is kept: 5 s. Meanwhile the master may go on and carry
+/// out its commands in order. Then the connection is closed, and everything that may have been granted is
+/// released over the next one.
 pub const SILENCE_MAX: Duration = Duration::from_secs(5);
 
-/// Upper bound of the random pause before the first reconnect; it doubles with each failure up to
-/// [`BACKOFF_MAX`].
+/// Upper bound of the random pause before the first reconnect: 50 ms. It doubles with each failure up to
+/// [`BACKOFF_MAX`], 2 s.
 pub const BACKOFF_MIN: Duration = Duration::from_millis(50);
 
-/// Upper bound of the random pause between two attempts to connect.
+/// Upper bound of the random pause between two attempts to connect: 2 s.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
-/// Upper bound of the spin setting.
+/// Upper bound of the spin setting: 10 ms.
 pub const SPIN_MAX: Duration = Duration::from_millis(10);
 
-/// How long a `Redlock` may be idle before its next acquisition first looks whether its connections still
-/// stand.
+/// Time for which a `Redlock` may be idle before its next acquisition first checks its connections: 100 ms.
 pub const IDLE_MAX: Duration = Duration::from_millis(100);
 
-/// How long such an acquisition waits for connections that were closed meanwhile to be made again, if without
-/// them there is no quorum.
+/// Longest time that such an acquisition waits for closed connections to be made again, if there is no quorum
+/// without them: 200 ms.
 pub const REVIVE_MAX: Duration = Duration::from_millis(200);
 
-/// How long a [`crate::Client`] that nobody calls leaves its connections unwatched.
+/// Time for which a [`crate::Client`] that nobody calls leaves its connections unwatched: 1 s.
 pub const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long connecting waits for the other masters once a quorum is ready, at the least.
+/// Shortest time that connecting waits for the other masters once a quorum is ready: 20 ms.
 pub const STRAGGLER_WAIT: Duration = Duration::from_millis(20);
 
-/// How long the release of a dropped [`crate::Guard`] may wait for a write that it can ride in.
+/// Longest time that the release of a dropped [`crate::Guard`] waits for a write that it can join: 1 ms.
 pub const DROP_LINGER: Duration = Duration::from_millis(1);
 
 /// How long a client's thread stays for the answers to what it has sent by itself, as renewals.
 pub(crate) const BACKGROUND_STAY: Duration = Duration::from_millis(5);
 
-/// How long dropping the last handle of a [`crate::Client`] waits for the masters that answer to confirm
-/// queued releases.
+/// Longest time that dropping the last handle of a [`crate::Client`] waits for the answering masters to
+/// confirm queued releases: 100 ms.
 pub const CLOSE_WAIT: Duration = Duration::from_millis(100);
 
-/// Threads of a client on which callbacks of [`crate::Guard::on_lost`] run at once. Further ones wait until
-/// one returns.
+/// Largest number of threads of a client that run callbacks of [`crate::Guard::on_lost`] at once: 16. Further
+/// callbacks wait until one returns.
 pub const CALLBACK_THREAD_COUNT_MAX: usize = 16;
 
-/// TTL of a [`crate::LockRequest`] that names none, if `max_ttl` allows it.
+/// TTL of a [`crate::LockRequest`] without one: 10 s, or `max_ttl` if that is shorter.
 pub const TTL_DEFAULT: Duration = Duration::from_secs(10);
 
-/// Renewals of one lock that is kept. Then it ends with its TTL. The longest hold comes before: a lock with a
-/// TTL of 100 ms has so many in more than half a year.
+/// Largest number of renewals of one kept lock: 1,000,000,000. Then it ends with its TTL. The longest hold
+/// comes before: a lock with a TTL of 100 ms reaches this number after more than half a year.
 pub const RENEWAL_COUNT_MAX: u32 = 1_000_000_000;
 
-/// Longest pause before a renewal that failed is tried again. The pause is a twentieth of the TTL, and up to
+/// Longest pause before a failed renewal is tried again: 1 s. The pause is a twentieth of the TTL, and up to
 /// as much again at random.
 pub const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(1);
 
@@ -168,40 +174,41 @@ pub(crate) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Renewals that are due within this time go out together.
 pub(crate) const RENEWAL_TICK: Duration = Duration::from_millis(16);
 
-/// How long new readers stay out of a lock at the most for a writer that has gone, or cannot renew its
-/// reservation, besides twice the answer limit. A writer that keeps them out tries again at least twice as
+/// Longest time that new readers stay out of a lock for a writer that has gone, or that cannot renew its
+/// reservation: 1 s, and twice the answer limit. A writer that keeps them out retries at least twice as
 /// often.
 pub const RESERVATION_TIME: Duration = Duration::from_secs(1);
 
-/// Locks that one engine is notified of while callers wait for them, each a channel on every master. A waiter
-/// for another one tries again after random delays only.
+/// Largest number of locks for which one engine receives release notifications while callers wait: 4,096,
+/// each a channel on every master. A waiter for another lock retries after random delays only.
 pub const WATCH_COUNT_MAX: usize = 4096;
 
-/// How long a connection for subscriptions is kept when nobody waits for any.
+/// Time for which a connection for subscriptions is kept without a waiter: 5 s.
 pub const SUBSCRIPTION_IDLE_MAX: Duration = Duration::from_secs(5);
 
-/// How long a master that refused a subscription is not asked for one again.
+/// Time for which a master that refused a subscription is not asked for another one: 60 s.
 pub const SUBSCRIPTION_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
-/// Of the clients that wait for a lock, so many on average try when it is released, if more are known to
-/// wait. With three none of them tries in one release of twenty; then the first that would have tried again
-/// anyway has it.
+/// Average number of waiting clients that try when the lock is released, if more are known to wait: 3. With
+/// three, none of them tries after one release of twenty; the first client that retries anyway then gets the
+/// lock.
 pub const WOKEN_COUNT: u32 = 3;
 
-/// How many times the longest `retry_delay` the pause of a waiter grows to at most, once a quorum of masters
-/// has confirmed that it publishes releases and while no message has come. A release without a message costs
-/// a waiter at most this.
+/// Largest factor by which the pause of a waiter exceeds the longest `retry_delay`: 20, so 2 s by default.
+/// The pause grows to it once a quorum of masters has confirmed that it publishes releases and while no
+/// message has come. A release without a message costs a waiter at most this.
 pub const QUIET_PAUSE_FACTOR_MAX: u32 = 20;
 
-/// Of the random pause behind a wake-up, how many times it may be longer than the longest pause of those who
-/// are not notified; once more as long for each [`UNWOKEN_CROWD`] clients that wait, up to
-/// [`UNWOKEN_CROWD_FACTOR_MAX`] times.
+/// Factor by which the random pause of a waiter may exceed the longest `retry_delay`, once messages have
+/// come: 10, so 1 s by default. Each 20 waiting clients ([`UNWOKEN_CROWD`]) add as much again, up to 5 times
+/// ([`UNWOKEN_CROWD_FACTOR_MAX`]).
 pub const UNWOKEN_PAUSE_FACTOR: u32 = 10;
 
-/// See [`UNWOKEN_PAUSE_FACTOR`]. Without it half of the attempts of a hundred clients came from these pauses.
+/// Number of waiting clients that lengthen this pause once more: 20; see [`UNWOKEN_PAUSE_FACTOR`]. Without it
+/// half of the attempts of a hundred clients came from these pauses.
 pub const UNWOKEN_CROWD: u32 = 20;
 
-/// See [`UNWOKEN_PAUSE_FACTOR`].
+/// Largest number of times that a crowd lengthens this pause: 5; see [`UNWOKEN_PAUSE_FACTOR`].
 pub const UNWOKEN_CROWD_FACTOR_MAX: u32 = 5;
 
 /// The shortest sleep of an event loop. What is due sooner is better done at once.

@@ -8,9 +8,9 @@
 pub(crate) mod command;
 mod fencing;
 mod tally;
+mod vote;
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rand::Rng;
@@ -25,6 +25,7 @@ use fencing::FENCE_NAME;
 pub use fencing::FencingToken;
 pub(crate) use fencing::Window;
 pub use tally::{Tally, Verdict, quorum};
+pub use vote::{Failure, HolderTtl, TokenRefusal, Vote};
 
 /// What the key of the mark has behind the prefix (`Quarantine::Strict`): no lock may have this name, in no
 /// mode, for the mark would overwrite it.
@@ -34,11 +35,11 @@ pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
 /// applications. Its number changes with their meaning.
 pub(crate) const TOKEN_MARK: &[u8] = b"redlatch:1:";
 
-/// The name of a lock: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes of any value but `redlatch:mark`, and none
-/// that starts with `redlatch:fence:`, `redlatch:fair:` or `redlatch:writer:`.
+/// Name of a lock: 1 to 1,024 bytes ([`limits::RESOURCE_SIZE_MAX`]) of any value. `redlatch:mark` is
+/// reserved, and so are names that start with `redlatch:fence:`, `redlatch:fair:` or `redlatch:writer:`.
 ///
 /// ```
-/// use redlatch::lock::Resource;
+/// use redlatch::engine::Resource;
 /// assert!(Resource::new("orders:42").is_ok());
 /// assert!(Resource::new("").is_err());
 /// ```
@@ -49,8 +50,8 @@ impl<'a> Resource<'a> {
     /// Checks a name.
     ///
     /// # Errors
-    /// [`InputError`] if the name is empty, longer than [`limits::RESOURCE_SIZE_MAX`], or that of the mark,
-    /// of a fence, of a queue or of a writer's reservation.
+    /// [`InputError`] if the name is empty, longer than 1,024 bytes, or reserved for the mark, a fence, a
+    /// queue or a writer's reservation.
     pub fn new<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
         let name = name.as_ref();
         match name.len() {
@@ -61,7 +62,7 @@ impl<'a> Resource<'a> {
         }
     }
 
-    /// The bytes of the name.
+    /// Returns the bytes of the name.
     #[must_use]
     pub const fn as_bytes(&self) -> &'a [u8] {
         self.0
@@ -81,15 +82,15 @@ impl fmt::Debug for Resource<'_> {
     }
 }
 
-/// The random value that a lock's key holds: 20 bytes, new for every attempt.
+/// Random value that a lock's key holds: 20 bytes, new for every attempt.
 ///
-/// It is what makes a release safe: only a key that still holds this value is deleted. `Display` is
-/// hexadecimal. Treat it as a secret among cooperating processes: who knows it can release the lock.
+/// It makes a release safe: only a key that still holds this value is deleted. `Display` is hexadecimal.
+/// Treat it as a secret among cooperating processes: a process that knows it can release the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token([u8; Self::SIZE]);
 
 impl Token {
-    /// Bytes of a token, the number that Redis's page on distributed locks proposes.
+    /// Number of bytes of a token: 20, as Redis's page on distributed locks proposes.
     pub const SIZE: usize = 20;
 
     /// What stands where no token was drawn yet; no master ever gets it.
@@ -116,7 +117,7 @@ impl Token {
         token
     }
 
-    /// The bytes as the masters store them.
+    /// Returns the bytes as the masters store them.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::SIZE] {
         &self.0
@@ -135,9 +136,12 @@ impl fmt::Debug for Token {
     }
 }
 
-/// What clocks may differ by while a lock is held: a share of the TTL in parts per million, and 2 ms.
+/// Allowance for the difference of clocks while a lock is held: a share of the TTL in parts per million, and
+/// 2 ms.
 ///
-/// The 2 ms cover the masters' expiry granularity of 1 ms and the rounding of both sides.
+/// The 2 ms cover the masters' expiry granularity of 1 ms and the rounding of both sides. The assumption that
+/// clocks differ by a bounded rate is that of Gray and Cheriton, "Leases: An Efficient Fault-Tolerant
+/// Mechanism for Distributed File Cache Consistency" (1989).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drift {
     ppm: u32,
@@ -166,9 +170,10 @@ impl Drift {
     }
 }
 
-/// A lock's time to live on the masters: whole milliseconds, and at least 1 ms more than the drift allowance.
+/// Time to live of a lock on the masters: whole milliseconds, and at least 1 ms more than the drift
+/// allowance.
 ///
-/// Carries its validity (TTL minus drift), so the deadline of an attempt is one addition.
+/// It carries its validity (TTL minus drift), so the deadline of an attempt is one addition.
 #[derive(Debug, Clone, Copy)]
 pub struct Ttl {
     ms: u64,
@@ -205,32 +210,33 @@ impl Ttl {
         }
     }
 
-    /// The TTL in milliseconds, as the masters get it.
+    /// Returns the TTL in milliseconds, as the masters get it.
     #[must_use]
     pub const fn as_millis(&self) -> u64 {
         self.ms
     }
 
-    /// The TTL.
+    /// Returns the TTL.
     #[must_use]
     pub const fn as_duration(&self) -> Duration {
         Duration::from_millis(self.ms)
     }
 
-    /// TTL minus drift: how long after the first byte was queued a lock of this TTL is valid.
+    /// Returns TTL minus drift: how long a lock of this TTL is valid after its first byte was queued.
     #[must_use]
     pub const fn validity(&self) -> Duration {
         self.validity
     }
 }
 
-/// Input that was refused before anything was sent.
+/// Error of input that was refused before anything was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InputError {
     /// A resource name of no bytes.
     #[error("the resource name is empty; give at least one byte")]
     ResourceEmpty,
-    /// A resource name above the limit.
+    /// A resource name of more than 1,024 bytes.
     #[error("the resource name has {size} bytes; give at most {}", limits::RESOURCE_SIZE_MAX)]
     ResourceTooLong {
         /// Bytes of the name.
@@ -245,26 +251,26 @@ pub enum InputError {
     /// A lock that is to be fair and fenced.
     #[error("a lock cannot be both fair and fenced; ask for one of the two")]
     FairAndFenced,
-    /// A reader's lock with a fencing token.
+    /// A lock that is to be shared and fenced.
     #[error("a shared lock has no fencing token; ask for a shared lock or for a fenced one")]
     SharedFenced,
-    /// A reader's lock that is to be fair.
+    /// A lock that is to be shared and fair.
     #[error("a lock cannot be both shared and fair, as readers are in no queue; ask for one of the two")]
     SharedFair,
-    /// A lock that is to be extended for no time at all.
+    /// Automatic extension for no time.
     #[error(
         "auto_extend(0) would never extend the lock; give the longest time to hold it, or leave auto_extend out"
     )]
     AutoExtendZero,
-    /// A lock that is to be extended by itself, with settings that allow no extension.
+    /// Automatic extension with a configured `max_hold` of zero, which allows no extension.
     #[error(
         "max_hold is zero, so auto_extend would never extend the lock; raise max_hold, or leave auto_extend out"
     )]
     MaxHoldZero,
-    /// A set of locks without any.
+    /// A set without a lock.
     #[error("no resource is named; name at least one")]
     SetEmpty,
-    /// A set of more locks than the limit.
+    /// A set of more than 256 locks.
     #[error("{count} different resources are named; name at most {}", limits::SET_SIZE_MAX)]
     SetTooLarge {
         /// Different names given.
@@ -280,7 +286,7 @@ pub enum InputError {
         /// The allowance for it.
         drift: Duration,
     },
-    /// A TTL above the maximum that all clients agreed on.
+    /// A TTL above the maximum that all clients share, 30 s by default.
     #[error(
         "a TTL of {} is {} above the maximum of {}; ask for less, or raise max_ttl on every client",
         Rounded(*ttl), Rounded(ttl.saturating_sub(*max_ttl)), Rounded(*max_ttl)
@@ -291,7 +297,7 @@ pub enum InputError {
         /// The configured maximum.
         max_ttl: Duration,
     },
-    /// A minimum validity that no acquisition with this TTL could have.
+    /// A minimum validity that no acquisition with this TTL can have.
     #[error(
         "a minimum validity of {} cannot be met, as the TTL leaves {}; ask for less, or a longer TTL",
         Rounded(*asked), Rounded(*validity)
@@ -302,7 +308,7 @@ pub enum InputError {
         /// What the TTL leaves after the drift allowance.
         validity: Duration,
     },
-    /// A drift allowance above the limit.
+    /// A drift allowance above 500,000 ppm.
     #[error("a drift of {ppm} ppm is above the maximum; give at most {} ppm", limits::DRIFT_PPM_MAX)]
     DriftTooLarge {
         /// The drift asked for.
@@ -310,33 +316,33 @@ pub enum InputError {
     },
 }
 
-/// The place of a master in the configured list, from 0.
+/// Place of a master in the configured list, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MasterId(u8);
 
 impl MasterId {
-    /// The master at `index` of the list, if a list can be that long.
+    /// Returns the master at `index` of the list; `None` from 32 on, as no list is that long.
     #[must_use]
     pub fn new(index: usize) -> Option<Self> {
         if index < limits::MASTER_COUNT_MAX { u8::try_from(index).ok().map(Self) } else { None }
     }
 
-    /// The place in the list.
+    /// Returns the place in the list, from 0.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A set of masters. Votes are kept as sets, so that a master can never count twice (I5).
+/// Set of masters. Votes are kept as sets, so that a master can never count twice (I5).
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct MasterSet(u32);
 
 impl MasterSet {
-    /// No master.
+    /// Set without a master.
     pub const EMPTY: Self = Self(0);
 
-    /// The first `count` masters of the list.
+    /// Returns the first `count` masters of the list.
     #[must_use]
     pub const fn first(count: usize) -> Self {
         if count >= 32 { Self(u32::MAX) } else { Self((1 << count) - 1) }
@@ -352,25 +358,25 @@ impl MasterSet {
         self.0 |= 1 << master.0;
     }
 
-    /// Takes a master out.
+    /// Removes a master.
     pub const fn remove(&mut self, master: MasterId) {
         self.0 &= !(1 << master.0);
     }
 
-    /// Whether the master is in the set.
+    /// Returns whether the master is in the set.
     #[must_use]
     pub const fn contains(self, master: MasterId) -> bool {
         self.0 & (1 << master.0) != 0
     }
 
-    /// How many masters the set has.
+    /// Returns the number of masters in the set.
     #[must_use]
     pub const fn count(self) -> usize {
         // Without an instruction for it counting takes long, and many sets are empty.
         if self.0 == 0 { 0 } else { self.0.count_ones() as usize }
     }
 
-    /// Whether the set has at least `count` masters; for small counts cheaper than counting.
+    /// Returns whether the set has at least `count` masters; for small counts cheaper than counting.
     #[inline]
     #[must_use]
     pub const fn has(self, count: usize) -> bool {
@@ -384,31 +390,31 @@ impl MasterSet {
         }
     }
 
-    /// Whether the set has no master.
+    /// Returns whether the set has no master.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The masters of either set.
+    /// Returns the masters of either set.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// The masters of both sets.
+    /// Returns the masters of both sets.
     #[must_use]
     pub const fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// The masters of this set that are not in the other.
+    /// Returns the masters of this set that are not in the other.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// The masters in the order of the list.
+    /// Returns the masters in the order of the list.
     pub fn iter(self) -> impl Iterator<Item = MasterId> {
         let mut left = self.0;
         std::iter::from_fn(move || {
@@ -431,97 +437,6 @@ impl fmt::Debug for MasterSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter().map(MasterId::index)).finish()
     }
-}
-
-/// What one master said to one attempt, or why it said nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Vote {
-    /// It took the command: the key is set, or its TTL was.
-    Granted,
-    /// An explicit no. To an acquire: the key exists. To an extension: the key is gone or somebody else's.
-    Refused {
-        /// The time left of the key that is in the way, if the master was asked and answered.
-        holder: HolderTtl,
-    },
-    /// Neither. The command may or may not have been carried out, so it is released too.
-    Failed(Failure),
-    /// Not heard when the outcome was already fixed; its answer is still dealt with.
-    Pending,
-}
-
-/// What a master reported of the key that is in the way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HolderTtl {
-    /// The master was not asked, or has not answered.
-    #[default]
-    Unknown,
-    /// The key expires after this time at the latest unless its holder extends it.
-    Left(Duration),
-    /// The key has no TTL: no lock of any Redlock client; it stays until somebody deletes it.
-    Never,
-    /// The key was gone when the master was asked.
-    Gone,
-}
-
-/// Why a master's vote is missing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
-    /// There was no usable connection.
-    NotConnected {
-        /// What happened to the connection, and to the latest attempt to make it.
-        why: Arc<str>,
-    },
-    /// The connection broke after the command was queued.
-    ConnectionLost,
-    /// No answer by the limit of the attempt.
-    NoAnswer {
-        /// How long the answer was waited for.
-        limit: Duration,
-    },
-    /// It had not answered an earlier command in time, so it was not asked.
-    Silent,
-    /// Whatever it said is not counted: it restarted too recently, so it may have forgotten a lock that still
-    /// lives.
-    Quarantined {
-        /// Time until it counts.
-        left: Duration,
-    },
-    /// Nobody was asked: another caller of this client holds the lock, or stood before this one in line for
-    /// it.
-    Queued,
-    /// Its queue of bytes or of owed replies was full, so it was not asked.
-    QueueFull,
-    /// It never was sent this lock, so it cannot extend it.
-    NotHeld,
-    /// Its first answer showed this very request as carried out before, which only another address of the
-    /// same server explains.
-    SameServer,
-    /// Of a fair lock: nobody holds it there, and so many wait for it who asked before.
-    OthersFirst {
-        /// Waiters before this one.
-        ahead: u64,
-    },
-    /// It refused the fencing token, and wrote nothing.
-    TokenRefused(TokenRefusal),
-    /// An error reply, cut off at [`limits::ERROR_TEXT_SIZE_MAX`] bytes.
-    Replied(Box<str>),
-}
-
-/// Why a master refused a fencing token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TokenRefusal {
-    /// It has seen one that is as large.
-    Stale,
-    /// Its clock is so far ahead of the token.
-    Past {
-        /// By how much.
-        by: Duration,
-    },
-    /// Its clock is so far behind the token.
-    Future {
-        /// By how much.
-        by: Duration,
-    },
 }
 
 #[cfg(test)]

@@ -329,7 +329,7 @@ pub(crate) fn is_on(mutant: Mutant) -> bool {
 pub struct ScriptDefect {
     /// The defect that this is, or a part of it.
     pub mutant: Mutant,
-    /// The names of the scripts in `redlatch::lock::SCRIPTS`.
+    /// The names of the scripts in `redlatch::internals::SCRIPTS`.
     pub scripts: &'static [&'static str],
     /// Occurs in each of them once.
     pub piece: &'static str,

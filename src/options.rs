@@ -23,9 +23,9 @@ macro_rules! option_methods {
         }
 
         /// Sets the largest number of attempts at the masters; zero counts as one. By default only the wait
-        /// limits them, and it still does: give a long wait where only the number is to count. Waiting behind
-        /// other callers of the same client is no attempt. One attempt right after the masters confirm a
-        /// subscription is made in addition.
+        /// limits them, and it still does: give a long wait if only the number is to count. A place in the
+        /// wait queue behind other callers of the same client is no attempt. One attempt right after the
+        /// masters confirm a subscription is made in addition.
         pub fn max_attempts(mut self, count: u32) -> Self {
             self.$($field.)*max_attempts = Some(count);
             self
@@ -61,10 +61,10 @@ macro_rules! option_methods {
 
         /// Keeps new readers out while this request waits for a lock that others read, from its first refusal
         /// on. It then gets the lock when the present readers are done: at the end of their TTL at the
-        /// latest, unless they extend it. Without it readers that come and go can keep it waiting until its
-        /// wait is over. If its client dies, readers get in again 1 s and twice the answer limit later. It
-        /// has no effect on readers and on requests that do not wait. Of several callers of one client that
-        /// wait, it is done for the first.
+        /// latest, unless they extend it. Without this option, readers that come and go can keep it waiting
+        /// until its wait is over. If its client dies, readers get in again 1 s and twice the answer limit
+        /// later. The option has no effect on readers and on requests that do not wait. Among several waiting
+        /// callers of one client it takes effect for the first.
         pub fn keep_readers_out(mut self) -> Self {
             self.$($field.)*keeps_readers_out = true;
             self
@@ -76,16 +76,17 @@ macro_rules! option_methods {
 macro_rules! fair_method {
     ($($field:ident).*) => {
         /// Asks for a fair lock: waiters get it in the order in which they asked, whichever client they
-        /// belong to. Each waiter has a ticket in a queue on the masters, and the lock is granted to the
-        /// smallest ticket.
+        /// belong to. Each waiter has a ticket in a queue on the masters, and the masters grant the lock to
+        /// the smallest ticket. Tickets are numbered as in Skeen's total order multicast; the doorway is that
+        /// of Lamport's bakery algorithm (1974).
         ///
-        /// Once a ticket is allotted, one or two round trips after its waiter asked, nobody who asks later
-        /// gets the lock before it. This holds while the waiter lives and its masters keep their data. Only
-        /// callers that asked at the same time overtake it, or callers that ask while restarted masters have
-        /// forgotten its ticket or have not heard of it for 3 s. Waiters that die delay the others for 3 s in
-        /// all. Exclusion never depends on the queue.
+        /// Once a ticket is allotted, one or two round trips after its waiter asked, no later caller gets the
+        /// lock before it. This holds while the waiter lives and its masters keep their data. Two kinds of
+        /// callers can overtake it: callers that asked at the same time, and callers that ask while restarted
+        /// masters have forgotten its ticket or have not heard of it for 3 s. Dead waiters delay the others
+        /// for 3 s in all. Exclusion never depends on the queue.
         ///
-        /// A fair lock excludes locks of the same name that are not fair. Those ask no queue: **let all
+        /// A fair lock excludes locks of the same name that are not fair. Those ignore the queue: **let all
         /// callers of a resource be fair.** Callers of one client each have a ticket, and do not pass the
         /// lock on among themselves. Without a wait the lock is granted only if it is free and nobody waits,
         /// and no ticket is left. Each sign of life of a waiter, about one a second, is an attempt. A fair
@@ -100,13 +101,13 @@ macro_rules! fair_method {
 /// The builder method for automatic extension, of a type whose locks are driven while they are held.
 macro_rules! auto_extend_method {
     ($($field:ident).*) => {
-        /// Extends the lock while it is held, again and again, at a third of the TTL, for at most `max_hold`
-        /// since it was acquired (or the configured `max_hold`, if that is shorter) and 1,000,000,000 times.
-        /// Zero is an error, as it is if the configured `max_hold` is zero.
+        /// Extends the lock again and again while it is held, after each third of the TTL. It does so for at
+        /// most `max_hold` since the acquisition (or the configured `max_hold`, 1 h by default, if that is
+        /// shorter) and 1,000,000,000 times. Zero is an error, also as the configured `max_hold`.
         ///
-        /// A failed extension is repeated within a second until the validity ends; a loss is reported in
-        /// time. The lock still ends a TTL after its process dies. Extensions that are due for many locks
-        /// share one write per master.
+        /// A failed extension is repeated within a second until the validity ends, and a loss is reported
+        /// before that end. The lock still ends a TTL after its process dies. Extensions that are due for
+        /// many locks share one write per master.
         pub fn auto_extend(mut self, max_hold: Duration) -> Self {
             self.$($field.)*auto_extend = Some(max_hold);
             self
@@ -116,7 +117,7 @@ macro_rules! auto_extend_method {
 
 pub(crate) use {auto_extend_method, fair_method, option_methods};
 
-/// What a lock is.
+/// Mode of a lock: which other holders it excludes, and whether it has a fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Mode {
@@ -129,7 +130,7 @@ pub enum Mode {
     Shared,
 }
 
-/// How a refused attempt waits for the next one.
+/// Way in which a refused attempt waits for the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum WaitPolicy {
@@ -140,8 +141,8 @@ pub enum WaitPolicy {
     Fair,
 }
 
-/// What is asked of a lock beside its name. The default is a plain lock with a TTL of 10 s and a wait of the
-/// same length.
+/// Options of a lock: all that is asked of it beside its name. The default is a plain lock with a TTL of 10 s
+/// and a wait of the same length.
 ///
 /// [`LockRequest`](crate::LockRequest), [`LeaseRequest`](crate::LeaseRequest) and
 /// [`LockSetRequest`](crate::LockSetRequest) have the same methods and build this value;
@@ -158,9 +159,9 @@ pub enum WaitPolicy {
 #[non_exhaustive]
 #[must_use]
 pub struct Options {
-    /// What the lock is.
+    /// Mode of the lock.
     pub mode: Mode,
-    /// How a refused attempt waits.
+    /// Way in which a refused attempt waits.
     pub policy: WaitPolicy,
     /// Time that the lock lives on the masters unless it is extended; `None` is 10 s, or `max_ttl` if that is
     /// shorter.
@@ -180,7 +181,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The default options.
+    /// Returns the default options.
     pub const fn new() -> Self {
         Self {
             mode: Mode::Plain,

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
+use crate::cancel::{Cancel, Registration};
 use crate::clock;
 use crate::config::{Config, ConfigBuilder};
 use crate::driver::{ConnectError, Driver, Poller, PollerWaker};
@@ -18,19 +19,19 @@ use crate::mutants::mutant;
 use crate::options::{Options, fair_method, option_methods};
 use crate::process::Process;
 
-/// A lock client for one thread: the lowest latency, and nothing happens between its calls.
+/// Lock client for one thread, with the lowest latency. Nothing happens between its calls.
 ///
-/// It implements the Redlock algorithm of Redis's page on distributed locks over all configured masters; with
-/// one master it is that page's single-instance lock. Blocking calls drive the event loop on the caller's own
-/// thread and return by the limits that the configuration sets. The pipelined form ([`Redlock::submit`],
-/// [`Redlock::turn`], [`Redlock::poll_outcome`]) has many locks under way at once.
+/// It implements the Redlock algorithm of Redis's page on distributed locks over all configured masters. With
+/// one master it is the single-instance lock of the same page. Blocking calls drive the event loop on the
+/// caller's own thread and return by the limits that the configuration sets. The pipelined form
+/// ([`Redlock::submit`], [`Redlock::turn`], [`Redlock::poll_outcome`]) has many locks under way at once.
 ///
-/// Reconnecting, too, happens inside calls only; a service that is idle for long calls [`Redlock::turn`] now
-/// and then. Dropping a `Redlock` writes what is queued, as far as that needs no waiting, and closes the
+/// It also reconnects inside calls only; a service that is idle for long calls [`Redlock::turn`] now and
+/// then. Dropping a `Redlock` writes queued requests, as far as that needs no waiting, and closes the
 /// connections. Leases that outlive it end by their TTL.
 ///
-/// A fork of the process cannot use it: its calls are errors, its leases are not valid, and drops do nothing.
-/// Connect anew in the child.
+/// A fork of the process cannot use it: its calls return errors, its leases are not valid, and drops do
+/// nothing. Connect anew in the child.
 ///
 /// ```no_run
 /// use redlatch::Redlock;
@@ -81,20 +82,21 @@ impl Wake for LoopWaker {
     }
 }
 
-/// A lock to be acquired; made by [`Redlock::lock`].
+/// Request for one lock; made by [`Redlock::lock`]. It sends nothing before one of the acquire calls.
 #[derive(Debug)]
 #[must_use = "nothing is asked before one of the acquire calls"]
 pub struct LeaseRequest<'a> {
     redlock: &'a mut Redlock,
     resource: &'a [u8],
     options: Options,
+    cancel: Option<Cancel>,
 }
 
-/// A lock held by a [`Redlock`].
+/// Lock held by a [`Redlock`].
 ///
-/// Dropping it queues its release, which goes out with the next call of its `Redlock`, in one write with
-/// whatever that call sends. It never blocks, and may be dropped on another thread or in a panic. To have the
-/// release sent at once, use [`Redlock::release`] or call [`Redlock::flush`] afterwards.
+/// Dropping it queues its release, which goes out with the next call of its `Redlock`, in one write with all
+/// that the call sends. The drop never blocks, and may happen on another thread or in a panic. To send the
+/// release at once, call [`Redlock::release`], or [`Redlock::flush`] after the drop.
 #[must_use = "dropping the lease releases the lock"]
 pub struct Lease {
     lock: OpId,
@@ -111,23 +113,24 @@ impl Redlock {
     /// Connects to the masters at these URLs with default settings; see [`Redlock::open`].
     ///
     /// # Errors
-    /// [`ConnectError`]; a master that cannot be reached is not one.
+    /// [`ConnectError`]. A master that cannot be reached is no error.
     pub fn connect<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, ConnectError> {
         Self::open(Config::builder().masters(urls).build()?)
     }
 
-    /// Settings to start from, for [`Redlock::open`].
+    /// Returns the default settings, to be changed and given to [`Redlock::open`].
     #[must_use]
     pub fn builder() -> ConfigBuilder {
         Config::builder()
     }
 
-    /// Connects with these settings: returns when each master is ready or has failed once, or shortly after a
-    /// quorum is ready ([`limits::STRAGGLER_WAIT`], or as long again as the quorum took), after twice the
-    /// `connect_timeout` at most.
+    /// Connects with these settings.
     ///
-    /// Masters that cannot be reached are tried again in the background of later calls; [`Redlock::masters`]
-    /// reports their state.
+    /// Returns when each master is ready or has failed once. Once a quorum is ready it waits for the other
+    /// masters for as long again as the quorum took, at least 20 ms ([`limits::STRAGGLER_WAIT`]). The limit
+    /// is twice the `connect_timeout`, 2 s by default.
+    ///
+    /// Later calls go on trying to reach missing masters. [`Redlock::masters`] reports their state.
     ///
     /// # Errors
     /// [`ConnectError::Io`] if the operating system gives no event queue or randomness.
@@ -138,20 +141,33 @@ impl Redlock {
         Ok(Self { driver, poller, origin, set_aside: VecDeque::new(), last_turn: clock::now() })
     }
 
-    /// A request for the lock of this name: 1 to [`limits::RESOURCE_SIZE_MAX`] bytes.
+    /// Returns a request for the lock of this name, of 1 to 1,024 bytes ([`limits::RESOURCE_SIZE_MAX`]).
     ///
-    /// It has the options of [`crate::LockRequest`] but for automatic extension, as nothing happens between
-    /// the calls of a `Redlock`; [`Redlock::submit`] takes that, too.
+    /// It has the options of [`crate::LockRequest`] except automatic extension, as nothing happens between
+    /// the calls of a `Redlock`. [`Redlock::submit`] takes that option, too.
     pub fn lock<'a>(&'a mut self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> LeaseRequest<'a> {
-        LeaseRequest { redlock: self, resource: resource.as_ref(), options: Options::new() }
+        LeaseRequest { redlock: self, resource: resource.as_ref(), options: Options::new(), cancel: None }
     }
 
     /// Waits until an acquisition has its outcome.
-    fn hold(&mut self, request: Request<'_>) -> Result<Lease, AcquireError> {
+    fn hold(&mut self, request: Request<'_>, cancel: Option<Cancel>) -> Result<Lease, AcquireError> {
         self.revive().map_err(|error| AcquireError::Stopped(error.to_string().into()))?;
+        let mut registration = cancel.map(Registration::new);
+        let waker = registration.as_ref().map(|_| self.waker());
+        let mut is_cancelled =
+            || registration.as_mut().zip(waker.as_ref()).is_some_and(|(it, waker)| it.register(waker));
+        if is_cancelled() {
+            return Err(AcquireError::Cancelled);
+        }
         let lock = self.submit(request)?;
-        match self.wait_for(lock) {
-            Ok(Outcome::Acquire(result)) => result.map(|grant| Lease {
+        match self.wait_unless(lock, is_cancelled) {
+            Ok(None) => {
+                // Always taken, and without an outcome.
+                let _ = self.submit(Request::Release { lock, awaited: false });
+                self.flush();
+                Err(AcquireError::Cancelled)
+            }
+            Ok(Some(Outcome::Acquire(result))) => result.map(|grant| Lease {
                 lock,
                 token: grant.token,
                 fencing_token: grant.fencing_token,
@@ -159,15 +175,17 @@ impl Redlock {
                 origin: self.origin.clone(),
                 is_armed: true,
             }),
-            Ok(_) => unreachable!("an acquisition is answered by its own outcome"),
+            Ok(Some(_)) => unreachable!("an acquisition is answered by its own outcome"),
             Err(error) => Err(AcquireError::Stopped(error.to_string().into())),
         }
     }
 
-    /// Gives a held lock a new TTL, counted from now, if a quorum of masters still has it.
+    /// Gives a held lock a new TTL, counted from now, if a quorum of masters still has it. Returns within the
+    /// answer limit of one round, from 5 to 50 ms by default.
     ///
     /// # Errors
-    /// [`ExtendError`]; the lease is valid as long as it was before, unless the error says that it is lost.
+    /// [`ExtendError`]. The lease stays valid as long as it was before, unless the error says that it is
+    /// lost.
     pub fn extend(&mut self, lease: &mut Lease, ttl: Duration) -> Result<(), ExtendError> {
         if !self.has_made(lease) {
             return Err(ExtendError::NotHeld);
@@ -188,12 +206,12 @@ impl Redlock {
         result.map(drop)
     }
 
-    /// Releases a lock and waits until a quorum of masters has confirmed it. A lock that has expired is an
-    /// answer ([`Released::was_already_gone`]), not an error.
+    /// Releases a lock and waits until a quorum of masters has confirmed it, for the answer limit of one
+    /// round at most. An expired lock is a result ([`Released::was_already_gone`]) and no error.
     ///
     /// # Errors
-    /// [`ReleaseError`] if too few masters answered in time; the release goes on in the background of later
-    /// calls. A lease of another `Redlock` is handed back to that one, as if dropped.
+    /// [`ReleaseError`] if too few masters answered in time. Later calls go on with the release. A lease of
+    /// another `Redlock` goes back to that one, as if dropped.
     pub fn release(&mut self, mut lease: Lease) -> Result<Released, ReleaseError> {
         if !self.has_made(&lease) {
             // The drop of the lease leaves it to the client that it belongs to.
@@ -213,13 +231,14 @@ impl Redlock {
         }
     }
 
-    /// How many masters above the quorum are known to hold this lock: so many may lose it without harm.
+    /// Returns how many masters above the quorum are known to hold this lock. As many masters may lose it
+    /// without harm.
     #[must_use]
     pub fn margin(&self, lease: &Lease) -> usize {
         if self.has_made(lease) && !self.is_forked() { self.driver.engine.margin(lease.lock) } else { 0 }
     }
 
-    /// How the masters are, in the order of the configuration. Empty in a fork of the process.
+    /// Returns the status of each master, in the order of the configuration; empty in a fork of the process.
     #[must_use]
     pub fn masters(&self) -> Vec<MasterStatus> {
         if self.is_forked() {
@@ -229,24 +248,24 @@ impl Redlock {
         engine.masters().map(|master| engine.master_status(now, master)).collect()
     }
 
-    /// For how long the machine was suspended since the first `Redlock` of this process was made: what
-    /// [`Instant::now`] has not counted. Zero without the feature `suspend`, and where that does nothing.
+    /// Returns for how long the machine was suspended since the first `Redlock` of this process was made: the
+    /// time that [`Instant::now`] did not count. It is zero without the feature `suspend`, and on platforms
+    /// that the feature does not support.
     #[must_use]
     pub fn suspended(&self) -> Duration {
         clock::suspended()
     }
 
-    /// The settings.
+    /// Returns the settings.
     #[must_use]
     pub fn config(&self) -> &Config {
         self.driver.engine.config()
     }
 
-    /// Queues a request of the pipelined form; nothing is written before [`Redlock::turn`] or
+    /// Queues a request of the pipelined form. Nothing is written before [`Redlock::turn`] or
     /// [`Redlock::flush`].
     ///
-    /// The caller keeps the returned id, and releases each lock that was acquired: there is no lease that
-    /// would.
+    /// The caller keeps the returned id and releases each acquired lock: no lease does so.
     ///
     /// # Errors
     /// [`SubmitError`]; nothing was queued then.
@@ -257,12 +276,12 @@ impl Redlock {
         self.driver.submit(now, request)
     }
 
-    /// Writes what is queued, waits at most `limit` for answers, and handles those that came. Does not wait
-    /// while an outcome is there to be polled.
+    /// Writes queued requests, waits at most `limit` for answers, and handles those that arrived. It does not
+    /// wait while an outcome is ready to be polled.
     ///
     /// # Errors
-    /// An error of the operating system's event queue, or that this is a fork of the process; there is no way
-    /// to go on after it.
+    /// An error of the operating system's event queue, or of a fork of the process. The `Redlock` cannot be
+    /// used after it.
     pub fn turn(&mut self, limit: Duration) -> io::Result<()> {
         self.check_process().map_err(|why| io::Error::other(why.to_string()))?;
         self.last_turn = clock::now();
@@ -271,14 +290,14 @@ impl Redlock {
         self.driver.turn(&mut self.poller, Some(if has_outcome { Duration::ZERO } else { limit }))
     }
 
-    /// Ends the sleep of a [`Redlock::turn`] from any thread, or else that of the next one: for a thread that
-    /// waits for something else besides. Does nothing in a fork of the process.
+    /// Returns a waker that ends the sleep of a [`Redlock::turn`] from any thread, or else the sleep of the
+    /// next one. It does nothing in a fork of the process.
     #[must_use]
     pub fn waker(&self) -> Waker {
         Waker::from(Arc::new(LoopWaker { poller: self.driver.waker(), origin: self.origin.clone() }))
     }
 
-    /// Writes what is queued, as far as that needs no waiting. Does nothing in a fork of the process.
+    /// Writes queued requests, as far as that needs no waiting. It does nothing in a fork of the process.
     pub fn flush(&mut self) {
         if self.is_forked() {
             return;
@@ -287,8 +306,8 @@ impl Redlock {
         self.driver.flush();
     }
 
-    /// The next outcome of the pipelined form. Times in it are to be compared with [`Instant::now`]. None in
-    /// a fork of the process: what was acquired is the parent's.
+    /// Returns the next outcome of the pipelined form. Compare its times with [`Instant::now`]. It returns
+    /// `None` in a fork of the process, as acquired locks are the parent's.
     pub fn poll_outcome(&mut self) -> Option<(OpId, Outcome)> {
         if self.is_forked() {
             return None;
@@ -304,9 +323,9 @@ impl Redlock {
         Some((lock, outcome))
     }
 
-    /// When the validity of a lock of the pipelined form ends, or ended, to be compared with
-    /// [`Instant::now`]. With the feature `suspend` it comes earlier by the time that the machine has slept;
-    /// see [`Lease::valid_until`].
+    /// Returns when the validity of a lock of the pipelined form ends, or ended, to be compared with
+    /// [`Instant::now`]. With the feature `suspend` it comes earlier by the time that the machine slept; see
+    /// [`Lease::valid_until`].
     #[must_use]
     pub fn valid_until(&self, lock: OpId) -> Option<Instant> {
         if self.is_forked() {
@@ -315,8 +334,8 @@ impl Redlock {
         self.driver.engine.valid_until(lock).map(clock::to_std)
     }
 
-    /// Waits at most `limit` until everything queued is released on every master, and returns how many locks
-    /// are not; zero in a fork of the process, whose locks are its parent's.
+    /// Waits at most `limit` until every queued release is done on every master. Returns the number of locks
+    /// that are not released; zero in a fork of the process, whose locks are its parent's.
     #[must_use]
     pub fn close(mut self, limit: Duration) -> usize {
         if self.is_forked() {
@@ -370,12 +389,25 @@ impl Redlock {
 
     /// Drives the loop until this lock has its outcome.
     fn wait_for(&mut self, lock: OpId) -> io::Result<Outcome> {
+        let outcome = self.wait_unless(lock, || false)?;
+        Ok(outcome.expect("nobody gives it up"))
+    }
+
+    /// Drives the loop until this lock has its outcome, or is given up.
+    fn wait_unless(
+        &mut self,
+        lock: OpId,
+        mut is_given_up: impl FnMut() -> bool,
+    ) -> io::Result<Option<Outcome>> {
         loop {
             while let Some((id, outcome)) = self.driver.engine.poll_outcome() {
                 if id == lock {
-                    return Ok(outcome);
+                    return Ok(Some(outcome));
                 }
                 self.set_aside.push_back((id, outcome));
+            }
+            if is_given_up() {
+                return Ok(None);
             }
             self.driver.turn(&mut self.poller, None)?;
             self.last_turn = clock::now();
@@ -401,27 +433,33 @@ impl LeaseRequest<'_> {
         self
     }
 
+    /// Lets this handle end the acquisition from another thread while this one waits.
+    pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
+        self.cancel = Some(cancel.clone());
+        self
+    }
+
     /// Makes one attempt, in about one round trip.
     ///
-    /// Returns within the answer limit ([`ConfigBuilder::answer_timeout`]), twice that if it is refused and
-    /// asks how long the holder's time still is, and 200 ms more if the connections were closed while the
-    /// client was idle.
+    /// Returns within the answer limit ([`ConfigBuilder::answer_timeout`]; a fiftieth of the TTL by default,
+    /// from 5 to 50 ms). A refused attempt that asks for the holder's time takes up to twice that. If the
+    /// connections were closed while the client was idle, it takes up to 200 ms more.
     ///
     /// # Errors
-    /// [`AcquireError`] distinguishes contention from an outage, with what each master said.
+    /// [`AcquireError`] distinguishes contention from an outage, and has what each master said.
     pub fn try_acquire(self) -> Result<Lease, AcquireError> {
         self.wait(Duration::ZERO).acquire()
     }
 
-    /// Acquires the lock, and tries again after random delays until the wait is over. Signs of life of a
-    /// waiter for a fair lock are sent meanwhile.
+    /// Acquires the lock, and retries after random delays until the wait is over. The default wait is the
+    /// TTL. A waiter for a fair lock sends its signs of life meanwhile.
     ///
     /// # Errors
-    /// [`AcquireError`] of the last attempt; whatever was acquired in part is released.
+    /// [`AcquireError`] of the last attempt. A lock that was acquired in part is released.
     /// [`AcquireError::NoQuorum`] of a fenced lock also says that the clocks of the masters differ too much.
     pub fn acquire(self) -> Result<Lease, AcquireError> {
         let resource = Resource::new(&self.resource)?;
-        self.redlock.hold(Request::Acquire { resource, options: self.options })
+        self.redlock.hold(Request::Acquire { resource, options: self.options }, self.cancel)
     }
 }
 
@@ -438,35 +476,37 @@ impl fmt::Debug for Redlock {
 }
 
 impl Lease {
-    /// The value that the masters hold.
+    /// Returns the random value that the masters hold for this lock.
     #[must_use]
     pub const fn token(&self) -> Token {
         self.token
     }
 
-    /// Larger than that of each earlier fenced holder of this lock, if it came from [`LeaseRequest::fenced`].
+    /// Returns the fencing token of a lock from [`LeaseRequest::fenced`]: it is larger than the token of each
+    /// earlier fenced holder. `None` for any other lock.
     #[must_use]
     pub const fn fencing_token(&self) -> Option<FencingToken> {
         self.fencing_token
     }
 
-    /// When its validity ends, to be compared with [`Instant::now`]. After this moment nothing is promised:
+    /// Returns the end of the validity, to be compared with [`Instant::now`]. Nothing is promised after it:
     /// stop the protected work before.
     ///
-    /// With the feature `suspend` the time that the machine has slept counts, which [`Instant::now`] does not
-    /// on Linux: the moment is right until the machine sleeps again, so ask anew, or ask [`Lease::is_valid`].
+    /// With the feature `suspend`, time in which the machine slept counts; on Linux, [`Instant::now`] does
+    /// not count it. The returned moment is right until the machine sleeps again: call this again, or call
+    /// [`Lease::is_valid`].
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         clock::to_std(self.deadline())
     }
 
-    /// The validity left, zero when it has ended.
+    /// Returns the validity left; zero once it has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.deadline().saturating_duration_since(clock::now())
     }
 
-    /// Whether the validity has not ended. Never true in a fork of the process.
+    /// Returns whether the validity lasts; always false in a fork of the process.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let deadline = self.deadline();

@@ -44,6 +44,8 @@ use std::fmt;
 use crate::limits::{REPLY_DEPTH_MAX, REPLY_ELEMENT_COUNT_MAX, REPLY_LINE_SIZE_MAX, REPLY_SIZE_MAX};
 
 /// One reply of a master; it borrows the bytes it was decoded from.
+///
+/// It is exhaustive: RESP2 has no other types.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Reply<'a> {
     /// `+OK`: a status line, without its type byte and CRLF.
@@ -77,10 +79,10 @@ impl fmt::Debug for Reply<'_> {
     }
 }
 
-/// The elements of an array reply.
+/// Elements of an array reply.
 ///
-/// They were all checked when the reply was decoded and are decoded a second time by [`iter`](Array::iter),
-/// so that an array needs no memory of its own. Two arrays are equal if their elements are.
+/// They were all checked when the reply was decoded, and [`iter`](Array::iter) decodes them a second time, so
+/// an array needs no memory of its own. Two arrays are equal if their elements are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Array<'a> {
     /// Number of elements; those of inner arrays do not count.
@@ -90,17 +92,17 @@ pub struct Array<'a> {
 }
 
 impl<'a> Array<'a> {
-    /// Number of elements, at most [`REPLY_ELEMENT_COUNT_MAX`].
+    /// Returns the number of elements, at most 1,024 ([`REPLY_ELEMENT_COUNT_MAX`]).
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The elements in order.
+    /// Returns the elements in order.
     pub fn iter(&self) -> Elements<'a> {
         Elements { left: self.count, rest: self.body }
     }
@@ -121,7 +123,7 @@ impl fmt::Debug for Array<'_> {
     }
 }
 
-/// The iterator over the elements of an [`Array`].
+/// Iterator over the elements of an [`Array`].
 #[derive(Debug, Clone)]
 pub struct Elements<'a> {
     left: usize,
@@ -152,8 +154,10 @@ impl<'a> Iterator for Elements<'a> {
 
 impl ExactSizeIterator for Elements<'_> {}
 
-/// Why bytes are not RESP2 within the [limits](crate::limits). The stream cannot be trusted from there on.
+/// Reason why bytes are not RESP2 within the [limits](crate::limits). The rest of the stream cannot be
+/// trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ProtocolError {
     /// A reply starts with a byte that is none of `+ - : $ *`.
     #[error("a reply starts with the unknown type byte '{}'", .0.escape_ascii())]
@@ -161,7 +165,7 @@ pub enum ProtocolError {
     /// A line holds a CR without LF or an LF without CR, or a number is followed by one of them alone.
     #[error("a line of a reply is not ended by CR LF")]
     LineBreak,
-    /// A line goes on beyond [`REPLY_LINE_SIZE_MAX`].
+    /// A line goes on beyond 16 KiB ([`REPLY_LINE_SIZE_MAX`]).
     #[error("a line of a reply is longer than {REPLY_LINE_SIZE_MAX} bytes")]
     LineTooLong,
     /// A number is empty, has a `+`, a leading zero or a byte that is no digit, or is `-0`.
@@ -176,13 +180,13 @@ pub enum ProtocolError {
     /// The bytes of a bulk string are not followed by CR LF.
     #[error("a bulk string in a reply is not ended by CR LF")]
     BulkUnterminated,
-    /// A reply is, or announces to be, larger than [`REPLY_SIZE_MAX`].
+    /// A reply is, or announces to be, larger than 1 MiB ([`REPLY_SIZE_MAX`]).
     #[error("a reply is larger than {REPLY_SIZE_MAX} bytes")]
     ReplyTooLarge,
-    /// The arrays of one reply announce more than [`REPLY_ELEMENT_COUNT_MAX`] elements together.
+    /// The arrays of one reply announce more than 1,024 elements together ([`REPLY_ELEMENT_COUNT_MAX`]).
     #[error("a reply has more than {REPLY_ELEMENT_COUNT_MAX} elements")]
     ElementsTooMany,
-    /// An array, be it null or empty, stands inside [`REPLY_DEPTH_MAX`] others.
+    /// An array, be it null or empty, stands inside 8 others ([`REPLY_DEPTH_MAX`]).
     #[error("the arrays of a reply are nested more than {REPLY_DEPTH_MAX} deep")]
     NestingTooDeep,
 }

@@ -52,6 +52,20 @@ impl fmt::Display for Named<'_> {
     }
 }
 
+/// A value for people: text as it is, as the values of other libraries are; other bytes in hexadecimal, as a
+/// token is shown.
+#[derive(Debug, Clone, Copy)]
+pub struct Printable<'a>(pub &'a [u8]);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.0.is_empty() && self.0.iter().all(u8::is_ascii_graphic) {
+            return write!(f, "{}", self.0.escape_ascii());
+        }
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
 /// `1 reader`, `2 readers`.
 #[derive(Debug, Clone, Copy)]
 pub struct Counted(pub usize, pub &'static str);

@@ -20,8 +20,8 @@ use fleet::Fleet;
 use fork::{Fork, fork, waitpid_nohang};
 use redlatch::engine::{Outcome, Request, Resource, SubmitError};
 use redlatch::{
-    Acquire, AcquireError, Client, Config, Drive, DriveEnded, ExtendError, Guard, GuardSet, Lease,
-    LockReentrantError, Options, Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError,
+    Acquire, AcquireError, Client, Config, Drive, ExtendError, Guard, GuardSet, Lease, LockReentrantError,
+    Options, Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError,
 };
 
 const TTL: Duration = Duration::from_secs(30);
@@ -340,7 +340,7 @@ fn all_refused_in_child(
         let (hold, read, mut drive) = beside.take().expect("it has them");
         assert_eq!(hold.release().expect("nothing is released"), None);
         assert!(!read.is_valid());
-        assert_eq!(drive.turn(Waker::noop()), Err(DriveEnded));
+        assert!(drive.turn(Waker::noop()).is_err(), "the drive of a fork has ended");
     });
 }
 

@@ -56,7 +56,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_await_release: bool,
 
-    /// Ask for fair locks, each of which stands in the queue of its key for a moment.
+    /// Ask for fair locks.
     #[arg(long)]
     fair: bool,
 

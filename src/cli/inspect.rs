@@ -1,21 +1,20 @@
 //! `redlatch inspect`: what each master holds of a lock. `redlatch unlock --force`: the lock broken.
 
 use std::ffi::OsString;
-use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use redlatch::internals::words::{Counted, Rounded};
+use redlatch::internals::words::Printable;
 use redlatch::{Client, ForceUnlockError, HolderTtl, InspectError, Inspection, KeyState, LockStatus, Report};
 
 use super::message::{Message, label};
 use super::options::{Exit, MasterOptions, code, print, say};
 
-/// Show what each master holds of a lock, whoever's it is.
+/// Show what each master holds of a lock, of any holder.
 ///
-/// Asks once, in one round trip, and takes no part in the lock: by the time it is read anything may have
-/// changed. A master that restarted lately and has no such key does not count as free, as it may have
-/// forgotten one.
+/// It asks once, in one round trip, and takes no part in the lock. By the time that the result is read,
+/// anything may have changed. A master that restarted lately and has no such key does not count as free, as
+/// it may have forgotten one.
 #[derive(clap::Args)]
 #[command(after_help = INSPECT_HELP)]
 pub(crate) struct InspectArgs {
@@ -33,8 +32,7 @@ pub(crate) struct InspectArgs {
 
 const INSPECT_HELP: &str = "\
 Exit codes:
-  0 if a quorum of masters is free of the lock, 75 if it is held, by one or by readers together, or if its keys are in the way of whoever wants it,
-  64 bad usage, 69 if fewer than a quorum answered
+  0 if the lock is free on a quorum of masters, 75 if it is held, shared or split, 64 bad usage, 69 if fewer than a quorum answered
 
 Examples:
   redlatch inspect nightly-report
@@ -42,9 +40,9 @@ Examples:
 
 /// Delete a lock, whoever holds it.
 ///
-/// THIS BREAKS THE LOCK. The holder is not notified: it goes on as if it held the lock, and meets whoever
-/// acquires it next. It is for a holder that is known to be dead, if the end of its TTL cannot be waited for;
-/// `redlatch inspect` shows how long that is.
+/// THIS BREAKS THE LOCK. The holder is not notified: it goes on as if it held the lock, beside the next
+/// holder. Use it if the holder is known to be dead and nobody can wait for the end of its TTL, which
+/// `redlatch inspect` shows.
 #[derive(clap::Args)]
 #[command(after_help = UNLOCK_HELP)]
 pub(crate) struct UnlockArgs {
@@ -52,7 +50,7 @@ pub(crate) struct UnlockArgs {
     #[arg(value_name = "RESOURCE")]
     resource: OsString,
 
-    /// Say that the lock is to be broken; nothing is deleted without it.
+    /// Confirm that the lock is to be broken; nothing is deleted without it.
     #[arg(long)]
     force: bool,
 
@@ -78,11 +76,11 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<u8, Exit> {
         InspectError::Input(error) => error.into(),
         error => Exit::new(code::INTERNAL, error).of_lock(&name),
     })?;
-    print(&if args.json { json(&inspection) } else { table(&inspection) })?;
+    print(&if args.json { json(&inspection) } else { format!("{inspection:#}\n") })?;
     Ok(match inspection.status() {
         LockStatus::Free => 0,
         LockStatus::Held | LockStatus::Shared | LockStatus::Split => code::CONTENDED,
-        LockStatus::Unknown => code::NO_QUORUM,
+        _ => code::NO_QUORUM,
     })
 }
 
@@ -111,48 +109,6 @@ fn connect(masters: &MasterOptions) -> Result<Client, Exit> {
     Ok(Client::open(masters.config(|builder| builder)?)?)
 }
 
-/// The value as people can compare it: a token as it is shown elsewhere, text as text.
-fn shown(value: &[u8]) -> String {
-    if !value.is_empty() && value.iter().all(u8::is_ascii_graphic) {
-        return value.escape_ascii().to_string();
-    }
-    value.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-fn left(left: HolderTtl) -> String {
-    match left {
-        HolderTtl::Left(left) => Rounded(left).to_string(),
-        HolderTtl::Never => "no end: a key without a TTL, which is no lock".to_owned(),
-        HolderTtl::Gone | HolderTtl::Unknown => "-".to_owned(),
-    }
-}
-
-fn table(inspection: &Inspection) -> String {
-    let width = inspection.masters.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let mut text = format!("{}\n", inspection.status());
-    if let Some(holder) = inspection.holder() {
-        let _ = writeln!(text, "by {}, for at most {}", shown(holder), left(inspection.remaining()));
-    }
-    if inspection.status() == LockStatus::Shared {
-        let _ = writeln!(text, "for at most {}", left(inspection.remaining()));
-    }
-    for (name, told) in &inspection.masters {
-        let what = match told {
-            KeyState::Absent => "free".to_owned(),
-            KeyState::Holds { value, left: time } => format!("{}  {}", shown(value), left(*time)),
-            KeyState::Shared { readers, left: time } => {
-                format!("{}  {}", Counted(*readers, "reader"), left(*time))
-            }
-            KeyState::Failed(failure) => failure.to_string(),
-        };
-        let _ = writeln!(text, "  {name:width$}  {what}");
-    }
-    text
-}
-
 fn json(inspection: &Inspection) -> String {
     let ms = |time: HolderTtl| match time {
         HolderTtl::Left(left) => serde_json::json!(whole_ms(left)),
@@ -164,7 +120,7 @@ fn json(inspection: &Inspection) -> String {
         .map(|(name, told)| match told {
             KeyState::Absent => serde_json::json!({ "name": **name, "held": false }),
             KeyState::Holds { value, left } => serde_json::json!({
-                "name": **name, "held": true, "value": shown(value), "left_ms": ms(*left),
+                "name": **name, "held": true, "value": Printable(value).to_string(), "left_ms": ms(*left),
             }),
             KeyState::Shared { readers, left } => serde_json::json!({
                 "name": **name, "held": true, "readers": readers, "left_ms": ms(*left),
@@ -172,18 +128,19 @@ fn json(inspection: &Inspection) -> String {
             KeyState::Failed(failure) => serde_json::json!({
                 "name": **name, "held": null, "error": failure.to_string(),
             }),
+            _ => serde_json::json!({ "name": **name, "held": null }),
         })
         .collect();
-    let standing = match inspection.status() {
+    let status = match inspection.status() {
         LockStatus::Free => "free",
         LockStatus::Held => "held",
         LockStatus::Shared => "shared",
         LockStatus::Split => "split",
-        LockStatus::Unknown => "unknown",
+        _ => "unknown",
     };
-    let holder = inspection.holder().map(shown);
+    let holder = inspection.holder().map(|value| Printable(value).to_string());
     let all = serde_json::json!({
-        "standing": standing, "holder": holder, "remaining_ms": ms(inspection.remaining()), "masters": masters,
+        "status": status, "holder": holder, "remaining_ms": ms(inspection.remaining()), "masters": masters,
     });
     format!("{all}\n")
 }

@@ -73,7 +73,7 @@ pub(crate) struct MasterOptions {
     /// The longest TTL that any user of these masters may ask for; the same for all of them.
     ///
     /// A master that restarted is not counted for this long, as it may have forgotten a lock that still
-    /// lives. A user with a shorter maximum counts it too early, and takes a lock that another one still
+    /// lives. A user with a shorter maximum counts it too early, and takes a lock that another user still
     /// holds. Library: max_ttl.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     max_ttl: Duration,
@@ -84,7 +84,7 @@ pub(crate) struct MasterOptions {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     answer_timeout: Option<Duration>,
 
-    /// How long connecting to a master may take; one that answers nothing delays the start by this long.
+    /// How long connecting to a master may take; a master without an answer delays the start by this long.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     connect_timeout: Duration,
 
@@ -99,12 +99,12 @@ pub(crate) struct MasterOptions {
     #[arg(long)]
     trust: bool,
 
-    /// Count a master only if its process is known to have been watched for the maximum TTL, and refuse unfit
-    /// ones.
+    /// Count a master only if its process is known to have been observed for the maximum TTL, and refuse
+    /// unfit masters.
     ///
-    /// Without it the uptime that a master reports is believed, which its wall clock can falsify. What a
-    /// client has watched is left on the masters, in the key PREFIXredlatch:mark, so that later ones need not
-    /// wait. Replicas, masters that may evict keys and masters that do not answer INFO are refused.
+    /// Without it a master's reported uptime counts, which its wall clock can falsify. A client leaves the
+    /// observed time on the masters, in the key PREFIXredlatch:mark, so that later clients need not wait.
+    /// Replicas, masters that may evict keys and masters that do not answer INFO are refused.
     #[arg(long, conflicts_with = "trust")]
     pub(crate) strict: bool,
 }

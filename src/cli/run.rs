@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// How long the lock lives on the masters unless it is extended, which happens at a third of it or
     /// somewhat before.
     ///
-    /// After a crash of this machine nobody else gets the lock for up to this long. At most --max-ttl.
+    /// After a crash of this machine no other client gets the lock for up to this long. At most --max-ttl.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     ttl: Duration,
 
@@ -64,7 +64,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
     max_hold: Duration,
 
-    /// The exit code if somebody else holds the lock.
+    /// The exit code if another client holds the lock.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = code::CONTENDED)]
     conflict_exit_code: u8,
 
@@ -73,31 +73,31 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "shared")]
     fenced: bool,
 
-    /// Wait in a queue with all who ask for a fair lock: first come, first served.
+    /// Wait in a queue with all other --fair callers of the lock: first come, first served.
     ///
-    /// Those who take the lock without --fair do not stand in the queue. Without --wait the lock is taken
-    /// only if nobody waits for it. Not together with --fenced, --shared or --also.
+    /// Callers without --fair ignore the queue. Without --wait the lock is taken only if no caller waits for
+    /// it. Not together with --fenced, --shared or --also.
     #[arg(long, conflicts_with_all = ["fenced", "also", "shared"])]
     fair: bool,
 
-    /// Share the lock with others who do: nobody has it alone meanwhile, and whoever has it alone keeps them
-    /// out.
+    /// Hold the lock together with other --shared callers. No caller holds it alone meanwhile, and a caller
+    /// that holds it alone keeps them out.
     #[arg(short, long)]
     shared: bool,
 
-    /// While waiting to have the lock alone, keep new --shared holders out; else those who come and go may
-    /// keep it waiting. Without --wait it has no effect.
+    /// While waiting to hold the lock alone, keep new --shared holders out. Otherwise holders that come and
+    /// go may keep it waiting. Without --wait it has no effect.
     #[arg(long, conflicts_with = "shared")]
     keep_readers_out: bool,
 
-    /// Say on stderr what happens to the lock.
+    /// Report on stderr each event of the lock.
     #[arg(short, long)]
     verbose: bool,
 
     /// One more lock, for a command that needs several: it runs once all of them are held. May be repeated.
     ///
-    /// None is held while one is waited for, so commands cannot wait for each other in a circle, in whatever
-    /// order they name them.
+    /// No lock is held while the command waits for another one. So commands cannot wait for each other in a
+    /// circle, in whatever order they name the locks.
     #[arg(long, value_name = "RESOURCE")]
     also: Vec<OsString>,
 
@@ -114,20 +114,20 @@ pub(crate) struct Args {
 
 const AFTER_HELP: &str = "\
 Exit codes:
-  The command's own; 128+N if signal N ended it or the wait for the lock. Besides:
+  The command's own; 128+N if signal N ended it or the wait for the lock. Others:
    64  bad usage: the message names the argument
    69  too few masters could grant the lock: unreachable, in error, or restarted lately
    70  the operating system refused something
-   75  somebody else holds the lock, others share it, or wait for it with --fair (another code: --conflict-exit-code)
+   75  another client holds the lock, readers share it, or --fair waiters are ahead (another code: --conflict-exit-code)
    76  the lock was lost, or could not be extended, while the command ran
   126  the command cannot be executed
   127  the command was not found
 
-What the command gets:
+Environment of the command:
   REDLATCH_RESOURCE   the lock's name; with several locks a line for each, here and in the next two
   REDLATCH_TOKEN      the value that the lock's key holds on the masters, in hexadecimal
   REDLATCH_FENCING_TOKEN
-                      with --fenced: a number that is larger than that of each holder before who had one
+                      with --fenced: a number that is larger than the number of each earlier --fenced holder
   REDLATCH_TTL_MS     the TTL in milliseconds
   REDLATCH_VALID_MS   the validity left at the start, in milliseconds; extensions renew it
 
@@ -137,11 +137,11 @@ When the lock is lost:
   below a quarter of the TTL the TERM may come later. KILL comes at the latest when a twentieth of the validity is
   left (at most 1s), and at once if redlatch itself did not run until then.
 
-What ends, and what goes on:
+Processes:
   The command leads a process group of its own. A lost lock ends the group and, on Linux, all descendants of the
   command wherever they went (setsid, daemons); redlatch exits when none of them is left.
-  When the command ends by itself redlatch releases the lock and exits. What the command left in the background
-  goes on without the lock: let the command wait for what needs it.
+  When the command ends by itself redlatch releases the lock and exits. Processes that the command left in the background
+  go on without the lock: let the command wait for those that need it.
   KILL to redlatch leaves the command running without a lock.
 
 Signals:
@@ -159,8 +159,8 @@ Examples:
   redlatch run --ttl 30s --wait 5min deploy:web -- sh -c 'make build && make deploy'
   redlatch run --fair --wait 10min printer -- lp report.ps          first come, first served
   redlatch run --fenced backup -- ./backup.sh                       with REDLATCH_FENCING_TOKEN
-  redlatch run --shared prices -- ./report.sh                       beside others who share it
-  redlatch run --keep-readers-out --wait 1min prices -- ./import.sh alone, though there are always some
+  redlatch run --shared prices -- ./report.sh                       together with other readers
+  redlatch run --keep-readers-out --wait 1min prices -- ./import.sh alone, also under constant readers
   redlatch run account:1 --also account:2 -- ./transfer.sh          both locks, or none
   redlatch run backup -- tar cf /backup/home.tar /home || [ $? -eq 75 ]     fine if another machine does it";
 

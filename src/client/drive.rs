@@ -11,20 +11,20 @@ use mio::Registry;
 use super::shared::Shared;
 use crate::clock;
 
-/// Drives the event loop of a [`crate::Client`] from an event loop of your own, in place of the client's
-/// thread: made by [`crate::Client::drive`].
+/// Driver of a [`crate::Client`]'s event loop from an event loop of your own, in place of the client's
+/// background thread; made by [`crate::Client::drive`].
 ///
-/// With it an answer reaches a task without a hand-over between threads, and what many tasks of one executor
-/// ask for goes out in one write. On tokio, `Client::drive_on_tokio` (feature `tokio`) is all that is needed.
+/// With it an answer reaches a task without a hand-over between threads, and requests of many tasks of one
+/// executor share a write. On tokio, `Client::drive_on_tokio` (feature `tokio`) does all of this.
 ///
 /// 1. Watch the descriptor ([`AsFd`]) for input. It is edge-triggered: note that it has become readable
 ///    *before* the call that follows.
-/// 2. Call [`Drive::turn`] at the start, when it is readable, when the time that the last call returned has
-///    come, and when its waker is called.
+/// 2. Call [`Drive::turn`] at the start, when the descriptor is readable, at the time that the last call
+///    returned, and when its waker is called.
 ///
 /// A call never waits. While a thread waits in a blocking call, that thread may drive, and a turn does
-/// nothing. Dropping it gives the work back to the client's thread. It is no handle: it ends when the last of
-/// those is dropped.
+/// nothing. Dropping the drive gives the work back to the client's background thread. A drive is no handle:
+/// it ends when the last handle is dropped.
 #[derive(Debug)]
 pub struct Drive {
     shared: Arc<Shared>,
@@ -32,9 +32,10 @@ pub struct Drive {
     registry: Registry,
 }
 
-/// The client of a [`Drive`] was dropped or has stopped, or a second drive of it was dropped.
+/// Error of a [`Drive`] whose client was dropped or has stopped, or whose second drive was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the client has ended; drop the drive too")]
+#[non_exhaustive]
 pub struct DriveEnded;
 
 impl Drive {
@@ -43,11 +44,11 @@ impl Drive {
         Ok(Self { shared, registry })
     }
 
-    /// Reads, writes and does what is due, without waiting. Returns when the next turn must come if nothing
-    /// happens before, to be compared with [`Instant::now`]; `waker` is called if it is wanted sooner.
+    /// Reads, writes and does all that is due, without waiting. Returns the time of the next turn if nothing
+    /// happens before, to be compared with [`Instant::now`]. Calls `waker` if a turn is needed sooner.
     ///
     /// # Errors
-    /// [`DriveEnded`]; drop it then.
+    /// [`DriveEnded`]; drop the drive then.
     pub fn turn(&mut self, waker: &Waker) -> Result<Option<Instant>, DriveEnded> {
         let due = self.shared.drive(waker).ok_or(DriveEnded)?;
         Ok(due.map(clock::to_std))

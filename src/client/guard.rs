@@ -19,13 +19,13 @@ use crate::error::{ExtendError, ReleaseError};
 use crate::lock::{FencingToken, Token};
 use crate::mutants::mutant;
 
-/// A lock held by a [`Client`].
+/// Lock held by a [`Client`].
 ///
-/// Dropping it releases the lock in the background: that never blocks, works in a panic and on any thread,
-/// and the release goes out with the client's next write: after [`crate::limits::DROP_LINGER`], or when the
-/// dropping thread ends, at most. On Linux with glibc that holds for the main thread, too, so a process may
-/// end right behind the drop, except in a panic hook. A thread of [`std::thread::scope`] may end after its
-/// scope unless it is joined.
+/// Dropping it releases the lock in the background. The drop never blocks, and works in a panic and on any
+/// thread. The release goes out with the client's next write, at most 1 ms later
+/// ([`crate::limits::DROP_LINGER`]), or when the dropping thread ends. On Linux with glibc that includes the
+/// main thread, so a process may end right after the drop, except in a panic hook. A thread of
+/// [`std::thread::scope`] may end after its scope unless it is joined.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
     client: Client,
@@ -45,20 +45,20 @@ impl Guard {
         Self { client, lock, token, fencing_token, resource, is_armed: true, unwatched: Vec::new() }
     }
 
-    /// The lock's name, without the configured prefix.
+    /// Returns the lock's name, without the configured prefix.
     #[must_use]
     pub fn resource(&self) -> &[u8] {
         self.resource.as_bytes()
     }
 
-    /// The lock's name as text, if it is UTF-8.
+    /// Returns the lock's name as text; `None` if it is not UTF-8.
     #[must_use]
     pub fn resource_str(&self) -> Option<&str> {
         std::str::from_utf8(self.resource()).ok()
     }
 
-    /// The lock's name as a value of its own. It is shared without a copy if the request came from
-    /// [`Client::lock_owned`].
+    /// Returns the lock's name as an owned value. A request from [`Client::lock_owned`] shares it without a
+    /// copy.
     #[must_use]
     pub fn resource_owned(&self) -> Bytes {
         match &self.resource {
@@ -67,36 +67,37 @@ impl Guard {
         }
     }
 
-    /// The value that the masters hold.
+    /// Returns the random value that the masters hold for this lock.
     #[must_use]
     pub const fn token(&self) -> Token {
         self.token
     }
 
-    /// Larger than that of each earlier fenced holder of this lock, if it came from
-    /// [`crate::LockRequest::fenced`].
+    /// Returns the fencing token of a lock from [`crate::LockRequest::fenced`]: it is larger than the token
+    /// of each earlier fenced holder. `None` for any other lock.
     #[must_use]
     pub const fn fencing_token(&self) -> Option<FencingToken> {
         self.fencing_token
     }
 
-    /// When its validity ends, to be compared with [`Instant::now`]. After this moment nothing is promised:
-    /// stop the protected work before. An extension that is lost or was dropped half-way counts, too.
+    /// Returns the end of the validity, to be compared with [`Instant::now`]. Nothing is promised after it:
+    /// stop the protected work before. An extension that was lost or dropped half-way counts, too.
     ///
-    /// With the feature `suspend` the time that the machine has slept counts, which [`Instant::now`] does not
-    /// on Linux: the moment is right until the machine sleeps again, so ask anew, or ask [`Guard::is_valid`].
+    /// With the feature `suspend`, time in which the machine slept counts; on Linux, [`Instant::now`] does
+    /// not count it. The returned moment is right until the machine sleeps again: call this again, or call
+    /// [`Guard::is_valid`].
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         clock::to_std(self.deadline())
     }
 
-    /// The validity left, zero when it has ended.
+    /// Returns the validity left; zero once it has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.deadline().saturating_duration_since(clock::now())
     }
 
-    /// Whether the validity has not ended. Never true in a fork of the process.
+    /// Returns whether the validity lasts; always false in a fork of the process.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let deadline = self.deadline();
@@ -108,42 +109,44 @@ impl Guard {
         valid_until(&self.client, self.lock).unwrap_or_else(clock::now)
     }
 
-    /// How many masters above the quorum are known to hold this lock: so many may lose it without harm.
+    /// Returns how many masters above the quorum are known to hold this lock. As many masters may lose it
+    /// without harm.
     #[must_use]
     pub fn margin(&self) -> usize {
         self.client.shared().peek(|core| core.driver.engine.margin(self.lock)).unwrap_or(0)
     }
 
-    /// The client that holds it.
+    /// Returns the client that holds the lock.
     #[must_use]
     pub const fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Gives the lock a new TTL, counted from now, if a quorum of masters still has it.
+    /// Gives the lock a new TTL, counted from now, if a quorum of masters still has it. Returns within the
+    /// answer limit of one round, from 5 to 50 ms by default.
     ///
     /// # Errors
-    /// [`ExtendError`]; the lock is valid as long as it was before, unless the error says that it is lost.
+    /// [`ExtendError`]. The lock stays valid as long as it was before, unless the error says that it is lost.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), ExtendError> {
         self.extend_async(ttl).wait()
     }
 
-    /// As [`Guard::extend`], for tasks.
+    /// Returns the future of [`Guard::extend`], for tasks; [`Extend`] says what dropping it does.
     pub const fn extend_async(&mut self, ttl: Duration) -> Extend<'_> {
         Extend::new(self, ttl)
     }
 
-    /// Has `callback` called when the lock is lost or about to be: a tenth of its validity before that ends,
-    /// by the local clock and whatever the masters answer, unless it is extended before; or at once when a
-    /// majority of masters has shown that it is lost. At most once, and not when the guard is released or
-    /// dropped before; also when the client stops.
+    /// Calls `callback` when the lock is lost or about to be lost: a tenth of the validity before its end by
+    /// the local clock, unless the lock is extended before, or at once when a majority of masters has shown
+    /// the loss. It is called at most once, also when the client stops. It is not called if the guard is
+    /// released or dropped before.
     ///
-    /// Callbacks run on threads of their own, and are started in the order in which losses are reported. They
-    /// may use the client. One that takes long delays no other: up to
-    /// [`crate::limits::CALLBACK_THREAD_COUNT_MAX`] of a client run at once, and only further ones wait. A
-    /// panic ends with its callback. If the lock is over already, the callback is called at once, also on
-    /// such a thread. If the client has stopped, or in a fork, it runs on the calling thread. A lock whose
-    /// loss was reported is not renewed any more.
+    /// Callbacks run on threads of their own, started in the order in which losses are reported. They may
+    /// block and may use the client. Up to 16 of a client run at once
+    /// ([`crate::limits::CALLBACK_THREAD_COUNT_MAX`]); further ones wait. A panic ends its own callback only.
+    /// If the lock is over already, the callback is called at once, also on such a thread. If the client has
+    /// stopped, or in a fork, it runs on the calling thread. A lock whose loss was reported is not renewed
+    /// any more.
     ///
     /// ```no_run
     /// # use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
@@ -158,22 +161,23 @@ impl Guard {
         on_lost(&self.client, self.lock, callback);
     }
 
-    /// Waits, in a task, until the lock is lost or about to be; see [`Guard::on_lost`]. The future owns what
-    /// it needs: it can be stored, sent and spawned, and also ends when the guard is released or dropped.
+    /// Returns a future that is ready when the lock is lost or about to be lost, as for [`Guard::on_lost`],
+    /// or when the guard is released or dropped. The future owns all that it needs: it can be stored, sent
+    /// and spawned.
     pub fn lost(&self) -> Lost {
         Lost { client: self.client.clone(), lock: self.lock, watcher: None }
     }
 
-    /// Releases the lock and waits until a quorum of masters has confirmed it. A lock that has expired is an
-    /// answer ([`Released::was_already_gone`]), not an error.
+    /// Releases the lock and waits until a quorum of masters has confirmed it, for the answer limit of one
+    /// round at most. An expired lock is a result ([`Released::was_already_gone`]) and no error.
     ///
     /// # Errors
-    /// [`ReleaseError`] if too few masters answered in time; the release goes on in the background.
+    /// [`ReleaseError`] if too few masters answered in time. The release goes on in the background.
     pub fn release(self) -> Result<Released, ReleaseError> {
         self.release_async().wait()
     }
 
-    /// As [`Guard::release`], for tasks.
+    /// Returns the future of [`Guard::release`], for tasks; [`Release`] says what dropping it does.
     pub const fn release_async(self) -> Release {
         Release::new(self)
     }
@@ -252,17 +256,18 @@ fn watch(
     }
 }
 
-/// How a lock ended whose loss was awaited.
+/// End of a lock, as [`Guard::lost`] reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LockEnd {
-    /// It is lost or about to be: stop the protected work.
+    /// The lock is lost or about to be lost: stop the protected work.
     Lost,
-    /// Its guard was released or dropped before.
+    /// The guard was released or dropped before.
     Released,
 }
 
-/// A future that is ready when a lock is lost or about to be, or released: [`Guard::lost`]. It is
-/// cancel-safe, and dropping it only ends the report.
+/// Future that is ready when a lock is lost, about to be lost, or released; made by [`Guard::lost`]. It is
+/// cancel-safe: dropping it ends the notification and changes nothing for the lock.
 #[must_use = "nothing is reported before this is awaited"]
 #[derive(Debug)]
 pub struct Lost {
@@ -316,8 +321,8 @@ impl fmt::Debug for Guard {
 }
 
 impl Client {
-    /// Starts to extend several locks to the same TTL, with one write for each master. The results are had
-    /// one by one.
+    /// Starts to extend several locks to the same TTL, with one write for each master. Each result comes from
+    /// its own [`Extend`].
     pub fn extend_all<'g>(
         &self,
         guards: impl IntoIterator<Item = &'g mut Guard>,
@@ -328,8 +333,8 @@ impl Client {
         batch
     }
 
-    /// Starts to release several locks, with one write for each master. The results are had one by one; those
-    /// that are dropped are released all the same.
+    /// Starts to release several locks, with one write for each master. Each result comes from its own
+    /// [`Release`]; dropping one leaves that release to the background.
     pub fn release_all(&self, guards: impl IntoIterator<Item = Guard>) -> Vec<Release> {
         let mut batch: Vec<_> = guards.into_iter().map(Release::new).collect();
         self.submit_all(batch.iter_mut().map(|it| (it.client().is(self), it)), Release::submit);
@@ -337,17 +342,19 @@ impl Client {
     }
 }
 
-/// An extension under way: a future for any executor, or something to [`Extend::wait`] for.
+/// Extension under way: a future for any executor, or a value to [`Extend::wait`] for.
 ///
-/// Nothing is sent before it is polled or waited for, unless it comes from [`Client::extend_all`]. Dropping
-/// it leaves the extension to itself: the guard's validity then ends as before or as asked for.
+/// It sends nothing before it is polled or waited for, unless it comes from [`Client::extend_all`].
+///
+/// It is cancel-safe: dropping it does not stop an extension that was sent. The validity then ends as before
+/// or as asked for, and [`Guard::valid_until`] accounts for both.
 #[must_use = "nothing is extended before this is awaited"]
 #[derive(Debug)]
 pub struct Extend<'g>(Pending<Extension<'g>>);
 
-/// A release under way: a future for any executor, or something to [`Release::wait`] for.
+/// Release under way: a future for any executor, or a value to [`Release::wait`] for.
 ///
-/// Dropping it, at any time, has the lock released in the background.
+/// It is cancel-safe: dropping it, at any time, releases the lock in the background.
 #[must_use = "the answer of the masters is in here"]
 #[derive(Debug)]
 pub struct Release(Pending<Guard>);
@@ -369,7 +376,7 @@ impl<'g> Extend<'g> {
         self.0.resolve(how)
     }
 
-    /// Waits on this thread, for the limit of one answer at most.
+    /// Waits on this thread, for the answer limit of one round at most.
     ///
     /// # Errors
     /// As [`Guard::extend`].
@@ -395,7 +402,7 @@ impl Release {
         self.0.resolve(how)
     }
 
-    /// Waits on this thread, for the limit of one answer at most.
+    /// Waits on this thread, for the answer limit of one round at most.
     ///
     /// # Errors
     /// As [`Guard::release`].

@@ -13,19 +13,19 @@ use crate::config::{Config, ConfigBuilder, RetryDelay};
 use crate::driver::{ConnectError, Driver};
 use crate::engine::MasterStatus;
 
-/// A lock client for many threads and tasks: clones share one set of connections and one event loop.
+/// Lock client for many threads and tasks: clones share one set of connections and one event loop.
 ///
-/// It implements the Redlock algorithm of Redis's page on distributed locks over all configured masters; with
-/// one master it is that page's single-instance lock. Blocking calls drive the loop on the caller's own
-/// thread where they can, so a lone caller pays for no hand-over to another thread. Futures need no
-/// particular executor; a thread of the client's own drives the loop for them, and does what is due when
-/// nobody calls: it reconnects, and releases what was dropped.
+/// It implements the Redlock algorithm of Redis's page on distributed locks over all configured masters. With
+/// one master it is the single-instance lock of the same page. A blocking call drives the loop on the
+/// caller's own thread where it can, so a lone caller pays for no hand-over between threads. Futures need no
+/// particular executor. A background thread of the client drives the loop for them; it also reconnects, and
+/// releases the locks of dropped guards.
 ///
-/// [`crate::Redlock`] does without that thread, for one owner.
+/// [`crate::Redlock`] works without that thread, for one owner.
 ///
-/// Dropping the last handle (guards are handles, too) waits at most [`crate::limits::CLOSE_WAIT`] for queued
-/// releases. A fork of the process cannot use the client: calls that ask masters are errors, drops do
-/// nothing, and nothing is left to [`Client::settle`]. Connect anew in the child.
+/// Guards are handles, too. Dropping the last handle waits at most 100 ms ([`crate::limits::CLOSE_WAIT`]) for
+/// queued releases. A fork of the process cannot use the client: calls that ask masters return errors, drops
+/// do nothing, and [`Client::settle`] has nothing to wait for. Connect anew in the child.
 ///
 /// ```no_run
 /// use redlatch::Client;
@@ -70,23 +70,25 @@ impl Client {
     /// Connects to the masters at these URLs with default settings; see [`Client::open`].
     ///
     /// # Errors
-    /// [`ConnectError`]; a master that cannot be reached is not one.
+    /// [`ConnectError`]. A master that cannot be reached is no error.
     pub fn connect<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, ConnectError> {
         Self::open(Config::builder().masters(urls).build()?)
     }
 
-    /// Settings to start from, for [`Client::open`].
+    /// Returns the default settings, to be changed and given to [`Client::open`].
     #[must_use]
     pub fn builder() -> ConfigBuilder {
         Config::builder()
     }
 
-    /// Connects with these settings, on this thread: returns when each master is ready or has failed once, or
-    /// shortly after a quorum is ready ([`crate::limits::STRAGGLER_WAIT`], or as long again as the quorum
-    /// took), after twice the `connect_timeout` at most.
+    /// Connects with these settings, on this thread.
     ///
-    /// Masters that cannot be reached are tried again in the background; [`Client::masters`] reports their
-    /// state.
+    /// Returns when each master is ready or has failed once. Once a quorum is ready it waits for the other
+    /// masters for as long again as the quorum took, at least 20 ms ([`crate::limits::STRAGGLER_WAIT`]). The
+    /// limit is twice the `connect_timeout`, 2 s by default.
+    ///
+    /// The client goes on trying in the background to reach missing masters. [`Client::masters`] reports
+    /// their state.
     ///
     /// # Errors
     /// [`ConnectError::Io`] if the operating system gives no event queue, randomness or thread.
@@ -111,7 +113,7 @@ impl Client {
         });
     }
 
-    /// How the masters are, in the order of the configuration. Empty in a fork of the process.
+    /// Returns the status of each master, in the order of the configuration; empty in a fork of the process.
     #[must_use]
     pub fn masters(&self) -> Vec<MasterStatus> {
         let statuses = self.shared().peek(|core| {
@@ -121,45 +123,48 @@ impl Client {
         statuses.unwrap_or_default()
     }
 
-    /// For how long the machine was suspended since the first client of this process was made: what
-    /// [`std::time::Instant::now`] has not counted. Zero without the feature `suspend`, and where that does
-    /// nothing.
+    /// Returns for how long the machine was suspended since the first client of this process was made: the
+    /// time that [`std::time::Instant::now`] did not count. It is zero without the feature `suspend`, and on
+    /// platforms that the feature does not support.
     #[must_use]
     pub fn suspended(&self) -> Duration {
         clock::suspended()
     }
 
-    /// The settings.
+    /// Returns the settings.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.handle.config
     }
 
-    /// Waits at most `limit` until everything queued is released on every master, and returns how many locks
-    /// are not; those that are held by guards count. Other handles can go on.
+    /// Waits at most `limit` until every queued release is done on every master. Returns the number of locks
+    /// that are not released; locks held by guards count. Other handles stay usable.
     ///
-    /// It does not wait in a waker that this client calls, and is [`usize::MAX`] in its delay function, where
-    /// it cannot look.
+    /// It does not wait in a waker that this client calls. In the delay function of this client it returns
+    /// [`usize::MAX`], as it cannot look there.
     #[must_use]
     pub fn settle(&self, limit: Duration) -> usize {
         self.shared().settle(limit)
     }
 
-    /// Takes the event loop over from the client's thread, for an event loop of your own. One at a time: of
-    /// two, only the one that turned last is woken, and dropping either ends both.
+    /// Takes the event loop over from the client's background thread, for an event loop of your own. Use one
+    /// drive at a time: of two, only the drive that turned last is woken, and dropping either ends both.
     ///
     /// # Errors
-    /// If the client has stopped, or the operating system gives no descriptor.
+    /// An error if the client has stopped, or if the operating system gives no descriptor.
     #[cfg(unix)]
     pub fn drive(&self) -> std::io::Result<Drive> {
         Drive::new(self.handle.shared.clone())
     }
 
-    /// Drives the event loop on tokio, in place of the client's thread: tasks are then answered without a
-    /// hand-over between threads. To be spawned at once, for the thread gives way when this is called; it
-    /// ends when the last handle of the client is dropped, and it is no handle itself.
+    /// Returns a future that drives the event loop on tokio, in place of the client's background thread.
+    /// Answers then reach tasks without a hand-over between threads.
     ///
-    /// The runtime must have I/O and time enabled, and go on while locks are waited for.
+    /// Spawn it at once: the thread gives way when this is called. The future ends when the last handle of
+    /// the client is dropped, and it is no handle itself. It is cancel-safe: dropping it gives the loop back
+    /// to the background thread.
+    ///
+    /// The runtime must have I/O and time enabled, and must run while callers wait for locks.
     ///
     /// ```no_run
     /// # async fn start() -> Result<(), Box<dyn std::error::Error>> {
@@ -171,7 +176,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// If the runtime cannot watch the event queue.
+    /// An error if the runtime cannot watch the event queue.
     #[cfg(all(unix, feature = "tokio"))]
     pub fn drive_on_tokio(&self) -> impl Future<Output = std::io::Result<()>> + Send + use<> {
         super::drive::on_tokio::drive(self.drive())

@@ -19,10 +19,10 @@ struct Inspect<'a>(Pending<Looking<'a>>);
 struct ForceUnlock<'a>(Pending<Breaking<'a>>);
 
 impl Client {
-    /// Asks each master what it holds of the lock of this name, whoever's it is, in one round trip.
+    /// Returns what each master holds of the lock of this name, of any holder, in one round trip.
     ///
-    /// Returns when each master that can be asked has answered, by the answer limit of the longest TTL
-    /// ([`crate::ConfigBuilder::answer_timeout`]) at the latest. It takes no part in any lock and changes
+    /// Returns when each usable master has answered, or at the answer limit of the longest TTL
+    /// ([`crate::ConfigBuilder::answer_timeout`]; 50 ms by default). It takes no part in any lock and changes
     /// nothing.
     ///
     /// ```no_run
@@ -33,13 +33,13 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`InspectError`]; what a master does not answer is in the [`Inspection`].
+    /// [`InspectError`]. A master that does not answer is part of the [`Inspection`].
     pub fn inspect(&self, resource: &(impl AsRef<[u8]> + ?Sized)) -> Result<Inspection, InspectError> {
         self.look(resource).0.wait()
     }
 
-    /// As [`Client::inspect`], for tasks. Nothing is asked before the future is polled. It is cancel-safe:
-    /// dropping it changes nothing.
+    /// Returns the future of [`Client::inspect`], for tasks. It sends nothing before it is polled. It is
+    /// cancel-safe: dropping it changes nothing.
     pub fn inspect_async<'a>(
         &'a self,
         resource: &'a (impl AsRef<[u8]> + ?Sized),
@@ -51,24 +51,28 @@ impl Client {
         Inspect(Pending::new(Looking { client: self, resource: resource.as_ref() }))
     }
 
-    /// Deletes the lock of this name on all masters that can be asked, **whoever holds it**: one alone, or
-    /// all readers of it.
+    /// Deletes the lock of this name on all usable masters, **whoever holds it**: one holder alone, or all
+    /// readers.
     ///
-    /// This breaks the lock: the holder is not notified, goes on as if it held it, and meets whoever acquires
-    /// it next, so for this lock the promise of exclusion is void until the holder's validity has ended. A
-    /// holder that extends learns of it by the next extension, and by [`crate::Guard::on_lost`] if the lock
-    /// is kept; a fencing token still stops it at a storage that checks. Callers of this client who wait for
-    /// the lock behind a holder in the same client go on waiting for that one. Waiters of other clients are
-    /// not notified: fair waiters come within a second, others when the old holder's time or their own pause
-    /// ends. The queue of a fair lock and a writer's reservation stay. It is for people who know that the
-    /// holder is dead and cannot wait for the end of its TTL.
+    /// This breaks the lock. The holder gets no notification and goes on as if it held the lock, beside the
+    /// next holder. So the promise of exclusion is void for this lock until the old holder's validity has
+    /// ended. A holder that extends learns of the loss by its next extension, and by
+    /// [`crate::Guard::on_lost`] if the lock is kept. A fencing token still stops it at a storage that checks
+    /// tokens.
     ///
-    /// Only what can be a lock is deleted: a string, which may be a lock of another library, or a set of
-    /// readers. A key of any other type stays, and its master answers with an error.
+    /// Waiters get no notification either. Callers of this client that wait behind a holder of the same
+    /// client go on waiting for that holder. Fair waiters of other clients come within a second, other
+    /// waiters when the old holder's time or their own pause ends. The queue of a fair lock and a writer's
+    /// reservation stay.
+    ///
+    /// It is for operators who know that the holder is dead and cannot wait for the end of its TTL.
+    ///
+    /// Only a key that can be a lock is deleted: a string, which may be a lock of another library, or a set
+    /// of readers. A key of any other type stays, and its master answers with an error.
     ///
     /// # Errors
-    /// [`ForceUnlockError::Unconfirmed`] if fewer than a quorum deleted a lock or had none: what was deleted
-    /// is gone, the rest ends with its TTL.
+    /// [`ForceUnlockError::Unconfirmed`] if fewer than a quorum deleted a lock or had none. Deleted keys stay
+    /// deleted; the others end with their TTL.
     pub fn force_unlock(
         &self,
         resource: &(impl AsRef<[u8]> + ?Sized),
@@ -76,8 +80,8 @@ impl Client {
         self.break_open(resource).0.wait()
     }
 
-    /// As [`Client::force_unlock`], for tasks. Nothing is sent before the future is polled. Dropping it does
-    /// not call back what was sent.
+    /// Returns the future of [`Client::force_unlock`], for tasks. It sends nothing before it is polled. It is
+    /// not cancel-safe: dropping it does not take back a deletion that was sent.
     pub fn force_unlock_async<'a>(
         &'a self,
         resource: &'a (impl AsRef<[u8]> + ?Sized),

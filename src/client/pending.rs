@@ -6,8 +6,11 @@ use std::task::{Context, Poll};
 use super::completions::{CompletionToken, Question};
 use super::handle::Client;
 use super::lingering::note_drop;
+use super::parker::Parker;
 use super::shared::{Core, Stopped};
+use crate::cancel::Registration;
 use crate::engine::{OpId, Outcome};
+use crate::error::AcquireError;
 
 /// Makes a future of what has a [`Pending`] in it.
 macro_rules! future {
@@ -138,6 +141,41 @@ impl<A: Ask> Pending<A> {
                 Err(A::stopped(why))
             }
             (Ok(_), _) => unreachable!("an outcome is that of a submitted request, and is given once"),
+        }
+    }
+}
+
+/// Polls or waits for what is asked until it is answered or cancelled.
+pub(super) fn resolve_cancellable<A: Ask<Error = AcquireError>>(
+    registration: &mut Registration,
+    pending: &mut Option<Pending<A>>,
+    how: How<'_, '_>,
+) -> Poll<Result<A::Answer, AcquireError>> {
+    let own = match how {
+        How::Thread => Some(Parker::own()),
+        How::Task(_) => None,
+    };
+    loop {
+        let waker = match (&own, how) {
+            (Some((_, waker)), _) => waker,
+            (None, How::Task(context)) => context.waker(),
+            (None, How::Thread) => unreachable!("a thread has a parker"),
+        };
+        let asked = pending.as_mut().expect("polled after it was ready");
+        if own.is_some()
+            && let Err(why) = asked.ask().client().shared().check_may_wait()
+        {
+            return Poll::Ready(Err(A::stopped(why)));
+        }
+        if registration.register(waker) {
+            // Its drop gives up what was asked.
+            drop(pending.take());
+            return Poll::Ready(Err(AcquireError::Cancelled));
+        }
+        match (asked.poll(&Context::from_waker(waker)), &own) {
+            (Poll::Ready(result), _) => return Poll::Ready(result),
+            (Poll::Pending, Some((parker, _))) => drop(parker.park(None)),
+            (Poll::Pending, None) => return Poll::Pending,
         }
     }
 }

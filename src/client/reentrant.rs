@@ -31,17 +31,17 @@ use attempt::{Attempt, Caller};
 
 mod attempt;
 
-/// A lock that its owner may take again while it has it; made by [`LockRequest::reentrant`].
+/// Lock that its owner may take again while it holds it; made by [`LockRequest::reentrant`].
 ///
-/// The owner is this handle and its clones, on whatever threads and in whatever tasks, and never a thread by
-/// its identity: a task that moves between threads stays the owner. All holds of one owner are inside
-/// together, so it excludes other owners, of this process or of others, and not the callers of one owner from
-/// each other. [`LockRequest::auto_extend`] keeps it, and [`ReentrantGuard::extend`] extends it for all
-/// holds.
+/// The owner is this handle and its clones, on any threads and in any tasks; no thread is an owner by its
+/// identity. So a task that moves between threads stays the owner. All holds of one owner are inside
+/// together: the lock excludes other owners, of this process or of others, and does not exclude callers of
+/// one owner from each other. [`LockRequest::auto_extend`] keeps the lock, and [`ReentrantGuard::extend`]
+/// extends it for all holds.
 ///
-/// Only the first hold asks the masters; those that come while it does wait for its answer, and all get it.
-/// The lock is released at the masters when the last hold ends. A handle without holds has nothing on the
-/// masters, and may be kept.
+/// Only the first hold asks the masters. Callers that come meanwhile wait for its answer, and all get it. The
+/// last hold that ends releases the lock at the masters. A handle without holds has nothing on the masters,
+/// and may be kept.
 ///
 /// ```no_run
 /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -58,8 +58,8 @@ pub struct ReentrantLock {
     owner: Arc<Owner>,
 }
 
-/// One hold of a [`ReentrantLock`]. Dropping it ends the hold: the last one releases the lock in the
-/// background, as dropping a [`Guard`] does.
+/// One hold of a [`ReentrantLock`]. Dropping it ends the hold; the drop of the last one releases the lock in
+/// the background, as dropping a [`Guard`] does.
 #[must_use = "dropping the hold gives it back"]
 pub struct ReentrantGuard {
     owner: Arc<Owner>,
@@ -130,8 +130,8 @@ struct UnderWay {
 }
 
 impl LockRequest<'_> {
-    /// A lock with these settings that its owner may take again while it has it. Nothing is asked before
-    /// [`ReentrantLock::lock`].
+    /// Returns a lock with these settings that its owner may take again while it holds it. It sends nothing
+    /// before [`ReentrantLock::lock`].
     #[must_use = "nothing is asked before it is locked"]
     pub fn reentrant(self) -> ReentrantLock {
         let (request, state) = (self.into_owned(), Mutex::new(State::Free));
@@ -141,21 +141,20 @@ impl LockRequest<'_> {
 
 impl ReentrantLock {
     /// Takes a hold: at once if this owner has the lock, else as [`LockRequest::acquire`] does, together with
-    /// others of this owner who want it at the same time. It locks or joins: which of the two it was makes no
-    /// difference to the caller, and who joins has what is left of the validity, not a new TTL;
-    /// auto-extension goes on for as long as there are holds.
+    /// all callers of this owner that want it at the same time. A caller that joins gets the rest of the
+    /// validity and no new TTL. Automatic extension goes on while there are holds.
     ///
-    /// The holder of a plain [`Guard`] of the same name is another owner, even on the same thread: that call
-    /// waits for the guard.
+    /// The holder of a plain [`Guard`] of the same name is another owner, even on the same thread: this call
+    /// then waits for that guard.
     ///
-    /// If that attempt is refused, those who joined it and whose own wait is not over try again; the others
-    /// get its error.
+    /// If the attempt is refused, the joined callers whose own wait is not over retry. The others get its
+    /// error.
     ///
     /// # Errors
-    /// [`LockReentrantError::Lost`] if this owner still has holds of a lock whose validity has ended: it is
-    /// nobody's any more, and cannot be taken before those holds have ended. Others as
-    /// [`LockRequest::acquire`]. In a waker that the client calls only a lock that this owner has can be
-    /// taken; else that is [`AcquireError::Stopped`], for this caller alone.
+    /// [`LockReentrantError::Lost`] if this owner has holds of a lock whose validity has ended: end those
+    /// holds first. [`LockReentrantError::TooManyHolds`] beyond 4,294,967,295 holds. Other errors are those
+    /// of [`LockRequest::acquire`]. In a waker that the client calls, a lock that this owner does not have is
+    /// [`AcquireError::Stopped`], for this caller alone.
     pub fn lock(&self) -> Result<ReentrantGuard, LockReentrantError> {
         // Its drop gives up what it has joined, in a panic, too.
         let mut asking = self.join();
@@ -168,9 +167,10 @@ impl ReentrantLock {
         }
     }
 
-    /// As [`ReentrantLock::lock`], for tasks. Nothing is asked before the future is polled. Dropping it gives
-    /// up its own hold only: the attempt goes on for those who have joined it, and is given up with the last
-    /// of them.
+    /// Returns the future of [`ReentrantLock::lock`], for tasks. It sends nothing before it is polled.
+    ///
+    /// It is cancel-safe: dropping it gives up its own hold only. The attempt goes on for the callers that
+    /// have joined it, and is given up with the last of them.
     pub fn lock_async(
         &self,
     ) -> impl Future<Output = Result<ReentrantGuard, LockReentrantError>> + Send + use<'_> {
@@ -184,32 +184,32 @@ impl ReentrantLock {
         }
     }
 
-    /// Whether this owner has holds and the lock is valid.
+    /// Returns whether this owner has holds and the lock is valid.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.owner.remaining().is_zero()
     }
 
-    /// Holds that have not ended, also of a lock that is lost; those that were acquired and not fetched yet
-    /// count.
+    /// Returns the number of holds that have not ended, also of a lost lock. Holds that were acquired and not
+    /// fetched count.
     #[must_use]
     pub fn hold_count(&self) -> usize {
         self.owner.state().map_or(0, |state| state.count())
     }
 
-    /// The validity left, zero without a hold.
+    /// Returns the validity left; zero without a hold.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.owner.remaining()
     }
 
-    /// The lock's name, without the configured prefix.
+    /// Returns the lock's name, without the configured prefix.
     #[must_use]
     pub fn resource(&self) -> &[u8] {
         self.owner.request.resource.as_bytes()
     }
 
-    /// The client that asks for it.
+    /// Returns the client that acquires the lock.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.owner.request.client
@@ -221,33 +221,34 @@ impl ReentrantGuard {
         Self { owner: owner.clone(), is_armed: true }
     }
 
-    /// The validity left of the lock, zero when it has ended; see [`Guard::remaining`].
+    /// Returns the lock's validity left, zero once it has ended; see [`Guard::remaining`].
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.owner.remaining()
     }
 
-    /// Whether the lock's validity has not ended.
+    /// Returns whether the lock's validity lasts.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         !self.owner.remaining().is_zero()
     }
 
-    /// The value that the masters hold, the same for all holds at one time.
+    /// Returns the random value that the masters hold, the same for all holds at one time; `None` in a fork
+    /// of the process.
     #[must_use]
     pub fn token(&self) -> Option<Token> {
         self.owner.look(Guard::token)
     }
 
-    /// The fencing token, of a lock that was asked for with [`LockRequest::fenced`], the same for all holds
-    /// at one time.
+    /// Returns the fencing token of a lock from [`LockRequest::fenced`], the same for all holds at one time;
+    /// `None` for any other lock.
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.owner.look(Guard::fencing_token).flatten()
     }
 
-    /// Has `callback` called when the lock is lost or about to be; see [`Guard::on_lost`]. It belongs to the
-    /// lock: it is also called if this hold has ended and others have not.
+    /// Calls `callback` when the lock is lost or about to be lost; see [`Guard::on_lost`]. The callback
+    /// belongs to the lock: it is also called if this hold has ended and others have not.
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
         // Outside the state, as it may be called at once. The lock lives as long as this hold.
         match self.owner.look(|guard| (guard.client().clone(), guard.lock())) {
@@ -256,13 +257,13 @@ impl ReentrantGuard {
         }
     }
 
-    /// The lock's name, without the configured prefix.
+    /// Returns the lock's name, without the configured prefix.
     #[must_use]
     pub fn resource(&self) -> &[u8] {
         self.owner.request.resource.as_bytes()
     }
 
-    /// Gives the lock a new TTL, counted from now, if a quorum of masters still has it: for all holds.
+    /// Gives the lock a new TTL for all holds, counted from now, if a quorum of masters still has it.
     ///
     /// # Errors
     /// As [`Guard::extend`]; [`ExtendError::Busy`] while another hold extends it.
@@ -270,8 +271,10 @@ impl ReentrantGuard {
         self.extension(ttl)?.wait()
     }
 
-    /// As [`ReentrantGuard::extend`], for tasks. Nothing is sent before the future is polled. Dropping it
-    /// leaves the extension to itself: the lock then ends as before, or as asked for.
+    /// Does the same as [`ReentrantGuard::extend`], for tasks. It sends nothing before the future is polled.
+    ///
+    /// The future is cancel-safe: dropping it does not stop an extension that was sent. The lock then ends as
+    /// before, or as asked for.
     pub async fn extend_async(&self, ttl: Duration) -> Result<(), ExtendError> {
         let mut extension = self.extension(ttl)?;
         poll_fn(|context| extension.poll(context)).await
@@ -285,8 +288,8 @@ impl ReentrantGuard {
         Ok(Pending::new(Extension { owner: self.owner.clone(), lock, ttl }))
     }
 
-    /// Waits, in a task, until the lock is lost or about to be, or the last hold has ended; see
-    /// [`Guard::lost`].
+    /// Returns a future that is ready when the lock is lost or about to be lost, or when the last hold has
+    /// ended; see [`Guard::lost`]. It is cancel-safe: dropping it ends the notification only.
     pub fn lost(&self) -> impl Future<Output = LockEnd> + Send + use<> {
         let lost = self.owner.look(Guard::lost);
         async move {
@@ -298,8 +301,8 @@ impl ReentrantGuard {
         }
     }
 
-    /// Ends this hold. The last one releases the lock and waits until a quorum of masters has confirmed it;
-    /// `None` if others are left, and in a fork of the process.
+    /// Ends this hold. The last hold releases the lock and waits until a quorum of masters has confirmed it.
+    /// Returns `None` if other holds are left, and in a fork of the process.
     ///
     /// # Errors
     /// As [`Guard::release`].
@@ -307,8 +310,8 @@ impl ReentrantGuard {
         self.end().0.map(Release::wait).transpose()
     }
 
-    /// As [`ReentrantGuard::release`], for tasks. The hold ends at once. Dropping the future leaves the
-    /// release to the background.
+    /// Ends this hold at once, and returns the future of [`ReentrantGuard::release`], for tasks. It is
+    /// cancel-safe: dropping it leaves the release to the background.
     pub fn release_async(
         self,
     ) -> impl Future<Output = Result<Option<Released>, ReleaseError>> + Send + use<> {

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::cancel::{Cancel, Registration};
 use super::completions::Question;
 use super::guard::Guard;
 use super::handle::Client;
 use super::name::{HeldName, Name};
-use super::pending::{Ask, How, Pending};
+use super::pending::{Ask, How, Pending, resolve_cancellable};
 use super::shared::{Core, Stopped};
+use crate::cancel::{Cancel, Registration};
 use crate::clock;
 use crate::engine::{Grant, OpId, Outcome, Request};
 use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
@@ -22,15 +22,15 @@ use crate::mutants::mutant;
 use crate::options::{Options, auto_extend_method, fair_method, option_methods};
 
 impl Client {
-    /// A request for the lock of this name: 1 to [`crate::limits::RESOURCE_SIZE_MAX`] bytes. It borrows the
-    /// client and the name; [`Client::lock_owned`] and [`LockRequest::into_owned`] give requests that can be
-    /// stored and spawned.
+    /// Returns a request for the lock of this name, of 1 to 1,024 bytes
+    /// ([`crate::limits::RESOURCE_SIZE_MAX`]). It borrows the client and the name; [`Client::lock_owned`] and
+    /// [`LockRequest::into_owned`] give requests that can be stored and spawned.
     pub fn lock<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> LockRequest<'a> {
         LockRequest::new(Cow::Borrowed(self), Name::Borrowed(resource.as_ref()))
     }
 
-    /// As [`Client::lock`], with a handle and a name of its own: the request, its future and what awaits it
-    /// can be stored, sent to another thread and spawned. The guard shares the name without a copy.
+    /// Returns a request like [`Client::lock`] that owns a handle and the name. It can be stored, sent to
+    /// another thread and spawned, and so can its future. The guard shares the name without a copy.
     ///
     /// ```no_run
     /// # async fn start(client: redlatch::Client) {
@@ -47,8 +47,8 @@ impl Client {
         LockRequest::new(Cow::Owned(self.clone()), Name::Shared(resource.into()))
     }
 
-    /// Starts to acquire several unrelated locks, with one write for each master. The results are had one by
-    /// one: by [`Acquire::wait`] or by awaiting each; those that are dropped are given up.
+    /// Starts to acquire several unrelated locks, with one write for each master. Each result comes from its
+    /// own [`Acquire`], by [`Acquire::wait`] or by awaiting it. Dropping one gives up that lock only.
     ///
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -68,7 +68,8 @@ impl Client {
     }
 }
 
-/// A lock to be acquired; made by [`Client::lock`] and [`Client::lock_owned`].
+/// Request for one lock; made by [`Client::lock`] and [`Client::lock_owned`]. It sends nothing before one of
+/// the acquire calls.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is asked before one of the acquire calls"]
 pub struct LockRequest<'a> {
@@ -93,14 +94,14 @@ impl<'a> LockRequest<'a> {
         self
     }
 
-    /// Has this handle end the acquisition: it can be cancelled from another thread, also while a thread
-    /// waits for it. Another thread then reads the replies, which costs a wake-up for each.
+    /// Lets this handle end the acquisition from another thread, also while a thread waits for it. Another
+    /// thread then reads the replies, which costs one wake-up for each acquisition.
     pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
         self.cancel = Some(cancel.clone());
         self
     }
 
-    /// The same request with a handle and a name of its own.
+    /// Returns the same request with a handle and a name of its own.
     pub fn into_owned(self) -> LockRequest<'static> {
         LockRequest {
             client: Cow::Owned(self.client.into_owned()),
@@ -112,35 +113,38 @@ impl<'a> LockRequest<'a> {
 
     /// Makes one attempt, in about one round trip.
     ///
-    /// Returns within the answer limit ([`crate::ConfigBuilder::answer_timeout`]), twice that if it is
-    /// refused and asks how long the holder's time still is, and [`crate::limits::REVIVE_MAX`] more if the
-    /// connections were closed while the client was idle.
+    /// Returns within the answer limit ([`crate::ConfigBuilder::answer_timeout`]; a fiftieth of the TTL by
+    /// default, from 5 to 50 ms). A refused attempt that asks for the holder's time takes up to twice that.
+    /// If the connections were closed while the client was idle, it takes up to 200 ms more
+    /// ([`crate::limits::REVIVE_MAX`]).
     ///
     /// # Errors
-    /// [`AcquireError`] distinguishes contention from an outage, with what each master said.
+    /// [`AcquireError`] distinguishes contention from an outage, and has what each master said.
     pub fn try_acquire(self) -> Result<Guard, AcquireError> {
         self.wait(Duration::ZERO).acquire()
     }
 
-    /// Acquires the lock, trying again after random delays until the wait is over.
+    /// Acquires the lock, and retries after random delays until the wait is over. The default wait is the
+    /// TTL.
     ///
     /// # Errors
-    /// [`AcquireError`] of the last attempt; whatever was acquired in part is released.
+    /// [`AcquireError`] of the last attempt. A lock that was acquired in part is released.
     pub fn acquire(self) -> Result<Guard, AcquireError> {
         self.acquire_async().wait()
     }
 
-    /// As [`LockRequest::acquire`], for tasks.
+    /// Returns the future of [`LockRequest::acquire`], for tasks; [`Acquire`] says what dropping it does.
     pub fn acquire_async(self) -> Acquire<'a> {
         Acquire::new(self)
     }
 }
 
-/// A lock that is being acquired: a future for any executor, or something to [`Acquire::wait`] for.
+/// Acquisition under way: a future for any executor, or a value to [`Acquire::wait`] for.
 ///
-/// Nothing is sent before it is polled or waited for, unless it comes from [`Client::acquire_all`]. Dropping
-/// it gives the acquisition up: that never blocks, and what was acquired so far is released in the
-/// background.
+/// It sends nothing before it is polled or waited for, unless it comes from [`Client::acquire_all`].
+///
+/// It is cancel-safe: dropping it never blocks and gives the acquisition up. Everything that it acquired so
+/// far is released in the background, and its place in a queue is lost.
 #[must_use = "nothing is acquired before this is awaited"]
 #[derive(Debug)]
 pub struct Acquire<'a> {
@@ -168,11 +172,11 @@ impl<'a> Acquire<'a> {
     pub(super) fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<Guard, AcquireError>> {
         match &mut self.registration {
             None => self.pending.as_mut().expect(CANCELLED).resolve(how),
-            Some(registration) => registration.resolve(&mut self.pending, how),
+            Some(registration) => resolve_cancellable(registration, &mut self.pending, how),
         }
     }
 
-    /// Waits on this thread; returns by the end of the request's wait, or of one attempt if that is later.
+    /// Waits on this thread. Returns by the end of the request's wait, or of one attempt if that is later.
     ///
     /// # Errors
     /// As [`LockRequest::acquire`].

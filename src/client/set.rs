@@ -1,7 +1,7 @@
 //! Several locks together: one guard for all of them, or none.
 //!
-//! What is asked for, given back and waited for, in which order, is decided in [`super::acquisition`]; here
-//! it is done. Owns no protocol: each lock is an acquisition of the client's own.
+//! What is asked for, given back and waited for, in which order, is decided in [`super::set_acquisition`];
+//! here it is done. Owns no protocol: each lock is an acquisition of the client's own.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::cancel::Cancel;
 use super::completions::Question;
 use super::guard::Guard;
 use super::handle::Client;
@@ -18,6 +17,7 @@ use super::pending::{Ask, How, Pending};
 use super::request::{Acquire, LockRequest};
 use super::set_acquisition::{Failed, SetAcquisition, Step};
 use super::shared::{Core, Stopped};
+use crate::cancel::Cancel;
 use crate::clock;
 use crate::engine::{OpId, Outcome, Request};
 use crate::error::{AcquireError, SetError};
@@ -29,7 +29,8 @@ pub use held::GuardSet;
 
 mod held;
 
-/// Several locks to be acquired together; made by [`Client::lock_set`].
+/// Request for several locks together; made by [`Client::lock_set`]. It sends nothing before one of the
+/// acquire calls.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is asked before one of the acquire calls"]
 pub struct LockSetRequest {
@@ -61,20 +62,20 @@ enum Asking {
 }
 
 impl Client {
-    /// A request for several locks together: one guard for all of them, or none.
+    /// Returns a request for several locks together: one guard for all of them, or none.
     ///
-    /// Each name is a lock of its own, of 1 to [`limits::RESOURCE_SIZE_MAX`] bytes; names that are given
-    /// twice are one. At most [`limits::SET_SIZE_MAX`] are possible.
+    /// Each name is a lock of its own, of 1 to 1,024 bytes ([`limits::RESOURCE_SIZE_MAX`]). A name given
+    /// twice counts once. A set has at most 256 locks ([`limits::SET_SIZE_MAX`]).
     ///
-    /// All are asked for at once: if all are free, that is one round trip and one write for each master. If
-    /// some are taken, those that were granted are released at once, and nothing is held while the first one
-    /// in the way, by name, is waited for: so sets that overlap, in whatever order they are named, cannot
-    /// wait for each other in a circle. With that one the others are asked for again at once, until the wait
-    /// is over; between such rounds there are random pauses.
+    /// The client asks for all of them at once. If all are free, that takes one round trip and one write for
+    /// each master. If some are taken, the granted ones are released at once, and the caller waits for the
+    /// first taken one, by name, while it holds nothing. So overlapping sets cannot wait for each other in a
+    /// circle, in whatever order they are named. When the caller has that lock, the client asks for the
+    /// others again at once, until the wait is over. Random pauses separate such rounds.
     ///
-    /// A caller that waits for a single lock stands in line, and so does a set for the one in its way; but it
-    /// may miss the others again and again while they are taken by turns. Ask for few locks together, and
-    /// keep sets small where they are contended.
+    /// A caller of a single lock has a place in the wait queue, and so does a set for the lock that it waits
+    /// for. A set may miss the other locks again and again while other callers take them by turns. Ask for
+    /// few locks together, and keep contended sets small.
     ///
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -96,14 +97,14 @@ impl LockSetRequest {
     option_methods!(options);
     auto_extend_method!(options);
 
-    /// Replaces all options at once. They are those of each lock; the wait and the largest number of attempts
-    /// also bound the rounds in which all are asked for.
+    /// Replaces all options at once. They apply to each lock; the wait and the largest number of attempts
+    /// also bound the rounds.
     pub const fn options(mut self, options: Options) -> Self {
         self.options = options;
         self
     }
 
-    /// As [`LockRequest::cancel_with`].
+    /// Lets this handle end the acquisition, as [`LockRequest::cancel_with`] does.
     pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
         self.cancel = Some(cancel.clone());
         self
@@ -112,21 +113,23 @@ impl LockSetRequest {
     /// Makes one attempt for all of them at once; see [`LockRequest::try_acquire`].
     ///
     /// # Errors
-    /// [`SetError`] names the first lock, by name, that was in the way. Nothing is held then.
+    /// [`SetError`] names the first lock, by name, that failed. Nothing is held then.
     pub fn try_acquire(self) -> Result<GuardSet, SetError<AcquireError>> {
         self.wait(Duration::ZERO).acquire()
     }
 
-    /// Acquires all of them, trying again until the wait is over.
+    /// Acquires all of them, and retries until the wait is over.
     ///
     /// # Errors
-    /// As [`LockSetRequest::try_acquire`]; of the last round.
+    /// As [`LockSetRequest::try_acquire`], of the last round.
     pub fn acquire(self) -> Result<GuardSet, SetError<AcquireError>> {
         self.start().wait()
     }
 
-    /// As [`LockSetRequest::acquire`], for tasks. Nothing is sent before the future is polled. Dropping it
-    /// gives all of them up: that never blocks, and what was acquired so far is released in the background.
+    /// Returns the future of [`LockSetRequest::acquire`], for tasks. It sends nothing before it is polled.
+    ///
+    /// It is cancel-safe: dropping it never blocks and gives all of them up. Everything that it acquired so
+    /// far is released in the background.
     pub fn acquire_async(
         self,
     ) -> impl Future<Output = Result<GuardSet, SetError<AcquireError>>> + Send + use<> {

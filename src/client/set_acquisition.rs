@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Nobody waits for a lock while holding another, so no two can wait for each other, in whatever order they
-//! name their locks.
+//! name their locks. Of the conditions of a deadlock by Coffman, Elphick and Shoshani, "System Deadlocks"
+//! (1971), hold-and-wait is absent.
 //!
 //! Owns the decisions and what is held so far. Refuses to know connections, the clock and who waits: the time
 //! is an argument, each step is its caller's to take, and so the simulator takes the same steps as a

@@ -13,7 +13,7 @@
 //! needs no other and no system call but those of the sockets. The *background*, a thread of the client's
 //! own, leads while tasks wait, and for what is due when nobody calls: time-outs, reconnects, the releases of
 //! dropped guards. The leader sleeps without the lock, so that others can submit and write meanwhile, and is
-//! woken at most once in a sleep.
+//! woken at most once in a sleep. The pattern is that of Schmidt and others, "Leader/Followers" (2000).
 //!
 //! Owns leadership. Refuses to know what an outcome means. Keeps that nobody sleeps while an outcome can come
 //! and nobody leads, that no waker is called with the lock held, and that a leader's end is an error to all

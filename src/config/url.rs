@@ -6,12 +6,12 @@ use std::str::FromStr;
 
 use crate::limits;
 
-/// The place of a master: `redis://[user[:password]@]host[:port][/db]`, `unix://[user[:password]@]/path`, or
-/// the bare absolute path of a Unix socket. User and password may be percent-encoded; an IPv6 host stands in
-/// brackets.
+/// Address of a master and its login: `redis://[user[:password]@]host[:port][/db]`,
+/// `unix://[user[:password]@]/path`, or the bare absolute path of a Unix socket. The default port is 6379.
+/// User and password may be percent-encoded; an IPv6 host stands in brackets.
 ///
-/// Anything else (a query, a fragment, another scheme) is refused rather than ignored. Neither `Display` nor
-/// `Debug` shows user or password.
+/// Anything else (a query, a fragment, another scheme) is an error. Neither `Display` nor `Debug` shows user
+/// or password.
 ///
 /// ```
 /// use redlatch::MasterUrl;
@@ -44,7 +44,7 @@ pub(crate) struct Login {
     pub(crate) password: Vec<u8>,
 }
 
-/// Why a text is not the URL of a master. Holds nothing of the text before its last `@`.
+/// Error of a text that is not the URL of a master. It shows nothing of the text before its last `@`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason} in `{shown}`; write redis://[user[:password]@]host[:port][/db] or unix:///path")]
 pub struct UrlError {

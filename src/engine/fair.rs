@@ -98,12 +98,13 @@ pub(super) enum Next {
     After(Duration),
 }
 
-/// A waiter's place in the queues of a fair lock.
+/// Place of a waiter in the queues of a fair lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Ticket {
-    /// What the masters know it by.
+    /// Name by which the masters know the waiter.
     pub id: Token,
-    /// Its number: smaller ones are before it.
+    /// Number of the ticket: smaller ones are ahead of it.
     pub number: u64,
 }
 

@@ -198,8 +198,8 @@ impl Fleet {
         sent
     }
 
-    /// The same where others wait for the lock, so that the messages cost more than the release: only a quorum
-    /// of masters publishes it.
+    /// The same where others wait for the lock, so that the messages cost more than the release: a quorum of
+    /// masters publishes it.
     #[cold]
     fn send_release_to_crowd(&mut self, to: MasterSet, owed: Owed, entry: &Entry) -> MasterSet {
         let publishers = self.groups.publishers(to, self.usable.without(self.mute()), self.quorum);

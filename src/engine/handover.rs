@@ -28,7 +28,8 @@
 //! Other clients see a lock that is never free. So after [`limits::HANDOVER_COUNT_MAX`] turns in a row, or
 //! [`limits::HANDOVER_TIME_MAX`], it is really released, and the next in the queue makes its attempt after a
 //! pause: without one its `SET` would be right behind the release on the same connections, and no other
-//! client would ever be faster.
+//! client would ever be faster. A bounded number of hand-overs within a group is the method of Dice, Marathe
+//! and Shavit, "Lock Cohorting" (2012).
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! What can be done with a lock that is held: extend it, keep it, report its loss, release it.
 //!
-//! The loss is reported by the local clock, a tenth of the TTL before the validity ends, whatever the masters
+//! The loss is reported by the local clock, a tenth of the validity before it ends, whatever the masters
 //! answer; or at once, when masters that cannot have the key leave no quorum.
 
 use std::time::{Duration, Instant};

@@ -6,65 +6,73 @@ use std::time::Duration;
 
 use crate::error::Report;
 use crate::lock::{Failure, HolderTtl, Vote, quorum};
+use crate::words::{self, Counted, Printable, Rounded};
 
-/// What each master holds of a lock, as it reported at some moment between the question and the answer.
+/// Report of each master of a lock's key, at some moment between the question and the answer.
 ///
-/// It is for people and for tools, and nothing to act on: by the time it is read anything may have changed,
-/// so who needs the lock acquires it. Value and time are read one after the other: when a lock changes hands
-/// in between, the time is that of the next holder.
+/// `{}` is one line: `held on 3 of 5 masters, for at most 3.2s`. `{:#}` adds a line for each group of masters
+/// that report the same, with the value that they hold.
+///
+/// It is for people and for tools, and not a basis to act on: by the time it is read anything may have
+/// changed. A caller that needs the lock acquires it. Value and time are read one after the other: if the
+/// lock changes hands in between, the time is that of the next holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Inspection {
-    /// Name (its URL without login) and answer of each master, in the order of the configuration.
+    /// Name (its URL without login) and report of each master, in the order of the configuration.
     pub masters: Vec<(Arc<str>, KeyState)>,
 }
 
-/// What one master reported of a lock.
+/// State of a lock's key on one master.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeyState {
-    /// It has no such key, and would have it if it ever had: it is in no quarantine.
+    /// The master has no such key, and would have it if it ever had: it is in no quarantine.
     Absent,
-    /// It has the key.
+    /// The master has the key.
     Holds {
-        /// The value, at most [`crate::limits::VALUE_SHOWN_MAX`] bytes of it: of a lock of this crate the 20
-        /// bytes of its [`crate::Token`]. Asked for just before the time left: it is empty if the key
-        /// came in between.
+        /// The first 256 bytes of the value ([`crate::limits::VALUE_SHOWN_MAX`]). For a lock of this crate
+        /// these are the 20 bytes of its [`crate::Token`]. The value is read just before the time left: it is
+        /// empty if the key came in between.
         value: Box<[u8]>,
-        /// How long it keeps the key unless it is extended; [`HolderTtl::Left`], or [`HolderTtl::Never`] for
-        /// a key without TTL, which no lock is.
+        /// Time left of the key unless it is extended: [`HolderTtl::Left`], or [`HolderTtl::Never`] for a key
+        /// without TTL, which is no lock.
         left: HolderTtl,
     },
     /// Readers have the lock together.
     Shared {
-        /// How many, at the most: those count, too, whose time is over and who have not gone yet.
+        /// Largest possible number of readers: readers whose time is over and whose entry still exists count,
+        /// too.
         readers: usize,
-        /// When the time of the last of them ends unless it is extended; [`HolderTtl::Never`] if somebody
-        /// took its end away.
+        /// Time left of the last reader unless it is extended; [`HolderTtl::Never`] if somebody removed the
+        /// key's TTL.
         left: HolderTtl,
     },
-    /// It could not be asked, gave no answer in time or an error, such as `WRONGTYPE` for a key that is no
-    /// lock; or it has no such key and is in quarantine, so that it may have forgotten one.
+    /// The master could not be asked, gave no answer in time, or answered with an error, such as `WRONGTYPE`
+    /// for a key that is no lock. Or it has no such key and is in quarantine, so it may have forgotten one.
     Failed(Failure),
 }
 
-/// How a lock stands, by what a quorum of masters reports.
+/// Status of a lock, by the reports of a quorum of masters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LockStatus {
-    /// A quorum has no such key: the next attempt may have it.
+    /// A quorum has no such key: the next attempt may succeed.
     Free,
     /// A quorum holds the same value.
     Held,
-    /// Readers have it on a quorum, together or each on masters of its own: others may join them.
+    /// Readers hold it on a quorum, together or each on masters of its own: others may join them.
     Shared,
-    /// A quorum answered, and none of these is so: what an attempt or a release under way, a lost master or a
-    /// lock of other clients with other masters leaves. Nobody may be able to acquire it before some of these
-    /// keys have expired.
+    /// A quorum answered, and none of these is true. An attempt or a release under way leaves such a state,
+    /// and so do a lost master and a lock of clients with another list of masters. Possibly nobody can
+    /// acquire the lock before some of these keys have expired.
     Split,
     /// Fewer than a quorum answered.
     Unknown,
 }
 
 impl Inspection {
-    /// How the lock stands.
+    /// Returns the status of the lock.
     #[must_use]
     pub fn status(&self) -> LockStatus {
         let count = |is: fn(&KeyState) -> bool| self.masters.iter().filter(|(_, told)| is(told)).count();
@@ -82,14 +90,14 @@ impl Inspection {
         }
     }
 
-    /// Whether a quorum of the configured masters holds the same value: one has the lock alone. False also if
-    /// too few answered; see [`Inspection::status`].
+    /// Returns whether a quorum of the configured masters holds the same value, so that one holder has the
+    /// lock alone. It is also false if too few answered; see [`Inspection::status`].
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.holder().is_some()
     }
 
-    /// The value that a quorum of the configured masters holds, if there is one: that of the holder's
+    /// Returns the value that a quorum of the configured masters holds, if there is one: the holder's
     /// [`crate::Guard::token`].
     #[must_use]
     pub fn holder(&self) -> Option<&[u8]> {
@@ -98,10 +106,10 @@ impl Inspection {
         values().find(|value| values().filter(|other| other == value).count() >= quorum)
     }
 
-    /// For how long a quorum still holds the holder's value if it neither extends nor releases, by the
-    /// masters' clocks: the holder's own validity ends earlier, by the drift allowance at least. Of a lock
-    /// that is [`LockStatus::Shared`], for how long a quorum has readers. [`HolderTtl::Gone`] if nobody holds
-    /// the lock, [`HolderTtl::Never`] if it is held by keys without TTL.
+    /// Returns for how long a quorum still holds the holder's value if it neither extends nor releases, by
+    /// the masters' clocks. The holder's own validity ends earlier, by the drift allowance at least. For a
+    /// [`LockStatus::Shared`] lock it is the time for which a quorum has readers. [`HolderTtl::Gone`] if
+    /// nobody holds the lock, [`HolderTtl::Never`] if keys without TTL hold it.
     #[must_use]
     pub fn remaining(&self) -> HolderTtl {
         let holder = self.holder();
@@ -124,15 +132,48 @@ impl Inspection {
             None => HolderTtl::Gone,
         }
     }
+
+    /// One line for each group of masters that report the same, with the longest of their times.
+    fn lines(&self) -> Vec<String> {
+        let lines = self.masters.iter().map(|(master, state)| {
+            let what = state.what();
+            let alike = self.masters.iter().filter(|(_, other)| other.what() == what);
+            let left = alike.map(|(_, other)| other.left()).max_by_key(|left| match left {
+                HolderTtl::Left(left) => *left,
+                HolderTtl::Never => Duration::MAX,
+                HolderTtl::Gone | HolderTtl::Unknown => Duration::ZERO,
+            });
+            (&**master, format!("{what}{}", End(left.unwrap_or_default())))
+        });
+        words::grouped(lines, self.masters.len())
+    }
 }
 
 impl KeyState {
-    /// The value, of a key that is there.
+    /// Returns the value of a key that the master holds.
     #[must_use]
     pub fn value(&self) -> Option<&[u8]> {
         match self {
             Self::Holds { value, .. } => Some(value),
             Self::Absent | Self::Shared { .. } | Self::Failed(_) => None,
+        }
+    }
+
+    /// The time after which the master has no such key any more.
+    const fn left(&self) -> HolderTtl {
+        match self {
+            Self::Holds { left, .. } | Self::Shared { left, .. } => *left,
+            Self::Absent | Self::Failed(_) => HolderTtl::Gone,
+        }
+    }
+
+    /// The report without its time.
+    fn what(&self) -> String {
+        match self {
+            Self::Absent => "free".to_owned(),
+            Self::Holds { value, .. } => format!("held by {}", Printable(value)),
+            Self::Shared { readers, .. } => Counted(*readers, "reader").to_string(),
+            Self::Failed(failure) => failure.to_string(),
         }
     }
 }
@@ -149,27 +190,74 @@ impl fmt::Display for LockStatus {
     }
 }
 
-/// What a forced unlock has done.
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (all, holder) = (self.masters.len(), self.holder());
+        let count =
+            |is: &dyn Fn(&KeyState) -> bool| self.masters.iter().filter(|(_, state)| is(state)).count();
+        match self.status() {
+            LockStatus::Free => {
+                let count = count(&|state| matches!(state, KeyState::Absent));
+                write!(f, "free on {count} of {}", Counted(all, "master"))?;
+            }
+            LockStatus::Held => {
+                let count = count(&|state| state.value() == holder);
+                write!(f, "held on {count} of {}{}", Counted(all, "master"), End(self.remaining()))?;
+            }
+            LockStatus::Shared => {
+                let count = count(&|state| matches!(state, KeyState::Shared { .. }));
+                let masters = Counted(all, "master");
+                write!(f, "shared by readers on {count} of {masters}{}", End(self.remaining()))?;
+            }
+            LockStatus::Split => write!(f, "{} ({})", LockStatus::Split, Counted(all, "master"))?,
+            LockStatus::Unknown => {
+                let count = count(&|state| !matches!(state, KeyState::Failed(_)));
+                write!(f, "unknown: {count} of {} answered, {} needed", Counted(all, "master"), quorum(all))?;
+            }
+        }
+        if f.alternate() {
+            self.lines().iter().try_for_each(|line| write!(f, "\n  {line}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Until when a lock is held, as the end of a sentence.
+struct End(HolderTtl);
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            HolderTtl::Left(left) => write!(f, ", for at most {}", Rounded(left)),
+            HolderTtl::Never => f.write_str(" without a TTL: no lock"),
+            HolderTtl::Gone | HolderTtl::Unknown => Ok(()),
+        }
+    }
+}
+
+/// Result of a forced unlock.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ForceUnlocked {
-    /// What each master said: granted if it deleted a key, refused if it had none.
+    /// Answer of each master: granted if it deleted a key, refused if it had none.
     pub report: Report,
 }
 
 impl ForceUnlocked {
-    /// Masters that deleted a key.
+    /// Returns the number of masters that deleted a key.
     #[must_use]
     pub fn deleted(&self) -> usize {
         self.report.granted()
     }
 
-    /// Masters that had no such key.
+    /// Returns the number of masters that had no such key.
     #[must_use]
     pub fn absent(&self) -> usize {
         self.report.votes.iter().filter(|(_, vote)| matches!(vote, Vote::Refused { .. })).count()
     }
 
-    /// Masters of which nothing is known, and masters whose key is no lock: they may hold the key still.
+    /// Returns the number of masters that gave no answer or whose key is no lock: they may still hold the
+    /// key.
     #[must_use]
     pub fn unanswered(&self) -> usize {
         self.report.votes.len() - self.deleted() - self.absent()
@@ -194,13 +282,13 @@ mod tests {
                 KeyState::Holds { value: value.as_bytes().into(), left }
             }
         });
-        Inspection { masters: told.map(|told| ("m".into(), told)).collect() }
+        Inspection { masters: told.zip(1..).map(|(told, n)| (format!("m{n}").into(), told)).collect() }
     }
 
     #[test]
-    fn the_standing_needs_a_quorum_of_configured_masters() {
+    fn the_status_needs_a_quorum_of_configured_masters() {
         let left = |ms| HolderTtl::Left(Duration::from_millis(ms));
-        for (told, standing, remaining) in [
+        for (told, status, remaining) in [
             (["", "", ""], LockStatus::Free, HolderTtl::Gone),
             (["", "", "?"], LockStatus::Free, HolderTtl::Gone),
             (["a 9", "", ""], LockStatus::Free, HolderTtl::Gone),
@@ -219,9 +307,49 @@ mod tests {
             (["", "?", "?"], LockStatus::Unknown, HolderTtl::Gone),
         ] {
             let inspection = inspection(&told);
-            assert_eq!((inspection.status(), inspection.remaining()), (standing, remaining), "{told:?}");
-            assert_eq!(inspection.is_held(), standing == LockStatus::Held);
+            assert_eq!((inspection.status(), inspection.remaining()), (status, remaining), "{told:?}");
+            assert_eq!(inspection.is_held(), status == LockStatus::Held);
             assert_eq!(inspection.holder(), inspection.is_held().then_some(b"a".as_slice()));
+        }
+    }
+
+    #[test]
+    fn an_inspection_is_shown_in_one_line() {
+        for (told, line, lines) in [
+            (["", "", ""], "free on 3 of 3 masters", &["all 3 masters: free"][..]),
+            (
+                ["a 9", "a 7", ""],
+                "held on 2 of 3 masters, for at most 7ms",
+                &["m1, m2: held by a, for at most 9ms", "m3: free"],
+            ),
+            (
+                ["a never", "a never", "\n 7"],
+                "held on 2 of 3 masters without a TTL: no lock",
+                &["m1, m2: held by a without a TTL: no lock", "m3: held by 0a, for at most 7ms"],
+            ),
+            (
+                ["r", "", "r"],
+                "shared by readers on 2 of 3 masters, for at most 9ms",
+                &["m1, m3: 2 readers, for at most 9ms", "m2: free"],
+            ),
+            (
+                ["a 9", "b 9", ""],
+                "split: no quorum holds the same lock, and none is free of it (3 masters)",
+                &["m1: held by a, for at most 9ms", "m2: held by b, for at most 9ms", "m3: free"],
+            ),
+            (
+                ["?", "?", ""],
+                "unknown: 1 of 3 masters answered, 2 needed",
+                &[
+                    "m1, m2: not asked, as it still owes an earlier answer; check the master, or raise answer_timeout",
+                    "m3: free",
+                ],
+            ),
+        ] {
+            let inspection = inspection(&told);
+            assert_eq!(inspection.to_string(), line);
+            assert_eq!(format!("{inspection:#}"), [&[line], lines].concat().join("\n  "));
+            assert_eq!(words::rules::broken_rule(line), None);
         }
     }
 }

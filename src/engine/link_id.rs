@@ -3,20 +3,22 @@
 use crate::limits;
 use crate::lock::MasterId;
 
-/// Names a connection. Each master has one for commands, and a second one while callers wait for locks.
+/// Name of a connection. Each master has one for commands, and a second one while callers wait for locks.
+///
+/// It is exhaustive: an event loop has to serve each kind of connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LinkId {
-    /// The one over which locks are asked for and released; a [`MasterId`] alone names it, too.
+    /// The connection that acquires and releases locks; a [`MasterId`] alone names it, too.
     Commands(MasterId),
-    /// The one that brings release notifications. It has no part in any vote.
+    /// The connection that brings release notifications. It takes no part in any vote.
     Subscription(MasterId),
 }
 
 impl LinkId {
-    /// Connections of one engine at the most: each [`LinkId::index`] is below.
+    /// Largest number of connections of one engine: 64. Each [`LinkId::index`] is below it.
     pub const COUNT_MAX: usize = 2 * limits::MASTER_COUNT_MAX;
 
-    /// The master that it leads to.
+    /// Returns the master that the connection leads to.
     #[must_use]
     pub const fn master(self) -> MasterId {
         match self {
@@ -24,7 +26,7 @@ impl LinkId {
         }
     }
 
-    /// A small number that no other connection of the engine has.
+    /// Returns a small number that no other connection of the engine has.
     #[must_use]
     pub const fn index(self) -> usize {
         match self {
@@ -33,7 +35,7 @@ impl LinkId {
         }
     }
 
-    /// The connection with this [`LinkId::index`].
+    /// Returns the connection with this [`LinkId::index`].
     #[must_use]
     pub fn from_index(index: usize) -> Option<Self> {
         match index.checked_sub(limits::MASTER_COUNT_MAX) {
@@ -49,17 +51,20 @@ impl From<MasterId> for LinkId {
     }
 }
 
-/// What the driver is to do with a connection.
+/// Task of the event loop for one connection.
+///
+/// It is exhaustive: an event loop has to carry out each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkRequest {
-    /// Open it, and say what came of that.
+    /// Open it, and report the result.
     Connect(LinkId),
-    /// Close it, or end the attempt to open it; nothing is to be said of it any more.
+    /// Close it, or end the attempt to open it; report nothing about it any more.
     Close(LinkId),
 }
 
-/// Why [`Engine::next_timeout`](super::Engine::next_timeout) wants to be woken.
+/// Reason of a deadline that [`Engine::next_timeout`](super::Engine::next_timeout) returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reason {
     /// A master is due to be connected, gives no answer in its handshake, or has been silent for too long.
     Link(MasterId),

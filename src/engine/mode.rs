@@ -4,7 +4,7 @@
 //! | | plain | fenced | shared |
 //! | --- | --- | --- | --- |
 //! | waits in the engine's own queue | yes | yes | no |
-//! | may be handed over by a swap | yes | no | never, as it is in no queue |
+//! | may be handed over by a swap | yes | no | in no queue, so it never is |
 //! | a refusal reports the holder's time | no | yes | yes |
 //! | a refusal may be for another reason than a holder | no | its token | no |
 

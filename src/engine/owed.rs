@@ -65,7 +65,8 @@ pub(super) enum Form {
 pub(super) enum Question {
     /// The time left to the holder of a lock that was refused.
     Holder,
-    /// What an inspection asks: the value, the number of readers, and the time left.
+    /// Parts of an inspection: the value, the number of readers (also asked after a refusal), and the time
+    /// left.
     Value,
     ReaderCount,
     TimeLeft,

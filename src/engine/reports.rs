@@ -61,7 +61,7 @@ impl Engine {
         report
     }
 
-    /// The state of the connection to a master.
+    /// Returns the state of the connection to a master.
     #[must_use]
     pub fn master_state(&self, now: Instant, master: MasterId) -> MasterState {
         let link = self.fleet.link(master);
@@ -79,7 +79,7 @@ impl Engine {
         }
     }
 
-    /// What is known of a master.
+    /// Returns the status of a master.
     #[must_use]
     pub fn master_status(&self, now: Instant, master: MasterId) -> MasterStatus {
         let link = self.fleet.link(master);
@@ -102,32 +102,31 @@ impl Engine {
         }
     }
 
-    /// Locks that are being acquired, held, or whose release is awaited.
+    /// Returns the number of locks that are being acquired, are held, or whose release is awaited.
     #[must_use]
     pub fn operation_count(&self) -> usize {
         self.ops.count()
     }
 
-    /// Tokens that may be on some master: those of held locks and those whose release is not yet proven
-    /// everywhere.
+    /// Returns the number of tokens that may be on some master: those of held locks, and those whose release
+    /// is not yet proven everywhere.
     #[must_use]
     pub fn claim_count(&self) -> usize {
         self.claims.count()
     }
 
-    /// The connections for subscriptions that are open or being opened.
+    /// Returns the connections for subscriptions that are open or being opened.
     pub fn subscription_links(&self) -> impl Iterator<Item = LinkId> + use<> {
         self.subscriptions.open_links().iter().map(LinkId::Subscription)
     }
 
-    /// How often so far a message that a lock was released brought the next attempt of an acquisition
-    /// forward.
+    /// Returns how often a release notification has brought the next attempt of an acquisition forward.
     #[must_use]
     pub const fn woken_count(&self) -> u64 {
         self.subscriptions.woken_count()
     }
 
-    /// Replies that are owed over a connection.
+    /// Returns the number of replies that are owed over a connection.
     #[must_use]
     pub fn owed_count(&self, link: impl Into<LinkId>) -> usize {
         match link.into() {
@@ -136,27 +135,27 @@ impl Engine {
         }
     }
 
-    /// Whether each master that answers has answered all it was sent.
+    /// Returns whether each usable master has answered all its commands.
     #[must_use]
     pub fn is_answered(&self) -> bool {
         self.fleet.usable().iter().all(|master| self.owed_count(master) == 0)
     }
 
-    /// Whether a quorum of masters is ready to be asked.
+    /// Returns whether a quorum of masters is ready to be asked.
     #[must_use]
     pub const fn has_quorum(&self) -> bool {
         self.fleet.usable().has(self.fleet.quorum())
     }
 
-    /// Whether each master is ready or has failed at least once since the start.
+    /// Returns whether each master is ready or has failed at least once since the start.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.fleet.links().all(|link| link.is_ready() || link.has_failed())
     }
 
-    /// The place of a fair lock that is waited for or held, from when a quorum of masters has reported it
-    /// until the release: who asks after that does not have the lock before, within the bounds that the
-    /// crate's documentation names.
+    /// Returns the ticket of a fair lock that is waited for or held, once a quorum of masters has reported
+    /// it, until the release. A caller that asks after that does not get the lock before it, within the
+    /// bounds that [`Options::fair`](crate::Options::fair) names.
     #[must_use]
     pub fn ticket(&self, lock: OpId) -> Option<Ticket> {
         self.ops.find(lock.0)?.policy.queuing()?.ticket(self.fleet.quorum())

@@ -13,7 +13,8 @@
 //! which no request but a release by one of them brings forward, and that to the last end of the others: `SET
 //! NX` is refused. A reader's end is its TTL after the master's vote, by that master's clock, its deadline
 //! TTL minus drift after the attempt's beginning; so whatever is said of deadlines, drift, quarantine,
-//! orphans and margins holds for readers, too.
+//! orphans and margins holds for readers, too. That a read quorum and a write quorum share a member is the
+//! idea of Gifford, "Weighted Voting for Replicated Data" (1979); here both are majorities.
 //!
 //! # Whose turn it is
 //!
@@ -26,8 +27,8 @@
 //! half of that time.
 //!
 //! ```text
-//!  writer   SET NX ─ refused ─► SET reservation ─ Waiting (half of its time) ─► SET NX ─ granted ─► reservation gone
-//!  readers    │ in              │ refused from here on                     │ refused by the lock
+//!  writer   SET NX ─ refused ─► SET reservation ─ half of its time ─► SET NX ─ granted ─► reservation gone
+//!  readers    │ in              │ refused from here on                  │ refused by the lock
 //! ```
 
 use std::time::{Duration, Instant};

@@ -3,37 +3,38 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is known of one master.
+/// Status of one master, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MasterStatus {
-    /// Its URL without the login.
+    /// URL of the master, without the login.
     pub name: Arc<str>,
-    /// The state of its connection.
+    /// State of its connection.
     pub state: MasterState,
-    /// The version that it reports.
+    /// Version that the server reports; `None` before it did.
     pub version: Option<Box<str>>,
-    /// The identity of the process behind it.
+    /// Identity of the server's process; `None` before it reported one.
     pub run_id: Option<Box<str>>,
-    /// The command by which locks are released there.
+    /// Command that releases locks there: `DELIFEQ`, `DELEX IFEQ` or `EVALSHA`.
     pub release_command: &'static str,
-    /// Optional commands that it refused, with its words; the last ones, if one was refused repeatedly.
+    /// Optional commands that the server refused, each with its latest error text.
     pub refused: Vec<(&'static str, Box<str>)>,
-    /// What is wrong with it as a master of locks, in words.
+    /// Faults of the server as a master of locks, one sentence each.
     pub warnings: Vec<String>,
 }
 
-/// The state of a master's connection.
+/// State of the connection to a master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MasterState {
-    /// Not connected, and why.
+    /// Not connected, for this reason.
     Down(Arc<str>),
-    /// Being connected, for the reason before if there was one.
+    /// Being connected, before the first failure.
     Connecting,
-    /// Its votes count.
+    /// Connected: its votes count.
     Ready,
-    /// It is sent commands, and its votes count after this time.
+    /// Connected and asked; its votes count after this time.
     Quarantined(Duration),
-    /// It owes an answer and is skipped until it gives it.
+    /// Owes an answer, and is not asked before it gives it.
     Silent,
 }

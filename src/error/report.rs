@@ -8,45 +8,47 @@ use super::advice::advice;
 use crate::lock::{Failure, HolderTtl, TokenRefusal, Vote, quorum};
 use crate::words::{self, Counted, Rounded};
 
-/// Which command the votes of a [`Report`] answer.
+/// Command that the votes of a [`Report`] answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Round {
-    /// Acquiring the lock.
+    /// Acquisition of the lock.
     Acquire,
-    /// Extending its TTL.
+    /// Extension of its TTL.
     Extend,
-    /// Releasing it; a granted vote is a deleted key.
+    /// Release or forced unlock; a granted vote is a deleted key.
     Release,
 }
 
-/// What each master said in one round.
+/// Answers of all masters in one round.
 ///
 /// `{}` is one line for a log; `{:#}` has a line for each group of masters that say the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
-    /// The round.
+    /// Command of the round.
     pub round: Round,
-    /// The lock's name, without the prefix.
+    /// Name of the lock, without the prefix.
     pub resource: Vec<u8>,
     /// Name (its URL without login) and vote of each master, in the order of the configuration.
     pub votes: Vec<(Arc<str>, Vote)>,
 }
 
 impl Report {
-    /// Number of masters that make a quorum.
+    /// Returns the number of masters that make a quorum.
     #[must_use]
     pub fn quorum(&self) -> usize {
         quorum(self.votes.len())
     }
 
-    /// Number of masters that granted.
+    /// Returns the number of masters that granted.
     #[must_use]
     pub fn granted(&self) -> usize {
         self.votes.iter().filter(|(_, vote)| *vote == Vote::Granted).count()
     }
 
-    /// One line for each group of masters that say the same, the longest of their times included:
-    /// `all 5 masters: refused, held for at most 4.4s`.
+    /// Returns one line for each group of masters that say the same, with the longest of their times: `all 5
+    /// masters: refused, held for at most 4.4s`.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let lines = self.votes.iter().map(|(master, vote)| {

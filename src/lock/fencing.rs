@@ -11,16 +11,16 @@ use crate::mutants::mutant;
 /// like this.
 pub(crate) const FENCE_NAME: &[u8] = b"redlatch:fence:";
 
-/// A number that is larger than that of each earlier fenced holder of the same lock, whatever pauses and
+/// Number that is larger than the number of each earlier fenced holder of the same lock, whatever pauses and
 /// delays happen.
 ///
-/// Hand it to the storage with each write; the storage remembers the largest that it has seen and refuses
-/// smaller ones. So a holder that was stopped, and does not know that its lock has passed on, does no harm
-/// when it wakes. Source: Kleppmann, "How to do distributed locking" (2016).
+/// Send it to the storage with each write. The storage remembers the largest token that it has seen and
+/// refuses smaller ones. So a holder that was stopped, and does not know that its lock has passed on, does no
+/// harm when it wakes. Source: Kleppmann, "How to do distributed locking" (2016).
 ///
-/// It has less than 54 bits, so a double has it exactly. It follows the clocks of the masters in microseconds
-/// since 1970, which is how it grows without a counter that could be lost; nothing is promised of the
-/// difference between two.
+/// It has at most 53 bits, so a double has it exactly. It follows the clocks of the masters in microseconds
+/// since 1970, so it grows without a counter that could be lost. Nothing is promised of the difference
+/// between two tokens.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(NonZeroU64);
 
@@ -37,7 +37,7 @@ impl FencingToken {
         }
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn as_u64(self) -> u64 {
         self.0.get()

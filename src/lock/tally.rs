@@ -10,10 +10,10 @@ const QUORUM: [usize; 33] = [
     9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15, 16, 16, 17,
 ];
 
-/// The quorum of `master_count` configured masters, whatever is reachable (I4).
+/// Returns the quorum of `master_count` configured masters: a majority, however many are reachable (I4).
 ///
 /// # Panics
-/// If `master_count` is 0 or above [`crate::limits::MASTER_COUNT_MAX`]: a configuration cannot have that
+/// If `master_count` is 0 or above 32 ([`crate::limits::MASTER_COUNT_MAX`]): a configuration cannot have that
 /// many.
 #[must_use]
 pub const fn quorum(master_count: usize) -> usize {

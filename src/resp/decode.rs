@@ -10,20 +10,20 @@ use super::{Array, ProtocolError, Reply};
 use crate::limits::{REPLY_DEPTH_MAX, REPLY_ELEMENT_COUNT_MAX, REPLY_LINE_SIZE_MAX, REPLY_SIZE_MAX};
 use crate::mutants::mutant;
 
-/// What the bytes so far amount to.
+/// Result of decoding the bytes that have arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decoded<'a> {
     /// The input starts with a whole reply.
     Complete {
         /// The first reply of the input.
         reply: Reply<'a>,
-        /// Bytes of the input that the reply takes up; the next reply starts behind them.
+        /// Number of bytes of the reply; the next reply starts behind them.
         size: usize,
     },
     /// The input is the beginning of a reply. This is not an error.
     Partial {
-        /// Bytes from the start of the reply below which decoding again is in vain, greater than the size of
-        /// the input and at most [`REPLY_SIZE_MAX`].
+        /// Number of bytes from the start of the reply below which decoding again is in vain: more than the
+        /// input has, and at most 1 MiB ([`REPLY_SIZE_MAX`]).
         size_min: usize,
     },
 }
@@ -74,7 +74,7 @@ pub enum Fixed {
 }
 
 impl Fixed {
-    /// The reply in its general form.
+    /// Returns the reply in its general form.
     #[must_use]
     pub const fn reply(self) -> Reply<'static> {
         match self {
@@ -86,10 +86,10 @@ impl Fixed {
     }
 }
 
-/// The reply at the front of `input` and its size, if it is whole and one of the [`Fixed`] ones. Anything
-/// else is for [`decode`].
+/// Returns the reply at the front of `input` and its size, if it is whole and one of the [`Fixed`] ones.
+/// Anything else is for [`decode`].
 ///
-/// The four are distinguished by one word (`benches/codec.rs`, `decode/fixed`).
+/// One word distinguishes the four (`benches/codec.rs`, `decode/fixed`).
 ///
 /// ```
 /// use redlatch::resp::{Fixed, decode_fixed};

@@ -4,25 +4,26 @@ use crate::fleet::Fleet;
 use crate::harness::{FOREVER, Running, expect, finish, holder_count, redlatch, trusting};
 
 #[test]
-fn inspect_tells_free_held_split_and_unknown_apart() {
+fn inspect_distinguishes_free_held_split_and_unknown() {
     let mut fleet = Fleet::start(3);
     let inspect = |fleet: &Fleet| finish(trusting(fleet, "inspect").arg("report"));
     let free = inspect(&fleet);
     expect(&free, 0, &[]);
-    assert!(free.stdout.starts_with("free\n") && free.stdout.lines().count() == 4, "{}", free.stdout);
+    assert!(free.stdout == "free on 3 of 3 masters\n  all 3 masters: free\n", "{}", free.stdout);
     let mut run = Running::start(
         trusting(&fleet, "run").args(["report", "--", "sh", "-c"]).arg(format!("echo inside; {FOREVER}")),
     );
     assert_eq!(run.line(), "inside");
     let held = inspect(&fleet);
     expect(&held, 75, &[]);
-    assert!(held.stdout.starts_with("held\nby ") && held.stdout.contains("for at most"), "{}", held.stdout);
+    assert!(
+        held.stdout.starts_with("held on 3 of 3 masters, for at most ") && held.stdout.contains("held by "),
+        "{}",
+        held.stdout
+    );
     let json = finish(trusting(&fleet, "inspect").args(["--json", "report"]));
     let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON and nothing else");
-    assert_eq!(
-        (json["standing"].as_str(), json["masters"].as_array().map(Vec::len)),
-        (Some("held"), Some(3))
-    );
+    assert_eq!((json["status"].as_str(), json["masters"].as_array().map(Vec::len)), (Some("held"), Some(3)));
     assert_eq!(json["holder"].as_str().map(str::len), Some(40), "{json}");
     assert!(json["remaining_ms"].as_u64().is_some_and(|left| left > 0 && left <= 10_000), "{json}");
     run.signal("TERM");
@@ -32,7 +33,11 @@ fn inspect_tells_free_held_split_and_unknown_apart() {
     }
     let split = inspect(&fleet);
     expect(&split, 75, &[]);
-    assert!(split.stdout.starts_with("split") && split.stdout.contains("  two  "), "{}", split.stdout);
+    assert!(
+        split.stdout.starts_with("split") && split.stdout.contains("held by two, for at most "),
+        "{}",
+        split.stdout
+    );
     fleet.master(1).kill();
     fleet.master(2).kill();
     let unknown = inspect(&fleet);

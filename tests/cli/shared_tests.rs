@@ -23,17 +23,16 @@ fn sharing_commands_run_together_and_exclude_others() {
     expect(&alone, 75, &["lock \"r\" is shared by 2 readers, for at most"]);
     // A majority has them; the last master may be about to.
     eventually(PATIENCE, "all masters have both", || {
-        finish(trusting(&fleet, "inspect").arg("r")).stdout.matches("2 readers").count() == 3
+        finish(trusting(&fleet, "inspect").arg("r")).stdout.contains("all 3 masters: 2 readers")
     });
     let inspect = finish(trusting(&fleet, "inspect").arg("r"));
     expect(&inspect, 75, &[]);
-    let is_shown =
-        inspect.stdout.starts_with("shared by readers\nfor at most ") && inspect.stdout.contains("2 readers");
+    let is_shown = inspect.stdout.starts_with("shared by readers on 3 of 3 masters, for at most ");
     assert!(is_shown, "{}", inspect.stdout);
     let json = finish(trusting(&fleet, "inspect").args(["--json", "r"])).stdout;
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON and nothing else");
     let first = &json["masters"][0];
-    assert_eq!((json["standing"].as_str(), first["readers"].as_u64()), (Some("shared"), Some(2)), "{json}");
+    assert_eq!((json["status"].as_str(), first["readers"].as_u64()), (Some("shared"), Some(2)), "{json}");
     assert!(json["remaining_ms"].as_u64().is_some_and(|left| left > 0 && left <= 10_001), "{json}");
     for run in shared {
         run.signal("TERM");

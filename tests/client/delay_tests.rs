@@ -10,7 +10,9 @@ use std::time::Duration;
 use redlatch::{AcquireError, Client, ReentrantLock};
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open, poll_once, within};
+use crate::harness::{
+    LONG, PATIENCE, TTL, assert_nothing_left, await_connections, block_on, config, open, poll_once, within,
+};
 
 /// A client with a delay function of the test's own, and another client that holds the lock `held`.
 fn contend(fleet: &Fleet, delay: impl Fn(u32) -> Duration + Send + Sync + 'static) -> (Client, Client) {
@@ -266,9 +268,5 @@ fn a_client_dropped_in_its_delay_function_ends() {
     eventually(PATIENCE, "the function is called", || slot.lock().expect("no panic").is_none());
     held.release().expect("confirmed");
     drop(other);
-    for master in fleet.masters() {
-        eventually(PATIENCE, "the connections are closed", || {
-            master.ask("INFO clients").text().contains("connected_clients:1\r\n")
-        });
-    }
+    await_connections(&mut fleet, 0);
 }

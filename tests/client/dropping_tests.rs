@@ -13,8 +13,8 @@ use redlatch::{Client, ExtendError, Guard, Release, limits};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
-    Count, LONG, PATIENCE, TTL, assert_nothing_left, await_no_keys, block_on, open, poll_once, poll_with,
-    within,
+    Count, LONG, PATIENCE, TTL, assert_nothing_left, await_connections, await_no_keys, block_on, open,
+    poll_once, poll_with, within,
 };
 
 /// What no drop waits for: the masters' answers.
@@ -328,16 +328,8 @@ fn the_last_handle_does_not_wait_for_stopped_masters() {
     fleet.masters().for_each(|master| master.cont());
     // It was written, and is carried out.
     await_no_keys(&mut fleet);
-    await_no_connections(&mut fleet);
-}
-
-/// The client has closed its connections, as its thread does last.
-fn await_no_connections(fleet: &mut Fleet) {
-    for master in fleet.masters() {
-        eventually(PATIENCE, "the connections are closed", || {
-            master.ask("INFO clients").text().contains("connected_clients:1\r\n")
-        });
-    }
+    // The client's thread closes them last.
+    await_connections(&mut fleet, 0);
 }
 
 /// A task that owns all handles of its client.
@@ -358,5 +350,6 @@ fn the_background_thread_may_drop_the_last_handle() {
     // From here on the background thread has the only reference, in the waker that it wakes.
     assert!(matches!(poll, Poll::Pending));
     await_no_keys(&mut fleet);
-    await_no_connections(&mut fleet);
+    // The client's thread closes them last.
+    await_connections(&mut fleet, 0);
 }

@@ -24,11 +24,29 @@ pub(crate) const SHORT: Duration = Duration::from_millis(300);
 /// Masters whose votes count from the start.
 pub(crate) fn config(urls: &[String], answer_timeout: Duration) -> ConfigBuilder {
     let config = Config::builder().masters(urls).quarantine(Quarantine::Trust).max_ttl(TTL);
+    let config = config.client_name(name_of(urls));
     config.answer_timeout(answer_timeout).retry_delay(Duration::from_millis(1)..=Duration::from_millis(20))
 }
 
 pub(crate) fn open(urls: &[String], answer_timeout: Duration) -> Client {
     Client::open(config(urls, answer_timeout).build().expect("valid settings")).expect("an event loop")
+}
+
+/// Name of the connections of clients of this fleet. Clients of other tests may come to a master by its port,
+/// which was that of a dead master of theirs before.
+fn name_of(urls: &[String]) -> String {
+    let port: String = urls[0].chars().filter(char::is_ascii_digit).collect();
+    format!("of-{port}")
+}
+
+/// Waits until each master has so many connections of clients of this fleet.
+pub(crate) fn await_connections(fleet: &mut Fleet, count: usize) {
+    let name = format!(" name={} ", name_of(&fleet.urls()));
+    for master in fleet.masters() {
+        eventually(PATIENCE, "the connections are opened or closed", || {
+            master.ask("CLIENT LIST").text().matches(&name).count() == count
+        });
+    }
 }
 
 /// Nothing is left: no lock that the client knows of, and no key.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redlatch::Client;
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{LONG, PATIENCE, TTL, block_on, config};
+use crate::harness::{LONG, PATIENCE, TTL, await_connections, block_on, config};
 
 #[test]
 fn closed_idle_connections_are_made_again() {
@@ -16,11 +16,7 @@ fn closed_idle_connections_are_made_again() {
     for master in fleet.masters() {
         assert_eq!(master.ask("CLIENT KILL TYPE normal").text(), "1");
     }
-    for master in fleet.masters() {
-        eventually(PATIENCE, "the client is back", || {
-            master.ask("INFO clients").text().contains("connected_clients:2\r\n")
-        });
-    }
+    await_connections(&mut fleet, 1);
     // A task does not wait for connections, so the first one after a quiet night would fail on healthy
     // masters.
     eventually(PATIENCE, "the connections vote", || {

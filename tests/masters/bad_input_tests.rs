@@ -260,8 +260,10 @@ fn a_second_release_and_later_extension_are_answered() {
     assert!(matches!(ask(None), Outcome::Acquire(Ok(_))));
     let release = Request::Release { lock, awaited: true };
     assert!(matches!(ask(Some(release)), Outcome::Release(Ok(released)) if released.deleted >= 2));
-    let nothing = Released { deleted: 0, absent: 0, unanswered: 0 };
-    assert_eq!(ask(Some(release)), Outcome::Release(Ok(nothing)));
+    let Outcome::Release(Ok(Released { deleted: 0, absent: 0, unanswered: 0, .. })) = ask(Some(release))
+    else {
+        panic!("the second release found something")
+    };
     let extended = ask(Some(Request::Extend { lock, ttl }));
     assert_eq!(extended, Outcome::Extend(Err(ExtendError::NotHeld)));
     check_says(&ExtendError::NotHeld, &["not held by this client"]);

@@ -1,10 +1,11 @@
 //! What a lease says of its lock, on real masters, when extensions fail, clients are mixed up or the process
 //! is stopped.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Outcome, Request, Resource};
-use redlatch::{ExtendError, MasterState, Options, ReleaseError};
+use redlatch::{AcquireError, Cancel, ExtendError, MasterState, Options, ReleaseError};
 
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, open, settings, state};
@@ -113,4 +114,28 @@ fn a_turn_does_not_wait_with_outcomes() {
     redlock.turn(PATIENCE).expect("the loop runs");
     assert!(redlock.poll_outcome().is_some());
     assert!(start.elapsed() < ANSWER_TIMEOUT, "{:?}", start.elapsed());
+}
+
+#[test]
+fn another_thread_cancels_a_wait() {
+    let mut fleet = Fleet::start(3);
+    let (mut holder, mut waiter) = (open(settings(&fleet.urls())), open(settings(&fleet.urls())));
+    let held = holder.lock("a").ttl(TTL).try_acquire().expect("free");
+    let cancel = Cancel::new();
+    let handle = cancel.clone();
+    let cancelling = thread::spawn(move || {
+        eventually(PATIENCE, "it waits", || format!("{handle:?}").contains("waiting_count: 1"));
+        handle.cancel();
+    });
+    let result = waiter.lock("a").ttl(TTL).wait(PATIENCE * 10).cancel_with(&cancel).acquire();
+    assert_eq!(result.map(drop), Err(AcquireError::Cancelled));
+    cancelling.join().expect("no panic");
+    let again = waiter.lock("b").ttl(TTL).cancel_with(&cancel).try_acquire();
+    assert_eq!(again.map(drop), Err(AcquireError::Cancelled), "it stays cancelled");
+    drop(waiter.lock("b").ttl(TTL).cancel_with(&Cancel::new()).try_acquire().expect("free"));
+    holder.release(held).expect("confirmed");
+    assert_eq!((waiter.close(PATIENCE), holder.close(PATIENCE)), (0, 0));
+    for master in fleet.masters() {
+        assert_eq!(master.ask("KEYS *").text(), "[]");
+    }
 }

@@ -140,7 +140,7 @@ impl World {
                         self.checker.violate(why);
                     }
                 }
-                KeyState::Failed(_) => {}
+                _ => {}
             }
         }
     }

@@ -14,10 +14,10 @@ use crate::clock;
 use crate::engine::Released;
 use crate::error::{ExtendError, ReleaseError, SetError};
 
-/// Several locks held together: valid while each of them is.
+/// Several locks held together, valid while each of them is valid.
 ///
-/// Dropping it releases all of them in the background: that never blocks, works in a panic and on any thread,
-/// and the releases go out as that of a [`Guard`] does.
+/// Dropping it releases all of them in the background. The drop never blocks, and works in a panic and on any
+/// thread. The releases go out as for a dropped [`Guard`].
 #[must_use = "dropping the set releases its locks"]
 pub struct GuardSet {
     /// Sorted by name.
@@ -41,7 +41,7 @@ struct ReleaseSet {
     failed: Option<SetError<ReleaseError>>,
 }
 
-/// A future that is ready when one of several locks is lost or about to be: [`GuardSet::lost`].
+/// Future that is ready when one of several locks is lost or about to be lost: [`GuardSet::lost`].
 #[must_use = "nothing is told before this is awaited"]
 #[derive(Debug)]
 struct LostSet {
@@ -62,57 +62,59 @@ impl GuardSet {
         }
     }
 
-    /// Their names, sorted, without the configured prefix.
+    /// Returns the names of the locks, sorted, without the configured prefix.
     pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
         self.guards.iter().map(Guard::resource)
     }
 
-    /// The locks, sorted by name: for the token or the margin of each.
+    /// Returns the locks, sorted by name, for the token or the margin of each.
     pub fn guards(&self) -> &[Guard] {
         &self.guards
     }
 
-    /// Takes the set apart: from now on each lock is released by itself.
+    /// Takes the set apart: each lock is released by itself from now on.
     pub fn into_guards(mut self) -> Vec<Guard> {
         std::mem::take(&mut self.guards)
     }
 
-    /// When the first validity ends; see [`Guard::valid_until`].
+    /// Returns the end of the validity that ends first; see [`Guard::valid_until`].
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         let first = self.guards.iter().map(Guard::valid_until).min();
         first.unwrap_or_else(|| clock::to_std(clock::now()))
     }
 
-    /// The shortest validity left, zero when one has ended.
+    /// Returns the shortest validity left; zero once one has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         set_acquisition::validity(self.guards.iter().map(Guard::remaining))
     }
 
-    /// Whether no validity has ended.
+    /// Returns whether the validity of each lock lasts.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         !self.remaining().is_zero()
     }
 
-    /// The smallest margin; see [`Guard::margin`].
+    /// Returns the smallest margin; see [`Guard::margin`].
     #[must_use]
     pub fn margin(&self) -> usize {
         self.guards.iter().map(Guard::margin).min().unwrap_or(0)
     }
 
-    /// Gives all of them a new TTL, counted from now, in one write for each master.
+    /// Gives all of them a new TTL, counted from now, with one write for each master.
     ///
     /// # Errors
-    /// [`SetError`] names the first lock, by name, that was not extended. The others may be; the set is valid
-    /// as long as each of them is.
+    /// [`SetError`] names the first lock, by name, that was not extended. The others may be extended; the set
+    /// is valid as long as each of them is.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), SetError<ExtendError>> {
         self.start_extension(ttl).wait()
     }
 
-    /// As [`GuardSet::extend`], for tasks. It is sent at once. Dropping the future leaves the extensions to
-    /// themselves: each lock then ends as before, or as asked for.
+    /// Returns the future of [`GuardSet::extend`], for tasks. The extensions are sent at once.
+    ///
+    /// It is cancel-safe: dropping it does not stop the extensions. Each lock then ends as before, or as
+    /// asked for.
     pub fn extend_async(
         &mut self,
         ttl: Duration,
@@ -129,8 +131,8 @@ impl GuardSet {
         ExtendSet { pending: names.into_iter().zip(extending).collect(), failed: None }
     }
 
-    /// Has `callback` called when the first of them is lost or about to be; see [`Guard::on_lost`]. At most
-    /// once.
+    /// Calls `callback` at most once, when the first of them is lost or about to be lost; see
+    /// [`Guard::on_lost`].
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
         let callback = Arc::new(Mutex::new(Some(callback)));
         for guard in &self.guards {
@@ -144,23 +146,25 @@ impl GuardSet {
         }
     }
 
-    /// Waits, in a task, until the first of them is lost or about to be, or released; see [`Guard::lost`].
+    /// Returns a future that is ready when the first of them is lost, about to be lost, or released; see
+    /// [`Guard::lost`]. It is cancel-safe: dropping it ends the notification only.
     pub fn lost(&self) -> impl Future<Output = LockEnd> + Send + use<> {
         LostSet { each: self.guards.iter().map(Guard::lost).collect() }
     }
 
-    /// Releases all of them, in one write for each master, and waits until a quorum of masters has confirmed
-    /// each. Returns what was released, sorted by name.
+    /// Releases all of them, with one write for each master, and waits until a quorum of masters has
+    /// confirmed each. Returns the results, sorted by name.
     ///
     /// # Errors
-    /// [`SetError`] names the first lock, by name, whose release is not confirmed; all go on in the
+    /// [`SetError`] names the first lock, by name, whose release is not confirmed. All releases go on in the
     /// background.
     pub fn release(self) -> Result<Vec<Released>, SetError<ReleaseError>> {
         self.start_release().wait()
     }
 
-    /// As [`GuardSet::release`], for tasks. It is sent at once. Dropping the future, at any time, leaves the
-    /// releases to the background.
+    /// Returns the future of [`GuardSet::release`], for tasks. The releases are sent at once.
+    ///
+    /// It is cancel-safe: dropping it, at any time, leaves the releases to the background.
     pub fn release_async(
         self,
     ) -> impl Future<Output = Result<Vec<Released>, SetError<ReleaseError>>> + Send + use<> {

@@ -66,8 +66,8 @@ impl FamilyPeer {
 
     pub const fn waits_by(self) -> &'static str {
         match self {
-            Self::Woken => "messages, and timers behind them",
-            Self::Fair => "a queue at the masters, messages to the first in it, and timers",
+            Self::Woken => "release notifications, and timers behind them",
+            Self::Fair => "a queue on the masters, notifications to its head, and timers",
             Self::Polling => "polling, 1 to 100 ms",
             Self::Rslock => "polling, 0 to 200 ms",
             Self::NodeRedlock => "polling, 100 to 300 ms",

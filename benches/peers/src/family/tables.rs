@@ -23,16 +23,16 @@ impl Page {
     pub fn text(&self) -> String {
         let mut page = String::from(HEAD);
         let _ = writeln!(page, "{}\n", machine_line());
-        self.tell_peers(&mut page);
-        self.tell_hand_overs(&mut page);
-        self.tell_contests(&mut page);
-        self.tell_kept(&mut page);
+        self.write_peers(&mut page);
+        self.write_hand_overs(&mut page);
+        self.write_contests(&mut page);
+        self.write_kept(&mut page);
         page
     }
 
-    fn tell_peers(&self, page: &mut String) {
+    fn write_peers(&self, page: &mut String) {
         page.push_str(
-            "| peer | version | who waits for a lock | who keeps one |\n| --- | --- | --- | --- |\n",
+            "| peer | version | how a waiter waits | how a lock is kept |\n| --- | --- | --- | --- |\n",
         );
         for peer in FamilyPeer::ALL {
             let (name, version, waits) = (peer.name(), peer.version(), peer.waits_by());
@@ -41,11 +41,11 @@ impl Page {
         page.push_str(NOT_HERE);
     }
 
-    fn tell_hand_overs(&self, page: &mut String) {
+    fn write_hand_overs(&self, page: &mut String) {
         let _ = writeln!(
             page,
-            "\n## Hand-over\n\nFrom the release by one client until another one that waits has the lock; round trips of {} ms, by a proxy; \
-             each keeps the lock for ten, and asks for it again after five.\n\n\
+            "\n## Hand-over\n\nThe time from the release by one client to the acquisition by a waiting one. A proxy gives round trips of {} ms. \
+             Each client keeps the lock for ten round trips, and asks for it again after five.\n\n\
              | peer | waiting | hand-over, median ms | ÷ round trip | attempts per lock |\n| --- | ---: | ---: | ---: | ---: |",
             self.round_trip_ms
         );
@@ -66,11 +66,11 @@ impl Page {
         }
     }
 
-    fn tell_contests(&self, page: &mut String) {
+    fn write_contests(&self, page: &mut String) {
         let _ = writeln!(
             page,
-            "\n## Fairness\n\nContenders with a client each, on loopback; each keeps the lock for {} ms and asks for it again at once. \
-             Overtaken: by how many who asked at least 5 ms later.\n\n\
+            "\n## Fairness\n\nContenders with a client each, on loopback. Each keeps the lock for {} ms and asks for it again at once. \
+             Overtaken: the number of callers that asked at least 5 ms later and had the lock earlier.\n\n\
              | peer | contenders | locks/s | wait, median ms | longest ms | overtaken, mean | most | fewest ÷ most locks | attempts per lock |\n\
              | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
             self.hold_ms
@@ -96,11 +96,11 @@ impl Page {
         }
     }
 
-    fn tell_kept(&self, page: &mut String) {
+    fn write_kept(&self, page: &mut String) {
         let _ = writeln!(
             page,
-            "\n## Renewal\n\n{} locks with a TTL of {} s that one client keeps by the library's own renewal.\n\n\
-             | peer | of a core | memory, MiB | renewals/s at a master | said to be lost | keys left at the end |\n\
+            "\n## Renewal\n\n{} locks with a TTL of {} s. One client keeps them by the library's own renewal.\n\n\
+             | peer | of a core | memory, MiB | renewals/s at a master | reported lost | keys left at the end |\n\
              | --- | ---: | ---: | ---: | ---: | ---: |",
             self.lock_count, self.ttl_s
         );
@@ -122,10 +122,10 @@ impl Page {
     }
 }
 
-const HEAD: &str = "# Waiting, fairness and renewal, beside others\n\n\
-    Written by `scripts/bench --family --write`; do not edit. Libraries with the settings they come with; only that nobody gives\n\
-    up is set. Five masters where a library can have as many. Each peer has a process of its own, and all share the cores with\n\
-    the servers, so what Python and JavaScript cost is in their figures: compare the waits, not the languages.\n\n";
+const HEAD: &str = "# Waiting, fairness and renewal, compared\n\n\
+    Written by `scripts/bench --family --write`; do not edit. Each library has its default settings, except that no caller gives up.\n\
+    There are five masters where a library can use several. Each peer has a process of its own, and all of them share the cores with\n\
+    the servers. So the figures include the cost of Python and JavaScript: compare the waits, not the languages.\n\n";
 
-const NOT_HERE: &str = "\nNot here: Redisson (`RLock`, `RFairLock`) and rueidislock, whose languages' packages were not to be had where this was\n\
-    measured; redsync and redlock-rs have neither wake-ups nor renewal, and poll like the others.\n";
+const NOT_HERE: &str = "\nNot measured: Redisson (`RLock`, `RFairLock`) and rueidislock, as the packages of their languages could not be installed here.\n\
+    redsync and redlock-rs have neither notifications nor renewal, and poll like the others.\n";

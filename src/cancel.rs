@@ -2,21 +2,18 @@
 
 use std::fmt;
 use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
-use super::parker::Parker;
-use super::pending::{Ask, How, Pending};
-use super::shared::wake_all;
-use crate::error::AcquireError;
-
-/// A handle that ends acquisitions from another thread or task; given to them by
-/// [`LockRequest::cancel_with`](crate::LockRequest::cancel_with). Clones are the same handle.
+/// Handle that ends acquisitions from another thread or task; given to them by
+/// [`LockRequest::cancel_with`](crate::LockRequest::cancel_with) and
+/// [`LeaseRequest::cancel_with`](crate::LeaseRequest::cancel_with). Clones are the same handle.
 ///
-/// A cancelled acquisition ends with [`AcquireError::Cancelled`] and releases in the background what it had,
-/// as a dropped future does. A lock that was handed out before is not affected. One handle may serve any
-/// number of acquisitions, at the same time or one after the other; once cancelled, it stays cancelled.
-/// Dropping the handle cancels nothing.
+/// A cancelled acquisition ends with [`AcquireError::Cancelled`](crate::AcquireError::Cancelled) and releases
+/// in the background everything that it acquired, as a dropped future does. It does not affect a lock that
+/// was handed out before. One handle may serve any number of acquisitions, at the same time or one after the
+/// other. Once cancelled, it stays cancelled. Dropping the handle cancels nothing.
 ///
 /// ```no_run
 /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -41,13 +38,13 @@ struct State {
 
 /// One acquisition that a [`Cancel`] may end. Its drop ends the registration.
 #[derive(Debug)]
-pub(super) struct Registration {
+pub(crate) struct Registration {
     cancel: Cancel,
     id: Option<u64>,
 }
 
 impl Cancel {
-    /// A handle that nobody has cancelled.
+    /// Returns a handle that is not cancelled.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -59,11 +56,13 @@ impl Cancel {
         state.is_cancelled = true;
         let woken = mem::take(&mut state.wakers);
         drop(state);
-        // A waker that panics keeps no other from being called.
-        let _ = wake_all(woken.into_iter().map(|(_, waker)| waker));
+        for (_, waker) in woken {
+            // A waker that panics keeps no other from being called.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        }
     }
 
-    /// Whether it was cancelled.
+    /// Returns whether the handle was cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.state().is_cancelled
@@ -85,13 +84,13 @@ impl fmt::Debug for Cancel {
 }
 
 impl Registration {
-    pub(super) const fn new(cancel: Cancel) -> Self {
+    pub(crate) const fn new(cancel: Cancel) -> Self {
         Self { cancel, id: None }
     }
 
     /// Has this waker called when the handle is cancelled, in place of the last one. Returns whether it is
     /// cancelled already.
-    fn register(&mut self, waker: &Waker) -> bool {
+    pub(crate) fn register(&mut self, waker: &Waker) -> bool {
         // Copied and dropped without the lock: that may run anybody's code.
         let mut waker = waker.clone();
         let mut state = self.cancel.state();
@@ -110,41 +109,6 @@ impl Registration {
         }
         drop(state);
         false
-    }
-
-    /// Polls or waits for what is asked until it is answered or cancelled.
-    pub(super) fn resolve<A: Ask<Error = AcquireError>>(
-        &mut self,
-        pending: &mut Option<Pending<A>>,
-        how: How<'_, '_>,
-    ) -> Poll<Result<A::Answer, AcquireError>> {
-        let own = match how {
-            How::Thread => Some(Parker::own()),
-            How::Task(_) => None,
-        };
-        loop {
-            let waker = match (&own, how) {
-                (Some((_, waker)), _) => waker,
-                (None, How::Task(context)) => context.waker(),
-                (None, How::Thread) => unreachable!("a thread has a parker"),
-            };
-            let asked = pending.as_mut().expect("polled after it was ready");
-            if own.is_some()
-                && let Err(why) = asked.ask().client().shared().check_may_wait()
-            {
-                return Poll::Ready(Err(A::stopped(why)));
-            }
-            if self.register(waker) {
-                // Its drop gives up what was asked.
-                drop(pending.take());
-                return Poll::Ready(Err(AcquireError::Cancelled));
-            }
-            match (asked.poll(&Context::from_waker(waker)), &own) {
-                (Poll::Ready(result), _) => return Poll::Ready(result),
-                (Poll::Pending, Some((parker, _))) => drop(parker.park(None)),
-                (Poll::Pending, None) => return Poll::Pending,
-            }
-        }
     }
 }
 

@@ -1,0 +1,103 @@
+//! What a master answers to an attempt, and why one gave no answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Answer of one master to one attempt, or the reason why it gave none.
+///
+/// It is exhaustive: a master grants, refuses, fails or is not waited for, and a tool that judges votes has
+/// to treat each case. A further reason is a further [`Failure`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Vote {
+    /// The master took the command: the key is set, or its TTL was set.
+    Granted,
+    /// An explicit refusal. To an acquisition: the key exists. To an extension: the key is gone or has
+    /// another value.
+    Refused {
+        /// Time left of the key that is in the way, if the master was asked and answered.
+        holder: HolderTtl,
+    },
+    /// Neither of these. The command may or may not have been carried out, so it is released, too.
+    Failed(Failure),
+    /// No answer when the outcome was already fixed; a late answer is still handled.
+    Pending,
+}
+
+/// Time left of a key that is in the way, as a master reported it.
+///
+/// It is exhaustive: these are all replies that `PTTL` has, and the absence of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HolderTtl {
+    /// The master was not asked, or has not answered.
+    #[default]
+    Unknown,
+    /// The key expires after this time at the latest unless its holder extends it.
+    Left(Duration),
+    /// The key has no TTL: no lock of any Redlock client; it stays until somebody deletes it.
+    Never,
+    /// The key was gone when the master was asked.
+    Gone,
+}
+
+/// Reason why a master's vote is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// There was no usable connection.
+    NotConnected {
+        /// What happened to the connection, and to the latest attempt to make it.
+        why: Arc<str>,
+    },
+    /// The connection broke after the command was queued.
+    ConnectionLost,
+    /// No answer by the limit of the attempt.
+    NoAnswer {
+        /// Time for which the client waited.
+        limit: Duration,
+    },
+    /// The master still owed an earlier answer, so it was not asked.
+    Silent,
+    /// The answer does not count: the master restarted too recently, so it may have forgotten a lock that
+    /// still lives.
+    Quarantined {
+        /// Time until it counts.
+        left: Duration,
+    },
+    /// The masters were not asked: another caller of this client holds the lock, or was ahead of this one in
+    /// the wait queue.
+    Queued,
+    /// The master's queue of bytes (8 MiB) or of owed replies (262,144) was full, so it was not asked.
+    QueueFull,
+    /// The master was never sent this lock, so it cannot extend it.
+    NotHeld,
+    /// The master's first answer showed this very request as carried out before. Only another address of the
+    /// same server explains that.
+    SameServer,
+    /// Nobody holds the fair lock there, and waiters that asked before are ahead.
+    OthersFirst {
+        /// Number of waiters ahead of this one.
+        ahead: u64,
+    },
+    /// The master refused the fencing token, and wrote nothing.
+    TokenRefused(TokenRefusal),
+    /// An error reply, cut off at 160 bytes ([`limits::ERROR_TEXT_SIZE_MAX`]).
+    Replied(Box<str>),
+}
+
+/// Reason why a master refused a fencing token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TokenRefusal {
+    /// The master has seen a token that is as large.
+    Stale,
+    /// The master's clock is too far ahead of the token.
+    Past {
+        /// Time by which it is ahead.
+        by: Duration,
+    },
+    /// The master's clock is too far behind the token.
+    Future {
+        /// Time by which it is behind.
+        by: Duration,
+    },
+}
