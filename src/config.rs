@@ -306,7 +306,8 @@ impl ConfigBuilder {
     /// Sets whether a refused attempt asks how long the holder's key still lives; on by default.
     ///
     /// A refused attempt that does not wait then costs one more round trip. A waiting one retries when the
-    /// holder's time ends.
+    /// holder's time ends. An attempt that a release notification brought about asks only if it is the last
+    /// one.
     #[must_use]
     pub const fn ask_holder(mut self, ask: bool) -> Self {
         self.config.ask_holder = ask;

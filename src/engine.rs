@@ -241,8 +241,8 @@ impl Engine {
         }
     }
 
-    /// Returns whether [`Engine::send_ready`] may have bytes that it did not have at the last call. The rest of
-    /// a short write does not count.
+    /// Returns whether [`Engine::send_ready`] may have bytes that it did not have at the last call. The rest
+    /// of a short write does not count.
     #[inline]
     pub(crate) fn take_queued(&mut self) -> bool {
         // Connections for notifications are few, and open only while callers wait.

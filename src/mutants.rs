@@ -120,6 +120,10 @@ pub enum Mutant {
     SubscribedPolls,
     /// All who wait for a lock come when it is released, however many they are.
     AllWoken,
+    /// Each refused attempt asks for the holder's time, however lately the lock was released.
+    HolderAskedAlways,
+    /// One master alone publishes the release of a lock that others wait for.
+    OnePublisher,
     /// A master takes a fencing token that is as large as its fence.
     FenceNotStrict,
     /// A release deletes the fence.

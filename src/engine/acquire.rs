@@ -216,7 +216,9 @@ impl Engine {
                 let valid_until = counted_from + op.ttl.validity();
                 if now + op.min_validity < valid_until || mutant!(DeadlineUnchecked) {
                     claim.is_open = false;
-                    (claim.tells, claim.is_contended) = (self.config.wakes_waiters, op.attempts > 1);
+                    claim.tells = self.config.wakes_waiters;
+                    // A client that has waited lately is one of many, and so its locks are wanted, too.
+                    claim.is_contended = op.attempts > 1 || !self.subscriptions.open_links().is_empty();
                     op.state = OpState::Held { since: claim.started, valid_until, extension: None };
                     let granted = claim.tally.granted;
                     let grant = Grant {
@@ -317,7 +319,8 @@ impl Engine {
         if retry_at.is_none() {
             self.leave_queue(now, id, Duration::ZERO);
         }
-        if gathered == Gathered::None && self.config.ask_holder && cause == Cause::Contended {
+        let is_asked = retry_at.is_none() || !self.subscriptions.follows_release(id);
+        if gathered == Gathered::None && self.config.ask_holder && cause == Cause::Contended && is_asked {
             denied.asked = self.ask_holders(id, refused, retry_at.is_none());
         }
         let op = self.ops.op_mut(id);

@@ -184,27 +184,47 @@ impl Fleet {
         entry: &Entry,
         notify: Notify,
     ) -> MasterSet {
-        let notifies = notify != Notify::Nobody;
+        if notify == Notify::Crowd {
+            return self.send_release_to_crowd(to, owed, entry);
+        }
+        let notifies = notify == Notify::Waiters;
         let mut sent = MasterSet::EMPTY;
         for index in 0..self.groups.release.len() {
             let (by, group) = self.groups.release[index];
-            let mut group = group.intersection(to);
-            if notify == Notify::Crowd && !by.is_script() {
-                let scripted = group.intersection(self.groups.notifiers);
-                group = group.without(scripted);
-                sent = sent.union(self.send(scripted, owed, |out| {
-                    command::encode_release(out, ReleaseBy::EvalSha, entry, notifies);
-                }));
-            }
+            let group = group.intersection(to);
             let group = self.send(group, owed, |out| command::encode_release(out, by, entry, notifies));
             if notifies && !by.is_script() {
-                self.send(group, Owed::Ignored(Shape::Count), |out| {
-                    command::encode_telling(out, entry.key())
-                });
+                self.send_notification(group, entry);
             }
             sent = sent.union(group);
         }
         sent
+    }
+
+    /// The same where others wait for the lock, so that the messages cost more than the release: a quorum of
+    /// masters publishes it.
+    #[cold]
+    fn send_release_to_crowd(&mut self, to: MasterSet, owed: Owed, entry: &Entry) -> MasterSet {
+        let publishers = self.groups.publishers(to, self.usable.without(self.mute()), self.quorum);
+        let scripted = publishers.intersection(self.groups.notifiers);
+        let mut sent = MasterSet::EMPTY;
+        for index in 0..self.groups.release.len() {
+            let (by, group) = self.groups.release[index];
+            let group = group.intersection(to);
+            let by_script = if by.is_script() { by } else { ReleaseBy::EvalSha };
+            for (group, by, notifies) in
+                [(group.intersection(scripted), by_script, true), (group.without(scripted), by, false)]
+            {
+                let group = self.send(group, owed, |out| command::encode_release(out, by, entry, notifies));
+                sent = sent.union(group);
+            }
+        }
+        self.send_notification(sent.intersection(publishers).without(scripted), entry);
+        sent
+    }
+
+    fn send_notification(&mut self, to: MasterSet, entry: &Entry) {
+        self.send(to, Owed::Ignored(Shape::Count), |out| command::encode_telling(out, entry.key()));
     }
 
     /// Queues an extension to `ttl` on those of `to` that are ready; returns those that had room for it.

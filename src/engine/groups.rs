@@ -2,6 +2,7 @@
 
 use crate::lock::command::{ExtendBy, ReleaseBy};
 use crate::lock::{MasterId, MasterSet};
+use crate::mutants::mutant;
 
 #[derive(Debug)]
 pub(super) struct Groups {
@@ -11,6 +12,8 @@ pub(super) struct Groups {
     pub(super) extend: Vec<(ExtendBy, MasterSet)>,
     /// Those that run the script which releases and reports how many wait.
     pub(super) notifiers: MasterSet,
+    /// The master with which the next search for publishers begins.
+    first_publisher: usize,
 }
 
 /// How one master releases and extends.
@@ -34,16 +37,32 @@ pub(super) enum Notify {
 
 impl Groups {
     pub(super) const fn new() -> Self {
-        Self { release: Vec::new(), extend: Vec::new(), notifiers: MasterSet::EMPTY }
+        Self { release: Vec::new(), extend: Vec::new(), notifiers: MasterSet::EMPTY, first_publisher: 0 }
     }
 
     /// A master is ready.
     pub(super) fn join(&mut self, master: MasterId, by: Commands) {
         join(&mut self.release, by.release, master);
         join(&mut self.extend, by.extend, master);
-        if by.has_telling {
+        if by.has_telling || by.release.is_script() {
             self.notifiers.insert(master);
         }
+    }
+
+    /// The masters that publish a release which goes `to` these: a quorum of those that are `able`, each time
+    /// others, so that all bear the cost. If fewer are able, all of them publish.
+    ///
+    /// A quorum is enough: it has a master in common with any other one, and so with the quorum that has
+    /// confirmed a waiter's subscription. Nor can the loss of a minority silence all of it.
+    pub(super) fn publishers(&mut self, to: MasterSet, able: MasterSet, quorum: usize) -> MasterSet {
+        let able = to.intersection(able);
+        if able.count() <= quorum {
+            return to;
+        }
+        let count = if mutant!(OnePublisher) { 1 } else { quorum };
+        let first = self.first_publisher;
+        self.first_publisher = (first + 1) % able.count();
+        able.iter().skip(first).chain(able.iter()).take(count).collect()
     }
 
     /// It is no longer.

@@ -38,6 +38,9 @@ pub(super) struct Subscription {
     freed: MasterSet,
     /// Whether this client tries for it, and after what pause.
     draw: Draw,
+    /// Whether the last attempt followed a reported release. If it was refused, another client took the lock
+    /// since then. Its time is rarely over before the next attempt, and so is not asked for.
+    pub(super) follows_release: bool,
     /// How many wait, if a master said so with the latest reported release.
     waiting_count: u32,
     /// Whether messages come at all: then the pauses between attempts may be long at once.
@@ -77,6 +80,7 @@ impl Subscription {
             took,
             freed: MasterSet::EMPTY,
             draw: Draw::Open,
+            follows_release: false,
             waiting_count: 0,
             has_heard: false,
             quiet_count: 0,
@@ -86,6 +90,7 @@ impl Subscription {
     /// An attempt begins: what was reported before is no reason for another.
     pub(super) fn begin_attempt(&mut self, quorum: usize) {
         self.is_untried = false;
+        self.follows_release = matches!(self.draw, Draw::Try(_));
         self.quiet_count = self.quiet_count.saturating_add(u32::from(self.confirmed.has(quorum)));
         self.forget_release();
     }

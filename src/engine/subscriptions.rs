@@ -19,15 +19,22 @@
 //! A waiter that a quorum has confirmed need not poll. Its pauses start at the longest `retry_delay` and
 //! double up to [`limits::QUIET_PAUSE_FACTOR_MAX`] times that: two seconds by default. Once a message has
 //! come, they are drawn from up to [`limits::UNWOKEN_PAUSE_FACTOR`] times that, and more in a crowd. They end
-//! early with the holder's time, where masters are asked for it. So each of these is the bound of what a lost
-//! message costs. The attempt behind the confirmation is none of those that a caller has limited: the client
-//! makes it for its own sake.
+//! early with the holder's time, where masters are asked for it. An attempt that follows a reported release
+//! does not ask: the next one behind a pause does. So each of these is the bound of what a lost message
+//! costs. The attempt behind the confirmation is none of those that a caller has limited: the client makes it
+//! for its own sake.
 //!
 //! # Not all come
 //!
 //! Each waiting client is notified. Where they are more than [`limits::WOKEN_COUNT`] the masters say how
 //! many, and each client draws whether it tries at once, so that about that many do; the others go on
 //! waiting. A waiter that tries does so within one round trip at random, that they do not split the votes.
+//!
+//! # Not all publish
+//!
+//! A message to a crowd costs more than the release. So a client that has waited, for this lock or lately for
+//! any, has its releases published by a quorum of masters (`groups.rs` says why that is enough). A client
+//! that has not publishes on all, which costs little where nobody listens.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -199,6 +206,11 @@ impl Subscriptions {
     /// notifies.
     pub(super) fn pause_bounds(&self, id: Id, mute: MasterSet) -> Option<RangeInclusive<Duration>> {
         self.find(id)?.pause_bounds(self.quorum, mute, self.config.retry_delay_max)
+    }
+
+    /// Whether the last attempt of a waiter followed a reported release.
+    pub(super) fn follows_release(&self, id: Id) -> bool {
+        self.find(id).is_some_and(|watch| watch.follows_release && !mutant!(HolderAskedAlways))
     }
 
     /// Whether a quorum notifies of releases.

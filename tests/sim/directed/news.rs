@@ -248,6 +248,87 @@ pub fn masters_without_notifications_are_waited_for() -> Verdict {
     Ok(())
 }
 
+/// The release of a client that has waited is published by a quorum only. A master is stopped or killed, or
+/// one message is lost, whichever master that is.
+pub fn a_lost_minority_delays_no_notification() -> Verdict {
+    for (master, fault) in (0..3).flat_map(|master| (0..3).map(move |fault| (master, fault))) {
+        let mut world = distant(3, patient);
+        let lock = hold_and_wait(&mut world)?;
+        world.submit_release(0, lock, false);
+        let (holder, lock) = winner(&mut world, 30 * SECOND)?;
+        world.run_for(100 * MS);
+        match fault {
+            0 => world.stop_master(master, 60 * SECOND),
+            1 => world.kill_master(master, true),
+            _ => world.stall(3 - holder, 3 + master, false, true, 60 * SECOND),
+        }
+        world.submit_release(holder, lock, false);
+        winner(&mut world, SECOND).map_err(|why| format!("fault {fault} at m{master}: {why}"))?;
+    }
+    Ok(())
+}
+
+/// Masters that publish this release.
+fn publisher_count(world: &mut World, client: usize, lock: OpId) -> Result<usize, String> {
+    world.trace = Some(Vec::new());
+    world.submit_release(client, lock, false);
+    world.run_for(10 * MS);
+    world.run_for(10 * MS);
+    let trace = world.trace.take().unwrap_or_default();
+    world.clients.iter_mut().for_each(|client| client.outcomes.clear());
+    verdict(world)?;
+    let script = SCRIPTS.iter().find(|script| script.name == "release_notify").expect("a script");
+    let called = format!(": EVALSHA {}", &script.sha[..8]);
+    let of_client = format!(" for c{client}");
+    let publishes =
+        |line: &&String| line.contains(&of_client) && (line.contains(&called) || line.contains(": PUBLISH"));
+    Ok(trace.iter().filter(publishes).count())
+}
+
+/// As a client that has waited has the lock, and once more when it has it without waiting.
+pub fn a_quorum_of_masters_publishes_to_a_crowd() -> Verdict {
+    for is_native in [false, true] {
+        let mut world = distant(3, patient);
+        world.masters.iter_mut().for_each(|master| master.model.is_native = is_native);
+        let lock = hold_and_wait(&mut world)?;
+        world.submit_release(0, lock, false);
+        let (holder, lock) = winner(&mut world, 30 * SECOND)?;
+        world.run_for(100 * MS);
+        let count = publisher_count(&mut world, holder, lock)?;
+        demand(count == 2, &format!("native {is_native}: {count} of 3 masters publish"))?;
+        let lock = hold(&mut world, holder, b"b", ms(10_000))?;
+        let count = publisher_count(&mut world, holder, lock)?;
+        demand(count == 2, &format!("native {is_native}, first attempt: {count} of 3 masters publish"))?;
+    }
+    Ok(())
+}
+
+/// Whether the holder goes on or dies: the waiter asks for its time with the attempt behind the next pause.
+pub fn an_attempt_behind_a_release_asks_no_time() -> Verdict {
+    let mut world = distant(3, defaults);
+    let lock = hold_and_wait(&mut world)?;
+    world.trace = Some(Vec::new());
+    world.submit_release(0, lock, false);
+    let (holder, _) = winner(&mut world, SECOND)?;
+    world.run_for(20 * MS);
+    let other = 3 - holder;
+    let trace = world.trace.take().unwrap_or_default();
+    let count_of = |trace: &[String], command: &str| {
+        let of_other = format!(" m0 for c{other}");
+        trace.iter().filter(|line| line.contains(&of_other) && line.contains(command)).count()
+    };
+    demand(count_of(&trace, ": SET a") > 0, "the other waiter does not try")?;
+    demand(count_of(&trace, ": PTTL") == 0, "it asks for the time of a holder that came just now")?;
+    world.crash_client(holder);
+    world.trace = Some(Vec::new());
+    let crashed = world.now;
+    winner(&mut world, 20 * SECOND)?;
+    let trace = world.trace.take().unwrap_or_default();
+    let took = world.now - crashed;
+    demand(count_of(&trace, ": PTTL") > 0, "it never asks for the holder's time")?;
+    demand(took <= 10 * SECOND + 10 * MS, &format!("it took {took} ns, and the TTL is 10 s"))
+}
+
 tests!(
     a_lock_passes_on_in_three_round_trips,
     a_fenced_lock_passes_on_as_soon,
@@ -258,6 +339,9 @@ tests!(
     a_release_wakes_few_waiters,
     a_fenced_release_wakes_few_waiters,
     any_crowd_passes_on_in_three_round_trips,
+    an_attempt_behind_a_release_asks_no_time,
+    a_lost_minority_delays_no_notification,
+    a_quorum_of_masters_publishes_to_a_crowd,
     nobody_listens_for_what_nobody_waits_for,
     masters_without_notifications_are_waited_for,
 );
