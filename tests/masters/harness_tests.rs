@@ -258,6 +258,12 @@ fn a_proxy_that_stalls_replies_lets_requests_take_effect() {
     assert_eq!(stream.read(&mut [0; 8]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
 }
 
+/// Connections without a name at the first master: the one that asks, and those of a test. Clients of other
+/// tests, which may retry a port that was a dead master's of theirs, have names.
+fn unnamed_count(fleet: &mut Fleet) -> usize {
+    fleet.master(0).ask("CLIENT LIST").text().matches(" name= ").count()
+}
+
 #[test]
 fn dropped_connections_are_reset_and_new_ones_pass() {
     let mut fleet = Fleet::start(1);
@@ -266,16 +272,14 @@ fn dropped_connections_are_reset_and_new_ones_pass() {
     for stream in &mut streams {
         ping(stream);
     }
-    assert!(fleet.master(0).ask("INFO clients").text().contains("connected_clients:4"));
+    eventually(PATIENCE, "the master sees them", || unnamed_count(&mut fleet) == 4);
     proxy.delay(Duration::from_secs(3600)); // nothing under way keeps it from closing at once
     streams[0].write_all(b"PING\r\n").expect("the proxy reads");
     proxy.drop_connections();
     for mut stream in streams {
         assert_eq!(stream.read(&mut [0; 8]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
     }
-    eventually(PATIENCE, "the master sees them gone", || {
-        fleet.master(0).ask("INFO clients").text().contains("connected_clients:1\r\n")
-    });
+    eventually(PATIENCE, "the master sees them gone", || unnamed_count(&mut fleet) == 1);
     proxy.delay(Duration::ZERO);
     ping(&mut connect(proxy.addr()));
     assert_eq!(proxy.accepted_count(), 4);
@@ -306,9 +310,7 @@ fn a_reset_comes_after_the_given_bytes() {
         "the connection is reset",
         || matches!(stream.read(&mut [0; 8]), Err(error) if error.kind() == ErrorKind::ConnectionReset),
     );
-    eventually(PATIENCE, "the master sees all gone", || {
-        fleet.master(0).ask("INFO clients").text().contains("connected_clients:1\r\n")
-    });
+    eventually(PATIENCE, "the master sees all gone", || unnamed_count(&mut fleet) == 1);
     assert_ne!(fleet.master(0).ask("GET n").text(), "2");
     ping(&mut connect(proxy.addr()));
 }
@@ -390,9 +392,7 @@ fn a_proxy_passes_on_that_either_side_has_closed() {
     let mut stream = connect(proxy.addr());
     ping(&mut stream);
     drop(stream);
-    eventually(PATIENCE, "the master sees the client gone", || {
-        fleet.master(0).ask("INFO clients").text().contains("connected_clients:1\r\n")
-    });
+    eventually(PATIENCE, "the master sees the client gone", || unnamed_count(&mut fleet) == 1);
     let mut stream = connect(proxy.addr());
     ping(&mut stream);
     fleet.master(0).kill();
