@@ -155,6 +155,13 @@ pub enum AcquireError {
     Stopped(Arc<str>),
 }
 
+impl AcquireError {
+    /// Whether another attempt would fail, too.
+    pub(crate) const fn is_final(&self) -> bool {
+        matches!(self, Self::Input(_) | Self::Stopped(_) | Self::Overloaded | Self::Cancelled)
+    }
+}
+
 impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let denial = match self {

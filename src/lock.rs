@@ -270,6 +270,9 @@ pub enum InputError {
     /// A set without a lock.
     #[error("no resource is named; name at least one")]
     SetEmpty,
+    /// A set of fair locks.
+    #[error("a set of locks cannot be fair; leave fair out")]
+    SetFair,
     /// A set of more than 256 locks.
     #[error("{count} different resources are named; name at most {}", limits::SET_SIZE_MAX)]
     SetTooLarge {

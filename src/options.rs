@@ -72,6 +72,26 @@ macro_rules! option_methods {
     };
 }
 
+/// The builder methods of a request, which has [`Options`] and may have a [`Cancel`](crate::Cancel) handle.
+macro_rules! request_methods {
+    () => {
+        option_methods!(options);
+
+        /// Replaces all options at once.
+        pub const fn options(mut self, options: Options) -> Self {
+            self.options = options;
+            self
+        }
+
+        /// Lets this handle end the acquisition from another thread, also while a thread waits for it. It
+        /// costs a `Client` one wake-up for each acquisition.
+        pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
+            self.cancel = Some(cancel.clone());
+            self
+        }
+    };
+}
+
 /// The builder method for a fair lock, of a type that asks for one lock.
 macro_rules! fair_method {
     ($($field:ident).*) => {
@@ -105,6 +125,9 @@ macro_rules! auto_extend_method {
         /// most `max_hold` since the acquisition (or the configured `max_hold`, 1 h by default, if that is
         /// shorter) and 1,000,000,000 times. Zero is an error, also as the configured `max_hold`.
         ///
+        /// Extensions begin with the grant, also before a task fetches the guard: a future that is kept and
+        /// not polled keeps the lock. Dropping the future gives it up.
+        ///
         /// A failed extension is repeated within a second until the validity ends, and a loss is reported
         /// before that end. The lock still ends a TTL after its process dies. Extensions that are due for
         /// many locks share one write per master.
@@ -115,7 +138,7 @@ macro_rules! auto_extend_method {
     };
 }
 
-pub(crate) use {auto_extend_method, fair_method, option_methods};
+pub(crate) use {auto_extend_method, fair_method, option_methods, request_methods};
 
 /// Mode of a lock: which other holders it excludes, and whether it has a fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -16,7 +16,7 @@ use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::limits;
 use crate::lock::{FencingToken, Resource, Token};
 use crate::mutants::mutant;
-use crate::options::{Options, fair_method, option_methods};
+use crate::options::{Options, fair_method, option_methods, request_methods};
 use crate::process::Process;
 
 /// Lock client for one thread, with the lowest latency. Nothing happens between its calls.
@@ -83,6 +83,7 @@ impl Wake for LoopWaker {
 }
 
 /// Request for one lock; made by [`Redlock::lock`]. It sends nothing before one of the acquire calls.
+/// [`Options::auto_extend`] extends the lock only while its [`Redlock`] is driven.
 #[derive(Debug)]
 #[must_use = "nothing is asked before one of the acquire calls"]
 pub struct LeaseRequest<'a> {
@@ -424,20 +425,8 @@ impl Redlock {
 }
 
 impl LeaseRequest<'_> {
-    option_methods!(options);
+    request_methods!();
     fair_method!(options);
-
-    /// Replaces all options at once. Automatic extension needs a caller that drives the loop meanwhile.
-    pub const fn options(mut self, options: Options) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// Lets this handle end the acquisition from another thread while this one waits.
-    pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
-        self.cancel = Some(cancel.clone());
-        self
-    }
 
     /// Makes one attempt, in about one round trip.
     ///

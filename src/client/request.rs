@@ -19,7 +19,7 @@ use crate::engine::{Grant, OpId, Outcome, Request};
 use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
 use crate::lock::{HolderTtl, MasterId, Resource, Vote};
 use crate::mutants::mutant;
-use crate::options::{Options, auto_extend_method, fair_method, option_methods};
+use crate::options::{Options, auto_extend_method, fair_method, option_methods, request_methods};
 
 impl Client {
     /// Returns a request for the lock of this name, of 1 to 1,024 bytes
@@ -84,22 +84,9 @@ impl<'a> LockRequest<'a> {
         Self { client, resource, options: Options::new(), cancel: None }
     }
 
-    option_methods!(options);
+    request_methods!();
     fair_method!(options);
     auto_extend_method!(options);
-
-    /// Replaces all options at once.
-    pub const fn options(mut self, options: Options) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// Lets this handle end the acquisition from another thread, also while a thread waits for it. Another
-    /// thread then reads the replies, which costs one wake-up for each acquisition.
-    pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
-        self.cancel = Some(cancel.clone());
-        self
-    }
 
     /// Returns the same request with a handle and a name of its own.
     pub fn into_owned(self) -> LockRequest<'static> {

@@ -23,7 +23,7 @@ use crate::engine::{OpId, Outcome, Request};
 use crate::error::{AcquireError, SetError};
 use crate::limits;
 use crate::lock::InputError;
-use crate::options::{Options, auto_extend_method, option_methods};
+use crate::options::{Options, WaitPolicy, auto_extend_method, option_methods, request_methods};
 
 pub use held::GuardSet;
 
@@ -94,21 +94,8 @@ impl Client {
 }
 
 impl LockSetRequest {
-    option_methods!(options);
+    request_methods!();
     auto_extend_method!(options);
-
-    /// Replaces all options at once. They apply to each lock; the wait and the largest number of attempts
-    /// also bound the rounds.
-    pub const fn options(mut self, options: Options) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// Lets this handle end the acquisition, as [`LockRequest::cancel_with`] does.
-    pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
-        self.cancel = Some(cancel.clone());
-        self
-    }
 
     /// Makes one attempt for all of them at once; see [`LockRequest::try_acquire`].
     ///
@@ -149,6 +136,7 @@ impl LockSetRequest {
     fn check(&self) -> Result<(), InputError> {
         match self.names.len() {
             0 => Err(InputError::SetEmpty),
+            _ if self.options.policy == WaitPolicy::Fair => Err(InputError::SetFair),
             count if count > limits::SET_SIZE_MAX => Err(InputError::SetTooLarge { count }),
             _ => Ok(()),
         }

@@ -169,7 +169,7 @@ impl<L> SetAcquisition<L> {
             unreachable!("no pause was asked for")
         };
         let error = paused.err().unwrap_or(error);
-        if self.left(now).is_zero() || is_final(&error) {
+        if self.left(now).is_zero() || error.is_final() {
             return Step::Failed(Failed { place, error });
         }
         self.wait_for(now, place)
@@ -193,7 +193,7 @@ impl<L> SetAcquisition<L> {
             Ok(lock) => self.held.push((place, lock)),
             Err(_) if mutant!(SetHandsOutSubset) => {}
             Err(error) => {
-                if failed.as_ref().is_none_or(|before| is_final(&error) || place < before.place) {
+                if failed.as_ref().is_none_or(|before| error.is_final() || place < before.place) {
                     failed = Some(Failed { place, error });
                 }
             }
@@ -233,7 +233,7 @@ impl<L> SetAcquisition<L> {
         };
         self.failed_count += 1;
         let is_last = self.failed_count >= self.max_rounds;
-        if is_last || self.left(now).is_zero() || is_final(&failed.error) {
+        if is_last || self.left(now).is_zero() || failed.error.is_final() {
             return Step::Failed(failed);
         }
         self.failed_before = Some(failed.clone());
@@ -267,17 +267,6 @@ impl<L> SetAcquisition<L> {
         let denial = Denial { attempts: 1, took, holder: HolderTtl::Unknown, held_by, report };
         AcquireError::Expired(Box::new(denial))
     }
-}
-
-/// Whether there is no sense in trying again.
-const fn is_final(error: &AcquireError) -> bool {
-    matches!(
-        error,
-        AcquireError::Input(_)
-            | AcquireError::Stopped(_)
-            | AcquireError::Overloaded
-            | AcquireError::Cancelled
-    )
 }
 
 #[cfg(test)]

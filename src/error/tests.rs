@@ -168,6 +168,7 @@ fn samples_of_settings() -> Vec<Sample> {
             AutoExtendZero => InputError::AutoExtendZero, "leave auto_extend out";
             MaxHoldZero => InputError::MaxHoldZero, "raise max_hold";
             SetEmpty => InputError::SetEmpty, "name at least one";
+            SetFair => InputError::SetFair, "leave fair out";
             SetTooLarge { .. } => InputError::SetTooLarge { count: 99 }, "name at most";
             TtlTooShort { .. } => InputError::TtlTooShort { ttl: LONG, drift: LONG }, "give more than";
             TtlTooLong { .. } => InputError::TtlTooLong { ttl: 2 * LONG, max_ttl: LONG }, "a TTL of 8.8s is 4.4s above the maximum of 4.4s; ask for less, or raise max_ttl on every client";

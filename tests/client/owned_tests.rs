@@ -2,7 +2,9 @@
 
 use std::thread;
 
-use redlatch::{AcquireError, Cancel, Client, Guard, LockEnd, LockRequest, LockSetRequest};
+use redlatch::{
+    AcquireError, Cancel, Client, Guard, InputError, LockEnd, LockRequest, LockSetRequest, Options,
+};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, within};
@@ -98,6 +100,14 @@ fn a_set_takes_names_of_any_kind() {
     for set in sets {
         assert_eq!(names(set), [b"a", b"b"]);
     }
+}
+
+#[test]
+fn a_set_cannot_be_fair() {
+    let fleet = Fleet::start(1);
+    let client = open(&fleet.urls(), LONG);
+    let error = client.lock_set(["a", "b"]).options(Options::new().fair()).acquire().expect_err("refused");
+    assert_eq!(error.source, AcquireError::Input(InputError::SetFair));
 }
 
 #[test]

@@ -60,24 +60,13 @@ impl Caller {
                 let error = self.failed_before.take().unwrap_or(AcquireError::NoQuorum(error));
                 Some(Err(error.into()))
             }
-            Err(error) if is_over || is_final(&error) => Some(Err(error.into())),
+            Err(error) if is_over || error.is_final() => Some(Err(error.into())),
             Err(error) => {
                 self.failed_before = Some(error);
                 None
             }
         }
     }
-}
-
-/// Whether there is no sense in trying again.
-const fn is_final(error: &AcquireError) -> bool {
-    matches!(
-        error,
-        AcquireError::Input(_)
-            | AcquireError::Stopped(_)
-            | AcquireError::Overloaded
-            | AcquireError::Cancelled
-    )
 }
 
 impl Attempt {
