@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::ExtendError;
 
-use crate::fleet::{Fleet, eventually};
-use crate::harness::{Count, PATIENCE, SHORT, block_on, open, poll_with};
+use crate::fleet::{Fleet, Master, eventually};
+use crate::harness::{Count, LONG, PATIENCE, SHORT, assert_nothing_left, block_on, open, poll_with};
 
 /// Short, so that a test sees several renewals; far above what a loaded machine holds a thread up for.
 const KEPT_TTL: Duration = Duration::from_millis(900);
@@ -117,4 +118,25 @@ fn a_callback_that_panics_leaves_the_client_alone() {
     eventually(PATIENCE, "it is told", || told_count.load(Ordering::SeqCst) == 1);
     eventually(PATIENCE, "its end", || !guard.is_valid());
     client.lock("b").acquire().expect("free").release().expect("confirmed");
+}
+
+/// A task may fetch its answer long after the grant, by which the first validity has ended.
+#[test]
+fn a_kept_lock_is_fetched_late() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let mut acquiring = client.lock("a").ttl(KEPT_TTL).auto_extend(FOR_LONG).acquire_async();
+    assert!(poll_with(&mut acquiring, Waker::noop()).is_pending());
+    let granted = |master: &mut Master| master.ask("EXISTS a").text() == "1";
+    fleet.masters().for_each(|master| eventually(PATIENCE, "it is granted", || granted(master)));
+    thread::sleep(2 * KEPT_TTL);
+    let guard = block_on(acquiring).expect("it was extended meanwhile");
+    assert!(guard.is_valid());
+    guard.release().expect("confirmed");
+    // Dropping the future gives up a lock that was granted and not fetched.
+    let mut acquiring = client.lock("a").ttl(KEPT_TTL).auto_extend(FOR_LONG).acquire_async();
+    assert!(poll_with(&mut acquiring, Waker::noop()).is_pending());
+    fleet.masters().for_each(|master| eventually(PATIENCE, "it is granted", || granted(master)));
+    drop(acquiring);
+    assert_nothing_left(&client, &mut fleet);
 }
