@@ -16,6 +16,19 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Each lock is renewed about three times in this time.
 const KEPT_TTL: Duration = Duration::from_secs(30);
 
+/// The tokio runtime on which tasks run.
+#[derive(Clone, Copy)]
+pub(crate) struct Executor {
+    /// Two worker threads; else the thread that waits for the tasks.
+    pub(crate) has_workers: bool,
+    /// It drives the client's event loop, too.
+    pub(crate) is_driving: bool,
+}
+
+impl Executor {
+    pub(crate) const ONE_THREAD: Self = Self { has_workers: false, is_driving: false };
+}
+
 /// A client and the names of the locks that it takes in turn.
 pub(crate) struct ClientLoop {
     pub(crate) client: Client,
@@ -61,32 +74,37 @@ impl ClientLoop {
         start.elapsed()
     }
 
-    /// So many tasks on one thread, each with a lock at a time. The executor drives the event loop, too, if
-    /// it is to.
-    pub(crate) fn task_pairs(&self, pair_count: usize, task_count: usize, is_driven: bool) -> Duration {
-        let executor =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an executor");
+    /// So many tasks, each with a lock at a time, on one thread or on two workers.
+    pub(crate) fn task_pairs(&self, pair_count: usize, task_count: usize, executor: Executor) -> Duration {
+        let mut builder = match executor.has_workers {
+            false => tokio::runtime::Builder::new_current_thread(),
+            true => tokio::runtime::Builder::new_multi_thread(),
+        };
+        let runtime = builder.worker_threads(2).enable_all().build().expect("an executor");
         let start = Instant::now();
-        let tasks = tokio::task::LocalSet::new();
-        if is_driven {
+        if executor.is_driving {
             #[cfg(feature = "tokio")]
-            executor.spawn(self.client.drive_on_tokio());
+            runtime.spawn(self.client.drive_on_tokio());
             #[cfg(not(feature = "tokio"))]
             panic!("built without the feature tokio");
         }
-        for _ in 0..task_count {
-            let (client, names, next_name) =
-                (self.client.clone(), self.names.clone(), self.next_name.clone());
-            tasks.spawn_local(async move {
-                for _ in 0..pair_count / task_count {
-                    let name = &names[next_name.fetch_add(1, Ordering::Relaxed) % names.len()];
-                    let request = client.lock(name).ttl(TTL).wait(Duration::ZERO);
-                    let guard = request.acquire_async().await.expect("the lock is free");
-                    guard.release_async().await.expect("the masters answer");
-                }
-            });
+        let tasks: Vec<_> = (0..task_count)
+            .map(|_| {
+                let (client, names, next_name) =
+                    (self.client.clone(), self.names.clone(), self.next_name.clone());
+                runtime.spawn(async move {
+                    for _ in 0..pair_count / task_count {
+                        let name = &names[next_name.fetch_add(1, Ordering::Relaxed) % names.len()];
+                        let request = client.lock(name).ttl(TTL).wait(Duration::ZERO);
+                        let guard = request.acquire_async().await.expect("the lock is free");
+                        guard.release_async().await.expect("the masters answer");
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            runtime.block_on(task).expect("no panic");
         }
-        executor.block_on(tasks);
         start.elapsed()
     }
 

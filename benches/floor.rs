@@ -6,7 +6,8 @@
 //! floor WHAT DEPTH PAIRS ADDRESS…                  one run, to be counted from outside (scripts/syscalls)
 //!       WHAT: raw; redlatch, unawaited (`Redlock`, the release left to ride with the next acquire);
 //!             client, client-drop (`Client` on this thread), client-threads, client-tasks,
-//!             client-driven (DEPTH of them); kept: PAIRS locks are kept for DEPTH seconds
+//!             client-driven (DEPTH of them; with -2 behind it on two workers of tokio);
+//!             kept: PAIRS locks are kept for DEPTH seconds
 //! ```
 
 #[path = "client_loop.rs"]
@@ -21,7 +22,7 @@ mod raw_loop;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use client_loop::ClientLoop;
+use client_loop::{ClientLoop, Executor};
 use fleet::Fleet;
 use lock_loop::LockLoop;
 use raw_loop::RawLoop;
@@ -59,8 +60,11 @@ fn run_one(what: &str, depth: usize, pairs: usize, addresses: &[SocketAddr]) {
         "client" => drop(client().blocking_pairs(pairs, true)),
         "client-drop" => drop(client().blocking_pairs(pairs, false)),
         "client-threads" => drop(client().thread_pairs(pairs, depth)),
-        "client-tasks" => drop(client().task_pairs(pairs, depth, false)),
-        "client-driven" => drop(client().task_pairs(pairs, depth, true)),
+        "client-tasks" | "client-driven" | "client-tasks-2" | "client-driven-2" => {
+            let executor =
+                Executor { has_workers: what.ends_with("-2"), is_driving: what.contains("driven") };
+            client().task_pairs(pairs, depth, executor);
+        }
         // PAIRS locks for DEPTH seconds.
         "kept" => client().keep(pairs, Duration::from_secs(depth.try_into().expect("small"))),
         other => panic!("{other} is none of what this program can do"),
@@ -121,11 +125,11 @@ fn compare_spinning(urls: &[String], rounds: usize, pairs: usize) {
     println!("N = 5,   1 thread that spins for {SPIN:?} ÷ one that sleeps: {ratio:.2} of the pairs/s");
 }
 
-/// `Client` with 128 tasks on one thread, driven by its own thread and by the executor, against the raw loop,
-/// in turns.
+/// `Client` with 128 tasks, on one thread and on two workers, driven by its own thread and by the executor,
+/// against the raw loop, in turns.
 fn compare_client(raw: &mut RawLoop, urls: &[String], rounds: usize, pairs: usize) {
-    for is_driven in [false, true] {
-        if is_driven && !cfg!(feature = "tokio") {
+    for (has_workers, is_driving) in [(false, false), (false, true), (true, false), (true, true)] {
+        if is_driving && !cfg!(feature = "tokio") {
             println!("N = 5, 128 tasks, driven by tokio: left out, the feature tokio is off");
             continue;
         }
@@ -133,11 +137,13 @@ fn compare_client(raw: &mut RawLoop, urls: &[String], rounds: usize, pairs: usiz
         let mut ratios = Vec::new();
         for _ in 0..rounds {
             let floor = raw.pairs(KEY_COUNT, 128, pairs);
-            ratios.push(floor.as_secs_f64() / client.task_pairs(pairs, 128, is_driven).as_secs_f64());
+            let own = client.task_pairs(pairs, 128, Executor { has_workers, is_driving });
+            ratios.push(floor.as_secs_f64() / own.as_secs_f64());
         }
         println!(
-            "N = 5, 128 tasks of one Client, driven by {}: ratio to the raw loop {:.2} ({:.2} to {:.2}), median of {rounds} rounds",
-            if is_driven { "tokio" } else { "its own thread" },
+            "N = 5, 128 tasks of one Client on {}, driven by {}: ratio to the raw loop {:.2} ({:.2} to {:.2}), median of {rounds} rounds",
+            if has_workers { "two workers" } else { "one thread" },
+            if is_driving { "tokio" } else { "its own thread" },
             median(&mut ratios),
             ratios[0],
             ratios[ratios.len() - 1],

@@ -14,7 +14,7 @@ mod lock_loop;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use client_loop::ClientLoop;
+use client_loop::{ClientLoop, Executor};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fleet::Fleet;
 use lock_loop::LockLoop;
@@ -104,7 +104,9 @@ fn through_client(criterion: &mut Criterion) {
     group.bench_function("1 thread", |bencher| bencher.iter(|| client.blocking_pairs(1, true)));
     group.throughput(Throughput::Elements(BATCH as u64));
     group.bench_function("16 threads", |bencher| bencher.iter(|| client.thread_pairs(BATCH, 16)));
-    group.bench_function("128 tasks", |bencher| bencher.iter(|| client.task_pairs(BATCH, 128, false)));
+    group.bench_function("128 tasks", |bencher| {
+        bencher.iter(|| client.task_pairs(BATCH, 128, Executor::ONE_THREAD))
+    });
     group.finish();
 }
 
