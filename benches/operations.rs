@@ -103,7 +103,7 @@ fn through_client(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
     group.bench_function("1 thread", |bencher| bencher.iter(|| client.blocking_pairs(1, true)));
     group.throughput(Throughput::Elements(BATCH as u64));
-    group.bench_function("16 threads", |bencher| bencher.iter(|| client.thread_pairs(BATCH, 16)));
+    group.bench_function("16 threads", |bencher| bencher.iter(|| client.thread_pairs(BATCH, 16, true)));
     group.bench_function("128 tasks", |bencher| {
         bencher.iter(|| client.task_pairs(BATCH, 128, Executor::ONE_THREAD))
     });
@@ -118,7 +118,8 @@ fn contended(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("contended");
     group.sample_size(10).throughput(Throughput::Elements(CONTENDER_COUNT as u64));
     for (name, client_count) in [("16 threads, one client", 1), ("16 clients", CONTENDER_COUNT)] {
-        let clients: Vec<Client> = (0..client_count).map(|_| ClientLoop::connect(&urls, 1).client).collect();
+        let clients: Vec<Client> =
+            (0..client_count).map(|_| ClientLoop::connect(&urls, 1).client()).collect();
         group.bench_function(name, |bencher| {
             bencher.iter_custom(|count| contend(&clients, count));
         });
