@@ -100,7 +100,9 @@ pub fn more_than_one_read_full_of_replies_is_read() -> Verdict {
 /// The server reads nothing for a while, so its socket takes a part of what is written.
 pub fn a_short_write_is_continued() -> Verdict {
     let server = Server::start(|_| {});
-    let config = Config::builder().master(&server.url).quarantine(Quarantine::Trust).answer_timeout(PATIENCE);
+    // Nothing may time out while this looks: the release would have the rest written.
+    let long = 4 * PATIENCE;
+    let config = Config::builder().master(&server.url).quarantine(Quarantine::Trust).answer_timeout(long);
     let mut redlock = Redlock::open(config.build().expect("valid settings")).expect("an event loop");
     let busy = server.model.lock().expect("no panic");
     let (mut last, width) = (String::new(), limits::RESOURCE_SIZE_MAX);
@@ -108,7 +110,7 @@ pub fn a_short_write_is_continued() -> Verdict {
     for index in 0..limits::OPERATION_COUNT_MAX {
         let name = format!("{index:0width$}");
         let resource = Resource::new(&name).expect("valid");
-        let options = Options::new().ttl(2 * PATIENCE).wait(Duration::ZERO);
+        let options = Options::new().ttl(long + PATIENCE).wait(Duration::ZERO);
         if redlock.submit(Request::Acquire { resource, options }).is_err() {
             break;
         }
