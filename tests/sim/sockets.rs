@@ -102,7 +102,8 @@ pub fn a_short_write_is_continued() -> Verdict {
     let server = Server::start(|_| {});
     // Nothing may time out while this looks: the release would have the rest written.
     let long = 4 * PATIENCE;
-    let config = Config::builder().master(&server.url).quarantine(Quarantine::Trust).answer_timeout(long);
+    let config = Config::builder().master(&server.url).quarantine(Quarantine::Trust);
+    let config = config.answer_timeout(long).max_ttl(2 * long);
     let mut redlock = Redlock::open(config.build().expect("valid settings")).expect("an event loop");
     let busy = server.model.lock().expect("no panic");
     let (mut last, width) = (String::new(), limits::RESOURCE_SIZE_MAX);
@@ -121,6 +122,7 @@ pub fn a_short_write_is_continued() -> Verdict {
         last = name;
     }
     drop(busy);
+    assert!(!last.is_empty(), "something was sent");
     let deadline = Instant::now() + PATIENCE;
     while !server.holds(last.as_bytes()) {
         if Instant::now() > deadline {
