@@ -201,6 +201,11 @@ impl Shared {
         self.process.check()
     }
 
+    /// Whether this is a fork of the client's process.
+    pub(super) fn is_forked_at(&self, now: Instant) -> bool {
+        self.process.is_forked_at(now)
+    }
+
     fn lock(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
         match self.lock_whatever_happened() {
             None => Err(IN_RETRY_DELAY.into()),
