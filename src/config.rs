@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::event::{Event, Observer};
 use crate::limits;
 use crate::lock::{Drift, InputError, Ttl, Window};
 use crate::words::Rounded;
@@ -49,6 +50,7 @@ pub struct Config {
     pub(crate) ask_holder: bool,
     pub(crate) spin: Duration,
     pub(crate) wakes_waiters: bool,
+    pub(crate) observer: Option<Observer>,
 }
 
 /// Condition under which the votes of a master that (re)appears count: it may have lost locks that still
@@ -176,6 +178,7 @@ impl Default for ConfigBuilder {
             ask_holder: true,
             spin: Duration::ZERO,
             wakes_waiters: true,
+            observer: None,
         };
         Self { urls: Vec::new(), config, drift_ppm: None }
     }
@@ -336,6 +339,23 @@ impl ConfigBuilder {
     #[must_use]
     pub const fn wake_waiters(mut self, wake: bool) -> Self {
         self.config.wakes_waiters = wake;
+        self
+    }
+
+    /// Sets a function that is called with each event of locks and masters; none by default. A later function
+    /// replaces it.
+    ///
+    /// [`Client`](crate::Client) calls it without its lock held, one event at a time and in order, on the
+    /// thread that drives the event loop or makes a call. [`Redlock`](crate::Redlock) calls it at the end of
+    /// each call. An [`Engine`](crate::engine::Engine) does not call it: drain
+    /// [`Engine::poll_event`](crate::engine::Engine::poll_event).
+    ///
+    /// The function must be short: it delays the thread that calls it. A blocking call of the same client in
+    /// it may fail at once. A panic in it ends that one call. Meanwhile up to 1,024 events wait
+    /// ([`limits::EVENT_COUNT_MAX`]); further ones are dropped and counted.
+    #[must_use]
+    pub fn on_event(mut self, observe: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        self.config.observer = Some(Observer::new(observe));
         self
     }
 

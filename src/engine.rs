@@ -34,13 +34,16 @@ mod answers;
 mod claim;
 mod claims;
 mod connection;
+mod counting;
 mod defects;
+mod events;
 mod fair;
 mod fence;
 mod fleet;
 mod groups;
 mod handover;
 mod handshake;
+pub(crate) mod histogram;
 mod hold;
 pub(crate) mod inspection;
 mod kind;
@@ -51,6 +54,7 @@ mod mode;
 mod op;
 mod ops;
 mod owed;
+mod pace;
 mod policy;
 mod queries;
 mod query;
@@ -61,6 +65,7 @@ pub(crate) mod request;
 mod script;
 mod sharing;
 mod slab;
+pub(crate) mod stats;
 pub(crate) mod status;
 mod subscription;
 mod subscriptions;
@@ -80,24 +85,28 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::config::Config;
+use crate::event::Event;
 use crate::mutants;
 pub use fair::Ticket;
 pub(crate) use inspection::{ForceUnlocked, Inspection};
 pub use link_id::{LinkId, LinkRequest, Reason};
 pub(crate) use request::Released;
 pub use request::{Grant, OpId, Outcome, Request, SubmitError};
-pub(crate) use status::MasterStatus;
+pub(crate) use stats::Stats;
+pub(crate) use status::{Health, MasterStatus};
 pub use validity::Validity;
 
 pub use crate::lock::{MasterId, MasterSet, Resource, Ttl, quorum};
 
 use claims::Claims;
+use events::Events;
 use fence::WallClock;
 use fleet::Fleet;
 use link::Predecessor;
 use op::{Op, OpState};
 use ops::Ops;
 use owed::Answer;
+use pace::Pace;
 use renewal::Ticks;
 use slab::Id;
 use subscriptions::Subscriptions;
@@ -125,6 +134,10 @@ pub struct Engine {
     terms: Terms,
     /// The clock from which fencing tokens are drawn.
     wall_clock: WallClock,
+    /// What was counted and timed. What others know better is filled in for a snapshot.
+    stats: Stats,
+    pace: Pace,
+    events: Events,
 }
 
 impl Engine {
@@ -137,6 +150,9 @@ impl Engine {
         let mut rng = StdRng::from_seed(mutants::seed(seed));
         let subscriptions = Subscriptions::new(config.clone(), now);
         Self {
+            stats: Stats::new(fleet.quorum()),
+            pace: Pace::new(now, config.observer.is_some()),
+            events: Events::new(config.observer.is_some()),
             config,
             ticks: Ticks { started: now },
             fleet,
@@ -323,7 +339,12 @@ impl Engine {
     #[inline(never)]
     fn recv_any(&mut self, now: Instant, master: MasterId) -> bool {
         match self.fleet.link_mut(master).next_answer() {
-            Ok(Some(answer)) => self.handle_answer(now, master, answer),
+            Ok(Some((answer, timed))) => {
+                if let Some(id) = timed {
+                    self.note_round_trip(now, master, id);
+                }
+                self.handle_answer(now, master, answer);
+            }
             Ok(None) => return false,
             Err(why) => {
                 self.fail_link(now, master, &why);
@@ -433,6 +454,7 @@ impl Engine {
         if let Some(why) = admission.refusal {
             return self.fail_link(now, master, &why);
         }
+        self.report_connected(now, master, admission.is_reconnect, admission.is_restart);
         self.claims.release_orphans(&mut self.fleet, master);
         self.repair(now, master);
         self.subscriptions.open(now, self.fleet.ready(), &mut self.timers);
@@ -440,6 +462,11 @@ impl Engine {
 
     /// Ends a connection and settles all that it owed.
     fn fail_link(&mut self, now: Instant, master: MasterId, why: &str) {
+        let link = self.fleet.link(master);
+        if link.is_ready() || !link.has_failed() {
+            let name = &self.config.labels[master.index()];
+            self.events.push(|| Event::Disconnected { master: name.clone(), why: why.into() });
+        }
         if self.fleet.fail(now, master, why, &mut self.rng, &mut self.timers) {
             for id in self.claims.ids() {
                 if let Some(op) = self.claims.stray(master, id) {

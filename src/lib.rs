@@ -63,6 +63,12 @@
 //! | inspected, deleted by force | [`Client::inspect`], [`Client::force_unlock`] |
 //! | ended from another thread | [`LockRequest::cancel_with`] |
 //!
+//! # Monitoring
+//!
+//! [`Client::stats`] counts and times locks and masters, always: [`Stats::to_prometheus`] is the text for a
+//! scrape. [`Client::health`] is for a readiness probe. [`ConfigBuilder::on_event`] takes a function that is
+//! called with each [`Event`]. The page `docs/monitoring.md` of the repository has alert rules.
+//!
 //! # Algorithm
 //!
 //! redlatch implements the [Redlock
@@ -102,6 +108,7 @@ mod clock;
 mod config;
 mod driver;
 mod error;
+mod event;
 mod lock;
 #[cfg(redlatch_mutants)]
 #[doc(hidden)]
@@ -123,13 +130,17 @@ pub use client::{
 pub use client::{Drive, DriveEnded};
 pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};
 pub use driver::ConnectError;
+pub use engine::histogram::{Bucket, Histogram};
 pub use engine::inspection::{ForceUnlocked, Inspection, KeyState, LockStatus};
 pub use engine::request::Released;
-pub use engine::status::{MasterState, MasterStatus};
+pub use engine::stats::{MasterStats, Stats};
+pub use engine::status::{Health, MasterState, MasterStatus};
+pub use engine::trouble::Warning;
 pub use error::{
     AcquireError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError, ReleaseError, Report, Round,
 };
 pub use error::{LockReentrantError, SetError};
+pub use event::Event;
 pub use lock::{Failure, FencingToken, HolderTtl, InputError, Token, TokenRefusal, Vote};
 pub use options::{Mode, Options, WaitPolicy};
 pub use redlock::{Lease, LeaseRequest, Redlock};
@@ -154,6 +165,7 @@ pub mod internals {
 #[doc = include_str!("../docs/fencing.md")]
 #[doc = include_str!("../docs/guide.md")]
 #[doc = include_str!("../docs/migrating.md")]
+#[doc = include_str!("../docs/monitoring.md")]
 #[doc = include_str!("../docs/readers-writers.md")]
 #[doc = include_str!("../docs/semaphore.md")]
 struct Pages;

@@ -211,5 +211,19 @@ pub const UNWOKEN_CROWD: u32 = 20;
 /// Largest number of times that a crowd lengthens this pause: 5; see [`UNWOKEN_PAUSE_FACTOR`].
 pub const UNWOKEN_CROWD_FACTOR_MAX: u32 = 5;
 
+/// Largest number of events that wait for the observer: 1,024. Further ones are dropped and counted
+/// ([`Stats::events_dropped`](crate::Stats::events_dropped)).
+pub const EVENT_COUNT_MAX: usize = 1024;
+
+/// Mean pause between acquisitions above which each one is timed: 1 ms.
+pub const TIMED_PAUSE: Duration = Duration::from_millis(1);
+
+/// Of acquisitions that go on coming faster than [`TIMED_PAUSE`], one in 64 is timed, so that the others pay
+/// nothing for it. The first 64 are timed, too. Counters count all.
+pub const TIMED_SHARE: u32 = 64;
+
+/// Shortest time between two samples of the round trip to the masters: 10 ms.
+pub const ROUND_TRIP_PAUSE: Duration = Duration::from_millis(10);
+
 /// The shortest sleep of an event loop. What is due sooner is better done at once.
 pub(crate) const SLEEP_MIN: Duration = Duration::from_millis(1);

@@ -50,6 +50,10 @@ pub enum Mutant {
     LostGrantCounted,
     /// The grant of a swap counts though its connection broke before the verdict.
     LostSwapCounted,
+    /// A lock that ended before its release is counted nowhere.
+    LossUncounted,
+    /// A lock that is handed over is not counted as released.
+    HandoverUncounted,
     /// Grants after the verdict are not counted.
     StragglersCancelled,
     /// An error reply to `SET` is a no.

@@ -11,8 +11,9 @@ use crate::cancel::{Cancel, Registration};
 use crate::clock;
 use crate::config::{Config, ConfigBuilder};
 use crate::driver::{ConnectError, Driver, Poller, PollerWaker};
-use crate::engine::{MasterStatus, OpId, Outcome, Released, Request, SubmitError};
+use crate::engine::{Health, MasterStatus, OpId, Outcome, Released, Request, Stats, SubmitError};
 use crate::error::{AcquireError, ExtendError, ReleaseError};
+use crate::event::Observer;
 use crate::limits;
 use crate::lock::{FencingToken, Resource, Token};
 use crate::mutants::mutant;
@@ -52,6 +53,7 @@ pub struct Redlock {
     set_aside: VecDeque<(OpId, Outcome)>,
     /// When the loop was last driven.
     last_turn: Instant,
+    observer: Option<Observer>,
 }
 
 /// Where a lease comes from.
@@ -136,10 +138,14 @@ impl Redlock {
     /// # Errors
     /// [`ConnectError::Io`] if the operating system gives no event queue or randomness.
     pub fn open(config: Config) -> Result<Self, ConnectError> {
+        let observer = config.observer.clone();
         let (mut driver, mut poller) = Driver::new(Arc::new(config))?;
         driver.settle(&mut poller)?;
         let origin = Arc::new(Origin { process: Process::own(), dropped: Mutex::default() });
-        Ok(Self { driver, poller, origin, set_aside: VecDeque::new(), last_turn: clock::now() })
+        let (set_aside, last_turn) = (VecDeque::new(), clock::now());
+        let mut redlock = Self { driver, poller, origin, set_aside, last_turn, observer };
+        redlock.report_events();
+        Ok(redlock)
     }
 
     /// Returns a request for the lock of this name, of 1 to 1,024 bytes ([`limits::RESOURCE_SIZE_MAX`]).
@@ -242,11 +248,20 @@ impl Redlock {
     /// Returns the status of each master, in the order of the configuration; empty in a fork of the process.
     #[must_use]
     pub fn masters(&self) -> Vec<MasterStatus> {
-        if self.is_forked() {
-            return Vec::new();
-        }
-        let (engine, now) = (&self.driver.engine, clock::now());
-        engine.masters().map(|master| engine.master_status(now, master)).collect()
+        self.health().masters
+    }
+
+    /// Returns whether a quorum of masters can grant locks, how many more may fail, and the status of each
+    /// master, as of the last call that drove the event loop. Without masters in a fork of the process.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        if self.is_forked() { Health::default() } else { self.driver.engine.health(clock::now()) }
+    }
+
+    /// Returns what was counted and timed since this client was made. All is zero in a fork of the process.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        if self.is_forked() { Stats::default() } else { self.driver.engine.stats(clock::now()) }
     }
 
     /// Returns for how long the machine was suspended since the first `Redlock` of this process was made: the
@@ -288,7 +303,10 @@ impl Redlock {
         self.last_turn = clock::now();
         self.release_dropped(self.last_turn);
         let has_outcome = !self.set_aside.is_empty() || self.driver.engine.has_outcome();
-        self.driver.turn(&mut self.poller, Some(if has_outcome { Duration::ZERO } else { limit }))
+        let limit = if has_outcome { Duration::ZERO } else { limit };
+        let result = self.driver.turn(&mut self.poller, Some(limit));
+        self.report_events();
+        result
     }
 
     /// Returns a waker that ends the sleep of a [`Redlock::turn`] from any thread, or else the sleep of the
@@ -305,6 +323,15 @@ impl Redlock {
         }
         self.release_dropped(clock::now());
         self.driver.flush();
+        self.report_events();
+    }
+
+    /// Calls the observer with the events that have come.
+    fn report_events(&mut self) {
+        let Some(observer) = &self.observer else { return };
+        while let Some(event) = self.driver.engine.poll_event() {
+            observer.call(&event);
+        }
     }
 
     /// Returns the next outcome of the pipelined form. Compare its times with [`Instant::now`]. It returns
@@ -351,6 +378,7 @@ impl Redlock {
                 break;
             }
         }
+        self.report_events();
         self.driver.engine.claim_count()
     }
 
@@ -395,7 +423,13 @@ impl Redlock {
     }
 
     /// Drives the loop until this lock has its outcome, or is given up.
-    fn wait_unless(
+    fn wait_unless(&mut self, lock: OpId, is_given_up: impl FnMut() -> bool) -> io::Result<Option<Outcome>> {
+        let result = self.drive_until(lock, is_given_up);
+        self.report_events();
+        result
+    }
+
+    fn drive_until(
         &mut self,
         lock: OpId,
         mut is_given_up: impl FnMut() -> bool,

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use fleet::Fleet;
 use redlatch::engine::{OpId, Outcome, Request, Resource};
-use redlatch::{AcquireError, Client, Config, Guard, Lease, LockRequest, Options, Quarantine, Redlock};
+use redlatch::{
+    AcquireError, Client, Config, Guard, Lease, LockRequest, Options, Quarantine, Redlock, Stats,
+};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -134,6 +136,15 @@ fn redlock_allocates_nothing() {
     held = pass_on(&mut redlock, held, PAIR_COUNT);
     assert_frugal(&region, "Redlock, handed over", Kind::Plain, false);
     redlock.submit(Request::Release { lock: held, awaited: false }).expect("always taken");
+    assert_counted(&redlock.stats());
+}
+
+/// Statistics were on, and took part in what was measured.
+fn assert_counted(stats: &Stats) {
+    assert!(stats.acquired > 10 * PAIR_COUNT as u64, "{stats:?}");
+    assert_eq!((stats.acquired - stats.held(), stats.lost), (stats.released, 0), "{stats:?}");
+    assert!(stats.acquire_time.count() > 0 && stats.hold_time.count() > 0, "{stats:?}");
+    assert!(stats.masters.iter().all(|master| master.round_trip.count() > 0), "{stats:?}");
 }
 
 fn client_allocates_nothing() {
@@ -176,6 +187,7 @@ fn client_allocates_nothing() {
         runtime.spawn(client.drive_on_tokio());
         runtime.block_on(measure_async(&client, "Client, driven by tokio"));
     }
+    assert_counted(&client.stats());
 }
 
 /// The first time that a thread waits while another one leads, it allocates what it sleeps by: by chance, and

@@ -278,7 +278,7 @@ pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
             _ => Some(Failure::NotConnected { why: "the attempt is under way".into() }),
         };
         lines.extend(doubt.map(|doubt| (&**name, doubt.to_string())));
-        lines.extend(warnings.iter().map(|warning| (&**name, warning.clone())));
+        lines.extend(warnings.iter().map(|warning| (&**name, warning.to_string())));
     }
     words::grouped(lines, masters.len())
 }

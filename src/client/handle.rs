@@ -11,7 +11,7 @@ use super::shared::{Core, Shared};
 use crate::clock;
 use crate::config::{Config, ConfigBuilder, RetryDelay};
 use crate::driver::{ConnectError, Driver};
-use crate::engine::MasterStatus;
+use crate::engine::{Health, MasterStatus, Stats};
 
 /// Lock client for many threads and tasks: clones share one set of connections and one event loop.
 ///
@@ -98,6 +98,8 @@ impl Client {
         let (mut driver, mut poller) = Driver::new(config.clone())?;
         driver.settle(&mut poller)?;
         let shared = Shared::start(driver, poller)?;
+        // Reports what has happened so far.
+        shared.flush();
         Ok(Self { handle: Arc::new(Handle { shared, config, callbacks: Callbacks::default() }) })
     }
 
@@ -116,11 +118,31 @@ impl Client {
     /// Returns the status of each master, in the order of the configuration; empty in a fork of the process.
     #[must_use]
     pub fn masters(&self) -> Vec<MasterStatus> {
-        let statuses = self.shared().peek(|core| {
-            let (engine, now) = (&core.driver.engine, clock::now());
-            engine.masters().map(|master| engine.master_status(now, master)).collect()
-        });
-        statuses.unwrap_or_default()
+        self.health().masters
+    }
+
+    /// Returns whether a quorum of masters can grant locks, how many more may fail, and the status of each
+    /// master. It asks no master and does not block: a master that hangs is noticed when it next misses an
+    /// answer.
+    ///
+    /// A readiness probe returns [`Health::has_quorum`], which changes by itself when masters come back. A
+    /// liveness probe must not depend on it: a restart of the process brings no master back, and gives up the
+    /// locks that it holds. `docs/monitoring.md` of the repository has an example.
+    ///
+    /// Without masters, and so without a quorum, in a fork of the process, in a client that has stopped, and
+    /// inside the function given to [`ConfigBuilder::retry_delay_by`].
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.shared().peek(|core| core.driver.engine.health(clock::now())).unwrap_or_default()
+    }
+
+    /// Returns what was counted and timed since this client was made, of all its handles. All is zero in a
+    /// fork of the process, and inside the function given to [`ConfigBuilder::retry_delay_by`].
+    ///
+    /// It copies some 10 KiB while the client is locked; call it for each scrape, not for each lock.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.shared().peek(|core| core.driver.engine.stats(clock::now())).unwrap_or_default()
     }
 
     /// Returns for how long the machine was suspended since the first client of this process was made: the

@@ -22,6 +22,7 @@
 mod background;
 mod core;
 mod later;
+mod observing;
 
 use std::io;
 use std::iter;
@@ -40,6 +41,7 @@ use crate::engine::Outcome;
 use crate::limits;
 use crate::process::Process;
 use later::Later;
+use observing::Observing;
 
 /// With more outcomes waited for than this, a write is left to the leader: it costs a wake-up, and gathers
 /// what others submit meanwhile. The caller's own is sooner on its way. (`benches/floor`, 16 tasks: 1.6 sends
@@ -59,6 +61,7 @@ pub(super) struct Shared {
     retry_delay: Option<RetryDelay>,
     /// What that function has left to be done.
     later: Later<Self>,
+    observing: Observing,
     /// The leader while it calls wakers.
     waking: Inside,
     background: Arc<Parker>,
@@ -152,6 +155,7 @@ impl Shared {
         let (background, waker) = Parker::pair();
         let (ended, ended_waker) = Parker::pair();
         let retry_delay = driver.engine.config().retry_delay_by.clone();
+        let observing = Observing::new(driver.engine.config().observer.clone());
         let core = Core {
             driver,
             completions: Completions::default(),
@@ -177,6 +181,7 @@ impl Shared {
             process: Process::own(),
             retry_delay,
             later: Later::default(),
+            observing,
             waking: Inside::default(),
             background,
             ended,
@@ -439,7 +444,7 @@ impl Shared {
             if is_done(&core) {
                 break;
             }
-            if core.completions.wakes_as_leader() {
+            if core.completions.wakes_as_leader() || self.observing.is_due(&core.driver.engine) {
                 continue;
             }
             let until = earlier(earlier(due, core.completions.relay_until()), limit);
@@ -467,7 +472,8 @@ impl Shared {
     /// Wakes the threads, and of the tasks as many as the loop leader wakes. A waker that waits for this
     /// client meanwhile gets an error.
     fn wake_as_leader<'a>(&'a self, core: MutexGuard<'a, Core>) -> Result<MutexGuard<'a, Core>, Stopped> {
-        if !core.completions.has_woken() && !self.has_later() {
+        let is_observed = self.observing.is_due(&core.driver.engine);
+        if !core.completions.has_woken() && !self.has_later() && !is_observed {
             return Ok(core);
         }
         let now = clock::now();
@@ -485,7 +491,8 @@ impl Shared {
             for (place, waker) in woken.iter_mut().zip(iter::from_fn(|| next(&mut core))) {
                 *place = Some(waker);
             }
-            if woken[0].is_none() && !self.has_later() {
+            let observed = self.observing.begin(&mut core.driver.engine);
+            if woken[0].is_none() && observed.is_none() && !self.has_later() {
                 return Ok(core);
             }
             drop(core);
@@ -496,6 +503,7 @@ impl Shared {
                 // What is dropped there may be anybody's, as wakers are.
                 let _ = catch_unwind(AssertUnwindSafe(|| work(self)));
             }
+            drop(observed);
             core = self.lock()?;
         }
     }
@@ -559,30 +567,12 @@ impl Shared {
         }
     }
 
-    /// The last handle is gone: has the background thread bring out what is queued, and waits for it,
-    /// [`limits::CLOSE_WAIT`] at most.
-    pub(super) fn close(&self) {
-        self.do_or_later(Self::close_now);
-    }
-
-    fn close_now(&self) {
-        let Ok(mut core) = self.enter() else { return };
-        core.is_closing = true;
-        core.wake_leader();
-        let (waker, drive) = (core.background.waker.clone(), core.background.drive.take());
-        let is_background = core.background.thread == Some(thread::current().id());
-        self.leave(core);
-        wake_all(drive.into_iter().chain([waker]));
-        if !is_background {
-            self.ended.park(Some(clock::now() + limits::CLOSE_WAIT));
-        }
-    }
-
     /// Gives the lock back; before, sees to it that somebody leads if that is needed, and after, wakes whom
     /// to wake.
     pub(super) fn leave(&self, mut core: MutexGuard<'_, Core>) {
         let elected = core.elect();
-        if !core.completions.has_woken() && !self.has_later() {
+        let is_observed = self.observing.is_due(&core.driver.engine);
+        if !core.completions.has_woken() && !self.has_later() && !is_observed {
             core.completions.end_relay();
             drop(core);
             elected.into_iter().for_each(Waker::wake);

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
+use super::claim::Claim;
 use super::fair::Queuing;
 use super::kind::Tag;
 use super::mode::{self, Gathered, ModeState};
@@ -44,6 +45,9 @@ impl Engine {
         let wait_until = waits.then(|| now.checked_add(wait).unwrap_or(now + limits::FOREVER));
         let (id, op) = self.ops.take(now, ttl).ok_or(SubmitError::Overloaded)?;
         op.begin(now, ttl, options.min_validity, wait_until);
+        if self.pace.is_due() {
+            self.pace.time(now, op);
+        }
         if !is_ordinary && !self.prepare(id, options) {
             command::encode_key(&mut self.ops.op_mut(id).key, &self.config.prefix, resource.as_bytes());
             self.start_attempt(now, id, None);
@@ -108,13 +112,14 @@ impl Engine {
             Some(resource) => claim.entry.set(&self.config.prefix, resource.as_bytes(), &claim.token),
             None => claim.entry.set_key(&op.key, &claim.token),
         }
-        claim.asked = if op.is_plain() {
+        claim.asked = if op.is_usual() {
             self.fleet.send(self.fleet.usable(), Owed::acquire(Tag::Plain, claim_id), |out| {
                 command::encode_acquire(out, &claim.entry, &self.terms.tail);
             })
         } else {
             claim.attempter = id;
-            op.send_scripted_attempt(&mut self.fleet, now, claim_id, claim, &self.wall_clock)
+            let tail = &self.terms.tail;
+            op.send_unusual_attempt(&mut self.fleet, now, claim_id, claim, &self.wall_clock, tail)
         };
         let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
         op.streak.count = 0;
@@ -141,8 +146,7 @@ impl Engine {
         claim.owner = None;
         let due = now + claim.answer_limit;
         self.release_claim(now, due, claim_id);
-        self.end_op(now, id);
-        self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));
+        self.end_denied(now, id, AcquireError::Overloaded);
     }
 
     /// Begins the attempt of an operation that a lock is handed over to, with the masters that were sent the
@@ -160,6 +164,7 @@ impl Engine {
         claim.asked = asked;
         let deadline = op.await_votes(claim_id, now + claim.answer_limit);
         op.streak = streak;
+        self.stats.hand_overs += 1;
         self.timers.arm(op_timer(id), deadline);
         self.note_unasked(claim_id);
         self.decide_acquire(now, id);
@@ -170,8 +175,7 @@ impl Engine {
     fn start_with_room(&mut self, now: Instant, id: Id, resource: Option<Resource<'_>>) {
         self.claims.forget_orphans();
         if self.claims.is_full() {
-            self.end_op(now, id);
-            self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(AcquireError::Overloaded))));
+            self.end_denied(now, id, AcquireError::Overloaded);
         } else {
             self.start_attempt(now, id, resource);
         }
@@ -182,14 +186,19 @@ impl Engine {
         let claim = self.claims.claim_mut(claim_id);
         for master in self.fleet.all().without(claim.asked).iter() {
             claim.record(master, Vote::Failed(self.fleet.why_unasked(master)));
+            self.fleet.link_mut(master).stats.unanswered += 1;
         }
     }
 
     pub(super) fn handle_acquire_vote(&mut self, now: Instant, master: MasterId, id: Id, vote: Vote) {
-        let Some(claim) = self.claims.find_mut(id) else { return };
-        if !claim.counts_grants {
+        let stats = &mut self.fleet.link_mut(master).stats;
+        stats.count_vote(&vote);
+        let is_counted =
+            |claim: &&mut Claim| claim.counts_grants && (claim.is_open || !mutant!(StragglersCancelled));
+        let Some(claim) = self.claims.find_mut(id).filter(is_counted) else {
+            stats.late += u64::from(vote == Vote::Granted);
             return;
-        }
+        };
         claim.record(master, vote);
         if let Some(op) = claim.owner {
             self.decide_acquire(now, op);
@@ -219,7 +228,7 @@ impl Engine {
                     claim.tells = self.config.wakes_waiters;
                     // A client that has waited lately is one of many, and so its locks are wanted, too.
                     claim.is_contended = op.attempts > 1 || !self.subscriptions.open_links().is_empty();
-                    op.state = OpState::Held { since: claim.started, valid_until, extension: None };
+                    op.set_state(OpState::Held { since: claim.started, valid_until, extension: None });
                     let granted = claim.tally.granted;
                     let grant = Grant {
                         token: claim.token,
@@ -230,10 +239,14 @@ impl Engine {
                     };
                     let hash = self.queues.hash(claim.entry.key());
                     let since = claim.started;
+                    self.stats.acquired += 1;
                     self.outcomes.push_back((OpId(id), Outcome::Acquire(Ok(grant))));
                     let is_queued = op.mode.is_queued();
-                    let may_found = op.wait_until.is_none();
-                    if let Some(max_hold) = op.max_hold {
+                    let (may_found, max_hold) = (op.wait_until.is_none(), op.max_hold);
+                    if op.is_noted {
+                        self.note_acquired(now, id);
+                    }
+                    if let Some(max_hold) = max_hold {
                         self.begin_renewal(now, id, since, max_hold);
                     }
                     if !is_queued {
@@ -275,6 +288,8 @@ impl Engine {
         op.key.extend_from_slice(claim.entry.key());
         claim.owner = None;
         self.release_claim(now, now + limit, claim_id);
+        self.stats.retries += 1;
+        self.ops.op_mut(id).is_noted = true;
         self.start_attempt(now, id, None);
         if mutant!(RenumberingKeepsVotes) {
             self.keep_votes(id, granted);
@@ -324,6 +339,7 @@ impl Engine {
             denied.asked = self.ask_holders(id, refused, retry_at.is_none());
         }
         let op = self.ops.op_mut(id);
+        op.is_noted |= retry_at.is_some();
         op.state = match retry_at {
             Some(retry_at) => OpState::Waiting { retry_at, denied },
             None if denied.asked.is_empty() => return self.deny(now, id, denied),
@@ -395,8 +411,7 @@ impl Engine {
     pub(super) fn deny(&mut self, now: Instant, id: Id, denied: Denied) {
         let op = self.ops.op(id);
         let error = op.denial(now, denied, &op.holders, self.held_by(now, id));
-        self.end_op(now, id);
-        self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(error))));
+        self.end_denied(now, id, error);
     }
 
     /// The holder of a lock that this operation did not get.
@@ -440,6 +455,7 @@ impl Engine {
         let missing = claim.asked.without(claim.tally.heard());
         for master in missing.iter() {
             claim.record(master, Vote::Failed(Failure::NoAnswer { limit: now - started }));
+            self.fleet.link_mut(master).stats.unanswered += 1;
         }
         if now - started >= limit {
             missing.iter().for_each(|master| self.fleet.note_missed(now, master, limit, &mut self.timers));
@@ -458,6 +474,8 @@ impl Engine {
                 // Even a grant is void: the master may have lost it with the connection (I7).
                 let claim = self.claims.claim_mut(op.claim);
                 let is_kept = mutant!(LostGrantCounted) || (mutant!(LostSwapCounted) && op.streak.count > 0);
+                let is_unanswered = claim.asked.without(claim.tally.heard()).contains(master);
+                self.fleet.link_mut(master).stats.unanswered += u64::from(is_unanswered);
                 if !claim.tally.refused.contains(master) && !is_kept {
                     claim.record(master, Vote::Failed(Failure::ConnectionLost));
                 }

@@ -316,10 +316,11 @@ impl Claim {
         Vote::Failed(Failure::SameServer)
     }
 
-    /// Counts the vote that nearly all are.
+    /// Counts the vote that nearly all are. One that comes too late to count is added to `late_count`.
     #[inline]
-    pub(super) fn count_grant(&mut self, master: MasterId, quorum: usize) -> Counted {
+    pub(super) fn count_grant(&mut self, master: MasterId, quorum: usize, late_count: &mut u64) -> Counted {
         if !self.counts_grants || (mutant!(StragglersCancelled) && !self.is_open) {
+            *late_count += 1;
             return Counted::Open;
         }
         self.grant(master);

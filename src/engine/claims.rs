@@ -26,11 +26,13 @@ pub(super) struct Claims {
     table: Slab<Claim>,
     /// Claims for which a reply that was just counted may have decided something.
     decided: Vec<Id>,
+    /// Claims that ended before each master had confirmed the release.
+    orphan_count: u64,
 }
 
 impl Claims {
     pub(super) const fn new() -> Self {
-        Self { table: Slab::new(limits::CLAIM_COUNT_MAX), decided: Vec::new() }
+        Self { table: Slab::new(limits::CLAIM_COUNT_MAX), decided: Vec::new(), orphan_count: 0 }
     }
 
     /// Takes a slot with whatever its last claim left there; `None` if the table is full.
@@ -82,6 +84,11 @@ impl Claims {
         self.table.count()
     }
 
+    /// Number of claims that ended before each master had confirmed the release.
+    pub(super) const fn orphan_count(&self) -> u64 {
+        self.orphan_count
+    }
+
     /// Whether [`Claims::take`] would find no slot.
     pub(super) fn is_full(&self) -> bool {
         self.table.is_full()
@@ -93,24 +100,27 @@ impl Claims {
     #[inline(always)]
     pub(super) fn count_usual(&mut self, link: &mut Link, quorum: usize) {
         let master = link.master;
-        let Self { table, decided } = self;
+        let Self { table, decided, .. } = self;
+        let votes = &mut link.stats;
         link.connection.wire.take_known(|owed, received| {
-            let (id, rest, counted) = match *owed {
+            let (rest, counted) = match owed {
                 Owed::Round { verb: Verb::Acquire, tag: Tag::Plain, id, .. } => {
                     let rest = command::split_granted(received)?;
-                    (id, rest, table.find_mut(id).map(|claim| claim.count_grant(master, quorum)))
+                    votes.granted += 1;
+                    let claim = table.find_mut(*id);
+                    (rest, claim.map(|claim| claim.count_grant(master, quorum, &mut votes.late)))
                 }
                 Owed::Round { verb: Verb::Release, id, .. } => {
                     let rest = command::split_deleted(received)?;
-                    (id, rest, table.find_mut(id).map(|claim| claim.count_deleted(master, quorum)))
+                    (rest, table.find_mut(*id).map(|claim| claim.count_deleted(master, quorum)))
                 }
                 Owed::Ignored(Shape::Count) => return command::split_untold(received),
                 _ => return None,
             };
             match counted {
                 None | Some(Counted::Open) => {}
-                Some(Counted::Decides) => decided.push(id),
-                Some(Counted::Done) => table.free(id),
+                Some(Counted::Decides) => decided.push(owed.round_id()),
+                Some(Counted::Done) => table.free(owed.round_id()),
             }
             Some(rest)
         });
@@ -236,6 +246,7 @@ impl Claims {
         self.send_release_again(fleet, id, owed);
         let (claim, drift) = (self.claim(id), fleet.config().drift);
         if now >= claim.gone_at(drift) && claim.owner.is_none() {
+            self.orphan_count += 1;
             self.table.free(id);
         } else if let Some(at) = claim.release_deadline(now, drift) {
             timers.arm(claim_timer(id), at);
@@ -268,6 +279,7 @@ impl Claims {
     pub(super) fn forget_orphans(&mut self) {
         for id in self.ids() {
             if self.claim(id).owner.is_none() {
+                self.orphan_count += 1;
                 self.table.free(id);
             }
         }

@@ -49,9 +49,9 @@ impl Engine {
 
     /// The release of a held lock is reported as its loss, or does not end its renewals.
     #[inline(always)]
-    pub(super) fn keeps_on(&mut self, id: Id) -> bool {
+    pub(super) fn keeps_on(&mut self, now: Instant, id: Id) -> bool {
         if mutant!(ReleaseToldAsLoss) && self.ops.find(id).is_some() {
-            self.tell_loss(id);
+            self.tell_loss(now, id);
         }
         mutant!(RenewedAfterRelease) && self.ops.find(id).is_some_and(|op| op.renewal.is_some())
     }

@@ -72,6 +72,10 @@ pub(super) struct Admission {
     pub(super) predecessor: Predecessor,
     /// Why the master is not taken after all.
     pub(super) refusal: Option<String>,
+    /// Whether it was taken before.
+    pub(super) is_reconnect: bool,
+    /// Whether another process answered than the last time.
+    pub(super) is_restart: bool,
 }
 
 impl Fleet {
@@ -79,7 +83,8 @@ impl Fleet {
     pub(super) fn new(config: Arc<Config>, now: Instant, timers: &mut Timers) -> Self {
         let links: Vec<Link> = (0..config.master_count())
             .filter_map(MasterId::new)
-            .map(|master| Link::new(master, now))
+            .zip(&config.labels)
+            .map(|(master, name)| Link::new(master, name.clone(), now))
             .collect();
         assert_eq!(
             links.len(),
@@ -360,12 +365,17 @@ impl Fleet {
     /// The nonce came back: takes the master in, unless it must not vote.
     pub(super) fn admit(&mut self, now: Instant, master: MasterId, timers: &mut Timers) -> Admission {
         if let Some(why) = self.is_listed_twice(master) {
-            return Admission { predecessor: Predecessor::Same, refusal: Some(why) };
+            let predecessor = Predecessor::Same;
+            return Admission { predecessor, refusal: Some(why), is_reconnect: false, is_restart: false };
         }
         let link = &mut self.links[master.index()];
+        let restart_count = link.stats.restarts;
         let predecessor = link.finish_handshake(now, &self.config);
+        let is_restart = link.stats.restarts > restart_count;
         let refusal = link.refuse_unfit(&self.config);
+        let mut is_reconnect = false;
         if refusal.is_none() {
+            is_reconnect = link.note_connected();
             self.usable.insert(master);
             self.ready.insert(master);
             self.groups.join(master, link.by);
@@ -376,7 +386,7 @@ impl Fleet {
             }
             self.arm(master, timers);
         }
-        Admission { predecessor, refusal }
+        Admission { predecessor, refusal, is_reconnect, is_restart }
     }
 
     /// Why a master whose handshake is done is the same server as another one.
@@ -536,6 +546,7 @@ impl Fleet {
             let link = &mut self.links[master.index()];
             let early = Duration::from_nanos(u64::from(mutant!(QuarantineTickShort)));
             if link.quarantined_until.is_none_or(|at| at <= now + early) {
+                link.count_quarantine(now);
                 link.quarantined_until = None;
                 self.quarantined.remove(master);
             }

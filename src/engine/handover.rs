@@ -53,6 +53,9 @@ impl Engine {
             self.leave_queue(now, id, self.turn_time(now, id));
             return false;
         };
+        if !mutant!(HandoverUncounted) {
+            self.note_ended(now, id);
+        }
         // The successor leads the queue then.
         self.queues.leave(id.index);
         let op = self.ops.op_mut(id);

@@ -20,6 +20,16 @@ use crate::lock::command::{ReleaseAnswer, Script};
 use crate::lock::{Failure, MasterId, MasterSet, Tally, Ttl, Verdict, Vote};
 use crate::mutants::mutant;
 
+/// What a release ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    Query,
+    Attempt,
+    Lock,
+    /// A lock that is over, or of which more is to be noted than its release.
+    NotedLock,
+}
+
 /// Why a master was not sent an extension.
 fn why_unsent(link: &Link, claim: &Claim, unsure: MasterSet, usable: MasterSet) -> Failure {
     let master = link.master;
@@ -176,6 +186,7 @@ impl Engine {
             return;
         }
         *extension = None;
+        let before = (*valid_until, op.held_ttl);
         // The lock must be valid still: one that was called lost never comes back (I11).
         let is_valid = now < *valid_until || mutant!(ExtensionAfterDeadline);
         let result = if verdict == Verdict::Granted && is_valid && now < extended_until {
@@ -199,9 +210,16 @@ impl Engine {
             self.report_renewal(id, &result);
         }
         match &result {
-            Ok(_) => self.settle_extension(now, id, &tally),
-            Err(ExtendError::Lost(_)) => self.end_validity(now, id),
-            Err(_) => {}
+            Ok(_) => {
+                self.count_extension(now, id, before);
+                self.settle_extension(now, id, &tally);
+            }
+            Err(error) => {
+                self.stats.extensions_failed += 1;
+                if let ExtendError::Lost(_) = error {
+                    self.end_validity(now, id);
+                }
+            }
         }
         self.follow_extension(now, id, result.is_ok());
         if !is_renewal {
@@ -238,7 +256,8 @@ impl Engine {
                 op.validity.move_to(*valid_until);
             }
         }
-        self.tell_loss(id);
+        self.note_lost(now, id);
+        self.tell_loss(now, id);
         self.tend_queue_of(now, id);
     }
 
@@ -275,7 +294,7 @@ impl Engine {
     }
 
     pub(super) fn submit_release(&mut self, now: Instant, id: Id, awaited: bool) {
-        if self.keeps_on(id) {
+        if self.keeps_on(now, id) {
             return;
         }
         let Some(op) = self.ops.find_mut(id) else {
@@ -286,15 +305,17 @@ impl Engine {
             }
             return;
         };
-        match &mut op.state {
+        let ends = match &mut op.state {
             OpState::Releasing => return,
             OpState::Held { valid_until, .. } if mutant!(ExpiredKeptForever) && now >= *valid_until => return,
             _ if op.policy.queuing().is_some() => return self.release_fair(now, id, awaited),
-            OpState::Held { extension, .. } => {
+            OpState::Held { valid_until, extension, .. } => {
                 let under_way = extension.take();
+                let is_noted = op.is_noted || now >= *valid_until;
                 if under_way.is_some_and(|extension| !extension.is_renewal) {
                     self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
                 }
+                if is_noted { Ends::NotedLock } else { Ends::Lock }
             }
             _ if op.is_subscribed || op.reservation.is_some() => {
                 // It was still waiting for the lock.
@@ -302,11 +323,13 @@ impl Engine {
                 self.unwatch(now, id);
                 return self.submit_release(now, id, awaited);
             }
-            _ => {}
-        }
+            OpState::Query(_) => Ends::Query,
+            _ => Ends::Attempt,
+        };
         let claim_id = op.claim;
         let Some(claim) = self.claims.find_mut(claim_id).filter(|claim| claim.owner == Some(id)) else {
             // In a queue, or between two attempts: the last one's claim is being released already.
+            self.stats.abandoned += u64::from(ends == Ends::Attempt);
             self.end_op(now, id);
             return self.submit_release(now, id, awaited);
         };
@@ -316,9 +339,16 @@ impl Engine {
             }
             return;
         }
+        let (op, claim) = if ends == Ends::Lock {
+            self.stats.released += 1;
+            (op, claim)
+        } else {
+            self.note_ended(now, id);
+            (self.ops.op_mut(id), self.claims.claim_mut(claim_id))
+        };
         let due = now + claim.answer_limit;
         if awaited {
-            op.state = OpState::Releasing;
+            op.set_state(OpState::Releasing);
         } else {
             claim.owner = None;
             self.ops.free(id);
@@ -484,7 +514,7 @@ impl Engine {
             self.miss_extend(now, id);
         }
         if self.ops.op(id).warn_at().is_some_and(|at| at <= now) {
-            self.tell_loss(id);
+            self.tell_loss(now, id);
         }
         let op = self.ops.op(id);
         let is_due = op.renewal.and_then(|renewal| renewal.renew_at()).is_some_and(|at| at <= now);
@@ -550,7 +580,7 @@ impl Engine {
     }
 
     /// Reports, once, that a lock is lost or about to be, and keeps it no longer.
-    pub(super) fn tell_loss(&mut self, id: Id) {
+    pub(super) fn tell_loss(&mut self, now: Instant, id: Id) {
         let op = self.ops.op_mut(id);
         let OpState::Held { valid_until, .. } = op.state else { return };
         if std::mem::take(&mut op.notifies_loss) {
@@ -558,6 +588,7 @@ impl Engine {
                 op.renewal = None;
             }
             self.outcomes.push_back((OpId(id), Outcome::Lost(valid_until)));
+            self.note_near_loss(id, valid_until.saturating_duration_since(now));
         }
     }
 }

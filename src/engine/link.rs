@@ -14,6 +14,8 @@ use super::groups::Commands;
 use super::handshake::{Handshake, Learnt, Step};
 use super::kind::Tag;
 use super::owed::{Answer, Owed};
+use super::slab::Id;
+use super::stats::MasterStats;
 use super::trouble::{Trouble, Warning};
 use crate::config::{Config, Quarantine};
 use crate::limits;
@@ -63,6 +65,8 @@ pub(super) struct Link {
     pub(super) learnt: Learnt,
     /// When its votes start to count; `None` once they do.
     pub(super) quarantined_until: Option<Instant>,
+    /// When the quarantine began that ends then.
+    quarantined_since: Instant,
     /// When this client's own watch is over, if it then has to be written into the mark.
     pub(super) mark_due_at: Option<Instant>,
     /// When bytes last came from it.
@@ -73,10 +77,14 @@ pub(super) struct Link {
     changes: Option<Changes>,
     /// Whether the scripts of each kind of lock are on their way to it.
     pub(super) scripts_loading: [bool; Tag::ALL.len()],
+    /// What was counted of it. State and time in quarantine are filled in for a snapshot.
+    pub(super) stats: MasterStats,
+    /// Whether it was ever connected.
+    was_connected: bool,
 }
 
 impl Link {
-    pub(super) fn new(master: MasterId, now: Instant) -> Self {
+    pub(super) fn new(master: MasterId, name: Arc<str>, now: Instant) -> Self {
         Self {
             master,
             connection: Connection::new(now),
@@ -84,12 +92,15 @@ impl Link {
             by: Learnt::default().commands(),
             learnt: Learnt::default(),
             quarantined_until: None,
+            quarantined_since: now,
             mark_due_at: None,
             heard_at: now,
             why: Trouble::Untried.to_string().into(),
             identity: None,
             changes: None,
             scripts_loading: [false; Tag::ALL.len()],
+            stats: MasterStats::new(name),
+            was_connected: false,
         }
     }
 
@@ -107,8 +118,8 @@ impl Link {
         self.connection.has_failed()
     }
 
-    /// What is wrong with it as a master of locks, in words.
-    pub(super) fn warnings(&self, now: Instant) -> Vec<String> {
+    /// What is wrong with it as a master of locks.
+    pub(super) fn warnings(&self, now: Instant) -> Vec<Warning> {
         let mut warnings = Vec::new();
         if let Some(Changes { count, last_at }) = self.changes {
             warnings.push(Warning::Changed { count, ago: now - last_at });
@@ -117,15 +128,15 @@ impl Link {
             warnings.push(Warning::Replica);
         }
         if let Some(policy) = self.learnt.evicting_policy() {
-            warnings.push(Warning::Evicting { policy });
+            warnings.push(Warning::Evicting { policy: policy.into() });
         }
         if let Some(refusal) = self.publish_refusal() {
-            warnings.push(Warning::NotPublishing { refusal });
+            warnings.push(Warning::NotPublishing { refusal: refusal.into() });
         }
         if self.learnt.run_id.is_none() && self.is_ready() {
             warnings.push(Warning::NoRunId);
         }
-        warnings.iter().map(Warning::to_string).collect()
+        warnings
     }
 
     /// How the master refused to publish messages, if it did, in its words.
@@ -183,6 +194,8 @@ impl Link {
             quarantined_until = if *is_doubtful { watch_end } else { quarantined_until.min(watch_end) };
         }
         let is_trusted = config.quarantine == Quarantine::Trust || mutant!(NoQuarantine);
+        self.count_quarantine(now);
+        self.quarantined_since = now;
         self.quarantined_until = Some(quarantined_until).filter(|at| *at > now && !is_trusted);
         let is_to_mark = config.quarantine == Quarantine::Strict && self.learnt.observed < needed;
         self.mark_due_at = is_to_mark.then_some(if mutant!(MarkUnwatched) { now } else { watch_end });
@@ -202,6 +215,7 @@ impl Link {
         if before.is_some() {
             let count = self.changes.as_ref().map_or(0, |changes| changes.count).saturating_add(1);
             self.changes = Some(Changes { count, last_at: now });
+            self.stats.restarts += 1;
         }
         self.identity = Some(Identity { run_id, watched_since: None, heard_at: now, is_doubtful });
         if has_ended { Predecessor::Ended } else { Predecessor::Unknown }
@@ -231,15 +245,41 @@ impl Link {
         self.connection.close(now + pause);
     }
 
-    /// Takes the next whole reply apart. An error ends the connection and says why.
-    pub(super) fn next_answer(&mut self) -> Result<Option<Answer>, String> {
+    /// The master is taken in. Returns whether it was before.
+    pub(super) const fn note_connected(&mut self) -> bool {
+        let is_reconnect = std::mem::replace(&mut self.was_connected, true);
+        self.stats.reconnects += is_reconnect as u64;
+        is_reconnect
+    }
+
+    /// Counts the time in the quarantine that ends, or is replaced by another one.
+    pub(super) fn count_quarantine(&mut self, now: Instant) {
+        self.stats.quarantined += self.time_in_quarantine(now);
+    }
+
+    /// Time in the quarantine under way.
+    fn time_in_quarantine(&self, now: Instant) -> Duration {
+        let until = self.quarantined_until.map_or(self.quarantined_since, |until| until.min(now));
+        until.saturating_duration_since(self.quarantined_since)
+    }
+
+    /// What was counted of it so far.
+    pub(super) fn snapshot(&self, now: Instant, is_ready: bool) -> MasterStats {
+        let quarantined = self.stats.quarantined + self.time_in_quarantine(now);
+        MasterStats { is_ready, quarantined, ..self.stats.clone() }
+    }
+
+    /// Takes the next whole reply apart. An error ends the connection and says why. The id is of the claim
+    /// whose round trip is measured, if one is.
+    pub(super) fn next_answer(&mut self) -> Result<Option<(Answer, Option<Id>)>, String> {
         let Self { connection: Connection { wire, state, .. }, by, learnt, scripts_loading, .. } = self;
         match wire.next_reply() {
             Ok(Some((owed, reply))) => {
                 if let Owed::Scripts(tag) = owed {
                     scripts_loading[tag as usize] = false;
                 }
-                take_apart(state, learnt, *by, owed, &reply).map(Some)
+                let (owed, timed) = owed.untimed();
+                take_apart(state, learnt, *by, owed, &reply).map(|answer| Some((answer, timed)))
             }
             Ok(None) => Ok(None),
             Err(error) => Err(error.to_string()),

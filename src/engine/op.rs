@@ -16,7 +16,7 @@ use super::slab::Id;
 use super::subscription::Waiter;
 use super::validity::Validity;
 use crate::error::{AcquireError, Denial, HeldBy, Report};
-use crate::lock::command::Script;
+use crate::lock::command::{self, AcquireTail, Script};
 use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote};
 use crate::mutants::mutant;
 
@@ -66,6 +66,15 @@ pub(super) struct Op {
     pub(super) renewal: Option<Renewal>,
     /// Whether its loss is to be reported.
     pub(super) notifies_loss: bool,
+    /// Whether it was held and counted as lost.
+    pub(super) is_lost: bool,
+    /// Whether more is to be noted of it than that it was acquired and released: it is timed or observed, or
+    /// had to wait.
+    pub(super) is_noted: bool,
+    /// Whether the times of its acquisition and its hold are recorded.
+    pub(super) is_timed: bool,
+    /// Whether the round trip of its next attempt is measured.
+    pub(super) is_sampled: bool,
     /// Whether it waits, was refused, and is notified of releases.
     pub(super) is_subscribed: bool,
 }
@@ -137,24 +146,35 @@ pub(super) struct Denied {
 }
 
 impl Op {
-    /// Whether it asks by `SET NX`, and not by a script.
+    /// Whether it asks by `SET NX`, and not by a script, and its round trip is not measured.
     #[inline]
-    pub(super) const fn is_plain(&self) -> bool {
+    pub(super) const fn is_usual(&self) -> bool {
+        self.is_plain() && !self.is_sampled
+    }
+
+    const fn is_plain(&self) -> bool {
         self.policy.queuing().is_none() && !self.mode.has_script()
     }
 
-    /// Queues the request of an attempt that has a script on the usable masters; returns those that had room
-    /// for it.
+    /// Queues the request of an attempt that has a script, or whose round trip is measured, on the usable
+    /// masters; returns those that had room for it.
     #[cold]
     #[inline(never)]
-    pub(super) fn send_scripted_attempt(
+    pub(super) fn send_unusual_attempt(
         &mut self,
         fleet: &mut Fleet,
         now: Instant,
         claim_id: Id,
         claim: &mut Claim,
         wall_clock: &WallClock,
+        tail: &AcquireTail,
     ) -> MasterSet {
+        if self.is_plain() {
+            let owed = self.owed(Tag::Plain, claim_id);
+            return fleet.send(fleet.usable(), owed, |out| {
+                command::encode_acquire(out, &claim.entry, tail);
+            });
+        }
         let tag = match self.policy.queuing_mut() {
             Some(queuing) => {
                 queuing.begin_attempt(claim.token);
@@ -166,7 +186,8 @@ impl Op {
                 claim.kind.tag()
             }
         };
-        self.send_attempt(fleet, fleet.usable(), Owed::acquire(tag, claim_id), claim, Script::Sha)
+        let owed = self.owed(tag, claim_id);
+        self.send_attempt(fleet, fleet.usable(), owed, claim, Script::Sha)
     }
 
     /// Queues the request of an attempt that has a script; returns the masters that had room for it.
@@ -235,6 +256,10 @@ impl Op {
             reservation: None,
             renewal: None,
             notifies_loss: false,
+            is_lost: false,
+            is_noted: false,
+            is_timed: false,
+            is_sampled: false,
             is_subscribed: false,
         }
     }
@@ -269,6 +294,10 @@ impl Op {
             reservation,
             renewal,
             notifies_loss,
+            is_lost,
+            is_noted,
+            is_timed,
+            is_sampled,
             is_subscribed,
             streak: _,
             claim: _,
@@ -280,11 +309,27 @@ impl Op {
         (*attempts, *round, *has_queued) = (0, 0, false);
         (*attempts_max, *max_hold) = (u32::MAX, None);
         (*denied_before, *renewal, *notifies_loss) = (None, None, false);
+        (*is_lost, *is_noted, *is_timed, *is_sampled) = (false, false, false, false);
         (*mode, *policy) = (ModeState::Plain, Policy::Notified);
         validity.reset();
         (*reservation, *is_subscribed, *reader_count) = (None, false, 0);
         key.clear();
         holders.clear();
+    }
+
+    /// What the replies to its next attempt are owed for.
+    fn owed(&mut self, tag: Tag, claim: Id) -> Owed {
+        if std::mem::take(&mut self.is_sampled) {
+            Owed::Timed { tag, id: claim }
+        } else {
+            Owed::acquire(tag, claim)
+        }
+    }
+
+    /// Whether it had to wait: its first attempt failed, or others of this engine came first.
+    #[inline]
+    pub(super) const fn has_waited(&self) -> bool {
+        self.attempts > 1 || self.has_queued
     }
 
     /// The channel on which it is notified of releases.
@@ -330,8 +375,21 @@ impl Op {
         }
         self.attempts += 1;
         self.claim = claim;
-        self.state = OpState::Acquiring { deadline };
+        self.set_state(OpState::Acquiring { deadline });
         deadline
+    }
+
+    /// Sets the state, where the one before owns no memory, so that none is looked for: it is an attempt's, a
+    /// held lock's or a queue's, or was cleared by [`Op::clear_state`].
+    #[inline(always)]
+    pub(super) fn set_state(&mut self, state: OpState) {
+        std::mem::forget(std::mem::replace(&mut self.state, state));
+    }
+
+    /// Frees the memory that the state owns. To be called before the slot of one that may wait or ask is
+    /// freed.
+    pub(super) fn clear_state(&mut self) {
+        self.state = OpState::Releasing;
     }
 
     /// The streak that ends with the lock that this operation has held since then.

@@ -20,6 +20,8 @@ pub(super) enum Owed {
     /// A request for a lock. The id is the operation's for an extension and a repair, else the claim's. The
     /// number is the round of an extension or a repair, and the place of the claim that a swap replaces.
     Round { verb: Verb, tag: Tag, form: Form, number: u32, id: Id },
+    /// An attempt of this claim whose round trip is measured. It is as [`Owed::acquire`] otherwise.
+    Timed { tag: Tag, id: Id },
     /// A question of this operation.
     Query { question: Question, id: Id },
     /// A step of the handshake.
@@ -126,6 +128,24 @@ impl Owed {
         Self::round(Verb::Acquire, tag, 0, claim)
     }
 
+    /// The id of a request for a lock. It is read anew where it is rarely needed, so that nobody has to keep
+    /// it meanwhile.
+    #[inline]
+    pub(super) const fn round_id(&self) -> Id {
+        match self {
+            Self::Round { id, .. } => *id,
+            _ => Id::NOBODY,
+        }
+    }
+
+    /// As it is without being measured, and the claim if it is.
+    pub(super) const fn untimed(self) -> (Self, Option<Id>) {
+        match self {
+            Self::Timed { tag, id } => (Self::acquire(tag, id), Some(id)),
+            other => (other, None),
+        }
+    }
+
     pub(super) const fn repair(tag: Tag, op: Id, round: u32) -> Self {
         Self::round(Verb::Repair, tag, round, op)
     }
@@ -186,6 +206,7 @@ impl Owed {
     pub(super) fn answer(self, reply: &Reply<'_>, run_id: Option<&str>) -> Result<Answer, WrongShape> {
         match self {
             Self::Round { verb, tag, number, id, .. } => round_answer(verb, tag, number, id, reply),
+            Self::Timed { tag, id } => round_answer(Verb::Acquire, tag, 0, id, reply),
             Self::Query { question, id } => query_answer(question, id, reply),
             Self::Mark(MarkStep::Read) => mark::answer(reply, run_id).map(Answer::Mark),
             Self::Mark(MarkStep::Write) => match reply {

@@ -61,6 +61,7 @@ impl Engine {
         }
         if *vote == Vote::Granted || mutant!(OwnKeyIsBusy) {
             claim.record(master, vote.clone());
+            self.stats.repairs += 1;
         }
     }
 }

@@ -8,7 +8,7 @@ use super::connection::State;
 use super::fair::Ticket;
 use super::link_id::LinkId;
 use super::request::OpId;
-use super::status::{MasterState, MasterStatus};
+use super::status::{Health, MasterState, MasterStatus};
 use super::trouble::Warning;
 use crate::error::{Report, Round};
 use crate::lock::command::{self, ReleaseBy};
@@ -79,13 +79,20 @@ impl Engine {
         }
     }
 
+    /// Returns whether a quorum of masters can grant locks, and the status of each master.
+    #[must_use]
+    pub fn health(&self, now: Instant) -> Health {
+        let masters = self.masters().map(|master| self.master_status(now, master)).collect();
+        Health::new(masters, self.fleet.quorum())
+    }
+
     /// Returns the status of a master.
     #[must_use]
     pub fn master_status(&self, now: Instant, master: MasterId) -> MasterStatus {
         let link = self.fleet.link(master);
         let mut warnings = link.warnings(now);
         if let Some(refusal) = self.subscriptions.refusal(master) {
-            warnings.push(Warning::NotSubscribed { refusal }.to_string());
+            warnings.push(Warning::NotSubscribed { refusal: refusal.into() });
         }
         MasterStatus {
             name: self.config.labels[master.index()].clone(),

@@ -7,19 +7,40 @@ use crate::limits;
 use crate::lock::command;
 use crate::words::{NO_SERVER, Rounded};
 
-/// A warning about a connected master.
+/// Fault of a connected server as a master of locks. `{}` is one sentence with advice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Warning<'a> {
+#[non_exhaustive]
+pub enum Warning {
+    /// Another process answered in place of the one before.
     #[error("it restarted or was replaced {}, last {} ago; find out why", times(*count), Rounded(*ago))]
-    Changed { count: u32, ago: Duration },
+    Changed {
+        /// How often.
+        count: u32,
+        /// Time since the last time.
+        ago: Duration,
+    },
+    /// It is a replica, and grants nothing.
     #[error("it is a replica, and grants nothing; list its master instead")]
     Replica,
+    /// It may evict locks.
     #[error("its maxmemory-policy is {policy}, which may evict locks; set noeviction")]
-    Evicting { policy: &'a str },
+    Evicting {
+        /// Its `maxmemory-policy`.
+        policy: Box<str>,
+    },
+    /// It does not publish releases, so waiters of other clients retry at random times.
     #[error("its releases notify nobody, so waiters retry at random: {}", with_advice(.refusal))]
-    NotPublishing { refusal: &'a str },
+    NotPublishing {
+        /// Its error reply.
+        refusal: Box<str>,
+    },
+    /// It refused the subscription to releases, so waiters of this client retry at random times.
     #[error("it sends no release notifications, so waiters retry at random: {}", with_advice(.refusal))]
-    NotSubscribed { refusal: &'a str },
+    NotSubscribed {
+        /// Its error reply.
+        refusal: Box<str>,
+    },
+    /// It does not report its identity, so each reconnect counts as a restart.
     #[error("it reports no run_id, so each reconnect counts as a restart; grant +info")]
     NoRunId,
 }

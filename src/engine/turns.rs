@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use super::fair::{self, Leaving};
 use super::op::{OpState, Turn};
 use super::slab::Id;
-use super::{Engine, OpId, Outcome, SubmitError};
+use super::{Engine, OpId, SubmitError};
 use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
 use crate::limits;
 use crate::lock::command;
@@ -47,11 +47,13 @@ impl Engine {
         };
         if self.queues.count(head) > limits::QUEUED_COUNT_MAX {
             self.ops.free(id);
+            self.stats.overloaded += 1;
             return Err(SubmitError::Overloaded);
         }
         self.queues.join(id.index, head);
         let op = self.ops.op_mut(id);
-        (op.state, op.has_queued) = (OpState::Queued { turn: Turn::Later }, true);
+        op.state = OpState::Queued { turn: Turn::Later };
+        (op.has_queued, op.is_noted) = (true, true);
         self.tend_queue(now, head, Duration::ZERO);
         self.arm_op(id);
         Ok(OpId(id))
@@ -79,7 +81,7 @@ impl Engine {
 
     /// The lock's key as an encoded bulk string.
     #[inline]
-    fn lock_key_of(&self, place: u32) -> &[u8] {
+    pub(super) fn lock_key_of(&self, place: u32) -> &[u8] {
         let op = self.ops.op(self.ops.id_at(place));
         match self.claims.find(op.claim) {
             Some(claim) if op.key.is_empty() => claim.entry.key(),
@@ -132,6 +134,7 @@ impl Engine {
             let leaving = Leaving { queuing, key: std::mem::take(&mut op.key), was_held: false };
             fair::leave(&mut self.fleet, &leaving);
         }
+        self.ops.op_mut(id).clear_state();
         self.ops.free(id);
     }
 
@@ -191,7 +194,10 @@ impl Engine {
     pub(super) fn take_turn(&mut self, now: Instant, id: Id) {
         let holder = self.queues.ahead(id.index).filter(|place| self.held_until(*place) > Some(now));
         match holder {
-            None => self.start_attempt(now, id, None),
+            None => {
+                self.stats.retries += u64::from(self.ops.op(id).attempts > 0);
+                self.start_attempt(now, id, None);
+            }
             Some(holder) => {
                 self.ops.op_mut(id).state = OpState::Queued { turn: Turn::Later };
                 self.tend_queue(now, holder, Duration::ZERO);
@@ -229,7 +235,6 @@ impl Engine {
                 AcquireError::Contended(Box::new(Denial { attempts, took, holder, held_by, report }))
             }
         };
-        self.end_op(now, id);
-        self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(error))));
+        self.end_denied(now, id, error);
     }
 }

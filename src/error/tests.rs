@@ -228,9 +228,9 @@ fn samples_of_masters() -> Vec<Sample> {
         Warning {
             Changed { .. } => Warning::Changed { count: 2, ago: LONG }, "it restarted or was replaced 2 times, last 4.4s ago; find out why";
             Replica => Warning::Replica, "list its master instead";
-            Evicting { .. } => Warning::Evicting { policy: "allkeys-lru" }, "its maxmemory-policy is allkeys-lru, which may evict locks; set noeviction";
-            NotPublishing { .. } => Warning::NotPublishing { refusal: "NOPERM User locker has no permissions to run the 'publish' command" }, "the ACL user lacks +publish, which release notifications need";
-            NotSubscribed { .. } => Warning::NotSubscribed { refusal: "NOPERM No permissions to access a channel" }, "the ACL user lacks the channels &PREFIX*, which release notifications need";
+            Evicting { .. } => Warning::Evicting { policy: "allkeys-lru".into() }, "its maxmemory-policy is allkeys-lru, which may evict locks; set noeviction";
+            NotPublishing { .. } => Warning::NotPublishing { refusal: "NOPERM User locker has no permissions to run the 'publish' command".into() }, "the ACL user lacks +publish, which release notifications need";
+            NotSubscribed { .. } => Warning::NotSubscribed { refusal: "NOPERM No permissions to access a channel".into() }, "the ACL user lacks the channels &PREFIX*, which release notifications need";
             NoRunId => Warning::NoRunId, "grant +info";
         }
         Trouble {

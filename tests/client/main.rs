@@ -10,6 +10,7 @@ mod fair_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
 mod harness;
+mod health_tests;
 mod idle_tests;
 mod inspect_tests;
 mod keep_tests;

@@ -120,7 +120,7 @@ fn masters_that_forbid_messages_are_still_waited_for() {
             await_subscribers(&mut fleet, count..3, 1);
             eventually(PATIENCE, "the master's warnings say so", || {
                 let says = |client: &Client, words: &str| {
-                    client.masters()[0].warnings.iter().any(|warning| warning.contains(words))
+                    client.masters()[0].warnings.iter().any(|warning| warning.to_string().contains(words))
                 };
                 says(&second, "sends no release notifications") && says(&first, "notify nobody")
             });

@@ -14,6 +14,7 @@ mod model;
 mod regressions;
 #[path = "../sim/rig.rs"]
 mod rig;
+mod stats;
 mod strict;
 
 use std::time::Duration;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redlatch::{Client, Config, ConfigBuilder, Quarantine};
 
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE};
 
 #[path = "../../examples/blocking.rs"]
@@ -22,6 +22,9 @@ mod leader;
 mod own_loop_client;
 #[path = "../../examples/own_loop_engine.rs"]
 mod own_loop_engine;
+#[path = "../../examples/readiness.rs"]
+#[allow(dead_code, reason = "its server is not started here")]
+mod readiness;
 #[path = "../../examples/tokio_service.rs"]
 mod tokio_service;
 #[path = "../../examples/workers.rs"]
@@ -45,6 +48,22 @@ fn the_blocking_example_runs_unless_another_holds_it() {
     held.release().expect("confirmed");
     assert!(blocking::import(&client, &["a", "b"], |row| rows.push(row.to_owned())).expect("free"));
     assert_eq!(rows, ["a", "b"]);
+}
+
+#[test]
+fn the_readiness_example_follows_the_quorum() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet);
+    let status = |path: &str| readiness::respond(&client, path).0;
+    fleet.master(0).kill();
+    eventually(PATIENCE, "the loss is noticed", || client.health().may_fail == 0);
+    assert_eq!((status("/ready"), status("/live")), ("200 OK", "200 OK"), "one master is missing");
+    fleet.master(1).kill();
+    eventually(PATIENCE, "the loss is noticed", || status("/ready") == "503 Service Unavailable");
+    assert_eq!(status("/live"), "200 OK", "a restart of the process would help nobody");
+    assert!(readiness::respond(&client, "/metrics").1.contains("\nredlatch_masters_ready 1\n"));
+    fleet.master(1).restart();
+    eventually(PATIENCE, "it is back", || status("/ready") == "200 OK");
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn an_old_mark_in_the_log_is_worthless() {
         wait_for_all(&mut first);
         assert!(restarted.elapsed() >= WATCH, "{:?}", restarted.elapsed());
         let warnings = first.masters().swap_remove(0).warnings;
-        assert!(warnings.iter().any(|text| text.contains("replaced once, last")), "{warnings:?}");
+        assert!(warnings.iter().any(|it| it.to_string().contains("replaced once, last")), "{warnings:?}");
         wait_for_all(&mut second);
         wait_for_marks(&mut first, &mut fleet);
         assert_ne!(mark(&mut fleet, 0), old);

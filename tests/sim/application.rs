@@ -76,6 +76,7 @@ impl World {
         let request = Request::Acquire { resource, options };
         self.deliver(client);
         let lock = self.clients[client].engine.submit(now, request).ok()?;
+        self.clients[client].taken_count += 1;
         // One round and the question for the holder, or all within the wait.
         let deadline = now + if wait.is_zero() { 2 * self.config.answer_limit(ttl) } else { wait };
         note!(self, "c{client} asks for {}, {options:?}, as {lock:?}", shown(key));

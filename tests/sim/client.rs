@@ -38,6 +38,8 @@ pub struct Client {
     pub turn_began: Time,
     /// The state of each link when it was looked at last.
     pub link_states: Vec<LinkState>,
+    /// Acquisitions that its engine has taken.
+    pub taken_count: u64,
     pub locks: Vec<(OpId, Lock)>,
     pub workers: Vec<Worker>,
     pub errands: Vec<Errand>,

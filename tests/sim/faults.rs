@@ -268,6 +268,7 @@ impl World {
         let now = self.now;
         let it = &mut self.clients[client];
         it.engine = engine;
+        it.taken_count = 0;
         it.is_down = false;
         it.life += 1;
         it.paused_until = 0;

@@ -326,6 +326,31 @@ impl World {
         }
         self.check_margins(client);
         self.check_keys(client);
+        self.check_counters(client);
+    }
+
+    /// Each acquisition that was taken ends in one counter, and each lock in another one; what has not ended
+    /// is under way.
+    fn check_counters(&mut self, client: usize) {
+        let it = &self.clients[client];
+        let stats = it.engine.stats(self.local(client));
+        let denied = stats.contended + stats.no_quorum + stats.expired + stats.overloaded + stats.abandoned;
+        let ended = denied + stats.released + stats.lost;
+        let under_way = it.engine.operation_count() as u64;
+        // A lock that is lost but not released has ended, and is under way.
+        let is_kept = stats.released + stats.lost <= stats.acquired
+            && stats.acquired + denied <= it.taken_count
+            && it.taken_count <= ended + under_way
+            && (under_way > 0 || it.taken_count == ended);
+        let votes: u64 = stats.masters.iter().map(|master| master.granted).sum();
+        let has_votes = stats.masters.iter().all(|master| master.late <= master.granted)
+            && votes >= stats.acquired * stats.quorum as u64;
+        let timed = stats.acquire_time.count();
+        let has_times = timed <= stats.acquired && stats.hold_time.count() <= timed;
+        if !is_kept || !has_votes || !has_times {
+            let taken = it.taken_count;
+            self.checker.violate(format!("c{client} took {taken}, has {under_way} and counts {stats:?}"));
+        }
     }
 
     /// A client without a lock or an orphan has left no key behind, but for those that came too late (I9).

@@ -75,6 +75,8 @@ killed! {
     late_vote_to_next_attempt: LateVoteToNextAttempt by acquire::a_late_answer_serves_no_next_lock;
     lost_grant_counted: LostGrantCounted by acquire::a_grant_does_not_outlive_its_connection;
     lost_swap_counted: LostSwapCounted by handover::a_swaps_grant_dies_with_its_connection;
+    loss_uncounted: LossUncounted by hold::each_lock_ends_in_one_counter;
+    handover_uncounted: HandoverUncounted by hold::each_lock_ends_in_one_counter;
     stragglers_cancelled: StragglersCancelled by acquire::late_grants_add_to_the_margin;
     error_is_no: ErrorIsNo by acquire::an_error_is_not_a_no;
     noscript_is_no: NoScriptIsNo by hold::a_flushed_script_is_sent_again;

@@ -344,6 +344,7 @@ impl World {
             step: 0,
             turn_began: 0,
             link_states: vec![LinkState::Down; self.config.master_count()],
+            taken_count: 0,
             locks: Vec::new(),
             workers,
             errands: Vec::new(),

@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::{MutexGuard, TryLockError};
 use std::task::Waker;
+use std::thread;
 use std::time::Instant;
 
 use super::{Core, Shared, Stopped, earlier, wake_all};
@@ -11,6 +12,25 @@ use crate::clock;
 use crate::limits;
 
 impl Shared {
+    /// The last handle is gone: has the background thread bring out what is queued, and waits for it,
+    /// [`limits::CLOSE_WAIT`] at most.
+    pub(in crate::client) fn close(&self) {
+        self.do_or_later(Self::close_now);
+    }
+
+    fn close_now(&self) {
+        let Ok(mut core) = self.enter() else { return };
+        core.is_closing = true;
+        core.wake_leader();
+        let (waker, drive) = (core.background.waker.clone(), core.background.drive.take());
+        let is_background = core.background.thread == Some(thread::current().id());
+        self.leave(core);
+        wake_all(drive.into_iter().chain([waker]));
+        if !is_background {
+            self.ended.park(Some(clock::now() + limits::CLOSE_WAIT));
+        }
+    }
+
     pub(super) fn run_background(&self) {
         let mut seen_drop_count = 0;
         // All waiters have got the error, and all later callers will.

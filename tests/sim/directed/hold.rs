@@ -314,7 +314,29 @@ pub fn a_lock_without_a_quorum_is_not_put_back() -> Verdict {
     demand(!is_held(&world, 0, KEY), "a lock that two of five have is put back")
 }
 
+/// The checker compares the counters with what was asked for and with what is under way.
+pub fn each_lock_ends_in_one_counter() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lost = hold(&mut world, 0, b"b", ms(300))?;
+    world.run_for(400 * MS);
+    world.submit_release(0, lost, false);
+    let first = hold(&mut world, 0, KEY, ms(5000))?;
+    let second = world.submit_acquire(0, KEY, ms(5000), ms(5000)).expect("room");
+    world.run_for(10 * MS);
+    world.submit_release(0, first, false);
+    world.run_for(10 * MS);
+    world.submit_release(0, second, false);
+    let given_up = world.submit_acquire(0, KEY, ms(5000), ms(5000)).expect("room");
+    world.submit_release(0, given_up, false);
+    world.run_for(10 * MS);
+    verdict(&mut world)?;
+    let stats = world.clients[0].engine.stats(world.local(0));
+    let ends = (stats.acquired, stats.released, stats.lost, stats.hand_overs, stats.abandoned);
+    demand(ends == (3, 2, 1, 1, 1), &format!("{ends:?}"))
+}
+
 tests!(
+    each_lock_ends_in_one_counter,
     a_lock_without_a_quorum_is_not_put_back,
     a_lock_that_masters_prove_lost_is_over,
     an_awaited_release_is_sent_again_after_a_reconnect,

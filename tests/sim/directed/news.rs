@@ -241,7 +241,7 @@ pub fn masters_without_notifications_are_waited_for() -> Verdict {
             winner(&mut world, 3 * SECOND)?;
             let now = world.local(1);
             let warnings = world.clients[1].engine.master_status(now, id(0)).warnings;
-            let is_said = warnings.iter().any(|warning| warning.contains("OOM no"));
+            let is_said = warnings.iter().any(|warning| warning.to_string().contains("OOM no"));
             demand(is_said || command == "PUBLISH", &format!("{command}: no word of it"))?;
         }
     }

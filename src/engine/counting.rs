@@ -1,0 +1,174 @@
+//! What is counted and reported of the lives of locks and masters, where that is more than a number that
+//! goes up.
+
+use std::time::{Duration, Instant};
+
+use super::op::OpState;
+use super::renewal::loss_lead;
+use super::slab::Id;
+use super::stats::Stats;
+use super::{Engine, OpId, Outcome};
+use crate::error::AcquireError;
+use crate::event::Event;
+use crate::lock::command;
+use crate::lock::{MasterId, Ttl};
+use crate::mutants::mutant;
+
+impl Engine {
+    /// Returns what was counted and timed since the engine was made.
+    #[must_use]
+    pub fn stats(&self, now: Instant) -> Stats {
+        let is_ready = |master| self.master_state(now, master).counts();
+        Stats {
+            notified: self.subscriptions.woken_count(),
+            orphans: self.claims.orphan_count(),
+            events_dropped: self.events.dropped_count(),
+            operations: self.ops.count(),
+            claims: self.claims.count(),
+            masters: self.fleet.links().map(|link| link.snapshot(now, is_ready(link.master))).collect(),
+            ..self.stats.clone()
+        }
+    }
+
+    /// Returns the next event for the observer of the configuration
+    /// ([`ConfigBuilder::on_event`](crate::ConfigBuilder::on_event)), which an engine does not call itself.
+    /// Without an observer there is none. At most [`limits::EVENT_COUNT_MAX`](crate::limits::EVENT_COUNT_MAX)
+    /// wait.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop()
+    }
+
+    /// Returns whether [`Engine::poll_event`] has an event.
+    #[must_use]
+    pub(crate) fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// The name of the lock of an operation.
+    fn name_of(&self, id: Id) -> Vec<u8> {
+        command::name_in(self.lock_key_of(id.index), self.config.prefix.len()).to_vec()
+    }
+
+    /// Ends an acquisition that did not get the lock.
+    pub(super) fn end_denied(&mut self, now: Instant, id: Id, error: AcquireError) {
+        let op = self.ops.op(id);
+        if op.has_waited() {
+            self.stats.wait_time.record(now.saturating_duration_since(op.submitted));
+        }
+        self.stats.count_denial(&error);
+        if self.events.is_observed() {
+            let (resource, error) = (self.name_of(id), error.clone());
+            self.events.push(|| Event::Denied { resource, error });
+        }
+        self.end_op(now, id);
+        self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(error))));
+    }
+
+    /// A lock was acquired of which more is to be noted.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn note_acquired(&mut self, now: Instant, id: Id) {
+        let op = self.ops.op(id);
+        let (took, attempts) = (now.saturating_duration_since(op.submitted), op.attempts);
+        if op.is_timed {
+            self.stats.acquire_time.record(took);
+        }
+        if op.has_waited() {
+            self.stats.wait_time.record(took);
+        }
+        if self.events.is_observed() {
+            let resource = self.name_of(id);
+            self.events.push(|| Event::Acquired { resource, attempts, took });
+        }
+    }
+
+    /// A held lock is released, or an attempt given up: counts it, and notes what is to be noted.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn note_ended(&mut self, now: Instant, id: Id) {
+        let op = self.ops.op(id);
+        let OpState::Held { since, valid_until, .. } = op.state else {
+            self.stats.abandoned += 1;
+            return;
+        };
+        if op.is_lost || now >= valid_until {
+            return self.note_lost(now, id);
+        }
+        let held = now.saturating_duration_since(since);
+        self.stats.released += 1;
+        if op.is_timed {
+            self.stats.hold_time.record(held);
+        }
+        if self.events.is_observed() {
+            let resource = self.name_of(id);
+            self.events.push(|| Event::Released { resource, held });
+        }
+    }
+
+    /// A master has answered an attempt whose round trip is measured.
+    pub(super) fn note_round_trip(&mut self, now: Instant, master: MasterId, id: Id) {
+        if let Some(claim) = self.claims.find(id) {
+            let round_trip = now.saturating_duration_since(claim.started);
+            self.fleet.link_mut(master).stats.round_trip.record(round_trip);
+        }
+    }
+
+    /// A held lock is over without a release. Counts it once.
+    #[cold]
+    pub(super) fn note_lost(&mut self, now: Instant, id: Id) {
+        let op = self.ops.op_mut(id);
+        let OpState::Held { since, valid_until, .. } = op.state else { unreachable!("it was held") };
+        if std::mem::replace(&mut op.is_lost, true) || mutant!(LossUncounted) {
+            return;
+        }
+        let held = now.min(valid_until).saturating_duration_since(since);
+        self.stats.lost += 1;
+        if op.is_timed {
+            self.stats.hold_time.record(held);
+        }
+        if self.events.is_observed() {
+            let resource = self.name_of(id);
+            self.events.push(|| Event::Lost { resource, held });
+        }
+    }
+
+    /// The loss of a held lock was reported, or nearly happened. One that is over is no near loss.
+    pub(super) fn note_near_loss(&mut self, id: Id, left: Duration) {
+        if left.is_zero() {
+            return;
+        }
+        self.stats.near_losses += 1;
+        if self.events.is_observed() {
+            let resource = self.name_of(id);
+            self.events.push(|| Event::NearLoss { resource, left });
+        }
+    }
+
+    /// An extension has succeeded of a lock that was valid until then, with that TTL.
+    pub(super) fn count_extension(&mut self, now: Instant, id: Id, (valid_until, ttl): (Instant, Ttl)) {
+        self.stats.extended += 1;
+        let left = valid_until.saturating_duration_since(now);
+        if left <= loss_lead(ttl) {
+            self.note_near_loss(id, left);
+        }
+    }
+
+    /// A master is taken in.
+    pub(super) fn report_connected(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        is_reconnect: bool,
+        is_restart: bool,
+    ) {
+        let name = &self.config.labels[master.index()];
+        self.events.push(|| Event::Connected { master: name.clone(), is_reconnect });
+        if is_restart {
+            self.events.push(|| Event::Restarted { master: name.clone() });
+        }
+        if let Some(until) = self.fleet.link(master).quarantined_until {
+            let left = until.saturating_duration_since(now);
+            self.events.push(|| Event::Quarantined { master: name.clone(), left });
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! What an engine counts and times: plain integers, written by the one thread that drives it.
+//!
+//! The engine has one [`Stats`], and each link the [`MasterStats`] of its master. A snapshot puts them
+//! together.
+
+mod prometheus;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::histogram::Histogram;
+use crate::error::AcquireError;
+use crate::lock::{Failure, Vote};
+
+/// Counters, gauges and times of one client since it was made: a snapshot by `stats()` of
+/// [`Client`](crate::Client), [`Redlock`](crate::Redlock) or [`Engine`](crate::engine::Engine).
+///
+/// Counters only grow. [`Stats::since`] has what was counted between two snapshots, and
+/// [`Stats::to_prometheus`] the text for a scrape. An acquisition that was taken ends as one of `acquired`,
+/// `contended`, `no_quorum`, `expired`, `overloaded` and `abandoned`. A lock that was acquired ends as
+/// `released` or `lost`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Acquisitions that got the lock.
+    pub acquired: u64,
+    /// Acquisitions that ended with [`AcquireError::Contended`].
+    pub contended: u64,
+    /// Acquisitions that ended with [`AcquireError::NoQuorum`].
+    pub no_quorum: u64,
+    /// Acquisitions that ended with [`AcquireError::Expired`].
+    pub expired: u64,
+    /// Acquisitions that ended with [`AcquireError::Overloaded`].
+    pub overloaded: u64,
+    /// Acquisitions that their caller gave up.
+    pub abandoned: u64,
+    /// Locks released within their validity.
+    pub released: u64,
+    /// Locks that ended before their release. A loss that masters prove counts at once, any other loss when
+    /// the lock is released.
+    pub lost: u64,
+    /// Times that a lock came within a tenth of its validity of its end, and was then extended or reported by
+    /// a loss notification.
+    pub near_losses: u64,
+    /// Extensions that succeeded, renewals included.
+    pub extended: u64,
+    /// Extensions that too few masters confirmed, or too late, renewals included.
+    pub extensions_failed: u64,
+    /// Attempts of an acquisition after its first one.
+    pub retries: u64,
+    /// Locks passed on to the next waiter of the same client by a swap.
+    pub hand_overs: u64,
+    /// Release notifications that brought an attempt forward.
+    pub notified: u64,
+    /// Keys put back on masters that had missed or lost them while their lock was held.
+    pub repairs: u64,
+    /// Keys whose release some master never confirmed, so that they ended by their TTL.
+    pub orphans: u64,
+    /// Events that were dropped because the observer did not keep up.
+    pub events_dropped: u64,
+    /// Requests under way now: locks that are acquired, held or released, and inspections.
+    pub operations: usize,
+    /// Tokens that may be on some master now.
+    pub claims: usize,
+    /// Number of masters that make a quorum.
+    pub quorum: usize,
+    /// Time from a request to its grant, of each acquired lock.
+    pub acquire_time: Histogram,
+    /// Time from a request to its end, of each acquisition that made more than one attempt or waited in a
+    /// queue of its client, whatever its end.
+    pub wait_time: Histogram,
+    /// Time from the start of the attempt that got a lock to its release or loss, of each lock.
+    pub hold_time: Histogram,
+    /// Each master, in the order of the configuration.
+    pub masters: Vec<MasterStats>,
+}
+
+/// What was counted of one master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MasterStats {
+    /// URL of the master, without the login.
+    pub name: Arc<str>,
+    /// Whether its votes count now: [`MasterState::Ready`](crate::MasterState::Ready).
+    pub is_ready: bool,
+    /// Answers that granted an attempt, late ones included.
+    pub granted: u64,
+    /// Grants that came when their attempt had failed or the release had begun.
+    pub late: u64,
+    /// Answers that refused an attempt.
+    pub refused: u64,
+    /// Answers to attempts that are errors.
+    pub errors: u64,
+    /// Attempts without an answer: it was not asked, as it was not connected, silent or its queue was full;
+    /// its connection broke; or it did not answer in time.
+    pub unanswered: u64,
+    /// Connections that replaced an earlier one.
+    pub reconnects: u64,
+    /// Times that another process answered in place of the one before: a restart, or another server.
+    pub restarts: u64,
+    /// Time for which its votes did not count because it may have restarted.
+    pub quarantined: Duration,
+    /// Time from the queuing of a request to its answer. It is sampled: one request at a time, and at most
+    /// one in [`limits::ROUND_TRIP_PAUSE`](crate::limits::ROUND_TRIP_PAUSE).
+    pub round_trip: Histogram,
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+impl Stats {
+    pub(super) const fn new(quorum: usize) -> Self {
+        Self {
+            acquired: 0,
+            contended: 0,
+            no_quorum: 0,
+            expired: 0,
+            overloaded: 0,
+            abandoned: 0,
+            released: 0,
+            lost: 0,
+            near_losses: 0,
+            extended: 0,
+            extensions_failed: 0,
+            retries: 0,
+            hand_overs: 0,
+            notified: 0,
+            repairs: 0,
+            orphans: 0,
+            events_dropped: 0,
+            operations: 0,
+            claims: 0,
+            quorum,
+            acquire_time: Histogram::new(),
+            wait_time: Histogram::new(),
+            hold_time: Histogram::new(),
+            masters: Vec::new(),
+        }
+    }
+
+    /// Returns the number of locks held at the time of the snapshot.
+    #[must_use]
+    pub const fn held(&self) -> u64 {
+        self.acquired.saturating_sub(self.released).saturating_sub(self.lost)
+    }
+
+    /// Returns the number of connections that replaced an earlier one, of all masters.
+    #[must_use]
+    pub fn reconnects(&self) -> u64 {
+        self.masters.iter().map(|master| master.reconnects).sum()
+    }
+
+    /// Returns how often another process answered in place of the one before, of all masters.
+    #[must_use]
+    pub fn restarts(&self) -> u64 {
+        self.masters.iter().map(|master| master.restarts).sum()
+    }
+
+    /// Returns the number of masters whose votes count now.
+    #[must_use]
+    pub fn ready(&self) -> usize {
+        self.masters.iter().filter(|master| master.is_ready).count()
+    }
+
+    /// Returns how many of the masters whose votes count now may fail before no quorum is left.
+    #[must_use]
+    pub fn may_fail(&self) -> usize {
+        self.ready().saturating_sub(self.quorum)
+    }
+
+    /// What is so now, to be shown as a gauge.
+    pub(crate) fn gauges(&self) -> [(Metric, u64); 6] {
+        let gauge = |name, help, value| (Metric { name, help }, value);
+        [
+            gauge("redlatch_held", "Locks held now.", self.held()),
+            gauge(
+                "redlatch_operations",
+                "Requests under way now, held locks included.",
+                self.operations as u64,
+            ),
+            gauge("redlatch_claims", "Tokens that may be on some master now.", self.claims as u64),
+            gauge("redlatch_quorum", "Number of masters that make a quorum.", self.quorum as u64),
+            gauge("redlatch_masters_ready", "Masters whose votes count now.", self.ready() as u64),
+            gauge(
+                "redlatch_masters_may_fail",
+                "Masters that may fail before no quorum is left.",
+                self.may_fail() as u64,
+            ),
+        ]
+    }
+
+    /// Returns what was counted and timed since an earlier snapshot of the same client. Gauges are those of
+    /// this snapshot.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut since = self.clone();
+        for ((_, counter), (_, before)) in since.counters_mut().into_iter().zip(earlier.counters()) {
+            *counter = counter.saturating_sub(*before);
+        }
+        for ((_, time), (_, before)) in since.times_mut().into_iter().zip(earlier.times()) {
+            *time = time.since(before);
+        }
+        for (master, before) in since.masters.iter_mut().zip(&earlier.masters) {
+            *master = master.since(before);
+        }
+        since
+    }
+
+    /// Counts the end of an acquisition that did not get the lock.
+    #[cold]
+    pub(super) fn count_denial(&mut self, error: &AcquireError) {
+        match error {
+            AcquireError::Contended(_) => self.contended += 1,
+            AcquireError::NoQuorum(_) => self.no_quorum += 1,
+            AcquireError::Expired(_) => self.expired += 1,
+            AcquireError::Overloaded => self.overloaded += 1,
+            // These are no ends of an acquisition that an engine has taken.
+            AcquireError::Input(_) | AcquireError::Stopped(_) | AcquireError::Cancelled => {}
+        }
+    }
+}
+
+impl MasterStats {
+    pub(super) const fn new(name: Arc<str>) -> Self {
+        Self {
+            name,
+            is_ready: false,
+            granted: 0,
+            late: 0,
+            refused: 0,
+            errors: 0,
+            unanswered: 0,
+            reconnects: 0,
+            restarts: 0,
+            quarantined: Duration::ZERO,
+            round_trip: Histogram::new(),
+        }
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        let mut since = self.clone();
+        for ((_, counter), (_, before)) in since.counters_mut().into_iter().zip(earlier.counters()) {
+            *counter = counter.saturating_sub(*before);
+        }
+        since.quarantined = self.quarantined.saturating_sub(earlier.quarantined);
+        since.round_trip = self.round_trip.since(&earlier.round_trip);
+        since
+    }
+
+    /// Counts the answer to an attempt.
+    pub(super) const fn count_vote(&mut self, vote: &Vote) {
+        match vote {
+            Vote::Granted => self.granted += 1,
+            Vote::Refused { .. } | Vote::Failed(Failure::TokenRefused(_) | Failure::OthersFirst { .. }) => {
+                self.refused += 1;
+            }
+            Vote::Failed(_) => self.errors += 1,
+            Vote::Pending => {}
+        }
+    }
+}
+
+/// What a counter or a distribution of times is, for those who read it elsewhere.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Metric {
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+}
+
+/// Names and explains fields, so that whatever shows them shows all.
+macro_rules! listed {
+    ($of:ty, $list:ident $list_mut:ident: [$type:ty; $count:literal] {
+        $($field:ident $name:literal $help:literal,)*
+    }) => {
+        impl $of {
+            pub(crate) const fn $list(&self) -> [(Metric, &$type); $count] {
+                [$((Metric { name: $name, help: $help }, &self.$field),)*]
+            }
+
+            const fn $list_mut(&mut self) -> [(Metric, &mut $type); $count] {
+                [$((Metric { name: $name, help: $help }, &mut self.$field),)*]
+            }
+        }
+    };
+}
+
+listed! { Stats, counters counters_mut: [u64; 17] {
+    acquired "redlatch_acquired_total" "Acquisitions that got the lock.",
+    contended "redlatch_contended_total" "Acquisitions that ended because others hold the lock.",
+    no_quorum "redlatch_no_quorum_total" "Acquisitions that ended because too few masters could grant.",
+    expired "redlatch_expired_total" "Acquisitions whose quorum came too late.",
+    overloaded "redlatch_overloaded_total" "Acquisitions refused because the client has too much to do.",
+    abandoned "redlatch_abandoned_total" "Acquisitions that their caller gave up.",
+    released "redlatch_released_total" "Locks released within their validity.",
+    lost "redlatch_lost_total" "Locks that ended before their release.",
+    near_losses "redlatch_near_losses_total" "Times that a lock came within a tenth of its validity of its end.",
+    extended "redlatch_extended_total" "Extensions that succeeded, renewals included.",
+    extensions_failed "redlatch_extensions_failed_total" "Extensions that too few masters confirmed, or too late, renewals included.",
+    retries "redlatch_retries_total" "Attempts of an acquisition after its first one.",
+    hand_overs "redlatch_hand_overs_total" "Locks passed on to the next waiter of the same client.",
+    notified "redlatch_notified_total" "Release notifications that brought an attempt forward.",
+    repairs "redlatch_repairs_total" "Keys put back on masters that had missed or lost them.",
+    orphans "redlatch_orphans_total" "Keys whose release was never confirmed, so that they ended by their TTL.",
+    events_dropped "redlatch_events_dropped_total" "Events dropped because the observer did not keep up.",
+} }
+
+listed! { Stats, times times_mut: [Histogram; 3] {
+    acquire_time "redlatch_acquire_seconds" "Time from a request to its grant.",
+    wait_time "redlatch_wait_seconds" "Time from a request to its end, of acquisitions that had to wait.",
+    hold_time "redlatch_hold_seconds" "Time from the winning attempt to the release or loss of a lock.",
+} }
+
+listed! { MasterStats, counters counters_mut: [u64; 7] {
+    granted "redlatch_master_granted_total" "Answers that granted an attempt.",
+    late "redlatch_master_late_grants_total" "Grants that came when their attempt or lock had ended.",
+    refused "redlatch_master_refused_total" "Answers that refused an attempt.",
+    errors "redlatch_master_errors_total" "Answers to attempts that are errors.",
+    unanswered "redlatch_master_unanswered_total" "Attempts without an answer.",
+    reconnects "redlatch_master_reconnects_total" "Connections that replaced an earlier one.",
+    restarts "redlatch_master_restarts_total" "Times that another process answered in place of the one before.",
+} }

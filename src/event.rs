@@ -1,0 +1,102 @@
+//! Events, and the user's function that observes them.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::AcquireError;
+
+/// Event of one client, for the function given to
+/// [`ConfigBuilder::on_event`](crate::ConfigBuilder::on_event). A lock's name comes without the prefix, a
+/// master's URL without the login.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A lock was acquired.
+    Acquired {
+        /// Name of the lock.
+        resource: Vec<u8>,
+        /// Number of attempts, at least 1.
+        attempts: u32,
+        /// Time from the request to the grant.
+        took: Duration,
+    },
+    /// An acquisition ended without the lock.
+    Denied {
+        /// Name of the lock.
+        resource: Vec<u8>,
+        /// The error that its caller gets.
+        error: AcquireError,
+    },
+    /// A held lock was released within its validity.
+    Released {
+        /// Name of the lock.
+        resource: Vec<u8>,
+        /// Time for which it was held.
+        held: Duration,
+    },
+    /// A held lock came within a tenth of its validity of its end, and was then extended or reported by a
+    /// loss notification.
+    NearLoss {
+        /// Name of the lock.
+        resource: Vec<u8>,
+        /// Validity that was left.
+        left: Duration,
+    },
+    /// A held lock ended before its release.
+    Lost {
+        /// Name of the lock.
+        resource: Vec<u8>,
+        /// Time for which it was held.
+        held: Duration,
+    },
+    /// A master is connected, and its handshake done.
+    Connected {
+        /// URL of the master.
+        master: Arc<str>,
+        /// Whether it was connected before.
+        is_reconnect: bool,
+    },
+    /// The connection to a master broke, or could not be had. The reason is reported once for each
+    /// connection, and once when the master cannot be reached any more.
+    Disconnected {
+        /// URL of the master.
+        master: Arc<str>,
+        /// The reason.
+        why: Arc<str>,
+    },
+    /// Another process answered in place of the one before: the master restarted, or was replaced.
+    Restarted {
+        /// URL of the master.
+        master: Arc<str>,
+    },
+    /// The votes of a master do not count for a while, because it may have restarted.
+    Quarantined {
+        /// URL of the master.
+        master: Arc<str>,
+        /// Time until its votes count.
+        left: Duration,
+    },
+}
+
+/// A user's function that is called with each event.
+#[derive(Clone)]
+pub(crate) struct Observer(Arc<dyn Fn(&Event) + Send + Sync>);
+
+impl Observer {
+    pub(crate) fn new(observe: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(observe))
+    }
+
+    /// Calls it. The panic hook has shown its panic, and later events are to be reported all the same.
+    pub(crate) fn call(&self, event: &Event) {
+        let _ = catch_unwind(AssertUnwindSafe(|| (self.0)(event)));
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Observer")
+    }
+}

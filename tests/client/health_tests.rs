@@ -1,0 +1,196 @@
+//! Health, statistics and events of clients on real servers.
+
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use redlatch::{Client, Config, ConfigBuilder, Event, MasterState, Quarantine, Redlock, Warning};
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{LONG, PATIENCE, TTL, config, open, within};
+
+#[test]
+fn health_counts_the_masters_that_may_fail() {
+    let mut fleet = Fleet::start(5);
+    let client = open(&fleet.urls(), LONG);
+    for (killed, (may_fail, has_quorum)) in
+        [(2, true), (1, true), (0, true), (0, false)].into_iter().enumerate()
+    {
+        eventually(PATIENCE, "the health follows the masters", || {
+            let down = |it: &&redlatch::MasterStatus| matches!(it.state, MasterState::Down(_));
+            client.health().masters.iter().filter(down).count() == killed
+        });
+        let health = client.health();
+        assert_eq!((health.may_fail, health.has_quorum), (may_fail, has_quorum), "{health:#}");
+        assert_eq!(client.lock("a").ttl(TTL).try_acquire().is_ok(), has_quorum, "{killed} are dead");
+        let stats = client.stats();
+        assert_eq!((stats.may_fail(), stats.ready() >= stats.quorum), (may_fail, has_quorum));
+        if killed < 3 {
+            fleet.master(killed).kill();
+        }
+    }
+    assert!(
+        client.health().to_string().starts_with("2 of 5 masters count: no quorum"),
+        "{}",
+        client.health()
+    );
+}
+
+#[test]
+fn a_fleet_in_quarantine_is_not_ready() {
+    let fleet = Fleet::start(3);
+    let max_ttl = Duration::from_secs(2);
+    let settings = Config::builder().masters(fleet.urls()).max_ttl(max_ttl).answer_timeout(LONG);
+    let client = Client::open(settings.build().expect("valid")).expect("an event loop");
+    let health = client.health();
+    assert!(!health.has_quorum, "{health:#}");
+    let is_young = |it: &redlatch::MasterStatus| matches!(it.state, MasterState::Quarantined(_));
+    assert!(health.masters.iter().all(is_young), "{health:#}");
+    eventually(PATIENCE, "the quarantine ends", || client.health().has_quorum);
+    assert!(client.lock("a").ttl(max_ttl).try_acquire().is_ok());
+    let quarantined = client.stats().masters[0].quarantined;
+    assert!(quarantined > Duration::ZERO && quarantined <= max_ttl * 2, "{quarantined:?}");
+}
+
+#[test]
+fn a_replica_is_a_typed_warning() {
+    let mut fleet = Fleet::start(2);
+    let other = fleet.urls()[0].rsplit(':').next().expect("a port").to_owned();
+    assert_eq!(fleet.master(1).ask(&format!("REPLICAOF 127.0.0.1 {other}")).text(), "OK");
+    let client = open(&fleet.urls()[1..], LONG);
+    assert_eq!(client.masters()[0].warnings, [Warning::Replica]);
+    assert_eq!(client.masters(), client.health().masters);
+}
+
+/// A client whose events can be received.
+fn observed(fleet: &Fleet) -> (ConfigBuilder, Receiver<Event>) {
+    let (sender, receiver) = mpsc::channel();
+    let sender = Mutex::new(sender);
+    let observe = move |event: &Event| drop(sender.lock().expect("no panic").send(event.clone()));
+    (config(&fleet.urls(), LONG).on_event(observe), receiver)
+}
+
+fn next_of(events: &Receiver<Event>, is_it: impl Fn(&Event) -> bool) -> Event {
+    loop {
+        let event = events.recv_timeout(PATIENCE).expect("an event");
+        if is_it(&event) {
+            return event;
+        }
+    }
+}
+
+#[test]
+fn an_observer_gets_locks_and_masters_in_order() {
+    let mut fleet = Fleet::start(3);
+    let (settings, events) = observed(&fleet);
+    let client = Client::open(settings.build().expect("valid")).expect("an event loop");
+    for _ in 0..3 {
+        let event = events.recv_timeout(PATIENCE).expect("an event");
+        assert!(matches!(event, Event::Connected { is_reconnect: false, .. }), "{event:?}");
+    }
+    let guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    assert!(client.lock("a").ttl(TTL).try_acquire().is_err());
+    guard.release().expect("confirmed");
+    let names: Vec<_> = events.try_iter().collect();
+    let [Event::Acquired { resource, attempts: 1, .. }, Event::Denied { .. }, Event::Released { .. }] =
+        &names[..]
+    else {
+        panic!("{names:?}")
+    };
+    assert_eq!(resource, b"a");
+    // Nobody calls the client meanwhile: its own thread reports it.
+    fleet.master(1).kill();
+    let lost = next_of(&events, |it| !matches!(it, Event::Connected { .. }));
+    assert!(
+        matches!(&lost, Event::Disconnected { master, .. } if **master == *client.masters()[1].name),
+        "{lost:?}"
+    );
+    fleet.master(1).restart();
+    next_of(&events, |it| matches!(it, Event::Restarted { .. }));
+    assert_eq!((client.stats().reconnects(), client.stats().restarts()), (1, 1));
+}
+
+#[test]
+fn a_redlocks_observer_is_called_after_each_call() {
+    let fleet = Fleet::start(3);
+    let (settings, events) = observed(&fleet);
+    let mut redlock = Redlock::open(settings.build().expect("valid")).expect("an event loop");
+    assert_eq!(events.try_iter().count(), 3);
+    let lease = redlock.lock("a").ttl(TTL).acquire().expect("free");
+    assert!(matches!(events.try_recv(), Ok(Event::Acquired { .. })));
+    redlock.release(lease).expect("confirmed");
+    assert!(matches!(events.try_recv(), Ok(Event::Released { .. })));
+    let stats = redlock.stats();
+    assert_eq!((stats.acquired, stats.released, stats.held()), (1, 1, 0));
+    assert!(redlock.health().has_quorum && redlock.health().may_fail == 1);
+}
+
+#[test]
+fn an_observer_that_panics_harms_nobody() {
+    let fleet = Fleet::start(3);
+    let settings = config(&fleet.urls(), LONG).on_event(|_| std::panic::resume_unwind(Box::new("it panics")));
+    let client = Client::open(settings.build().expect("valid")).expect("an event loop");
+    let settings = config(&fleet.urls(), LONG).on_event(|_| std::panic::resume_unwind(Box::new("it panics")));
+    let mut redlock = Redlock::open(settings.build().expect("valid")).expect("an event loop");
+    within("both go on", move || {
+        for _ in 0..20 {
+            client.lock("a").ttl(TTL).acquire().expect("free").release().expect("confirmed");
+            let lease = redlock.lock("a").ttl(TTL).acquire().expect("free");
+            redlock.release(lease).expect("confirmed");
+        }
+    });
+}
+
+#[test]
+fn an_observer_may_look_at_its_client() {
+    let fleet = Fleet::start(3);
+    let slot = Arc::new(OnceLock::<Client>::new());
+    let (sender, seen) = mpsc::channel();
+    let sender = Mutex::new(sender);
+    let its = slot.clone();
+    let observe = move |_: &Event| {
+        if let Some(client) = its.get() {
+            // With the client locked this would hang.
+            let state = (client.health().has_quorum, client.stats().acquired);
+            let _ = sender.lock().expect("no panic").send(state);
+        }
+    };
+    let settings = config(&fleet.urls(), LONG).on_event(observe);
+    let client = Client::open(settings.build().expect("valid")).expect("an event loop");
+    assert!(slot.set(client.clone()).is_ok());
+    within("the observer returns", move || {
+        client.lock("a").ttl(TTL).acquire().expect("free").release().expect("confirmed");
+    });
+    assert_eq!(seen.recv_timeout(PATIENCE), Ok((true, 1)));
+}
+
+#[test]
+fn an_observer_that_blocks_stops_no_other_thread() {
+    let fleet = Fleet::start(3);
+    let (end, ended) = mpsc::channel::<()>();
+    let (entered, is_entered) = mpsc::channel();
+    let (entered, ended) = (Mutex::new(entered), Mutex::new(ended));
+    let observe = move |event: &Event| {
+        if let Event::Acquired { resource, .. } = event
+            && resource == b"first"
+        {
+            entered.lock().expect("no panic").send(()).expect("it is waited for");
+            let _ = ended.lock().expect("no panic").recv();
+        }
+    };
+    let settings = config(&fleet.urls(), LONG).on_event(observe).quarantine(Quarantine::Trust);
+    let client = Client::open(settings.build().expect("valid")).expect("an event loop");
+    let its = client.clone();
+    let blocked = thread::spawn(move || drop(its.lock("first").ttl(TTL).acquire().expect("free")));
+    is_entered.recv_timeout(PATIENCE).expect("the observer is called");
+    // More than may wait for the observer.
+    within("other threads go on", move || {
+        for _ in 0..redlatch::limits::EVENT_COUNT_MAX {
+            client.lock("other").ttl(TTL).acquire().expect("free").release().expect("confirmed");
+        }
+        assert!(client.stats().events_dropped > 0);
+    });
+    drop(end);
+    blocked.join().expect("no panic");
+}

@@ -1,0 +1,594 @@
+//! Counters, times and events, each by a scenario in which it moves and the others stay.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redlatch::engine::{Request, Resource, SubmitError};
+use redlatch::{ConfigBuilder, Event, Options, Stats, limits};
+
+use crate::rig::Rig;
+use crate::{defaults, granted, ms};
+
+/// What a scenario counts; all else is zero.
+type Counts = &'static [(&'static str, u64)];
+
+/// A scenario: its name, what happens, and what is counted of it.
+type Row = (&'static str, fn(&mut Rig), Counts);
+
+/// The counters that are not zero, as Prometheus gets them, with those of all masters added up.
+fn counted(stats: &Stats) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    let page = stats.to_prometheus();
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').expect("a name and a value");
+        let name = name.split('{').next().expect("a name");
+        let short = name.strip_prefix("redlatch_").and_then(|name| name.strip_suffix("_total"));
+        let Some(short) = short.filter(|short| !short.ends_with("seconds")) else { continue };
+        *counts.entry(short.to_owned()).or_default() += value.parse::<u64>().expect("a count");
+    }
+    counts.retain(|_, count| *count > 0);
+    counts
+}
+
+/// The counters of acquisitions and locks.
+fn lives(stats: &Stats) -> BTreeMap<String, u64> {
+    let mut counts = counted(stats);
+    counts.retain(|name, _| !name.starts_with("master_"));
+    counts
+}
+
+/// The counters of masters.
+fn masters(stats: &Stats) -> BTreeMap<String, u64> {
+    let mut counts = counted(stats);
+    counts.retain(|name, _| name.starts_with("master_"));
+    counts
+}
+
+fn stats(rig: &Rig) -> Stats {
+    rig.engine.stats(rig.now)
+}
+
+fn held_by_another(rig: &mut Rig, time: Duration) {
+    let until = rig.now + time;
+    rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(until)));
+}
+
+fn empty_all(rig: &mut Rig) {
+    rig.masters.iter_mut().for_each(|master| master.load_keys(Default::default()));
+}
+
+fn kept() -> Options {
+    Options::new().ttl(ms(10_000)).wait(Duration::ZERO).auto_extend(ms(60_000))
+}
+
+const LIVES: &[Row] = &[
+    (
+        "released",
+        |rig| {
+            let lock = rig.acquire("a", 10_000, 0);
+            rig.release(lock, true);
+            // Again: nothing is left of it.
+            rig.release(lock, true);
+        },
+        &[("acquired", 1), ("released", 1)],
+    ),
+    (
+        "dropped",
+        |rig| {
+            let lock = rig.acquire("a", 10_000, 0);
+            rig.release(lock, false);
+        },
+        &[("acquired", 1), ("released", 1)],
+    ),
+    (
+        "contended",
+        |rig| {
+            held_by_another(rig, ms(60_000));
+            rig.acquire("a", 10_000, 0);
+        },
+        &[("contended", 1)],
+    ),
+    (
+        "no quorum",
+        |rig| {
+            (0..2).for_each(|index| drop(rig.masters[index].errors.insert("SET".into(), "OOM x".into())));
+            rig.acquire("a", 10_000, 0);
+        },
+        &[("no_quorum", 1)],
+    ),
+    (
+        "expired",
+        |rig| {
+            (0..3).for_each(|index| rig.hold(index));
+            rig.acquire("a", 40, 0);
+            rig.jump(ms(40));
+            rig.deliver_all();
+        },
+        &[("expired", 1)],
+    ),
+    (
+        "abandoned in an attempt",
+        |rig| {
+            (0..3).for_each(|index| rig.hold(index));
+            let lock = rig.acquire("a", 10_000, 0);
+            rig.release(lock, false);
+            rig.deliver_all();
+        },
+        &[("abandoned", 1)],
+    ),
+    (
+        "abandoned in a pause",
+        |rig| {
+            held_by_another(rig, ms(60_000));
+            let lock = rig.acquire("a", 10_000, 60_000);
+            rig.release(lock, true);
+        },
+        &[("abandoned", 1)],
+    ),
+    (
+        "abandoned in an attempt before others",
+        |rig| {
+            (0..3).for_each(|index| rig.hold(index));
+            let first = rig.acquire("a", 10_000, 60_000);
+            rig.acquire("a", 10_000, 60_000);
+            rig.release(first, false);
+            rig.deliver_all();
+            rig.advance(ms(100));
+        },
+        &[("abandoned", 1), ("acquired", 1)],
+    ),
+    (
+        "abandoned in a queue",
+        |rig| {
+            let held = rig.acquire("a", 10_000, 0);
+            let lock = rig.acquire("a", 10_000, 60_000);
+            rig.release(lock, false);
+            rig.release(held, false);
+        },
+        &[("acquired", 1), ("abandoned", 1), ("released", 1)],
+    ),
+    (
+        "a query is none of these",
+        |rig| {
+            let resource = Resource::new("a").expect("valid");
+            rig.hold(0);
+            let query = rig.engine.submit(rig.now, Request::Inspect { resource }).expect("room");
+            rig.release(query, false);
+        },
+        &[],
+    ),
+    (
+        "released too late",
+        |rig| {
+            let lock = rig.acquire("a", 1000, 0);
+            rig.advance(ms(1000));
+            assert_eq!(stats(rig).held(), 1, "nobody has noticed it");
+            rig.release(lock, true);
+        },
+        &[("acquired", 1), ("lost", 1)],
+    ),
+    (
+        "proven lost, then released",
+        |rig| {
+            let lock = rig.acquire("a", 10_000, 0);
+            empty_all(rig);
+            rig.extend(lock, 10_000);
+            assert_eq!((stats(rig).lost, stats(rig).held()), (1, 0), "at once");
+            rig.release(lock, true);
+        },
+        &[("acquired", 1), ("lost", 1), ("extensions_failed", 1)],
+    ),
+    (
+        "reported as nearly lost",
+        |rig| {
+            let lock = rig.acquire("a", 10_000, 0);
+            rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("taken");
+            rig.advance(ms(9500));
+            rig.release(lock, true);
+        },
+        &[("acquired", 1), ("near_losses", 1), ("released", 1)],
+    ),
+    (
+        "extended in time",
+        |rig| {
+            let lock = rig.acquire("a", 10_000, 0);
+            rig.advance(ms(5000));
+            rig.extend(lock, 10_000);
+        },
+        &[("acquired", 1), ("extended", 1)],
+    ),
+    (
+        "extended in the last moment",
+        |rig| {
+            let lock = rig.acquire("a", 10_000, 0);
+            rig.advance(ms(9500));
+            rig.extend(lock, 10_000);
+        },
+        &[("acquired", 1), ("extended", 1), ("near_losses", 1)],
+    ),
+    (
+        "renewed, then not",
+        |rig| {
+            rig.acquire_with("a", kept());
+            rig.advance(ms(4000));
+            let errors = |rig: &mut Rig, command: &str| {
+                rig.masters.iter_mut().for_each(|it| drop(it.errors.insert(command.into(), "OOM x".into())));
+            };
+            errors(rig, "EVALSHA");
+            let before = stats(rig).extensions_failed;
+            while stats(rig).extensions_failed == before {
+                rig.advance(ms(10));
+            }
+        },
+        &[("acquired", 1), ("extended", 1), ("extensions_failed", 1)],
+    ),
+    (
+        "retried",
+        |rig| {
+            held_by_another(rig, ms(300));
+            rig.acquire("a", 10_000, 2000);
+            while stats(rig).acquired == 0 {
+                rig.advance(ms(10));
+            }
+            let attempts = u64::from(granted(rig).attempts);
+            assert_eq!(stats(rig).retries, attempts - 1);
+            rig.outcomes.clear();
+            // Not by itself: how many it takes is random.
+            let retries = stats(rig).retries;
+            assert!((1..100).contains(&retries), "{retries}");
+        },
+        &[("acquired", 1), ("retries", u64::MAX)],
+    ),
+    (
+        "handed over",
+        |rig| {
+            let first = rig.acquire("a", 10_000, 0);
+            rig.acquire("a", 10_000, 60_000);
+            rig.release(first, false);
+        },
+        &[("acquired", 2), ("released", 1), ("hand_overs", 1)],
+    ),
+    (
+        "repaired",
+        |rig| {
+            rig.stop(2);
+            rig.acquire("first", 10_000, 0);
+            rig.advance(ms(100));
+            rig.acquire("a", 10_000, 0);
+            rig.resume(2);
+        },
+        &[("acquired", 2), ("repairs", 1)],
+    ),
+    (
+        "orphaned",
+        |rig| {
+            rig.stop(2);
+            let lock = rig.acquire("a", 1000, 0);
+            rig.release(lock, false);
+            rig.refuse(2, true);
+            rig.disconnect(2);
+            rig.advance(ms(5000));
+            assert_eq!(stats(rig).claims, 0);
+        },
+        &[("acquired", 1), ("released", 1), ("orphans", 1)],
+    ),
+    (
+        "overloaded",
+        |rig| {
+            rig.acquire("a", 10_000, 0);
+            for _ in 0..limits::QUEUED_COUNT_MAX {
+                rig.submit_acquire("a", 10_000, 60_000);
+            }
+            let resource = Resource::new("a").expect("valid");
+            let request = Request::Acquire { resource, options: Options::new().wait(ms(60_000)) };
+            assert_eq!(rig.engine.submit(rig.now, request), Err(SubmitError::Overloaded));
+        },
+        &[("acquired", 1), ("overloaded", 1)],
+    ),
+];
+
+#[test]
+fn each_end_of_a_lock_has_its_counter() {
+    for (name, run, expected) in LIVES {
+        let mut rig = Rig::new(3, |builder| builder.wake_waiters(false));
+        run(&mut rig);
+        let mut counts = lives(&stats(&rig));
+        // How many retries there are is random, and checked there.
+        counts.entry("retries".to_owned()).and_modify(|count| *count = u64::MAX);
+        let expected: BTreeMap<_, _> =
+            expected.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+        assert_eq!(counts, expected, "{name}");
+    }
+}
+
+const MASTERS: &[Row] = &[
+    (
+        "granted",
+        |rig| {
+            rig.acquire("a", 10_000, 0);
+        },
+        &[("master_granted", 3)],
+    ),
+    (
+        "granted to a script",
+        |rig| {
+            rig.acquire_with("a", Options::new().ttl(ms(10_000)).shared());
+        },
+        &[("master_granted", 3), ("master_errors", 0)],
+    ),
+    (
+        "granted late",
+        |rig| {
+            rig.hold(2);
+            let lock = rig.acquire("a", 10_000, 0);
+            rig.release(lock, false);
+            rig.deliver(2);
+        },
+        &[("master_granted", 3), ("master_late_grants", 1)],
+    ),
+    (
+        "refused",
+        |rig| {
+            held_by_another(rig, ms(60_000));
+            rig.acquire("a", 10_000, 0);
+        },
+        &[("master_refused", 3)],
+    ),
+    (
+        "errors",
+        |rig| {
+            rig.masters[1].errors.insert("SET".into(), "OOM x".into());
+            rig.acquire("a", 10_000, 0);
+        },
+        &[("master_granted", 2), ("master_errors", 1)],
+    ),
+    (
+        "no answer in time",
+        |rig| {
+            (0..3).for_each(|index| rig.stop(index));
+            rig.acquire("a", 10_000, 0);
+            rig.advance(ms(60));
+        },
+        &[("master_unanswered", 3)],
+    ),
+    (
+        "not asked",
+        |rig| {
+            rig.refuse(2, true);
+            rig.disconnect(2);
+            rig.acquire("a", 10_000, 0);
+        },
+        &[("master_granted", 2), ("master_unanswered", 1)],
+    ),
+    (
+        "connection lost",
+        |rig| {
+            rig.hold(0);
+            rig.hold(1);
+            rig.acquire("a", 10_000, 0);
+            rig.refuse(0, true);
+            rig.disconnect(0);
+            rig.deliver(1);
+        },
+        &[("master_granted", 2), ("master_unanswered", 1)],
+    ),
+    (
+        "reconnected",
+        |rig| {
+            rig.disconnect(1);
+            rig.advance(ms(100));
+        },
+        &[("master_reconnects", 1)],
+    ),
+    (
+        "restarted",
+        |rig| {
+            rig.disconnect(1);
+            let now = rig.now;
+            rig.masters[1].restart("other", now);
+            rig.advance(ms(100));
+        },
+        &[("master_reconnects", 1), ("master_restarts", 1)],
+    ),
+];
+
+#[test]
+fn each_answer_of_a_master_has_its_counter() {
+    for (name, run, expected) in MASTERS {
+        let mut rig = Rig::new(3, |builder| builder.wake_waiters(false));
+        rig.masters.iter_mut().for_each(|master| master.load_scripts());
+        run(&mut rig);
+        let expected = expected.iter().filter(|(_, count)| *count > 0);
+        let expected: BTreeMap<_, _> = expected.map(|(name, count)| ((*name).to_owned(), *count)).collect();
+        assert_eq!(masters(&stats(&rig)), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_release_notification_is_counted() {
+    let mut rig = Rig::new(3, defaults);
+    held_by_another(&mut rig, ms(60_000));
+    rig.acquire("a", 10_000, 30_000);
+    rig.advance(ms(200));
+    assert_eq!(stats(&rig).notified, 0);
+    empty_all(&mut rig);
+    rig.masters.iter_mut().for_each(|master| assert!(master.publish(b"a", b"") > 0));
+    while stats(&rig).acquired == 0 {
+        rig.advance(ms(1));
+    }
+    assert_eq!(stats(&rig).notified, rig.engine.woken_count());
+}
+
+#[test]
+fn the_time_in_quarantine_counts_until_its_end() {
+    let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
+    assert_eq!((stats(&rig).may_fail(), stats(&rig).masters[1].quarantined), (1, Duration::ZERO));
+    rig.disconnect(1);
+    let now = rig.now;
+    rig.masters[1].restart("other", now);
+    rig.advance(ms(4000));
+    let under_way = stats(&rig).masters[1].quarantined;
+    assert!((ms(1000)..=ms(4000)).contains(&under_way), "{under_way:?}");
+    assert_eq!((stats(&rig).may_fail(), stats(&rig).masters[1].is_ready), (0, false));
+    // Connected anew it is in the same quarantine.
+    rig.disconnect(1);
+    rig.advance(ms(20_000));
+    let whole = stats(&rig).masters[1].quarantined;
+    assert!((ms(9000)..=ms(10_200)).contains(&whole), "{whole:?}");
+    rig.advance(ms(20_000));
+    rig.acquire("a", 1000, 0);
+    rig.advance(ms(20_000));
+    assert_eq!(stats(&rig).masters[1].quarantined, whole, "it is over");
+    assert_eq!((stats(&rig).may_fail(), stats(&rig).masters[1].is_ready), (1, true));
+}
+
+#[test]
+fn acquisitions_waits_and_holds_are_timed() {
+    let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(100)));
+    (0..3).for_each(|index| rig.hold(index));
+    let lock = rig.acquire("a", 10_000, 0);
+    rig.advance(ms(7));
+    rig.deliver_all();
+    rig.advance(ms(500));
+    rig.release(lock, false);
+    let at_first = stats(&rig);
+    assert_eq!(at_first.acquire_time.sum(), ms(7));
+    assert_eq!((at_first.hold_time.sum(), at_first.hold_time.max()), (ms(507), ms(507)));
+    assert_eq!((at_first.acquire_time.count(), at_first.hold_time.count()), (1, 1));
+    assert_eq!(at_first.wait_time.count(), 0, "it did not wait");
+    for master in &at_first.masters {
+        assert_eq!((master.round_trip.count(), master.round_trip.sum()), (1, ms(7)));
+    }
+    // Behind another caller of the same engine.
+    let first = rig.acquire("a", 10_000, 0);
+    let second = rig.acquire("a", 10_000, 60_000);
+    rig.advance(ms(300));
+    rig.release(first, false);
+    rig.release(second, false);
+    let since = stats(&rig).since(&at_first);
+    assert_eq!((since.acquired, since.wait_time.count()), (2, 1));
+    assert_eq!((since.wait_time.sum(), since.acquire_time.sum()), (ms(300), ms(300)));
+    assert_eq!(since.hold_time.count(), 2);
+    // One that waits in vain has waited, too.
+    held_by_another(&mut rig, ms(60_000));
+    rig.acquire("a", 10_000, 100);
+    rig.advance(ms(200));
+    let last = stats(&rig).since(&at_first);
+    assert_eq!((last.contended, last.wait_time.count(), last.acquire_time.count()), (1, 2, 2));
+}
+
+#[test]
+fn of_many_acquisitions_a_share_is_timed() {
+    let mut rig = Rig::new(3, defaults);
+    let pairs = |rig: &mut Rig, count: u32, pause: Duration| {
+        let before = stats(rig);
+        for _ in 0..count {
+            let lock = rig.acquire("a", 10_000, 0);
+            rig.release(lock, false);
+            rig.now += pause;
+        }
+        stats(rig).since(&before)
+    };
+    let slow = pairs(&mut rig, 100, limits::TIMED_PAUSE);
+    assert_eq!((slow.acquired, slow.acquire_time.count(), slow.hold_time.count()), (100, 100, 100));
+    let few = pairs(&mut rig, limits::TIMED_SHARE, Duration::ZERO);
+    assert_eq!(few.acquire_time.count(), few.acquired, "all of a few that come at once");
+    let fast = pairs(&mut rig, 100 * limits::TIMED_SHARE, limits::TIMED_PAUSE / 100);
+    let timed = fast.acquire_time.count();
+    assert!((95..=105).contains(&timed), "{timed} of {}", fast.acquired);
+    assert_eq!(fast.hold_time.count(), timed);
+    let pauses = (limits::TIMED_PAUSE * limits::TIMED_SHARE).div_duration_f64(limits::ROUND_TRIP_PAUSE);
+    let sampled = Duration::from_secs(fast.masters[0].round_trip.count());
+    assert!(sampled >= Duration::from_secs(1) && sampled.as_secs_f64() <= pauses + 1.0, "{sampled:?}");
+    let slow = pairs(&mut rig, 100, limits::TIMED_PAUSE);
+    assert!(slow.acquire_time.count() >= 100 - u64::from(limits::TIMED_SHARE), "{slow:?}");
+}
+
+fn observed(builder: ConfigBuilder) -> ConfigBuilder {
+    builder.on_event(|_| unreachable!("an engine does not call it"))
+}
+
+fn events(rig: &mut Rig) -> Vec<Event> {
+    std::iter::from_fn(|| rig.engine.poll_event()).collect()
+}
+
+#[test]
+fn events_name_the_lock_without_its_prefix() {
+    let mut rig = Rig::new(3, |builder| observed(builder).prefix("p:"));
+    let connected: Vec<_> = events(&mut rig);
+    assert!(connected.iter().all(|it| matches!(it, Event::Connected { is_reconnect: false, .. })));
+    assert_eq!(connected.len(), 3);
+    let (resource, took) = (b"a".to_vec(), Duration::ZERO);
+    let lock = rig.acquire("a", 10_000, 0);
+    assert_eq!(events(&mut rig), [Event::Acquired { resource: resource.clone(), attempts: 1, took }]);
+    rig.acquire("a", 10_000, 0);
+    let denied = events(&mut rig);
+    assert!(matches!(&denied[..], [Event::Denied { resource, .. }] if resource == b"a"), "{denied:?}");
+    rig.advance(ms(20));
+    rig.release(lock, false);
+    assert_eq!(events(&mut rig), [Event::Released { resource: resource.clone(), held: ms(20) }]);
+    let lock = rig.acquire("a", 1000, 0);
+    events(&mut rig);
+    rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("taken");
+    rig.advance(ms(950));
+    let near = events(&mut rig);
+    assert!(matches!(&near[..], [Event::NearLoss { resource, .. }] if resource == b"a"), "{near:?}");
+    rig.advance(ms(100));
+    rig.release(lock, false);
+    assert_eq!(events(&mut rig), [Event::Lost { resource, held: ms(988) }]);
+}
+
+#[test]
+fn a_masters_ups_and_downs_are_events() {
+    let mut rig = Rig::new(3, observed);
+    events(&mut rig);
+    rig.refuse(1, true);
+    rig.disconnect(1);
+    rig.advance(ms(3000));
+    let name = || "redis://m1:6379".into();
+    let down = events(&mut rig);
+    assert_eq!(down, [Event::Disconnected { master: name(), why: "connection reset".into() }], "once");
+    let now = rig.now;
+    rig.masters[1].restart("other", now);
+    rig.refuse(1, false);
+    rig.advance(ms(3000));
+    let up = events(&mut rig);
+    assert_eq!(
+        up[..2],
+        [Event::Connected { master: name(), is_reconnect: true }, Event::Restarted { master: name() },]
+    );
+    assert!(matches!(&up[2..], [Event::Quarantined { master, .. }] if *master == name()), "{up:?}");
+}
+
+#[test]
+fn events_that_nobody_fetches_are_bounded() {
+    let mut rig = Rig::new(1, observed);
+    events(&mut rig);
+    let count = limits::EVENT_COUNT_MAX as u64;
+    for _ in 0..count {
+        let lock = rig.acquire("a", 10_000, 0);
+        rig.release(lock, false);
+    }
+    assert_eq!((stats(&rig).acquired, stats(&rig).events_dropped), (count, count));
+    assert_eq!(events(&mut rig).len() as u64, count);
+    rig.acquire("a", 10_000, 0);
+    assert_eq!((events(&mut rig).len(), stats(&rig).events_dropped), (1, count));
+}
+
+#[test]
+fn without_an_observer_there_is_no_event() {
+    let mut rig = Rig::new(1, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    rig.release(lock, false);
+    rig.disconnect(0);
+    assert_eq!((events(&mut rig), stats(&rig).events_dropped), (vec![], 0));
+}
+
+#[test]
+fn a_page_for_prometheus_shows_no_login() {
+    let urls = vec!["redis://me:s3cret@host-a:7000".to_owned(), "redis://:s3cret@[::1]:7001/2".to_owned()];
+    let rig = Rig::with_urls(urls, defaults);
+    let page = stats(&rig).to_prometheus();
+    assert!(!page.contains("s3cret") && !page.contains("me:"), "{page}");
+    assert!(page.contains("redlatch_master_ready{master=\"redis://host-a:7000\"} 0\n"), "{page}");
+}
