@@ -88,6 +88,8 @@ use crate::config::Config;
 use crate::event::Event;
 use crate::mutants;
 pub use fair::Ticket;
+#[cfg(feature = "metrics")]
+pub(crate) use histogram::Histogram;
 pub(crate) use inspection::{ForceUnlocked, Inspection};
 pub use link_id::{LinkId, LinkRequest, Reason};
 pub(crate) use request::Released;

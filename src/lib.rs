@@ -94,6 +94,8 @@
 //!   it, and elsewhere, they count as [`std::time::Instant`] does. For laptops, and virtual machines that are
 //!   put to sleep. See [`Lease::valid_until`].
 //! - `tokio`: `Client::drive_on_tokio`. Futures need neither it nor any other runtime.
+//! - `tracing`: `trace_events`, an observer that emits events of the crate `tracing`.
+//! - `metrics`: `record_metrics`, which feeds the crate `metrics`. [`Stats::to_prometheus`] needs neither.
 //! - `cli`: the command line, with `suspend`.
 
 #![warn(missing_docs, unreachable_pub)]
@@ -115,6 +117,8 @@ mod lock;
 pub mod mutants;
 #[cfg(not(redlatch_mutants))]
 mod mutants;
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+mod observe;
 mod options;
 mod process;
 mod redlock;
@@ -142,6 +146,10 @@ pub use error::{
 pub use error::{LockReentrantError, SetError};
 pub use event::Event;
 pub use lock::{Failure, FencingToken, HolderTtl, InputError, Token, TokenRefusal, Vote};
+#[cfg(feature = "metrics")]
+pub use observe::record_metrics;
+#[cfg(feature = "tracing")]
+pub use observe::trace_events;
 pub use options::{Mode, Options, WaitPolicy};
 pub use redlock::{Lease, LeaseRequest, Redlock};
 
