@@ -14,7 +14,7 @@ mod lock_loop;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use client_loop::ClientLoop;
+use client_loop::{ClientLoop, Executor};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fleet::Fleet;
 use lock_loop::LockLoop;
@@ -95,6 +95,30 @@ fn by_kind(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// How long a look at a guard takes: alone, and on each of 16 threads at once.
+fn validity(criterion: &mut Criterion) {
+    let fleet = Fleet::start(MASTER_COUNT);
+    let client = ClientLoop::connect(&fleet.urls(), KEY_COUNT).client();
+    let names: Vec<String> = (0..16).map(|index| format!("held:{index}")).collect();
+    let hold = |name| client.lock(name).ttl(TTL).auto_extend(Duration::MAX).acquire().expect("it is free");
+    let guards: Vec<_> = names.iter().map(hold).collect();
+    let mut group = criterion.benchmark_group("is_valid");
+    for count in [1, 16] {
+        group.bench_function(BenchmarkId::new("threads", count), |bencher| {
+            bencher.iter_custom(|iterations| {
+                let start = Instant::now();
+                std::thread::scope(|scope| {
+                    for guard in &guards[..count] {
+                        scope.spawn(move || (0..iterations).for_each(|_| assert!(guard.is_valid())));
+                    }
+                });
+                start.elapsed()
+            });
+        });
+    }
+    group.finish();
+}
+
 /// Pairs of acquire and release through a `Client`: one thread, 16 threads, 128 tasks.
 fn through_client(criterion: &mut Criterion) {
     let fleet = Fleet::start(MASTER_COUNT);
@@ -103,8 +127,10 @@ fn through_client(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
     group.bench_function("1 thread", |bencher| bencher.iter(|| client.blocking_pairs(1, true)));
     group.throughput(Throughput::Elements(BATCH as u64));
-    group.bench_function("16 threads", |bencher| bencher.iter(|| client.thread_pairs(BATCH, 16)));
-    group.bench_function("128 tasks", |bencher| bencher.iter(|| client.task_pairs(BATCH, 128, false)));
+    group.bench_function("16 threads", |bencher| bencher.iter(|| client.thread_pairs(BATCH, 16, true)));
+    group.bench_function("128 tasks", |bencher| {
+        bencher.iter(|| client.task_pairs(BATCH, 128, Executor::ONE_THREAD))
+    });
     group.finish();
 }
 
@@ -116,7 +142,8 @@ fn contended(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("contended");
     group.sample_size(10).throughput(Throughput::Elements(CONTENDER_COUNT as u64));
     for (name, client_count) in [("16 threads, one client", 1), ("16 clients", CONTENDER_COUNT)] {
-        let clients: Vec<Client> = (0..client_count).map(|_| ClientLoop::connect(&urls, 1).client).collect();
+        let clients: Vec<Client> =
+            (0..client_count).map(|_| ClientLoop::connect(&urls, 1).client()).collect();
         group.bench_function(name, |bencher| {
             bencher.iter_custom(|count| contend(&clients, count));
         });
@@ -140,5 +167,5 @@ fn contend(clients: &[Client], count: u64) -> Duration {
     start.elapsed()
 }
 
-criterion_group!(benches, alone, by_kind, through_client, contended);
+criterion_group!(benches, alone, by_kind, validity, through_client, contended);
 criterion_main!(benches);

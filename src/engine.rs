@@ -68,6 +68,7 @@ mod terms;
 mod timers;
 pub(crate) mod trouble;
 mod turns;
+mod validity;
 mod wait_queues;
 mod waiting;
 
@@ -86,6 +87,7 @@ pub use link_id::{LinkId, LinkRequest, Reason};
 pub(crate) use request::Released;
 pub use request::{Grant, OpId, Outcome, Request, SubmitError};
 pub(crate) use status::MasterStatus;
+pub use validity::Validity;
 
 pub use crate::lock::{MasterId, MasterSet, Resource, Ttl, quorum};
 
@@ -375,6 +377,12 @@ impl Engine {
             OpState::Held { valid_until, .. } => Some(valid_until),
             _ => None,
         }
+    }
+
+    /// Returns where the validity of a lock that is being acquired or held ends, for other threads to read.
+    #[must_use]
+    pub fn validity(&self, lock: OpId) -> Option<Validity> {
+        Some(self.ops.find(lock.0)?.validity.clone())
     }
 
     /// Returns the masters known to hold a held lock, late answers included. The margin is their number above

@@ -84,6 +84,8 @@ pub enum Mutant {
     ReleaseErrorIsDone,
     /// The deadline of an extension counts from its reply.
     ExtensionFromReply,
+    /// The guard of a lock that is proven lost reads the validity as before.
+    LossUnpublished,
     /// One master is enough to extend.
     ExtensionOnMinority,
     /// No answers are taken for consent to extend.

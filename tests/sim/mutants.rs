@@ -94,6 +94,7 @@ killed! {
     extension_from_reply: ExtensionFromReply by hold::an_extension_counts_from_its_sending;
     extension_on_minority: ExtensionOnMinority by hold::one_master_of_three_cannot_extend;
     extension_on_unknown: ExtensionOnUnknown by hold::silence_does_not_extend;
+    loss_unpublished: LossUnpublished by hold::a_lock_that_masters_prove_lost_is_over;
     proven_loss_stays_valid: ProvenLossStaysValid by hold::a_lock_that_masters_prove_lost_is_over;
     extension_after_deadline: ExtensionAfterDeadline by hold::a_lock_that_is_over_is_not_extended;
     shorter_extension_ignored: ShorterExtensionIgnored by hold::a_shorter_ttl_counts_though_its_round_fails;
