@@ -471,7 +471,7 @@ impl Engine {
         }
         if self.fleet.fail(now, master, why, &mut self.rng, &mut self.timers) {
             for id in self.claims.ids() {
-                if let Some(op) = self.claims.stray(master, id) {
+                if let Some(op) = self.claims.stray(&mut self.fleet, master, id) {
                     self.handle_lost_connection(now, master, op);
                 }
             }

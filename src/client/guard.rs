@@ -123,7 +123,7 @@ impl Guard {
 
     /// Now, in a fork of the process.
     fn deadline_at(&self, now: Instant) -> Instant {
-        let is_forked = self.client.shared().is_forked_at(now);
+        let is_forked = self.client.shared().process.is_forked_at(now);
         if is_forked { now } else { self.validity.until(self.granted_until) }
     }
 

@@ -56,7 +56,7 @@ pub(super) type Stopped = Arc<str>;
 pub(super) struct Shared {
     core: Mutex<Core>,
     /// The process that has the background thread.
-    process: Process,
+    pub(super) process: Process,
     /// The function that is called with the lock held.
     retry_delay: Option<RetryDelay>,
     /// What that function has left to be done.
@@ -204,11 +204,6 @@ impl Shared {
     /// An error in a fork of the client's process.
     pub(super) fn check_process(&self) -> Result<(), Stopped> {
         self.process.check()
-    }
-
-    /// Whether this is a fork of the client's process.
-    pub(super) fn is_forked_at(&self, now: Instant) -> bool {
-        self.process.is_forked_at(now)
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, Core>, Stopped> {

@@ -410,6 +410,9 @@ impl Engine {
         answer: ReleaseAnswer,
     ) {
         let quorum = self.fleet.quorum();
+        if let ReleaseAnswer::Failed(_) = answer {
+            self.claims.publish_without(&mut self.fleet, master, id);
+        }
         if let Some(op) = self.claims.handle_release_answer(quorum, master, id, answer) {
             self.settle_release(now, id, op);
         }
