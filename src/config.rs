@@ -320,7 +320,7 @@ impl ConfigBuilder {
     /// Sets whether clients that wait for a lock get a notification of its release; on by default.
     ///
     /// A release then publishes a message on the channel named like the lock's key, inside its script or
-    /// right behind its native command. A client that has waited lately has one master publish to one group
+    /// right behind its native command. A client that has waited lately has one master publish to two groups
     /// of waiters only ([`limits::WAKE_GROUP_COUNT`]). A waiter subscribes to that channel and the channel of
     /// its group, over a second connection to each master, which closes 5 s
     /// ([`limits::SUBSCRIPTION_IDLE_MAX`]) after the last waiter. The login needs

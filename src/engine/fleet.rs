@@ -206,7 +206,7 @@ impl Fleet {
         sent
     }
 
-    /// The same where others wait for the lock: one master notifies a group of them.
+    /// The same where others wait for the lock: one master notifies two groups of them.
     #[cold]
     fn send_release_to_group(
         &mut self,

@@ -9,7 +9,7 @@ pub(super) struct Groups {
     pub(super) release: Vec<(ReleaseBy, MasterSet)>,
     /// The same for extending.
     pub(super) extend: Vec<(ExtendBy, MasterSet)>,
-    /// Those that run the script which releases and notifies a group.
+    /// Those that run the script which releases and notifies groups.
     pub(super) notifiers: MasterSet,
 }
 
@@ -18,7 +18,7 @@ pub(super) struct Groups {
 pub(super) struct Commands {
     pub(super) release: ReleaseBy,
     pub(super) extend: ExtendBy,
-    /// Whether it runs the script that releases and notifies a group.
+    /// Whether it runs the script that releases and notifies groups.
     pub(super) has_telling: bool,
 }
 

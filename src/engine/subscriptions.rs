@@ -32,12 +32,13 @@
 //!
 //! - A client that has not waited lately publishes on the lock's own channel, on all masters. That costs
 //!   little where nobody listens, and is part of the ordinary path. A quorum of messages causes an attempt.
-//! - A client that has waited, for this lock or lately for any, has one master publish to one group that has
-//!   members, and to the readers. This message causes an attempt at once: it is the only one.
+//! - A client that has waited, for this lock or lately for any, has one master publish to two groups that have
+//!   members, and to the readers. If one group stands still, the other has the lock. This message causes an attempt at once: it is the only one.
 //!
 //! That master is drawn from those that granted this lock, and on which the holder hears of releases itself.
 //! If it does not answer the release, the others publish it on the lock's own channel. A message that is
-//! lost behind it costs a pause, as does a waiter that is gone and still counts as a subscriber.
+//! lost behind it costs a pause. A client that is gone and still counts as a subscriber costs nothing, unless
+//! two are.
 //!
 //! A master may confirm a subscription late, and may have published before. So each confirmation behind the
 //! quorum is a reason for an attempt, too. One attempt serves them all if they come within a round trip.

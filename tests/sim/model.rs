@@ -273,9 +273,13 @@ impl ModelMaster {
     fn tell_group(&mut self, channels: &[u8], first: u64, group_count: u64) {
         let channel = |group: u64| [channels, group.to_string().as_bytes()].concat();
         self.publish(&channel(0), b"");
+        let mut notified_count = 0;
         for turn in 1..=group_count {
             if self.tell(&channel((first + turn) % group_count + 1)) > 0 {
-                return;
+                notified_count += 1;
+                if notified_count == 2 {
+                    return;
+                }
             }
         }
     }

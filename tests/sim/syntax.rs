@@ -106,6 +106,7 @@ impl Reader {
     }
 
     fn take(&mut self) -> &'static str {
+        assert!(self.at < self.tokens.len(), "the end is not understood of {}", self.text);
         let token = self.peek();
         if let Some((_, other)) = OTHERS.iter().find(|(word, _)| *word == token) {
             self.replace(self.at, self.at + 1, other);
@@ -148,7 +149,7 @@ impl Reader {
         match self.peek() {
             "if" => self.condition(),
             "for" => {
-                while self.take() != "in" {}
+                while !matches!(self.take(), "in" | "=") {}
                 self.expressions();
                 self.demand("do");
                 self.block();

@@ -1,5 +1,5 @@
 //! Waking few of many waiters: each waiter subscribes to the channel of a group beside the lock's own
-//! channel, and a release can notify one group only.
+//! channel, and a release can notify two groups only.
 //!
 //! A message on the lock's own channel is for all waiters. A message on the channel of a group is for that
 //! group alone, and no other master publishes this release.
@@ -13,8 +13,8 @@ use crate::resp;
 /// starts like this, so that no lock's own channel is one of a group.
 pub(crate) const WAKE_NAME: &[u8] = b"redlatch:wake:";
 
-/// Compare and delete; notifies group 0, and one of the others that has members. The token is random, and so
-/// is the group with which the search for that one begins.
+/// Compare and delete; notifies group 0, and two of the others that have members. The token is random, and so
+/// is the group with which the search for them begins.
 pub(crate) fn encode_release_wake(out: &mut Vec<u8>, script: Script, entry: &Entry, prefix_size: usize) {
     let (key, token) = entry.parts();
     let last = token.iter().rev().nth(CRLF.len()).copied().unwrap_or_default();

@@ -1,7 +1,8 @@
 -- Deletes the key if it still holds the token, and wakes few of the clients that wait. Returns 1 if it did, else 0.
 --
 -- Each waiting client has subscribed to the channel of its group: `channels` and the number of the group. Group 0 is always
--- notified. Of the groups 1 to `group_count` one is: the first that has members, in a circle behind `first`.
+-- notified. Of the groups 1 to `group_count` two are: the first that have members, in a circle behind `first`. So one client
+-- that stands still keeps nobody waiting.
 -- If more than three clients received its message, a second one carries their number, so that not all of them try at once.
 -- A user without the right to publish releases all the same.
 local key, token, channels, first, group_count = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -11,6 +12,7 @@ if redis.call('get', key) ~= token then
 end
 redis.call('del', key)
 redis.pcall('publish', channels .. '0', '')
+local notified_count = 0
 for turn = 1, group_count do
   local channel = channels .. (first + turn) % group_count + 1
   local receivers = redis.pcall('publish', channel, '')
@@ -21,7 +23,10 @@ for turn = 1, group_count do
     redis.pcall('publish', channel, receivers)
   end
   if receivers > 0 then
-    return 1
+    notified_count = notified_count + 1
+    if notified_count == 2 then
+      return 1
+    end
   end
 end
 return 1
