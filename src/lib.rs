@@ -88,7 +88,9 @@
 //!   it, and elsewhere, they count as [`std::time::Instant`] does. For laptops, and virtual machines that are
 //!   put to sleep. See [`Lease::valid_until`].
 //! - `tokio`: `Client::drive_on_tokio`. Futures need neither it nor any other runtime.
-//! - `cli`: the command line, with `suspend`.
+//! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to
+//!   build.
+//! - `cli`: the command line, with `suspend` and `tls`.
 
 #![warn(missing_docs, unreachable_pub)]
 
@@ -122,7 +124,11 @@ pub use client::{
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
 pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};
+#[cfg(feature = "tls")]
+pub use config::{Pem, Tls};
 pub use driver::ConnectError;
+#[cfg(feature = "tls")]
+pub use driver::TlsError;
 pub use engine::inspection::{ForceUnlocked, Inspection, KeyState, LockStatus};
 pub use engine::request::Released;
 pub use engine::status::{MasterState, MasterStatus};

@@ -29,7 +29,14 @@ enum Stream {
 /// What a read brought.
 #[derive(Debug)]
 pub(super) enum Received {
-    Bytes(usize),
+    /// The number of bytes, and whether more may have arrived: if not, the next byte brings a new event.
+    Bytes {
+        size: usize,
+        has_more: bool,
+    },
+    /// The connection stands, and is not empty yet. Only a connection with a handshake of its own says so.
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "TLS has a handshake"))]
+    Connected,
     Nothing,
     End,
 }
@@ -62,6 +69,10 @@ impl Socket {
         let mut stream = UnixStream::connect(path)?;
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         Ok(Self { stream: Stream::Unix(stream), is_connected: false, is_writable: false })
+    }
+
+    pub(super) const fn is_connected(&self) -> bool {
+        self.is_connected
     }
 
     pub(super) const fn is_writable(&self) -> bool {
@@ -121,7 +132,8 @@ impl Socket {
             };
             return match result {
                 Ok(0) => Ok(Received::End),
-                Ok(size) => Ok(Received::Bytes(size)),
+                // A short read emptied the socket.
+                Ok(size) => Ok(Received::Bytes { size, has_more: size == space.len() }),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Received::Nothing),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => Err(error),

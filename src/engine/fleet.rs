@@ -439,6 +439,9 @@ impl Fleet {
                 self.arm(master, timers);
                 None
             }
+            State::Connecting { .. } if self.config.masters[master.index()].address.is_tls() => {
+                Some(Trouble::NoTlsConnection(limit).to_string())
+            }
             State::Connecting { .. } => Some(Trouble::NoConnection(limit).to_string()),
             State::Handshake { .. } => Some(Trouble::NoHandshake(limit).to_string()),
             State::Ready { .. } if link.mark_due_at.take_if(|at| *at <= now).is_some() => {
