@@ -291,7 +291,8 @@ fn samples_of_tls() -> Vec<Sample> {
         TlsTrouble {
             Expired => TlsTrouble::Expired, "its certificate has expired; renew it, and check the clocks";
             NotValidYet => TlsTrouble::NotValidYet, "its certificate is not valid yet; check the clocks";
-            WrongName { .. } => TlsTrouble::WrongName { wanted: "10.0.0.1".to_owned(), presented: vec!["a.example".to_owned(), "b.example".to_owned()] }, "its certificate is for a.example, b.example, not for 10.0.0.1; set Tls::server_name (--tls-server-name)";
+            WrongName { .. } => TlsTrouble::WrongName { wanted: "10.0.0.1".to_owned(), presented: vec!["DnsName(\"a.example\")".to_owned(), "IpAddress(10.0.0.2)".to_owned()] }, "its certificate is for a.example, 10.0.0.2, not for 10.0.0.1; set Tls::server_name (--tls-server-name)";
+            WrongName { .. } => TlsTrouble::WrongName { wanted: "h".to_owned(), presented: vec!["DnsName(\"x\")".to_owned(); 9] }, "is for x, x, x, x and 5 more, not for h";
             WrongName { .. } => TlsTrouble::WrongName { wanted: "h".to_owned(), presented: vec![] }, "its certificate is for no name, not for h";
             UnknownCa => TlsTrouble::UnknownCa, "its certificate comes from an unknown CA; give the CA by Tls::ca (--tls-ca)";
             CaAsServer => TlsTrouble::CaAsServer, "its certificate is a CA itself";

@@ -39,8 +39,21 @@ pub(crate) enum TlsTrouble {
     Other(String),
 }
 
+/// Names of a certificate that are shown; there may be hundreds.
+const NAME_COUNT_MAX: usize = 4;
+
+/// The names of a certificate, which rustls writes as `DnsName("h")` and `IpAddress(10.0.0.1)`.
 fn names(presented: &[String]) -> String {
-    if presented.is_empty() { "no name".to_owned() } else { presented.join(", ") }
+    let bare = |name: &String| {
+        let inside = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);
+        inside.trim_matches('"').to_owned()
+    };
+    let shown: Vec<String> = presented.iter().take(NAME_COUNT_MAX).map(bare).collect();
+    match presented.len().saturating_sub(NAME_COUNT_MAX) {
+        _ if presented.is_empty() => "no name".to_owned(),
+        0 => shown.join(", "),
+        rest => format!("{} and {rest} more", shown.join(", ")),
+    }
 }
 
 impl From<TlsTrouble> for io::Error {
