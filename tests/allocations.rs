@@ -1,5 +1,9 @@
-//! `Redlock` and `Client` allocate nothing for a lock once they have been warmed up, on any thread.
+//! `Redlock` and `Client` allocate nothing for a lock once they have been warmed up, on any thread. Over TLS,
+//! rustls allocates once for each record.
 
+#[cfg(feature = "tls")]
+#[path = "tls/certificates.rs"]
+mod certificates;
 #[path = "masters/fleet.rs"]
 mod fleet;
 
@@ -83,6 +87,8 @@ impl Kind {
 fn main() {
     redlock_allocates_nothing();
     client_allocates_nothing();
+    #[cfg(feature = "tls")]
+    tls_allocates_for_records_alone();
     // The check can fail: an allocation is seen.
     let region = Region::new(COUNTED);
     drop(std::hint::black_box(Box::new(7)));
@@ -134,6 +140,38 @@ fn redlock_allocates_nothing() {
     held = pass_on(&mut redlock, held, PAIR_COUNT);
     assert_frugal(&region, "Redlock, handed over", Kind::Plain, false);
     redlock.submit(Request::Release { lock: held, awaited: false }).expect("always taken");
+}
+
+/// Each master gets two records for a pair, and answers each with one for each reply at the most.
+#[cfg(feature = "tls")]
+fn tls_allocates_for_records_alone() {
+    const MASTER_COUNT: usize = 5;
+    const RECORDS_PER_MASTER: usize = 4;
+    let certificates = certificates::Certificates::new();
+    let path = |file: &str| certificates.path(file).display().to_string();
+    let (certificate, key, ca) = (path("server.pem"), path("server.key"), path("ca.pem"));
+    let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
+    let mut fleet =
+        Fleet::start_with_tls(MASTER_COUNT, &[&files[..], &["--tls-auth-clients", "no"]].concat());
+    let urls: Vec<String> = fleet.masters().map(|master| master.tls_url()).collect();
+    let tls = redlatch::Tls::new().ca(redlatch::Pem::File(certificates.path("ca.pem")));
+    let config =
+        Config::builder().masters(urls).tls(tls).quarantine(Quarantine::Trust).answer_timeout(PATIENCE);
+    let mut redlock = Redlock::open(config.build().expect("valid")).expect("an event loop");
+    raise_high_water_mark(&mut redlock);
+    let mut pairs = |count| {
+        for _ in 0..count {
+            let lease = Kind::Plain.acquire(&mut redlock).expect("free");
+            redlock.release(lease).expect("confirmed");
+        }
+    };
+    pairs(100);
+    let region = Region::new(COUNTED);
+    pairs(PAIR_COUNT);
+    let change = region.change();
+    let count_max = PAIR_COUNT * MASTER_COUNT * RECORDS_PER_MASTER;
+    assert!(change.allocations <= count_max, "TLS, at the most {count_max}: {change:?}");
+    assert!(change.reallocations <= PAIR_COUNT, "TLS: {change:?}");
 }
 
 fn client_allocates_nothing() {
