@@ -75,6 +75,7 @@ impl Channel {
     }
 
     /// The kernel says that writing may succeed. True once, when this means that the connection stands.
+    #[inline]
     pub(super) fn handle_writable(&mut self) -> io::Result<bool> {
         match self {
             Self::Plain { socket, .. } => socket.handle_writable(),
@@ -97,11 +98,9 @@ impl Channel {
     #[inline]
     pub(super) fn recv(&mut self, space: &mut [u8]) -> io::Result<Received> {
         match self {
-            Self::Plain { socket, has_received: true } => socket.recv(space),
             Self::Plain { socket, has_received } => {
-                let received = first_reply(socket.recv(space), space)?;
-                *has_received = matches!(received, Received::Bytes { .. });
-                Ok(received)
+                let received = socket.recv(space);
+                if *has_received { received } else { first_reply(received, space, has_received) }
             }
             #[cfg(feature = "tls")]
             Self::Tls(socket) => socket.recv(space),
@@ -111,7 +110,12 @@ impl Channel {
 
 /// The first bytes from a peer in plaintext, or its end instead of them: the peer may speak TLS.
 #[cold]
-fn first_reply(received: io::Result<Received>, space: &[u8]) -> io::Result<Received> {
+fn first_reply(
+    received: io::Result<Received>,
+    space: &[u8],
+    has_received: &mut bool,
+) -> io::Result<Received> {
+    *has_received = matches!(received, Ok(Received::Bytes { .. }));
     match received {
         Ok(Received::Bytes { .. }) if space.first() == Some(&TLS_ALERT) => {
             Err(io::Error::other(NoPlaintext::Alert))
