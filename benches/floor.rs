@@ -5,7 +5,7 @@
 //! cargo bench --bench floor                        the ratios, on five masters of its own
 //! floor WHAT DEPTH PAIRS ADDRESS…                  one run, to be counted from outside (scripts/syscalls)
 //! floor tls                                        the ratios of TLS to plaintext alone
-//! floor tls DEPTH PAIRS                            one run of `redlatch` over TLS, on five masters of its own
+//! floor tls DEPTH PAIRS                            one run of `redlatch` over TLS, on masters of its own
 //! floor plain DEPTH PAIRS                          the same without TLS
 //!       WHAT: raw; redlatch, unawaited (`Redlock`, the release left to ride with the next acquire);
 //!             client, client-drop (`Client` on this thread), client-threads, client-tasks,
