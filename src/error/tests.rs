@@ -50,7 +50,6 @@ fn bad_url(url: &str) -> ConfigError {
 }
 
 /// One message as one line and as several, with words that it must have.
-#[derive(Clone)]
 struct Sample {
     texts: [String; 2],
     words: &'static str,
@@ -310,12 +309,14 @@ fn samples_of_tls() -> Vec<Sample> {
     }
 }
 
+#[cfg(not(feature = "tls"))]
+fn samples_of_tls() -> Vec<Sample> {
+    Vec::new()
+}
+
 fn samples() -> Vec<Sample> {
-    let mut samples =
-        [samples_of_calls(), samples_of_settings(), samples_of_masters(), samples_of_channels()].concat();
-    #[cfg(feature = "tls")]
-    samples.extend(samples_of_tls());
-    samples
+    let samples = [samples_of_calls(), samples_of_settings(), samples_of_masters(), samples_of_channels()];
+    samples.into_iter().chain([samples_of_tls()]).flatten().collect()
 }
 
 #[test]
