@@ -16,33 +16,71 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Each lock is renewed about three times in this time.
 const KEPT_TTL: Duration = Duration::from_secs(30);
 
-/// A client and the names of the locks that it takes in turn.
+/// The tokio runtime on which tasks run.
+#[derive(Clone, Copy)]
+pub(crate) struct Executor {
+    /// Two worker threads; else the thread that waits for the tasks.
+    pub(crate) has_workers: bool,
+    /// It drives the client's event loop, too.
+    pub(crate) is_driving: bool,
+}
+
+impl Executor {
+    pub(crate) const ONE_THREAD: Self = Self { has_workers: false, is_driving: false };
+}
+
+/// Clients and the names of the locks that they take in turn.
 pub(crate) struct ClientLoop {
-    pub(crate) client: Client,
+    /// Several are what several event loops in one client would be: each name has its own.
+    clients: Vec<Client>,
     names: Arc<Vec<String>>,
     next_name: Arc<AtomicUsize>,
 }
 
 impl ClientLoop {
     pub(crate) fn connect(urls: &[String], key_count: usize) -> Self {
-        Self::connect_spinning(urls, key_count, Duration::ZERO)
+        Self::connect_with(urls, key_count, 1, Duration::ZERO)
     }
 
-    /// It looks for answers for so long before it sleeps.
-    pub(crate) fn connect_spinning(urls: &[String], key_count: usize, spin: Duration) -> Self {
+    /// So many clients, which look for answers for so long before they sleep.
+    pub(crate) fn connect_with(
+        urls: &[String],
+        key_count: usize,
+        client_count: usize,
+        spin: Duration,
+    ) -> Self {
         let config = Config::builder().masters(urls).quarantine(Quarantine::Trust).spin(spin);
-        let config = config.answer_timeout(ANSWER_TIMEOUT);
-        let client = Client::open(config.build().expect("valid settings")).expect("an event loop");
+        let config = config.answer_timeout(ANSWER_TIMEOUT).build().expect("valid settings");
+        let client = |_| Client::open(config.clone()).expect("an event loop");
         // As long as the others' names and never the same: a slow minority may still have ours to delete.
         let names = (0..key_count).map(|index| format!("guard:{index}")).collect();
-        Self { client, names: Arc::new(names), next_name: Arc::default() }
+        Self {
+            clients: (0..client_count).map(client).collect(),
+            names: Arc::new(names),
+            next_name: Arc::default(),
+        }
+    }
+
+    /// The first client.
+    pub(crate) fn client(&self) -> Client {
+        self.clients[0].clone()
+    }
+
+    /// Waits until all is released.
+    pub(crate) fn settle(&self) {
+        for client in &self.clients {
+            assert_eq!(client.settle(Duration::from_secs(20)), 0, "locks are left on some master");
+        }
     }
 
     /// One lock at a time; each release is awaited, or left to ride with the next acquire.
     pub(crate) fn blocking_pairs(&self, pair_count: usize, is_awaited: bool) -> Duration {
         let start = Instant::now();
         for _ in 0..pair_count {
-            let guard = self.client.lock(self.name()).ttl(TTL).try_acquire().expect("the lock is free");
+            let index = self.next_name.fetch_add(1, Ordering::Relaxed);
+            let client = &self.clients[index % self.clients.len()];
+            let name = &self.names[index % self.names.len()];
+            let guard = client.lock(name).ttl(TTL).try_acquire().expect("the lock is free");
             if is_awaited {
                 guard.release().expect("the masters answer");
             }
@@ -51,42 +89,48 @@ impl ClientLoop {
     }
 
     /// So many threads, each with a lock at a time.
-    pub(crate) fn thread_pairs(&self, pair_count: usize, thread_count: usize) -> Duration {
+    pub(crate) fn thread_pairs(&self, pair_count: usize, thread_count: usize, is_awaited: bool) -> Duration {
         let start = Instant::now();
         thread::scope(|scope| {
             for _ in 0..thread_count {
-                scope.spawn(|| self.blocking_pairs(pair_count / thread_count, true));
+                scope.spawn(|| self.blocking_pairs(pair_count / thread_count, is_awaited));
             }
         });
         start.elapsed()
     }
 
-    /// So many tasks on one thread, each with a lock at a time. The executor drives the event loop, too, if
-    /// it is to.
-    pub(crate) fn task_pairs(&self, pair_count: usize, task_count: usize, is_driven: bool) -> Duration {
-        let executor =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an executor");
+    /// So many tasks, each with a lock at a time, on one thread or on two workers.
+    pub(crate) fn task_pairs(&self, pair_count: usize, task_count: usize, executor: Executor) -> Duration {
+        let mut builder = match executor.has_workers {
+            false => tokio::runtime::Builder::new_current_thread(),
+            true => tokio::runtime::Builder::new_multi_thread(),
+        };
+        let runtime = builder.worker_threads(2).enable_all().build().expect("an executor");
         let start = Instant::now();
-        let tasks = tokio::task::LocalSet::new();
-        if is_driven {
+        if executor.is_driving {
             #[cfg(feature = "tokio")]
-            executor.spawn(self.client.drive_on_tokio());
+            self.clients.iter().for_each(|client| drop(runtime.spawn(client.drive_on_tokio())));
             #[cfg(not(feature = "tokio"))]
             panic!("built without the feature tokio");
         }
-        for _ in 0..task_count {
-            let (client, names, next_name) =
-                (self.client.clone(), self.names.clone(), self.next_name.clone());
-            tasks.spawn_local(async move {
-                for _ in 0..pair_count / task_count {
-                    let name = &names[next_name.fetch_add(1, Ordering::Relaxed) % names.len()];
-                    let request = client.lock(name).ttl(TTL).wait(Duration::ZERO);
-                    let guard = request.acquire_async().await.expect("the lock is free");
-                    guard.release_async().await.expect("the masters answer");
-                }
-            });
+        let tasks: Vec<_> = (0..task_count)
+            .map(|_| {
+                let (clients, names, next_name) =
+                    (self.clients.clone(), self.names.clone(), self.next_name.clone());
+                runtime.spawn(async move {
+                    for _ in 0..pair_count / task_count {
+                        let index = next_name.fetch_add(1, Ordering::Relaxed);
+                        let name = &names[index % names.len()];
+                        let request = clients[index % clients.len()].lock(name).ttl(TTL).wait(Duration::ZERO);
+                        let guard = request.acquire_async().await.expect("the lock is free");
+                        guard.release_async().await.expect("the masters answer");
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            runtime.block_on(task).expect("no panic");
         }
-        executor.block_on(tasks);
         start.elapsed()
     }
 
@@ -96,8 +140,8 @@ impl ClientLoop {
         let names: Vec<String> = (0..lock_count).map(|index| format!("kept:{index}")).collect();
         let mut guards = Vec::with_capacity(lock_count);
         for names in names.chunks(1000) {
-            let request = |name| self.client.lock(name).ttl(KEPT_TTL).auto_extend(Duration::MAX);
-            for acquiring in self.client.acquire_all(names.iter().map(request)) {
+            let request = |name| self.clients[0].lock(name).ttl(KEPT_TTL).auto_extend(Duration::MAX);
+            for acquiring in self.clients[0].acquire_all(names.iter().map(request)) {
                 guards.push(acquiring.wait().expect("the lock is free"));
             }
         }
@@ -114,14 +158,10 @@ impl ClientLoop {
         );
         while !guards.is_empty() {
             let some = guards.drain(guards.len().saturating_sub(1000)..);
-            for releasing in self.client.release_all(some) {
+            for releasing in self.clients[0].release_all(some) {
                 releasing.wait().expect("the masters answer");
             }
         }
-    }
-
-    fn name(&self) -> &str {
-        &self.names[self.next_name.fetch_add(1, Ordering::Relaxed) % self.names.len()]
     }
 }
 

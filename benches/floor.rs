@@ -8,8 +8,11 @@
 //! floor tls DEPTH PAIRS                            one run of `redlatch` over TLS, on masters of its own
 //! floor plain DEPTH PAIRS                          the same without TLS
 //!       WHAT: raw; redlatch, unawaited (`Redlock`, the release left to ride with the next acquire);
-//!             client, client-drop (`Client` on this thread), client-threads, client-tasks,
-//!             client-driven (DEPTH of them); kept: PAIRS locks are kept for DEPTH seconds
+//!             client (`Client` on this thread), client-threads, client-tasks (DEPTH of them);
+//!             kept: PAIRS locks are kept for DEPTH seconds
+//!       behind a client: +drop: no release is awaited; +spin: it looks for answers before it sleeps;
+//!             +driven: tokio drives it; +workers: two threads of tokio run the tasks;
+//!             +2clients, +4clients: so many clients, each with its own names, as so many event loops
 //! ```
 
 #[cfg(feature = "tls")]
@@ -27,12 +30,13 @@ mod raw_loop;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use client_loop::ClientLoop;
+use client_loop::{ClientLoop, Executor};
 use fleet::Fleet;
 use lock_loop::LockLoop;
 use raw_loop::RawLoop;
 
-const KEY_COUNT: usize = 1024;
+/// More than are locked at the same time.
+const KEY_COUNT: usize = 8192;
 /// Somewhat longer than a round trip takes here.
 const SPIN: Duration = Duration::from_micros(200);
 
@@ -63,17 +67,22 @@ fn urls(addresses: &[SocketAddr]) -> Vec<String> {
 
 fn run_one(what: &str, depth: usize, pairs: usize, addresses: &[SocketAddr]) {
     let locks = || LockLoop::connect(&urls(addresses), KEY_COUNT);
-    let client = || ClientLoop::connect(&urls(addresses), KEY_COUNT);
+    let (what, extras) = what.split_once('+').unwrap_or((what, ""));
+    let has = |extra| extras.split('+').any(|it| it == extra);
+    let client_count = extras.split('+').find_map(|it| it.strip_suffix("clients")?.parse().ok());
+    let spin = if has("spin") { SPIN } else { Duration::ZERO };
+    let client = || ClientLoop::connect_with(&urls(addresses), KEY_COUNT, client_count.unwrap_or(1), spin);
     match what {
         "raw" => drop(RawLoop::connect(addresses).pairs(KEY_COUNT, depth, pairs)),
         "redlatch" if depth == 1 => locked(locks(), |locks| locks.blocking_pairs(pairs, true)),
         "redlatch" => locked(locks(), |locks| locks.pipelined_pairs(pairs, depth)),
         "unawaited" => locked(locks(), |locks| locks.blocking_pairs(pairs, false)),
-        "client" => drop(client().blocking_pairs(pairs, true)),
-        "client-drop" => drop(client().blocking_pairs(pairs, false)),
-        "client-threads" => drop(client().thread_pairs(pairs, depth)),
-        "client-tasks" => drop(client().task_pairs(pairs, depth, false)),
-        "client-driven" => drop(client().task_pairs(pairs, depth, true)),
+        "client" => settled(client(), |client| client.blocking_pairs(pairs, !has("drop"))),
+        "client-threads" => settled(client(), |client| client.thread_pairs(pairs, depth, !has("drop"))),
+        "client-tasks" => {
+            let executor = Executor { has_workers: has("workers"), is_driving: has("driven") };
+            settled(client(), |client| client.task_pairs(pairs, depth, executor));
+        }
         // PAIRS locks for DEPTH seconds.
         "kept" => client().keep(pairs, Duration::from_secs(depth.try_into().expect("small"))),
         other => panic!("{other} is none of what this program can do"),
@@ -85,6 +94,12 @@ fn run_one(what: &str, depth: usize, pairs: usize, addresses: &[SocketAddr]) {
 fn locked(mut locks: LockLoop, run: impl FnOnce(&mut LockLoop) -> Duration) {
     run(&mut locks);
     assert_eq!(locks.redlock.close(Duration::from_secs(20)), 0, "locks are left on some master");
+}
+
+/// As [`locked`].
+fn settled(clients: ClientLoop, run: impl FnOnce(&ClientLoop) -> Duration) {
+    run(&clients);
+    clients.settle();
 }
 
 /// Both in turns, several rounds; the medians of the ratios are what counts on a shared machine.
@@ -195,7 +210,7 @@ mod over_tls {
 /// `Client` by one thread that looks for answers before it sleeps, against one that sleeps at once, in turns.
 fn compare_spinning(urls: &[String], rounds: usize, pairs: usize) {
     let sleeping = ClientLoop::connect(urls, KEY_COUNT);
-    let spinning = ClientLoop::connect_spinning(urls, KEY_COUNT, SPIN);
+    let spinning = ClientLoop::connect_with(urls, KEY_COUNT, 1, SPIN);
     let ratio = |_| {
         let slept = sleeping.blocking_pairs(pairs, true);
         slept.as_secs_f64() / spinning.blocking_pairs(pairs, true).as_secs_f64()
@@ -205,11 +220,11 @@ fn compare_spinning(urls: &[String], rounds: usize, pairs: usize) {
     println!("N = 5,   1 thread that spins for {SPIN:?} ÷ one that sleeps: {ratio:.2} of the pairs/s");
 }
 
-/// `Client` with 128 tasks on one thread, driven by its own thread and by the executor, against the raw loop,
-/// in turns.
+/// `Client` with 128 tasks, on one thread and on two workers, driven by its own thread and by the executor,
+/// against the raw loop, in turns.
 fn compare_client(raw: &mut RawLoop, urls: &[String], rounds: usize, pairs: usize) {
-    for is_driven in [false, true] {
-        if is_driven && !cfg!(feature = "tokio") {
+    for (has_workers, is_driving) in [(false, false), (false, true), (true, false), (true, true)] {
+        if is_driving && !cfg!(feature = "tokio") {
             println!("N = 5, 128 tasks, driven by tokio: left out, the feature tokio is off");
             continue;
         }
@@ -217,11 +232,13 @@ fn compare_client(raw: &mut RawLoop, urls: &[String], rounds: usize, pairs: usiz
         let mut ratios = Vec::new();
         for _ in 0..rounds {
             let floor = raw.pairs(KEY_COUNT, 128, pairs);
-            ratios.push(floor.as_secs_f64() / client.task_pairs(pairs, 128, is_driven).as_secs_f64());
+            let own = client.task_pairs(pairs, 128, Executor { has_workers, is_driving });
+            ratios.push(floor.as_secs_f64() / own.as_secs_f64());
         }
         println!(
-            "N = 5, 128 tasks of one Client, driven by {}: ratio to the raw loop {:.2} ({:.2} to {:.2}), median of {rounds} rounds",
-            if is_driven { "tokio" } else { "its own thread" },
+            "N = 5, 128 tasks of one Client on {}, driven by {}: ratio to the raw loop {:.2} ({:.2} to {:.2}), median of {rounds} rounds",
+            if has_workers { "two workers" } else { "one thread" },
+            if is_driving { "tokio" } else { "its own thread" },
             median(&mut ratios),
             ratios[0],
             ratios[ratios.len() - 1],

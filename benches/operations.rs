@@ -14,7 +14,7 @@ mod lock_loop;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use client_loop::ClientLoop;
+use client_loop::{ClientLoop, Executor};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fleet::Fleet;
 use lock_loop::LockLoop;
@@ -103,8 +103,10 @@ fn through_client(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
     group.bench_function("1 thread", |bencher| bencher.iter(|| client.blocking_pairs(1, true)));
     group.throughput(Throughput::Elements(BATCH as u64));
-    group.bench_function("16 threads", |bencher| bencher.iter(|| client.thread_pairs(BATCH, 16)));
-    group.bench_function("128 tasks", |bencher| bencher.iter(|| client.task_pairs(BATCH, 128, false)));
+    group.bench_function("16 threads", |bencher| bencher.iter(|| client.thread_pairs(BATCH, 16, true)));
+    group.bench_function("128 tasks", |bencher| {
+        bencher.iter(|| client.task_pairs(BATCH, 128, Executor::ONE_THREAD))
+    });
     group.finish();
 }
 
@@ -116,7 +118,8 @@ fn contended(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("contended");
     group.sample_size(10).throughput(Throughput::Elements(CONTENDER_COUNT as u64));
     for (name, client_count) in [("16 threads, one client", 1), ("16 clients", CONTENDER_COUNT)] {
-        let clients: Vec<Client> = (0..client_count).map(|_| ClientLoop::connect(&urls, 1).client).collect();
+        let clients: Vec<Client> =
+            (0..client_count).map(|_| ClientLoop::connect(&urls, 1).client()).collect();
         group.bench_function(name, |bencher| {
             bencher.iter_custom(|count| contend(&clients, count));
         });

@@ -13,6 +13,7 @@ mod name;
 mod parker;
 mod pending;
 mod reentrant;
+mod relay;
 mod request;
 mod rw;
 mod set;

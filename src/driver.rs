@@ -224,7 +224,7 @@ impl Driver {
             return;
         }
         if !socket.is_writable() {
-            self.has_unsent = true;
+            self.has_unsent |= !mutant!(ShortWriteForgotten);
             return;
         }
         let ready_size = bytes.len();

@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
 use std::time::Instant;
 
+use super::relay::{Relay, Thread};
 use crate::engine::{Engine, OpId, Outcome, Request};
 use crate::mutants::mutant;
 
@@ -29,8 +30,10 @@ pub struct Completions {
     watchers: HashMap<OpId, Vec<Watching>>,
     /// How many there ever were.
     watcher_count: u64,
-    /// To be woken in this order, as soon as that can be done without harm.
+    /// Threads and watchers to be woken, in this order, as soon as that can be done without harm.
     woken: VecDeque<Waker>,
+    /// Tasks to be woken after them.
+    relay: Relay,
 }
 
 /// Entitles to one answer, to be fetched or abandoned.
@@ -90,9 +93,19 @@ enum Slot {
 enum Waiter {
     /// Nobody yet, or somebody who looks again without being woken.
     Nobody,
-    Task(Waker),
+    /// A task, and the thread that polled it last.
+    Task(Waker, Thread),
     /// A thread that sleeps, at this place of the list.
     Thread(Waker, usize),
+}
+
+impl Waiter {
+    fn into_waker(self) -> Option<Waker> {
+        match self {
+            Self::Nobody => None,
+            Self::Task(waker, _) | Self::Thread(waker, _) => Some(waker),
+        }
+    }
 }
 
 impl Question {
@@ -125,6 +138,7 @@ impl Default for Completions {
             watchers: HashMap::new(),
             watcher_count: 0,
             woken: VecDeque::with_capacity(WAITER_CAPACITY),
+            relay: Relay::with_capacity(WAITER_CAPACITY),
         }
     }
 }
@@ -161,9 +175,12 @@ impl Completions {
             let is_own = |completion: &CompletionToken| completion.op == op || mutant!(AnswerToNextCaller);
             match question.filter(|completion| is_own(completion) && self.expects(*completion, &outcome)) {
                 Some(completion) => {
-                    let waker = self.end_waiting(completion);
+                    match self.end_waiting(completion) {
+                        Waiter::Nobody => {}
+                        Waiter::Thread(waker, _) => self.woken.push_back(waker),
+                        Waiter::Task(waker, thread) => self.relay.push(waker, thread),
+                    }
                     self.slots[completion.slot] = Slot::Done(outcome);
-                    self.woken.extend(waker);
                 }
                 None => release_unwanted(now, engine, op, &outcome),
             }
@@ -227,7 +244,7 @@ impl Completions {
                     // A release is always taken, and cancels an acquisition or a query.
                     let _ = engine.submit(now, Request::Release { lock: completion.op, awaited: false });
                 }
-                self.end_waiting(completion)
+                self.end_waiting(completion).into_waker()
             }
         };
         self.slots[completion.slot] = Slot::Free;
@@ -239,10 +256,13 @@ impl Completions {
     /// [`Completions::abandon`] does.
     pub fn wait_as_task(&mut self, completion: CompletionToken, waker: &Waker) -> Option<Waker> {
         match &mut self.slots[completion.slot] {
-            Slot::Waiting(_, Waiter::Task(old)) if old.will_wake(waker) => None,
-            Slot::Waiting(_, Waiter::Task(old)) => Some(std::mem::replace(old, waker.clone())),
+            Slot::Waiting(_, Waiter::Task(old, thread)) => {
+                *thread = Thread::own();
+                let is_same = old.will_wake(waker);
+                (!is_same).then(|| std::mem::replace(old, waker.clone()))
+            }
             Slot::Waiting(_, waiter) => {
-                *waiter = Waiter::Task(waker.clone());
+                *waiter = Waiter::Task(waker.clone(), Thread::own());
                 self.task_count += 1;
                 None
             }
@@ -262,33 +282,35 @@ impl Completions {
 
     /// The task or thread does not sleep for now.
     pub(super) fn stop_waiting(&mut self, completion: CompletionToken) -> Option<Waker> {
-        let Slot::Waiting(_, waiter) = &mut self.slots[completion.slot] else { return None };
-        match std::mem::replace(waiter, Waiter::Nobody) {
-            Waiter::Nobody => None,
-            Waiter::Task(waker) => {
-                self.task_count -= 1;
-                Some(waker)
-            }
-            Waiter::Thread(waker, place) => {
-                self.threads.swap_remove(place);
-                if let Some(&moved) = self.threads.get(place)
-                    && let Slot::Waiting(_, Waiter::Thread(_, its_place)) = &mut self.slots[moved]
-                {
-                    *its_place = place;
-                }
-                Some(waker)
-            }
-        }
+        self.take_waiter(completion).into_waker()
     }
 
-    /// The question has its answer, or does not want one; returns what wakes whoever waited.
-    fn end_waiting(&mut self, completion: CompletionToken) -> Option<Waker> {
-        let waker = self.stop_waiting(completion);
+    fn take_waiter(&mut self, completion: CompletionToken) -> Waiter {
+        let Slot::Waiting(_, waiter) = &mut self.slots[completion.slot] else { return Waiter::Nobody };
+        let waiter = std::mem::replace(waiter, Waiter::Nobody);
+        match &waiter {
+            Waiter::Nobody => {}
+            Waiter::Task(..) => self.task_count -= 1,
+            Waiter::Thread(_, place) => {
+                self.threads.swap_remove(*place);
+                if let Some(&moved) = self.threads.get(*place)
+                    && let Slot::Waiting(_, Waiter::Thread(_, its_place)) = &mut self.slots[moved]
+                {
+                    *its_place = *place;
+                }
+            }
+        }
+        waiter
+    }
+
+    /// The question has its answer, or does not want one; returns whoever waited.
+    fn end_waiting(&mut self, completion: CompletionToken) -> Waiter {
+        let waiter = self.take_waiter(completion);
         self.waiting_count -= 1;
         // Of two questions about one operation the later one stays: an abandoned extension, and the release.
         let question = &mut self.questions[completion.op.index()];
         question.take_if(|it| *it == completion);
-        waker
+        waiter
     }
 
     /// Has the loss of a lock reported to one more, or to one that watched before by another waker, once; the
@@ -356,17 +378,51 @@ impl Completions {
         self.waiting_count
     }
 
-    /// Whom to wake, the first one first; the list is the caller's to empty.
-    pub const fn woken(&mut self) -> &mut VecDeque<Waker> {
-        &mut self.woken
+    /// Adds one to be woken before all others.
+    pub(super) fn wake_first(&mut self, waker: Waker) {
+        self.woken.push_front(waker);
+    }
+
+    /// Adds one to be woken.
+    pub(super) fn wake_too(&mut self, waker: Waker) {
+        self.woken.push_back(waker);
+    }
+
+    /// The next one to be woken. To be called until there is none.
+    pub fn pop_woken(&mut self) -> Option<Waker> {
+        self.woken.pop_front().or_else(|| self.relay.pop())
+    }
+
+    /// The next one that the loop leader wakes; others are left to those; see [`Relay`].
+    pub(super) fn pop_woken_as_leader(&mut self, now: Instant) -> Option<Waker> {
+        self.woken.pop_front().or_else(|| self.relay.pop_first(now))
+    }
+
+    /// Whether somebody is to be woken.
+    pub(super) fn has_woken(&self) -> bool {
+        !self.woken.is_empty() || !self.relay.is_empty()
+    }
+
+    /// A caller has entered, and nobody is left to it.
+    pub(super) fn end_relay(&mut self) {
+        self.relay.end();
+    }
+
+    /// Whether the loop leader has somebody to wake.
+    pub(super) fn wakes_as_leader(&mut self) -> bool {
+        !self.woken.is_empty() || self.relay.has_first()
+    }
+
+    /// When the loop leader has to wake those whom it left to others.
+    pub(super) fn relay_until(&self) -> Option<Instant> {
+        self.relay.until()
     }
 
     /// Wakes all who wait: no answer will come any more.
     pub(super) fn give_up(&mut self) {
         for slot in &mut self.slots {
             if let Slot::Waiting(_, waiter) = slot
-                && let Waiter::Task(waker) | Waiter::Thread(waker, _) =
-                    std::mem::replace(waiter, Waiter::Nobody)
+                && let Some(waker) = std::mem::replace(waiter, Waiter::Nobody).into_waker()
             {
                 self.woken.push_back(waker);
             }

@@ -23,8 +23,8 @@ mod background;
 mod core;
 mod later;
 
-use std::collections::VecDeque;
 use std::io;
+use std::iter;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Poll, Waker};
@@ -311,7 +311,7 @@ impl Shared {
         core.completions.give_up();
         core.wake_leader();
         let background = core.background.waker.clone();
-        let woken: VecDeque<_> = std::mem::take(core.completions.woken());
+        let woken: Vec<_> = iter::from_fn(|| core.completions.pop_woken()).collect();
         let drive = core.background.drive.take();
         drop(core);
         background.wake();
@@ -434,10 +434,10 @@ impl Shared {
             if is_done(&core) {
                 break;
             }
-            if !core.completions.woken().is_empty() {
+            if core.completions.wakes_as_leader() {
                 continue;
             }
-            let until = earlier(due, limit);
+            let until = earlier(earlier(due, core.completions.relay_until()), limit);
             let timeout = until.map(|at| at.saturating_duration_since(clock::now()));
             core.sleep = Some(Sleep { until, is_woken: false });
             drop(core);
@@ -459,15 +459,30 @@ impl Shared {
         Ok(core)
     }
 
-    /// As [`Shared::wake_others`]; a waker that waits for this client meanwhile gets an error.
+    /// Wakes the threads, and of the tasks as many as the loop leader wakes. A waker that waits for this
+    /// client meanwhile gets an error.
     fn wake_as_leader<'a>(&'a self, core: MutexGuard<'a, Core>) -> Result<MutexGuard<'a, Core>, Stopped> {
-        self.waking.run(|| self.wake_others(core))
+        if !core.completions.has_woken() && !self.has_later() {
+            return Ok(core);
+        }
+        let now = clock::now();
+        self.waking.run(|| self.wake_others(core, |core| core.completions.pop_woken_as_leader(now)))
     }
 
     /// Wakes those whose outcome has come, without the lock, and does what was left for later.
-    fn wake_others<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Result<MutexGuard<'a, Core>, Stopped> {
-        while !core.completions.woken().is_empty() || self.has_later() {
-            let woken = some_of(core.completions.woken());
+    fn wake_others<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        mut next: impl FnMut(&mut Core) -> Option<Waker>,
+    ) -> Result<MutexGuard<'a, Core>, Stopped> {
+        loop {
+            let mut woken = [const { None }; WOKEN_COUNT];
+            for (place, waker) in woken.iter_mut().zip(iter::from_fn(|| next(&mut core))) {
+                *place = Some(waker);
+            }
+            if woken[0].is_none() && !self.has_later() {
+                return Ok(core);
+            }
             drop(core);
             if !wake_all(woken.into_iter().flatten()) {
                 return Err(self.stop("a waker panicked; open a new client"));
@@ -478,7 +493,6 @@ impl Shared {
             }
             core = self.lock()?;
         }
-        Ok(core)
     }
 
     /// After an idle time servers may have closed connections; see [`crate::Redlock`], which does the same.
@@ -563,16 +577,17 @@ impl Shared {
     /// to wake.
     pub(super) fn leave(&self, mut core: MutexGuard<'_, Core>) {
         let elected = core.elect();
-        if core.completions.woken().is_empty() && !self.has_later() {
+        if !core.completions.has_woken() && !self.has_later() {
+            core.completions.end_relay();
             drop(core);
             elected.into_iter().for_each(Waker::wake);
             return;
         }
         // Woken first: nobody leads until it is awake, and what others' wakers do may take long.
         if let Some(elected) = elected {
-            core.completions.woken().push_front(elected);
+            core.completions.wake_first(elected);
         }
-        if let Ok(core) = self.wake_others(core) {
+        if let Ok(core) = self.wake_others(core, |core| core.completions.pop_woken()) {
             drop(core);
         }
     }
@@ -580,11 +595,6 @@ impl Shared {
 
 /// Wakers that are called with the lock given back once.
 const WOKEN_COUNT: usize = 32;
-
-/// The first of those to be woken, without an allocation.
-fn some_of(woken: &mut VecDeque<Waker>) -> [Option<Waker>; WOKEN_COUNT] {
-    std::array::from_fn(|_| woken.pop_front())
-}
 
 #[cfg(test)]
 mod tests;

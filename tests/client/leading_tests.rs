@@ -4,13 +4,17 @@
 //! turn. So each of these is done many times over, and all together must take far less than as many such
 //! pauses: a slow machine does not make up for them, and a fault that the pause hides shows.
 
+use std::sync::Arc;
+use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, limits};
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open, within};
+use crate::harness::{
+    Count, LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open, poll_with, within,
+};
 
 const ROUNDS: u32 = 30;
 
@@ -123,5 +127,29 @@ fn a_dropped_guard_is_released_soon_though_nobody_calls() {
             dropped.elapsed()
         });
         assert_nothing_left(&client, &mut fleet);
+    });
+}
+
+/// The loop leader leaves tasks to the first one that it wakes, which may never be polled again.
+#[test]
+fn a_task_that_is_not_polled_delays_no_other() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    far_from_looking("tasks behind one that is not polled", || {
+        fleet.masters().for_each(|master| master.stop());
+        let counts = [(); 8].map(|()| Arc::<Count>::default());
+        let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+        let mut batch = client.acquire_all(names.map(|name| client.lock(name).ttl(TTL)));
+        for (acquiring, count) in batch.iter_mut().zip(&counts) {
+            assert!(poll_with(acquiring, &Waker::from(count.clone())).is_pending());
+        }
+        fleet.masters().for_each(|master| master.cont());
+        let start = Instant::now();
+        eventually(PATIENCE, "all tasks are woken", || counts.iter().all(|count| count.get() == 1));
+        let took = start.elapsed();
+        for acquiring in batch {
+            block_on(acquiring).expect("free").release().expect("confirmed");
+        }
+        took
     });
 }

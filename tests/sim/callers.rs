@@ -89,7 +89,7 @@ impl World {
         let it = &mut self.clients[client];
         let Some(callers) = &mut it.callers else { return };
         callers.completions.deliver(now, &mut it.engine);
-        std::mem::take(callers.completions.woken()).into_iter().for_each(Waker::wake);
+        std::iter::from_fn(|| callers.completions.pop_woken()).for_each(Waker::wake);
         let mut answers = Vec::new();
         for index in 0..callers.asked.len() {
             let asked = &callers.asked[index];

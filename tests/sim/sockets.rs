@@ -100,7 +100,10 @@ pub fn more_than_one_read_full_of_replies_is_read() -> Verdict {
 /// The server reads nothing for a while, so its socket takes a part of what is written.
 pub fn a_short_write_is_continued() -> Verdict {
     let server = Server::start(|_| {});
-    let config = Config::builder().master(&server.url).quarantine(Quarantine::Trust).answer_timeout(PATIENCE);
+    // Nothing may time out while this looks: the release would have the rest written.
+    let long = 4 * PATIENCE;
+    let config = Config::builder().master(&server.url).quarantine(Quarantine::Trust);
+    let config = config.answer_timeout(long).max_ttl(2 * long);
     let mut redlock = Redlock::open(config.build().expect("valid settings")).expect("an event loop");
     let busy = server.model.lock().expect("no panic");
     let (mut last, width) = (String::new(), limits::RESOURCE_SIZE_MAX);
@@ -108,7 +111,7 @@ pub fn a_short_write_is_continued() -> Verdict {
     for index in 0..limits::OPERATION_COUNT_MAX {
         let name = format!("{index:0width$}");
         let resource = Resource::new(&name).expect("valid");
-        let options = Options::new().ttl(2 * PATIENCE).wait(Duration::ZERO);
+        let options = Options::new().ttl(long + PATIENCE).wait(Duration::ZERO);
         if redlock.submit(Request::Acquire { resource, options }).is_err() {
             break;
         }
@@ -119,6 +122,7 @@ pub fn a_short_write_is_continued() -> Verdict {
         last = name;
     }
     drop(busy);
+    assert!(!last.is_empty(), "something was sent");
     let deadline = Instant::now() + PATIENCE;
     while !server.holds(last.as_bytes()) {
         if Instant::now() > deadline {

@@ -108,7 +108,7 @@ impl Shared {
         self.with_or_later(|core| {
             core.background.sleeps_until = None;
             let waker = core.background.waker.clone();
-            core.completions.woken().push_back(waker);
+            core.completions.wake_too(waker);
             core.background.drive.take()
         });
     }

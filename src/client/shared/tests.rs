@@ -233,7 +233,7 @@ fn an_elected_leader_waits_for_no_waker() {
     };
     core.background.has_unsent = true;
     core.background.sleeps_until = Some(None);
-    core.completions.woken().extend([waker(1), waker(2)]);
+    [waker(1), waker(2)].into_iter().for_each(|waker| core.completions.wake_too(waker));
     shared.leave(core);
     assert_eq!(*order.lock().expect("no panic"), [0, 1, 2]);
 }
@@ -257,7 +257,7 @@ fn a_waker_of_a_polled_hold_never_deadlocks() {
         let waker = Waker::from(Arc::new(Locks(lock.clone(), sender)));
         let its = client.clone();
         within("a poll that wakes others", move || {
-            its.shared().peek(|core| core.completions.woken().push_back(waker));
+            its.shared().peek(|core| core.completions.wake_too(waker));
             let mut taking = lock.lock_async();
             let _ = Pin::new(&mut taking).poll(&mut Context::from_waker(Waker::noop()));
         });
