@@ -19,6 +19,8 @@ pub(crate) enum Conduct {
     Pass(&'static str),
     /// The same, with new keys before each reply.
     NewKeys,
+    /// The same, in records of one byte, all of a reply in one write.
+    SmallRecords,
     /// The connection ends without `close_notify` when so many bytes of replies have passed, at the end of a
     /// record or inside the next one.
     Cut { reply_size: usize, inside_record: bool },
@@ -222,6 +224,15 @@ impl Line {
             Conduct::Stall | Conduct::Garbage => return Ok(size > 0),
             Conduct::Plain => {
                 self.client.write_all(reply)?;
+                return Ok(size > 0);
+            }
+            Conduct::SmallRecords => {
+                let mut records = Vec::new();
+                for piece in reply.chunks(1) {
+                    self.session.writer().write_all(piece)?;
+                    self.session.write_tls(&mut records)?;
+                }
+                self.client.write_all(&records)?;
                 return Ok(size > 0);
             }
             Conduct::NewKeys => self.session.refresh_traffic_keys().map_err(std::io::Error::other)?,

@@ -102,6 +102,17 @@ fn new_keys_in_mid_connection_are_followed() {
 }
 
 #[test]
+fn many_small_records_are_read_without_another_event() {
+    let (certificates, fleet) = (Certificates::new(), Fleet::start(1));
+    let front = Front::start(fleet.addrs()[0], &certificates, &[Conduct::SmallRecords]);
+    let client = open(settings(&[front.url()]).tls(trusting(&certificates)));
+    // The reply to INFO alone is more records than one read takes.
+    assert_eq!(client.masters()[0].state, MasterState::Ready);
+    client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free").release().expect("confirmed");
+    assert_eq!(front.accepted_count(), 1);
+}
+
+#[test]
 fn more_than_a_session_takes_at_once_is_sent() {
     let (mut fleet, certificates) = start(1, "no");
     let client = open(settings(&tls_urls(&mut fleet)).tls(trusting(&certificates)));
