@@ -21,6 +21,8 @@ pub(crate) enum Conduct {
     NewKeys,
     /// The same, in records of one byte, all of a reply in one write.
     SmallRecords,
+    /// The same, but from [`HANDSHAKE_SIZE_MAX`] bytes of requests on no reply passes before so many are here.
+    Withhold { request_size: usize },
     /// The connection ends without `close_notify` when so many bytes of replies have passed, at the end of a
     /// record or inside the next one.
     Cut { reply_size: usize, inside_record: bool },
@@ -33,6 +35,9 @@ pub(crate) enum Conduct {
     /// Nothing but garbage answers.
     Garbage,
 }
+
+/// What a client sends before its first lock is less.
+const HANDSHAKE_SIZE_MAX: usize = 4096;
 
 pub(crate) struct Front {
     addr: SocketAddr,
@@ -62,6 +67,8 @@ struct State {
 impl Front {
     pub(crate) fn start(target: SocketAddr, certificates: &Certificates, conducts: &[Conduct]) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        // A large write does not fit.
+        socket2::SockRef::from(&listener).set_recv_buffer_size(16 * 1024).expect("a socket option");
         let addr = listener.local_addr().expect("bound");
         let certificates =
             ["server", "named", "expired", "foreign", "early"].map(|name| (name, server(certificates, name)));
@@ -149,7 +156,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
                 _ => own.session("server"),
             };
             // Its end is the end of the connection.
-            let _ = Line { client, master, session, conduct, passed_size: 0 }.run(&own);
+            let _ = Line { client, master, session, conduct, requested_size: 0, passed_size: 0 }.run(&own);
         }));
     }
 }
@@ -159,6 +166,8 @@ struct Line {
     master: TcpStream,
     session: ServerConnection,
     conduct: Conduct,
+    /// Bytes of requests so far.
+    requested_size: usize,
     /// Bytes of replies so far.
     passed_size: usize,
 }
@@ -189,6 +198,11 @@ impl Line {
 
     /// Which of the two has something to read.
     fn wait(&self) -> std::io::Result<(bool, bool)> {
+        if let Conduct::Withhold { request_size } = self.conduct
+            && (HANDSHAKE_SIZE_MAX..request_size).contains(&self.requested_size)
+        {
+            return Ok((true, false));
+        }
         let mut both = [PollFd::new(&self.client, PollFlags::IN), PollFd::new(&self.master, PollFlags::IN)];
         poll(&mut both, None)?;
         Ok((!both[0].revents().is_empty(), !both[1].revents().is_empty()))
@@ -211,6 +225,7 @@ impl Line {
             return Err(std::io::Error::other(error));
         }
         while let Ok(size @ 1..) = self.session.reader().read(&mut bytes) {
+            self.requested_size += size;
             self.master.write_all(&bytes[..size])?;
         }
         Ok(true)

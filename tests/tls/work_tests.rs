@@ -112,18 +112,25 @@ fn many_small_records_are_read_without_another_event() {
     assert_eq!(front.accepted_count(), 1);
 }
 
+/// Of two sizes: more than the session takes in one call, and more than the socket takes in one write.
 #[test]
-fn more_than_a_session_takes_at_once_is_sent() {
-    let (mut fleet, certificates) = start(1, "no");
-    let client = open(settings(&tls_urls(&mut fleet)).tls(trusting(&certificates)));
-    let names: Vec<String> = (0..2000).map(|index| format!("{index}:{}", "x".repeat(500))).collect();
-    let requests = names.iter().map(|name| client.lock(name).ttl(TTL));
-    let guards: Vec<_> = client.acquire_all(requests).into_iter().map(redlatch::Acquire::wait).collect();
-    assert!(guards.iter().all(Result::is_ok), "{:?}", guards.iter().find(|guard| guard.is_err()));
-    assert_eq!(fleet.master(0).ask("DBSIZE").text(), "2000");
-    drop(guards);
-    assert_eq!(client.settle(PATIENCE), 0);
-    assert_eq!(fleet.master(0).ask("DBSIZE").text(), "0");
+fn a_large_write_goes_out_without_a_reply() {
+    let (certificates, mut fleet) = (Certificates::new(), Fleet::start(1));
+    for count in [200, 5000] {
+        // Each request has more bytes than its name.
+        let withhold = Conduct::Withhold { request_size: count * 1000 };
+        let front = Front::start(fleet.addrs()[0], &certificates, &[withhold]);
+        let client = open(settings(&[front.url()]).tls(trusting(&certificates)));
+        let names: Vec<String> = (0..count).map(|index| format!("{index}:{}", "x".repeat(1000))).collect();
+        let requests = names.iter().map(|name| client.lock(name).ttl(TTL));
+        let guards: Vec<_> = client.acquire_all(requests).into_iter().map(redlatch::Acquire::wait).collect();
+        let failed = guards.iter().find(|guard| guard.is_err());
+        assert!(failed.is_none(), "{count} at once: {failed:?}");
+        assert_eq!(fleet.master(0).ask("DBSIZE").text(), count.to_string());
+        drop(guards);
+        assert_eq!(client.settle(PATIENCE), 0);
+        assert_eq!(fleet.master(0).ask("DBSIZE").text(), "0");
+    }
 }
 
 #[test]
