@@ -14,6 +14,7 @@
 mod setup;
 mod trouble;
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,14 +30,12 @@ pub(super) use setup::masters;
 pub(crate) use trouble::TlsTrouble;
 
 /// What all connections to one master share, its sessions among it.
-#[derive(Debug)]
 pub(super) struct TlsMaster {
     config: Arc<ClientConfig>,
     server_name: ServerName<'static>,
 }
 
 /// A connection over TLS, or an attempt at one.
-#[derive(Debug)]
 pub(super) struct TlsSocket {
     socket: Socket,
     session: ClientConnection,
@@ -54,6 +53,22 @@ pub(super) struct TlsSocket {
     /// Whether the handshake is done, and the driver knows.
     is_established: bool,
     has_client_certificate: bool,
+}
+
+impl fmt::Debug for TlsMaster {
+    /// Without keys and certificates.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsMaster").field("server_name", &self.server_name).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for TlsSocket {
+    /// Without bytes and keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { socket, is_established, .. } = self;
+        let mut shown = f.debug_struct("TlsSocket");
+        shown.field("socket", socket).field("is_established", is_established).finish_non_exhaustive()
+    }
 }
 
 impl TlsMaster {

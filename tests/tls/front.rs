@@ -21,7 +21,8 @@ pub(crate) enum Conduct {
     NewKeys,
     /// The same, in records of one byte, all of a reply in one write.
     SmallRecords,
-    /// The same, but from [`HANDSHAKE_SIZE_MAX`] bytes of requests on no reply passes before so many are here.
+    /// The same, but from [`HANDSHAKE_SIZE_MAX`] bytes of requests on, no reply passes before so many are
+    /// here.
     Withhold { request_size: usize },
     /// The connection ends without `close_notify` when so many bytes of replies have passed, at the end of a
     /// record or inside the next one.

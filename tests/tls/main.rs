@@ -23,17 +23,17 @@ const TTL: Duration = Duration::from_secs(30);
 /// Masters with a TLS port, whose certificate is `server`, and the certificates of this test.
 fn start(size: usize, auth_clients: &str) -> (Fleet, Certificates) {
     let certificates = Certificates::new();
-    let fleet = start_as(size, "server", auth_clients, &certificates);
+    let fleet = start_as(size, "server", &["--tls-auth-clients", auth_clients], &certificates);
     (fleet, certificates)
 }
 
-/// The same with the certificate of this name.
-fn start_as(size: usize, name: &str, auth_clients: &str, certificates: &Certificates) -> Fleet {
+/// The same with the certificate of this name, and further arguments.
+fn start_as(size: usize, name: &str, args: &[&str], certificates: &Certificates) -> Fleet {
     let path = |file: String| certificates.path(&file).display().to_string();
     let (certificate, key) = (path(format!("{name}.pem")), path(format!("{name}.key")));
     let ca = path("ca.pem".to_owned());
     let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
-    Fleet::start_with_tls(size, &[&files[..], &["--tls-auth-clients", auth_clients]].concat())
+    Fleet::start_with_tls(size, &[&files[..], args].concat())
 }
 
 fn tls_urls(fleet: &mut Fleet) -> Vec<String> {

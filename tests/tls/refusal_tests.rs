@@ -16,7 +16,7 @@ fn bad_server_certificates_are_refused_by_name() {
         ("early", &["its certificate is not valid yet; check the clocks"]),
         ("foreign", &["its certificate comes from an unknown CA", "--tls-ca"]),
     ] {
-        let mut fleet = start_as(1, name, "no", &certificates);
+        let mut fleet = start_as(1, name, &["--tls-auth-clients", "no"], &certificates);
         let client = open(settings(&tls_urls(&mut fleet)).tls(trusting(&certificates)));
         expect_refusal(&client, said);
         assert_eq!(fleet.master(0).ask("DBSIZE").text(), "0");
@@ -25,14 +25,20 @@ fn bad_server_certificates_are_refused_by_name() {
 
 #[test]
 fn a_missing_or_foreign_client_certificate_is_named() {
-    let (mut fleet, certificates) = start(1, "yes");
-    let client = open(settings(&tls_urls(&mut fleet)).tls(trusting(&certificates)));
-    expect_refusal(&client, &["it wants a client certificate", "--tls-cert, --tls-key"]);
+    let certificates = Certificates::new();
     let pem = |file| Pem::File(certificates.path(file));
-    let foreign = pem("foreign-client.pem");
-    let tls = trusting(&certificates).client_certificate(foreign, pem("foreign-client.key"));
-    let client = open(settings(&tls_urls(&mut fleet)).tls(tls));
-    expect_refusal(&client, &["it refused the client certificate (UnknownCA)"]);
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let args = ["--tls-auth-clients", "yes", "--tls-protocols", version];
+        let mut fleet = start_as(1, "server", &args, &certificates);
+        let urls = tls_urls(&mut fleet);
+        let client = open(settings(&urls).tls(trusting(&certificates)));
+        expect_refusal(&client, &["it wants a client certificate", "--tls-cert, --tls-key"]);
+        let with = |certificate, key| trusting(&certificates).client_certificate(pem(certificate), pem(key));
+        let client = open(settings(&urls).tls(with("foreign-client.pem", "foreign-client.key")));
+        expect_refusal(&client, &["it refused the client certificate (UnknownCA)"]);
+        let client = open(settings(&urls).tls(with("client.pem", "client.key")));
+        client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free").release().expect("confirmed");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use redlatch::{Client, MasterState, Pem, Tls};
+use redlatch::{Client, MasterState, Pem, Redlock, Tls};
 use rustls::HandshakeKind;
 
 use crate::front::{Conduct, Front};
@@ -65,13 +65,29 @@ fn a_client_certificate_lets_the_client_in() {
 }
 
 #[test]
+fn debug_output_of_a_client_shows_no_key() {
+    let (mut fleet, certificates) = start(1, "yes");
+    let pem = |file| Pem::Bytes(certificates.read(file));
+    let tls = trusting(&certificates).client_certificate(pem("client.pem"), pem("client.key"));
+    let config = settings(&tls_urls(&mut fleet)).tls(tls).build().expect("valid settings");
+    let redlock = Redlock::open(config.clone()).expect("an event loop");
+    let client = Client::open(config).expect("an event loop");
+    let guard = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+    let shown = format!("{redlock:?} {client:?} {:?} {guard:?}", client.config());
+    let key = String::from_utf8(certificates.read("client.key")).expect("PEM");
+    for secret in [&key, &format!("{:?}", key.as_bytes()), key.lines().nth(1).expect("a line of it")] {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+}
+
+#[test]
 fn the_server_name_may_be_given() {
     let certificates = Certificates::new();
-    let mut fleet = start_as(1, "named", "no", &certificates);
+    let mut fleet = start_as(1, "named", &["--tls-auth-clients", "no"], &certificates);
     let tls = trusting(&certificates).server_name("locks.example");
     let client = open(settings(&tls_urls(&mut fleet)).tls(tls));
     client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free").release().expect("confirmed");
-    let mut local = start_as(1, "server", "no", &certificates);
+    let mut local = start_as(1, "server", &["--tls-auth-clients", "no"], &certificates);
     let url = local.master(0).tls_url().replace("127.0.0.1", "localhost");
     let client = open(settings(&[url]).tls(trusting(&certificates)));
     client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free").release().expect("confirmed");
