@@ -95,6 +95,30 @@ fn by_kind(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// How long a look at a guard takes: alone, and on each of 16 threads at once.
+fn validity(criterion: &mut Criterion) {
+    let fleet = Fleet::start(MASTER_COUNT);
+    let client = ClientLoop::connect(&fleet.urls(), KEY_COUNT).client();
+    let names: Vec<String> = (0..16).map(|index| format!("held:{index}")).collect();
+    let hold = |name| client.lock(name).ttl(TTL).auto_extend(Duration::MAX).acquire().expect("it is free");
+    let guards: Vec<_> = names.iter().map(hold).collect();
+    let mut group = criterion.benchmark_group("is_valid");
+    for count in [1, 16] {
+        group.bench_function(BenchmarkId::new("threads", count), |bencher| {
+            bencher.iter_custom(|iterations| {
+                let start = Instant::now();
+                std::thread::scope(|scope| {
+                    for guard in &guards[..count] {
+                        scope.spawn(move || (0..iterations).for_each(|_| assert!(guard.is_valid())));
+                    }
+                });
+                start.elapsed()
+            });
+        });
+    }
+    group.finish();
+}
+
 /// Pairs of acquire and release through a `Client`: one thread, 16 threads, 128 tasks.
 fn through_client(criterion: &mut Criterion) {
     let fleet = Fleet::start(MASTER_COUNT);
@@ -143,5 +167,5 @@ fn contend(clients: &[Client], count: u64) -> Duration {
     start.elapsed()
 }
 
-criterion_group!(benches, alone, by_kind, through_client, contended);
+criterion_group!(benches, alone, by_kind, validity, through_client, contended);
 criterion_main!(benches);

@@ -291,6 +291,8 @@ impl Conn {
                 Asked::Again(token.to_vec())
             }
             [b"EVALSHA" | b"EVAL", _, b"1", _, token]
+            // With the channels of groups.
+            | [b"EVALSHA" | b"EVAL", _, b"1", _, token, _, _, _]
             | [b"DELIFEQ", _, token]
             | [b"DELEX", _, b"IFEQ", token]
                 if token.len() == TOKEN_SIZE =>
@@ -483,6 +485,9 @@ fn check_aim(master: MasterId, args: &[&[u8]], tokens: &HashMap<Token, TokenLog>
         assert!(log.is_some() || rest.len() == 5, "no release of a token that was never set");
         return assert!(log.is_none_or(|log| log.key == *key), "not the key of the lock");
     }
+    // The channels of groups are no token, however long they are.
+    let has_channels = matches!(args, [_, _, b"1", _, _, _, _, _]);
+    let args = if has_channels { &args[..5] } else { args };
     for at in 1..args.len() {
         let is_new = swap(args).is_some_and(|[_, old, _]| args[at] != old);
         if args[at].len() != TOKEN_SIZE || is_new {

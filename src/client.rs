@@ -2,6 +2,7 @@
 
 mod callbacks;
 pub mod completions;
+mod connect;
 #[cfg(unix)]
 mod drive;
 mod guard;
@@ -20,6 +21,7 @@ mod set;
 pub mod set_acquisition;
 mod shared;
 
+pub use connect::Connect;
 #[cfg(unix)]
 pub use drive::{Drive, DriveEnded};
 pub use guard::{Extend, Guard, LockEnd, Lost, Release};

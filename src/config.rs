@@ -327,8 +327,10 @@ impl ConfigBuilder {
     /// Sets whether clients that wait for a lock get a notification of its release; on by default.
     ///
     /// A release then publishes a message on the channel named like the lock's key, inside its script or
-    /// right behind its native command. A waiter subscribes to that channel over a second connection to each
-    /// master, which closes 5 s ([`limits::SUBSCRIPTION_IDLE_MAX`]) after the last waiter. The login needs
+    /// right behind its native command. A client that has waited lately has one master publish to one group
+    /// of waiters only ([`limits::WAKE_GROUP_COUNT`]). A waiter subscribes to that channel and the channel of
+    /// its group, over a second connection to each master, which closes 5 s
+    /// ([`limits::SUBSCRIPTION_IDLE_MAX`]) after the last waiter. The login needs
     /// `+publish +subscribe +unsubscribe` and the channels (`&lock:*` beside `~lock:*`). If a master refuses
     /// it, its warnings say so, and waiters retry as without notifications.
     ///
@@ -341,7 +343,8 @@ impl ConfigBuilder {
     ///   ([`limits::UNWOKEN_PAUSE_FACTOR`]): 1 s by default; and in a crowd of waiters up to 5 times that
     ///   ([`limits::UNWOKEN_CROWD_FACTOR_MAX`]).
     ///
-    /// A lost message, or a holder that publishes none, costs a waiter at most that. If this is off, the
+    /// A lost message, or a holder that publishes none, costs a waiter at most that. A waiter that got the
+    /// only message and died costs the others the same. If this is off, the
     /// client neither publishes nor subscribes.
     #[must_use]
     pub const fn wake_waiters(mut self, wake: bool) -> Self {

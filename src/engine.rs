@@ -68,6 +68,7 @@ mod terms;
 mod timers;
 pub(crate) mod trouble;
 mod turns;
+mod validity;
 mod wait_queues;
 mod waiting;
 
@@ -86,6 +87,7 @@ pub use link_id::{LinkId, LinkRequest, Reason};
 pub(crate) use request::Released;
 pub use request::{Grant, OpId, Outcome, Request, SubmitError};
 pub(crate) use status::MasterStatus;
+pub use validity::Validity;
 
 pub use crate::lock::{MasterId, MasterSet, Resource, Ttl, quorum};
 
@@ -377,6 +379,12 @@ impl Engine {
         }
     }
 
+    /// Returns where the validity of a lock that is being acquired or held ends, for other threads to read.
+    #[must_use]
+    pub fn validity(&self, lock: OpId) -> Option<Validity> {
+        Some(self.ops.find(lock.0)?.validity.clone())
+    }
+
     /// Returns the masters known to hold a held lock, late answers included. The margin is their number above
     /// the quorum.
     #[must_use]
@@ -434,7 +442,7 @@ impl Engine {
     fn fail_link(&mut self, now: Instant, master: MasterId, why: &str) {
         if self.fleet.fail(now, master, why, &mut self.rng, &mut self.timers) {
             for id in self.claims.ids() {
-                if let Some(op) = self.claims.stray(master, id) {
+                if let Some(op) = self.claims.stray(&mut self.fleet, master, id) {
                     self.handle_lost_connection(now, master, op);
                 }
             }

@@ -118,8 +118,8 @@ mod words;
 
 pub use cancel::Cancel;
 pub use client::{
-    Acquire, Client, Extend, Guard, GuardSet, LockEnd, LockRequest, LockSetRequest, Lost, ReentrantGuard,
-    ReentrantLock, Release, RwLock,
+    Acquire, Client, Connect, Extend, Guard, GuardSet, LockEnd, LockRequest, LockSetRequest, Lost,
+    ReentrantGuard, ReentrantLock, Release, RwLock,
 };
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};

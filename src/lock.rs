@@ -18,7 +18,7 @@ use rand::Rng;
 use crate::limits;
 use crate::mutants::mutant;
 use crate::words::Rounded;
-use command::{FAIR_NAME, INTENT_NAME};
+use command::{FAIR_NAME, INTENT_NAME, WAKE_NAME};
 #[doc(hidden)]
 pub use command::{NamedScript, SCRIPTS};
 use fencing::FENCE_NAME;
@@ -36,7 +36,8 @@ pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
 pub(crate) const TOKEN_MARK: &[u8] = b"redlatch:1:";
 
 /// Name of a lock: 1 to 1,024 bytes ([`limits::RESOURCE_SIZE_MAX`]) of any value. `redlatch:mark` is
-/// reserved, and so are names that start with `redlatch:fence:`, `redlatch:fair:` or `redlatch:writer:`.
+/// reserved, and so are names that start with `redlatch:fence:`, `redlatch:fair:`, `redlatch:writer:` or
+/// `redlatch:wake:`.
 ///
 /// ```
 /// use redlatch::engine::Resource;
@@ -73,7 +74,8 @@ impl<'a> Resource<'a> {
 fn is_own_name(name: &[u8]) -> bool {
     // Nearly all names differ from these in their first byte.
     name.first() == Some(&b'r')
-        && (name == MARK_NAME || [FENCE_NAME, FAIR_NAME, INTENT_NAME].iter().any(|own| name.starts_with(own)))
+        && (name == MARK_NAME
+            || [FENCE_NAME, FAIR_NAME, INTENT_NAME, WAKE_NAME].iter().any(|own| name.starts_with(own)))
 }
 
 impl fmt::Debug for Resource<'_> {
@@ -244,8 +246,8 @@ pub enum InputError {
     },
     /// The name of a key that the client itself keeps on the masters.
     #[error(
-        "a resource name cannot be redlatch:mark, nor start with redlatch:fence:, redlatch:fair: or redlatch:writer:; \
-         choose another"
+        "a resource name cannot be redlatch:mark, nor start with redlatch:fence:, redlatch:fair:, redlatch:writer: or \
+         redlatch:wake:; choose another"
     )]
     ResourceReserved,
     /// A lock that is to be fair and fenced.
@@ -487,6 +489,7 @@ mod tests {
         assert_eq!(Resource::new("redlatch:fair:t:a"), Err(InputError::ResourceReserved));
         assert!(Resource::new("redlatch:fair").is_ok());
         assert_eq!(Resource::new("redlatch:writer:a"), Err(InputError::ResourceReserved));
+        assert_eq!(Resource::new("redlatch:wake:a"), Err(InputError::ResourceReserved));
         assert!(Resource::new("redlatch:marks").is_ok());
         assert!(Resource::new("redlatch:fence").is_ok());
     }

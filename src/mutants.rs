@@ -84,6 +84,8 @@ pub enum Mutant {
     ReleaseErrorIsDone,
     /// The deadline of an extension counts from its reply.
     ExtensionFromReply,
+    /// The guard of a lock that is proven lost reads the validity as before.
+    LossUnpublished,
     /// One master is enough to extend.
     ExtensionOnMinority,
     /// No answers are taken for consent to extend.
@@ -114,6 +116,8 @@ pub enum Mutant {
     NobodyQueues,
     /// A waiter that subscribes does not try once more when that is confirmed.
     TryBeforeSubscribe,
+    /// A master that confirms a subscription behind the quorum causes no attempt.
+    LateConfirmationIgnored,
     /// A notified waiter tries when notified and at no other time.
     NoTimerBehindWake,
     /// A waiter asks as often as ever though it is subscribed.
@@ -122,8 +126,10 @@ pub enum Mutant {
     AllWoken,
     /// Each refused attempt asks for the holder's time, however lately the lock was released.
     HolderAskedAlways,
-    /// One master alone publishes the release of a lock that others wait for.
-    OnePublisher,
+    /// The master that is to publish a release alone is trusted to have done so.
+    PublisherTrusted,
+    /// A waiting reader is notified of some releases only.
+    ReaderLeftAsleep,
     /// A master takes a fencing token that is as large as its fence.
     FenceNotStrict,
     /// A release deletes the fence.
@@ -362,7 +368,7 @@ pub const SCRIPT_DEFECTS: &[ScriptDefect] = {
     const NO_FENCE: &str = "redis.call('del', fence) do return deleted end local largest = ";
     &[
         defect(BareDel, &["release"], "redis.call('get', key) == token", "true"),
-        defect(BareDel, &["release_notify"], "redis.call('get', key) ~= token", "false"),
+        defect(BareDel, &["release_notify", "release_wake"], "redis.call('get', key) ~= token", "false"),
         defect(BareDel, FENCED_RELEASE, "if holder == value then", "if true then"),
         defect(BareExtension, &["extend"], "redis.call('get', key) == token", "true"),
         defect(SwapWithoutCompare, &["swap"], "redis.call('get', key) ~= old_token", "false"),

@@ -28,10 +28,15 @@ impl Process {
         Self { id: process::id(), made: clock::now(), checked_ns: AtomicU64::new(0) }
     }
 
-    /// Whether this is a fork. Asks the system only if the last time is longer ago than the shortest fork
-    /// takes.
+    /// Whether this is a fork.
     pub(crate) fn is_forked(&self) -> bool {
-        let passed = clock::now().saturating_duration_since(self.made).as_nanos();
+        self.is_forked_at(clock::now())
+    }
+
+    /// Whether this is a fork at this time, which is the present. Asks the system only if the last time is
+    /// longer ago than the shortest fork takes.
+    pub(crate) fn is_forked_at(&self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.made).as_nanos();
         let now_ns = u64::try_from(passed).unwrap_or(u64::MAX);
         let checked_ns = self.checked_ns.load(Ordering::Relaxed);
         if now_ns.saturating_sub(checked_ns) < FORK_TIME_MIN_NS && checked_ns != 0 {

@@ -14,7 +14,7 @@ use super::name::HeldName;
 use super::pending::{Ask, How, Pending, future};
 use super::shared::{Core, Shared, Stopped};
 use crate::clock;
-use crate::engine::{Grant, OpId, Outcome, Released, Request};
+use crate::engine::{Grant, OpId, Outcome, Released, Request, Validity};
 use crate::error::{ExtendError, ReleaseError};
 use crate::lock::{FencingToken, Token};
 use crate::mutants::mutant;
@@ -30,6 +30,9 @@ use crate::mutants::mutant;
 pub struct Guard {
     client: Client,
     lock: OpId,
+    /// Until when it was granted.
+    granted_until: Instant,
+    validity: Validity,
     token: Token,
     fencing_token: Option<FencingToken>,
     resource: HeldName,
@@ -40,9 +43,16 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub(super) const fn new(client: Client, lock: OpId, grant: &Grant, resource: HeldName) -> Self {
-        let Grant { token, fencing_token, .. } = *grant;
-        Self { client, lock, token, fencing_token, resource, is_armed: true, unwatched: Vec::new() }
+    pub(super) fn new(
+        client: Client,
+        lock: OpId,
+        validity: Validity,
+        grant: &Grant,
+        resource: HeldName,
+    ) -> Self {
+        let Grant { token, fencing_token, valid_until: granted_until, .. } = *grant;
+        let (is_armed, unwatched) = (true, Vec::new());
+        Self { client, lock, granted_until, validity, token, fencing_token, resource, is_armed, unwatched }
     }
 
     /// Returns the lock's name, without the configured prefix.
@@ -94,19 +104,27 @@ impl Guard {
     /// Returns the validity left; zero once it has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.deadline().saturating_duration_since(clock::now())
+        let now = clock::now();
+        self.deadline_at(now).saturating_duration_since(now)
     }
 
-    /// Returns whether the validity lasts; always false in a fork of the process.
+    /// Returns whether the validity lasts; always false in a fork of the process. It takes no lock, as
+    /// [`Guard::remaining`] and [`Guard::valid_until`].
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        let deadline = self.deadline();
-        clock::now() < deadline
+        let now = clock::now();
+        now < self.deadline_at(now)
     }
 
     /// By the clock of this crate.
     pub(super) fn deadline(&self) -> Instant {
-        valid_until(&self.client, self.lock).unwrap_or_else(clock::now)
+        self.deadline_at(clock::now())
+    }
+
+    /// Now, in a fork of the process.
+    fn deadline_at(&self, now: Instant) -> Instant {
+        let is_forked = self.client.shared().process.is_forked_at(now);
+        if is_forked { now } else { self.validity.until(self.granted_until) }
     }
 
     /// Returns how many masters above the quorum are known to hold this lock. As many masters may lose it

@@ -166,6 +166,10 @@ impl Client {
     ///
     /// The runtime must have I/O and time enabled, and must run while callers wait for locks.
     ///
+    /// Use it on a current-thread runtime. On tokio's multi-thread runtime leave the loop to the background
+    /// thread: there each turn finds few requests, and costs eight times as many system calls per pair of
+    /// acquire and release (4 to 6 and 0.6, with 128 tasks on two workers).
+    ///
     /// ```no_run
     /// # async fn start() -> Result<(), Box<dyn std::error::Error>> {
     /// let client = redlatch::Client::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;

@@ -15,7 +15,7 @@ use super::pending::{Ask, How, Pending, resolve_cancellable};
 use super::shared::{Core, Stopped};
 use crate::cancel::{Cancel, Registration};
 use crate::clock;
-use crate::engine::{Grant, OpId, Outcome, Request};
+use crate::engine::{Grant, OpId, Outcome, Request, Validity};
 use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
 use crate::lock::{HolderTtl, MasterId, Resource, Vote};
 use crate::mutants::mutant;
@@ -202,10 +202,12 @@ struct Asked {
     /// The guard's name.
     name: HeldName,
     submitted: Option<Instant>,
+    /// `None` before it was submitted.
+    validity: Option<Validity>,
 }
 
 impl Asked {
-    const NOTHING: Self = Self { name: HeldName::NONE, submitted: None };
+    const NOTHING: Self = Self { name: HeldName::NONE, submitted: None, validity: None };
 }
 
 impl Ask for Acquisition<'_> {
@@ -241,6 +243,7 @@ impl LockRequest<'_> {
             Name::Shared(name) => HeldName::Shared(name.clone()),
         };
         asked.submitted = Some(clock::now());
+        asked.validity = core.driver.engine.validity(op);
         Ok(op)
     }
 
@@ -254,13 +257,12 @@ impl LockRequest<'_> {
                     min_validity = Duration::ZERO;
                 }
                 let name = std::mem::replace(&mut asked.name, HeldName::NONE);
-                let guard = Guard::new(Client::clone(&self.client), op, &grant, name);
+                let validity = asked.validity.take().expect("it was submitted");
+                let guard = Guard::new(Client::clone(&self.client), op, validity, &grant, name);
                 // Looked at last (I2): a task may fetch its answer long after it came. The guard's drop
                 // releases the lock.
                 let now = clock::now();
-                let is_kept = self.options.auto_extend.is_some();
-                let valid_until = if is_kept { guard.deadline() } else { grant.valid_until };
-                if now + min_validity >= valid_until && !mutant!(FetchedUnchecked) {
+                if now + min_validity >= guard.deadline() && !mutant!(FetchedUnchecked) {
                     return Err(self.expired(now, asked, &grant));
                 }
                 Ok(guard)
@@ -312,7 +314,8 @@ mod tests {
                 attempts: 1,
             };
             let request = client.lock("a").min_validity(min_validity);
-            let mut asked = Asked::NOTHING;
+            let validity = Some(Validity::new(clock::now()));
+            let mut asked = Asked { validity, ..Asked::NOTHING };
             request.guard(&mut asked, op, Outcome::Acquire(Ok(grant))).map(drop)
         };
         fetch(Duration::ZERO).expect("it has the validity");

@@ -54,7 +54,7 @@ pub(super) type Stopped = Arc<str>;
 pub(super) struct Shared {
     core: Mutex<Core>,
     /// The process that has the background thread.
-    process: Process,
+    pub(super) process: Process,
     /// The function that is called with the lock held.
     retry_delay: Option<RetryDelay>,
     /// What that function has left to be done.

@@ -218,7 +218,7 @@ impl Engine {
                     claim.is_open = false;
                     claim.tells = self.config.wakes_waiters;
                     // A client that has waited lately is one of many, and so its locks are wanted, too.
-                    claim.is_contended = op.attempts > 1 || !self.subscriptions.open_links().is_empty();
+                    claim.publishers = self.subscriptions.ready();
                     op.state = OpState::Held { since: claim.started, valid_until, extension: None };
                     let granted = claim.tally.granted;
                     let grant = Grant {

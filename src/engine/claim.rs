@@ -46,8 +46,9 @@ pub(super) struct Claim {
     pub(super) release: Option<Release>,
     /// Whether its release notifies waiters: that of a lock that was held does.
     pub(super) tells: bool,
-    /// Whether others wanted the lock, too: then how many wait is worth a script.
-    pub(super) is_contended: bool,
+    /// Masters one of which is to publish the release alone, as this client hears of releases there; once the
+    /// release has begun, that one. Empty if nobody else wants the lock, as far as this client knows.
+    pub(super) publishers: MasterSet,
     /// The claim that the lock was handed over to: where the swap was carried out this one's key is gone.
     pub(super) successor: Id,
     /// Masters whose answer to the `SET` showed that it had been carried out there before. It is sent to each
@@ -119,7 +120,7 @@ impl Claim {
             failures: Vec::new(),
             release: None,
             tells: false,
-            is_contended: false,
+            publishers: MasterSet::EMPTY,
             successor: Id::NOBODY,
             twins: MasterSet::EMPTY,
             connection_lost: MasterSet::EMPTY,
@@ -153,7 +154,7 @@ impl Claim {
             failures,
             release,
             tells,
-            is_contended,
+            publishers,
             successor,
             twins,
             connection_lost,
@@ -167,7 +168,7 @@ impl Claim {
         (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants) = (true, true);
-        (*release, *successor, *tells, *is_contended) = (None, Id::NOBODY, false, false);
+        (*release, *successor, *tells, *publishers) = (None, Id::NOBODY, false, MasterSet::EMPTY);
         (*twins, *connection_lost, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY, MasterSet::EMPTY);
         (*gone, *owes_repair) = (MasterSet::EMPTY, MasterSet::EMPTY);
         (*owes_extension, *lost_extension) = (MasterSet::EMPTY, MasterSet::EMPTY);
@@ -302,12 +303,12 @@ impl Claim {
 
     /// Which waiters its release notifies.
     #[inline]
-    pub(super) const fn notify(&self) -> Notify {
-        match (self.tells, self.is_contended) {
-            (false, _) => Notify::Nobody,
-            (true, false) => Notify::Waiters,
-            (true, true) => Notify::Crowd,
+    pub(super) fn notify(&self) -> Notify {
+        if !self.tells {
+            return Notify::Nobody;
         }
+        let publisher = self.publishers.iter().next();
+        publisher.map_or(Notify::Waiters, |publisher| Notify::Group { publisher })
     }
 
     /// Records that a master met its own `SET`; returns its vote.

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::claim::{Claim, Counted, NO_RELEASE};
 use super::fleet::Fleet;
+use super::groups::Notify;
 use super::kind::Tag;
 use super::link::{Link, Predecessor};
 use super::mode::send_release;
@@ -151,6 +152,10 @@ impl Claims {
         }
         let owed = claim.holders();
         claim.failures.clear();
+        if !claim.publishers.is_empty() {
+            claim.publishers =
+                fleet.publisher(claim.publishers.intersection(claim.tally.granted), &claim.token);
+        }
         let sent = send_release(fleet, owed, id, claim);
         claim.begin_release(now, owed, sent);
         timers.arm(claim_timer(id), due);
@@ -163,8 +168,8 @@ impl Claims {
     /// Queues the release again on those of `masters` that owe no answer to it.
     pub(super) fn send_release_again(&mut self, fleet: &mut Fleet, id: Id, masters: MasterSet) {
         let claim = self.claim_mut(id);
-        // Whatever became of a script, the native command is as good.
-        claim.is_contended = false;
+        // Whatever became of the script, a message to all waiters is as good.
+        claim.publishers = MasterSet::EMPTY;
         let under_way = claim.release_mut().sent;
         let sent = send_release(fleet, masters.without(under_way), id, claim);
         let unproven = claim.unproven();
@@ -213,7 +218,13 @@ impl Claims {
 
     /// A deadline of a release may have passed. Returns whether it has: then masters that have not answered
     /// in time are noted, and [`Claims::repeat_release`] is to follow.
-    pub(super) fn miss_release(&self, fleet: &mut Fleet, timers: &mut Timers, now: Instant, id: Id) -> bool {
+    pub(super) fn miss_release(
+        &mut self,
+        fleet: &mut Fleet,
+        timers: &mut Timers,
+        now: Instant,
+        id: Id,
+    ) -> bool {
         let claim = self.claim(id);
         // Without one the deadline is of the claim before in this slot.
         let Some(release) = claim.release else { return false };
@@ -222,7 +233,10 @@ impl Claims {
             timers.arm(claim_timer(id), due);
             return false;
         }
-        release.sent.iter().for_each(|master| fleet.note_missed(now, master, limit, timers));
+        for master in release.sent.iter() {
+            fleet.note_missed(now, master, limit, timers);
+            self.publish_without(fleet, master, id);
+        }
         true
     }
 
@@ -244,12 +258,25 @@ impl Claims {
 
     /// A connection broke: what it owed to this claim will not come. Returns its owner, if it was asked
     /// there.
-    pub(super) fn stray(&mut self, master: MasterId, id: Id) -> Option<Id> {
+    pub(super) fn stray(&mut self, fleet: &mut Fleet, master: MasterId, id: Id) -> Option<Id> {
+        self.publish_without(fleet, master, id);
         let is_forgotten = mutant!(LateSwapForgotten)
             && self.ids().any(|other| self.table.find(other).is_some_and(|claim| claim.successor == id));
         let claim = self.table.find_mut(id).filter(|claim| claim.asked.contains(master))?;
         claim.note_stray(master, is_forgotten);
         claim.owner
+    }
+
+    /// A master has not carried out a release, for all that is known. If it was to publish that alone, the
+    /// others publish it, to all waiters.
+    pub(super) fn publish_without(&mut self, fleet: &mut Fleet, master: MasterId, id: Id) {
+        let Some(claim) = self.table.find_mut(id) else { return };
+        let is_awaited = claim.release.is_some_and(|release| release.sent.contains(master));
+        if is_awaited && claim.notify() == (Notify::Group { publisher: master }) && !mutant!(PublisherTrusted)
+        {
+            claim.publishers = MasterSet::EMPTY;
+            fleet.publish_without(master, &claim.entry);
+        }
     }
 
     /// A link is ready: sends what claims still owe there, before anything else.

@@ -246,7 +246,7 @@ pub(super) fn send_repair(
 
 /// Whether the script of the release publishes it, with the number of waiters.
 fn notifies_within(claim: &Claim) -> bool {
-    claim.notify() == Notify::Crowd
+    matches!(claim.notify(), Notify::Group { .. })
 }
 
 /// What a refusal says against the token, if it does.

@@ -22,8 +22,8 @@ use super::timers::{Timers, master_timer};
 use super::trouble::Trouble;
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command::{self, Entry, ReleaseBy};
-use crate::lock::{Failure, MasterId, MasterSet, Ttl, quorum};
+use crate::lock::command::{self, Entry, Script};
+use crate::lock::{Failure, MasterId, MasterSet, Token, Ttl, quorum};
 use crate::mutants::mutant;
 use crate::resp;
 
@@ -184,8 +184,8 @@ impl Fleet {
         entry: &Entry,
         notify: Notify,
     ) -> MasterSet {
-        if notify == Notify::Crowd {
-            return self.send_release_to_crowd(to, owed, entry);
+        if let Notify::Group { publisher } = notify {
+            return self.send_release_to_group(to, owed, entry, publisher);
         }
         let notifies = notify == Notify::Waiters;
         let mut sent = MasterSet::EMPTY;
@@ -201,26 +201,32 @@ impl Fleet {
         sent
     }
 
-    /// The same where others wait for the lock, so that the messages cost more than the release: a quorum of
-    /// masters publishes it.
+    /// The same where others wait for the lock: one master notifies a group of them.
     #[cold]
-    fn send_release_to_crowd(&mut self, to: MasterSet, owed: Owed, entry: &Entry) -> MasterSet {
-        let publishers = self.groups.publishers(to, self.usable.without(self.mute()), self.quorum);
-        let scripted = publishers.intersection(self.groups.notifiers);
-        let mut sent = MasterSet::EMPTY;
-        for index in 0..self.groups.release.len() {
-            let (by, group) = self.groups.release[index];
-            let group = group.intersection(to);
-            let by_script = if by.is_script() { by } else { ReleaseBy::EvalSha };
-            for (group, by, notifies) in
-                [(group.intersection(scripted), by_script, true), (group.without(scripted), by, false)]
-            {
-                let group = self.send(group, owed, |out| command::encode_release(out, by, entry, notifies));
-                sent = sent.union(group);
-            }
-        }
-        self.send_notification(sent.intersection(publishers).without(scripted), entry);
-        sent
+    fn send_release_to_group(
+        &mut self,
+        to: MasterSet,
+        owed: Owed,
+        entry: &Entry,
+        publisher: MasterId,
+    ) -> MasterSet {
+        let by_script = to.intersection(self.ready).intersection(MasterSet::only(publisher));
+        let prefix_size = self.config.prefix.len();
+        let woken = self.send(by_script, owed, |out| {
+            command::encode_release_wake(out, Script::Sha, entry, prefix_size);
+        });
+        woken.union(self.send_release(to.without(by_script), owed, entry, Notify::Nobody))
+    }
+
+    /// The master that is to publish a release alone, if one of these can.
+    #[cold]
+    pub(super) fn publisher(&self, among: MasterSet, token: &Token) -> MasterSet {
+        self.groups.publisher(among.intersection(self.usable).without(self.mute()), token)
+    }
+
+    /// Has a release published by all usable masters but this one, which was to publish it alone.
+    pub(super) fn publish_without(&mut self, master: MasterId, entry: &Entry) {
+        self.send_notification(self.usable.without(MasterSet::only(master)), entry);
     }
 
     fn send_notification(&mut self, to: MasterSet, entry: &Entry) {

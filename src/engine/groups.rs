@@ -1,8 +1,7 @@
 //! The ready masters by the commands with which each of them releases and extends.
 
 use crate::lock::command::{ExtendBy, ReleaseBy};
-use crate::lock::{MasterId, MasterSet};
-use crate::mutants::mutant;
+use crate::lock::{MasterId, MasterSet, Token};
 
 #[derive(Debug)]
 pub(super) struct Groups {
@@ -10,10 +9,8 @@ pub(super) struct Groups {
     pub(super) release: Vec<(ReleaseBy, MasterSet)>,
     /// The same for extending.
     pub(super) extend: Vec<(ExtendBy, MasterSet)>,
-    /// Those that run the script which releases and reports how many wait.
+    /// Those that run the script which releases and notifies a group.
     pub(super) notifiers: MasterSet,
-    /// The master with which the next search for publishers begins.
-    first_publisher: usize,
 }
 
 /// How one master releases and extends.
@@ -21,7 +18,7 @@ pub(super) struct Groups {
 pub(super) struct Commands {
     pub(super) release: ReleaseBy,
     pub(super) extend: ExtendBy,
-    /// Whether it runs the script that releases and notifies waiters.
+    /// Whether it runs the script that releases and notifies a group.
     pub(super) has_telling: bool,
 }
 
@@ -30,14 +27,16 @@ pub(super) struct Commands {
 pub(super) enum Notify {
     Nobody,
     Waiters,
-    /// Together with how many wait, so that not all of them come. It takes a script, which costs the master
-    /// more.
-    Crowd,
+    /// One group of them, by one master: a message to all waiters costs more than the release. It takes a
+    /// script, which costs the master more.
+    Group {
+        publisher: MasterId,
+    },
 }
 
 impl Groups {
     pub(super) const fn new() -> Self {
-        Self { release: Vec::new(), extend: Vec::new(), notifiers: MasterSet::EMPTY, first_publisher: 0 }
+        Self { release: Vec::new(), extend: Vec::new(), notifiers: MasterSet::EMPTY }
     }
 
     /// A master is ready.
@@ -49,20 +48,13 @@ impl Groups {
         }
     }
 
-    /// The masters that publish a release which goes `to` these: a quorum of those that are `able`, each time
-    /// others, so that all bear the cost. If fewer are able, all of them publish.
-    ///
-    /// A quorum is enough: it has a master in common with any other one, and so with the quorum that has
-    /// confirmed a waiter's subscription. Nor can the loss of a minority silence all of it.
-    pub(super) fn publishers(&mut self, to: MasterSet, able: MasterSet, quorum: usize) -> MasterSet {
-        let able = to.intersection(able);
-        if able.count() <= quorum {
-            return to;
-        }
-        let count = if mutant!(OnePublisher) { 1 } else { quorum };
-        let first = self.first_publisher;
-        self.first_publisher = (first + 1) % able.count();
-        able.iter().skip(first).chain(able.iter()).take(count).collect()
+    /// The master that publishes a release alone: one of those that are `able`, at random by the lock's
+    /// token. So all bear the cost, and none of them can silence a lock for long.
+    pub(super) fn publisher(&self, able: MasterSet, token: &Token) -> MasterSet {
+        let able = able.intersection(self.notifiers);
+        let [.., draw, _] = token.as_bytes();
+        let place = usize::from(*draw) % able.count().max(1);
+        able.iter().nth(place).map_or(MasterSet::EMPTY, MasterSet::only)
     }
 
     /// It is no longer.

@@ -14,7 +14,7 @@ use super::mark;
 use super::trouble::{self, Trouble};
 use crate::config::{Config, Login, Quarantine};
 use crate::lock::MasterId;
-use crate::lock::command::{self, ExtendBy, RELEASE_NOTIFY, ReleaseBy};
+use crate::lock::command::{self, ExtendBy, RELEASE_WAKE, ReleaseBy};
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 
@@ -215,7 +215,8 @@ impl Handshake {
         commands.push(Step::TryDelEx, &[b"DELEX", &key, b"IFEQ", &nonce]);
         if config.wakes_waiters {
             commands.push(Step::TryPublish, &[b"PUBLISH", &key, b""]);
-            commands.push(Step::TryTelling, &[b"EVALSHA", RELEASE_NOTIFY.sha.as_bytes(), b"1", &key, &nonce]);
+            let sha = RELEASE_WAKE.sha.as_bytes();
+            commands.push(Step::TryTelling, &[b"EVALSHA", sha, b"1", &key, &nonce, &key, b"0", b"0"]);
         }
         commands.push(Step::Echo, &[b"ECHO", &nonce]);
         (Self { nonce, learnt: Learnt::default() }, commands.0)

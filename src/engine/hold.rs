@@ -74,6 +74,7 @@ impl Engine {
         // A shorter TTL may take effect on some masters even if the round fails, so it counts from here on.
         if extended_until < *valid_until && !mutant!(ShorterExtensionIgnored) {
             (*valid_until, op.held_ttl) = (extended_until, ttl);
+            op.validity.move_to(extended_until);
         }
         op.round = op.round.wrapping_add(1);
         op.ttl = ttl;
@@ -180,6 +181,7 @@ impl Engine {
         let result = if verdict == Verdict::Granted && is_valid && now < extended_until {
             let from_reply = mutant!(ExtensionFromReply);
             *valid_until = if from_reply { now + op.ttl.validity() } else { extended_until };
+            op.validity.move_to(*valid_until);
             if !mutant!(LossTellsOldTtl) {
                 op.held_ttl = op.ttl;
             }
@@ -232,6 +234,9 @@ impl Engine {
         };
         if !mutant!(ProvenLossStaysValid) {
             *valid_until = now.min(*valid_until);
+            if !mutant!(LossUnpublished) {
+                op.validity.move_to(*valid_until);
+            }
         }
         self.tell_loss(id);
         self.tend_queue_of(now, id);
@@ -375,6 +380,9 @@ impl Engine {
         answer: ReleaseAnswer,
     ) {
         let quorum = self.fleet.quorum();
+        if let ReleaseAnswer::Failed(_) = answer {
+            self.claims.publish_without(&mut self.fleet, master, id);
+        }
         if let Some(op) = self.claims.handle_release_answer(quorum, master, id, answer) {
             self.settle_release(now, id, op);
         }

@@ -14,6 +14,7 @@ use super::claim::Claim;
 use super::fair;
 use super::fence::{self, Fencing, WallClock};
 use super::fleet::Fleet;
+use super::groups::Notify;
 use super::kind::{AttemptAnswer, Kind, Tag};
 use super::owed::Owed;
 use super::policy::Policy;
@@ -233,9 +234,18 @@ pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Cla
 /// Queues a release once more, with the script in full.
 pub(super) fn send_whole_release(fleet: &mut Fleet, to: MasterSet, owed: Owed, claim: &Claim) -> MasterSet {
     match claim.kind {
-        Kind::Plain => fleet.send(to, owed.whole(), |out| {
-            command::encode_release(out, ReleaseBy::Eval, &claim.entry, claim.tells);
-        }),
+        Kind::Plain => {
+            let prefix_size = fleet.config().prefix.len();
+            fleet.send(to, owed.whole(), |out| match claim.notify() {
+                Notify::Group { publisher } if to == MasterSet::only(publisher) => {
+                    command::encode_release_wake(out, Script::Text, &claim.entry, prefix_size);
+                }
+                notify => {
+                    let notifies = notify == Notify::Waiters;
+                    command::encode_release(out, ReleaseBy::Eval, &claim.entry, notifies);
+                }
+            })
+        }
         Kind::Fenced(token) => fence::send_release(fleet, to, owed.whole(), claim, token, Script::Text),
         Kind::Shared => sharing::send_release(fleet, to, owed.whole(), claim, Script::Text),
     }

@@ -14,6 +14,7 @@ use super::renewal::{Renewal, loss_lead};
 use super::sharing::Reservation;
 use super::slab::Id;
 use super::subscription::Waiter;
+use super::validity::Validity;
 use crate::error::{AcquireError, Denial, HeldBy, Report};
 use crate::lock::command::Script;
 use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote};
@@ -41,6 +42,8 @@ pub(super) struct Op {
     /// The latest attempt's claim.
     pub(super) claim: Id,
     pub(super) state: OpState,
+    /// Where the end of the validity in `state` has moved since the grant, for others to read.
+    pub(super) validity: Validity,
     /// Extensions started; distinguishes a late answer to one from an answer to the next.
     pub(super) round: u32,
     /// How the attempt before the one under way failed.
@@ -220,6 +223,7 @@ impl Op {
             max_hold: None,
             claim: Id::NOBODY,
             state: OpState::Acquiring { deadline: now },
+            validity: Validity::new(now),
             round: 0,
             denied_before: None,
             has_queued: false,
@@ -269,6 +273,7 @@ impl Op {
             streak: _,
             claim: _,
             state: _,
+            validity,
         } = self;
         (*own_ttl, *held_ttl, *own_min_validity) = (ttl, ttl, min_validity);
         (*submitted, *own_wait_until) = (now, wait_until);
@@ -276,6 +281,7 @@ impl Op {
         (*attempts_max, *max_hold) = (u32::MAX, None);
         (*denied_before, *renewal, *notifies_loss) = (None, None, false);
         (*mode, *policy) = (ModeState::Plain, Policy::Notified);
+        validity.reset();
         (*reservation, *is_subscribed, *reader_count) = (None, false, 0);
         key.clear();
         holders.clear();

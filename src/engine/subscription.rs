@@ -21,21 +21,39 @@ pub(super) enum Waiter {
     Reader,
 }
 
+impl Waiter {
+    /// The number of the group with which it is notified. Group 0 is notified of each release: no reader
+    /// keeps another one out.
+    pub(super) fn group(self, rng: &mut impl Rng) -> Option<u32> {
+        match self {
+            Self::Rival => Some(rng.random_range(1..=limits::WAKE_GROUP_COUNT)),
+            Self::Reader if mutant!(ReaderLeftAsleep) => Some(rng.random_range(1..=limits::WAKE_GROUP_COUNT)),
+            Self::Reader => Some(0),
+            Self::Queued => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Subscription {
     pub(super) id: Id,
     waiter: Waiter,
     /// The channel's name as an encoded bulk string.
     pub(super) channel: Box<[u8]>,
+    /// The same for the channel of its group, if it is in one.
+    pub(super) group: Option<Box<[u8]>>,
     /// Masters that were sent a `SUBSCRIBE`, and those of them that confirmed it.
     pub(super) asked: MasterSet,
     pub(super) confirmed: MasterSet,
-    /// Whether a quorum has confirmed since the last attempt began: a release before that went unheard.
+    /// Whether a master has confirmed since the last attempt began, and a quorum has: that master may have
+    /// published a release before, which went unheard.
     pub(super) is_untried: bool,
     /// How long the last attempt took.
     pub(super) took: Duration,
     /// Masters that reported the latest release, if it was since the last attempt began.
     freed: MasterSet,
+    /// Whether one master alone publishes this release.
+    is_alone: bool,
     /// Whether this client tries for it, and after what pause.
     draw: Draw,
     /// Whether the last attempt followed a reported release. If it was refused, another client took the lock
@@ -69,16 +87,24 @@ pub(super) struct Wake {
 
 impl Subscription {
     /// Of an operation whose attempt was refused, and took so long.
-    pub(super) fn new(id: Id, waiter: Waiter, channel: &[u8], took: Duration) -> Self {
+    pub(super) fn new(
+        id: Id,
+        waiter: Waiter,
+        channel: &[u8],
+        group: Option<Box<[u8]>>,
+        took: Duration,
+    ) -> Self {
         Self {
             id,
             waiter,
             channel: channel.into(),
+            group,
             asked: MasterSet::EMPTY,
             confirmed: MasterSet::EMPTY,
             is_untried: false,
             took,
             freed: MasterSet::EMPTY,
+            is_alone: false,
             draw: Draw::Open,
             follows_release: false,
             waiting_count: 0,
@@ -127,9 +153,15 @@ impl Subscription {
         self.confirmed.has(quorum)
     }
 
-    /// A master reports a release.
-    pub(super) fn note_freed(&mut self, master: MasterId) {
-        if self.freed.contains(master) {
+    /// The channels on which it is notified.
+    pub(super) fn channels(&self) -> impl Iterator<Item = &[u8]> {
+        [Some(&self.channel), self.group.as_ref()].into_iter().flatten().map(|channel| &**channel)
+    }
+
+    /// A master reports a release on one of the channels.
+    pub(super) fn note_freed(&mut self, master: MasterId, channel: &[u8]) {
+        let is_alone = self.group.as_deref() == Some(channel);
+        if self.freed.contains(master) || is_alone {
             // This one reports a later release.
             self.forget_release();
         }
@@ -137,6 +169,7 @@ impl Subscription {
             self.waiting_count = 0;
         }
         self.freed.insert(master);
+        self.is_alone = is_alone;
         self.has_heard = true;
     }
 
@@ -159,7 +192,8 @@ impl Subscription {
         // About a round trip.
         let pause = self.took.min(longest);
         let at = if self.is_untried {
-            now
+            // The other masters confirm about now, and each later confirmation is worth an attempt.
+            if self.confirmed == self.asked { now } else { now + pause }
         } else if self.freed.is_empty() {
             return None;
         } else {
@@ -170,7 +204,7 @@ impl Subscription {
                 };
             }
             // Fewer than a quorum may be the first of one, or all that publish releases.
-            let is_quorum = self.freed.count() >= quorum.min(self.confirmed.count());
+            let is_quorum = self.is_alone || self.freed.count() >= quorum.min(self.confirmed.count());
             match self.draw {
                 Draw::Try(jitter) if is_quorum => now + jitter,
                 Draw::Try(jitter) => now + pause + jitter,
@@ -181,7 +215,7 @@ impl Subscription {
     }
 
     fn forget_release(&mut self) {
-        (self.freed, self.draw) = (MasterSet::EMPTY, Draw::Open);
+        (self.freed, self.is_alone, self.draw) = (MasterSet::EMPTY, false, Draw::Open);
     }
 }
 

@@ -24,17 +24,29 @@
 //! costs. The attempt behind the confirmation is none of those that a caller has limited: the client makes it
 //! for its own sake.
 //!
+//! # Groups
+//!
+//! A message to a crowd costs more than the release. So each waiter subscribes to two channels of a lock: its
+//! own, and that of one of [`limits::WAKE_GROUP_COUNT`] groups, drawn at random; readers are in a group of
+//! their own. The holder chooses how a release is published:
+//!
+//! - A client that has not waited lately publishes on the lock's own channel, on all masters. That costs
+//!   little where nobody listens, and is part of the ordinary path. A quorum of messages causes an attempt.
+//! - A client that has waited, for this lock or lately for any, has one master publish to one group that has
+//!   members, and to the readers. This message causes an attempt at once: it is the only one.
+//!
+//! That master is drawn from those that granted this lock, and on which the holder hears of releases itself.
+//! If it does not answer the release, the others publish it on the lock's own channel. A message that is
+//! lost behind it costs a pause, as does a waiter that is gone and still counts as a subscriber.
+//!
+//! A master may confirm a subscription late, and may have published before. So each confirmation behind the
+//! quorum is a reason for an attempt, too. One attempt serves them all if they come within a round trip.
+//!
 //! # Not all come
 //!
-//! Each waiting client is notified. Where they are more than [`limits::WOKEN_COUNT`] the masters say how
-//! many, and each client draws whether it tries at once, so that about that many do; the others go on
-//! waiting. A waiter that tries does so within one round trip at random, that they do not split the votes.
-//!
-//! # Not all publish
-//!
-//! A message to a crowd costs more than the release. So a client that has waited, for this lock or lately for
-//! any, has its releases published by a quorum of masters (`groups.rs` says why that is enough). A client
-//! that has not publishes on all, which costs little where nobody listens.
+//! Where more than [`limits::WOKEN_COUNT`] clients got one message, the masters say how many, and each client
+//! draws whether it tries at once, so that about that many do; the others go on waiting. A waiter that tries
+//! does so within one round trip at random, that they do not split the votes.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -57,6 +69,9 @@ use crate::lock::{MasterId, MasterSet, quorum};
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 
+/// Channels of one waiter: the lock's own, and that of its group.
+const CHANNEL_COUNT_MAX: usize = 2;
+
 /// The connections for notifications, and the waiters that want them.
 #[derive(Debug)]
 pub(super) struct Subscriptions {
@@ -68,6 +83,8 @@ pub(super) struct Subscriptions {
     wishes: Wishes,
     /// Masters to which there is a connection, or an attempt at one.
     open: MasterSet,
+    /// Masters whose connection has done its handshake.
+    ready: MasterSet,
     /// What each waiter knows, by the place of its operation.
     subscriptions: Vec<Option<Box<Subscription>>>,
     watch_count: usize,
@@ -95,8 +112,10 @@ struct SubscriptionLink {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owed {
     Handshake(Step),
+    /// The last channel of a waiter.
     Subscribe(Id),
-    Unsubscribe,
+    /// Another channel more, or one less.
+    Channel,
 }
 
 /// What a reply or a message came to. The channel of a message is in the buffer.
@@ -119,6 +138,7 @@ impl Subscriptions {
             config,
             wishes: Wishes::NONE,
             open: MasterSet::EMPTY,
+            ready: MasterSet::EMPTY,
             subscriptions: Vec::new(),
             watch_count: 0,
             channels: BTreeMap::new(),
@@ -151,7 +171,9 @@ impl Subscriptions {
         if self.subscriptions.len() <= place {
             self.subscriptions.resize_with(place + 1, || None);
         }
-        self.channels.entry(watch.channel.clone()).or_default().push(id);
+        for channel in watch.channels() {
+            self.channels.entry(channel.into()).or_default().push(id);
+        }
         assert!(self.subscriptions[place].replace(Box::new(watch)).is_none(), "it is notified already");
         self.watch_count += 1;
         for master in self.all.iter() {
@@ -162,15 +184,22 @@ impl Subscriptions {
     /// The operation has its lock, or has given up.
     pub(super) fn unwatch(&mut self, now: Instant, id: Id, timers: &mut Timers) {
         let watch = self.subscriptions[id.index as usize].take().expect("it was notified");
-        let ids = self.channels.get_mut(&*watch.channel).expect("its channel is there");
-        ids.retain(|other| *other != id);
-        if ids.is_empty() {
-            self.channels.remove(&*watch.channel);
+        let mut left = Vec::new();
+        for channel in watch.channels() {
+            let ids = self.channels.get_mut(channel).expect("its channel is there");
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.channels.remove(channel);
+                left.push(channel);
+            }
+        }
+        if !left.is_empty() {
+            self.buffer.clear();
+            command::encode_unsubscribe(&mut self.buffer, &left);
+            let owed = [Owed::Channel; CHANNEL_COUNT_MAX];
             for master in watch.asked.iter() {
                 let link = &mut self.links[master.index()];
-                self.buffer.clear();
-                command::encode_unsubscribe(&mut self.buffer, &watch.channel);
-                if link.connection.wire.request(&self.buffer, &[Owed::Unsubscribe]).is_ok() {
+                if link.connection.wire.request(&self.buffer, &owed[..left.len()]).is_ok() {
                     link.answer_due.get_or_insert(now + self.config.connect_timeout);
                 }
                 self.arm(master, timers);
@@ -255,6 +284,12 @@ impl Subscriptions {
     /// Masters to which there is a connection, or an attempt at one.
     pub(super) const fn open_links(&self) -> MasterSet {
         self.open
+    }
+
+    /// Masters on which this client hears of releases, or would.
+    #[inline]
+    pub(super) const fn ready(&self) -> MasterSet {
+        self.ready
     }
 
     /// Replies that a master owes.
@@ -383,7 +418,7 @@ impl Subscriptions {
                 *refused = None;
                 Heard::Subscribed(id)
             }
-            (Some(Owed::Unsubscribe), Some(Message::Confirmed)) => Heard::Nothing,
+            (Some(Owed::Channel), Some(Message::Confirmed)) => Heard::Nothing,
             (Some(_), _) => {
                 let Reply::Error(text) = reply else { return Err(Trouble::WrongShape.to_string()) };
                 *refused = Some(command::error_text(text));
@@ -399,6 +434,7 @@ impl Subscriptions {
             Heard::Nothing => {}
             Heard::Ready => {
                 self.links[master.index()].connection.finish_handshake(now);
+                self.ready.insert(master);
                 let ids: Vec<Id> = self.subscriptions.iter().flatten().map(|watch| watch.id).collect();
                 ids.into_iter().for_each(|id| self.subscribe(now, master, id, timers));
             }
@@ -407,7 +443,9 @@ impl Subscriptions {
                 // The waiter may be gone.
                 let Some(watch) = self.find_mut(id) else { return };
                 watch.confirmed.insert(master);
-                if watch.confirmed.count() == quorum && !mutant!(TryBeforeSubscribe) {
+                let count = watch.confirmed.count();
+                let is_reason = count == quorum || (count > quorum && !mutant!(LateConfirmationIgnored));
+                if is_reason && !mutant!(TryBeforeSubscribe) {
                     watch.is_untried = true;
                     self.notified.push(id);
                 }
@@ -415,7 +453,7 @@ impl Subscriptions {
             Heard::Freed => {
                 for id in self.channels.get(self.buffer.as_slice()).into_iter().flatten() {
                     let watch = self.subscriptions[id.index as usize].as_mut().expect("it is notified");
-                    watch.note_freed(master);
+                    watch.note_freed(master, &self.buffer);
                     self.notified.push(*id);
                 }
             }
@@ -474,6 +512,7 @@ impl Subscriptions {
         link.connection.close(retry_at);
         link.answer_due = None;
         self.open.remove(master);
+        self.ready.remove(master);
         self.wishes.close(master, true);
     }
 
@@ -485,8 +524,10 @@ impl Subscriptions {
             return;
         }
         self.buffer.clear();
-        command::encode_subscribe(&mut self.buffer, &watch.channel);
-        if link.connection.wire.request(&self.buffer, &[Owed::Subscribe(id)]).is_ok() {
+        let channels: Vec<&[u8]> = watch.channels().collect();
+        command::encode_subscribe(&mut self.buffer, &channels);
+        let owed = [Owed::Channel, Owed::Subscribe(id)];
+        if link.connection.wire.request(&self.buffer, &owed[CHANNEL_COUNT_MAX - channels.len()..]).is_ok() {
             watch.asked.insert(master);
             link.answer_due.get_or_insert(now + self.config.connect_timeout);
             self.arm(master, timers);

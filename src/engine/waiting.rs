@@ -11,6 +11,7 @@ use super::op::OpState;
 use super::slab::Id;
 use super::subscription::Subscription;
 use crate::limits;
+use crate::lock::command;
 use crate::mutants::mutant;
 
 /// A waiter that is notified when the lock is free, or the heartbeat of the first one over, comes so much
@@ -90,7 +91,12 @@ impl Engine {
         }
         let op = self.ops.op_mut(id);
         op.is_subscribed = true;
-        let watch = Subscription::new(id, op.waiter(), op.channel(), took);
+        let group = op.waiter().group(&mut self.rng).map(|group| {
+            let mut channel = Vec::new();
+            command::encode_group_channel(&mut channel, op.channel(), self.config.prefix.len(), group);
+            channel.into()
+        });
+        let watch = Subscription::new(id, op.waiter(), op.channel(), group, took);
         self.subscriptions.watch(now, watch, &mut self.timers);
         self.subscriptions.open(now, self.fleet.ready(), &mut self.timers);
     }

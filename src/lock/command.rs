@@ -13,6 +13,7 @@ mod force;
 mod inspect;
 mod scripts;
 mod shared;
+mod wake;
 
 use memchr::memchr;
 
@@ -35,11 +36,15 @@ pub(crate) use fenced::{
 };
 pub(crate) use force::{encode_forced_delete, forced_answer};
 pub(crate) use inspect::{encode_value, reader_count, time_left, value};
-pub(crate) use scripts::{FAIR, FENCED, PLAIN, RELEASE_NOTIFY, SHARED, Script};
+pub(crate) use scripts::{FAIR, FENCED, PLAIN, RELEASE_WAKE, SHARED, Script};
 pub use scripts::{NamedScript, SCRIPTS};
 pub(crate) use shared::{
     INTENT_NAME, encode_reader_count, encode_reservation, encode_shared_acquire, encode_shared_extend,
     encode_shared_release, shared_vote,
+};
+
+pub(crate) use wake::{
+    WAKE_NAME, encode_group_channel, encode_release_wake, encode_subscribe, encode_unsubscribe,
 };
 
 const SET_HEAD: &[u8] = b"*6\r\n$3\r\nSET\r\n";
@@ -117,18 +122,6 @@ pub(crate) fn encode_telling(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"*3\r\n$7\r\nPUBLISH\r\n");
     out.extend_from_slice(key);
     out.extend_from_slice(b"$0\r\n\r\n");
-}
-
-/// `SUBSCRIBE key`, with a key from [`Entry::key`]: to be notified when the lock is released.
-pub(crate) fn encode_subscribe(out: &mut Vec<u8>, key: &[u8]) {
-    out.extend_from_slice(b"*2\r\n$9\r\nSUBSCRIBE\r\n");
-    out.extend_from_slice(key);
-}
-
-/// `UNSUBSCRIBE key`
-pub(crate) fn encode_unsubscribe(out: &mut Vec<u8>, key: &[u8]) {
-    out.extend_from_slice(b"*2\r\n$11\r\nUNSUBSCRIBE\r\n");
-    out.extend_from_slice(key);
 }
 
 /// Compare and set the TTL.
@@ -290,8 +283,8 @@ mod tests {
         release(&[b"DELIFEQ", key, value], ReleaseBy::DelIfEq);
         release(&[b"DELEX", key, b"IFEQ", value], ReleaseBy::DelEx);
         for (by, name, code) in [
-            (ReleaseBy::EvalSha, "EVALSHA", RELEASE_NOTIFY.sha),
-            (ReleaseBy::Eval, "EVAL", RELEASE_NOTIFY.text),
+            (ReleaseBy::EvalSha, "EVALSHA", scripts::RELEASE_NOTIFY.sha),
+            (ReleaseBy::Eval, "EVAL", scripts::RELEASE_NOTIFY.text),
         ] {
             let args = [name.as_bytes(), code.as_bytes(), b"1", key, value];
             check(&args, &|out| encode_release(out, by, &entry, true));
@@ -299,8 +292,9 @@ mod tests {
         check(&[b"PTTL", key], &|out| encode_pttl(out, entry.key()));
         check(&[b"GETRANGE", key, b"0", b"255"], &|out| encode_value(out, entry.key()));
         check(&[b"PUBLISH", key, b""], &|out| encode_telling(out, entry.key()));
-        check(&[b"SUBSCRIBE", key], &|out| encode_subscribe(out, entry.key()));
-        check(&[b"UNSUBSCRIBE", key], &|out| encode_unsubscribe(out, entry.key()));
+        check(&[b"SUBSCRIBE", key], &|out| encode_subscribe(out, &[entry.key()]));
+        check(&[b"SUBSCRIBE", key, value], &|out| encode_subscribe(out, &[entry.key(), entry.parts().1]));
+        check(&[b"UNSUBSCRIBE", key], &|out| encode_unsubscribe(out, &[entry.key()]));
     }
 
     #[test]

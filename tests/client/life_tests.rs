@@ -2,14 +2,19 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::{Acquire, AcquireError, Client, Extend, Guard, LockRequest, Release, limits};
+use redlatch::{
+    Acquire, AcquireError, Client, ConfigBuilder, Connect, ConnectError, Extend, Guard, LockRequest, Release,
+    limits,
+};
 
-use crate::fleet::Fleet;
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open};
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{Count, LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open, poll_with};
 
 /// What the compiler knows: handles go everywhere.
 #[allow(dead_code, reason = "it is enough that it compiles")]
@@ -19,6 +24,7 @@ fn goes_everywhere() {
     is_shared::<Client>();
     is_shared::<Guard>();
     is_shared::<Release>();
+    is_shared::<Connect>();
     fn futures<'a>(acquire: Acquire<'a>, extend: Extend<'a>, request: LockRequest<'a>) {
         is_sent(acquire);
         is_sent(extend);
@@ -217,4 +223,52 @@ fn times_that_overflow_the_clock_are_without_end() {
     let mut redlock = redlatch::Redlock::open(settings).expect("connects");
     drop(redlock.lock("a").ttl(TTL).try_acquire().expect("free"));
     assert_eq!(redlock.close(Duration::MAX), 0);
+}
+
+/// Settings whose connecting takes as long as it must.
+fn patient(fleet: &Fleet) -> ConfigBuilder {
+    config(&fleet.urls(), LONG).connect_timeout(PATIENCE)
+}
+
+/// The masters hang meanwhile, so a poll that connected itself would take long.
+#[test]
+fn a_client_opens_without_blocking_a_task() {
+    let mut fleet = Fleet::start(3);
+    fleet.masters().for_each(|master| master.stop());
+    let mut opening = Client::open_async(patient(&fleet).build().expect("valid settings"));
+    let count = Arc::<Count>::default();
+    assert!(poll_with(&mut opening, &Waker::from(count.clone())).is_pending());
+    assert_eq!(count.get(), 0, "it is not open yet");
+    fleet.masters().for_each(|master| master.cont());
+    let client = block_on(opening).expect("an event loop");
+    live(&client, &"a".to_owned());
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn a_client_abandoned_while_it_opens_is_closed() {
+    let mut fleet = Fleet::start(3);
+    for is_polled in [false, true] {
+        fleet.masters().for_each(|master| master.stop());
+        // The settings live as long as the client.
+        let kept = Arc::new(());
+        let its = kept.clone();
+        let config = patient(&fleet).retry_delay_by(move |_| {
+            let _kept = &its;
+            Duration::ZERO
+        });
+        let mut opening = Client::open_async(config.build().expect("valid settings"));
+        if is_polled {
+            assert!(poll_with(&mut opening, Waker::noop()).is_pending());
+        }
+        drop(opening);
+        fleet.masters().for_each(|master| master.cont());
+        eventually(PATIENCE, "the client is gone", || Arc::strong_count(&kept) == 1);
+    }
+}
+
+#[test]
+fn an_impossible_setting_is_an_error_of_opening() {
+    let error = block_on(Client::connect_async(["http://127.0.0.1"])).expect_err("no such scheme");
+    assert!(matches!(error, ConnectError::Config(_)), "{error}");
 }

@@ -142,10 +142,11 @@ fn check_nothing_is_lost(rig: &mut Rig, lock: Option<OpId>) {
 // ---- the handshake ----
 
 /// Its commands in order, the right reply to each, and whether an error ends it.
-const STEPS: [(&str, &[u8], bool); 16] = [
+const STEPS: [(&str, &[u8], bool); 17] = [
     ("AUTH", b"+OK\r\n", true),
     ("SELECT", b"+OK\r\n", true),
     ("CLIENT SETNAME", b"+OK\r\n", false),
+    ("SCRIPT LOAD", b"$2\r\nOK\r\n", false),
     ("SCRIPT LOAD", b"$2\r\nOK\r\n", false),
     ("SCRIPT LOAD", b"$2\r\nOK\r\n", false),
     ("SCRIPT LOAD", b"$2\r\nOK\r\n", false),

@@ -169,11 +169,16 @@ impl World {
 
     /// The guard is what the engine says now.
     pub fn follow_validity(&mut self, client: usize, lock: OpId) {
-        let valid_until = self.clients[client].engine.valid_until(lock);
+        let engine = &self.clients[client].engine;
         if let Some(guard) = self.checker.guards.iter_mut().find(|it| it.client == client && it.lock == lock)
-            && let Some(valid_until) = valid_until
+            && let Some(valid_until) = engine.valid_until(lock)
         {
+            // A lock that was not moved is valid until then.
+            let read = engine.validity(lock).map(|it| it.until(guard.valid_until));
             guard.valid_until = valid_until;
+            if read != Some(valid_until) {
+                self.checker.violate(format!("c{client} {lock:?}: its guard reads another validity"));
+            }
         }
     }
 

@@ -260,11 +260,23 @@ impl ModelMaster {
         conns.len()
     }
 
-    /// Reports that a lock was released, as the script does it.
-    fn tell(&mut self, key: &[u8]) {
+    /// Reports that a lock was released, as the script does it. Returns how many subscribers that reached.
+    fn tell(&mut self, key: &[u8]) -> usize {
         let count = self.publish(key, b"");
         if count > 3 {
             self.publish(key, count.to_string().as_bytes());
+        }
+        count
+    }
+
+    /// Reports it to group 0, and to the first of the others that has members.
+    fn tell_group(&mut self, channels: &[u8], first: u64, group_count: u64) {
+        let channel = |group: u64| [channels, group.to_string().as_bytes()].concat();
+        self.publish(&channel(0), b"");
+        for turn in 1..=group_count {
+            if self.tell(&channel((first + turn) % group_count + 1)) > 0 {
+                return;
+            }
         }
     }
 
@@ -346,15 +358,19 @@ impl ModelMaster {
                 }
                 resp::encode_reply(replies, &OK);
             }
-            ("SUBSCRIBE", [channel]) => {
-                self.subscribers.entry(channel.to_vec()).or_default().insert(self.conn);
-                self.confirm(b"subscribe", channel, replies);
-            }
-            ("UNSUBSCRIBE", [channel]) => {
-                if let Some(conns) = self.subscribers.get_mut(*channel) {
-                    conns.remove(&self.conn);
+            ("SUBSCRIBE", channels @ [_, ..]) => {
+                for channel in channels {
+                    self.subscribers.entry(channel.to_vec()).or_default().insert(self.conn);
+                    self.confirm(b"subscribe", channel, replies);
                 }
-                self.confirm(b"unsubscribe", channel, replies);
+            }
+            ("UNSUBSCRIBE", channels @ [_, ..]) => {
+                for channel in channels {
+                    if let Some(conns) = self.subscribers.get_mut(*channel) {
+                        conns.remove(&self.conn);
+                    }
+                    self.confirm(b"unsubscribe", channel, replies);
+                }
             }
             ("PING", []) => resp::encode_reply(replies, &Reply::Simple(b"PONG")),
             ("ECHO", [_]) if self.has_wrong_echo => {

@@ -120,6 +120,14 @@ impl ModelMaster {
                 }
                 Ok(done(is_done))
             }
+            ("release_wake", [key], [value, channels, first, group_count]) => {
+                let is_done = self.release(now, key, value)?;
+                if is_done {
+                    let number = |word| integer(word).map(|it| u64::try_from(it).expect("a count"));
+                    self.tell_group(channels, number(first)?, number(group_count)?);
+                }
+                Ok(done(is_done))
+            }
             ("extend", [key], [value, ttl]) => {
                 let is_own = self.data.string(now, key)? == Some(*value);
                 Ok(done(is_own && self.data.expire(now, key, now + millis(ttl)?)))

@@ -94,6 +94,7 @@ killed! {
     extension_from_reply: ExtensionFromReply by hold::an_extension_counts_from_its_sending;
     extension_on_minority: ExtensionOnMinority by hold::one_master_of_three_cannot_extend;
     extension_on_unknown: ExtensionOnUnknown by hold::silence_does_not_extend;
+    loss_unpublished: LossUnpublished by hold::a_lock_that_masters_prove_lost_is_over;
     proven_loss_stays_valid: ProvenLossStaysValid by hold::a_lock_that_masters_prove_lost_is_over;
     extension_after_deadline: ExtensionAfterDeadline by hold::a_lock_that_is_over_is_not_extended;
     shorter_extension_ignored: ShorterExtensionIgnored by hold::a_shorter_ttl_counts_though_its_round_fails;
@@ -110,7 +111,9 @@ killed! {
     no_timer_behind_wake: NoTimerBehindWake by news::a_lost_message_costs_one_pause;
     subscribed_polls: SubscribedPolls by news::a_subscribed_waiter_asks_less_and_less;
     all_woken: AllWoken by news::a_release_wakes_few_waiters;
-    one_publisher: OnePublisher by news::a_lost_minority_delays_no_notification;
+    late_confirmation_ignored: LateConfirmationIgnored by news::a_late_confirmation_misses_no_release;
+    publisher_trusted: PublisherTrusted by news::a_lost_publisher_costs_one_answer_limit;
+    reader_left_asleep: ReaderLeftAsleep by news::each_reader_is_notified_of_each_release;
     holder_asked_always: HolderAskedAlways by news::an_attempt_behind_a_release_asks_no_time;
     head_unchecked: HeadUnchecked by fair::the_first_caller_is_first_however_slow;
     dead_queues_stay: DeadQueuesStay by fair::a_queue_of_the_dead_leaves_no_key;

@@ -24,7 +24,7 @@ const STEPS: usize = 150;
 const SEEDS: u64 = 100;
 
 /// The replies by which each script's branches are distinguished.
-const KINDS: [&str; 69] = [
+const KINDS: [&str; 72] = [
     "extend: -WRONGTYPE",
     "extend: :0",
     "extend: :1",
@@ -94,6 +94,9 @@ const KINDS: [&str; 69] = [
     "release_notify: -WRONGTYPE",
     "release_notify: :0",
     "release_notify: :1",
+    "release_wake: -WRONGTYPE",
+    "release_wake: :0",
+    "release_wake: :1",
 ];
 
 /// The arguments of a script, as it takes them.
@@ -168,7 +171,12 @@ impl Pair {
 
     fn channel(&mut self) -> Vec<u8> {
         let lock = self.lock();
-        if self.rng.random() { lock.to_vec() } else { [CHANNELS, &self.marked()].concat() }
+        match self.rng.random_range(0..4) {
+            0..2 => lock.to_vec(),
+            2 => [CHANNELS, &self.marked()].concat(),
+            // Of a group.
+            _ => [CHANNELS, self.pick(&[b"0", b"1", b"2", b"3"])].concat(),
+        }
     }
 
     /// Milliseconds that a key, a reader or a heartbeat may last.
@@ -260,6 +268,10 @@ impl Pair {
         let mut keys = vec![lock.to_vec()];
         let args = match script {
             "release" | "release_notify" => vec![value],
+            "release_wake" => {
+                let (first, group_count) = (self.pick(&["0", "1", "2"]), self.pick(&["2", "3"]));
+                vec![value, CHANNELS.to_vec(), first.into(), group_count.into()]
+            }
             "extend" => vec![value, self.ms()],
             "swap" => vec![value, self.value(), self.ms()],
             "fenced_acquire" | "fenced_release" | "fenced_release_notify" => {

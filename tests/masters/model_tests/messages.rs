@@ -67,12 +67,21 @@ impl Audience {
     fn step(&mut self, rng: &mut StdRng) {
         let channel = *KEYS[..2].choose(rng).expect("not empty");
         let subscriber = rng.random_range(1..=SUBSCRIBER_COUNT);
-        match rng.random_range(0..14) {
+        let group: &[u8] = [b"w:0".as_slice(), b"w:1", b"w:2"][rng.random_range(0..3)];
+        match rng.random_range(0..18) {
             0..5 => self.say(subscriber, &[b"SUBSCRIBE", channel]),
             5..8 => self.say(subscriber, &[b"UNSUBSCRIBE", channel]),
             8 => self.say(PUBLISHER, &[b"PUBLISH", channel, b"\r\n"]),
             9 => self.say(PUBLISHER, &[b"PUBLISH", channel, b""]),
             10 => self.say(PUBLISHER, &[b"EVAL", text_of("release_notify"), b"1", channel, TOKEN]),
+            14 => self.say(subscriber, &[b"SUBSCRIBE", channel, group]),
+            15 => self.say(subscriber, &[b"UNSUBSCRIBE", channel, group]),
+            16 | 17 => {
+                self.say(PUBLISHER, &[b"SET", channel, TOKEN, b"NX", b"PX", b"3600000"]);
+                let (script, first) =
+                    (text_of("release_wake"), [b"0".as_slice(), b"1"][rng.random_range(0..2)]);
+                self.say(PUBLISHER, &[b"EVAL", script, b"1", channel, TOKEN, b"w:", first, b"2"]);
+            }
             11 => {
                 self.say(PUBLISHER, &[b"SET", channel, TOKEN, b"NX", b"PX", b"3600000"]);
                 let (script, fence) = (text_of("fenced_release_notify"), b"redlatch:fence:a");
