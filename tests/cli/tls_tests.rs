@@ -70,3 +70,25 @@ fn a_refusal_names_masters_and_remedy() {
     let said = ["all 3 masters: not connected: it wants a client certificate", "--tls-cert, --tls-key"];
     expect(&finish(command.env("REDLATCH_TLS_SERVER_NAME", "locks.example")), 69, &said);
 }
+
+#[test]
+fn unusable_tls_options_give_64() {
+    let (url, tls) = ("redis://127.0.0.1:1", "rediss://127.0.0.1:1");
+    let rows: &[(&[&str], &str)] = &[
+        (&["run", "-m", url, "--tls-ca", "x", "r", "--", "true"], "no URL begins with rediss://"),
+        (
+            &["run", "-m", tls, "--tls-ca", "/none/ca.pem", "r", "--", "true"],
+            "the CA /none/ca.pem cannot be read",
+        ),
+        (&["bench", "-m", tls, "--tls-ca", "/dev/null"], "the CA /dev/null is unusable: it holds none"),
+        (&["run", "-m", tls, "--tls-cert", "x", "r", "--", "true"], "--tls-key"),
+        (&["run", "-m", tls, "--tls-key", "x", "r", "--", "true"], "--tls-cert"),
+        (
+            &["inspect", "-m", tls, "--tls-server-name", "a b", "r"],
+            "`a b` cannot be the name of a TLS server",
+        ),
+    ];
+    for (args, named) in rows {
+        expect(&finish(redlatch(&[]).env_remove("REDLATCH_MASTERS").args(*args)), 64, &[named]);
+    }
+}
