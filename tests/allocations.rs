@@ -142,11 +142,11 @@ fn redlock_allocates_nothing() {
     redlock.submit(Request::Release { lock: held, awaited: false }).expect("always taken");
 }
 
-/// Each master gets two records for a pair, and answers each with one for each reply at the most.
+/// Each master gets three records for a pair with its extension, and answers each with one.
 #[cfg(feature = "tls")]
 fn tls_allocates_for_records_alone() {
     const MASTER_COUNT: usize = 5;
-    const RECORDS_PER_MASTER: usize = 4;
+    const RECORDS_PER_MASTER: usize = 6;
     let certificates = certificates::Certificates::new();
     let path = |file: &str| certificates.path(file).display().to_string();
     let (certificate, key, ca) = (path("server.pem"), path("server.key"), path("ca.pem"));
@@ -157,21 +157,18 @@ fn tls_allocates_for_records_alone() {
     let tls = redlatch::Tls::new().ca(redlatch::Pem::File(certificates.path("ca.pem")));
     let config =
         Config::builder().masters(urls).tls(tls).quarantine(Quarantine::Trust).answer_timeout(PATIENCE);
-    let mut redlock = Redlock::open(config.build().expect("valid")).expect("an event loop");
-    raise_high_water_mark(&mut redlock);
-    let mut pairs = |count| {
-        for _ in 0..count {
-            let lease = Kind::Plain.acquire(&mut redlock).expect("free");
-            redlock.release(lease).expect("confirmed");
-        }
-    };
-    pairs(100);
+    let client = Client::open(config.build().expect("valid")).expect("an event loop");
+    (0..1000).for_each(|_| pair(&client, Kind::Plain, true));
+    wait_beside_leader(&client);
+    // Its answers follow all that a slow minority still owes.
+    client.inspect("orders:42").expect("room");
     let region = Region::new(COUNTED);
-    pairs(PAIR_COUNT);
+    (0..PAIR_COUNT).for_each(|_| pair(&client, Kind::Plain, true));
     let change = region.change();
-    let count_max = PAIR_COUNT * MASTER_COUNT * RECORDS_PER_MASTER;
-    assert!(change.allocations <= count_max, "TLS, at the most {count_max}: {change:?}");
-    assert!(change.reallocations <= PAIR_COUNT, "TLS: {change:?}");
+    // Less than one more for each pair: what grows when a master is slow.
+    let count_max = PAIR_COUNT * MASTER_COUNT * RECORDS_PER_MASTER + PAIR_COUNT / 4;
+    let count = change.allocations + change.reallocations;
+    assert!(count <= count_max, "TLS, at the most {count_max}: {change:?}");
 }
 
 fn client_allocates_nothing() {
