@@ -4,6 +4,9 @@
 //! ```text
 //! cargo bench --bench floor                        the ratios, on five masters of its own
 //! floor WHAT DEPTH PAIRS ADDRESS…                  one run, to be counted from outside (scripts/syscalls)
+//! floor tls                                        the ratios of TLS to plaintext alone
+//! floor tls DEPTH PAIRS                            one run of `redlatch` over TLS, on masters of its own
+//! floor plain DEPTH PAIRS                          the same without TLS
 //!       WHAT: raw; redlatch, unawaited (`Redlock`, the release left to ride with the next acquire);
 //!             client (`Client` on this thread), client-threads, client-tasks (DEPTH of them);
 //!             kept: PAIRS locks are kept for DEPTH seconds
@@ -12,6 +15,9 @@
 //!             +2clients, +4clients: so many clients, each with its own names, as so many event loops
 //! ```
 
+#[cfg(feature = "tls")]
+#[path = "../tests/tls/certificates.rs"]
+mod certificates;
 #[path = "client_loop.rs"]
 mod client_loop;
 #[path = "../tests/masters/fleet.rs"]
@@ -44,6 +50,13 @@ fn main() {
                 addresses.iter().map(|text| text.parse().expect("an address")).collect();
             run_one(what, number(depth), number(pairs), &addresses);
         }
+        #[cfg(feature = "tls")]
+        [what, depth, pairs] if what == "tls" || what == "plain" => {
+            let number = |text: &String| text.parse().expect("a number");
+            over_tls::run_one(what == "tls", number(depth), number(pairs));
+        }
+        #[cfg(feature = "tls")]
+        [what] if what == "tls" => over_tls::compare(25, 12_800),
         _ => compare(if is_test { 1 } else { 25 }, if is_test { 128 } else { 12_800 }),
     }
 }
@@ -121,6 +134,77 @@ fn compare(rounds: usize, deep_pairs: usize) {
     compare_client(&mut raw, &urls(&addresses), rounds, deep_pairs);
     compare_spinning(&urls(&addresses), rounds, deep_pairs / 16);
     compare_stopped(&mut fleet, &mut locks, rounds);
+    #[cfg(feature = "tls")]
+    over_tls::compare(rounds, deep_pairs);
+}
+
+/// The same locks over TLS and without it, on the same masters.
+#[cfg(feature = "tls")]
+mod over_tls {
+    use redlatch::{Pem, Tls};
+
+    use super::certificates::Certificates;
+    use super::fleet::Fleet;
+    use super::lock_loop::LockLoop;
+    use super::{KEY_COUNT, locked, median};
+
+    /// Five masters with a TLS port each, and the certificates.
+    fn start() -> (Fleet, Certificates) {
+        let certificates = Certificates::new();
+        let path = |file: &str| certificates.path(file).display().to_string();
+        let (certificate, key, ca) = (path("server.pem"), path("server.key"), path("ca.pem"));
+        let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
+        (Fleet::start_with_tls(5, &[&files[..], &["--tls-auth-clients", "no"]].concat()), certificates)
+    }
+
+    fn connect(fleet: &mut Fleet, certificates: &Certificates, is_tls: bool) -> LockLoop {
+        // Names of their own: a slow minority may still have the other's locks to delete.
+        if !is_tls {
+            return LockLoop::connect_with(&fleet.urls(), KEY_COUNT, |config| config.prefix("raw:"));
+        }
+        let urls: Vec<String> = fleet.masters().map(|master| master.tls_url()).collect();
+        let tls = Tls::new().ca(Pem::File(certificates.path("ca.pem")));
+        LockLoop::connect_with(&urls, KEY_COUNT, |config| config.tls(tls).prefix("tls:"))
+    }
+
+    pub(crate) fn run_one(is_tls: bool, depth: usize, pairs: usize) {
+        let (mut fleet, certificates) = start();
+        let locks = connect(&mut fleet, &certificates, is_tls);
+        locked(locks, |locks| {
+            if depth == 1 { locks.blocking_pairs(pairs, true) } else { locks.pipelined_pairs(pairs, depth) }
+        });
+    }
+
+    /// Both in turns.
+    pub(crate) fn compare(rounds: usize, deep_pairs: usize) {
+        let (mut fleet, certificates) = start();
+        let [mut plain, mut tls] = [false, true].map(|is_tls| connect(&mut fleet, &certificates, is_tls));
+        for (depth, pairs) in [(1, deep_pairs / 16), (128, deep_pairs)] {
+            let run = |locks: &mut LockLoop| {
+                let time = if depth == 1 {
+                    locks.blocking_pairs(pairs, true)
+                } else {
+                    locks.pipelined_pairs(pairs, depth)
+                };
+                super::rate(pairs, time)
+            };
+            let (mut ratios, mut rates) = (Vec::new(), [Vec::new(), Vec::new()]);
+            for _ in 0..rounds {
+                let (plain, tls) = (run(&mut plain), run(&mut tls));
+                ratios.push(tls / plain);
+                rates[0].push(plain);
+                rates[1].push(tls);
+            }
+            println!(
+                "N = 5, {depth:3} in flight: {:.0} pairs/s in plaintext, {:.0} over TLS, ratio {:.2} ({:.2} to {:.2}), medians of {rounds} rounds",
+                median(&mut rates[0]),
+                median(&mut rates[1]),
+                median(&mut ratios),
+                ratios[0],
+                ratios[ratios.len() - 1],
+            );
+        }
+    }
 }
 
 /// `Client` by one thread that looks for answers before it sleeps, against one that sleeps at once, in turns.

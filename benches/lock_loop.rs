@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Outcome, Request, Resource};
-use redlatch::{Config, Options, Quarantine, Redlock};
+use redlatch::{Config, ConfigBuilder, Options, Quarantine, Redlock};
 
 const TTL: Duration = Duration::from_secs(10);
 /// Far above what a noisy machine takes, so that no master is ever taken for silent by mistake.
@@ -21,9 +21,18 @@ pub(crate) struct LockLoop {
 
 impl LockLoop {
     pub(crate) fn connect(urls: &[String], key_count: usize) -> Self {
+        Self::connect_with(urls, key_count, |config| config)
+    }
+
+    /// The same with more settings.
+    pub(crate) fn connect_with(
+        urls: &[String],
+        key_count: usize,
+        more: impl FnOnce(ConfigBuilder) -> ConfigBuilder,
+    ) -> Self {
         let config =
             Config::builder().masters(urls).quarantine(Quarantine::Trust).answer_timeout(ANSWER_TIMEOUT);
-        let redlock = Redlock::open(config.build().expect("valid settings")).expect("an event loop");
+        let redlock = Redlock::open(more(config).build().expect("valid settings")).expect("an event loop");
 
         // As long as the raw loop's names and never the same: a slow minority may still have ours to delete.
         let names = (0..key_count).map(|index| format!("locks:{index}")).collect();

@@ -278,18 +278,7 @@ impl Conn {
                 Asked::Acquire(token.to_vec())
             }
             [_, _, b"2", _, _, token, ..] => Asked::Release(token.to_vec()),
-            [b"SET", key, token, b"NX", b"PX", _] => {
-                let log = tokens.entry(token.to_vec()).or_insert_with(|| TokenLog::new(now, key));
-                assert_eq!(log.key, key);
-                let is_first = log.asked >> master.index() & 1 == 0;
-                log.asked |= 1 << master.index();
-                if is_first {
-                    return Asked::Acquire(token.to_vec());
-                }
-                // A master that was away is asked again for a lock, so there are others that granted it.
-                assert!(!log.granted_on.is_empty(), "one token in two attempts");
-                Asked::Again(token.to_vec())
-            }
+            [b"SET", key, token, b"NX", b"PX", _] => note_set(now, master, key, token, tokens),
             [b"EVALSHA" | b"EVAL", _, b"1", _, token]
             // With the channels of groups.
             | [b"EVALSHA" | b"EVAL", _, b"1", _, token, _, _, _]
@@ -462,6 +451,26 @@ fn note_answer(
         }
         _ => {}
     }
+}
+
+/// What is sent of a plain lock.
+fn note_set(
+    now: Instant,
+    master: MasterId,
+    key: &[u8],
+    token: &[u8],
+    tokens: &mut HashMap<Token, TokenLog>,
+) -> Asked {
+    let log = tokens.entry(token.to_vec()).or_insert_with(|| TokenLog::new(now, key));
+    assert_eq!(log.key, key);
+    let is_first = log.asked >> master.index() & 1 == 0;
+    log.asked |= 1 << master.index();
+    if is_first {
+        return Asked::Acquire(token.to_vec());
+    }
+    // A master that was away is asked again for a lock, so there are others that granted it.
+    assert!(!log.granted_on.is_empty(), "one token in two attempts");
+    Asked::Again(token.to_vec())
 }
 
 /// Releases and extensions go where the `SET` went, and to its key.

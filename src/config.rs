@@ -1,6 +1,8 @@
 //! Settings of a client: which masters, and how long anything may take.
 
 mod retry_delay;
+#[cfg(feature = "tls")]
+mod tls;
 mod url;
 
 use std::fmt;
@@ -13,6 +15,10 @@ use crate::limits;
 use crate::lock::{Drift, InputError, Ttl, Window};
 use crate::words::Rounded;
 pub(crate) use retry_delay::{Inside, RetryDelay};
+#[cfg(feature = "tls")]
+pub(crate) use tls::server_name;
+#[cfg(feature = "tls")]
+pub use tls::{Pem, Tls};
 pub(crate) use url::{Address, Login};
 pub use url::{MasterUrl, UrlError};
 
@@ -51,6 +57,8 @@ pub struct Config {
     pub(crate) spin: Duration,
     pub(crate) wakes_waiters: bool,
     pub(crate) observer: Option<Observer>,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<Tls>,
 }
 
 /// Condition under which the votes of a master that (re)appears count: it may have lost locks that still
@@ -179,6 +187,8 @@ impl Default for ConfigBuilder {
             spin: Duration::ZERO,
             wakes_waiters: true,
             observer: None,
+            #[cfg(feature = "tls")]
+            tls: None,
         };
         Self { urls: Vec::new(), config, drift_ppm: None }
     }
@@ -373,6 +383,17 @@ impl ConfigBuilder {
         self
     }
 
+    /// Sets how connections of `rediss://` URLs are secured; without it the CAs of the platform are trusted,
+    /// and there is no client certificate.
+    ///
+    /// These settings with no `rediss://` URL are an error: nothing would be encrypted.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.config.tls = Some(tls);
+        self
+    }
+
     /// Checks all settings.
     ///
     /// # Errors
@@ -384,12 +405,15 @@ impl ConfigBuilder {
         }
         for (index, url) in urls.iter().enumerate() {
             let url: MasterUrl = url.parse().map_err(|source| ConfigError::Url { index, source })?;
-            if let Some(other) = config.masters.iter().position(|master| master.address == url.address) {
+            if let Some(other) = config.masters.iter().position(|it| it.address.is_same_server(&url.address))
+            {
                 return Err(ConfigError::SameMaster { index, other, address: url.to_string() });
             }
             config.labels.push(url.to_string().into());
             config.masters.push(url);
         }
+        #[cfg(feature = "tls")]
+        tls::check(config.tls.as_ref(), &config.masters)?;
         if let Some(ppm) = drift_ppm {
             config.drift = Drift::from_ppm(ppm)?;
         }
@@ -447,6 +471,17 @@ pub enum ConfigError {
         other: usize,
         /// The address, without the login.
         address: String,
+    },
+    /// TLS settings, and no URL that wants TLS.
+    #[cfg(feature = "tls")]
+    #[error("TLS settings are given, but no URL begins with rediss://; write rediss://, or remove them")]
+    TlsUnused,
+    /// A text that cannot be the name in a certificate.
+    #[cfg(feature = "tls")]
+    #[error("`{name}` cannot be the name of a TLS server; give the name in its certificate")]
+    TlsServerName {
+        /// The host of a URL, or the server name that was given.
+        name: String,
     },
     /// A prefix of more than 256 bytes.
     #[error("the prefix has {size} bytes; give at most {}", limits::PREFIX_SIZE_MAX)]

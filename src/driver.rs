@@ -6,8 +6,11 @@
 //! on it. The sleep is the [`Poller`]'s, apart from the rest, so that others may queue and write while one
 //! thread sleeps.
 
+mod channel;
 mod resolve;
 mod socket;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,8 +28,15 @@ use crate::engine::{Engine, LinkId, LinkRequest, OpId, Request, SubmitError};
 use crate::limits;
 use crate::mutants::mutant;
 use crate::options::{Mode, Options};
+#[cfg(test)]
+pub(crate) use channel::NoPlaintext;
+use channel::{Channel, Channels};
 use resolve::Resolver;
 use socket::{Received, Socket};
+#[cfg(feature = "tls")]
+pub use tls::TlsError;
+#[cfg(all(test, feature = "tls"))]
+pub(crate) use tls::TlsTrouble;
 
 /// An [`Engine`] with its sockets.
 #[derive(Debug)]
@@ -36,7 +46,8 @@ pub(crate) struct Driver {
     /// Ends the poller's sleep.
     waker: Arc<Waker>,
     /// By [`LinkId::index`]; `None` while there is no connection.
-    sockets: Vec<Option<Socket>>,
+    sockets: Vec<Option<Channel>>,
+    channels: Channels,
     /// Whether a socket did not take all that was queued for it.
     has_unsent: bool,
     resolver: Resolver,
@@ -67,6 +78,10 @@ pub enum ConnectError {
     /// The operating system refused what the event loop needs.
     #[error("the event loop cannot start: {0}; check the limits of this process")]
     Io(#[from] io::Error),
+    /// The certificates or the key for TLS cannot be used.
+    #[cfg(feature = "tls")]
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 /// The event of the waker; those of the sockets are their places in the list.
@@ -84,7 +99,8 @@ impl PollerWaker {
 
 impl Driver {
     /// Prepares everything; the first [`Driver::turn`] starts to connect.
-    pub(crate) fn new(config: Arc<Config>) -> io::Result<(Self, Poller)> {
+    pub(crate) fn new(config: Arc<Config>) -> Result<(Self, Poller), ConnectError> {
+        let channels = Channels::new(&config)?;
         let mut seed = [0; 32];
         SysRng.try_fill_bytes(&mut seed).map_err(io::Error::other)?;
         let poll = Poll::new()?;
@@ -98,7 +114,8 @@ impl Driver {
         let spin = if has_cores_to_spare { config.spin } else { Duration::ZERO };
         let engine = Engine::new(config, seed, clock::now());
         let events = Events::with_capacity(EVENT_COUNT_MAX);
-        let driver = Self { engine, registry, waker, sockets, has_unsent: false, resolver, spare_addresses };
+        let driver =
+            Self { engine, registry, waker, sockets, channels, has_unsent: false, resolver, spare_addresses };
         Ok((driver, Poller { poll, events, spin }))
     }
 
@@ -235,8 +252,7 @@ impl Driver {
                     Ok(true) => self.engine.handle_connected(clock::now(), link),
                     Ok(false) => {}
                     Err(error) => {
-                        self.sockets[link.index()] = None;
-                        self.connect_next(link, &error.to_string());
+                        self.fail(link, &error.to_string());
                         continue;
                     }
                 }
@@ -252,18 +268,17 @@ impl Driver {
         loop {
             let Some(socket) = &mut self.sockets[link.index()] else { return };
             let space = self.engine.recv_space(link);
-            let space_size = space.len();
             match socket.recv(space) {
-                Ok(Received::Bytes(size)) => {
+                Ok(Received::Bytes { size, has_more }) => {
                     self.engine.recv_done(clock::now(), link, size);
-                    // A short read emptied the socket: the next byte brings a new event.
-                    if (size < space_size && !to_the_end) || mutant!(ReadStopsEarly) {
+                    if !(has_more || to_the_end) || mutant!(ReadStopsEarly) {
                         return;
                     }
                 }
+                Ok(Received::Connected) => self.engine.handle_connected(clock::now(), link),
                 Ok(Received::Nothing) => return,
                 Ok(Received::End) => return self.disconnect(link, "the server closed the connection"),
-                Err(error) => return self.disconnect(link, &error.to_string()),
+                Err(error) => return self.fail(link, &error.to_string()),
             }
             if self.engine_wants_close(link) {
                 return;
@@ -292,7 +307,7 @@ impl Driver {
                         Address::Unix { path } => {
                             self.connect(link, |registry, token| Socket::unix(path, registry, token))
                         }
-                        Address::Tcp { host, port } => {
+                        Address::Tcp { host, port } | Address::Tls { host, port } => {
                             if let Some(found) = self.resolver.resolve(link, host, *port) {
                                 self.open(link, found);
                             }
@@ -325,9 +340,18 @@ impl Driver {
     }
 
     fn connect(&mut self, link: LinkId, open: impl FnOnce(&Registry, Token) -> io::Result<Socket>) {
-        match open(&self.registry, Token(link.index())) {
-            Ok(socket) => self.sockets[link.index()] = Some(socket),
+        let socket = open(&self.registry, Token(link.index()));
+        match socket.and_then(|socket| self.channels.open(link.master(), socket)) {
+            Ok(channel) => self.sockets[link.index()] = Some(channel),
             Err(error) => self.connect_next(link, &error.to_string()),
+        }
+    }
+
+    /// An attempt to connect goes on with the next address; a connection that stood is lost.
+    fn fail(&mut self, link: LinkId, why: &str) {
+        match self.sockets[link.index()].take() {
+            Some(channel) if !channel.is_connected() => self.connect_next(link, why),
+            _ => self.disconnect(link, why),
         }
     }
 

@@ -96,7 +96,9 @@
 //! - `tokio`: `Client::drive_on_tokio`. Futures need neither it nor any other runtime.
 //! - `tracing`: `trace_events`, an observer that emits events of the crate `tracing`.
 //! - `metrics`: `record_metrics`, which feeds the crate `metrics`. [`Stats::to_prometheus`] needs neither.
-//! - `cli`: the command line, with `suspend`.
+//! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to
+//!   build.
+//! - `cli`: the command line, with `suspend` and `tls`.
 
 #![warn(missing_docs, unreachable_pub)]
 
@@ -133,7 +135,11 @@ pub use client::{
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
 pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};
+#[cfg(feature = "tls")]
+pub use config::{Pem, Tls};
 pub use driver::ConnectError;
+#[cfg(feature = "tls")]
+pub use driver::TlsError;
 pub use engine::histogram::{Bucket, Histogram};
 pub use engine::inspection::{ForceUnlocked, Inspection, KeyState, LockStatus};
 pub use engine::request::Released;

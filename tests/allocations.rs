@@ -1,5 +1,9 @@
-//! `Redlock` and `Client` allocate nothing for a lock once they have been warmed up, on any thread.
+//! `Redlock` and `Client` allocate nothing for a lock once they have been warmed up, on any thread. Over TLS,
+//! rustls allocates once for each record.
 
+#[cfg(feature = "tls")]
+#[path = "tls/certificates.rs"]
+mod certificates;
 #[path = "masters/fleet.rs"]
 mod fleet;
 
@@ -85,6 +89,8 @@ impl Kind {
 fn main() {
     redlock_allocates_nothing();
     client_allocates_nothing();
+    #[cfg(feature = "tls")]
+    tls_allocates_for_records_alone();
     // The check can fail: an allocation is seen.
     let region = Region::new(COUNTED);
     drop(std::hint::black_box(Box::new(7)));
@@ -145,6 +151,35 @@ fn assert_counted(stats: &Stats) {
     assert_eq!((stats.acquired - stats.held(), stats.lost), (stats.released, 0), "{stats:?}");
     assert!(stats.acquire_time.count() > 0 && stats.hold_time.count() > 0, "{stats:?}");
     assert!(stats.masters.iter().all(|master| master.round_trip.count() > 0), "{stats:?}");
+}
+
+/// Each master gets three records for a pair with its extension, and answers each with one.
+#[cfg(feature = "tls")]
+fn tls_allocates_for_records_alone() {
+    const MASTER_COUNT: usize = 5;
+    const RECORDS_PER_MASTER: usize = 6;
+    let certificates = certificates::Certificates::new();
+    let path = |file: &str| certificates.path(file).display().to_string();
+    let (certificate, key, ca) = (path("server.pem"), path("server.key"), path("ca.pem"));
+    let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
+    let mut fleet =
+        Fleet::start_with_tls(MASTER_COUNT, &[&files[..], &["--tls-auth-clients", "no"]].concat());
+    let urls: Vec<String> = fleet.masters().map(|master| master.tls_url()).collect();
+    let tls = redlatch::Tls::new().ca(redlatch::Pem::File(certificates.path("ca.pem")));
+    let config =
+        Config::builder().masters(urls).tls(tls).quarantine(Quarantine::Trust).answer_timeout(PATIENCE);
+    let client = Client::open(config.build().expect("valid")).expect("an event loop");
+    (0..1000).for_each(|_| pair(&client, Kind::Plain, true));
+    wait_beside_leader(&client);
+    // Its answers follow all that a slow minority still owes.
+    client.inspect("orders:42").expect("room");
+    let region = Region::new(COUNTED);
+    (0..PAIR_COUNT).for_each(|_| pair(&client, Kind::Plain, true));
+    let change = region.change();
+    // Less than one more for each pair: what grows when a master is slow.
+    let count_max = PAIR_COUNT * MASTER_COUNT * RECORDS_PER_MASTER + PAIR_COUNT / 4;
+    let count = change.allocations + change.reallocations;
+    assert!(count <= count_max, "TLS, at the most {count_max}: {change:?}");
 }
 
 fn client_allocates_nothing() {

@@ -7,13 +7,14 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::quorum;
 use redlatch::internals::words;
 use redlatch::{
     AcquireError, Config, ConfigBuilder, ConfigError, ConnectError, Failure, InputError, MasterState,
-    MasterStatus, Quarantine, Redlock,
+    MasterStatus, Pem, Quarantine, Redlock, Tls,
 };
 use rustix::process::getpgrp;
 use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp};
@@ -54,8 +55,8 @@ const COUNTDOWN_EVERY: Duration = Duration::from_millis(100);
 #[derive(clap::Args)]
 #[command(next_help_heading = "Masters")]
 pub(crate) struct MasterOptions {
-    /// A master, as redis://[user[:password]@]host[:port][/db] or unix:///path; once for each, or separated
-    /// by commas.
+    /// A master, as redis://[user[:password]@]host[:port][/db], rediss://… for TLS, or unix:///path; once for
+    /// each, or separated by commas.
     ///
     /// All clients of one lock must name the same masters; an odd number from three up is sensible. A comma
     /// in a password is written %2C. Other users can see arguments, so a password is better kept in the
@@ -87,6 +88,9 @@ pub(crate) struct MasterOptions {
     /// How long connecting to a master may take; a master without an answer delays the start by this long.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     connect_timeout: Duration,
+
+    #[command(flatten)]
+    tls: TlsOptions,
 
     /// Text put in front of the resource's name to make its key.
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -133,7 +137,52 @@ impl MasterOptions {
         } else if self.strict {
             builder = builder.quarantine(Quarantine::Strict);
         }
+        if let Some(tls) = self.tls.settings() {
+            builder = builder.tls(tls);
+        }
         Ok(more(builder).build()?)
+    }
+}
+
+/// How the connections of rediss:// URLs are secured.
+#[derive(clap::Args)]
+#[command(next_help_heading = "TLS, for masters with a rediss:// URL")]
+struct TlsOptions {
+    /// A file with the CA certificates that alone are trusted, in PEM form [default: those of the system].
+    #[arg(long = "tls-ca", value_name = "FILE", env = "REDLATCH_TLS_CA")]
+    ca: Option<PathBuf>,
+
+    /// A file with the certificate that is shown to the masters, in PEM form; needs --tls-key.
+    #[arg(long = "tls-cert", value_name = "FILE", env = "REDLATCH_TLS_CERT", requires = "key")]
+    certificate: Option<PathBuf>,
+
+    /// A file with the private key of that certificate, in PEM form.
+    #[arg(long = "tls-key", value_name = "FILE", env = "REDLATCH_TLS_KEY", requires = "certificate")]
+    key: Option<PathBuf>,
+
+    /// The name or IP address that each master's certificate must have [default: the host of its URL].
+    #[arg(long = "tls-server-name", value_name = "NAME", env = "REDLATCH_TLS_SERVER_NAME")]
+    server_name: Option<String>,
+}
+
+impl TlsOptions {
+    /// What is set; `None` if nothing is.
+    fn settings(&self) -> Option<Tls> {
+        let Self { ca, certificate, key, server_name } = self;
+        if ca.is_none() && certificate.is_none() && server_name.is_none() {
+            return None;
+        }
+        let mut tls = Tls::new();
+        if let Some(ca) = ca {
+            tls = tls.ca(Pem::File(ca.clone()));
+        }
+        if let (Some(certificate), Some(key)) = (certificate, key) {
+            tls = tls.client_certificate(Pem::File(certificate.clone()), Pem::File(key.clone()));
+        }
+        if let Some(name) = server_name {
+            tls = tls.server_name(name);
+        }
+        Some(tls)
     }
 }
 
@@ -179,6 +228,7 @@ impl From<ConnectError> for Exit {
     fn from(error: ConnectError) -> Self {
         match error {
             ConnectError::Config(error) => error.into(),
+            ConnectError::Tls(error) => Self::usage(error),
             error => Self::new(code::INTERNAL, error),
         }
     }

@@ -16,7 +16,8 @@ impl Client {
     ///
     /// ```no_run
     /// # async fn start() -> Result<(), Box<dyn std::error::Error>> {
-    /// let client = redlatch::Client::connect_async(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]).await?;
+    /// let urls = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    /// let client = redlatch::Client::connect_async(urls).await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -43,8 +44,8 @@ impl Client {
 /// [`Client::connect_async`].
 ///
 /// It does nothing before it is polled. Then a thread of its own opens the client, within twice the
-/// `connect_timeout`, 2 s by default. No poll blocks. It is cancel-safe: if it is dropped before the client is
-/// open, that thread closes the client. A drop after that is the drop of the client's last handle.
+/// `connect_timeout`, 2 s by default. No poll blocks. It is cancel-safe: if it is dropped before the client
+/// is open, that thread closes the client. A drop after that is the drop of the client's last handle.
 #[must_use = "nothing is connected before this is awaited"]
 #[derive(Debug)]
 pub struct Connect {

@@ -10,6 +10,9 @@ use crate::limits;
 /// `unix://[user[:password]@]/path`, or the bare absolute path of a Unix socket. The default port is 6379.
 /// User and password may be percent-encoded; an IPv6 host stands in brackets.
 ///
+/// `rediss://` is the same over TLS. It needs the cargo feature `tls`, and is an error without it.
+/// `valkey://` means `redis://`, and `valkeys://` means `rediss://`; messages show them in that form.
+///
 /// Anything else (a query, a fragment, another scheme) is an error. Neither `Display` nor `Debug` shows user
 /// or password.
 ///
@@ -32,8 +35,32 @@ pub struct MasterUrl {
 pub(crate) enum Address {
     /// A host name or IP address without brackets, and a port.
     Tcp { host: String, port: u16 },
+    /// The same, over TLS.
+    Tls { host: String, port: u16 },
     /// The path of a Unix socket.
     Unix { path: PathBuf },
+}
+
+impl Address {
+    /// Whether both lead to the same server. TLS or not, one port is one server.
+    pub(crate) fn is_same_server(&self, other: &Self) -> bool {
+        match (self.tcp(), other.tcp()) {
+            (Some(one), Some(other)) => one == other,
+            _ => self == other,
+        }
+    }
+
+    fn tcp(&self) -> Option<(&str, u16)> {
+        match self {
+            Self::Tcp { host, port } | Self::Tls { host, port } => Some((host, *port)),
+            Self::Unix { .. } => None,
+        }
+    }
+
+    /// Whether its connections are encrypted.
+    pub(crate) const fn is_tls(&self) -> bool {
+        matches!(self, Self::Tls { .. })
+    }
 }
 
 /// What `AUTH` is given. No `Debug`, so that it cannot reach a log.
@@ -46,7 +73,9 @@ pub(crate) struct Login {
 
 /// Error of a text that is not the URL of a master. It shows nothing of the text before its last `@`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason} in `{shown}`; write redis://[user[:password]@]host[:port][/db] or unix:///path")]
+#[error(
+    "{reason} in `{shown}`; write redis://[user[:password]@]host[:port][/db], rediss:// for TLS, or unix:///path"
+)]
 pub struct UrlError {
     reason: &'static str,
     shown: String,
@@ -66,9 +95,14 @@ impl FromStr for MasterUrl {
 
 impl fmt::Display for MasterUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.address.is_tls() { "rediss" } else { "redis" };
         match &self.address {
-            Address::Tcp { host, port } if host.contains(':') => write!(f, "redis://[{host}]:{port}")?,
-            Address::Tcp { host, port } => write!(f, "redis://{host}:{port}")?,
+            Address::Tcp { host, port } | Address::Tls { host, port } if host.contains(':') => {
+                write!(f, "{scheme}://[{host}]:{port}")?;
+            }
+            Address::Tcp { host, port } | Address::Tls { host, port } => {
+                write!(f, "{scheme}://{host}:{port}")?
+            }
             Address::Unix { path } => write!(f, "unix://{}", path.display())?,
         }
         if self.db == 0 { Ok(()) } else { write!(f, "/{}", self.db) }
@@ -98,10 +132,16 @@ fn parse(text: &str) -> Result<MasterUrl, &'static str> {
     }
     let (scheme, rest) = text.split_once("://").ok_or("no scheme")?;
     match scheme {
-        "redis" => {
+        "rediss" | "valkeys" if !cfg!(feature = "tls") => Err("TLS, which needs the cargo feature tls,"),
+        "redis" | "valkey" | "rediss" | "valkeys" => {
             let (authority, db) = rest.split_once('/').unwrap_or((rest, ""));
             let (login, place) = split_login(authority)?;
-            Ok(MasterUrl { address: parse_tcp(place)?, login, db: parse_db(db)? })
+            let (host, port) = parse_tcp(place)?;
+            let address = match scheme {
+                "rediss" | "valkeys" => Address::Tls { host, port },
+                _ => Address::Tcp { host, port },
+            };
+            Ok(MasterUrl { address, login, db: parse_db(db)? })
         }
         "unix" => {
             let (authority, _) = rest.split_once('/').ok_or("no absolute path")?;
@@ -114,7 +154,6 @@ fn parse(text: &str) -> Result<MasterUrl, &'static str> {
             }
             Ok(MasterUrl { address: Address::Unix { path: place.into() }, login, db: 0 })
         }
-        "rediss" | "valkeys" => Err("TLS, which is not supported,"),
         _ => Err("an unknown scheme"),
     }
 }
@@ -133,7 +172,7 @@ fn split_login(authority: &str) -> Result<(Option<Login>, &str), &'static str> {
     Ok((Some(Login { user, password }), place))
 }
 
-fn parse_tcp(place: &str) -> Result<Address, &'static str> {
+fn parse_tcp(place: &str) -> Result<(String, u16), &'static str> {
     let (host, port) = if let Some(bracketed) = place.strip_prefix('[') {
         let (host, rest) = bracketed.split_once(']').ok_or("an unclosed bracket")?;
         host.parse::<std::net::Ipv6Addr>().map_err(|_| "no IPv6 address between the brackets")?;
@@ -161,7 +200,7 @@ fn parse_tcp(place: &str) -> Result<Address, &'static str> {
             parse_digits(digits).filter(|port| *port != 0).ok_or("a port that is not 1 to 65535")?
         }
     };
-    Ok(Address::Tcp { host: host.to_owned(), port })
+    Ok((host.to_owned(), port))
 }
 
 fn parse_db(text: &str) -> Result<u32, &'static str> {
@@ -229,6 +268,7 @@ mod tests {
             ("unix://me:pw@/run/redis.sock", unix("/run/redis.sock"), login(Some("me"), "pw"), 0),
             ("/run/redis@1.sock", unix("/run/redis@1.sock"), None, 0),
             ("unix:///run/redis@1.sock", unix("/run/redis@1.sock"), None, 0),
+            ("valkey://me:pw@h:1/2", tcp("h", 1), login(Some("me"), "pw"), 2),
         ] {
             assert!(text.parse() == Ok(MasterUrl { address, login, db }), "{text}");
         }
@@ -265,8 +305,10 @@ mod tests {
             "redis://h h",
             "redis://h,i",
             "redis://h,redis://i",
-            "rediss://h",
             "http://h",
+            "redis+tls://h",
+            "unixs:///run/x",
+            "REDIS://h",
             "unix://",
             "unix:///",
             "unix://run/x",
@@ -274,6 +316,31 @@ mod tests {
             "redis://h\r\nx",
         ] {
             assert!(text.parse::<MasterUrl>().is_err(), "{text:?}");
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn tls_urls_are_read_and_shown() {
+        for (text, host, port, shown) in [
+            ("rediss://h", "h", 6379, "rediss://h:6379"),
+            ("rediss://:s3cret@10.0.0.1:7000/15", "10.0.0.1", 7000, "rediss://10.0.0.1:7000/15"),
+            ("valkeys://[::1]", "::1", 6379, "rediss://[::1]:6379"),
+        ] {
+            let url: MasterUrl = text.parse().expect(text);
+            assert_eq!(url.address, Address::Tls { host: host.to_owned(), port }, "{text}");
+            assert_eq!(url.to_string(), shown);
+        }
+        let error = "rediss://h?ca=x".parse::<MasterUrl>().expect_err("a query").to_string();
+        assert!(error.starts_with("an unknown part"), "{error}");
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn tls_urls_name_the_missing_feature() {
+        for text in ["rediss://h", "valkeys://h"] {
+            let error = text.parse::<MasterUrl>().expect_err("no TLS here").to_string();
+            assert!(error.starts_with("TLS, which needs the cargo feature tls,"), "{error}");
         }
     }
 

@@ -231,10 +231,7 @@ impl Fleet {
 
     /// Has a release published by all usable masters but this one, which was to publish it alone.
     pub(super) fn publish_without(&mut self, master: MasterId, entry: &Entry) {
-        self.send_notification(self.usable.without(MasterSet::only(master)), entry);
-    }
-
-    fn send_notification(&mut self, to: MasterSet, entry: &Entry) {
+        let to = self.usable.without(MasterSet::only(master));
         self.send(to, Owed::Ignored(Shape::Count), |out| command::encode_telling(out, entry.key()));
     }
 
@@ -454,6 +451,9 @@ impl Fleet {
                 self.wishes.connect(master);
                 self.arm(master, timers);
                 None
+            }
+            State::Connecting { .. } if self.config.masters[master.index()].address.is_tls() => {
+                Some(Trouble::NoTlsConnection(limit).to_string())
             }
             State::Connecting { .. } => Some(Trouble::NoConnection(limit).to_string()),
             State::Handshake { .. } => Some(Trouble::NoHandshake(limit).to_string()),

@@ -32,8 +32,9 @@
 //!
 //! - A client that has not waited lately publishes on the lock's own channel, on all masters. That costs
 //!   little where nobody listens, and is part of the ordinary path. A quorum of messages causes an attempt.
-//! - A client that has waited, for this lock or lately for any, has one master publish to two groups that have
-//!   members, and to the readers. If one group stands still, the other has the lock. This message causes an attempt at once: it is the only one.
+//! - A client that has waited, for this lock or lately for any, has one master publish to two groups that
+//!   have members, and to the readers. If the clients of one group stand still, the other gets the lock. This
+//!   message causes an attempt at once: no other master sends one.
 //!
 //! That master is drawn from those that granted this lock, and on which the holder hears of releases itself.
 //! If it does not answer the release, the others publish it on the lock's own channel. A message that is

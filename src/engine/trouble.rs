@@ -52,6 +52,8 @@ pub(crate) enum Trouble<'a> {
     Untried,
     #[error("no connection within {}; check address and firewall", Rounded(*.0))]
     NoConnection(Duration),
+    #[error("no connection within {}; check address, firewall, and that the port speaks TLS", Rounded(*.0))]
+    NoTlsConnection(Duration),
     #[error("no answer to the handshake within {}; check the master", Rounded(*.0))]
     NoHandshake(Duration),
     #[error("no answer for {}; check the master", Rounded(limits::SILENCE_MAX))]

@@ -7,7 +7,9 @@ use super::*;
 use crate::Config;
 use crate::client::DriveEnded;
 use crate::config::ConfigError;
-use crate::driver::ConnectError;
+use crate::driver::{ConnectError, NoPlaintext};
+#[cfg(feature = "tls")]
+use crate::driver::{TlsError, TlsTrouble};
 use crate::engine::SubmitError;
 use crate::engine::trouble::{Trouble, Warning};
 use crate::lock::TokenRefusal;
@@ -57,18 +59,19 @@ fn sample(message: &impl fmt::Display, words: &'static str) -> Sample {
     Sample { texts: [format!("{message}"), format!("{message:#}")], words }
 }
 
-/// `Type { Variant pattern => sample, words; … }`. The patterns must be all that there are.
+/// `Type { Variant pattern => sample, words; … }`. The patterns must be all that there are; `#[cfg(…)]` may
+/// stand before one.
 macro_rules! table {
-    ($($type:ident { $($pattern:pat => $sample:expr, $words:literal;)* })*) => {{
+    ($($type:ident { $($(#[$if:meta])? $pattern:pat => $sample:expr, $words:literal;)* })*) => {{
         let mut samples = Vec::new();
         $({
             #[allow(unused_imports)]
             use $type::*;
             #[allow(unreachable_patterns)]
             const fn has_a_line(message: &$type) {
-                match message { $($pattern => {})* }
+                match message { $($(#[$if])? $pattern => {})* }
             }
-            $({
+            $($(#[$if])? {
                 let sample = $sample;
                 has_a_line(&sample);
                 assert!(matches!(&sample, $pattern), "{sample} is not of its line");
@@ -180,9 +183,12 @@ fn samples_of_settings() -> Vec<Sample> {
             Url { .. } => bad_url("redis://a,redis://b"), "master 1: several URLs, which must be given one by one";
             Url { .. } => bad_url("redis://h:x"), "a port that is not 1 to 65535";
             Url { .. } => bad_url("redis://me@h"), "a user without a password";
-            Url { .. } => bad_url("rediss://h"), "TLS, which is not supported";
+            #[cfg(not(feature = "tls"))] Url { .. } => bad_url("rediss://h"), "TLS, which needs the cargo feature tls";
+            Url { .. } => bad_url("http://h"), "an unknown scheme in `http://h`; write redis://";
             Url { .. } => bad_url("redis://me:%zz@h"), "a % without two hexadecimal digits";
             SameMaster { .. } => ConfigError::SameMaster { index: 2, other: 0, address: "redis://h:6379".to_owned() }, "master 3 is the same server as master 1 (redis://h:6379); list each server once";
+            #[cfg(feature = "tls")] TlsUnused => ConfigError::TlsUnused, "write rediss://, or remove them";
+            #[cfg(feature = "tls")] TlsServerName { .. } => ConfigError::TlsServerName { name: "a b".to_owned() }, "`a b` cannot be the name of a TLS server; give the name in its certificate";
             PrefixTooLong { .. } => ConfigError::PrefixTooLong { size: 9999 }, "give at most";
             ClientName => ConfigError::ClientName, "use ASCII without spaces";
             AnswerTimeoutShare { .. } => ConfigError::AnswerTimeoutShare { ppm: 0 }, "give 1 to 1,000,000";
@@ -192,6 +198,7 @@ fn samples_of_settings() -> Vec<Sample> {
         ConnectError {
             Config(_) => ConnectError::Config(ConfigError::ClientName), "use ASCII";
             Io(_) => ConnectError::Io(std::io::Error::from_raw_os_error(24)), "check the limits of this process";
+            #[cfg(feature = "tls")] Tls(_) => ConnectError::Tls(TlsError::Setup { why: "no".to_owned() }), "check the certificates";
         }
     }
 }
@@ -236,6 +243,7 @@ fn samples_of_masters() -> Vec<Sample> {
         Trouble {
             Untried => Trouble::Untried, "it was not tried yet";
             NoConnection(_) => Trouble::NoConnection(LONG), "no connection within 4.4s; check address and firewall";
+            NoTlsConnection(_) => Trouble::NoTlsConnection(LONG), "no connection within 4.4s; check address, firewall, and that the port speaks TLS";
             NoHandshake(_) => Trouble::NoHandshake(LONG), "no answer to the handshake within 4.4s; check the master";
             Silent => Trouble::Silent, "no answer for 5s; check the master";
             NoLogin { .. } => Trouble::NoLogin { refusal: "NOAUTH Authentication required." }, "it needs a password; put user and password into this master's URL";
@@ -253,8 +261,62 @@ fn samples_of_masters() -> Vec<Sample> {
     }
 }
 
+#[rustfmt::skip]
+fn samples_of_channels() -> Vec<Sample> {
+    let reset = || std::io::Error::from_raw_os_error(104);
+    table! {
+        NoPlaintext {
+            Alert => NoPlaintext::Alert, "it answers in TLS; write rediss:// in its URL";
+            End => NoPlaintext::End, "if it wants TLS, write rediss://";
+            Broken(_) => NoPlaintext::Broken(reset()), "(os error 104) before its first reply; if it wants TLS, write rediss://";
+        }
+    }
+}
+
+#[cfg(feature = "tls")]
+#[rustfmt::skip]
+fn samples_of_tls() -> Vec<Sample> {
+    use rustls::AlertDescription as Alert;
+    let reset = || std::io::Error::from_raw_os_error(104);
+    let (file, bytes) = (|| "/etc/tls.pem".to_owned(), || "(given as bytes)".to_owned());
+    table! {
+        TlsError {
+            Unreadable { .. } => TlsError::Unreadable { what: "the CA", place: file(), source: std::io::ErrorKind::NotFound.into() }, "the CA /etc/tls.pem cannot be read: entity not found; check the path and its permissions";
+            Unusable { .. } => TlsError::Unusable { what: "the client key", place: bytes(), why: "it holds none".to_owned(), wanted: "a private key" }, "the client key (given as bytes) is unusable: it holds none; give a private key in PEM form";
+            KeyMismatch { .. } => TlsError::KeyMismatch { key: file(), certificate: file() }, "give the two that belong together";
+            Platform { .. } => TlsError::Platform { why: "none".to_owned() }, "give a CA by Tls::ca (--tls-ca)";
+            Setup { .. } => TlsError::Setup { why: "none".to_owned() }, "check the certificates";
+        }
+        TlsTrouble {
+            Expired => TlsTrouble::Expired, "its certificate has expired; renew it, and check the clocks";
+            NotValidYet => TlsTrouble::NotValidYet, "its certificate is not valid yet; check the clocks";
+            WrongName { .. } => TlsTrouble::WrongName { wanted: "10.0.0.1".to_owned(), presented: vec!["DnsName(\"a.example\")".to_owned(), "IpAddress(10.0.0.2)".to_owned()] }, "its certificate is for a.example, 10.0.0.2, not for 10.0.0.1; set Tls::server_name (--tls-server-name)";
+            WrongName { .. } => TlsTrouble::WrongName { wanted: "h".to_owned(), presented: vec!["DnsName(\"x\")".to_owned(); 9] }, "is for x, x, x, x and 5 more, not for h";
+            WrongName { .. } => TlsTrouble::WrongName { wanted: "h".to_owned(), presented: vec![] }, "its certificate is for no name, not for h";
+            UnknownCa => TlsTrouble::UnknownCa, "its certificate comes from an unknown CA; give the CA by Tls::ca (--tls-ca)";
+            CaAsServer => TlsTrouble::CaAsServer, "its certificate is a CA itself";
+            BadCertificate(_) => TlsTrouble::BadCertificate("revoked".to_owned()), "its certificate is refused: revoked; replace it";
+            WantsCertificate => TlsTrouble::WantsCertificate, "it wants a client certificate; give one by Tls::client_certificate (--tls-cert, --tls-key)";
+            CertificateRefused(_) => TlsTrouble::CertificateRefused(Alert::UnknownCA), "it refused the client certificate (UnknownCA); check its CA";
+            Refused(_) => TlsTrouble::Refused(Alert::HandshakeFailure), "it refused the TLS handshake (HandshakeFailure); check";
+            Incompatible(_) => TlsTrouble::Incompatible("Tls12NotOffered".to_owned()), "enable TLS 1.2 or 1.3 there";
+            NoTls => TlsTrouble::NoTls, "it does not answer in TLS; check the port, or write redis:// for plaintext";
+            ClosedInHandshake => TlsTrouble::ClosedInHandshake, "check that the port speaks TLS";
+            BrokenInHandshake(_) => TlsTrouble::BrokenInHandshake(reset()), "(os error 104) in the TLS handshake; check that the port speaks TLS";
+            Truncated => TlsTrouble::Truncated, "the connection was cut without an end of TLS (close_notify)";
+            Other(_) => TlsTrouble::Other("received corrupt message".to_owned()), "TLS failed: received corrupt message; check";
+        }
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+fn samples_of_tls() -> Vec<Sample> {
+    Vec::new()
+}
+
 fn samples() -> Vec<Sample> {
-    [samples_of_calls(), samples_of_settings(), samples_of_masters()].into_iter().flatten().collect()
+    let samples = [samples_of_calls(), samples_of_settings(), samples_of_masters(), samples_of_channels()];
+    samples.into_iter().chain([samples_of_tls()]).flatten().collect()
 }
 
 #[test]

@@ -5,6 +5,8 @@
 
 mod bad_input_tests;
 mod bench_tests;
+#[path = "../tls/certificates.rs"]
+mod certificates;
 mod descendant_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
@@ -17,3 +19,4 @@ mod several_tests;
 mod shared_tests;
 mod terminal;
 mod terminal_tests;
+mod tls_tests;

@@ -41,31 +41,37 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// Starts `size` masters that keep nothing on disk, and returns when each answers `PING`.
     pub(crate) fn start(size: usize) -> Self {
-        Self::launch(vec![Place::default(); size], &[], false)
+        Self::launch(vec![Place::default(); size], &[], Beside::Nothing)
     }
 
     /// The same, with further arguments of `redis-server` (they override the default ones).
     pub(crate) fn start_with(size: usize, extra_args: &[&str]) -> Self {
-        Self::launch(vec![Place::default(); size], extra_args, false)
+        Self::launch(vec![Place::default(); size], extra_args, Beside::Nothing)
     }
 
     /// The same, with a Unix socket beside each TCP port: `Master::unix_url`.
     pub(crate) fn start_with_sockets(size: usize, extra_args: &[&str]) -> Self {
-        Self::launch(vec![Place::default(); size], extra_args, true)
+        Self::launch(vec![Place::default(); size], extra_args, Beside::Socket)
+    }
+
+    /// The same, with a TLS port beside each TCP port: `Master::tls_url`. The arguments name the
+    /// certificates.
+    pub(crate) fn start_with_tls(size: usize, extra_args: &[&str]) -> Self {
+        Self::launch(vec![Place::default(); size], extra_args, Beside::Tls)
     }
 
     /// One master at each of these places.
     pub(crate) fn start_at(places: Vec<Place>) -> Self {
-        Self::launch(places, &[], false)
+        Self::launch(places, &[], Beside::Nothing)
     }
 
-    fn launch(places: Vec<Place>, extra_args: &[&str], sockets: bool) -> Self {
+    fn launch(places: Vec<Place>, extra_args: &[&str], beside: Beside) -> Self {
         let dir = fresh_dir();
         let extra_args: Vec<String> = extra_args.iter().map(|&arg| arg.to_owned()).collect();
         let mut fleet = Self { dir, masters: Vec::with_capacity(places.len()) };
         for (index, place) in places.into_iter().enumerate() {
             let dir = fleet.dir.join(index.to_string());
-            let mut master = Master::new(dir, place, sockets, extra_args.clone());
+            let mut master = Master::new(dir, place, beside, extra_args.clone());
             master.spawn();
             fleet.masters.push(master);
         }
@@ -117,13 +123,22 @@ impl Default for Place {
     }
 }
 
+/// Where a master listens in addition to its port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    Socket,
+    Tls,
+}
+
 /// One server process and the port that stays its own over restarts.
 pub(crate) struct Master {
     dir: PathBuf,
     place: Place,
     port: u16,
-    /// Whether to listen on a Unix socket too.
-    socket: bool,
+    beside: Beside,
+    /// The port for TLS, if there is one.
+    tls_port: u16,
     extra_args: Vec<String>,
     child: Option<Child>,
     pid_file: Option<PathBuf>,
@@ -132,10 +147,10 @@ pub(crate) struct Master {
 }
 
 impl Master {
-    fn new(dir: PathBuf, place: Place, socket: bool, extra_args: Vec<String>) -> Self {
+    fn new(dir: PathBuf, place: Place, beside: Beside, extra_args: Vec<String>) -> Self {
         fs::create_dir(&dir).unwrap_or_else(|error| panic!("cannot create {}: {error}", dir.display()));
-        let port = free_port();
-        Self { dir, place, port, socket, extra_args, child: None, pid_file: None, connection: None }
+        let (port, tls_port) = (free_port(), free_port());
+        Self { dir, place, port, beside, tls_port, extra_args, child: None, pid_file: None, connection: None }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -152,8 +167,18 @@ impl Master {
 
     /// `unix:///…`; there is one only after `Fleet::start_with_sockets`.
     pub(crate) fn unix_url(&self) -> String {
-        assert!(self.socket, "this fleet listens on no Unix sockets");
+        assert!(self.beside == Beside::Socket, "this fleet listens on no Unix sockets");
         format!("unix://{}", self.socket_path().display())
+    }
+
+    /// `rediss://…`; there is one only after `Fleet::start_with_tls`.
+    pub(crate) fn tls_url(&self) -> String {
+        format!("rediss://{}", self.tls_addr())
+    }
+
+    pub(crate) fn tls_addr(&self) -> SocketAddr {
+        assert!(self.beside == Beside::Tls, "this fleet has no TLS ports");
+        SocketAddr::from((self.place.host, self.tls_port))
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -283,8 +308,14 @@ impl Master {
         let mut command = command(program);
         command.args(words).args(["--port", &self.port.to_string(), "--bind", &self.place.host.to_string()]);
         command.args(["--daemonize", "no", "--save", "", "--appendonly", "no", "--dir"]).arg(&self.dir);
-        if self.socket {
-            command.arg("--unixsocket").arg(self.socket_path());
+        match self.beside {
+            Beside::Nothing => {}
+            Beside::Socket => {
+                command.arg("--unixsocket").arg(self.socket_path());
+            }
+            Beside::Tls => {
+                command.args(["--tls-port", &self.tls_port.to_string()]);
+            }
         }
         command.args(&self.extra_args).stdin(Stdio::null());
         command.stdout(log.try_clone().expect("an open file can be duplicated")).stderr(log);
@@ -305,7 +336,7 @@ impl Master {
             if self.wait_ready() == Readiness::Ready {
                 return;
             }
-            self.port = free_port();
+            (self.port, self.tls_port) = (free_port(), free_port());
             self.restart_unready();
         }
         panic!("no free port in {PORT_ATTEMPTS_MAX} attempts");

@@ -1,0 +1,163 @@
+//! Settings of TLS. The driver reads the files that they name.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use rustls::pki_types::ServerName;
+
+use super::{Address, ConfigError, MasterUrl};
+
+/// TLS settings of a client, for all its masters with a `rediss://` URL.
+///
+/// By default the server's certificate must come from a CA that the platform trusts, and must name the host
+/// of the URL. The client has TLS 1.2 and 1.3, resumes sessions, and never goes on in plaintext.
+///
+/// The client reads the files when it is opened. New files need a new client.
+///
+/// ```
+/// use redlatch::{Config, Pem, Tls};
+///
+/// let tls = Tls::new()
+///     .ca(Pem::File("/etc/redlatch/ca.pem".into()))
+///     .client_certificate(
+///         Pem::File("/etc/redlatch/client.pem".into()),
+///         Pem::File("/etc/redlatch/client.key".into()),
+///     )
+///     .server_name("locks.internal");
+/// let config = Config::builder().master("rediss://10.0.0.1").tls(tls).build()?;
+/// # Ok::<(), redlatch::ConfigError>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Tls {
+    pub(crate) ca: Option<Pem>,
+    pub(crate) identity: Option<Identity>,
+    server_name: Option<String>,
+}
+
+/// Certificate of a client, with its key.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    pub(crate) certificate: Pem,
+    pub(crate) key: Pem,
+}
+
+/// Place of certificates or a key in PEM form. `Debug` shows the path, and never the bytes.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pem {
+    /// A file.
+    File(PathBuf),
+    /// The text itself.
+    Bytes(Vec<u8>),
+}
+
+impl fmt::Debug for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+            Self::Bytes(_) => f.debug_tuple("Bytes").finish_non_exhaustive(),
+        }
+    }
+}
+
+impl Tls {
+    /// Returns the default settings.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the CA certificates, one or more, that alone are trusted, in place of those of the platform.
+    #[must_use]
+    pub fn ca(mut self, ca: Pem) -> Self {
+        self.ca = Some(ca);
+        self
+    }
+
+    /// Sets the certificate that the client shows to masters, and its private key. The certificate comes
+    /// first; certificates of intermediate CAs may follow.
+    #[must_use]
+    pub fn client_certificate(mut self, certificate: Pem, key: Pem) -> Self {
+        self.identity = Some(Identity { certificate, key });
+        self
+    }
+
+    /// Sets the name that each master's certificate must have, in place of the host in its URL: a DNS name or
+    /// an IP address.
+    #[must_use]
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.server_name = Some(name.into());
+        self
+    }
+}
+
+/// The name that the certificate of a master must have; `None` for a master without TLS.
+pub(crate) fn server_name(
+    tls: Option<&Tls>,
+    address: &Address,
+) -> Result<Option<ServerName<'static>>, ConfigError> {
+    let Address::Tls { host, .. } = address else { return Ok(None) };
+    let name = tls.and_then(|tls| tls.server_name.as_ref()).unwrap_or(host);
+    match ServerName::try_from(name.clone()) {
+        Ok(name) => Ok(Some(name)),
+        Err(_) => Err(ConfigError::TlsServerName { name: name.clone() }),
+    }
+}
+
+/// Checks the settings against the masters' URLs.
+pub(super) fn check(tls: Option<&Tls>, masters: &[MasterUrl]) -> Result<(), ConfigError> {
+    let mut has_tls = false;
+    for MasterUrl { address, .. } in masters {
+        has_tls |= server_name(tls, address)?.is_some();
+    }
+    if tls.is_some() && !has_tls { Err(ConfigError::TlsUnused) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    #[test]
+    fn debug_output_shows_no_key() {
+        let bytes = || Pem::Bytes(b"s3cret".to_vec());
+        let tls = Tls::new().ca(Pem::File("/etc/ca.pem".into())).client_certificate(bytes(), bytes());
+        let config = Config::builder().master("rediss://h").tls(tls.clone()).build().expect("valid");
+        for shown in [format!("{tls:?}"), format!("{tls:#?}"), format!("{config:?}")] {
+            assert!(shown.contains("/etc/ca.pem"), "{shown}");
+            assert!(!shown.contains("s3cret") && !shown.contains("115"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn tls_settings_without_a_tls_master_are_refused() {
+        let plain = Config::builder().masters(["redis://h", "unix:///run/x"]).tls(Tls::new());
+        assert_eq!(plain.clone().build().err(), Some(ConfigError::TlsUnused));
+        assert!(plain.master("rediss://h2").build().is_ok(), "masters may change over one by one");
+    }
+
+    #[test]
+    fn server_names_are_hosts_or_as_given() {
+        let name = |url: &str, given: Option<&str>| {
+            let tls = given.map(|name| Tls::new().server_name(name));
+            let url: MasterUrl = url.parse().expect("valid");
+            server_name(tls.as_ref(), &url.address).map(|name| name.map(|name| name.to_str().into_owned()))
+        };
+        let some = |name: &str| Ok(Some(name.to_owned()));
+        assert_eq!(name("rediss://h.example:1", None), some("h.example"));
+        assert_eq!(name("rediss://[::1]", None), some("::1"));
+        assert_eq!(name("rediss://10.0.0.1", Some("h")), some("h"));
+        assert_eq!(name("rediss://h", Some("10.0.0.1")), some("10.0.0.1"));
+        assert_eq!(name("redis://h", Some("x")), Ok(None));
+        for (url, given) in [("rediss://-", None), ("rediss://h", Some("")), ("rediss://h", Some("a b"))] {
+            let bad = given.unwrap_or("-").to_owned();
+            assert_eq!(name(url, given), Err(ConfigError::TlsServerName { name: bad }));
+        }
+    }
+
+    #[test]
+    fn one_port_with_and_without_tls_is_one_master() {
+        let twice = Config::builder().masters(["redis://h", "rediss://h"]).build();
+        assert!(matches!(twice, Err(ConfigError::SameMaster { index: 1, other: 0, .. })), "{twice:?}");
+    }
+}

@@ -1,0 +1,141 @@
+//! One connection as the driver sees it: a socket, or TLS over one.
+
+use std::io;
+
+use super::ConnectError;
+use super::socket::{Received, Socket};
+#[cfg(feature = "tls")]
+use super::tls::{TlsMaster, TlsSocket};
+use crate::config::Config;
+use crate::lock::MasterId;
+
+/// A connection, or an attempt at one.
+#[derive(Debug)]
+pub(super) enum Channel {
+    Plain {
+        socket: Socket,
+        /// Whether the peer has said anything yet.
+        has_received: bool,
+    },
+    #[cfg(feature = "tls")]
+    Tls(Box<TlsSocket>),
+}
+
+/// What the connections to each master are made of.
+#[derive(Debug)]
+pub(super) struct Channels {
+    /// By [`MasterId::index`]; `None` for a master without TLS.
+    #[cfg(feature = "tls")]
+    tls: Vec<Option<TlsMaster>>,
+}
+
+impl Channels {
+    /// Reads the certificates, if a master has TLS.
+    #[cfg_attr(not(feature = "tls"), expect(clippy::unnecessary_wraps, reason = "TLS can fail"))]
+    pub(super) fn new(config: &Config) -> Result<Self, ConnectError> {
+        #[cfg(not(feature = "tls"))]
+        let _ = config;
+        Ok(Self {
+            #[cfg(feature = "tls")]
+            tls: super::tls::masters(config)?,
+        })
+    }
+
+    /// The connection to a master over a socket that connects. It never falls back to plaintext.
+    #[cfg_attr(not(feature = "tls"), expect(clippy::unused_self, reason = "TLS needs it"))]
+    pub(super) fn open(&self, master: MasterId, socket: Socket) -> io::Result<Channel> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls[master.index()] {
+            return Ok(Channel::Tls(Box::new(tls.connect(socket)?)));
+        }
+        #[cfg(not(feature = "tls"))]
+        let _ = master;
+        Ok(Channel::Plain { socket, has_received: false })
+    }
+}
+
+impl Channel {
+    /// Whether the connection stands, or stood.
+    pub(super) const fn is_connected(&self) -> bool {
+        match self {
+            Self::Plain { socket, .. } => socket.is_connected(),
+            #[cfg(feature = "tls")]
+            Self::Tls(socket) => socket.is_connected(),
+        }
+    }
+
+    /// Whether bytes can be written now.
+    #[inline]
+    pub(super) fn is_writable(&self) -> bool {
+        match self {
+            Self::Plain { socket, .. } => socket.is_writable(),
+            #[cfg(feature = "tls")]
+            Self::Tls(socket) => socket.is_writable(),
+        }
+    }
+
+    /// The kernel says that writing may succeed. True once, when this means that the connection stands.
+    #[inline]
+    pub(super) fn handle_writable(&mut self) -> io::Result<bool> {
+        match self {
+            Self::Plain { socket, .. } => socket.handle_writable(),
+            #[cfg(feature = "tls")]
+            Self::Tls(socket) => socket.handle_writable().map(|()| false),
+        }
+    }
+
+    /// Takes bytes to write. Fewer bytes than given mean that the socket takes no more for now.
+    #[inline]
+    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain { socket, .. } => socket.send(bytes),
+            #[cfg(feature = "tls")]
+            Self::Tls(socket) => socket.send(bytes),
+        }
+    }
+
+    /// Reads what has arrived, as much as fits.
+    #[inline]
+    pub(super) fn recv(&mut self, space: &mut [u8]) -> io::Result<Received> {
+        match self {
+            Self::Plain { socket, has_received } => {
+                let received = socket.recv(space);
+                if *has_received { received } else { first_reply(received, space, has_received) }
+            }
+            #[cfg(feature = "tls")]
+            Self::Tls(socket) => socket.recv(space),
+        }
+    }
+}
+
+/// The first bytes from a peer in plaintext, or its end instead of them: the peer may speak TLS.
+#[cold]
+fn first_reply(
+    received: io::Result<Received>,
+    space: &[u8],
+    has_received: &mut bool,
+) -> io::Result<Received> {
+    *has_received = matches!(received, Ok(Received::Bytes { .. }));
+    match received {
+        Ok(Received::Bytes { .. }) if space.first() == Some(&TLS_ALERT) => {
+            Err(io::Error::other(NoPlaintext::Alert))
+        }
+        Ok(Received::End) => Err(io::Error::other(NoPlaintext::End)),
+        Err(error) => Err(io::Error::other(NoPlaintext::Broken(error))),
+        received => received,
+    }
+}
+
+/// The type of the record in which a TLS server refuses.
+const TLS_ALERT: u8 = 21;
+
+/// Why a peer that was addressed in plaintext did not answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoPlaintext {
+    #[error("it answers in TLS; write rediss:// in its URL")]
+    Alert,
+    #[error("the server closed the connection before its first reply; if it wants TLS, write rediss://")]
+    End,
+    #[error("{0} before its first reply; if it wants TLS, write rediss://")]
+    Broken(io::Error),
+}

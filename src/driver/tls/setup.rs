@@ -1,0 +1,174 @@
+//! From the settings to what rustls needs: reads certificates and keys, once for a client.
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+
+use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, Error, RootCertStore};
+use rustls_platform_verifier::Verifier;
+
+use super::TlsMaster;
+use crate::config::{Config, ConfigError, Pem, Tls, server_name};
+use crate::driver::ConnectError;
+
+/// Sessions that a client keeps for one master: both connections resume from them.
+const SESSION_COUNT_MAX: usize = 4;
+
+/// What each master's connections share; `None` for a master without TLS. Reads no file if none has it.
+pub(in crate::driver) fn masters(config: &Config) -> Result<Vec<Option<TlsMaster>>, ConnectError> {
+    let names: Result<Vec<_>, ConfigError> =
+        config.masters.iter().map(|url| server_name(config.tls.as_ref(), &url.address)).collect();
+    let names = names?;
+    if names.iter().all(Option::is_none) {
+        return Ok(names.iter().map(|_| None).collect());
+    }
+    let shared = client_config(config.tls.as_ref().unwrap_or(&Tls::new()))?;
+    let master = |server_name| {
+        // The tickets of a master are of no use to another one, also if both have the same name.
+        let mut config = shared.clone();
+        config.resumption = Resumption::in_memory_sessions(SESSION_COUNT_MAX);
+        TlsMaster { config: Arc::new(config), server_name }
+    };
+    Ok(names.into_iter().map(|name| name.map(master)).collect())
+}
+
+fn client_config(tls: &Tls) -> Result<ClientConfig, TlsError> {
+    let provider = Arc::new(ring::default_provider());
+    let verifier = verifier(tls.ca.as_ref(), provider.clone())?;
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| TlsError::Setup { why: error.to_string() })?;
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+    let Some(identity) = &tls.identity else { return Ok(builder.with_no_client_auth()) };
+    let certificate = Source { what: "the client certificate", pem: &identity.certificate };
+    let key = Source { what: "the client key", pem: &identity.key };
+    builder.with_client_auth_cert(certificate.certificates()?, key.private_key()?).map_err(
+        |error| match error {
+            Error::InconsistentKeys(_) => {
+                TlsError::KeyMismatch { key: key.place(), certificate: certificate.place() }
+            }
+            Error::General(_) => key.unusable("a private key", &error),
+            _ => certificate.unusable("a certificate", &error),
+        },
+    )
+}
+
+fn verifier(
+    ca: Option<&Pem>,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
+    let Some(pem) = ca else {
+        let verifier = Verifier::new(provider);
+        return Ok(Arc::new(verifier.map_err(|error| TlsError::Platform { why: error.to_string() })?));
+    };
+    let source = Source { what: "the CA", pem };
+    let mut roots = RootCertStore::empty();
+    for certificate in source.certificates()? {
+        roots.add(certificate).map_err(|error| source.unusable("a CA certificate", &error))?;
+    }
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
+    Ok(verifier.map_err(|error| source.unusable("a CA certificate", &error))?)
+}
+
+/// A certificate or key, with its name for messages.
+struct Source<'a> {
+    what: &'static str,
+    pem: &'a Pem,
+}
+
+impl Source<'_> {
+    /// All certificates, at least one.
+    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let bytes = self.read()?;
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+        let certificates = certificates.map_err(|error| self.unusable("a certificate", &error))?;
+        if certificates.is_empty() {
+            return Err(self.unusable("a certificate", &"it holds none"));
+        }
+        Ok(certificates)
+    }
+
+    fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
+        let bytes = self.read()?;
+        PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
+            pem::Error::NoItemsFound => self.unusable("a private key", &"it holds none"),
+            error => self.unusable("a private key", &error),
+        })
+    }
+
+    fn read(&self) -> Result<Vec<u8>, TlsError> {
+        match self.pem {
+            Pem::Bytes(bytes) => Ok(bytes.clone()),
+            Pem::File(path) => fs::read(path).map_err(|source| TlsError::Unreadable {
+                what: self.what,
+                place: self.place(),
+                source,
+            }),
+        }
+    }
+
+    fn place(&self) -> String {
+        match self.pem {
+            Pem::File(path) => path.display().to_string(),
+            Pem::Bytes(_) => "(given as bytes)".to_owned(),
+        }
+    }
+
+    fn unusable(&self, wanted: &'static str, why: &dyn std::fmt::Display) -> TlsError {
+        TlsError::Unusable { what: self.what, place: self.place(), why: why.to_string(), wanted }
+    }
+}
+
+/// Error of certificates or a key that cannot be used. Nothing was connected.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("{what} {place} cannot be read: {source}; check the path and its permissions")]
+    Unreadable {
+        /// What the file should hold, as `the CA`.
+        what: &'static str,
+        /// The file.
+        place: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file, or the given bytes, do not hold what they should.
+    #[error("{what} {place} is unusable: {why}; give {wanted} in PEM form")]
+    Unusable {
+        /// What it should be, as `the CA`.
+        what: &'static str,
+        /// The file, or `(given as bytes)`.
+        place: String,
+        /// What is wrong with it.
+        why: String,
+        /// What is needed instead.
+        wanted: &'static str,
+    },
+    /// The private key belongs to another certificate.
+    #[error(
+        "the client key {key} does not fit the client certificate {certificate}; give the two that belong together"
+    )]
+    KeyMismatch {
+        /// The key's file, or `(given as bytes)`.
+        key: String,
+        /// The certificate's file, or `(given as bytes)`.
+        certificate: String,
+    },
+    /// The platform offers no trusted CA.
+    #[error("the CAs of this system cannot be used: {why}; install them, or give a CA by Tls::ca (--tls-ca)")]
+    Platform {
+        /// What the platform reported.
+        why: String,
+    },
+    /// The cryptography refuses the settings.
+    #[error("TLS cannot be set up: {why}; check the certificates")]
+    Setup {
+        /// What it reported.
+        why: String,
+    },
+}

@@ -1,0 +1,107 @@
+//! What can go wrong with a TLS connection, in words that say what to do.
+
+use std::io;
+
+use rustls::{AlertDescription as Alert, CertificateError, Error};
+
+/// Why a connection over TLS cannot be had, or ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TlsTrouble {
+    #[error("its certificate has expired; renew it, and check the clocks")]
+    Expired,
+    #[error("its certificate is not valid yet; check the clocks")]
+    NotValidYet,
+    #[error("its certificate is for {}, not for {wanted}; set Tls::server_name (--tls-server-name)", names(.presented))]
+    WrongName { wanted: String, presented: Vec<String> },
+    #[error("its certificate comes from an unknown CA; give the CA by Tls::ca (--tls-ca)")]
+    UnknownCa,
+    #[error("its certificate is a CA itself; give the server one that this CA has signed")]
+    CaAsServer,
+    #[error("its certificate is refused: {0}; replace it")]
+    BadCertificate(String),
+    #[error("it wants a client certificate; give one by Tls::client_certificate (--tls-cert, --tls-key)")]
+    WantsCertificate,
+    #[error("it refused the client certificate ({0:?}); check its CA, its dates and its revocation")]
+    CertificateRefused(Alert),
+    #[error("it refused the TLS handshake ({0:?}); check its TLS versions, ciphers and client certificates")]
+    Refused(Alert),
+    #[error("it has no TLS version or cipher in common: {0}; enable TLS 1.2 or 1.3 there")]
+    Incompatible(String),
+    #[error("it does not answer in TLS; check the port, or write redis:// for plaintext")]
+    NoTls,
+    #[error("the server closed the connection in the TLS handshake; check that the port speaks TLS")]
+    ClosedInHandshake,
+    #[error("{0} in the TLS handshake; check that the port speaks TLS")]
+    BrokenInHandshake(io::Error),
+    #[error("the connection was cut without an end of TLS (close_notify); check the master and the network")]
+    Truncated,
+    #[error("TLS failed: {0}; check the master and the network")]
+    Other(String),
+}
+
+/// Names of a certificate that are shown; there may be hundreds.
+const NAME_COUNT_MAX: usize = 4;
+
+/// The names of a certificate, which rustls writes as `DnsName("h")` and `IpAddress(10.0.0.1)`.
+fn names(presented: &[String]) -> String {
+    let bare = |name: &String| {
+        let inside = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);
+        inside.trim_matches('"').to_owned()
+    };
+    let shown: Vec<String> = presented.iter().take(NAME_COUNT_MAX).map(bare).collect();
+    match presented.len().saturating_sub(NAME_COUNT_MAX) {
+        _ if presented.is_empty() => "no name".to_owned(),
+        0 => shown.join(", "),
+        rest => format!("{} and {rest} more", shown.join(", ")),
+    }
+}
+
+impl From<TlsTrouble> for io::Error {
+    fn from(trouble: TlsTrouble) -> Self {
+        Self::other(trouble)
+    }
+}
+
+impl TlsTrouble {
+    pub(super) fn new(error: &Error, is_established: bool, has_client_certificate: bool) -> Self {
+        match error {
+            Error::InvalidCertificate(error) => Self::of_certificate(error),
+            Error::AlertReceived(Alert::CertificateRequired) => Self::WantsCertificate,
+            // TLS 1.2 has no alert for a missing certificate.
+            Error::AlertReceived(Alert::HandshakeFailure | Alert::BadCertificate)
+                if !has_client_certificate && !is_established =>
+            {
+                Self::WantsCertificate
+            }
+            Error::AlertReceived(
+                alert @ (Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA
+                | Alert::AccessDenied
+                | Alert::DecryptError),
+            ) => Self::CertificateRefused(*alert),
+            Error::AlertReceived(alert) => Self::Refused(*alert),
+            Error::PeerIncompatible(why) => Self::Incompatible(format!("{why:?}")),
+            Error::InvalidMessage(_) if !is_established => Self::NoTls,
+            error => Self::Other(error.to_string()),
+        }
+    }
+
+    fn of_certificate(error: &CertificateError) -> Self {
+        match error {
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => Self::Expired,
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => Self::NotValidYet,
+            CertificateError::NotValidForNameContext { expected, presented } => {
+                Self::WrongName { wanted: expected.to_str().into_owned(), presented: presented.clone() }
+            }
+            CertificateError::UnknownIssuer => Self::UnknownCa,
+            CertificateError::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+                Self::CaAsServer
+            }
+            error => Self::BadCertificate(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Peers that are refused, or refuse: what the client says, on both connections of a master.
+
+use redlatch::{Client, ConnectError, Pem, Redlock, Tls, TlsError};
+
+use crate::certificates::Certificates;
+use crate::fleet::Fleet;
+use crate::front::{Conduct, Front};
+use crate::{PATIENCE, TTL, eventually, expect_refusal, open, settings, start, start_as, tls_urls, trusting};
+
+#[test]
+fn bad_server_certificates_are_refused_by_name() {
+    let certificates = Certificates::new();
+    for (name, said) in [
+        ("named", &["its certificate is for locks.example, not for 127.0.0.1", "--tls-server-name"][..]),
+        ("expired", &["its certificate has expired; renew it"]),
+        ("early", &["its certificate is not valid yet; check the clocks"]),
+        ("foreign", &["its certificate comes from an unknown CA", "--tls-ca"]),
+    ] {
+        let mut fleet = start_as(1, name, &["--tls-auth-clients", "no"], &certificates);
+        let client = open(settings(&tls_urls(&mut fleet)).tls(trusting(&certificates)));
+        expect_refusal(&client, said);
+        assert_eq!(fleet.master(0).ask("DBSIZE").text(), "0");
+    }
+}
+
+#[test]
+fn a_missing_or_foreign_client_certificate_is_named() {
+    let certificates = Certificates::new();
+    let pem = |file| Pem::File(certificates.path(file));
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let args = ["--tls-auth-clients", "yes", "--tls-protocols", version];
+        let mut fleet = start_as(1, "server", &args, &certificates);
+        let urls = tls_urls(&mut fleet);
+        let client = open(settings(&urls).tls(trusting(&certificates)));
+        expect_refusal(&client, &["it wants a client certificate", "--tls-cert, --tls-key"]);
+        let with = |certificate, key| trusting(&certificates).client_certificate(pem(certificate), pem(key));
+        let client = open(settings(&urls).tls(with("foreign-client.pem", "foreign-client.key")));
+        expect_refusal(&client, &["it refused the client certificate (UnknownCA)"]);
+        let client = open(settings(&urls).tls(with("client.pem", "client.key")));
+        client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free").release().expect("confirmed");
+    }
+}
+
+#[test]
+fn a_wrong_scheme_is_named() {
+    let (mut fleet, certificates) = start(1, "no");
+    let plain_as_tls = fleet.master(0).url().replace("redis://", "rediss://");
+    // A plaintext server answers a record only if that has a line feed in it: else the time ends the attempt.
+    let limit = std::time::Duration::from_millis(300);
+    let client = open(settings(&[plain_as_tls]).tls(trusting(&certificates)).connect_timeout(limit));
+    expect_refusal(&client, &["check"]);
+    let tls_as_plain = fleet.master(0).tls_url().replace("rediss://", "redis://");
+    let client = open(settings(&[tls_as_plain]));
+    crate::await_down(&client, &["before its first reply; if it wants TLS, write rediss://"]);
+    let error = client.lock("a").ttl(TTL).try_acquire().map(drop).expect_err("no master").to_string();
+    assert!(error.contains("write rediss://"), "{error}");
+}
+
+#[test]
+fn an_answer_without_tls_is_named() {
+    let (certificates, fleet) = (Certificates::new(), Fleet::start(1));
+    let front = Front::start(fleet.addrs()[0], &certificates, &[Conduct::Garbage]);
+    let client = open(settings(&[front.url()]).tls(trusting(&certificates)));
+    expect_refusal(&client, &["it does not answer in TLS; check the port"]);
+}
+
+#[test]
+fn a_bad_second_connection_costs_only_notifications() {
+    let (certificates, mut fleet) = (Certificates::new(), Fleet::start(1));
+    let target = fleet.addrs()[0];
+    let cut = |inside_record| Conduct::Cut { reply_size: 3, inside_record };
+    for (second, is_accepted) in [
+        (Conduct::Pass("named"), false),
+        (Conduct::Pass("expired"), false),
+        (Conduct::Pass("foreign"), false),
+        (Conduct::Plain, false),
+        (Conduct::Garbage, false),
+        (Conduct::Stall, false),
+        (cut(true), true),
+        (cut(false), true),
+    ] {
+        let front = Front::start(target, &certificates, &[Conduct::Pass("server"), second]);
+        let client = open(settings(&[front.url()]).tls(trusting(&certificates)));
+        fleet.master(0).ask("SET a other PX 600000");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| client.lock("a").ttl(TTL).wait(PATIENCE).acquire());
+            eventually(PATIENCE, "the second connection is tried, and given up unless it stalls", || {
+                front.accepted_count()
+                    >= if matches!(second, Conduct::Stall | Conduct::Plain) { 2 } else { 3 }
+            });
+            assert_eq!(fleet.master(0).ask("PUBSUB CHANNELS").text(), "[]", "{second:?}: subscribed");
+            fleet.master(0).ask("DEL a");
+            let guard = waiting.join().expect("no panic").expect("polled");
+            guard.release().expect("confirmed");
+        });
+        assert_eq!(front.handshakes().len() > 1, is_accepted, "{second:?}: {:?}", front.handshakes());
+    }
+}
+
+#[test]
+fn a_second_connection_needs_its_client_certificate_too() {
+    let (mut fleet, certificates) = start(1, "yes");
+    let pem = |file| Pem::File(certificates.path(file));
+    let tls = trusting(&certificates).client_certificate(pem("client.pem"), pem("client.key"));
+    let client = open(settings(&tls_urls(&mut fleet)).tls(tls));
+    fleet.master(0).ask("SET a other PX 600000");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| client.lock("a").ttl(TTL).wait(PATIENCE).acquire());
+        let master = fleet.master(0);
+        eventually(PATIENCE, "it is subscribed", || master.ask("PUBSUB NUMSUB a").text() == "[a, 1]");
+        master.ask("DEL a");
+        waiting.join().expect("no panic").expect("free").release().expect("confirmed");
+    });
+}
+
+#[test]
+fn unusable_files_are_named() {
+    let certificates = Certificates::new();
+    let path = |file: &str| certificates.path(file);
+    std::fs::write(path("empty.pem"), "no certificate\n").expect("a directory of its own");
+    std::fs::write(path("broken.pem"), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+        .expect("a directory of its own");
+    let pem = |file: &str| Pem::File(path(file));
+    let client = |certificate, key| Tls::new().ca(pem("ca.pem")).client_certificate(certificate, key);
+    let shown = |file: &str| path(file).display().to_string();
+    for (tls, said) in [
+        (
+            Tls::new().ca(pem("none.pem")),
+            vec!["the CA ".to_owned() + &shown("none.pem"), "cannot be read".into()],
+        ),
+        (
+            Tls::new().ca(pem("empty.pem")),
+            vec!["the CA ".to_owned() + &shown("empty.pem"), "it holds none".into()],
+        ),
+        (Tls::new().ca(pem("ca.key")), vec![shown("ca.key"), "give a certificate in PEM form".into()]),
+        (Tls::new().ca(pem("broken.pem")), vec![shown("broken.pem"), "is unusable".into()]),
+        (Tls::new().ca(Pem::Bytes(b"s3cret".to_vec())), vec!["the CA (given as bytes) is unusable".into()]),
+        (
+            client(pem("none.pem"), pem("client.key")),
+            vec!["the client certificate".into(), shown("none.pem")],
+        ),
+        (client(pem("client.pem"), pem("none.key")), vec!["the client key".into(), shown("none.key")]),
+        (client(pem("client.pem"), pem("client.pem")), vec!["the client key".into(), "it holds none".into()]),
+        (client(pem("broken.pem"), pem("client.key")), vec![shown("broken.pem")]),
+        (client(pem("client.pem"), pem("server.key")), vec!["does not fit the client certificate".into()]),
+    ] {
+        let config = settings(&["rediss://127.0.0.1:1"]).tls(tls.clone()).build().expect("valid settings");
+        let errors = [Client::open(config.clone()).err(), Redlock::open(config).err()];
+        for error in errors.map(|error| error.expect("a bad file")) {
+            assert!(
+                matches!(
+                    &error,
+                    ConnectError::Tls(
+                        TlsError::Unreadable { .. }
+                            | TlsError::Unusable { .. }
+                            | TlsError::KeyMismatch { .. }
+                    )
+                ),
+                "{error:?}"
+            );
+            let text = error.to_string();
+            assert!(said.iter().all(|said| text.contains(said)), "{said:?} is not in: {text}");
+            assert!(!text.contains("s3cret"), "{text}");
+        }
+    }
+}

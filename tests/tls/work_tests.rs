@@ -1,0 +1,162 @@
+//! What works over TLS as it does without.
+
+use std::thread;
+
+use redlatch::{Client, MasterState, Pem, Redlock, Tls};
+use rustls::HandshakeKind;
+
+use crate::front::{Conduct, Front};
+use crate::{PATIENCE, TTL, eventually, open, settings, start, start_as, tls_urls, trusting};
+use crate::{certificates::Certificates, fleet::Fleet};
+
+/// One client waits for the lock of the other, and gets it by a release notification.
+#[track_caller]
+fn check_hand_over(holder: &Client, waiter: &Client) {
+    let guard = holder.lock("orders:42").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            waiter.lock("orders:42").ttl(TTL).wait(PATIENCE).acquire().map(redlatch::Guard::release)
+        });
+        let is_waiting =
+            || holder.lock("orders:42").ttl(TTL).try_acquire().is_err() && !waiting.is_finished();
+        assert!(is_waiting());
+        guard.release().expect("confirmed");
+        assert!(waiting.join().expect("no panic").expect("free in a while").is_ok());
+    });
+}
+
+#[test]
+fn acquire_wait_and_release_work_over_tls() {
+    let (mut fleet, certificates) = start(3, "no");
+    let urls = tls_urls(&mut fleet);
+    let client = || open(settings(&urls).tls(trusting(&certificates)));
+    let (holder, waiter) = (client(), client());
+    let guard = holder.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| waiter.lock("a").ttl(TTL).wait(PATIENCE).acquire());
+        for master in fleet.masters() {
+            eventually(PATIENCE, "the waiter is subscribed on each master", || {
+                master.ask("PUBSUB NUMSUB a").text() == "[a, 1]"
+            });
+        }
+        guard.release().expect("confirmed");
+        let guard = waiting.join().expect("no panic").expect("free");
+        assert!(guard.release().expect("confirmed").deleted >= 2);
+    });
+    for master in fleet.masters() {
+        // The harness has the only connection in plaintext.
+        let port = master.port().to_string();
+        let list = master.ask("CLIENT LIST").text();
+        assert_eq!(list.matches(&format!("laddr=127.0.0.1:{port} ")).count(), 1, "{list}");
+        assert!(list.matches(" name=redlatch ").count() >= 2, "{list}");
+    }
+}
+
+#[test]
+fn a_client_certificate_lets_the_client_in() {
+    let (mut fleet, certificates) = start(1, "yes");
+    let by_file = |name: &str| Pem::File(certificates.path(name));
+    let by_bytes = |name: &str| Pem::Bytes(certificates.read(name));
+    for pem in [&by_file as &dyn Fn(&str) -> Pem, &by_bytes] {
+        let tls = Tls::new().ca(pem("ca.pem")).client_certificate(pem("client.pem"), pem("client.key"));
+        let client = open(settings(&tls_urls(&mut fleet)).tls(tls));
+        check_hand_over(&client, &client.clone());
+    }
+}
+
+#[test]
+fn debug_output_of_a_client_shows_no_key() {
+    let (mut fleet, certificates) = start(1, "yes");
+    let pem = |file| Pem::Bytes(certificates.read(file));
+    let tls = trusting(&certificates).client_certificate(pem("client.pem"), pem("client.key"));
+    let config = settings(&tls_urls(&mut fleet)).tls(tls).build().expect("valid settings");
+    let redlock = Redlock::open(config.clone()).expect("an event loop");
+    let client = Client::open(config).expect("an event loop");
+    let guard = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+    let shown = format!("{redlock:?} {client:?} {:?} {guard:?}", client.config());
+    let key = String::from_utf8(certificates.read("client.key")).expect("PEM");
+    for secret in [&key, &format!("{:?}", key.as_bytes()), key.lines().nth(1).expect("a line of it")] {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+}
+
+#[test]
+fn the_server_name_may_be_given() {
+    let certificates = Certificates::new();
+    let mut fleet = start_as(1, "named", &["--tls-auth-clients", "no"], &certificates);
+    let tls = trusting(&certificates).server_name("locks.example");
+    let client = open(settings(&tls_urls(&mut fleet)).tls(tls));
+    client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free").release().expect("confirmed");
+    let mut local = start_as(1, "server", &["--tls-auth-clients", "no"], &certificates);
+    let url = local.master(0).tls_url().replace("127.0.0.1", "localhost");
+    let client = open(settings(&[url]).tls(trusting(&certificates)));
+    client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free").release().expect("confirmed");
+}
+
+#[test]
+fn a_reconnect_resumes_the_session() {
+    let (certificates, fleet) = (Certificates::new(), Fleet::start(1));
+    let front = Front::start(fleet.addrs()[0], &certificates, &[Conduct::Pass("server")]);
+    let client = open(settings(&[front.url()]).tls(trusting(&certificates)));
+    client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free").release().expect("confirmed");
+    assert_eq!(front.handshakes(), [HandshakeKind::Full]);
+    front.drop_connections();
+    eventually(PATIENCE, "the client comes back", || front.handshakes().len() == 2);
+    client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free").release().expect("confirmed");
+    assert_eq!(front.handshakes(), [HandshakeKind::Full, HandshakeKind::Resumed]);
+}
+
+#[test]
+fn new_keys_in_mid_connection_are_followed() {
+    let (certificates, fleet) = (Certificates::new(), Fleet::start(1));
+    let front = Front::start(fleet.addrs()[0], &certificates, &[Conduct::NewKeys]);
+    let client = open(settings(&[front.url()]).tls(trusting(&certificates)));
+    for _ in 0..20 {
+        client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free").release().expect("confirmed");
+    }
+    assert_eq!(front.accepted_count(), 1);
+}
+
+#[test]
+fn many_small_records_are_read_without_another_event() {
+    let (certificates, fleet) = (Certificates::new(), Fleet::start(1));
+    let front = Front::start(fleet.addrs()[0], &certificates, &[Conduct::SmallRecords]);
+    let client = open(settings(&[front.url()]).tls(trusting(&certificates)));
+    // The reply to INFO alone is more records than one read takes.
+    assert_eq!(client.masters()[0].state, MasterState::Ready);
+    client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free").release().expect("confirmed");
+    assert_eq!(front.accepted_count(), 1);
+}
+
+/// Of two sizes: more than the session takes in one call, and more than the socket takes in one write.
+#[test]
+fn a_large_write_goes_out_without_a_reply() {
+    let (certificates, mut fleet) = (Certificates::new(), Fleet::start(1));
+    for count in [200, 5000] {
+        // Each request has more bytes than its name.
+        let withhold = Conduct::Withhold { request_size: count * 1000 };
+        let front = Front::start(fleet.addrs()[0], &certificates, &[withhold]);
+        let client = open(settings(&[front.url()]).tls(trusting(&certificates)));
+        let names: Vec<String> = (0..count).map(|index| format!("{index}:{}", "x".repeat(1000))).collect();
+        let requests = names.iter().map(|name| client.lock(name).ttl(TTL));
+        let guards: Vec<_> = client.acquire_all(requests).into_iter().map(redlatch::Acquire::wait).collect();
+        let failed = guards.iter().find(|guard| guard.is_err());
+        assert!(failed.is_none(), "{count} at once: {failed:?}");
+        assert_eq!(fleet.master(0).ask("DBSIZE").text(), count.to_string());
+        drop(guards);
+        assert_eq!(client.settle(PATIENCE), 0);
+        assert_eq!(fleet.master(0).ask("DBSIZE").text(), "0");
+    }
+}
+
+#[test]
+fn masters_with_and_without_tls_make_one_quorum() {
+    let (mut fleet, certificates) = start(3, "no");
+    let urls = [fleet.master(0).tls_url(), fleet.master(1).url(), fleet.master(2).tls_url()];
+    let client = open(settings(&urls).tls(trusting(&certificates)));
+    eventually(PATIENCE, "all are ready", || {
+        client.masters().iter().all(|master| master.state == MasterState::Ready)
+    });
+    let guard = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+    assert!(guard.release().expect("confirmed").deleted >= 2);
+}
