@@ -224,14 +224,16 @@ impl Fleet {
     }
 
     /// The master that is to publish a release alone, if one of these can.
-    #[cold]
     pub(super) fn publisher(&self, among: MasterSet, token: &Token) -> MasterSet {
         self.groups.publisher(among.intersection(self.usable).without(self.mute()), token)
     }
 
     /// Has a release published by all usable masters but this one, which was to publish it alone.
     pub(super) fn publish_without(&mut self, master: MasterId, entry: &Entry) {
-        let to = self.usable.without(MasterSet::only(master));
+        self.send_notification(self.usable.without(MasterSet::only(master)), entry);
+    }
+
+    fn send_notification(&mut self, to: MasterSet, entry: &Entry) {
         self.send(to, Owed::Ignored(Shape::Count), |out| command::encode_telling(out, entry.key()));
     }
 
