@@ -30,13 +30,18 @@ const SEEDS_OF_EQUIVALENT: u64 = 20;
 const SAMPLE: usize = 16;
 
 /// Breaks that change nothing: what the script's name starts with, a part of how the break is shown, and why.
-const EQUIVALENT: [(&str, &str, &str); 16] = [
+const EQUIVALENT: [(&str, &str, &str); 17] = [
     (
         "release",
         "return redis.[call -> pcall]('del'",
         "an error that is returned is the reply, raised or not",
     ),
     ("extend", "return redis.[call -> pcall]('pexpire'", "likewise"),
+    (
+        "release_wake",
+        "redis.[pcall -> call]('publish', channel, rec",
+        "the publication before it on this channel was no error",
+    ),
     ("fenced_acquire", "return redis.[call -> pcall]('set'", "likewise"),
     ("fenced_", "string.sub(holder.err, [1 -> 0], 9)", "Lua starts at 1 then, too"),
     ("shared_acquire", "value) or [0 -> 1])", "no reader's time has ended so early"),

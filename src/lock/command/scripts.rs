@@ -95,7 +95,7 @@ macro_rules! scripts {
 scripts! {
     RELEASE: "release" from ["release"], 1 + 1, "842d718010740f97c63e1cfc063e72a6b0487fb9";
     RELEASE_NOTIFY: "release_notify" from ["release_notify"], 1 + 1, "b4e5cefc3d2023b0a537ffd04f35fa08f884ebbf";
-    RELEASE_WAKE: "release_wake" from ["release_wake"], 1 + 4, "35ebbc8b2031900698824c60f4498447994aaa62";
+    RELEASE_WAKE: "release_wake" from ["release_wake"], 1 + 4, "589358ad1bb212e38e0e05f4dce2af5552050ab2";
     EXTEND: "extend" from ["extend"], 1 + 2, "b21458d0a3a9d5056462f2073617b88a6da3b591";
     SWAP: "swap" from ["swap"], 1 + 3, "1b7711219df5c949b193483054bc4cf6c4f92836";
     FENCED_ACQUIRE: "fenced_acquire" from ["fenced_acquire"], 2 + 6, "3ff6ee94e61a10aabe172ad7e7a42d184f847141";

@@ -198,7 +198,7 @@ fn relay(waiter_count: usize, is_native: bool) -> Result<Relay, String> {
 
 /// With the pauses alone it takes some tens of round trips, and each of a hundred asks a hundred times.
 pub fn any_crowd_passes_on_in_three_round_trips() -> Verdict {
-    let rows = [(1, 3), (10, 5), (100, 6)].into_iter();
+    let rows = [(1, 3), (10, 5), (100, 7)].into_iter();
     for (is_native, (count, attempts_max)) in rows.flat_map(|row| [(false, row), (true, row)]) {
         let Relay { times, attempt_count } = relay(count, is_native)?;
         let (median, slow) = (times[count / 2], times[count * 9 / 10]);
@@ -388,7 +388,7 @@ pub fn a_group_of_waiters_is_small() -> Verdict {
         attempt_count += trace.iter().filter(is_attempt).count();
     }
     verdict(&mut world)?;
-    demand(attempt_count <= 20, &format!("{attempt_count} attempts for ten locks"))
+    demand(attempt_count <= 30, &format!("{attempt_count} attempts for ten locks"))
 }
 
 /// Behind a holder that has waited, so that it notifies groups.
