@@ -346,8 +346,7 @@ impl ConfigBuilder {
     ///   ([`limits::UNWOKEN_PAUSE_FACTOR`]): 1 s by default; and in a crowd of waiters up to 5 times that
     ///   ([`limits::UNWOKEN_CROWD_FACTOR_MAX`]).
     ///
-    /// A lost message, or a holder that publishes none, costs a waiter at most that. A waiter that got the
-    /// only message and died costs the others the same. If this is off, the
+    /// A lost message, or a holder that publishes none, costs a waiter at most that. If this is off, the
     /// client neither publishes nor subscribes.
     #[must_use]
     pub const fn wake_waiters(mut self, wake: bool) -> Self {
@@ -358,14 +357,14 @@ impl ConfigBuilder {
     /// Sets a function that is called with each event of locks and masters; none by default. A later function
     /// replaces it.
     ///
-    /// [`Client`](crate::Client) calls it without its lock held, one event at a time and in order, on the
-    /// thread that drives the event loop or makes a call. [`Redlock`](crate::Redlock) calls it at the end of
-    /// each call. An [`Engine`](crate::engine::Engine) does not call it: drain
+    /// [`Client`](crate::Client) calls it on a thread of its own, one event at a time and in order. It may
+    /// block there, and use the client. Events of a client's end may come after the last handle is dropped.
+    /// [`Redlock`](crate::Redlock) calls it at the end of each call, which it delays. An
+    /// [`Engine`](crate::engine::Engine) does not call it: drain
     /// [`Engine::poll_event`](crate::engine::Engine::poll_event).
     ///
-    /// The function must be short: it delays the thread that calls it. A blocking call of the same client in
-    /// it may fail at once. A panic in it ends that one call. Meanwhile up to 1,024 events wait
-    /// ([`limits::EVENT_COUNT_MAX`]); further ones are dropped and counted.
+    /// A panic in it ends that one call. Meanwhile up to 1,024 events wait ([`limits::EVENT_COUNT_MAX`]);
+    /// further ones are dropped and counted.
     #[must_use]
     pub fn on_event(mut self, observe: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.config.observer = Some(Observer::new(observe));

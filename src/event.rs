@@ -44,7 +44,7 @@ pub enum Event {
         /// Validity that was left.
         left: Duration,
     },
-    /// A held lock ended before its release.
+    /// A held lock ended before its release. If nothing showed it before, it is reported at the release.
     Lost {
         /// Name of the lock.
         resource: Vec<u8>,

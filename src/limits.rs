@@ -194,10 +194,10 @@ pub const SUBSCRIPTION_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 /// lock.
 pub const WOKEN_COUNT: u32 = 3;
 
-/// Number of groups of the clients that wait for one lock: 32. A client that has waited lately notifies two
-/// groups of its release. Each waiting client is in a random group. Of 15 waiting clients 2.4 are notified on
-/// average; where a single one waits, the master looks through all groups.
-pub const WAKE_GROUP_COUNT: u32 = 32;
+/// Number of groups of the clients that wait for one lock: 16. A client that has waited lately notifies two
+/// groups of its release. Each waiting client is in a random group. Of 15 waiting clients three are notified
+/// on average; where a single one waits, the master looks through all groups.
+pub const WAKE_GROUP_COUNT: u32 = 16;
 
 /// Largest factor by which the pause of a waiter exceeds the longest `retry_delay`: 20, so 2 s by default.
 /// The pause grows to it once a quorum of masters has confirmed that it publishes releases and while no

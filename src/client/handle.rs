@@ -91,15 +91,14 @@ impl Client {
     /// their state.
     ///
     /// # Errors
-    /// [`ConnectError::Io`] if the operating system gives no event queue, randomness or thread.
+    /// [`ConnectError::Io`] if the operating system gives no event queue, randomness or thread;
+    /// `ConnectError::Tls` if certificates or a key of `rediss://` masters cannot be used.
     pub fn open(mut config: Config) -> Result<Self, ConnectError> {
         config.retry_delay_by = config.retry_delay_by.as_ref().map(RetryDelay::of_another_client);
         let config = Arc::new(config);
         let (mut driver, mut poller) = Driver::new(config.clone())?;
         driver.settle(&mut poller)?;
         let shared = Shared::start(driver, poller)?;
-        // Reports what has happened so far.
-        shared.flush();
         Ok(Self { handle: Arc::new(Handle { shared, config, callbacks: Callbacks::default() }) })
     }
 

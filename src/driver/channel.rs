@@ -100,7 +100,11 @@ impl Channel {
         match self {
             Self::Plain { socket, has_received } => {
                 let received = socket.recv(space);
-                if *has_received { received } else { first_reply(received, space, has_received) }
+                if *has_received || !socket.is_connected() {
+                    received
+                } else {
+                    first_reply(received, space, has_received)
+                }
             }
             #[cfg(feature = "tls")]
             Self::Tls(socket) => socket.recv(space),

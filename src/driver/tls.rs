@@ -180,7 +180,10 @@ impl TlsSocket {
                 Ok(())
             }
             Err(error) => {
-                let _ = self.session.write_tls(&mut Records(&mut self.socket));
+                while self.session.wants_write()
+                    && self.socket.is_writable()
+                    && self.session.write_tls(&mut Records(&mut self.socket)).is_ok()
+                {}
                 Err(TlsTrouble::new(&error, self.is_established, self.has_client_certificate).into())
             }
         }
@@ -190,6 +193,8 @@ impl TlsSocket {
     fn write_records(&mut self) -> io::Result<()> {
         while self.session.wants_write() && self.socket.is_writable() {
             if let Err(error) = self.session.write_tls(&mut Records(&mut self.socket)) {
+                let error =
+                    if self.is_established { error } else { TlsTrouble::BrokenInHandshake(error).into() };
                 return Err(self.why_refused().unwrap_or(error));
             }
         }
@@ -199,20 +204,26 @@ impl TlsSocket {
     /// The last words of a peer that takes no more, if they have arrived.
     #[cold]
     fn why_refused(&mut self) -> Option<io::Error> {
+        // An alert is short; what comes before it was on its way when the peer ended the connection.
         let mut rest = [0; 512];
-        loop {
-            while !self.untaken.is_empty() {
-                if let Err(error) = self.take_records() {
-                    return Some(error);
-                }
-                while self.session.reader().read(&mut rest).is_ok_and(|size| size > 0) {}
-            }
-            if !matches!(self.read_socket(), Ok(Received::Bytes { .. })) {
+        for _ in 0..LAST_WORDS_READ_COUNT {
+            while self.session.reader().read(&mut rest).is_ok_and(|size| size > 0) {}
+            if self.has_ended {
                 return None;
             }
+            if self.untaken.is_empty() && !matches!(self.read_socket(), Ok(Received::Bytes { .. })) {
+                return None;
+            }
+            if let Err(error) = self.take_records() {
+                return Some(error);
+            }
         }
+        None
     }
 }
+
+/// Reads that look for an alert.
+const LAST_WORDS_READ_COUNT: usize = 64;
 
 /// A socket as rustls writes to it: record by record, as `writev` could raise `SIGPIPE`.
 struct Records<'a>(&'a mut Socket);

@@ -410,7 +410,8 @@ impl Engine {
         answer: ReleaseAnswer,
     ) {
         let quorum = self.fleet.quorum();
-        if let ReleaseAnswer::Failed(_) = answer {
+        // A master that has lost the key has published nothing either.
+        if let ReleaseAnswer::Failed(_) | ReleaseAnswer::Absent = answer {
             self.claims.publish_without(&mut self.fleet, master, id);
         }
         if let Some(op) = self.claims.handle_release_answer(quorum, master, id, answer) {

@@ -121,8 +121,8 @@ impl Subscription {
         self.forget_release();
     }
 
-    /// Between which bounds the next pause is drawn, if a quorum of masters other than the `mute` ones
-    /// notifies of releases. `longest` is that of a waiter that is not notified.
+    /// Between which bounds the next pause is drawn, if a quorum of masters notifies of releases, and each of
+    /// those that are `able` to. `longest` is the bound of a waiter that is not notified.
     ///
     /// Before the first message nobody knows whether the holder sends one: the pauses double, so that a
     /// release without a message costs at most as long again as the wait so far. Once one has come the bounds
@@ -131,10 +131,11 @@ impl Subscription {
     pub(super) fn pause_bounds(
         &self,
         quorum: usize,
-        mute: MasterSet,
+        able: MasterSet,
         longest: Duration,
     ) -> Option<RangeInclusive<Duration>> {
-        if !self.confirmed.without(mute).has(quorum) {
+        // Any of them may be the only one that publishes a release.
+        if !self.confirmed.intersection(able).has(quorum) || !able.without(self.confirmed).is_empty() {
             return None;
         }
         if self.has_heard {
@@ -161,7 +162,7 @@ impl Subscription {
     /// A master reports a release on one of the channels.
     pub(super) fn note_freed(&mut self, master: MasterId, channel: &[u8]) {
         let is_alone = self.group.as_deref() == Some(channel);
-        if self.freed.contains(master) || is_alone {
+        if self.freed.contains(master) || is_alone || self.is_alone {
             // This one reports a later release.
             self.forget_release();
         }

@@ -233,10 +233,10 @@ impl Subscriptions {
         }
     }
 
-    /// Between which bounds the next pause is drawn, if a quorum of masters other than the `mute` ones
-    /// notifies.
-    pub(super) fn pause_bounds(&self, id: Id, mute: MasterSet) -> Option<RangeInclusive<Duration>> {
-        self.find(id)?.pause_bounds(self.quorum, mute, self.config.retry_delay_max)
+    /// Between which bounds the next pause is drawn, if a quorum of masters notifies, and all of those that
+    /// are `able` to.
+    pub(super) fn pause_bounds(&self, id: Id, able: MasterSet) -> Option<RangeInclusive<Duration>> {
+        self.find(id)?.pause_bounds(self.quorum, able, self.config.retry_delay_max)
     }
 
     /// Whether the last attempt of a waiter followed a reported release.

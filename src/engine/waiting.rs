@@ -45,8 +45,8 @@ impl Engine {
             return (last > now + took).then(|| last.min(now + delay));
         }
         let attempts = op.attempts;
-        let bounds =
-            if op.is_subscribed { self.subscriptions.pause_bounds(id, self.fleet.mute()) } else { None };
+        let able = self.fleet.usable().without(self.fleet.mute());
+        let bounds = if op.is_subscribed { self.subscriptions.pause_bounds(id, able) } else { None };
         // An attempt that had a part of it met others that want it, not a holder.
         let is_held = self.claims.claim(op.claim).tally.granted.is_empty();
         let delay = match bounds {

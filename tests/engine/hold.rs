@@ -389,3 +389,13 @@ fn quarantined_masters_extend_no_repaired_lock() {
     let outcome = rig.outcome();
     assert!(matches!(outcome, Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))), "{outcome:?}");
 }
+
+#[test]
+fn a_difference_shows_the_locks_held_now() {
+    let mut rig = Rig::new(3, defaults);
+    let locks = ["a", "b", "c"].map(|name| rig.acquire(name, 10_000, 0));
+    let before = rig.engine.stats(rig.now);
+    rig.release(locks[0], true);
+    let since = rig.engine.stats(rig.now).since(&before);
+    assert_eq!((since.acquired, since.released, since.held()), (0, 1, 2));
+}

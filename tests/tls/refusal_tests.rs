@@ -164,3 +164,27 @@ fn unusable_files_are_named() {
         }
     }
 }
+
+/// As a key that has lost its line feeds in an environment variable.
+#[test]
+fn no_part_of_a_broken_key_is_shown() {
+    let certificates = Certificates::new();
+    let path = |file: &str| certificates.path(file);
+    let key = std::fs::read_to_string(path("client.key")).expect("a key");
+    let secret: String = key.lines().filter(|line| !line.starts_with('-')).collect();
+    let in_one_line = key.replace('\n', "");
+    let decimals = |text: &str| format!("{:?}", text.as_bytes()).trim_matches(['[', ']']).to_owned();
+    for broken in [in_one_line.clone(), in_one_line + "';", key.replacen("KEY-----\n", "KEY-----", 1)] {
+        let pem = || Pem::Bytes(broken.clone().into_bytes());
+        let with_key = Tls::new().client_certificate(Pem::File(path("client.pem")), pem());
+        let with_certificate = Tls::new().client_certificate(pem(), pem());
+        for tls in [with_key, with_certificate, Tls::new().ca(pem())] {
+            let config = settings(&["rediss://127.0.0.1:1"]).tls(tls).build().expect("valid settings");
+            let error = Client::open(config).expect_err("no usable key");
+            for text in [error.to_string(), format!("{error:?}")] {
+                let piece = &secret[20..30];
+                assert!(!text.contains(piece) && !text.contains(&decimals(piece)), "{text}");
+            }
+        }
+    }
+}

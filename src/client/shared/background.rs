@@ -5,13 +5,49 @@ use std::io;
 use std::sync::{MutexGuard, TryLockError};
 use std::task::Waker;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::observing::Observing;
 use super::{Core, Shared, Stopped, earlier, wake_all};
 use crate::clock;
 use crate::limits;
 
 impl Shared {
+    /// Waits at most that long until everything queued is released on every master; returns how many locks
+    /// are not.
+    pub(in crate::client) fn settle(&self, limit: Duration) -> usize {
+        self.guarded(|| self.settle_guarded(limit))
+    }
+
+    fn settle_guarded(&self, limit: Duration) -> usize {
+        let now = clock::now();
+        let until = now.checked_add(limit).unwrap_or(now + limits::FOREVER);
+        let may_wait = self.check_may_wait().is_ok();
+        loop {
+            let Ok(mut core) = self.enter() else {
+                // It goes on no more, and its locks last until their TTL; those of a fork are its parent's.
+                let unknown = if self.is_in_delay() { usize::MAX } else { 0 };
+                return self.peek(|core| core.driver.engine.claim_count()).unwrap_or(unknown);
+            };
+            let count = core.driver.engine.claim_count();
+            if count == 0 || !may_wait || clock::now() >= until {
+                self.leave(core);
+                return count;
+            }
+            if let Some(poller) = core.poller.take() {
+                let is_done = |core: &Core| core.driver.engine.claim_count() == 0;
+                match self.lead(core, poller, Some(until), is_done) {
+                    Ok(core) => self.leave(core),
+                    Err(_) => return count,
+                }
+            } else {
+                core.write_beside_leader();
+                self.leave(core);
+                thread::sleep(limits::DROP_LINGER);
+            }
+        }
+    }
+
     /// The last handle is gone: has the background thread bring out what is queued, and waits for it,
     /// [`limits::CLOSE_WAIT`] at most.
     pub(in crate::client) fn close(&self) {
@@ -31,11 +67,28 @@ impl Shared {
         }
     }
 
+    /// The thread that reports events, until there will be no more.
+    pub(super) fn run_observer(&self, observing: &Observing) {
+        loop {
+            // Read before the events: those of the end come before it.
+            let has_ended = observing.has_ended();
+            let events = self.peek(|core| observing.take(&mut core.driver.engine)).unwrap_or_default();
+            if !events.is_empty() {
+                observing.report(&events);
+            } else if has_ended {
+                return;
+            } else {
+                observing.park();
+            }
+        }
+    }
+
     pub(super) fn run_background(&self) {
         let mut seen_drop_count = 0;
         // All waiters have got the error, and all later callers will.
         let _ = self.guarded(|| self.keep(&mut seen_drop_count));
         self.ended_waker.wake_by_ref();
+        self.observing.iter().for_each(|observing| observing.end());
     }
 
     /// Leads whenever nobody else would, until the client is closed.

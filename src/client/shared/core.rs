@@ -3,7 +3,9 @@
 use std::task::Waker;
 use std::time::Instant;
 
-use super::{CompletionToken, Core, DIRECT_WRITE_MAX, SPARE_NAME_COUNT_MAX, earlier, is_before};
+use super::{
+    CompletionToken, Core, DIRECT_WRITE_MAX, EARLY_WRITE_COUNT, SPARE_NAME_COUNT_MAX, earlier, is_before,
+};
 use crate::client::name::HeldName;
 use crate::clock;
 use crate::driver::Poller;
@@ -46,7 +48,7 @@ impl Core {
     }
 
     pub(super) fn begin_turn(&mut self) -> Option<Instant> {
-        self.linger_until = None;
+        (self.linger_until, self.unsent_count) = (None, 0);
         let due = self.driver.begin_turn();
         self.deliver();
         due
@@ -92,7 +94,7 @@ impl Core {
     }
 
     pub(super) fn flush(&mut self) {
-        self.linger_until = None;
+        (self.linger_until, self.unsent_count) = (None, 0);
         self.driver.flush();
         self.deliver();
     }
@@ -108,6 +110,10 @@ impl Core {
 
     /// A task has submitted something.
     pub(super) fn write_for_task(&mut self) {
+        self.unsent_count += 1;
+        if self.unsent_count >= EARLY_WRITE_COUNT * self.driver.engine.config().masters.len() {
+            return self.flush();
+        }
         let is_driven = self.background.drive.is_some();
         if self.poller.is_some() && is_driven && self.completions.waiting_count() > DIRECT_WRITE_MAX {
             self.background.has_unsent = true;

@@ -1,55 +1,65 @@
-//! Calls the user's observer with events, without the lock: one thread at a time, so that the events come in
-//! their order.
+//! Calls the user's observer with events, on a thread of its own: it may be slow or block, and delays nobody.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Waker;
 
+use crate::client::parker::Parker;
 use crate::engine::Engine;
 use crate::event::{Event, Observer};
 
 /// Events that are taken with the lock given back once.
 const TAKEN_COUNT_MAX: usize = 64;
 
-/// The observer of a client, if it has one.
+/// The observer of a client.
 #[derive(Debug)]
 pub(super) struct Observing {
-    observer: Option<Observer>,
-    /// Whether a thread is calling it. Changed with the lock held, or by that thread.
-    is_called: AtomicBool,
-}
-
-/// Events that one thread has taken. Dropping them calls the observer with each.
-pub(super) struct Observed<'a> {
-    observing: &'a Observing,
-    events: Vec<Event>,
+    observer: Observer,
+    parker: Arc<Parker>,
+    waker: Waker,
+    /// Whether its thread will look for events. Changed with the lock held.
+    is_awake: AtomicBool,
+    has_ended: AtomicBool,
 }
 
 impl Observing {
-    pub(super) const fn new(observer: Option<Observer>) -> Self {
-        Self { observer, is_called: AtomicBool::new(false) }
+    /// Its thread is about to start.
+    pub(super) fn new(observer: Observer) -> Self {
+        let (parker, waker) = Parker::pair();
+        Self { observer, parker, waker, is_awake: AtomicBool::new(true), has_ended: AtomicBool::new(false) }
     }
 
-    /// Whether events wait, and no other thread calls the observer.
-    pub(super) fn is_due(&self, engine: &Engine) -> bool {
-        self.observer.is_some() && engine.has_event() && !self.is_called.load(Ordering::Acquire)
-    }
-
-    /// Takes events, if that is due.
-    pub(super) fn begin(&self, engine: &mut Engine) -> Option<Observed<'_>> {
-        if !self.is_due(engine) {
-            return None;
+    /// Has the events of the engine reported; to be called with the lock held.
+    pub(super) fn notify(&self, engine: &Engine) {
+        if engine.has_event() && !self.is_awake.swap(true, Ordering::AcqRel) {
+            self.waker.wake_by_ref();
         }
-        self.is_called.store(true, Ordering::Release);
-        let events = std::iter::from_fn(|| engine.poll_event()).take(TAKEN_COUNT_MAX).collect();
-        Some(Observed { observing: self, events })
     }
-}
 
-impl Drop for Observed<'_> {
-    fn drop(&mut self) {
-        // A panic of it is caught there.
-        if let Some(observer) = &self.observing.observer {
-            self.events.iter().for_each(|event| observer.call(event));
-        }
-        self.observing.is_called.store(false, Ordering::Release);
+    /// What its thread takes to report, with the lock held; if that is nothing, the thread will sleep.
+    pub(super) fn take(&self, engine: &mut Engine) -> Vec<Event> {
+        let events: Vec<Event> = std::iter::from_fn(|| engine.poll_event()).take(TAKEN_COUNT_MAX).collect();
+        self.is_awake.store(!events.is_empty(), Ordering::Release);
+        events
+    }
+
+    /// Calls the observer with each. A panic of it is caught.
+    pub(super) fn report(&self, events: &[Event]) {
+        events.iter().for_each(|event| self.observer.call(event));
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
+    }
+
+    /// Sleeps until there are events, or will be no more.
+    pub(super) fn park(&self) {
+        self.parker.park(None);
+    }
+
+    /// No further events come; the thread ends when it has reported those that wait.
+    pub(super) fn end(&self) {
+        self.has_ended.store(true, Ordering::Release);
+        self.waker.wake_by_ref();
     }
 }

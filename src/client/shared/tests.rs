@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::task::{Context, Wake};
+use std::time::Duration;
 
 use super::*;
 use crate::client::name::HeldName;

@@ -85,7 +85,8 @@ impl Source<'_> {
     fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let bytes = self.read()?;
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-        let certificates = certificates.map_err(|error| self.unusable("a certificate", &error))?;
+        let certificates =
+            certificates.map_err(|error| self.unusable("a certificate", &why_no_pem(&error)))?;
         if certificates.is_empty() {
             return Err(self.unusable("a certificate", &"it holds none"));
         }
@@ -96,7 +97,7 @@ impl Source<'_> {
         let bytes = self.read()?;
         PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
             pem::Error::NoItemsFound => self.unusable("a private key", &"it holds none"),
-            error => self.unusable("a private key", &error),
+            error => self.unusable("a private key", &why_no_pem(&error)),
         })
     }
 
@@ -120,6 +121,17 @@ impl Source<'_> {
 
     fn unusable(&self, wanted: &'static str, why: &dyn std::fmt::Display) -> TlsError {
         TlsError::Unusable { what: self.what, place: self.place(), why: why.to_string(), wanted }
+    }
+}
+
+/// Why something is not in PEM form. The error's own text may show a part of the key.
+const fn why_no_pem(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => "a section has no END line of its own",
+        pem::Error::IllegalSectionStart { .. } => "a BEGIN line is malformed",
+        pem::Error::Base64Decode(_) => "its base64 is broken",
+        pem::Error::SectionTooLarge => "it is too large",
+        _ => "it is not in PEM form",
     }
 }
 

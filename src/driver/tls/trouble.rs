@@ -82,7 +82,7 @@ impl TlsTrouble {
                 | Alert::UnknownCA
                 | Alert::AccessDenied
                 | Alert::DecryptError),
-            ) => Self::CertificateRefused(*alert),
+            ) if has_client_certificate => Self::CertificateRefused(*alert),
             Error::AlertReceived(alert) => Self::Refused(*alert),
             Error::PeerIncompatible(why) => Self::Incompatible(format!("{why:?}")),
             Error::InvalidMessage(_) if !is_established => Self::NoTls,

@@ -65,7 +65,7 @@ mod tests {
         let (sha, token) = (RELEASE_WAKE.sha.as_bytes(), b"0123456789abcdefghi!".as_slice());
         resp::encode_command(
             &mut expected,
-            &[b"EVALSHA", sha, b"1", b"p:a:1", token, b"p:redlatch:wake:a:1:", b"1", b"32"],
+            &[b"EVALSHA", sha, b"1", b"p:a:1", token, b"p:redlatch:wake:a:1:", b"1", b"16"],
         );
         assert_eq!(out.escape_ascii().to_string(), expected.escape_ascii().to_string());
         encode_group_channel(&mut channel, entry.key(), 2, 32);

@@ -198,7 +198,7 @@ fn relay(waiter_count: usize, is_native: bool) -> Result<Relay, String> {
 
 /// With the pauses alone it takes some tens of round trips, and each of a hundred asks a hundred times.
 pub fn any_crowd_passes_on_in_three_round_trips() -> Verdict {
-    let rows = [(1, 3), (10, 5), (100, 7)].into_iter();
+    let rows = [(1, 3), (10, 5), (100, 8)].into_iter();
     for (is_native, (count, attempts_max)) in rows.flat_map(|row| [(false, row), (true, row)]) {
         let Relay { times, attempt_count } = relay(count, is_native)?;
         let (median, slow) = (times[count / 2], times[count * 9 / 10]);
@@ -261,12 +261,14 @@ fn contended(world: &mut World) -> Result<(usize, OpId), String> {
 /// One master alone publishes the release of a client that has waited. Where it does not answer, the others
 /// publish; a lost connection shows that at once, a silent master at the answer limit.
 pub fn a_lost_publisher_costs_one_answer_limit() -> Verdict {
-    for (master, fault) in (0..3).flat_map(|master| (0..2).map(move |fault| (master, fault))) {
+    for (master, fault) in (0..3).flat_map(|master| (0..3).map(move |fault| (master, fault))) {
         let mut world = distant(3, patient);
         let (holder, lock) = contended(&mut world)?;
         match fault {
             0 => world.stop_master(master, 60 * SECOND),
-            _ => world.kill_master(master, true),
+            1 => world.kill_master(master, true),
+            // It answers, and has no key to release.
+            _ => world.flush_all(master),
         }
         world.submit_release(holder, lock, false);
         winner(&mut world, SECOND).map_err(|why| format!("fault {fault} at m{master}: {why}"))?;
@@ -373,7 +375,7 @@ pub fn one_master_publishes_to_a_group() -> Verdict {
     Ok(())
 }
 
-/// Of 18 that wait in 32 groups.
+/// Of 18 that wait in 16 groups.
 pub fn a_group_of_waiters_is_small() -> Verdict {
     let mut world = distant(20, patient);
     let (mut holder, mut lock) = contended(&mut world)?;
