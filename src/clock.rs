@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Without the feature, and elsewhere, [`now`] is [`Instant::now`]. Owns what was noticed of the two clocks.
-//! Refuses to know what is measured. The wall clock, [`wall`], is something else: fencing tokens start from
+//! Does not know what is measured. The wall clock, [`wall`], is something else: fencing tokens start from
 //! it, and no deadline may. Invariants: [`now`] never goes back, and is [`Instant::now`] as long as the
 //! machine has not slept since the process first asked.
 

@@ -1,6 +1,6 @@
 //! The RESP2 wire format: bytes to replies and commands to bytes.
 //!
-//! This module owns the grammar and its limits. It refuses to know what a command means, which reply belongs
+//! This module owns the grammar and its limits. It does not know what a command means, which reply belongs
 //! to which request, and where the bytes come from or go to.
 //!
 //! ```text

@@ -3,7 +3,7 @@
 //!
 //! Owns the callbacks that are due, and the threads on which they run: one is started when a callback is due
 //! and no other is free for it, and ends when none is due. So a callback that takes long delays none behind
-//! it, up to [`limits::CALLBACK_THREAD_COUNT_MAX`] of them. Refuses to know what they are called for.
+//! it, up to [`limits::CALLBACK_THREAD_COUNT_MAX`] of them. Does not know what they are called for.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

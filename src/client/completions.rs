@@ -1,7 +1,7 @@
 //! Waiters and the outcomes of an engine: a completion for each question, and a slot in which its answer is
 //! kept.
 //!
-//! Owns the outcomes that have come and were not fetched, and whom to wake for them. Refuses to know
+//! Owns the outcomes that have come and were not fetched, and whom to wake for them. Does not know
 //! connections, time and who drives the engine. Keeps that each outcome reaches the caller that asked for it
 //! or nobody, and that a lock which nobody waits for any more is released.
 

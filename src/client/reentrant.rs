@@ -1,8 +1,8 @@
 //! [`ReentrantLock`]: a lock that its owner may take again while it has it.
 //!
-//! What counts, and what becomes of the lock with the first and the last hold, is decided in
-//! [`super::holds`]; here is who waits for what. Owns who of one owner's callers has a hold, and nothing
-//! else: the lock itself is an acquisition and a guard of the client's. A task that polls drives the attempt
+//! [`super::holds`] decides what counts, and what the first and the last hold do with the lock; this module
+//! waits. Owns the holds of one owner's callers, and nothing else: the lock itself is an acquisition and a
+//! guard of the client. A task that polls drives the attempt
 //! that all wait for, so that a task which is not polled delays nobody. Keeps that no waker is called, no
 //! guard dropped and the client not asked with the state locked: the user's delay function may lock the state
 //! while its thread has the client locked.

@@ -1,7 +1,7 @@
 //! Several locks together: one guard for all of them, or none.
 //!
-//! What is asked for, given back and waited for, in which order, is decided in [`super::set_acquisition`];
-//! here it is done. Owns no protocol: each lock is an acquisition of the client's own.
+//! [`super::set_acquisition`] decides which locks are asked for, given back and waited for, and in which
+//! order; this module does it. Owns no protocol: each lock is an acquisition of the client's own.
 
 use std::future::Future;
 use std::pin::Pin;

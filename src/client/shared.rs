@@ -15,7 +15,7 @@
 //! dropped guards. The leader sleeps without the lock, so that others can submit and write meanwhile, and is
 //! woken at most once in a sleep. The pattern is that of Schmidt and others, "Leader/Followers" (2000).
 //!
-//! Owns leadership. Refuses to know what an outcome means. Keeps that nobody sleeps while an outcome can come
+//! Owns leadership. Does not know what an outcome means. Keeps that nobody sleeps while an outcome can come
 //! and nobody leads, that no waker is called with the lock held, and that a leader's end is an error to all
 //! who wait.
 
