@@ -112,7 +112,8 @@ impl Core {
     pub(super) fn write_for_task(&mut self) {
         self.unsent_count += 1;
         if self.unsent_count >= EARLY_WRITE_COUNT * self.driver.engine.config().masters.len() {
-            return self.flush();
+            self.flush();
+            return self.wake_late_leader();
         }
         let is_driven = self.background.drive.is_some();
         if self.poller.is_some() && is_driven && self.completions.waiting_count() > DIRECT_WRITE_MAX {
