@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// See the [module](self); clones show the same moment.
+/// End of a lock's validity, as other threads read it without the engine. Clones show the same moment.
 #[derive(Debug, Clone)]
 pub struct Validity(Arc<Moved>);
 
