@@ -49,8 +49,8 @@ use observing::Observing;
 const DIRECT_WRITE_MAX: usize = 1;
 
 /// Requests of tasks for each master behind which a write no longer waits for the leader. A server then
-/// works on some while the tasks ask for others. (`floor client-tasks 128`, one server: 0.75 of the raw loop
-/// without it, 1.15 with it. A write costs a system call for each master, so more masters wait for more.)
+/// works on some while the tasks ask for others. (`floor client-tasks 128`, one server: 0.70 of the raw loop
+/// without it, 1.10 with it. A write costs a system call for each master, so more masters wait for more.)
 const EARLY_WRITE_COUNT: usize = 64;
 
 /// Why nothing can be done any more.
