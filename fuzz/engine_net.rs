@@ -453,7 +453,7 @@ fn note_answer(
     }
 }
 
-/// What is sent of a plain lock.
+/// Notes the `SET` of a plain lock.
 fn note_set(
     now: Instant,
     master: MasterId,

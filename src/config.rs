@@ -458,7 +458,7 @@ pub enum ConfigError {
     Url {
         /// Its place in the list, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// The reason why it cannot be used.
         source: UrlError,
     },
     /// One address twice: it would vote twice.

@@ -1,4 +1,4 @@
-//! What feeds the crates `tracing` and `metrics`, for those who use them.
+//! Feeds the crates `tracing` and `metrics`.
 
 #[cfg(feature = "metrics")]
 use crate::engine::{Histogram, Stats};

@@ -166,7 +166,7 @@ struct TlsOptions {
 }
 
 impl TlsOptions {
-    /// What is set; `None` if nothing is.
+    /// The settings of the options; `None` if no option is given.
     fn settings(&self) -> Option<Tls> {
         let Self { ca, certificate, key, server_name } = self;
         if ca.is_none() && certificate.is_none() && server_name.is_none() {

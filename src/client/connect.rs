@@ -60,7 +60,7 @@ enum State {
     Over,
 }
 
-/// What the task and the thread share.
+/// The result of the thread, and the task that waits for it.
 #[derive(Debug, Default)]
 struct Opening {
     result: Option<Result<Client, ConnectError>>,

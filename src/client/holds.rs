@@ -8,10 +8,10 @@
 //!    └────────── refused, given up ─────┘  └─ and wait      └─┘ taken again, or a hold ends: no command
 //! ```
 //!
-//! Owns the counts. Does not know connections, the clock and who waits, so that the simulator counts by the
-//! same rules as a [`crate::ReentrantLock`]. Keeps that a hold is counted before its caller knows of it, that
-//! nobody gets a hold of a lock that is over, and that the lock is held at the masters from the first hold to
-//! the last and no longer.
+//! Owns the counts. Does not know connections, the clock and the callers that wait, so that the simulator
+//! counts by the same rules as a [`crate::ReentrantLock`]. Keeps that a hold is counted before its caller
+//! knows of it, that nobody gets a hold of a lock that is over, and that the lock is held at the masters from
+//! the first hold to the last and no longer.
 
 use crate::error::LockReentrantError;
 use crate::limits;

@@ -14,7 +14,7 @@
 //! name their locks. Of the conditions of a deadlock by Coffman, Elphick and Shoshani, "System Deadlocks"
 //! (1971), hold-and-wait is absent.
 //!
-//! Owns the decisions and what is held so far. Does not know connections, the clock and who waits: the time
+//! Owns the decisions and what is held so far. Does not know connections, the clock and the caller: the time
 //! is an argument, each step is its caller's to take, and so the simulator takes the same steps as a
 //! [`crate::Client`]. Keeps that no subset is ever handed out, that nothing is held while anything is waited
 //! for, and that nothing is handed out past its deadline.

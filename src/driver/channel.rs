@@ -21,7 +21,7 @@ pub(super) enum Channel {
     Tls(Box<TlsSocket>),
 }
 
-/// What the connections to each master are made of.
+/// Makes the connections to each master.
 #[derive(Debug)]
 pub(super) struct Channels {
     /// By [`MasterId::index`]; `None` for a master without TLS.

@@ -29,7 +29,7 @@ pub use setup::TlsError;
 pub(super) use setup::masters;
 pub(crate) use trouble::TlsTrouble;
 
-/// What all connections to one master share, its sessions among it.
+/// The part that all connections to one master share, its sessions included.
 pub(super) struct TlsMaster {
     config: Arc<ClientConfig>,
     server_name: ServerName<'static>,

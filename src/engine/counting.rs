@@ -1,5 +1,4 @@
-//! What is counted and reported of the lives of locks and masters, where that is more than a number that
-//! goes up.
+//! Counters, times and events of locks and masters, where a flow has to do more than to increase a number.
 
 use std::time::{Duration, Instant};
 

@@ -172,7 +172,8 @@ fn nanoseconds(time: Duration) -> u64 {
 fn place_of(ns: u64) -> usize {
     const LOWEST: u64 = (1 << FIRST_BITS) - 1;
     const HIGHEST: u64 = 1 << LAST_BITS;
-    // What is too short shares the bucket before the first octave; what is too long, the one behind the last.
+    // Times that are too short share the bucket before the first octave; times that are too long, the one
+    // behind the last.
     let ns = ns.clamp(LOWEST, HIGHEST);
     let octave = ns.ilog2();
     let eighths = (ns >> (octave - PER_OCTAVE_BITS)) as usize;

@@ -118,7 +118,7 @@ impl Link {
         self.connection.has_failed()
     }
 
-    /// What is wrong with it as a master of locks.
+    /// The reasons why it is a bad master of locks.
     pub(super) fn warnings(&self, now: Instant) -> Vec<Warning> {
         let mut warnings = Vec::new();
         if let Some(Changes { count, last_at }) = self.changes {

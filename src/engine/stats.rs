@@ -1,4 +1,4 @@
-//! What an engine counts and times: plain integers, written by the one thread that drives it.
+//! Counters and times of an engine: plain integers, written by the one thread that drives it.
 //!
 //! The engine has one [`Stats`], and each link the [`MasterStats`] of its master. A snapshot puts them
 //! together.
@@ -78,7 +78,7 @@ pub struct Stats {
     pub masters: Vec<MasterStats>,
 }
 
-/// What was counted of one master.
+/// Counters and times of one master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MasterStats {
@@ -177,7 +177,7 @@ impl Stats {
         self.ready().saturating_sub(self.quorum)
     }
 
-    /// What is so now, to be shown as a gauge.
+    /// The values of the moment, to be shown as gauges.
     pub(crate) fn gauges(&self) -> [(Metric, u64); 6] {
         let gauge = |name, help, value| (Metric { name, help }, value);
         [
@@ -270,7 +270,7 @@ impl MasterStats {
     }
 }
 
-/// What a counter or a distribution of times is, for those who read it elsewhere.
+/// Name and explanation of a counter or of a distribution of times, for other programs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Metric {
     pub(crate) name: &'static str,

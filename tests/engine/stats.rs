@@ -9,7 +9,7 @@ use redlatch::{ConfigBuilder, Event, Options, Stats, limits};
 use crate::rig::Rig;
 use crate::{defaults, granted, ms};
 
-/// What a scenario counts; all else is zero.
+/// Counters of a scenario; all others are zero.
 type Counts = &'static [(&'static str, u64)];
 
 /// A scenario: its name, what happens, and what is counted of it.

@@ -12,7 +12,7 @@ use rustls::{HandshakeKind, ServerConfig, ServerConnection};
 
 use crate::certificates::Certificates;
 
-/// What becomes of one connection.
+/// Conduct of the front on one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Conduct {
     /// Bytes pass, with the certificate of this name.
@@ -37,7 +37,7 @@ pub(crate) enum Conduct {
     Garbage,
 }
 
-/// What a client sends before its first lock is less.
+/// A client sends less than this before its first lock.
 const HANDSHAKE_SIZE_MAX: usize = 4096;
 
 pub(crate) struct Front {

@@ -1,4 +1,4 @@
-//! What works over TLS as it does without.
+//! Locks over TLS work as they do in plaintext.
 
 use std::thread;
 
@@ -128,7 +128,8 @@ fn many_small_records_are_read_without_another_event() {
     assert_eq!(front.accepted_count(), 1);
 }
 
-/// Of two sizes: more than the session takes in one call, and more than the socket takes in one write.
+/// The writes have two sizes: more than the session takes in one call, and more than the socket takes in one
+/// write.
 #[test]
 fn a_large_write_goes_out_without_a_reply() {
     let (certificates, mut fleet) = (Certificates::new(), Fleet::start(1));

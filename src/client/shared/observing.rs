@@ -36,7 +36,7 @@ impl Observing {
         }
     }
 
-    /// What its thread takes to report, with the lock held; if that is nothing, the thread will sleep.
+    /// Takes events for its thread, with the lock held. If there are none, the thread is about to sleep.
     pub(super) fn take(&self, engine: &mut Engine) -> Vec<Event> {
         let events: Vec<Event> = std::iter::from_fn(|| engine.poll_event()).take(TAKEN_COUNT_MAX).collect();
         self.is_awake.store(!events.is_empty(), Ordering::Release);

@@ -19,7 +19,8 @@ use crate::driver::ConnectError;
 /// Sessions that a client keeps for one master: both connections resume from them.
 const SESSION_COUNT_MAX: usize = 4;
 
-/// What each master's connections share; `None` for a master without TLS. Reads no file if none has it.
+/// Returns the shared part of each master's connections; `None` for a master without TLS. Reads no file if
+/// none has it.
 pub(in crate::driver) fn masters(config: &Config) -> Result<Vec<Option<TlsMaster>>, ConnectError> {
     let names: Result<Vec<_>, ConfigError> =
         config.masters.iter().map(|url| server_name(config.tls.as_ref(), &url.address)).collect();
@@ -142,7 +143,7 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("{what} {place} cannot be read: {source}; check the path and its permissions")]
     Unreadable {
-        /// What the file should hold, as `the CA`.
+        /// Purpose of the file, as `the CA`.
         what: &'static str,
         /// The file.
         place: String,
@@ -152,13 +153,13 @@ pub enum TlsError {
     /// A file, or the given bytes, do not hold what they should.
     #[error("{what} {place} is unusable: {why}; give {wanted} in PEM form")]
     Unusable {
-        /// What it should be, as `the CA`.
+        /// Purpose of the file or bytes, as `the CA`.
         what: &'static str,
         /// The file, or `(given as bytes)`.
         place: String,
-        /// What is wrong with it.
+        /// The reason why it cannot be used.
         why: String,
-        /// What is needed instead.
+        /// The content that it must have instead, as `a private key`.
         wanted: &'static str,
     },
     /// The private key belongs to another certificate.
@@ -174,13 +175,13 @@ pub enum TlsError {
     /// The platform offers no trusted CA.
     #[error("the CAs of this system cannot be used: {why}; install them, or give a CA by Tls::ca (--tls-ca)")]
     Platform {
-        /// What the platform reported.
+        /// The reason that the platform reported.
         why: String,
     },
     /// The cryptography refuses the settings.
     #[error("TLS cannot be set up: {why}; check the certificates")]
     Setup {
-        /// What it reported.
+        /// The reason that it reported.
         why: String,
     },
 }

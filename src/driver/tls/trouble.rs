@@ -1,4 +1,4 @@
-//! What can go wrong with a TLS connection, in words that say what to do.
+//! Failures of a TLS connection, in words that say what to do.
 
 use std::io;
 

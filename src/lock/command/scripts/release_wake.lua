@@ -1,8 +1,8 @@
 -- Deletes the key if it still holds the token, and wakes few of the clients that wait. Returns 1 if it did, else 0.
 --
 -- Each waiting client has subscribed to the channel of its group: `channels` and the number of the group. Group 0 is always
--- notified. Of the groups 1 to `group_count` two are: the first that have members, in a circle behind `first`. So one client
--- that stands still keeps nobody waiting.
+-- notified. The first two of the groups 1 to `group_count` that have members are notified, too, in a circle behind `first`. So
+-- one client that stands still keeps nobody waiting.
 -- If more than three clients received its message, a second one carries their number, so that not all of them try at once.
 -- A user without the right to publish releases all the same.
 local key, token, channels, first, group_count = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
