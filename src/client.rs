@@ -3,6 +3,7 @@
 mod callbacks;
 pub mod completions;
 mod connect;
+mod drain;
 #[cfg(unix)]
 mod drive;
 mod guard;
@@ -22,6 +23,7 @@ pub mod set_acquisition;
 mod shared;
 
 pub use connect::Connect;
+pub use drain::settle;
 #[cfg(unix)]
 pub use drive::{Drive, DriveEnded};
 pub use guard::{Extend, Guard, LockEnd, Lost, Release};

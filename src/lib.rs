@@ -142,7 +142,7 @@ pub use driver::ConnectError;
 pub use driver::TlsError;
 pub use engine::histogram::{Bucket, Histogram};
 pub use engine::inspection::{ForceUnlocked, Inspection, KeyState, LockStatus};
-pub use engine::request::Released;
+pub use engine::request::{HeldLocks, Released};
 pub use engine::stats::{MasterStats, Stats};
 pub use engine::status::{Health, MasterState, MasterStatus};
 pub use engine::trouble::Warning;
@@ -163,7 +163,7 @@ pub use redlock::{Lease, LeaseRequest, Redlock};
 /// change in any version.
 #[doc(hidden)]
 pub mod internals {
-    pub use crate::client::{completions, holds, set_acquisition};
+    pub use crate::client::{completions, holds, set_acquisition, settle};
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
     pub mod words {
         pub use crate::words::{Counted, NO_SERVER, Named, Printable, Rounded, grouped};

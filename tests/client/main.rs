@@ -3,6 +3,7 @@
 mod batch_tests;
 mod callback_tests;
 mod delay_tests;
+mod drain_tests;
 #[cfg(unix)]
 mod drive_tests;
 mod dropping_tests;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use redlatch::internals::settle;
 use redlatch::{Client, Config, ConfigBuilder, Quarantine};
 
 use crate::fleet::{Fleet, eventually};
@@ -141,7 +142,7 @@ fn workers_visit_each_account_one_at_a_time() {
         inside.lock().expect("no panic").remove(account);
     };
     assert_eq!(workers::visit_all(&client, 4, &accounts, visit).expect("in time"), 160);
-    assert_eq!(client.settle(PATIENCE), 0);
+    assert_eq!(settle(&client, PATIENCE), 0);
 }
 
 #[test]
