@@ -6,6 +6,7 @@ mod connect;
 mod drain;
 #[cfg(unix)]
 mod drive;
+mod election;
 mod guard;
 mod handle;
 pub mod holds;
@@ -26,6 +27,7 @@ pub use connect::Connect;
 pub use drain::settle;
 #[cfg(unix)]
 pub use drive::{Drive, DriveEnded};
+pub use election::{Candidate, Leadership};
 pub use guard::{Extend, Guard, LockEnd, Lost, Release};
 pub use handle::Client;
 pub use reentrant::{ReentrantGuard, ReentrantLock};

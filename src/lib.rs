@@ -60,6 +60,7 @@
 //! | several locks, all or none | [`Client::lock_set`] |
 //! | many locks, each by itself | [`Client::acquire_all`] |
 //! | taken again by its owner | [`LockRequest::reentrant`] |
+//! | by one leader at a time, for long | [`Client::lead`] |
 //! | inspected, deleted by force | [`Client::inspect`], [`Client::force_unlock`] |
 //! | ended from another thread | [`LockRequest::cancel_with`] |
 //!
@@ -129,8 +130,8 @@ mod words;
 
 pub use cancel::Cancel;
 pub use client::{
-    Acquire, Client, Connect, Extend, Guard, GuardSet, LockEnd, LockRequest, LockSetRequest, Lost,
-    ReentrantGuard, ReentrantLock, Release, RwLock,
+    Acquire, Candidate, Client, Connect, Extend, Guard, GuardSet, Leadership, LockEnd, LockRequest,
+    LockSetRequest, Lost, ReentrantGuard, ReentrantLock, Release, RwLock,
 };
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};

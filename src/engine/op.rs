@@ -379,8 +379,8 @@ impl Op {
         deadline
     }
 
-    /// Sets the state, where the one before owns no memory: looking for some would be 75 instructions for each
-    /// lock. Test builds check that.
+    /// Sets the state, where the one before owns no memory; test builds check that. Looking for some would be
+    /// 75 instructions for each lock.
     #[inline(always)]
     pub(super) fn set_state(&mut self, state: OpState) {
         if cfg!(any(debug_assertions, redlatch_mutants)) {

@@ -99,20 +99,19 @@ fn the_service_handles_orders_and_cancels_the_rest() {
 fn terms_of_leaders_rise() {
     let fleet = Fleet::start(3);
     let (alice, bob) = (open(&fleet), open(&fleet));
-    let terms = Mutex::new(Vec::new());
-    let term = leader::lead(&alice, PATIENCE, |term| {
-        terms.lock().expect("no panic").push(term);
-        if terms.lock().expect("no panic").len() == 1 {
-            let refused = leader::lead(&bob, Duration::ZERO, |_| panic!("there is a leader"));
-            assert!(refused.is_err());
-            return ControlFlow::Continue(());
-        }
+    let mut terms = Vec::new();
+    leader::lead(&alice, |term| {
+        terms.push(term);
+        assert!(bob.lock("leader").try_acquire().is_err(), "there is a leader");
+        if terms.len() == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
+    .expect("free");
+    leader::lead(&bob, |term| {
+        terms.push(term);
         ControlFlow::Break(())
-    });
-    let first = term.expect("free");
-    let second = leader::lead(&bob, PATIENCE, |_| ControlFlow::Break(())).expect("the first one resigned");
-    assert_eq!(*terms.lock().expect("no panic"), [first, first]);
-    assert!(second > first, "{second} after {first}");
+    })
+    .expect("the first one resigned");
+    assert!(terms[0] == terms[1] && terms[1] < terms[2], "{terms:?}");
 }
 
 #[test]
