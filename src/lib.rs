@@ -98,6 +98,7 @@
 //! - `metrics`: `record_metrics`, which feeds the crate `metrics`. [`Stats::to_prometheus`] needs neither.
 //! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to
 //!   build.
+//! - `testing`: the module `testing`, real servers for your tests; for development only.
 //! - `cli`: the command line, with `suspend` and `tls`.
 
 #![warn(missing_docs, unreachable_pub)]
@@ -105,6 +106,8 @@
 pub mod engine;
 pub mod limits;
 pub mod resp;
+#[cfg(all(unix, feature = "testing"))]
+pub mod testing;
 
 mod cancel;
 mod client;
