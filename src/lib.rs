@@ -100,8 +100,13 @@
 //!   build.
 //! - `testing`: the module `testing`, real servers for your tests; for development only.
 //! - `cli`: the command line, with `suspend` and `tls`.
+//!
+//! None is on by default. The page `docs/versions.md` of the repository lists what each of them pulls in, and
+//! what a version promises.
 
 #![warn(missing_docs, unreachable_pub)]
+// docs.rs shows which feature an item needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod engine;
 pub mod limits;
