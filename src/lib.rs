@@ -99,13 +99,21 @@
 //! - `metrics`: `record_metrics`, which feeds the crate `metrics`. [`Stats::to_prometheus`] needs neither.
 //! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to
 //!   build.
+//! - `testing`: the module `testing`, real servers for your tests; for development only.
 //! - `cli`: the command line, with `suspend` and `tls`.
+//!
+//! None is on by default. The page `docs/versions.md` of the repository lists what each of them pulls in, and
+//! what a version promises.
 
 #![warn(missing_docs, unreachable_pub)]
+// docs.rs shows which feature an item needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod engine;
 pub mod limits;
 pub mod resp;
+#[cfg(all(unix, feature = "testing"))]
+pub mod testing;
 
 mod cancel;
 mod client;
