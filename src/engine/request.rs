@@ -100,6 +100,7 @@ pub enum Request<'a> {
 
 /// Treatment of locks that are held when a client is drained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum HeldLocks {
     /// They are released at once, also under a guard that still lives: its validity ends before, and its loss
     /// is reported. For work that was stopped before.
