@@ -4,8 +4,9 @@
 //! # Order of calls
 //!
 //! 1. [`Engine::submit`] requests at any time; it queues bytes and returns at once.
-//! 2. Do what [`Engine::poll_link`] asks for: open or close a connection. Report the result with
-//!    [`Engine::handle_connected`] or [`Engine::handle_disconnected`]. A driver that offers no second
+//! 2. Do what [`Engine::poll_link`] asks for: open or close a connection, or ask for credentials. Report the
+//!    result with [`Engine::handle_connected`], [`Engine::handle_disconnected`] or
+//!    [`Engine::handle_credentials`]. A driver that offers no second
 //!    connection reports [`LinkId::Subscription`] as lost.
 //! 3. For each connection write [`Engine::send_ready`] and report how much went out with
 //!    [`Engine::send_done`].

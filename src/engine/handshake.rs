@@ -67,6 +67,8 @@ const NONCE_SIZE: usize = 16;
 #[derive(Debug)]
 pub(super) struct Handshake {
     nonce: [u8; NONCE_SIZE],
+    /// To keep it out of messages.
+    login: Option<Login>,
     pub(super) learnt: Learnt,
 }
 
@@ -237,7 +239,7 @@ impl Handshake {
             commands.push(Step::TryTelling, &[b"EVALSHA", sha, b"1", &key, &nonce, &key, b"0", b"0"]);
         }
         commands.push(Step::Echo, &[b"ECHO", &nonce]);
-        (Self { nonce, learnt: Learnt::default() }, commands.0)
+        (Self { nonce, login: login.cloned(), learnt: Learnt::default() }, commands.0)
     }
 
     /// The same for a connection that is for subscriptions only. Channels are the same in all databases.
@@ -251,7 +253,7 @@ impl Handshake {
         commands.push_login(login);
         commands.push(Step::SetName, &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()]);
         commands.push(Step::Echo, &[b"ECHO", &nonce]);
-        (Self { nonce, learnt: Learnt::default() }, commands.0)
+        (Self { nonce, login: login.cloned(), learnt: Learnt::default() }, commands.0)
     }
 
     /// Takes the reply to one step. `Ok(true)` ends the handshake; an error ends the connection.
@@ -259,7 +261,7 @@ impl Handshake {
         let learnt = &mut self.learnt;
         match (step, reply) {
             (_, Reply::Error(text)) => {
-                let text = without_arguments(text);
+                let text = without_password(without_arguments(text), self.login.as_ref());
                 if matches!(step, Step::Auth | Step::Select | Step::Echo) || text.starts_with(b"LOADING") {
                     return Err(trouble::step_refused(step.name(), text));
                 }
@@ -307,6 +309,16 @@ impl Handshake {
 /// one.
 fn without_arguments(text: &[u8]) -> &[u8] {
     memmem::find(text, b", with args").and_then(|end| text.get(..end)).unwrap_or(text)
+}
+
+/// The first word of an error that repeats the password; any other error as it is.
+pub(super) fn without_password<'a>(text: &'a [u8], login: Option<&Login>) -> &'a [u8] {
+    let has_password = |text: &[u8]| login.is_some_and(|login| memmem::find(text, &login.password).is_some());
+    if !has_password(text) {
+        return text;
+    }
+    let code = text.split(|byte| *byte == b' ').next().unwrap_or_default();
+    if has_password(code) { b"ERR" } else { code }
 }
 
 /// The value of `name:value` on a line of its own in the text of `INFO`.

@@ -1,7 +1,7 @@
-//! Credentials that change: who waits for them gets them, and open connections get them in place.
+//! Credentials that change: attempts to connect wait for them, and open connections get them in place.
 //!
-//! `AUTH` leaves a connection as it was where the server refuses it, so a refusal is a warning. The connection
-//! stays until the server closes it. The next connect asks the provider again.
+//! A refused `AUTH` leaves a connection as it was, so a refusal is a warning. The connection stays until the
+//! server closes it. The next connect asks the provider again.
 
 use std::time::Instant;
 
@@ -13,6 +13,7 @@ use crate::config::Credentials;
 use crate::error::CredentialsError;
 use crate::event::Event;
 use crate::limits;
+use crate::lock::command;
 use crate::lock::{MasterId, MasterSet};
 use crate::mutants::mutant;
 
@@ -30,7 +31,7 @@ impl Engine {
         self.logins.note_answer(master);
         match answer {
             Ok(credentials) => {
-                let is_unused = !self.has_connection(master);
+                let is_unused = self.fleet.link(master).connection.is_down();
                 self.logins.take(now, master, credentials, is_unused, &mut self.timers);
                 self.fleet.wishes.note_login(master);
                 self.subscriptions.wishes.note_login(master);
@@ -144,7 +145,11 @@ impl Engine {
 
     fn follow_login_answer(&mut self, now: Instant, master: MasterId, refusal: Option<Box<str>>) {
         match refusal {
-            Some(refusal) => self.note_no_credentials(now, master, CredentialsError::Refused { refusal }),
+            Some(refusal) => {
+                let login = self.logins.current(master).login;
+                let refusal = command::error_text(handshake::without_password(refusal.as_bytes(), login));
+                self.note_no_credentials(now, master, CredentialsError::Refused { refusal });
+            }
             None => self.check_login(master),
         }
     }

@@ -1,5 +1,5 @@
-//! The logins of the masters: those of their URLs, or what the provider of credentials returned last; and when
-//! the provider is asked again.
+//! The logins of the masters: those of their URLs, or what the provider of credentials returned last; and
+//! when the provider is asked again.
 //!
 //! There is at most one question for a master at a time, whatever it is for: a connect, or open connections
 //! whose credentials end. One that is never answered is not asked again.
@@ -103,7 +103,7 @@ impl Logins {
         (own.is_asked, own.late_at) = (false, None);
     }
 
-    /// Takes credentials; `is_unused` if no connection wants them now.
+    /// Takes credentials; `is_unused` if they are for the next connect.
     pub(super) fn take(
         &mut self,
         now: Instant,

@@ -103,8 +103,8 @@ impl SubscriptionLink {
     }
 
     /// Queues `AUTH`. Servers refuse it beside subscriptions, so all of them end before it and begin again
-    /// behind it, in one write, whatever the answer to it is. The attempt that follows each confirmation makes
-    /// up for a release in between.
+    /// behind it, in one write, whatever the answer to it is. The attempt that follows each confirmation
+    /// makes up for a release in between.
     pub(super) fn send_login<'a>(
         &mut self,
         login: &Login,

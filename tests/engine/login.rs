@@ -267,6 +267,22 @@ fn a_login_under_way_is_not_shown() {
 }
 
 #[test]
+fn a_password_in_a_servers_error_is_not_shown() {
+    for (text, shown) in [("WRONGPASS s3cret is wrong", "WRONGPASS"), ("s3cret is wrong", "ERR")] {
+        let mut rig = connected("pw");
+        (0..2).for_each(|index| drop(rig.masters[index].errors.insert("AUTH".into(), text.into())));
+        rig.disconnect(1);
+        rig.advance(limits::BACKOFF_MAX);
+        rig.asked.clear();
+        (0..2).for_each(|index| answer(&mut rig, index, Ok(credentials("s3cret"))));
+        assert_eq!(errors(&rig, 0), [CredentialsError::Refused { refusal: shown.into() }]);
+        let MasterState::Down(why) = state(&rig, 1) else { panic!("{:?}", state(&rig, 1)) };
+        assert!(why.starts_with(&format!("the login was refused: {shown}")), "{why}");
+        assert!(!why.contains("s3cret") && !format!("{:?}", rig.engine).contains("s3cret"));
+    }
+}
+
+#[test]
 fn no_master_needs_a_provider() {
     let mut rig = Rig::new(3, defaults);
     rig.advance(MINUTE);
