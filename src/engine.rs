@@ -37,6 +37,7 @@ mod claims;
 mod connection;
 mod counting;
 mod defects;
+mod drain;
 mod events;
 mod fair;
 mod fence;
@@ -98,7 +99,7 @@ pub(crate) use histogram::Histogram;
 pub(crate) use inspection::{ForceUnlocked, Inspection};
 pub use link_id::{LinkId, LinkRequest, Reason};
 pub(crate) use request::Released;
-pub use request::{Grant, OpId, Outcome, Request, SubmitError};
+pub use request::{Grant, HeldLocks, OpId, Outcome, Request, SubmitError};
 pub(crate) use stats::Stats;
 pub(crate) use status::{Health, MasterStatus};
 pub use validity::Validity;
@@ -147,6 +148,8 @@ pub struct Engine {
     stats: Stats,
     pace: Pace,
     events: Events,
+    /// Whether no more acquisitions are taken.
+    is_drained: bool,
 }
 
 impl Engine {
@@ -175,6 +178,7 @@ impl Engine {
             outcomes: VecDeque::new(),
             terms: Terms::NONE,
             wall_clock: WallClock::unset(now),
+            is_drained: false,
         }
     }
 
@@ -215,6 +219,7 @@ impl Engine {
             Request::Pause { attempts, took } => self.submit_pause(now, attempts, took),
             Request::Inspect { resource } => self.submit_inspect(now, resource),
             Request::ForceUnlock { resource } => self.submit_force_unlock(now, resource),
+            Request::Drain { held, limit } => self.submit_drain(now, held, limit),
         }
     }
 

@@ -152,8 +152,8 @@ pub enum AcquireError {
     Cancelled,
     /// The request itself cannot work; nothing was sent.
     Input(#[from] InputError),
-    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
-    /// comes from a function or a waker that the client is calling.
+    /// The client cannot be used: it was drained, its event loop cannot go on, this is a fork of its process,
+    /// or the call comes from a function or a waker that the client is calling.
     Stopped(Arc<str>),
 }
 

@@ -60,6 +60,7 @@
 //! | several locks, all or none | [`Client::lock_set`] |
 //! | many locks, each by itself | [`Client::acquire_all`] |
 //! | taken again by its owner | [`LockRequest::reentrant`] |
+//! | by one leader at a time, for long | [`Client::lead`] |
 //! | inspected, deleted by force | [`Client::inspect`], [`Client::force_unlock`] |
 //! | ended from another thread | [`LockRequest::cancel_with`] |
 //!
@@ -98,13 +99,21 @@
 //! - `metrics`: `record_metrics`, which feeds the crate `metrics`. [`Stats::to_prometheus`] needs neither.
 //! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to
 //!   build.
+//! - `testing`: the module `testing`, real servers for your tests; for development only.
 //! - `cli`: the command line, with `suspend` and `tls`.
+//!
+//! None is on by default. The page `docs/versions.md` of the repository lists what each of them pulls in, and
+//! what a version promises.
 
 #![warn(missing_docs, unreachable_pub)]
+// docs.rs shows which feature an item needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod engine;
 pub mod limits;
 pub mod resp;
+#[cfg(all(unix, feature = "testing"))]
+pub mod testing;
 
 mod cancel;
 mod client;
@@ -129,8 +138,8 @@ mod words;
 
 pub use cancel::Cancel;
 pub use client::{
-    Acquire, Client, Connect, Extend, Guard, GuardSet, LockEnd, LockRequest, LockSetRequest, Lost,
-    ReentrantGuard, ReentrantLock, Release, RwLock,
+    Acquire, Candidate, Client, Connect, Extend, Guard, GuardSet, Leadership, LockEnd, LockRequest,
+    LockSetRequest, Lost, ReentrantGuard, ReentrantLock, Release, RwLock,
 };
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
@@ -142,7 +151,7 @@ pub use driver::ConnectError;
 pub use driver::TlsError;
 pub use engine::histogram::{Bucket, Histogram};
 pub use engine::inspection::{ForceUnlocked, Inspection, KeyState, LockStatus};
-pub use engine::request::Released;
+pub use engine::request::{HeldLocks, Released};
 pub use engine::stats::{MasterStats, Stats};
 pub use engine::status::{Health, MasterState, MasterStatus};
 pub use engine::trouble::Warning;
@@ -164,7 +173,7 @@ pub use redlock::{Lease, LeaseRequest, Redlock};
 /// change in any version.
 #[doc(hidden)]
 pub mod internals {
-    pub use crate::client::{completions, holds, set_acquisition};
+    pub use crate::client::{completions, holds, set_acquisition, settle};
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
     pub mod words {
         pub use crate::words::{Counted, NO_SERVER, Named, Printable, Rounded, grouped};

@@ -152,6 +152,9 @@ pub const STRAGGLER_WAIT: Duration = Duration::from_millis(20);
 /// Longest time that the release of a dropped [`crate::Guard`] waits for a write that it can join: 1 ms.
 pub const DROP_LINGER: Duration = Duration::from_millis(1);
 
+/// How often a drain looks whether all is released: each millisecond.
+pub(crate) const DRAIN_LOOK_PAUSE: Duration = Duration::from_millis(1);
+
 /// How long a client's thread stays for the answers to what it has sent by itself, as renewals.
 pub(crate) const BACKGROUND_STAY: Duration = Duration::from_millis(5);
 

@@ -18,6 +18,7 @@ use crate::world::World;
 pub mod acquire;
 pub mod bytes;
 pub mod completions;
+pub mod drain;
 pub mod errands;
 pub mod exhaustive;
 pub mod fair;

@@ -9,7 +9,7 @@ use redlatch::internals::SCRIPTS;
 use redlatch::mutants::{Mutant, SCRIPT_DEFECTS, ScriptDefect, switch};
 
 use crate::directed::{
-    Verdict, acquire, bytes, completions, fair, fence, handover, hold, keep, masters, news, sharing,
+    Verdict, acquire, bytes, completions, drain, fair, fence, handover, hold, keep, masters, news, sharing,
 };
 use crate::directed::{errands, login, owners, sets};
 use crate::lua::{self, Break};
@@ -77,6 +77,10 @@ killed! {
     lost_swap_counted: LostSwapCounted by handover::a_swaps_grant_dies_with_its_connection;
     loss_uncounted: LossUncounted by hold::each_lock_ends_in_one_counter;
     handover_uncounted: HandoverUncounted by hold::each_lock_ends_in_one_counter;
+    drained_acquires: DrainedAcquires by drain::a_drained_client_acquires_nothing;
+    drain_forgets_waiters: DrainForgetsWaiters by drain::a_drain_ends_those_who_wait;
+    drain_releases_left: DrainReleasesLeft by drain::a_drain_leaves_locks_to_their_guards;
+    drained_stays_valid: DrainedStaysValid by drain::a_drain_ends_validities_before_it_releases;
     stragglers_cancelled: StragglersCancelled by acquire::late_grants_add_to_the_margin;
     error_is_no: ErrorIsNo by acquire::an_error_is_not_a_no;
     noscript_is_no: NoScriptIsNo by hold::a_flushed_script_is_sent_again;
