@@ -143,7 +143,7 @@ pub use client::{
 };
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
-pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};
+pub use config::{Config, ConfigBuilder, ConfigError, Credentials, MasterUrl, Quarantine, UrlError};
 #[cfg(feature = "tls")]
 pub use config::{Pem, Tls};
 pub use driver::ConnectError;
@@ -156,7 +156,8 @@ pub use engine::stats::{MasterStats, Stats};
 pub use engine::status::{Health, MasterState, MasterStatus};
 pub use engine::trouble::Warning;
 pub use error::{
-    AcquireError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError, ReleaseError, Report, Round,
+    AcquireError, CredentialsError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError,
+    ReleaseError, Report, Round,
 };
 pub use error::{LockReentrantError, SetError};
 pub use event::Event;

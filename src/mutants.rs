@@ -142,6 +142,12 @@ pub enum Mutant {
     PublisherTrusted,
     /// A waiting reader is notified of some releases only.
     ReaderLeftAsleep,
+    /// A refusal of new credentials ends the connection.
+    RefusedLoginEnds,
+    /// New credentials reach a connection in the midst of its subscriptions.
+    LoginBesideSubscriptions,
+    /// Credentials that change during a handshake do not reach its connection.
+    LoginOfHandshakeKept,
     /// A master takes a fencing token that is as large as its fence.
     FenceNotStrict,
     /// A release deletes the fence.

@@ -2,6 +2,7 @@
 
 mod batch_tests;
 mod callback_tests;
+mod credentials_tests;
 mod delay_tests;
 mod drain_tests;
 #[cfg(unix)]

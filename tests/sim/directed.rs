@@ -27,6 +27,7 @@ pub mod handover;
 pub mod hold;
 pub mod keep;
 pub mod lists;
+pub mod login;
 pub mod masters;
 pub mod news;
 pub mod owners;

@@ -1,9 +1,11 @@
 //! Locks over TLS work as they do in plaintext.
 
+use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use redlatch::internals::settle;
-use redlatch::{Client, MasterState, Pem, Redlock, Tls};
+use redlatch::{Client, Credentials, MasterState, Pem, Redlock, Tls};
 use rustls::HandshakeKind;
 
 use crate::front::{Conduct, Front};
@@ -79,6 +81,29 @@ fn debug_output_of_a_client_shows_no_key() {
     for secret in [&key, &format!("{:?}", key.as_bytes()), key.lines().nth(1).expect("a line of it")] {
         assert!(!shown.contains(secret), "{shown}");
     }
+}
+
+#[test]
+fn credentials_change_over_tls() {
+    let (mut fleet, certificates) = start(1, "no");
+    assert_eq!(fleet.master(0).ask("ACL SETUSER app on >old ~* &* +@all").text(), "OK");
+    let password = Arc::new(Mutex::new("old"));
+    let its = password.clone();
+    let provider = move |_: &str| {
+        let password = *its.lock().expect("no panic");
+        Ok(Credentials::new(password).user("app").valid_for(Duration::from_secs(1)))
+    };
+    let client = open(settings(&tls_urls(&mut fleet)).tls(trusting(&certificates)).credentials(provider));
+    let guard = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+    assert_eq!(fleet.master(0).ask("ACL SETUSER app resetpass >new").text(), "OK");
+    *password.lock().expect("no panic") = "new";
+    // One at the connect, one in place.
+    eventually(PATIENCE, "the new password is accepted", || {
+        let stats = fleet.master(0).ask("INFO commandstats").text();
+        stats.contains("cmdstat_auth:calls=2,")
+    });
+    guard.release().expect("confirmed");
+    assert_eq!((client.stats().reconnects(), client.masters()[0].warnings.clone()), (0, vec![]));
 }
 
 #[test]
