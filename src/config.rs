@@ -1,6 +1,8 @@
 //! Settings of a client: which masters, and how long anything may take.
 
+pub mod env;
 mod retry_delay;
+mod time;
 #[cfg(feature = "tls")]
 mod tls;
 mod url;
@@ -508,6 +510,15 @@ pub enum ConfigError {
         min: Duration,
         /// The most it may be.
         max: Duration,
+    },
+    /// An environment variable is missing, or its value is not accepted. The value is not shown, as it may
+    /// hold a password.
+    #[error("{variable}: {reason}")]
+    Variable {
+        /// Name of the variable.
+        variable: &'static str,
+        /// The reason, and what is accepted.
+        reason: String,
     },
     /// Drift and `max_ttl` that leave no validity.
     #[error(transparent)]
