@@ -174,6 +174,7 @@ pub use redlock::{Lease, LeaseRequest, Redlock};
 #[doc(hidden)]
 pub mod internals {
     pub use crate::client::{completions, holds, set_acquisition, settle};
+    pub use crate::config::env;
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
     pub mod words {
         pub use crate::words::{Counted, NO_SERVER, Named, Printable, Rounded, grouped};
