@@ -7,6 +7,8 @@
 //! thread sleeps.
 
 mod channel;
+#[cfg(feature = "doctor")]
+pub mod probe;
 mod resolve;
 mod socket;
 #[cfg(feature = "tls")]

@@ -98,10 +98,13 @@
 //! - `metrics`: `record_metrics`, which feeds the crate `metrics`. [`Stats::to_prometheus`] needs neither.
 //! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to
 //!   build.
-//! - `cli`: the command line, with `suspend` and `tls`.
+//! - `doctor`: `doctor::examine`, which finds what is wrong with a fleet.
+//! - `cli`: the command line, with `doctor`, `suspend` and `tls`.
 
 #![warn(missing_docs, unreachable_pub)]
 
+#[cfg(feature = "doctor")]
+pub mod doctor;
 pub mod engine;
 pub mod limits;
 pub mod resp;
@@ -164,6 +167,8 @@ pub use redlock::{Lease, LeaseRequest, Redlock};
 #[doc(hidden)]
 pub mod internals {
     pub use crate::client::{completions, holds, set_acquisition};
+    #[cfg(feature = "doctor")]
+    pub use crate::driver::probe;
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
     pub mod words {
         pub use crate::words::{Counted, NO_SERVER, Named, Printable, Rounded, grouped};

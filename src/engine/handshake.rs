@@ -292,7 +292,7 @@ fn without_arguments(text: &[u8]) -> &[u8] {
 }
 
 /// The value of `name:value` on a line of its own in the text of `INFO`.
-fn info_field<'a>(info: &'a [u8], name: &str) -> Option<&'a [u8]> {
+pub(crate) fn info_field<'a>(info: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let mut rest = info;
     while !rest.is_empty() {
         let (line, next) = match memmem::find(rest, b"\r\n") {
