@@ -23,7 +23,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Grant, OpId, Outcome, Request, Resource, Ttl, quorum};
-use redlatch::{InputError, MasterState, Redlock, ReleaseError, Released, limits};
+use redlatch::{HeldLocks, InputError, MasterState, Redlock, ReleaseError, Released, limits};
 
 use super::message::{Message, label, with_lock};
 use super::options::{self, Enough, Exit, MasterOptions, code, say};
@@ -346,7 +346,7 @@ impl Run {
 
     /// Lets what is under way come to its end, for a bounded time.
     fn close(self) {
-        let left = self.redlock.close(CLOSE_LIMIT);
+        let left = self.redlock.drain(CLOSE_LIMIT, HeldLocks::Leave);
         if left > 0 && self.verbose {
             say(Message::ReleasesUnconfirmed { left });
         }

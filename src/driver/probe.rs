@@ -195,7 +195,13 @@ impl Probe {
             connected = connect(address);
         }
         let mut probe = connected.map_err(|error| ProbeError::Unreachable(error.to_string()))?;
-        probe.log_in(url.login.as_ref(), url.db)?;
+        if config.has_provider() {
+            let credentials = config.ask_credentials(master);
+            let credentials = credentials.map_err(|error| ProbeError::LoginRefused(error.to_string()))?;
+            probe.log_in(Some(&credentials.login), url.db)?;
+        } else {
+            probe.log_in(url.login.as_ref(), url.db)?;
+        }
         Ok(probe)
     }
 
