@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::{
-    AcquireError, Client, Config, ConfigBuilder, Credentials, CredentialsError, Event, MasterState, Warning,
+    AcquireError, Client, Config, ConfigBuilder, Credentials, CredentialsError, Event, MasterState, Redlock,
+    Warning,
 };
 
 use crate::fleet::{Fleet, eventually};
@@ -268,6 +269,27 @@ fn refused_credentials_stay_until_the_server_closes() {
     eventually(PATIENCE, "all are accepted", || client.health().may_fail == 1 && errors(&client).is_empty());
     guard.release().expect("confirmed");
     await_no_keys(&mut fleet);
+}
+
+#[test]
+fn a_redlock_renews_credentials_in_its_calls() {
+    let mut fleet = start(3, "pw0");
+    let urls = fleet.urls();
+    let vault = Vault::new(&urls, "pw0");
+    let settings = vault.serve(config(&urls, LONG)).connect_timeout(LONG).build().expect("valid settings");
+    let mut redlock = Redlock::open(settings).expect("an event loop");
+    let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+    let before = login_counts(&mut fleet);
+    set_user(&mut fleet, "resetpass >pw1");
+    vault.set_all(&urls, "pw1");
+    for (index, before) in before.iter().enumerate() {
+        eventually(PATIENCE, "the new credentials are accepted", || {
+            redlock.turn(Duration::from_millis(1)).expect("an event loop");
+            login_count(&mut fleet, index) > *before
+        });
+    }
+    redlock.release(lease).expect("confirmed");
+    assert_eq!((redlock.stats().lost, redlock.stats().reconnects()), (0, 0));
 }
 
 #[test]
