@@ -62,6 +62,10 @@ pub enum Mutant {
     DrainReleasesLeft,
     /// The guard of a lock that a drain released is valid still.
     DrainedStaysValid,
+    /// The next occupant of its slot ends the validity of a guard whose lock a drain released.
+    DrainedValidityReused,
+    /// A drain ends before what it has queued is answered.
+    DrainEndsUnanswered,
     /// Grants after the verdict are not counted.
     StragglersCancelled,
     /// An error reply to `SET` is a no.

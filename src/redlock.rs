@@ -383,7 +383,12 @@ impl Redlock {
         if self.is_forked() {
             return 0;
         }
-        let drain = self.submit(Request::Drain { held, limit });
+        let mut drain = self.submit(Request::Drain { held, limit });
+        if drain.is_err() {
+            // It has ended the acquisitions under way: there is room once their outcomes are fetched.
+            while self.poll_outcome().is_some() {}
+            drain = self.submit(Request::Drain { held, limit });
+        }
         let is_answered = |it: &mut Self| {
             std::iter::from_fn(|| it.poll_outcome()).any(|(id, _)| drain.as_ref().is_ok_and(|it| *it == id))
         };

@@ -462,6 +462,9 @@ impl Ask for Extension<'_> {
 }
 
 pub(super) fn submit_extension(core: &mut Core, lock: OpId, ttl: Duration) -> Result<OpId, ExtendError> {
+    if !core.has(lock) {
+        return Err(ExtendError::NotHeld);
+    }
     core.submit(Request::Extend { lock, ttl }).map_err(|_| ExtendError::NotHeld)
 }
 
@@ -484,6 +487,9 @@ impl Ask for Guard {
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, ReleaseError> {
         self.disarm(core);
+        if !core.has(self.lock()) {
+            return Err(ReleaseError::NotHeld);
+        }
         let request = Request::Release { lock: self.lock(), awaited: true };
         core.submit(request).map_err(|_| ReleaseError::NotHeld)
     }

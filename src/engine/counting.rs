@@ -44,7 +44,7 @@ impl Engine {
     }
 
     /// The name of the lock of an operation.
-    fn name_of(&self, id: Id) -> Vec<u8> {
+    pub(super) fn name_of(&self, id: Id) -> Vec<u8> {
         command::name_in(self.lock_key_of(id.index), self.config.prefix.len()).to_vec()
     }
 

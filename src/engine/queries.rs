@@ -173,7 +173,8 @@ impl Engine {
             return;
         }
         let claim_count = self.claims.count();
-        if query.looks_again(now, claim_count) {
+        let (fleet, is_released) = (&self.fleet, claim_count == 0);
+        if query.looks_again(now, || is_released && (fleet.is_answered() || mutant!(DrainEndsUnanswered))) {
             return self.arm_op(id);
         }
         let OpState::Query(query) = std::mem::replace(&mut op.state, OpState::Releasing) else {

@@ -103,7 +103,8 @@ pub enum Request<'a> {
 #[non_exhaustive]
 pub enum HeldLocks {
     /// They are released at once, also under a guard that still lives: its validity ends before, and its loss
-    /// is reported. For work that was stopped before.
+    /// is reported. Its own `release` and `extend` return the error `NotHeld` then. For work that was stopped
+    /// before.
     Release,
     /// Their holders go on, and release them while the drain waits. A lock that is held at the end of the
     /// drain stays on the masters until its TTL has run out; nobody renews it or releases it any more.

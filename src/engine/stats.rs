@@ -32,7 +32,7 @@ pub struct Stats {
     pub expired: u64,
     /// Acquisitions that ended with [`AcquireError::Overloaded`].
     pub overloaded: u64,
-    /// Acquisitions that their caller gave up.
+    /// Acquisitions that their caller gave up, or that a drain ended.
     pub abandoned: u64,
     /// Locks released within their validity.
     pub released: u64,
@@ -304,7 +304,7 @@ listed! { Stats, counters counters_mut: [u64; 17] {
     no_quorum "redlatch_no_quorum_total" "Acquisitions that ended because too few masters could grant.",
     expired "redlatch_expired_total" "Acquisitions whose quorum came too late.",
     overloaded "redlatch_overloaded_total" "Acquisitions refused because the client has too much to do.",
-    abandoned "redlatch_abandoned_total" "Acquisitions that their caller gave up.",
+    abandoned "redlatch_abandoned_total" "Acquisitions that their caller gave up, or that a drain ended.",
     released "redlatch_released_total" "Locks released within their validity.",
     lost "redlatch_lost_total" "Locks that ended before their release.",
     near_losses "redlatch_near_losses_total" "Times that a lock came within a tenth of its validity of its end.",

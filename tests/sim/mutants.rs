@@ -80,6 +80,8 @@ killed! {
     drained_acquires: DrainedAcquires by drain::a_drained_client_acquires_nothing;
     drain_forgets_waiters: DrainForgetsWaiters by drain::a_drain_ends_those_who_wait;
     drain_releases_left: DrainReleasesLeft by drain::a_drain_leaves_locks_to_their_guards;
+    drained_validity_reused: DrainedValidityReused by drain::the_next_in_a_drained_slot_moves_no_validity;
+    drain_ends_unanswered: DrainEndsUnanswered by drain::a_drain_waits_until_a_fair_waiter_has_left;
     drained_stays_valid: DrainedStaysValid by drain::a_drain_ends_validities_before_it_releases;
     stragglers_cancelled: StragglersCancelled by acquire::late_grants_add_to_the_margin;
     error_is_no: ErrorIsNo by acquire::an_error_is_not_a_no;

@@ -19,6 +19,12 @@ impl Core {
         self.driver.submit(clock::now(), request)
     }
 
+    /// Whether a guard still has its lock: a drain may have released it. The slot may have another occupant
+    /// then.
+    pub(in crate::client) fn has(&self, lock: OpId) -> bool {
+        self.driver.engine.has(lock)
+    }
+
     /// Nobody wants this answer any more. The waker is to be dropped without the lock.
     pub(in crate::client) fn abandon(&mut self, completion: CompletionToken) -> Option<Waker> {
         let waker = self.completions.abandon(clock::now(), &mut self.driver.engine, completion);
