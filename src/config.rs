@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::event::{Event, Observer};
 use crate::limits;
-use crate::lock::{Drift, InputError, Ttl, Window};
+use crate::lock::{Drift, HolderLabel, InputError, Ttl, Window};
 use crate::words::Rounded;
 pub(crate) use retry_delay::{Inside, RetryDelay};
 #[cfg(feature = "tls")]
@@ -43,6 +43,7 @@ pub struct Config {
     pub(crate) labels: Vec<Arc<str>>,
     pub(crate) prefix: Vec<u8>,
     pub(crate) client_name: String,
+    pub(crate) holder_label: Option<Arc<str>>,
     pub(crate) max_ttl: Duration,
     pub(crate) max_hold: Duration,
     pub(crate) drift: Drift,
@@ -173,6 +174,7 @@ impl Default for ConfigBuilder {
             labels: Vec::new(),
             prefix: Vec::new(),
             client_name: "redlatch".to_owned(),
+            holder_label: None,
             max_ttl: Duration::from_secs(30),
             max_hold: Duration::from_secs(3600),
             drift: Drift::DEFAULT,
@@ -221,6 +223,20 @@ impl ConfigBuilder {
     #[must_use]
     pub fn client_name(mut self, name: impl Into<String>) -> Self {
         self.config.client_name = name.into();
+        self
+    }
+
+    /// Sets the label of all locks of this client, such as `host:pid:job`; none by default. It has 1 to 64
+    /// bytes ([`limits::HOLDER_LABEL_SIZE_MAX`]) of text without control characters.
+    ///
+    /// It follows the token in a lock's value. [`crate::Client::inspect`], contention errors
+    /// ([`crate::Denial::holder_label`]) and statistics ([`crate::Stats::holder_label`]) show it. Everybody
+    /// who may read the masters can see it: it must be no secret. A request may have another one
+    /// ([`crate::LockRequest::holder_label`]). Locks with and without a label, of this version and of earlier
+    /// ones, exclude each other.
+    #[must_use]
+    pub fn holder_label(mut self, label: impl Into<String>) -> Self {
+        self.config.holder_label = Some(label.into().into());
         self
     }
 
@@ -425,6 +441,9 @@ impl ConfigBuilder {
         if config.client_name.is_empty() || !config.client_name.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(ConfigError::ClientName);
         }
+        if let Some(label) = &config.holder_label {
+            HolderLabel::new(label)?;
+        }
         let bounded = |setting, value, min, max| {
             if value < min || value > max {
                 Err(ConfigError::OutOfBounds { setting, value, min, max })
@@ -509,7 +528,7 @@ pub enum ConfigError {
         /// The most it may be.
         max: Duration,
     },
-    /// Drift and `max_ttl` that leave no validity.
+    /// A holder label that cannot be used, or a drift and a `max_ttl` that leave no validity.
     #[error(transparent)]
     Input(#[from] InputError),
 }
@@ -549,6 +568,9 @@ mod tests {
             one().prefix([b'x'; limits::PREFIX_SIZE_MAX + 1]),
             one().client_name("two words"),
             one().client_name(""),
+            one().holder_label(""),
+            one().holder_label("x".repeat(limits::HOLDER_LABEL_SIZE_MAX + 1)),
+            one().holder_label("two\nlines"),
             one().answer_timeout(Duration::ZERO),
             one().connect_timeout(Duration::MAX),
             one().spin(limits::SPIN_MAX + Duration::from_nanos(1)),

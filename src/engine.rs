@@ -98,7 +98,7 @@ pub(crate) use stats::Stats;
 pub(crate) use status::{Health, MasterStatus};
 pub use validity::Validity;
 
-pub use crate::lock::{MasterId, MasterSet, Resource, Ttl, quorum};
+pub use crate::lock::{HolderLabel, MasterId, MasterSet, Resource, Ttl, quorum};
 
 use claims::Claims;
 use events::Events;
@@ -187,7 +187,9 @@ impl Engine {
     /// [`SubmitError`]; nothing was queued then.
     pub fn submit(&mut self, now: Instant, request: Request<'_>) -> Result<OpId, SubmitError> {
         match request {
-            Request::Acquire { resource, options } => self.submit_acquire(now, resource, &options),
+            Request::Acquire { resource, options, label } => {
+                self.submit_acquire(now, resource, &options, label)
+            }
             Request::Extend { lock, ttl } => {
                 self.submit_extend(now, lock.0, ttl);
                 Ok(lock)

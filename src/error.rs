@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::lock::{Failure, HolderTtl, InputError, Vote};
-use crate::words::{Counted, Named, Rounded};
+use crate::words::{Counted, Labelled, Named, Rounded};
 pub(crate) use advice::advice;
 pub use report::{Report, Round};
 
@@ -45,6 +45,11 @@ pub struct Denial {
     pub holder: HolderTtl,
     /// Holder, as far as it is known; only meaningful if the lock is [`AcquireError::Contended`].
     pub held_by: HeldBy,
+    /// Label of the holder ([`crate::ConfigBuilder::holder_label`]), if it has one and this client knows it:
+    /// the holder is another caller of this client; or a plain lock was refused, and a master was asked for
+    /// the holder ([`crate::ConfigBuilder::ask_holder`], on by default) with the first attempt or the last.
+    /// It is shown to people, and may be that of a holder before the present one.
+    pub holder_label: Option<Arc<str>>,
     /// Votes of the last attempt.
     pub report: Report,
 }
@@ -91,7 +96,7 @@ impl Denial {
         }
         let advice = match self.held_by {
             HeldBy::ThisClient => {
-                write!(f, "{lock} is held by this client")?;
+                write!(f, "{lock} is held by this client{}", Labelled(self.holder_label.as_deref()))?;
                 "release it, or wait longer"
             }
             HeldBy::Readers(count) => {
@@ -99,7 +104,7 @@ impl Denial {
                 "wait longer, or keep new readers out"
             }
             HeldBy::AnotherClient => {
-                write!(f, "{lock} is held by another client")?;
+                write!(f, "{lock} is held by another client{}", Labelled(self.holder_label.as_deref()))?;
                 "wait longer, or retry later"
             }
         };

@@ -64,6 +64,8 @@ pub enum Mutant {
     NoJitter,
     /// A time-out takes the reply's entry off the queue.
     TimeoutPopsOwed,
+    /// A release compares with the token alone, where the value has a label behind it.
+    LabelForgotten,
     /// Release deletes whatever the key holds.
     BareDel,
     /// An extension gives whatever the key holds more time.

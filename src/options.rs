@@ -92,6 +92,22 @@ macro_rules! request_methods {
     };
 }
 
+/// The builder method for the holder's label, of a request that has a field `label`.
+macro_rules! label_method {
+    ($lifetime:lifetime) => {
+        /// Sets the label that the lock's value has behind the token, such as `host:pid:job`: 1 to 64 bytes
+        /// ([`HOLDER_LABEL_SIZE_MAX`](crate::limits::HOLDER_LABEL_SIZE_MAX)) of text without control
+        /// characters. The default is the client's
+        /// ([`ConfigBuilder::holder_label`](crate::ConfigBuilder::holder_label)). Inspections and contention
+        /// errors show it to everybody who may read the masters, so it must be no secret. Another label is an
+        /// error of the acquisition.
+        pub fn holder_label(mut self, label: impl Into<::std::borrow::Cow<$lifetime, str>>) -> Self {
+            self.label = Some(label.into());
+            self
+        }
+    };
+}
+
 /// The builder method for a fair lock, of a type that asks for one lock.
 macro_rules! fair_method {
     ($($field:ident).*) => {
@@ -138,7 +154,7 @@ macro_rules! auto_extend_method {
     };
 }
 
-pub(crate) use {auto_extend_method, fair_method, option_methods, request_methods};
+pub(crate) use {auto_extend_method, fair_method, label_method, option_methods, request_methods};
 
 /// Mode of a lock: which other holders it excludes, and whether it has a fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

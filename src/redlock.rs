@@ -1,5 +1,6 @@
 //! [`Redlock`]: the protocol owned by one thread, without a background thread and without a hand-off.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -15,9 +16,9 @@ use crate::engine::{Health, MasterStatus, OpId, Outcome, Released, Request, Stat
 use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::event::Observer;
 use crate::limits;
-use crate::lock::{FencingToken, Resource, Token};
+use crate::lock::{FencingToken, HolderLabel, Resource, Token};
 use crate::mutants::mutant;
-use crate::options::{Options, fair_method, option_methods, request_methods};
+use crate::options::{Options, fair_method, label_method, option_methods, request_methods};
 use crate::process::Process;
 
 /// Lock client for one thread, with the lowest latency. Nothing happens between its calls.
@@ -92,6 +93,7 @@ pub struct LeaseRequest<'a> {
     redlock: &'a mut Redlock,
     resource: &'a [u8],
     options: Options,
+    label: Option<Cow<'a, str>>,
     cancel: Option<Cancel>,
 }
 
@@ -153,7 +155,8 @@ impl Redlock {
     /// It has the options of [`crate::LockRequest`] except automatic extension, as nothing happens between
     /// the calls of a `Redlock`. [`Redlock::submit`] takes that option, too.
     pub fn lock<'a>(&'a mut self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> LeaseRequest<'a> {
-        LeaseRequest { redlock: self, resource: resource.as_ref(), options: Options::new(), cancel: None }
+        let (resource, options) = (resource.as_ref(), Options::new());
+        LeaseRequest { redlock: self, resource, options, label: None, cancel: None }
     }
 
     /// Waits until an acquisition has its outcome.
@@ -458,8 +461,9 @@ impl Redlock {
     }
 }
 
-impl LeaseRequest<'_> {
+impl<'a> LeaseRequest<'a> {
     request_methods!();
+    label_method!('a);
     fair_method!(options);
 
     /// Makes one attempt, in about one round trip.
@@ -482,7 +486,8 @@ impl LeaseRequest<'_> {
     /// [`AcquireError::NoQuorum`] of a fenced lock also says that the clocks of the masters differ too much.
     pub fn acquire(self) -> Result<Lease, AcquireError> {
         let resource = Resource::new(&self.resource)?;
-        self.redlock.hold(Request::Acquire { resource, options: self.options }, self.cancel)
+        let label = self.label.as_deref().map(HolderLabel::new).transpose()?;
+        self.redlock.hold(Request::Acquire { resource, options: self.options, label }, self.cancel)
     }
 }
 

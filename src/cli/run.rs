@@ -11,6 +11,7 @@
 
 mod acquire;
 mod descendants;
+mod holder;
 mod locks;
 mod process;
 mod supervisor;
@@ -89,6 +90,13 @@ pub(crate) struct Args {
     /// go may keep it waiting. Without --wait it has no effect.
     #[arg(long, conflicts_with = "shared")]
     keep_readers_out: bool,
+
+    /// Text by which others see who holds the lock: 1 to 64 bytes, or empty for none [default:
+    /// HOST:PID:PROGRAM].
+    ///
+    /// `redlatch inspect` and the error of a refused client show it, to everybody who may read the masters.
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
 
     /// Report on stderr each event of the lock.
     #[arg(short, long)]
@@ -176,7 +184,13 @@ const PING_TIME: Duration = Duration::from_millis(10);
 /// Runs the subcommand; the result is the program's exit code.
 pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let names = names(&args)?;
-    let config = args.masters.config(|builder| builder.max_hold(args.max_hold))?;
+    let config = args.masters.config(|builder| {
+        let builder = builder.max_hold(args.max_hold);
+        match holder::label(args.label.as_deref(), &args.command) {
+            Some(label) => builder.holder_label(label),
+            None => builder,
+        }
+    })?;
     let ttl = config.ttl(args.ttl)?;
     let signals = process::Signals::catch()?;
     let started = Instant::now();

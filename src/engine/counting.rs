@@ -22,6 +22,7 @@ impl Engine {
             notified: self.subscriptions.woken_count(),
             orphans: self.claims.orphan_count(),
             events_dropped: self.events.dropped_count(),
+            holder_label: self.config.holder_label.clone(),
             operations: self.ops.count(),
             claims: self.claims.count(),
             masters: self.fleet.links().map(|link| link.snapshot(now, is_ready(link.master))).collect(),

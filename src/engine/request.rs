@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::inspection::{ForceUnlocked, Inspection};
 use super::slab::Id;
 use crate::error::{AcquireError, ExtendError, ForceUnlockError, InspectError, ReleaseError};
-use crate::lock::{FencingToken, InputError, MasterSet, Resource, Token};
+use crate::lock::{FencingToken, HolderLabel, InputError, MasterSet, Resource, Token};
 use crate::options::Options;
 
 /// Name of one lock of one [`Engine`](crate::engine::Engine), from [`submit`](crate::engine::Engine::submit)
@@ -34,6 +34,9 @@ pub enum Request<'a> {
         resource: Resource<'a>,
         /// Mode, times and limits of the lock.
         options: Options,
+        /// Text that follows the token in the lock's value, in place of the configured one
+        /// ([`ConfigBuilder::holder_label`](crate::ConfigBuilder::holder_label)).
+        label: Option<HolderLabel<'a>>,
     },
     /// Gives a held lock a new TTL, counted from now. Answered by [`Outcome::Extend`].
     Extend {

@@ -60,6 +60,8 @@ pub struct Stats {
     pub events_dropped: u64,
     /// Locks held when the counting began.
     pub(super) held_before: u64,
+    /// The client's label, if it has one ([`crate::ConfigBuilder::holder_label`]); not that of a request.
+    pub holder_label: Option<Arc<str>>,
     /// Requests under way now: locks that are acquired, held or released, and inspections.
     pub operations: usize,
     /// Tokens that may be on some master now.
@@ -135,6 +137,7 @@ impl Stats {
             orphans: 0,
             events_dropped: 0,
             held_before: 0,
+            holder_label: None,
             operations: 0,
             claims: 0,
             quorum,

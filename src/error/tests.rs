@@ -30,7 +30,8 @@ fn all(round: Round, vote: Vote) -> Report {
 }
 
 fn denial(holder: HolderTtl, held_by: HeldBy, vote: Vote) -> Box<Denial> {
-    Box::new(Denial { attempts: 2, took: LONG, holder, held_by, report: all(Round::Acquire, vote) })
+    let report = all(Round::Acquire, vote);
+    Box::new(Denial { attempts: 2, took: LONG, holder, held_by, holder_label: None, report })
 }
 
 fn contended(holder: HolderTtl, held_by: HeldBy) -> AcquireError {
@@ -165,6 +166,9 @@ fn samples_of_settings() -> Vec<Sample> {
             ResourceEmpty => InputError::ResourceEmpty, "give at least one byte";
             ResourceTooLong { .. } => InputError::ResourceTooLong { size: 9999 }, "give at most";
             ResourceReserved => InputError::ResourceReserved, "choose another";
+            LabelEmpty => InputError::LabelEmpty, "give at least one character, or leave it out";
+            LabelTooLong { .. } => InputError::LabelTooLong { size: 99 }, "has 99 bytes; give at most 64";
+            LabelUnprintable => InputError::LabelUnprintable, "give printable text";
             FairAndFenced => InputError::FairAndFenced, "ask for one of the two";
             SharedFenced => InputError::SharedFenced, "ask for a shared lock or for a fenced one";
             SharedFair => InputError::SharedFair, "ask for one of the two";

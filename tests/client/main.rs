@@ -14,6 +14,7 @@ mod health_tests;
 mod idle_tests;
 mod inspect_tests;
 mod keep_tests;
+mod label_tests;
 mod leading_tests;
 mod life_tests;
 mod news_tests;

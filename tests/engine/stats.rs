@@ -280,7 +280,8 @@ const LIVES: &[Row] = &[
                 rig.submit_acquire("a", 10_000, 60_000);
             }
             let resource = Resource::new("a").expect("valid");
-            let request = Request::Acquire { resource, options: Options::new().wait(ms(60_000)) };
+            let request =
+                Request::Acquire { resource, options: Options::new().wait(ms(60_000)), label: None };
             assert_eq!(rig.engine.submit(rig.now, request), Err(SubmitError::Overloaded));
         },
         &[("acquired", 1), ("overloaded", 1)],

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
-use redlatch::engine::{Grant, OpId, Outcome, Request, Resource};
+use redlatch::engine::{Grant, HolderLabel, OpId, Outcome, Request, Resource};
 use redlatch::{AcquireError, ExtendError, Mode, Options, WaitPolicy};
 
 use crate::checker::Waiter;
@@ -11,6 +11,9 @@ use crate::client::{Lock, Pending, Worker};
 use crate::clock::{MS, SECOND, Time};
 use crate::network::chance;
 use crate::world::{World, described, note, shown};
+
+/// What follows the token in the values of callers that have a label.
+pub const LABEL: &str = "web-3:4711:billing";
 
 impl World {
     pub fn submit_acquire(
@@ -73,13 +76,15 @@ impl World {
             let wall = Duration::from_micros(self.clients[client].wall_us + self.now / 1000);
             self.clients[client].engine.handle_wall_clock(now, wall);
         }
-        let request = Request::Acquire { resource, options };
+        let is_labelled = self.habits.label_ppm > 0 && chance(&mut self.rng, self.habits.label_ppm);
+        let label = is_labelled.then(|| HolderLabel::new(LABEL).expect("a valid label"));
+        let request = Request::Acquire { resource, options, label };
         self.deliver(client);
         let lock = self.clients[client].engine.submit(now, request).ok()?;
         self.clients[client].taken_count += 1;
         // One round and the question for the holder, or all within the wait.
         let deadline = now + if wait.is_zero() { 2 * self.config.answer_limit(ttl) } else { wait };
-        note!(self, "c{client} asks for {}, {options:?}, as {lock:?}", shown(key));
+        note!(self, "c{client} asks for {}, {options:?}, {label:?}, as {lock:?}", shown(key));
         self.clients[client].locks.push((
             lock,
             Lock {
