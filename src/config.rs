@@ -226,14 +226,10 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets the label of all locks of this client, such as `host:pid:job`; none by default. It has 1 to 64
-    /// bytes ([`limits::HOLDER_LABEL_SIZE_MAX`]) of text without control characters.
-    ///
-    /// It follows the token in a lock's value. [`crate::Client::inspect`], contention errors
-    /// ([`crate::Denial::holder_label`]) and statistics ([`crate::Stats::holder_label`]) show it. Everybody
-    /// who may read the masters can see it: it must be no secret. A request may have another one
-    /// ([`crate::LockRequest::holder_label`]). Locks with and without a label, of this version and of earlier
-    /// ones, exclude each other.
+    /// Sets the label of all locks of this client, such as `host:pid:job`: 1 to 64 bytes of text without
+    /// control characters; none by default. It is in each lock's value, so it must be no secret.
+    /// [`crate::Client::inspect`], [`crate::Denial::holder_label`] and [`crate::Stats::holder_label`] show
+    /// it. A request may have its own ([`crate::LockRequest::holder_label`]).
     #[must_use]
     pub fn holder_label(mut self, label: impl Into<String>) -> Self {
         self.config.holder_label = Some(label.into().into());

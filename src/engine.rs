@@ -46,7 +46,9 @@ mod handshake;
 pub(crate) mod histogram;
 mod hold;
 pub(crate) mod inspection;
+mod keep;
 mod kind;
+mod leave;
 mod link;
 mod link_id;
 mod mark;
@@ -105,7 +107,7 @@ use events::Events;
 use fence::WallClock;
 use fleet::Fleet;
 use link::Predecessor;
-use op::{Op, OpState};
+use op::{Kept, Op, OpState};
 use ops::Ops;
 use owed::Answer;
 use pace::Pace;
@@ -204,6 +206,10 @@ impl Engine {
             }
             Request::Release { lock, awaited } => {
                 self.submit_release(now, lock.0, awaited);
+                Ok(lock)
+            }
+            Request::ReleaseAfter { lock, hold_at_least, awaited } => {
+                self.submit_release_after(now, lock.0, hold_at_least, awaited);
                 Ok(lock)
             }
             Request::Pause { attempts, took } => self.submit_pause(now, attempts, took),
@@ -395,11 +401,13 @@ impl Engine {
         }
     }
 
-    /// Returns when the validity of a held lock ends, or ended.
+    /// Returns when the validity of a held lock ends, or ended. A lock that was released and is kept is not
+    /// held.
     #[must_use]
     pub fn valid_until(&self, lock: OpId) -> Option<Instant> {
-        match self.ops.find(lock.0)?.state {
-            OpState::Held { valid_until, .. } => Some(valid_until),
+        let op = self.ops.find(lock.0)?;
+        match op.state {
+            OpState::Held { valid_until, .. } if op.kept == Kept::No => Some(valid_until),
             _ => None,
         }
     }

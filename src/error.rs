@@ -244,11 +244,31 @@ pub enum ReleaseError {
     /// So few masters answered that the lock may exclude others until its TTL has passed.
     #[error(fmt = fmt_unconfirmed)]
     Unconfirmed(Report),
+    /// So few masters have the rest of the lock's least time ([`crate::Options::hold_at_least`]) that it may
+    /// end earlier. This is tried again while the validity lasts.
+    #[error(fmt = fmt_not_kept)]
+    NotKept(Report),
     /// The lease belongs to another client.
     #[error("the lock is not held by this client; acquire it first")]
     NotHeld,
     /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
     /// comes from a function or a waker that the client is calling.
+    #[error("the client cannot be used: {0}")]
+    Stopped(Arc<str>),
+}
+
+/// Error of a lock that was not left to its TTL.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LeaveError {
+    /// The validity had ended: another caller may hold the lock. What is left of it is being released.
+    #[error("the lock's validity has ended, so there is nothing to leave; stop the protected work")]
+    Expired,
+    /// The lock is not held by this client: it was released, or never acquired.
+    #[error("the lock is not held by this client; acquire it first")]
+    NotHeld,
+    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
+    /// comes from a function or a waker that the client is calling. The lock is released as if dropped.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
@@ -327,7 +347,7 @@ macro_rules! set_errors {
     )*};
 }
 
-set_errors! { AcquireError ExtendError ReleaseError }
+set_errors! { AcquireError ExtendError ReleaseError LeaveError }
 
 /// An error that may name its lock.
 trait MayName: fmt::Display {
@@ -356,9 +376,15 @@ impl MayName for ExtendError {
 impl MayName for ReleaseError {
     fn report(&self) -> Option<&Report> {
         match self {
-            Self::Unconfirmed(report) => Some(report),
+            Self::Unconfirmed(report) | Self::NotKept(report) => Some(report),
             Self::NotHeld | Self::Stopped(_) => None,
         }
+    }
+}
+
+impl MayName for LeaveError {
+    fn report(&self) -> Option<&Report> {
+        None
     }
 }
 
@@ -404,6 +430,11 @@ fn fmt_lost(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 fn fmt_not_extended(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let lock = Named(&report.resource);
     write!(f, "{lock} was not extended; retry before it ends, at the latest with the new TTL: ")?;
+    fmt::Display::fmt(report, f)
+}
+
+fn fmt_not_kept(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{} may end before its least time; check the masters: ", Named(&report.resource))?;
     fmt::Display::fmt(report, f)
 }
 

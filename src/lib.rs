@@ -147,7 +147,8 @@ pub use engine::stats::{MasterStats, Stats};
 pub use engine::status::{Health, MasterState, MasterStatus};
 pub use engine::trouble::Warning;
 pub use error::{
-    AcquireError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError, ReleaseError, Report, Round,
+    AcquireError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError, LeaveError, ReleaseError,
+    Report, Round,
 };
 pub use error::{LockReentrantError, SetError};
 pub use event::Event;

@@ -13,7 +13,7 @@ use crate::clock;
 use crate::config::{Config, ConfigBuilder};
 use crate::driver::{ConnectError, Driver, Poller, PollerWaker};
 use crate::engine::{Health, MasterStatus, OpId, Outcome, Released, Request, Stats, SubmitError};
-use crate::error::{AcquireError, ExtendError, ReleaseError};
+use crate::error::{AcquireError, ExtendError, LeaveError, ReleaseError};
 use crate::event::Observer;
 use crate::limits;
 use crate::lock::{FencingToken, HolderLabel, Resource, Token};
@@ -60,12 +60,12 @@ pub struct Redlock {
 /// Where a lease comes from.
 struct Origin {
     process: Process,
-    /// Locks whose lease was dropped, to be released by the next call.
-    dropped: Mutex<Vec<OpId>>,
+    /// Locks whose lease was dropped, and their least times, to be released by the next call.
+    dropped: Mutex<Vec<(OpId, Duration)>>,
 }
 
 impl Origin {
-    fn dropped(&self) -> MutexGuard<'_, Vec<OpId>> {
+    fn dropped(&self) -> MutexGuard<'_, Vec<(OpId, Duration)>> {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -109,6 +109,8 @@ pub struct Lease {
     fencing_token: Option<FencingToken>,
     /// By the clock of this crate, as all that the engine reports.
     valid_until: Instant,
+    /// Least time for which the lock is held.
+    hold_at_least: Duration,
     origin: Arc<Origin>,
     /// Whether the drop is to queue a release.
     is_armed: bool,
@@ -169,6 +171,10 @@ impl Redlock {
         if is_cancelled() {
             return Err(AcquireError::Cancelled);
         }
+        let hold_at_least = match &request {
+            Request::Acquire { options, .. } => options.hold_at_least.unwrap_or_default(),
+            _ => Duration::ZERO,
+        };
         let lock = self.submit(request)?;
         match self.wait_unless(lock, is_cancelled) {
             Ok(None) => {
@@ -182,6 +188,7 @@ impl Redlock {
                 token: grant.token,
                 fencing_token: grant.fencing_token,
                 valid_until: grant.valid_until,
+                hold_at_least,
                 origin: self.origin.clone(),
                 is_armed: true,
             }),
@@ -229,7 +236,7 @@ impl Redlock {
         }
         let lock = lease.lock;
         lease.is_armed = false;
-        match self.submit(Request::Release { lock, awaited: true }) {
+        match self.submit(Request::end(lock, lease.hold_at_least, true)) {
             Ok(_) => {}
             Err(SubmitError::Stopped(why)) => return Err(ReleaseError::Stopped(why)),
             Err(error) => unreachable!("a release is always taken: {error}"),
@@ -239,6 +246,21 @@ impl Redlock {
             Ok(_) => unreachable!("a release is answered by its own outcome"),
             Err(error) => Err(ReleaseError::Stopped(error.to_string().into())),
         }
+    }
+
+    /// Leaves a lock to the end of its TTL: nothing is released, nothing extends it, and nothing is sent.
+    /// Nobody else gets it before [`Lease::valid_until`].
+    ///
+    /// # Errors
+    /// [`LeaveError`] if the lock is lost; then it is released as if dropped.
+    pub fn leave(&mut self, mut lease: Lease) -> Result<(), LeaveError> {
+        self.check_process().map_err(LeaveError::Stopped)?;
+        if !self.has_made(&lease) {
+            return Err(LeaveError::NotHeld);
+        }
+        self.driver.engine.leave(clock::now(), lease.lock)?;
+        lease.is_armed = false;
+        Ok(())
     }
 
     /// Returns how many masters above the quorum are known to hold this lock. As many masters may lose it
@@ -454,9 +476,9 @@ impl Redlock {
 
     /// Queues the release of locks whose lease was dropped since the last call.
     fn release_dropped(&mut self, now: Instant) {
-        for lock in self.origin.dropped().drain(..) {
+        for (lock, hold_at_least) in self.origin.dropped().drain(..) {
             // A release is always taken, and this one's outcome is not wanted.
-            let _ = self.driver.engine.submit(now, Request::Release { lock, awaited: false });
+            let _ = self.driver.engine.submit(now, Request::end(lock, hold_at_least, false));
         }
     }
 }
@@ -551,7 +573,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // A fork may have inherited the mutex locked.
         if self.is_armed && !self.origin.process.is_forked() && !mutant!(DropForgets) {
-            self.origin.dropped().push(self.lock);
+            self.origin.dropped().push((self.lock, self.hold_at_least));
         }
     }
 }

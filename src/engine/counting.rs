@@ -91,7 +91,7 @@ impl Engine {
             self.stats.abandoned += 1;
             return;
         };
-        if op.is_lost || now >= valid_until {
+        if op.is_counted || now >= valid_until {
             return self.note_lost(now, id);
         }
         let held = now.saturating_duration_since(since);
@@ -113,12 +113,29 @@ impl Engine {
         }
     }
 
+    /// A held lock is left to its TTL. Counts it, and not as lost later.
+    #[cold]
+    pub(super) fn note_left(&mut self, now: Instant, id: Id) {
+        let op = self.ops.op_mut(id);
+        let OpState::Held { since, .. } = op.state else { unreachable!("only a held lock is left") };
+        (op.is_counted, op.is_noted) = (true, true);
+        let held = now.saturating_duration_since(since);
+        self.stats.left += 1;
+        if op.is_timed {
+            self.stats.hold_time.record(held);
+        }
+        if self.events.is_observed() {
+            let resource = self.name_of(id);
+            self.events.push(|| Event::Left { resource, held });
+        }
+    }
+
     /// A held lock is over without a release. Counts it once.
     #[cold]
     pub(super) fn note_lost(&mut self, now: Instant, id: Id) {
         let op = self.ops.op_mut(id);
         let OpState::Held { since, valid_until, .. } = op.state else { unreachable!("it was held") };
-        if std::mem::replace(&mut op.is_lost, true) || mutant!(LossUncounted) {
+        if std::mem::replace(&mut op.is_counted, true) || mutant!(LossUncounted) {
             return;
         }
         let held = now.min(valid_until).saturating_duration_since(since);

@@ -69,8 +69,10 @@ pub(super) struct Op {
     pub(super) renewal: Option<Renewal>,
     /// Whether its loss is to be reported.
     pub(super) notifies_loss: bool,
-    /// Whether it was held and counted as lost.
-    pub(super) is_lost: bool,
+    /// Whether it was held, and is counted as lost or left.
+    pub(super) is_counted: bool,
+    /// Whether it is kept after its release.
+    pub(super) kept: Kept,
     /// Whether more is to be noted of it than that it was acquired and released: it is timed or observed, or
     /// had to wait.
     pub(super) is_noted: bool,
@@ -118,6 +120,17 @@ pub(super) struct HandoverStreak {
     /// How often it was handed over.
     pub(super) count: u32,
     pub(super) since: Instant,
+}
+
+/// Whether a lock is kept after its release, to end by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// A caller has it.
+    No,
+    /// Nobody has it.
+    Yes,
+    /// Nobody has it, and a caller waits for the first extension.
+    Awaited,
 }
 
 /// An extension under way.
@@ -266,7 +279,8 @@ impl Op {
             reservation: None,
             renewal: None,
             notifies_loss: false,
-            is_lost: false,
+            is_counted: false,
+            kept: Kept::No,
             is_noted: false,
             is_timed: false,
             is_sampled: false,
@@ -306,7 +320,8 @@ impl Op {
             reservation,
             renewal,
             notifies_loss,
-            is_lost,
+            is_counted,
+            kept,
             is_noted,
             is_timed,
             is_sampled,
@@ -322,7 +337,8 @@ impl Op {
         (*attempts, *round, *has_queued) = (0, 0, false);
         (*attempts_max, *max_hold) = (u32::MAX, None);
         (*denied_before, *renewal, *notifies_loss) = (None, None, false);
-        (*is_lost, *is_noted, *is_timed, *is_sampled, *is_special) = (false, false, false, false, false);
+        *kept = Kept::No;
+        (*is_counted, *is_noted, *is_timed, *is_sampled, *is_special) = (false, false, false, false, false);
         (*mode, *policy) = (ModeState::Plain, Policy::Notified);
         validity.reset();
         (*reservation, *is_subscribed, *reader_count) = (None, false, 0);
@@ -360,12 +376,13 @@ impl Op {
             OpState::Queued { turn: Turn::AfterHolder(at) | Turn::At(at) } => {
                 Some(self.wait_until.map_or(*at, |until| until.min(*at)))
             }
-            OpState::Held { extension, .. } => {
+            OpState::Held { extension, valid_until, .. } => {
                 let due = match extension {
                     Some(extension) => Some(extension.deadline),
                     None => self.renewal.and_then(|renewal| renewal.renew_at()),
                 };
-                due.into_iter().chain(self.warn_at()).min()
+                let end = (self.kept != Kept::No).then_some(*valid_until);
+                due.into_iter().chain(self.warn_at()).chain(end).min()
             }
             OpState::Releasing => None,
             OpState::Query(query) => Some(query.deadline()),

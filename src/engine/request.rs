@@ -69,6 +69,20 @@ pub enum Request<'a> {
         /// Whether an [`Outcome::Release`] is wanted.
         awaited: bool,
     },
+    /// Releases a lock as [`Request::Release`] does, but no earlier than `hold_at_least` after the start of
+    /// the attempt that got it. Until then it stays on the masters, and nobody owns it.
+    ///
+    /// The TTL of its keys is set to the rest, or to `max_ttl` if that is shorter. In that case the lock is
+    /// extended again and again while the engine is driven. Nothing else is sent: its TTL ends it. A
+    /// [`Request::Release`] ends it earlier.
+    ReleaseAfter {
+        /// The lock.
+        lock: OpId,
+        /// Least time for which the lock is held.
+        hold_at_least: Duration,
+        /// Whether an [`Outcome::Release`] is wanted, once masters have the new TTL.
+        awaited: bool,
+    },
     /// Waits for the random time that an acquisition of this engine waits after as many failed attempts.
     /// Answered by [`Outcome::Paused`]; a release of it cancels it.
     Pause {
@@ -91,6 +105,18 @@ pub enum Request<'a> {
         /// The lock's name.
         resource: Resource<'a>,
     },
+}
+
+impl Request<'_> {
+    /// The end of a lock that its caller does not need any more.
+    #[inline]
+    pub(crate) const fn end(lock: OpId, hold_at_least: Duration, awaited: bool) -> Self {
+        if hold_at_least.is_zero() {
+            Self::Release { lock, awaited }
+        } else {
+            Self::ReleaseAfter { lock, hold_at_least, awaited }
+        }
+    }
 }
 
 /// Error of a request that was not taken; nothing was sent.
@@ -143,7 +169,7 @@ pub enum Outcome {
     /// Answer to [`Request::NotifyLoss`]: the lock is not kept any longer, and its validity ends or has ended
     /// at this time.
     Lost(Instant),
-    /// Answer to an awaited [`Request::Release`].
+    /// Answer to an awaited [`Request::Release`] or [`Request::ReleaseAfter`].
     Release(Result<Released, ReleaseError>),
     /// Answer to [`Request::Pause`].
     Paused,
@@ -180,12 +206,15 @@ pub struct Released {
     pub absent: usize,
     /// Number of masters that had not answered; they are released in the background.
     pub unanswered: usize,
+    /// Whether the lock stays held until its least time is over ([`Options::hold_at_least`]). The numbers are
+    /// zero then.
+    pub is_kept: bool,
 }
 
 impl Released {
     /// Returns whether the lock was already gone everywhere: expired, or released before. That is no error.
     #[must_use]
     pub const fn was_already_gone(&self) -> bool {
-        self.deleted == 0
+        self.deleted == 0 && !self.is_kept
     }
 }

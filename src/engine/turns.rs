@@ -108,7 +108,10 @@ impl Engine {
 
     /// When the validity of an operation that holds a lock ends or ended.
     fn held_until(&self, place: u32) -> Option<Instant> {
-        self.valid_until(OpId(self.ops.id_at(place)))
+        match self.ops.op(self.ops.id_at(place)).state {
+            OpState::Held { valid_until, .. } => Some(valid_until),
+            _ => None,
+        }
     }
 
     /// Whether another operation of this engine has the lock that this one wants.

@@ -120,8 +120,14 @@ fn samples_of_calls() -> Vec<Sample> {
             Input(_) => ExtendError::Input(InputError::ResourceEmpty), "at least one byte";
             Stopped(_) => ExtendError::Stopped(stopped()), "connect anew";
         }
+        LeaveError {
+            Expired => LeaveError::Expired, "stop the protected work";
+            NotHeld => LeaveError::NotHeld, "acquire it first";
+            Stopped(_) => LeaveError::Stopped(stopped()), "connect anew";
+        }
         ReleaseError {
             Unconfirmed(_) => ReleaseError::Unconfirmed(granted(Failure::Silent)), "the release of lock \"orders:42\" is not confirmed; it ends with its TTL";
+            NotKept(_) => ReleaseError::NotKept(granted(Failure::Silent)), "lock \"orders:42\" may end before its least time; check the masters";
             NotHeld => ReleaseError::NotHeld, "not held by this client";
             Stopped(_) => ReleaseError::Stopped(stopped()), "connect anew";
         }
@@ -174,6 +180,7 @@ fn samples_of_settings() -> Vec<Sample> {
             SharedFair => InputError::SharedFair, "ask for one of the two";
             AutoExtendZero => InputError::AutoExtendZero, "leave auto_extend out";
             MaxHoldZero => InputError::MaxHoldZero, "raise max_hold";
+            HoldAtLeastTooLong { .. } => InputError::HoldAtLeastTooLong { asked: 2 * LONG, max_hold: LONG }, "ask for less, or raise max_hold";
             SetEmpty => InputError::SetEmpty, "name at least one";
             SetFair => InputError::SetFair, "leave fair out";
             SetTooLarge { .. } => InputError::SetTooLarge { count: 99 }, "name at most";

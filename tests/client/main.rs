@@ -16,6 +16,7 @@ mod inspect_tests;
 mod keep_tests;
 mod label_tests;
 mod leading_tests;
+mod leave_tests;
 mod life_tests;
 mod news_tests;
 mod options_tests;

@@ -149,6 +149,32 @@ impl World {
         self.wake(client, self.now);
     }
 
+    /// Leaves a lock to its TTL, or releases it after its least time.
+    pub fn submit_leave(&mut self, client: usize, lock: OpId, hold_at_least: Option<Duration>) {
+        if !self.end_asking(client, lock) {
+            return;
+        }
+        self.deliver(client);
+        let now = self.local(client);
+        note!(self, "c{client} leaves {lock:?}, held for at least {hold_at_least:?}");
+        let token = self.checker.guard(client, lock).map(|guard| guard.token.clone());
+        if let Some(facts) = token.and_then(|token| self.checker.facts.get_mut(&token)) {
+            facts.is_left = true;
+        }
+        self.checker.end_guard(client, lock);
+        self.checker.end_waiting(client, lock);
+        let engine = &mut self.clients[client].engine;
+        let is_left = hold_at_least.is_none() && engine.leave(now, lock).is_ok();
+        if !is_left {
+            let hold_at_least = hold_at_least.unwrap_or_default();
+            let request = Request::ReleaseAfter { lock, hold_at_least, awaited: false };
+            engine.submit(now, request).expect("always taken");
+        }
+        self.clients[client].forget(lock);
+        self.deliver(client);
+        self.wake(client, self.now);
+    }
+
     pub fn submit_report_renewals(&mut self, client: usize, lock: OpId) {
         let now = self.local(client);
         note!(self, "c{client} asks for reports of the renewals of {lock:?}");
@@ -389,6 +415,11 @@ impl World {
             let ttl = self.habits.ttls[self.rng.random_range(0..self.habits.ttls.len())];
             self.submit_extend(client, lock, ttl);
             self.grow_impatient(client, worker, lock);
+        } else if dice < 98 {
+            let ttl = self.habits.ttls[self.rng.random_range(0..self.habits.ttls.len())];
+            self.submit_leave(client, lock, (dice < 97).then_some(ttl));
+            self.clients[client].workers[worker] =
+                Worker { lock: None, due: self.now + self.habits.pause_max / 4 };
         } else {
             self.clients[client].workers[worker].due = self.now + self.rng.random_range(0..=SECOND);
         }

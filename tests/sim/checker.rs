@@ -37,6 +37,8 @@ pub struct Facts {
     pub forgotten: MasterSet,
     /// Whether some master put it in another one's place.
     pub is_handed_over: bool,
+    /// Its client left it to its TTL, or keeps it for a least time.
+    pub is_left: bool,
     /// Of a fenced lock: its fencing token, and when a master first took it.
     pub fence: Option<(u64, Time)>,
     /// Masters that forgot its fence in a way that nothing protects from.
@@ -182,6 +184,7 @@ impl Checker {
             lost: MasterSet::EMPTY,
             forgotten: MasterSet::EMPTY,
             is_handed_over: false,
+            is_left: false,
             fence: None,
             fence_lost: MasterSet::EMPTY,
         });
