@@ -77,7 +77,7 @@ pub(crate) struct MasterOptions {
     /// lives. A user with a shorter maximum counts it too early, and takes a lock that another user still
     /// holds. Library: max_ttl.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
-    max_ttl: Duration,
+    pub(crate) max_ttl: Duration,
 
     /// How long to wait for a master's answer [default: a fiftieth of the TTL, between 5ms and 50ms].
     ///

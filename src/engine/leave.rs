@@ -3,10 +3,10 @@
 //! A lock that is left sends nothing any more: its claim and its operation are forgotten at once, and late
 //! answers find nothing. Its key ends by its TTL. A grant that comes late on a minority is part of it.
 //!
-//! A lock that is kept stays an operation without a caller. One extension sets the TTL of its keys to the rest
-//! of the time, or to `max_ttl` if that is shorter, so that they outlive this process. Renewals go on until an
-//! extension covers the whole rest; then the lock is left. To the other callers of this engine a left lock is
-//! like another client's: they ask the masters, and it is not handed over.
+//! A lock that is kept stays an operation without a caller. One extension sets the TTL of its keys to the
+//! rest of the time, or to `max_ttl` if that is shorter, so that they outlive this process. Renewals go on
+//! until an extension covers the whole rest; then the lock is left. To the other callers of this engine a
+//! left lock is like another client's: they ask the masters, and it is not handed over.
 
 use std::time::{Duration, Instant};
 

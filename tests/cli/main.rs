@@ -13,6 +13,7 @@ mod fleet;
 mod harness;
 mod harness_tests;
 mod inspect_tests;
+mod least_tests;
 mod loss_tests;
 mod run_tests;
 mod several_tests;
