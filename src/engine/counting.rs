@@ -94,15 +94,11 @@ impl Engine {
         if op.is_counted || now >= valid_until {
             return self.note_lost(now, id);
         }
-        let held = now.saturating_duration_since(since);
         self.stats.released += 1;
-        if op.is_timed {
-            self.stats.hold_time.record(held);
-        }
-        if self.events.is_observed() {
-            let resource = self.name_of(id);
-            self.events.push(|| Event::Released { resource, held });
-        }
+        self.note_hold(id, now.saturating_duration_since(since), |resource, held| Event::Released {
+            resource,
+            held,
+        });
     }
 
     /// A master has answered an attempt whose round trip is measured.
@@ -119,15 +115,11 @@ impl Engine {
         let op = self.ops.op_mut(id);
         let OpState::Held { since, .. } = op.state else { unreachable!("only a held lock is left") };
         (op.is_counted, op.is_noted) = (true, true);
-        let held = now.saturating_duration_since(since);
         self.stats.left += 1;
-        if op.is_timed {
-            self.stats.hold_time.record(held);
-        }
-        if self.events.is_observed() {
-            let resource = self.name_of(id);
-            self.events.push(|| Event::Left { resource, held });
-        }
+        self.note_hold(id, now.saturating_duration_since(since), |resource, held| Event::Left {
+            resource,
+            held,
+        });
     }
 
     /// A held lock is over without a release. Counts it once.
@@ -138,20 +130,27 @@ impl Engine {
         if std::mem::replace(&mut op.is_counted, true) || mutant!(LossUncounted) {
             return;
         }
-        let held = now.min(valid_until).saturating_duration_since(since);
         self.stats.lost += 1;
-        if op.is_timed {
+        self.note_hold(id, now.min(valid_until).saturating_duration_since(since), |resource, held| {
+            Event::Lost { resource, held }
+        });
+    }
+
+    /// A lock was held for so long: records the time if it is timed, and the event of its end.
+    fn note_hold(&mut self, id: Id, held: Duration, event: fn(Vec<u8>, Duration) -> Event) {
+        if self.ops.op(id).is_timed {
             self.stats.hold_time.record(held);
         }
         if self.events.is_observed() {
             let resource = self.name_of(id);
-            self.events.push(|| Event::Lost { resource, held });
+            self.events.push(|| event(resource, held));
         }
     }
 
-    /// The loss of a held lock was reported, or nearly happened. One that is over is no near loss.
+    /// The loss of a held lock was reported, or nearly happened: counts it once for each end of the validity.
+    /// One that is over is no near loss.
     pub(super) fn note_near_loss(&mut self, id: Id, left: Duration) {
-        if left.is_zero() {
+        if left.is_zero() || std::mem::replace(&mut self.ops.op_mut(id).is_near_loss, true) {
             return;
         }
         self.stats.near_losses += 1;
@@ -168,6 +167,7 @@ impl Engine {
         if left <= loss_lead(ttl) {
             self.note_near_loss(id, left);
         }
+        self.ops.op_mut(id).is_near_loss = false;
     }
 
     /// A master is taken in.

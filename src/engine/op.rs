@@ -71,6 +71,8 @@ pub(super) struct Op {
     pub(super) notifies_loss: bool,
     /// Whether it was held, and is counted as lost or left.
     pub(super) is_counted: bool,
+    /// Whether the end of its validity, as it is now, is counted as a near loss.
+    pub(super) is_near_loss: bool,
     /// Whether it is kept after its release.
     pub(super) kept: Kept,
     /// Whether more is to be noted of it than that it was acquired and released: it is timed or observed, or
@@ -280,6 +282,7 @@ impl Op {
             renewal: None,
             notifies_loss: false,
             is_counted: false,
+            is_near_loss: false,
             kept: Kept::No,
             is_noted: false,
             is_timed: false,
@@ -321,6 +324,7 @@ impl Op {
             renewal,
             notifies_loss,
             is_counted,
+            is_near_loss,
             kept,
             is_noted,
             is_timed,
@@ -337,7 +341,7 @@ impl Op {
         (*attempts, *round, *has_queued) = (0, 0, false);
         (*attempts_max, *max_hold) = (u32::MAX, None);
         (*denied_before, *renewal, *notifies_loss) = (None, None, false);
-        *kept = Kept::No;
+        (*kept, *is_near_loss) = (Kept::No, false);
         (*is_counted, *is_noted, *is_timed, *is_sampled, *is_special) = (false, false, false, false, false);
         (*mode, *policy) = (ModeState::Plain, Policy::Notified);
         validity.reset();

@@ -41,8 +41,8 @@ pub struct Stats {
     /// Locks that ended before their release. A loss that masters prove counts at once, any other loss when
     /// the lock is released.
     pub lost: u64,
-    /// Times that a lock came within a tenth of its validity of its end, and was then extended or reported by
-    /// a loss notification.
+    /// Times that a lock came within a tenth of its validity of its end, and was then extended, reported by a
+    /// loss notification, or both.
     pub near_losses: u64,
     /// Extensions that succeeded, renewals included.
     pub extended: u64,
