@@ -60,6 +60,7 @@
 //! | several locks, all or none | [`Client::lock_set`] |
 //! | many locks, each by itself | [`Client::acquire_all`] |
 //! | taken again by its owner | [`LockRequest::reentrant`] |
+//! | by one leader at a time, for long | [`Client::lead`] |
 //! | inspected, deleted by force | [`Client::inspect`], [`Client::force_unlock`] |
 //! | ended from another thread | [`LockRequest::cancel_with`] |
 //!
@@ -98,13 +99,24 @@
 //! - `metrics`: `record_metrics`, which feeds the crate `metrics`. [`Stats::to_prometheus`] needs neither.
 //! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to
 //!   build.
-//! - `cli`: the command line, with `suspend` and `tls`.
+//! - `doctor`: the module `doctor`, which finds what is wrong with a fleet.
+//! - `testing`: the module `testing`, real servers for your tests; for development only.
+//! - `cli`: the command line, with `doctor`, `suspend` and `tls`.
+//!
+//! None is on by default. The page `docs/versions.md` of the repository lists what each of them pulls in, and
+//! what a version promises.
 
 #![warn(missing_docs, unreachable_pub)]
+// docs.rs shows which feature an item needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "doctor")]
+pub mod doctor;
 pub mod engine;
 pub mod limits;
 pub mod resp;
+#[cfg(all(unix, feature = "testing"))]
+pub mod testing;
 
 mod cancel;
 mod client;
@@ -129,12 +141,12 @@ mod words;
 
 pub use cancel::Cancel;
 pub use client::{
-    Acquire, Client, Connect, Extend, Guard, GuardSet, LockEnd, LockRequest, LockSetRequest, Lost,
-    ReentrantGuard, ReentrantLock, Release, RwLock,
+    Acquire, Candidate, Client, Connect, Extend, Guard, GuardSet, Leadership, LockEnd, LockRequest,
+    LockSetRequest, Lost, ReentrantGuard, ReentrantLock, Release, RwLock,
 };
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
-pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};
+pub use config::{Config, ConfigBuilder, ConfigError, Credentials, MasterUrl, Quarantine, UrlError};
 #[cfg(feature = "tls")]
 pub use config::{Pem, Tls};
 pub use driver::ConnectError;
@@ -142,13 +154,13 @@ pub use driver::ConnectError;
 pub use driver::TlsError;
 pub use engine::histogram::{Bucket, Histogram};
 pub use engine::inspection::{ForceUnlocked, Inspection, KeyState, LockStatus};
-pub use engine::request::Released;
+pub use engine::request::{HeldLocks, Released};
 pub use engine::stats::{MasterStats, Stats};
 pub use engine::status::{Health, MasterState, MasterStatus};
 pub use engine::trouble::Warning;
 pub use error::{
-    AcquireError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError, LeaveError, ReleaseError,
-    Report, Round,
+    AcquireError, CredentialsError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError, LeaveError,
+    ReleaseError, Report, Round,
 };
 pub use error::{LockReentrantError, SetError};
 pub use event::Event;
@@ -164,7 +176,10 @@ pub use redlock::{Lease, LeaseRequest, Redlock};
 /// change in any version.
 #[doc(hidden)]
 pub mod internals {
-    pub use crate::client::{completions, holds, set_acquisition};
+    pub use crate::client::{completions, holds, set_acquisition, settle};
+    pub use crate::config::env;
+    #[cfg(feature = "doctor")]
+    pub use crate::driver::probe;
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
     pub mod words {
         pub use crate::words::{Counted, NO_SERVER, Named, Printable, Rounded, grouped};

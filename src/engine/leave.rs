@@ -83,10 +83,21 @@ impl Engine {
         } else {
             self.extend_as_renewal(now, id, ttl);
         }
+        if self.is_drained {
+            self.end_keeping(now, id);
+        }
         self.leave_kept(now, id);
         self.arm_op(id);
         // The validity may end sooner now than the next waiter in the queue expects.
         self.tend_queue_of(now, id);
+    }
+
+    /// The engine is drained: a kept lock ends by the TTL that it has, or is being given.
+    pub(super) fn end_keeping(&mut self, now: Instant, id: Id) {
+        if let Some(op) = self.ops.find_mut(id).filter(|op| op.kept != Kept::No) {
+            op.renewal = None;
+            self.leave_kept(now, id);
+        }
     }
 
     /// Answers the caller that released a lock which is kept, by the first extension.

@@ -10,6 +10,7 @@ mod certificates;
 mod descendant_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
+mod habits_tests;
 mod harness;
 mod harness_tests;
 mod inspect_tests;

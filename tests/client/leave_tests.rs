@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{AcquireError, Client, Guard, InputError, LeaveError, LockEnd, Redlock};
+use redlatch::internals::settle;
+use redlatch::{AcquireError, Client, Guard, HeldLocks, InputError, LeaveError, LockEnd, Redlock};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, await_no_keys, block_on, config, open};
@@ -33,7 +34,7 @@ fn a_left_lock_stays_after_its_client() {
     await_keys(&mut fleet, "a");
     guard.leave().expect("held");
     assert_eq!(block_on(lost), LockEnd::Released, "nothing is to be feared for it");
-    assert_eq!((client.stats().left, client.settle(Duration::ZERO)), (1, 0), "nothing is under way");
+    assert_eq!((client.stats().left, settle(&client, Duration::ZERO)), (1, 0), "nothing is under way");
     drop(client);
     let other = open(&fleet.urls(), LONG);
     assert!(matches!(other.lock("a").try_acquire(), Err(AcquireError::Contended(_))));
@@ -109,7 +110,7 @@ fn a_least_time_beyond_max_ttl_is_kept_by_the_client() {
     assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
     drop(next);
     assert_nothing_left(&other, &mut fleet);
-    assert_eq!(client.settle(PATIENCE), 0);
+    assert_eq!(settle(&client, PATIENCE), 0);
 }
 
 #[test]
@@ -163,7 +164,7 @@ fn leases_can_be_left_and_kept() {
     assert!(redlock.release(lease).expect("confirmed").is_kept);
     drop(redlock.lock("c").ttl(Duration::from_secs(10)).hold_at_least(least).acquire().expect("free"));
     redlock.flush();
-    assert_eq!((redlock.stats().left, redlock.close(PATIENCE)), (3, 0));
+    assert_eq!((redlock.stats().left, redlock.drain(PATIENCE, HeldLocks::Leave)), (3, 0));
     for name in ["a", "b", "c"] {
         eventually(PATIENCE, name, || times_left(&mut fleet, name).0 > Duration::from_secs(10));
     }

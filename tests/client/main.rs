@@ -2,7 +2,9 @@
 
 mod batch_tests;
 mod callback_tests;
+mod credentials_tests;
 mod delay_tests;
+mod drain_tests;
 #[cfg(unix)]
 mod drive_tests;
 mod dropping_tests;
@@ -15,6 +17,7 @@ mod idle_tests;
 mod inspect_tests;
 mod keep_tests;
 mod label_tests;
+mod lead_tests;
 mod leading_tests;
 mod leave_tests;
 mod life_tests;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::rig::Rig;
 use redlatch::engine::{OpId, Outcome, Request, SubmitError};
-use redlatch::{Event, ExtendError, HeldBy, InputError, LeaveError, Options, ReleaseError};
+use redlatch::{Event, ExtendError, HeldBy, HeldLocks, InputError, LeaveError, Options, ReleaseError};
 
 use crate::{defaults, denied, granted, ms};
 
@@ -214,5 +214,25 @@ fn each_mode_of_a_lock_can_be_left_and_kept() {
             rig.acquire("a", 1000, 0);
             granted(&mut rig);
         }
+    }
+}
+
+#[test]
+fn a_drain_leaves_kept_locks_to_their_ttl() {
+    for is_released_first in [true, false] {
+        let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(3000)));
+        let lock = hold(&mut rig, 1000);
+        let drain = Request::Drain { held: HeldLocks::Leave, limit: ms(2000) };
+        if is_released_first {
+            release_after(&mut rig, lock, ms(20_000));
+            rig.engine.submit(rig.now, drain).expect("room");
+        } else {
+            rig.engine.submit(rig.now, drain).expect("room");
+            release_after(&mut rig, lock, ms(20_000));
+        }
+        rig.outcomes.clear();
+        rig.advance(ms(500));
+        assert!(matches!(rig.outcome(), Some(Outcome::Drained(0))), "it holds nobody up");
+        assert_ends_after(&mut rig, ms(2500));
     }
 }

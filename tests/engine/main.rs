@@ -8,6 +8,7 @@ mod hold;
 mod keep;
 mod leave;
 mod line;
+mod login;
 mod loss;
 mod masters;
 #[path = "../sim/model.rs"]

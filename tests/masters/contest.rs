@@ -8,8 +8,7 @@
 //! No call of the conductor waits for less than something that must happen, so a slow machine only takes
 //! longer.
 
-use std::io::BufReader;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -19,7 +18,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use redlatch::{AcquireError, Config, ExtendError, MasterState, Quarantine, Redlock, ReleaseError, limits};
 
-use crate::fleet::{self, Fleet, eventually};
+use crate::fleet::{Connection, Fleet, Raw, eventually};
 use crate::judge::{self, Visit, VisitName};
 use crate::lockers::{Held, Locker, Mode, Way};
 
@@ -184,7 +183,7 @@ impl Contest {
         let mut wrong = judge::overlaps(&visits);
         for (index, name) in RESOURCES.iter().enumerate() {
             let log = match self.checker.master(0).ask(&format!("LRANGE {name} 0 -1")) {
-                fleet::Raw::Array(items) => items.iter().map(fleet::Raw::text).collect::<Vec<_>>(),
+                Raw::Array(items) => items.iter().map(Raw::text).collect::<Vec<_>>(),
                 other => panic!("{other:?}"),
             };
             wrong.extend(judge::disorders(index, &log, &visits));
@@ -296,7 +295,7 @@ struct Record {
 struct Client {
     index: usize,
     locker: Locker,
-    checker: BufReader<TcpStream>,
+    checker: Connection,
     shared: Arc<Shared>,
     /// How many masters it shall see ready.
     ready_count: usize,
@@ -313,7 +312,7 @@ impl Client {
         shared: Arc<Shared>,
         checker: SocketAddr,
     ) -> Self {
-        let checker = fleet::open(checker, PATIENCE).expect("the checker runs");
+        let checker = Connection::open(checker, PATIENCE).expect("the checker runs");
         let rng = StdRng::try_from_rng(&mut rand::rngs::SysRng).expect("the system gives randomness");
         let record = Record::default();
         Self { index, locker, checker, shared, ready_count, has_readers: false, rng, record }
@@ -441,8 +440,7 @@ impl Client {
 
     fn tell(&mut self, kind: char, visit: &Visit) {
         let (list, event) = (RESOURCES[visit.name.resource], format!("{kind}{}", visit.name));
-        fleet::exchange(&mut self.checker, &[b"RPUSH", list.as_bytes(), event.as_bytes()])
-            .expect("an answer");
+        self.checker.command(&[b"RPUSH", list.as_bytes(), event.as_bytes()]).expect("an answer");
     }
 
     fn note_time(&mut self, call: &'static str, asked: Instant, limit: Duration) {

@@ -188,7 +188,7 @@ pub(super) fn page(figures: &Figures) -> String {
     let _ = writeln!(
         text,
         "{} rounds of {} ms for each peer and kind of work, three times as long where all want one key{}.\n\nThe client and all servers share the cores, so absolute figures are low \
-         and vary with whatever else the machine does.\nThe figures as data: [peers.json](peers.json).\n",
+         and vary with whatever else the machine does.\nThe figures as data: `docs/peers.json` of the repository.\n",
         figures.round_count,
         figures.round_ms,
         if figures.quick { " (quick: rough figures)" } else { "" }

@@ -1,0 +1,155 @@
+//! Real Redis or Valkey servers for your tests (feature `testing`): a fleet on free ports of loopback, whose
+//! servers a test can stop, kill and restart.
+//!
+//! For development only: name the feature under `[dev-dependencies]`. A test needs `redis-server` or
+//! `valkey-server` in `PATH`, or another program in the environment variable `REDLATCH_SERVER`.
+//!
+//! ```no_run
+//! use redlatch::{Client, testing::Fleet};
+//!
+//! let mut fleet = Fleet::start(5)?;
+//! let client = Client::open(fleet.config().build()?)?;
+//! let guard = client.lock("orders:42").acquire()?;
+//!
+//! fleet.master(0).stop()?; // it hangs: connections stand, and nothing answers
+//! fleet.master(1).kill(); // it is gone, with all its keys
+//! assert!(client.lock("orders:43").acquire().is_ok(), "three of five are a quorum");
+//!
+//! fleet.master(0).resume()?;
+//! fleet.master(1).restart()?; // empty, on the same port
+//! drop(guard);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Ends of servers
+//!
+//! A fleet ends exactly the processes that it started, and removes their directory. It does so when it is
+//! dropped, also by a panic. A fleet in a `static` is never dropped, and a test program that is killed drops
+//! nothing: their servers stay. [`Server::pid_dir`] records each process for a clean-up of your own. A
+//! Ctrl-C at the terminal reaches servers and test program alike.
+
+mod connection;
+mod error;
+mod master;
+mod port;
+mod server;
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{env, fs, process};
+
+use crate::config::{Config, ConfigBuilder, Quarantine};
+
+pub use connection::{Connection, Reply};
+pub use error::FleetError;
+pub use master::Master;
+pub use port::free_port;
+pub use server::Server;
+
+/// How long a client of a test waits for a master: a busy machine is no outage.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same for connecting.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Independent servers on loopback, one for each master. A drop ends them and removes what they wrote.
+#[derive(Debug)]
+pub struct Fleet {
+    masters: Vec<Master>,
+}
+
+impl Fleet {
+    /// Starts this number of servers that keep nothing on disk, and returns when each of them answers.
+    ///
+    /// # Errors
+    /// See [`FleetError`]. What was started until then is ended.
+    pub fn start(size: usize) -> Result<Self, FleetError> {
+        Self::start_with(vec![Server::new(); size])
+    }
+
+    /// Starts one server for each of these settings, and returns when each of them answers.
+    ///
+    /// ```no_run
+    /// use redlatch::testing::{Fleet, Server};
+    ///
+    /// let fleet = Fleet::start_with(vec![Server::new().password("s3cret").persistent(); 3])?;
+    /// # Ok::<(), redlatch::testing::FleetError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`FleetError`]. What was started until then is ended.
+    pub fn start_with(servers: impl IntoIterator<Item = Server>) -> Result<Self, FleetError> {
+        let dir = Arc::new(Directory::create()?);
+        let mut masters = Vec::new();
+        for (index, server) in servers.into_iter().enumerate() {
+            masters.push(Master::spawn(dir.clone(), index, server)?);
+        }
+        for master in &mut masters {
+            master.await_first_start()?;
+        }
+        Ok(Self { masters })
+    }
+
+    /// Returns the URLs of all masters, with their password if they have one.
+    #[must_use]
+    pub fn urls(&self) -> Vec<String> {
+        self.masters.iter().map(Master::url).collect()
+    }
+
+    /// Returns settings for clients of these masters. **For tests only**: [`Quarantine::Trust`], because
+    /// servers that have just started grant nothing for `max_ttl` otherwise.
+    ///
+    /// A test of what a restart loses sets [`Quarantine::Uptime`] and a short `max_ttl`. The answer timeout
+    /// is 2 s and the connect timeout 5 s, so that a busy machine is no outage. A call that fewer than a
+    /// quorum of masters answer takes so long.
+    #[must_use]
+    pub fn config(&self) -> ConfigBuilder {
+        let config = Config::builder().masters(self.urls()).quarantine(Quarantine::Trust);
+        config.answer_timeout(ANSWER_TIMEOUT).connect_timeout(CONNECT_TIMEOUT)
+    }
+
+    /// Returns the master with this index, in the order of [`Fleet::urls`].
+    ///
+    /// # Panics
+    /// If there is no such master.
+    #[must_use]
+    pub fn master(&mut self, index: usize) -> &mut Master {
+        &mut self.masters[index]
+    }
+
+    /// Iterates over all masters.
+    pub fn masters(&mut self) -> impl Iterator<Item = &mut Master> {
+        self.masters.iter_mut()
+    }
+
+    /// Gives each master away, for instance to a thread of its own. Each ends with its drop.
+    #[must_use]
+    pub fn into_masters(self) -> Vec<Master> {
+        self.masters
+    }
+}
+
+/// Directory of a fleet. It goes with the last master.
+#[derive(Debug)]
+struct Directory(PathBuf);
+
+impl Directory {
+    fn create() -> Result<Self, FleetError> {
+        let random = RandomState::new().hash_one(0) & 0xffff_ffff;
+        let path = env::temp_dir().join(format!("redlatch-fleet-{}-{random:08x}", process::id()));
+        fs::create_dir(&path).map_err(|error| FleetError::io("cannot create", &path, error))?;
+        Ok(Self(path))
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // A directory that stays fails no test.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
