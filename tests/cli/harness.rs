@@ -180,6 +180,10 @@ impl Running {
         });
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         signal(self.child.id(), name);
     }

@@ -25,6 +25,9 @@ fn inspect_distinguishes_free_held_split_and_unknown() {
     let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON and nothing else");
     assert_eq!((json["status"].as_str(), json["masters"].as_array().map(Vec::len)), (Some("held"), Some(3)));
     assert_eq!(json["holder"].as_str().map(str::len), Some(40), "{json}");
+    let label = json["holder_label"].as_str().expect("a label");
+    assert!(label.ends_with(&format!(":{}:sh", run.id())) && json["masters"][0]["label"] == label, "{json}");
+    assert!(held.stdout.contains(&format!(" ({label}), for at most ")), "{}", held.stdout);
     assert!(json["remaining_ms"].as_u64().is_some_and(|left| left > 0 && left <= 10_000), "{json}");
     run.signal("TERM");
     run.finish();
@@ -79,4 +82,40 @@ fn unlock_needs_the_flag_and_deletes_any_lock() {
     fleet.master(1).kill();
     let said = ["lock \"report\" may remain", "Retry when more masters answer"];
     expect(&finish(trusting(&fleet, "unlock").args(["--force", "report"])), 69, &said);
+}
+
+#[test]
+fn a_refused_run_names_the_holder() {
+    let fleet = Fleet::start(3);
+    let hold = |label: &str| {
+        let mut run = Running::start(
+            trusting(&fleet, "run")
+                .args(["--label", label, "report", "--", "sh", "-c"])
+                .arg(format!("echo inside; {FOREVER}")),
+        );
+        assert_eq!(run.line(), "inside");
+        run
+    };
+    let refused = || finish(trusting(&fleet, "run").args(["report", "--", "true"]));
+    let run = hold("nightly 7");
+    expect(&refused(), 75, &["held by another client (nightly 7), for at most "]);
+    run.signal("TERM");
+    run.finish();
+    let run = hold("");
+    expect(&refused(), 75, &["held by another client, for at most "]);
+    let inspection = finish(trusting(&fleet, "inspect").args(["--json", "report"]));
+    let json: serde_json::Value = serde_json::from_str(&inspection.stdout).expect("JSON");
+    assert!(json["holder_label"].is_null(), "{json}");
+    run.signal("TERM");
+    run.finish();
+}
+
+#[test]
+fn a_bad_label_is_bad_usage() {
+    let fleet = Fleet::start(1);
+    let long = "x".repeat(65);
+    for (label, said) in [(&*long, "65 bytes; give at most 64"), ("two\nlines", "give printable text")] {
+        let run = finish(trusting(&fleet, "run").args(["--label", label, "report", "--", "true"]));
+        expect(&run, 64, &[said]);
+    }
 }

@@ -14,6 +14,7 @@ mod habits_tests;
 mod harness;
 mod harness_tests;
 mod inspect_tests;
+mod least_tests;
 mod loss_tests;
 mod run_tests;
 mod several_tests;

@@ -15,7 +15,7 @@ pub fn a_drained_client_acquires_nothing() -> Verdict {
     world.run_for(10 * MS);
     let now = world.local(0);
     let resource = Resource::new(KEY).expect("a name");
-    let request = Request::Acquire { resource, options: Options::new().ttl(ms(1000)) };
+    let request = Request::Acquire { resource, options: Options::new().ttl(ms(1000)), label: None };
     let refused = world.clients[0].engine.submit(now, request);
     verdict(&mut world)?;
     demand(matches!(refused, Err(SubmitError::Stopped(_))), "a drained client acquires a lock")
