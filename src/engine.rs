@@ -438,6 +438,11 @@ impl Engine {
         }
     }
 
+    /// Whether this lock's operation goes on: it is acquired, held or released.
+    pub(crate) fn has(&self, lock: OpId) -> bool {
+        self.ops.find(lock.0).is_some()
+    }
+
     /// Returns where the validity of a lock that is being acquired or held ends, for other threads to read.
     #[must_use]
     pub fn validity(&self, lock: OpId) -> Option<Validity> {
