@@ -27,6 +27,7 @@ mod lock_loop;
 #[path = "raw_loop.rs"]
 mod raw_loop;
 
+use redlatch::HeldLocks;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -93,7 +94,11 @@ fn run_one(what: &str, depth: usize, pairs: usize, addresses: &[SocketAddr]) {
 /// cannot answer a closed connection may leave what came behind.
 fn locked(mut locks: LockLoop, run: impl FnOnce(&mut LockLoop) -> Duration) {
     run(&mut locks);
-    assert_eq!(locks.redlock.close(Duration::from_secs(20)), 0, "locks are left on some master");
+    assert_eq!(
+        locks.redlock.drain(Duration::from_secs(20), HeldLocks::Leave),
+        0,
+        "locks are left on some master"
+    );
 }
 
 /// As [`locked`].

@@ -11,25 +11,24 @@ use std::error::Error;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use redlatch::{Client, FencingToken};
+use redlatch::{AcquireError, Client, FencingToken};
 
 /// After a crash of the leader another one takes over within this time.
 const TTL: Duration = Duration::from_secs(5);
 
-/// Waits to become the leader, then takes steps until one of them ends it or the lock is lost.
-/// Each step gets the term, for storage that refuses an older one.
+/// Leads whenever it can, and takes steps until one of them breaks. Each step gets the term, for storage that
+/// refuses an older one.
 pub fn lead(
     client: &Client,
-    patience: Duration,
     mut step: impl FnMut(FencingToken) -> ControlFlow<()>,
-) -> Result<FencingToken, Box<dyn Error>> {
-    let request = client.lock("leader").fenced().ttl(TTL).wait(patience);
-    let guard = request.auto_extend(Duration::from_secs(3600)).acquire()?;
-    let term = guard.fencing_token().ok_or("the lock is fenced")?;
-    // Each step is short, so that the leader notices in time that it is none any more.
-    while guard.is_valid() && step(term).is_continue() {}
-    guard.release()?;
-    Ok(term)
+) -> Result<(), AcquireError> {
+    client.lead("leader").ttl(TTL).run(|leadership| {
+        // Each step is short, so that the leader notices in time that it is none any more.
+        while leadership.is_leader() {
+            step(leadership.term())?;
+        }
+        ControlFlow::Continue(()) // lost: campaign again
+    })
 }
 
 #[allow(dead_code, reason = "a test includes this file for what is above")]
@@ -37,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let client = Client::connect(std::env::args().skip(1))?;
     loop {
         let mut steps = 0;
-        lead(&client, Duration::from_secs(3600), |term| {
+        lead(&client, |term| {
             steps += 1;
             println!("step {steps} of term {term}");
             std::thread::sleep(Duration::from_secs(1));

@@ -85,6 +85,7 @@ impl Loop {
         while let Some(request) = self.engine.poll_link() {
             match request {
                 LinkRequest::Close(link) => self.sockets[link.index()] = None,
+                LinkRequest::Credentials(_) => unreachable!("the settings have no credentials provider"),
                 LinkRequest::Connect(link) => {
                     let mut stream = TcpStream::connect(self.addresses[link.master().index()])?;
                     let interest = Interest::READABLE | Interest::WRITABLE;

@@ -7,8 +7,8 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
-use redlatch::{AcquireError, Client};
-use tokio::task::{self, JoinSet};
+use redlatch::{AcquireError, Client, HeldLocks};
+use tokio::task::JoinSet;
 
 /// How the service ended.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -50,9 +50,8 @@ pub async fn serve(
             }
         }
     }
-    // Last: every queued release is confirmed, or its time is over.
-    let settled = task::spawn_blocking(move || client.settle(Duration::from_secs(1))).await;
-    summary.unreleased = settled.unwrap_or_default();
+    // Last: all that is left is released and confirmed, or its time is over.
+    summary.unreleased = client.drain_async(Duration::from_secs(1), HeldLocks::Release).await;
     summary
 }
 

@@ -262,6 +262,7 @@ impl<'a> Run<'a> {
     fn follow_links(&mut self) {
         while let Some(request) = self.engine.poll_link() {
             match request {
+                LinkRequest::Credentials(_) => unreachable!("there is no provider"),
                 LinkRequest::Connect(LinkId::Subscription(master)) => self.ask_news(master),
                 LinkRequest::Close(LinkId::Subscription(master)) => self.close_news(master),
                 LinkRequest::Connect(LinkId::Commands(master)) => {

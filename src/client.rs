@@ -3,8 +3,10 @@
 mod callbacks;
 pub mod completions;
 mod connect;
+mod drain;
 #[cfg(unix)]
 mod drive;
+mod election;
 mod guard;
 mod handle;
 pub mod holds;
@@ -22,8 +24,10 @@ pub mod set_acquisition;
 mod shared;
 
 pub use connect::Connect;
+pub use drain::settle;
 #[cfg(unix)]
 pub use drive::{Drive, DriveEnded};
+pub use election::{Candidate, Leadership};
 pub use guard::{Extend, Guard, LockEnd, Lost, Release};
 pub use handle::Client;
 pub use reentrant::{ReentrantGuard, ReentrantLock};

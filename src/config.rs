@@ -1,6 +1,8 @@
 //! Settings of a client: which masters, and how long anything may take.
 
+mod credentials;
 pub mod env;
+mod error;
 mod retry_delay;
 mod time;
 #[cfg(feature = "tls")]
@@ -12,10 +14,13 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::CredentialsError;
 use crate::event::{Event, Observer};
 use crate::limits;
-use crate::lock::{Drift, InputError, Ttl, Window};
-use crate::words::Rounded;
+use crate::lock::{Drift, InputError, MasterId, Ttl, Window};
+pub use credentials::Credentials;
+use credentials::CredentialsProvider;
+pub use error::ConfigError;
 pub(crate) use retry_delay::{Inside, RetryDelay};
 #[cfg(feature = "tls")]
 pub(crate) use tls::server_name;
@@ -59,6 +64,7 @@ pub struct Config {
     pub(crate) spin: Duration,
     pub(crate) wakes_waiters: bool,
     pub(crate) observer: Option<Observer>,
+    provider: Option<CredentialsProvider>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
 }
@@ -133,6 +139,21 @@ impl Config {
         self.answer_timeout.or(share).unwrap_or(scaled).min(ttl.validity())
     }
 
+    /// Asks the provider given to [`ConfigBuilder::credentials`] for the credentials of a master, as
+    /// [`LinkRequest::Credentials`](crate::engine::LinkRequest::Credentials) wants. It may block.
+    ///
+    /// # Errors
+    /// [`CredentialsError`]; also if there is no provider.
+    pub fn ask_credentials(&self, master: MasterId) -> Result<Credentials, CredentialsError> {
+        let provider = self.provider.as_ref().ok_or(CredentialsError::Failed("there is no provider"))?;
+        provider.ask(&self.labels[master.index()])
+    }
+
+    /// Whether a provider returns the credentials.
+    pub(crate) const fn has_provider(&self) -> bool {
+        self.provider.is_some()
+    }
+
     /// Which fencing tokens masters take.
     pub(crate) fn window(&self) -> Window {
         Window::new(self.max_ttl)
@@ -189,6 +210,7 @@ impl Default for ConfigBuilder {
             spin: Duration::ZERO,
             wakes_waiters: true,
             observer: None,
+            provider: None,
             #[cfg(feature = "tls")]
             tls: None,
         };
@@ -373,6 +395,23 @@ impl ConfigBuilder {
         self
     }
 
+    /// Sets a function that returns the credentials of a master; none by default. Its argument is the
+    /// master's URL as messages show it. A login in a URL is an error then.
+    ///
+    /// The client calls it at each connect, and before the end that [`Credentials::valid_for`] states. New
+    /// credentials reach open connections by `AUTH` in place. It runs on a thread of its own, one for each
+    /// master at a time, so it may block. At a connect, `connect_timeout` covers it. If it fails, panics or
+    /// hangs, only this master is affected, and its open connections stay. Errors show the text that it
+    /// returns, a literal, and never credentials. The page `docs/operating.md` of the repository has more.
+    #[must_use]
+    pub fn credentials(
+        mut self,
+        provide: impl Fn(&str) -> Result<Credentials, &'static str> + Send + Sync + 'static,
+    ) -> Self {
+        self.config.provider = Some(CredentialsProvider::new(provide));
+        self
+    }
+
     /// Sets how long the thread that drives the event loop polls for answers before it sleeps; zero by
     /// default, at most 10 ms ([`limits::SPIN_MAX`]).
     ///
@@ -410,6 +449,9 @@ impl ConfigBuilder {
             {
                 return Err(ConfigError::SameMaster { index, other, address: url.to_string() });
             }
+            if url.login.is_some() && config.provider.is_some() {
+                return Err(ConfigError::TwoLogins { index });
+            }
             config.labels.push(url.to_string().into());
             config.masters.push(url);
         }
@@ -443,86 +485,6 @@ impl ConfigBuilder {
         bounded("retry_delay max", config.retry_delay_max, config.retry_delay_min, limits::TIME_LIMIT_MAX)?;
         Ok(config)
     }
-}
-
-/// Error of settings that cannot work. Nothing was connected.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// No master, or more than 32.
-    #[error("{count} masters given; give 1 to {}, best an odd number from 3 up", limits::MASTER_COUNT_MAX)]
-    MasterCount {
-        /// Masters given.
-        count: usize,
-    },
-    /// A master's URL cannot be used.
-    #[error("master {}: {source}", index + 1)]
-    Url {
-        /// Its place in the list, from 0.
-        index: usize,
-        /// The reason why it cannot be used.
-        source: UrlError,
-    },
-    /// One address twice: it would vote twice.
-    #[error("master {} is the same server as master {} ({address}); list each server once", index + 1, other + 1)]
-    SameMaster {
-        /// Its place in the list, from 0.
-        index: usize,
-        /// The place of the first mention.
-        other: usize,
-        /// The address, without the login.
-        address: String,
-    },
-    /// TLS settings, and no URL that wants TLS.
-    #[cfg(feature = "tls")]
-    #[error("TLS settings are given, but no URL begins with rediss://; write rediss://, or remove them")]
-    TlsUnused,
-    /// A text that cannot be the name in a certificate.
-    #[cfg(feature = "tls")]
-    #[error("`{name}` cannot be the name of a TLS server; give the name in its certificate")]
-    TlsServerName {
-        /// The host of a URL, or the server name that was given.
-        name: String,
-    },
-    /// A prefix of more than 256 bytes.
-    #[error("the prefix has {size} bytes; give at most {}", limits::PREFIX_SIZE_MAX)]
-    PrefixTooLong {
-        /// Bytes of the prefix.
-        size: usize,
-    },
-    /// A client name that the servers would refuse.
-    #[error("the client name is empty or not printable; use ASCII without spaces")]
-    ClientName,
-    /// An answer timeout outside 1 to 1,000,000 ppm of the TTL.
-    #[error("the answer timeout is {ppm} ppm of the TTL; give 1 to 1,000,000")]
-    AnswerTimeoutShare {
-        /// The share asked for.
-        ppm: u32,
-    },
-    /// A time outside its bounds.
-    #[error("{setting} is {}; give {} to {}", Rounded(*value), Rounded(*min), Rounded(*max))]
-    OutOfBounds {
-        /// The setting's name.
-        setting: &'static str,
-        /// What it was set to.
-        value: Duration,
-        /// The least it may be.
-        min: Duration,
-        /// The most it may be.
-        max: Duration,
-    },
-    /// An environment variable is missing, or its value is not accepted. The value is not shown, as it may
-    /// hold a password.
-    #[error("{variable}: {reason}")]
-    Variable {
-        /// Name of the variable.
-        variable: &'static str,
-        /// The reason, and what is accepted.
-        reason: String,
-    },
-    /// Drift and `max_ttl` that leave no validity.
-    #[error(transparent)]
-    Input(#[from] InputError),
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! thread sleeps.
 
 mod channel;
+mod credentials;
 mod resolve;
 mod socket;
 #[cfg(feature = "tls")]
@@ -25,12 +26,14 @@ use rand::rngs::SysRng;
 use crate::clock;
 use crate::config::{Address, Config, ConfigError};
 use crate::engine::{Engine, LinkId, LinkRequest, OpId, Request, SubmitError};
+use crate::error::CredentialsError;
 use crate::limits;
 use crate::mutants::mutant;
 use crate::options::{Mode, Options};
 #[cfg(test)]
 pub(crate) use channel::NoPlaintext;
 use channel::{Channel, Channels};
+use credentials::Asker;
 use resolve::Resolver;
 use socket::{Received, Socket};
 #[cfg(feature = "tls")]
@@ -51,6 +54,7 @@ pub(crate) struct Driver {
     /// Whether a socket did not take all that was queued for it.
     has_unsent: bool,
     resolver: Resolver,
+    asker: Asker,
     /// The other addresses of a name whose first one is being connected, the next one last.
     spare_addresses: Vec<Vec<SocketAddr>>,
 }
@@ -106,7 +110,7 @@ impl Driver {
         let poll = Poll::new()?;
         let registry = poll.registry().try_clone()?;
         let waker = Arc::new(Waker::new(&registry, WAKER_TOKEN)?);
-        let resolver = Resolver::new(waker.clone());
+        let (resolver, asker) = (Resolver::new(waker.clone()), Asker::new(waker.clone()));
         let sockets = (0..LinkId::COUNT_MAX).map(|_| None).collect();
         let spare_addresses = vec![Vec::new(); LinkId::COUNT_MAX];
         // With one core the servers' answers would have to wait until the looking ends.
@@ -114,8 +118,17 @@ impl Driver {
         let spin = if has_cores_to_spare { config.spin } else { Duration::ZERO };
         let engine = Engine::new(config, seed, clock::now());
         let events = Events::with_capacity(EVENT_COUNT_MAX);
-        let driver =
-            Self { engine, registry, waker, sockets, channels, has_unsent: false, resolver, spare_addresses };
+        let driver = Self {
+            engine,
+            registry,
+            waker,
+            sockets,
+            channels,
+            has_unsent: false,
+            resolver,
+            asker,
+            spare_addresses,
+        };
         Ok((driver, Poller { poll, events, spin }))
     }
 
@@ -243,6 +256,9 @@ impl Driver {
                 while let Some((link, found)) = self.resolver.poll_found() {
                     self.open(link, found);
                 }
+                while let Some((master, answer)) = self.asker.poll_answer() {
+                    self.engine.handle_credentials(clock::now(), master, answer);
+                }
                 continue;
             }
             let Some(link) = LinkId::from_index(event.token().0) else { continue };
@@ -300,6 +316,12 @@ impl Driver {
                     self.resolver.forget(link);
                     self.spare_addresses[link.index()].clear();
                     self.sockets[link.index()] = None;
+                }
+                LinkRequest::Credentials(master) => {
+                    if self.asker.ask(self.engine.config().clone(), master).is_err() {
+                        let answer = Err(CredentialsError::NoThread);
+                        self.engine.handle_credentials(clock::now(), master, answer);
+                    }
                 }
                 LinkRequest::Connect(link) => {
                     let config = self.engine.config().clone();

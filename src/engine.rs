@@ -4,8 +4,9 @@
 //! # Order of calls
 //!
 //! 1. [`Engine::submit`] requests at any time; it queues bytes and returns at once.
-//! 2. Do what [`Engine::poll_link`] asks for: open or close a connection. Report the result with
-//!    [`Engine::handle_connected`] or [`Engine::handle_disconnected`]. A driver that offers no second
+//! 2. Do what [`Engine::poll_link`] asks for: open or close a connection, or ask for credentials. Report the
+//!    result with [`Engine::handle_connected`], [`Engine::handle_disconnected`] or
+//!    [`Engine::handle_credentials`]. A driver that offers no second
 //!    connection reports [`LinkId::Subscription`] as lost.
 //! 3. For each connection write [`Engine::send_ready`] and report how much went out with
 //!    [`Engine::send_done`].
@@ -36,10 +37,12 @@ mod claims;
 mod connection;
 mod counting;
 mod defects;
+mod drain;
 mod events;
 mod fair;
 mod fence;
 mod fleet;
+mod gathered;
 mod groups;
 mod handover;
 mod handshake;
@@ -49,6 +52,8 @@ pub(crate) mod inspection;
 mod kind;
 mod link;
 mod link_id;
+mod login;
+mod logins;
 mod mark;
 mod mode;
 mod op;
@@ -68,6 +73,7 @@ mod slab;
 pub(crate) mod stats;
 pub(crate) mod status;
 mod subscription;
+mod subscription_link;
 mod subscriptions;
 mod terms;
 mod timers;
@@ -86,14 +92,14 @@ use rand::rngs::StdRng;
 
 use crate::config::Config;
 use crate::event::Event;
-use crate::mutants;
+use crate::mutants::{self, mutant};
 pub use fair::Ticket;
 #[cfg(feature = "metrics")]
 pub(crate) use histogram::Histogram;
 pub(crate) use inspection::{ForceUnlocked, Inspection};
 pub use link_id::{LinkId, LinkRequest, Reason};
 pub(crate) use request::Released;
-pub use request::{Grant, OpId, Outcome, Request, SubmitError};
+pub use request::{Grant, HeldLocks, OpId, Outcome, Request, SubmitError};
 pub(crate) use stats::Stats;
 pub(crate) use status::{Health, MasterStatus};
 pub use validity::Validity;
@@ -105,6 +111,7 @@ use events::Events;
 use fence::WallClock;
 use fleet::Fleet;
 use link::Predecessor;
+use logins::Logins;
 use op::{Op, OpState};
 use ops::Ops;
 use owed::Answer;
@@ -126,6 +133,7 @@ pub struct Engine {
     fleet: Fleet,
     /// The connections by which waiters are notified of releases.
     subscriptions: Subscriptions,
+    logins: Logins,
     ops: Ops,
     /// The operations that hold a lock or wait for one, by its key.
     queues: WaitQueues,
@@ -140,6 +148,8 @@ pub struct Engine {
     stats: Stats,
     pace: Pace,
     events: Events,
+    /// Whether no more acquisitions are taken.
+    is_drained: bool,
 }
 
 impl Engine {
@@ -155,6 +165,7 @@ impl Engine {
             stats: Stats::new(fleet.quorum()),
             pace: Pace::new(now, config.observer.is_some()),
             events: Events::new(config.observer.is_some()),
+            logins: Logins::new(config.clone()),
             config,
             ticks: Ticks { started: now },
             fleet,
@@ -167,6 +178,7 @@ impl Engine {
             outcomes: VecDeque::new(),
             terms: Terms::NONE,
             wall_clock: WallClock::unset(now),
+            is_drained: false,
         }
     }
 
@@ -207,6 +219,7 @@ impl Engine {
             Request::Pause { attempts, took } => self.submit_pause(now, attempts, took),
             Request::Inspect { resource } => self.submit_inspect(now, resource),
             Request::ForceUnlock { resource } => self.submit_force_unlock(now, resource),
+            Request::Drain { held, limit } => self.submit_drain(now, held, limit),
         }
     }
 
@@ -231,7 +244,11 @@ impl Engine {
 
     /// Returns the next task for a connection.
     pub fn poll_link(&mut self) -> Option<LinkRequest> {
-        self.fleet.poll_link().or_else(|| self.subscriptions.poll_link())
+        if self.config.has_provider() {
+            self.tend_logins();
+        }
+        let request = self.fleet.poll_link().or_else(|| self.subscriptions.poll_link());
+        request.or_else(|| self.logins.poll())
     }
 
     /// Takes a connection that was opened as asked; its handshake waits in [`Engine::send_ready`].
@@ -239,11 +256,12 @@ impl Engine {
         let master = match link.into() {
             LinkId::Commands(master) => master,
             LinkId::Subscription(master) => {
-                let (rng, timers) = (&mut self.rng, &mut self.timers);
-                return self.subscriptions.handle_connected(now, master, rng, timers);
+                let (login, rng, timers) = (self.logins.current(master), &mut self.rng, &mut self.timers);
+                return self.subscriptions.handle_connected(now, master, login, rng, timers);
             }
         };
-        self.fleet.handle_connected(now, master, &mut self.rng, &mut self.timers);
+        let login = self.logins.current(master);
+        self.fleet.handle_connected(now, master, login, &mut self.rng, &mut self.timers);
     }
 
     /// Takes the end of a connection, or the failure to open it; `why` is shown to people.
@@ -321,6 +339,7 @@ impl Engine {
 
     fn recv_notification(&mut self, now: Instant, master: MasterId, size: usize) {
         self.subscriptions.recv_done(now, master, size, &mut self.rng, &mut self.timers);
+        self.follow_subscription_login(now, master);
         while let Some(id) = self.subscriptions.next_notified() {
             self.follow_watch(now, id);
         }
@@ -362,7 +381,9 @@ impl Engine {
     pub fn next_timeout(&self) -> Option<(Instant, Reason)> {
         self.timers.next().map(|(at, id)| {
             let reason = match timer_of(id) {
-                Timer::Master(master) | Timer::Subscription(master) => Reason::Link(master),
+                Timer::Master(master) | Timer::Subscription(master) | Timer::Login(master) => {
+                    Reason::Link(master)
+                }
                 Timer::Op(_) => Reason::Operation,
                 Timer::Claim(_) => Reason::Claim,
             };
@@ -379,6 +400,7 @@ impl Engine {
                     let (ready, rng, timers) = (self.fleet.ready(), &mut self.rng, &mut self.timers);
                     self.subscriptions.handle_timeout(now, master, ready, rng, timers);
                 }
+                Timer::Login(master) => self.handle_login_timeout(now, master),
                 Timer::Op(index) => {
                     if let Some(id) = self.ops.occupant(index) {
                         self.handle_op_timeout(now, id);
@@ -439,6 +461,7 @@ impl Engine {
             Answer::ReaderCount(id, count) => self.handle_reader_count(master, id, count),
             Answer::TimeLeft(id, left) => self.handle_time_left(now, master, id, left),
             Answer::ForcedDelete(id, answer) => self.handle_forced_delete(now, master, id, answer),
+            Answer::Login(refusal) => self.handle_login_answer(now, master, refusal),
             Answer::Mark(answer) => self.fleet.handle_mark(master, answer),
             Answer::MarkRefused(text) => self.fleet.handle_mark_refused(master, text),
             Answer::WantsScript(owed) => self.send_whole_script(now, master, owed),
@@ -460,6 +483,10 @@ impl Engine {
         self.claims.release_orphans(&mut self.fleet, master);
         self.repair(now, master);
         self.subscriptions.open(now, self.fleet.ready(), &mut self.timers);
+        // It may have changed during the handshake.
+        if !mutant!(LoginOfHandshakeKept) {
+            self.bring_login(now, master);
+        }
     }
 
     /// Ends a connection and settles all that it owed.

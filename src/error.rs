@@ -4,6 +4,7 @@
 //! whatever an attempt may have left on a master is released, now or when that master can be reached again.
 
 mod advice;
+mod credentials;
 mod report;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use crate::lock::{Failure, HolderTtl, InputError, Vote};
 use crate::words::{Counted, Named, Rounded};
 pub(crate) use advice::advice;
+pub use credentials::CredentialsError;
 pub use report::{Report, Round};
 
 /// Holder that keeps an acquisition from a lock that a quorum of masters can grant.
@@ -150,8 +152,8 @@ pub enum AcquireError {
     Cancelled,
     /// The request itself cannot work; nothing was sent.
     Input(#[from] InputError),
-    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
-    /// comes from a function or a waker that the client is calling.
+    /// The client cannot be used: it was drained, its event loop cannot go on, this is a fork of its process,
+    /// or the call comes from a function or a waker that the client is calling.
     Stopped(Arc<str>),
 }
 

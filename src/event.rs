@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::AcquireError;
+use crate::error::{AcquireError, CredentialsError};
 
 /// Event of one client, for the function given to
 /// [`ConfigBuilder::on_event`](crate::ConfigBuilder::on_event). A lock's name comes without the prefix, a
@@ -70,6 +70,14 @@ pub enum Event {
     Restarted {
         /// URL of the master.
         master: Arc<str>,
+    },
+    /// New credentials for an open connection could not be had, or the server refused them. The connection
+    /// stays, with the old ones. Reported once for each reason in a row.
+    CredentialsFailed {
+        /// URL of the master.
+        master: Arc<str>,
+        /// The reason.
+        error: CredentialsError,
     },
     /// The votes of a master do not count for a while, because it may have restarted.
     Quarantined {

@@ -60,6 +60,7 @@
 //! | several locks, all or none | [`Client::lock_set`] |
 //! | many locks, each by itself | [`Client::acquire_all`] |
 //! | taken again by its owner | [`LockRequest::reentrant`] |
+//! | by one leader at a time, for long | [`Client::lead`] |
 //! | inspected, deleted by force | [`Client::inspect`], [`Client::force_unlock`] |
 //! | ended from another thread | [`LockRequest::cancel_with`] |
 //!
@@ -137,12 +138,12 @@ mod words;
 
 pub use cancel::Cancel;
 pub use client::{
-    Acquire, Client, Connect, Extend, Guard, GuardSet, LockEnd, LockRequest, LockSetRequest, Lost,
-    ReentrantGuard, ReentrantLock, Release, RwLock,
+    Acquire, Candidate, Client, Connect, Extend, Guard, GuardSet, Leadership, LockEnd, LockRequest,
+    LockSetRequest, Lost, ReentrantGuard, ReentrantLock, Release, RwLock,
 };
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
-pub use config::{Config, ConfigBuilder, ConfigError, MasterUrl, Quarantine, UrlError};
+pub use config::{Config, ConfigBuilder, ConfigError, Credentials, MasterUrl, Quarantine, UrlError};
 #[cfg(feature = "tls")]
 pub use config::{Pem, Tls};
 pub use driver::ConnectError;
@@ -150,12 +151,13 @@ pub use driver::ConnectError;
 pub use driver::TlsError;
 pub use engine::histogram::{Bucket, Histogram};
 pub use engine::inspection::{ForceUnlocked, Inspection, KeyState, LockStatus};
-pub use engine::request::Released;
+pub use engine::request::{HeldLocks, Released};
 pub use engine::stats::{MasterStats, Stats};
 pub use engine::status::{Health, MasterState, MasterStatus};
 pub use engine::trouble::Warning;
 pub use error::{
-    AcquireError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError, ReleaseError, Report, Round,
+    AcquireError, CredentialsError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError,
+    ReleaseError, Report, Round,
 };
 pub use error::{LockReentrantError, SetError};
 pub use event::Event;
@@ -171,7 +173,7 @@ pub use redlock::{Lease, LeaseRequest, Redlock};
 /// change in any version.
 #[doc(hidden)]
 pub mod internals {
-    pub use crate::client::{completions, holds, set_acquisition};
+    pub use crate::client::{completions, holds, set_acquisition, settle};
     pub use crate::config::env;
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
     pub mod words {

@@ -124,6 +124,15 @@ pub const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// Upper bound of the random pause between two attempts to connect: 2 s.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
+/// Shortest time between two calls of a credentials provider for the open connections of one master: 1 s. A
+/// connect does not wait for it.
+pub const CREDENTIALS_PAUSE_MIN: Duration = Duration::from_secs(1);
+
+/// Longest pause before the provider is called again after it failed, or after a server refused its
+/// credentials on an open connection: 60 s. The pause is random, and its bound doubles from
+/// [`CREDENTIALS_PAUSE_MIN`], 1 s.
+pub const CREDENTIALS_PAUSE_MAX: Duration = Duration::from_secs(60);
+
 /// Upper bound of the spin setting: 10 ms.
 pub const SPIN_MAX: Duration = Duration::from_millis(10);
 
@@ -142,6 +151,9 @@ pub const STRAGGLER_WAIT: Duration = Duration::from_millis(20);
 
 /// Longest time that the release of a dropped [`crate::Guard`] waits for a write that it can join: 1 ms.
 pub const DROP_LINGER: Duration = Duration::from_millis(1);
+
+/// How often a drain looks whether all is released: each millisecond.
+pub(crate) const DRAIN_LOOK_PAUSE: Duration = Duration::from_millis(1);
 
 /// How long a client's thread stays for the answers to what it has sent by itself, as renewals.
 pub(crate) const BACKGROUND_STAY: Duration = Duration::from_millis(5);

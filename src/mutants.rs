@@ -54,6 +54,14 @@ pub enum Mutant {
     LossUncounted,
     /// A lock that is handed over is not counted as released.
     HandoverUncounted,
+    /// A drained engine acquires locks.
+    DrainedAcquires,
+    /// A drain does not end the acquisitions under way.
+    DrainForgetsWaiters,
+    /// A drain releases the locks that it is to leave.
+    DrainReleasesLeft,
+    /// The guard of a lock that a drain released is valid still.
+    DrainedStaysValid,
     /// Grants after the verdict are not counted.
     StragglersCancelled,
     /// An error reply to `SET` is a no.
@@ -134,6 +142,12 @@ pub enum Mutant {
     PublisherTrusted,
     /// A waiting reader is notified of some releases only.
     ReaderLeftAsleep,
+    /// A refusal of new credentials ends the connection.
+    RefusedLoginEnds,
+    /// New credentials reach a connection in the midst of its subscriptions.
+    LoginBesideSubscriptions,
+    /// Credentials that change during a handshake do not reach its connection.
+    LoginOfHandshakeKept,
     /// A master takes a fencing token that is as large as its fence.
     FenceNotStrict,
     /// A release deletes the fence.

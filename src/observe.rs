@@ -55,6 +55,9 @@ fn trace(event: &Event) {
         Event::Restarted { master } => {
             warn!(target: "redlatch", %master, "master restarted or replaced");
         }
+        Event::CredentialsFailed { master, error } => {
+            warn!(target: "redlatch", %master, %error, "new credentials not in use");
+        }
         Event::Quarantined { master, left } => {
             warn!(target: "redlatch", %master, ?left, "master in quarantine");
         }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use crate::cancel::{Cancel, Registration};
 use crate::clock;
 use crate::config::{Config, ConfigBuilder};
 use crate::driver::{ConnectError, Driver, Poller, PollerWaker};
-use crate::engine::{Health, MasterStatus, OpId, Outcome, Released, Request, Stats, SubmitError};
+use crate::engine::{Health, HeldLocks, MasterStatus, OpId, Outcome, Released, Request, Stats, SubmitError};
 use crate::error::{AcquireError, ExtendError, ReleaseError};
 use crate::event::Observer;
 use crate::limits;
@@ -61,6 +62,8 @@ struct Origin {
     process: Process,
     /// Locks whose lease was dropped, to be released by the next call.
     dropped: Mutex<Vec<OpId>>,
+    /// Whether a drain has released the locks of all leases.
+    is_released: AtomicBool,
 }
 
 impl Origin {
@@ -141,7 +144,11 @@ impl Redlock {
         let observer = config.observer.clone();
         let (mut driver, mut poller) = Driver::new(Arc::new(config))?;
         driver.settle(&mut poller)?;
-        let origin = Arc::new(Origin { process: Process::own(), dropped: Mutex::default() });
+        let origin = Arc::new(Origin {
+            process: Process::own(),
+            dropped: Mutex::default(),
+            is_released: AtomicBool::default(),
+        });
         let (set_aside, last_turn) = (VecDeque::new(), clock::now());
         let mut redlock = Self { driver, poller, origin, set_aside, last_turn, observer };
         redlock.report_events();
@@ -289,6 +296,9 @@ impl Redlock {
         self.check_process().map_err(SubmitError::Stopped)?;
         let now = clock::now();
         self.release_dropped(now);
+        if let Request::Drain { held: HeldLocks::Release, .. } = request {
+            self.origin.is_released.store(true, Ordering::Release);
+        }
         self.driver.submit(now, request)
     }
 
@@ -362,23 +372,22 @@ impl Redlock {
         self.driver.engine.valid_until(lock).map(clock::to_std)
     }
 
-    /// Waits at most `limit` until every queued release is done on every master. Returns the number of locks
-    /// that are not released; zero in a fork of the process, whose locks are its parent's.
-    #[must_use]
-    pub fn close(mut self, limit: Duration) -> usize {
+    /// Ends the locks of this client within `limit`, and the client.
+    ///
+    /// Acquisitions of the pipelined form end with [`AcquireError::Stopped`]. `held` says what becomes of
+    /// locks that leases hold: they are released now, or left to their leases, of which those that are
+    /// dropped meanwhile are released. Returns when nothing is left on any master, or after `limit`. Returns
+    /// the number of locks that are not released on every master; zero in a fork of the process, whose locks
+    /// are its parent's. A lease that still holds a lock keeps its validity, and the lock ends with its TTL.
+    pub fn drain(mut self, limit: Duration, held: HeldLocks) -> usize {
         if self.is_forked() {
             return 0;
         }
-        let now = clock::now();
-        let deadline = now.checked_add(limit).unwrap_or(now + limits::FOREVER);
-        self.release_dropped(now);
-        while self.driver.engine.claim_count() > 0 {
-            let left = deadline.saturating_duration_since(clock::now());
-            if left.is_zero() || self.driver.turn(&mut self.poller, Some(left)).is_err() {
-                break;
-            }
-        }
-        self.report_events();
+        let drain = self.submit(Request::Drain { held, limit });
+        let is_answered = |it: &mut Self| {
+            std::iter::from_fn(|| it.poll_outcome()).any(|(id, _)| drain.as_ref().is_ok_and(|it| *it == id))
+        };
+        while drain.is_ok() && !is_answered(&mut self) && self.turn(limit).is_ok() {}
         self.driver.engine.claim_count()
     }
 
@@ -538,7 +547,9 @@ impl Lease {
 
     /// By the clock of this crate.
     fn deadline(&self) -> Instant {
-        if self.origin.process.is_forked() { clock::now() } else { self.valid_until }
+        let origin = &self.origin;
+        let is_over = origin.process.is_forked() || origin.is_released.load(Ordering::Acquire);
+        if is_over { clock::now() } else { self.valid_until }
     }
 }
 

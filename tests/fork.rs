@@ -19,9 +19,10 @@ use std::time::{Duration, Instant};
 use fleet::Fleet;
 use fork::{Fork, fork, waitpid_nohang};
 use redlatch::engine::{Outcome, Request, Resource, SubmitError};
+use redlatch::internals::settle;
 use redlatch::{
-    Acquire, AcquireError, Client, Config, Drive, ExtendError, Guard, GuardSet, Lease, LockReentrantError,
-    Options, Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError,
+    Acquire, AcquireError, Client, Config, Drive, ExtendError, Guard, GuardSet, HeldLocks, Lease,
+    LockReentrantError, Options, Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError,
 };
 
 const TTL: Duration = Duration::from_secs(30);
@@ -91,7 +92,7 @@ fn a_client_is_refused(fleet: &mut Fleet) {
     for guard in [kept, child_extends, child_releases] {
         assert!(!guard.release().expect("confirmed").was_already_gone());
     }
-    assert_eq!(client.settle(TTL), 0);
+    assert_eq!(settle(&client, TTL), 0);
 }
 
 fn poll(acquiring: &mut Acquire<'_>) -> Poll<Result<Guard, AcquireError>> {
@@ -115,7 +116,7 @@ fn refused_in_child(
     assert!(matches!(extended.extend(TTL), Err(ExtendError::Stopped(_))));
     assert!(matches!(released.release(), Err(ReleaseError::Stopped(_))));
     assert!(client.masters().is_empty());
-    assert_eq!(client.settle(TTL), 0);
+    assert_eq!(settle(client, TTL), 0);
     drop((kept, extended));
 }
 
@@ -148,7 +149,7 @@ fn a_reentrant_lock_is_refused(fleet: &Fleet) {
     let (first, second) = holds.expect("the children have copies");
     drop(first);
     assert!(!second.release().expect("confirmed").expect("the last one").was_already_gone());
-    assert_eq!(client.settle(TTL), 0);
+    assert_eq!(settle(&client, TTL), 0);
 }
 
 fn reentrant_refused_in_child(lock: &ReentrantLock, first: ReentrantGuard, second: ReentrantGuard) {
@@ -192,7 +193,7 @@ fn a_redlock_is_refused(fleet: &mut Fleet) {
         redlock.extend(&mut lease, TTL).expect("it is held");
         assert!(!redlock.release(lease).expect("confirmed").was_already_gone());
     }
-    assert_eq!(redlock.close(TTL), 0);
+    assert_eq!(redlock.drain(TTL, HeldLocks::Leave), 0);
 }
 
 /// Whether an answer has come.
@@ -251,7 +252,7 @@ fn every_future_is_refused_at_every_stage(fleet: &mut Fleet) {
     all_refused_in_child("answered", &mut asked, &mut Some((hold, read, drive)));
     drop(asked);
     drop((watched, watched_set, extended, extended_set));
-    assert_eq!(client.settle(TTL), 0);
+    assert_eq!(settle(&client, TTL), 0);
 }
 
 fn wrong(error: impl std::fmt::Display) -> String {
@@ -361,6 +362,6 @@ fn redlock_refused_in_child(mut redlock: Redlock, [mut extended, released, dropp
     assert!(redlock.poll_outcome().is_none());
     assert!(redlock.masters().is_empty());
     drop(dropped);
-    assert_eq!(redlock.close(TTL), 0);
+    assert_eq!(redlock.drain(TTL, HeldLocks::Leave), 0);
     drop(extended);
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use redlatch::testing::{Connection, Fleet, FleetError, Master, Reply, Server};
-use redlatch::{Client, Quarantine};
+use redlatch::{Client, HeldLocks, Quarantine};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -46,7 +46,7 @@ fn locks_go_on_through_stops_kills_and_restarts() {
     assert_eq!(fleet.master(1).command(&["EXISTS", "orders:42"]).expect("an answer"), Reply::Int(0));
     assert!(guard.is_valid());
     drop(guard);
-    assert_eq!(client.settle(PATIENCE), 0);
+    assert_eq!(client.drain(PATIENCE, HeldLocks::Leave), 0);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use hdrhistogram::Histogram;
 use redlatch::engine::{OpId, Outcome, Request, Resource, quorum};
 use redlatch::internals::env::parse_time;
 use redlatch::internals::words::Rounded;
-use redlatch::{AcquireError, MasterState, Options, Redlock, ReleaseError, limits};
+use redlatch::{AcquireError, HeldLocks, MasterState, Options, Redlock, ReleaseError, limits};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::message::Message;
@@ -124,7 +124,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let limit = args.pairs.map_or(Limit::Time(args.time), Limit::Pairs);
     let measured = load.run(limit, &mut Progress::new(limit))?;
     let masters = load.redlock.masters();
-    let left = load.redlock.close(CLOSE_LIMIT);
+    let left = load.redlock.drain(CLOSE_LIMIT, HeldLocks::Leave);
     if left > 0 {
         say(Message::ReleasesUnconfirmed { left });
     }

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{Grant, OpId, Outcome, Request, Resource, Ttl, quorum};
 use redlatch::internals::env::parse_time;
-use redlatch::{InputError, MasterState, Quarantine, Redlock, ReleaseError, Released, limits};
+use redlatch::{HeldLocks, InputError, MasterState, Quarantine, Redlock, ReleaseError, Released, limits};
 
 use super::message::{Message, label, with_lock};
 use super::options::{self, Enough, Exit, MasterOptions, code, say};
@@ -47,8 +47,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
     ttl: Duration,
 
-    /// How long to wait for the lock, or `forever`; 0 makes one attempt. With --strict the wait for masters comes before
-    /// it.
+    /// How long to wait for the lock, or `forever`; 0 makes one attempt. With --strict the wait for masters
+    /// comes before it.
     #[arg(short, long, value_name = "TIME", default_value = "0", value_parser = parse_wait)]
     wait: Duration,
 
@@ -385,9 +385,9 @@ impl Run {
 
     /// Lets what is under way come to its end, for a bounded time.
     fn close(self) {
-        let verbose = self.is_verbose();
-        let left = self.redlock.close(CLOSE_LIMIT);
-        if left > 0 && verbose {
+        let is_verbose = self.is_verbose();
+        let left = self.redlock.drain(CLOSE_LIMIT, HeldLocks::Leave);
+        if left > 0 && is_verbose {
             say(Message::ReleasesUnconfirmed { left });
         }
     }

@@ -79,6 +79,8 @@ pub enum Question {
     ForceUnlock,
     /// The end of a pause.
     Pause,
+    /// The end of a drain.
+    Drain,
 }
 
 #[derive(Debug)]
@@ -118,6 +120,7 @@ impl Question {
                 | (Self::Inspect, Outcome::Inspect(_))
                 | (Self::ForceUnlock, Outcome::ForceUnlock(_))
                 | (Self::Pause, Outcome::Paused)
+                | (Self::Drain, Outcome::Drained(_))
         )
     }
 }

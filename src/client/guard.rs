@@ -280,7 +280,7 @@ fn watch(
 pub enum LockEnd {
     /// The lock is lost or about to be lost: stop the protected work.
     Lost,
-    /// The guard was released or dropped before.
+    /// The guard was released or dropped before, or a drain has released its lock.
     Released,
 }
 

@@ -24,8 +24,10 @@ use crate::engine::{Health, MasterStatus, Stats};
 /// [`crate::Redlock`] works without that thread, for one owner.
 ///
 /// Guards are handles, too. Dropping the last handle waits at most 100 ms ([`crate::limits::CLOSE_WAIT`]) for
-/// queued releases. A fork of the process cannot use the client: calls that ask masters return errors, drops
-/// do nothing, and [`Client::settle`] has nothing to wait for. Connect anew in the child.
+/// queued releases, and not at all after [`Client::drain`] or [`Client::drain_async`].
+///
+/// A fork of the process cannot use the client: calls that ask masters return errors, drops do nothing, and
+/// [`Client::drain`] has nothing to wait for. Connect anew in the child.
 ///
 /// ```no_run
 /// use redlatch::Client;
@@ -156,16 +158,6 @@ impl Client {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.handle.config
-    }
-
-    /// Waits at most `limit` until every queued release is done on every master. Returns the number of locks
-    /// that are not released; locks held by guards count. Other handles stay usable.
-    ///
-    /// It does not wait in a waker that this client calls. In the delay function of this client it returns
-    /// [`usize::MAX`], as it cannot look there.
-    #[must_use]
-    pub fn settle(&self, limit: Duration) -> usize {
-        self.shared().settle(limit)
     }
 
     /// Takes the event loop over from the client's background thread, for an event loop of your own. Use one

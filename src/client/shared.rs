@@ -243,7 +243,7 @@ impl Shared {
     }
 
     /// Whether this thread has the client locked, and calls the user's delay function.
-    fn is_in_delay(&self) -> bool {
+    pub(super) fn is_in_delay(&self) -> bool {
         self.retry_delay.as_ref().is_some_and(RetryDelay::is_called)
     }
 
@@ -324,7 +324,7 @@ impl Shared {
     }
 
     /// Ends the client for all who wait and all who come.
-    fn stop(&self, why: &str) -> Stopped {
+    pub(super) fn stop(&self, why: &str) -> Stopped {
         let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         let why = core.stopped.get_or_insert_with(|| why.into()).clone();
         core.completions.give_up();
@@ -362,7 +362,7 @@ impl Shared {
     ) -> Result<Option<Outcome>, Stopped> {
         self.check_may_wait()?;
         let mut core = self.enter()?;
-        if !matches!(question, Question::Extend | Question::Release) {
+        if !matches!(question, Question::Extend | Question::Release | Question::Drain) {
             core = self.revive(core)?;
         }
         core.background.is_favoured = false;

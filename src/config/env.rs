@@ -98,7 +98,7 @@ impl ConfigBuilder {
     /// # Errors
     /// [`ConfigError::Variable`] names the variable and says what is accepted.
     pub fn from_env() -> Result<Self, ConfigError> {
-        builder(|variable| env::var_os(variable))
+        builder(env::var_os)
     }
 }
 

@@ -63,12 +63,18 @@ impl Address {
     }
 }
 
-/// What `AUTH` is given. No `Debug`, so that it cannot reach a log.
+/// What `AUTH` is given. `Debug` shows nothing of it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Login {
     /// `None` is the server's default user.
     pub(crate) user: Option<Vec<u8>>,
     pub(crate) password: Vec<u8>,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Login")
+    }
 }
 
 /// Error of a text that is not the URL of a master. It shows nothing of the text before its last `@`.

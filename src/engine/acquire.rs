@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 
 use super::claim::Claim;
+use super::drain;
 use super::fair::Queuing;
 use super::kind::Tag;
 use super::mode::{self, Gathered, ModeState};
@@ -31,6 +32,9 @@ impl Engine {
         resource: Resource<'_>,
         options: &Options,
     ) -> Result<OpId, SubmitError> {
+        if self.is_drained && !mutant!(DrainedAcquires) {
+            return Err(SubmitError::Stopped(drain::DRAINED.into()));
+        }
         let ttl = self.terms.ttl_of(options.ttl, &self.config)?;
         let wait = options.wait.unwrap_or(ttl.as_duration());
         if options.min_validity >= ttl.validity() {

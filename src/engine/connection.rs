@@ -26,6 +26,23 @@ pub(super) struct Connection<T: Copy> {
     pub(super) wire: Wire<T>,
     /// Failures in a row; a connection that lasted starts a new row.
     failure_count: u32,
+    pub(super) login: LoginState,
+}
+
+/// With which login a connection stands, by its version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LoginState {
+    pub(super) version: u32,
+    pub(super) answer: LoginAnswer,
+}
+
+/// What the server said to a login.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LoginAnswer {
+    Pending,
+    Accepted,
+    /// The login before stays.
+    Refused,
 }
 
 #[derive(Debug)]
@@ -42,7 +59,12 @@ pub(super) enum State {
 
 impl<T: Copy> Connection<T> {
     pub(super) const fn new(now: Instant) -> Self {
-        Self { state: State::Down { retry_at: now }, wire: Wire::new(), failure_count: 0 }
+        Self {
+            state: State::Down { retry_at: now },
+            wire: Wire::new(),
+            failure_count: 0,
+            login: LoginState::NONE,
+        }
     }
 
     #[inline]
@@ -73,16 +95,18 @@ impl<T: Copy> Connection<T> {
         self.state = State::Connecting { deadline };
     }
 
-    /// The connection stands, if it was asked for: queues the handshake, whose replies are owed as `owed`
-    /// says.
+    /// The connection stands, if it was asked for: queues the handshake with this login, whose replies are
+    /// owed as `owed` says.
     pub(super) fn start_handshake(
         &mut self,
         deadline: Instant,
+        login_version: u32,
         handshake: Handshake,
         commands: &[(Step, Vec<u8>)],
         owed: impl Fn(Step) -> T,
     ) {
         self.wire.clear();
+        self.login = LoginState::sent(login_version);
         self.state = State::Handshake { deadline, handshake };
         for (step, bytes) in commands {
             // The handshake's few hundred bytes always fit an empty queue.
@@ -95,6 +119,7 @@ impl<T: Copy> Connection<T> {
     pub(super) fn finish_handshake(&mut self, now: Instant) -> Learnt {
         let before = std::mem::replace(&mut self.state, State::Ready { since: now });
         let State::Handshake { handshake, .. } = before else { unreachable!("its handshake is done") };
+        self.login.answer = LoginAnswer::Accepted;
         handshake.learnt
     }
 
@@ -120,6 +145,25 @@ impl<T: Copy> Connection<T> {
     }
 }
 
+impl LoginAnswer {
+    pub(super) const fn of(refusal: Option<&str>) -> Self {
+        if refusal.is_some() { Self::Refused } else { Self::Accepted }
+    }
+}
+
+impl LoginState {
+    const NONE: Self = Self { version: 0, answer: LoginAnswer::Accepted };
+
+    pub(super) const fn sent(version: u32) -> Self {
+        Self { version, answer: LoginAnswer::Pending }
+    }
+
+    /// Whether the server has accepted this login.
+    pub(super) fn is_accepted(self, version: u32) -> bool {
+        self == Self { version, answer: LoginAnswer::Accepted }
+    }
+}
+
 impl State {
     /// Takes the reply to a step of the handshake. `Ok(true)` ends it; an error ends the connection.
     pub(super) fn handle_step(&mut self, step: Step, reply: &Reply<'_>) -> Result<bool, String> {
@@ -135,18 +179,42 @@ impl State {
 pub(super) struct Wishes {
     connect: MasterSet,
     close: MasterSet,
+    /// Masters to connect once the provider has returned their credentials.
+    awaiting_login: MasterSet,
+    has_provider: bool,
 }
 
 impl Wishes {
-    pub(super) const NONE: Self = Self { connect: MasterSet::EMPTY, close: MasterSet::EMPTY };
+    pub(super) const fn new(has_provider: bool) -> Self {
+        let none = MasterSet::EMPTY;
+        Self { connect: none, close: none, awaiting_login: none, has_provider }
+    }
 
     pub(super) const fn connect(&mut self, master: MasterId) {
-        self.connect.insert(master);
+        if self.has_provider {
+            self.awaiting_login.insert(master);
+        } else {
+            self.connect.insert(master);
+        }
+    }
+
+    /// Masters to connect once the provider has returned their credentials.
+    pub(super) const fn awaiting_login(&self) -> MasterSet {
+        self.awaiting_login
+    }
+
+    /// The credentials of a master are there.
+    pub(super) fn note_login(&mut self, master: MasterId) {
+        if self.awaiting_login.contains(master) {
+            self.awaiting_login.remove(master);
+            self.connect.insert(master);
+        }
     }
 
     /// Wants no connection any more, and the present one closed if it `is_open`.
     pub(super) const fn close(&mut self, master: MasterId, is_open: bool) {
         self.connect.remove(master);
+        self.awaiting_login.remove(master);
         if is_open {
             self.close.insert(master);
         }

@@ -13,13 +13,15 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 
 use super::connection::{State, Wishes};
+use super::gathered::Gathered;
 use super::groups::{Groups, Notify};
 use super::link::{Link, Predecessor};
 use super::link_id::{LinkId, LinkRequest};
+use super::logins::CurrentLogin;
 use super::mark::{self, MarkAnswer};
 use super::owed::{MarkStep, Owed, Shape};
 use super::timers::{Timers, master_timer};
-use super::trouble::Trouble;
+use super::trouble::{self, Trouble};
 use crate::config::Config;
 use crate::limits;
 use crate::lock::command::{self, Entry, Script};
@@ -49,22 +51,12 @@ pub(super) struct Fleet {
     usable: MasterSet,
     /// Masters whose votes may not count yet; each has a time in its link.
     quarantined: MasterSet,
-    wishes: Wishes,
+    pub(super) wishes: Wishes,
     /// Whether a link got bytes to write since [`Fleet::take_queued`] was asked.
     has_queued: bool,
     gathered: Gathered,
     /// The ready masters by their commands.
     groups: Groups,
-}
-
-/// Requests that go to the same masters, and the replies that each of these will owe for them.
-#[derive(Debug)]
-struct Gathered {
-    /// For whom requests are gathered, while there are any. Each of them has room for all that may be
-    /// gathered.
-    masters: MasterSet,
-    bytes: Vec<u8>,
-    owed: Vec<Owed>,
 }
 
 /// How a handshake ended.
@@ -94,6 +86,7 @@ impl Fleet {
         );
         links.iter().for_each(|link| timers.arm(master_timer(link.master), now));
         Self {
+            wishes: Wishes::new(config.has_provider()),
             config,
             all: MasterSet::first(links.len()),
             quorum: quorum(links.len()),
@@ -101,9 +94,8 @@ impl Fleet {
             ready: MasterSet::EMPTY,
             usable: MasterSet::EMPTY,
             quarantined: MasterSet::EMPTY,
-            wishes: Wishes::NONE,
             has_queued: false,
-            gathered: Gathered { masters: MasterSet::EMPTY, bytes: Vec::new(), owed: Vec::new() },
+            gathered: Gathered::default(),
             groups: Groups::new(),
         }
     }
@@ -316,6 +308,7 @@ impl Fleet {
         &mut self,
         now: Instant,
         master: MasterId,
+        login: CurrentLogin<'_>,
         rng: &mut impl Rng,
         timers: &mut Timers,
     ) {
@@ -323,7 +316,7 @@ impl Fleet {
         if !matches!(link.connection.state, State::Connecting { .. }) {
             return;
         }
-        link.start_handshake(now, &self.config, rng);
+        link.start_handshake(now, &self.config, login, rng);
         self.has_queued = true;
         self.arm(master, timers);
     }
@@ -454,10 +447,10 @@ impl Fleet {
                 self.arm(master, timers);
                 None
             }
-            State::Connecting { .. } if self.config.masters[master.index()].address.is_tls() => {
-                Some(Trouble::NoTlsConnection(limit).to_string())
+            State::Connecting { .. } => {
+                let is_tls = self.config.masters[master.index()].address.is_tls();
+                Some(trouble::no_connection(limit, is_tls, self.wishes.awaiting_login().contains(master)))
             }
-            State::Connecting { .. } => Some(Trouble::NoConnection(limit).to_string()),
             State::Handshake { .. } => Some(Trouble::NoHandshake(limit).to_string()),
             State::Ready { .. } if link.mark_due_at.take_if(|at| *at <= now).is_some() => {
                 self.read_mark(master);

@@ -67,6 +67,8 @@ const NONCE_SIZE: usize = 16;
 #[derive(Debug)]
 pub(super) struct Handshake {
     nonce: [u8; NONCE_SIZE],
+    /// To keep it out of messages.
+    login: Option<Login>,
     pub(super) learnt: Learnt,
 }
 
@@ -167,12 +169,25 @@ impl Commands {
     }
 
     fn push_login(&mut self, login: Option<&Login>) {
-        match login {
-            Some(Login { user: Some(user), password }) => self.push(Step::Auth, &[b"AUTH", user, password]),
-            Some(Login { user: None, password }) => self.push(Step::Auth, &[b"AUTH", password]),
-            None => {}
+        if let Some(login) = login {
+            let mut bytes = Vec::new();
+            encode_auth(&mut bytes, login);
+            self.0.push((Step::Auth, bytes));
         }
     }
+}
+
+/// `AUTH [user] password`
+pub(super) fn encode_auth(out: &mut Vec<u8>, login: &Login) {
+    match login {
+        Login { user: Some(user), password } => resp::encode_command(out, &[b"AUTH", user, password]),
+        Login { user: None, password } => resp::encode_command(out, &[b"AUTH", password]),
+    }
+}
+
+/// Why a login on an open connection was refused, in the server's words.
+pub(super) fn login_refusal(text: &[u8]) -> Box<str> {
+    command::error_text(without_arguments(text))
 }
 
 fn draw_nonce(rng: &mut impl Rng) -> [u8; NONCE_SIZE] {
@@ -188,7 +203,12 @@ fn draw_nonce(rng: &mut impl Rng) -> [u8; NONCE_SIZE] {
 
 impl Handshake {
     /// The handshake and its commands, each as bytes with its step.
-    pub(super) fn new(config: &Config, master: MasterId, rng: &mut impl Rng) -> (Self, Vec<(Step, Vec<u8>)>) {
+    pub(super) fn new(
+        config: &Config,
+        master: MasterId,
+        login: Option<&Login>,
+        rng: &mut impl Rng,
+    ) -> (Self, Vec<(Step, Vec<u8>)>) {
         let nonce = draw_nonce(rng);
         // No lock has this key, and the conditions name a value that it never has: the trials write nothing
         // anywhere.
@@ -196,7 +216,7 @@ impl Handshake {
         let url = &config.masters[master.index()];
         let db = url.db.to_string();
         let mut commands = Commands(Vec::new());
-        commands.push_login(url.login.as_ref());
+        commands.push_login(login);
         if url.db != 0 {
             commands.push(Step::Select, &[b"SELECT", db.as_bytes()]);
         }
@@ -219,21 +239,21 @@ impl Handshake {
             commands.push(Step::TryTelling, &[b"EVALSHA", sha, b"1", &key, &nonce, &key, b"0", b"0"]);
         }
         commands.push(Step::Echo, &[b"ECHO", &nonce]);
-        (Self { nonce, learnt: Learnt::default() }, commands.0)
+        (Self { nonce, login: login.cloned(), learnt: Learnt::default() }, commands.0)
     }
 
     /// The same for a connection that is for subscriptions only. Channels are the same in all databases.
     pub(super) fn for_subscription(
         config: &Config,
-        master: MasterId,
+        login: Option<&Login>,
         rng: &mut impl Rng,
     ) -> (Self, Vec<(Step, Vec<u8>)>) {
         let nonce = draw_nonce(rng);
         let mut commands = Commands(Vec::new());
-        commands.push_login(config.masters[master.index()].login.as_ref());
+        commands.push_login(login);
         commands.push(Step::SetName, &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()]);
         commands.push(Step::Echo, &[b"ECHO", &nonce]);
-        (Self { nonce, learnt: Learnt::default() }, commands.0)
+        (Self { nonce, login: login.cloned(), learnt: Learnt::default() }, commands.0)
     }
 
     /// Takes the reply to one step. `Ok(true)` ends the handshake; an error ends the connection.
@@ -241,7 +261,7 @@ impl Handshake {
         let learnt = &mut self.learnt;
         match (step, reply) {
             (_, Reply::Error(text)) => {
-                let text = without_arguments(text);
+                let text = without_password(without_arguments(text), self.login.as_ref());
                 if matches!(step, Step::Auth | Step::Select | Step::Echo) || text.starts_with(b"LOADING") {
                     return Err(trouble::step_refused(step.name(), text));
                 }
@@ -291,6 +311,16 @@ fn without_arguments(text: &[u8]) -> &[u8] {
     memmem::find(text, b", with args").and_then(|end| text.get(..end)).unwrap_or(text)
 }
 
+/// The first word of an error that repeats the password; any other error as it is.
+pub(super) fn without_password<'a>(text: &'a [u8], login: Option<&Login>) -> &'a [u8] {
+    let has_password = |text: &[u8]| login.is_some_and(|login| memmem::find(text, &login.password).is_some());
+    if !has_password(text) {
+        return text;
+    }
+    let code = text.split(|byte| *byte == b' ').next().unwrap_or_default();
+    if has_password(code) { b"ERR" } else { code }
+}
+
 /// The value of `name:value` on a line of its own in the text of `INFO`.
 fn info_field<'a>(info: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let mut rest = info;
@@ -320,7 +350,8 @@ mod tests {
     fn handshake(url: &str) -> (Handshake, Vec<(Step, Vec<u8>)>) {
         let config = Config::builder().master(url).prefix("p:").build().expect("valid");
         let master = MasterId::new(0).expect("small");
-        Handshake::new(&config, master, &mut StdRng::seed_from_u64(1))
+        let login = config.masters[0].login.as_ref();
+        Handshake::new(&config, master, login, &mut StdRng::seed_from_u64(1))
     }
 
     #[test]

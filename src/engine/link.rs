@@ -13,6 +13,7 @@ use super::connection::{Connection, State};
 use super::groups::Commands;
 use super::handshake::{Handshake, Learnt, Step};
 use super::kind::Tag;
+use super::logins::CurrentLogin;
 use super::owed::{Answer, Owed};
 use super::slab::Id;
 use super::stats::MasterStats;
@@ -167,11 +168,17 @@ impl Link {
     }
 
     /// The connection stands: queues the handshake.
-    pub(super) fn start_handshake(&mut self, now: Instant, config: &Config, rng: &mut impl Rng) {
-        let (handshake, commands) = Handshake::new(config, self.master, rng);
+    pub(super) fn start_handshake(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        login: CurrentLogin<'_>,
+        rng: &mut impl Rng,
+    ) {
+        let (handshake, commands) = Handshake::new(config, self.master, login.login, rng);
         self.scripts_loading = [false; Tag::ALL.len()];
         let deadline = now + config.connect_timeout;
-        self.connection.start_handshake(deadline, handshake, &commands, Owed::Handshake);
+        self.connection.start_handshake(deadline, login.version, handshake, &commands, Owed::Handshake);
         self.heard_at = now;
     }
 

@@ -51,7 +51,7 @@ impl From<MasterId> for LinkId {
     }
 }
 
-/// Task of the event loop for one connection.
+/// Task of the event loop for one connection, or for one master.
 ///
 /// It is exhaustive: an event loop has to carry out each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,13 +60,19 @@ pub enum LinkRequest {
     Connect(LinkId),
     /// Close it, or end the attempt to open it; report nothing about it any more.
     Close(LinkId),
+    /// Ask the provider of the configuration for the credentials of this master, by
+    /// [`Config::ask_credentials`](crate::Config::ask_credentials) on another thread, and hand the answer to
+    /// [`Engine::handle_credentials`](super::Engine::handle_credentials). It comes only with a provider, and
+    /// not again before that answer.
+    Credentials(MasterId),
 }
 
 /// Reason of a deadline that [`Engine::next_timeout`](super::Engine::next_timeout) returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// A master is due to be connected, gives no answer in its handshake, or has been silent for too long.
+    /// A master is due to be connected, gives no answer in its handshake, or has been silent for too long; or
+    /// its credentials are to be renewed.
     Link(MasterId),
     /// An operation's votes are due, or its next attempt.
     Operation,

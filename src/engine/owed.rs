@@ -5,7 +5,7 @@
 //! its request allows whatever has become of the lock meanwhile; one of another shape ends the connection.
 
 use super::groups::Commands;
-use super::handshake::Step;
+use super::handshake::{self, Step};
 use super::kind::{AttemptAnswer, Tag};
 use super::mark::{self, MarkAnswer};
 use super::slab::Id;
@@ -26,6 +26,8 @@ pub(super) enum Owed {
     Query { question: Question, id: Id },
     /// A step of the handshake.
     Handshake(Step),
+    /// `AUTH` on a connection that stands.
+    Login,
     /// The mark of strict mode.
     Mark(MarkStep),
     /// The end of a wait for a fair lock, or a message by its queue.
@@ -111,6 +113,8 @@ pub(super) enum Answer {
     ReaderCount(Id, Result<usize, Failure>),
     TimeLeft(Id, Result<HolderTtl, Failure>),
     ForcedDelete(Id, ReleaseAnswer),
+    /// Why a login was refused, if it was.
+    Login(Option<Box<str>>),
     Mark(MarkAnswer),
     MarkRefused(Box<str>),
     Ignored,
@@ -208,6 +212,7 @@ impl Owed {
             Self::Round { verb, tag, number, id, .. } => round_answer(verb, tag, number, id, reply),
             Self::Timed { tag, id } => round_answer(Verb::Acquire, tag, 0, id, reply),
             Self::Query { question, id } => query_answer(question, id, reply),
+            Self::Login => login_answer(reply).map(Answer::Login),
             Self::Mark(MarkStep::Read) => mark::answer(reply, run_id).map(Answer::Mark),
             Self::Mark(MarkStep::Write) => match reply {
                 // Without `OK` another client was faster.
@@ -232,6 +237,15 @@ fn round_answer(verb: Verb, tag: Tag, number: u32, id: Id, reply: &Reply<'_>) ->
         (Verb::Swap, _) => Answer::Swap(id, number, command::compare_vote(reply)?),
         (Verb::Release, _) => Answer::Release(id, command::release_answer(reply)?),
     })
+}
+
+/// Why `AUTH` was refused, if it was.
+pub(super) fn login_answer(reply: &Reply<'_>) -> Result<Option<Box<str>>, WrongShape> {
+    match reply {
+        Reply::Simple(b"OK") => Ok(None),
+        Reply::Error(text) => Ok(Some(handshake::login_refusal(text))),
+        _ => Err(WrongShape),
+    }
 }
 
 fn ignored(shape: Shape, reply: &Reply<'_>) -> Result<Answer, WrongShape> {

@@ -61,7 +61,7 @@ impl Engine {
     }
 
     /// Takes an operation that has the key with it. Returns how long answers are waited for, too.
-    fn begin_query(
+    pub(super) fn begin_query(
         &mut self,
         now: Instant,
         resource: Option<Resource<'_>>,
@@ -77,7 +77,7 @@ impl Engine {
         Ok((id, self.config.answer_limit(ttl)))
     }
 
-    fn start_query(&mut self, now: Instant, id: Id, query: Query) {
+    pub(super) fn start_query(&mut self, now: Instant, id: Id, query: Query) {
         self.ops.op_mut(id).state = OpState::Query(Box::new(query));
         self.arm_op(id);
         self.check_query(now, id);
@@ -168,15 +168,19 @@ impl Engine {
     /// Ends a query for which no answer is to be waited for any more.
     fn check_query(&mut self, now: Instant, id: Id) {
         let op = self.ops.op_mut(id);
-        let OpState::Query(query) = &op.state else { unreachable!("it is a query") };
+        let OpState::Query(query) = &mut op.state else { unreachable!("it is a query") };
         if !query.is_over(now) {
             return;
+        }
+        let claim_count = self.claims.count();
+        if query.looks_again(now, claim_count) {
+            return self.arm_op(id);
         }
         let OpState::Query(query) = std::mem::replace(&mut op.state, OpState::Releasing) else {
             unreachable!("it is a query")
         };
         let name = command::name_in(&op.key, self.config.prefix.len());
-        let outcome = query.into_outcome(&self.config.labels, name);
+        let outcome = query.into_outcome(&self.config.labels, name, claim_count);
         self.ops.free(id);
         self.outcomes.push_back((OpId(id), outcome));
     }

@@ -1,5 +1,5 @@
 //! One query: what an engine does that is no lock of its own. A look at what masters hold, a deletion by
-//! force, a pause.
+//! force, a pause, the end of the engine's locks.
 //!
 //! It is asked for once, of each master that is usable, and ends when all have answered or at its deadline.
 
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::inspection::{ForceUnlocked, Inspection, KeyState};
 use super::request::Outcome;
 use crate::error::{Report, Round};
+use crate::limits;
 use crate::lock::command::ReleaseAnswer;
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Vote};
 
@@ -34,6 +35,10 @@ enum Work {
     },
     /// Nobody is asked: it ends at its deadline.
     Pause,
+    /// Nobody is asked: it ends when no claim is left, or at this time. Its deadline is the next look.
+    Drain {
+        until: Instant,
+    },
 }
 
 /// The answers of one master that come before the last one.
@@ -71,6 +76,11 @@ impl Query {
         Self { deadline: now + time, limit: time, asked: MasterSet::EMPTY, work: Work::Pause }
     }
 
+    pub(super) fn drain(now: Instant, limit: Duration) -> Self {
+        let until = now.checked_add(limit).unwrap_or(now + limits::FOREVER);
+        Self { deadline: now, limit, asked: MasterSet::EMPTY, work: Work::Drain { until } }
+    }
+
     pub(super) const fn deadline(&self) -> Instant {
         self.deadline
     }
@@ -89,6 +99,14 @@ impl Query {
     pub(super) fn is_over(&self, now: Instant) -> bool {
         let is_early = matches!(self.work, Work::Pause) && now < self.deadline;
         !is_early && self.asked.is_empty()
+    }
+
+    /// Looks at what is left of the engine's claims. Whether a drain looks again, and later; false for any
+    /// other query.
+    pub(super) fn looks_again(&mut self, now: Instant, claim_count: usize) -> bool {
+        let Work::Drain { until } = self.work else { return false };
+        self.deadline = until.min(now + limits::DRAIN_LOOK_PAUSE);
+        claim_count > 0 && now < until
     }
 
     pub(super) fn note_value(&mut self, master: MasterId, value: Result<Box<[u8]>, Failure>) {
@@ -148,15 +166,16 @@ impl Query {
         match &mut self.work {
             Work::Inspect { .. } => self.end_at(master, KeyState::Failed(failure)),
             Work::ForceUnlock { votes } => votes[master.index()] = Vote::Failed(failure),
-            Work::Pause => {}
+            Work::Pause | Work::Drain { .. } => {}
         }
         self.asked.remove(master);
     }
 
-    pub(super) fn into_outcome(self, labels: &[Arc<str>], resource: &[u8]) -> Outcome {
+    pub(super) fn into_outcome(self, labels: &[Arc<str>], resource: &[u8], claim_count: usize) -> Outcome {
         let labels = labels.iter().cloned();
         match self.work {
             Work::Pause => Outcome::Paused,
+            Work::Drain { .. } => Outcome::Drained(claim_count),
             Work::Inspect { told, .. } => {
                 // Each is there once nobody is asked any more.
                 let told = told.into_iter().map(|it| it.unwrap_or(KeyState::Absent));

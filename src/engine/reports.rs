@@ -94,6 +94,9 @@ impl Engine {
         if let Some(refusal) = self.subscriptions.refusal(master) {
             warnings.push(Warning::NotSubscribed { refusal: refusal.into() });
         }
+        if let Some(error) = self.login_error(master) {
+            warnings.push(Warning::CredentialsFailed { error: error.clone() });
+        }
         MasterStatus {
             name: self.config.labels[master.index()].clone(),
             state: self.master_state(now, master),

@@ -88,6 +88,26 @@ pub enum Request<'a> {
         /// The lock's name.
         resource: Resource<'a>,
     },
+    /// Ends the acquisitions under way and takes no more of them, for ever. Waits until nothing is left on
+    /// any master, at most for `limit`. Answered by [`Outcome::Drained`].
+    Drain {
+        /// Treatment of the locks that are held.
+        held: HeldLocks,
+        /// Longest time until the answer.
+        limit: Duration,
+    },
+}
+
+/// Treatment of locks that are held when a client is drained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HeldLocks {
+    /// They are released at once, also under a guard that still lives: its validity ends before, and its loss
+    /// is reported. For work that was stopped before.
+    Release,
+    /// Their holders go on, and release them while the drain waits. A lock that is held at the end of the
+    /// drain stays on the masters until its TTL has run out; nobody renews it or releases it any more.
+    Leave,
 }
 
 /// Error of a request that was not taken; nothing was sent.
@@ -101,7 +121,8 @@ pub enum SubmitError {
     /// The request cannot work.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// A fork of the process cannot use its parent's client. Returned only by [`crate::Redlock::submit`].
+    /// The engine was drained. Or, from [`crate::Redlock::submit`]: a fork of the process cannot use its
+    /// parent's client.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
@@ -148,6 +169,8 @@ pub enum Outcome {
     Inspect(Inspection),
     /// Answer to [`Request::ForceUnlock`].
     ForceUnlock(ForceUnlocked),
+    /// Answer to [`Request::Drain`]: the number of locks that are not released on every master.
+    Drained(usize),
 }
 
 /// Acquired lock.

@@ -101,6 +101,9 @@ pub struct MasterStats {
     pub reconnects: u64,
     /// Times that another process answered in place of the one before: a restart, or another server.
     pub restarts: u64,
+    /// Times that a credentials provider returned no credentials, or that the server refused them on an open
+    /// connection.
+    pub credentials_failed: u64,
     /// Time for which its votes did not count because it may have restarted.
     pub quarantined: Duration,
     /// Time from the queuing of a request to its answer. It is sampled: one request at a time, and at most
@@ -242,6 +245,7 @@ impl MasterStats {
             unanswered: 0,
             reconnects: 0,
             restarts: 0,
+            credentials_failed: 0,
             quarantined: Duration::ZERO,
             round_trip: Histogram::new(),
         }
@@ -320,7 +324,7 @@ listed! { Stats, times times_mut: [Histogram; 3] {
     hold_time "redlatch_hold_seconds" "Time from the winning attempt to the release or loss of a lock.",
 } }
 
-listed! { MasterStats, counters counters_mut: [u64; 7] {
+listed! { MasterStats, counters counters_mut: [u64; 8] {
     granted "redlatch_master_granted_total" "Answers that granted an attempt.",
     late "redlatch_master_late_grants_total" "Grants that came when their attempt or lock had ended.",
     refused "redlatch_master_refused_total" "Answers that refused an attempt.",
@@ -328,4 +332,5 @@ listed! { MasterStats, counters counters_mut: [u64; 7] {
     unanswered "redlatch_master_unanswered_total" "Attempts without an answer.",
     reconnects "redlatch_master_reconnects_total" "Connections that replaced an earlier one.",
     restarts "redlatch_master_restarts_total" "Times that another process answered in place of the one before.",
+    credentials_failed "redlatch_master_credentials_failed_total" "Times that new credentials could not be had, or were refused.",
 } }

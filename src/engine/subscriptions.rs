@@ -57,22 +57,19 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 
-use super::connection::{Connection, State, Wishes};
-use super::handshake::{Handshake, Step};
+use super::connection::{State, Wishes};
+use super::handshake::Handshake;
 use super::link_id::{LinkId, LinkRequest};
+use super::logins::CurrentLogin;
 use super::slab::Id;
 use super::subscription::{Subscription, Wake};
+use super::subscription_link::{CHANNEL_COUNT_MAX, Heard, Owed, SubscriptionLink};
 use super::timers::{Timers, news_timer};
-use super::trouble::Trouble;
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command::{self, Notification as Message};
+use crate::lock::command;
 use crate::lock::{MasterId, MasterSet, quorum};
 use crate::mutants::mutant;
-use crate::resp::{self, Reply};
-
-/// Channels of one waiter: the lock's own, and that of its group.
-const CHANNEL_COUNT_MAX: usize = 2;
 
 /// The connections for notifications, and the waiters that want them.
 #[derive(Debug)]
@@ -82,7 +79,7 @@ pub(super) struct Subscriptions {
     all: MasterSet,
     quorum: usize,
     links: Vec<SubscriptionLink>,
-    wishes: Wishes,
+    pub(super) wishes: Wishes,
     /// Masters to which there is a connection, or an attempt at one.
     open: MasterSet,
     /// Masters whose connection has done its handshake.
@@ -102,43 +99,15 @@ pub(super) struct Subscriptions {
     buffer: Vec<u8>,
 }
 
-#[derive(Debug)]
-struct SubscriptionLink {
-    connection: Connection<Owed>,
-    /// When it has to have answered what it owes.
-    answer_due: Option<Instant>,
-    /// Why the master refused to notify, in its words.
-    refused: Option<Box<str>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Owed {
-    Handshake(Step),
-    /// The last channel of a waiter.
-    Subscribe(Id),
-    /// Another channel more, or one less.
-    Channel,
-}
-
-/// What a reply or a message came to. The channel of a message is in the buffer.
-enum Heard {
-    Nothing,
-    Ready,
-    Subscribed(Id),
-    Freed,
-    Waiting(u32),
-}
-
 impl Subscriptions {
     pub(super) fn new(config: Arc<Config>, now: Instant) -> Self {
         let master_count = config.master_count();
-        let link = || SubscriptionLink { connection: Connection::new(now), answer_due: None, refused: None };
         Self {
             all: MasterSet::first(master_count),
             quorum: quorum(master_count),
-            links: (0..master_count).map(|_| link()).collect(),
+            links: (0..master_count).map(|_| SubscriptionLink::new(now)).collect(),
+            wishes: Wishes::new(config.has_provider()),
             config,
-            wishes: Wishes::NONE,
             open: MasterSet::EMPTY,
             ready: MasterSet::EMPTY,
             subscriptions: Vec::new(),
@@ -335,6 +304,7 @@ impl Subscriptions {
         &mut self,
         now: Instant,
         master: MasterId,
+        login: CurrentLogin<'_>,
         rng: &mut impl Rng,
         timers: &mut Timers,
     ) {
@@ -342,9 +312,9 @@ impl Subscriptions {
         if !matches!(connection.state, State::Connecting { .. }) {
             return;
         }
-        let (handshake, commands) = Handshake::for_subscription(&self.config, master, rng);
+        let (handshake, commands) = Handshake::for_subscription(&self.config, login.login, rng);
         let deadline = now + self.config.connect_timeout;
-        connection.start_handshake(deadline, handshake, &commands, Owed::Handshake);
+        connection.start_handshake(deadline, login.version, handshake, &commands, Owed::Handshake);
         self.arm(master, timers);
     }
 
@@ -373,7 +343,7 @@ impl Subscriptions {
     ) {
         self.links[master.index()].connection.wire.recv_done(size);
         loop {
-            match self.next_heard(master) {
+            match self.links[master.index()].next_heard(&mut self.buffer) {
                 Ok(None) => break,
                 Ok(Some(heard)) => self.handle_heard(now, master, heard, timers),
                 Err(_) => {
@@ -386,49 +356,6 @@ impl Subscriptions {
         if link.connection.wire.owed_count() == 0 {
             link.answer_due = None;
         }
-    }
-
-    /// The next reply or message of a master; the channel of a message is left in the buffer.
-    fn next_heard(&mut self, master: MasterId) -> Result<Option<Heard>, String> {
-        let SubscriptionLink { connection: Connection { state, wire, .. }, refused, .. } =
-            &mut self.links[master.index()];
-        let is_ready = matches!(state, State::Ready { .. });
-        let is_message = |reply: &Reply<'_>| {
-            is_ready && matches!(command::notification(reply), Some(Message::Freed(_) | Message::Waiting(..)))
-        };
-        let next = wire.next_reply_or_push(is_message).map_err(|error| error.to_string())?;
-        let Some((owed, reply)) = next else { return Ok(None) };
-        let heard = match (owed, command::notification(&reply)) {
-            (None, Some(Message::Freed(channel))) => {
-                self.buffer.clear();
-                resp::encode_bulk(&mut self.buffer, channel);
-                Heard::Freed
-            }
-            (None, Some(Message::Waiting(channel, count))) => {
-                self.buffer.clear();
-                resp::encode_bulk(&mut self.buffer, channel);
-                Heard::Waiting(count)
-            }
-            (Some(Owed::Handshake(step)), _) => {
-                if state.handle_step(step, &reply)? {
-                    Heard::Ready
-                } else {
-                    Heard::Nothing
-                }
-            }
-            (Some(Owed::Subscribe(id)), Some(Message::Confirmed)) => {
-                *refused = None;
-                Heard::Subscribed(id)
-            }
-            (Some(Owed::Channel), Some(Message::Confirmed)) => Heard::Nothing,
-            (Some(_), _) => {
-                let Reply::Error(text) = reply else { return Err(Trouble::WrongShape.to_string()) };
-                *refused = Some(command::error_text(text));
-                return Err(Trouble::NoSubscription.to_string());
-            }
-            (None, _) => return Err(Trouble::WrongShape.to_string()),
-        };
-        Ok(Some(heard))
     }
 
     fn handle_heard(&mut self, now: Instant, master: MasterId, heard: Heard, timers: &mut Timers) {
@@ -534,6 +461,47 @@ impl Subscriptions {
             link.answer_due.get_or_insert(now + self.config.connect_timeout);
             self.arm(master, timers);
         }
+    }
+
+    // ---- logins ----
+
+    /// Sends `AUTH` on a connection that stands with another login.
+    pub(super) fn bring_login(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        current: CurrentLogin<'_>,
+        rng: &mut impl Rng,
+        timers: &mut Timers,
+    ) {
+        let Some(login) = current.login.filter(|_| self.has_other_login(master, current.version)) else {
+            return;
+        };
+        let mut watches: Vec<_> = self.subscriptions.iter_mut().flatten().collect();
+        watches.retain(|watch| watch.asked.contains(master));
+        watches.iter_mut().for_each(|watch| watch.confirmed.remove(master));
+        let link = &mut self.links[master.index()];
+        if link.send_login(login, current.version, watches.iter().map(|watch| &***watch)).is_err() {
+            // The next connection has it.
+            return self.fail(now, master, rng, timers);
+        }
+        link.answer_due.get_or_insert(now + self.config.connect_timeout);
+        self.arm(master, timers);
+    }
+
+    /// Whether a connection stands with another login than this.
+    pub(super) fn has_other_login(&self, master: MasterId, version: u32) -> bool {
+        self.ready.contains(master) && self.links[master.index()].connection.login.version != version
+    }
+
+    /// Whether a connection stands, and not by this login.
+    pub(super) fn is_login_open(&self, master: MasterId, version: u32) -> bool {
+        self.ready.contains(master) && !self.links[master.index()].connection.login.is_accepted(version)
+    }
+
+    /// The answer to `AUTH`: why it was refused, if it was.
+    pub(super) fn take_login_answer(&mut self, master: MasterId) -> Option<Option<Box<str>>> {
+        self.links[master.index()].login_answer.take()
     }
 
     /// When a connection must have come farther, or have answered. One that is down is tried when there are

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::advice;
+use crate::error::{CredentialsError, advice};
 use crate::limits;
 use crate::lock::command;
 use crate::words::{NO_SERVER, Rounded};
@@ -39,6 +39,12 @@ pub enum Warning {
     NotSubscribed {
         /// Its error reply.
         refusal: Box<str>,
+    },
+    /// Its open connections have old credentials, which may end.
+    #[error("its connections keep their old credentials: {error}")]
+    CredentialsFailed {
+        /// Why they have no new ones.
+        error: CredentialsError,
     },
     /// It does not report its identity, so each reconnect counts as a restart.
     #[error("it reports no run_id, so each reconnect counts as a restart; grant +info")]
@@ -90,6 +96,15 @@ fn with_advice(refusal: &str) -> String {
 
 fn refused(words: &Option<&str>) -> String {
     words.map(|words| format!(" (INFO was refused: {words})")).unwrap_or_default()
+}
+
+/// Why there is no connection in time.
+pub(super) fn no_connection(limit: Duration, is_tls: bool, awaits_login: bool) -> String {
+    match (awaits_login, is_tls) {
+        (true, _) => CredentialsError::NoAnswer { limit }.to_string(),
+        (false, true) => Trouble::NoTlsConnection(limit).to_string(),
+        (false, false) => Trouble::NoConnection(limit).to_string(),
+    }
 }
 
 /// Why a step of the handshake that must succeed was refused.

@@ -28,7 +28,7 @@ pub(crate) fn advice(text: &str) -> Option<Cow<'static, str>> {
     let code = text.split(' ').next().unwrap_or_default();
     let fixed = match code {
         "NOAUTH" => "it needs a password; put user and password into this master's URL",
-        "WRONGPASS" => "check user and password in this master's URL",
+        "WRONGPASS" => "check user and password of this master",
         "ERR" if text.contains("AUTH") && text.contains("password") => {
             "it has no password; remove it from this master's URL"
         }

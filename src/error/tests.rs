@@ -187,6 +187,7 @@ fn samples_of_settings() -> Vec<Sample> {
             Url { .. } => bad_url("http://h"), "an unknown scheme in `http://h`; write redis://";
             Url { .. } => bad_url("redis://me:%zz@h"), "a % without two hexadecimal digits";
             SameMaster { .. } => ConfigError::SameMaster { index: 2, other: 0, address: "redis://h:6379".to_owned() }, "master 3 is the same server as master 1 (redis://h:6379); list each server once";
+            TwoLogins { .. } => ConfigError::TwoLogins { index: 0 }, "remove one of them";
             #[cfg(feature = "tls")] TlsUnused => ConfigError::TlsUnused, "write rediss://, or remove them";
             #[cfg(feature = "tls")] TlsServerName { .. } => ConfigError::TlsServerName { name: "a b".to_owned() }, "`a b` cannot be the name of a TLS server; give the name in its certificate";
             Variable { .. } => ConfigError::Variable { variable: "REDLATCH_MAX_TTL", reason: "give a time such as 30s".to_owned() }, "REDLATCH_MAX_TTL: give a time such as 30s";
@@ -225,7 +226,7 @@ fn samples_of_masters() -> Vec<Sample> {
             Replied(_) => replied("ERR the fence is no number"), "error reply: ERR the fence is no number";
             Replied(_) => replied("WRONGTYPE Operation against a key"), "error reply: WRONGTYPE";
             Replied(_) => replied("NOAUTH Authentication required."), "put user and password into this master's URL";
-            Replied(_) => replied("WRONGPASS invalid username-password pair"), "check user and password in this master's URL";
+            Replied(_) => replied("WRONGPASS invalid username-password pair"), "check user and password of this master";
             Replied(_) => replied("READONLY You can't write against a read only replica."), "this is a replica; list its master instead";
             Replied(_) => replied("OOM command not allowed"), "raise maxmemory; keep the policy noeviction";
             Replied(_) => replied("MISCONF Redis is configured to save RDB snapshots"), "look at its log and disk";
@@ -240,6 +241,16 @@ fn samples_of_masters() -> Vec<Sample> {
             NotPublishing { .. } => Warning::NotPublishing { refusal: "NOPERM User locker has no permissions to run the 'publish' command".into() }, "the ACL user lacks +publish, which release notifications need";
             NotSubscribed { .. } => Warning::NotSubscribed { refusal: "NOPERM No permissions to access a channel".into() }, "the ACL user lacks the channels &PREFIX*, which release notifications need";
             NoRunId => Warning::NoRunId, "grant +info";
+            CredentialsFailed { .. } => Warning::CredentialsFailed { error: CredentialsError::Panicked }, "its connections keep their old credentials: the credentials provider panicked";
+        }
+        CredentialsError {
+            Failed(_) => CredentialsError::Failed("the vault is sealed"), "the credentials provider failed: the vault is sealed";
+            Panicked => CredentialsError::Panicked, "see its panic message";
+            NoAnswer { .. } => CredentialsError::NoAnswer { limit: LONG }, "gave no answer within 4.4s; give it a time-out";
+            Empty => CredentialsError::Empty, "returned an empty password; check the provider";
+            TooLong { .. } => CredentialsError::TooLong { size: 70_000 }, "give at most 65536";
+            NoThread => CredentialsError::NoThread, "check the limits of this process";
+            Refused { .. } => CredentialsError::Refused { refusal: "WRONGPASS invalid username-password pair".into() }, "keeps the old: WRONGPASS";
         }
         Trouble {
             Untried => Trouble::Untried, "it was not tried yet";

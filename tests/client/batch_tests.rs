@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ExtendError, Guard, InputError};
 
 use crate::fleet::{Fleet, Master, eventually};
@@ -56,7 +57,7 @@ fn a_batch_is_one_write_per_master() {
     let names = names("orders", 40);
     for is_async in [false, true] {
         // What the round before left, and what a new connection says.
-        assert_eq!(client.settle(PATIENCE), 0);
+        assert_eq!(settle(&client, PATIENCE), 0);
         let before = fleet.masters().map(work).collect::<Vec<_>>();
         let acquiring = client.acquire_all(names.iter().map(|name| client.lock(name).ttl(TTL)));
         let mut guards: Vec<Guard> = acquiring
@@ -104,7 +105,7 @@ fn an_error_in_a_batch_is_its_requests_own() {
     let results: Vec<_> = client.extend_all(&mut guards, TTL * 2).into_iter().map(|it| it.wait()).collect();
     assert!(results.iter().all(|it| matches!(it, Err(ExtendError::Input(_)))), "{results:?}");
     drop((guards, held));
-    assert_eq!(client.settle(PATIENCE), 0);
+    assert_eq!(settle(&client, PATIENCE), 0);
     assert_nothing_left(&other, &mut fleet);
 }
 
@@ -119,11 +120,11 @@ fn a_batch_keeps_each_requests_client() {
         extending.wait().unwrap_or_else(|error| panic!("{index}: {error}"));
     }
     // Each client knows its own.
-    assert_eq!((client.settle(Duration::ZERO), other.settle(Duration::ZERO)), (2, 1));
+    assert_eq!((settle(&client, Duration::ZERO), settle(&other, Duration::ZERO)), (2, 1));
     for releasing in client.release_all(guards) {
         assert!(!block_on(releasing).expect("confirmed").was_already_gone());
     }
-    assert_eq!(client.settle(PATIENCE), 0);
+    assert_eq!(settle(&client, PATIENCE), 0);
     assert_nothing_left(&other, &mut fleet);
 }
 
@@ -186,5 +187,5 @@ fn batch_tasks_learn_of_stopped_masters_in_time() {
     let took = begun.elapsed();
     assert!((SHORT..SHORT * 20).contains(&took), "{took:?}");
     fleet.masters().for_each(|master| master.cont());
-    assert_eq!(client.settle(PATIENCE), 0);
+    assert_eq!(settle(&client, PATIENCE), 0);
 }

@@ -6,7 +6,8 @@ use std::task::{Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use redlatch::{Acquire, AcquireError, Client, Guard, LockReentrantError, ReentrantLock};
+use redlatch::internals::settle;
+use redlatch::{Acquire, AcquireError, Client, Guard, HeldLocks, LockReentrantError, ReentrantLock};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
@@ -217,12 +218,12 @@ fn a_lock_awaited_in_vain_is_released() {
 }
 
 #[test]
-fn a_waker_that_settles_its_client_returns_at_once() {
+fn a_waker_that_drains_its_client_returns_at_once() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let held = client.lock("held").ttl(TTL).acquire().expect("free");
     let its = client.clone();
-    let waker = Does::new(move || its.settle(Duration::MAX));
+    let waker = Does::new(move || its.drain(Duration::MAX, HeldLocks::Leave));
     let mut acquiring = client.lock("a").ttl(TTL).acquire_async();
     assert!(poll_with(&mut acquiring, &Waker::from(waker.clone())).is_pending());
     assert_eq!(waker.result(), 2, "both are held");
@@ -238,7 +239,7 @@ fn a_waker_waiting_for_a_hold_gets_an_error() {
     let lock = client.lock("held").ttl(TTL).wait(PATIENCE).reentrant();
     let its = lock.clone();
     let joined = thread::spawn(move || its.lock().map(drop));
-    eventually(PATIENCE, "the owner asks", || client.settle(Duration::ZERO) > 0);
+    eventually(PATIENCE, "the owner asks", || settle(&client, Duration::ZERO) > 0);
     let its = lock.clone();
     let waker = Does::new(move || its.lock().map(drop));
     let mut acquiring = client.lock("a").ttl(TTL).acquire_async();

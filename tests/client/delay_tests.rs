@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ReentrantLock};
 
 use crate::fleet::{Fleet, eventually};
@@ -73,7 +74,7 @@ fn a_delay_function_using_its_client_gets_an_error() {
     let error = errors.lock().expect("no panic").pop().expect("it was called");
     assert!(error.to_string().contains("retry_delay_by"), "{error}");
     drop(held);
-    assert_eq!(other.settle(PATIENCE), 0);
+    assert_eq!(settle(&other, PATIENCE), 0);
     assert_nothing_left(&client, &mut fleet);
 }
 
@@ -86,7 +87,7 @@ fn be_refused(client: &Client, other: &Client) {
     });
     assert!(matches!(refused, Err(AcquireError::Contended(_))), "{refused:?}");
     held.release().expect("confirmed");
-    assert_eq!(other.settle(PATIENCE), 0);
+    assert_eq!(settle(other, PATIENCE), 0);
 }
 
 #[test]
@@ -143,7 +144,7 @@ fn dropped_in_delay_function<T: Send + 'static>(what: &str, make: impl FnOnce(&'
     *slot.lock().expect("no panic") = Some(Box::new(made));
     be_refused(client, &other);
     assert!(slot.lock().expect("no panic").is_none(), "{what}: the function is called");
-    assert_eq!(client.settle(PATIENCE), 0, "{what}");
+    assert_eq!(settle(client, PATIENCE), 0, "{what}");
     assert_nothing_left(client, &mut fleet);
 }
 

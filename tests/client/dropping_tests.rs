@@ -9,6 +9,7 @@ use std::task::{Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use redlatch::internals::settle;
 use redlatch::{Client, ExtendError, Guard, Release, limits};
 
 use crate::fleet::{Fleet, eventually};
@@ -95,9 +96,9 @@ fn a_dropped_acquisition_leaves_nothing_at_any_stage() {
     for (index, stage) in STAGES.into_iter().enumerate() {
         let held = other.lock("held").ttl(TTL).acquire().expect("free");
         stage(&client);
-        assert_eq!(client.settle(PATIENCE), 0, "stage {index}");
+        assert_eq!(settle(&client, PATIENCE), 0, "stage {index}");
         held.release().expect("confirmed");
-        assert_eq!(other.settle(PATIENCE), 0);
+        assert_eq!(settle(&other, PATIENCE), 0);
         assert_nothing_left(&client, &mut fleet);
         assert_answers_are_right(&client, &mut fleet);
     }

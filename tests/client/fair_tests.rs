@@ -4,6 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, Guard, InputError, MasterState, limits};
 
 use crate::fleet::{Fleet, Master, eventually};
@@ -96,7 +97,7 @@ fn a_caller_that_gives_up_leaves_no_ticket() {
         guard.release().expect("the masters answer");
         waiter.join().expect("no panic").release().expect("the masters answer");
         assert_nothing_left(&first, &mut fleet);
-        assert_eq!(second.settle(PATIENCE), 0);
+        assert_eq!(settle(&second, PATIENCE), 0);
     });
 }
 
@@ -158,7 +159,7 @@ fn fair_order_survives_an_absent_minority() {
         drop(second.join().expect("no panic"));
         fleet.master(0).restart();
         for client in &clients {
-            assert_eq!(client.settle(PATIENCE), 0, "locks left on some master");
+            assert_eq!(settle(client, PATIENCE), 0, "locks left on some master");
         }
     });
 }
@@ -256,7 +257,7 @@ fn the_scripts_are_sent_to_each_master_once() {
     for _ in 0..3 {
         let guard = client.lock("a").fair().ttl(TTL).acquire().expect("free");
         guard.release().expect("the masters answer");
-        assert_eq!(client.settle(PATIENCE), 0);
+        assert_eq!(settle(&client, PATIENCE), 0);
     }
     for (master, before) in fleet.masters().zip(before) {
         let stats = master.ask("INFO commandstats").text();

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use redlatch::internals::settle;
 use redlatch::{Client, Config, ConfigBuilder, Quarantine};
 
 use crate::fleet::{Fleet, eventually};
@@ -51,7 +52,7 @@ pub(crate) fn await_connections(fleet: &mut Fleet, count: usize) {
 
 /// Nothing is left: no lock that the client knows of, and no key.
 pub(crate) fn assert_nothing_left(client: &Client, fleet: &mut Fleet) {
-    assert_eq!(client.settle(PATIENCE), 0, "locks left on some master");
+    assert_eq!(settle(client, PATIENCE), 0, "locks left on some master");
     for master in fleet.masters() {
         assert_eq!(master.ask("KEYS *").text(), "[]");
     }

@@ -9,6 +9,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use redlatch::internals::settle;
 use redlatch::{Client, limits};
 
 use crate::fleet::{Fleet, eventually};
@@ -104,7 +105,7 @@ fn a_follower_notices_that_the_leader_left() {
             });
             far_from_looking(&format!("{other:?}"), || {
                 let took = told_after_the_leader_has_left(&mut fleet, [&holder, &client], other);
-                assert_eq!((holder.settle(PATIENCE), client.settle(PATIENCE)), (0, 0));
+                assert_eq!((settle(&holder, PATIENCE), settle(&client, PATIENCE)), (0, 0));
                 took
             });
             assert_nothing_left(&client, &mut fleet);

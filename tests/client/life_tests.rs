@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{
-    Acquire, AcquireError, Client, ConfigBuilder, Connect, ConnectError, Extend, Guard, LockRequest, Release,
-    limits,
+    Acquire, AcquireError, Client, ConfigBuilder, Connect, ConnectError, Extend, Guard, HeldLocks,
+    LockRequest, Release, limits,
 };
 
 use crate::fleet::{Fleet, eventually};
@@ -217,12 +217,12 @@ fn times_that_overflow_the_clock_are_without_end() {
     let guard = request.acquire().expect("free");
     assert!(guard.is_valid());
     drop(guard);
-    assert_eq!(client.settle(Duration::MAX), 0);
     assert_nothing_left(&client, &mut fleet);
+    assert_eq!(client.drain(Duration::MAX, HeldLocks::Leave), 0);
     let settings = config(&fleet.urls(), LONG).build().expect("valid");
     let mut redlock = redlatch::Redlock::open(settings).expect("connects");
     drop(redlock.lock("a").ttl(TTL).try_acquire().expect("free"));
-    assert_eq!(redlock.close(Duration::MAX), 0);
+    assert_eq!(redlock.drain(Duration::MAX, HeldLocks::Leave), 0);
 }
 
 /// Settings whose connecting takes as long as it must.

@@ -2,7 +2,9 @@
 
 mod batch_tests;
 mod callback_tests;
+mod credentials_tests;
 mod delay_tests;
+mod drain_tests;
 #[cfg(unix)]
 mod drive_tests;
 mod dropping_tests;
@@ -14,6 +16,7 @@ mod health_tests;
 mod idle_tests;
 mod inspect_tests;
 mod keep_tests;
+mod lead_tests;
 mod leading_tests;
 mod life_tests;
 mod news_tests;

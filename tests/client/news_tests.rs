@@ -4,6 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use redlatch::internals::settle;
 use redlatch::{Client, ConfigBuilder};
 
 use crate::fleet::{Fleet, eventually};
@@ -75,7 +76,7 @@ fn a_waiting_client_gets_a_release_notification() {
             guard.release().expect("the masters answer");
         }
         // Only fences are left.
-        assert_eq!((first.settle(PATIENCE), second.settle(PATIENCE)), (0, 0));
+        assert_eq!((settle(&first, PATIENCE), settle(&second, PATIENCE)), (0, 0));
         assert!(fleet.masters().all(|master| master.ask("EXISTS a").text() == "0"));
     });
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, InputError, LockReentrantError};
 
 use crate::fleet::Fleet;
@@ -36,7 +37,7 @@ fn tries_bound_attempts_and_delays_are_requested() {
         other => panic!("{other:?}"),
     }
     drop(held);
-    assert_eq!(other.settle(PATIENCE), 0);
+    assert_eq!(settle(&other, PATIENCE), 0);
     drop(request.clone().max_attempts(1).acquire().expect("free"));
     assert_nothing_left(&client, &mut fleet);
 }

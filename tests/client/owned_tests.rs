@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use redlatch::internals::settle;
 use redlatch::{
     AcquireError, Cancel, Client, Guard, InputError, LockEnd, LockRequest, LockSetRequest, Options,
 };
@@ -190,7 +191,7 @@ fn another_thread_cancels_an_acquisition() {
         assert_eq!(request.try_acquire().map(drop), Err(AcquireError::Cancelled), "it stays cancelled");
         assert!(cancel.is_cancelled() && held.is_valid());
         drop(held);
-        eventually(PATIENCE, "nothing is left of them", || client.settle(PATIENCE) == 0);
+        eventually(PATIENCE, "nothing is left of them", || settle(client, PATIENCE) == 0);
     }
     assert_nothing_left(&clients[0], &mut fleet);
 }

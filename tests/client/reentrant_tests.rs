@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use redlatch::internals::settle;
 use redlatch::{AcquireError, ExtendError, LockEnd, LockReentrantError, ReentrantGuard, ReentrantLock};
 
 use crate::batch_tests::work;
@@ -58,7 +59,7 @@ fn callers_of_one_owner_share_one_attempt() {
             })
         };
         let mut callers = vec![take(round)];
-        eventually(PATIENCE, "the first one asks", || client.settle(Duration::ZERO) == 1);
+        eventually(PATIENCE, "the first one asks", || settle(&client, Duration::ZERO) == 1);
         callers.extend((1..8).map(|index| take(round + index)));
         // One that is given up, and one that is never polled again, delay nobody.
         let (mut given_up, mut stalled) = (lock.lock_async(), lock.lock_async());
@@ -72,7 +73,7 @@ fn callers_of_one_owner_share_one_attempt() {
         drop(stalled);
         assert_eq!(lock.hold_count(), 8);
         drop(holds);
-        assert_eq!(client.settle(PATIENCE), 0);
+        assert_eq!(settle(&client, PATIENCE), 0);
         let after: Vec<usize> = fleet.masters().map(|it| work(it).command_count).collect();
         // The SET, and the release by a script, perhaps once more in full.
         assert!(
@@ -162,7 +163,7 @@ fn a_refusal_reaches_all_joined_callers() {
     let bad = client.lock("").reentrant();
     assert!(matches!(bad.lock(), Err(LockReentrantError::Acquire(AcquireError::Input(_)))));
     drop(held);
-    assert_eq!(other.settle(PATIENCE), 0);
+    assert_eq!(settle(&other, PATIENCE), 0);
     assert_nothing_left(&client, &mut fleet);
 }
 
@@ -245,6 +246,6 @@ fn owners_exclude_each_other() {
             }
         });
     });
-    assert_eq!(clients[1].settle(PATIENCE), 0);
+    assert_eq!(settle(&clients[1], PATIENCE), 0);
     assert_nothing_left(&clients[0], &mut fleet);
 }

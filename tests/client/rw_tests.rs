@@ -6,6 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use redlatch::internals::settle;
 use redlatch::{
     AcquireError, Client, ConfigBuilder, ExtendError, Guard, HeldBy, HolderTtl, InputError, KeyState,
     LockStatus, RwLock, limits,
@@ -108,7 +109,7 @@ fn clients_read_together_and_write_alone() {
     });
     assert_eq!(witness.read_count.into_inner(), 8 * ROUNDS * 3 / 4);
     assert_eq!(witness.write_count.into_inner(), 8 * ROUNDS / 4);
-    clients.iter().for_each(|client| assert_eq!(client.settle(PATIENCE), 0));
+    clients.iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
     await_no_keys(&mut fleet);
 }
 
@@ -218,7 +219,7 @@ fn all_readers_follow_a_writer_and_vice_versa() {
             }
         }
         drop(writer.join().expect("no panic").expect("told"));
-        clients.iter().for_each(|client| assert_eq!(client.settle(PATIENCE), 0));
+        clients.iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
         await_no_keys(&mut fleet);
     });
 }
@@ -251,7 +252,7 @@ fn a_preferred_writer_gets_its_turn() {
     is_over.store(1, Ordering::SeqCst);
     readers.into_iter().for_each(|it| it.join().expect("no panic"));
     assert!(witness.most_readers.load(Ordering::SeqCst) > 1, "nobody ever read beside another");
-    clients.iter().for_each(|client| assert_eq!(client.settle(PATIENCE), 0));
+    clients.iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
     await_no_keys(&mut fleet);
 }
 
@@ -277,7 +278,7 @@ fn a_preferred_writer_keeps_new_readers_out() {
     drop(waiting);
     let reader = clients[2].lock("a").shared().ttl(TTL).wait(PATIENCE).acquire().expect("it has given up");
     drop((guard, reader));
-    clients.iter().for_each(|client| assert_eq!(client.settle(PATIENCE), 0));
+    clients.iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
     await_no_keys(&mut fleet);
 }
 
@@ -298,7 +299,7 @@ fn writers_tokens_rise_across_readers() {
         guard.release().expect("confirmed");
     }
     assert_eq!(lock.read().fenced().acquire().err(), Some(AcquireError::Input(InputError::SharedFenced)));
-    assert_eq!(client.settle(PATIENCE), 0);
+    assert_eq!(settle(&client, PATIENCE), 0);
     for master in fleet.masters() {
         assert_eq!(master.ask("KEYS *").text(), "[redlatch:fence:a]");
     }
@@ -317,7 +318,7 @@ fn sets_and_reentrant_locks_of_readers_are_shared_too() {
     assert!(owners.iter().all(|owner| owner.hold_count() == 2));
     drop((sets, holds));
     drop(clients[0].lock_set(["a", "b"]).ttl(TTL).wait(PATIENCE).acquire().expect("nobody reads"));
-    clients.iter().for_each(|client| assert_eq!(client.settle(PATIENCE), 0));
+    clients.iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
     await_no_keys(&mut fleet);
 }
 
@@ -367,6 +368,6 @@ fn a_fair_waiter_unsubscribes_beside_a_reader() {
         await_subscribers(&mut fleet, 0..3, 1);
         drop(reader);
         guard.release().expect("the masters answer");
-        assert_eq!(client.settle(PATIENCE), 0);
+        assert_eq!(settle(&client, PATIENCE), 0);
     });
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, GuardSet, InputError, limits};
 
 use crate::batch_tests::{reads_of, work};
@@ -26,7 +27,7 @@ fn a_free_set_is_one_write_per_master() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     for is_async in [false, true] {
-        assert_eq!(client.settle(PATIENCE), 0);
+        assert_eq!(settle(&client, PATIENCE), 0);
         let before = fleet.masters().map(work).collect::<Vec<_>>();
         // Twice is once, and the order is the names' own.
         let request = client.lock_set(["c", "a", "b", "a"]).ttl(TTL);
@@ -70,12 +71,12 @@ fn an_impossible_set_names_the_lock_and_keeps_none() {
                 (result, first) => panic!("{wanted:b} of {held:b}: {result:?}, {first:?}"),
             }
             if wanted == 15 {
-                assert_eq!(client.settle(PATIENCE), 0);
+                assert_eq!(settle(&client, PATIENCE), 0);
                 assert_eq!(free_names(&mut fleet), of(15 & !held).collect::<Vec<_>>());
             }
         }
         drop(guards);
-        assert_eq!(other.settle(PATIENCE), 0);
+        assert_eq!(settle(&other, PATIENCE), 0);
     }
     let too_many: Vec<String> = (0..=limits::SET_SIZE_MAX).map(|index| index.to_string()).collect();
     let error = client.lock_set(&too_many).acquire().expect_err("too many").source;
@@ -100,7 +101,7 @@ fn nothing_is_held_while_a_set_waits() {
             let request = its.lock_set(["d", "c", "b", "a"]).ttl(TTL).wait(PATIENCE);
             if is_async { block_on(request.acquire_async()) } else { request.acquire() }
         });
-        eventually(PATIENCE, "it waits in line", || client.settle(Duration::ZERO) == 1);
+        eventually(PATIENCE, "it waits in line", || settle(&client, Duration::ZERO) == 1);
         for _ in 0..20 {
             thread::sleep(Duration::from_millis(5));
             assert!(!waiting.is_finished());
@@ -110,7 +111,7 @@ fn nothing_is_held_while_a_set_waits() {
         let set = waiting.join().expect("no panic").expect("all are free");
         assert_eq!(set.guards().len(), 4);
         drop(set);
-        assert_eq!(client.settle(PATIENCE), 0);
+        assert_eq!(settle(&client, PATIENCE), 0);
     }
     // The wait ends in time, and names what it waited for.
     let held = client.lock("c").ttl(TTL).acquire().expect("free");
@@ -132,7 +133,7 @@ fn contention_at_a_waits_end_is_no_outage() {
         assert!(matches!(error.source, AcquireError::Contended(_)) && error.resource == b"c", "{error}");
     }
     drop(held);
-    assert_eq!(other.settle(PATIENCE), 0);
+    assert_eq!(settle(&other, PATIENCE), 0);
     assert_nothing_left(&client, &mut fleet);
 }
 
@@ -184,7 +185,7 @@ fn philosophers_exclude_each_other_and_all_dine() {
             });
         }
     });
-    assert_eq!(clients[1].settle(PATIENCE), 0);
+    assert_eq!(settle(&clients[1], PATIENCE), 0);
     assert_nothing_left(&clients[0], &mut fleet);
 }
 
@@ -206,7 +207,7 @@ fn an_abandoned_set_leaves_nothing() {
             }
         }
     }
-    eventually(PATIENCE, "only the lock itself is left", || client.settle(Duration::ZERO) == 1);
+    eventually(PATIENCE, "only the lock itself is left", || settle(&client, Duration::ZERO) == 1);
     assert_eq!(free_names(&mut fleet), ["a", "c", "d"]);
     drop(held);
     assert_nothing_left(&client, &mut fleet);

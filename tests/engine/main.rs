@@ -7,6 +7,7 @@ mod fair;
 mod hold;
 mod keep;
 mod line;
+mod login;
 mod loss;
 mod masters;
 #[path = "../sim/model.rs"]

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use redlatch::internals::settle;
 use redlatch::{Client, Config, ConfigBuilder, Quarantine};
 
 use crate::fleet::{Fleet, eventually};
@@ -98,20 +99,19 @@ fn the_service_handles_orders_and_cancels_the_rest() {
 fn terms_of_leaders_rise() {
     let fleet = Fleet::start(3);
     let (alice, bob) = (open(&fleet), open(&fleet));
-    let terms = Mutex::new(Vec::new());
-    let term = leader::lead(&alice, PATIENCE, |term| {
-        terms.lock().expect("no panic").push(term);
-        if terms.lock().expect("no panic").len() == 1 {
-            let refused = leader::lead(&bob, Duration::ZERO, |_| panic!("there is a leader"));
-            assert!(refused.is_err());
-            return ControlFlow::Continue(());
-        }
+    let mut terms = Vec::new();
+    leader::lead(&alice, |term| {
+        terms.push(term);
+        assert!(bob.lock("leader").try_acquire().is_err(), "there is a leader");
+        if terms.len() == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
+    .expect("free");
+    leader::lead(&bob, |term| {
+        terms.push(term);
         ControlFlow::Break(())
-    });
-    let first = term.expect("free");
-    let second = leader::lead(&bob, PATIENCE, |_| ControlFlow::Break(())).expect("the first one resigned");
-    assert_eq!(*terms.lock().expect("no panic"), [first, first]);
-    assert!(second > first, "{second} after {first}");
+    })
+    .expect("the first one resigned");
+    assert!(terms[0] == terms[1] && terms[1] < terms[2], "{terms:?}");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn workers_visit_each_account_one_at_a_time() {
         inside.lock().expect("no panic").remove(account);
     };
     assert_eq!(workers::visit_all(&client, 4, &accounts, visit).expect("in time"), 160);
-    assert_eq!(client.settle(PATIENCE), 0);
+    assert_eq!(settle(&client, PATIENCE), 0);
 }
 
 #[test]

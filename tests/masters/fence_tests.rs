@@ -7,7 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::internals::SCRIPTS;
-use redlatch::{AcquireError, Client, Config, Lease, MasterState, Redlock};
+use redlatch::internals::settle;
+use redlatch::{AcquireError, Client, Config, HeldLocks, Lease, MasterState, Redlock};
 
 use crate::fleet::{Fleet, Place, Raw, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};
@@ -95,14 +96,14 @@ fn an_acquire_after_its_release_is_stale() {
     let lease = first.lock("b").ttl(TTL).wait(PATIENCE).fenced().acquire().expect("free");
     drive(&mut first, "all three have it", |first| first.margin(&lease) == 1);
     first.release(lease).expect("confirmed");
-    assert_eq!(first.close(PATIENCE), 0);
+    assert_eq!(first.drain(PATIENCE, HeldLocks::Leave), 0);
     let mut redlock = open(settings(&fleet.urls()));
     fleet.masters().for_each(|master| assert_eq!(master.ask("CONFIG RESETSTAT").text(), "OK"));
     let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).fenced().acquire().expect("free");
     let (token, value) = (lease.fencing_token().expect("asked for").as_u64(), *lease.token().as_bytes());
     drive(&mut redlock, "all three have it", |redlock| redlock.margin(&lease) == 1);
     redlock.release(lease).expect("confirmed");
-    assert_eq!(redlock.close(PATIENCE), 0);
+    assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
     for master in fleet.masters() {
         let stats = master.ask("INFO commandstats").text();
         assert!(stats.contains("cmdstat_evalsha:calls=2,"), "one to acquire and one to release: {stats}");
@@ -152,7 +153,7 @@ fn only_fenced_locks_have_tokens() {
     fleet.masters().for_each(|master| assert_eq!(master.ask("SCRIPT FLUSH").text(), "OK"));
     // A master that never got the script has nothing to delete.
     guard.release().expect("confirmed");
-    assert_eq!(client.settle(PATIENCE), 0);
+    assert_eq!(settle(&client, PATIENCE), 0);
     fleet.masters().for_each(|master| assert_eq!(master.ask("KEYS *").text(), "[redlatch:fence:a]"));
 }
 
@@ -273,5 +274,5 @@ fn one_server_behind_two_addresses_votes_once_without_info() {
         assert_eq!(is_said, matches!(kind, "fenced" | "shared"), "{kind}: {error}");
         drive(&mut redlock, kind, |_| fleet.master(0).ask("EXISTS a") == Raw::Int(0));
     }
-    assert_eq!(redlock.close(PATIENCE), 0);
+    assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Outcome, Request, Resource};
-use redlatch::{AcquireError, Config, Failure, MasterState, Options, Quarantine, Redlock, Vote};
+use redlatch::{AcquireError, Config, Failure, HeldLocks, MasterState, Options, Quarantine, Redlock, Vote};
 
 use crate::fleet::{Fleet, Master, Place, Raw};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};
@@ -217,7 +217,7 @@ fn no_acquisition_changes_a_foreign_key() {
             worker.release_all(&granted);
             assert_unchanged(fleet.master(0), &foreign, &format!("{kind:?}, extension and release"));
         }
-        assert_eq!(worker.redlock.close(PATIENCE), 0);
+        assert_eq!(worker.redlock.drain(PATIENCE, HeldLocks::Leave), 0);
     }
 }
 
@@ -257,7 +257,7 @@ fn no_command_changes_a_foreign_key() {
             assert_unchanged(fleet.master(0), &foreign, &format!("{kind:?}, hand-over"));
             assert_eq!(fleet.master(0).ask("FLUSHALL").text(), "OK");
         }
-        assert_eq!(worker.redlock.close(PATIENCE), 0);
+        assert_eq!(worker.redlock.drain(PATIENCE, HeldLocks::Leave), 0);
     }
 }
 
@@ -284,7 +284,7 @@ fn no_renewal_changes_a_foreign_key() {
         }
         worker.release_all(&locks);
         assert_unchanged(fleet.master(0), &foreign, "renewal");
-        assert_eq!(worker.redlock.close(PATIENCE), 0);
+        assert_eq!(worker.redlock.drain(PATIENCE, HeldLocks::Leave), 0);
     }
 }
 
@@ -321,7 +321,7 @@ fn no_waiter_changes_a_foreign_key() {
         }
         worker.wait_for_masters();
         assert_unchanged(fleet.master(0), &foreign, "waiting");
-        assert_eq!(worker.redlock.close(PATIENCE), 0);
+        assert_eq!(worker.redlock.drain(PATIENCE, HeldLocks::Leave), 0);
     }
 }
 
@@ -356,7 +356,7 @@ fn no_repair_changes_a_foreign_key() {
     assert_unchanged(fleet.master(2), &foreign, "repair");
     worker.release_all(&locks);
     assert_unchanged(fleet.master(2), &foreign, "release");
-    assert_eq!(worker.redlock.close(PATIENCE), 0);
+    assert_eq!(worker.redlock.drain(PATIENCE, HeldLocks::Leave), 0);
 }
 
 #[test]
@@ -427,7 +427,7 @@ fn force_deletes_only_what_can_be_locks() {
             |foreign: &Foreign| !(foreign.key.starts_with("name-") && foreign.what.starts_with(STRING.0));
         foreign.retain(is_left);
         assert_unchanged(fleet.master(0), &foreign, "a forced unlock");
-        assert_eq!(worker.redlock.close(PATIENCE), 0);
+        assert_eq!(worker.redlock.drain(PATIENCE, HeldLocks::Leave), 0);
     }
 }
 
@@ -452,6 +452,6 @@ fn no_text_is_taken_for_a_fence() {
             assert!(matches!(error, AcquireError::NoQuorum(_)) && is_said, "{text}: {error}");
             assert_unchanged(fleet.master(0), &foreign, "acquisition");
         }
-        assert_eq!(worker.redlock.close(PATIENCE), 0);
+        assert_eq!(worker.redlock.drain(PATIENCE, HeldLocks::Leave), 0);
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use redlatch::engine::{Outcome, Request, Resource};
-use redlatch::{AcquireError, Lease, Options, Redlock};
+use redlatch::{AcquireError, HeldLocks, Lease, Options, Redlock};
 
 use crate::fleet::{Fleet, Place, Raw, eventually};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
@@ -57,7 +57,7 @@ fn a_full_server_extends_and_releases() {
             });
             fill(&mut fleet, false);
         }
-        assert_eq!(redlock.close(PATIENCE), 0);
+        assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
     }
 }
 
@@ -74,7 +74,7 @@ fn a_full_server_grants_nothing_and_says_why() {
                 assert!(matches!(error, AcquireError::NoQuorum(_)) && is_said, "{kind:?}: {error}");
             }
             // What is owed is given up when the TTL is over.
-            assert_eq!(redlock.close(TTL / 2), 0, "{kind:?}: a release is owed");
+            assert_eq!(redlock.drain(TTL / 2, HeldLocks::Leave), 0, "{kind:?}: a release is owed");
             for master in fleet.masters() {
                 assert_eq!(master.ask("DBSIZE"), Raw::Int(0), "{kind:?}");
             }
@@ -101,7 +101,7 @@ fn full_servers_allow_hand_overs() {
             fill(&mut fleet, true);
             redlock.submit(Request::Release { lock, awaited: false }).expect("always taken");
         }
-        assert_eq!(redlock.close(PATIENCE), 0);
+        assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
         fleet.masters().for_each(|master| assert_eq!(master.ask("EXISTS a"), Raw::Int(0)));
     }
 }
@@ -150,6 +150,6 @@ fn a_full_server_publishes_releases_and_unlocks_by_force() {
         });
         assert_eq!(deleted, 3);
         assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(0));
-        assert_eq!(redlock.close(PATIENCE), 0);
+        assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
     }
 }

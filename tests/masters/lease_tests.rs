@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Outcome, Request, Resource};
-use redlatch::{AcquireError, Cancel, ExtendError, MasterState, Options, ReleaseError};
+use redlatch::{AcquireError, Cancel, ExtendError, HeldLocks, MasterState, Options, ReleaseError};
 
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, open, settings, state};
@@ -134,7 +134,7 @@ fn another_thread_cancels_a_wait() {
     assert_eq!(again.map(drop), Err(AcquireError::Cancelled), "it stays cancelled");
     drop(waiter.lock("b").ttl(TTL).cancel_with(&Cancel::new()).try_acquire().expect("free"));
     holder.release(held).expect("confirmed");
-    assert_eq!((waiter.close(PATIENCE), holder.close(PATIENCE)), (0, 0));
+    assert_eq!((waiter.drain(PATIENCE, HeldLocks::Leave), holder.drain(PATIENCE, HeldLocks::Leave)), (0, 0));
     for master in fleet.masters() {
         assert_eq!(master.ask("KEYS *").text(), "[]");
     }

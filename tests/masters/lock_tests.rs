@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use redlatch::engine::{Outcome, Request, Resource};
 use redlatch::internals::SCRIPTS;
 use redlatch::{
-    AcquireError, Config, ConfigBuilder, ExtendError, Failure, HolderTtl, MasterState, Options, Quarantine,
-    Redlock, ReleaseError, Vote, Warning, limits,
+    AcquireError, Config, ConfigBuilder, ExtendError, Failure, HeldLocks, HolderTtl, MasterState, Options,
+    Quarantine, Redlock, ReleaseError, Vote, Warning, limits,
 };
 
 use crate::fleet::{Fleet, eventually};
@@ -485,7 +485,7 @@ fn many_locks_are_pipelined_at_once() {
     for lock in locks {
         redlock.submit(Request::Release { lock, awaited: false }).expect("always taken");
     }
-    assert_eq!(redlock.close(PATIENCE), 0, "all are released everywhere");
+    assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0, "all are released everywhere");
     assert!(fleet.masters().all(|master| master.ask("DBSIZE").text() == "0"));
 }
 

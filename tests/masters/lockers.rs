@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use redlatch::internals::settle;
 use redlatch::{
-    AcquireError, Client, ExtendError, Guard, Lease, LockRequest, MasterStatus, Redlock, ReleaseError,
-    Released,
+    AcquireError, Client, ExtendError, Guard, HeldLocks, Lease, LockRequest, MasterStatus, Redlock,
+    ReleaseError, Released,
 };
 
 /// By what the contestants take their locks.
@@ -99,8 +100,8 @@ impl Locker {
     /// Waits until all is released; how many locks are not.
     pub(crate) fn close(self, limit: Duration) -> usize {
         match self {
-            Self::Redlock(redlock) | Self::Fair(redlock) => redlock.close(limit),
-            Self::Thread(client) | Self::Task(client) => client.settle(limit),
+            Self::Redlock(redlock) | Self::Fair(redlock) => redlock.drain(limit, HeldLocks::Leave),
+            Self::Thread(client) | Self::Task(client) => settle(&client, limit),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
-use redlatch::{MasterState, Quarantine, Redlock};
+use redlatch::{HeldLocks, MasterState, Quarantine, Redlock};
 
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::{Fleet, Master, Place, command, eventually};
@@ -178,7 +178,7 @@ fn an_unrequested_reply_ends_the_connection() {
         redlock.release(lease).expect("confirmed");
         drive(&mut redlock, "all are back", |it| (0..3).all(|index| state(it, index) == MasterState::Ready));
     }
-    assert_eq!(redlock.close(PATIENCE), 0);
+    assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
     assert!(fleet.masters().all(|master| master.ask("DBSIZE").text() == "0"));
 }
 
@@ -207,7 +207,7 @@ fn lock_by_library_and_command_line(fleet: &mut Fleet, urls: &[String]) {
     drive(&mut redlock, "all have it", |it| it.margin(&lease) == urls.len() - urls.len() / 2 - 1);
     redlock.extend(&mut lease, lock_tests::TTL).expect("held");
     redlock.release(lease).expect("confirmed");
-    assert_eq!(redlock.close(PATIENCE), 0);
+    assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
     #[cfg(feature = "cli")]
     {
         fleet.masters().for_each(|master| assert_eq!(master.ask("CONFIG RESETSTAT").text(), "OK"));

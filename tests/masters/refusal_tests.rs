@@ -7,6 +7,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use redlatch::internals::settle;
 use redlatch::{Client, Failure, Guard, KeyState, LockRequest, MasterState, Quarantine};
 
 use crate::error_tests::{end_loading, fail_snapshot, load_slowly, ok};
@@ -139,7 +140,7 @@ fn refuse(master: &mut Master, reason: &str, refused: Refused, begin: fn(&mut Ma
     for kind in KINDS {
         acquire(&other, kind).release().unwrap_or_else(|error| panic!("{kind:?}: {error}"));
     }
-    assert_eq!([holder.settle(PATIENCE), other.settle(PATIENCE)], [0, 0]);
+    assert_eq!([settle(&holder, PATIENCE), settle(&other, PATIENCE)], [0, 0]);
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -310,7 +311,7 @@ fn a_missing_right_is_named_where_it_is_needed() {
             let operation = Operation::ForceUnlock(kind);
             check(client.force_unlock(kind.name()), said(operation), is_needed(operation), &REASONS);
             drop(held);
-            assert_eq!(holder.settle(PATIENCE), 0);
+            assert_eq!(settle(&holder, PATIENCE), 0);
         }
     }
 }

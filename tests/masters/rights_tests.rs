@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
+use redlatch::internals::settle;
 use redlatch::{Client, Quarantine};
 
 use crate::error_tests::ok;
@@ -50,7 +51,7 @@ fn use_all(master: &Master, kinds: &[Kind]) {
             drop(guard);
         });
     }
-    assert_eq!([client.settle(PATIENCE), other.settle(PATIENCE)], [0, 0]);
+    assert_eq!([settle(&client, PATIENCE), settle(&other, PATIENCE)], [0, 0]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{AcquireError, ExtendError, HolderTtl, Redlock};
+use redlatch::{AcquireError, ExtendError, HeldLocks, HolderTtl, Redlock};
 
 use crate::contest::{Contest, Rules, TTL as CONTEST_TTL};
 use crate::fleet::{Fleet, Raw, eventually};
@@ -98,7 +98,7 @@ fn a_redlock_reads_beside_others_and_writes_alone() {
     writer.release(fenced).expect("confirmed");
     drop(one.lock("a").ttl(TTL).wait(PATIENCE).shared().acquire().expect("free"));
     one.flush();
-    assert_eq!(one.close(PATIENCE), 0);
+    assert_eq!(one.drain(PATIENCE, HeldLocks::Leave), 0);
     fleet.masters().for_each(|master| assert_eq!(master.ask("EXISTS a"), Raw::Int(0)));
 }
 
@@ -129,7 +129,7 @@ fn readers_and_locks_of_other_libraries_exclude_each_other() {
             assert_eq!((master.ask(look).text().as_str(), master.ask("PTTL a")), (expected, Raw::Int(-1)));
         }
     }
-    assert_eq!(redlock.close(PATIENCE), 0);
+    assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
 }
 
 /// A key of each type, as another application may have it under the lock's name. The scores of the sorted
@@ -176,7 +176,7 @@ fn readers_leave_every_foreign_key_as_it_is() {
         assert!(is_same(&mut fleet), "{put}, TTL {has_ttl}: changed by a release");
         fleet.masters().for_each(|master| assert_eq!(master.ask("DEL a"), Raw::Int(1), "{put}"));
     }
-    assert_eq!(redlock.close(PATIENCE), 0);
+    assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
 }
 
 /// The marker does not keep the key alive, nor does it count as a reader.
@@ -282,7 +282,7 @@ fn the_documented_rights_suffice_for_shared_locks() {
         Some(true)
     );
     assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(1));
-    assert_eq!(redlock.close(PATIENCE), 0);
+    assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
     assert_eq!(fleet.master(0).ask("KEYS *").text(), "[]");
 }
 

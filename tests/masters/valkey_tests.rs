@@ -6,7 +6,8 @@
 use std::thread;
 use std::time::Duration;
 
-use redlatch::{Client, MasterState, Quarantine};
+use redlatch::internals::settle;
+use redlatch::{Client, HeldLocks, MasterState, Quarantine};
 
 use crate::contest::{Contest, Rules};
 use crate::fleet::{Fleet, Master, Place, Raw, command, eventually};
@@ -34,7 +35,7 @@ fn valkey_9_releases_and_extends_natively() {
         drive(&mut redlock, "all five have it", |redlock| redlock.margin(&lease) == 2);
         redlock.extend(&mut lease, TTL).expect("held");
         redlock.release(lease).expect("confirmed");
-        assert_eq!(redlock.close(PATIENCE), 0);
+        assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
         for (index, Native { set_if_eq, del_if_eq }) in native.into_iter().enumerate() {
             let stats = fleet.master(index).ask("INFO commandstats").text();
             let calls = |command: &str| {
@@ -79,13 +80,13 @@ fn a_native_release_notifies_other_clients() {
     }
     guard.release().expect("confirmed");
     let guard = waiter.join().expect("no panic").expect("it is told");
-    assert_eq!(first.settle(PATIENCE), 0);
+    assert_eq!(settle(&first, PATIENCE), 0);
     // An attempt that came between two masters' releases is taken back natively, and reported to nobody.
     assert_eq!(calls_of(&mut fleet, ["publish", "evalsha"]), [[1, 0]; 3]);
     assert!(calls_of(&mut fleet, ["delifeq"]).iter().all(|[count]| *count >= 1));
     let second = guard.client().clone();
     guard.release().expect("confirmed");
-    assert_eq!(second.settle(PATIENCE), 0);
+    assert_eq!(settle(&second, PATIENCE), 0);
     // One master notifies, and looks through all groups: nobody waits. Others release natively.
     let mut told = calls_of(&mut fleet, ["publish", "evalsha"]);
     told.sort_unstable();

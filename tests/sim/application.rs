@@ -9,6 +9,7 @@ use redlatch::{AcquireError, ExtendError, Mode, Options, WaitPolicy};
 use crate::checker::Waiter;
 use crate::client::{Lock, Pending, Worker};
 use crate::clock::{MS, SECOND, Time};
+use crate::errands;
 use crate::network::chance;
 use crate::world::{World, described, note, shown};
 
@@ -229,7 +230,7 @@ impl World {
             }
             return;
         }
-        if matches!(outcome, Outcome::Inspect(_) | Outcome::ForceUnlock(_) | Outcome::Paused) {
+        if errands::is_answer(&outcome) {
             return self.take_errand(client, lock, &outcome);
         }
         let (name, expected) = match &outcome {

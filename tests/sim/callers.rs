@@ -225,7 +225,9 @@ impl World {
             (Question::Extend, None) => "extension dropped half-way",
             (Question::Extend, Some(_)) => "extension dropped before it was fetched",
             (Question::Release, _) => "release dropped half-way",
-            (Question::Inspect | Question::ForceUnlock | Question::Pause, _) => "errand dropped",
+            (Question::Inspect | Question::ForceUnlock | Question::Pause | Question::Drain, _) => {
+                "errand dropped"
+            }
         });
         match (asked.question, asked.answer) {
             (Question::Acquire, None | Some((Outcome::Acquire(Ok(_)), _))) => {

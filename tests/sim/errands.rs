@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
-use redlatch::engine::{OpId, Outcome, Request, Resource};
+use redlatch::engine::{HeldLocks, OpId, Outcome, Request, Resource};
 use redlatch::internals::completions::Question;
 use redlatch::{Inspection, KeyState, Quarantine};
 
@@ -24,6 +24,11 @@ pub struct Errand {
     cancel_at: Time,
 }
 
+/// Whether an outcome is that of an errand.
+pub const fn is_answer(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Inspect(_) | Outcome::ForceUnlock(_) | Outcome::Paused | Outcome::Drained(_))
+}
+
 impl World {
     pub fn submit_inspect(&mut self, client: usize, key: &[u8]) -> OpId {
         let resource = Resource::new(key).expect("a valid name");
@@ -42,14 +47,19 @@ impl World {
         self.submit_errand(client, b"", Request::Pause { attempts, took }, Question::Pause)
     }
 
+    pub fn submit_drain(&mut self, client: usize, held: HeldLocks, limit: Duration) -> OpId {
+        self.submit_errand(client, b"", Request::Drain { held, limit }, Question::Drain)
+    }
+
     fn submit_errand(&mut self, client: usize, key: &[u8], request: Request<'_>, question: Question) -> OpId {
         self.deliver(client);
         let now = self.local(client);
         let op = self.clients[client].engine.submit(now, request).expect("room");
         note!(self, "c{client} {question:?} of {} as {op:?}", shown(key));
         let limit = self.config.answer_limit(self.config.ttl(self.config_max_ttl()).expect("valid"));
-        // A pause is a time to be waited, and its own bound is drawn.
-        let limit = if question == Question::Pause { Duration::from_secs(60) } else { limit };
+        // The bound of a pause is drawn, and a drain has its own.
+        let has_own_limit = matches!(question, Question::Pause | Question::Drain);
+        let limit = if has_own_limit { Duration::from_secs(60) } else { limit };
         let errand = Errand {
             op,
             question,
@@ -91,6 +101,7 @@ impl World {
             }
             (Question::ForceUnlock, Outcome::ForceUnlock(_)) => "unlocked by force",
             (Question::Pause, Outcome::Paused) => "paused",
+            (Question::Drain, Outcome::Drained(_)) => "drained",
             other => return self.checker.violate(format!("another answer than was asked for: {other:?}")),
         };
         *self.statistics.outcomes.entry(name).or_default() += 1;

@@ -1,9 +1,9 @@
 //! A model master: the few commands that a lock client sends, on a virtual clock.
 //!
 //! `tests/masters/model_tests.rs` holds it against real servers, reply for reply. What it leaves out:
-//! databases, what a connection that has subscribed may not say, the logins of connections (a wrong `AUTH` is
-//! refused, yet what follows is answered), and that a server's clock has whole milliseconds, for which a key
-//! there lives up to one longer than it reported, never shorter.
+//! databases, the logins of connections (a wrong `AUTH` is refused, yet what follows is answered), and that a
+//! server's clock has whole milliseconds, for which a key there lives up to one longer than it reported,
+//! never shorter.
 //!
 //! ```text
 //! model             connections, messages, what a server says of itself
@@ -110,6 +110,8 @@ const NAMES: [&str; 32] = [
 ];
 
 const OK: Reply<'static> = Reply::Simple(b"OK");
+const BESIDE_SUBSCRIPTIONS: &str =
+    ": only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context";
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?";
 
 impl ModelMaster {
@@ -260,6 +262,11 @@ impl ModelMaster {
         conns.len()
     }
 
+    /// Whether a connection has subscribed to a channel.
+    pub fn has_subscribers(&self, channel: &[u8]) -> bool {
+        self.subscribers.get(channel).is_some_and(|conns| !conns.is_empty())
+    }
+
     /// Reports that a lock was released, as the script does it. Returns how many subscribers that reached.
     fn tell(&mut self, key: &[u8]) -> usize {
         let count = self.publish(key, b"");
@@ -305,6 +312,12 @@ impl ModelMaster {
             }
         }
         let carried_out = match name {
+            "SUBSCRIBE" | "UNSUBSCRIBE" | "PING" => {
+                self.carry_out_for_connection(now, name, &words[1..], replies)
+            }
+            _ if self.subscribers.values().any(|conns| conns.contains(&self.conn)) => Refusal::says(
+                &format!("ERR Can't execute '{}'{BESIDE_SUBSCRIPTIONS}", name.to_ascii_lowercase()),
+            ),
             "SCRIPT" | "EVALSHA" | "EVAL" => {
                 self.carry_out_script(now, name, &words[1..]).map(|answer| answer.encode(replies))
             }

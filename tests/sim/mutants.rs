@@ -9,9 +9,9 @@ use redlatch::internals::SCRIPTS;
 use redlatch::mutants::{Mutant, SCRIPT_DEFECTS, ScriptDefect, switch};
 
 use crate::directed::{
-    Verdict, acquire, bytes, completions, fair, fence, handover, hold, keep, masters, news, sharing,
+    Verdict, acquire, bytes, completions, drain, fair, fence, handover, hold, keep, masters, news, sharing,
 };
-use crate::directed::{errands, owners, sets};
+use crate::directed::{errands, login, owners, sets};
 use crate::lua::{self, Break};
 use crate::{history, sockets};
 
@@ -77,6 +77,10 @@ killed! {
     lost_swap_counted: LostSwapCounted by handover::a_swaps_grant_dies_with_its_connection;
     loss_uncounted: LossUncounted by hold::each_lock_ends_in_one_counter;
     handover_uncounted: HandoverUncounted by hold::each_lock_ends_in_one_counter;
+    drained_acquires: DrainedAcquires by drain::a_drained_client_acquires_nothing;
+    drain_forgets_waiters: DrainForgetsWaiters by drain::a_drain_ends_those_who_wait;
+    drain_releases_left: DrainReleasesLeft by drain::a_drain_leaves_locks_to_their_guards;
+    drained_stays_valid: DrainedStaysValid by drain::a_drain_ends_validities_before_it_releases;
     stragglers_cancelled: StragglersCancelled by acquire::late_grants_add_to_the_margin;
     error_is_no: ErrorIsNo by acquire::an_error_is_not_a_no;
     noscript_is_no: NoScriptIsNo by hold::a_flushed_script_is_sent_again;
@@ -159,6 +163,9 @@ killed! {
     fence_of_quarantine: FenceOfQuarantine by fence::a_quarantined_vote_never_counts_later;
     fenced_handed_over: FencedHandedOver by fence::a_fenced_lock_is_not_handed_over;
     plain_handed_to_fenced: PlainHandedToFenced by fence::a_fenced_waiter_behind_plain_gets_a_token;
+    refused_login_ends: RefusedLoginEnds by login::refused_credentials_keep_connection_and_lock;
+    login_beside_subscriptions: LoginBesideSubscriptions by login::new_credentials_reach_subscribed_connections;
+    login_of_handshake_kept: LoginOfHandshakeKept by login::credentials_that_change_in_a_handshake_arrive;
     retry_forgets_quarantine: RetryForgetsQuarantine by fence::a_retry_does_not_count_masters_in_quarantine;
     no_quarantine: NoQuarantine by masters::an_empty_master_does_not_vote_against_locks;
     quarantine_tick_short: QuarantineTickShort by masters::the_quarantine_lasts_to_its_last_nanosecond;

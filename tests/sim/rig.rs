@@ -14,6 +14,8 @@ pub struct Rig {
     pub masters: Vec<ModelMaster>,
     pub now: Instant,
     pub outcomes: VecDeque<(OpId, Outcome)>,
+    /// Masters whose credentials the engine has asked for.
+    pub asked: VecDeque<usize>,
     /// By [`LinkId::index`].
     links: Vec<Link>,
 }
@@ -58,6 +60,7 @@ impl Rig {
             masters: (0..count).map(|index| ModelMaster::new(&format!("run{index}"), start)).collect(),
             now,
             outcomes: VecDeque::new(),
+            asked: VecDeque::new(),
             links: (0..LinkId::COUNT_MAX).map(|_| Link::default()).collect(),
         }
     }
@@ -73,6 +76,7 @@ impl Rig {
                         self.links[link.index()].close();
                         self.masters[link.master().index()].forget_conn(link.index());
                     }
+                    LinkRequest::Credentials(master) => self.asked.push_back(master.index()),
                     LinkRequest::Connect(link) if self.links[link.index()].is_refusing => {
                         self.engine.handle_disconnected(self.now, link, "connection refused");
                     }
@@ -192,7 +196,7 @@ impl Rig {
     /// The connection breaks. What the master has already received, it carries out; replies are lost.
     pub fn disconnect(&mut self, index: usize) {
         let link = &mut self.links[index];
-        self.masters[index].handle(self.now, &mut link.to_master, &mut link.to_engine);
+        self.masters[index].handle_over(index, self.now, &mut link.to_master, &mut link.to_engine);
         link.close();
         self.engine.handle_disconnected(self.now, id(index), "connection reset");
     }
@@ -208,7 +212,7 @@ impl Rig {
 
     /// Bytes of a connection that is gone arrive after all; nobody hears the replies.
     pub fn carry_out(&mut self, index: usize, mut late: Vec<u8>) {
-        self.masters[index].handle(self.now, &mut late, &mut Vec::new());
+        self.masters[index].handle_over(index, self.now, &mut late, &mut Vec::new());
     }
 
     pub fn refuse(&mut self, index: usize, refuse: bool) {

@@ -210,6 +210,7 @@ impl World {
                     self.leave_conn(client, self.place(link));
                 }
                 LinkRequest::Connect(link) => self.connect(client, link),
+                LinkRequest::Credentials(_) => unreachable!("there is no provider"),
             }
         }
     }

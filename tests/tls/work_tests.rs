@@ -1,8 +1,11 @@
 //! Locks over TLS work as they do in plaintext.
 
+use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
-use redlatch::{Client, MasterState, Pem, Redlock, Tls};
+use redlatch::internals::settle;
+use redlatch::{Client, Credentials, MasterState, Pem, Redlock, Tls};
 use rustls::HandshakeKind;
 
 use crate::front::{Conduct, Front};
@@ -81,6 +84,29 @@ fn debug_output_of_a_client_shows_no_key() {
 }
 
 #[test]
+fn credentials_change_over_tls() {
+    let (mut fleet, certificates) = start(1, "no");
+    assert_eq!(fleet.master(0).ask("ACL SETUSER app on >old ~* &* +@all").text(), "OK");
+    let password = Arc::new(Mutex::new("old"));
+    let its = password.clone();
+    let provider = move |_: &str| {
+        let password = *its.lock().expect("no panic");
+        Ok(Credentials::new(password).user("app").valid_for(Duration::from_secs(1)))
+    };
+    let client = open(settings(&tls_urls(&mut fleet)).tls(trusting(&certificates)).credentials(provider));
+    let guard = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+    assert_eq!(fleet.master(0).ask("ACL SETUSER app resetpass >new").text(), "OK");
+    *password.lock().expect("no panic") = "new";
+    // One at the connect, one in place.
+    eventually(PATIENCE, "the new password is accepted", || {
+        let stats = fleet.master(0).ask("INFO commandstats").text();
+        stats.contains("cmdstat_auth:calls=2,")
+    });
+    guard.release().expect("confirmed");
+    assert_eq!((client.stats().reconnects(), client.masters()[0].warnings.clone()), (0, vec![]));
+}
+
+#[test]
 fn the_server_name_may_be_given() {
     let certificates = Certificates::new();
     let mut fleet = start_as(1, "named", &["--tls-auth-clients", "no"], &certificates);
@@ -145,7 +171,7 @@ fn a_large_write_goes_out_without_a_reply() {
         assert!(failed.is_none(), "{count} at once: {failed:?}");
         assert_eq!(fleet.master(0).ask("DBSIZE").text(), count.to_string());
         drop(guards);
-        assert_eq!(client.settle(PATIENCE), 0);
+        assert_eq!(settle(&client, PATIENCE), 0);
         assert_eq!(fleet.master(0).ask("DBSIZE").text(), "0");
     }
 }

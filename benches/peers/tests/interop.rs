@@ -19,6 +19,7 @@ mod fleet;
 use std::time::Duration;
 
 use fleet::{Fleet, Raw};
+use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, Config, Guard, Quarantine};
 
 const TTL: Duration = Duration::from_secs(20);
@@ -57,7 +58,7 @@ fn exclude_each_other<T: Theirs>(name: &str, connect: impl FnOnce(&[String]) -> 
     assert!(guard.is_valid());
     assert_eq!(holders(&mut fleet, name), MASTER_COUNT, "a refused attempt of theirs frees nothing of ours");
     guard.release().expect("the masters answer");
-    assert_eq!(ours.settle(ANSWER_TIMEOUT), 0, "all masters have released it");
+    assert_eq!(settle(&ours, ANSWER_TIMEOUT), 0, "all masters have released it");
     let held = theirs.try_acquire(&mut fleet, name).expect("our release frees ours for them");
     assert_contended(&ours, name);
     theirs.release(&mut fleet, name, held);
@@ -77,7 +78,7 @@ fn acquire(ours: &Client, name: &str) -> Guard {
 fn assert_contended(ours: &Client, name: &str) {
     match ours.lock(name).ttl(TTL).try_acquire() {
         Err(AcquireError::Contended(_)) => {
-            assert_eq!(ours.settle(ANSWER_TIMEOUT), 0, "nothing is left to release")
+            assert_eq!(settle(&ours, ANSWER_TIMEOUT), 0, "nothing is left to release")
         }
         Err(error) => panic!("another error than that somebody holds it: {error:#}"),
         Ok(_) => panic!("two hold the lock"),

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{MutexGuard, TryLockError};
 use std::task::Waker;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::observing::Observing;
 use super::{Core, Shared, Stopped, earlier, wake_all};
@@ -13,41 +13,6 @@ use crate::clock;
 use crate::limits;
 
 impl Shared {
-    /// Waits at most that long until everything queued is released on every master; returns how many locks
-    /// are not.
-    pub(in crate::client) fn settle(&self, limit: Duration) -> usize {
-        self.guarded(|| self.settle_guarded(limit))
-    }
-
-    fn settle_guarded(&self, limit: Duration) -> usize {
-        let now = clock::now();
-        let until = now.checked_add(limit).unwrap_or(now + limits::FOREVER);
-        let may_wait = self.check_may_wait().is_ok();
-        loop {
-            let Ok(mut core) = self.enter() else {
-                // It goes on no more, and its locks last until their TTL; those of a fork are its parent's.
-                let unknown = if self.is_in_delay() { usize::MAX } else { 0 };
-                return self.peek(|core| core.driver.engine.claim_count()).unwrap_or(unknown);
-            };
-            let count = core.driver.engine.claim_count();
-            if count == 0 || !may_wait || clock::now() >= until {
-                self.leave(core);
-                return count;
-            }
-            if let Some(poller) = core.poller.take() {
-                let is_done = |core: &Core| core.driver.engine.claim_count() == 0;
-                match self.lead(core, poller, Some(until), is_done) {
-                    Ok(core) => self.leave(core),
-                    Err(_) => return count,
-                }
-            } else {
-                core.write_beside_leader();
-                self.leave(core);
-                thread::sleep(limits::DROP_LINGER);
-            }
-        }
-    }
-
     /// The last handle is gone: has the background thread bring out what is queued, and waits for it,
     /// [`limits::CLOSE_WAIT`] at most.
     pub(in crate::client) fn close(&self) {

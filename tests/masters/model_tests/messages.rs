@@ -68,7 +68,7 @@ impl Audience {
         let channel = *KEYS[..2].choose(rng).expect("not empty");
         let subscriber = rng.random_range(1..=SUBSCRIBER_COUNT);
         let group: &[u8] = [b"w:0".as_slice(), b"w:1", b"w:2"][rng.random_range(0..3)];
-        match rng.random_range(0..18) {
+        match rng.random_range(0..19) {
             0..5 => self.say(subscriber, &[b"SUBSCRIBE", channel]),
             5..8 => self.say(subscriber, &[b"UNSUBSCRIBE", channel]),
             8 => self.say(PUBLISHER, &[b"PUBLISH", channel, b"\r\n"]),
@@ -82,6 +82,8 @@ impl Audience {
                     (text_of("release_wake"), [b"0".as_slice(), b"1"][rng.random_range(0..2)]);
                 self.say(PUBLISHER, &[b"EVAL", script, b"1", channel, TOKEN, b"w:", first, b"2"]);
             }
+            // Refused beside subscriptions.
+            18 => self.say(subscriber, &[b"AUTH", b"default", b"x"]),
             11 => {
                 self.say(PUBLISHER, &[b"SET", channel, TOKEN, b"NX", b"PX", b"3600000"]);
                 let (script, fence) = (text_of("fenced_release_notify"), b"redlatch:fence:a");

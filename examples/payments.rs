@@ -1,0 +1,209 @@
+//! A payment service on tokio that is ready for production: TLS, a password that changes, metrics, a readiness
+//! probe and an orderly shutdown.
+//!
+//! ```text
+//!   POST /orders/42   charges order 42 under its lock: 200; 409 if another process is at it, 503 without a quorum
+//!   GET  /ready       200 as long as a quorum of masters can grant locks, else 503
+//!   GET  /live        200
+//!   GET  /metrics     the statistics, for Prometheus
+//!   SIGTERM           accepts nothing more, lets charges end and release their locks, exits
+//! ```
+//!
+//! ```sh
+//! export MASTERS=rediss://10.0.0.1:6379,rediss://10.0.0.2:6379,rediss://10.0.0.3:6379
+//! export CA_FILE=ca.pem LOGIN_FILE=/run/secrets/login LEDGER=/var/lib/ledger LISTEN=127.0.0.1:8080
+//! cargo run --example payments --features tls,tokio
+//! ```
+
+use std::env;
+use std::error::Error;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redlatch::{AcquireError, Client, Config, Credentials, Event, HeldLocks, Pem, Tls};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+/// Also the time for which a restarted master grants nothing. A charge that takes longer renews its lock.
+const TTL: Duration = Duration::from_secs(10);
+/// How long a charge waits for its lock.
+const WAIT: Duration = Duration::from_secs(10);
+/// A master that takes longer does not vote. The default for this TTL, 50 ms, ends a charge on a slow day.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// No charge takes longer.
+const CHARGE_MAX: Duration = Duration::from_secs(60);
+/// How long a shutdown waits for charges under way.
+const GRACE: Duration = Duration::from_secs(20);
+/// The agent that writes the login keeps the login before valid for longer than this.
+const LOGIN_VALID_FOR: Duration = Duration::from_secs(4);
+
+/// What the environment says.
+struct Settings {
+    masters: String,
+    ca_file: PathBuf,
+    /// User and password, in two lines.
+    login_file: PathBuf,
+    ledger: PathBuf,
+    listen: String,
+}
+
+impl Settings {
+    fn from_env() -> Result<Self, Box<dyn Error>> {
+        let get = |name: &str| env::var(name).map_err(|_| format!("set {name}"));
+        Ok(Self {
+            masters: get("MASTERS")?,
+            ca_file: get("CA_FILE")?.into(),
+            login_file: get("LOGIN_FILE")?.into(),
+            ledger: get("LEDGER")?.into(),
+            listen: get("LISTEN")?,
+        })
+    }
+
+    fn config(&self) -> Result<Config, Box<dyn Error>> {
+        let login_file = self.login_file.clone();
+        let config = Config::builder()
+            .masters(self.masters.split(','))
+            .prefix("orders:")
+            .max_ttl(TTL)
+            .answer_timeout(ANSWER_TIMEOUT)
+            .tls(Tls::new().ca(Pem::File(self.ca_file.clone())))
+            .credentials(move |_master| {
+                let login = fs::read_to_string(&login_file).map_err(|_| "the login file cannot be read")?;
+                let (user, password) = login.trim_end().split_once('\n').ok_or("the login has two lines")?;
+                Ok(Credentials::new(password).user(user).valid_for(LOGIN_VALID_FOR))
+            })
+            .on_event(|event| match event {
+                // Each order has two of these; the others are rare, and for people.
+                Event::Acquired { .. } | Event::Released { .. } => {}
+                event => eprintln!("{event:?}"),
+            });
+        Ok(config.build()?)
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+pub async fn main() -> Result<(), Box<dyn Error>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    serve(&Settings::from_env()?, async move {
+        terminate.recv().await;
+    })
+    .await
+}
+
+/// Serves until `shutdown` is ready.
+async fn serve(settings: &Settings, shutdown: impl Future<Output = ()>) -> Result<(), Box<dyn Error>> {
+    let client = Client::open_async(settings.config()?).await?;
+    let driver = tokio::spawn(client.drive_on_tokio());
+    let listener = TcpListener::bind(&settings.listen).await?;
+    println!("serving http://{}", listener.local_addr()?);
+    let ledger: Arc<Path> = settings.ledger.clone().into();
+    let mut shutdown = pin!(shutdown);
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = &mut shutdown => break,
+            accepted = listener.accept() => {
+                let (connection, _) = accepted?;
+                connections.spawn(answer(client.clone(), ledger.clone(), connection));
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+    drop(listener);
+    // Charges that wait for their lock get an error now. The others end, and release their locks.
+    let unreleased = client.drain_async(GRACE, HeldLocks::Leave).await;
+    // What is left are answers on their way.
+    let _ = timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
+    driver.abort();
+    let stats = client.stats();
+    println!("{} locks, {} lost, {unreleased} not released", stats.acquired, stats.lost);
+    Ok(())
+}
+
+async fn answer(client: Client, ledger: Arc<Path>, connection: TcpStream) -> io::Result<()> {
+    let mut connection = BufReader::new(connection);
+    let mut request = String::new();
+    connection.read_line(&mut request).await?;
+    let mut header = String::from("-");
+    while !header.trim_end().is_empty() {
+        header.clear();
+        connection.read_line(&mut header).await?;
+    }
+    let mut words = request.split(' ');
+    let (status, body) = match (words.next(), words.next()) {
+        (Some("POST"), Some(path)) if path.starts_with("/orders/") => {
+            charge(&client, &ledger, &path["/orders/".len()..]).await
+        }
+        (Some("GET"), Some("/live")) => ("200 OK", "alive\n".to_owned()),
+        (Some("GET"), Some("/ready")) => {
+            let health = client.health();
+            let status = if health.has_quorum { "200 OK" } else { "503 Service Unavailable" };
+            (status, format!("{health:#}\n"))
+        }
+        (Some("GET"), Some("/metrics")) => ("200 OK", client.stats().to_prometheus()),
+        _ => ("404 Not Found", String::new()),
+    };
+    let size = body.len();
+    let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {size}\r\nConnection: close\r\n\r\n{body}");
+    connection.write_all(answer.as_bytes()).await?;
+    connection.shutdown().await
+}
+
+/// Charges an order under its lock. Status and text of the answer.
+async fn charge(client: &Client, ledger: &Path, order: &str) -> (&'static str, String) {
+    if order.is_empty() || !order.bytes().all(|byte| byte.is_ascii_digit()) {
+        return ("404 Not Found", "no such order\n".to_owned());
+    }
+    let request = client.lock(order).ttl(TTL).wait(WAIT).auto_extend(CHARGE_MAX);
+    let guard = match request.acquire_async().await {
+        Ok(guard) => guard,
+        Err(AcquireError::Contended(denial)) => return ("409 Conflict", format!("{denial}\n")),
+        Err(error) => return ("503 Service Unavailable", format!("{error}\n")),
+    };
+    let charged = tokio::select! {
+        charged = pay(ledger, order) => charged.map_err(|error| error.to_string()),
+        _ = guard.lost() => Err("the lock was about to end before the order was charged".to_owned()),
+    };
+    // What is not confirmed goes on in the background, or ends with the TTL.
+    let _ = guard.release_async().await;
+    match charged {
+        Ok(()) => ("200 OK", "charged\n".to_owned()),
+        Err(why) => ("500 Internal Server Error", format!("{why}\n")),
+    }
+}
+
+/// Stands for a call to the bank, which does not bear two calls for one order at once.
+async fn pay(ledger: &Path, order: &str) -> io::Result<()> {
+    let _call = Call::begin(ledger.join(format!("{order}.under-way")))?;
+    sleep(Duration::from_millis(5)).await;
+    let account = ledger.join(order);
+    let count: u64 = fs::read_to_string(&account).unwrap_or_default().trim().parse().unwrap_or_default();
+    fs::write(&account, format!("{}\n", count + 1))
+}
+
+/// A call to the bank under way, as a file. A dropped charge ends it.
+struct Call(PathBuf);
+
+impl Call {
+    fn begin(mark: PathBuf) -> io::Result<Self> {
+        match fs::File::create_new(&mark) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                Err(io::Error::other("two processes charge this order at once"))
+            }
+            created => created.map(|_| Self(mark)),
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,213 @@
+//! Leader election: a lock that is kept, fenced and campaigned for again.
+//!
+//! A layer over [`LockRequest`] and [`Guard`]: it adds no state on the masters and nothing to the protocol.
+
+use std::future::{Future, poll_fn};
+use std::ops::ControlFlow;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::guard::{Guard, Lost, Release};
+use super::handle::Client;
+use super::request::LockRequest;
+use crate::cancel::Cancel;
+use crate::engine::Released;
+use crate::error::{AcquireError, ReleaseError};
+use crate::lock::FencingToken;
+
+impl Client {
+    /// Returns a candidate for the leadership of this name: the lock of this name, fenced and renewed while
+    /// it is held. Let nobody lock the name otherwise.
+    ///
+    /// ```no_run
+    /// # async fn start(client: redlatch::Client) -> Result<(), redlatch::AcquireError> {
+    /// use std::ops::ControlFlow;
+    ///
+    /// let candidate = client.lead("reports").ttl(std::time::Duration::from_secs(5));
+    /// candidate
+    ///     .run_async(|term| async move {
+    ///         // … lead; give `term` to the storage, which refuses an older one …
+    ///         ControlFlow::Break(())
+    ///     })
+    ///     .await
+    /// # }
+    /// ```
+    pub fn lead(&self, name: impl Into<Bytes>) -> Candidate {
+        Candidate { request: self.lock_owned(name).fenced().auto_extend(Duration::MAX).wait(Duration::MAX) }
+    }
+}
+
+/// Candidate for a leadership; made by [`Client::lead`]. It sends nothing before it campaigns.
+///
+/// At most one candidate of a name leads at a time, as long as each leader heeds
+/// [`Leadership::is_leader`]. The term is a fencing token and grows from leader to leader, so a storage that
+/// checks it also stops a leader that was paused. After a crash of the leader another candidate leads within
+/// the TTL. A leadership lasts for `max_hold` at the longest
+/// ([`ConfigBuilder::max_hold`](crate::ConfigBuilder::max_hold), 1 h by default); it ends like a loss then.
+#[derive(Debug, Clone)]
+#[must_use = "a candidate does nothing before it campaigns"]
+pub struct Candidate {
+    request: LockRequest<'static>,
+}
+
+impl Candidate {
+    /// Sets the TTL, 10 s by default: the time after which another candidate leads when the leader has
+    /// crashed. A leader that reaches no quorum of masters for so long, less a tenth, loses its leadership.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.request = self.request.ttl(ttl);
+        self
+    }
+
+    /// Lets this handle end campaigns from another thread. A leader goes on.
+    pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
+        self.request = self.request.cancel_with(cancel);
+        self
+    }
+
+    /// Waits until this candidate leads, however long that takes; an outage of the masters is waited out.
+    ///
+    /// # Errors
+    /// An [`AcquireError`] that waiting cannot help: `Cancelled`, `Stopped` (also by a drain), `Overloaded`,
+    /// `Input`.
+    pub fn campaign(&self) -> Result<Leadership, AcquireError> {
+        loop {
+            if let Some(result) = decided(self.request.clone().acquire()) {
+                return result;
+            }
+        }
+    }
+
+    /// Returns the future of [`Candidate::campaign`], for tasks. It is cancel-safe: dropping it gives the
+    /// campaign up and leaves nothing on the masters.
+    ///
+    /// # Errors
+    /// As [`Candidate::campaign`].
+    pub async fn campaign_async(&self) -> Result<Leadership, AcquireError> {
+        loop {
+            if let Some(result) = decided(self.request.clone().acquire_async().await) {
+                return result;
+            }
+        }
+    }
+
+    /// Campaigns, leads and resigns, again and again, until `work` breaks; returns its value.
+    ///
+    /// `work` is called once for each leadership. It must return soon after [`Leadership::is_leader`] has
+    /// become false.
+    ///
+    /// # Errors
+    /// As [`Candidate::campaign`].
+    pub fn run<T>(&self, mut work: impl FnMut(&Leadership) -> ControlFlow<T>) -> Result<T, AcquireError> {
+        loop {
+            let leadership = self.campaign()?;
+            let done = work(&leadership);
+            // What is not confirmed goes on in the background, or ends with the TTL.
+            let _ = leadership.resign();
+            if let ControlFlow::Break(value) = done {
+                return Ok(value);
+            }
+        }
+    }
+
+    /// Campaigns, leads and resigns, again and again, until `work` breaks; returns its value.
+    ///
+    /// `work` makes one future for each leadership, from its term. The future is dropped at its next `.await`
+    /// when the leadership is lost or about to be lost, a tenth of the validity before its end. It must not
+    /// block, or it notices too late. Dropping the future of this call drops the work, then resigns.
+    ///
+    /// # Errors
+    /// As [`Candidate::campaign`].
+    pub async fn run_async<T, F: Future<Output = ControlFlow<T>>>(
+        &self,
+        mut work: impl FnMut(FencingToken) -> F,
+    ) -> Result<T, AcquireError> {
+        loop {
+            let leadership = self.campaign_async().await?;
+            let done = unless_lost(work(leadership.term()), leadership.lost()).await;
+            // What is not confirmed goes on in the background, or ends with the TTL.
+            let _ = leadership.resign_async().await;
+            if let Some(ControlFlow::Break(value)) = done {
+                return Ok(value);
+            }
+        }
+    }
+}
+
+/// What ends a campaign; `None` if another acquisition may succeed.
+fn decided(result: Result<Guard, AcquireError>) -> Option<Result<Leadership, AcquireError>> {
+    match result {
+        Ok(guard) => Some(Ok(Leadership::new(guard))),
+        Err(error) if error.is_final() => Some(Err(error)),
+        Err(_) => None,
+    }
+}
+
+/// Does the work unless the leadership is lost before, and drops it in both cases.
+async fn unless_lost<F: Future>(work: F, mut lost: Lost) -> Option<F::Output> {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        if Pin::new(&mut lost).poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        work.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+/// Leadership that a [`Candidate`] has won. Dropping it resigns, as dropping a [`Guard`] releases.
+#[derive(Debug)]
+#[must_use = "dropping it resigns"]
+pub struct Leadership {
+    guard: Guard,
+    term: FencingToken,
+}
+
+impl Leadership {
+    fn new(guard: Guard) -> Self {
+        let term = guard.fencing_token().expect("the lock is fenced");
+        Self { guard, term }
+    }
+
+    /// Returns the term: it is larger than that of each leader before.
+    #[must_use]
+    pub const fn term(&self) -> FencingToken {
+        self.term
+    }
+
+    /// Returns whether this candidate leads; false at the latest when another one can lead. It takes no lock.
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        self.guard.is_valid()
+    }
+
+    /// Returns a future that is ready when the leadership is lost or about to be lost; see [`Guard::lost`].
+    pub fn lost(&self) -> Lost {
+        self.guard.lost()
+    }
+
+    /// Calls `callback` when the leadership is lost or about to be lost; see [`Guard::on_lost`].
+    pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
+        self.guard.on_lost(callback);
+    }
+
+    /// Returns the lock, for its validity, margin and name.
+    pub const fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    /// Resigns: releases the lock, and another candidate leads within about a round trip.
+    ///
+    /// # Errors
+    /// [`ReleaseError`] if too few masters answered in time. The release goes on in the background.
+    pub fn resign(self) -> Result<Released, ReleaseError> {
+        self.guard.release()
+    }
+
+    /// Returns the future of [`Leadership::resign`], for tasks; [`Release`] says what dropping it does.
+    pub fn resign_async(self) -> Release {
+        self.guard.release_async()
+    }
+}

@@ -1,0 +1,153 @@
+//! Credentials that change: a caller's own function that returns them.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Login;
+use crate::error::CredentialsError;
+use crate::limits;
+
+/// User and password for a master, from the provider given to
+/// [`ConfigBuilder::credentials`](crate::ConfigBuilder::credentials). `Debug` shows neither.
+///
+/// ```
+/// use redlatch::{Config, Credentials};
+/// use std::{fs, time::Duration};
+///
+/// // A file that an agent of the vault replaces every hour.
+/// let config = Config::builder()
+///     .masters(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
+///     .credentials(|_master| {
+///         let password = fs::read_to_string("/run/secrets/redis").map_err(|_| "no password file")?;
+///         Ok(Credentials::new(password.trim()).user("locker").valid_for(Duration::from_secs(60)))
+///     })
+///     .build()?;
+/// # Ok::<(), redlatch::ConfigError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    pub(crate) login: Login,
+    pub(crate) valid_for: Option<Duration>,
+}
+
+impl Credentials {
+    /// Returns a password of the server's default user, without an end.
+    #[must_use]
+    pub fn new(password: impl Into<Vec<u8>>) -> Self {
+        Self { login: Login { user: None, password: password.into() }, valid_for: None }
+    }
+
+    /// Sets the user.
+    #[must_use]
+    pub fn user(mut self, user: impl Into<Vec<u8>>) -> Self {
+        self.login.user = Some(user.into());
+        self
+    }
+
+    /// Sets how long the credentials are valid from now on. After three quarters of this time the provider is
+    /// asked again, at most once per second ([`limits::CREDENTIALS_PAUSE_MIN`]).
+    #[must_use]
+    pub const fn valid_for(mut self, time: Duration) -> Self {
+        self.valid_for = Some(time);
+        self
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("valid_for", &self.valid_for).finish_non_exhaustive()
+    }
+}
+
+/// A caller's own function from the label of a master to its credentials.
+#[derive(Clone)]
+pub(crate) struct CredentialsProvider(Arc<Provide>);
+
+type Provide = dyn Fn(&str) -> Result<Credentials, &'static str> + Send + Sync;
+
+impl CredentialsProvider {
+    pub(super) fn new(
+        provide: impl Fn(&str) -> Result<Credentials, &'static str> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(provide))
+    }
+
+    /// Calls it, which may take any time.
+    pub(super) fn ask(&self, label: &str) -> Result<Credentials, CredentialsError> {
+        // The panic hook has shown its panic.
+        let answer = catch_unwind(AssertUnwindSafe(|| (self.0)(label)));
+        let credentials =
+            answer.map_err(|_| CredentialsError::Panicked)?.map_err(CredentialsError::Failed)?;
+        let Login { user, password } = &credentials.login;
+        let size = user.as_ref().map_or(0, Vec::len).saturating_add(password.len());
+        if password.is_empty() {
+            Err(CredentialsError::Empty)
+        } else if size > limits::LOGIN_SIZE_MAX {
+            Err(CredentialsError::TooLong { size })
+        } else {
+            Ok(credentials)
+        }
+    }
+}
+
+impl fmt::Debug for CredentialsProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CredentialsProvider")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, ConfigError};
+
+    #[test]
+    fn an_unusable_answer_of_a_provider_is_named() {
+        let ask = |provider: CredentialsProvider| provider.ask("redis://h:6379");
+        let long = vec![b'x'; limits::LOGIN_SIZE_MAX];
+        let size = long.len() + 1;
+        for (provider, error) in [
+            (
+                CredentialsProvider::new(|_| Err("the vault is sealed")),
+                CredentialsError::Failed("the vault is sealed"),
+            ),
+            (CredentialsProvider::new(|_| Ok(Credentials::new("").user("me"))), CredentialsError::Empty),
+            (
+                CredentialsProvider::new(move |_| Ok(Credentials::new(long.clone()).user("u"))),
+                CredentialsError::TooLong { size },
+            ),
+            (
+                CredentialsProvider::new(|_| std::panic::resume_unwind(Box::new("s3cret"))),
+                CredentialsError::Panicked,
+            ),
+        ] {
+            assert_eq!(ask(provider), Err(error));
+        }
+        let provider = CredentialsProvider::new(|label| Ok(Credentials::new(label)));
+        assert_eq!(ask(provider), Ok(Credentials::new("redis://h:6379")));
+    }
+
+    #[test]
+    fn debug_output_shows_no_credentials() {
+        let credentials = Credentials::new("s3cret").user("locker").valid_for(Duration::from_secs(60));
+        let given = credentials.clone();
+        let config = Config::builder().master("redis://h").credentials(move |_| Ok(given.clone()));
+        let config = config.build().expect("valid");
+        for shown in [format!("{credentials:?}"), format!("{:?}", credentials.login), format!("{config:#?}")]
+        {
+            assert!(
+                !shown.contains("s3cret") && !shown.contains("locker") && !shown.contains("115"),
+                "{shown}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_login_in_a_url_beside_a_provider_is_refused() {
+        let builder = Config::builder().masters(["redis://h", "redis://me:s3cret@h2"]);
+        let built = builder.credentials(|_| Err("unused")).build();
+        assert_eq!(built.err(), Some(ConfigError::TwoLogins { index: 1 }));
+    }
+}

@@ -1,0 +1,94 @@
+//! Error of a configuration.
+
+use std::time::Duration;
+
+use super::UrlError;
+use crate::limits;
+use crate::lock::InputError;
+use crate::words::Rounded;
+
+/// Error of settings that cannot work. Nothing was connected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// No master, or more than 32.
+    #[error("{count} masters given; give 1 to {}, best an odd number from 3 up", limits::MASTER_COUNT_MAX)]
+    MasterCount {
+        /// Masters given.
+        count: usize,
+    },
+    /// A master's URL cannot be used.
+    #[error("master {}: {source}", index + 1)]
+    Url {
+        /// Its place in the list, from 0.
+        index: usize,
+        /// The reason why it cannot be used.
+        source: UrlError,
+    },
+    /// One address twice: it would vote twice.
+    #[error("master {} is the same server as master {} ({address}); list each server once", index + 1, other + 1)]
+    SameMaster {
+        /// Its place in the list, from 0.
+        index: usize,
+        /// The place of the first mention.
+        other: usize,
+        /// The address, without the login.
+        address: String,
+    },
+    /// A login in a URL, and a provider of credentials.
+    #[error("master {}: a credentials provider and a login in the URL; remove one of them", index + 1)]
+    TwoLogins {
+        /// Its place in the list, from 0.
+        index: usize,
+    },
+    /// TLS settings, and no URL that wants TLS.
+    #[cfg(feature = "tls")]
+    #[error("TLS settings are given, but no URL begins with rediss://; write rediss://, or remove them")]
+    TlsUnused,
+    /// A text that cannot be the name in a certificate.
+    #[cfg(feature = "tls")]
+    #[error("`{name}` cannot be the name of a TLS server; give the name in its certificate")]
+    TlsServerName {
+        /// The host of a URL, or the server name that was given.
+        name: String,
+    },
+    /// A prefix of more than 256 bytes.
+    #[error("the prefix has {size} bytes; give at most {}", limits::PREFIX_SIZE_MAX)]
+    PrefixTooLong {
+        /// Bytes of the prefix.
+        size: usize,
+    },
+    /// A client name that the servers would refuse.
+    #[error("the client name is empty or not printable; use ASCII without spaces")]
+    ClientName,
+    /// An answer timeout outside 1 to 1,000,000 ppm of the TTL.
+    #[error("the answer timeout is {ppm} ppm of the TTL; give 1 to 1,000,000")]
+    AnswerTimeoutShare {
+        /// The share asked for.
+        ppm: u32,
+    },
+    /// A time outside its bounds.
+    #[error("{setting} is {}; give {} to {}", Rounded(*value), Rounded(*min), Rounded(*max))]
+    OutOfBounds {
+        /// The setting's name.
+        setting: &'static str,
+        /// What it was set to.
+        value: Duration,
+        /// The least it may be.
+        min: Duration,
+        /// The most it may be.
+        max: Duration,
+    },
+    /// An environment variable is missing, or its value is not accepted. The value is not shown, as it may
+    /// hold a password.
+    #[error("{variable}: {reason}")]
+    Variable {
+        /// Name of the variable.
+        variable: &'static str,
+        /// The reason, and what is accepted.
+        reason: String,
+    },
+    /// Drift and `max_ttl` that leave no validity.
+    #[error(transparent)]
+    Input(#[from] InputError),
+}

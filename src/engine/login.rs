@@ -1,0 +1,163 @@
+//! Credentials that change: attempts to connect wait for them, and open connections get them in place.
+//!
+//! A refused `AUTH` leaves a connection as it was, so a refusal is a warning. The connection stays until the
+//! server closes it. The next connect asks the provider again.
+
+use std::time::Instant;
+
+use super::Engine;
+use super::connection::{LoginAnswer, LoginState};
+use super::handshake;
+use super::owed::Owed;
+use crate::config::Credentials;
+use crate::error::CredentialsError;
+use crate::event::Event;
+use crate::limits;
+use crate::lock::command;
+use crate::lock::{MasterId, MasterSet};
+use crate::mutants::mutant;
+
+impl Engine {
+    /// Takes the credentials of a master, as [`LinkRequest::Credentials`](super::LinkRequest::Credentials)
+    /// asks for, or the reason why there are none. Open connections get them by `AUTH` in place.
+    ///
+    /// Credentials that nobody asked for are taken, too.
+    pub fn handle_credentials(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        answer: Result<Credentials, CredentialsError>,
+    ) {
+        self.logins.note_answer(master);
+        match answer {
+            Ok(credentials) => {
+                let is_unused = self.fleet.link(master).connection.is_down();
+                self.logins.take(now, master, credentials, is_unused, &mut self.timers);
+                self.fleet.wishes.note_login(master);
+                self.subscriptions.wishes.note_login(master);
+                self.bring_login(now, master);
+            }
+            Err(error) => self.handle_no_credentials(now, master, error),
+        }
+    }
+
+    /// Whether there is a connection to a master, or an attempt at one.
+    fn has_connection(&self, master: MasterId) -> bool {
+        !self.fleet.link(master).connection.is_down() || self.subscriptions.open_links().contains(master)
+    }
+
+    /// Attempts to connect that wait for credentials fail; open connections stay.
+    fn handle_no_credentials(&mut self, now: Instant, master: MasterId, error: CredentialsError) {
+        if self.fleet.wishes.awaiting_login().contains(master) {
+            self.handle_disconnected(now, master, &error.to_string());
+        }
+        if self.subscriptions.wishes.awaiting_login().contains(master) {
+            let (rng, timers) = (&mut self.rng, &mut self.timers);
+            self.subscriptions.handle_disconnected(now, master, rng, timers);
+        }
+        self.note_no_credentials(now, master, error);
+    }
+
+    /// Counts a failure, and reports it if it concerns an open connection.
+    fn note_no_credentials(&mut self, now: Instant, master: MasterId, error: CredentialsError) {
+        let link = self.fleet.link_mut(master);
+        link.stats.credentials_failed += 1;
+        if !link.is_ready() && !self.subscriptions.ready().contains(master) {
+            return;
+        }
+        if self.logins.note_failed(now, master, &error, &mut self.rng, &mut self.timers) {
+            let name = &self.config.labels[master.index()];
+            self.events.push(|| Event::CredentialsFailed { master: name.clone(), error });
+        }
+    }
+
+    /// Lets connections that wait for credentials go on, or has the provider asked.
+    pub(super) fn tend_logins(&mut self) {
+        let awaiting = self.fleet.wishes.awaiting_login();
+        for master in awaiting.union(self.subscriptions.wishes.awaiting_login()).iter() {
+            if self.logins.is_there(master) {
+                self.fleet.wishes.note_login(master);
+                self.subscriptions.wishes.note_login(master);
+            }
+        }
+    }
+
+    /// Sends `AUTH` on those connections of a master that stand with another login.
+    pub(super) fn bring_login(&mut self, now: Instant, master: MasterId) {
+        let current = self.logins.current(master);
+        let connection = &self.fleet.link(master).connection;
+        if let Some(login) = current.login
+            && connection.is_ready()
+            && connection.login.version != current.version
+        {
+            let only = MasterSet::only(master);
+            if self.fleet.send(only, Owed::Login, |out| handshake::encode_auth(out, login)).is_empty() {
+                self.logins.retry(now + limits::CREDENTIALS_PAUSE_MIN, master, &mut self.timers);
+            } else {
+                self.fleet.link_mut(master).connection.login = LoginState::sent(current.version);
+            }
+        }
+        let current = self.logins.current(master);
+        self.subscriptions.bring_login(now, master, current, &mut self.rng, &mut self.timers);
+        self.check_login(master);
+    }
+
+    /// Whether an open connection of a master does not stand with the current login.
+    fn is_login_open(&self, master: MasterId) -> bool {
+        let version = self.logins.current(master).version;
+        let connection = &self.fleet.link(master).connection;
+        connection.is_ready() && !connection.login.is_accepted(version)
+            || self.subscriptions.is_login_open(master, version)
+    }
+
+    /// What went wrong before is over once all open connections have the login.
+    fn check_login(&mut self, master: MasterId) {
+        if self.logins.error(master).is_some() && !self.is_login_open(master) {
+            self.logins.note_accepted(master);
+        }
+    }
+
+    /// Why open connections of a master have no newer login.
+    pub(super) fn login_error(&self, master: MasterId) -> Option<&CredentialsError> {
+        let is_open = self.fleet.link(master).is_ready() || self.subscriptions.ready().contains(master);
+        self.logins.error(master).filter(|_| is_open)
+    }
+
+    /// The reply to `AUTH` on a connection that stands.
+    pub(super) fn handle_login_answer(&mut self, now: Instant, master: MasterId, refusal: Option<Box<str>>) {
+        let login = &mut self.fleet.link_mut(master).connection.login;
+        login.answer = LoginAnswer::of(refusal.as_deref());
+        match &refusal {
+            Some(why) if mutant!(RefusedLoginEnds) => self.fail_link(now, master, why),
+            _ => self.follow_login_answer(now, master, refusal),
+        }
+    }
+
+    /// A connection for subscriptions may have answered to `AUTH`, or may have just become ready.
+    pub(super) fn follow_subscription_login(&mut self, now: Instant, master: MasterId) {
+        if let Some(refusal) = self.subscriptions.take_login_answer(master) {
+            self.follow_login_answer(now, master, refusal);
+        }
+        if self.subscriptions.has_other_login(master, self.logins.current(master).version) {
+            self.bring_login(now, master);
+        }
+    }
+
+    fn follow_login_answer(&mut self, now: Instant, master: MasterId, refusal: Option<Box<str>>) {
+        match refusal {
+            Some(refusal) => {
+                let login = self.logins.current(master).login;
+                let refusal = command::error_text(handshake::without_password(refusal.as_bytes(), login));
+                self.note_no_credentials(now, master, CredentialsError::Refused { refusal });
+            }
+            None => self.check_login(master),
+        }
+    }
+
+    pub(super) fn handle_login_timeout(&mut self, now: Instant, master: MasterId) {
+        let has_connection = self.has_connection(master);
+        if let Some(error) = self.logins.handle_timeout(now, master, has_connection, &mut self.timers) {
+            self.note_no_credentials(now, master, error);
+        }
+    }
+}

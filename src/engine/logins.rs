@@ -1,0 +1,195 @@
+//! The logins of the masters: those of their URLs, or what the provider of credentials returned last; and
+//! when the provider is asked again.
+//!
+//! There is at most one question for a master at a time, whatever it is for: a connect, or open connections
+//! whose credentials end. One that is never answered is not asked again.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::{Rng, RngExt};
+
+use super::link_id::LinkRequest;
+use super::timers::{Timers, login_timer};
+use crate::config::{Config, Credentials, Login};
+use crate::error::CredentialsError;
+use crate::limits;
+use crate::lock::{MasterId, MasterSet};
+
+#[derive(Debug)]
+pub(super) struct Logins {
+    config: Arc<Config>,
+    masters: Vec<MasterLogin>,
+    /// Masters whose credentials the event loop is to ask for.
+    wishes: MasterSet,
+}
+
+/// The login that a connection is to have.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CurrentLogin<'a> {
+    pub(super) login: Option<&'a Login>,
+    /// Changes with the login, and when it is to be sent again.
+    pub(super) version: u32,
+}
+
+#[derive(Debug)]
+struct MasterLogin {
+    login: Option<Login>,
+    version: u32,
+    /// Whether an answer of the provider is under way.
+    is_asked: bool,
+    /// Whether the login came too late for the connect that it was for.
+    is_unused: bool,
+    /// When the provider is to be asked for the open connections.
+    renew_at: Option<Instant>,
+    /// When its answer for them is late.
+    late_at: Option<Instant>,
+    /// Failures in a row.
+    failure_count: u32,
+    /// Why open connections have no newer login.
+    error: Option<CredentialsError>,
+}
+
+impl Logins {
+    pub(super) fn new(config: Arc<Config>) -> Self {
+        let masters = config.masters.iter().map(|url| MasterLogin {
+            login: url.login.clone(),
+            version: 0,
+            is_asked: false,
+            is_unused: false,
+            renew_at: None,
+            late_at: None,
+            failure_count: 0,
+            error: None,
+        });
+        Self { masters: masters.collect(), config, wishes: MasterSet::EMPTY }
+    }
+
+    pub(super) fn current(&self, master: MasterId) -> CurrentLogin<'_> {
+        let MasterLogin { login, version, .. } = &self.masters[master.index()];
+        CurrentLogin { login: login.as_ref(), version: *version }
+    }
+
+    /// Why open connections of a master have no newer login.
+    pub(super) fn error(&self, master: MasterId) -> Option<&CredentialsError> {
+        self.masters[master.index()].error.as_ref()
+    }
+
+    pub(super) fn poll(&mut self) -> Option<LinkRequest> {
+        let master = self.wishes.iter().next()?;
+        self.wishes.remove(master);
+        Some(LinkRequest::Credentials(master))
+    }
+
+    /// A connect needs credentials. True if they are there; otherwise the provider is asked.
+    pub(super) fn is_there(&mut self, master: MasterId) -> bool {
+        let is_there = std::mem::take(&mut self.masters[master.index()].is_unused);
+        if !is_there {
+            self.ask(master);
+        }
+        is_there
+    }
+
+    fn ask(&mut self, master: MasterId) {
+        let own = &mut self.masters[master.index()];
+        if !std::mem::replace(&mut own.is_asked, true) {
+            self.wishes.insert(master);
+        }
+    }
+
+    /// The provider has answered.
+    pub(super) fn note_answer(&mut self, master: MasterId) {
+        let own = &mut self.masters[master.index()];
+        (own.is_asked, own.late_at) = (false, None);
+    }
+
+    /// Takes credentials; `is_unused` if they are for the next connect.
+    pub(super) fn take(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        credentials: Credentials,
+        is_unused: bool,
+        timers: &mut Timers,
+    ) {
+        let own = &mut self.masters[master.index()];
+        let Credentials { login, valid_for } = credentials;
+        // The server may accept now what it refused before.
+        if own.login.as_ref() != Some(&login) || matches!(own.error, Some(CredentialsError::Refused { .. })) {
+            own.version = own.version.wrapping_add(1);
+        }
+        (own.login, own.is_unused) = (Some(login), is_unused);
+        own.renew_at = valid_for.and_then(|time| now.checked_add(renewal_after(time)));
+        self.arm(master, timers);
+    }
+
+    /// All open connections have the login.
+    pub(super) fn note_accepted(&mut self, master: MasterId) {
+        let own = &mut self.masters[master.index()];
+        (own.failure_count, own.error) = (0, None);
+    }
+
+    /// Open connections get no newer login for now. Returns whether this is a new reason.
+    pub(super) fn note_failed(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        error: &CredentialsError,
+        rng: &mut impl Rng,
+        timers: &mut Timers,
+    ) -> bool {
+        let own = &mut self.masters[master.index()];
+        own.failure_count = own.failure_count.saturating_add(1);
+        let doubled = limits::CREDENTIALS_PAUSE_MIN.saturating_mul(1 << (own.failure_count - 1).min(16));
+        let longest = doubled.min(limits::CREDENTIALS_PAUSE_MAX).max(limits::CREDENTIALS_PAUSE_MIN * 2);
+        let is_new = own.error.as_ref() != Some(error);
+        own.error = Some(error.clone());
+        // One that hangs is not asked again before it answers.
+        if !own.is_asked {
+            self.retry(now + rng.random_range(limits::CREDENTIALS_PAUSE_MIN..=longest), master, timers);
+        }
+        is_new
+    }
+
+    /// Asks the provider again at this time at the latest.
+    pub(super) fn retry(&mut self, at: Instant, master: MasterId, timers: &mut Timers) {
+        let own = &mut self.masters[master.index()];
+        own.renew_at = Some(own.renew_at.map_or(at, |renew_at| renew_at.min(at)));
+        self.arm(master, timers);
+    }
+
+    /// Something may be due. Returns an answer that is late for open connections.
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        has_connection: bool,
+        timers: &mut Timers,
+    ) -> Option<CredentialsError> {
+        let limit = self.config.connect_timeout;
+        let own = &mut self.masters[master.index()];
+        let is_late = own.late_at.take_if(|at| *at <= now).is_some();
+        if own.renew_at.take_if(|at| *at <= now).is_some() {
+            // The next connect asks by itself.
+            own.is_unused = false;
+            if has_connection && self.config.has_provider() {
+                own.late_at = Some(now + limit);
+                self.ask(master);
+            }
+        }
+        self.arm(master, timers);
+        is_late.then_some(CredentialsError::NoAnswer { limit })
+    }
+
+    fn arm(&self, master: MasterId, timers: &mut Timers) {
+        let own = &self.masters[master.index()];
+        if let Some(at) = own.renew_at.into_iter().chain(own.late_at).min() {
+            timers.arm(login_timer(master), at);
+        }
+    }
+}
+
+/// When credentials with this validity are renewed.
+fn renewal_after(time: Duration) -> Duration {
+    (time - time / 4).max(limits::CREDENTIALS_PAUSE_MIN)
+}

@@ -1,0 +1,274 @@
+//! Credentials that change, on real servers with an ACL user `app`.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use redlatch::{
+    AcquireError, Client, Config, ConfigBuilder, Credentials, CredentialsError, Event, MasterState, Warning,
+};
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, await_no_keys, config};
+
+/// Longer than any test.
+const NEVER: Duration = Duration::from_secs(600);
+/// A validity that is renewed as often as it may be.
+const BRIEF: Duration = Duration::from_secs(1);
+
+/// What the provider does for a master.
+#[derive(Clone)]
+enum Conduct {
+    Return(&'static str),
+    Fail,
+    Panic,
+    /// Until this has an end.
+    Hang(Arc<Mutex<Receiver<()>>>),
+}
+
+/// A provider whose conduct changes, by master.
+#[derive(Clone, Default)]
+struct Vault(Arc<Mutex<BTreeMap<String, Conduct>>>);
+
+impl Vault {
+    fn new(urls: &[String], password: &'static str) -> Self {
+        let vault = Self::default();
+        vault.set_all(urls, password);
+        vault
+    }
+
+    fn set(&self, url: &str, conduct: Conduct) {
+        self.0.lock().expect("no panic").insert(url.to_owned(), conduct);
+    }
+
+    fn set_all(&self, urls: &[String], password: &'static str) {
+        urls.iter().for_each(|url| self.set(url, Conduct::Return(password)));
+    }
+
+    fn serve(&self, builder: ConfigBuilder) -> ConfigBuilder {
+        let vault = self.clone();
+        builder.credentials(move |url| {
+            let conduct = vault.0.lock().expect("no panic")[url].clone();
+            match conduct {
+                Conduct::Return(password) => Ok(Credentials::new(password).user("app").valid_for(BRIEF)),
+                Conduct::Fail => Err("the vault is sealed"),
+                Conduct::Panic => std::panic::resume_unwind(Box::new("s3cret")),
+                Conduct::Hang(end) => {
+                    let _ = end.lock().expect("no panic").recv();
+                    Err("the vault was away")
+                }
+            }
+        })
+    }
+}
+
+/// Masters whose user `app` has this password.
+fn start(count: usize, password: &str) -> Fleet {
+    let mut fleet = Fleet::start(count);
+    set_user(&mut fleet, &format!("on >{password} ~* &* +@all"));
+    fleet
+}
+
+fn set_user(fleet: &mut Fleet, rule: &str) {
+    for master in fleet.masters() {
+        assert_eq!(master.ask(&format!("ACL SETUSER app {rule}")).text(), "OK");
+    }
+}
+
+fn open(builder: ConfigBuilder) -> Client {
+    Client::open(builder.build().expect("valid settings")).expect("an event loop")
+}
+
+/// How often a master has accepted a login.
+fn login_count(fleet: &mut Fleet, index: usize) -> u64 {
+    let stats = fleet.master(index).ask("INFO commandstats").text();
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_auth:")).unwrap_or_default();
+    let of = |name: &str| {
+        let value = line.split([':', ',']).find_map(|field| field.strip_prefix(name));
+        value.map_or(0, |value| value.parse::<u64>().expect("a number"))
+    };
+    of("calls=") - of("failed_calls=")
+}
+
+/// Waits until each master has accepted so many further logins.
+fn await_logins(fleet: &mut Fleet, before: &[u64], count: u64) {
+    for (index, before) in before.iter().enumerate() {
+        eventually(PATIENCE, "the new credentials are accepted", || {
+            login_count(fleet, index) >= before + count
+        });
+    }
+}
+
+fn login_counts(fleet: &mut Fleet) -> Vec<u64> {
+    (0..fleet.urls().len()).map(|index| login_count(fleet, index)).collect()
+}
+
+fn errors(client: &Client) -> Vec<CredentialsError> {
+    let warnings = client.masters().into_iter().flat_map(|master| master.warnings);
+    warnings
+        .filter_map(|warning| match warning {
+            Warning::CredentialsFailed { error } => Some(error),
+            _ => None,
+        })
+        .collect()
+}
+
+fn why_down(client: &Client, index: usize) -> String {
+    match &client.masters()[index].state {
+        MasterState::Down(why) => why.to_string(),
+        _ => String::new(),
+    }
+}
+
+#[test]
+fn a_password_changes_under_load_and_no_lock_is_lost() {
+    let mut fleet = start(5, "pw0");
+    let urls = fleet.urls();
+    let vault = Vault::new(&urls, "pw0");
+    let clients = [(); 2].map(|()| open(vault.serve(config(&urls, LONG))));
+    let guard = clients[0].lock("kept").ttl(TTL).auto_extend(NEVER).acquire().expect("free");
+    let (is_over, turns, inside) = (AtomicBool::new(false), AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for index in 0..6 {
+            let (client, is_over, turns, inside) = (&clients[index % 2], &is_over, &turns, &inside);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::SeqCst) {
+                    let guard = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free in a while");
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two holders");
+                    turns.fetch_add(1, Ordering::SeqCst);
+                    inside.store(false, Ordering::SeqCst);
+                    assert!(!guard.release().expect("confirmed").was_already_gone());
+                }
+            });
+        }
+        eventually(PATIENCE, "the load runs", || turns.load(Ordering::SeqCst) > 20);
+        for (old, new) in [("pw0", "pw1"), ("pw1", "pw2")] {
+            let before = login_counts(&mut fleet);
+            set_user(&mut fleet, &format!(">{new}"));
+            vault.set_all(&urls, new);
+            // Each client has two connections to each master.
+            await_logins(&mut fleet, &before, 4);
+            set_user(&mut fleet, &format!("<{old}"));
+            let turns_before = turns.load(Ordering::SeqCst);
+            eventually(PATIENCE, "the load goes on", || turns.load(Ordering::SeqCst) > turns_before + 20);
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
+    assert!(guard.is_valid());
+    guard.release().expect("confirmed");
+    for client in &clients {
+        let stats = client.stats();
+        let failed = stats.masters.iter().map(|master| master.credentials_failed).sum::<u64>();
+        assert_eq!((stats.lost, stats.reconnects(), failed, errors(client)), (0, 0, 0, vec![]));
+    }
+    assert_nothing_left(&clients[0], &mut fleet);
+    assert_nothing_left(&clients[1], &mut fleet);
+}
+
+#[test]
+fn a_waiter_is_notified_behind_changed_credentials() {
+    let mut fleet = start(3, "pw0");
+    let urls = fleet.urls();
+    let vault = Vault::new(&urls, "pw0");
+    let holder = open(config(&urls, LONG));
+    let guard = holder.lock("a").ttl(TTL).acquire().expect("free");
+    // It does not try again by itself.
+    let patient = config(&urls, LONG).ask_holder(false).retry_delay(NEVER..=NEVER);
+    let waiter = open(vault.serve(patient));
+    let waiting = waiter.lock("a").ttl(TTL).wait(PATIENCE).acquire_async();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| waiting.wait());
+        for master in fleet.masters() {
+            eventually(PATIENCE, "it subscribes", || master.ask("PUBSUB NUMSUB a").text() == "[a, 1]");
+        }
+        let before = login_counts(&mut fleet);
+        set_user(&mut fleet, "resetpass >pw1");
+        vault.set_all(&urls, "pw1");
+        await_logins(&mut fleet, &before, 2);
+        for master in fleet.masters() {
+            eventually(PATIENCE, "it subscribes again", || master.ask("PUBSUB NUMSUB a").text() == "[a, 1]");
+        }
+        guard.release().expect("confirmed");
+        waiting.join().expect("no panic").expect("notified").release().expect("confirmed");
+    });
+    assert_eq!((waiter.stats().reconnects(), errors(&waiter)), (0, vec![]));
+}
+
+#[test]
+fn a_bad_provider_costs_its_masters_only() {
+    let mut fleet = start(5, "s3cret");
+    let urls = fleet.urls();
+    let vault = Vault::new(&urls, "s3cret");
+    let (end, ended) = mpsc::channel();
+    vault.set(&urls[0], Conduct::Panic);
+    vault.set(&urls[1], Conduct::Hang(Arc::new(Mutex::new(ended))));
+    let client = open(vault.serve(config(&urls, LONG)));
+    client.lock("a").ttl(TTL).acquire().expect("three masters").release().expect("confirmed");
+    eventually(PATIENCE, "the panic is shown", || why_down(&client, 0).contains("provider panicked"));
+    eventually(PATIENCE, "the hang is shown", || why_down(&client, 1).contains("gave no answer within 1s"));
+    assert_eq!(client.health().may_fail, 0);
+    // A connection that stands stays; its server need not be asked.
+    vault.set(&urls[2], Conduct::Fail);
+    let sealed = CredentialsError::Failed("the vault is sealed");
+    eventually(PATIENCE, "a failed renewal is a warning", || errors(&client) == [sealed.clone()]);
+    client.lock("a").ttl(TTL).acquire().expect("three masters").release().expect("confirmed");
+    // Fewer masters than a quorum.
+    fleet.master(2).restart();
+    set_user(&mut fleet, "on >s3cret ~* &* +@all");
+    eventually(PATIENCE, "the reason is shown", || why_down(&client, 2).contains("the vault is sealed"));
+    let error = client.lock("a").ttl(TTL).try_acquire().map(drop).expect_err("no quorum");
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    let shown = format!("{error} {error:?} {client:?} {:#} {:?}", client.health(), client.config());
+    assert!(!shown.contains("s3cret") && !shown.contains("115, 51, 99"), "{shown}");
+    assert!(shown.contains("the vault is sealed") && shown.contains("provider panicked"), "{shown}");
+    // All return.
+    vault.set_all(&urls, "s3cret");
+    drop(end);
+    eventually(PATIENCE, "all masters count", || client.health().may_fail == 2);
+    assert_eq!(errors(&client), []);
+}
+
+#[test]
+fn refused_credentials_stay_until_the_server_closes() {
+    let mut fleet = start(3, "right");
+    let urls = fleet.urls();
+    let vault = Vault::new(&urls, "right");
+    let (sender, events) = mpsc::channel();
+    let sender = Mutex::new(sender);
+    let observed = config(&urls, LONG).on_event(move |event| {
+        // The test may be over.
+        let _ = sender.lock().expect("no panic").send(event.clone());
+    });
+    let client = open(vault.serve(observed));
+    let mut guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    vault.set_all(&urls, "wr0ng");
+    eventually(PATIENCE, "each master refuses them", || errors(&client).len() == 3);
+    guard.extend(TTL).expect("all connections stay");
+    assert_eq!(client.stats().reconnects(), 0);
+    let refusal = |event: Event| match event {
+        Event::CredentialsFailed { error: CredentialsError::Refused { refusal }, .. } => Some(refusal),
+        _ => None,
+    };
+    let refusals: Vec<_> = events.try_iter().filter_map(refusal).collect();
+    assert!(refusals.len() == 3 && refusals[0].starts_with("WRONGPASS"), "{refusals:?}");
+    assert!(!format!("{client:?} {:#}", client.health()).contains("wr0ng"));
+    // The server ends it, and the next login is refused.
+    assert_eq!(fleet.master(0).ask("ACL DELUSER app").text(), "1");
+    eventually(PATIENCE, "the login is refused", || why_down(&client, 0).contains("the login was refused"));
+    guard.extend(TTL).expect("two connections stay");
+    set_user(&mut fleet, "on resetpass >wr0ng ~* &* +@all");
+    eventually(PATIENCE, "all are accepted", || client.health().may_fail == 1 && errors(&client).is_empty());
+    guard.release().expect("confirmed");
+    await_no_keys(&mut fleet);
+}
+
+#[test]
+fn a_provider_needs_urls_without_a_login() {
+    let urls = ["redis://app:s3cret@127.0.0.1:1"];
+    let error =
+        Config::builder().masters(urls).credentials(|_| Err("unused")).build().expect_err("two logins");
+    assert!(!error.to_string().contains("s3cret"), "{error}");
+}

@@ -1,0 +1,149 @@
+//! Leader election: `Client::lead`.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+
+use redlatch::{AcquireError, Cancel, Candidate, Client, HeldLocks, LockEnd};
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{LONG, PATIENCE, TTL, block_on, open, poll_once, within};
+
+fn candidate(client: &Client) -> Candidate {
+    client.lead("leader").ttl(TTL)
+}
+
+/// The lock is gone everywhere; the keys that count terms stay.
+fn await_no_leader(fleet: &mut Fleet) {
+    for master in fleet.masters() {
+        eventually(PATIENCE, "nobody leads", || master.ask("EXISTS leader").text() == "0");
+    }
+}
+
+#[test]
+fn one_leads_at_a_time_and_terms_rise() {
+    let mut fleet = Fleet::start(3);
+    let clients = [(); 3].map(|()| open(&fleet.urls(), LONG));
+    let terms = Mutex::new(Vec::new());
+    let leader_count = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for (index, client) in clients.iter().enumerate() {
+            let (terms, leader_count) = (&terms, &leader_count);
+            scope.spawn(move || {
+                let mut rounds = 0;
+                let mut lead = |term| {
+                    assert_eq!(leader_count.fetch_add(1, Ordering::SeqCst), 0, "two lead");
+                    terms.lock().expect("no panic").push(term);
+                    leader_count.fetch_sub(1, Ordering::SeqCst);
+                    rounds += 1;
+                    if rounds == 5 { ControlFlow::Break(rounds) } else { ControlFlow::Continue(()) }
+                };
+                let result = if index == 0 {
+                    block_on(candidate(client).run_async(|term| std::future::ready(lead(term))))
+                } else {
+                    candidate(client).run(|leadership| lead(leadership.term()))
+                };
+                assert_eq!(result.expect("it leads"), 5);
+            });
+        }
+    });
+    let terms = terms.into_inner().expect("no panic");
+    assert_eq!(terms.len(), 15);
+    assert!(terms.is_sorted_by(|a, b| a < b), "{terms:?}");
+    await_no_leader(&mut fleet);
+}
+
+#[test]
+fn a_lost_leadership_ends_the_work_and_campaigns_again() {
+    let fleet = Fleet::start(3);
+    let (client, breaker) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
+    let (sender, receiver) = mpsc::channel();
+    let its = client.clone();
+    let leading = thread::spawn(move || {
+        let candidate = its.lead("leader").ttl(std::time::Duration::from_millis(500));
+        let mut count = 0;
+        block_on(candidate.run_async(|term| {
+            count += 1;
+            let (count, sender) = (count, sender.clone());
+            async move {
+                sender.send(term).expect("the test waits");
+                if count == 1 {
+                    // Until it is lost: nothing else ends this work.
+                    std::future::pending::<()>().await;
+                }
+                ControlFlow::Break(term)
+            }
+        }))
+    });
+    let first = receiver.recv_timeout(PATIENCE).expect("it leads");
+    breaker.force_unlock("leader").expect("a quorum deletes it");
+    let second = receiver.recv_timeout(PATIENCE).expect("it leads again");
+    assert!(second > first);
+    assert_eq!(within("the leader", move || leading.join().expect("no panic")).expect("it leads"), second);
+}
+
+#[test]
+fn a_campaign_is_cancelled_drained_and_dropped() {
+    let mut fleet = Fleet::start(3);
+    let (leader, client) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
+    let leadership = candidate(&leader).campaign().expect("free");
+    assert!(leadership.is_leader());
+    assert_eq!(leadership.guard().fencing_token(), Some(leadership.term()));
+
+    let cancel = Cancel::new();
+    let its = candidate(&client).cancel_with(&cancel);
+    let campaign = thread::spawn(move || its.campaign().map(drop));
+    eventually(PATIENCE, "it campaigns", || client.stats().operations == 1);
+    cancel.cancel();
+    let ended = within("the campaign", move || campaign.join().expect("no panic"));
+    assert!(matches!(ended, Err(AcquireError::Cancelled)), "{ended:?}");
+
+    let its = candidate(&client);
+    {
+        let mut campaign = Box::pin(its.campaign_async());
+        assert!(poll_once(&mut campaign).is_pending());
+    }
+    eventually(PATIENCE, "it is given up", || client.stats().operations == 0);
+
+    let campaign = thread::spawn(move || its.campaign().map(drop));
+    eventually(PATIENCE, "it campaigns", || client.stats().operations == 1);
+    assert_eq!(client.drain(PATIENCE, HeldLocks::Release), 0);
+    let ended = within("the campaign", move || campaign.join().expect("no panic"));
+    assert!(matches!(ended, Err(AcquireError::Stopped(_))), "{ended:?}");
+    assert!(matches!(candidate(&client).campaign(), Err(AcquireError::Stopped(_))));
+
+    let lost = leadership.lost();
+    let (sender, receiver) = mpsc::channel();
+    leadership.on_lost(move || sender.send(()).expect("the test waits"));
+    assert_eq!(leader.drain(PATIENCE, HeldLocks::Release), 0, "a drain resigns");
+    receiver.recv_timeout(PATIENCE).expect("the loss is reported");
+    assert_eq!(block_on(lost), LockEnd::Released);
+    assert!(!leadership.is_leader());
+    await_no_leader(&mut fleet);
+}
+
+#[test]
+fn dropped_work_resigns() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let began = Arc::new(AtomicUsize::new(0));
+    let its = candidate(&client);
+    let mut running = Box::pin(its.run_async(|_| {
+        began.fetch_add(1, Ordering::SeqCst);
+        std::future::pending::<ControlFlow<()>>()
+    }));
+    eventually(PATIENCE, "it leads", || {
+        assert!(poll_once(&mut running).is_pending());
+        began.load(Ordering::SeqCst) == 1
+    });
+    drop(running);
+    await_no_leader(&mut fleet);
+}
+
+#[test]
+fn a_leadership_without_a_name_is_an_input_error() {
+    let fleet = Fleet::start(1);
+    let client = open(&fleet.urls(), LONG);
+    assert!(matches!(client.lead("").campaign(), Err(AcquireError::Input(_))));
+}

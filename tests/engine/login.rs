@@ -1,0 +1,290 @@
+//! Credentials that change: when the provider is asked, and what its answers and the server's do.
+
+use std::time::Duration;
+
+use crate::rig::{Rig, id};
+use redlatch::engine::LinkId;
+use redlatch::{ConfigBuilder, Credentials, CredentialsError, Event, MasterState, Warning, limits};
+
+use crate::{defaults, granted, ms};
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// When credentials for a minute are renewed.
+const RENEWAL: Duration = Duration::from_secs(45);
+
+/// The rig answers in place of the provider.
+fn asking(builder: ConfigBuilder) -> ConfigBuilder {
+    builder.credentials(|_| unreachable!("only an event loop asks")).on_event(|_| {})
+}
+
+fn credentials(password: &str) -> Credentials {
+    Credentials::new(password).user("me").valid_for(MINUTE)
+}
+
+/// Three masters that want this password.
+fn unanswered(password: &str) -> Rig {
+    let mut rig = Rig::unconnected(3, asking);
+    rig.masters.iter_mut().for_each(|master| master.password = Some(password.to_owned()));
+    rig.pump();
+    rig
+}
+
+/// The same, connected with it.
+fn connected(password: &str) -> Rig {
+    let mut rig = unanswered(password);
+    answer_all(&mut rig, password);
+    rig
+}
+
+fn answer(rig: &mut Rig, master: usize, answer: Result<Credentials, CredentialsError>) {
+    rig.engine.handle_credentials(rig.now, id(master), answer);
+    rig.pump();
+}
+
+fn answer_all(rig: &mut Rig, password: &str) {
+    while let Some(master) = rig.asked.pop_front() {
+        answer(rig, master, Ok(credentials(password)));
+    }
+}
+
+/// The passwords that a master has seen since the last call.
+fn seen(rig: &mut Rig, master: usize) -> Vec<String> {
+    let log = std::mem::take(&mut rig.masters[master].log);
+    let logins = log.into_iter().filter(|words| words[0] == b"AUTH");
+    logins.map(|mut words| String::from_utf8(words.pop().expect("a password")).expect("UTF-8")).collect()
+}
+
+fn state(rig: &Rig, master: usize) -> MasterState {
+    rig.engine.master_status(rig.now, id(master)).state
+}
+
+fn errors(rig: &Rig, master: usize) -> Vec<CredentialsError> {
+    let warnings = rig.engine.master_status(rig.now, id(master)).warnings.into_iter();
+    warnings
+        .filter_map(|warning| match warning {
+            Warning::CredentialsFailed { error } => Some(error),
+            _ => None,
+        })
+        .collect()
+}
+
+fn events(rig: &mut Rig) -> Vec<CredentialsError> {
+    std::iter::from_fn(|| rig.engine.poll_event())
+        .filter_map(|event| match event {
+            Event::CredentialsFailed { error, .. } => Some(error),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn each_connect_asks_for_credentials_first() {
+    let mut rig = Rig::unconnected(3, asking);
+    rig.pump();
+    assert_eq!(rig.asked, [0, 1, 2]);
+    assert!(rig.masters.iter().all(|master| master.log.is_empty()), "connected without credentials");
+    rig.asked.clear();
+    rig.masters[0].password = Some("pw".to_owned());
+    answer(&mut rig, 0, Ok(credentials("pw")));
+    assert_eq!((state(&rig, 0), seen(&mut rig, 0)), (MasterState::Ready, vec!["pw".to_owned()]));
+    assert_eq!(state(&rig, 1), MasterState::Connecting);
+    rig.disconnect(0);
+    rig.advance(limits::BACKOFF_MAX);
+    assert!(rig.asked.contains(&0), "a reconnect does not ask");
+}
+
+#[test]
+fn a_failing_provider_costs_its_master_only() {
+    let mut rig = unanswered("pw");
+    answer(&mut rig, 0, Err(CredentialsError::Panicked));
+    // Master 1 hangs.
+    answer(&mut rig, 2, Ok(credentials("pw")));
+    rig.advance(ms(1000));
+    let why = |index| match state(&rig, index) {
+        MasterState::Down(why) => why.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert!(why(0).starts_with("the credentials provider panicked"), "{}", why(0));
+    assert!(why(1).starts_with("the credentials provider gave no answer within 1s"), "{}", why(1));
+    assert!(events(&mut rig).is_empty(), "no connection was open");
+    // A question that stays open is not asked again.
+    let asked_of = |index: usize| rig.asked.iter().filter(|asked| **asked == index).count();
+    assert_eq!([asked_of(0), asked_of(1)], [2, 1]);
+    rig.advance(ms(5000));
+    assert_eq!(rig.asked.len(), 4, "{:?}", rig.asked);
+    // The late answer serves the next attempt.
+    answer(&mut rig, 1, Ok(credentials("pw")));
+    rig.advance(limits::BACKOFF_MAX);
+    assert_eq!(state(&rig, 1), MasterState::Ready);
+    rig.acquire("a", 10_000, 0);
+    assert_eq!(granted(&mut rig).granted.iter().collect::<Vec<_>>(), [id(1), id(2)]);
+}
+
+#[test]
+fn credentials_are_renewed_before_they_end() {
+    let mut rig = connected("pw");
+    rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    (0..3).for_each(|index| drop(seen(&mut rig, index)));
+    rig.advance(RENEWAL - ms(1));
+    assert!(rig.asked.is_empty(), "too early");
+    rig.advance(ms(1));
+    assert_eq!(rig.asked, [0, 1, 2]);
+    rig.masters.iter_mut().for_each(|master| master.password = Some("next".to_owned()));
+    answer_all(&mut rig, "next");
+    assert_eq!(seen(&mut rig, 0), ["next"]);
+    assert_eq!((rig.engine.owed_count(id(0)), errors(&rig, 0)), (0, vec![]));
+    assert_eq!(rig.engine.stats(rig.now).reconnects(), 0);
+    // The same again changes nothing, and is renewed again.
+    rig.advance(RENEWAL);
+    answer_all(&mut rig, "next");
+    assert!(seen(&mut rig, 0).is_empty(), "AUTH without need");
+    rig.advance(RENEWAL);
+    assert_eq!(rig.asked, [0, 1, 2]);
+}
+
+#[test]
+fn refused_credentials_are_a_warning_until_accepted() {
+    let mut rig = connected("pw");
+    (0..3).for_each(|index| drop(seen(&mut rig, index)));
+    rig.advance(RENEWAL);
+    answer_all(&mut rig, "early");
+    let refused = errors(&rig, 0);
+    assert!(
+        matches!(&refused[..], [CredentialsError::Refused { refusal }] if refusal.starts_with("WRONGPASS"))
+    );
+    assert_eq!(state(&rig, 0), MasterState::Ready);
+    assert_eq!((events(&mut rig).len(), rig.engine.stats(rig.now).masters[0].credentials_failed), (3, 1));
+    let health = format!("{:#} {:?}", rig.engine.health(rig.now), rig.engine);
+    assert!(!health.contains("early") && !health.contains("101, 97, 114"), "{health}");
+    // The server learns the password later: the same one is sent again.
+    rig.masters.iter_mut().for_each(|master| master.password = Some("early".to_owned()));
+    rig.advance(limits::CREDENTIALS_PAUSE_MIN * 2);
+    assert_eq!(rig.asked.len(), 3, "no second try");
+    answer_all(&mut rig, "early");
+    assert_eq!((seen(&mut rig, 0), errors(&rig, 0)), (vec!["early".to_owned(); 2], vec![]));
+    assert!(events(&mut rig).is_empty());
+}
+
+#[test]
+fn a_provider_that_fails_later_is_a_warning() {
+    let mut rig = connected("pw");
+    rig.advance(RENEWAL);
+    assert_eq!(rig.asked.len(), 3);
+    rig.asked.clear();
+    answer(&mut rig, 0, Err(CredentialsError::Failed("sealed")));
+    rig.advance(ms(1000));
+    assert_eq!(errors(&rig, 0), [CredentialsError::Failed("sealed")]);
+    assert_eq!(errors(&rig, 1), [CredentialsError::NoAnswer { limit: ms(1000) }]);
+    assert_eq!(events(&mut rig).len(), 3);
+    assert!((0..3).all(|index| state(&rig, index) == MasterState::Ready));
+    // The one that failed is asked again; a late answer counts.
+    rig.advance(limits::CREDENTIALS_PAUSE_MIN * 2);
+    assert_eq!(rig.asked, [0]);
+    answer_all(&mut rig, "pw");
+    answer(&mut rig, 1, Ok(credentials("pw")));
+    assert_eq!((errors(&rig, 0), errors(&rig, 1)), (vec![], vec![]));
+}
+
+#[test]
+fn a_connection_lost_during_auth_logs_in_anew() {
+    let mut rig = connected("pw");
+    (0..3).for_each(|index| drop(seen(&mut rig, index)));
+    rig.advance(RENEWAL);
+    rig.stop(0);
+    rig.masters.iter_mut().for_each(|master| master.password = Some("next".to_owned()));
+    answer_all(&mut rig, "next");
+    assert_eq!(rig.engine.owed_count(id(0)), 1);
+    rig.cut(0);
+    rig.resume(0);
+    rig.advance(limits::BACKOFF_MAX);
+    assert_eq!((seen(&mut rig, 0), rig.asked.len()), (vec![], 1));
+    answer_all(&mut rig, "next");
+    assert_eq!((state(&rig, 0), seen(&mut rig, 0)), (MasterState::Ready, vec!["next".to_owned()]));
+    assert_eq!(errors(&rig, 0), []);
+}
+
+#[test]
+fn a_reply_to_auth_is_no_vote() {
+    for refusal in [None, Some("WRONGPASS no")] {
+        let mut rig = Rig::new(3, defaults);
+        (0..3).for_each(|index| rig.hold(index));
+        rig.submit_acquire("a", 10_000, 0);
+        for index in 0..3 {
+            rig.masters[index].errors.extend(refusal.map(|text| ("AUTH".to_owned(), text.to_owned())));
+            rig.masters[index].password = Some("pw".to_owned());
+            rig.engine.handle_credentials(rig.now, id(index), Ok(Credentials::new("pw")));
+        }
+        rig.submit_acquire("a", 10_000, 0);
+        rig.pump();
+        rig.deliver_all();
+        assert!(granted(&mut rig).granted.count() >= 2);
+        assert!((0..3).all(|index| state(&rig, index) == MasterState::Ready));
+        assert!(matches!(crate::denied(&mut rig), redlatch::AcquireError::Contended(_)));
+        assert_eq!(errors(&rig, 0).len(), usize::from(refusal.is_some()));
+    }
+}
+
+#[test]
+fn a_notification_connection_asks_and_gets_new_credentials() {
+    let mut rig = connected("pw");
+    let holder = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.masters.iter_mut().for_each(|master| master.put(b"b", b"other", None));
+    rig.acquire("b", 10_000, 600_000);
+    assert_eq!(rig.asked, [0, 1, 2], "for the second connections");
+    answer_all(&mut rig, "pw");
+    (0..3).for_each(|index| drop(seen(&mut rig, index)));
+    rig.advance(RENEWAL);
+    rig.masters.iter_mut().for_each(|master| master.password = Some("next".to_owned()));
+    answer_all(&mut rig, "next");
+    assert_eq!(seen(&mut rig, 0), ["next"; 2], "AUTH on both connections");
+    assert_eq!(errors(&rig, 0), []);
+    assert_eq!(rig.engine.owed_count(LinkId::Subscription(id(0))), 0);
+    assert!(rig.masters[0].has_subscribers(b"b"), "the subscription did not begin again");
+    rig.release(holder, false);
+}
+
+#[test]
+fn a_login_under_way_is_not_shown() {
+    let mut rig = connected("pw");
+    rig.masters.iter_mut().for_each(|master| master.put(b"b", b"other", None));
+    rig.acquire("b", 10_000, 600_000);
+    answer_all(&mut rig, "pw");
+    rig.disconnect(1);
+    rig.advance(limits::BACKOFF_MAX);
+    let mut shown = String::new();
+    for master in 0..3 {
+        // One gets it in its handshake, and one has refused it before.
+        rig.engine.handle_credentials(rig.now, id(master), Ok(credentials("s3cret")));
+        shown += &format!("{:?} ", rig.engine);
+    }
+    rig.pump();
+    shown += &format!("{:?} {:#}", rig.engine, rig.engine.health(rig.now));
+    shown += &format!("{:?}", std::iter::from_fn(|| rig.engine.poll_event()).collect::<Vec<_>>());
+    assert!(!shown.contains("s3cret") && !shown.contains("115, 51, 99"), "{shown}");
+    assert!(shown.contains("CredentialsFailed") && shown.contains("Gathered"), "{shown}");
+}
+
+#[test]
+fn a_password_in_a_servers_error_is_not_shown() {
+    for (text, shown) in [("WRONGPASS s3cret is wrong", "WRONGPASS"), ("s3cret is wrong", "ERR")] {
+        let mut rig = connected("pw");
+        (0..2).for_each(|index| drop(rig.masters[index].errors.insert("AUTH".into(), text.into())));
+        rig.disconnect(1);
+        rig.advance(limits::BACKOFF_MAX);
+        rig.asked.clear();
+        (0..2).for_each(|index| answer(&mut rig, index, Ok(credentials("s3cret"))));
+        assert_eq!(errors(&rig, 0), [CredentialsError::Refused { refusal: shown.into() }]);
+        let MasterState::Down(why) = state(&rig, 1) else { panic!("{:?}", state(&rig, 1)) };
+        assert!(why.starts_with(&format!("the login was refused: {shown}")), "{why}");
+        assert!(!why.contains("s3cret") && !format!("{:?}", rig.engine).contains("s3cret"));
+    }
+}
+
+#[test]
+fn no_master_needs_a_provider() {
+    let mut rig = Rig::new(3, defaults);
+    rig.advance(MINUTE);
+    assert!(rig.asked.is_empty() && rig.engine.stats(rig.now).masters[0].credentials_failed == 0);
+}
