@@ -1,8 +1,8 @@
-//! A payment service on tokio that is ready for production: TLS, a password that changes, metrics, a readiness
-//! probe and an orderly shutdown.
+//! A payment service on tokio that is ready for production: TLS, a password that changes, metrics, a
+//! readiness probe and an orderly shutdown.
 //!
 //! ```text
-//!   POST /orders/42   charges order 42 under its lock: 200; 409 if another process is at it, 503 without a quorum
+//!   POST /orders/42   charges order 42 under its lock: 200; 409 if another one is at it; 503 without a quorum
 //!   GET  /ready       200 as long as a quorum of masters can grant locks, else 503
 //!   GET  /live        200
 //!   GET  /metrics     the statistics, for Prometheus

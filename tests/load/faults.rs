@@ -1,0 +1,78 @@
+//! Harms masters at random and heals them: never more than two at once, but for short outages of three.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::fleet::Fleet;
+
+/// The thread that harms the masters.
+pub(crate) struct Faults(Option<JoinHandle<Fleet>>);
+
+impl Faults {
+    pub(crate) fn begin(fleet: Fleet, is_over: Arc<AtomicBool>) -> Self {
+        Self(Some(thread::spawn(move || harm(fleet, &is_over))))
+    }
+
+    /// Fails if the thread has panicked.
+    pub(crate) fn assert_alive(&mut self) {
+        if self.0.as_ref().is_some_and(JoinHandle::is_finished) {
+            drop(self.0.take().map(JoinHandle::join).expect("it is there").expect("no panic"));
+        }
+    }
+
+    /// All masters run again.
+    pub(crate) fn end(self) -> Fleet {
+        self.0.expect("it is there").join().expect("no panic")
+    }
+}
+
+fn harm(mut fleet: Fleet, is_over: &AtomicBool) -> Fleet {
+    let mut rng = StdRng::seed_from_u64(crate::seed());
+    let mut counts = [0_u32; 6];
+    while !is_over.load(Ordering::SeqCst) {
+        thread::sleep(Duration::from_millis(rng.random_range(200..1500)));
+        let fault = rng.random_range(0..counts.len());
+        counts[fault] += 1;
+        let first = rng.random_range(0..5);
+        // One outage in twelve takes the quorum away.
+        let count = [1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 3][rng.random_range(0..12)];
+        let harmed: Vec<usize> = (0..count).map(|place| (first + place) % 5).collect();
+        let pause = Duration::from_millis(rng.random_range(10..1500));
+        match fault {
+            0 => {
+                harmed.iter().for_each(|index| fleet.master(*index).stop());
+                thread::sleep(pause);
+                harmed.iter().for_each(|index| fleet.master(*index).cont());
+            }
+            1 => {
+                // Two restarts within a TTL may lose a quorum of grants: what quarantine is for.
+                harmed.iter().for_each(|index| fleet.master(*index).kill());
+                thread::sleep(pause);
+                harmed.iter().for_each(|index| fleet.master(*index).restart());
+            }
+            2 => ask(&mut fleet, &harmed, "CLIENT KILL TYPE normal"),
+            3 => ask(&mut fleet, &harmed, "CLIENT KILL TYPE pubsub"),
+            4 => ask(&mut fleet, &harmed, "SCRIPT FLUSH"),
+            _ => ask(&mut fleet, &harmed, &format!("CLIENT PAUSE {} WRITE", pause.as_millis())),
+        }
+    }
+    let [stops, kills, cuts, deaf, flushes, pauses] = counts;
+    println!(
+        "faults: {stops} stops, {kills} kills with restart, {cuts} cut connections, {deaf} cut subscriptions, \
+         {flushes} forgotten scripts, {pauses} pauses"
+    );
+    fleet
+}
+
+fn ask(fleet: &mut Fleet, harmed: &[usize], line: &str) {
+    for index in harmed {
+        // The connection that asks may be among those that it cuts.
+        let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        let _ = fleet.master(*index).try_command(&args);
+    }
+}

@@ -1,0 +1,191 @@
+//! Mixed load on five real masters with random faults: all kinds of locks, sets, reentrant locks, waiters with
+//! notifications, TLS on two masters. It looks for what only time brings about: two holders, locks that stay,
+//! calls that come late, memory and descriptors that grow.
+//!
+//! ```sh
+//! REDLATCH_LOAD_SECONDS=3600 cargo test --release --all-features --test load
+//! ```
+//!
+//! Without the variable it runs for five seconds with fewer tasks, as a test of itself.
+
+#[path = "../tls/certificates.rs"]
+mod certificates;
+mod faults;
+#[path = "../masters/fleet.rs"]
+mod fleet;
+mod tasks;
+mod witness;
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, Config, HeldLocks, Pem, Tls};
+
+use certificates::Certificates;
+use faults::Faults;
+use fleet::{Fleet, eventually};
+use tasks::Tasks;
+use witness::Witness;
+
+/// Also the longest one, so a restarted master grants nothing for so long.
+const TTL: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(400);
+const CLIENT_COUNT: usize = 4;
+/// How long anything may take that must happen but has no deadline of its own.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What a busy machine may add to a deadline.
+const SLACK: Duration = Duration::from_secs(5);
+/// Growth of memory that is no finding: of buffers, names and histograms that have found their size late.
+const GROWTH_MAX_KB: u64 = 16 * 1024;
+
+/// How much is done.
+#[derive(Debug, Clone, Copy)]
+struct Scale {
+    time: Duration,
+    task_count: usize,
+    resource_count: usize,
+}
+
+impl Scale {
+    fn from_env() -> Self {
+        let seconds = std::env::var("REDLATCH_LOAD_SECONDS").ok().map(|it| it.parse().expect("seconds"));
+        match seconds {
+            Some(seconds) => {
+                Self { time: Duration::from_secs(seconds), task_count: 1000, resource_count: 10_000 }
+            }
+            None => Self { time: Duration::from_secs(5), task_count: 100, resource_count: 500 },
+        }
+    }
+
+    /// When memory is measured first: at 5 minutes, or half-way of a shorter run.
+    fn first_look(&self) -> Duration {
+        Duration::from_secs(300).min(self.time / 2)
+    }
+}
+
+/// What the process has.
+#[derive(Debug, Clone, Copy)]
+struct Usage {
+    memory_kb: u64,
+    descriptor_count: usize,
+}
+
+impl Usage {
+    fn now() -> Self {
+        let status = fs::read_to_string("/proc/self/status").expect("Linux has it");
+        let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux has it");
+        let memory_kb = memory.trim().trim_end_matches(" kB").parse().expect("a number");
+        let descriptor_count = fs::read_dir("/proc/self/fd").expect("Linux has it").count();
+        Self { memory_kb, descriptor_count }
+    }
+}
+
+/// Another one in each run: what happens depends on the machine anyway.
+fn seed() -> u64 {
+    use std::hash::BuildHasher;
+    std::hash::RandomState::new().hash_one(0)
+}
+
+fn main() {
+    let scale = Scale::from_env();
+    println!("{scale:?}");
+    let certificates = Certificates::new();
+    let mut fleet = start(&certificates);
+    let clients: Arc<[Client]> = (0..CLIENT_COUNT).map(|_| open(&mut fleet, &certificates)).collect();
+    let is_counted = |client: &Client| client.health().may_fail == 2;
+    eventually(PATIENCE, "all masters count", || clients.iter().all(is_counted));
+    let witness = Arc::new(Witness::new(scale.resource_count));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let begun = Instant::now();
+    let mut faults = Faults::begin(fleet, is_over.clone());
+    let tasks = Tasks::begin(scale, &clients, &witness, &is_over);
+    let mut usages = Vec::new();
+    while begun.elapsed() < scale.time {
+        thread::sleep(Duration::from_millis(100));
+        witness.assert_none_inside_twice();
+        if usages.is_empty() && begun.elapsed() >= scale.first_look() {
+            usages.push(Usage::now());
+            println!("after {:.0?}: {:?}", begun.elapsed(), usages[0]);
+        }
+        faults.assert_alive();
+    }
+    usages.push(Usage::now());
+    is_over.store(true, Ordering::SeqCst);
+    let mut fleet = faults.end();
+    let report = tasks.end();
+    report_and_judge(&mut fleet, &clients, &witness, &usages, &report);
+    println!("test mixed_load_leaves_nothing_behind ... ok");
+}
+
+fn report_and_judge(
+    fleet: &mut Fleet,
+    clients: &[Client],
+    witness: &Witness,
+    usages: &[Usage],
+    report: &tasks::Report,
+) {
+    let keys = |fleet: &mut Fleet| fleet.masters().map(lock_count).sum::<usize>();
+    let keys_before = keys(fleet);
+    let stats: Vec<_> = clients.iter().map(Client::stats).collect();
+    let unreleased: usize = clients.iter().map(|client| client.drain(PATIENCE, HeldLocks::Leave)).sum();
+    let sum = |count: fn(&redlatch::Stats) -> u64| stats.iter().map(count).sum::<u64>();
+    println!("{report}");
+    println!(
+        "clients: {} locks, {} lost, {} near losses, {} hand-overs, {} repairs, {} reconnects, {} restarts",
+        sum(|it| it.acquired),
+        sum(|it| it.lost),
+        sum(|it| it.near_losses),
+        sum(|it| it.hand_overs),
+        sum(|it| it.repairs),
+        sum(redlatch::Stats::reconnects),
+        sum(redlatch::Stats::restarts),
+    );
+    let [first, last] = usages else { panic!("two looks") };
+    println!(
+        "memory {} kB, then {} kB; descriptors {}, then {}; visits witnessed: {}; keys when the load ended: \
+         {keys_before}; locks not released everywhere: {unreleased}",
+        first.memory_kb,
+        last.memory_kb,
+        first.descriptor_count,
+        last.descriptor_count,
+        witness.visit_count(),
+    );
+    eventually(PATIENCE, "all keys are released or end", || keys(fleet) == 0);
+    witness.assert_none_inside_twice();
+    assert!(report.locked_count() > 100, "hardly a lock was acquired");
+    assert!(report.latest_call < SLACK, "a call ended {:?} past its deadline", report.latest_call);
+    assert!(last.memory_kb < first.memory_kb + GROWTH_MAX_KB, "memory grows: {first:?}, then {last:?}");
+    // Connections come and go with the faults, and so do those of waiters.
+    let many = CLIENT_COUNT * 5 * 2;
+    assert!(last.descriptor_count < first.descriptor_count + many, "{first:?}, then {last:?}");
+}
+
+/// Keys of locks and queues on a master. Those of fences, marks and reservations are no locks.
+fn lock_count(master: &mut fleet::Master) -> usize {
+    let fleet::Raw::Array(keys) = master.ask("KEYS *") else { panic!("a list of keys") };
+    keys.iter().filter(|key| !key.text().starts_with("redlatch:")).count()
+}
+
+/// Five masters, each with a TLS port beside the other one.
+fn start(certificates: &Certificates) -> Fleet {
+    let path = |file: &str| certificates.path(file).display().to_string();
+    let files = [path("server.pem"), path("server.key"), path("ca.pem")];
+    let [certificate, key, ca] = &files;
+    let args = ["--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", ca];
+    Fleet::start_with_tls(5, &[&args[..], &["--tls-auth-clients", "no"]].concat())
+}
+
+/// A client of three masters in plaintext and two over TLS.
+fn open(fleet: &mut Fleet, certificates: &Certificates) -> Client {
+    let urls = fleet.masters().enumerate().map(|(index, it)| if index < 3 { it.url() } else { it.tls_url() });
+    let config = Config::builder()
+        .masters(urls)
+        .max_ttl(TTL)
+        .answer_timeout(ANSWER_TIMEOUT)
+        .tls(Tls::new().ca(Pem::File(certificates.path("ca.pem"))))
+        .retry_delay(Duration::from_millis(2)..=Duration::from_millis(50));
+    Client::open(config.build().expect("valid settings")).expect("an event loop")
+}

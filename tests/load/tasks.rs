@@ -1,0 +1,266 @@
+//! What the callers do: each acquires some lock in some way, holds it, ends it in some way, and begins anew.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use redlatch::{AcquireError, Client, Guard, LockRequest};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::witness::{self, Witness};
+use crate::{Scale, TTL};
+
+/// Resources that most callers want.
+const POPULAR_COUNT: usize = 40;
+const NAMES_PER_SET: usize = 3;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Plain,
+    Fenced,
+    Fair,
+    Reader,
+    Writer,
+    Kept,
+    Set,
+    Reentrant,
+    Abandoned,
+}
+
+const KINDS: [Kind; 9] = [
+    Kind::Plain,
+    Kind::Fenced,
+    Kind::Fair,
+    Kind::Reader,
+    Kind::Writer,
+    Kind::Kept,
+    Kind::Set,
+    Kind::Reentrant,
+    Kind::Abandoned,
+];
+
+/// What the callers have met.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    /// By kind: locks, refusals, outages, other errors.
+    counts: BTreeMap<Kind, [u64; 4]>,
+    /// Longest time by which an acquisition outlasted its wait.
+    pub(crate) latest_call: Duration,
+}
+
+impl Report {
+    pub(crate) fn locked_count(&self) -> u64 {
+        self.counts.values().map(|[locked, ..]| locked).sum()
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (kind, counts) in &other.counts {
+            let sums = self.counts.entry(*kind).or_default();
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        self.latest_call = self.latest_call.max(other.latest_call);
+    }
+
+    /// An acquisition with this wait has ended.
+    fn count<T>(&mut self, kind: Kind, begun: Instant, wait: Duration, result: &Result<T, AcquireError>) {
+        self.latest_call = self.latest_call.max(begun.elapsed().saturating_sub(wait));
+        let place = match result {
+            Ok(_) => 0,
+            Err(AcquireError::Contended(_)) => 1,
+            Err(AcquireError::NoQuorum(_)) => 2,
+            Err(_) => 3,
+        };
+        self.counts.entry(kind).or_default()[place] += 1;
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (kind, [locked, contended, no_quorum, other]) in &self.counts {
+            let kind = format!("{kind:?}");
+            writeln!(
+                f,
+                "{kind:>9}: {locked:>8} locks, {contended:>8} contended, {no_quorum:>6} without a quorum, {other} other"
+            )?;
+        }
+        write!(f, "latest call: {:.3} s past its wait", self.latest_call.as_secs_f64())
+    }
+}
+
+/// All callers.
+pub(crate) struct Tasks {
+    runtime: Runtime,
+    running: JoinSet<Report>,
+}
+
+impl Tasks {
+    pub(crate) fn begin(
+        scale: Scale,
+        clients: &Arc<[Client]>,
+        witness: &Arc<Witness>,
+        is_over: &Arc<AtomicBool>,
+    ) -> Self {
+        witness::assert_that_it_sees_overlaps();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let mut running = JoinSet::new();
+        for number in 0..scale.task_count {
+            let caller = Caller {
+                client: clients[number % clients.len()].clone(),
+                witness: witness.clone(),
+                resource_count: scale.resource_count,
+                // So that many callers leave the machine some time.
+                pause_max: Duration::from_millis(scale.task_count as u64),
+                rng: StdRng::seed_from_u64(crate::seed() ^ number as u64),
+                report: Report::default(),
+            };
+            running.spawn_on(caller.run(is_over.clone()), runtime.handle());
+        }
+        Self { runtime, running }
+    }
+
+    /// Waits for the end of each.
+    pub(crate) fn end(mut self) -> Report {
+        let mut sum = Report::default();
+        self.runtime.block_on(async {
+            while let Some(report) = self.running.join_next().await {
+                sum.add(&report.expect("no panic"));
+            }
+        });
+        sum
+    }
+}
+
+struct Caller {
+    client: Client,
+    witness: Arc<Witness>,
+    resource_count: usize,
+    pause_max: Duration,
+    rng: StdRng,
+    report: Report,
+}
+
+impl Caller {
+    async fn run(mut self, is_over: Arc<AtomicBool>) -> Report {
+        while !is_over.load(Ordering::SeqCst) {
+            let kind = KINDS[self.rng.random_range(0..KINDS.len())];
+            let wait = Duration::from_millis(self.rng.random_range(0..3000));
+            match kind {
+                Kind::Set => self.visit_set(wait).await,
+                Kind::Reentrant => self.visit_twice(wait).await,
+                Kind::Abandoned => self.abandon(wait).await,
+                kind => self.visit(kind, wait).await,
+            }
+            sleep(self.pause_max.mul_f64(self.rng.random_range(0.0..1.0))).await;
+        }
+        self.report
+    }
+
+    fn resource(&mut self) -> usize {
+        let is_popular = self.rng.random_bool(0.5);
+        self.rng.random_range(0..if is_popular { POPULAR_COUNT } else { self.resource_count })
+    }
+
+    fn request(&self, resource: usize, wait: Duration) -> LockRequest<'static> {
+        self.client.lock_owned(format!("r{resource}")).ttl(TTL).wait(wait)
+    }
+
+    async fn visit(&mut self, kind: Kind, wait: Duration) {
+        let resource = self.resource();
+        let request = self.request(resource, wait);
+        let request = match kind {
+            Kind::Fenced => request.fenced(),
+            Kind::Fair => request.fair(),
+            Kind::Reader => request.shared(),
+            Kind::Writer => request.keep_readers_out(),
+            Kind::Kept => request.auto_extend(TTL * 4),
+            _ => request,
+        };
+        let begun = Instant::now();
+        let result = request.acquire_async().await;
+        self.report.count(kind, begun, wait, &result);
+        let Ok(mut guard) = result else { return };
+        let from = Instant::now();
+        self.hold(if kind == Kind::Kept { 2 * TTL } else { TTL / 4 }).await;
+        if self.rng.random_bool(0.2) {
+            let _ = guard.extend_async(TTL).await;
+            self.hold(TTL / 8).await;
+        }
+        self.leave(resource, from, guard, kind == Kind::Reader).await;
+    }
+
+    /// Short visits mostly, and some that last.
+    async fn hold(&mut self, longest: Duration) {
+        let share = if self.rng.random_bool(0.9) { 0.02 } else { 1.0 };
+        let share = self.rng.random_range(0.0..share);
+        sleep(longest.mul_f64(share)).await;
+    }
+
+    async fn leave(&mut self, resource: usize, from: Instant, guard: Guard, is_reader: bool) {
+        let until = Instant::now().min(guard.valid_until());
+        self.witness.note(resource, from, until, is_reader);
+        if self.rng.random_bool(0.5) {
+            let _ = guard.release_async().await;
+        }
+    }
+
+    async fn visit_set(&mut self, wait: Duration) {
+        let resources: Vec<usize> = (0..NAMES_PER_SET).map(|_| self.resource()).collect();
+        let request = self.client.lock_set(resources.iter().map(|it| format!("r{it}"))).ttl(TTL).wait(wait);
+        let begun = Instant::now();
+        let result = request.acquire_async().await.map_err(|error| error.source);
+        // A set may make one more attempt than a lock for each of its names.
+        self.report.count(Kind::Set, begun, wait, &result);
+        let Ok(set) = result else { return };
+        let from = Instant::now();
+        self.hold(TTL / 8).await;
+        let until = Instant::now().min(set.valid_until());
+        let mut noted = resources;
+        noted.sort_unstable();
+        noted.dedup();
+        noted.iter().for_each(|resource| self.witness.note(*resource, from, until, false));
+        if self.rng.random_bool(0.5) {
+            let _ = set.release_async().await;
+        }
+    }
+
+    async fn visit_twice(&mut self, wait: Duration) {
+        let resource = self.resource();
+        let lock = self.request(resource, wait).reentrant();
+        let begun = Instant::now();
+        let result = lock.lock_async().await.map_err(|error| match error {
+            redlatch::LockReentrantError::Acquire(error) => error,
+            error => panic!("a fresh owner: {error}"),
+        });
+        self.report.count(Kind::Reentrant, begun, wait, &result);
+        let Ok(outer) = result else { return };
+        let from = Instant::now();
+        let inner = lock.lock_async().await;
+        self.hold(TTL / 8).await;
+        let until = Instant::now().min(Instant::now() + outer.remaining());
+        self.witness.note(resource, from, until, false);
+        drop(inner);
+        let _ = outer.release_async().await;
+    }
+
+    /// Gives up at some moment, and leaves nothing behind.
+    async fn abandon(&mut self, wait: Duration) {
+        let resource = self.resource();
+        let request = self.request(resource, wait);
+        let request = if self.rng.random_bool(0.5) { request.fair() } else { request };
+        let patience = wait.mul_f64(self.rng.random_range(0.0..1.0));
+        let begun = Instant::now();
+        if let Ok(result) = timeout(patience, request.acquire_async()).await {
+            self.report.count(Kind::Abandoned, begun, wait, &result);
+            let Ok(guard) = result else { return };
+            let from = Instant::now();
+            self.leave(resource, from, guard, false).await;
+        }
+    }
+}
