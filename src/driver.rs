@@ -8,6 +8,8 @@
 
 mod channel;
 mod credentials;
+#[cfg(feature = "doctor")]
+pub mod probe;
 mod resolve;
 mod socket;
 #[cfg(feature = "tls")]

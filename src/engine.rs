@@ -94,10 +94,14 @@ use crate::config::Config;
 use crate::event::Event;
 use crate::mutants::{self, mutant};
 pub use fair::Ticket;
+#[cfg(feature = "doctor")]
+pub(crate) use handshake::info_field;
 #[cfg(feature = "metrics")]
 pub(crate) use histogram::Histogram;
 pub(crate) use inspection::{ForceUnlocked, Inspection};
 pub use link_id::{LinkId, LinkRequest, Reason};
+#[cfg(feature = "doctor")]
+pub(crate) use mark::{key as mark_key, observed as observed_by_mark};
 pub(crate) use request::Released;
 pub use request::{Grant, HeldLocks, OpId, Outcome, Request, SubmitError};
 pub(crate) use stats::Stats;

@@ -99,8 +99,9 @@
 //! - `metrics`: `record_metrics`, which feeds the crate `metrics`. [`Stats::to_prometheus`] needs neither.
 //! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to
 //!   build.
+//! - `doctor`: the module `doctor`, which finds what is wrong with a fleet.
 //! - `testing`: the module `testing`, real servers for your tests; for development only.
-//! - `cli`: the command line, with `suspend` and `tls`.
+//! - `cli`: the command line, with `doctor`, `suspend` and `tls`.
 //!
 //! None is on by default. The page `docs/versions.md` of the repository lists what each of them pulls in, and
 //! what a version promises.
@@ -109,6 +110,8 @@
 // docs.rs shows which feature an item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "doctor")]
+pub mod doctor;
 pub mod engine;
 pub mod limits;
 pub mod resp;
@@ -175,6 +178,8 @@ pub use redlock::{Lease, LeaseRequest, Redlock};
 pub mod internals {
     pub use crate::client::{completions, holds, set_acquisition, settle};
     pub use crate::config::env;
+    #[cfg(feature = "doctor")]
+    pub use crate::driver::probe;
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
     pub mod words {
         pub use crate::words::{Counted, NO_SERVER, Named, Printable, Rounded, grouped};

@@ -1,14 +1,16 @@
 //! The command line of redlatch: `redlatch run` guards a command with a lock across Redis masters, `redlatch
 //! bench` measures locks over them, `redlatch inspect` shows who holds one, `redlatch unlock --force` breaks
-//! it.
+//! it, `redlatch doctor` examines the masters.
 //!
 //! Owns the choice of the subcommand and the exit code; each subcommand is a file of `src/cli`.
 
 #[path = "../cli"]
 mod cli {
     pub(crate) mod bench;
+    pub(crate) mod doctor;
     pub(crate) mod generate;
     pub(crate) mod inspect;
+    pub(crate) mod layout;
     pub(crate) mod message;
     pub(crate) mod options;
     pub(crate) mod ping;
@@ -26,7 +28,7 @@ use clap::{CommandFactory, Parser};
 
 use cli::message::Message;
 use cli::options::{self, Exit, code};
-use cli::{bench, generate, inspect, run};
+use cli::{bench, doctor, generate, inspect, run};
 
 /// Locks across independent Redis or Valkey masters (Redlock).
 #[derive(Parser)]
@@ -43,6 +45,7 @@ enum Command {
     Inspect(inspect::InspectArgs),
     Unlock(inspect::UnlockArgs),
     Generate(generate::Args),
+    Doctor(doctor::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -51,6 +54,7 @@ Examples:
   redlatch run --wait 1min nightly-report -- ./report.sh     one report at a time, whichever machine starts it
   redlatch bench --time 5s                                   how fast these masters grant and release locks
   redlatch inspect nightly-report                            who holds it, and for how long
+  redlatch doctor                                            what is wrong with these masters, and what to do
 
 `redlatch run --help` and the like say more, exit codes included.";
 
@@ -61,6 +65,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Inspect(args) }) => inspect::inspect(&args),
         Ok(Cli { command: Command::Unlock(args) }) => inspect::unlock(&args),
         Ok(Cli { command: Command::Generate(args) }) => generate::execute(&args, Cli::command()),
+        Ok(Cli { command: Command::Doctor(args) }) => doctor::execute(&args),
         Err(error) => refuse(&error),
     };
     match result {
@@ -112,7 +117,7 @@ mod tests {
     #[test]
     fn each_shared_setting_is_an_option_of_each_subcommand() {
         use redlatch::internals::env;
-        for subcommand in ["run", "bench", "inspect", "unlock"] {
+        for subcommand in ["run", "bench", "inspect", "unlock", "doctor"] {
             let program = Cli::command();
             let command = program.find_subcommand(subcommand).expect("a subcommand");
             for variable in env::variables().filter(|variable| *variable != env::QUARANTINE) {

@@ -21,6 +21,10 @@ use super::message::{self, Message};
 
 /// The program's own exit codes; 64 to 76 are those of sysexits(3), 126 and 127 those of the shell.
 pub(crate) mod code {
+    /// The examination found warnings and no errors.
+    pub(crate) const WARNINGS: u8 = 1;
+    /// The examination found errors.
+    pub(crate) const ERRORS: u8 = 2;
     /// Arguments or settings that cannot work; nothing was sent.
     pub(crate) const USAGE: u8 = 64;
     /// Too few masters could grant.

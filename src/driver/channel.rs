@@ -1,6 +1,8 @@
 //! One connection as the driver sees it: a socket, or TLS over one.
 
 use std::io;
+#[cfg(feature = "doctor")]
+use std::time::Duration;
 
 use super::ConnectError;
 use super::socket::{Received, Socket};
@@ -61,6 +63,16 @@ impl Channel {
             Self::Plain { socket, .. } => socket.is_connected(),
             #[cfg(feature = "tls")]
             Self::Tls(socket) => socket.is_connected(),
+        }
+    }
+
+    /// The end of the validity of the peer's certificate, as a time since the Unix epoch; `None` without TLS.
+    #[cfg(feature = "doctor")]
+    pub(super) fn certificate_end(&self) -> Option<Duration> {
+        match self {
+            Self::Plain { .. } => None,
+            #[cfg(feature = "tls")]
+            Self::Tls(socket) => socket.certificate_end(),
         }
     }
 

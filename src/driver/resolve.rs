@@ -97,7 +97,7 @@ impl Resolver {
 
 /// All addresses, each at the front in its turn: one that swallows connections is not always the first to be
 /// tried.
-fn look_up(host: &str, port: u16, turn: usize) -> io::Result<Vec<SocketAddr>> {
+pub(super) fn look_up(host: &str, port: u16, turn: usize) -> io::Result<Vec<SocketAddr>> {
     let mut addresses: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
     let count = addresses.len();
     addresses.rotate_left(turn % count.max(1));

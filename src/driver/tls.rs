@@ -11,6 +11,8 @@
 //!
 //! rustls allocates for each record, in both directions. Everything else is allocated once for a connection.
 
+#[cfg(feature = "doctor")]
+mod expiry;
 mod setup;
 mod trouble;
 
@@ -92,6 +94,12 @@ impl TlsMaster {
 impl TlsSocket {
     pub(super) const fn is_connected(&self) -> bool {
         self.is_established
+    }
+
+    /// The end of the validity of the peer's certificate, as a time since the Unix epoch.
+    #[cfg(feature = "doctor")]
+    pub(super) fn certificate_end(&self) -> Option<std::time::Duration> {
+        expiry::not_after(self.session.peer_certificates()?.first()?)
     }
 
     /// Whether the engine's bytes can be written now: not while earlier records wait.

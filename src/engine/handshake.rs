@@ -322,7 +322,7 @@ pub(super) fn without_password<'a>(text: &'a [u8], login: Option<&Login>) -> &'a
 }
 
 /// The value of `name:value` on a line of its own in the text of `INFO`.
-fn info_field<'a>(info: &'a [u8], name: &str) -> Option<&'a [u8]> {
+pub(crate) fn info_field<'a>(info: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let mut rest = info;
     while !rest.is_empty() {
         let (line, next) = match memmem::find(rest, b"\r\n") {

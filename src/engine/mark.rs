@@ -40,7 +40,7 @@ pub(super) enum MarkAnswer {
 }
 
 /// The key of the mark.
-pub(super) fn key(prefix: &[u8]) -> Vec<u8> {
+pub(crate) fn key(prefix: &[u8]) -> Vec<u8> {
     [prefix, MARK_NAME].concat()
 }
 
@@ -72,7 +72,7 @@ fn is_mark(mark: &[u8]) -> bool {
 
 /// For how long the process with this `run_id` was watched by this mark; zero if it is about another or
 /// malformed.
-pub(super) fn observed(mark: &[u8], run_id: Option<&str>) -> Duration {
+pub(crate) fn observed(mark: &[u8], run_id: Option<&str>) -> Duration {
     if mutant!(MarkOfOtherProcess) {
         return Duration::from_secs(3600);
     }

@@ -1,0 +1,197 @@
+//! `redlatch doctor`: what is wrong with the masters and settings, why it matters, and what to do.
+
+use std::time::Duration;
+
+use redlatch::doctor::{Diagnosis, Facts, Finding, Master, MasterAnswer, Severity, examine};
+use redlatch::engine::quorum;
+use redlatch::internals::env::parse_time;
+use redlatch::internals::words::{Counted, Rounded};
+use redlatch::{Config, Quarantine};
+use serde_json::{Value, json};
+
+use super::layout::{add_paragraph, stdout_width};
+use super::options::{Exit, MasterOptions, code, print};
+
+/// Examine the masters: what is wrong, why it matters, and what to do.
+///
+/// It asks each master for its version, role, persistence, memory, clock and round trip, and tries the rights
+/// of the login. It changes nothing on the masters. Rights are tried by commands that do nothing; one that the
+/// login lacks leaves an entry in the master's ACL log. Give the options that the clients use: a finding may
+/// depend on the maximum TTL, the prefix, --trust and --strict.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Args {
+    /// Print facts and findings as one JSON object.
+    #[arg(long)]
+    json: bool,
+
+    /// How long the examination may take; a master without an answer takes all of it.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_time)]
+    time_limit: Duration,
+
+    #[command(flatten)]
+    masters: MasterOptions,
+}
+
+const HELP: &str = "\
+Exit codes:
+  0 if nothing was found but notes, 1 if there are warnings, 2 if there are errors, 64 bad usage,
+  69 if fewer than a quorum of masters answered
+
+Examples:
+  redlatch doctor --prefix lock: --max-ttl 30s
+  redlatch doctor --json | jq -r '.findings[] | select(.severity != \"note\") | .code'";
+
+/// Runs `doctor`; the result is the program's exit code.
+pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
+    let config = args.masters.config(|builder| builder)?;
+    let diagnosis = examine(&config, args.time_limit)?;
+    let text = if args.json { json_text(&diagnosis) } else { text(&config, &diagnosis, stdout_width()) };
+    print(&text)?;
+    Ok(match diagnosis.severity() {
+        _ if diagnosis.answered() < quorum(config.master_count()) => code::NO_QUORUM,
+        Some(Severity::Error) => code::ERRORS,
+        Some(Severity::Warning) => code::WARNINGS,
+        _ => 0,
+    })
+}
+
+fn text(config: &Config, diagnosis: &Diagnosis, width: usize) -> String {
+    let mut out = String::new();
+    let count = config.master_count();
+    let quarantine = match config.quarantine() {
+        Quarantine::Trust => "restarted masters are trusted",
+        Quarantine::Strict => "strict mode",
+        _ => "quarantine by uptime",
+    };
+    let summary = format!(
+        "{}, quorum {}; {quarantine}, {} after a restart",
+        Counted(count, "master"),
+        quorum(count),
+        Rounded(if config.quarantine() == Quarantine::Trust {
+            Duration::ZERO
+        } else {
+            config.quarantine_time()
+        }),
+    );
+    add_paragraph(&mut out, width, "", 2, &summary);
+    for Master { name, state, .. } in &diagnosis.masters {
+        let what = match state {
+            MasterAnswer::Facts(facts) => facts_line(facts),
+            _ => "no answer".to_owned(),
+        };
+        add_paragraph(&mut out, width, "", 2, &format!("{name}: {what}"));
+    }
+    for finding in &diagnosis.findings {
+        out.push('\n');
+        let kind = finding.severity.to_string().to_uppercase();
+        add_paragraph(&mut out, width, "", 2, &format!("{kind} {}: {finding}", finding.problem.code()));
+        if !finding.masters.is_empty() {
+            let about = if finding.masters.len() == count && count > 1 {
+                format!("all {count} masters")
+            } else {
+                finding.masters.join(" ")
+            };
+            add_paragraph(&mut out, width, "  on:  ", 7, &about);
+        }
+        add_paragraph(&mut out, width, "  why: ", 7, &finding.why());
+        add_paragraph(&mut out, width, "  do:  ", 7, &finding.advice());
+    }
+    let count = |severity| diagnosis.findings.iter().filter(|it| it.severity == severity).count();
+    let counts = [(Severity::Error, "error"), (Severity::Warning, "warning"), (Severity::Note, "note")];
+    let counts = counts.into_iter().filter(|(severity, _)| count(*severity) > 0);
+    let counts: Vec<_> = counts.map(|(severity, name)| Counted(count(severity), name).to_string()).collect();
+    let end = if counts.is_empty() { "nothing found".to_owned() } else { counts.join(", ") };
+    out.push('\n');
+    add_paragraph(&mut out, width, "", 2, &end);
+    out
+}
+
+/// What is known of a master, in one line.
+fn facts_line(facts: &Facts) -> String {
+    let server = &facts.server;
+    let mut parts = Vec::new();
+    parts.extend(server.version.as_ref().map(|version| format!("version {version}")));
+    parts.extend(server.role.as_ref().map(|role| role.to_string()));
+    parts.extend(server.uptime.map(|uptime| format!("up {}", up(uptime))));
+    let round_trip = facts.round_trip;
+    parts.push(format!("round trip {}, p99 {}", Rounded(round_trip.p50), Rounded(round_trip.p99)));
+    parts.extend(facts.clock.map(|clock| format!("clock {:+}ms", clock.ahead_ms)));
+    if let (Some(used), Some(limit)) = (server.used_memory, server.maxmemory) {
+        let limit = if limit == 0 { "unlimited".to_owned() } else { mib(limit) };
+        parts.push(format!("memory {} of {limit}", mib(used)));
+    }
+    parts.extend(server.maxmemory_policy.as_ref().map(|policy| policy.to_string()));
+    parts.extend(server.is_append_only.map(|is_on| match (is_on, &facts.settings.appendfsync) {
+        (false, _) => "appendonly no".to_owned(),
+        (true, Some(fsync)) => format!("appendfsync {fsync}"),
+        (true, None) => "appendonly yes".to_owned(),
+    }));
+    parts.push(format!("release by {}", facts.native_release.unwrap_or("script")));
+    parts.extend(
+        facts.certificate_left.map(|left| format!("certificate for {} days", left.as_secs() / 86_400)),
+    );
+    parts.join(", ")
+}
+
+/// A run time in its largest whole unit.
+fn up(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}min", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
+}
+
+fn json_text(diagnosis: &Diagnosis) -> String {
+    let masters: Vec<Value> = diagnosis.masters.iter().map(master_json).collect();
+    let findings: Vec<Value> = diagnosis.findings.iter().map(finding_json).collect();
+    let worst = diagnosis.severity().map(|severity| severity.to_string());
+    format!("{}\n", json!({ "worst": worst, "masters": masters, "findings": findings }))
+}
+
+fn finding_json(finding: &Finding) -> Value {
+    let masters: Vec<&str> = finding.masters.iter().map(AsRef::as_ref).collect();
+    json!({
+        "severity": finding.severity.to_string(), "code": finding.problem.code(), "masters": masters,
+        "what": finding.to_string(), "why": finding.why(), "advice": finding.advice(),
+    })
+}
+
+fn master_json(master: &Master) -> Value {
+    let Some(facts) = master.facts() else { return json!({ "name": *master.name, "answered": false }) };
+    let server = &facts.server;
+    json!({
+        "name": *master.name,
+        "answered": true,
+        "address": facts.address.map(|address| address.to_string()),
+        "round_trip_us": { "p50": micros(facts.round_trip.p50), "p99": micros(facts.round_trip.p99), "count": facts.round_trip.count },
+        "clock_ahead_ms": facts.clock.map(|clock| clock.ahead_ms),
+        "run_id": server.run_id.as_deref(),
+        "version": server.version.as_deref(),
+        "role": server.role.as_deref(),
+        "uptime_s": server.uptime.map(|uptime| uptime.as_secs()),
+        "is_cluster": server.is_cluster,
+        "maxmemory": server.maxmemory,
+        "used_memory": server.used_memory,
+        "maxmemory_policy": server.maxmemory_policy.as_deref(),
+        "evicted_keys": server.evicted_keys,
+        "is_append_only": server.is_append_only,
+        "appendfsync": facts.settings.appendfsync.as_deref(),
+        "syncs_each_write": facts.syncs_each_write(),
+        "user": facts.rights.user.as_deref(),
+        "denied": facts.rights.denied,
+        "native_release": facts.native_release,
+        "certificate_left_s": facts.certificate_left.map(|left| left.as_secs()),
+    })
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,66 @@
+//! Text for a screen of any width.
+
+use std::io;
+
+use rustix::termios::tcgetwinsize;
+
+/// Width of lines where stdout is no terminal.
+const WIDTH_DEFAULT: usize = 80;
+
+/// Lines longer than this are hard to read, however wide the screen is.
+const WIDTH_MAX: usize = 110;
+
+/// Width of a line on stdout.
+pub(crate) fn stdout_width() -> usize {
+    terminal_width().map_or(WIDTH_DEFAULT, |width| width.min(WIDTH_MAX))
+}
+
+/// Width of the terminal that stdout is; `None` if it is none.
+pub(crate) fn terminal_width() -> Option<usize> {
+    let size = tcgetwinsize(io::stdout()).ok()?;
+    // Zero is a terminal that does not know its size.
+    Some(usize::from(size.ws_col)).filter(|width| *width > 0)
+}
+
+/// Adds a paragraph to a text: lines of at most `width` characters, where words allow that. The first line
+/// begins with `first`, the others with as many spaces as `indent` says.
+pub(crate) fn add_paragraph(out: &mut String, width: usize, first: &str, indent: usize, text: &str) {
+    let mut line = first.to_owned();
+    let mut is_empty = true;
+    for word in text.split_whitespace() {
+        let needed = line.chars().count() + usize::from(!is_empty) + word.chars().count();
+        if !is_empty && needed > width {
+            out.push_str(line.trim_end());
+            out.push('\n');
+            line = " ".repeat(indent);
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_empty = false;
+    }
+    out.push_str(line.trim_end());
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paragraphs_fit_into_their_width() {
+        let text = "a server that takes all memory may be ended by the system, whatever it holds";
+        for width in [1, 8, 20, 40, 80] {
+            let mut out = String::new();
+            add_paragraph(&mut out, width, "why: ", 5, text);
+            let words: Vec<&str> = out.split_whitespace().skip(1).collect();
+            assert_eq!(words.join(" "), text);
+            for line in out.lines() {
+                let is_one_word = line.trim_start_matches("why:").split_whitespace().count() == 1;
+                assert!(line.chars().count() <= width || is_one_word, "{width}: {line:?}");
+            }
+        }
+    }
+}

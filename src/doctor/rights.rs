@@ -1,0 +1,192 @@
+//! Which rights each feature needs, and a command for each right that changes nothing.
+
+use crate::config::Config;
+use crate::driver::probe::Answer;
+
+use super::facts::Rights;
+
+/// Part of the client that needs rights of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Feature {
+    /// All kinds of lock.
+    Locks,
+    /// Quarantine of restarted masters, and strict mode.
+    Quarantine,
+    /// Release notifications.
+    Notifications,
+    /// Inspections.
+    Inspections,
+    /// Names of connections, and scripts that are loaded ahead.
+    Comfort,
+    /// Fenced locks.
+    Fenced,
+    /// Fair locks.
+    Fair,
+    /// Readers and writers.
+    Shared,
+}
+
+impl Feature {
+    /// All features, the most important first.
+    pub const ALL: [Self; 8] = [
+        Self::Locks,
+        Self::Quarantine,
+        Self::Notifications,
+        Self::Inspections,
+        Self::Comfort,
+        Self::Fenced,
+        Self::Fair,
+        Self::Shared,
+    ];
+
+    /// Returns the commands that it needs, as an ACL names them.
+    #[must_use]
+    pub const fn rights(self) -> &'static [&'static str] {
+        match self {
+            Self::Locks => &["set", "get", "del", "pexpire", "pttl", "evalsha", "eval", "echo"],
+            Self::Quarantine => &["info"],
+            Self::Notifications => &["publish", "subscribe", "unsubscribe"],
+            Self::Inspections => &["getrange", "zrevrank"],
+            Self::Comfort => &["client|setname", "script|load"],
+            Self::Fenced => &["time"],
+            Self::Fair => &[
+                "time",
+                "exists",
+                "zadd",
+                "zrem",
+                "zcard",
+                "zscore",
+                "zrank",
+                "zrange",
+                "zrevrange",
+                "zrangebyscore",
+            ],
+            Self::Shared => {
+                &["time", "type", "pexpireat", "zadd", "zrem", "zrange", "zscore", "zremrangebyscore"]
+            }
+        }
+    }
+}
+
+/// A command that shows whether the user has a right, and changes nothing.
+pub(super) struct Trial {
+    pub(super) right: &'static str,
+    pub(super) command: Vec<Vec<u8>>,
+}
+
+/// The commands in the order in which they are sent. Nothing follows the last two: a connection with a
+/// subscription takes no other commands.
+pub(super) fn trials(config: &Config) -> Vec<Trial> {
+    // No lock has this key, and nothing creates it.
+    let key = [&config.prefix, b"redlatch:probe:doctor".as_slice()].concat();
+    let key = key.as_slice();
+    let unknown_script = [b'0'; 40];
+    let rows: [(&'static str, &[&[u8]]); 27] = [
+        ("set", &[b"SET", key, b"", b"XX", b"PX", b"1"]),
+        ("get", &[b"GET", key]),
+        ("del", &[b"DEL", key]),
+        ("pexpire", &[b"PEXPIRE", key, b"1"]),
+        ("pttl", &[b"PTTL", key]),
+        ("evalsha", &[b"EVALSHA", &unknown_script, b"1", key]),
+        // One key is announced and none is there, so that nothing runs.
+        ("eval", &[b"EVAL", b"return", b"1"]),
+        ("echo", &[b"ECHO", b""]),
+        // It does not compile, so that nothing is kept.
+        ("script|load", &[b"SCRIPT", b"LOAD", b"("]),
+        ("client|setname", &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()]),
+        ("getrange", &[b"GETRANGE", key, b"0", b"0"]),
+        ("zrevrank", &[b"ZREVRANK", key, b""]),
+        ("publish", &[b"PUBLISH", key, b""]),
+        ("time", &[b"TIME"]),
+        ("exists", &[b"EXISTS", key]),
+        ("type", &[b"TYPE", key]),
+        ("pexpireat", &[b"PEXPIREAT", key, b"1"]),
+        ("zadd", &[b"ZADD", key, b"XX", b"0", b""]),
+        ("zrem", &[b"ZREM", key, b""]),
+        ("zcard", &[b"ZCARD", key]),
+        ("zscore", &[b"ZSCORE", key, b""]),
+        ("zrank", &[b"ZRANK", key, b""]),
+        ("zrange", &[b"ZRANGE", key, b"0", b"0"]),
+        ("zrevrange", &[b"ZREVRANGE", key, b"0", b"0"]),
+        ("zrangebyscore", &[b"ZRANGEBYSCORE", key, b"0", b"0"]),
+        ("zremrangebyscore", &[b"ZREMRANGEBYSCORE", key, b"0", b"0"]),
+        ("subscribe", &[b"SUBSCRIBE", key]),
+    ];
+    let trial = |(right, words): (&'static str, &[&[u8]])| Trial {
+        right,
+        command: words.iter().map(|word| word.to_vec()).collect(),
+    };
+    let mut trials: Vec<_> = rows.into_iter().map(trial).collect();
+    trials.push(trial(("unsubscribe", &[b"UNSUBSCRIBE", key])));
+    trials
+}
+
+impl Rights {
+    /// Takes the answer to a trial.
+    pub(super) fn note(&mut self, right: &'static str, answer: &Answer) {
+        let Some(text) = answer.error() else { return };
+        if text.starts_with("ERR unknown command") || text.starts_with("ERR unknown subcommand") {
+            self.unknown.push(right);
+        } else if text.starts_with("NOPERM") {
+            if text.contains("channel") {
+                self.lacks_channels = true;
+            } else if text.contains("access a key") || text.contains("of the keys") {
+                self.lacks_keys = true;
+            } else {
+                self.denied.push(right);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_right_of_a_feature_has_a_trial() {
+        let config = Config::builder().master("redis://h").build().expect("valid");
+        let mut tried: Vec<_> = trials(&config).into_iter().map(|trial| trial.right).collect();
+        tried.push("info"); // asked for anyway
+        for right in Feature::ALL.into_iter().flat_map(Feature::rights) {
+            assert!(tried.contains(right), "{right}");
+        }
+    }
+
+    #[test]
+    fn the_features_have_the_rights_of_the_manual() {
+        let page = include_str!("../../docs/operating.md");
+        let line = page.lines().rfind(|line| line.starts_with("ACL SETUSER locker reset")).expect("a line");
+        let mut listed: Vec<_> = line.split(' ').filter_map(|word| word.strip_prefix('+')).collect();
+        let mut needed: Vec<_> = Feature::ALL.into_iter().flat_map(Feature::rights).copied().collect();
+        for rights in [&mut listed, &mut needed] {
+            rights.sort_unstable();
+            rights.dedup();
+        }
+        assert_eq!(listed, needed);
+    }
+
+    #[test]
+    fn refusals_are_told_apart() {
+        let mut rights = Rights::default();
+        let error = |text: &str| Answer::Error(text.to_owned());
+        for (right, answer) in [
+            ("get", error("NOPERM this user has no permissions to run the 'get' command")),
+            ("set", error("NOPERM No permissions to access a key")),
+            (
+                "publish",
+                error("NOPERM this user has no permissions to access one of the channels used as arguments"),
+            ),
+            ("eval", error("ERR unknown command 'EVAL', with args beginning with: ")),
+            ("evalsha", error("NOSCRIPT No matching script.")),
+            ("zadd", error("READONLY You can't write against a read only replica.")),
+            ("echo", Answer::Text(Vec::new())),
+        ] {
+            rights.note(right, &answer);
+        }
+        let Rights { denied, unknown, lacks_keys, lacks_channels, .. } = rights;
+        assert_eq!((denied, unknown), (vec!["get"], vec!["eval"]));
+        assert!(lacks_keys && lacks_channels);
+    }
+}

@@ -1,0 +1,123 @@
+//! The end of a certificate's validity, read from its DER bytes.
+//!
+//! ```text
+//!  Certificate ─ SEQUENCE ─ tbsCertificate ─ SEQUENCE: [0] version?, serial, algorithm, issuer, validity, …
+//!                                                      validity ─ SEQUENCE: notBefore, notAfter
+//! ```
+
+use std::time::Duration;
+
+const SEQUENCE: u8 = 0x30;
+const VERSION: u8 = 0xa0;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+
+/// The last moment of the validity, as a time since the Unix epoch; `None` before it, or for other bytes.
+pub(super) fn not_after(certificate: &[u8]) -> Option<Duration> {
+    let (certificate, _) = content(certificate, SEQUENCE)?;
+    let (body, _) = content(certificate, SEQUENCE)?;
+    let body = if body.first() == Some(&VERSION) { element(body)?.2 } else { body };
+    // Serial number, algorithm, issuer.
+    let validity = (0..3).try_fold(body, |rest, _| Some(element(rest)?.2))?;
+    let (validity, _) = content(validity, SEQUENCE)?;
+    let (_, _, rest) = element(validity)?;
+    let (kind, text, _) = element(rest)?;
+    since_epoch(kind, text)
+}
+
+/// The content of the first element, if it is of this type, and what follows it.
+fn content(bytes: &[u8], wanted: u8) -> Option<(&[u8], &[u8])> {
+    let (kind, content, rest) = element(bytes)?;
+    (kind == wanted).then_some((content, rest))
+}
+
+/// The first element: its type, its content, and what follows it.
+fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&kind, rest) = bytes.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (size, rest) = match first {
+        0..=0x7f => (usize::from(first), rest),
+        0x81..=0x84 => {
+            let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            let size = digits.iter().fold(0_usize, |size, digit| (size << 8) | usize::from(*digit));
+            (size, rest)
+        }
+        _ => return None,
+    };
+    let (content, rest) = rest.split_at_checked(size)?;
+    Some((kind, content, rest))
+}
+
+/// `YYMMDDHHMMSSZ` or `YYYYMMDDHHMMSSZ`, as RFC 5280 demands them.
+fn since_epoch(kind: u8, text: &[u8]) -> Option<Duration> {
+    let digits = text.strip_suffix(b"Z")?;
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number =
+        |digits: &[u8]| digits.iter().fold(0_u64, |number, digit| number * 10 + u64::from(digit - b'0'));
+    let (year, rest) = match kind {
+        UTC_TIME if digits.len() == 12 => {
+            let year = number(&digits[..2]);
+            (if year < 50 { 2000 + year } else { 1900 + year }, &digits[2..])
+        }
+        GENERALIZED_TIME if digits.len() == 14 => (number(&digits[..4]), &digits[4..]),
+        _ => return None,
+    };
+    let [month, day, hour, minute, second] = [0, 2, 4, 6, 8].map(|at| number(&rest[at..at + 2]));
+    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 {
+        return None;
+    }
+    // Years begin in March, so that the leap day is their last one.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days_of_years = year * 365 + year / 4 - year / 100 + year / 400;
+    let days = days_of_years + (month * 153 + 2) / 5 + day - 1;
+    /// Days from the first of March of the year 0 to the Unix epoch.
+    const EPOCH: u64 = 719_468;
+    Some(Duration::from_secs((days.checked_sub(EPOCH)? * 24 + hour) * 3600 + minute * 60 + second))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    fn certificate(year: i32, month: u8, day: u8) -> Vec<u8> {
+        let mut params = CertificateParams::new(vec!["h".to_owned()]).expect("a valid name");
+        params.not_after = date_time_ymd(year, month, day);
+        let key = KeyPair::generate().expect("randomness");
+        params.self_signed(&key).expect("a certificate").der().to_vec()
+    }
+
+    #[test]
+    fn the_end_of_a_certificate_is_read() {
+        for ((year, month, day), seconds) in [
+            ((1999, 12, 31), 946_598_400),
+            ((2024, 2, 29), 1_709_164_800),
+            ((2024, 3, 1), 1_709_251_200),
+            ((2049, 12, 31), 2_524_521_600),
+            ((2050, 1, 1), 2_524_608_000),
+            ((4000, 1, 1), 64_060_588_800),
+        ] {
+            let end = not_after(&certificate(year, month, day));
+            assert_eq!(end, Some(Duration::from_secs(seconds)), "{year}-{month}-{day}");
+        }
+    }
+
+    #[test]
+    fn a_cut_or_changed_certificate_does_not_panic() {
+        let whole = certificate(2049, 12, 31);
+        for size in 0..whole.len() {
+            not_after(&whole[..size]);
+        }
+        for (at, byte) in
+            (0..whole.len()).flat_map(|at| [0, 1, 0x30, 0x7f, 0x81, 0x84, 0xff].map(|byte| (at, byte)))
+        {
+            let mut changed = whole.clone();
+            changed[at] = byte;
+            not_after(&changed);
+        }
+        assert_eq!(since_epoch(UTC_TIME, b"241301000000Z"), None);
+        assert_eq!(since_epoch(UTC_TIME, b"2412010000Z"), None);
+    }
+}
