@@ -433,9 +433,9 @@ impl Run {
 
     /// Lets what is under way come to its end, for a bounded time.
     fn close(self) {
-        let verbose = self.is_verbose();
+        let is_verbose = self.is_verbose();
         let left = self.redlock.drain(CLOSE_LIMIT, HeldLocks::Leave);
-        if left > 0 && verbose {
+        if left > 0 && is_verbose {
             say(Message::ReleasesUnconfirmed { left });
         }
     }

@@ -1,26 +1,27 @@
 //! `redlatch inspect` and `redlatch unlock --force`: what they show, and their exit codes.
 
-use crate::fleet::Fleet;
-use crate::harness::{FOREVER, Running, expect, finish, holder_count, redlatch, trusting};
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, redlatch, trusting};
 
 #[test]
 fn inspect_distinguishes_free_held_split_and_unknown() {
     let mut fleet = Fleet::start(3);
     let inspect = |fleet: &Fleet| finish(trusting(fleet, "inspect").arg("report"));
-    let free = inspect(&fleet);
-    expect(&free, 0, &[]);
-    assert!(free.stdout == "free on 3 of 3 masters\n  all 3 masters: free\n", "{}", free.stdout);
+    // A client that has a quorum waits only shortly for a straggler, as a busy machine makes one.
+    eventually(PATIENCE, "all masters are asked", || {
+        let free = inspect(&fleet);
+        expect(&free, 0, &[]);
+        free.stdout == "free on 3 of 3 masters\n  all 3 masters: free\n"
+    });
     let mut run = Running::start(
         trusting(&fleet, "run").args(["report", "--", "sh", "-c"]).arg(format!("echo inside; {FOREVER}")),
     );
     assert_eq!(run.line(), "inside");
-    let held = inspect(&fleet);
-    expect(&held, 75, &[]);
-    assert!(
-        held.stdout.starts_with("held on 3 of 3 masters, for at most ") && held.stdout.contains("held by "),
-        "{}",
-        held.stdout
-    );
+    eventually(PATIENCE, "all masters are asked", || {
+        let held = inspect(&fleet);
+        expect(&held, 75, &[]);
+        held.stdout.starts_with("held on 3 of 3 masters, for at most ") && held.stdout.contains("held by ")
+    });
     let json = finish(trusting(&fleet, "inspect").args(["--json", "report"]));
     let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON and nothing else");
     assert_eq!((json["status"].as_str(), json["masters"].as_array().map(Vec::len)), (Some("held"), Some(3)));
