@@ -17,10 +17,12 @@ fn inspect_distinguishes_free_held_split_and_unknown() {
         trusting(&fleet, "run").args(["report", "--", "sh", "-c"]).arg(format!("echo inside; {FOREVER}")),
     );
     assert_eq!(run.line(), "inside");
+    let mut shown = String::new();
     eventually(PATIENCE, "all masters are asked", || {
         let held = inspect(&fleet);
         expect(&held, 75, &[]);
-        held.stdout.starts_with("held on 3 of 3 masters, for at most ") && held.stdout.contains("held by ")
+        shown = held.stdout;
+        shown.starts_with("held on 3 of 3 masters, for at most ") && shown.contains("held by ")
     });
     let json = finish(trusting(&fleet, "inspect").args(["--json", "report"]));
     let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON and nothing else");
@@ -28,7 +30,7 @@ fn inspect_distinguishes_free_held_split_and_unknown() {
     assert_eq!(json["holder"].as_str().map(str::len), Some(40), "{json}");
     let label = json["holder_label"].as_str().expect("a label");
     assert!(label.ends_with(&format!(":{}:sh", run.id())) && json["masters"][0]["label"] == label, "{json}");
-    assert!(held.stdout.contains(&format!(" ({label}), for at most ")), "{}", held.stdout);
+    assert!(shown.contains(&format!(" ({label}), for at most ")), "{shown}");
     assert!(json["remaining_ms"].as_u64().is_some_and(|left| left > 0 && left <= 10_000), "{json}");
     run.signal("TERM");
     run.finish();
