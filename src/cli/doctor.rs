@@ -184,7 +184,7 @@ fn master_json(master: &Master) -> Value {
         "is_append_only": server.is_append_only,
         "appendfsync": facts.settings.appendfsync.as_deref(),
         "syncs_each_write": facts.syncs_each_write(),
-        "user": facts.rights.user.as_deref(),
+        "user": *facts.rights.user,
         "denied": facts.rights.denied,
         "native_release": facts.native_release,
         "certificate_left_s": facts.certificate_left.map(|left| left.as_secs()),

@@ -8,6 +8,7 @@ mod bench_tests;
 #[path = "../tls/certificates.rs"]
 mod certificates;
 mod descendant_tests;
+mod doctor_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
 mod harness;
