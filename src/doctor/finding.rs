@@ -467,7 +467,7 @@ const fn without(feature: Feature) -> &'static str {
     match feature {
         Feature::Locks => "locks cannot be taken, extended or released there",
         Feature::Quarantine => {
-            "each reconnect counts as a restart, strict mode refuses the master, and less can be examined"
+            "each reconnect counts as a restart; strict mode refuses the master; less can be examined"
         }
         Feature::Notifications => "waiters retry at random times instead of receiving release notifications",
         Feature::Inspections => "inspect does not work there",
