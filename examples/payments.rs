@@ -2,7 +2,7 @@
 //! readiness probe and an orderly shutdown.
 //!
 //! ```text
-//!   POST /orders/42   charges order 42 under its lock: 200; 409 if another one is at it; 503 without a quorum
+//!   POST /orders/42   charges order 42 under its lock: 200; 409 if it is held; 503 without a quorum
 //!   GET  /ready       200 as long as a quorum of masters can grant locks, else 503
 //!   GET  /live        200
 //!   GET  /metrics     the statistics, for Prometheus

@@ -1,8 +1,10 @@
 //! Settings of a client: which masters, and how long anything may take.
 
 mod credentials;
+pub mod env;
 mod error;
 mod retry_delay;
+mod time;
 #[cfg(feature = "tls")]
 mod tls;
 mod url;

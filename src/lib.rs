@@ -177,6 +177,7 @@ pub use redlock::{Lease, LeaseRequest, Redlock};
 #[doc(hidden)]
 pub mod internals {
     pub use crate::client::{completions, holds, set_acquisition, settle};
+    pub use crate::config::env;
     #[cfg(feature = "doctor")]
     pub use crate::driver::probe;
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};

@@ -8,6 +8,7 @@
 mod cli {
     pub(crate) mod bench;
     pub(crate) mod doctor;
+    pub(crate) mod generate;
     pub(crate) mod inspect;
     pub(crate) mod layout;
     pub(crate) mod message;
@@ -22,11 +23,12 @@ mod rules;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser};
 
+use cli::message::Message;
 use cli::options::{self, Exit, code};
-use cli::{bench, doctor, inspect, run};
+use cli::{bench, doctor, generate, inspect, run};
 
 /// Locks across independent Redis or Valkey masters (Redlock).
 #[derive(Parser)]
@@ -42,6 +44,7 @@ enum Command {
     Bench(bench::Args),
     Inspect(inspect::InspectArgs),
     Unlock(inspect::UnlockArgs),
+    Generate(generate::Args),
     Doctor(doctor::Args),
 }
 
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Bench(args) }) => bench::execute(&args),
         Ok(Cli { command: Command::Inspect(args) }) => inspect::inspect(&args),
         Ok(Cli { command: Command::Unlock(args) }) => inspect::unlock(&args),
+        Ok(Cli { command: Command::Generate(args) }) => generate::execute(&args, Cli::command()),
         Ok(Cli { command: Command::Doctor(args) }) => doctor::execute(&args),
         Err(error) => refuse(&error),
     };
@@ -85,6 +89,7 @@ fn refuse(error: &clap::Error) -> Result<u8, Exit> {
             let _ = error.print();
             Ok(code::USAGE)
         }
+        ErrorKind::UnknownArgument if is_command_without_dashes(error) => Err(Exit::usage(Message::NoDashes)),
         _ => {
             // Not printed by clap: it repeats the arguments, and they may hold a password.
             let text = error.to_string();
@@ -93,10 +98,20 @@ fn refuse(error: &clap::Error) -> Result<u8, Exit> {
     }
 }
 
+/// Whether it is `redlatch run NAME COMMAND`, without the `--` in front of the command.
+fn is_command_without_dashes(error: &clap::Error) -> bool {
+    let mut words = std::env::args_os().skip(1);
+    let is_run = words.next().is_some_and(|word| word == "run") && !words.any(|word| word == "--");
+    let unknown = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(word)) => word.as_str(),
+        _ => "-",
+    };
+    is_run && !unknown.starts_with('-')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_arguments_are_consistent() {

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use hdrhistogram::Histogram;
 use redlatch::engine::{OpId, Outcome, Request, Resource, quorum};
+use redlatch::internals::env::parse_time;
 use redlatch::internals::words::Rounded;
 use redlatch::{AcquireError, HeldLocks, MasterState, Options, Redlock, ReleaseError, limits};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -45,11 +46,11 @@ pub(crate) struct Args {
     pairs: Option<u64>,
 
     /// Stop after this time.
-    #[arg(short, long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    #[arg(short, long, value_name = "TIME", default_value = "5s", value_parser = parse_time)]
     time: Duration,
 
     /// The locks' TTL; at most --max-ttl.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
     ttl: Duration,
 
     /// Do not wait for the answers to releases; they go out in one write with the next acquire.
@@ -113,7 +114,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
         signal_hook::flag::register_usize(signal, interrupt.clone(), number)?;
     }
     let mut redlock = Redlock::open(config)?;
-    options::wait_for_masters(&mut redlock, Enough::All, || interrupt.load(Ordering::Relaxed) != 0)?;
+    options::wait_for_masters(&mut redlock, Enough::All, true, || interrupt.load(Ordering::Relaxed) != 0)?;
     if let Some(code) = interrupted(&interrupt) {
         return Ok(code);
     }

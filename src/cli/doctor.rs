@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use redlatch::doctor::{Diagnosis, Facts, Finding, Master, MasterAnswer, Severity, examine};
 use redlatch::engine::quorum;
+use redlatch::internals::env::parse_time;
 use redlatch::internals::words::{Counted, Rounded};
 use redlatch::{Config, Quarantine};
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ pub(crate) struct Args {
     json: bool,
 
     /// How long the examination may take; a master without an answer takes all of it.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_time)]
     time_limit: Duration,
 
     #[command(flatten)]

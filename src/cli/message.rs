@@ -11,10 +11,15 @@ type Text<'a> = &'a dyn fmt::Display;
 /// `lock` is a [`label`].
 pub(crate) enum Message<'a> {
     // ---- arguments ----
-    NoMasters,
-    /// `number` counts from 1.
-    NoUrl {
-        number: usize,
+    /// A setting that the option or the variable makes.
+    BadSetting {
+        option: &'static str,
+        variable: &'static str,
+        reason: Text<'a>,
+    },
+    NoDashes,
+    UnknownPage {
+        names: Text<'a>,
     },
     TtlTooLong {
         ttl: Duration,
@@ -53,8 +58,9 @@ pub(crate) enum Message<'a> {
         error: Text<'a>,
     },
     // ---- the lock ----
+    /// Without `left` it is waited for without an end.
     AwaitingLock {
-        left: Duration,
+        left: Option<Duration>,
         error: Text<'a>,
     },
     Acquired {
@@ -158,13 +164,10 @@ pub(crate) fn with_lock(lock: &str, error: String) -> String {
 impl fmt::Display for Message<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::NoMasters => f.write_str(
-                "no masters given; give each by --master URL, or all in REDLATCH_MASTERS, separated by commas",
-            ),
-            Self::NoUrl { number } => write!(
-                f,
-                "master {number} does not begin with redis:// or unix://; separate masters by commas, and write %2C for \
-                 a comma in a password"
+            Self::BadSetting { option, variable, reason } => write!(f, "{option} ({variable}): {reason}"),
+            Self::UnknownPage { names } => write!(f, "no such page; give {names}, or nothing for the program's own"),
+            Self::NoDashes => f.write_str(
+                "write -- between the lock's name and the command: redlatch run NAME -- COMMAND",
             ),
             Self::TtlTooLong { ttl, max_ttl } => write!(
                 f,
@@ -210,9 +213,10 @@ impl fmt::Display for Message<'_> {
 impl Message<'_> {
     fn fmt_of_lock(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::AwaitingLock { left, error } => {
+            Self::AwaitingLock { left: Some(left), error } => {
                 write!(f, "waiting up to {} more: {error:#}", Rounded(left))
             }
+            Self::AwaitingLock { left: None, error } => write!(f, "waiting: {error:#}"),
             Self::Acquired { lock, took, later, left } => {
                 write!(f, "{lock} acquired in {}", Rounded(took))?;
                 if let Some((attempts, waited)) = later {
@@ -331,8 +335,9 @@ mod tests {
         let lock = &label([b"orders:42".as_slice()])[..];
         let (error, why) = (&"lock \"orders:42\" is lost", &"lock \"orders:42\" is lost");
         for (text, words) in table! {
-            NoMasters => NoMasters, "give each by --master URL";
-            NoUrl { .. } => NoUrl { number: 2 }, "master 2 does not begin with redis:// or unix://; separate masters by commas";
+            BadSetting { .. } => BadSetting { option: "--max-ttl", variable: "REDLATCH_MAX_TTL", reason: &"give a time such as 30s" }, "--max-ttl (REDLATCH_MAX_TTL): give a time";
+            UnknownPage { .. } => UnknownPage { names: &"run, bench" }, "no such page; give run, bench";
+            NoDashes => NoDashes, "write -- between the lock's name and the command";
             TtlTooLong { .. } => TtlTooLong { ttl: LONG, max_ttl: LONG }, "--ttl is 4.4s, above";
             OutOfBounds { .. } => OutOfBounds { option: "--depth", value: &0, min: &1, max: &9 }, "--depth is 0; give 1 to 9";
             UnlockWithoutForce => UnlockWithoutForce, "See `redlatch inspect`; give --force";
@@ -341,7 +346,8 @@ mod tests {
             Connected { .. } => Connected { ready: 1, count: 3, needed: 2, took: LONG }, "connected to 1 of 3 masters in 4.4s";
             RoundTrip { .. } => RoundTrip { one: LONG, all: LONG, count: 3 }, "4.4s to all 3";
             NoRoundTrip { .. } => NoRoundTrip { error: &"broken pipe" }, "was not measured: broken pipe";
-            AwaitingLock { .. } => AwaitingLock { left: LONG, error }, "waiting up to 4.4s more: lock \"orders:42\"";
+            AwaitingLock { .. } => AwaitingLock { left: Some(LONG), error }, "waiting up to 4.4s more: lock \"orders:42\"";
+            AwaitingLock { .. } => AwaitingLock { left: None, error }, "waiting: lock \"orders:42\"";
             Acquired { .. } => Acquired { lock, took: LONG, later: None, left: LONG }, "lock \"orders:42\" acquired in 4.4s; valid for 4.4s";
             Acquired { .. } => Acquired { lock, took: LONG, later: Some((2, LONG)), left: LONG }, "lock \"orders:42\" acquired in 4.4s by attempt 2, 4.4s after the first";
             GrantedBy { .. } => GrantedBy { masters: &"all 3 masters", rest: 0 }, "granted by all 3 masters";

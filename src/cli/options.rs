@@ -3,18 +3,16 @@
 //! Everything for stderr goes through [`say`], so that a login in a URL is never shown.
 
 use std::borrow::Cow;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::quorum;
-use redlatch::internals::words;
+use redlatch::internals::{env, words};
 use redlatch::{
     AcquireError, Config, ConfigBuilder, ConfigError, ConnectError, Failure, InputError, MasterState,
-    MasterStatus, Pem, Quarantine, Redlock, Tls,
+    MasterStatus, Redlock,
 };
 use rustix::process::getpgrp;
 use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp};
@@ -55,52 +53,53 @@ const NEARLY: Duration = Duration::from_millis(500);
 /// How often a countdown is shown again.
 const COUNTDOWN_EVERY: Duration = Duration::from_millis(100);
 
-/// The masters and how they are reached.
+/// The masters and how they are reached. Each option that has a variable stands for it: the library reads
+/// both by the same table.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Masters")]
 pub(crate) struct MasterOptions {
     /// A master, as redis://[user[:password]@]host[:port][/db], rediss://… for TLS, or unix:///path; once for
-    /// each, or separated by commas.
+    /// each, or separated by commas or blanks.
     ///
     /// All clients of one lock must name the same masters; an odd number from three up is sensible. A comma
     /// in a password is written %2C. Other users can see arguments, so a password is better kept in the
     /// variable.
-    #[arg(
-        short,
-        long = "master",
-        value_name = "URL",
-        env = "REDLATCH_MASTERS",
-        hide_env_values = true,
-        value_delimiter = ','
-    )]
-    masters: Vec<String>,
+    #[arg(short, long = "master", value_name = "URL", env = env::MASTERS, hide_env_values = true)]
+    masters: Vec<OsString>,
 
-    /// The longest TTL that any user of these masters may ask for; the same for all of them.
+    /// The longest TTL that any user of these masters may ask for; the same for all of them [default: 30s].
     ///
     /// A master that restarted is not counted for this long, as it may have forgotten a lock that still
     /// lives. A user with a shorter maximum counts it too early, and takes a lock that another user still
     /// holds. Library: max_ttl.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
-    max_ttl: Duration,
+    #[arg(long, value_name = "TIME", env = env::MAX_TTL)]
+    max_ttl: Option<OsString>,
 
     /// How long to wait for a master's answer [default: a fiftieth of the TTL, between 5ms and 50ms].
     ///
     /// Set it well above the network's round trip.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
-    answer_timeout: Option<Duration>,
+    #[arg(long, value_name = "TIME", env = env::ANSWER_TIMEOUT)]
+    answer_timeout: Option<OsString>,
 
-    /// How long connecting to a master may take; a master without an answer delays the start by this long.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
-    connect_timeout: Duration,
+    /// How long connecting to a master may take; a master without an answer delays the start by this long
+    /// [default: 1s].
+    #[arg(long, value_name = "TIME", env = env::CONNECT_TIMEOUT)]
+    connect_timeout: Option<OsString>,
 
     #[command(flatten)]
     tls: TlsOptions,
 
-    /// Text put in front of the resource's name to make its key.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    prefix: OsString,
+    /// Text put in front of the resource's name to make its key [default: none]; the same for all users of
+    /// these masters.
+    #[arg(long, value_name = "TEXT", env = env::PREFIX)]
+    prefix: Option<OsString>,
 
-    /// Count masters that restarted lately, too.
+    /// By how many millionths the rates of clocks may differ; the same for all users of these masters
+    /// [default: 10000].
+    #[arg(long, value_name = "PPM", env = env::DRIFT_PPM)]
+    drift_ppm: Option<OsString>,
+
+    /// Count masters that restarted lately, too. Variable: REDLATCH_QUARANTINE=trust.
     ///
     /// Right only if each master writes every change to disk before it answers (appendonly yes, appendfsync
     /// always), or if nothing depends on the lock.
@@ -108,43 +107,56 @@ pub(crate) struct MasterOptions {
     trust: bool,
 
     /// Count a master only if its process is known to have been observed for the maximum TTL, and refuse
-    /// unfit masters.
+    /// unfit masters. Variable: REDLATCH_QUARANTINE=strict.
     ///
     /// Without it a master's reported uptime counts, which its wall clock can falsify. A client leaves the
     /// observed time on the masters, in the key PREFIXredlatch:mark, so that later clients need not wait.
     /// Replicas, masters that may evict keys and masters that do not answer INFO are refused.
     #[arg(long, conflicts_with = "trust")]
-    pub(crate) strict: bool,
+    strict: bool,
 }
 
 impl MasterOptions {
     /// The settings that these options make.
     pub(crate) fn config(&self, more: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Result<Config, Exit> {
-        if self.masters.iter().all(String::is_empty) {
-            return Err(Exit::usage(Message::NoMasters));
-        }
-        // Shown without the text, which may be one half of a password.
-        if let Some(index) = self.masters.iter().position(|url| !url.contains("://") && !url.starts_with('/'))
-        {
-            return Err(Exit::usage(Message::NoUrl { number: index + 1 }));
-        }
-        let mut builder = Config::builder()
-            .masters(&self.masters)
-            .max_ttl(self.max_ttl)
-            .connect_timeout(self.connect_timeout)
-            .prefix(self.prefix.as_bytes());
-        if let Some(limit) = self.answer_timeout {
-            builder = builder.answer_timeout(limit);
-        }
-        if self.trust {
-            builder = builder.quarantine(Quarantine::Trust);
-        } else if self.strict {
-            builder = builder.quarantine(Quarantine::Strict);
-        }
-        if let Some(tls) = self.tls.settings() {
-            builder = builder.tls(tls);
-        }
+        let builder = env::builder(|variable| self.value(variable))?;
         Ok(more(builder).build()?)
+    }
+
+    /// Text of the option that stands for this variable: clap takes the variable where no option is given.
+    fn value(&self, variable: &'static str) -> Option<OsString> {
+        match variable {
+            env::MASTERS => Some(self.masters.join(OsStr::new(","))),
+            env::MAX_TTL => self.max_ttl.clone(),
+            env::ANSWER_TIMEOUT => self.answer_timeout.clone(),
+            env::CONNECT_TIMEOUT => self.connect_timeout.clone(),
+            env::PREFIX => self.prefix.clone(),
+            env::DRIFT_PPM => self.drift_ppm.clone(),
+            env::QUARANTINE if self.trust => Some("trust".into()),
+            env::QUARANTINE if self.strict => Some("strict".into()),
+            env::TLS_CA => self.tls.ca.clone(),
+            env::TLS_CERT => self.tls.certificate.clone(),
+            env::TLS_KEY => self.tls.key.clone(),
+            env::TLS_SERVER_NAME => self.tls.server_name.clone(),
+            _ => std::env::var_os(variable),
+        }
+    }
+}
+
+/// Name of the option that stands for this variable.
+fn option_of(variable: &str) -> &'static str {
+    match variable {
+        env::MASTERS => "--master",
+        env::MAX_TTL => "--max-ttl",
+        env::ANSWER_TIMEOUT => "--answer-timeout",
+        env::CONNECT_TIMEOUT => "--connect-timeout",
+        env::PREFIX => "--prefix",
+        env::DRIFT_PPM => "--drift-ppm",
+        env::TLS_CA => "--tls-ca",
+        env::TLS_CERT => "--tls-cert",
+        env::TLS_KEY => "--tls-key",
+        env::TLS_SERVER_NAME => "--tls-server-name",
+        _ => "--trust, --strict",
     }
 }
 
@@ -153,41 +165,20 @@ impl MasterOptions {
 #[command(next_help_heading = "TLS, for masters with a rediss:// URL")]
 struct TlsOptions {
     /// A file with the CA certificates that alone are trusted, in PEM form [default: those of the system].
-    #[arg(long = "tls-ca", value_name = "FILE", env = "REDLATCH_TLS_CA")]
-    ca: Option<PathBuf>,
+    #[arg(long = "tls-ca", value_name = "FILE", env = env::TLS_CA)]
+    ca: Option<OsString>,
 
     /// A file with the certificate that is shown to the masters, in PEM form; needs --tls-key.
-    #[arg(long = "tls-cert", value_name = "FILE", env = "REDLATCH_TLS_CERT", requires = "key")]
-    certificate: Option<PathBuf>,
+    #[arg(long = "tls-cert", value_name = "FILE", env = env::TLS_CERT)]
+    certificate: Option<OsString>,
 
     /// A file with the private key of that certificate, in PEM form.
-    #[arg(long = "tls-key", value_name = "FILE", env = "REDLATCH_TLS_KEY", requires = "certificate")]
-    key: Option<PathBuf>,
+    #[arg(long = "tls-key", value_name = "FILE", env = env::TLS_KEY)]
+    key: Option<OsString>,
 
     /// The name or IP address that each master's certificate must have [default: the host of its URL].
-    #[arg(long = "tls-server-name", value_name = "NAME", env = "REDLATCH_TLS_SERVER_NAME")]
-    server_name: Option<String>,
-}
-
-impl TlsOptions {
-    /// The settings of the options; `None` if no option is given.
-    fn settings(&self) -> Option<Tls> {
-        let Self { ca, certificate, key, server_name } = self;
-        if ca.is_none() && certificate.is_none() && server_name.is_none() {
-            return None;
-        }
-        let mut tls = Tls::new();
-        if let Some(ca) = ca {
-            tls = tls.ca(Pem::File(ca.clone()));
-        }
-        if let (Some(certificate), Some(key)) = (certificate, key) {
-            tls = tls.client_certificate(Pem::File(certificate.clone()), Pem::File(key.clone()));
-        }
-        if let Some(name) = server_name {
-            tls = tls.server_name(name);
-        }
-        Some(tls)
-    }
+    #[arg(long = "tls-server-name", value_name = "NAME", env = env::TLS_SERVER_NAME)]
+    server_name: Option<OsString>,
 }
 
 /// Why the program ends without having done what it was asked for, and with which code.
@@ -214,7 +205,12 @@ impl Exit {
 
 impl From<ConfigError> for Exit {
     fn from(error: ConfigError) -> Self {
-        Self::usage(error)
+        match error {
+            ConfigError::Variable { variable, reason } => {
+                Self::usage(Message::BadSetting { option: option_of(variable), variable, reason: &reason })
+            }
+            error => Self::usage(error),
+        }
     }
 }
 
@@ -338,14 +334,17 @@ pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
 }
 
 /// A wait shown as one line: it counts down on a terminal, and is printed once elsewhere.
-#[derive(Default)]
 struct Countdown {
+    is_shown: bool,
     shown_at: Option<Instant>,
 }
 
 impl Countdown {
     fn show(&mut self, now: Instant, message: &Message<'_>) {
         let is_first = self.shown_at.is_none();
+        if !self.is_shown {
+            return;
+        }
         if !stderr_is_terminal() {
             if is_first {
                 say(message);
@@ -377,15 +376,16 @@ pub(crate) enum Enough {
     Quorum,
 }
 
-/// Waits, visibly, until enough masters are out of quarantine, and fails if no quorum of masters counts then.
+/// Waits, visibly if asked for, until enough masters are out of quarantine, and fails if no quorum of masters counts then.
 /// Returns early if it is interrupted.
 pub(crate) fn wait_for_masters(
     redlock: &mut Redlock,
     enough: Enough,
+    is_shown: bool,
     mut is_interrupted: impl FnMut() -> bool,
 ) -> Result<(), Exit> {
     let deadline = Instant::now() + redlock.config().quarantine_time() + QUARANTINE_SLACK;
-    let mut countdown = Countdown::default();
+    let mut countdown = Countdown { is_shown, shown_at: None };
     loop {
         let masters = redlock.masters();
         let longest = masters.iter().filter_map(|master| match master.state {

@@ -23,7 +23,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Grant, OpId, Outcome, Request, Resource, Ttl, quorum};
-use redlatch::{HeldLocks, InputError, MasterState, Redlock, ReleaseError, Released, limits};
+use redlatch::internals::env::parse_time;
+use redlatch::{HeldLocks, InputError, MasterState, Quarantine, Redlock, ReleaseError, Released, limits};
 
 use super::message::{Message, label, with_lock};
 use super::options::{self, Enough, Exit, MasterOptions, code, say};
@@ -43,12 +44,12 @@ pub(crate) struct Args {
     /// somewhat before.
     ///
     /// After a crash of this machine no other client gets the lock for up to this long. At most --max-ttl.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
     ttl: Duration,
 
-    /// How long to wait for the lock; 0 makes one attempt. With --strict the wait for masters comes before
-    /// it.
-    #[arg(short, long, value_name = "TIME", default_value = "0", value_parser = humantime::parse_duration)]
+    /// How long to wait for the lock, or `forever`; 0 makes one attempt. With --strict the wait for masters
+    /// comes before it.
+    #[arg(short, long, value_name = "TIME", default_value = "0", value_parser = parse_wait)]
     wait: Duration,
 
     /// Time between TERM and KILL for the command if the lock is lost [default: a third of the TTL].
@@ -56,12 +57,12 @@ pub(crate) struct Args {
     /// KILL comes before the lock's validity ends, by a twentieth of it (at most 1s), however long the grace
     /// is. TERM is sent so early that a grace of up to a quarter of the TTL fits. If redlatch could not run
     /// until then (stopped, or the machine slept), KILL comes at once when it does.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     grace: Option<Duration>,
 
     /// How long the lock may be held in all; near the end of it the command is ended as if the lock were
     /// lost.
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_time)]
     max_hold: Duration,
 
     /// The exit code if another client holds the lock.
@@ -93,6 +94,11 @@ pub(crate) struct Args {
     /// Report on stderr each event of the lock.
     #[arg(short, long)]
     verbose: bool,
+
+    /// Print nothing while waiting, and nothing if another client holds the lock: the exit code says so.
+    /// Errors are printed.
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
 
     /// One more lock, for a command that needs several: it runs once all of them are held. May be repeated.
     ///
@@ -164,6 +170,9 @@ Examples:
   redlatch run account:1 --also account:2 -- ./transfer.sh          both locks, or none
   redlatch run backup -- tar cf /backup/home.tar /home || [ $? -eq 75 ]     fine if another machine does it";
 
+/// A wait without an end: no process runs for so long.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// How long the exit waits for masters that are slow to confirm the release.
 const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 
@@ -184,15 +193,25 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     signals.wake(&redlock);
     let label = label(names.iter().map(Resource::as_bytes));
     let options = lock_options(&args);
-    let mut run = Run { redlock, label, ttl, options, verbose: args.verbose, signals };
+    let voice = match (args.quiet, args.verbose) {
+        (true, _) => Voice::Quiet,
+        (_, true) => Voice::Verbose,
+        _ => Voice::Usual,
+    };
+    let mut run = Run { redlock, label, ttl, options, voice, signals };
     run.tell(|run| run.describe_masters(started));
     // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
-    let masters = if args.masters.strict { run.wait_for_masters() } else { Ok(()) };
+    let masters =
+        if run.redlock.config().quarantine() == Quarantine::Strict { run.wait_for_masters() } else { Ok(()) };
     match masters.and_then(|()| run.acquire(&names, args.wait)) {
         Ok(held) => run.hold(&args, &names, &held),
         Err(Exit { code, why }) => {
             run.close();
-            Err(Exit::new(if code == code::CONTENDED { args.conflict_exit_code } else { code }, why))
+            match code {
+                code::CONTENDED if args.quiet => Ok(args.conflict_exit_code),
+                code::CONTENDED => Err(Exit::new(args.conflict_exit_code, why)),
+                code => Err(Exit::new(code, why)),
+            }
         }
     }
 }
@@ -223,6 +242,25 @@ fn names(args: &Args) -> Result<Vec<Resource<'_>>, InputError> {
 /// A lock that was acquired.
 type Held = (OpId, Grant);
 
+/// What is printed on stderr.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Voice {
+    /// Errors.
+    Quiet,
+    /// Also why it waits, and who holds the lock.
+    Usual,
+    /// Also each event of the lock.
+    Verbose,
+}
+
+/// `forever`, or a time.
+fn parse_wait(text: &str) -> Result<Duration, &'static str> {
+    match text {
+        "forever" => Ok(FOREVER),
+        text => parse_time(text).map_err(|_| "give a time such as 500ms, 30s, 5min or 2h 30min, or forever"),
+    }
+}
+
 /// One run of the program.
 struct Run {
     redlock: Redlock,
@@ -230,16 +268,17 @@ struct Run {
     label: String,
     ttl: Ttl,
     options: redlatch::Options,
-    verbose: bool,
+    voice: Voice,
     signals: process::Signals,
 }
 
 impl Run {
     /// Waits for masters in quarantine if a lock needs their votes. A signal ends the wait.
     fn wait_for_masters(&mut self) -> Result<(), Exit> {
-        let Self { redlock, signals, .. } = self;
+        let Self { redlock, signals, voice, .. } = self;
         let mut signal = None;
-        let result = options::wait_for_masters(redlock, Enough::Quorum, || {
+        let is_shown = *voice != Voice::Quiet;
+        let result = options::wait_for_masters(redlock, Enough::Quorum, is_shown, || {
             signal = signals.take();
             signal.is_some()
         });
@@ -289,8 +328,8 @@ impl Run {
                 return Err(cannot_start(&args.command, &error));
             }
         };
-        let label = self.label.clone();
-        let end = Supervisor::new(&mut self.redlock, process, held, label, timeline, self.verbose)
+        let (label, is_verbose) = (self.label.clone(), self.is_verbose());
+        let end = Supervisor::new(&mut self.redlock, process, held, label, timeline, is_verbose)
             .supervise(self.signals.arrivals());
         if let Ok(end) = &end {
             self.tell(|_| Message::CommandEnded { code: end.code }.to_string());
@@ -346,14 +385,19 @@ impl Run {
 
     /// Lets what is under way come to its end, for a bounded time.
     fn close(self) {
+        let verbose = self.is_verbose();
         let left = self.redlock.drain(CLOSE_LIMIT, HeldLocks::Leave);
-        if left > 0 && self.verbose {
+        if left > 0 && verbose {
             say(Message::ReleasesUnconfirmed { left });
         }
     }
 
+    fn is_verbose(&self) -> bool {
+        self.voice == Voice::Verbose
+    }
+
     fn tell(&self, what: impl FnOnce(&Self) -> String) {
-        if self.verbose {
+        if self.is_verbose() {
             say(what(self));
         }
     }

@@ -79,6 +79,15 @@ pub enum ConfigError {
         /// The most it may be.
         max: Duration,
     },
+    /// An environment variable is missing, or its value is not accepted. The value is not shown, as it may
+    /// hold a password.
+    #[error("{variable}: {reason}")]
+    Variable {
+        /// Name of the variable.
+        variable: &'static str,
+        /// The reason, and what is accepted.
+        reason: String,
+    },
     /// Drift and `max_ttl` that leave no validity.
     #[error(transparent)]
     Input(#[from] InputError),

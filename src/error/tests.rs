@@ -190,6 +190,7 @@ fn samples_of_settings() -> Vec<Sample> {
             TwoLogins { .. } => ConfigError::TwoLogins { index: 0 }, "remove one of them";
             #[cfg(feature = "tls")] TlsUnused => ConfigError::TlsUnused, "write rediss://, or remove them";
             #[cfg(feature = "tls")] TlsServerName { .. } => ConfigError::TlsServerName { name: "a b".to_owned() }, "`a b` cannot be the name of a TLS server; give the name in its certificate";
+            Variable { .. } => ConfigError::Variable { variable: "REDLATCH_MAX_TTL", reason: "give a time such as 30s".to_owned() }, "REDLATCH_MAX_TTL: give a time such as 30s";
             PrefixTooLong { .. } => ConfigError::PrefixTooLong { size: 9999 }, "give at most";
             ClientName => ConfigError::ClientName, "use ASCII without spaces";
             AnswerTimeoutShare { .. } => ConfigError::AnswerTimeoutShare { ppm: 0 }, "give 1 to 1,000,000";

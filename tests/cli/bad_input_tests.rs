@@ -37,13 +37,13 @@ fn bad_input_gives_64_and_names_the_problem() {
         (&["run", "-m", url, "--also", "", "r", "--", "true"], "empty"),
         (&["run", "-m", url, "--prefix", &long, "r", "--", "true"], "prefix"),
         (&["run", "-m", url, "r", "--"], "COMMAND"),
-        (&["run", "-m", url, "r", "true"], "true"),
+        (&["run", "-m", url, "r", "true"], "write -- between"),
         (&["run", "-m", url, "--", "true"], "RESOURCE"),
         (&["run", "-m", url, "-m", url, "r", "--", "true"], "same server"),
         (&["run", "-m", "redis://127.0.0.1:1,redis://127.0.0.1:1/3", "r", "--", "true"], "same server"),
         (&["run", "-m", &too_many, "r", "--", "true"], "33 masters given; give 1 to 32"),
         (&["run", "-m", "", "r", "--", "true"], "no masters"),
-        (&["run", "-m", "redis://127.0.0.1:1,", "r", "--", "true"], "master 2 does not begin"),
+        (&["run", "-m", "redis://127.0.0.1:1,h", "r", "--", "true"], "master 2 does not begin"),
         (&["run", "-m", "127.0.0.1:6379", "r", "--", "true"], "master 1 does not begin"),
         (&["run", "-m", "http://h", "r", "--", "true"], "unknown scheme"),
         (&["run", "-m", "redis://h:0", "r", "--", "true"], "port"),
@@ -249,11 +249,11 @@ fn an_endless_wait_ends_by_lock_or_signal() {
     fleet.masters().for_each(|master| drop(master.ask("SET r stuck")));
     let wait = ["-v", "--wait", "9999999999years", "r", "--", "echo", "mine"];
     let mut waiter = Running::start(patient(&fleet.urls()).args(wait));
-    waiter.wait_for_stderr("waiting up to");
+    waiter.wait_for_stderr("waiting: ");
     waiter.signal("TERM");
     expect(&waiter.finish(), 143, &["before the command started"]);
     let mut waiter = Running::start(patient(&fleet.urls()).args(wait));
-    waiter.wait_for_stderr("waiting up to");
+    waiter.wait_for_stderr("waiting: ");
     fleet.masters().for_each(|master| assert_eq!(master.ask("DEL r"), Raw::Int(1)));
     let waited = waiter.finish();
     expect(&waited, 0, &["acquired in"]);

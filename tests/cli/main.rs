@@ -11,6 +11,7 @@ mod descendant_tests;
 mod doctor_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
+mod habits_tests;
 mod harness;
 mod harness_tests;
 mod inspect_tests;

@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::{
-    AcquireError, Client, Config, ConfigBuilder, Credentials, CredentialsError, Event, MasterState, Warning,
+    AcquireError, Client, Config, ConfigBuilder, Credentials, CredentialsError, Event, MasterState, Redlock,
+    Warning,
 };
 
 use crate::fleet::{Fleet, eventually};
@@ -78,6 +79,11 @@ fn set_user(fleet: &mut Fleet, rule: &str) {
     }
 }
 
+/// With time for a machine that is busy.
+fn open_patient(builder: ConfigBuilder) -> Client {
+    open(builder.connect_timeout(LONG))
+}
+
 fn open(builder: ConfigBuilder) -> Client {
     Client::open(builder.build().expect("valid settings")).expect("an event loop")
 }
@@ -128,8 +134,8 @@ fn a_password_changes_under_load_and_no_lock_is_lost() {
     let mut fleet = start(5, "pw0");
     let urls = fleet.urls();
     let vault = Vault::new(&urls, "pw0");
-    let clients = [(); 2].map(|()| open(vault.serve(config(&urls, LONG))));
-    let guard = clients[0].lock("kept").ttl(TTL).auto_extend(NEVER).acquire().expect("free");
+    let clients = [(); 2].map(|()| open_patient(vault.serve(config(&urls, LONG))));
+    let guard = clients[0].lock("kept").ttl(TTL).auto_extend(NEVER).wait(PATIENCE).acquire().expect("free");
     let (is_over, turns, inside) = (AtomicBool::new(false), AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         for index in 0..6 {
@@ -174,10 +180,10 @@ fn a_waiter_is_notified_behind_changed_credentials() {
     let urls = fleet.urls();
     let vault = Vault::new(&urls, "pw0");
     let holder = open(config(&urls, LONG));
-    let guard = holder.lock("a").ttl(TTL).acquire().expect("free");
+    let guard = holder.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     // It does not try again by itself.
     let patient = config(&urls, LONG).ask_holder(false).retry_delay(NEVER..=NEVER);
-    let waiter = open(vault.serve(patient));
+    let waiter = open_patient(vault.serve(patient));
     let waiting = waiter.lock("a").ttl(TTL).wait(PATIENCE).acquire_async();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| waiting.wait());
@@ -206,7 +212,7 @@ fn a_bad_provider_costs_its_masters_only() {
     vault.set(&urls[0], Conduct::Panic);
     vault.set(&urls[1], Conduct::Hang(Arc::new(Mutex::new(ended))));
     let client = open(vault.serve(config(&urls, LONG)));
-    client.lock("a").ttl(TTL).acquire().expect("three masters").release().expect("confirmed");
+    client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("three masters").release().expect("confirmed");
     eventually(PATIENCE, "the panic is shown", || why_down(&client, 0).contains("provider panicked"));
     eventually(PATIENCE, "the hang is shown", || why_down(&client, 1).contains("gave no answer within 1s"));
     assert_eq!(client.health().may_fail, 0);
@@ -214,7 +220,7 @@ fn a_bad_provider_costs_its_masters_only() {
     vault.set(&urls[2], Conduct::Fail);
     let sealed = CredentialsError::Failed("the vault is sealed");
     eventually(PATIENCE, "a failed renewal is a warning", || errors(&client) == [sealed.clone()]);
-    client.lock("a").ttl(TTL).acquire().expect("three masters").release().expect("confirmed");
+    client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("three masters").release().expect("confirmed");
     // Fewer masters than a quorum.
     fleet.master(2).restart();
     set_user(&mut fleet, "on >s3cret ~* &* +@all");
@@ -242,8 +248,8 @@ fn refused_credentials_stay_until_the_server_closes() {
         // The test may be over.
         let _ = sender.lock().expect("no panic").send(event.clone());
     });
-    let client = open(vault.serve(observed));
-    let mut guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    let client = open_patient(vault.serve(observed));
+    let mut guard = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     vault.set_all(&urls, "wr0ng");
     eventually(PATIENCE, "each master refuses them", || errors(&client).len() == 3);
     guard.extend(TTL).expect("all connections stay");
@@ -263,6 +269,27 @@ fn refused_credentials_stay_until_the_server_closes() {
     eventually(PATIENCE, "all are accepted", || client.health().may_fail == 1 && errors(&client).is_empty());
     guard.release().expect("confirmed");
     await_no_keys(&mut fleet);
+}
+
+#[test]
+fn a_redlock_renews_credentials_in_its_calls() {
+    let mut fleet = start(3, "pw0");
+    let urls = fleet.urls();
+    let vault = Vault::new(&urls, "pw0");
+    let settings = vault.serve(config(&urls, LONG)).connect_timeout(LONG).build().expect("valid settings");
+    let mut redlock = Redlock::open(settings).expect("an event loop");
+    let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+    let before = login_counts(&mut fleet);
+    set_user(&mut fleet, "resetpass >pw1");
+    vault.set_all(&urls, "pw1");
+    for (index, before) in before.iter().enumerate() {
+        eventually(PATIENCE, "the new credentials are accepted", || {
+            redlock.turn(Duration::from_millis(1)).expect("an event loop");
+            login_count(&mut fleet, index) > *before
+        });
+    }
+    redlock.release(lease).expect("confirmed");
+    assert_eq!((redlock.stats().lost, redlock.stats().reconnects()), (0, 0));
 }
 
 #[test]

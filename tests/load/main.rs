@@ -1,6 +1,6 @@
-//! Mixed load on five real masters with random faults: all kinds of locks, sets, reentrant locks, waiters with
-//! notifications, TLS on two masters. It looks for what only time brings about: two holders, locks that stay,
-//! calls that come late, memory and descriptors that grow.
+//! Mixed load on five real masters with random faults: all kinds of locks, sets, reentrant locks, waiters
+//! with notifications, TLS on two masters. It looks for what only time brings about: two holders, locks that
+//! stay, calls that come late, memory and descriptors that grow.
 //!
 //! ```sh
 //! REDLATCH_LOAD_SECONDS=3600 cargo test --release --all-features --test load
@@ -14,6 +14,7 @@ mod faults;
 #[path = "../masters/fleet.rs"]
 mod fleet;
 mod tasks;
+#[path = "../../src/cli/drill/witness.rs"]
 mod witness;
 
 use std::fs;
@@ -105,7 +106,7 @@ fn main() {
     let mut usages = Vec::new();
     while begun.elapsed() < scale.time {
         thread::sleep(Duration::from_millis(100));
-        witness.assert_none_inside_twice();
+        assert_none_inside_twice(&witness);
         if usages.is_empty() && begun.elapsed() >= scale.first_look() {
             usages.push(Usage::now());
             println!("after {:.0?}: {:?}", begun.elapsed(), usages[0]);
@@ -151,16 +152,21 @@ fn report_and_judge(
         last.memory_kb,
         first.descriptor_count,
         last.descriptor_count,
-        witness.visit_count(),
+        witness.found().visit_count,
     );
     eventually(PATIENCE, "all keys are released or end", || keys(fleet) == 0);
-    witness.assert_none_inside_twice();
+    assert_none_inside_twice(witness);
     assert!(report.locked_count() > 100, "hardly a lock was acquired");
     assert!(report.latest_call < SLACK, "a call ended {:?} past its deadline", report.latest_call);
     assert!(last.memory_kb < first.memory_kb + GROWTH_MAX_KB, "memory grows: {first:?}, then {last:?}");
     // Connections come and go with the faults, and so do those of waiters.
     let many = CLIENT_COUNT * 5 * 2;
     assert!(last.descriptor_count < first.descriptor_count + many, "{first:?}, then {last:?}");
+}
+
+fn assert_none_inside_twice(witness: &Witness) {
+    let overlaps = witness.found().overlaps;
+    assert!(overlaps.is_empty(), "{overlaps:#?}");
 }
 
 /// Keys of locks and queues on a master. Those of fences, marks and reservations are no locks.

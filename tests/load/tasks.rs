@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::witness::{self, Witness};
+use crate::witness::Witness;
 use crate::{Scale, TTL};
 
 /// Resources that most callers want.
@@ -106,7 +106,6 @@ impl Tasks {
         witness: &Arc<Witness>,
         is_over: &Arc<AtomicBool>,
     ) -> Self {
-        witness::assert_that_it_sees_overlaps();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let mut running = JoinSet::new();

@@ -2,9 +2,10 @@
 
 use rand::RngExt;
 use rand::seq::IndexedRandom;
-use redlatch::Quarantine;
+use redlatch::{Credentials, Quarantine};
 
 use crate::callers::Callers;
+use crate::checker::id;
 use crate::clock::{MS, SECOND, Time};
 use crate::model::Keys;
 use crate::network::{ConnState, Pipe, Weather};
@@ -287,6 +288,20 @@ impl World {
         self.clients[client].suspended_at.get_or_insert(self.now);
     }
 
+    /// A client that runs gets new credentials for a master.
+    pub fn change_credentials(&mut self, client: usize, master: usize, is_right: bool) {
+        let it = &self.clients[client];
+        if it.is_down || it.paused_until > self.now || it.suspended_at.is_some() {
+            return;
+        }
+        // Masters without a password take any for the user `default`, and none without a user.
+        let credentials = Credentials::new(self.now.to_string());
+        let credentials = if is_right { credentials.user("default") } else { credentials };
+        let now = self.local(client);
+        self.clients[client].engine.handle_credentials(now, id(master), Ok(credentials));
+        self.wake(client, self.now);
+    }
+
     /// All is well from now on, though what was lost stays lost.
     pub fn heal(&mut self) {
         self.pause_ppm = 0;
@@ -305,6 +320,10 @@ impl World {
             self.start_client(client);
             let it = &mut self.clients[client];
             it.paused_until = it.paused_until.min(self.now);
+            if let Some(since) = it.suspended_at.take() {
+                it.clock.step(-(self.now - since).cast_signed());
+            }
+            (0..self.masters.len()).for_each(|master| self.change_credentials(client, master, true));
             self.wake(client, self.now);
         }
         self.end_stalls();

@@ -51,9 +51,11 @@ pub enum Fault {
     PauseClient,
     SuspendClient,
     CrashClient,
+    NewCredentials,
+    WrongCredentials,
 }
 
-pub const FAULTS: [(Fault, &str); 32] = [
+pub const FAULTS: [(Fault, &str); 34] = [
     (Fault::StallRequests, "requests stalled"),
     (Fault::StallReplies, "replies stalled"),
     (Fault::StallBoth, "link stalled both ways"),
@@ -84,6 +86,8 @@ pub const FAULTS: [(Fault, &str); 32] = [
     (Fault::PauseClient, "client paused"),
     (Fault::SuspendClient, "client suspended, its clock stood still"),
     (Fault::CrashClient, "client crashed"),
+    (Fault::NewCredentials, "new credentials"),
+    (Fault::WrongCredentials, "new credentials, which are refused"),
     // Twice, for it is what most of the rules are about.
     (Fault::KillMaster(Data::Empty), "master restarted empty"),
     (Fault::Reset, "connection reset"),
@@ -330,6 +334,8 @@ fn inject(world: &mut World, fault: Fault) {
             world.run_for(time.min(SECOND));
             world.start_client(client);
         }
+        Fault::NewCredentials => world.change_credentials(client, master, true),
+        Fault::WrongCredentials => world.change_credentials(client, master, false),
     }
 }
 

@@ -10,7 +10,7 @@ use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::internals::set_acquisition::{Failed, SetAcquisition, Step};
 use redlatch::{AcquireError, WaitPolicy};
 
-use super::{Held, Run, TURN_LIMIT};
+use super::{FOREVER, Held, Run, TURN_LIMIT, Voice};
 use crate::cli::message::{Message, with_lock};
 use crate::cli::options::{self, Exit, code, say};
 
@@ -51,7 +51,8 @@ impl Run {
             if left < STRETCH_MIN || !may_pass {
                 return Err(Exit::from(error).of_lock(&self.label));
             }
-            if stretch == later && (self.verbose || options::stderr_is_terminal()) {
+            if stretch == later && self.shows_waits() {
+                let left = (wait < FOREVER).then_some(left);
                 say(Message::AwaitingLock { left, error: &with_lock(&self.label, format!("{error:#}")) });
             }
             // Between two stretches readers would come in.
@@ -69,6 +70,14 @@ impl Run {
                 result = self.attempt(names, Duration::ZERO)?;
             }
             stretch = later;
+        }
+    }
+
+    fn shows_waits(&self) -> bool {
+        match self.voice {
+            Voice::Quiet => false,
+            Voice::Usual => options::stderr_is_terminal(),
+            Voice::Verbose => true,
         }
     }
 

@@ -1,0 +1,104 @@
+//! `redlatch generate`: manual pages and shell completions, made of the options themselves.
+
+use std::io;
+
+use clap::{Command, Subcommand};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use super::message::Message;
+use super::options::{Exit, print};
+
+/// Print a manual page, or completions for a shell.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Print a manual page, for man(1).
+    Man {
+        /// The page of this subcommand [default: the program's own].
+        subcommand: Option<String>,
+    },
+    /// Print completions for a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  redlatch generate man > /usr/local/share/man/man1/redlatch.1
+  redlatch generate man run > /usr/local/share/man/man1/redlatch-run.1
+  redlatch generate completions bash > /etc/bash_completion.d/redlatch
+  redlatch generate completions zsh > /usr/local/share/zsh/site-functions/_redlatch";
+
+/// Runs the subcommand; `program` is the whole command line.
+pub(crate) fn execute(args: &Args, mut program: Command) -> Result<u8, Exit> {
+    let text = match &args.what {
+        What::Man { subcommand } => man(program, subcommand.as_deref())?,
+        What::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(*shell, &mut program, "redlatch", &mut text);
+            text
+        }
+    };
+    print(&String::from_utf8_lossy(&text))?;
+    Ok(0)
+}
+
+/// One page in roff.
+fn man(program: Command, subcommand: Option<&str>) -> Result<Vec<u8>, Exit> {
+    let mut program = program.disable_help_subcommand(true);
+    program.build();
+    let command = match subcommand {
+        None => program,
+        Some(name) => match program.find_subcommand(name) {
+            Some(command) => command.clone(),
+            None => return Err(unknown_page(&program)),
+        },
+    };
+    let help = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
+    let page = Man::new(command.clone());
+    let mut text = Vec::new();
+    page.render_title(&mut text)?;
+    page.render_name_section(&mut text)?;
+    page.render_synopsis_section(&mut text)?;
+    page.render_description_section(&mut text)?;
+    page.render_options_section(&mut text)?;
+    if command.has_subcommands() {
+        page.render_subcommands_section(&mut text)?;
+    }
+    if let Some(help) = help {
+        notes(&help, &mut text)?;
+    }
+    Ok(text)
+}
+
+/// The text behind the options, line by line as the terminal shows it: its headings are lines that end with a
+/// colon.
+fn notes(help: &str, out: &mut impl io::Write) -> io::Result<()> {
+    for line in help.lines() {
+        match line.strip_suffix(':').filter(|heading| !heading.starts_with(' ')) {
+            Some(heading) => writeln!(out, ".SH {}\n.nf", escaped(&heading.to_uppercase()))?,
+            None => writeln!(out, "{}", escaped(line))?,
+        }
+    }
+    writeln!(out, ".fi")
+}
+
+/// Text that roff shows as it is.
+fn escaped(line: &str) -> String {
+    let line = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
+    if line.starts_with('.') { format!("\\&{line}") } else { line }
+}
+
+fn unknown_page(program: &Command) -> Exit {
+    let names: Vec<&str> = program.get_subcommands().map(Command::get_name).collect();
+    Exit::usage(Message::UnknownPage { names: &names.join(", ") })
+}

@@ -1,0 +1,337 @@
+//! Settings from environment variables: those that all clients of a fleet share, and how each is reached.
+//!
+//! The command line has the same settings by [`builder`]: each of its options stands for a variable.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+
+use super::time;
+pub use super::time::parse_time;
+use super::{Config, ConfigBuilder, ConfigError, Quarantine};
+
+/// URLs of the masters, between commas or blanks.
+pub const MASTERS: &str = "REDLATCH_MASTERS";
+/// See [`ConfigBuilder::max_ttl`].
+pub const MAX_TTL: &str = "REDLATCH_MAX_TTL";
+/// See [`ConfigBuilder::prefix`].
+pub const PREFIX: &str = "REDLATCH_PREFIX";
+/// See [`ConfigBuilder::drift_ppm`].
+pub const DRIFT_PPM: &str = "REDLATCH_DRIFT_PPM";
+/// See [`ConfigBuilder::quarantine`].
+pub const QUARANTINE: &str = "REDLATCH_QUARANTINE";
+/// See [`ConfigBuilder::answer_timeout`].
+pub const ANSWER_TIMEOUT: &str = "REDLATCH_ANSWER_TIMEOUT";
+/// See [`ConfigBuilder::connect_timeout`].
+pub const CONNECT_TIMEOUT: &str = "REDLATCH_CONNECT_TIMEOUT";
+/// A file: `Tls::ca`.
+pub const TLS_CA: &str = "REDLATCH_TLS_CA";
+/// A file: `Tls::client_certificate`.
+pub const TLS_CERT: &str = "REDLATCH_TLS_CERT";
+/// A file: `Tls::client_certificate`.
+pub const TLS_KEY: &str = "REDLATCH_TLS_KEY";
+/// See `Tls::server_name`.
+pub const TLS_SERVER_NAME: &str = "REDLATCH_TLS_SERVER_NAME";
+
+/// Puts the text of a variable into the settings, or says what is accepted.
+type Apply = fn(ConfigBuilder, &OsStr) -> Result<ConfigBuilder, String>;
+
+/// The variables without those of TLS, which depend on each other.
+const SETTINGS: [(&str, Apply); 7] = [
+    (MASTERS, |builder, text| Ok(builder.masters(masters(text_of(text)?)?))),
+    (MAX_TTL, |builder, text| Ok(builder.max_ttl(time_of(text)?))),
+    (PREFIX, |builder, bytes| Ok(builder.prefix(bytes.as_encoded_bytes()))),
+    (DRIFT_PPM, |builder, text| {
+        let ppm = text_of(text)?.trim().parse().map_err(|_| "give a whole number such as 10000")?;
+        Ok(builder.drift_ppm(ppm))
+    }),
+    (QUARANTINE, |builder, text| Ok(builder.quarantine(quarantine(text_of(text)?)?))),
+    (ANSWER_TIMEOUT, |builder, text| Ok(builder.answer_timeout(time_of(text)?))),
+    (CONNECT_TIMEOUT, |builder, text| Ok(builder.connect_timeout(time_of(text)?))),
+];
+/// Reason of an empty list.
+const NO_MASTERS: &str = "no masters given; give the URLs of all of them, separated by commas";
+/// The variables of TLS.
+const TLS: [&str; 4] = [TLS_CA, TLS_CERT, TLS_KEY, TLS_SERVER_NAME];
+
+/// All variables.
+pub fn variables() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().map(|(variable, _)| *variable).chain(TLS)
+}
+
+impl Config {
+    /// Reads the settings from the environment. [`ConfigBuilder::from_env`] lists the variables.
+    ///
+    /// # Errors
+    /// [`ConfigError::Variable`] names the variable and says what is accepted.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        ConfigBuilder::from_env()?.build()
+    }
+}
+
+impl ConfigBuilder {
+    /// Returns a builder with the settings that the environment names. The command line reads the same
+    /// variables.
+    ///
+    /// | variable | setting |
+    /// | --- | --- |
+    /// | `REDLATCH_MASTERS` | URLs of all masters, between commas or blanks; required |
+    /// | `REDLATCH_MAX_TTL` | [`ConfigBuilder::max_ttl`], such as `30s` or `5min` |
+    /// | `REDLATCH_PREFIX` | [`ConfigBuilder::prefix`] |
+    /// | `REDLATCH_DRIFT_PPM` | [`ConfigBuilder::drift_ppm`] |
+    /// | `REDLATCH_QUARANTINE` | [`ConfigBuilder::quarantine`]: `uptime`, `strict` or `trust` |
+    /// | `REDLATCH_ANSWER_TIMEOUT` | [`ConfigBuilder::answer_timeout`] |
+    /// | `REDLATCH_CONNECT_TIMEOUT` | [`ConfigBuilder::connect_timeout`] |
+    /// | `REDLATCH_TLS_CA`, `REDLATCH_TLS_CERT`, `REDLATCH_TLS_KEY` | files of `Tls`, with the feature `tls` |
+    /// | `REDLATCH_TLS_SERVER_NAME` | `Tls::server_name`, with the feature `tls` |
+    ///
+    /// An empty variable counts as none. Later calls of the builder override what it read, except that
+    /// [`ConfigBuilder::master`] adds a master.
+    ///
+    /// ```no_run
+    /// use redlatch::{Client, ConfigBuilder};
+    ///
+    /// let config = ConfigBuilder::from_env()?.client_name("billing").build()?;
+    /// let client = Client::open(config)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConfigError::Variable`] names the variable and says what is accepted.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        builder(env::var_os::<&str>)
+    }
+}
+
+/// Returns a builder with the settings that `lookup` finds under the names of [`variables`]. An empty text
+/// counts as none.
+///
+/// # Errors
+/// [`ConfigError::Variable`] names the variable and says what is accepted.
+pub fn builder(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<ConfigBuilder, ConfigError> {
+    let lookup = |variable| lookup(variable).filter(|text| !text.is_empty());
+    let mut builder = Config::builder();
+    for (variable, apply) in SETTINGS {
+        let refused = |reason| ConfigError::Variable { variable, reason };
+        match lookup(variable) {
+            Some(text) => {
+                check(variable, &text, apply).map_err(refused)?;
+                builder = apply(builder, &text).map_err(refused)?;
+            }
+            None if variable == MASTERS => return Err(refused(NO_MASTERS.to_owned())),
+            None => {}
+        }
+    }
+    tls(builder, lookup)
+}
+
+/// Checks the bounds of one setting by itself, so that an error names its variable.
+fn check(variable: &str, text: &OsStr, apply: Apply) -> Result<(), String> {
+    let alone = apply(Config::builder(), text)?;
+    let alone = if variable == MASTERS { alone } else { alone.master("redis://localhost") };
+    alone.build().map(drop).map_err(|error| error.to_string())
+}
+
+fn text_of(text: &OsStr) -> Result<&str, String> {
+    text.to_str().ok_or_else(|| "it is no text in UTF-8".to_owned())
+}
+
+fn time_of(text: &OsStr) -> Result<std::time::Duration, String> {
+    parse_time(text.to_str().unwrap_or_default()).map_err(|_| time::ADVICE.to_owned())
+}
+
+fn quarantine(text: &str) -> Result<Quarantine, String> {
+    match text.trim() {
+        "uptime" => Ok(Quarantine::Uptime),
+        "strict" => Ok(Quarantine::Strict),
+        "trust" => Ok(Quarantine::Trust),
+        _ => Err("give uptime, strict or trust".to_owned()),
+    }
+}
+
+/// The URLs of a list. Shows nothing of a text that is no URL: it may be one half of a password.
+fn masters(list: &str) -> Result<Vec<&str>, String> {
+    let urls = list.split(|c: char| c == ',' || c.is_whitespace()).filter(|url| !url.is_empty());
+    let urls: Vec<&str> = urls.collect();
+    match urls.iter().position(|url| !url.contains("://") && !url.starts_with('/')) {
+        Some(index) => Err(format!(
+            "master {} does not begin with redis://, rediss:// or unix://; separate masters by commas, and write %2C \
+             for a comma in a password",
+            index + 1
+        )),
+        None if urls.is_empty() => Err(NO_MASTERS.to_owned()),
+        None => Ok(urls),
+    }
+}
+
+#[cfg(feature = "tls")]
+fn tls(
+    builder: ConfigBuilder,
+    lookup: impl Fn(&'static str) -> Option<OsString>,
+) -> Result<ConfigBuilder, ConfigError> {
+    use super::{Pem, Tls};
+    let [ca, certificate, key, name] = TLS.map(lookup);
+    if ca.is_none() && certificate.is_none() && key.is_none() && name.is_none() {
+        return Ok(builder);
+    }
+    let file = |path: OsString| Pem::File(path.into());
+    let mut tls = Tls::new();
+    if let Some(ca) = ca {
+        tls = tls.ca(file(ca));
+    }
+    let missing = |variable, other| {
+        Err(ConfigError::Variable {
+            variable,
+            reason: format!("give the file; {other} is of no use without it"),
+        })
+    };
+    match (certificate, key) {
+        (Some(certificate), Some(key)) => tls = tls.client_certificate(file(certificate), file(key)),
+        (Some(_), None) => return missing(TLS_KEY, TLS_CERT),
+        (None, Some(_)) => return missing(TLS_CERT, TLS_KEY),
+        (None, None) => {}
+    }
+    if let Some(name) = name {
+        let refused = |reason| ConfigError::Variable { variable: TLS_SERVER_NAME, reason };
+        tls = tls.server_name(text_of(&name).map_err(refused)?);
+    }
+    Ok(builder.tls(tls))
+}
+
+/// Never silently without TLS.
+#[cfg(not(feature = "tls"))]
+fn tls(
+    builder: ConfigBuilder,
+    lookup: impl Fn(&'static str) -> Option<OsString>,
+) -> Result<ConfigBuilder, ConfigError> {
+    match TLS.into_iter().find(|variable| lookup(variable).is_some()) {
+        Some(variable) => {
+            let reason = "it needs the cargo feature tls".to_owned();
+            Err(ConfigError::Variable { variable, reason })
+        }
+        None => Ok(builder),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn read(variables: &[(&'static str, &str)]) -> Result<Config, ConfigError> {
+        let lookup =
+            |name| variables.iter().find(|(it, _)| *it == name).map(|(_, text)| OsString::from(text));
+        builder(lookup)?.build()
+    }
+
+    #[test]
+    fn each_variable_sets_its_setting() {
+        let config = read(&[
+            (MASTERS, "redis://a,valkey://b:7000/1,unix:///run/c"),
+            (MAX_TTL, "1min"),
+            (PREFIX, "lock:"),
+            (DRIFT_PPM, "20000"),
+            (QUARANTINE, "strict"),
+            (ANSWER_TIMEOUT, "300ms"),
+            (CONNECT_TIMEOUT, "2s"),
+        ])
+        .expect("valid settings");
+        assert_eq!(config.master_count(), 3);
+        assert_eq!((config.max_ttl, &config.prefix[..]), (Duration::from_secs(60), &b"lock:"[..]));
+        assert_eq!(config.quarantine_time(), Duration::from_millis(61_202));
+        assert_eq!(config.quarantine(), Quarantine::Strict);
+        assert_eq!(config.answer_timeout, Some(Duration::from_millis(300)));
+        assert_eq!(config.connect_timeout, Duration::from_secs(2));
+    }
+
+    #[test]
+    fn unset_and_empty_variables_leave_the_defaults() {
+        let empty: Vec<_> = variables().filter(|name| *name != MASTERS).map(|name| (name, "")).collect();
+        for rest in [&[][..], &empty] {
+            let config = read(&[&[(MASTERS, "redis://a")][..], rest].concat()).expect("valid settings");
+            let default = Config::builder().master("redis://a").build().expect("valid settings");
+            assert_eq!(format!("{config:?}"), format!("{default:?}"));
+        }
+    }
+
+    #[test]
+    fn blanks_and_trailing_commas_in_the_list_are_ignored() {
+        for list in [
+            "redis://a,redis://b",
+            "redis://a, redis://b,",
+            " redis://a ,\n redis://b ,\n",
+            "redis://a redis://b",
+            ",,redis://a,,redis://b",
+        ] {
+            assert_eq!(read(&[(MASTERS, list)]).map(|config| config.master_count()), Ok(2), "{list:?}");
+        }
+    }
+
+    #[test]
+    fn bad_values_name_the_variable_and_what_is_accepted() {
+        let url = (MASTERS, "redis://a");
+        for (variables, said) in [
+            (&[][..], "REDLATCH_MASTERS: no masters given; give the URLs"),
+            (&[(MASTERS, " , ")], "REDLATCH_MASTERS: no masters given; give the URLs"),
+            (&[(MASTERS, "redis://a,b")], "REDLATCH_MASTERS: master 2 does not begin with redis://"),
+            (&[(MASTERS, "redis://a,http://b")], "REDLATCH_MASTERS: master 2: an unknown scheme"),
+            (&[(MASTERS, "redis://a,redis://a/1")], "REDLATCH_MASTERS: master 2 is the same server"),
+            (&[url, (MAX_TTL, "30")], "REDLATCH_MAX_TTL: give a time such as"),
+            (&[url, (MAX_TTL, "8days")], "REDLATCH_MAX_TTL: max_ttl is"),
+            (&[url, (DRIFT_PPM, "1%")], "REDLATCH_DRIFT_PPM: give a whole number"),
+            (&[url, (DRIFT_PPM, "500001")], "REDLATCH_DRIFT_PPM: "),
+            (&[url, (QUARANTINE, "none")], "REDLATCH_QUARANTINE: give uptime, strict or trust"),
+            (&[url, (ANSWER_TIMEOUT, "0")], "REDLATCH_ANSWER_TIMEOUT: answer_timeout is"),
+            (&[url, (CONNECT_TIMEOUT, "soon")], "REDLATCH_CONNECT_TIMEOUT: give a time"),
+            (&[url, (PREFIX, &"x".repeat(257))], "REDLATCH_PREFIX: the prefix has 257 bytes"),
+        ] {
+            let error = read(variables).expect_err(said).to_string();
+            assert!(error.starts_with(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_variables_error_shows_a_password() {
+        for list in
+            ["redis://me:s3c,ret@h,redis://i", "redis://me:s3cret@h:x", "me:s3cret@h", "redis://me:s3cret h"]
+        {
+            let error = read(&[(MASTERS, list)]).expect_err(list).to_string();
+            assert!(!error.contains("s3c") && !error.contains("ret@"), "{error}");
+        }
+        let misplaced = "redis://me:s3cret@h";
+        for variable in variables().filter(|name| ![MASTERS, PREFIX].contains(name)) {
+            let read = read(&[(MASTERS, "redis://a"), (variable, misplaced)]);
+            let error = read.expect_err(variable).to_string();
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn a_certificate_without_key_is_refused() {
+        let url = (MASTERS, "rediss://a");
+        for (given, missing) in [(TLS_CERT, TLS_KEY), (TLS_KEY, TLS_CERT)] {
+            let error = read(&[url, (given, "/a.pem")]).expect_err("half of it").to_string();
+            assert_eq!(error, format!("{missing}: give the file; {given} is of no use without it"));
+        }
+        assert!(read(&[url, (TLS_CERT, "/a.pem"), (TLS_KEY, "/a.key"), (TLS_CA, "/ca.pem")]).is_ok());
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn tls_variables_name_the_missing_feature() {
+        let error = read(&[(MASTERS, "redis://a"), (TLS_CA, "/ca.pem")]).expect_err("no TLS here");
+        assert_eq!(error.to_string(), "REDLATCH_TLS_CA: it needs the cargo feature tls");
+    }
+
+    #[test]
+    fn each_variable_is_in_the_operators_table() {
+        let page = include_str!("../../docs/operating.md");
+        for variable in variables() {
+            assert!(
+                page.contains(&format!("| `{variable}` |")),
+                "{variable} has no row in docs/operating.md"
+            );
+        }
+    }
+}

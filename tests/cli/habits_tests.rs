@@ -1,0 +1,216 @@
+//! Habits of the shell: variables, lists, a quiet run, completions, manual pages, a systemd unit.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::fleet::Fleet;
+use crate::harness::{Finished, PATIENT, Running, expect, finish, redlatch, trusting};
+
+/// The variables that `PATIENT` has as options.
+const PATIENT_VARIABLES: [(&str, &str); 3] = [
+    ("REDLATCH_QUARANTINE", "trust"),
+    ("REDLATCH_ANSWER_TIMEOUT", "5s"),
+    ("REDLATCH_CONNECT_TIMEOUT", "20s"),
+];
+
+/// `redlatch` with settings from variables alone.
+fn by_variables(urls: &[String]) -> Command {
+    let mut command = redlatch(urls);
+    command.envs(PATIENT_VARIABLES);
+    command
+}
+
+/// Runs a command that prints its key on the first master.
+fn key_in_use(fleet: &mut Fleet, command: &mut Command) -> String {
+    let mut run = Running::start_with_stdin(command.args(["r", "--", "sh", "-c", "echo held; read line"]));
+    assert_eq!(run.line(), "held");
+    let keys = fleet.master(0).ask("KEYS *").text();
+    run.send("\n");
+    expect(&run.finish(), 0, &[]);
+    keys
+}
+
+#[test]
+fn variables_are_settings_and_options_override_them() {
+    let mut fleet = Fleet::start(3);
+    let urls = fleet.urls();
+    let key = key_in_use(&mut fleet, by_variables(&urls).arg("run"));
+    assert_eq!(key, "[r]");
+    let key = key_in_use(&mut fleet, by_variables(&urls).env("REDLATCH_PREFIX", "lock:").arg("run"));
+    assert_eq!(key, "[lock:r]");
+    let overriding = &mut by_variables(&urls);
+    overriding.env("REDLATCH_PREFIX", "lock:").args(["run", "--prefix", "job:"]);
+    assert_eq!(key_in_use(&mut fleet, overriding), "[job:r]");
+
+    let too_long = &mut by_variables(&urls);
+    too_long.env("REDLATCH_MAX_TTL", "20s").args(["run", "--ttl", "25s", "r", "--", "true"]);
+    expect(&finish(too_long), 64, &["--ttl is 25s", "maximum TTL of 20s"]);
+    expect(&finish(too_long.env("REDLATCH_MAX_TTL", "25s")), 0, &[]);
+    // --trust and --strict stand for the variable, too.
+    let strict = &mut by_variables(&urls);
+    strict.env("REDLATCH_QUARANTINE", "strict").args(["run", "--trust", "r", "--", "true"]);
+    expect(&finish(strict), 0, &[]);
+}
+
+#[test]
+fn bad_settings_name_option_and_variable() {
+    let url = "redis://me:s3cret@127.0.0.1:1";
+    for (variable, value, said) in [
+        ("REDLATCH_MAX_TTL", "30", "--max-ttl (REDLATCH_MAX_TTL): give a time such as"),
+        ("REDLATCH_MAX_TTL", "8days", "--max-ttl (REDLATCH_MAX_TTL): max_ttl is 192h; give"),
+        ("REDLATCH_ANSWER_TIMEOUT", "soon", "--answer-timeout (REDLATCH_ANSWER_TIMEOUT): give a time"),
+        ("REDLATCH_CONNECT_TIMEOUT", "-1s", "--connect-timeout (REDLATCH_CONNECT_TIMEOUT): give a time"),
+        ("REDLATCH_DRIFT_PPM", "1%", "--drift-ppm (REDLATCH_DRIFT_PPM): give a whole number"),
+        (
+            "REDLATCH_QUARANTINE",
+            "never",
+            "--trust, --strict (REDLATCH_QUARANTINE): give uptime, strict or trust",
+        ),
+        (
+            "REDLATCH_TLS_CERT",
+            "/a.pem",
+            "--tls-key (REDLATCH_TLS_KEY): give the file; REDLATCH_TLS_CERT is of no",
+        ),
+        ("REDLATCH_MAX_TTL", url, "--max-ttl (REDLATCH_MAX_TTL): give a time such as"),
+        ("REDLATCH_MASTERS", "redis://a,me:s3cret@b", "--master (REDLATCH_MASTERS): master 2 does not begin"),
+        ("REDLATCH_MASTERS", " , ,", "--master (REDLATCH_MASTERS): no masters given; give the URLs"),
+    ] {
+        let command = &mut redlatch(&[url.to_owned()]);
+        let finished = finish(command.env(variable, value).args(["run", "r", "--", "true"]));
+        expect(&finished, 64, &[said]);
+        assert!(!finished.stderr.contains("s3cret"), "{}", finished.stderr);
+    }
+}
+
+#[test]
+fn lists_of_masters_may_have_blanks_and_trailing_commas() {
+    let fleet = Fleet::start(3);
+    let urls = fleet.urls();
+    for list in [urls.join(", ") + ",", urls.join(" "), format!("\n{}\n", urls.join(",\n"))] {
+        let command = &mut redlatch(&[]);
+        command.env("REDLATCH_MASTERS", &list).arg("run").args(PATIENT).args(["-v", "r", "--", "true"]);
+        expect(&finish(command), 0, &["connected to 3 of 3 masters"]);
+        let command = &mut redlatch(&[]);
+        command.env_remove("REDLATCH_MASTERS").args(["run", "-m", &list]).args(PATIENT);
+        expect(&finish(command.args(["r", "--", "true"])), 0, &[]);
+    }
+}
+
+#[test]
+fn a_quiet_run_says_nothing_of_contention() {
+    let mut fleet = Fleet::start(3);
+    fleet.masters().for_each(|master| drop(master.ask("SET r other PX 600000")));
+    let refused = |args: &[&str]| finish(trusting(&fleet, "run").args(args).args(["r", "--", "true"]));
+    let Finished { code, stdout, stderr } = refused(&["--quiet", "--wait", "400ms"]);
+    assert_eq!((code, &stdout[..], &stderr[..]), (Some(75), "", ""));
+    expect(&refused(&[]), 75, &["is held by another client"]);
+    assert_eq!(refused(&["-q", "-E", "0"]).code, Some(0));
+    expect(&refused(&["-q", "-v"]), 64, &["--quiet", "--verbose"]);
+    // Errors are printed.
+    fleet.masters().for_each(|master| master.kill());
+    let dead = finish(redlatch(&fleet.urls()).args(["run", "-q", "--trust", "r", "--", "true"]));
+    expect(&dead, 69, &["no quorum"]);
+}
+
+#[test]
+fn a_wait_forever_ends_by_the_lock() {
+    let mut fleet = Fleet::start(3);
+    fleet.masters().for_each(|master| drop(master.ask("SET r stuck")));
+    let wait = ["-v", "--wait", "forever", "r", "--", "echo", "mine"];
+    let mut waiter = Running::start(trusting(&fleet, "run").args(wait));
+    waiter.wait_for_stderr("waiting: lock \"r\" is held");
+    fleet.masters().for_each(|master| drop(master.ask("DEL r")));
+    let waited = waiter.finish();
+    expect(&waited, 0, &["acquired in"]);
+    assert_eq!(waited.stdout, "mine\n");
+    let soon = finish(trusting(&fleet, "run").args(["--wait", "never", "r", "--", "true"]));
+    expect(&soon, 64, &["--wait", "or forever"]);
+}
+
+#[test]
+fn a_command_without_dashes_gets_advice() {
+    let urls = ["redis://127.0.0.1:1".to_owned()];
+    for args in [&["r", "echo", "hi"][..], &["--ttl", "3s", "r", "tar", "-c"], &["r", "redis://me:s3cret@h"]]
+    {
+        let finished = finish(redlatch(&urls).arg("run").args(args));
+        expect(
+            &finished,
+            64,
+            &["write -- between the lock's name and the command: redlatch run NAME -- COMMAND"],
+        );
+        assert!(!finished.stderr.contains("s3cret"));
+    }
+    // Other unknown words keep their own message.
+    expect(&finish(redlatch(&urls).args(["run", "r", "--verbos", "--", "true"])), 64, &["--verbos"]);
+    expect(&finish(redlatch(&urls).args(["inspect", "r", "echo"])), 64, &["unexpected argument 'echo'"]);
+}
+
+#[test]
+fn manual_pages_name_each_option() {
+    for subcommand in [None, Some("run"), Some("bench"), Some("inspect"), Some("unlock"), Some("generate")] {
+        let page = finish(redlatch(&[]).args(["generate", "man"]).args(subcommand));
+        expect(&page, 0, &[]);
+        let help = finish(redlatch(&[]).args(subcommand).arg("--help"));
+        for word in help.stdout.split_whitespace().filter(|word| word.starts_with("--") && word.len() > 2) {
+            let option = word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric()).replace('-', "\\-");
+            assert!(page.stdout.contains(&option), "{subcommand:?}: {word} is not in its page");
+        }
+        let unknown = page.stdout.lines().find(|line| {
+            let is_macro =
+                [".ie", ".el", ".TH", ".SH", ".SS", ".TP", ".RS", ".RE", ".nf", ".fi", ".br", ".PP"]
+                    .iter()
+                    .any(|name| line.starts_with(name));
+            line.starts_with(['.', '\'']) && !is_macro
+        });
+        assert_eq!(unknown, None, "{subcommand:?}");
+    }
+    expect(
+        &finish(redlatch(&[]).args(["generate", "man", "sprint"])),
+        64,
+        &["no such page; give run, bench"],
+    );
+}
+
+#[test]
+fn completions_exist_for_each_shell() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let completions = finish(redlatch(&[]).args(["generate", "completions", shell]));
+        expect(&completions, 0, &[]);
+        assert!(completions.stdout.contains("max-ttl"), "{shell}");
+    }
+    let bash = finish(redlatch(&[]).args(["generate", "completions", "bash"])).stdout;
+    let script = format!(
+        "{bash}\nCOMP_WORDS=(redlatch ru) COMP_CWORD=1; _redlatch redlatch ru redlatch; echo $COMPREPLY"
+    );
+    let completed = Command::new("bash").args(["-c", &script]).output().expect("bash runs");
+    assert_eq!(String::from_utf8_lossy(&completed.stdout).trim(), "run");
+    expect(&finish(redlatch(&[]).args(["generate", "completions", "csh"])), 64, &["zsh"]);
+}
+
+/// The unit as it stands, with another program and command, and the variables of its file.
+#[test]
+fn the_systemd_unit_runs_and_accepts_contention() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/systemd");
+    let read = |file: &str| std::fs::read_to_string(folder.join(file)).expect("an example");
+    let unit = read("nightly-report.service");
+    let value = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)).expect(key).to_owned();
+    let words = value("ExecStart=/usr/local/bin/redlatch ");
+    let (options, _) = words.split_once(" -- ").expect("a command");
+    let mut fleet = Fleet::start(3);
+    let urls = fleet.urls();
+    let start = || {
+        let mut command = by_variables(&urls);
+        let file = read("fleet.env");
+        let variables =
+            file.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('='));
+        command.envs(variables.filter(|(name, _)| *name != "REDLATCH_MASTERS"));
+        finish(command.args(options.split(' ')).args(["--", "echo", "report"]))
+    };
+    let ran = start();
+    expect(&ran, 0, &[]);
+    assert_eq!((&ran.stdout[..], &ran.stderr[..]), ("report\n", ""));
+    fleet.masters().for_each(|master| drop(master.ask("SET lock:nightly-report other PX 600000")));
+    let refused = start();
+    assert_eq!(refused.code.map(|code| code.to_string()), Some(value("SuccessExitStatus=")));
+    assert_eq!(refused.stderr, "");
+}
