@@ -11,6 +11,7 @@ mod cli {
     pub(crate) mod generate;
     pub(crate) mod inspect;
     pub(crate) mod layout;
+    pub(crate) mod list;
     pub(crate) mod message;
     pub(crate) mod options;
     pub(crate) mod ping;
@@ -28,7 +29,7 @@ use clap::{CommandFactory, Parser};
 
 use cli::message::Message;
 use cli::options::{self, Exit, code};
-use cli::{bench, doctor, generate, inspect, run};
+use cli::{bench, doctor, generate, inspect, list, run};
 
 /// Locks across independent Redis or Valkey masters (Redlock).
 #[derive(Parser)]
@@ -46,6 +47,7 @@ enum Command {
     Unlock(inspect::UnlockArgs),
     Generate(generate::Args),
     Doctor(doctor::Args),
+    Ls(list::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -54,6 +56,7 @@ Examples:
   redlatch run --wait 1min nightly-report -- ./report.sh     one report at a time, whichever machine starts it
   redlatch bench --time 5s                                   how fast these masters grant and release locks
   redlatch inspect nightly-report                            who holds it, and for how long
+  redlatch ls 'orders:*'                                     which locks there are
   redlatch doctor                                            what is wrong with these masters, and what to do
 
 `redlatch run --help` and the like say more, exit codes included.";
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Unlock(args) }) => inspect::unlock(&args),
         Ok(Cli { command: Command::Generate(args) }) => generate::execute(&args, Cli::command()),
         Ok(Cli { command: Command::Doctor(args) }) => doctor::execute(&args),
+        Ok(Cli { command: Command::Ls(args) }) => list::execute(&args),
         Err(error) => refuse(&error),
     };
     match result {

@@ -125,6 +125,13 @@ pub(crate) enum Message<'a> {
     UnlockUnconfirmed {
         lock: &'a str,
     },
+    // ---- the list ----
+    OtherKeys {
+        count: usize,
+    },
+    ListCut {
+        count: usize,
+    },
     // ---- the command ----
     EndedBySignal {
         name: &'static str,
@@ -274,6 +281,12 @@ impl Message<'_> {
                     "warning: the holder of {lock} is not notified. Until its validity ends, two may hold it"
                 )
             }
+            Self::OtherKeys { count } => {
+                write!(f, "not listed: {} behind the prefix that cannot be a lock", Counted(count, "key"))
+            }
+            Self::ListCut { count } => {
+                write!(f, "there are more than {count} names; give a narrower PATTERN")
+            }
             Self::UnlockUnconfirmed { lock } => write!(
                 f,
                 "{lock} may remain on a quorum of masters until its TTL ends. Retry when more masters answer. A key that is \
@@ -384,6 +397,8 @@ mod tests {
             ReleasesUnconfirmed { .. } => ReleasesUnconfirmed { left: 2 }, "2 releases not confirmed";
             UnlockWarning { .. } => UnlockWarning { lock }, "the holder of lock \"orders:42\" is not notified";
             UnlockUnconfirmed { .. } => UnlockUnconfirmed { lock }, "lock \"orders:42\" may remain on a quorum of masters until its TTL ends. Retry";
+            OtherKeys { .. } => OtherKeys { count: 2 }, "not listed: 2 keys";
+            ListCut { .. } => ListCut { count: 9 }, "give a narrower PATTERN";
             EndedBySignal { .. } => EndedBySignal { name: "SIGTERM", lock }, "SIGTERM came before the command started; lock \"orders:42\" is not held";
             OverBeforeStart { .. } => OverBeforeStart { lock }, "lock \"orders:42\" ended before the command could start; give a longer --ttl";
             CannotRun { .. } => CannotRun { program: &"job", error: &"No such file or directory" }, "cannot run job: No such file";

@@ -123,6 +123,11 @@ impl MasterOptions {
         Ok(more(builder).build()?)
     }
 
+    /// The text in front of each name.
+    pub(crate) fn prefix(&self) -> &[u8] {
+        self.prefix.as_ref().map_or(b"", |prefix| prefix.as_encoded_bytes())
+    }
+
     /// Text of the option that stands for this variable: clap takes the variable where no option is given.
     fn value(&self, variable: &'static str) -> Option<OsString> {
         match variable {

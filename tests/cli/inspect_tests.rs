@@ -122,3 +122,41 @@ fn a_bad_label_is_bad_usage() {
         expect(&run, 64, &[said]);
     }
 }
+
+#[test]
+fn a_watch_shows_each_change_until_nobody_reads() {
+    let mut fleet = Fleet::start(3);
+    let mut watch = Running::start(trusting(&fleet, "inspect").args(["--watch", "report"]));
+    assert_eq!(watch.line(), "free on 3 of 3 masters");
+    assert_eq!(watch.line(), "  all 3 masters: free");
+    for master in fleet.masters() {
+        master.ask("SET report somebody PX 600000");
+    }
+    // A look may fall between the three commands.
+    while !watch.line().starts_with("held on 3 of 3 masters") {}
+    assert!(watch.line().starts_with("  all 3 masters: held by somebody"));
+    let mut by_lines = Running::start(trusting(&fleet, "inspect").args(["--watch", "--json", "report"]));
+    let line: serde_json::Value = serde_json::from_str(&by_lines.line()).expect("JSON");
+    assert_eq!((line["status"].as_str(), line["holder"].as_str()), (Some("held"), Some("somebody")));
+    by_lines.signal("TERM");
+    by_lines.finish();
+    watch.signal("TERM");
+    watch.finish();
+    // The first line ends `head`, and so the watch.
+    let script = "{ \"$REDLATCH\" inspect --trust --watch report; echo \"code $?\" >&2; } | head -n 1";
+    let mut shell = crate::harness::command("sh");
+    shell.args(["-c", script]).env("REDLATCH", env!("CARGO_BIN_EXE_redlatch"));
+    let finished = finish(shell.env("REDLATCH_MASTERS", fleet.urls().join(",")));
+    assert_eq!(finished.stderr, "code 0\n");
+}
+
+#[test]
+fn a_watch_on_a_terminal_draws_in_place() {
+    let fleet = Fleet::start(1);
+    let script = "stty cols 40 && \"$REDLATCH\" inspect --trust --watch report";
+    let Some(session) = crate::terminal::Session::start(&fleet.urls(), script) else { return };
+    session.wait_for("free on 1 of 1 master");
+    crate::fleet::eventually(crate::harness::PATIENCE, "it draws again, two lines higher", || {
+        session.screen().contains("\x1b[2A\x1b[J")
+    });
+}
