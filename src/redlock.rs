@@ -400,24 +400,23 @@ impl Redlock {
     /// Ends the locks of this client within `limit`, and the client.
     ///
     /// Acquisitions of the pipelined form end with [`AcquireError::Stopped`]. `held` says what becomes of
-    /// locks that leases hold: they are released now, or left to their leases, of which those that are
-    /// dropped meanwhile are released. Returns when nothing is left on any master, or after `limit`. Returns
-    /// the number of locks that are not released on every master; zero in a fork of the process, whose locks
-    /// are its parent's. A lease that still holds a lock keeps its validity, and the lock ends with its TTL.
+    /// locks that leases hold: they are released now, or left to their leases; a lease that still holds its
+    /// lock at the end keeps its validity, and the lock ends with its TTL. Returns when nothing is left on
+    /// any master, or after `limit`, with the number of locks not released everywhere; 0 in a fork.
     pub fn drain(mut self, limit: Duration, held: HeldLocks) -> usize {
         if self.is_forked() {
             return 0;
         }
-        let mut drain = self.submit(Request::Drain { held, limit });
-        if drain.is_err() {
+        let request = Request::Drain { held, limit };
+        let drain = self.submit(request).or_else(|_| {
             // It has ended the acquisitions under way: there is room once their outcomes are fetched.
             while self.poll_outcome().is_some() {}
-            drain = self.submit(Request::Drain { held, limit });
-        }
-        let is_answered = |it: &mut Self| {
-            std::iter::from_fn(|| it.poll_outcome()).any(|(id, _)| drain.as_ref().is_ok_and(|it| *it == id))
-        };
-        while drain.is_ok() && !is_answered(&mut self) && self.turn(limit).is_ok() {}
+            self.submit(request)
+        });
+        let Ok(drain) = drain else { return self.driver.engine.claim_count() };
+        while !std::iter::from_fn(|| self.poll_outcome()).any(|(id, _)| id == drain)
+            && self.turn(limit).is_ok()
+        {}
         self.driver.engine.claim_count()
     }
 

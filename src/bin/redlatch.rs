@@ -8,6 +8,7 @@
 mod cli {
     pub(crate) mod bench;
     pub(crate) mod doctor;
+    pub(crate) mod drill;
     pub(crate) mod generate;
     pub(crate) mod inspect;
     pub(crate) mod layout;
@@ -29,7 +30,7 @@ use clap::{CommandFactory, Parser};
 
 use cli::message::Message;
 use cli::options::{self, Exit, code};
-use cli::{bench, doctor, generate, inspect, list, run};
+use cli::{bench, doctor, drill, generate, inspect, list, run};
 
 /// Locks across independent Redis or Valkey masters (Redlock).
 #[derive(Parser)]
@@ -47,6 +48,7 @@ enum Command {
     Unlock(inspect::UnlockArgs),
     Generate(generate::Args),
     Doctor(doctor::Args),
+    Drill(drill::Args),
     Ls(list::Args),
 }
 
@@ -58,6 +60,7 @@ Examples:
   redlatch inspect nightly-report                            who holds it, and for how long
   redlatch ls 'orders:*'                                     which locks there are
   redlatch doctor                                            what is wrong with these masters, and what to do
+  redlatch drill --pause                                     whether they keep the promise under faults
 
 `redlatch run --help` and the like say more, exit codes included.";
 
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Unlock(args) }) => inspect::unlock(&args),
         Ok(Cli { command: Command::Generate(args) }) => generate::execute(&args, Cli::command()),
         Ok(Cli { command: Command::Doctor(args) }) => doctor::execute(&args),
+        Ok(Cli { command: Command::Drill(args) }) => drill::execute(&args),
         Ok(Cli { command: Command::Ls(args) }) => list::execute(&args),
         Err(error) => refuse(&error),
     };

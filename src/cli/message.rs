@@ -119,6 +119,21 @@ pub(crate) enum Message<'a> {
     ReleasesUnconfirmed {
         left: usize,
     },
+    DrillRuns,
+    DrillKeysThere {
+        name: Text<'a>,
+    },
+    DrillProgress {
+        elapsed: Duration,
+        time: Duration,
+        locks: u64,
+        two_holders: usize,
+    },
+    FaultFailed {
+        what: Text<'a>,
+        master: Text<'a>,
+        why: Text<'a>,
+    },
     UnlockWarning {
         lock: &'a str,
     },
@@ -320,6 +335,28 @@ impl Message<'_> {
             Self::CannotKill { pid } => {
                 write!(f, "no permission to end process {pid} of the command; it may go on without the lock")
             }
+            _ => self.fmt_of_drill(f),
+        }
+    }
+
+    fn fmt_of_drill(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::DrillRuns => f.write_str(
+                "another drill runs on these masters with this prefix; wait for its end, or give another --prefix",
+            ),
+            Self::DrillKeysThere { name } => write!(
+                f,
+                "a master has the key of lock {name}; a drill left it, or somebody else uses it. Wait for its TTL, or give another --prefix"
+            ),
+            Self::DrillProgress { elapsed, time, locks, two_holders } => write!(
+                f,
+                "{} of {}: {locks} locks, {two_holders} with two holders",
+                Rounded(elapsed),
+                Rounded(time)
+            ),
+            Self::FaultFailed { what, master, why } => {
+                write!(f, "{what} on {master} failed ({why}); check the command and the rights")
+            }
             _ => unreachable!("the table of the tests has all messages"),
         }
     }
@@ -395,6 +432,10 @@ mod tests {
             GoneBefore { .. } => GoneBefore { lock, absent: 2, count: 3 }, "lock \"orders:42\" was gone on 2 of 3 masters before the command ended; check its work";
             ReleaseUnsent { .. } => ReleaseUnsent { lock, error: &"bad file descriptor" }, "release of lock \"orders:42\"";
             ReleasesUnconfirmed { .. } => ReleasesUnconfirmed { left: 2 }, "2 releases not confirmed";
+            DrillRuns => DrillRuns, "another drill runs";
+            DrillKeysThere { .. } => DrillKeysThere { name: &"redlatch-drill:1" }, "a master has the key of lock redlatch-drill:1";
+            DrillProgress { .. } => DrillProgress { elapsed: Duration::from_secs(10), time: Duration::from_secs(30), locks: 200, two_holders: 0 }, "10s of 30s: 200 locks, 0 with two holders";
+            FaultFailed { .. } => FaultFailed { what: &"CLIENT PAUSE", master: &"redis://h:6379", why: &"NOPERM" }, "CLIENT PAUSE on redis://h:6379 failed (NOPERM)";
             UnlockWarning { .. } => UnlockWarning { lock }, "the holder of lock \"orders:42\" is not notified";
             UnlockUnconfirmed { .. } => UnlockUnconfirmed { lock }, "lock \"orders:42\" may remain on a quorum of masters until its TTL ends. Retry";
             OtherKeys { .. } => OtherKeys { count: 2 }, "not listed: 2 keys";

@@ -148,16 +148,21 @@ fn samples_of_calls() -> Vec<Sample> {
             Stopped(_) => SubmitError::Stopped(stopped()), "connect anew";
         }
     };
+    samples.extend(samples_of_sets(contended(Ttl::Left(LONG), other)));
+    samples
+}
+
+#[rustfmt::skip]
+fn samples_of_sets(contended: AcquireError) -> [Sample; 6] {
     let resource = || b"orders:42".to_vec();
-    samples.extend([
-        sample(&SetError::new(resource(), contended(Ttl::Left(LONG), other)), "lock \"orders:42\" is held"),
+    [
+        sample(&SetError::new(resource(), contended), "lock \"orders:42\" is held"),
         sample(&SetError::new(resource(), AcquireError::Overloaded), "lock \"orders:42\": this client"),
         sample(&SetError::new(Vec::new(), AcquireError::Input(InputError::SetEmpty)), "no resource"),
         sample(&SetError::new(resource(), ExtendError::Busy), "lock \"orders:42\": another extension"),
         sample(&SetError::new(resource(), ReleaseError::NotHeld), "lock \"orders:42\": the lock is not held"),
         sample(&DriveEnded, "drop the drive too"),
-    ]);
-    samples
+    ]
 }
 
 #[rustfmt::skip]

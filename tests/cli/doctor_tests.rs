@@ -70,7 +70,7 @@ fn expect_healthy(urls: &[String]) {
     });
 }
 
-/// Waits until just these findings are left; a master may take a while to become what it was told to be.
+/// Waits until just these findings are left; a master may take a while to follow its settings.
 #[track_caller]
 fn expect_found(urls: &[String], args: &[&str], exit: i32, codes: &[&str]) {
     let expected = (Some(exit), codes.iter().map(|&code| code.to_owned()).collect::<Vec<_>>());

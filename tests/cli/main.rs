@@ -9,6 +9,7 @@ mod bench_tests;
 mod certificates;
 mod descendant_tests;
 mod doctor_tests;
+mod drill_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
 mod habits_tests;

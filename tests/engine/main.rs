@@ -3,6 +3,7 @@
 mod acquire;
 mod bad_input;
 mod errand;
+mod events;
 mod fair;
 mod hold;
 mod keep;
