@@ -117,6 +117,21 @@ fn is_command_without_dashes(error: &clap::Error) -> bool {
 mod tests {
     use super::*;
 
+    /// All but the quarantine, which has two options without a value.
+    #[test]
+    fn each_shared_setting_is_an_option_of_each_subcommand() {
+        use redlatch::internals::env;
+        for subcommand in ["run", "bench", "inspect", "unlock", "doctor"] {
+            let program = Cli::command();
+            let command = program.find_subcommand(subcommand).expect("a subcommand");
+            for variable in env::variables().filter(|variable| *variable != env::QUARANTINE) {
+                let is_option =
+                    command.get_arguments().any(|arg| arg.get_env().is_some_and(|env| env == variable));
+                assert!(is_option, "{subcommand} has no option for {variable}");
+            }
+        }
+    }
+
     #[test]
     fn the_arguments_are_consistent() {
         Cli::command().debug_assert();

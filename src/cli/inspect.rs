@@ -155,7 +155,7 @@ fn watch(mut look: impl FnMut() -> Result<Inspection, Exit>, is_json: bool) -> R
 /// Whether anything but the time left differs.
 fn is_change(last: &Inspection, now: &Inspection) -> bool {
     let without_time = |(name, state): &(Arc<str>, KeyState)| match state {
-        KeyState::Holds { value, .. } => (name.clone(), format!("held by {}", Printable(value))),
+        KeyState::Holds { value, .. } => (name.clone(), format!("held by {}", value.escape_ascii())),
         KeyState::Shared { readers, .. } => (name.clone(), format!("{readers} readers")),
         KeyState::Absent => (name.clone(), "free".to_owned()),
         // The time in a reason runs, too.
@@ -205,9 +205,13 @@ fn json(inspection: &Inspection) -> String {
         .iter()
         .map(|(name, told)| match told {
             KeyState::Absent => serde_json::json!({ "name": **name, "held": false }),
-            KeyState::Holds { value, left } => serde_json::json!({
-                "name": **name, "held": true, "value": Printable(value).to_string(), "left_ms": ms(*left),
-            }),
+            KeyState::Holds { left, .. } => {
+                let (token, label) = told.holder().unwrap_or_default();
+                let value = Printable(token).to_string();
+                serde_json::json!({
+                    "name": **name, "held": true, "value": value, "label": label, "left_ms": ms(*left),
+                })
+            }
             KeyState::Shared { readers, left } => serde_json::json!({
                 "name": **name, "held": true, "readers": readers, "left_ms": ms(*left),
             }),
@@ -226,7 +230,8 @@ fn json(inspection: &Inspection) -> String {
     };
     let holder = inspection.holder().map(|value| Printable(value).to_string());
     let all = serde_json::json!({
-        "status": status, "holder": holder, "remaining_ms": ms(inspection.remaining()), "masters": masters,
+        "status": status, "holder": holder, "holder_label": inspection.holder_label(),
+        "remaining_ms": ms(inspection.remaining()), "masters": masters,
     });
     format!("{all}\n")
 }

@@ -91,6 +91,17 @@ pub(crate) enum Message<'a> {
         lock: &'a str,
         error: Text<'a>,
     },
+    Staying {
+        lock: &'a str,
+        left: Duration,
+    },
+    LeastTimeCut {
+        lock: &'a str,
+        left: Duration,
+    },
+    Kept {
+        lock: &'a str,
+    },
     Released {
         lock: &'a str,
         deleted: usize,
@@ -238,6 +249,13 @@ impl Message<'_> {
             Self::NotExtendedInTime { lock } => write!(f, "{lock} was not extended in time"),
             Self::LossNear { left, why } => write!(f, "{} of validity left: {why}", Rounded(left)),
             Self::LoopEnded { lock, error } => write!(f, "{lock} is lost: the event loop ended: {error}"),
+            Self::Staying { lock, left } => {
+                write!(f, "{lock} is held for another {}, its --at-least time", Rounded(left))
+            }
+            Self::LeastTimeCut { lock, left } => {
+                write!(f, "{lock} ends in {}, before its --at-least time; raise --max-ttl", Rounded(left))
+            }
+            Self::Kept { lock } => write!(f, "{lock} stays held until its --at-least time is over"),
             Self::Released { lock, deleted, count } => {
                 write!(f, "{lock} released on {deleted} of {}", Counted(count, "master"))
             }
@@ -370,6 +388,9 @@ mod tests {
             NotExtendedInTime { .. } => NotExtendedInTime { lock }, "lock \"orders:42\" was not extended in time";
             LossNear { .. } => LossNear { left: LONG, why }, "4.4s of validity left: lock \"orders:42\"";
             LoopEnded { .. } => LoopEnded { lock, error: &"bad file descriptor" }, "lock \"orders:42\" is lost";
+            Staying { .. } => Staying { lock, left: LONG }, "lock \"orders:42\" is held for another 4.4s";
+            LeastTimeCut { .. } => LeastTimeCut { lock, left: LONG }, "ends in 4.4s, before its --at-least time; raise --max-ttl";
+            Kept { .. } => Kept { lock }, "lock \"orders:42\" stays held until";
             Released { .. } => Released { lock, deleted: 2, count: 3 }, "lock \"orders:42\" released on 2 of 3 masters";
             GoneBefore { .. } => GoneBefore { lock, absent: 2, count: 3 }, "lock \"orders:42\" was gone on 2 of 3 masters before the command ended; check its work";
             ReleaseUnsent { .. } => ReleaseUnsent { lock, error: &"bad file descriptor" }, "release of lock \"orders:42\"";

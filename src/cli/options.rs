@@ -381,8 +381,8 @@ pub(crate) enum Enough {
     Quorum,
 }
 
-/// Waits, visibly if asked for, until enough masters are out of quarantine, and fails if no quorum of masters
-/// counts then. Returns early if it is interrupted.
+/// Waits until enough masters are out of quarantine, and fails if no quorum of masters counts then. Shows the
+/// wait if `is_shown`. Returns early if it is interrupted.
 pub(crate) fn wait_for_masters(
     redlock: &mut Redlock,
     enough: Enough,

@@ -30,7 +30,8 @@ fn all(round: Round, vote: Vote) -> Report {
 }
 
 fn denial(holder: HolderTtl, held_by: HeldBy, vote: Vote) -> Box<Denial> {
-    Box::new(Denial { attempts: 2, took: LONG, holder, held_by, report: all(Round::Acquire, vote) })
+    let report = all(Round::Acquire, vote);
+    Box::new(Denial { attempts: 2, took: LONG, holder, held_by, holder_label: None, report })
 }
 
 fn contended(holder: HolderTtl, held_by: HeldBy) -> AcquireError {
@@ -119,8 +120,14 @@ fn samples_of_calls() -> Vec<Sample> {
             Input(_) => ExtendError::Input(InputError::ResourceEmpty), "at least one byte";
             Stopped(_) => ExtendError::Stopped(stopped()), "connect anew";
         }
+        LeaveError {
+            Expired => LeaveError::Expired, "stop the protected work";
+            NotHeld => LeaveError::NotHeld, "acquire it first";
+            Stopped(_) => LeaveError::Stopped(stopped()), "connect anew";
+        }
         ReleaseError {
             Unconfirmed(_) => ReleaseError::Unconfirmed(granted(Failure::Silent)), "the release of lock \"orders:42\" is not confirmed; it ends with its TTL";
+            NotKept(_) => ReleaseError::NotKept(granted(Failure::Silent)), "lock \"orders:42\" may end before its least time; check the masters";
             NotHeld => ReleaseError::NotHeld, "not held by this client";
             Stopped(_) => ReleaseError::Stopped(stopped()), "connect anew";
         }
@@ -165,11 +172,15 @@ fn samples_of_settings() -> Vec<Sample> {
             ResourceEmpty => InputError::ResourceEmpty, "give at least one byte";
             ResourceTooLong { .. } => InputError::ResourceTooLong { size: 9999 }, "give at most";
             ResourceReserved => InputError::ResourceReserved, "choose another";
+            LabelEmpty => InputError::LabelEmpty, "give at least one character, or leave it out";
+            LabelTooLong { .. } => InputError::LabelTooLong { size: 99 }, "has 99 bytes; give at most 64";
+            LabelUnprintable => InputError::LabelUnprintable, "give printable text";
             FairAndFenced => InputError::FairAndFenced, "ask for one of the two";
             SharedFenced => InputError::SharedFenced, "ask for a shared lock or for a fenced one";
             SharedFair => InputError::SharedFair, "ask for one of the two";
             AutoExtendZero => InputError::AutoExtendZero, "leave auto_extend out";
             MaxHoldZero => InputError::MaxHoldZero, "raise max_hold";
+            HoldAtLeastTooLong { .. } => InputError::HoldAtLeastTooLong { asked: 2 * LONG, max_hold: LONG }, "ask for less, or raise max_hold";
             SetEmpty => InputError::SetEmpty, "name at least one";
             SetFair => InputError::SetFair, "leave fair out";
             SetTooLarge { .. } => InputError::SetTooLarge { count: 99 }, "name at most";

@@ -15,6 +15,7 @@ mod habits_tests;
 mod harness;
 mod harness_tests;
 mod inspect_tests;
+mod least_tests;
 mod list_tests;
 mod loss_tests;
 mod run_tests;

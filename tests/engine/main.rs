@@ -6,6 +6,7 @@ mod errand;
 mod fair;
 mod hold;
 mod keep;
+mod leave;
 mod line;
 mod login;
 mod loss;

@@ -207,6 +207,38 @@ const LIVES: &[Row] = &[
         &[("acquired", 1), ("extended", 1), ("near_losses", 1)],
     ),
     (
+        "reported as nearly lost, then extended in the last moment, and again",
+        |rig| {
+            let lock = rig.acquire("a", 10_000, 0);
+            rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("taken");
+            rig.advance(ms(9500));
+            rig.extend(lock, 10_000);
+            assert_eq!(stats(rig).near_losses, 1, "one for both");
+            rig.advance(ms(9500));
+            rig.extend(lock, 10_000);
+        },
+        &[("acquired", 1), ("extended", 2), ("near_losses", 2)],
+    ),
+    (
+        "left to its TTL",
+        |rig| {
+            let lock = rig.acquire("a", 10_000, 0);
+            rig.engine.leave(rig.now, lock).expect("held");
+        },
+        &[("acquired", 1), ("left", 1)],
+    ),
+    (
+        "released before its least time, and released again at last",
+        |rig| {
+            let lock = rig.acquire("a", 10_000, 0);
+            let request = Request::ReleaseAfter { lock, hold_at_least: ms(60_000), awaited: false };
+            rig.engine.submit(rig.now, request).expect("taken");
+            rig.pump();
+            rig.release(lock, false);
+        },
+        &[("acquired", 1), ("left", 1), ("extended", 1)],
+    ),
+    (
         "renewed, then not",
         |rig| {
             rig.acquire_with("a", kept());
@@ -280,7 +312,8 @@ const LIVES: &[Row] = &[
                 rig.submit_acquire("a", 10_000, 60_000);
             }
             let resource = Resource::new("a").expect("valid");
-            let request = Request::Acquire { resource, options: Options::new().wait(ms(60_000)) };
+            let request =
+                Request::Acquire { resource, options: Options::new().wait(ms(60_000)), label: None };
             assert_eq!(rig.engine.submit(rig.now, request), Err(SubmitError::Overloaded));
         },
         &[("acquired", 1), ("overloaded", 1)],
