@@ -15,9 +15,9 @@ use super::options::{Exit, MasterOptions, code, print};
 /// Examine the masters: what is wrong, why it matters, and what to do.
 ///
 /// It asks each master for its version, role, persistence, memory, clock and round trip, and tries the
-/// login's rights. It changes nothing on the masters. Rights are tried by commands that do nothing; one
-/// that the login lacks leaves an entry in the master's ACL log. Give the options that the clients use: a
-/// finding may depend on the maximum TTL, the prefix, --trust and --strict.
+/// login's rights. It changes nothing on the masters. Rights are tried by commands that do nothing; one that
+/// the login lacks leaves an entry in the master's ACL log. Give the options that the clients use: a finding
+/// may depend on the maximum TTL, the prefix, --trust and --strict.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {

@@ -155,7 +155,7 @@ fn watch(mut look: impl FnMut() -> Result<Inspection, Exit>, is_json: bool) -> R
 /// Whether anything but the time left differs.
 fn is_change(last: &Inspection, now: &Inspection) -> bool {
     let without_time = |(name, state): &(Arc<str>, KeyState)| match state {
-        KeyState::Holds { value, .. } => (name.clone(), format!("held by {}", Printable(value))),
+        KeyState::Holds { value, .. } => (name.clone(), format!("held by {}", value.escape_ascii())),
         KeyState::Shared { readers, .. } => (name.clone(), format!("{readers} readers")),
         KeyState::Absent => (name.clone(), "free".to_owned()),
         // The time in a reason runs, too.

@@ -18,16 +18,16 @@ use redlatch::internals::words::{Printable, Rounded};
 use redlatch::{Client, Config, HolderTtl, Inspection, KeyState, LockStatus};
 use serde_json::{Value, json};
 
-use super::layout::terminal_width;
+use super::layout::{add_paragraph, terminal_width};
 use super::message::Message;
 use super::options::{Exit, MasterOptions, code, print, say};
 
 /// List the locks on the masters, of any holder.
 ///
 /// It asks each master for the keys that begin with the prefix, and then for each lock. It takes no part in
-/// any lock. A lock that comes or goes meanwhile may be missing, or be listed though it is gone. It counts
-/// keys that are no locks, and does not list them. The login needs the right +scan, and for waiters +zcard
-/// and +pubsub|numsub.
+/// any lock. A lock that comes or goes meanwhile may be missing, or be listed though it is gone. Keys that
+/// are no locks are counted, and not listed. The login needs the right +scan, and for waiters +zcard and
+/// +pubsub|numsub.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
@@ -337,14 +337,20 @@ impl Listed {
         };
         let waiters = self.waiters().map_or_else(|| "?".to_owned(), |count| count.to_string());
         let name = self.name.escape_ascii();
-        // Enough of the value to distinguish holders; `inspect` shows all of it.
-        let holder = self.holder().map(|holder| {
-            let short: String = holder.chars().take(12).collect();
-            if short.len() < holder.len() { format!("{short}…") } else { short }
-        });
-        let holder = holder.map_or_else(String::new, |holder| format!(" by {holder}"));
-        if width.is_some_and(|width| width < WIDE) {
-            return format!("{name}\n  {state} {on} {left} {kind} {waiters}{holder}\n");
+        let holder = match (self.inspection.holder_label(), self.holder()) {
+            (Some(label), _) => format!(" by {label}"),
+            // Enough of the value to distinguish holders; `inspect` shows all of it.
+            (None, Some(holder)) if holder.chars().count() > HOLDER_SHOWN_MAX => {
+                format!(" by {}…", holder.chars().take(HOLDER_SHOWN_MAX).collect::<String>())
+            }
+            (None, Some(holder)) => format!(" by {holder}"),
+            (None, None) => String::new(),
+        };
+        if let Some(width) = width.filter(|width| *width < WIDE) {
+            let mut text = format!("{name}\n");
+            let rest = format!("{state} {on} {left} {kind} {waiters}{holder}");
+            add_paragraph(&mut text, width, "  ", 4, &rest);
+            return text;
         }
         format!("{state:<7} {on:>5} {left:>6} {kind:<7} {waiters:>3} {name}{holder}\n")
     }
@@ -356,7 +362,7 @@ impl Listed {
         };
         json!({
             "name": self.name.escape_ascii().to_string(), "status": self.state(), "kind": self.kind(),
-            "holder": self.holder(), "remaining_ms": left, "holding": self.holding(),
+            "holder": self.holder(), "holder_label": self.inspection.holder_label(), "remaining_ms": left, "holding": self.holding(),
             "masters": self.inspection.masters.len(), "queued": self.extras.queued,
             "subscribed_clients": self.extras.subscribed,
         })
@@ -365,3 +371,6 @@ impl Listed {
 
 /// Width from which a lock has one line.
 const WIDE: usize = 60;
+
+/// Characters of a holder's value that are shown.
+const HOLDER_SHOWN_MAX: usize = 12;

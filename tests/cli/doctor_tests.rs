@@ -3,6 +3,9 @@
 use std::net::Ipv4Addr;
 use std::process::Command;
 
+use redlatch::doctor::MasterAnswer;
+use redlatch::{Config, Credentials};
+
 use crate::certificates::Certificates;
 use crate::fleet::{Fleet, Place, eventually};
 use crate::harness::{PATIENCE, command, expect, finish, redlatch};
@@ -70,7 +73,7 @@ fn expect_healthy(urls: &[String]) {
     });
 }
 
-/// Waits until just these findings are left; a master may take a while to follow its settings.
+/// Waits until just these findings are left; a master may take a while to follow a command.
 #[track_caller]
 fn expect_found(urls: &[String], args: &[&str], exit: i32, codes: &[&str]) {
     let expected = (Some(exit), codes.iter().map(|&code| code.to_owned()).collect::<Vec<_>>());
@@ -206,6 +209,25 @@ fn a_login_without_rights_gets_the_acl_line() {
     let text = finish(&mut doctor(&wrong));
     expect(&text, 69, &[]);
     assert!(text.stdout.contains("WRONGPASS") && !text.stdout.contains("s3cret"), "{}", text.stdout);
+}
+
+#[test]
+fn the_library_call_logs_in_by_the_provider() {
+    let mut fleet = Fleet::start(1);
+    let rule = PAGE.lines().rfind(|line| line.starts_with("ACL SETUSER locker reset")).expect("a line");
+    assert_eq!(fleet.master(0).ask(rule).text(), "OK");
+    fleet.master(0).ask("ACL SETUSER default off");
+    let examined = |password: &'static str| {
+        let config = Config::builder().masters(fleet.urls()).prefix("lock:").connect_timeout(PATIENCE);
+        let config = config.credentials(move |_| Ok(Credentials::new(password).user("locker")));
+        redlatch::doctor::examine(&config.build().expect("valid settings"), PATIENCE)
+            .expect("threads")
+            .masters
+            .remove(0)
+    };
+    let user = examined("PASSWORD").facts().map(|facts| facts.rights.user.clone());
+    assert_eq!(user.as_deref(), Some("locker"));
+    assert!(matches!(examined("wrong").state, MasterAnswer::LoginRefused { .. }));
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn locks_are_listed_by_kind_and_quorum() {
         run
     };
     let _holders = [
-        hold(&["plain"]),
+        hold(&["--label", "host 7", "plain"]),
         hold(&["--fenced", "orders:fenced"]),
         hold(&["--fair", "--wait", "20s", "fair"]),
         hold(&["--shared", "readers"]),
@@ -73,6 +73,7 @@ fn locks_are_listed_by_kind_and_quorum() {
     assert_eq!(shown("readers"), expected("shared", "readers", 3));
     assert_eq!(shown("split"), expected("split", "plain", 2));
     assert_eq!(shown("part"), expected("free", "plain", 1));
+    assert_eq!(all["plain"]["holder_label"], "host 7");
     assert!(all["plain"]["remaining_ms"].as_u64().is_some_and(|left| left <= 20_000));
     let some = finish(list(&fleet).arg("orders:*"));
     expect(&some, 0, &[]);
