@@ -31,8 +31,8 @@ use witness::Witness;
 ///
 /// Contenders lock a few resources again and again, each as a client of its own, while the faults that you
 /// allow happen to one master at a time. Shows whether a lock ever had two holders, how late calls ended, and
-/// how long nobody got a lock. Its keys begin with PREFIXredlatch-drill: and it touches no other key. It loads
-/// the masters like a few busy services.
+/// how long nobody got a lock. Its keys begin with PREFIXredlatch-drill: and it touches no other key. It
+/// loads the masters like a few busy services.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -59,8 +59,8 @@ pub(crate) struct Args {
     /// Allow a fault: this command of the shell. It harms a master if REDLATCH_FAULT is `begin`, and heals it
     /// if that is `end`.
     ///
-    /// REDLATCH_MASTER is the master's URL without the login, and REDLATCH_MASTER_NUMBER its place in the list,
-    /// from 1. The call with `end` always follows. A call that takes 10s is killed and counts as failed.
+    /// REDLATCH_MASTER is the master's URL without the login, and REDLATCH_MASTER_NUMBER its place in the
+    /// list, from 1. The call with `end` always follows. A call that takes 10s is killed and counts as failed.
     #[arg(long, value_name = "COMMAND")]
     hook: Option<String>,
 

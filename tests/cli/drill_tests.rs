@@ -1,4 +1,4 @@
-//! `redlatch drill`: it finds two holders where there are some, and none where the masters keep their promise.
+//! `redlatch drill`: it finds two holders where there are some, and none where masters keep the promise.
 
 use std::process::Command;
 
