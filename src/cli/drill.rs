@@ -60,7 +60,7 @@ pub(crate) struct Args {
     /// if that is `end`.
     ///
     /// REDLATCH_MASTER is the master's URL without the login, and REDLATCH_MASTER_NUMBER its place in the
-    /// list, from 1. The call with `end` always follows. A call that takes 10s is killed and counts as failed.
+    /// list, from 1. The call with `end` always follows. A call of 10s is killed and counts as failed.
     #[arg(long, value_name = "COMMAND")]
     hook: Option<String>,
 
