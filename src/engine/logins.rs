@@ -38,8 +38,7 @@ struct MasterLogin {
     version: u32,
     /// Whether an answer of the provider is under way.
     is_asked: bool,
-    /// Whether the login came too late for the connect that it was for.
-    is_unused: bool,
+    serves: Serves,
     /// When the provider is to be asked for the open connections.
     renew_at: Option<Instant>,
     /// When its answer for them is late.
@@ -50,13 +49,24 @@ struct MasterLogin {
     error: Option<CredentialsError>,
 }
 
+/// Which connect a login is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Serves {
+    /// The one under way when it came, if there was one.
+    This,
+    /// The next one: it came too late for the one before.
+    Next,
+    /// None that begins from now on.
+    Past,
+}
+
 impl Logins {
     pub(super) fn new(config: Arc<Config>) -> Self {
         let masters = config.masters.iter().map(|url| MasterLogin {
             login: url.login.clone(),
             version: 0,
             is_asked: false,
-            is_unused: false,
+            serves: Serves::Past,
             renew_at: None,
             late_at: None,
             failure_count: 0,
@@ -83,11 +93,23 @@ impl Logins {
 
     /// A connect needs credentials. True if they are there; otherwise the provider is asked.
     pub(super) fn is_there(&mut self, master: MasterId) -> bool {
-        let is_there = std::mem::take(&mut self.masters[master.index()].is_unused);
-        if !is_there {
+        let own = &mut self.masters[master.index()];
+        let is_there = own.serves == Serves::Next;
+        if is_there {
+            own.serves = Serves::Past;
+        } else {
             self.ask(master);
         }
         is_there
+    }
+
+    /// A connect ended before it could use the login that was there: if that came for this connect, it serves
+    /// the next one.
+    pub(super) fn keep_unused(&mut self, master: MasterId) {
+        let serves = &mut self.masters[master.index()].serves;
+        if *serves == Serves::This {
+            *serves = Serves::Next;
+        }
     }
 
     fn ask(&mut self, master: MasterId) {
@@ -118,7 +140,8 @@ impl Logins {
         if own.login.as_ref() != Some(&login) || matches!(own.error, Some(CredentialsError::Refused { .. })) {
             own.version = own.version.wrapping_add(1);
         }
-        (own.login, own.is_unused) = (Some(login), is_unused);
+        own.login = Some(login);
+        own.serves = if is_unused { Serves::Next } else { Serves::This };
         own.renew_at = valid_for.and_then(|time| now.checked_add(renewal_after(time)));
         self.arm(master, timers);
     }
@@ -171,7 +194,7 @@ impl Logins {
         let is_late = own.late_at.take_if(|at| *at <= now).is_some();
         if own.renew_at.take_if(|at| *at <= now).is_some() {
             // The next connect asks by itself.
-            own.is_unused = false;
+            own.serves = Serves::Past;
             if has_connection && self.config.has_provider() {
                 own.late_at = Some(now + limit);
                 self.ask(master);

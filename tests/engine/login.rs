@@ -283,6 +283,22 @@ fn a_password_in_a_servers_error_is_not_shown() {
 }
 
 #[test]
+fn credentials_too_late_for_a_connect_serve_the_next() {
+    let mut rig = unanswered("pw");
+    rig.asked.clear();
+    rig.now += ms(1000);
+    // One turn finds both: the answer, and the end of the connect.
+    rig.engine.handle_credentials(rig.now, id(0), Ok(credentials("pw")));
+    rig.engine.handle_timeout(rig.now);
+    rig.advance(limits::BACKOFF_MAX);
+    assert_eq!((rig.asked.len(), state(&rig, 0)), (0, MasterState::Ready));
+    // They serve one attempt.
+    rig.disconnect(0);
+    rig.advance(limits::BACKOFF_MAX);
+    assert_eq!(rig.asked, [0]);
+}
+
+#[test]
 fn no_master_needs_a_provider() {
     let mut rig = Rig::new(3, defaults);
     rig.advance(MINUTE);
