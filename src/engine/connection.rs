@@ -162,6 +162,11 @@ impl LoginState {
     pub(super) fn is_accepted(self, version: u32) -> bool {
         self == Self { version, answer: LoginAnswer::Accepted }
     }
+
+    /// Whether the server has refused this login.
+    pub(super) fn is_refused(self, version: u32) -> bool {
+        self == Self { version, answer: LoginAnswer::Refused }
+    }
 }
 
 impl State {

@@ -32,7 +32,9 @@ impl Engine {
         match answer {
             Ok(credentials) => {
                 let is_unused = self.fleet.link(master).connection.is_down();
-                self.logins.take(now, master, credentials, is_unused, &mut self.timers);
+                let version = self.logins.current(master).version;
+                let is_refused = self.open_logins(master).any(|login| login.is_refused(version));
+                self.logins.take(now, master, credentials, is_unused, is_refused, &mut self.timers);
                 self.fleet.wishes.note_login(master);
                 self.subscriptions.wishes.note_login(master);
                 self.bring_login(now, master);
@@ -102,17 +104,18 @@ impl Engine {
         self.check_login(master);
     }
 
-    /// Whether an open connection of a master does not stand with the current login.
-    fn is_login_open(&self, master: MasterId) -> bool {
-        let version = self.logins.current(master).version;
+    /// The logins of the open connections of a master.
+    fn open_logins(&self, master: MasterId) -> impl Iterator<Item = &LoginState> {
         let connection = &self.fleet.link(master).connection;
-        connection.is_ready() && !connection.login.is_accepted(version)
-            || self.subscriptions.is_login_open(master, version)
+        let login = connection.is_ready().then_some(&connection.login);
+        login.into_iter().chain(self.subscriptions.open_login(master))
     }
 
     /// What went wrong before is over once all open connections have the login.
     fn check_login(&mut self, master: MasterId) {
-        if self.logins.error(master).is_some() && !self.is_login_open(master) {
+        let version = self.logins.current(master).version;
+        let is_accepted = self.open_logins(master).all(|login| login.is_accepted(version));
+        if self.logins.error(master).is_some() && is_accepted {
             self.logins.note_accepted(master);
         }
     }

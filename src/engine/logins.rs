@@ -41,6 +41,8 @@ struct MasterLogin {
     serves: Serves,
     /// When the provider is to be asked for the open connections.
     renew_at: Option<Instant>,
+    /// Until when an open connection is not sent again what its server refused.
+    resend_at: Option<Instant>,
     /// When its answer for them is late.
     late_at: Option<Instant>,
     /// Failures in a row.
@@ -68,6 +70,7 @@ impl Logins {
             is_asked: false,
             serves: Serves::Past,
             renew_at: None,
+            resend_at: None,
             late_at: None,
             failure_count: 0,
             error: None,
@@ -125,31 +128,36 @@ impl Logins {
         (own.is_asked, own.late_at) = (false, None);
     }
 
-    /// Takes credentials; `is_unused` if they are for the next connect.
+    /// Takes credentials; `is_unused` if they are for the next connect, and `is_refused` if an open connection
+    /// has refused the login that there is.
     pub(super) fn take(
         &mut self,
         now: Instant,
         master: MasterId,
         credentials: Credentials,
         is_unused: bool,
+        is_refused: bool,
         timers: &mut Timers,
     ) {
         let own = &mut self.masters[master.index()];
         let Credentials { login, valid_for } = credentials;
-        // The server may accept now what it refused before.
-        if own.login.as_ref() != Some(&login) || matches!(own.error, Some(CredentialsError::Refused { .. })) {
+        // The server may accept in a while what it refused before.
+        let resend_at = own.resend_at.filter(|at| is_refused && *at > now);
+        if own.login.as_ref() != Some(&login) || (is_refused && resend_at.is_none()) {
             own.version = own.version.wrapping_add(1);
+            own.resend_at = None;
         }
         own.login = Some(login);
         own.serves = if is_unused { Serves::Next } else { Serves::This };
-        own.renew_at = valid_for.and_then(|time| now.checked_add(renewal_after(time)));
+        let renew_at = valid_for.and_then(|time| now.checked_add(renewal_after(time)));
+        own.renew_at = renew_at.into_iter().chain(own.resend_at.and(resend_at)).min();
         self.arm(master, timers);
     }
 
     /// All open connections have the login.
     pub(super) fn note_accepted(&mut self, master: MasterId) {
         let own = &mut self.masters[master.index()];
-        (own.failure_count, own.error) = (0, None);
+        (own.failure_count, own.error, own.resend_at) = (0, None, None);
     }
 
     /// Open connections get no newer login for now. Returns whether this is a new reason.
@@ -167,9 +175,13 @@ impl Logins {
         let longest = doubled.min(limits::CREDENTIALS_PAUSE_MAX).max(limits::CREDENTIALS_PAUSE_MIN * 2);
         let is_new = own.error.as_ref() != Some(error);
         own.error = Some(error.clone());
+        let retry_at = now + rng.random_range(limits::CREDENTIALS_PAUSE_MIN..=longest);
+        if matches!(error, CredentialsError::Refused { .. }) {
+            own.resend_at = Some(own.resend_at.map_or(retry_at, |at| at.min(retry_at)));
+        }
         // One that hangs is not asked again before it answers.
         if !own.is_asked {
-            self.retry(now + rng.random_range(limits::CREDENTIALS_PAUSE_MIN..=longest), master, timers);
+            self.retry(retry_at, master, timers);
         }
         is_new
     }

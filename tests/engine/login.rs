@@ -299,6 +299,49 @@ fn credentials_too_late_for_a_connect_serve_the_next() {
 }
 
 #[test]
+fn refused_credentials_are_sent_again_whatever_failed_since() {
+    let mut rig = connected("pw");
+    rig.advance(RENEWAL);
+    answer_all(&mut rig, "early");
+    rig.advance(limits::CREDENTIALS_PAUSE_MIN * 2);
+    while let Some(master) = rig.asked.pop_front() {
+        answer(&mut rig, master, Err(CredentialsError::Failed("sealed")));
+    }
+    assert_eq!(errors(&rig, 0), [CredentialsError::Failed("sealed")]);
+    rig.masters.iter_mut().for_each(|master| master.password = Some("early".to_owned()));
+    rig.advance(limits::CREDENTIALS_PAUSE_MAX);
+    (0..3).for_each(|index| drop(seen(&mut rig, index)));
+    answer_all(&mut rig, "early");
+    assert_eq!((seen(&mut rig, 0), errors(&rig, 0)), (vec!["early".to_owned()], vec![]));
+}
+
+#[test]
+fn a_refused_login_is_sent_again_after_a_pause() {
+    let mut rig = connected("pw");
+    rig.masters.iter_mut().for_each(|master| master.put(b"b", b"other", None));
+    // Each attempt to open its second connection asks the provider.
+    rig.acquire("b", 10_000, 600_000);
+    rig.masters.iter_mut().for_each(|master| master.password = Some("next".to_owned()));
+    let (mut refused_at, mut asked_count) = (vec![], 0);
+    for _ in 0..600 {
+        asked_count += rig.asked.iter().filter(|asked| **asked == 0).count();
+        answer_all(&mut rig, "wrong");
+        if rig.engine.stats(rig.now).masters[0].credentials_failed > refused_at.len() as u64 {
+            refused_at.push(rig.now);
+        }
+        rig.advance(ms(100));
+    }
+    assert!(asked_count > 30, "asked {asked_count} times only");
+    let pauses: Vec<_> = refused_at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!((1..20).contains(&pauses.len()), "{pauses:?}");
+    assert!(pauses.iter().all(|pause| *pause >= limits::CREDENTIALS_PAUSE_MIN), "{pauses:?}");
+    // Another one is sent at once.
+    rig.masters.iter_mut().for_each(|master| master.password = Some("right".to_owned()));
+    answer(&mut rig, 0, Ok(credentials("right")));
+    assert_eq!(errors(&rig, 0), []);
+}
+
+#[test]
 fn no_master_needs_a_provider() {
     let mut rig = Rig::new(3, defaults);
     rig.advance(MINUTE);
