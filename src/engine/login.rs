@@ -6,14 +6,13 @@
 use std::time::Instant;
 
 use super::Engine;
-use super::connection::{LoginAnswer, LoginState};
+use super::connection::LoginState;
 use super::handshake;
 use super::owed::Owed;
 use crate::config::Credentials;
 use crate::error::CredentialsError;
 use crate::event::Event;
 use crate::limits;
-use crate::lock::command;
 use crate::lock::{MasterId, MasterSet};
 use crate::mutants::mutant;
 
@@ -84,19 +83,20 @@ impl Engine {
         }
     }
 
-    /// Sends `AUTH` on those connections of a master that stand with another login.
+    /// Sends `AUTH` on those connections of a master that stand with another login. One whose `AUTH` is not
+    /// answered yet gets the next one behind the answer.
     pub(super) fn bring_login(&mut self, now: Instant, master: MasterId) {
         let current = self.logins.current(master);
         let connection = &self.fleet.link(master).connection;
         if let Some(login) = current.login
             && connection.is_ready()
-            && connection.login.version != current.version
+            && connection.login.wants(current.version)
         {
             let only = MasterSet::only(master);
             if self.fleet.send(only, Owed::Login, |out| handshake::encode_auth(out, login)).is_empty() {
                 self.logins.retry(now + limits::CREDENTIALS_PAUSE_MIN, master, &mut self.timers);
             } else {
-                self.fleet.link_mut(master).connection.login = LoginState::sent(current.version);
+                self.fleet.link_mut(master).connection.login = LoginState::sent(current.version, login);
             }
         }
         let current = self.logins.current(master);
@@ -128,12 +128,12 @@ impl Engine {
 
     /// The reply to `AUTH` on a connection that stands.
     pub(super) fn handle_login_answer(&mut self, now: Instant, master: MasterId, refusal: Option<Box<str>>) {
-        let login = &mut self.fleet.link_mut(master).connection.login;
-        login.answer = LoginAnswer::of(refusal.as_deref());
-        match &refusal {
-            Some(why) if mutant!(RefusedLoginEnds) => self.fail_link(now, master, why),
-            _ => self.follow_login_answer(now, master, refusal),
+        if let Some(why) = refusal.as_deref().filter(|_| mutant!(RefusedLoginEnds)) {
+            return self.fail_link(now, master, why);
         }
+        self.follow_login_answer(now, master, refusal);
+        // Another one may have come meanwhile.
+        self.bring_login(now, master);
     }
 
     /// A connection for subscriptions may have answered to `AUTH`, or may have just become ready.
@@ -141,18 +141,14 @@ impl Engine {
         if let Some(refusal) = self.subscriptions.take_login_answer(master) {
             self.follow_login_answer(now, master, refusal);
         }
-        if self.subscriptions.has_other_login(master, self.logins.current(master).version) {
+        if self.subscriptions.wants_login(master, self.logins.current(master).version) {
             self.bring_login(now, master);
         }
     }
 
     fn follow_login_answer(&mut self, now: Instant, master: MasterId, refusal: Option<Box<str>>) {
         match refusal {
-            Some(refusal) => {
-                let login = self.logins.current(master).login;
-                let refusal = command::error_text(handshake::without_password(refusal.as_bytes(), login));
-                self.note_no_credentials(now, master, CredentialsError::Refused { refusal });
-            }
+            Some(refusal) => self.note_no_credentials(now, master, CredentialsError::Refused { refusal }),
             None => self.check_login(master),
         }
     }

@@ -474,7 +474,7 @@ impl Subscriptions {
         rng: &mut impl Rng,
         timers: &mut Timers,
     ) {
-        let Some(login) = current.login.filter(|_| self.has_other_login(master, current.version)) else {
+        let Some(login) = current.login.filter(|_| self.wants_login(master, current.version)) else {
             return;
         };
         let mut watches: Vec<_> = self.subscriptions.iter_mut().flatten().collect();
@@ -489,9 +489,9 @@ impl Subscriptions {
         self.arm(master, timers);
     }
 
-    /// Whether a connection stands with another login than this.
-    pub(super) fn has_other_login(&self, master: MasterId, version: u32) -> bool {
-        self.open_login(master).is_some_and(|login| login.version != version)
+    /// Whether a connection stands that is to be sent this login.
+    pub(super) fn wants_login(&self, master: MasterId, version: u32) -> bool {
+        self.open_login(master).is_some_and(|login| login.wants(version))
     }
 
     /// The login of a connection that stands.

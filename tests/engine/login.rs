@@ -342,6 +342,29 @@ fn a_refused_login_is_sent_again_after_a_pause() {
 }
 
 #[test]
+fn no_part_of_a_repeated_password_is_shown() {
+    let long = "s3cret".repeat(100);
+    for password in ["s3\u{1}cret", &long] {
+        let mut rig = connected("pw");
+        rig.masters[0].errors.insert("AUTH".to_owned(), format!("WRONGPASS {password} is wrong"));
+        answer(&mut rig, 0, Ok(credentials(password)));
+        assert_eq!(errors(&rig, 0), [CredentialsError::Refused { refusal: "WRONGPASS".into() }]);
+    }
+    // Another login comes before the answer to this one.
+    let mut rig = connected("pw");
+    rig.masters[0].errors.insert("AUTH".to_owned(), "WRONGPASS s3cret is wrong".to_owned());
+    rig.hold(0);
+    answer(&mut rig, 0, Ok(credentials("s3cret")));
+    answer(&mut rig, 0, Ok(credentials("pw")));
+    rig.masters[0].errors.clear();
+    rig.deliver_all();
+    let shown =
+        format!("{:?} {:?}", std::iter::from_fn(|| rig.engine.poll_event()).collect::<Vec<_>>(), rig.engine);
+    assert!(shown.contains("WRONGPASS") && !shown.contains("s3cret"), "{shown}");
+    assert_eq!((errors(&rig, 0), rig.engine.owed_count(id(0))), (vec![], 0));
+}
+
+#[test]
 fn no_master_needs_a_provider() {
     let mut rig = Rig::new(3, defaults);
     rig.advance(MINUTE);
