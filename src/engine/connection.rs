@@ -118,6 +118,17 @@ impl<T: Copy> Connection<T> {
         }
     }
 
+    /// Queues `AUTH` on a connection that stands. False if there is no room for it.
+    pub(super) fn send_login(&mut self, login: &Login, version: u32, owed: T) -> bool {
+        let mut bytes = Vec::new();
+        handshake::encode_auth(&mut bytes, login);
+        let is_sent = self.wire.request(&bytes, &[owed]).is_ok();
+        if is_sent {
+            self.login = LoginState::sent(version, login);
+        }
+        is_sent
+    }
+
     /// The nonce came back: the connection is ready. Returns what was learnt.
     pub(super) fn finish_handshake(&mut self, now: Instant) -> Learnt {
         let before = std::mem::replace(&mut self.state, State::Ready { since: now });

@@ -7,20 +7,19 @@ use std::time::Instant;
 
 use super::Engine;
 use super::connection::LoginState;
-use super::handshake;
-use super::owed::Owed;
 use crate::config::Credentials;
 use crate::error::CredentialsError;
 use crate::event::Event;
 use crate::limits;
-use crate::lock::{MasterId, MasterSet};
+use crate::lock::MasterId;
 use crate::mutants::mutant;
 
 impl Engine {
     /// Takes the credentials of a master, as [`LinkRequest::Credentials`](super::LinkRequest::Credentials)
     /// asks for, or the reason why there are none. Open connections get them by `AUTH` in place.
     ///
-    /// Credentials that nobody asked for are taken, too.
+    /// Credentials that nobody asked for are taken, too. Those with an empty password, or of more than
+    /// [`limits::LOGIN_SIZE_MAX`] bytes, count as an error of the provider.
     pub fn handle_credentials(
         &mut self,
         now: Instant,
@@ -28,7 +27,7 @@ impl Engine {
         answer: Result<Credentials, CredentialsError>,
     ) {
         self.logins.note_answer(master);
-        match answer {
+        match answer.and_then(Credentials::checked) {
             Ok(credentials) => {
                 let is_unused = self.fleet.link(master).connection.is_down();
                 let version = self.logins.current(master).version;
@@ -91,13 +90,9 @@ impl Engine {
         if let Some(login) = current.login
             && connection.is_ready()
             && connection.login.wants(current.version)
+            && !self.fleet.send_login(master, login, current.version)
         {
-            let only = MasterSet::only(master);
-            if self.fleet.send(only, Owed::Login, |out| handshake::encode_auth(out, login)).is_empty() {
-                self.logins.retry(now + limits::CREDENTIALS_PAUSE_MIN, master, &mut self.timers);
-            } else {
-                self.fleet.link_mut(master).connection.login = LoginState::sent(current.version, login);
-            }
+            self.logins.retry(now + limits::CREDENTIALS_PAUSE_MIN, master, &mut self.timers);
         }
         let current = self.logins.current(master);
         self.subscriptions.bring_login(now, master, current, &mut self.rng, &mut self.timers);

@@ -365,6 +365,38 @@ fn no_part_of_a_repeated_password_is_shown() {
 }
 
 #[test]
+fn a_login_beyond_the_room_is_sent_later() {
+    let mut rig = connected("pw");
+    let password = "x".repeat(limits::LOGIN_SIZE_MAX - "me".len());
+    seen(&mut rig, 0);
+    let name = "n".repeat(limits::RESOURCE_SIZE_MAX - 8);
+    let mut count = 0;
+    while rig.engine.send_ready(id(0)).len() < limits::OUTBOX_SIZE_MAX - limits::LOGIN_SIZE_MAX {
+        rig.submit_acquire(&format!("{name}{count}"), 10_000, 0);
+        count += 1;
+    }
+    rig.engine.handle_credentials(rig.now, id(0), Ok(credentials(&password)));
+    assert_eq!(errors(&rig, 0), []);
+    rig.masters[0].password = Some(password.clone());
+    rig.advance(limits::CREDENTIALS_PAUSE_MIN);
+    answer_all(&mut rig, &password);
+    assert!(seen(&mut rig, 0) == [password], "the login was lost");
+}
+
+#[test]
+fn an_unusable_answer_is_refused_by_the_engine() {
+    let mut rig = unanswered("pw");
+    let long = "x".repeat(limits::OUTBOX_SIZE_MAX);
+    for (index, (password, why)) in
+        [("", "an empty password"), (&long, "give at most 65536")].iter().enumerate()
+    {
+        answer(&mut rig, index, Ok(Credentials::new(*password)));
+        let MasterState::Down(shown) = state(&rig, index) else { panic!("{:?}", state(&rig, index)) };
+        assert!(shown.contains(why), "{shown}");
+    }
+}
+
+#[test]
 fn no_master_needs_a_provider() {
     let mut rig = Rig::new(3, defaults);
     rig.advance(MINUTE);
