@@ -46,6 +46,10 @@ impl Engine {
         !self.fleet.link(master).connection.is_down() || self.subscriptions.open_links().contains(master)
     }
 
+    fn has_open_connection(&self, master: MasterId) -> bool {
+        self.fleet.link(master).is_ready() || self.subscriptions.ready().contains(master)
+    }
+
     /// Attempts to connect that wait for credentials fail; open connections stay.
     fn handle_no_credentials(&mut self, now: Instant, master: MasterId, error: CredentialsError) {
         if self.fleet.wishes.awaiting_login().contains(master) {
@@ -58,14 +62,15 @@ impl Engine {
         self.note_no_credentials(now, master, error);
     }
 
-    /// Counts a failure, and reports it if it concerns an open connection.
+    /// Counts a failure, has the provider asked again for a connection, and reports it if that is open.
     fn note_no_credentials(&mut self, now: Instant, master: MasterId, error: CredentialsError) {
-        let link = self.fleet.link_mut(master);
-        link.stats.credentials_failed += 1;
-        if !link.is_ready() && !self.subscriptions.ready().contains(master) {
+        self.fleet.link_mut(master).stats.credentials_failed += 1;
+        // The next connect asks by itself.
+        if !self.has_connection(master) {
             return;
         }
-        if self.logins.note_failed(now, master, &error, &mut self.rng, &mut self.timers) {
+        let is_new = self.logins.note_failed(now, master, &error, &mut self.rng, &mut self.timers);
+        if is_new && self.has_open_connection(master) {
             let name = &self.config.labels[master.index()];
             self.events.push(|| Event::CredentialsFailed { master: name.clone(), error });
         }
@@ -117,8 +122,7 @@ impl Engine {
 
     /// Why open connections of a master have no newer login.
     pub(super) fn login_error(&self, master: MasterId) -> Option<&CredentialsError> {
-        let is_open = self.fleet.link(master).is_ready() || self.subscriptions.ready().contains(master);
-        self.logins.error(master).filter(|_| is_open)
+        self.logins.error(master).filter(|_| self.has_open_connection(master))
     }
 
     /// The reply to `AUTH` on a connection that stands.

@@ -397,6 +397,23 @@ fn an_unusable_answer_is_refused_by_the_engine() {
 }
 
 #[test]
+fn a_failed_renewal_in_a_handshake_is_repeated() {
+    let mut rig = Rig::unconnected(1, |builder| asking(builder).connect_timeout(ms(5000)));
+    rig.masters[0].password = Some("pw".to_owned());
+    rig.pump();
+    rig.asked.clear();
+    rig.stop(0);
+    answer(&mut rig, 0, Ok(credentials("pw").valid_for(limits::CREDENTIALS_PAUSE_MIN)));
+    rig.advance(limits::CREDENTIALS_PAUSE_MIN);
+    assert_eq!((rig.asked.pop_front(), state(&rig, 0)), (Some(0), MasterState::Connecting));
+    answer(&mut rig, 0, Err(CredentialsError::Failed("sealed")));
+    rig.resume(0);
+    assert_eq!(state(&rig, 0), MasterState::Ready);
+    rig.advance(limits::CREDENTIALS_PAUSE_MIN * 2);
+    assert!(rig.asked.contains(&0), "nothing renews the credentials");
+}
+
+#[test]
 fn no_master_needs_a_provider() {
     let mut rig = Rig::new(3, defaults);
     rig.advance(MINUTE);
