@@ -113,6 +113,7 @@ pub use validity::Validity;
 pub use crate::lock::{HolderLabel, MasterId, MasterSet, Resource, Ttl, quorum};
 
 use claims::Claims;
+use connection::State;
 use events::Events;
 use fence::WallClock;
 use fleet::Fleet;
@@ -527,6 +528,10 @@ impl Engine {
 
     fn handle_link_timeout(&mut self, now: Instant, master: MasterId) {
         if let Some(why) = self.fleet.handle_timeout(now, master, &mut self.timers) {
+            let is_connecting = matches!(self.fleet.link(master).connection.state, State::Connecting { .. });
+            if is_connecting && !self.fleet.wishes.awaiting_login().contains(master) {
+                self.logins.keep_unused(master);
+            }
             self.fail_link(now, master, &why);
         }
     }

@@ -150,6 +150,10 @@ pub const REVIVE_MAX: Duration = Duration::from_millis(200);
 /// Time for which a [`crate::Client`] that nobody calls leaves its connections unwatched: 1 s.
 pub const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
+/// How often a client's thread looks while a connection is being opened and nobody leads. Nothing wakes it
+/// for an address, for credentials, or for a master's first reply.
+pub(crate) const CONNECT_LOOK_PAUSE: Duration = Duration::from_millis(20);
+
 /// Shortest time that connecting waits for the other masters once a quorum is ready: 20 ms.
 pub const STRAGGLER_WAIT: Duration = Duration::from_millis(20);
 

@@ -53,6 +53,19 @@ impl Credentials {
         self.valid_for = Some(time);
         self
     }
+
+    /// Credentials that can be sent.
+    pub(crate) fn checked(self) -> Result<Self, CredentialsError> {
+        let Login { user, password } = &self.login;
+        let size = user.as_ref().map_or(0, Vec::len).saturating_add(password.len());
+        if password.is_empty() {
+            Err(CredentialsError::Empty)
+        } else if size > limits::LOGIN_SIZE_MAX {
+            Err(CredentialsError::TooLong { size })
+        } else {
+            Ok(self)
+        }
+    }
 }
 
 impl fmt::Debug for Credentials {
@@ -78,17 +91,7 @@ impl CredentialsProvider {
     pub(super) fn ask(&self, label: &str) -> Result<Credentials, CredentialsError> {
         // The panic hook has shown its panic.
         let answer = catch_unwind(AssertUnwindSafe(|| (self.0)(label)));
-        let credentials =
-            answer.map_err(|_| CredentialsError::Panicked)?.map_err(CredentialsError::Failed)?;
-        let Login { user, password } = &credentials.login;
-        let size = user.as_ref().map_or(0, Vec::len).saturating_add(password.len());
-        if password.is_empty() {
-            Err(CredentialsError::Empty)
-        } else if size > limits::LOGIN_SIZE_MAX {
-            Err(CredentialsError::TooLong { size })
-        } else {
-            Ok(credentials)
-        }
+        answer.map_err(|_| CredentialsError::Panicked)?.map_err(CredentialsError::Failed)?.checked()
     }
 }
 

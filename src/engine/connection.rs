@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt};
 
-use super::handshake::{Handshake, Learnt, Step};
+use super::handshake::{self, Handshake, Learnt, Step};
 use super::link_id::{LinkId, LinkRequest};
 use super::trouble::Trouble;
+use crate::config::Login;
 use crate::limits;
+use crate::lock::command::WrongShape;
 use crate::lock::{MasterId, MasterSet};
 use crate::resp::Reply;
 use crate::wire::Wire;
@@ -30,16 +32,17 @@ pub(super) struct Connection<T: Copy> {
 }
 
 /// With which login a connection stands, by its version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct LoginState {
-    pub(super) version: u32,
-    pub(super) answer: LoginAnswer,
+    version: u32,
+    answer: LoginAnswer,
 }
 
 /// What the server said to a login.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LoginAnswer {
-    Pending,
+#[derive(Debug)]
+enum LoginAnswer {
+    /// Nothing yet. The login is kept to keep it out of messages; a handshake keeps its own.
+    Pending(Option<Box<Login>>),
     Accepted,
     /// The login before stays.
     Refused,
@@ -106,13 +109,24 @@ impl<T: Copy> Connection<T> {
         owed: impl Fn(Step) -> T,
     ) {
         self.wire.clear();
-        self.login = LoginState::sent(login_version);
+        self.login = LoginState { version: login_version, answer: LoginAnswer::Pending(None) };
         self.state = State::Handshake { deadline, handshake };
         for (step, bytes) in commands {
             // The handshake's few hundred bytes always fit an empty queue.
             let queued = self.wire.request(bytes, &[owed(*step)]);
             assert!(queued.is_ok(), "the handshake is larger than the outbox");
         }
+    }
+
+    /// Queues `AUTH` on a connection that stands. False if there is no room for it.
+    pub(super) fn send_login(&mut self, login: &Login, version: u32, owed: T) -> bool {
+        let mut bytes = Vec::new();
+        handshake::encode_auth(&mut bytes, login);
+        let is_sent = self.wire.request(&bytes, &[owed]).is_ok();
+        if is_sent {
+            self.login = LoginState::sent(version, login);
+        }
+        is_sent
     }
 
     /// The nonce came back: the connection is ready. Returns what was learnt.
@@ -145,22 +159,39 @@ impl<T: Copy> Connection<T> {
     }
 }
 
-impl LoginAnswer {
-    pub(super) const fn of(refusal: Option<&str>) -> Self {
-        if refusal.is_some() { Self::Refused } else { Self::Accepted }
-    }
-}
-
 impl LoginState {
     const NONE: Self = Self { version: 0, answer: LoginAnswer::Accepted };
 
-    pub(super) const fn sent(version: u32) -> Self {
-        Self { version, answer: LoginAnswer::Pending }
+    pub(super) fn sent(version: u32, login: &Login) -> Self {
+        Self { version, answer: LoginAnswer::Pending(Some(Box::new(login.clone()))) }
+    }
+
+    /// Whether this login is to be sent. One that is sent is answered before the next one is.
+    pub(super) const fn wants(&self, version: u32) -> bool {
+        self.version != version && !matches!(self.answer, LoginAnswer::Pending(_))
     }
 
     /// Whether the server has accepted this login.
-    pub(super) fn is_accepted(self, version: u32) -> bool {
-        self == Self { version, answer: LoginAnswer::Accepted }
+    pub(super) const fn is_accepted(&self, version: u32) -> bool {
+        self.version == version && matches!(self.answer, LoginAnswer::Accepted)
+    }
+
+    /// Whether the server has refused this login.
+    pub(super) const fn is_refused(&self, version: u32) -> bool {
+        self.version == version && matches!(self.answer, LoginAnswer::Refused)
+    }
+
+    /// Takes the reply to `AUTH` on a connection that stands: why it was refused, if it was.
+    pub(super) fn take_answer(&mut self, reply: &Reply<'_>) -> Result<Option<Box<str>>, WrongShape> {
+        let (answer, refusal) = match (&self.answer, reply) {
+            (LoginAnswer::Pending(_), Reply::Simple(b"OK")) => (LoginAnswer::Accepted, None),
+            (LoginAnswer::Pending(sent), Reply::Error(text)) => {
+                (LoginAnswer::Refused, Some(handshake::login_refusal(text, sent.as_deref())))
+            }
+            _ => return Err(WrongShape),
+        };
+        self.answer = answer;
+        Ok(refusal)
     }
 }
 

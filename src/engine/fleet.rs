@@ -22,7 +22,7 @@ use super::mark::{self, MarkAnswer};
 use super::owed::{MarkStep, Owed, Shape};
 use super::timers::{Timers, master_timer};
 use super::trouble::{self, Trouble};
-use crate::config::Config;
+use crate::config::{Config, Login};
 use crate::limits;
 use crate::lock::command::{self, Entry, Script};
 use crate::lock::{Failure, MasterId, MasterSet, Token, Ttl, quorum};
@@ -256,6 +256,13 @@ impl Fleet {
             sent = sent.union(self.send(group, owed, |out| command::encode_swap(out, by, old, new, ttl)));
         }
         sent
+    }
+
+    /// Queues a login, which may be larger than any request that is gathered. False if there is no room.
+    pub(super) fn send_login(&mut self, master: MasterId, login: &Login, version: u32) -> bool {
+        self.flush();
+        self.has_queued = true;
+        self.link_mut(master).connection.send_login(login, version, Owed::Login)
     }
 
     /// Starts to gather for `masters`. False if one of them might not have room.

@@ -186,8 +186,8 @@ pub(super) fn encode_auth(out: &mut Vec<u8>, login: &Login) {
 }
 
 /// Why a login on an open connection was refused, in the server's words.
-pub(super) fn login_refusal(text: &[u8]) -> Box<str> {
-    command::error_text(without_arguments(text))
+pub(super) fn login_refusal(text: &[u8], login: Option<&Login>) -> Box<str> {
+    command::error_text(without_password(without_arguments(text), login))
 }
 
 fn draw_nonce(rng: &mut impl Rng) -> [u8; NONCE_SIZE] {
@@ -312,7 +312,7 @@ fn without_arguments(text: &[u8]) -> &[u8] {
 }
 
 /// The first word of an error that repeats the password; any other error as it is.
-pub(super) fn without_password<'a>(text: &'a [u8], login: Option<&Login>) -> &'a [u8] {
+fn without_password<'a>(text: &'a [u8], login: Option<&Login>) -> &'a [u8] {
     let has_password = |text: &[u8]| login.is_some_and(|login| memmem::find(text, &login.password).is_some());
     if !has_password(text) {
         return text;

@@ -279,14 +279,20 @@ impl Link {
     /// Takes the next whole reply apart. An error ends the connection and says why. The id is of the claim
     /// whose round trip is measured, if one is.
     pub(super) fn next_answer(&mut self) -> Result<Option<(Answer, Option<Id>)>, String> {
-        let Self { connection: Connection { wire, state, .. }, by, learnt, scripts_loading, .. } = self;
+        let Self { connection, by, learnt, scripts_loading, .. } = self;
+        let Connection { wire, state, login, .. } = connection;
         match wire.next_reply() {
             Ok(Some((owed, reply))) => {
                 if let Owed::Scripts(tag) = owed {
                     scripts_loading[tag as usize] = false;
                 }
                 let (owed, timed) = owed.untimed();
-                take_apart(state, learnt, *by, owed, &reply).map(|answer| Some((answer, timed)))
+                let answer = match owed {
+                    Owed::Handshake(step) => state.handle_step(step, &reply).map(Answer::of_handshake),
+                    Owed::Login => login.take_answer(&reply).map(Answer::Login).map_err(wrong_shape),
+                    owed => take_apart(learnt, *by, owed, &reply),
+                };
+                answer.map(|answer| Some((answer, timed)))
             }
             Ok(None) => Ok(None),
             Err(error) => Err(error.to_string()),
@@ -294,21 +300,15 @@ impl Link {
     }
 }
 
-fn take_apart(
-    state: &mut State,
-    learnt: &Learnt,
-    by: Commands,
-    owed: Owed,
-    reply: &Reply<'_>,
-) -> Result<Answer, String> {
-    if let Owed::Handshake(step) = owed {
-        let is_done = state.handle_step(step, reply)?;
-        return Ok(if is_done { Answer::HandshakeDone } else { Answer::HandshakeStep });
-    }
+fn take_apart(learnt: &Learnt, by: Commands, owed: Owed, reply: &Reply<'_>) -> Result<Answer, String> {
     let is_no = mutant!(NoScriptIsNo) && command::is_noscript(reply) && owed.is_by_digest(by);
     let reply = if is_no { &Reply::Integer(0) } else { reply };
     if owed.wants_script(reply, by) {
         return Ok(Answer::WantsScript(owed));
     }
-    owed.answer(reply, learnt.run_id.as_deref()).map_err(|WrongShape| Trouble::WrongShape.to_string())
+    owed.answer(reply, learnt.run_id.as_deref()).map_err(wrong_shape)
+}
+
+fn wrong_shape(WrongShape: WrongShape) -> String {
+    Trouble::WrongShape.to_string()
 }

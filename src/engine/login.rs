@@ -6,22 +6,20 @@
 use std::time::Instant;
 
 use super::Engine;
-use super::connection::{LoginAnswer, LoginState};
-use super::handshake;
-use super::owed::Owed;
+use super::connection::LoginState;
 use crate::config::Credentials;
 use crate::error::CredentialsError;
 use crate::event::Event;
 use crate::limits;
-use crate::lock::command;
-use crate::lock::{MasterId, MasterSet};
+use crate::lock::MasterId;
 use crate::mutants::mutant;
 
 impl Engine {
     /// Takes the credentials of a master, as [`LinkRequest::Credentials`](super::LinkRequest::Credentials)
     /// asks for, or the reason why there are none. Open connections get them by `AUTH` in place.
     ///
-    /// Credentials that nobody asked for are taken, too.
+    /// Credentials that nobody asked for are taken, too. Those with an empty password, or of more than
+    /// [`limits::LOGIN_SIZE_MAX`] bytes, count as an error of the provider.
     pub fn handle_credentials(
         &mut self,
         now: Instant,
@@ -29,10 +27,12 @@ impl Engine {
         answer: Result<Credentials, CredentialsError>,
     ) {
         self.logins.note_answer(master);
-        match answer {
+        match answer.and_then(Credentials::checked) {
             Ok(credentials) => {
                 let is_unused = self.fleet.link(master).connection.is_down();
-                self.logins.take(now, master, credentials, is_unused, &mut self.timers);
+                let version = self.logins.current(master).version;
+                let is_refused = self.open_logins(master).any(|login| login.is_refused(version));
+                self.logins.take(now, master, credentials, is_unused, is_refused, &mut self.timers);
                 self.fleet.wishes.note_login(master);
                 self.subscriptions.wishes.note_login(master);
                 self.bring_login(now, master);
@@ -44,6 +44,10 @@ impl Engine {
     /// Whether there is a connection to a master, or an attempt at one.
     fn has_connection(&self, master: MasterId) -> bool {
         !self.fleet.link(master).connection.is_down() || self.subscriptions.open_links().contains(master)
+    }
+
+    fn has_open_connection(&self, master: MasterId) -> bool {
+        self.fleet.link(master).is_ready() || self.subscriptions.ready().contains(master)
     }
 
     /// Attempts to connect that wait for credentials fail; open connections stay.
@@ -58,14 +62,15 @@ impl Engine {
         self.note_no_credentials(now, master, error);
     }
 
-    /// Counts a failure, and reports it if it concerns an open connection.
+    /// Counts a failure, has the provider asked again for a connection, and reports it if that is open.
     fn note_no_credentials(&mut self, now: Instant, master: MasterId, error: CredentialsError) {
-        let link = self.fleet.link_mut(master);
-        link.stats.credentials_failed += 1;
-        if !link.is_ready() && !self.subscriptions.ready().contains(master) {
+        self.fleet.link_mut(master).stats.credentials_failed += 1;
+        // The next connect asks by itself.
+        if !self.has_connection(master) {
             return;
         }
-        if self.logins.note_failed(now, master, &error, &mut self.rng, &mut self.timers) {
+        let is_new = self.logins.note_failed(now, master, &error, &mut self.rng, &mut self.timers);
+        if is_new && self.has_open_connection(master) {
             let name = &self.config.labels[master.index()];
             self.events.push(|| Event::CredentialsFailed { master: name.clone(), error });
         }
@@ -82,55 +87,52 @@ impl Engine {
         }
     }
 
-    /// Sends `AUTH` on those connections of a master that stand with another login.
+    /// Sends `AUTH` on those connections of a master that stand with another login. One whose `AUTH` is not
+    /// answered yet gets the next one behind the answer.
     pub(super) fn bring_login(&mut self, now: Instant, master: MasterId) {
         let current = self.logins.current(master);
         let connection = &self.fleet.link(master).connection;
         if let Some(login) = current.login
             && connection.is_ready()
-            && connection.login.version != current.version
+            && connection.login.wants(current.version)
+            && !self.fleet.send_login(master, login, current.version)
         {
-            let only = MasterSet::only(master);
-            if self.fleet.send(only, Owed::Login, |out| handshake::encode_auth(out, login)).is_empty() {
-                self.logins.retry(now + limits::CREDENTIALS_PAUSE_MIN, master, &mut self.timers);
-            } else {
-                self.fleet.link_mut(master).connection.login = LoginState::sent(current.version);
-            }
+            self.logins.retry(now + limits::CREDENTIALS_PAUSE_MIN, master, &mut self.timers);
         }
         let current = self.logins.current(master);
         self.subscriptions.bring_login(now, master, current, &mut self.rng, &mut self.timers);
         self.check_login(master);
     }
 
-    /// Whether an open connection of a master does not stand with the current login.
-    fn is_login_open(&self, master: MasterId) -> bool {
-        let version = self.logins.current(master).version;
+    /// The logins of the open connections of a master.
+    fn open_logins(&self, master: MasterId) -> impl Iterator<Item = &LoginState> {
         let connection = &self.fleet.link(master).connection;
-        connection.is_ready() && !connection.login.is_accepted(version)
-            || self.subscriptions.is_login_open(master, version)
+        let login = connection.is_ready().then_some(&connection.login);
+        login.into_iter().chain(self.subscriptions.open_login(master))
     }
 
     /// What went wrong before is over once all open connections have the login.
     fn check_login(&mut self, master: MasterId) {
-        if self.logins.error(master).is_some() && !self.is_login_open(master) {
+        let version = self.logins.current(master).version;
+        let is_accepted = self.open_logins(master).all(|login| login.is_accepted(version));
+        if self.logins.error(master).is_some() && is_accepted {
             self.logins.note_accepted(master);
         }
     }
 
     /// Why open connections of a master have no newer login.
     pub(super) fn login_error(&self, master: MasterId) -> Option<&CredentialsError> {
-        let is_open = self.fleet.link(master).is_ready() || self.subscriptions.ready().contains(master);
-        self.logins.error(master).filter(|_| is_open)
+        self.logins.error(master).filter(|_| self.has_open_connection(master))
     }
 
     /// The reply to `AUTH` on a connection that stands.
     pub(super) fn handle_login_answer(&mut self, now: Instant, master: MasterId, refusal: Option<Box<str>>) {
-        let login = &mut self.fleet.link_mut(master).connection.login;
-        login.answer = LoginAnswer::of(refusal.as_deref());
-        match &refusal {
-            Some(why) if mutant!(RefusedLoginEnds) => self.fail_link(now, master, why),
-            _ => self.follow_login_answer(now, master, refusal),
+        if let Some(why) = refusal.as_deref().filter(|_| mutant!(RefusedLoginEnds)) {
+            return self.fail_link(now, master, why);
         }
+        self.follow_login_answer(now, master, refusal);
+        // Another one may have come meanwhile.
+        self.bring_login(now, master);
     }
 
     /// A connection for subscriptions may have answered to `AUTH`, or may have just become ready.
@@ -138,18 +140,14 @@ impl Engine {
         if let Some(refusal) = self.subscriptions.take_login_answer(master) {
             self.follow_login_answer(now, master, refusal);
         }
-        if self.subscriptions.has_other_login(master, self.logins.current(master).version) {
+        if self.subscriptions.wants_login(master, self.logins.current(master).version) {
             self.bring_login(now, master);
         }
     }
 
     fn follow_login_answer(&mut self, now: Instant, master: MasterId, refusal: Option<Box<str>>) {
         match refusal {
-            Some(refusal) => {
-                let login = self.logins.current(master).login;
-                let refusal = command::error_text(handshake::without_password(refusal.as_bytes(), login));
-                self.note_no_credentials(now, master, CredentialsError::Refused { refusal });
-            }
+            Some(refusal) => self.note_no_credentials(now, master, CredentialsError::Refused { refusal }),
             None => self.check_login(master),
         }
     }

@@ -38,10 +38,11 @@ struct MasterLogin {
     version: u32,
     /// Whether an answer of the provider is under way.
     is_asked: bool,
-    /// Whether the login came too late for the connect that it was for.
-    is_unused: bool,
+    serves: Serves,
     /// When the provider is to be asked for the open connections.
     renew_at: Option<Instant>,
+    /// Until when an open connection is not sent again what its server refused.
+    resend_at: Option<Instant>,
     /// When its answer for them is late.
     late_at: Option<Instant>,
     /// Failures in a row.
@@ -50,14 +51,26 @@ struct MasterLogin {
     error: Option<CredentialsError>,
 }
 
+/// Which connect a login is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Serves {
+    /// The one under way when it came, if there was one.
+    This,
+    /// The next one: it came too late for the one before.
+    Next,
+    /// None that begins from now on.
+    Past,
+}
+
 impl Logins {
     pub(super) fn new(config: Arc<Config>) -> Self {
         let masters = config.masters.iter().map(|url| MasterLogin {
             login: url.login.clone(),
             version: 0,
             is_asked: false,
-            is_unused: false,
+            serves: Serves::Past,
             renew_at: None,
+            resend_at: None,
             late_at: None,
             failure_count: 0,
             error: None,
@@ -83,11 +96,23 @@ impl Logins {
 
     /// A connect needs credentials. True if they are there; otherwise the provider is asked.
     pub(super) fn is_there(&mut self, master: MasterId) -> bool {
-        let is_there = std::mem::take(&mut self.masters[master.index()].is_unused);
-        if !is_there {
+        let own = &mut self.masters[master.index()];
+        let is_there = own.serves == Serves::Next;
+        if is_there {
+            own.serves = Serves::Past;
+        } else {
             self.ask(master);
         }
         is_there
+    }
+
+    /// A connect ended before it could use the login that was there: if that came for this connect, it serves
+    /// the next one.
+    pub(super) fn keep_unused(&mut self, master: MasterId) {
+        let serves = &mut self.masters[master.index()].serves;
+        if *serves == Serves::This {
+            *serves = Serves::Next;
+        }
     }
 
     fn ask(&mut self, master: MasterId) {
@@ -103,30 +128,36 @@ impl Logins {
         (own.is_asked, own.late_at) = (false, None);
     }
 
-    /// Takes credentials; `is_unused` if they are for the next connect.
+    /// Takes credentials; `is_unused` if they are for the next connect, and `is_refused` if an open connection
+    /// has refused the login that there is.
     pub(super) fn take(
         &mut self,
         now: Instant,
         master: MasterId,
         credentials: Credentials,
         is_unused: bool,
+        is_refused: bool,
         timers: &mut Timers,
     ) {
         let own = &mut self.masters[master.index()];
         let Credentials { login, valid_for } = credentials;
-        // The server may accept now what it refused before.
-        if own.login.as_ref() != Some(&login) || matches!(own.error, Some(CredentialsError::Refused { .. })) {
+        // The server may accept in a while what it refused before.
+        let resend_at = own.resend_at.filter(|at| is_refused && *at > now);
+        if own.login.as_ref() != Some(&login) || (is_refused && resend_at.is_none()) {
             own.version = own.version.wrapping_add(1);
+            own.resend_at = None;
         }
-        (own.login, own.is_unused) = (Some(login), is_unused);
-        own.renew_at = valid_for.and_then(|time| now.checked_add(renewal_after(time)));
+        own.login = Some(login);
+        own.serves = if is_unused { Serves::Next } else { Serves::This };
+        let renew_at = valid_for.and_then(|time| now.checked_add(renewal_after(time)));
+        own.renew_at = renew_at.into_iter().chain(own.resend_at.and(resend_at)).min();
         self.arm(master, timers);
     }
 
     /// All open connections have the login.
     pub(super) fn note_accepted(&mut self, master: MasterId) {
         let own = &mut self.masters[master.index()];
-        (own.failure_count, own.error) = (0, None);
+        (own.failure_count, own.error, own.resend_at) = (0, None, None);
     }
 
     /// Open connections get no newer login for now. Returns whether this is a new reason.
@@ -144,9 +175,13 @@ impl Logins {
         let longest = doubled.min(limits::CREDENTIALS_PAUSE_MAX).max(limits::CREDENTIALS_PAUSE_MIN * 2);
         let is_new = own.error.as_ref() != Some(error);
         own.error = Some(error.clone());
+        let retry_at = now + rng.random_range(limits::CREDENTIALS_PAUSE_MIN..=longest);
+        if matches!(error, CredentialsError::Refused { .. }) {
+            own.resend_at = Some(own.resend_at.map_or(retry_at, |at| at.min(retry_at)));
+        }
         // One that hangs is not asked again before it answers.
         if !own.is_asked {
-            self.retry(now + rng.random_range(limits::CREDENTIALS_PAUSE_MIN..=longest), master, timers);
+            self.retry(retry_at, master, timers);
         }
         is_new
     }
@@ -171,7 +206,7 @@ impl Logins {
         let is_late = own.late_at.take_if(|at| *at <= now).is_some();
         if own.renew_at.take_if(|at| *at <= now).is_some() {
             // The next connect asks by itself.
-            own.is_unused = false;
+            own.serves = Serves::Past;
             if has_connection && self.config.has_provider() {
                 own.late_at = Some(now + limit);
                 self.ask(master);

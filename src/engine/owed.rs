@@ -5,7 +5,7 @@
 //! its request allows whatever has become of the lock meanwhile; one of another shape ends the connection.
 
 use super::groups::Commands;
-use super::handshake::{self, Step};
+use super::handshake::Step;
 use super::kind::{AttemptAnswer, Tag};
 use super::mark::{self, MarkAnswer};
 use super::slab::Id;
@@ -123,6 +123,13 @@ pub(super) enum Answer {
     WantsScript(Owed),
 }
 
+impl Answer {
+    /// To a step of the handshake, which may have been the last.
+    pub(super) const fn of_handshake(is_done: bool) -> Self {
+        if is_done { Self::HandshakeDone } else { Self::HandshakeStep }
+    }
+}
+
 impl Owed {
     const fn round(verb: Verb, tag: Tag, number: u32, id: Id) -> Self {
         Self::Round { verb, tag, form: Form::Usual, number, id }
@@ -206,13 +213,12 @@ impl Owed {
         is_set && by.extend == ExtendBy::SetIfEq && !mutant!(FullTakenForLost)
     }
 
-    /// Takes the reply apart. The handshake's are its own affair.
+    /// Takes the reply apart. Those of a handshake and to a login are the connection's own affair.
     pub(super) fn answer(self, reply: &Reply<'_>, run_id: Option<&str>) -> Result<Answer, WrongShape> {
         match self {
             Self::Round { verb, tag, number, id, .. } => round_answer(verb, tag, number, id, reply),
             Self::Timed { tag, id } => round_answer(Verb::Acquire, tag, 0, id, reply),
             Self::Query { question, id } => query_answer(question, id, reply),
-            Self::Login => login_answer(reply).map(Answer::Login),
             Self::Mark(MarkStep::Read) => mark::answer(reply, run_id).map(Answer::Mark),
             Self::Mark(MarkStep::Write) => match reply {
                 // Without `OK` another client was faster.
@@ -223,7 +229,7 @@ impl Owed {
             Self::EndOfWait => ignored(Shape::Count, reply),
             Self::Scripts(_) => ignored(Shape::Any, reply),
             Self::Ignored(shape) => ignored(shape, reply),
-            Self::Handshake(_) => unreachable!("a handshake takes its own replies"),
+            Self::Handshake(_) | Self::Login => unreachable!("a connection takes its own replies"),
         }
     }
 }
@@ -237,15 +243,6 @@ fn round_answer(verb: Verb, tag: Tag, number: u32, id: Id, reply: &Reply<'_>) ->
         (Verb::Swap, _) => Answer::Swap(id, number, command::compare_vote(reply)?),
         (Verb::Release, _) => Answer::Release(id, command::release_answer(reply)?),
     })
-}
-
-/// Why `AUTH` was refused, if it was.
-pub(super) fn login_answer(reply: &Reply<'_>) -> Result<Option<Box<str>>, WrongShape> {
-    match reply {
-        Reply::Simple(b"OK") => Ok(None),
-        Reply::Error(text) => Ok(Some(handshake::login_refusal(text))),
-        _ => Err(WrongShape),
-    }
 }
 
 fn ignored(shape: Shape, reply: &Reply<'_>) -> Result<Answer, WrongShape> {

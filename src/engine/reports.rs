@@ -6,6 +6,7 @@ use super::Engine;
 use super::claim::{Claim, Release};
 use super::connection::State;
 use super::fair::Ticket;
+use super::link::Link;
 use super::link_id::LinkId;
 use super::request::OpId;
 use super::status::{Health, MasterState, MasterStatus};
@@ -149,6 +150,13 @@ impl Engine {
     #[must_use]
     pub fn is_answered(&self) -> bool {
         self.fleet.is_answered()
+    }
+
+    /// Returns whether a connection for commands is being opened: its address, its credentials or its first
+    /// replies are awaited.
+    pub(crate) fn is_connecting(&self) -> bool {
+        let is_connecting = |link: &Link| !link.is_ready() && !link.connection.is_down();
+        self.fleet.ready() != self.fleet.all() && self.fleet.links().any(is_connecting)
     }
 
     /// Returns whether a quorum of masters is ready to be asked.

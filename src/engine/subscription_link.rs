@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use super::connection::{Connection, LoginAnswer, LoginState, State};
+use super::connection::{Connection, LoginState, State};
 use super::handshake::{self, Step};
-use super::owed::login_answer;
 use super::slab::Id;
 use super::subscription::Subscription;
 use super::trouble::Trouble;
 use crate::config::Login;
-use crate::lock::command::{self, Notification as Message};
+use crate::lock::command::{self, Notification as Message, WrongShape};
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 use crate::wire::Full;
@@ -82,9 +81,8 @@ impl SubscriptionLink {
                 }
             }
             (Some(Owed::Login), None) => {
-                let refusal = login_answer(&reply).map_err(|_| Trouble::WrongShape.to_string())?;
-                login.answer = LoginAnswer::of(refusal.as_deref());
-                self.login_answer = Some(refusal);
+                let refusal = login.take_answer(&reply);
+                self.login_answer = Some(refusal.map_err(|WrongShape| Trouble::WrongShape.to_string())?);
                 Heard::Nothing
             }
             (Some(Owed::Subscribe(id)), Some(Message::Confirmed)) => {
@@ -132,7 +130,7 @@ impl SubscriptionLink {
         bytes.append(&mut behind);
         owed.append(&mut owed_behind);
         self.connection.wire.request(&bytes, &owed)?;
-        self.connection.login = LoginState::sent(version);
+        self.connection.login = LoginState::sent(version, login);
         Ok(())
     }
 }

@@ -57,7 +57,7 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 
-use super::connection::{State, Wishes};
+use super::connection::{LoginState, State, Wishes};
 use super::handshake::Handshake;
 use super::link_id::{LinkId, LinkRequest};
 use super::logins::CurrentLogin;
@@ -474,7 +474,7 @@ impl Subscriptions {
         rng: &mut impl Rng,
         timers: &mut Timers,
     ) {
-        let Some(login) = current.login.filter(|_| self.has_other_login(master, current.version)) else {
+        let Some(login) = current.login.filter(|_| self.wants_login(master, current.version)) else {
             return;
         };
         let mut watches: Vec<_> = self.subscriptions.iter_mut().flatten().collect();
@@ -489,14 +489,14 @@ impl Subscriptions {
         self.arm(master, timers);
     }
 
-    /// Whether a connection stands with another login than this.
-    pub(super) fn has_other_login(&self, master: MasterId, version: u32) -> bool {
-        self.ready.contains(master) && self.links[master.index()].connection.login.version != version
+    /// Whether a connection stands that is to be sent this login.
+    pub(super) fn wants_login(&self, master: MasterId, version: u32) -> bool {
+        self.open_login(master).is_some_and(|login| login.wants(version))
     }
 
-    /// Whether a connection stands, and not by this login.
-    pub(super) fn is_login_open(&self, master: MasterId, version: u32) -> bool {
-        self.ready.contains(master) && !self.links[master.index()].connection.login.is_accepted(version)
+    /// The login of a connection that stands.
+    pub(super) fn open_login(&self, master: MasterId) -> Option<&LoginState> {
+        self.ready.contains(master).then(|| &self.links[master.index()].connection.login)
     }
 
     /// The answer to `AUTH`: why it was refused, if it was.

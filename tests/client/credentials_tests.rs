@@ -292,6 +292,31 @@ fn a_redlock_renews_credentials_in_its_calls() {
     assert_eq!((redlock.stats().lost, redlock.stats().reconnects()), (0, 0));
 }
 
+/// Has one master end the connection of a client that nobody calls, and waits until it is back. A single one:
+/// what is due for others would have the client's thread look.
+fn a_connection_returns_without_a_call(fleet: &mut Fleet, builder: ConfigBuilder) {
+    let client = open(builder);
+    eventually(PATIENCE, "all masters count", || client.health().may_fail == 1);
+    assert_eq!(fleet.master(0).ask("CLIENT KILL TYPE normal").text(), "1");
+    eventually(PATIENCE, "the connection is made again", || client.stats().reconnects() >= 1);
+}
+
+#[test]
+fn an_idle_client_reconnects_with_its_provider() {
+    let mut fleet = start(3, "pw");
+    // Credentials without an end: no renewal has the client's thread look.
+    let builder = config(&fleet.urls(), LONG).credentials(|_| Ok(Credentials::new("pw").user("app")));
+    a_connection_returns_without_a_call(&mut fleet, builder);
+}
+
+#[test]
+fn an_idle_client_reconnects_by_host_names() {
+    let mut fleet = Fleet::start(3);
+    let urls: Vec<_> = fleet.urls().iter().map(|url| url.replace("127.0.0.1", "localhost")).collect();
+    assert!(urls.iter().all(|url| url.contains("localhost")), "{urls:?}");
+    a_connection_returns_without_a_call(&mut fleet, config(&urls, LONG));
+}
+
 #[test]
 fn a_provider_needs_urls_without_a_login() {
     let urls = ["redis://app:s3cret@127.0.0.1:1"];

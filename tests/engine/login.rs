@@ -283,6 +283,137 @@ fn a_password_in_a_servers_error_is_not_shown() {
 }
 
 #[test]
+fn credentials_too_late_for_a_connect_serve_the_next() {
+    let mut rig = unanswered("pw");
+    rig.asked.clear();
+    rig.now += ms(1000);
+    // One turn finds both: the answer, and the end of the connect.
+    rig.engine.handle_credentials(rig.now, id(0), Ok(credentials("pw")));
+    rig.engine.handle_timeout(rig.now);
+    rig.advance(limits::BACKOFF_MAX);
+    assert_eq!((rig.asked.len(), state(&rig, 0)), (0, MasterState::Ready));
+    // They serve one attempt.
+    rig.disconnect(0);
+    rig.advance(limits::BACKOFF_MAX);
+    assert_eq!(rig.asked, [0]);
+}
+
+#[test]
+fn refused_credentials_are_sent_again_whatever_failed_since() {
+    let mut rig = connected("pw");
+    rig.advance(RENEWAL);
+    answer_all(&mut rig, "early");
+    rig.advance(limits::CREDENTIALS_PAUSE_MIN * 2);
+    while let Some(master) = rig.asked.pop_front() {
+        answer(&mut rig, master, Err(CredentialsError::Failed("sealed")));
+    }
+    assert_eq!(errors(&rig, 0), [CredentialsError::Failed("sealed")]);
+    rig.masters.iter_mut().for_each(|master| master.password = Some("early".to_owned()));
+    rig.advance(limits::CREDENTIALS_PAUSE_MAX);
+    (0..3).for_each(|index| drop(seen(&mut rig, index)));
+    answer_all(&mut rig, "early");
+    assert_eq!((seen(&mut rig, 0), errors(&rig, 0)), (vec!["early".to_owned()], vec![]));
+}
+
+#[test]
+fn a_refused_login_is_sent_again_after_a_pause() {
+    let mut rig = connected("pw");
+    rig.masters.iter_mut().for_each(|master| master.put(b"b", b"other", None));
+    // Each attempt to open its second connection asks the provider.
+    rig.acquire("b", 10_000, 600_000);
+    rig.masters.iter_mut().for_each(|master| master.password = Some("next".to_owned()));
+    let (mut refused_at, mut asked_count) = (vec![], 0);
+    for _ in 0..600 {
+        asked_count += rig.asked.iter().filter(|asked| **asked == 0).count();
+        answer_all(&mut rig, "wrong");
+        if rig.engine.stats(rig.now).masters[0].credentials_failed > refused_at.len() as u64 {
+            refused_at.push(rig.now);
+        }
+        rig.advance(ms(100));
+    }
+    assert!(asked_count > 30, "asked {asked_count} times only");
+    let pauses: Vec<_> = refused_at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!((1..20).contains(&pauses.len()), "{pauses:?}");
+    assert!(pauses.iter().all(|pause| *pause >= limits::CREDENTIALS_PAUSE_MIN), "{pauses:?}");
+    // Another one is sent at once.
+    rig.masters.iter_mut().for_each(|master| master.password = Some("right".to_owned()));
+    answer(&mut rig, 0, Ok(credentials("right")));
+    assert_eq!(errors(&rig, 0), []);
+}
+
+#[test]
+fn no_part_of_a_repeated_password_is_shown() {
+    let long = "s3cret".repeat(100);
+    for password in ["s3\u{1}cret", &long] {
+        let mut rig = connected("pw");
+        rig.masters[0].errors.insert("AUTH".to_owned(), format!("WRONGPASS {password} is wrong"));
+        answer(&mut rig, 0, Ok(credentials(password)));
+        assert_eq!(errors(&rig, 0), [CredentialsError::Refused { refusal: "WRONGPASS".into() }]);
+    }
+    // Another login comes before the answer to this one.
+    let mut rig = connected("pw");
+    rig.masters[0].errors.insert("AUTH".to_owned(), "WRONGPASS s3cret is wrong".to_owned());
+    rig.hold(0);
+    answer(&mut rig, 0, Ok(credentials("s3cret")));
+    answer(&mut rig, 0, Ok(credentials("pw")));
+    rig.masters[0].errors.clear();
+    rig.deliver_all();
+    let shown =
+        format!("{:?} {:?}", std::iter::from_fn(|| rig.engine.poll_event()).collect::<Vec<_>>(), rig.engine);
+    assert!(shown.contains("WRONGPASS") && !shown.contains("s3cret"), "{shown}");
+    assert_eq!((errors(&rig, 0), rig.engine.owed_count(id(0))), (vec![], 0));
+}
+
+#[test]
+fn a_login_beyond_the_room_is_sent_later() {
+    let mut rig = connected("pw");
+    let password = "x".repeat(limits::LOGIN_SIZE_MAX - "me".len());
+    seen(&mut rig, 0);
+    let name = "n".repeat(limits::RESOURCE_SIZE_MAX - 8);
+    let mut count = 0;
+    while rig.engine.send_ready(id(0)).len() < limits::OUTBOX_SIZE_MAX - limits::LOGIN_SIZE_MAX {
+        rig.submit_acquire(&format!("{name}{count}"), 10_000, 0);
+        count += 1;
+    }
+    rig.engine.handle_credentials(rig.now, id(0), Ok(credentials(&password)));
+    assert_eq!(errors(&rig, 0), []);
+    rig.masters[0].password = Some(password.clone());
+    rig.advance(limits::CREDENTIALS_PAUSE_MIN);
+    answer_all(&mut rig, &password);
+    assert!(seen(&mut rig, 0) == [password], "the login was lost");
+}
+
+#[test]
+fn an_unusable_answer_is_refused_by_the_engine() {
+    let mut rig = unanswered("pw");
+    let long = "x".repeat(limits::OUTBOX_SIZE_MAX);
+    for (index, (password, why)) in
+        [("", "an empty password"), (&long, "give at most 65536")].iter().enumerate()
+    {
+        answer(&mut rig, index, Ok(Credentials::new(*password)));
+        let MasterState::Down(shown) = state(&rig, index) else { panic!("{:?}", state(&rig, index)) };
+        assert!(shown.contains(why), "{shown}");
+    }
+}
+
+#[test]
+fn a_failed_renewal_in_a_handshake_is_repeated() {
+    let mut rig = Rig::unconnected(1, |builder| asking(builder).connect_timeout(ms(5000)));
+    rig.masters[0].password = Some("pw".to_owned());
+    rig.pump();
+    rig.asked.clear();
+    rig.stop(0);
+    answer(&mut rig, 0, Ok(credentials("pw").valid_for(limits::CREDENTIALS_PAUSE_MIN)));
+    rig.advance(limits::CREDENTIALS_PAUSE_MIN);
+    assert_eq!((rig.asked.pop_front(), state(&rig, 0)), (Some(0), MasterState::Connecting));
+    answer(&mut rig, 0, Err(CredentialsError::Failed("sealed")));
+    rig.resume(0);
+    assert_eq!(state(&rig, 0), MasterState::Ready);
+    rig.advance(limits::CREDENTIALS_PAUSE_MIN * 2);
+    assert!(rig.asked.contains(&0), "nothing renews the credentials");
+}
+
+#[test]
 fn no_master_needs_a_provider() {
     let mut rig = Rig::new(3, defaults);
     rig.advance(MINUTE);

@@ -94,19 +94,20 @@ impl Shared {
                 self.leave(self.lead(core, poller, None, is_done)?);
                 continue;
             }
-            // Nobody may have looked for long: servers close idle connections, and a task does not wait for
-            // new ones.
             let is_guarded = core.poller.is_none();
-            let look_at = if is_guarded { now } else { core.last_turn } + limits::LOOK_PAUSE;
+            let look_at = core.look_at(if is_guarded { now } else { core.last_turn });
             if (core.due().is_some_and(|at| at <= now) || look_at <= now)
                 && let Some(poller) = core.poller.take()
             {
-                // What is due is done by one turn; what that has sent, as renewals, is mostly answered within
-                // the next moment. Also if something was owed before: it may have come when nobody looked,
-                // and what follows would not be heard either.
+                // What is due is done by one turn. What that has sent, as renewals, is mostly answered within
+                // the next moment, and so is a connect that it has begun. Also if something was owed before:
+                // it may have come when nobody looked, and what follows would not be heard either.
                 core = self.lead(core, poller, Some(now), |_| false)?;
                 if let Some(poller) = core.poller.take() {
-                    let is_done = |core: &Core| core.is_closing || core.driver.engine.is_answered();
+                    let is_done = |core: &Core| {
+                        let engine = &core.driver.engine;
+                        core.is_closing || (engine.is_answered() && !engine.is_connecting())
+                    };
                     core = self.lead(core, poller, Some(clock::now() + limits::BACKGROUND_STAY), is_done)?;
                 }
                 self.leave(core);

@@ -58,6 +58,13 @@ impl Core {
         earlier(self.driver.engine.next_timeout().map(|(at, _)| at), self.linger_until)
     }
 
+    /// When the background thread looks after a turn that ended then, although nothing is due. Nobody may have
+    /// looked for long: servers close idle connections, and a task does not wait for new ones.
+    pub(super) fn look_at(&self, turn: Instant) -> Instant {
+        let is_connecting = self.driver.engine.is_connecting();
+        turn + if is_connecting { limits::CONNECT_LOOK_PAUSE } else { limits::LOOK_PAUSE }
+    }
+
     pub(super) fn begin_turn(&mut self) -> Option<Instant> {
         (self.linger_until, self.unsent_count) = (None, 0);
         let due = self.driver.begin_turn();
@@ -162,7 +169,8 @@ impl Core {
             return Some(thread);
         }
         let sleeps_until = self.background.sleeps_until?;
-        let is_late = is_before(self.due(), sleeps_until) && !mutant!(DeadlineWakesNobody);
+        let next = earlier(self.due(), Some(self.look_at(self.last_turn)));
+        let is_late = is_before(next, sleeps_until) && !mutant!(DeadlineWakesNobody);
         if self.wants_background() || self.is_closing || is_late {
             self.background.sleeps_until = None;
             return Some(self.background.drive.as_ref().unwrap_or(&self.background.waker).clone());
