@@ -254,3 +254,6 @@ impl Write for Records<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
