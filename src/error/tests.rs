@@ -281,6 +281,7 @@ fn samples_of_channels() -> Vec<Sample> {
             Alert => NoPlaintext::Alert, "it answers in TLS; write rediss:// in its URL";
             End => NoPlaintext::End, "if it wants TLS, write rediss://";
             Broken(_) => NoPlaintext::Broken(reset()), "(os error 104) before its first reply; if it wants TLS, write rediss://";
+            EndOfUnix => NoPlaintext::EndOfUnix, "before its first reply; read the server's log";
         }
     }
 }
