@@ -66,6 +66,15 @@ impl Channel {
         }
     }
 
+    /// Whether a peer has accepted the connection, which may not stand for all that.
+    pub(super) const fn is_accepted(&self) -> bool {
+        match self {
+            Self::Plain { socket, .. } => socket.is_connected(),
+            #[cfg(feature = "tls")]
+            Self::Tls(socket) => socket.is_accepted(),
+        }
+    }
+
     /// The end of the validity of the peer's certificate, as a time since the Unix epoch; `None` without TLS.
     #[cfg(feature = "doctor")]
     pub(super) fn certificate_end(&self) -> Option<Duration> {

@@ -97,6 +97,11 @@ impl TlsSocket {
         self.is_established
     }
 
+    /// Whether a peer has accepted the connection below.
+    pub(super) const fn is_accepted(&self) -> bool {
+        self.socket.is_connected()
+    }
+
     /// The end of the validity of the peer's certificate, as a time since the Unix epoch.
     #[cfg(feature = "doctor")]
     pub(super) fn certificate_end(&self) -> Option<std::time::Duration> {
