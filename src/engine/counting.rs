@@ -163,11 +163,18 @@ impl Engine {
         let name = &self.config.labels[master.index()];
         self.events.push(|| Event::Connected { master: name.clone(), is_reconnect });
         if is_restart {
-            self.events.push(|| Event::Restarted { master: name.clone() });
+            self.report_restart(master);
         }
+        let name = &self.config.labels[master.index()];
         if let Some(until) = self.fleet.link(master).quarantined_until {
             let left = until.saturating_duration_since(now);
             self.events.push(|| Event::Quarantined { master: name.clone(), left });
         }
+    }
+
+    /// Another process answered in place of the one before, whether it is taken in or not.
+    pub(super) fn report_restart(&mut self, master: MasterId) {
+        let name = &self.config.labels[master.index()];
+        self.events.push(|| Event::Restarted { master: name.clone() });
     }
 }
