@@ -6,11 +6,11 @@ use super::op::OpState;
 use super::renewal::loss_lead;
 use super::slab::Id;
 use super::stats::Stats;
-use super::{Engine, OpId, Outcome};
+use super::{Engine, OpId, Outcome, SubmitError};
 use crate::error::AcquireError;
 use crate::event::Event;
 use crate::lock::command;
-use crate::lock::{MasterId, Ttl};
+use crate::lock::{MasterId, Resource, Ttl};
 use crate::mutants::mutant;
 
 impl Engine {
@@ -61,6 +61,17 @@ impl Engine {
         }
         self.end_op(now, id);
         self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(error))));
+    }
+
+    /// There is no room for an acquisition.
+    #[cold]
+    pub(super) fn refuse_acquisition(&mut self, resource: Resource<'_>) -> SubmitError {
+        self.stats.overloaded += 1;
+        self.events.push(|| {
+            let resource = resource.as_bytes().to_vec();
+            Event::Denied { resource, error: AcquireError::Overloaded }
+        });
+        SubmitError::Overloaded
     }
 
     /// A lock was acquired of which more is to be noted.
