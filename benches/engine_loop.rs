@@ -50,7 +50,7 @@ impl EngineLoop {
         let wait = Duration::ZERO;
         for name in &self.names {
             let resource = Resource::new(name).expect("valid");
-            let request = Request::Acquire { resource, options: Options::new().wait(wait) };
+            let request = Request::Acquire { resource, options: Options::new().wait(wait), label: None };
             self.engine.submit(self.now, request).expect("room");
         }
         exchange(&mut self.engine, self.now, &self.masters, &self.granted);

@@ -108,6 +108,6 @@ impl LockLoop {
     fn submit_next(&mut self, options: Options) {
         let resource = Resource::new(&self.names[self.next_name]).expect("a valid name");
         self.next_name = (self.next_name + 1) % self.names.len();
-        self.redlock.submit(Request::Acquire { resource, options }).expect("room for one more");
+        self.redlock.submit(Request::Acquire { resource, options, label: None }).expect("room for one more");
     }
 }

@@ -3,29 +3,28 @@
 //! `cargo run --example cron redis://10.0.0.1 redis://10.0.0.2 redis://10.0.0.3`
 
 use std::error::Error;
-use std::thread;
 use std::time::{Duration, SystemTime};
 
 use redlatch::{AcquireError, Client};
 
-/// Runs the job of this interval, unless another machine does or did within `hold`. Returns whether it ran.
+/// Runs the job of this interval, unless another machine does or did within `least`. Returns whether it ran.
 ///
 /// A job that must not run twice after a crash records its end in its own storage.
 pub fn run_once(
     client: &Client,
     interval: u64,
-    hold: Duration,
+    least: Duration,
     job: impl FnOnce(),
 ) -> Result<bool, AcquireError> {
     // Each interval has a lock of its own.
     let name = format!("report:{interval}");
-    let request = client.lock(&name).ttl(Duration::from_secs(10));
+    // A machine whose clock is late finds the lock taken, also when this process has ended.
+    let request = client.lock(&name).ttl(Duration::from_secs(10)).hold_at_least(least);
     let _guard = match request.auto_extend(Duration::from_secs(3600)).try_acquire() {
         Err(AcquireError::Contended(_)) => return Ok(false),
         result => result?,
     };
     job();
-    thread::sleep(hold); // a machine whose clock is late finds the lock taken
     Ok(true)
 }
 

@@ -148,7 +148,7 @@ impl Loop {
 pub fn lock_once(config: Config, addresses: Vec<SocketAddr>, name: &str) -> Result<bool, Box<dyn Error>> {
     let mut events = Loop::new(config, addresses)?;
     let resource = redlatch::engine::Resource::new(name)?;
-    let request = Request::Acquire { resource, options: Options::new().wait(Duration::ZERO) };
+    let request = Request::Acquire { resource, options: Options::new().wait(Duration::ZERO), label: None };
     let (lock, outcome) = events.ask(request)?;
     let Outcome::Acquire(Ok(grant)) = outcome else { return Ok(false) };
     println!("held for {:?}", grant.valid_until - Instant::now());

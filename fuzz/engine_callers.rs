@@ -105,7 +105,7 @@ impl Run<'_> {
         self.engine.handle_wall_clock(self.now, Duration::from_secs(3600));
         let is_shared = how / 16 % 4 == 2;
         let before = (self.engine.operation_count(), self.engine.claim_count());
-        let result = self.engine.submit(self.now, Request::Acquire { resource, options });
+        let result = self.engine.submit(self.now, Request::Acquire { resource, options, label: None });
         match result {
             Ok(lock) => {
                 let ttl = own.expect("a TTL that cannot work is taken");
@@ -441,7 +441,8 @@ impl Run<'_> {
         let ready_count = (0..self.peers.len()).filter(|index| ready(*index)).count();
         assert!(ready_count >= self.quorum, "only {ready_count} are ready");
         let resource = Resource::new("fresh").expect("valid");
-        let request = Request::Acquire { resource, options: Options::new().wait(Duration::ZERO) };
+        let request =
+            Request::Acquire { resource, options: Options::new().wait(Duration::ZERO), label: None };
         let lock = self.engine.submit(self.now, request).expect("room");
         (0..self.peers.len()).for_each(|index| {
             self.send_piece(index, usize::MAX);

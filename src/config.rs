@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::error::CredentialsError;
 use crate::event::{Event, Observer};
 use crate::limits;
-use crate::lock::{Drift, InputError, MasterId, Ttl, Window};
+use crate::lock::{Drift, HolderLabel, InputError, MasterId, Ttl, Window};
 pub use credentials::Credentials;
 use credentials::CredentialsProvider;
 pub use error::ConfigError;
@@ -50,6 +50,7 @@ pub struct Config {
     pub(crate) labels: Vec<Arc<str>>,
     pub(crate) prefix: Vec<u8>,
     pub(crate) client_name: String,
+    pub(crate) holder_label: Option<Arc<str>>,
     pub(crate) max_ttl: Duration,
     pub(crate) max_hold: Duration,
     pub(crate) drift: Drift,
@@ -159,6 +160,12 @@ impl Config {
         Window::new(self.max_ttl)
     }
 
+    /// Returns the longest TTL that any client of the fleet uses.
+    #[must_use]
+    pub const fn max_ttl(&self) -> Duration {
+        self.max_ttl
+    }
+
     /// Returns how masters that may have restarted are kept from voting.
     #[must_use]
     pub const fn quarantine(&self) -> Quarantine {
@@ -196,6 +203,7 @@ impl Default for ConfigBuilder {
             labels: Vec::new(),
             prefix: Vec::new(),
             client_name: "redlatch".to_owned(),
+            holder_label: None,
             max_ttl: Duration::from_secs(30),
             max_hold: Duration::from_secs(3600),
             drift: Drift::DEFAULT,
@@ -245,6 +253,16 @@ impl ConfigBuilder {
     #[must_use]
     pub fn client_name(mut self, name: impl Into<String>) -> Self {
         self.config.client_name = name.into();
+        self
+    }
+
+    /// Sets the label of all locks of this client, such as `host:pid:job`: 1 to 64 bytes of text without
+    /// control characters; none by default. It is in each lock's value, so it must be no secret.
+    /// [`crate::Client::inspect`], [`crate::Denial::holder_label`] and [`crate::Stats::holder_label`] show
+    /// it. A request may have its own ([`crate::LockRequest::holder_label`]).
+    #[must_use]
+    pub fn holder_label(mut self, label: impl Into<String>) -> Self {
+        self.config.holder_label = Some(label.into().into());
         self
     }
 
@@ -469,6 +487,9 @@ impl ConfigBuilder {
         if config.client_name.is_empty() || !config.client_name.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(ConfigError::ClientName);
         }
+        if let Some(label) = &config.holder_label {
+            HolderLabel::new(label)?;
+        }
         let bounded = |setting, value, min, max| {
             if value < min || value > max {
                 Err(ConfigError::OutOfBounds { setting, value, min, max })
@@ -522,6 +543,9 @@ mod tests {
             one().prefix([b'x'; limits::PREFIX_SIZE_MAX + 1]),
             one().client_name("two words"),
             one().client_name(""),
+            one().holder_label(""),
+            one().holder_label("x".repeat(limits::HOLDER_LABEL_SIZE_MAX + 1)),
+            one().holder_label("two\nlines"),
             one().answer_timeout(Duration::ZERO),
             one().connect_timeout(Duration::MAX),
             one().spin(limits::SPIN_MAX + Duration::from_nanos(1)),

@@ -1,7 +1,7 @@
 //! Examination of a fleet: what is wrong with its masters and settings, why that matters, and what to do.
 //!
-//! [`examine`] asks each master over a connection of its own, and changes nothing there. The command line shows
-//! the same as `redlatch doctor`.
+//! [`examine`] asks each master over a connection of its own, and changes nothing there. The command line
+//! shows the same as `redlatch doctor`.
 //!
 //! ```no_run
 //! use redlatch::Config;
@@ -63,15 +63,15 @@ impl Diagnosis {
 /// Part of the limit for which round trips are measured.
 const ROUND_TRIP_SHARE: u32 = 4;
 
-/// Examines the masters of a configuration, all at the same time, and returns after `limit` at the latest. Each
-/// connection, and each exchange over it, takes at most the configuration's `connect_timeout`.
+/// Examines the masters of a configuration, all at the same time, and returns after `limit` at the latest.
+/// Each connection, and each exchange over it, takes at most the configuration's `connect_timeout`.
 ///
-/// It writes nothing: rights are tried with commands that change nothing. A command that the login may not run
-/// leaves an entry in the ACL log of the master.
+/// It writes nothing: rights are tried with commands that change nothing. A command that the login may not
+/// run leaves an entry in the ACL log of the master.
 ///
 /// # Errors
-/// [`ConnectError`] if the certificates of the configuration cannot be used, or if the system gives no thread.
-/// A master that cannot be asked is a finding.
+/// [`ConnectError`] if the certificates of the configuration cannot be used, or if the system gives no
+/// thread. A master that cannot be asked is a finding.
 pub fn examine(config: &Config, limit: Duration) -> Result<Diagnosis, ConnectError> {
     let settings = config.clone();
     let time = limit / ROUND_TRIP_SHARE;

@@ -49,7 +49,9 @@ mod handshake;
 pub(crate) mod histogram;
 mod hold;
 pub(crate) mod inspection;
+mod keep;
 mod kind;
+mod leave;
 mod link;
 mod link_id;
 mod login;
@@ -108,7 +110,7 @@ pub(crate) use stats::Stats;
 pub(crate) use status::{Health, MasterStatus};
 pub use validity::Validity;
 
-pub use crate::lock::{MasterId, MasterSet, Resource, Ttl, quorum};
+pub use crate::lock::{HolderLabel, MasterId, MasterSet, Resource, Ttl, quorum};
 
 use claims::Claims;
 use events::Events;
@@ -116,7 +118,7 @@ use fence::WallClock;
 use fleet::Fleet;
 use link::Predecessor;
 use logins::Logins;
-use op::{Op, OpState};
+use op::{Kept, Op, OpState};
 use ops::Ops;
 use owed::Answer;
 use pace::Pace;
@@ -203,7 +205,9 @@ impl Engine {
     /// [`SubmitError`]; nothing was queued then.
     pub fn submit(&mut self, now: Instant, request: Request<'_>) -> Result<OpId, SubmitError> {
         match request {
-            Request::Acquire { resource, options } => self.submit_acquire(now, resource, &options),
+            Request::Acquire { resource, options, label } => {
+                self.submit_acquire(now, resource, &options, label)
+            }
             Request::Extend { lock, ttl } => {
                 self.submit_extend(now, lock.0, ttl);
                 Ok(lock)
@@ -218,6 +222,10 @@ impl Engine {
             }
             Request::Release { lock, awaited } => {
                 self.submit_release(now, lock.0, awaited);
+                Ok(lock)
+            }
+            Request::ReleaseAfter { lock, hold_at_least, awaited } => {
+                self.submit_release_after(now, lock.0, hold_at_least, awaited);
                 Ok(lock)
             }
             Request::Pause { attempts, took } => self.submit_pause(now, attempts, took),
@@ -419,13 +427,20 @@ impl Engine {
         }
     }
 
-    /// Returns when the validity of a held lock ends, or ended.
+    /// Returns when the validity of a held lock ends, or ended. A lock that was released and is kept is not
+    /// held.
     #[must_use]
     pub fn valid_until(&self, lock: OpId) -> Option<Instant> {
-        match self.ops.find(lock.0)?.state {
-            OpState::Held { valid_until, .. } => Some(valid_until),
+        let op = self.ops.find(lock.0)?;
+        match op.state {
+            OpState::Held { valid_until, .. } if op.kept == Kept::No => Some(valid_until),
             _ => None,
         }
+    }
+
+    /// Whether this lock's operation goes on: it is acquired, held or released.
+    pub(crate) fn has(&self, lock: OpId) -> bool {
+        self.ops.find(lock.0).is_some()
     }
 
     /// Returns where the validity of a lock that is being acquired or held ends, for other threads to read.

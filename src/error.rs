@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::lock::{Failure, HolderTtl, InputError, Vote};
-use crate::words::{Counted, Named, Rounded};
+use crate::words::{Counted, Labelled, Named, Rounded};
 pub(crate) use advice::advice;
 pub use credentials::CredentialsError;
 pub use report::{Report, Round};
@@ -47,6 +47,11 @@ pub struct Denial {
     pub holder: HolderTtl,
     /// Holder, as far as it is known; only meaningful if the lock is [`AcquireError::Contended`].
     pub held_by: HeldBy,
+    /// Label of the holder ([`crate::ConfigBuilder::holder_label`]), if it has one and this client knows it:
+    /// the holder is another caller of this client; or a plain lock was refused, and a master was asked for
+    /// the holder ([`crate::ConfigBuilder::ask_holder`], on by default) with the first attempt or the last.
+    /// It is shown to people, and may be that of a holder before the present one.
+    pub holder_label: Option<Arc<str>>,
     /// Votes of the last attempt.
     pub report: Report,
 }
@@ -93,7 +98,7 @@ impl Denial {
         }
         let advice = match self.held_by {
             HeldBy::ThisClient => {
-                write!(f, "{lock} is held by this client")?;
+                write!(f, "{lock} is held by this client{}", Labelled(self.holder_label.as_deref()))?;
                 "release it, or wait longer"
             }
             HeldBy::Readers(count) => {
@@ -101,7 +106,7 @@ impl Denial {
                 "wait longer, or keep new readers out"
             }
             HeldBy::AnotherClient => {
-                write!(f, "{lock} is held by another client")?;
+                write!(f, "{lock} is held by another client{}", Labelled(self.holder_label.as_deref()))?;
                 "wait longer, or retry later"
             }
         };
@@ -241,11 +246,31 @@ pub enum ReleaseError {
     /// So few masters answered that the lock may exclude others until its TTL has passed.
     #[error(fmt = fmt_unconfirmed)]
     Unconfirmed(Report),
+    /// So few masters have the rest of the lock's least time ([`crate::Options::hold_at_least`]) that it may
+    /// end earlier. This is tried again while the validity lasts.
+    #[error(fmt = fmt_not_kept)]
+    NotKept(Report),
     /// The lease belongs to another client.
     #[error("the lock is not held by this client; acquire it first")]
     NotHeld,
     /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
     /// comes from a function or a waker that the client is calling.
+    #[error("the client cannot be used: {0}")]
+    Stopped(Arc<str>),
+}
+
+/// Error of a lock that was not left to its TTL.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LeaveError {
+    /// The validity had ended: another caller may hold the lock. What is left of it is being released.
+    #[error("the lock's validity has ended, so there is nothing to leave; stop the protected work")]
+    Expired,
+    /// The lock is not held by this client: it was released, or never acquired.
+    #[error("the lock is not held by this client; acquire it first")]
+    NotHeld,
+    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
+    /// comes from a function or a waker that the client is calling. The lock is released as if dropped.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
@@ -324,7 +349,7 @@ macro_rules! set_errors {
     )*};
 }
 
-set_errors! { AcquireError ExtendError ReleaseError }
+set_errors! { AcquireError ExtendError ReleaseError LeaveError }
 
 /// An error that may name its lock.
 trait MayName: fmt::Display {
@@ -353,9 +378,15 @@ impl MayName for ExtendError {
 impl MayName for ReleaseError {
     fn report(&self) -> Option<&Report> {
         match self {
-            Self::Unconfirmed(report) => Some(report),
+            Self::Unconfirmed(report) | Self::NotKept(report) => Some(report),
             Self::NotHeld | Self::Stopped(_) => None,
         }
+    }
+}
+
+impl MayName for LeaveError {
+    fn report(&self) -> Option<&Report> {
+        None
     }
 }
 
@@ -401,6 +432,11 @@ fn fmt_lost(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 fn fmt_not_extended(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let lock = Named(&report.resource);
     write!(f, "{lock} was not extended; retry before it ends, at the latest with the new TTL: ")?;
+    fmt::Display::fmt(report, f)
+}
+
+fn fmt_not_kept(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{} may end before its least time; check the masters: ", Named(&report.resource))?;
     fmt::Display::fmt(report, f)
 }
 

@@ -36,6 +36,13 @@ pub enum Event {
         /// Time for which it was held.
         held: Duration,
     },
+    /// A held lock was left to the end of its TTL, or released before its least time and kept.
+    Left {
+        /// Name of the lock.
+        resource: Vec<u8>,
+        /// Time for which its caller held it.
+        held: Duration,
+    },
     /// A held lock came within a tenth of its validity of its end, and was then extended or reported by a
     /// loss notification.
     NearLoss {

@@ -159,7 +159,7 @@ pub use engine::stats::{MasterStats, Stats};
 pub use engine::status::{Health, MasterState, MasterStatus};
 pub use engine::trouble::Warning;
 pub use error::{
-    AcquireError, CredentialsError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError,
+    AcquireError, CredentialsError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError, LeaveError,
     ReleaseError, Report, Round,
 };
 pub use error::{LockReentrantError, SetError};

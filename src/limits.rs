@@ -14,6 +14,9 @@ pub const RESOURCE_SIZE_MAX: usize = 1024;
 /// Largest size of the naming prefix: 256 bytes. A configuration with a longer one is refused.
 pub const PREFIX_SIZE_MAX: usize = 256;
 
+/// Largest size of a holder label: 64 bytes. A longer one is refused before anything is sent.
+pub const HOLDER_LABEL_SIZE_MAX: usize = 64;
+
 /// Upper bound of the `max_ttl` setting: 7 days. A master that restarted is kept from voting for this long.
 pub const MAX_TTL_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -64,9 +67,10 @@ pub const OUTBOX_SIZE_MAX: usize = 8 * 1024 * 1024;
 /// is a failure.
 pub const OWED_COUNT_MAX: usize = 262_144;
 
-/// Bytes of one encoded request: a script, three keys of a resource name with its prefix, and some more. No
-/// check: names are bounded.
-pub(crate) const REQUEST_SIZE_MAX: usize = 3 * (RESOURCE_SIZE_MAX + PREFIX_SIZE_MAX) + 2560;
+/// Bytes of one encoded request: a script, three keys of a resource name with its prefix, two labels, and
+/// some more. No check: names and labels are bounded.
+pub(crate) const REQUEST_SIZE_MAX: usize =
+    3 * (RESOURCE_SIZE_MAX + PREFIX_SIZE_MAX) + 2 * HOLDER_LABEL_SIZE_MAX + 2560;
 
 /// How often in a row a fenced acquisition may be tried again with another token without a pause.
 pub(crate) const RENUMBERING_COUNT_MAX: u32 = 3;

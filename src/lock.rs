@@ -7,6 +7,7 @@
 
 pub(crate) mod command;
 mod fencing;
+mod label;
 mod tally;
 mod vote;
 
@@ -24,6 +25,8 @@ pub use command::{NamedScript, SCRIPTS};
 use fencing::FENCE_NAME;
 pub use fencing::FencingToken;
 pub(crate) use fencing::Window;
+pub use label::HolderLabel;
+pub(crate) use label::{encode_label, label_part_size, split_value};
 pub use tally::{Tally, Verdict, quorum};
 pub use vote::{Failure, HolderTtl, TokenRefusal, Vote};
 
@@ -250,6 +253,18 @@ pub enum InputError {
          redlatch:wake:; choose another"
     )]
     ResourceReserved,
+    /// A holder label of no bytes.
+    #[error("the holder label is empty; give at least one character, or leave it out")]
+    LabelEmpty,
+    /// A holder label of more than 64 bytes.
+    #[error("the holder label has {size} bytes; give at most {}", limits::HOLDER_LABEL_SIZE_MAX)]
+    LabelTooLong {
+        /// Bytes of the label.
+        size: usize,
+    },
+    /// A holder label with a control character.
+    #[error("the holder label has a control character; give printable text")]
+    LabelUnprintable,
     /// A lock that is to be fair and fenced.
     #[error("a lock cannot be both fair and fenced; ask for one of the two")]
     FairAndFenced,
@@ -269,6 +284,17 @@ pub enum InputError {
         "max_hold is zero, so auto_extend would never extend the lock; raise max_hold, or leave auto_extend out"
     )]
     MaxHoldZero,
+    /// A least time that is longer than the configured `max_hold`.
+    #[error(
+        "a lock cannot be held for at least {}, as max_hold is {}; ask for less, or raise max_hold",
+        Rounded(*asked), Rounded(*max_hold)
+    )]
+    HoldAtLeastTooLong {
+        /// The least time asked for.
+        asked: Duration,
+        /// The configured limit.
+        max_hold: Duration,
+    },
     /// A set without a lock.
     #[error("no resource is named; name at least one")]
     SetEmpty,

@@ -62,6 +62,10 @@ pub enum Mutant {
     DrainReleasesLeft,
     /// The guard of a lock that a drain released is valid still.
     DrainedStaysValid,
+    /// The next occupant of its slot ends the validity of a guard whose lock a drain released.
+    DrainedValidityReused,
+    /// A drain ends before what it has queued is answered.
+    DrainEndsUnanswered,
     /// Grants after the verdict are not counted.
     StragglersCancelled,
     /// An error reply to `SET` is a no.
@@ -72,6 +76,14 @@ pub enum Mutant {
     NoJitter,
     /// A time-out takes the reply's entry off the queue.
     TimeoutPopsOwed,
+    /// A lock that is left is released.
+    LeftReleased,
+    /// A lock whose validity has ended can be left.
+    ExpiredLeft,
+    /// A lock that is kept for a least time keeps the TTL that it has.
+    KeptByOldTtl,
+    /// A release compares with the token alone, where the value has a label behind it.
+    LabelForgotten,
     /// Release deletes whatever the key holds.
     BareDel,
     /// An extension gives whatever the key holds more time.

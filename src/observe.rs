@@ -40,6 +40,9 @@ fn trace(event: &Event) {
         Event::Released { resource, held } => {
             debug!(target: "redlatch", lock = text(resource), ?held, "lock released");
         }
+        Event::Left { resource, held } => {
+            debug!(target: "redlatch", lock = text(resource), ?held, "lock left to its TTL");
+        }
         Event::NearLoss { resource, left } => {
             warn!(target: "redlatch", lock = text(resource), ?left, "lock nearly lost");
         }

@@ -38,6 +38,19 @@ macro_rules! option_methods {
             self
         }
 
+        /// Sets the least time for which the lock is held, counted from the start of the attempt that gets
+        /// it: for jobs that run once per interval. A lock that is released or dropped earlier stays on the
+        /// masters until then, and ends by itself. It is at most the configured `max_hold`.
+        ///
+        /// At the release the TTL of its keys is set to the rest, up to `max_ttl`, so the end of the process
+        /// does not matter. A longer rest is renewed by the client, while it lives: the end of the process
+        /// shortens it to `max_ttl` after the last renewal. A crash before the release shortens it to what is
+        /// left of the TTL. A lock that is given up before its guard was handed out is released at once.
+        pub fn hold_at_least(mut self, hold_at_least: Duration) -> Self {
+            self.$($field.)*hold_at_least = Some(hold_at_least);
+            self
+        }
+
         /// Asks for a fencing token, for storage that checks it: it is larger than the token of each earlier
         /// fenced holder. The lock excludes plain and shared locks of the same name, which have no token. It
         /// costs each master a script where a plain lock is a `SET`, and never passes to another caller of
@@ -92,6 +105,22 @@ macro_rules! request_methods {
     };
 }
 
+/// The builder method for the holder's label, of a request that has a field `label`.
+macro_rules! label_method {
+    ($lifetime:lifetime) => {
+        /// Sets the label that the lock's value has behind the token, such as `host:pid:job`: 1 to 64 bytes
+        /// ([`HOLDER_LABEL_SIZE_MAX`](crate::limits::HOLDER_LABEL_SIZE_MAX)) of text without control
+        /// characters. The default is the client's
+        /// ([`ConfigBuilder::holder_label`](crate::ConfigBuilder::holder_label)). Inspections and contention
+        /// errors show it to everybody who may read the masters, so it must be no secret. Another label is an
+        /// error of the acquisition.
+        pub fn holder_label(mut self, label: impl Into<::std::borrow::Cow<$lifetime, str>>) -> Self {
+            self.label = Some(label.into());
+            self
+        }
+    };
+}
+
 /// The builder method for a fair lock, of a type that asks for one lock.
 macro_rules! fair_method {
     ($($field:ident).*) => {
@@ -138,7 +167,7 @@ macro_rules! auto_extend_method {
     };
 }
 
-pub(crate) use {auto_extend_method, fair_method, option_methods, request_methods};
+pub(crate) use {auto_extend_method, fair_method, label_method, option_methods, request_methods};
 
 /// Mode of a lock: which other holders it excludes, and whether it has a fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -197,6 +226,9 @@ pub struct Options {
     pub min_validity: Duration,
     /// Longest time for which the lock is extended automatically; `None` leaves extensions to the caller.
     pub auto_extend: Option<Duration>,
+    /// Least time for which the lock is held. A release within it is a
+    /// [`Request::ReleaseAfter`](crate::engine::Request::ReleaseAfter), which an engine is to be sent.
+    pub hold_at_least: Option<Duration>,
     /// Whether new readers are kept out while this request waits.
     pub keeps_readers_out: bool,
     /// Whether two modes were asked for.
@@ -214,6 +246,7 @@ impl Options {
             max_attempts: None,
             min_validity: Duration::ZERO,
             auto_extend: None,
+            hold_at_least: None,
             keeps_readers_out: false,
             has_two_modes: false,
         }
@@ -230,6 +263,7 @@ impl Options {
         matches!((self.mode, self.policy), (Mode::Plain, WaitPolicy::Notified))
             && self.max_attempts.is_none()
             && self.auto_extend.is_none()
+            && self.hold_at_least.is_none()
             && !self.keeps_readers_out
     }
 

@@ -1,5 +1,6 @@
 //! [`Redlock`]: the protocol owned by one thread, without a background thread and without a hand-off.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -13,12 +14,12 @@ use crate::clock;
 use crate::config::{Config, ConfigBuilder};
 use crate::driver::{ConnectError, Driver, Poller, PollerWaker};
 use crate::engine::{Health, HeldLocks, MasterStatus, OpId, Outcome, Released, Request, Stats, SubmitError};
-use crate::error::{AcquireError, ExtendError, ReleaseError};
+use crate::error::{AcquireError, ExtendError, LeaveError, ReleaseError};
 use crate::event::Observer;
 use crate::limits;
-use crate::lock::{FencingToken, Resource, Token};
+use crate::lock::{FencingToken, HolderLabel, Resource, Token};
 use crate::mutants::mutant;
-use crate::options::{Options, fair_method, option_methods, request_methods};
+use crate::options::{Options, fair_method, label_method, option_methods, request_methods};
 use crate::process::Process;
 
 /// Lock client for one thread, with the lowest latency. Nothing happens between its calls.
@@ -60,14 +61,14 @@ pub struct Redlock {
 /// Where a lease comes from.
 struct Origin {
     process: Process,
-    /// Locks whose lease was dropped, to be released by the next call.
-    dropped: Mutex<Vec<OpId>>,
+    /// Locks whose lease was dropped, and their least times, to be released by the next call.
+    dropped: Mutex<Vec<(OpId, Duration)>>,
     /// Whether a drain has released the locks of all leases.
     is_released: AtomicBool,
 }
 
 impl Origin {
-    fn dropped(&self) -> MutexGuard<'_, Vec<OpId>> {
+    fn dropped(&self) -> MutexGuard<'_, Vec<(OpId, Duration)>> {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -95,6 +96,7 @@ pub struct LeaseRequest<'a> {
     redlock: &'a mut Redlock,
     resource: &'a [u8],
     options: Options,
+    label: Option<Cow<'a, str>>,
     cancel: Option<Cancel>,
 }
 
@@ -110,6 +112,8 @@ pub struct Lease {
     fencing_token: Option<FencingToken>,
     /// By the clock of this crate, as all that the engine reports.
     valid_until: Instant,
+    /// Least time for which the lock is held.
+    hold_at_least: Duration,
     origin: Arc<Origin>,
     /// Whether the drop is to queue a release.
     is_armed: bool,
@@ -160,7 +164,8 @@ impl Redlock {
     /// It has the options of [`crate::LockRequest`] except automatic extension, as nothing happens between
     /// the calls of a `Redlock`. [`Redlock::submit`] takes that option, too.
     pub fn lock<'a>(&'a mut self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> LeaseRequest<'a> {
-        LeaseRequest { redlock: self, resource: resource.as_ref(), options: Options::new(), cancel: None }
+        let (resource, options) = (resource.as_ref(), Options::new());
+        LeaseRequest { redlock: self, resource, options, label: None, cancel: None }
     }
 
     /// Waits until an acquisition has its outcome.
@@ -173,6 +178,10 @@ impl Redlock {
         if is_cancelled() {
             return Err(AcquireError::Cancelled);
         }
+        let hold_at_least = match &request {
+            Request::Acquire { options, .. } => options.hold_at_least.unwrap_or_default(),
+            _ => Duration::ZERO,
+        };
         let lock = self.submit(request)?;
         match self.wait_unless(lock, is_cancelled) {
             Ok(None) => {
@@ -186,6 +195,7 @@ impl Redlock {
                 token: grant.token,
                 fencing_token: grant.fencing_token,
                 valid_until: grant.valid_until,
+                hold_at_least,
                 origin: self.origin.clone(),
                 is_armed: true,
             }),
@@ -233,7 +243,7 @@ impl Redlock {
         }
         let lock = lease.lock;
         lease.is_armed = false;
-        match self.submit(Request::Release { lock, awaited: true }) {
+        match self.submit(Request::end(lock, lease.hold_at_least, true)) {
             Ok(_) => {}
             Err(SubmitError::Stopped(why)) => return Err(ReleaseError::Stopped(why)),
             Err(error) => unreachable!("a release is always taken: {error}"),
@@ -243,6 +253,21 @@ impl Redlock {
             Ok(_) => unreachable!("a release is answered by its own outcome"),
             Err(error) => Err(ReleaseError::Stopped(error.to_string().into())),
         }
+    }
+
+    /// Leaves a lock to the end of its TTL: nothing is released, nothing extends it, and nothing is sent.
+    /// Nobody else gets it before [`Lease::valid_until`].
+    ///
+    /// # Errors
+    /// [`LeaveError`] if the lock is lost; then it is released as if dropped.
+    pub fn leave(&mut self, mut lease: Lease) -> Result<(), LeaveError> {
+        self.check_process().map_err(LeaveError::Stopped)?;
+        if !self.has_made(&lease) {
+            return Err(LeaveError::NotHeld);
+        }
+        self.driver.engine.leave(clock::now(), lease.lock)?;
+        lease.is_armed = false;
+        Ok(())
     }
 
     /// Returns how many masters above the quorum are known to hold this lock. As many masters may lose it
@@ -375,19 +400,23 @@ impl Redlock {
     /// Ends the locks of this client within `limit`, and the client.
     ///
     /// Acquisitions of the pipelined form end with [`AcquireError::Stopped`]. `held` says what becomes of
-    /// locks that leases hold: they are released now, or left to their leases, of which those that are
-    /// dropped meanwhile are released. Returns when nothing is left on any master, or after `limit`. Returns
-    /// the number of locks that are not released on every master; zero in a fork of the process, whose locks
-    /// are its parent's. A lease that still holds a lock keeps its validity, and the lock ends with its TTL.
+    /// locks that leases hold: they are released now, or left to their leases; a lease that still holds its
+    /// lock at the end keeps its validity, and the lock ends with its TTL. Returns when nothing is left on
+    /// any master, or after `limit`, with the number of locks not released everywhere; 0 in a fork.
     pub fn drain(mut self, limit: Duration, held: HeldLocks) -> usize {
         if self.is_forked() {
             return 0;
         }
-        let drain = self.submit(Request::Drain { held, limit });
-        let is_answered = |it: &mut Self| {
-            std::iter::from_fn(|| it.poll_outcome()).any(|(id, _)| drain.as_ref().is_ok_and(|it| *it == id))
-        };
-        while drain.is_ok() && !is_answered(&mut self) && self.turn(limit).is_ok() {}
+        let request = Request::Drain { held, limit };
+        let drain = self.submit(request).or_else(|_| {
+            // It has ended the acquisitions under way: there is room once their outcomes are fetched.
+            while self.poll_outcome().is_some() {}
+            self.submit(request)
+        });
+        let Ok(drain) = drain else { return self.driver.engine.claim_count() };
+        while !std::iter::from_fn(|| self.poll_outcome()).any(|(id, _)| id == drain)
+            && self.turn(limit).is_ok()
+        {}
         self.driver.engine.claim_count()
     }
 
@@ -460,15 +489,16 @@ impl Redlock {
 
     /// Queues the release of locks whose lease was dropped since the last call.
     fn release_dropped(&mut self, now: Instant) {
-        for lock in self.origin.dropped().drain(..) {
+        for (lock, hold_at_least) in self.origin.dropped().drain(..) {
             // A release is always taken, and this one's outcome is not wanted.
-            let _ = self.driver.engine.submit(now, Request::Release { lock, awaited: false });
+            let _ = self.driver.engine.submit(now, Request::end(lock, hold_at_least, false));
         }
     }
 }
 
-impl LeaseRequest<'_> {
+impl<'a> LeaseRequest<'a> {
     request_methods!();
+    label_method!('a);
     fair_method!(options);
 
     /// Makes one attempt, in about one round trip.
@@ -491,7 +521,8 @@ impl LeaseRequest<'_> {
     /// [`AcquireError::NoQuorum`] of a fenced lock also says that the clocks of the masters differ too much.
     pub fn acquire(self) -> Result<Lease, AcquireError> {
         let resource = Resource::new(&self.resource)?;
-        self.redlock.hold(Request::Acquire { resource, options: self.options }, self.cancel)
+        let label = self.label.as_deref().map(HolderLabel::new).transpose()?;
+        self.redlock.hold(Request::Acquire { resource, options: self.options, label }, self.cancel)
     }
 }
 
@@ -557,7 +588,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // A fork may have inherited the mutex locked.
         if self.is_armed && !self.origin.process.is_forked() && !mutant!(DropForgets) {
-            self.origin.dropped().push(self.lock);
+            self.origin.dropped().push((self.lock, self.hold_at_least));
         }
     }
 }

@@ -66,6 +66,16 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
+/// A holder's label behind what it describes: ` (web-3:4711:billing)`; nothing without one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Labelled<'a>(pub(crate) Option<&'a str>);
+
+impl fmt::Display for Labelled<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |label| write!(f, " ({label})"))
+    }
+}
+
 /// `1 reader`, `2 readers`.
 #[derive(Debug, Clone, Copy)]
 pub struct Counted(pub usize, pub &'static str);

@@ -15,7 +15,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use fleet::Fleet;
-use redlatch::engine::{OpId, Outcome, Request, Resource};
+use redlatch::engine::{HolderLabel, OpId, Outcome, Request, Resource};
 use redlatch::{
     AcquireError, Client, Config, Guard, Lease, LockRequest, Options, Quarantine, Redlock, Stats,
 };
@@ -36,9 +36,12 @@ enum Kind {
     Fenced,
     Fair,
     Shared,
+    /// With a holder label.
+    Labelled,
 }
 
-const KINDS: [Kind; 4] = [Kind::Plain, Kind::Fenced, Kind::Fair, Kind::Shared];
+const KINDS: [Kind; 5] = [Kind::Plain, Kind::Fenced, Kind::Fair, Kind::Shared, Kind::Labelled];
+const LABEL: &str = "web-3:4711:billing";
 
 impl Kind {
     const fn name(self) -> &'static str {
@@ -47,6 +50,7 @@ impl Kind {
             Self::Fenced => "fenced:42",
             Self::Fair => "fair:42",
             Self::Shared => "shared:42",
+            Self::Labelled => "labelled:42",
         }
     }
 
@@ -61,6 +65,7 @@ impl Kind {
             Self::Fenced => request.fenced(),
             Self::Fair => request.fair(),
             Self::Shared => request.shared(),
+            Self::Labelled => request.holder_label(LABEL),
         }
     }
 
@@ -69,7 +74,7 @@ impl Kind {
     /// queues.
     const fn allocation_count_max(self) -> usize {
         match self {
-            Self::Plain | Self::Fenced | Self::Shared => 0,
+            Self::Plain | Self::Fenced | Self::Shared | Self::Labelled => 0,
             Self::Fair => 10,
         }
     }
@@ -80,6 +85,7 @@ impl Kind {
             Self::Fenced => redlock.lock(self.name()).ttl(TTL).wait(PATIENCE).fenced().acquire(),
             Self::Fair => redlock.lock(self.name()).ttl(TTL).wait(PATIENCE).fair().acquire(),
             Self::Shared => redlock.lock(self.name()).ttl(TTL).wait(PATIENCE).shared().acquire(),
+            Self::Labelled => redlock.lock(self.name()).ttl(TTL).wait(PATIENCE).holder_label(LABEL).acquire(),
         }
     }
 }
@@ -189,7 +195,8 @@ fn client_allocates_nothing() {
     let client = Client::open(config.build().expect("valid")).expect("an event loop");
     let names: Vec<String> = (0..5000).map(warm_name).collect();
     for kind in KINDS {
-        let batch = client.acquire_all(names.iter().map(|name| kind.of(client.lock(name).ttl(TTL))));
+        let warm = names.iter().map(|name| kind.of(client.lock(name).ttl(TTL).holder_label(LABEL)));
+        let batch = client.acquire_all(warm);
         let guards: Vec<Guard> = batch.into_iter().map(|it| it.wait().expect("free")).collect();
         for releasing in client.release_all(guards) {
             releasing.wait().expect("confirmed");
@@ -290,7 +297,7 @@ impl Wake for Unpark {
 fn submit(redlock: &mut Redlock) -> OpId {
     let ttl = TTL;
     let resource = Resource::new("orders:42").expect("valid");
-    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(PATIENCE) };
+    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(PATIENCE), label: None };
     redlock.submit(request).expect("room")
 }
 
@@ -309,7 +316,8 @@ fn pass_on(redlock: &mut Redlock, first: OpId, count: usize) -> OpId {
     last
 }
 
-/// Longer than the name that is measured: whatever slot that comes to, its memory is large enough.
+/// Longer than the name that is measured, and always with a label: whatever slot a measured lock comes to,
+/// its memory is large enough.
 fn warm_name(index: u32) -> String {
     format!("warmed-up:{index}")
 }
@@ -325,8 +333,11 @@ fn raise_high_water_mark(redlock: &mut Redlock) {
                 Kind::Fenced => options.fenced(),
                 Kind::Fair => options.fair(),
                 Kind::Shared => options.shared(),
+                Kind::Labelled => options,
             };
-            let request = Request::Acquire { resource: Resource::new(name).expect("valid"), options };
+            let label = Some(HolderLabel::new(LABEL).expect("valid"));
+            let resource = Resource::new(name).expect("valid");
+            let request = Request::Acquire { resource, options, label };
             redlock.submit(request).expect("room");
         }
         release_as_they_come(redlock, names.len());

@@ -347,7 +347,7 @@ fn all_refused_in_child(
 
 fn acquisition<'a>(name: &'a &str) -> Request<'a> {
     let resource = Resource::new(name).expect("a name");
-    Request::Acquire { resource, options: Options::new().ttl(TTL).wait(Duration::ZERO) }
+    Request::Acquire { resource, options: Options::new().ttl(TTL).wait(Duration::ZERO), label: None }
 }
 
 fn redlock_refused_in_child(mut redlock: Redlock, [mut extended, released, dropped]: [Lease; 3]) {

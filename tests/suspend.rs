@@ -92,6 +92,7 @@ mod linux {
         let request = Request::Acquire {
             resource: Resource::new(resource).expect("a valid name"),
             options: Options::new().ttl(TTL).wait(Duration::ZERO),
+            label: None,
         };
         let lock = redlock.submit(request).expect("room");
         loop {

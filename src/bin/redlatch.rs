@@ -8,9 +8,11 @@
 mod cli {
     pub(crate) mod bench;
     pub(crate) mod doctor;
+    pub(crate) mod drill;
     pub(crate) mod generate;
     pub(crate) mod inspect;
     pub(crate) mod layout;
+    pub(crate) mod list;
     pub(crate) mod message;
     pub(crate) mod options;
     pub(crate) mod ping;
@@ -28,7 +30,7 @@ use clap::{CommandFactory, Parser};
 
 use cli::message::Message;
 use cli::options::{self, Exit, code};
-use cli::{bench, doctor, generate, inspect, run};
+use cli::{bench, doctor, drill, generate, inspect, list, run};
 
 /// Locks across independent Redis or Valkey masters (Redlock).
 #[derive(Parser)]
@@ -46,6 +48,8 @@ enum Command {
     Unlock(inspect::UnlockArgs),
     Generate(generate::Args),
     Doctor(doctor::Args),
+    Drill(drill::Args),
+    Ls(list::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -54,7 +58,9 @@ Examples:
   redlatch run --wait 1min nightly-report -- ./report.sh     one report at a time, whichever machine starts it
   redlatch bench --time 5s                                   how fast these masters grant and release locks
   redlatch inspect nightly-report                            who holds it, and for how long
+  redlatch ls 'orders:*'                                     which locks there are
   redlatch doctor                                            what is wrong with these masters, and what to do
+  redlatch drill --pause                                     whether they keep the promise under faults
 
 `redlatch run --help` and the like say more, exit codes included.";
 
@@ -66,6 +72,8 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Unlock(args) }) => inspect::unlock(&args),
         Ok(Cli { command: Command::Generate(args) }) => generate::execute(&args, Cli::command()),
         Ok(Cli { command: Command::Doctor(args) }) => doctor::execute(&args),
+        Ok(Cli { command: Command::Drill(args) }) => drill::execute(&args),
+        Ok(Cli { command: Command::Ls(args) }) => list::execute(&args),
         Err(error) => refuse(&error),
     };
     match result {
@@ -112,6 +120,21 @@ fn is_command_without_dashes(error: &clap::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// All but the quarantine, which has two options without a value.
+    #[test]
+    fn each_shared_setting_is_an_option_of_each_subcommand() {
+        use redlatch::internals::env;
+        for subcommand in ["run", "bench", "inspect", "unlock", "doctor"] {
+            let program = Cli::command();
+            let command = program.find_subcommand(subcommand).expect("a subcommand");
+            for variable in env::variables().filter(|variable| *variable != env::QUARANTINE) {
+                let is_option =
+                    command.get_arguments().any(|arg| arg.get_env().is_some_and(|env| env == variable));
+                assert!(is_option, "{subcommand} has no option for {variable}");
+            }
+        }
+    }
 
     #[test]
     fn the_arguments_are_consistent() {

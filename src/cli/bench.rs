@@ -296,7 +296,7 @@ impl Load {
         } else {
             options.wait(Duration::ZERO)
         };
-        match self.redlock.submit(Request::Acquire { resource, options }) {
+        match self.redlock.submit(Request::Acquire { resource, options, label: None }) {
             Ok(lock) => {
                 self.flights.insert(lock, Flight { key, submitted });
             }

@@ -14,10 +14,10 @@ use super::options::{Exit, MasterOptions, code, print};
 
 /// Examine the masters: what is wrong, why it matters, and what to do.
 ///
-/// It asks each master for its version, role, persistence, memory, clock and round trip, and tries the rights
-/// of the login. It changes nothing on the masters. Rights are tried by commands that do nothing; one that the
-/// login lacks leaves an entry in the master's ACL log. Give the options that the clients use: a finding may
-/// depend on the maximum TTL, the prefix, --trust and --strict.
+/// It asks each master for its version, role, persistence, memory, clock and round trip, and tries the
+/// login's rights. It changes nothing on the masters. Rights are tried by commands that do nothing; one that
+/// the login lacks leaves an entry in the master's ACL log. Give the options that the clients use: a finding
+/// may depend on the maximum TTL, the prefix, --trust and --strict.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
@@ -185,7 +185,7 @@ fn master_json(master: &Master) -> Value {
         "is_append_only": server.is_append_only,
         "appendfsync": facts.settings.appendfsync.as_deref(),
         "syncs_each_write": facts.syncs_each_write(),
-        "user": facts.rights.user.as_deref(),
+        "user": *facts.rights.user,
         "denied": facts.rights.denied,
         "native_release": facts.native_release,
         "certificate_left_s": facts.certificate_left.map(|left| left.as_secs()),

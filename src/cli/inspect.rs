@@ -1,12 +1,18 @@
 //! `redlatch inspect`: what each master holds of a lock. `redlatch unlock --force`: the lock broken.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redlatch::internals::words::Printable;
 use redlatch::{Client, ForceUnlockError, HolderTtl, InspectError, Inspection, KeyState, LockStatus, Report};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::layout::{add_paragraph, terminal_width};
 use super::message::{Message, label};
 use super::options::{Exit, MasterOptions, code, print, say};
 
@@ -22,20 +28,30 @@ pub(crate) struct InspectArgs {
     #[arg(value_name = "RESOURCE")]
     resource: OsString,
 
-    /// Print the result as one JSON object.
+    /// Print the result as one JSON object; with --watch as one for each change, in a line of its own.
     #[arg(long)]
     json: bool,
+
+    /// Show the lock until the program is ended or nobody reads any more: on a terminal in place, elsewhere
+    /// whenever the status, the holder or a master's report changes.
+    #[arg(long)]
+    watch: bool,
 
     #[command(flatten)]
     masters: MasterOptions,
 }
 
+/// How often `--watch` asks the masters.
+const WATCH_PAUSE: Duration = Duration::from_millis(500);
+
 const INSPECT_HELP: &str = "\
 Exit codes:
-  0 if the lock is free on a quorum of masters, 75 if it is held, shared or split, 64 bad usage, 69 if fewer than a quorum answered
+  0 if the lock is free on a quorum of masters, 75 if it is held, shared or split, 64 bad usage, 69 if fewer than a quorum answered;
+  with --watch 0 once nobody reads the output any more
 
 Examples:
   redlatch inspect nightly-report
+  redlatch inspect --watch nightly-report
   redlatch inspect --json nightly-report | jq -r '.masters[] | select(.held) | .name'";
 
 /// Delete a lock, whoever holds it.
@@ -71,11 +87,16 @@ Example:
 /// Runs `inspect`; the result is the program's exit code.
 pub(crate) fn inspect(args: &InspectArgs) -> Result<u8, Exit> {
     let client = connect(&args.masters)?;
-    let name = label([args.resource.as_bytes()]);
-    let inspection = client.inspect(args.resource.as_bytes()).map_err(|error| match error {
-        InspectError::Input(error) => error.into(),
-        error => Exit::new(code::INTERNAL, error).of_lock(&name),
-    })?;
+    let look = || {
+        client.inspect(args.resource.as_bytes()).map_err(|error| match error {
+            InspectError::Input(error) => error.into(),
+            error => Exit::new(code::INTERNAL, error).of_lock(&label([args.resource.as_bytes()])),
+        })
+    };
+    if args.watch {
+        return watch(look, args.json);
+    }
+    let inspection = look()?;
     print(&if args.json { json(&inspection) } else { format!("{inspection:#}\n") })?;
     Ok(match inspection.status() {
         LockStatus::Free => 0,
@@ -105,6 +126,71 @@ pub(crate) fn unlock(args: &UnlockArgs) -> Result<u8, Exit> {
     Ok(code)
 }
 
+/// Shows what each look finds, until nobody reads any more.
+fn watch(mut look: impl FnMut() -> Result<Inspection, Exit>, is_json: bool) -> Result<u8, Exit> {
+    let terminal = terminal_width().filter(|_| !is_json);
+    let mut shown: Option<(Inspection, usize)> = None;
+    loop {
+        let inspection = look()?;
+        let is_change = shown.as_ref().is_none_or(|(last, _)| is_change(last, &inspection));
+        let text = match terminal {
+            Some(width) => screen(&inspection, width),
+            None if is_json => json(&inspection),
+            None => format!("{inspection:#}\n"),
+        };
+        let height = terminal.map_or(0, |width| rows(&text, width));
+        // What was shown last is overwritten.
+        let up = shown.as_ref().map(|(_, height)| *height).filter(|height| *height > 0);
+        let back = up.map_or_else(String::new, |up| format!("\x1b[{up}A\x1b[J"));
+        if is_change || terminal.is_some() {
+            print(&format!("{back}{text}"))?;
+            shown = Some((inspection, height));
+        }
+        if !wait_for_reader(WATCH_PAUSE)? {
+            return Ok(0);
+        }
+    }
+}
+
+/// Whether anything but the time left differs.
+fn is_change(last: &Inspection, now: &Inspection) -> bool {
+    let without_time = |(name, state): &(Arc<str>, KeyState)| match state {
+        KeyState::Holds { value, .. } => (name.clone(), format!("held by {}", value.escape_ascii())),
+        KeyState::Shared { readers, .. } => (name.clone(), format!("{readers} readers")),
+        KeyState::Absent => (name.clone(), "free".to_owned()),
+        // The time in a reason runs, too.
+        _ => (name.clone(), "unknown".to_owned()),
+    };
+    !last.masters.iter().map(without_time).eq(now.masters.iter().map(without_time))
+}
+
+/// An inspection in lines of the terminal's width.
+fn screen(inspection: &Inspection, width: usize) -> String {
+    let mut text = String::new();
+    for (index, line) in format!("{inspection:#}").lines().enumerate() {
+        add_paragraph(&mut text, width, if index == 0 { "" } else { "  " }, 4, line);
+    }
+    text
+}
+
+/// Rows that a text takes on a terminal, which breaks longer lines.
+fn rows(text: &str, width: usize) -> usize {
+    text.lines().map(|line| line.chars().count().div_ceil(width).max(1)).sum()
+}
+
+/// Waits. False if stdout is a pipe that nobody reads any more.
+fn wait_for_reader(time: Duration) -> io::Result<bool> {
+    let stdout = io::stdout();
+    // An error of the pipe is always reported, and nothing else is asked for.
+    let mut pipe = [PollFd::new(&stdout, PollFlags::empty())];
+    let timeout = Timespec::try_from(time).map_err(io::Error::other)?;
+    match poll(&mut pipe, Some(&timeout)) {
+        Ok(_) => Ok(!pipe[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)),
+        Err(Errno::INTR) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn connect(masters: &MasterOptions) -> Result<Client, Exit> {
     Ok(Client::open(masters.config(|builder| builder)?)?)
 }
@@ -119,9 +205,13 @@ fn json(inspection: &Inspection) -> String {
         .iter()
         .map(|(name, told)| match told {
             KeyState::Absent => serde_json::json!({ "name": **name, "held": false }),
-            KeyState::Holds { value, left } => serde_json::json!({
-                "name": **name, "held": true, "value": Printable(value).to_string(), "left_ms": ms(*left),
-            }),
+            KeyState::Holds { left, .. } => {
+                let (token, label) = told.holder().unwrap_or_default();
+                let value = Printable(token).to_string();
+                serde_json::json!({
+                    "name": **name, "held": true, "value": value, "label": label, "left_ms": ms(*left),
+                })
+            }
             KeyState::Shared { readers, left } => serde_json::json!({
                 "name": **name, "held": true, "readers": readers, "left_ms": ms(*left),
             }),
@@ -140,7 +230,8 @@ fn json(inspection: &Inspection) -> String {
     };
     let holder = inspection.holder().map(|value| Printable(value).to_string());
     let all = serde_json::json!({
-        "status": status, "holder": holder, "remaining_ms": ms(inspection.remaining()), "masters": masters,
+        "status": status, "holder": holder, "holder_label": inspection.holder_label(),
+        "remaining_ms": ms(inspection.remaining()), "masters": masters,
     });
     format!("{all}\n")
 }

@@ -91,6 +91,17 @@ pub(crate) enum Message<'a> {
         lock: &'a str,
         error: Text<'a>,
     },
+    Staying {
+        lock: &'a str,
+        left: Duration,
+    },
+    LeastTimeCut {
+        lock: &'a str,
+        left: Duration,
+    },
+    Kept {
+        lock: &'a str,
+    },
     Released {
         lock: &'a str,
         deleted: usize,
@@ -108,11 +119,33 @@ pub(crate) enum Message<'a> {
     ReleasesUnconfirmed {
         left: usize,
     },
+    DrillRuns,
+    DrillKeysThere {
+        name: Text<'a>,
+    },
+    DrillProgress {
+        elapsed: Duration,
+        time: Duration,
+        locks: u64,
+        two_holders: usize,
+    },
+    FaultFailed {
+        what: Text<'a>,
+        master: Text<'a>,
+        why: Text<'a>,
+    },
     UnlockWarning {
         lock: &'a str,
     },
     UnlockUnconfirmed {
         lock: &'a str,
+    },
+    // ---- the list ----
+    OtherKeys {
+        count: usize,
+    },
+    ListCut {
+        count: usize,
     },
     // ---- the command ----
     EndedBySignal {
@@ -231,6 +264,13 @@ impl Message<'_> {
             Self::NotExtendedInTime { lock } => write!(f, "{lock} was not extended in time"),
             Self::LossNear { left, why } => write!(f, "{} of validity left: {why}", Rounded(left)),
             Self::LoopEnded { lock, error } => write!(f, "{lock} is lost: the event loop ended: {error}"),
+            Self::Staying { lock, left } => {
+                write!(f, "{lock} is held for another {}, its --at-least time", Rounded(left))
+            }
+            Self::LeastTimeCut { lock, left } => {
+                write!(f, "{lock} ends in {}, before its --at-least time; raise --max-ttl", Rounded(left))
+            }
+            Self::Kept { lock } => write!(f, "{lock} stays held until its --at-least time is over"),
             Self::Released { lock, deleted, count } => {
                 write!(f, "{lock} released on {deleted} of {}", Counted(count, "master"))
             }
@@ -255,6 +295,12 @@ impl Message<'_> {
                     f,
                     "warning: the holder of {lock} is not notified. Until its validity ends, two may hold it"
                 )
+            }
+            Self::OtherKeys { count } => {
+                write!(f, "not listed: {} behind the prefix that cannot be a lock", Counted(count, "key"))
+            }
+            Self::ListCut { count } => {
+                write!(f, "there are more than {count} names; give a narrower PATTERN")
             }
             Self::UnlockUnconfirmed { lock } => write!(
                 f,
@@ -288,6 +334,28 @@ impl Message<'_> {
             }
             Self::CannotKill { pid } => {
                 write!(f, "no permission to end process {pid} of the command; it may go on without the lock")
+            }
+            _ => self.fmt_of_drill(f),
+        }
+    }
+
+    fn fmt_of_drill(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::DrillRuns => f.write_str(
+                "another drill runs on these masters with this prefix; wait for its end, or give another --prefix",
+            ),
+            Self::DrillKeysThere { name } => write!(
+                f,
+                "a master has the key of lock {name}; a drill left it, or somebody else uses it. Wait for its TTL, or give another --prefix"
+            ),
+            Self::DrillProgress { elapsed, time, locks, two_holders } => write!(
+                f,
+                "{} of {}: {locks} locks, {two_holders} with two holders",
+                Rounded(elapsed),
+                Rounded(time)
+            ),
+            Self::FaultFailed { what, master, why } => {
+                write!(f, "{what} on {master} failed ({why}); check the command and the rights")
             }
             _ => unreachable!("the table of the tests has all messages"),
         }
@@ -357,12 +425,21 @@ mod tests {
             NotExtendedInTime { .. } => NotExtendedInTime { lock }, "lock \"orders:42\" was not extended in time";
             LossNear { .. } => LossNear { left: LONG, why }, "4.4s of validity left: lock \"orders:42\"";
             LoopEnded { .. } => LoopEnded { lock, error: &"bad file descriptor" }, "lock \"orders:42\" is lost";
+            Staying { .. } => Staying { lock, left: LONG }, "lock \"orders:42\" is held for another 4.4s";
+            LeastTimeCut { .. } => LeastTimeCut { lock, left: LONG }, "ends in 4.4s, before its --at-least time; raise --max-ttl";
+            Kept { .. } => Kept { lock }, "lock \"orders:42\" stays held until";
             Released { .. } => Released { lock, deleted: 2, count: 3 }, "lock \"orders:42\" released on 2 of 3 masters";
             GoneBefore { .. } => GoneBefore { lock, absent: 2, count: 3 }, "lock \"orders:42\" was gone on 2 of 3 masters before the command ended; check its work";
             ReleaseUnsent { .. } => ReleaseUnsent { lock, error: &"bad file descriptor" }, "release of lock \"orders:42\"";
             ReleasesUnconfirmed { .. } => ReleasesUnconfirmed { left: 2 }, "2 releases not confirmed";
+            DrillRuns => DrillRuns, "another drill runs";
+            DrillKeysThere { .. } => DrillKeysThere { name: &"redlatch-drill:1" }, "a master has the key of lock redlatch-drill:1";
+            DrillProgress { .. } => DrillProgress { elapsed: Duration::from_secs(10), time: Duration::from_secs(30), locks: 200, two_holders: 0 }, "10s of 30s: 200 locks, 0 with two holders";
+            FaultFailed { .. } => FaultFailed { what: &"CLIENT PAUSE", master: &"redis://h:6379", why: &"NOPERM" }, "CLIENT PAUSE on redis://h:6379 failed (NOPERM)";
             UnlockWarning { .. } => UnlockWarning { lock }, "the holder of lock \"orders:42\" is not notified";
             UnlockUnconfirmed { .. } => UnlockUnconfirmed { lock }, "lock \"orders:42\" may remain on a quorum of masters until its TTL ends. Retry";
+            OtherKeys { .. } => OtherKeys { count: 2 }, "not listed: 2 keys";
+            ListCut { .. } => ListCut { count: 9 }, "give a narrower PATTERN";
             EndedBySignal { .. } => EndedBySignal { name: "SIGTERM", lock }, "SIGTERM came before the command started; lock \"orders:42\" is not held";
             OverBeforeStart { .. } => OverBeforeStart { lock }, "lock \"orders:42\" ended before the command could start; give a longer --ttl";
             CannotRun { .. } => CannotRun { program: &"job", error: &"No such file or directory" }, "cannot run job: No such file";

@@ -123,6 +123,11 @@ impl MasterOptions {
         Ok(more(builder).build()?)
     }
 
+    /// The text in front of each name.
+    pub(crate) fn prefix(&self) -> &[u8] {
+        self.prefix.as_ref().map_or(b"", |prefix| prefix.as_encoded_bytes())
+    }
+
     /// Text of the option that stands for this variable: clap takes the variable where no option is given.
     fn value(&self, variable: &'static str) -> Option<OsString> {
         match variable {
@@ -376,8 +381,8 @@ pub(crate) enum Enough {
     Quorum,
 }
 
-/// Waits, visibly if asked for, until enough masters are out of quarantine, and fails if no quorum of masters counts then.
-/// Returns early if it is interrupted.
+/// Waits until enough masters are out of quarantine, and fails if no quorum of masters counts then. Shows the
+/// wait if `is_shown`. Returns early if it is interrupted.
 pub(crate) fn wait_for_masters(
     redlock: &mut Redlock,
     enough: Enough,

@@ -11,6 +11,8 @@
 
 mod acquire;
 mod descendants;
+mod holder;
+mod least;
 mod locks;
 mod process;
 mod supervisor;
@@ -65,6 +67,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_time)]
     max_hold: Duration,
 
+    /// How long the lock is held in any case, however early the command ends: for commands that run once per
+    /// interval. It counts from the acquisition.
+    ///
+    /// The lock then ends by itself, also if the command fails or is ended by a signal. If the rest is longer
+    /// than --max-ttl, redlatch stays after the command's end until it fits. A signal ends that stay, and
+    /// shortens the rest to --max-ttl; a crash shortens it to what is left of the TTL. At most --max-hold.
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    at_least: Option<Duration>,
+
     /// The exit code if another client holds the lock.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = code::CONTENDED)]
     conflict_exit_code: u8,
@@ -90,6 +101,13 @@ pub(crate) struct Args {
     /// go may keep it waiting. Without --wait it has no effect.
     #[arg(long, conflicts_with = "shared")]
     keep_readers_out: bool,
+
+    /// Text by which others see who holds the lock: 1 to 64 bytes, or empty for none [default:
+    /// HOST:PID:PROGRAM].
+    ///
+    /// `redlatch inspect` and the error of a refused client show it, to everybody who may read the masters.
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
 
     /// Report on stderr each event of the lock.
     #[arg(short, long)]
@@ -131,7 +149,7 @@ Exit codes:
 
 Environment of the command:
   REDLATCH_RESOURCE   the lock's name; with several locks a line for each, here and in the next two
-  REDLATCH_TOKEN      the value that the lock's key holds on the masters, in hexadecimal
+  REDLATCH_TOKEN      the token that the lock's value on the masters starts with, in hexadecimal
   REDLATCH_FENCING_TOKEN
                       with --fenced: a number that is larger than the number of each earlier --fenced holder
   REDLATCH_TTL_MS     the TTL in milliseconds
@@ -168,6 +186,7 @@ Examples:
   redlatch run --shared prices -- ./report.sh                       together with other readers
   redlatch run --keep-readers-out --wait 1min prices -- ./import.sh alone, also under constant readers
   redlatch run account:1 --also account:2 -- ./transfer.sh          both locks, or none
+  redlatch run --max-ttl 5min --at-least 4min report -- ./report.sh  once per 5 minutes, whichever machine
   redlatch run backup -- tar cf /backup/home.tar /home || [ $? -eq 75 ]     fine if another machine does it";
 
 /// A wait without an end: no process runs for so long.
@@ -185,7 +204,13 @@ const PING_TIME: Duration = Duration::from_millis(10);
 /// Runs the subcommand; the result is the program's exit code.
 pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let names = names(&args)?;
-    let config = args.masters.config(|builder| builder.max_hold(args.max_hold))?;
+    let config = args.masters.config(|builder| {
+        let builder = builder.max_hold(args.max_hold);
+        match holder::label(args.label.as_deref(), &args.command) {
+            Some(label) => builder.holder_label(label),
+            None => builder,
+        }
+    })?;
     let ttl = config.ttl(args.ttl)?;
     let signals = process::Signals::catch()?;
     let started = Instant::now();
@@ -223,6 +248,9 @@ fn lock_options(args: &Args) -> redlatch::Options {
     options = if args.fenced { options.fenced() } else { options };
     options = if args.fair { options.fair() } else { options };
     options = if args.shared { options.shared() } else { options };
+    if let Some(at_least) = args.at_least {
+        options = options.hold_at_least(at_least);
+    }
     if args.keep_readers_out { options.keep_readers_out() } else { options }
 }
 
@@ -334,16 +362,32 @@ impl Run {
         if let Ok(end) = &end {
             self.tell(|_| Message::CommandEnded { code: end.code }.to_string());
         }
-        let was_held = self.release(&locks);
+        let mut has_stayed = false;
+        if let (Some(at_least), false) = (args.at_least, end.as_ref().is_ok_and(|end| end.is_lost)) {
+            let last = held.iter().map(|(_, grant)| grant.valid_until).max().unwrap_or(valid_until);
+            let until = last.checked_sub(self.ttl.validity()).and_then(|since| since.checked_add(at_least));
+            let is_signalled = end.as_ref().map_or(true, |end| end.is_signalled);
+            has_stayed = true;
+            let max_ttl = self.redlock.config().max_ttl();
+            self.stay(until.unwrap_or(last), max_ttl, is_signalled);
+        }
+        let was_held = self.end_locks(&locks, args.at_least.unwrap_or_default());
         self.close();
         let end = end?;
-        Ok(if end.is_lost || !was_held { code::LOST } else { end.code })
+        // A lock that was lost after the command's end did not harm it.
+        Ok(if end.is_lost || !(was_held || has_stayed) { code::LOST } else { end.code })
     }
 
     /// Releases the locks. False if the answers prove that one no longer was held.
     fn release(&mut self, locks: &[OpId]) -> bool {
+        self.end_locks(locks, Duration::ZERO)
+    }
+
+    /// The same, but no earlier than so long after the acquisition.
+    fn end_locks(&mut self, locks: &[OpId], hold_at_least: Duration) -> bool {
         for lock in locks {
-            let submitted = self.redlock.submit(Request::Release { lock: *lock, awaited: true });
+            let request = Request::ReleaseAfter { lock: *lock, hold_at_least, awaited: true };
+            let submitted = self.redlock.submit(request);
             assert!(submitted.is_ok(), "a release is always taken");
         }
         let (mut left, mut was_held) = (locks.len(), true);
@@ -367,6 +411,10 @@ impl Run {
     fn describe_release(&self, result: Result<Released, ReleaseError>) -> bool {
         let (count, lock) = (self.redlock.config().master_count(), &self.label);
         match result {
+            Ok(Released { is_kept: true, .. }) => {
+                self.tell(|_| Message::Kept { lock }.to_string());
+                true
+            }
             // So many masters no longer had the key that the others cannot be a quorum.
             Ok(Released { absent, .. }) if count - absent < quorum(count) => {
                 say(Message::GoneBefore { lock, absent, count });
@@ -385,9 +433,9 @@ impl Run {
 
     /// Lets what is under way come to its end, for a bounded time.
     fn close(self) {
-        let verbose = self.is_verbose();
+        let is_verbose = self.is_verbose();
         let left = self.redlock.drain(CLOSE_LIMIT, HeldLocks::Leave);
-        if left > 0 && verbose {
+        if left > 0 && is_verbose {
             say(Message::ReleasesUnconfirmed { left });
         }
     }

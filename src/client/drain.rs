@@ -61,6 +61,8 @@ impl Client {
 
     fn end_drain(&self, result: Result<usize, NotDrained>) -> usize {
         if let Ok(count) = result {
+            // Without time nothing of it has been written yet.
+            self.shared().flush();
             self.shared().stop("it was drained; open a new client");
             return count;
         }

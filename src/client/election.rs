@@ -85,10 +85,13 @@ impl Candidate {
     ///
     /// # Errors
     /// As [`Candidate::campaign`].
-    pub async fn campaign_async(&self) -> Result<Leadership, AcquireError> {
-        loop {
-            if let Some(result) = decided(self.request.clone().acquire_async().await) {
-                return result;
+    pub fn campaign_async(&self) -> impl Future<Output = Result<Leadership, AcquireError>> + Send + use<> {
+        let request = self.request.clone();
+        async move {
+            loop {
+                if let Some(result) = decided(request.clone().acquire_async().await) {
+                    return result;
+                }
             }
         }
     }
@@ -120,17 +123,24 @@ impl Candidate {
     ///
     /// # Errors
     /// As [`Candidate::campaign`].
-    pub async fn run_async<T, F: Future<Output = ControlFlow<T>>>(
+    pub fn run_async<T, F, W>(
         &self,
-        mut work: impl FnMut(FencingToken) -> F,
-    ) -> Result<T, AcquireError> {
-        loop {
-            let leadership = self.campaign_async().await?;
-            let done = unless_lost(work(leadership.term()), leadership.lost()).await;
-            // What is not confirmed goes on in the background, or ends with the TTL.
-            let _ = leadership.resign_async().await;
-            if let Some(ControlFlow::Break(value)) = done {
-                return Ok(value);
+        mut work: W,
+    ) -> impl Future<Output = Result<T, AcquireError>> + use<T, F, W>
+    where
+        F: Future<Output = ControlFlow<T>>,
+        W: FnMut(FencingToken) -> F,
+    {
+        let candidate = self.clone();
+        async move {
+            loop {
+                let leadership = candidate.campaign_async().await?;
+                let done = unless_lost(work(leadership.term()), leadership.lost()).await;
+                // What is not confirmed goes on in the background, or ends with the TTL.
+                let _ = leadership.resign_async().await;
+                if let Some(ControlFlow::Break(value)) = done {
+                    return Ok(value);
+                }
             }
         }
     }

@@ -15,7 +15,7 @@ use super::pending::{Ask, How, Pending, future};
 use super::shared::{Core, Shared, Stopped};
 use crate::clock;
 use crate::engine::{Grant, OpId, Outcome, Released, Request, Validity};
-use crate::error::{ExtendError, ReleaseError};
+use crate::error::{ExtendError, LeaveError, ReleaseError};
 use crate::lock::{FencingToken, Token};
 use crate::mutants::mutant;
 
@@ -26,6 +26,9 @@ use crate::mutants::mutant;
 /// ([`crate::limits::DROP_LINGER`]), or when the dropping thread ends. On Linux with glibc that includes the
 /// main thread, so a process may end right after the drop, except in a panic hook. A thread of
 /// [`std::thread::scope`] may end after its scope unless it is joined.
+///
+/// A lock with [`LockRequest::hold_at_least`](crate::LockRequest::hold_at_least) stays on the masters until
+/// that time is over, whichever way the guard ends.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
     client: Client,
@@ -36,6 +39,8 @@ pub struct Guard {
     token: Token,
     fencing_token: Option<FencingToken>,
     resource: HeldName,
+    /// Least time for which the lock is held.
+    hold_at_least: Duration,
     /// Whether the drop is to release.
     is_armed: bool,
     /// A caller that watched it while it was held; dropped with the guard, for that may run anybody's code.
@@ -51,8 +56,24 @@ impl Guard {
         resource: HeldName,
     ) -> Self {
         let Grant { token, fencing_token, valid_until: granted_until, .. } = *grant;
-        let (is_armed, unwatched) = (true, Vec::new());
-        Self { client, lock, granted_until, validity, token, fencing_token, resource, is_armed, unwatched }
+        Self {
+            client,
+            lock,
+            granted_until,
+            validity,
+            token,
+            fencing_token,
+            resource,
+            hold_at_least: Duration::ZERO,
+            is_armed: true,
+            unwatched: Vec::new(),
+        }
+    }
+
+    /// The lock is handed to its caller, and held for at least this time; with zero it may be released at
+    /// once.
+    pub(super) const fn hold_at_least(&mut self, time: Duration) {
+        self.hold_at_least = time;
     }
 
     /// Returns the lock's name, without the configured prefix.
@@ -200,6 +221,22 @@ impl Guard {
         Release::new(self)
     }
 
+    /// Leaves the lock to the end of its TTL: nothing is released, nothing extends it, and nothing is sent.
+    /// Nobody else gets it before [`Guard::valid_until`]. It sends nothing, so it is for threads and tasks.
+    ///
+    /// # Errors
+    /// [`LeaveError`] if the lock is lost; then it is released as if dropped.
+    pub fn leave(mut self) -> Result<(), LeaveError> {
+        let client = self.client.clone();
+        let left = client.shared().with(|core| {
+            core.driver.engine.leave(clock::now(), self.lock)?;
+            self.disarm(core);
+            core.deliver();
+            Ok(())
+        });
+        left.map_err(LeaveError::Stopped)?
+    }
+
     pub(super) const fn lock(&self) -> OpId {
         self.lock
     }
@@ -217,8 +254,9 @@ impl Drop for Guard {
         if !self.is_armed || mutant!(DropForgets) {
             return;
         }
-        let (lock, name) = (self.lock, std::mem::replace(&mut self.resource, HeldName::NONE));
-        self.client.shared().with_or_later(move |core| core.release_dropped(lock, name));
+        let name = std::mem::replace(&mut self.resource, HeldName::NONE);
+        let (lock, hold_at_least) = (self.lock, self.hold_at_least);
+        self.client.shared().with_or_later(move |core| core.release_dropped(lock, hold_at_least, name));
         note_drop(self.client.shared());
     }
 }
@@ -462,6 +500,9 @@ impl Ask for Extension<'_> {
 }
 
 pub(super) fn submit_extension(core: &mut Core, lock: OpId, ttl: Duration) -> Result<OpId, ExtendError> {
+    if !core.has(lock) {
+        return Err(ExtendError::NotHeld);
+    }
     core.submit(Request::Extend { lock, ttl }).map_err(|_| ExtendError::NotHeld)
 }
 
@@ -484,7 +525,10 @@ impl Ask for Guard {
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, ReleaseError> {
         self.disarm(core);
-        let request = Request::Release { lock: self.lock(), awaited: true };
+        if !core.has(self.lock()) {
+            return Err(ReleaseError::NotHeld);
+        }
+        let request = Request::end(self.lock(), self.hold_at_least, true);
         core.submit(request).map_err(|_| ReleaseError::NotHeld)
     }
 

@@ -17,9 +17,11 @@ use crate::cancel::{Cancel, Registration};
 use crate::clock;
 use crate::engine::{Grant, OpId, Outcome, Request, Validity};
 use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
-use crate::lock::{HolderTtl, MasterId, Resource, Vote};
+use crate::lock::{HolderLabel, HolderTtl, MasterId, Resource, Vote};
 use crate::mutants::mutant;
-use crate::options::{Options, auto_extend_method, fair_method, option_methods, request_methods};
+use crate::options::{
+    Options, auto_extend_method, fair_method, label_method, option_methods, request_methods,
+};
 
 impl Client {
     /// Returns a request for the lock of this name, of 1 to 1,024 bytes
@@ -76,24 +78,27 @@ pub struct LockRequest<'a> {
     pub(super) client: Cow<'a, Client>,
     pub(super) resource: Name<'a>,
     pub(super) options: Options,
+    pub(super) label: Option<Cow<'a, str>>,
     pub(super) cancel: Option<Cancel>,
 }
 
 impl<'a> LockRequest<'a> {
     pub(super) const fn new(client: Cow<'a, Client>, resource: Name<'a>) -> Self {
-        Self { client, resource, options: Options::new(), cancel: None }
+        Self { client, resource, options: Options::new(), label: None, cancel: None }
     }
 
     request_methods!();
+    label_method!('a);
     fair_method!(options);
     auto_extend_method!(options);
 
-    /// Returns the same request with a handle and a name of its own.
+    /// Returns the same request with a handle, a name and a label of its own.
     pub fn into_owned(self) -> LockRequest<'static> {
         LockRequest {
             client: Cow::Owned(self.client.into_owned()),
             resource: self.resource.into_shared(),
             options: self.options,
+            label: self.label.map(|label| Cow::Owned(label.into_owned())),
             cancel: self.cancel,
         }
     }
@@ -237,7 +242,8 @@ impl LockRequest<'_> {
     fn submit(&self, core: &mut Core, asked: &mut Asked) -> Result<OpId, AcquireError> {
         let name = self.resource.as_bytes();
         let resource = Resource::new(&name)?;
-        let op = core.submit(Request::Acquire { resource, options: self.options })?;
+        let label = self.label.as_deref().map(HolderLabel::new).transpose()?;
+        let op = core.submit(Request::Acquire { resource, options: self.options, label })?;
         asked.name = match &self.resource {
             Name::Borrowed(name) => HeldName::Copied(core.take_name(name)),
             Name::Shared(name) => HeldName::Shared(name.clone()),
@@ -258,13 +264,14 @@ impl LockRequest<'_> {
                 }
                 let name = std::mem::replace(&mut asked.name, HeldName::NONE);
                 let validity = asked.validity.take().expect("it was submitted");
-                let guard = Guard::new(Client::clone(&self.client), op, validity, &grant, name);
+                let mut guard = Guard::new(Client::clone(&self.client), op, validity, &grant, name);
                 // Looked at last (I2): a task may fetch its answer long after it came. The guard's drop
                 // releases the lock.
                 let now = clock::now();
                 if now + min_validity >= guard.deadline() && !mutant!(FetchedUnchecked) {
                     return Err(self.expired(now, asked, &grant));
                 }
+                guard.hold_at_least(self.options.hold_at_least.unwrap_or_default());
                 Ok(guard)
             }
             _ => unreachable!("an acquisition is answered by its own outcome"),
@@ -285,6 +292,7 @@ impl LockRequest<'_> {
             took,
             holder: HolderTtl::Unknown,
             held_by: HeldBy::default(),
+            holder_label: None,
             report,
         }))
     }
@@ -304,7 +312,9 @@ mod tests {
         let name = Resource::new("a").expect("a name");
         let fetch = |min_validity: Duration| {
             let options = Options::new().wait(Duration::ZERO);
-            let op = client.shared().with(|core| core.submit(Request::Acquire { resource: name, options }));
+            let op = client
+                .shared()
+                .with(|core| core.submit(Request::Acquire { resource: name, options, label: None }));
             let op = op.expect("it goes on").expect("there is room");
             let grant = Grant {
                 token: Token::UNSET,

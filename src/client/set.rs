@@ -3,6 +3,7 @@
 //! [`super::set_acquisition`] decides which locks are asked for, given back and waited for, and in which
 //! order; this module does it. Owns no protocol: each lock is an acquisition of the client's own.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -23,7 +24,9 @@ use crate::engine::{OpId, Outcome, Request};
 use crate::error::{AcquireError, SetError};
 use crate::limits;
 use crate::lock::InputError;
-use crate::options::{Options, WaitPolicy, auto_extend_method, option_methods, request_methods};
+use crate::options::{
+    Options, WaitPolicy, auto_extend_method, label_method, option_methods, request_methods,
+};
 
 pub use held::GuardSet;
 
@@ -39,6 +42,7 @@ pub struct LockSetRequest {
     names: Vec<Bytes>,
     /// What is asked of each lock.
     options: Options,
+    label: Option<Cow<'static, str>>,
     cancel: Option<Cancel>,
 }
 
@@ -89,12 +93,13 @@ impl Client {
         let mut names: Vec<Bytes> = names.collect();
         names.sort_unstable();
         names.dedup();
-        LockSetRequest { client: self.clone(), names, options: Options::new(), cancel: None }
+        LockSetRequest { client: self.clone(), names, options: Options::new(), label: None, cancel: None }
     }
 }
 
 impl LockSetRequest {
     request_methods!();
+    label_method!('static);
     auto_extend_method!(options);
 
     /// Makes one attempt for all of them at once; see [`LockRequest::try_acquire`].
@@ -129,6 +134,7 @@ impl LockSetRequest {
 
     fn one(&self, place: usize, wait: Duration) -> LockRequest<'static> {
         let mut request = self.client.lock_owned(self.names[place].clone()).options(self.options).wait(wait);
+        request.label.clone_from(&self.label);
         request.cancel.clone_from(&self.cancel);
         request
     }

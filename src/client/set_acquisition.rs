@@ -264,7 +264,8 @@ impl<L> SetAcquisition<L> {
         let votes = self.config.labels.iter().map(|name| (name.clone(), Vote::Pending)).collect();
         let report = Report { round: Round::Acquire, resource: Vec::new(), votes };
         let (took, held_by) = (now.saturating_duration_since(since), HeldBy::default());
-        let denial = Denial { attempts: 1, took, holder: HolderTtl::Unknown, held_by, report };
+        let (holder, holder_label) = (HolderTtl::Unknown, None);
+        let denial = Denial { attempts: 1, took, holder, held_by, holder_label, report };
         AcquireError::Expired(Box::new(denial))
     }
 }
@@ -283,6 +284,7 @@ mod tests {
             took,
             holder: HolderTtl::Unknown,
             held_by,
+            holder_label: None,
             report,
         }))
     }

@@ -221,9 +221,19 @@ impl Shared {
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
+        self.lock_also_stopped().and_then(Self::unless_stopped)
+    }
+
+    /// As [`Shared::lock`], also in a client that was stopped if the answer has come before.
+    fn lock_for(&self, completion: CompletionToken) -> Result<MutexGuard<'_, Core>, Stopped> {
+        let core = self.lock_also_stopped()?;
+        if core.completions.is_done(completion) { Ok(core) } else { Self::unless_stopped(core) }
+    }
+
+    fn lock_also_stopped(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
         match self.lock_whatever_happened() {
             None => Err(IN_RETRY_DELAY.into()),
-            Some(Ok(core)) => Self::unless_stopped(core),
+            Some(Ok(core)) => Ok(core),
             Some(Err(poisoned)) => {
                 drop(poisoned);
                 Err(self.stop("a thread panicked while using it; open a new client"))
@@ -391,7 +401,7 @@ impl Shared {
             core.completions.wait_as_thread(completion, waker);
             self.leave(core);
             parker.park(None);
-            core = self.lock()?;
+            core = self.lock_for(completion)?;
         }
     }
 
@@ -413,10 +423,12 @@ impl Shared {
         ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Poll<Result<Option<Outcome>, Stopped>> {
         // Also later on: in a fork no answer would ever come.
-        let mut core = match self.enter() {
-            Ok(core) => core,
-            Err(why) => return Poll::Ready(Err(why)),
-        };
+        let entered = self.check_process().and_then(|()| self.lock_also_stopped());
+        let mut core =
+            match entered.and_then(|core| if is_new { Self::unless_stopped(core) } else { Ok(core) }) {
+                Ok(core) => core,
+                Err(why) => return Poll::Ready(Err(why)),
+            };
         let Some(completion) = ask(&mut core) else {
             self.leave(core);
             return Poll::Ready(Ok(None));
@@ -427,6 +439,10 @@ impl Shared {
         if let Some(outcome) = core.completions.take(completion) {
             self.leave(core);
             return Poll::Ready(Ok(Some(outcome)));
+        }
+        // What has come is still handed out.
+        if let Some(why) = &core.stopped {
+            return Poll::Ready(Err(why.clone()));
         }
         // Dropped after the lock is given back, whatever it drops with itself.
         let _replaced = core.completions.wait_as_task(completion, waker);

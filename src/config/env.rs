@@ -98,7 +98,7 @@ impl ConfigBuilder {
     /// # Errors
     /// [`ConfigError::Variable`] names the variable and says what is accepted.
     pub fn from_env() -> Result<Self, ConfigError> {
-        builder(env::var_os::<&str>)
+        builder(env::var_os)
     }
 }
 
@@ -242,6 +242,23 @@ mod tests {
         assert_eq!(config.quarantine(), Quarantine::Strict);
         assert_eq!(config.answer_timeout, Some(Duration::from_millis(300)));
         assert_eq!(config.connect_timeout, Duration::from_secs(2));
+    }
+
+    /// It runs itself with variables.
+    #[test]
+    fn the_environment_is_read() {
+        const CHILD: &str = "REDLATCH_TEST_FROM_ENV";
+        if env::var_os(CHILD).is_some() {
+            let config = Config::from_env().expect("valid settings");
+            return assert_eq!((config.master_count(), &config.prefix[..]), (2, &b"lock:"[..]));
+        }
+        let ran = std::process::Command::new(env::current_exe().expect("this program"))
+            .args(["--exact", "config::env::tests::the_environment_is_read"])
+            .envs([(CHILD, "1"), (MASTERS, "redis://a, redis://b"), (PREFIX, "lock:")])
+            .output()
+            .expect("it starts");
+        let said = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success() && said.contains("1 passed"), "{said}");
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub enum ConfigError {
         /// The reason, and what is accepted.
         reason: String,
     },
-    /// Drift and `max_ttl` that leave no validity.
+    /// A holder label that cannot be used, or a drift and a `max_ttl` that leave no validity.
     #[error(transparent)]
     Input(#[from] InputError),
 }

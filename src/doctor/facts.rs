@@ -122,8 +122,8 @@ pub struct Settings {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Rights {
-    /// Name of the user.
-    pub user: Option<Box<str>>,
+    /// Name of the user; `default` for a login without a name.
+    pub user: Box<str>,
     /// Commands that the user may not run, as an ACL names them.
     pub denied: Vec<&'static str>,
     /// Commands that the server does not know.

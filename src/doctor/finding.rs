@@ -12,8 +12,8 @@ use super::rights::Feature;
 
 /// Something that is wrong with a fleet, or worth knowing.
 ///
-/// `{}` is one sentence that says what was found. [`Finding::why`] and [`Finding::advice`] say why it matters,
-/// and what to do.
+/// `{}` is one sentence that says what was found. [`Finding::why`] and [`Finding::advice`] say why it
+/// matters, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
@@ -293,18 +293,7 @@ impl fmt::Display for Finding {
             Problem::MemoryNearLimit { percent } => write!(f, "{percent} % of maxmemory are in use"),
             Problem::NoMemoryLimit => f.write_str("maxmemory is not set"),
             Problem::DiskFailing => f.write_str("the last write of its data to disk failed"),
-            Problem::TrustUnsynced { loss } => match loss {
-                RestartLoss::All => f.write_str("a restart loses all locks: appendonly is no"),
-                RestartLoss::Seconds => {
-                    f.write_str("a crash loses up to 2s of locks: appendfsync is everysec")
-                }
-                RestartLoss::Unknown => {
-                    f.write_str("a crash loses half a minute of locks or more: appendfsync is no")
-                }
-                RestartLoss::DuringRewrite => {
-                    f.write_str("a crash during a rewrite loses locks: no-appendfsync-on-rewrite is yes")
-                }
-            },
+            Problem::TrustUnsynced { loss } => write!(f, "{loss}"),
             Problem::TrustUnverified => f.write_str("nothing shows whether each write is synced to disk"),
             Problem::TrustJustified => f.write_str("each master syncs each write to disk"),
             Problem::RestartForgets => f.write_str("a restart loses all locks: appendonly is no"),
@@ -332,6 +321,17 @@ impl fmt::Display for Finding {
                 write!(f, "its certificate ends in {}", Counted(days(*left), "day"))
             }
         }
+    }
+}
+
+impl fmt::Display for RestartLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::All => "a restart loses all locks: appendonly is no",
+            Self::Seconds => "a crash loses up to 2s of locks: appendfsync is everysec",
+            Self::Unknown => "a crash loses half a minute of locks or more: appendfsync is no",
+            Self::DuringRewrite => "a crash during a rewrite loses locks: no-appendfsync-on-rewrite is yes",
+        })
     }
 }
 
@@ -390,9 +390,7 @@ impl Finding {
             Problem::RestartForgets => {
                 "the quarantine covers it; locks that are held lose one master of their margin"
             }
-            Problem::Quarantined { .. } => {
-                "until then it may have forgotten locks that are held, so its votes do not count"
-            }
+            Problem::Quarantined { .. } => "until then its votes do not count: it may have forgotten locks",
             Problem::Unobserved { .. } => {
                 "its votes do not count until a client has observed it for that time"
             }
@@ -469,7 +467,7 @@ const fn without(feature: Feature) -> &'static str {
     match feature {
         Feature::Locks => "locks cannot be taken, extended or released there",
         Feature::Quarantine => {
-            "each reconnect counts as a restart, strict mode refuses the master, and less can be examined"
+            "each reconnect counts as a restart; strict mode refuses the master; less can be examined"
         }
         Feature::Notifications => "waiters retry at random times instead of receiving release notifications",
         Feature::Inspections => "inspect does not work there",

@@ -35,14 +35,15 @@ pub(super) fn gather(probe: &mut Probe, config: &Config, time: Duration) -> Resu
     let settings = ["appendfsync", "no-appendfsync-on-rewrite"];
     let questions = settings.map(|name| vec!["CONFIG", "GET", name]);
     facts.settings = read_settings(&probe.exchange(&questions)?);
-    let user = probe.exchange(&[["ACL", "WHOAMI"]])?.remove(0);
-    facts.rights.user = user.text().map(|user| String::from_utf8_lossy(user).into());
+    facts.rights.user = probe.user().into();
     if config.quarantine() == Quarantine::Strict {
         let mark = probe.exchange(&[[b"GET".to_vec(), mark_key(&config.prefix)]])?.remove(0);
         let mark = mark.text().unwrap_or_default();
         facts.observed = observed_by_mark(mark, facts.server.run_id.as_deref());
     }
-    (facts.native_release, facts.rights.denied) = native_release(probe, config)?;
+    let (native_release, denied) = native_release(probe, config)?;
+    facts.native_release = native_release;
+    facts.rights.denied.extend(denied);
     let trials = trials(config);
     let commands: Vec<_> = trials.iter().map(|Trial { command, .. }| command).collect();
     for (Trial { right, .. }, answer) in trials.iter().zip(probe.exchange(&commands)?) {
@@ -137,8 +138,8 @@ fn read_settings(answers: &[Answer]) -> Settings {
     Settings { appendfsync: value(0), skips_fsync_on_rewrite: rewrite.map(|value| &*value == "yes") }
 }
 
-/// Tries the native commands on a key that does not exist: the one that works, and those that the login may not
-/// run.
+/// Tries the native commands on a key that does not exist. Returns the one that works, and those that the
+/// login may not run.
 fn native_release(
     probe: &mut Probe,
     config: &Config,

@@ -183,7 +183,7 @@ impl Findings {
 
     fn of_rights(&mut self, config: &Config, name: &Arc<str>, facts: &Facts) {
         let rights = &facts.rights;
-        let user: Box<str> = rights.user.clone().unwrap_or_else(|| "USER".into());
+        let user = &rights.user;
         let pattern = config.prefix.escape_ascii();
         for feature in Feature::ALL {
             let severity = match feature {
@@ -213,7 +213,7 @@ impl Findings {
         }
         let native = [("delifeq", "+delifeq"), ("delex", "+delex")];
         if let Some((_, right)) = native.into_iter().find(|(command, _)| rights.denied.contains(command)) {
-            self.add(Severity::Note, name, Problem::NativeDenied { right, user });
+            self.add(Severity::Note, name, Problem::NativeDenied { right, user: user.clone() });
         }
     }
 

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_apart() {
+    fn refusals_are_distinguished() {
         let mut rights = Rights::default();
         let error = |text: &str| Answer::Error(text.to_owned());
         for (right, answer) in [

@@ -1,7 +1,7 @@
 //! A blocking connection to one master, for administration. It takes no part in any lock.
 //!
-//! It has the sockets, TLS and login of a client, so it meets the same server and the same refusals. One caller
-//! uses it. Each exchange has a time limit, and so has the whole session.
+//! It has the sockets, TLS and login of a client, so it meets the same server and the same refusals. One
+//! caller uses it. Each exchange has a time limit, and so has the whole session.
 
 use std::fmt;
 use std::io;
@@ -34,6 +34,8 @@ pub struct Probe {
     /// End of the session.
     deadline: Instant,
     address: Option<IpAddr>,
+    /// Name of the user that is logged in.
+    user: Box<str>,
     /// Whether the server has closed the connection.
     has_ended: bool,
 }
@@ -165,9 +167,20 @@ impl Probe {
                 (_, Some(address)) => Socket::tcp(address, poll.registry(), TOKEN)?,
                 (_, None) => return Err(io::Error::other("its name has no address; check the name")),
             };
-            let (channel, address) = (channels.open(master, socket)?, address.map(|address| address.ip()));
+            let (channel, address) =
+                (channels.open(master, socket)?, address.map(|address| address.ip().to_canonical()));
             let (events, wire, limit) = (Events::with_capacity(4), Wire::new(), config.connect_timeout);
-            let mut probe = Self { poll, events, channel, wire, limit, deadline, address, has_ended: false };
+            let mut probe = Self {
+                poll,
+                events,
+                channel,
+                wire,
+                limit,
+                deadline,
+                address,
+                user: USER_DEFAULT.into(),
+                has_ended: false,
+            };
             let end = deadline.min(clock::now() + limit);
             while !probe.channel.is_connected() {
                 if !probe.turn(end)? {
@@ -207,6 +220,9 @@ impl Probe {
 
     fn log_in(&mut self, login: Option<&Login>, db: u32) -> Result<(), ProbeError> {
         let db = db.to_string();
+        if let Some(user) = login.and_then(|login| login.user.as_ref()) {
+            self.user = String::from_utf8_lossy(user).into();
+        }
         let mut commands: Vec<Vec<&[u8]>> = Vec::new();
         match login {
             Some(Login { user: Some(user), password }) => commands.push(vec![b"AUTH", user, password]),
@@ -234,6 +250,12 @@ impl Probe {
             }
         }
         Ok(())
+    }
+
+    /// Returns the name of the user that is logged in.
+    #[must_use]
+    pub fn user(&self) -> &str {
+        &self.user
     }
 
     /// Returns the server's address; `None` over a Unix socket.
@@ -325,6 +347,9 @@ impl Probe {
         Ok(true)
     }
 }
+
+/// The user of a connection without a user's name.
+const USER_DEFAULT: &str = "default";
 
 /// The only socket of its poll.
 const TOKEN: Token = Token(0);

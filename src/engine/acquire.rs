@@ -18,9 +18,11 @@ use super::{Engine, Grant, OpId, Outcome, SubmitError};
 use crate::error::{AcquireError, HeldBy, Round};
 use crate::limits;
 use crate::lock::command;
-use crate::lock::{Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Verdict, Vote};
+use crate::lock::{
+    Failure, HolderLabel, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Verdict, Vote,
+};
 use crate::mutants::mutant;
-use crate::options::{Options, WaitPolicy};
+use crate::options::{Mode, Options, WaitPolicy};
 
 /// A retry follows the end of a holder's time by at most this, so that waiters do not all come at once.
 const HOLDER_JITTER: Duration = Duration::from_millis(2);
@@ -31,6 +33,7 @@ impl Engine {
         now: Instant,
         resource: Resource<'_>,
         options: &Options,
+        label: Option<HolderLabel<'_>>,
     ) -> Result<OpId, SubmitError> {
         if self.is_drained && !mutant!(DrainedAcquires) {
             return Err(SubmitError::Stopped(drain::DRAINED.into()));
@@ -41,7 +44,7 @@ impl Engine {
             let (asked, validity) = (options.min_validity, ttl.validity());
             return Err(InputError::MinValidityTooLong { asked, validity }.into());
         }
-        let is_ordinary = options.is_ordinary();
+        let is_ordinary = options.is_ordinary() && label.is_none() && self.config.holder_label.is_none();
         if !is_ordinary {
             self.check_options(options)?;
         }
@@ -54,7 +57,7 @@ impl Engine {
         if self.pace.is_due() {
             self.pace.time(now, op);
         }
-        if !is_ordinary && !self.prepare(id, options) {
+        if !is_ordinary && !self.prepare(id, options, label) {
             command::encode_key(&mut self.ops.op_mut(id).key, &self.config.prefix, resource.as_bytes());
             self.start_attempt(now, id, None);
             return Ok(OpId(id));
@@ -70,6 +73,10 @@ impl Engine {
     #[cold]
     fn check_options(&self, options: &Options) -> Result<(), InputError> {
         mode::check(options)?;
+        let max_hold = self.config.max_hold;
+        if let Some(asked) = options.hold_at_least.filter(|asked| *asked > max_hold) {
+            return Err(InputError::HoldAtLeastTooLong { asked, max_hold });
+        }
         match options.auto_extend {
             Some(Duration::ZERO) => Err(InputError::AutoExtendZero),
             Some(_) if self.config.max_hold.is_zero() => Err(InputError::MaxHoldZero),
@@ -77,12 +84,17 @@ impl Engine {
         }
     }
 
-    /// Gives a new acquisition what its options ask beyond the ordinary. Returns whether it takes part in the
-    /// wait queues of this engine.
+    /// Gives a new acquisition what its options ask beyond the ordinary, and its label. Returns whether it
+    /// takes part in the wait queues of this engine.
     #[cold]
     #[inline(never)]
-    fn prepare(&mut self, id: Id, options: &Options) -> bool {
+    fn prepare(&mut self, id: Id, options: &Options, label: Option<HolderLabel<'_>>) -> bool {
         let op = self.ops.op_mut(id);
+        if let Some(label) = label.map(|label| label.as_str()).or(self.config.holder_label.as_deref()) {
+            op.label.extend_from_slice(label.as_bytes());
+        }
+        let is_plain = matches!((options.mode, options.policy), (Mode::Plain, WaitPolicy::Notified));
+        op.is_special |= !is_plain || !op.label.is_empty();
         let waits = op.wait_until.is_some();
         op.attempts_max = options.max_attempts.unwrap_or(u32::MAX);
         op.max_hold = options.auto_extend;
@@ -118,7 +130,7 @@ impl Engine {
             Some(resource) => claim.entry.set(&self.config.prefix, resource.as_bytes(), &claim.token),
             None => claim.entry.set_key(&op.key, &claim.token),
         }
-        claim.asked = if op.is_usual() {
+        claim.asked = if !op.is_special {
             self.fleet.send(self.fleet.usable(), Owed::acquire(Tag::Plain, claim_id), |out| {
                 command::encode_acquire(out, &claim.entry, &self.terms.tail);
             })
@@ -312,7 +324,9 @@ impl Engine {
         let free_count = self.fleet.count() - refused.count() - claim.tally.failed.count();
         let missing_count = self.fleet.quorum().saturating_sub(free_count);
         let report = self.report(now, Round::Acquire, claim, &claim.tally);
-        let mut denied = Denied { cause, report, missing_count, asked: MasterSet::EMPTY };
+        // What was known before is kept until an answer says otherwise: a wait may end before the last one.
+        let holder_label = op.denied_before.as_ref().and_then(|denied| denied.holder_label.clone());
+        let mut denied = Denied { cause, report, missing_count, asked: MasterSet::EMPTY, holder_label };
         let (claim_id, started, limit) = (op.claim, claim.started, claim.answer_limit);
         // An attempt that had to end with the wait says nothing of its masters: the one before it does.
         let is_cut_short = now - started < limit && op.wait_until.is_some_and(|until| until <= now);
@@ -364,12 +378,17 @@ impl Engine {
         }
     }
 
-    /// Asks the masters that refused how long the key in the way still lives; and how many readers it has,
-    /// for the error of an acquisition: with its first attempt, the last one, and each that follows one which
-    /// met readers.
+    /// Asks the masters that refused how long the key in the way still lives. For the error of an
+    /// acquisition, its first attempt and the last one also ask for the value, which may have a label; these
+    /// two, and each that follows one which met readers, for the number of readers.
     fn ask_holders(&mut self, id: Id, refused: MasterSet, is_last: bool) -> MasterSet {
         let op = self.ops.op(id);
         let usable = refused.intersection(self.fleet.usable());
+        if is_last || op.attempts == 1 {
+            self.fleet.send(usable, Owed::Query { question: Question::Value, id }, |out| {
+                command::encode_value(out, &op.key)
+            });
+        }
         if is_last || op.attempts == 1 || op.reader_count > 0 {
             self.fleet.send(usable, Owed::Query { question: Question::ReaderCount, id }, |out| {
                 command::encode_reader_count(out, &op.key)

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::groups::Notify;
 use super::kind::Kind;
 use super::slab::Id;
+use crate::limits;
 use crate::lock::command::Entry;
 use crate::lock::{Drift, Failure, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
@@ -23,9 +24,9 @@ pub(super) struct Claim {
     pub(super) started: Instant,
     /// When a TTL was last sent, and the longest one that was: together they bound the life of any key.
     sent_at: Instant,
-    longest_ttl_ms: u64,
+    longest_ttl_ms: u32,
     /// The shortest TTL that an extension ever had.
-    shortest_ttl_ms: u64,
+    shortest_ttl_ms: u32,
     /// How long each round waits for answers.
     pub(super) answer_limit: Duration,
     /// The operation that gets to know what happens to this claim.
@@ -109,7 +110,7 @@ impl Claim {
             started: now,
             sent_at: now,
             longest_ttl_ms: 0,
-            shortest_ttl_ms: u64::MAX,
+            shortest_ttl_ms: u32::MAX,
             answer_limit: Duration::ZERO,
             owner: None,
             attempter: Id::NOBODY,
@@ -165,7 +166,7 @@ impl Claim {
             lost_extension,
         } = self;
         (*owner, *token, *kind, *started, *sent_at) = (Some(op), new_token, Kind::Plain, now, now);
-        (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (ttl.as_millis(), u64::MAX, limit);
+        (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (whole_ms(ttl), u32::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants) = (true, true);
         (*release, *successor, *tells, *publishers) = (None, Id::NOBODY, false, MasterSet::EMPTY);
@@ -178,8 +179,8 @@ impl Claim {
     /// Records that an extension to this TTL is being sent now.
     pub(super) fn note_ttl(&mut self, now: Instant, ttl: Ttl, answer_limit: Duration) {
         self.sent_at = now;
-        self.longest_ttl_ms = self.longest_ttl_ms.max(ttl.as_millis());
-        self.shortest_ttl_ms = self.shortest_ttl_ms.min(ttl.as_millis());
+        self.longest_ttl_ms = self.longest_ttl_ms.max(whole_ms(ttl));
+        self.shortest_ttl_ms = self.shortest_ttl_ms.min(whole_ms(ttl));
         self.answer_limit = answer_limit;
     }
 
@@ -208,7 +209,7 @@ impl Claim {
     /// No key of this claim lives after this time, if clocks drift as allowed and no command was stuck on its
     /// way.
     pub(super) fn gone_at(&self, drift: Drift) -> Instant {
-        let longest_ttl = Duration::from_millis(self.longest_ttl_ms);
+        let longest_ttl = Duration::from_millis(u64::from(self.longest_ttl_ms));
         self.sent_at + longest_ttl + drift.of(longest_ttl)
     }
 
@@ -268,7 +269,7 @@ impl Claim {
     /// Masters that may yet cut a key of this TTL short: an extension to a shorter one may be under way there
     /// over a connection that is gone, and would be carried out last.
     pub(super) fn may_cut_short(&self, ttl_ms: u64) -> MasterSet {
-        let is_longer = ttl_ms > self.shortest_ttl_ms && !mutant!(StrayExtensionIgnored);
+        let is_longer = ttl_ms > u64::from(self.shortest_ttl_ms) && !mutant!(StrayExtensionIgnored);
         if is_longer { self.lost_extension } else { MasterSet::EMPTY }
     }
 
@@ -411,6 +412,12 @@ impl Claim {
         let pause = (now - release.started).max(self.answer_limit);
         Some((now + pause).min(self.gone_at(drift).max(now + self.answer_limit)))
     }
+}
+
+/// A TTL in half the space: a claim is looked for at each reply, and the finding takes longer at other sizes.
+fn whole_ms(ttl: Ttl) -> u32 {
+    const _: () = assert!(limits::MAX_TTL_MAX.as_millis() < u32::MAX as u128);
+    u32::try_from(ttl.as_millis()).unwrap_or(u32::MAX)
 }
 
 impl Release {

@@ -162,6 +162,10 @@ impl Claims {
         }
         let owed = claim.holders();
         claim.failures.clear();
+        if mutant!(LabelForgotten) {
+            let key = claim.entry.key().to_vec();
+            claim.entry.set_key(&key, &claim.token);
+        }
         if !claim.publishers.is_empty() {
             claim.publishers =
                 fleet.publisher(claim.publishers.intersection(claim.tally.granted), &claim.token);

@@ -22,6 +22,7 @@ impl Engine {
             notified: self.subscriptions.woken_count(),
             orphans: self.claims.orphan_count(),
             events_dropped: self.events.dropped_count(),
+            holder_label: self.config.holder_label.clone(),
             operations: self.ops.count(),
             claims: self.claims.count(),
             masters: self.fleet.links().map(|link| link.snapshot(now, is_ready(link.master))).collect(),
@@ -44,7 +45,7 @@ impl Engine {
     }
 
     /// The name of the lock of an operation.
-    fn name_of(&self, id: Id) -> Vec<u8> {
+    pub(super) fn name_of(&self, id: Id) -> Vec<u8> {
         command::name_in(self.lock_key_of(id.index), self.config.prefix.len()).to_vec()
     }
 
@@ -101,18 +102,14 @@ impl Engine {
             self.stats.abandoned += 1;
             return;
         };
-        if op.is_lost || now >= valid_until {
+        if op.is_counted || now >= valid_until {
             return self.note_lost(now, id);
         }
-        let held = now.saturating_duration_since(since);
         self.stats.released += 1;
-        if op.is_timed {
-            self.stats.hold_time.record(held);
-        }
-        if self.events.is_observed() {
-            let resource = self.name_of(id);
-            self.events.push(|| Event::Released { resource, held });
-        }
+        self.note_hold(id, now.saturating_duration_since(since), |resource, held| Event::Released {
+            resource,
+            held,
+        });
     }
 
     /// A master has answered an attempt whose round trip is measured.
@@ -123,28 +120,48 @@ impl Engine {
         }
     }
 
+    /// A held lock is left to its TTL. Counts it, and not as lost later.
+    #[cold]
+    pub(super) fn note_left(&mut self, now: Instant, id: Id) {
+        let op = self.ops.op_mut(id);
+        let OpState::Held { since, .. } = op.state else { unreachable!("only a held lock is left") };
+        (op.is_counted, op.is_noted) = (true, true);
+        self.stats.left += 1;
+        self.note_hold(id, now.saturating_duration_since(since), |resource, held| Event::Left {
+            resource,
+            held,
+        });
+    }
+
     /// A held lock is over without a release. Counts it once.
     #[cold]
     pub(super) fn note_lost(&mut self, now: Instant, id: Id) {
         let op = self.ops.op_mut(id);
         let OpState::Held { since, valid_until, .. } = op.state else { unreachable!("it was held") };
-        if std::mem::replace(&mut op.is_lost, true) || mutant!(LossUncounted) {
+        if std::mem::replace(&mut op.is_counted, true) || mutant!(LossUncounted) {
             return;
         }
-        let held = now.min(valid_until).saturating_duration_since(since);
         self.stats.lost += 1;
-        if op.is_timed {
+        self.note_hold(id, now.min(valid_until).saturating_duration_since(since), |resource, held| {
+            Event::Lost { resource, held }
+        });
+    }
+
+    /// A lock was held for so long: records the time if it is timed, and the event of its end.
+    fn note_hold(&mut self, id: Id, held: Duration, event: fn(Vec<u8>, Duration) -> Event) {
+        if self.ops.op(id).is_timed {
             self.stats.hold_time.record(held);
         }
         if self.events.is_observed() {
             let resource = self.name_of(id);
-            self.events.push(|| Event::Lost { resource, held });
+            self.events.push(|| event(resource, held));
         }
     }
 
-    /// The loss of a held lock was reported, or nearly happened. One that is over is no near loss.
+    /// The loss of a held lock was reported, or nearly happened: counts it once for each end of the validity.
+    /// One that is over is no near loss.
     pub(super) fn note_near_loss(&mut self, id: Id, left: Duration) {
-        if left.is_zero() {
+        if left.is_zero() || std::mem::replace(&mut self.ops.op_mut(id).is_near_loss, true) {
             return;
         }
         self.stats.near_losses += 1;
@@ -161,6 +178,7 @@ impl Engine {
         if left <= loss_lead(ttl) {
             self.note_near_loss(id, left);
         }
+        self.ops.op_mut(id).is_near_loss = false;
     }
 
     /// A master is taken in.

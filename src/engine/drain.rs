@@ -4,12 +4,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::op::OpState;
+use super::op::{Kept, OpState};
 use super::query::Query;
 use super::slab::Id;
 use super::validity::Validity;
 use super::{Engine, HeldLocks, OpId, Outcome, SubmitError};
 use crate::error::AcquireError;
+use crate::event::Event;
 use crate::mutants::mutant;
 
 /// Why a drained engine acquires nothing.
@@ -32,6 +33,9 @@ impl Engine {
         for id in self.ops.ids() {
             self.end_acquisition(now, id);
         }
+        for id in self.ops.ids() {
+            self.end_keeping(now, id);
+        }
         if held == HeldLocks::Release || mutant!(DrainReleasesLeft) {
             for id in self.ops.ids() {
                 self.end_held(now, id);
@@ -52,18 +56,25 @@ impl Engine {
             OpState::Held { .. } | OpState::Releasing | OpState::Query(_) => true,
         };
         if !is_acquired && !mutant!(DrainForgetsWaiters) {
+            let name = self.name_of(id);
             self.submit_release(now, id, false);
             let error = AcquireError::Stopped(DRAINED.into());
+            if self.events.is_observed() {
+                let (resource, error) = (name, error.clone());
+                self.events.push(|| Event::Denied { resource, error });
+            }
             self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(error))));
         }
     }
 
     fn end_held(&mut self, now: Instant, id: Id) {
         let Some(op) = self.ops.find_mut(id) else { return };
-        let OpState::Held { valid_until, .. } = op.state else { return };
-        if now < valid_until && !mutant!(DrainedStaysValid) {
+        let (OpState::Held { valid_until, .. }, Kept::No) = (&op.state, op.kept) else { return };
+        if now < *valid_until && !mutant!(DrainedStaysValid) {
             op.validity.move_to(now);
-            // The guard still reads this one, and the slot's next occupant must not move it.
+        }
+        if !mutant!(DrainedValidityReused) {
+            // The guard still reads the old one, and the slot's next occupant must not move that.
             op.validity = Validity::new(now);
         }
         if std::mem::take(&mut op.notifies_loss) {

@@ -117,6 +117,7 @@ impl Engine {
         self.terms.fit(ttl, &self.config);
         claim.begin(now, successor, Token::random(&mut self.rng), ttl, self.terms.answer_limit);
         claim.entry.set_key(&op.key, &claim.token);
+        op.add_label(claim);
         if let OpState::Waiting { denied, .. } =
             std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now })
         {

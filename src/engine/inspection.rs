@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Report;
-use crate::lock::{Failure, HolderTtl, Vote, quorum};
-use crate::words::{self, Counted, Printable, Rounded};
+use crate::lock::{Failure, HolderTtl, Vote, quorum, split_value};
+use crate::words::{self, Counted, Labelled, Printable, Rounded};
 
 /// Report of each master of a lock's key, at some moment between the question and the answer.
 ///
@@ -32,8 +32,9 @@ pub enum KeyState {
     /// The master has the key.
     Holds {
         /// The first 256 bytes of the value ([`crate::limits::VALUE_SHOWN_MAX`]). For a lock of this crate
-        /// these are the 20 bytes of its [`crate::Token`]. The value is read just before the time left: it is
-        /// empty if the key came in between.
+        /// these are the 20 bytes of its [`crate::Token`], and behind them the holder's label if it has one:
+        /// see [`KeyState::holder`]. The value is read just before the time left: it is empty if the key came
+        /// in between.
         value: Box<[u8]>,
         /// Time left of the key unless it is extended: [`HolderTtl::Left`], or [`HolderTtl::Never`] for a key
         /// without TTL, which is no lock.
@@ -77,7 +78,7 @@ impl Inspection {
     pub fn status(&self) -> LockStatus {
         let count = |is: fn(&KeyState) -> bool| self.masters.iter().filter(|(_, told)| is(told)).count();
         let quorum = quorum(self.masters.len());
-        if self.holder().is_some() {
+        if self.value().is_some() {
             LockStatus::Held
         } else if count(|told| matches!(told, KeyState::Shared { .. })) >= quorum {
             LockStatus::Shared
@@ -94,13 +95,25 @@ impl Inspection {
     /// lock alone. It is also false if too few answered; see [`Inspection::status`].
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.holder().is_some()
+        self.value().is_some()
     }
 
-    /// Returns the value that a quorum of the configured masters holds, if there is one: the holder's
-    /// [`crate::Guard::token`].
+    /// Returns the holder's [`crate::Guard::token`] if a quorum of the configured masters holds the same
+    /// value. Of another library's lock it is the whole value.
     #[must_use]
     pub fn holder(&self) -> Option<&[u8]> {
+        self.value().map(|value| split_value(value).0)
+    }
+
+    /// Returns the holder's label ([`crate::ConfigBuilder::holder_label`]), if a quorum holds the same value
+    /// and that has one. Readers of a shared lock are counted only.
+    #[must_use]
+    pub fn holder_label(&self) -> Option<&str> {
+        split_value(self.value()?).1.map(|label| label.as_str())
+    }
+
+    /// The value that a quorum of the configured masters holds, if there is one.
+    fn value(&self) -> Option<&[u8]> {
         let values = || self.masters.iter().filter_map(|(_, told)| told.value());
         let quorum = quorum(self.masters.len());
         values().find(|value| values().filter(|other| other == value).count() >= quorum)
@@ -112,7 +125,7 @@ impl Inspection {
     /// nobody holds the lock, [`HolderTtl::Never`] if keys without TTL hold it.
     #[must_use]
     pub fn remaining(&self) -> HolderTtl {
-        let holder = self.holder();
+        let holder = self.value();
         let held = self.masters.iter().filter(|(_, told)| match told {
             KeyState::Shared { .. } => holder.is_none(),
             told => holder.is_some() && told.value() == holder,
@@ -159,6 +172,14 @@ impl KeyState {
         }
     }
 
+    /// Returns the token of the holder and its label, of a key that the master holds. Of another library's
+    /// lock the whole value is the token.
+    #[must_use]
+    pub fn holder(&self) -> Option<(&[u8], Option<&str>)> {
+        let (token, label) = split_value(self.value()?);
+        Some((token, label.map(|label| label.as_str())))
+    }
+
     /// The time after which the master has no such key any more.
     const fn left(&self) -> HolderTtl {
         match self {
@@ -171,7 +192,10 @@ impl KeyState {
     fn what(&self) -> String {
         match self {
             Self::Absent => "free".to_owned(),
-            Self::Holds { value, .. } => format!("held by {}", Printable(value)),
+            Self::Holds { value, .. } => {
+                let (token, label) = split_value(value);
+                format!("held by {}{}", Printable(token), Labelled(label.map(|label| label.as_str())))
+            }
             Self::Shared { readers, .. } => Counted(*readers, "reader").to_string(),
             Self::Failed(failure) => failure.to_string(),
         }
@@ -192,7 +216,7 @@ impl fmt::Display for LockStatus {
 
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (all, holder) = (self.masters.len(), self.holder());
+        let (all, holder) = (self.masters.len(), self.value());
         let count =
             |is: &dyn Fn(&KeyState) -> bool| self.masters.iter().filter(|(_, state)| is(state)).count();
         match self.status() {

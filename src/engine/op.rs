@@ -1,5 +1,6 @@
 //! An operation: one caller's request, from `submit` to its last outcome.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::claim::Claim;
@@ -24,6 +25,8 @@ use crate::mutants::mutant;
 pub(super) struct Op {
     /// The key as an encoded bulk string, of one that waits; of others the claim has it.
     pub(super) key: Vec<u8>,
+    /// The holder's label; empty without one.
+    pub(super) label: Vec<u8>,
     /// What was asked for last, by the acquisition or by an extension.
     pub(super) ttl: Ttl,
     /// What the validity of the lock counts with: that of an extension only once it has succeeded, or
@@ -66,8 +69,12 @@ pub(super) struct Op {
     pub(super) renewal: Option<Renewal>,
     /// Whether its loss is to be reported.
     pub(super) notifies_loss: bool,
-    /// Whether it was held and counted as lost.
-    pub(super) is_lost: bool,
+    /// Whether it was held, and is counted as lost or left.
+    pub(super) is_counted: bool,
+    /// Whether the end of its validity, as it is now, is counted as a near loss.
+    pub(super) is_near_loss: bool,
+    /// Whether it is kept after its release.
+    pub(super) kept: Kept,
     /// Whether more is to be noted of it than that it was acquired and released: it is timed or observed, or
     /// had to wait.
     pub(super) is_noted: bool,
@@ -75,6 +82,8 @@ pub(super) struct Op {
     pub(super) is_timed: bool,
     /// Whether the round trip of its next attempt is measured.
     pub(super) is_sampled: bool,
+    /// Whether its attempts are more than a `SET NX` of a token: a script, with a label, or measured.
+    pub(super) is_special: bool,
     /// Whether it waits, was refused, and is notified of releases.
     pub(super) is_subscribed: bool,
 }
@@ -115,6 +124,17 @@ pub(super) struct HandoverStreak {
     pub(super) since: Instant,
 }
 
+/// Whether a lock is kept after its release, to end by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// A caller has it.
+    No,
+    /// Nobody has it.
+    Yes,
+    /// Nobody has it, and a caller waits for the first extension.
+    Awaited,
+}
+
 /// An extension under way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extension {
@@ -143,21 +163,17 @@ pub(super) struct Denied {
     pub(super) missing_count: usize,
     /// Masters asked for the holder's time that have not answered.
     pub(super) asked: MasterSet,
+    /// The holder's label, as a master reported it last.
+    pub(super) holder_label: Option<Arc<str>>,
 }
 
 impl Op {
-    /// Whether it asks by `SET NX`, and not by a script, and its round trip is not measured.
-    #[inline]
-    pub(super) const fn is_usual(&self) -> bool {
-        self.is_plain() && !self.is_sampled
-    }
-
     const fn is_plain(&self) -> bool {
         self.policy.queuing().is_none() && !self.mode.has_script()
     }
 
-    /// Queues the request of an attempt that has a script, or whose round trip is measured, on the usable
-    /// masters; returns those that had room for it.
+    /// Queues the request of an attempt that has a script or a label, or whose round trip is measured, on the
+    /// usable masters; returns those that had room for it.
     #[cold]
     #[inline(never)]
     pub(super) fn send_unusual_attempt(
@@ -169,6 +185,7 @@ impl Op {
         wall_clock: &WallClock,
         tail: &AcquireTail,
     ) -> MasterSet {
+        self.add_label(claim);
         if self.is_plain() {
             let owed = self.owed(Tag::Plain, claim_id);
             return fleet.send(fleet.usable(), owed, |out| {
@@ -188,6 +205,13 @@ impl Op {
         };
         let owed = self.owed(tag, claim_id);
         self.send_attempt(fleet, fleet.usable(), owed, claim, Script::Sha)
+    }
+
+    /// Puts the label into the value of a new claim.
+    pub(super) fn add_label(&self, claim: &mut Claim) {
+        if !self.label.is_empty() {
+            claim.entry.add_label(&claim.token, &self.label);
+        }
     }
 
     /// Queues the request of an attempt that has a script; returns the masters that had room for it.
@@ -234,6 +258,7 @@ impl Op {
     pub(super) fn blank(now: Instant, ttl: Ttl) -> Self {
         Self {
             key: Vec::new(),
+            label: Vec::new(),
             ttl,
             held_ttl: ttl,
             min_validity: Duration::ZERO,
@@ -256,10 +281,13 @@ impl Op {
             reservation: None,
             renewal: None,
             notifies_loss: false,
-            is_lost: false,
+            is_counted: false,
+            is_near_loss: false,
+            kept: Kept::No,
             is_noted: false,
             is_timed: false,
             is_sampled: false,
+            is_special: false,
             is_subscribed: false,
         }
     }
@@ -276,6 +304,7 @@ impl Op {
         // Taken apart, so that a new field cannot be forgotten here.
         let Self {
             key,
+            label,
             ttl: own_ttl,
             held_ttl,
             min_validity: own_min_validity,
@@ -294,10 +323,13 @@ impl Op {
             reservation,
             renewal,
             notifies_loss,
-            is_lost,
+            is_counted,
+            is_near_loss,
+            kept,
             is_noted,
             is_timed,
             is_sampled,
+            is_special,
             is_subscribed,
             streak: _,
             claim: _,
@@ -309,11 +341,13 @@ impl Op {
         (*attempts, *round, *has_queued) = (0, 0, false);
         (*attempts_max, *max_hold) = (u32::MAX, None);
         (*denied_before, *renewal, *notifies_loss) = (None, None, false);
-        (*is_lost, *is_noted, *is_timed, *is_sampled) = (false, false, false, false);
+        (*kept, *is_near_loss) = (Kept::No, false);
+        (*is_counted, *is_noted, *is_timed, *is_sampled, *is_special) = (false, false, false, false, false);
         (*mode, *policy) = (ModeState::Plain, Policy::Notified);
         validity.reset();
         (*reservation, *is_subscribed, *reader_count) = (None, false, 0);
         key.clear();
+        label.clear();
         holders.clear();
     }
 
@@ -346,12 +380,13 @@ impl Op {
             OpState::Queued { turn: Turn::AfterHolder(at) | Turn::At(at) } => {
                 Some(self.wait_until.map_or(*at, |until| until.min(*at)))
             }
-            OpState::Held { extension, .. } => {
+            OpState::Held { extension, valid_until, .. } => {
                 let due = match extension {
                     Some(extension) => Some(extension.deadline),
                     None => self.renewal.and_then(|renewal| renewal.renew_at()),
                 };
-                due.into_iter().chain(self.warn_at()).min()
+                let end = (self.kept != Kept::No).then_some(*valid_until);
+                due.into_iter().chain(self.warn_at()).chain(end).min()
             }
             OpState::Releasing => None,
             OpState::Query(query) => Some(query.deadline()),
@@ -409,6 +444,11 @@ impl Op {
         }
     }
 
+    /// The holder's label, for errors of others.
+    pub(super) fn shared_label(&self) -> Option<Arc<str>> {
+        str::from_utf8(&self.label).ok().filter(|label| !label.is_empty()).map(Arc::from)
+    }
+
     /// Readers that hold the lock, if some are known, else another client.
     pub(super) const fn readers(&self) -> HeldBy {
         if self.reader_count > 0 { HeldBy::Readers(self.reader_count) } else { HeldBy::AnotherClient }
@@ -429,8 +469,9 @@ impl Op {
                 *holder = *told;
             }
         }
-        let (attempts, took, report) = (self.attempts, now - self.submitted, denied.report);
-        let denial = Denial { attempts, took, holder, held_by, report };
+        let (attempts, took) = (self.attempts, now - self.submitted);
+        let (holder_label, report) = (denied.holder_label, denied.report);
+        let denial = Denial { attempts, took, holder, held_by, holder_label, report };
         match denied.cause {
             Cause::Contended => AcquireError::Contended(Box::new(denial)),
             Cause::NoQuorum => AcquireError::NoQuorum(Box::new(denial)),

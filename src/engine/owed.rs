@@ -69,8 +69,8 @@ pub(super) enum Form {
 pub(super) enum Question {
     /// The time left to the holder of a lock that was refused.
     Holder,
-    /// Parts of an inspection: the value, the number of readers (also asked after a refusal), and the time
-    /// left.
+    /// Parts of an inspection: the value, the number of readers (both also asked after a refusal), and the
+    /// time left.
     Value,
     ReaderCount,
     TimeLeft,

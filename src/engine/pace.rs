@@ -48,7 +48,7 @@ impl Pace {
         let is_recent = |at: Instant| now.saturating_duration_since(at) < limits::ROUND_TRIP_PAUSE;
         if !self.sampled_at.is_some_and(is_recent) {
             self.sampled_at = Some(now);
-            op.is_sampled = true;
+            (op.is_sampled, op.is_special) = (true, true);
         }
     }
 }

@@ -9,7 +9,7 @@ use super::query::Query;
 use super::slab::Id;
 use super::{Engine, OpId, SubmitError};
 use crate::lock::command::{self, ReleaseAnswer};
-use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Resource, Vote};
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Resource, Vote, split_value};
 use crate::mutants::mutant;
 
 impl Engine {
@@ -94,6 +94,11 @@ impl Engine {
     pub(super) fn handle_value(&mut self, master: MasterId, id: Id, value: Result<Box<[u8]>, Failure>) {
         if let Some(query) = self.query_at(master, id) {
             query.note_value(master, value);
+        } else if let (Some(op), Ok(value)) = (self.ops.find_mut(id), value)
+            && let OpState::Asking { denied, .. } | OpState::Waiting { denied, .. } = &mut op.state
+            && !value.is_empty()
+        {
+            denied.holder_label = split_value(&value).1.map(|label| label.as_str().into());
         }
     }
 
@@ -173,7 +178,8 @@ impl Engine {
             return;
         }
         let claim_count = self.claims.count();
-        if query.looks_again(now, claim_count) {
+        let (fleet, is_released) = (&self.fleet, claim_count == 0);
+        if query.looks_again(now, || is_released && (fleet.is_answered() || mutant!(DrainEndsUnanswered))) {
             return self.arm_op(id);
         }
         let OpState::Query(query) = std::mem::replace(&mut op.state, OpState::Releasing) else {

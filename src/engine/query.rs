@@ -101,12 +101,11 @@ impl Query {
         !is_early && self.asked.is_empty()
     }
 
-    /// Looks at what is left of the engine's claims. Whether a drain looks again, and later; false for any
-    /// other query.
-    pub(super) fn looks_again(&mut self, now: Instant, claim_count: usize) -> bool {
+    /// Whether a drain looks again, and later: something is left, or under way. False for any other query.
+    pub(super) fn looks_again(&mut self, now: Instant, is_done: impl FnOnce() -> bool) -> bool {
         let Work::Drain { until } = self.work else { return false };
         self.deadline = until.min(now + limits::DRAIN_LOOK_PAUSE);
-        claim_count > 0 && now < until
+        now < until && !is_done()
     }
 
     pub(super) fn note_value(&mut self, master: MasterId, value: Result<Box<[u8]>, Failure>) {

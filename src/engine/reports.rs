@@ -148,7 +148,7 @@ impl Engine {
     /// Returns whether each usable master has answered all its commands.
     #[must_use]
     pub fn is_answered(&self) -> bool {
-        self.fleet.usable().iter().all(|master| self.owed_count(master) == 0)
+        self.fleet.is_answered()
     }
 
     /// Returns whether a quorum of masters is ready to be asked.

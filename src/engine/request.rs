@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::inspection::{ForceUnlocked, Inspection};
 use super::slab::Id;
 use crate::error::{AcquireError, ExtendError, ForceUnlockError, InspectError, ReleaseError};
-use crate::lock::{FencingToken, InputError, MasterSet, Resource, Token};
+use crate::lock::{FencingToken, HolderLabel, InputError, MasterSet, Resource, Token};
 use crate::options::Options;
 
 /// Name of one lock of one [`Engine`](crate::engine::Engine), from [`submit`](crate::engine::Engine::submit)
@@ -34,6 +34,9 @@ pub enum Request<'a> {
         resource: Resource<'a>,
         /// Mode, times and limits of the lock.
         options: Options,
+        /// Text that follows the token in the lock's value, in place of the configured one
+        /// ([`ConfigBuilder::holder_label`](crate::ConfigBuilder::holder_label)).
+        label: Option<HolderLabel<'a>>,
     },
     /// Gives a held lock a new TTL, counted from now. Answered by [`Outcome::Extend`].
     Extend {
@@ -64,6 +67,20 @@ pub enum Request<'a> {
         /// The lock.
         lock: OpId,
         /// Whether an [`Outcome::Release`] is wanted.
+        awaited: bool,
+    },
+    /// Releases a lock as [`Request::Release`] does, but no earlier than `hold_at_least` after the start of
+    /// the attempt that got it. Until then it stays on the masters, and nobody owns it.
+    ///
+    /// The TTL of its keys is set to the rest, or to `max_ttl` if that is shorter. In that case the lock is
+    /// extended again and again while the engine is driven. Nothing else is sent: its TTL ends it. A
+    /// [`Request::Release`] ends it earlier.
+    ReleaseAfter {
+        /// The lock.
+        lock: OpId,
+        /// Least time for which the lock is held.
+        hold_at_least: Duration,
+        /// Whether an [`Outcome::Release`] is wanted, once masters have the new TTL.
         awaited: bool,
     },
     /// Waits for the random time that an acquisition of this engine waits after as many failed attempts.
@@ -103,11 +120,24 @@ pub enum Request<'a> {
 #[non_exhaustive]
 pub enum HeldLocks {
     /// They are released at once, also under a guard that still lives: its validity ends before, and its loss
-    /// is reported. For work that was stopped before.
+    /// is reported. Its own `release` and `extend` return the error `NotHeld` then. For work that was stopped
+    /// before.
     Release,
     /// Their holders go on, and release them while the drain waits. A lock that is held at the end of the
     /// drain stays on the masters until its TTL has run out; nobody renews it or releases it any more.
     Leave,
+}
+
+impl Request<'_> {
+    /// The end of a lock that its caller does not need any more.
+    #[inline]
+    pub(crate) const fn end(lock: OpId, hold_at_least: Duration, awaited: bool) -> Self {
+        if hold_at_least.is_zero() {
+            Self::Release { lock, awaited }
+        } else {
+            Self::ReleaseAfter { lock, hold_at_least, awaited }
+        }
+    }
 }
 
 /// Error of a request that was not taken; nothing was sent.
@@ -161,7 +191,7 @@ pub enum Outcome {
     /// Answer to [`Request::NotifyLoss`]: the lock is not kept any longer, and its validity ends or has ended
     /// at this time.
     Lost(Instant),
-    /// Answer to an awaited [`Request::Release`].
+    /// Answer to an awaited [`Request::Release`] or [`Request::ReleaseAfter`].
     Release(Result<Released, ReleaseError>),
     /// Answer to [`Request::Pause`].
     Paused,
@@ -200,12 +230,15 @@ pub struct Released {
     pub absent: usize,
     /// Number of masters that had not answered; they are released in the background.
     pub unanswered: usize,
+    /// Whether the lock stays held until its least time is over ([`Options::hold_at_least`]). The numbers are
+    /// zero then.
+    pub is_kept: bool,
 }
 
 impl Released {
     /// Returns whether the lock was already gone everywhere: expired, or released before. That is no error.
     #[must_use]
     pub const fn was_already_gone(&self) -> bool {
-        self.deleted == 0
+        self.deleted == 0 && !self.is_kept
     }
 }

@@ -18,7 +18,7 @@ use crate::lock::{Failure, Vote};
 /// Counters only grow. [`Stats::since`] has what was counted between two snapshots, and
 /// [`Stats::to_prometheus`] the text for a scrape. An acquisition that was taken ends as one of `acquired`,
 /// `contended`, `no_quorum`, `expired`, `overloaded` and `abandoned`. A lock that was acquired ends as
-/// `released` or `lost`.
+/// `released`, `left` or `lost`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -32,15 +32,17 @@ pub struct Stats {
     pub expired: u64,
     /// Acquisitions that ended with [`AcquireError::Overloaded`].
     pub overloaded: u64,
-    /// Acquisitions that their caller gave up.
+    /// Acquisitions that their caller gave up, or that a drain ended.
     pub abandoned: u64,
     /// Locks released within their validity.
     pub released: u64,
+    /// Locks left to the end of their TTL, or released before their least time and kept.
+    pub left: u64,
     /// Locks that ended before their release. A loss that masters prove counts at once, any other loss when
     /// the lock is released.
     pub lost: u64,
-    /// Times that a lock came within a tenth of its validity of its end, and was then extended or reported by
-    /// a loss notification.
+    /// Times that a lock came within a tenth of its validity of its end, and was then extended, reported by a
+    /// loss notification, or both.
     pub near_losses: u64,
     /// Extensions that succeeded, renewals included.
     pub extended: u64,
@@ -60,6 +62,8 @@ pub struct Stats {
     pub events_dropped: u64,
     /// Locks held when the counting began.
     pub(super) held_before: u64,
+    /// The client's label, if it has one ([`crate::ConfigBuilder::holder_label`]); not that of a request.
+    pub holder_label: Option<Arc<str>>,
     /// Requests under way now: locks that are acquired, held or released, and inspections.
     pub operations: usize,
     /// Tokens that may be on some master now.
@@ -127,6 +131,7 @@ impl Stats {
             overloaded: 0,
             abandoned: 0,
             released: 0,
+            left: 0,
             lost: 0,
             near_losses: 0,
             extended: 0,
@@ -138,6 +143,7 @@ impl Stats {
             orphans: 0,
             events_dropped: 0,
             held_before: 0,
+            holder_label: None,
             operations: 0,
             claims: 0,
             quorum,
@@ -152,7 +158,7 @@ impl Stats {
     /// until its release.
     #[must_use]
     pub const fn held(&self) -> u64 {
-        let ended = self.released.saturating_add(self.lost);
+        let ended = self.released.saturating_add(self.left).saturating_add(self.lost);
         self.acquired.saturating_add(self.held_before).saturating_sub(ended)
     }
 
@@ -298,14 +304,15 @@ macro_rules! listed {
     };
 }
 
-listed! { Stats, counters counters_mut: [u64; 17] {
+listed! { Stats, counters counters_mut: [u64; 18] {
     acquired "redlatch_acquired_total" "Acquisitions that got the lock.",
     contended "redlatch_contended_total" "Acquisitions that ended because others hold the lock.",
     no_quorum "redlatch_no_quorum_total" "Acquisitions that ended because too few masters could grant.",
     expired "redlatch_expired_total" "Acquisitions whose quorum came too late.",
     overloaded "redlatch_overloaded_total" "Acquisitions refused because the client has too much to do.",
-    abandoned "redlatch_abandoned_total" "Acquisitions that their caller gave up.",
+    abandoned "redlatch_abandoned_total" "Acquisitions that their caller gave up, or that a drain ended.",
     released "redlatch_released_total" "Locks released within their validity.",
+    left "redlatch_left_total" "Locks left to the end of their TTL, or kept for their least time.",
     lost "redlatch_lost_total" "Locks that ended before their release.",
     near_losses "redlatch_near_losses_total" "Times that a lock came within a tenth of its validity of its end.",
     extended "redlatch_extended_total" "Extensions that succeeded, renewals included.",

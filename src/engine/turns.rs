@@ -107,7 +107,10 @@ impl Engine {
 
     /// When the validity of an operation that holds a lock ends or ended.
     fn held_until(&self, place: u32) -> Option<Instant> {
-        self.valid_until(OpId(self.ops.id_at(place)))
+        match self.ops.op(self.ops.id_at(place)).state {
+            OpState::Held { valid_until, .. } => Some(valid_until),
+            _ => None,
+        }
     }
 
     /// Whether another operation of this engine has the lock that this one wants.
@@ -211,6 +214,7 @@ impl Engine {
         let key = self.key_of(id.index);
         let head = self.queues.find(self.queues.hash(key), |place| self.key_of(place) == key);
         let (mut holder, mut held_by, mut asking) = (HolderTtl::Unknown, HeldBy::default(), head);
+        let mut holder_label = None;
         if let Some(held_until) = head.and_then(|place| self.held_until(place)) {
             asking = head.and_then(|place| self.queues.behind(place)).filter(|_| held_until <= now);
             if let Some(holding) = head.map(|place| self.ops.op(self.ops.id_at(place))) {
@@ -218,6 +222,7 @@ impl Engine {
                 let end = held_until + self.config.drift.of(holding.held_ttl.as_duration());
                 holder = if now < end { HolderTtl::Left(end - now) } else { HolderTtl::Gone };
                 held_by = HeldBy::ThisClient;
+                holder_label = holding.shared_label();
             }
         }
         let asking = asking.filter(|place| *place != id.index);
@@ -231,7 +236,8 @@ impl Engine {
                 let resource = command::name_in(key, self.config.prefix.len()).to_vec();
                 let report = Report { round: Round::Acquire, resource, votes };
                 let (attempts, took) = (op.attempts, now - op.submitted);
-                AcquireError::Contended(Box::new(Denial { attempts, took, holder, held_by, report }))
+                let denial = Denial { attempts, took, holder, held_by, holder_label, report };
+                AcquireError::Contended(Box::new(denial))
             }
         };
         self.end_denied(now, id, error);

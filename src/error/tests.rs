@@ -30,7 +30,8 @@ fn all(round: Round, vote: Vote) -> Report {
 }
 
 fn denial(holder: HolderTtl, held_by: HeldBy, vote: Vote) -> Box<Denial> {
-    Box::new(Denial { attempts: 2, took: LONG, holder, held_by, report: all(Round::Acquire, vote) })
+    let report = all(Round::Acquire, vote);
+    Box::new(Denial { attempts: 2, took: LONG, holder, held_by, holder_label: None, report })
 }
 
 fn contended(holder: HolderTtl, held_by: HeldBy) -> AcquireError {
@@ -119,8 +120,14 @@ fn samples_of_calls() -> Vec<Sample> {
             Input(_) => ExtendError::Input(InputError::ResourceEmpty), "at least one byte";
             Stopped(_) => ExtendError::Stopped(stopped()), "connect anew";
         }
+        LeaveError {
+            Expired => LeaveError::Expired, "stop the protected work";
+            NotHeld => LeaveError::NotHeld, "acquire it first";
+            Stopped(_) => LeaveError::Stopped(stopped()), "connect anew";
+        }
         ReleaseError {
             Unconfirmed(_) => ReleaseError::Unconfirmed(granted(Failure::Silent)), "the release of lock \"orders:42\" is not confirmed; it ends with its TTL";
+            NotKept(_) => ReleaseError::NotKept(granted(Failure::Silent)), "lock \"orders:42\" may end before its least time; check the masters";
             NotHeld => ReleaseError::NotHeld, "not held by this client";
             Stopped(_) => ReleaseError::Stopped(stopped()), "connect anew";
         }
@@ -141,16 +148,21 @@ fn samples_of_calls() -> Vec<Sample> {
             Stopped(_) => SubmitError::Stopped(stopped()), "connect anew";
         }
     };
+    samples.extend(samples_of_sets(contended(Ttl::Left(LONG), other)));
+    samples
+}
+
+#[rustfmt::skip]
+fn samples_of_sets(contended: AcquireError) -> [Sample; 6] {
     let resource = || b"orders:42".to_vec();
-    samples.extend([
-        sample(&SetError::new(resource(), contended(Ttl::Left(LONG), other)), "lock \"orders:42\" is held"),
+    [
+        sample(&SetError::new(resource(), contended), "lock \"orders:42\" is held"),
         sample(&SetError::new(resource(), AcquireError::Overloaded), "lock \"orders:42\": this client"),
         sample(&SetError::new(Vec::new(), AcquireError::Input(InputError::SetEmpty)), "no resource"),
         sample(&SetError::new(resource(), ExtendError::Busy), "lock \"orders:42\": another extension"),
         sample(&SetError::new(resource(), ReleaseError::NotHeld), "lock \"orders:42\": the lock is not held"),
         sample(&DriveEnded, "drop the drive too"),
-    ]);
-    samples
+    ]
 }
 
 #[rustfmt::skip]
@@ -165,11 +177,15 @@ fn samples_of_settings() -> Vec<Sample> {
             ResourceEmpty => InputError::ResourceEmpty, "give at least one byte";
             ResourceTooLong { .. } => InputError::ResourceTooLong { size: 9999 }, "give at most";
             ResourceReserved => InputError::ResourceReserved, "choose another";
+            LabelEmpty => InputError::LabelEmpty, "give at least one character, or leave it out";
+            LabelTooLong { .. } => InputError::LabelTooLong { size: 99 }, "has 99 bytes; give at most 64";
+            LabelUnprintable => InputError::LabelUnprintable, "give printable text";
             FairAndFenced => InputError::FairAndFenced, "ask for one of the two";
             SharedFenced => InputError::SharedFenced, "ask for a shared lock or for a fenced one";
             SharedFair => InputError::SharedFair, "ask for one of the two";
             AutoExtendZero => InputError::AutoExtendZero, "leave auto_extend out";
             MaxHoldZero => InputError::MaxHoldZero, "raise max_hold";
+            HoldAtLeastTooLong { .. } => InputError::HoldAtLeastTooLong { asked: 2 * LONG, max_hold: LONG }, "ask for less, or raise max_hold";
             SetEmpty => InputError::SetEmpty, "name at least one";
             SetFair => InputError::SetFair, "leave fair out";
             SetTooLarge { .. } => InputError::SetTooLarge { count: 99 }, "name at most";

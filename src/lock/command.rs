@@ -89,7 +89,7 @@ pub(crate) enum ExtendBy {
 #[inline]
 pub(crate) fn encode_acquire(out: &mut Vec<u8>, entry: &Entry, tail: &AcquireTail) {
     out.extend_from_slice(SET_HEAD);
-    out.extend_from_slice(&entry.0);
+    out.extend_from_slice(&entry.bytes);
     out.extend_from_slice(&tail.0);
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry, te
         }
         ReleaseBy::Eval => release_script(tells).encode_head(out, Script::Text),
     }
-    out.extend_from_slice(&entry.0);
+    out.extend_from_slice(&entry.bytes);
 }
 
 /// The script that compares and deletes, and notifies waiters if it is to.
@@ -131,7 +131,7 @@ pub(crate) fn encode_extend(out: &mut Vec<u8>, by: ExtendBy, entry: &Entry, ttl:
         ExtendBy::Eval => scripts::EXTEND.encode_head(out, Script::Text),
         ExtendBy::SetIfEq => out.extend_from_slice(b"*7\r\n$3\r\nSET\r\n"),
     }
-    out.extend_from_slice(&entry.0);
+    out.extend_from_slice(&entry.bytes);
     if by == ExtendBy::SetIfEq {
         out.extend_from_slice(IFEQ);
         out.extend_from_slice(entry.parts().1);
@@ -298,12 +298,43 @@ mod tests {
     }
 
     #[test]
+    fn a_label_is_part_of_each_value() {
+        let (key, token) = (b"a\r\nb".as_slice(), token());
+        let mut entry = Entry::EMPTY;
+        entry.set(b"a\r", b"\nb", &token);
+        entry.add_label(&token, b"web-3:4711");
+        let value = b"0123456789abcdefghij\tweb-3:4711".as_slice();
+        let mut next = Entry::EMPTY;
+        next.set_key(entry.key(), &Token([b'z'; Token::SIZE]));
+        let next_value = [b'z'; Token::SIZE].as_slice();
+        let check = |args: &[&[u8]], write: &dyn Fn(&mut Vec<u8>)| {
+            let (mut expected, mut out) = (Vec::new(), Vec::new());
+            resp::encode_command(&mut expected, args);
+            write(&mut out);
+            assert_eq!(out.escape_ascii().to_string(), expected.escape_ascii().to_string());
+        };
+        let mut tail = AcquireTail::default();
+        tail.set(700);
+        check(&[b"SET", key, value, b"NX", b"PX", b"700"], &|out| encode_acquire(out, &entry, &tail));
+        check(&[b"SET", key, value, b"IFEQ", value, b"PX", b"700"], &|out| {
+            encode_extend(out, ExtendBy::SetIfEq, &entry, ttl(700));
+        });
+        check(&[b"SET", key, next_value, b"IFEQ", value, b"PX", b"700"], &|out| {
+            encode_swap(out, ExtendBy::SetIfEq, &entry, &next, ttl(700));
+        });
+        let release = |args: &[&[u8]], by| check(args, &|out| encode_release(out, by, &entry, false));
+        release(&[b"DELIFEQ", key, value], ReleaseBy::DelIfEq);
+        release(&[b"DELEX", key, b"IFEQ", value], ReleaseBy::DelEx);
+        release(&[b"EVALSHA", scripts::RELEASE.sha.as_bytes(), b"1", key, value], ReleaseBy::EvalSha);
+    }
+
+    #[test]
     fn the_next_attempt_keeps_the_key_changes_token() {
         let (mut first, mut next) = (Entry::EMPTY, Entry::EMPTY);
         first.set(b"a\r", b"\nb", &token());
         assert_eq!(first.key(), b"$4\r\na\r\nb\r\n");
         next.set_key(first.key(), &Token([b'z'; Token::SIZE]));
-        assert_eq!(next.0, [first.key(), b"$20\r\nzzzzzzzzzzzzzzzzzzzz\r\n"].concat());
+        assert_eq!(next.bytes, [first.key(), b"$20\r\nzzzzzzzzzzzzzzzzzzzz\r\n"].concat());
         assert_eq!(Entry::EMPTY.key(), b"");
     }
 }

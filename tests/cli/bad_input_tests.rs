@@ -198,7 +198,12 @@ fn names_of_any_argument_bytes_are_keys() {
     let names: [&[u8]; 6] = [b"\r\n", b"r\r\nDEL r\r\n", b"\xff\xfe", b"$-1", b" ", longest.as_bytes()];
     for name in names {
         let command = &mut patient(&fleet.urls());
-        command.arg(std::ffi::OsStr::from_bytes(name)).args(["--", "sh", "-c", "echo ready; read line"]);
+        command.args(["--label", ""]).arg(std::ffi::OsStr::from_bytes(name)).args([
+            "--",
+            "sh",
+            "-c",
+            "echo ready; read line",
+        ]);
         let mut run = Running::start_with_stdin(command);
         run.line();
         assert_eq!(fleet.master(0).command(&[b"STRLEN", name]), Raw::Int(20), "{}", name.escape_ascii());

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::fleet::Fleet;
-use crate::harness::{Finished, PATIENT, Running, expect, finish, redlatch, trusting};
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{Finished, PATIENCE, PATIENT, Running, expect, finish, redlatch, trusting};
 
 /// The variables that `PATIENT` has as options.
 const PATIENT_VARIABLES: [(&str, &str); 3] = [
@@ -24,9 +24,16 @@ fn by_variables(urls: &[String]) -> Command {
 fn key_in_use(fleet: &mut Fleet, command: &mut Command) -> String {
     let mut run = Running::start_with_stdin(command.args(["r", "--", "sh", "-c", "echo held; read line"]));
     assert_eq!(run.line(), "held");
-    let keys = fleet.master(0).ask("KEYS *").text();
+    let mut keys = String::new();
+    // The first master need not be in the quorum.
+    eventually(PATIENCE, "the first master grants the lock", || {
+        keys = fleet.master(0).ask("KEYS *").text();
+        keys != "[]"
+    });
     run.send("\n");
     expect(&run.finish(), 0, &[]);
+    // Nor among those that have confirmed the release.
+    eventually(PATIENCE, "the first master has no key", || fleet.master(0).ask("DBSIZE").text() == "0");
     keys
 }
 

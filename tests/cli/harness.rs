@@ -5,12 +5,16 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 
 use crate::fleet::{Fleet, Raw, eventually};
 
@@ -160,11 +164,17 @@ impl Running {
 
     /// Reads stderr up to a line with this text.
     pub(crate) fn wait_for_stderr(&mut self, text: &str) {
-        let mut line = String::new();
+        let given_up = Instant::now() + PATIENCE;
+        let (mut line, mut said) = (String::new(), String::new());
         while !line.contains(text) {
             line.clear();
+            if self.stderr.buffer().is_empty() {
+                await_bytes(self.stderr.get_ref(), given_up)
+                    .unwrap_or_else(|| panic!("{text:?} is not said within {PATIENCE:?}: {said}"));
+            }
             let size = self.stderr.read_line(&mut line).expect("stderr is text");
-            assert!(size > 0, "redlatch ended without saying {text:?}");
+            assert!(size > 0, "redlatch ended without saying {text:?}: {said}");
+            said.push_str(&line);
         }
     }
 
@@ -178,6 +188,10 @@ impl Running {
         eventually(PATIENCE, "redlatch ends", || {
             self.child.try_wait().expect("a child can be waited for").is_some()
         });
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -208,6 +222,15 @@ impl Running {
         drop(leftovers);
         finished.unwrap_or_else(|_| panic!("redlatch did not end within {PATIENCE:?}"))
     }
+}
+
+/// Waits until a read returns at once; `None` if it does not in time.
+fn await_bytes(pipe: impl AsFd, given_up: Instant) -> Option<()> {
+    let left = given_up.saturating_duration_since(Instant::now());
+    let limit = Timespec::try_from(left).expect("a short time");
+    let polled = retry_on_intr(|| poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&limit)));
+    let count = polled.expect("a pipe can be polled");
+    (count > 0).then_some(())
 }
 
 pub(crate) fn signal(pid: u32, name: &str) {

@@ -8,12 +8,16 @@ mod bench_tests;
 #[path = "../tls/certificates.rs"]
 mod certificates;
 mod descendant_tests;
+mod doctor_tests;
+mod drill_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
 mod habits_tests;
 mod harness;
 mod harness_tests;
 mod inspect_tests;
+mod least_tests;
+mod list_tests;
 mod loss_tests;
 mod run_tests;
 mod several_tests;

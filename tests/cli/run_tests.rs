@@ -33,7 +33,8 @@ fn the_command_knows_its_lock_and_passes_its_code() {
     let token = variable("REDLATCH_TOKEN").to_owned();
     eventually(PATIENCE, "all three masters hold the token", || {
         fleet.masters().all(|master| match master.ask("GET p:orders:42") {
-            Raw::Bulk(bytes) => hex(&bytes) == token,
+            // The label follows it.
+            Raw::Bulk(bytes) => hex(&bytes).starts_with(&token),
             _ => false,
         })
     });
@@ -111,8 +112,12 @@ fn a_held_lock_gives_75_and_names_the_holder() {
         "echo ready; read line",
     ]));
     holder.line();
-    let said =
-        ["lock \"r\" is held by another client, for at most", "of 3 masters granted, 2 needed", "refused"];
+    let said = [
+        "lock \"r\" is held by another client (",
+        ":sh), for at most ",
+        "of 3 masters granted, 2 needed",
+        "refused",
+    ];
     expect(&finish(trusting(&fleet, "run").args(["r", "--", "echo", "no"])), 75, &said);
     let other = finish(trusting(&fleet, "run").args(["--wait", "100ms", "-E", "9", "r", "--", "echo", "no"]));
     expect(&other, 9, &said);

@@ -22,6 +22,14 @@ fn drain(client: &Client, limit: Duration, held: HeldLocks, is_async: bool) -> u
     if is_async { block_on(client.drain_async(limit, held)) } else { client.drain(limit, held) }
 }
 
+/// A drain that says so has released everything: nothing is left to wait for.
+#[track_caller]
+fn assert_no_keys(fleet: &mut Fleet) {
+    for master in fleet.masters() {
+        assert_eq!(master.ask("KEYS *").text(), "[]");
+    }
+}
+
 #[test]
 fn a_drain_ends_waiting_acquisitions_with_an_error() {
     for is_async in [false, true] {
@@ -43,7 +51,8 @@ fn a_drain_ends_waiting_acquisitions_with_an_error() {
         }
         assert_acquires_nothing(&client);
         held.release().expect("confirmed");
-        await_no_keys(&mut fleet);
+        // The fair waiters have left no ticket.
+        assert_no_keys(&mut fleet);
     }
 }
 
@@ -66,7 +75,7 @@ fn a_drain_waits_for_guards_to_release() {
         drop(guard);
         receiver.recv_timeout(PATIENCE).expect("it ends with the lock");
         assert_eq!(draining.join().expect("no panic"), 0);
-        await_no_keys(&mut fleet);
+        assert_no_keys(&mut fleet);
     }
 }
 
@@ -99,7 +108,7 @@ fn a_drain_releases_under_living_guards() {
     receiver.recv_timeout(PATIENCE).expect("the loss is reported");
     assert_eq!(block_on(lost), LockEnd::Released);
     // Before the guards are dropped.
-    await_no_keys(&mut fleet);
+    assert_no_keys(&mut fleet);
     drop((guard, other, set));
 }
 
@@ -115,7 +124,7 @@ fn a_dropped_drain_leaves_the_guards_served() {
     assert_acquires_nothing(&client);
     assert!(!guard.release().expect("confirmed").was_already_gone());
     assert_eq!(client.drain(PATIENCE, HeldLocks::Leave), 0, "it can be drained again");
-    await_no_keys(&mut fleet);
+    assert_no_keys(&mut fleet);
 }
 
 #[test]
@@ -147,4 +156,80 @@ fn a_drained_redlocks_leases_are_over() {
             assert_eq!(master.ask("KEYS *").text(), if is_left { "[a]" } else { "[]" });
         }
     }
+}
+
+#[test]
+fn a_guard_ends_well_beside_a_drain() {
+    let fleet = Fleet::start(3);
+    for round in 0..20 {
+        let client = open(&fleet.urls(), LONG);
+        let names = (0..4).map(|index| format!("{round}-{index}"));
+        let guards: Vec<_> = names.map(|name| client.lock(&name).ttl(TTL).acquire().expect("free")).collect();
+        let drains = [HeldLocks::Leave, HeldLocks::Release].map(|held| {
+            let its = client.clone();
+            thread::spawn(move || its.drain(PATIENCE, held))
+        });
+        let ends: Vec<_> = guards
+            .into_iter()
+            .enumerate()
+            .map(|(index, mut guard)| {
+                let its = client.clone();
+                thread::spawn(move || {
+                    let _ = its.inspect("other");
+                    match index % 2 {
+                        0 => guard.release().map(drop).map_err(|error| error.to_string()),
+                        _ => guard.extend(TTL).map_err(|error| error.to_string()),
+                    }
+                })
+            })
+            .collect();
+        for end in ends {
+            match within("the end", move || end.join().expect("no panic")) {
+                Ok(()) => {}
+                Err(why) => assert!(why.contains("not held") || why.contains("drained"), "{why}"),
+            }
+        }
+        for drain in drains {
+            within("the drain", move || drain.join().expect("no panic"));
+        }
+    }
+}
+
+#[test]
+fn an_answer_that_came_before_the_end_is_handed_out() {
+    let fleet = Fleet::start(3);
+    for _ in 0..30 {
+        let client = open(&fleet.urls(), LONG);
+        let guard = client.lock("a").ttl(TTL).acquire().expect("free");
+        let its = client.clone();
+        let draining = thread::spawn(move || its.drain(PATIENCE, HeldLocks::Leave));
+        eventually(PATIENCE, "it has begun", || client.lock("b").ttl(TTL).try_acquire().is_err());
+        // The drain waits for this release, and ends with it.
+        let released = guard.release().map_err(|error| error.to_string());
+        assert!(!released.expect("confirmed").was_already_gone());
+        assert_eq!(within("the drain", move || draining.join().expect("no panic")), 0);
+    }
+}
+
+#[test]
+fn a_drain_without_time_still_releases() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    assert_eq!(client.drain(Duration::ZERO, HeldLocks::Release), 1, "nothing is confirmed yet");
+    assert!(!guard.is_valid());
+    await_no_keys(&mut fleet);
+}
+
+#[test]
+fn a_fair_waiter_leaves_no_ticket_behind_a_drain() {
+    let mut fleet = Fleet::start(3);
+    let (holder, client) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
+    let held = holder.lock("a").ttl(TTL).fair().acquire().expect("free");
+    let mut waiting = client.lock("a").ttl(TTL).wait(PATIENCE).fair().acquire_async();
+    assert!(poll_once(&mut waiting).is_pending());
+    eventually(PATIENCE, "it waits between two attempts", || client.stats().claims == 0);
+    assert_eq!(client.drain(PATIENCE, HeldLocks::Release), 0);
+    held.release().expect("confirmed");
+    assert_no_keys(&mut fleet);
 }

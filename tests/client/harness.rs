@@ -15,8 +15,8 @@ use crate::fleet::{Fleet, eventually};
 
 /// How long anything may take that must happen: a slow machine only takes longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
-/// The TTL of locks that no test waits for to end.
-pub(crate) const TTL: Duration = Duration::from_secs(30);
+/// The TTL of locks that no test waits for to end: no key is gone because of it within [`PATIENCE`].
+pub(crate) const TTL: Duration = Duration::from_secs(120);
 /// An answer limit that is not met by chance.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 /// One that a test waits for.

@@ -54,6 +54,7 @@ fn the_asked_for_validity_must_be_left() {
     let request = |min| Request::Acquire {
         resource: Resource::new("a").expect("valid"),
         options: Options::new().ttl(ttl).wait(Duration::ZERO).min_validity(min),
+        label: None,
     };
     let refused = rig.engine.submit(rig.now, request(ms(988)));
     assert!(matches!(refused, Err(SubmitError::Input(InputError::MinValidityTooLong { .. }))), "{refused:?}");
@@ -275,7 +276,8 @@ fn the_table_of_locks_is_bounded() {
     }
     let ttl = ms(1000);
     let resource = Resource::new("b").expect("valid");
-    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(Duration::ZERO) };
+    let request =
+        Request::Acquire { resource, options: Options::new().ttl(ttl).wait(Duration::ZERO), label: None };
     assert_eq!(rig.engine.submit(rig.now, request), Err(SubmitError::Overloaded));
     let refused = Event::Denied { resource: b"b".to_vec(), error: AcquireError::Overloaded };
     assert_eq!(rig.engine.poll_event(), Some(refused));

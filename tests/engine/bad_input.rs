@@ -449,8 +449,9 @@ fn each_reply_about_the_holder_shows_or_ends() {
         rig.acquire("a", TTL_MS, 0);
         rig.receive(0, b"$-1\r\n");
         rig.pump();
-        assert_eq!((rig.outcome(), rig.engine.owed_count(id(0))), (None, 2), "both questions are under way");
-        let no_readers = b"$-1\r\n";
+        assert_eq!((rig.outcome(), rig.engine.owed_count(id(0))), (None, 3), "all questions are under way");
+        let (value, no_readers) = (b"$5\r\nother\r\n", b"$-1\r\n");
+        rig.receive(0, value);
         rig.receive(0, no_readers);
         rig.receive(0, &reply);
         let fate = Fate::Answer(Seen::Holder(match reply.as_slice() {
@@ -497,7 +498,8 @@ fn an_endless_wait_ends_free_or_given_up() {
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(until)));
     let ttl = ms(TTL_MS);
     let resource = Resource::new("a").expect("valid");
-    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(Duration::MAX) };
+    let request =
+        Request::Acquire { resource, options: Options::new().ttl(ttl).wait(Duration::MAX), label: None };
     let first = rig.engine.submit(rig.now, request).expect("taken");
     let second = rig.engine.submit(rig.now, request).expect("taken");
     rig.advance(ms(59_000));
@@ -539,7 +541,7 @@ fn names_of_any_bytes_are_keys_of_their_own() {
     let locks = names.map(|name| {
         let resource = Resource::new(name).expect("valid");
         let wait = Duration::ZERO;
-        let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) };
+        let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait), label: None };
         let lock = rig.engine.submit(rig.now, request).expect("taken");
         rig.pump();
         let (token, now, key) = (granted(&mut rig).token, rig.now, [b"p\r\n\0", name].concat());

@@ -206,6 +206,7 @@ fn the_line_is_bounded_and_says_so_at_once() {
     let request = |name| Request::Acquire {
         resource: Resource::new(name).expect("valid"),
         options: Options::new().ttl(ttl).wait(ms(60_000)),
+        label: None,
     };
     let count = rig.engine.operation_count();
     assert_eq!(rig.engine.submit(rig.now, request("a")), Err(SubmitError::Overloaded));

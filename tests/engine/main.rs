@@ -3,9 +3,11 @@
 mod acquire;
 mod bad_input;
 mod errand;
+mod events;
 mod fair;
 mod hold;
 mod keep;
+mod leave;
 mod line;
 mod login;
 mod loss;

@@ -51,7 +51,8 @@ fn one_stopped_master_of_three_never_overloads_the_client() {
     for n in 0..=limits::OPERATION_COUNT_MAX {
         let ttl = ms(30_000);
         let resource = Resource::new("b").expect("valid");
-        let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(Duration::ZERO) };
+        let request =
+            Request::Acquire { resource, options: Options::new().ttl(ttl).wait(Duration::ZERO), label: None };
         let lock = rig.engine.submit(rig.now, request).unwrap_or_else(|e| panic!("{n}: {e}"));
         rig.engine.submit(rig.now, Request::Release { lock, awaited: false }).expect("taken");
         if n % 100 == 0 {

@@ -243,7 +243,7 @@ fn a_second_release_and_later_extension_are_answered() {
     let mut redlock = open(settings(&fleet.urls()));
     let (ttl, wait) = (TTL, Duration::ZERO);
     let resource = Resource::new("a").expect("valid");
-    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) };
+    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait), label: None };
     let lock = redlock.submit(request).expect("room");
     let mut ask = |request: Option<Request<'_>>| {
         if let Some(request) = request {
@@ -276,7 +276,7 @@ fn an_abandoned_acquisition_leaves_no_key() {
     let mut redlock = open(settings(&fleet.urls()));
     let (ttl, wait) = (TTL, Duration::ZERO);
     let resource = Resource::new("a").expect("valid");
-    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) };
+    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait), label: None };
     for is_written in [false, true] {
         let lock = redlock.submit(request).expect("room");
         if is_written {

@@ -120,7 +120,7 @@ impl Worker {
 
     fn acquire(&mut self, kind: Kind, name: &str, ttl: Duration, wait: Duration) -> OpId {
         let options = kind.options().ttl(ttl).wait(wait);
-        self.submit(Request::Acquire { resource: Resource::new(name).expect("valid"), options })
+        self.submit(Request::Acquire { resource: Resource::new(name).expect("valid"), options, label: None })
     }
 
     fn submit(&mut self, request: Request<'_>) -> OpId {
@@ -270,7 +270,11 @@ fn no_renewal_changes_a_foreign_key() {
         let names: Vec<_> = (0..rows.len()).map(|index| format!("name-{index}")).collect();
         let acquire = |(kind, name): (Kind, &String)| {
             let options = kind.options().ttl(RENEWED).wait(PATIENCE).auto_extend(PATIENCE);
-            worker.submit(Request::Acquire { resource: Resource::new(name).expect("valid"), options })
+            worker.submit(Request::Acquire {
+                resource: Resource::new(name).expect("valid"),
+                options,
+                label: None,
+            })
         };
         let locks: Vec<_> = rows.iter().map(|(kind, _)| *kind).zip(&names).map(acquire).collect();
         worker.outcomes_of(&locks);

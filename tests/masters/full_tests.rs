@@ -87,7 +87,8 @@ fn full_servers_allow_hand_overs() {
     for mut fleet in fleets() {
         let mut redlock = open(settings(&fleet.urls()));
         let (ttl, resource) = (TTL, Resource::new("a").expect("valid"));
-        let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(PATIENCE) };
+        let request =
+            Request::Acquire { resource, options: Options::new().ttl(ttl).wait(PATIENCE), label: None };
         let holders = [(); 3].map(|()| redlock.submit(request).expect("room"));
         for lock in holders {
             let mut granted = None;

@@ -14,7 +14,7 @@ use crate::valkey_tests::{Native, valkey_9};
 fn submit(redlock: &mut Redlock) -> OpId {
     let ttl = TTL;
     let resource = Resource::new("a").expect("valid");
-    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(PATIENCE) };
+    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(PATIENCE), label: None };
     redlock.submit(request).expect("room")
 }
 

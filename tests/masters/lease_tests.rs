@@ -67,7 +67,9 @@ fn a_pause_before_writing_silences_no_master() {
     let mut redlock = open(settings(&fleet.urls()).answer_timeout(limit));
     let (ttl, wait) = (TTL, Duration::ZERO);
     let resource = Resource::new("b").expect("valid");
-    redlock.submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) }).expect("room");
+    redlock
+        .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait), label: None })
+        .expect("room");
     std::thread::sleep(limit * 2);
     redlock.turn(Duration::ZERO).expect("the loop runs");
     // The handshake tried one SET; the other one is this attempt's, and its answer is on its way before this
@@ -88,7 +90,9 @@ fn an_arrived_answer_is_never_late() {
     let mut redlock = open(settings(&fleet.urls()).answer_timeout(limit));
     let (ttl, wait) = (TTL, Duration::ZERO);
     let resource = Resource::new("a").expect("valid");
-    redlock.submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) }).expect("room");
+    redlock
+        .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait), label: None })
+        .expect("room");
     redlock.flush();
     eventually(PATIENCE, "the SET is carried out", || fleet.master(0).ask("EXISTS a").text() == "1");
     // The server has been round its loop once more, so the SET's answer is out; only then this process is
@@ -109,7 +113,9 @@ fn a_turn_does_not_wait_with_outcomes() {
     assert!(matches!(state(&redlock, 0), MasterState::Down(_)));
     let (ttl, wait) = (TTL, Duration::ZERO);
     let resource = Resource::new("a").expect("valid");
-    redlock.submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) }).expect("room");
+    redlock
+        .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait), label: None })
+        .expect("room");
     let start = Instant::now();
     redlock.turn(PATIENCE).expect("the loop runs");
     assert!(redlock.poll_outcome().is_some());

@@ -262,7 +262,7 @@ fn an_unanswered_set_is_released_after_the_connection_broke() {
     let resource = Resource::new("a").expect("valid");
     let wait = Duration::ZERO;
     let lock = redlock
-        .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) })
+        .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait), label: None })
         .expect("room");
     drive(&mut redlock, "the SETs are carried out", |_| holder_count(&mut fleet, "a") == 3);
     proxies.iter().for_each(|proxy| proxy.stall_requests(true));
@@ -471,7 +471,7 @@ fn many_locks_are_pipelined_at_once() {
         let name = format!("many:{index}");
         let resource = Resource::new(&name).expect("valid");
         redlock
-            .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) })
+            .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait), label: None })
             .expect("room");
     }
     let mut locks = Vec::new();
@@ -500,7 +500,7 @@ fn more_than_a_socket_takes_is_written() {
     for index in 0..count {
         let name = format!("{index:01000}");
         let resource = Resource::new(&name).expect("valid");
-        redlock.submit(Request::Acquire { resource, options }).expect("room");
+        redlock.submit(Request::Acquire { resource, options, label: None }).expect("room");
         redlock.flush();
     }
     fleet.master(0).cont();
@@ -526,7 +526,7 @@ fn replies_beyond_one_read_are_read_without_another_event() {
         let name = index.to_string();
         let resource = Resource::new(&name).expect("valid");
         redlock
-            .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) })
+            .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait), label: None })
             .expect("room");
     }
     redlock.flush();

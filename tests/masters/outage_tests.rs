@@ -129,7 +129,7 @@ fn submit_all(redlock: &mut Redlock, names: &[String], ttl: Duration) {
     for name in names {
         let resource = Resource::new(name).expect("valid");
         redlock
-            .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait) })
+            .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait), label: None })
             .expect("room");
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
-use redlatch::engine::{Grant, OpId, Outcome, Request, Resource};
+use redlatch::engine::{Grant, HolderLabel, OpId, Outcome, Request, Resource};
 use redlatch::{AcquireError, ExtendError, Mode, Options, WaitPolicy};
 
 use crate::checker::Waiter;
@@ -12,6 +12,9 @@ use crate::clock::{MS, SECOND, Time};
 use crate::errands;
 use crate::network::chance;
 use crate::world::{World, described, note, shown};
+
+/// What follows the token in the values of callers that have a label.
+pub const LABEL: &str = "web-3:4711:billing";
 
 impl World {
     pub fn submit_acquire(
@@ -74,13 +77,15 @@ impl World {
             let wall = Duration::from_micros(self.clients[client].wall_us + self.now / 1000);
             self.clients[client].engine.handle_wall_clock(now, wall);
         }
-        let request = Request::Acquire { resource, options };
+        let is_labelled = self.habits.label_ppm > 0 && chance(&mut self.rng, self.habits.label_ppm);
+        let label = is_labelled.then(|| HolderLabel::new(LABEL).expect("a valid label"));
+        let request = Request::Acquire { resource, options, label };
         self.deliver(client);
         let lock = self.clients[client].engine.submit(now, request).ok()?;
         self.clients[client].taken_count += 1;
         // One round and the question for the holder, or all within the wait.
         let deadline = now + if wait.is_zero() { 2 * self.config.answer_limit(ttl) } else { wait };
-        note!(self, "c{client} asks for {}, {options:?}, as {lock:?}", shown(key));
+        note!(self, "c{client} asks for {}, {options:?}, {label:?}, as {lock:?}", shown(key));
         self.clients[client].locks.push((
             lock,
             Lock {
@@ -142,6 +147,32 @@ impl World {
             self.clients[client].forget(lock);
             self.deliver(client);
         }
+        self.wake(client, self.now);
+    }
+
+    /// Leaves a lock to its TTL, or releases it after its least time.
+    pub fn submit_leave(&mut self, client: usize, lock: OpId, hold_at_least: Option<Duration>) {
+        if !self.end_asking(client, lock) {
+            return;
+        }
+        self.deliver(client);
+        let now = self.local(client);
+        note!(self, "c{client} leaves {lock:?}, held for at least {hold_at_least:?}");
+        let token = self.checker.guard(client, lock).map(|guard| guard.token.clone());
+        if let Some(facts) = token.and_then(|token| self.checker.facts.get_mut(&token)) {
+            facts.is_left = true;
+        }
+        self.checker.end_guard(client, lock);
+        self.checker.end_waiting(client, lock);
+        let engine = &mut self.clients[client].engine;
+        let is_left = hold_at_least.is_none() && engine.leave(now, lock).is_ok();
+        if !is_left {
+            let hold_at_least = hold_at_least.unwrap_or_default();
+            let request = Request::ReleaseAfter { lock, hold_at_least, awaited: false };
+            engine.submit(now, request).expect("always taken");
+        }
+        self.clients[client].forget(lock);
+        self.deliver(client);
         self.wake(client, self.now);
     }
 
@@ -385,6 +416,11 @@ impl World {
             let ttl = self.habits.ttls[self.rng.random_range(0..self.habits.ttls.len())];
             self.submit_extend(client, lock, ttl);
             self.grow_impatient(client, worker, lock);
+        } else if dice < 98 {
+            let ttl = self.habits.ttls[self.rng.random_range(0..self.habits.ttls.len())];
+            self.submit_leave(client, lock, (dice < 97).then_some(ttl));
+            self.clients[client].workers[worker] =
+                Worker { lock: None, due: self.now + self.habits.pause_max / 4 };
         } else {
             self.clients[client].workers[worker].due = self.now + self.rng.random_range(0..=SECOND);
         }

@@ -12,7 +12,7 @@ use redlatch::engine::{MasterId, MasterSet, OpId, quorum};
 use redlatch::limits;
 
 use crate::clock::Time;
-use crate::model::{Keys, ModelMaster, Wall, fence_in, lease_end, leases};
+use crate::model::{Keys, ModelMaster, Wall, fence_in, lease_end, leases, token_of};
 use crate::network::Conn;
 
 /// The truth about one token.
@@ -37,6 +37,8 @@ pub struct Facts {
     pub forgotten: MasterSet,
     /// Whether some master put it in another one's place.
     pub is_handed_over: bool,
+    /// Its client left it to its TTL, or keeps it for a least time.
+    pub is_left: bool,
     /// Of a fenced lock: its fencing token, and when a master first took it.
     pub fence: Option<(u64, Time)>,
     /// Masters that forgot its fence in a way that nothing protects from.
@@ -167,7 +169,8 @@ impl Checker {
     }
 
     /// A master said yes to a `SET` or to an extension.
-    pub fn note_granted(&mut self, index: usize, conn: &Conn, key: &[u8], token: &[u8], late: Time) {
+    pub fn note_granted(&mut self, index: usize, conn: &Conn, key: &[u8], value: &[u8], late: Time) {
+        let token = token_of(value);
         let (count, client, life) = (self.server_count, conn.client, conn.client_life);
         let facts = self.facts.entry(token.to_vec()).or_insert_with(|| Facts {
             client,
@@ -181,6 +184,7 @@ impl Checker {
             lost: MasterSet::EMPTY,
             forgotten: MasterSet::EMPTY,
             is_handed_over: false,
+            is_left: false,
             fence: None,
             fence_lost: MasterSet::EMPTY,
         });
@@ -199,8 +203,8 @@ impl Checker {
     }
 
     /// A master took a fencing token.
-    pub fn note_fenced(&mut self, token: &[u8], fence: u64, now: Time) {
-        if let Some(facts) = self.facts.get_mut(token) {
+    pub fn note_fenced(&mut self, value: &[u8], fence: u64, now: Time) {
+        if let Some(facts) = self.facts.get_mut(token_of(value)) {
             let (before, _) = *facts.fence.get_or_insert((fence, now));
             if before != fence {
                 self.violate("I13: one lock has two fencing tokens");
@@ -316,14 +320,14 @@ impl Checker {
         known.map(|it| it.2).unwrap_or_default()
     }
 
-    pub fn note_swapped(&mut self, token: &[u8]) {
-        if let Some(facts) = self.facts.get_mut(token) {
+    pub fn note_swapped(&mut self, value: &[u8]) {
+        if let Some(facts) = self.facts.get_mut(token_of(value)) {
             facts.is_handed_over = true;
         }
     }
 
-    pub fn note_denied(&mut self, master: usize, token: &[u8]) {
-        if let Some(facts) = self.facts.get_mut(token) {
+    pub fn note_denied(&mut self, master: usize, value: &[u8]) {
+        if let Some(facts) = self.facts.get_mut(token_of(value)) {
             facts.denied.insert(id(master));
         }
     }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use redlatch::engine::{OpId, Outcome};
 use redlatch::resp::{self, ProtocolError};
-use redlatch::{AcquireError, Config, ConfigBuilder, ExtendError, MasterState, Options, Quarantine, Vote};
+use redlatch::{
+    AcquireError, Config, ConfigBuilder, ExtendError, LeaveError, MasterState, Options, Quarantine, Vote,
+};
 
 use crate::checker::id;
 use crate::clock::{Clock, MS, SECOND, Time, WALL_US};

@@ -9,6 +9,7 @@ use redlatch::{Inspection, KeyState, Quarantine};
 
 use crate::checker::id;
 use crate::clock::{MS, Time};
+use crate::model::token_of;
 use crate::network::chance;
 use crate::world::{World, hex, note, shown};
 
@@ -117,7 +118,7 @@ impl World {
             let it = &self.masters[master];
             match told {
                 KeyState::Holds { value, .. } => {
-                    let facts = self.checker.facts.get(&**value);
+                    let facts = self.checker.facts.get(token_of(value));
                     let is_known = facts.is_some_and(|it| it.key == errand.key);
                     let was_granted = facts.is_some_and(|it| it.granted_by[master].is_some());
                     let was_copied = facts.is_some_and(|it| it.returned.contains(id(master)));

@@ -335,10 +335,10 @@ impl World {
         let it = &self.clients[client];
         let stats = it.engine.stats(self.local(client));
         let denied = stats.contended + stats.no_quorum + stats.expired + stats.overloaded + stats.abandoned;
-        let ended = denied + stats.released + stats.lost;
+        let ended = denied + stats.released + stats.left + stats.lost;
         let under_way = it.engine.operation_count() as u64;
         // A lock that is lost but not released has ended, and is under way.
-        let is_kept = stats.released + stats.lost <= stats.acquired
+        let is_kept = stats.released + stats.left + stats.lost <= stats.acquired
             && stats.acquired + denied <= it.taken_count
             && it.taken_count <= ended + under_way
             && (under_way > 0 || it.taken_count == ended);
@@ -368,6 +368,7 @@ impl World {
                     let left = end.map_or(Time::MAX, |at| it.clock.when(at)).saturating_sub(self.now);
                     let is_own = facts.client == client && facts.life == self.clients[client].life;
                     is_own
+                        && !facts.is_left
                         && !facts.returned.contains(id(master))
                         && left > facts.late[master].saturating_add(LEFT_MAX)
                 })

@@ -23,7 +23,7 @@ use redlatch::internals::{NamedScript, SCRIPTS};
 use redlatch::resp::{self, Reply};
 
 pub use commands::Answer;
-pub use data::{Data, Entry, Keys, SortedSet, Value, Wall, lease_end, leases};
+pub use data::{Data, Entry, Keys, SortedSet, Value, Wall, lease_end, leases, token_of};
 pub use queue::{heartbeats_key, tickets_key};
 pub use scripts::{Interpreter, digest, reader_script, script};
 

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use redlatch::Token;
+
 use super::Refusal;
 
 /// The member by which a set of readers is known.
@@ -282,16 +284,24 @@ pub fn leases(keys: &Keys, wall: Wall) -> impl Iterator<Item = (&[u8], &[u8], Op
         let readers = readers.into_iter().flat_map(SortedSet::iter);
         let readers = readers.filter(|(_, value)| *value != READERS_MARKER);
         let readers = readers.map(move |(end_ms, value)| (value, Some(reader_end(wall, entry, end_ms))));
-        string.into_iter().chain(readers).map(move |(value, end)| (key.as_slice(), value, end))
+        string.into_iter().chain(readers).map(move |(value, end)| (key.as_slice(), token_of(value), end))
     })
 }
 
-/// When the value at a lock's key ends, if it is there.
-pub fn lease_end(keys: &Keys, wall: Wall, key: &[u8], value: &[u8]) -> Option<Option<Instant>> {
+/// The token in a lock's value, which a label may follow.
+pub fn token_of(value: &[u8]) -> &[u8] {
+    value.get(..Token::SIZE).unwrap_or(value)
+}
+
+/// When the value with this token at a lock's key ends, if it is there.
+pub fn lease_end(keys: &Keys, wall: Wall, key: &[u8], token: &[u8]) -> Option<Option<Instant>> {
     let entry = keys.get(key)?;
     match &entry.value {
-        Value::String(other) => (other == value).then_some(entry.expires),
-        Value::SortedSet(set) => set.score(value).map(|end_ms| Some(reader_end(wall, entry, end_ms))),
+        Value::String(value) => (token_of(value) == token).then_some(entry.expires),
+        Value::SortedSet(set) => {
+            let reader = set.iter().find(|(_, value)| token_of(value) == token);
+            reader.map(|(end_ms, _)| Some(reader_end(wall, entry, end_ms)))
+        }
         Value::List => None,
     }
 }

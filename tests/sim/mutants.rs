@@ -80,12 +80,18 @@ killed! {
     drained_acquires: DrainedAcquires by drain::a_drained_client_acquires_nothing;
     drain_forgets_waiters: DrainForgetsWaiters by drain::a_drain_ends_those_who_wait;
     drain_releases_left: DrainReleasesLeft by drain::a_drain_leaves_locks_to_their_guards;
+    drained_validity_reused: DrainedValidityReused by drain::the_next_in_a_drained_slot_moves_no_validity;
+    drain_ends_unanswered: DrainEndsUnanswered by drain::a_drain_waits_until_a_fair_waiter_has_left;
     drained_stays_valid: DrainedStaysValid by drain::a_drain_ends_validities_before_it_releases;
     stragglers_cancelled: StragglersCancelled by acquire::late_grants_add_to_the_margin;
     error_is_no: ErrorIsNo by acquire::an_error_is_not_a_no;
     noscript_is_no: NoScriptIsNo by hold::a_flushed_script_is_sent_again;
     no_jitter: NoJitter by acquire::retries_come_at_random_times;
     timeout_pops_owed: TimeoutPopsOwed by acquire::a_time_out_leaves_the_order_of_replies_alone;
+    left_released: LeftReleased by hold::a_left_lock_lives_to_the_end_of_its_ttl;
+    expired_left: ExpiredLeft by hold::a_lost_lock_is_not_left;
+    kept_by_old_ttl: KeptByOldTtl by hold::a_released_lock_lasts_for_its_least_time;
+    label_forgotten: LabelForgotten by hold::a_labelled_lock_is_released_at_once;
     bare_extension: BareExtension by hold::an_extension_leaves_somebody_elses_key_alone;
     bare_del: BareDel by hold::a_release_leaves_somebody_elses_key_alone;
     release_only_granted: ReleaseOnlyGranted by hold::a_master_that_has_not_answered_is_released_too;

@@ -233,7 +233,7 @@ impl Rig {
 
     pub fn submit_with(&mut self, resource: &str, options: Options) -> OpId {
         let resource = Resource::new(resource).expect("a valid name");
-        self.engine.submit(self.now, Request::Acquire { resource, options }).expect("room")
+        self.engine.submit(self.now, Request::Acquire { resource, options, label: None }).expect("room")
     }
 
     /// Submits an acquisition with these options and moves what can move at once.

@@ -112,7 +112,7 @@ pub fn a_short_write_is_continued() -> Verdict {
         let name = format!("{index:0width$}");
         let resource = Resource::new(&name).expect("valid");
         let options = Options::new().ttl(long + PATIENCE).wait(Duration::ZERO);
-        if redlock.submit(Request::Acquire { resource, options }).is_err() {
+        if redlock.submit(Request::Acquire { resource, options, label: None }).is_err() {
             break;
         }
         redlock.flush();
@@ -139,7 +139,7 @@ pub fn an_answer_that_is_here_is_not_late() -> Verdict {
     let mut redlock = server.connect();
     let resource = Resource::new("a").expect("valid");
     let options = Options::new().ttl(Duration::from_secs(20)).wait(Duration::ZERO);
-    redlock.submit(Request::Acquire { resource, options }).map_err(|error| error.to_string())?;
+    redlock.submit(Request::Acquire { resource, options, label: None }).map_err(|error| error.to_string())?;
     redlock.flush();
     server.await_key(b"a", true)?;
     std::thread::sleep(2 * ANSWER_TIMEOUT);

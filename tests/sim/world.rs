@@ -78,6 +78,8 @@ pub struct Habits {
     pub shared_ppm: u32,
     /// Of a million who wait to have a lock alone, how many keep new readers out.
     pub reservation_ppm: u32,
+    /// Share of callers with a label.
+    pub label_ppm: u32,
     /// Nothing new is begun, and what is held is let go.
     pub is_closing: bool,
 }
@@ -295,6 +297,7 @@ impl World {
                 fair_ppm: 0,
                 shared_ppm: 0,
                 reservation_ppm: 0,
+                label_ppm: 0,
                 pause_max: SECOND,
                 is_closing: false,
             },

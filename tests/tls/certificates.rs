@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 
@@ -16,6 +17,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, 
 /// | `server` | for 127.0.0.1 and localhost |
 /// | `named` | for locks.example alone |
 /// | `expired`, `early` | as `server`, outside their dates |
+/// | `soon` | as `server`, ends in three days |
 /// | `foreign` | as `server`, from `other-ca` |
 /// | `client`, `foreign-client` | for clients, from `ca` and from `other-ca` |
 pub(crate) struct Certificates {
@@ -32,12 +34,14 @@ impl Certificates {
         fs::create_dir(&dir).unwrap_or_else(|error| panic!("cannot create {}: {error}", dir.display()));
         let own = Self { dir };
         let (ca, other) = (own.authority("ca"), own.authority("other-ca"));
+        let soon = SystemTime::now() + Duration::from_secs(3 * 24 * 3600);
         let years = |first, last| (date_time_ymd(first, 1, 1), date_time_ymd(last, 1, 1));
         for (name, issuer, names, (first, last)) in [
             ("server", &ca, LOCAL, years(2000, 4000)),
             ("named", &ca, &["locks.example"], years(2000, 4000)),
             ("expired", &ca, LOCAL, years(2000, 2001)),
             ("early", &ca, LOCAL, years(3999, 4000)),
+            ("soon", &ca, LOCAL, (date_time_ymd(2000, 1, 1), soon.into())),
             ("foreign", &other, LOCAL, years(2000, 4000)),
             ("client", &ca, &["client"], years(2000, 4000)),
             ("foreign-client", &other, &["client"], years(2000, 4000)),

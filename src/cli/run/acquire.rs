@@ -159,7 +159,7 @@ impl Run {
     }
 
     fn request<'a>(&self, resource: Resource<'a>, wait: Duration) -> Request<'a> {
-        Request::Acquire { resource, options: self.options.wait(wait) }
+        Request::Acquire { resource, options: self.options.wait(wait), label: None }
     }
 
     fn pause(&mut self, attempts: u32, took: Duration) -> Result<(), Exit> {

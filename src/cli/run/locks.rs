@@ -78,7 +78,9 @@ mod tests {
         let mut engine = Engine::new(config, [7; 32], now);
         let ids = ["a", "b"].map(|name| {
             let resource = Resource::new(name).expect("a name");
-            engine.submit(now, Request::Acquire { resource, options: Options::new() }).expect("room")
+            engine
+                .submit(now, Request::Acquire { resource, options: Options::new(), label: None })
+                .expect("room")
         });
         (Locks::new([(ids[0], now + 9 * SECOND), (ids[1], now + 10 * SECOND)]), ids, now)
     }

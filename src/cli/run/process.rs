@@ -30,6 +30,11 @@ use crate::cli::options::{code, say};
 
 const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGTSTP];
 
+/// Whether a signal asks the program to end.
+pub(super) const fn is_end(signal: i32) -> bool {
+    matches!(signal, SIGHUP | SIGINT | SIGQUIT | SIGTERM)
+}
+
 /// How often descendants are searched for ones that were started during the search before.
 const SEARCH_COUNT_MAX: usize = 20;
 

@@ -13,7 +13,7 @@ use redlatch::{ExtendError, Redlock};
 
 use super::Held;
 use super::locks::Locks;
-use super::process::Process;
+use super::process::{self, Process};
 use super::timeline::{Due, Timeline};
 use crate::cli::message::{Message, with_lock};
 use crate::cli::options::{Exit, say};
@@ -33,6 +33,8 @@ pub(super) struct End {
     pub(super) code: u8,
     /// Whether the lock was lost before.
     pub(super) is_lost: bool,
+    /// Whether a signal asked this program to end.
+    pub(super) is_signalled: bool,
 }
 
 /// Watches over one command and its lock.
@@ -48,6 +50,8 @@ pub(super) struct Supervisor<'a> {
     suspended: Duration,
     /// Whether the event loop failed.
     has_stopped: bool,
+    /// Whether a signal asked this program to end.
+    is_signalled: bool,
     /// When to reap, if a child other than the command may have ended.
     reap_at: Option<Instant>,
     /// When to look next what is left of a command that is to end.
@@ -82,6 +86,7 @@ impl<'a> Supervisor<'a> {
             verbose,
             suspended,
             has_stopped: false,
+            is_signalled: false,
             reap_at: None,
             search_at: Instant::now(),
         }
@@ -92,6 +97,7 @@ impl<'a> Supervisor<'a> {
         loop {
             if let Some(signal) = self.next_signal(signals) {
                 self.process.pass_on(signal);
+                self.is_signalled |= process::is_end(signal);
                 self.reap_at = self.reap_at.or_else(|| Instant::now().checked_add(REAP_PAUSE));
             }
             let is_stopped = self.process.look()? && !self.timeline.is_ending();
@@ -140,7 +146,7 @@ impl<'a> Supervisor<'a> {
             }
         }
         let code = self.process.code()?;
-        Some(End { code, is_lost })
+        Some(End { code, is_lost, is_signalled: self.is_signalled })
     }
 
     /// Waits for a signal, at most until something is due; meanwhile lets the connections work.

@@ -12,7 +12,7 @@ use crate::client::pending::How;
 use crate::client::set_acquisition;
 use crate::clock;
 use crate::engine::Released;
-use crate::error::{ExtendError, ReleaseError, SetError};
+use crate::error::{ExtendError, LeaveError, ReleaseError, SetError};
 
 /// Several locks held together, valid while each of them is valid.
 ///
@@ -56,7 +56,9 @@ impl GuardSet {
 
     /// Has all of them released at once, in one write for each master, without waiting for the answers.
     pub(super) fn give_up(mut self) {
-        let guards = std::mem::take(&mut self.guards);
+        let mut guards = std::mem::take(&mut self.guards);
+        // The set was not handed out: no least time has begun.
+        guards.iter_mut().for_each(|guard| guard.hold_at_least(Duration::ZERO));
         if let Some(client) = guards.first().map(|guard| guard.client().clone()) {
             drop(client.release_all(guards));
         }
@@ -169,6 +171,19 @@ impl GuardSet {
         self,
     ) -> impl Future<Output = Result<Vec<Released>, SetError<ReleaseError>>> + Send + use<> {
         self.start_release()
+    }
+
+    /// Leaves all of them to the end of their TTL; see [`Guard::leave`].
+    ///
+    /// # Errors
+    /// [`SetError`] names the first lock, by name, that was lost. The others are left.
+    pub fn leave(mut self) -> Result<(), SetError<LeaveError>> {
+        let mut left = Ok(());
+        for guard in std::mem::take(&mut self.guards) {
+            let name = guard.resource().to_vec();
+            left = left.and(guard.leave().map_err(|error| SetError::new(name, error)));
+        }
+        left
     }
 
     fn start_release(mut self) -> ReleaseSet {

@@ -1,7 +1,7 @@
 //! What is done with the client's lock held, whoever has it: requests, writes, turns, and whom to wake.
 
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{
     CompletionToken, Core, DIRECT_WRITE_MAX, EARLY_WRITE_COUNT, SPARE_NAME_COUNT_MAX, earlier, is_before,
@@ -19,6 +19,12 @@ impl Core {
         self.driver.submit(clock::now(), request)
     }
 
+    /// Whether a guard still has its lock: a drain may have released it. The slot may have another occupant
+    /// then.
+    pub(in crate::client) fn has(&self, lock: OpId) -> bool {
+        self.driver.engine.has(lock)
+    }
+
     /// Nobody wants this answer any more. The waker is to be dropped without the lock.
     pub(in crate::client) fn abandon(&mut self, completion: CompletionToken) -> Option<Waker> {
         let waker = self.completions.abandon(clock::now(), &mut self.driver.engine, completion);
@@ -27,9 +33,14 @@ impl Core {
     }
 
     /// Releases a lock whose guard was dropped. The wakers are to be dropped without the lock.
-    pub(in crate::client) fn release_dropped(&mut self, lock: OpId, name: HeldName) -> Vec<Waker> {
+    pub(in crate::client) fn release_dropped(
+        &mut self,
+        lock: OpId,
+        hold_at_least: Duration,
+        name: HeldName,
+    ) -> Vec<Waker> {
         // A release is always taken, and this one's outcome is not wanted.
-        let _ = self.submit(Request::Release { lock, awaited: false });
+        let _ = self.submit(Request::end(lock, hold_at_least, false));
         self.write_drop();
         self.give_name(name);
         self.completions.unwatch(lock)

@@ -1,1 +1,281 @@
+use super::*;
+use crate::doctor::facts::{ClockOffset, Rights, RoundTrip, Server, Settings};
+use crate::words::rules::broken_rule;
 
+/// A master of a healthy fleet.
+fn healthy(index: u8) -> Facts {
+    Facts {
+        address: Some([10, 0, 0, index].into()),
+        round_trip: RoundTrip { p50: Duration::from_millis(1), p99: Duration::from_millis(2), count: 100 },
+        clock: Some(ClockOffset { ahead_ms: 3, error: Duration::from_millis(2) }),
+        server: Server {
+            run_id: Some(format!("run{index}").into()),
+            version: Some("7.0.15".into()),
+            uptime: Some(Duration::from_secs(86_400)),
+            role: Some("master".into()),
+            is_cluster: Some(false),
+            maxmemory: Some(256 << 20),
+            used_memory: Some(1 << 20),
+            maxmemory_policy: Some("noeviction".into()),
+            evicted_keys: Some(0),
+            is_append_only: Some(true),
+            is_disk_fine: Some(true),
+        },
+        settings: Settings { appendfsync: Some("everysec".into()), skips_fsync_on_rewrite: Some(false) },
+        rights: Rights { user: "locker".into(), ..Rights::default() },
+        native_release: None,
+        certificate_left: None,
+        observed: Duration::from_secs(86_400),
+        write_refusal: None,
+    }
+}
+
+fn config(count: usize, quarantine: Quarantine, prefix: &str) -> Config {
+    let urls = (1..=count).map(|index| format!("redis://10.0.0.{index}"));
+    Config::builder().masters(urls).quarantine(quarantine).prefix(prefix).build().expect("valid")
+}
+
+fn masters(count: u8) -> Vec<Master> {
+    let master = |index: u8| Master {
+        name: format!("m{index}").into(),
+        state: MasterAnswer::Facts(Box::new(healthy(index))),
+    };
+    (1..=count).map(master).collect()
+}
+
+/// The findings of a fleet of three whose first master is changed.
+fn findings(quarantine: Quarantine, prefix: &str, change: impl FnOnce(&mut Facts)) -> Vec<Finding> {
+    let mut masters = masters(3);
+    let mut facts = healthy(1);
+    change(&mut facts);
+    masters[0].state = MasterAnswer::Facts(Box::new(facts));
+    judge(&config(3, quarantine, prefix), &masters)
+}
+
+fn codes(findings: &[Finding]) -> Vec<&'static str> {
+    findings.iter().map(|finding| finding.problem.code()).collect()
+}
+
+#[test]
+fn a_healthy_fleet_has_no_findings() {
+    for quarantine in [Quarantine::Uptime, Quarantine::Strict] {
+        assert_eq!(findings(quarantine, "lock:", |_| {}), [], "{quarantine:?}");
+    }
+    let synced = |facts: &mut Facts| facts.settings.appendfsync = Some("always".into());
+    let mut all = masters(5);
+    for (index, master) in (1..).zip(&mut all) {
+        let mut facts = healthy(index);
+        synced(&mut facts);
+        master.state = MasterAnswer::Facts(Box::new(facts));
+    }
+    assert_eq!(judge(&config(5, Quarantine::Trust, ""), &all), []);
+    let found = judge(&config(5, Quarantine::Uptime, ""), &all);
+    assert_eq!((codes(&found), found[0].severity), (vec!["trust-justified"], Severity::Note));
+}
+
+/// Each finding about one master, by the fact that causes it, and nothing else.
+#[test]
+fn each_fact_has_its_finding_alone() {
+    use Quarantine::{Strict, Trust, Uptime};
+    type Change = fn(&mut Facts);
+    let rows: [(Quarantine, &str, Change, &str, Severity); 17] = [
+        (Uptime, "", |it| it.server.role = Some("slave".into()), "replica", Severity::Error),
+        (Uptime, "", |it| it.server.version = Some("4.0.14".into()), "old-version", Severity::Warning),
+        (Uptime, "", |it| it.server.is_cluster = Some(true), "cluster-without-hash-tag", Severity::Error),
+        (Uptime, "{a}:", |it| it.server.is_cluster = Some(true), "cluster-node", Severity::Warning),
+        (Uptime, "", |it| it.write_refusal = Some("MISCONF no".into()), "writes-refused", Severity::Error),
+        (Uptime, "", |it| it.server.is_disk_fine = Some(false), "disk-failing", Severity::Error),
+        (
+            Uptime,
+            "",
+            |it| it.server.maxmemory_policy = Some("volatile-lru".into()),
+            "evicting-policy",
+            Severity::Error,
+        ),
+        (Uptime, "", |it| it.server.evicted_keys = Some(1), "evicted-keys", Severity::Warning),
+        (Uptime, "", |it| it.server.used_memory = Some(206 << 20), "memory-near-limit", Severity::Warning),
+        (Uptime, "", |it| it.server.maxmemory = Some(0), "no-memory-limit", Severity::Note),
+        (Uptime, "", |it| it.server.is_append_only = Some(false), "restart-forgets", Severity::Note),
+        (Uptime, "", |it| it.server.uptime = Some(Duration::from_secs(31)), "quarantined", Severity::Warning),
+        (Strict, "", |it| it.observed = Duration::from_secs(30), "unobserved", Severity::Warning),
+        (
+            Uptime,
+            "",
+            |it| it.round_trip.p99 = Duration::from_millis(50),
+            "slow-round-trip",
+            Severity::Warning,
+        ),
+        (
+            Uptime,
+            "",
+            |it| it.certificate_left = Some(Duration::from_secs(86_400)),
+            "certificate-expires",
+            Severity::Warning,
+        ),
+        (Uptime, "", |it| it.rights.denied = vec!["delifeq"], "native-denied", Severity::Note),
+        (Uptime, "", |it| it.rights.unknown = vec!["eval"], "missing-commands", Severity::Error),
+    ];
+    for (quarantine, prefix, change, code, severity) in rows {
+        let found = findings(quarantine, prefix, change);
+        assert_eq!((codes(&found), found[0].severity), (vec![code], severity));
+        assert_eq!(found[0].masters, [Arc::from("m1")]);
+    }
+    let left = Some(Duration::from_secs(33));
+    assert_eq!(codes(&findings(Trust, "", |it| it.server.uptime = left)), ["trust-unsynced"]);
+    assert_eq!(codes(&findings(Uptime, "", |it| it.server.uptime = left)), [""; 0]);
+}
+
+#[test]
+fn trust_needs_each_write_on_disk() {
+    let loss = |change: fn(&mut Facts)| {
+        let found = findings(Quarantine::Trust, "", change);
+        found.into_iter().find(|finding| finding.masters[0] == "m1".into()).map(|finding| finding.problem)
+    };
+    let unsynced = |loss| Some(Problem::TrustUnsynced { loss });
+    assert_eq!(loss(|it| it.server.is_append_only = Some(false)), unsynced(RestartLoss::All));
+    assert_eq!(loss(|_| {}), unsynced(RestartLoss::Seconds));
+    assert_eq!(loss(|it| it.settings.appendfsync = Some("no".into())), unsynced(RestartLoss::Unknown));
+    let skips = |it: &mut Facts| {
+        it.settings = Settings { appendfsync: Some("always".into()), skips_fsync_on_rewrite: Some(true) };
+    };
+    assert_eq!(loss(skips), unsynced(RestartLoss::DuringRewrite));
+    assert_eq!(loss(|it| it.settings = Settings::default()), Some(Problem::TrustUnverified));
+    assert_eq!(loss(|it| it.settings.appendfsync = Some("always".into())), None);
+}
+
+#[test]
+fn the_list_of_masters_is_judged() {
+    let judged = |count: u8| codes(&judge(&config(count.into(), Quarantine::Uptime, ""), &masters(count)));
+    assert_eq!(judged(1), ["too-few-masters"]);
+    assert_eq!(judged(2), ["too-few-masters"]);
+    assert_eq!((judged(3), judged(5)), (vec![], vec![]));
+    assert_eq!((judged(4), judged(6)), (vec!["even-count"], vec!["even-count"]));
+    let twice =
+        |it: &mut Facts| (it.server.run_id, it.address) = (healthy(2).server.run_id, healthy(2).address);
+    assert_eq!(codes(&findings(Quarantine::Uptime, "", twice)), ["same-server"]);
+    assert_eq!(codes(&findings(Quarantine::Uptime, "", |it| it.address = healthy(3).address)), ["same-host"]);
+    let down = |count: usize| {
+        let mut masters = masters(3);
+        let why = "no connection".to_owned();
+        masters
+            .iter_mut()
+            .take(count)
+            .for_each(|it| it.state = MasterAnswer::Unreachable { why: why.clone() });
+        judge(&config(3, Quarantine::Uptime, ""), &masters)
+    };
+    assert_eq!(codes(&down(1)), ["unreachable"]);
+    assert_eq!(codes(&down(2)), ["no-quorum", "unreachable"]);
+    assert_eq!(down(2)[1].masters.len(), 2);
+}
+
+#[test]
+fn clocks_that_differ_are_found_beyond_their_error() {
+    let offset = |ahead_ms: i64, error: u64| {
+        let error = Duration::from_millis(error);
+        let found = findings(Quarantine::Uptime, "", |it| it.clock = Some(ClockOffset { ahead_ms, error }));
+        found.first().map(|finding| finding.severity)
+    };
+    assert_eq!((offset(7000, 2), offset(-7000, 2)), (None, None));
+    assert_eq!((offset(8000, 2), offset(-8000, 2)), (Some(Severity::Warning), Some(Severity::Warning)));
+    assert_eq!(offset(15_100, 2), Some(Severity::Error));
+    assert_eq!(offset(15_100, 9000), None, "a slow answer is no difference");
+}
+
+#[test]
+fn missing_rights_come_with_the_acl_line() {
+    let lacking = |it: &mut Facts| {
+        it.rights.denied = vec!["get", "info", "publish", "time", "zcard", "type"];
+        (it.rights.lacks_keys, it.rights.lacks_channels) = (true, true);
+    };
+    let found = findings(Quarantine::Uptime, "lock:", lacking);
+    let line = |feature: Feature| {
+        let mut it = found.iter().filter(
+            |it| matches!(&it.problem, Problem::MissingRights { feature: other, .. } if *other == feature),
+        );
+        it.next().map(|it| (it.severity, it.advice())).expect("a finding")
+    };
+    let advice = |rights: &str| format!("run \"ACL SETUSER locker {rights}\", then \"ACL SAVE\"");
+    assert_eq!(line(Feature::Locks), (Severity::Error, advice("~lock:* +get")));
+    assert_eq!(line(Feature::Quarantine), (Severity::Warning, advice("+info")));
+    assert_eq!(line(Feature::Notifications), (Severity::Warning, advice("&lock:* +publish")));
+    assert_eq!(line(Feature::Fair), (Severity::Note, advice("+time +zcard")));
+    assert_eq!(line(Feature::Shared), (Severity::Note, advice("+time +type")));
+}
+
+#[test]
+fn a_hash_tag_is_recognized_as_servers_do() {
+    for (prefix, is_tag) in [
+        ("{a}:", true),
+        ("x{a}", true),
+        ("{}:", false),
+        ("{a", false),
+        ("a}", false),
+        ("", false),
+        ("{}{a}", false),
+    ] {
+        assert_eq!(has_hash_tag(prefix.as_bytes()), is_tag, "{prefix}");
+    }
+    let cluster = |prefix| findings(Quarantine::Uptime, prefix, |it| it.server.is_cluster = Some(true));
+    assert!(cluster("").remove(0).advice().contains("\"{lock}:\""));
+    assert!(cluster("pay:").remove(0).advice().contains("\"{pay}:\""));
+}
+
+/// All kinds, each with the texts of its variants.
+#[test]
+fn all_findings_keep_the_rules_of_writing() {
+    let (left, user) = (Duration::from_nanos(4_408_173_216), Box::<str>::from("locker"));
+    let mut problems = vec![
+        Problem::Unreachable { why: "no connection within 1s; check address and firewall".to_owned() },
+        Problem::LoginRefused { why: "the login was refused: WRONGPASS".to_owned() },
+        Problem::NoQuorum { answered: 1, needed: 2 },
+        Problem::TooFewMasters { count: 1 },
+        Problem::TooFewMasters { count: 2 },
+        Problem::EvenCount { count: 4 },
+        Problem::SameServer { run_id: "abc".into() },
+        Problem::SameHost { address: [127, 0, 0, 1].into() },
+        Problem::ClockOffset { offset: left, limit: left },
+        Problem::SlowRoundTrip { p99: left, limit: left },
+        Problem::Replica,
+        Problem::OldVersion { version: "4.0".into() },
+        Problem::ClusterWithoutHashTag { prefix: "{lock}:".to_owned() },
+        Problem::ClusterNode,
+        Problem::WritesRefused { refusal: "MISCONF Redis is configured to save".to_owned() },
+        Problem::EvictingPolicy { policy: "allkeys-lru".into() },
+        Problem::EvictedKeys { count: 7 },
+        Problem::MemoryNearLimit { percent: 91 },
+        Problem::NoMemoryLimit,
+        Problem::DiskFailing,
+        Problem::TrustUnverified,
+        Problem::TrustJustified,
+        Problem::RestartForgets,
+        Problem::Quarantined { left },
+        Problem::Unobserved { needed: left },
+        Problem::NativeDenied { right: "+delifeq", user: user.clone() },
+        Problem::CertificateExpires { left },
+    ];
+    use RestartLoss::{All, DuringRewrite, Seconds, Unknown};
+    problems.extend([All, Seconds, Unknown, DuringRewrite].map(|loss| Problem::TrustUnsynced { loss }));
+    for feature in Feature::ALL {
+        problems.push(Problem::MissingCommands { feature, commands: vec!["eval"] });
+        problems.push(Problem::MissingRights {
+            feature,
+            rights: vec!["+get".to_owned()],
+            user: user.clone(),
+        });
+    }
+    let mut codes: Vec<_> = problems.iter().map(Problem::code).collect();
+    codes.dedup();
+    for problem in problems {
+        let finding = Finding { severity: Severity::Note, masters: Vec::new(), problem };
+        for text in [finding.to_string(), finding.why(), finding.advice()] {
+            assert_eq!(broken_rule(&text), None, "{text}");
+        }
+    }
+    codes.sort_unstable();
+    codes.dedup();
+    let page = include_str!("../../../docs/operating.md");
+    for code in &codes {
+        assert!(page.contains(&format!("| `{code}` |")), "docs/operating.md does not list {code}");
+    }
+    assert_eq!(codes.len(), 29);
+}

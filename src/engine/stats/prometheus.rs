@@ -6,6 +6,8 @@ use std::time::Duration;
 use super::{MasterStats, Metric, Stats};
 use crate::engine::histogram::Histogram;
 
+const CLIENT: Metric =
+    Metric { name: "redlatch_client_info", help: "The holder label of the client; always 1." };
 const READY: Metric =
     Metric { name: "redlatch_master_ready", help: "Whether the votes of a master count now." };
 const QUARANTINED: Metric = Metric {
@@ -20,10 +22,14 @@ const ROUND_TRIP: Metric = Metric {
 impl Stats {
     /// Returns the text exposition format of Prometheus, version 0.0.4 (`Content-Type: text/plain;
     /// version=0.0.4`), with times in seconds and the label `master`. Histograms have a bucket for each power
-    /// of two.
+    /// of two. A client with a [`Stats::holder_label`] shows it as `redlatch_client_info`.
     #[must_use]
     pub fn to_prometheus(&self) -> String {
         let mut page = Page(String::new());
+        if let Some(holder) = &self.holder_label {
+            page.begin(CLIENT, "gauge");
+            page.sample(CLIENT.name, "", &label("holder_label", holder), &1);
+        }
         for (metric, count) in self.counters() {
             page.begin(metric, "counter");
             page.sample(metric.name, "", "", count);
@@ -41,7 +47,7 @@ impl Stats {
     }
 
     fn write_masters(&self, page: &mut Page) {
-        let labels: Vec<String> = self.masters.iter().map(|master| label(&master.name)).collect();
+        let labels: Vec<String> = self.masters.iter().map(|master| label("master", &master.name)).collect();
         let masters = || self.masters.iter().zip(&labels);
         page.begin(READY, "gauge");
         masters().for_each(|(it, label)| page.sample(READY.name, "", label, &u64::from(it.is_ready)));
@@ -100,10 +106,10 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// The label of a master, with the characters escaped that end a value.
-fn label(name: &str) -> String {
-    let escaped = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    format!("master=\"{escaped}\"")
+/// A label of this name, with the characters escaped that end a value.
+fn label(name: &str, value: &str) -> String {
+    let escaped = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    format!("{name}=\"{escaped}\"")
 }
 
 #[cfg(test)]
@@ -189,6 +195,7 @@ mod tests {
             stats.masters.push(master);
         }
         stats.acquired = 3;
+        stats.holder_label = Some("web-3:\"a\"".into());
         for ms in [0, 1, 2, 10_000_000] {
             stats.hold_time.record(Duration::from_millis(ms));
         }
@@ -206,6 +213,8 @@ mod tests {
         );
         let nasty = vec![("master".to_owned(), "unix:/tmp/a \"b\\c\"\nd".to_owned())];
         assert_eq!(samples[&("redlatch_master_granted_total".to_owned(), nasty)], 7.0, "escaped");
+        let label = vec![("holder_label".to_owned(), "web-3:\"a\"".to_owned())];
+        assert_eq!(samples[&("redlatch_client_info".to_owned(), label)], 1.0);
     }
 
     #[test]

@@ -1,42 +1,62 @@
-//! What most commands have in common: key and token of a lock, and its TTL, encoded once for all masters.
+//! What most commands have in common: key and value of a lock, and its TTL, encoded once for all masters.
 
 use super::{CRLF, encode_decimal_bulk, shared};
-use crate::lock::Token;
+use crate::lock::{Token, encode_label, label_part_size};
 use crate::resp;
 
 const NX_PX: &[u8] = b"$2\r\nNX\r\n$2\r\nPX\r\n";
 const TOKEN_HEAD: &[u8] = b"$20\r\n";
 
-/// What a lock is on a master, key and token as two encoded bulk strings: the form in which most commands
-/// have them.
+/// What a lock is on a master, key and value as two encoded bulk strings: the form in which most commands
+/// have them. The value is the token, and behind it the holder's label if there is one.
 #[derive(Debug, Default)]
-pub(crate) struct Entry(pub(super) Vec<u8>);
+pub(crate) struct Entry {
+    pub(super) bytes: Vec<u8>,
+    /// Bytes of the key as an encoded bulk string.
+    key_size: usize,
+}
 
 impl Entry {
-    pub(crate) const EMPTY: Self = Self(Vec::new());
+    pub(crate) const EMPTY: Self = Self { bytes: Vec::new(), key_size: 0 };
 
     /// Becomes the entry of a lock named `name`, in the memory that there is.
     #[inline]
     pub(crate) fn set(&mut self, prefix: &[u8], name: &[u8], token: &Token) {
-        self.0.clear();
-        resp::encode_bulk_header(&mut self.0, prefix.len() + name.len());
-        self.0.extend_from_slice(prefix);
-        self.0.extend_from_slice(name);
-        self.0.extend_from_slice(&end_of_entry(token));
+        self.bytes.clear();
+        resp::encode_bulk_header(&mut self.bytes, prefix.len() + name.len());
+        self.bytes.extend_from_slice(prefix);
+        self.bytes.extend_from_slice(name);
+        self.key_size = self.bytes.len() + CRLF.len();
+        self.bytes.extend_from_slice(&end_of_entry(token));
     }
 
     /// Becomes the entry of the lock whose [`Entry::key`] is given.
     pub(crate) fn set_key(&mut self, key: &[u8], token: &Token) {
-        self.0.clear();
-        self.0.extend_from_slice(key);
-        self.0.extend_from_slice(&end_of_entry(token)[CRLF.len()..]);
+        self.bytes.clear();
+        self.bytes.extend_from_slice(key);
+        self.set_value(token);
     }
 
     /// Becomes that of the reservation beside a lock's key.
     pub(crate) fn set_reservation(&mut self, key: &[u8], prefix_size: usize, token: &Token) {
-        self.0.clear();
-        shared::encode_intent_key(&mut self.0, key, prefix_size);
-        self.0.extend_from_slice(&end_of_entry(token)[CRLF.len()..]);
+        self.bytes.clear();
+        shared::encode_intent_key(&mut self.bytes, key, prefix_size);
+        self.set_value(token);
+    }
+
+    /// Puts the value behind a key, which is all that is there.
+    fn set_value(&mut self, token: &Token) {
+        self.key_size = self.bytes.len();
+        self.bytes.extend_from_slice(&end_of_entry(token)[CRLF.len()..]);
+    }
+
+    /// Puts the holder's label behind the token, which is all of the value.
+    pub(crate) fn add_label(&mut self, token: &Token, label: &[u8]) {
+        self.bytes.truncate(self.key_size);
+        resp::encode_bulk_header(&mut self.bytes, Token::SIZE + label_part_size(label));
+        self.bytes.extend_from_slice(token.as_bytes());
+        encode_label(&mut self.bytes, label);
+        self.bytes.extend_from_slice(CRLF);
     }
 
     /// The key as an encoded bulk string.
@@ -44,9 +64,9 @@ impl Entry {
         self.parts().0
     }
 
-    /// Key and token, as encoded bulk strings.
+    /// Key and value, as encoded bulk strings.
     pub(super) fn parts(&self) -> (&[u8], &[u8]) {
-        self.0.split_at(self.0.len().saturating_sub(TOKEN_BULK_SIZE))
+        self.bytes.split_at(self.key_size)
     }
 }
 

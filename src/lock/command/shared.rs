@@ -54,14 +54,14 @@ pub(crate) fn encode_shared_acquire(
 /// Gives a reader a new end, if it is there.
 pub(crate) fn encode_shared_extend(out: &mut Vec<u8>, script: Script, entry: &Entry, ttl_ms: u64) {
     SHARED_EXTEND.encode_head(out, script);
-    out.extend_from_slice(&entry.0);
+    out.extend_from_slice(&entry.bytes);
     encode_decimal_bulk(out, ttl_ms);
 }
 
 /// A reader goes; notifies waiters, if it is to and was the last.
 pub(crate) fn encode_shared_release(out: &mut Vec<u8>, script: Script, entry: &Entry, tells: bool) {
     SHARED_RELEASE.encode_head(out, script);
-    out.extend_from_slice(&entry.0);
+    out.extend_from_slice(&entry.bytes);
     encode_decimal_bulk(out, u64::from(tells));
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn encode_intent_key(out: &mut Vec<u8>, key: &[u8], prefix_size: usiz
 /// refused sends it.
 pub(crate) fn encode_reservation(out: &mut Vec<u8>, entry: &Entry, ttl_ms: u64) {
     WRITER_RESERVE.encode_head(out, Script::Text);
-    out.extend_from_slice(&entry.0);
+    out.extend_from_slice(&entry.bytes);
     encode_decimal_bulk(out, ttl_ms);
 }
 
@@ -163,9 +163,12 @@ mod tests {
 
     #[test]
     fn a_readers_longest_request_is_within_the_limit() {
-        use crate::limits::{MAX_TTL_MAX, PREFIX_SIZE_MAX, REQUEST_SIZE_MAX, RESOURCE_SIZE_MAX};
+        use crate::limits::{
+            HOLDER_LABEL_SIZE_MAX, MAX_TTL_MAX, PREFIX_SIZE_MAX, REQUEST_SIZE_MAX, RESOURCE_SIZE_MAX,
+        };
         let (mut entry, mut out) = (Entry::EMPTY, Vec::new());
         entry.set(&[b'p'; PREFIX_SIZE_MAX], &[b'n'; RESOURCE_SIZE_MAX], &Token::UNSET);
+        entry.add_label(&Token::UNSET, &[b'l'; HOLDER_LABEL_SIZE_MAX]);
         let ttl_ms = u64::try_from(MAX_TTL_MAX.as_millis()).expect("small");
         encode_shared_acquire(&mut out, Script::Text, &entry, ttl_ms, PREFIX_SIZE_MAX);
         assert!(out.len() <= REQUEST_SIZE_MAX, "{} bytes", out.len());

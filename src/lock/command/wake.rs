@@ -20,7 +20,7 @@ pub(crate) fn encode_release_wake(out: &mut Vec<u8>, script: Script, entry: &Ent
     let last = token.iter().rev().nth(CRLF.len()).copied().unwrap_or_default();
     let group_count = u64::from(limits::WAKE_GROUP_COUNT);
     RELEASE_WAKE.encode_head(out, script);
-    out.extend_from_slice(&entry.0);
+    out.extend_from_slice(&entry.bytes);
     let (prefix, name) = key_bytes(key).split_at_checked(prefix_size).unwrap_or_default();
     encode_joined(out, &[prefix, WAKE_NAME, name, b":"]);
     encode_decimal_bulk(out, u64::from(last) % group_count);

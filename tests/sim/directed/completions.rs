@@ -58,6 +58,7 @@ pub fn an_answer_never_reaches_the_next_caller() -> Verdict {
     let ask = |name: &'static str| Request::Acquire {
         resource: Resource::new(name).expect("valid"),
         options: Options::new().ttl(ttl).wait(Duration::ZERO),
+        label: None,
     };
     let first = engine.submit(now, ask("first")).expect("room");
     let ticket = completions.expect(first, Question::Acquire);

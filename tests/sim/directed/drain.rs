@@ -15,7 +15,7 @@ pub fn a_drained_client_acquires_nothing() -> Verdict {
     world.run_for(10 * MS);
     let now = world.local(0);
     let resource = Resource::new(KEY).expect("a name");
-    let request = Request::Acquire { resource, options: Options::new().ttl(ms(1000)) };
+    let request = Request::Acquire { resource, options: Options::new().ttl(ms(1000)), label: None };
     let refused = world.clients[0].engine.submit(now, request);
     verdict(&mut world)?;
     demand(matches!(refused, Err(SubmitError::Stopped(_))), "a drained client acquires a lock")
@@ -59,11 +59,46 @@ pub fn a_drain_ends_validities_before_it_releases() -> Verdict {
     world.submit_drain(0, HeldLocks::Release, ms(1000));
     world.run_for(10 * MS);
     demand(!is_anywhere(&world), "the lock is not released")?;
-    // The next operation in the slot has a validity of its own.
-    let look = world.submit_inspect(0, KEY);
-    demand(validity.until(until) < world.local(0), "the guard of a released lock is valid")?;
-    world.cancel_errand(0, look);
+    demand(validity.until(until) < world.local(0), "the guard of a released lock is valid")
+}
+
+pub fn the_next_in_a_drained_slot_moves_no_validity() -> Verdict {
+    for is_lost in [false, true] {
+        let mut world = world(3, 1, defaults);
+        let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+        let engine = &world.clients[0].engine;
+        let validity = engine.validity(lock).expect("it is held");
+        let until = engine.valid_until(lock).expect("it is held");
+        if is_lost {
+            (0..3).for_each(|master| world.flush_all(master));
+            extend(&mut world, 0, lock, ms(10_000))?;
+        }
+        world.submit_drain(0, HeldLocks::Release, ms(1000));
+        // They take the slots that are free.
+        for _ in 0..3 {
+            world.submit_inspect(0, KEY);
+        }
+        world.run_for(10 * MS);
+        demand(validity.until(until) < world.local(0), "the guard of a released lock is valid again")?;
+    }
     Ok(())
+}
+
+pub fn a_drain_waits_until_a_fair_waiter_has_left() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
+    hold(&mut world, 1, KEY, ms(10_000))?;
+    let options = Options::new().ttl(ms(10_000)).wait(ms(60_000)).fair();
+    world.submit_with(0, KEY, options).expect("room");
+    // Between two attempts: nothing of it is on a master but its ticket.
+    let is_between = |world: &mut World| world.clients[0].engine.claim_count() == 0;
+    demand(world.run_until(SECOND, is_between), "it waits")?;
+    world.submit_drain(0, HeldLocks::Release, ms(1000));
+    world.run_for(MS / 2);
+    demand(world.clients[0].engine.operation_count() > 0, "the drain ends before it has written anything")?;
+    world.run_for(10 * MS);
+    verdict(&mut world)?;
+    demand(world.clients[0].engine.operation_count() == 0, "the drain does not end")
 }
 
 tests!(
@@ -71,4 +106,6 @@ tests!(
     a_drain_ends_those_who_wait,
     a_drain_leaves_locks_to_their_guards,
     a_drain_ends_validities_before_it_releases,
+    the_next_in_a_drained_slot_moves_no_validity,
+    a_drain_waits_until_a_fair_waiter_has_left,
 );

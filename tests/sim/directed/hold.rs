@@ -25,6 +25,91 @@ pub fn a_release_leaves_somebody_elses_key_alone() -> Verdict {
     )
 }
 
+pub fn a_left_lock_lives_to_the_end_of_its_ttl() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(1000))?;
+    world.submit_leave(0, lock, None);
+    world.run_for(990 * MS);
+    demand((0..3).all(|master| is_held(&world, master, KEY)), "a left lock is released")?;
+    world.run_for(20 * MS);
+    demand((0..3).all(|master| !is_held(&world, master, KEY)), "a left lock is renewed")?;
+    verdict(&mut world)
+}
+
+pub fn a_lost_lock_is_not_left() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(1000))?;
+    world.run_for(995 * MS);
+    let now = world.local(0);
+    let left = world.clients[0].engine.leave(now, lock);
+    demand(left == Err(LeaveError::Expired), "a lock whose validity has ended is called left")?;
+    world.submit_release(0, lock, true);
+    outcome(&mut world, 0)?;
+    verdict(&mut world)
+}
+
+pub fn a_released_lock_lasts_for_its_least_time() -> Verdict {
+    // Within the longest TTL, shorter than its own, and beyond the longest.
+    for (ttl, least) in [(1000, 5000), (9000, 2000), (1000, 30_000)] {
+        let mut world = world(3, 1, defaults);
+        let lock = hold(&mut world, 0, KEY, ms(ttl))?;
+        world.run_for(300 * MS);
+        world.submit_leave(0, lock, Some(ms(least)));
+        world.run_for((least - 300 - 20) * MS);
+        demand((0..3).all(|master| is_held(&world, master, KEY)), "it ends before its least time")?;
+        world.run_for(40 * MS);
+        demand((0..3).all(|master| !is_held(&world, master, KEY)), "it goes on after its least time")?;
+        verdict(&mut world)?;
+    }
+    Ok(())
+}
+
+/// Each mode of a lock, with a label and without one, in turn.
+pub fn a_labelled_lock_is_released_at_once() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    let plain = Options::new().ttl(ms(10_000)).wait(ms(1000));
+    for options in [plain, plain.fenced(), plain.fair(), plain.shared()] {
+        for label_ppm in [1_000_000, 0] {
+            world.habits.label_ppm = label_ppm;
+            let lock = hold_with(&mut world, 0, KEY, options)?;
+            // The other one is refused, or is a reader, too.
+            world.habits.label_ppm = 1_000_000 - label_ppm;
+            hold(&mut world, 1, b"b", ms(10_000)).and_then(|other| {
+                let refused = acquire(&mut world, 1, KEY, ms(1000), Duration::ZERO)?;
+                let is_refused = matches!(refused, Outcome::Acquire(Err(AcquireError::Contended(_))));
+                demand(is_refused, "a lock with a label and one without exclude each other")?;
+                world.submit_release(1, other, true);
+                outcome(&mut world, 1)
+            })?;
+            extend(&mut world, 0, lock, ms(10_000))?;
+            world.submit_release(0, lock, true);
+            let Outcome::Release(Ok(released)) = outcome(&mut world, 0)? else {
+                return Err("the release is not confirmed".to_owned());
+            };
+            demand(!released.was_already_gone(), "a released lock is left to its TTL")?;
+        }
+    }
+    verdict(&mut world)
+}
+
+pub fn a_labelled_lock_is_handed_over() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    world.habits.label_ppm = 1_000_000;
+    let first = hold(&mut world, 0, KEY, ms(10_000))?;
+    let next = world.submit_acquire(0, KEY, ms(10_000), ms(5000)).expect("room");
+    world.submit_release(0, first, false);
+    held(&mut world, 0, next)?;
+    demand(
+        world.clients[0].engine.granted(next).is_some_and(|granted| granted.count() == 3),
+        "a swap failed",
+    )?;
+    world.submit_release(0, next, true);
+    outcome(&mut world, 0)?;
+    world.run_for(10 * MS);
+    demand((0..3).all(|master| !is_held(&world, master, KEY)), "a labelled value stays behind a swap")?;
+    verdict(&mut world)
+}
+
 pub fn an_extension_leaves_somebody_elses_key_alone() -> Verdict {
     let mut world = world(3, 2, defaults);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -358,6 +443,11 @@ tests!(
     silence_does_not_extend,
     a_lock_that_is_over_is_not_extended,
     a_shorter_ttl_counts_though_its_round_fails,
+    a_labelled_lock_is_released_at_once,
+    a_left_lock_lives_to_the_end_of_its_ttl,
+    a_lost_lock_is_not_left,
+    a_released_lock_lasts_for_its_least_time,
+    a_labelled_lock_is_handed_over,
     the_own_key_met_again_is_not_somebody_elses,
     the_margin_counts_extended_masters_only,
     a_late_set_is_void_after_an_extension,

@@ -82,7 +82,7 @@ impl Pipelined {
         caller.asked = Instant::now();
         let resource = Resource::new(caller.keys.next_name()).expect("a valid name");
         let ttl = TTL;
-        let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(WAIT) };
+        let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(WAIT), label: None };
         redlock.submit(request).expect("room for one more")
     }
 }

@@ -1,0 +1,149 @@
+//! One client that wants the locks of a drill, again and again.
+
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use redlatch::{AcquireError, HeldLocks, Redlock};
+
+use super::{Args, CLOSE_LIMIT, Drill, resource, seed};
+
+/// What one contender, or all, have met.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Record {
+    pub(super) locked: u64,
+    pub(super) contended: u64,
+    pub(super) no_quorum: u64,
+    pub(super) failed: u64,
+    pub(super) lost: u64,
+    /// Longest time by which a call ended past its deadline.
+    pub(super) latest_call: Duration,
+    /// By second of the drill.
+    pub(super) seconds: Vec<Second>,
+    /// Locks that some master may have still.
+    pub(super) unreleased: usize,
+}
+
+/// What happened in one second.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Second {
+    pub(super) locked: u64,
+    /// The least number of masters above the quorum that held a lock at its end.
+    pub(super) margin: Option<usize>,
+}
+
+impl Second {
+    pub(super) fn add(&mut self, other: Self) {
+        self.locked += other.locked;
+        self.margin = self.margin.into_iter().chain(other.margin).min();
+    }
+}
+
+impl Record {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.locked += other.locked;
+        self.contended += other.contended;
+        self.no_quorum += other.no_quorum;
+        self.failed += other.failed;
+        self.lost += other.lost;
+        self.latest_call = self.latest_call.max(other.latest_call);
+        self.unreleased += other.unreleased;
+        for (index, second) in other.seconds.iter().enumerate() {
+            self.second(index).add(*second);
+        }
+    }
+
+    fn second(&mut self, index: usize) -> &mut Second {
+        if self.seconds.len() <= index {
+            self.seconds.resize(index + 1, Second::default());
+        }
+        &mut self.seconds[index]
+    }
+}
+
+/// How long a lock is held before its margin says something.
+const MARGIN_AFTER: Duration = Duration::from_millis(20);
+
+pub(super) struct Contender<'a> {
+    redlock: Redlock,
+    args: &'a Args,
+    drill: &'a Drill,
+    /// How long one round may wait for masters.
+    answer_limit: Duration,
+    rng: StdRng,
+    record: Record,
+}
+
+impl<'a> Contender<'a> {
+    pub(super) fn new(redlock: Redlock, args: &'a Args, drill: &'a Drill) -> Self {
+        let config = redlock.config();
+        let answer_limit = config.ttl(args.ttl).map_or(args.ttl, |ttl| config.answer_limit(ttl));
+        let rng = StdRng::seed_from_u64(seed());
+        Self { redlock, args, drill, answer_limit, rng, record: Record::default() }
+    }
+
+    pub(super) fn run(mut self) -> Record {
+        while !self.drill.is_over() {
+            self.visit();
+        }
+        self.record.unreleased = self.redlock.drain(CLOSE_LIMIT, HeldLocks::Release);
+        self.record
+    }
+
+    fn visit(&mut self) {
+        let number = self.rng.random_range(0..self.args.resources);
+        let (name, wait, begun) = (resource(number), self.args.ttl, Instant::now());
+        let acquired = self.redlock.lock(&name).ttl(self.args.ttl).wait(wait).acquire();
+        // An attempt that began in time may ask for the holder's time behind it.
+        self.note_call(begun, wait + 2 * self.answer_limit);
+        let mut lease = match acquired {
+            Ok(lease) => lease,
+            Err(AcquireError::Contended(_)) => return self.record.contended += 1,
+            Err(AcquireError::NoQuorum(_) | AcquireError::Expired(_)) => return self.record.no_quorum += 1,
+            Err(_) => {
+                // It will not get better at once.
+                self.record.failed += 1;
+                self.drill.pause(self.args.ttl);
+                return;
+            }
+        };
+        let from = Instant::now();
+        self.record.locked += 1;
+        self.hold(self.args.ttl / 10);
+        if self.rng.random_bool(0.2) {
+            let begun = Instant::now();
+            let _ = self.redlock.extend(&mut lease, self.args.ttl);
+            self.note_call(begun, self.answer_limit);
+            self.hold(self.args.ttl / 10);
+        }
+        // Answers of the slower masters come a moment after the grant.
+        let margin = (from.elapsed() >= MARGIN_AFTER).then(|| self.redlock.margin(&lease));
+        let now = Instant::now();
+        self.record.lost += u64::from(!lease.is_valid());
+        self.drill.witness.note(number, from, now.min(lease.valid_until()), false);
+        let index = usize::try_from(now.saturating_duration_since(self.drill.begun).as_secs()).unwrap_or(0);
+        self.record.second(index).add(Second { locked: 1, margin });
+        // Every other lock is dropped: the next call sends its release.
+        if self.rng.random_bool(0.5) {
+            let begun = Instant::now();
+            let _ = self.redlock.release(lease);
+            self.note_call(begun, self.answer_limit);
+        }
+    }
+
+    /// A call that had to end by then has ended.
+    fn note_call(&mut self, begun: Instant, limit: Duration) {
+        self.record.latest_call = self.record.latest_call.max(begun.elapsed().saturating_sub(limit));
+    }
+
+    /// Short holds mostly, and some that last. Late answers come in meanwhile.
+    fn hold(&mut self, longest: Duration) {
+        let share = if self.rng.random_bool(0.8) { 0.05 } else { 1.0 };
+        let until = Instant::now() + longest.mul_f64(self.rng.random_range(0.0..share));
+        while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            if self.redlock.turn(left).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Faults that the user allows, to one master at a time.
+
+use std::io;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use redlatch::Config;
+use redlatch::internals::probe;
+use redlatch::internals::words::Rounded;
+
+use super::{Args, Drill, LOOK_PAUSE, seed};
+use crate::cli::message::Message;
+use crate::cli::options::say;
+
+/// How long a hook may take.
+const HOOK_LIMIT: Duration = Duration::from_secs(10);
+/// How long a master may take to connect and to be paused.
+const PAUSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often what was done.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub(super) pauses: u64,
+    pub(super) hooks: u64,
+    /// Faults that could not be brought about.
+    pub(super) failed: u64,
+}
+
+pub(super) struct Faults<'a> {
+    config: &'a Config,
+    /// Names of the masters, without logins.
+    masters: Vec<String>,
+    kinds: Vec<Kind<'a>>,
+    longest: Duration,
+    rng: StdRng,
+    counts: Counts,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind<'a> {
+    Pause,
+    Hook(&'a str),
+}
+
+impl<'a> Faults<'a> {
+    pub(super) fn new(args: &'a Args, config: &'a Config, masters: Vec<String>) -> Self {
+        let pause = args.pause.then_some(Kind::Pause);
+        let kinds = pause.into_iter().chain(args.hook.as_deref().map(Kind::Hook)).collect();
+        let rng = StdRng::seed_from_u64(seed());
+        Self { config, masters, kinds, longest: args.fault_time, rng, counts: Counts::default() }
+    }
+
+    /// One fault after the other, until the drill is over. What has begun is ended.
+    pub(super) fn run(&mut self, drill: &Drill) -> Counts {
+        while !self.kinds.is_empty() && drill.pause(self.longest.mul_f64(self.rng.random_range(0.0..1.0))) {
+            let kind = self.kinds[self.rng.random_range(0..self.kinds.len())];
+            let master = self.rng.random_range(0..self.masters.len());
+            let time = self.longest.mul_f64(self.rng.random_range(0.0..1.0));
+            match kind {
+                Kind::Pause => self.pause(drill, master, time),
+                Kind::Hook(command) => {
+                    self.counts.hooks += 1;
+                    self.call(command, master, "begin");
+                    drill.pause(time);
+                    self.call(command, master, "end");
+                }
+            }
+        }
+        self.counts
+    }
+
+    fn pause(&mut self, drill: &Drill, master: usize, time: Duration) {
+        let command = ["CLIENT".to_owned(), "PAUSE".to_owned(), time.as_millis().to_string()];
+        let done = probe::each(self.config, PAUSE_LIMIT, move |probe, id| match id.index() == master {
+            true => probe.exchange(&[&command]),
+            false => Ok(Vec::new()),
+        });
+        let why = match done.map(|mut answers| answers.swap_remove(master)) {
+            Ok(Ok(answers)) => answers.iter().find_map(|it| it.error().map(str::to_owned)),
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(why) = why {
+            self.counts.failed += 1;
+            return say(Message::FaultFailed {
+                what: &"CLIENT PAUSE",
+                master: &self.masters[master],
+                why: &why,
+            });
+        }
+        self.counts.pauses += 1;
+        drill.pause(time);
+    }
+
+    fn call(&mut self, command: &str, master: usize, fault: &str) {
+        let child = Command::new("sh")
+            .args(["-c", command])
+            .env("REDLATCH_FAULT", fault)
+            .env("REDLATCH_MASTER", &self.masters[master])
+            .env("REDLATCH_MASTER_NUMBER", (master + 1).to_string())
+            .stdin(Stdio::null())
+            .spawn();
+        let why = match child.and_then(await_end) {
+            Ok(Some(status)) if status.success() => return,
+            Ok(Some(status)) => status.to_string(),
+            Ok(None) => format!("it did not end within {}", Rounded(HOOK_LIMIT)),
+            Err(error) => error.to_string(),
+        };
+        self.counts.failed += 1;
+        let what = format!("the hook with REDLATCH_FAULT={fault}");
+        say(Message::FaultFailed { what: &what, master: &self.masters[master], why: &why });
+    }
+}
+
+/// Waits for the end of a hook; `None` if it was killed, as it took too long.
+fn await_end(mut hook: Child) -> io::Result<Option<ExitStatus>> {
+    let until = Instant::now() + HOOK_LIMIT;
+    loop {
+        if let Some(status) = hook.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= until {
+            hook.kill()?;
+            hook.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(LOOK_PAUSE);
+    }
+}

@@ -1,0 +1,161 @@
+//! What `redlatch drill` shows in the end.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use redlatch::engine::quorum;
+use redlatch::internals::words::{Counted, Rounded};
+use serde_json::json;
+
+use super::contender::{Record, Second};
+use super::faults::Counts;
+use super::witness::Found;
+use super::{Args, Drill};
+
+/// Rows of the course of a drill.
+const ROW_COUNT_MAX: usize = 12;
+/// Two holders that are shown.
+const SHOWN_COUNT_MAX: usize = 5;
+
+pub(super) struct Report {
+    time: Duration,
+    master_count: usize,
+    contenders: usize,
+    resources: usize,
+    sum: Record,
+    found: Found,
+    faults: Counts,
+    has_faults: bool,
+}
+
+impl Report {
+    pub(super) fn new(
+        args: &Args,
+        drill: &Drill,
+        records: &[Record],
+        faults: Counts,
+        master_count: usize,
+    ) -> Self {
+        let mut sum = Record::default();
+        records.iter().for_each(|record| sum.add(record));
+        Self {
+            time: drill.begun.elapsed().min(args.time),
+            master_count,
+            contenders: args.contenders,
+            resources: args.resources,
+            sum,
+            found: drill.witness.found(),
+            faults,
+            has_faults: args.pause || args.hook.is_some(),
+        }
+    }
+
+    pub(super) const fn has_two_holders(&self) -> bool {
+        !self.found.overlaps.is_empty()
+    }
+
+    pub(super) const fn lock_count(&self) -> u64 {
+        self.sum.locked
+    }
+
+    /// The longest time in whole seconds without a lock, and the sum of them.
+    fn seconds_without_locks(&self) -> (usize, usize) {
+        let whole = usize::try_from(self.time.as_secs()).unwrap_or(usize::MAX);
+        let (mut longest, mut sum, mut run) = (0, 0, 0);
+        for index in 0..whole {
+            let is_empty = self.sum.seconds.get(index).is_none_or(|second| second.locked == 0);
+            run = if is_empty { run + 1 } else { 0 };
+            sum += usize::from(is_empty);
+            longest = longest.max(run);
+        }
+        (longest, sum)
+    }
+
+    fn least_margin(&self) -> Option<usize> {
+        self.sum.seconds.iter().filter_map(|second| second.margin).min()
+    }
+
+    pub(super) fn text(&self) -> String {
+        let Self { sum, found, faults, .. } = self;
+        let mut text = String::new();
+        let (masters, quorum) = (self.master_count, quorum(self.master_count));
+        let _ = writeln!(
+            text,
+            "{masters} masters, quorum {quorum}; {} clients, {}, {}",
+            self.contenders,
+            Counted(self.resources, "lock"),
+            Rounded(self.time)
+        );
+        let faults = if self.has_faults {
+            format!("{} pauses, {} hooks, {} failed", faults.pauses, faults.hooks, faults.failed)
+        } else {
+            "none allowed (--pause, --hook)".to_owned()
+        };
+        let (longest, empty) = self.seconds_without_locks();
+        let holders = match found.overlaps.len() {
+            0 => format!("never, in {} visits", found.visit_count),
+            count => format!("{count} TIMES in {} visits", found.visit_count),
+        };
+        let margin = self.least_margin().map_or_else(|| "-".to_owned(), |margin| margin.to_string());
+        for (name, value) in [
+            ("two holders", holders),
+            ("locks", sum.locked.to_string()),
+            (
+                "refused",
+                format!(
+                    "{} contended, {} without a quorum, {} other",
+                    sum.contended, sum.no_quorum, sum.failed
+                ),
+            ),
+            ("ended early", format!("{} of the holders outlasted their lock", sum.lost)),
+            ("late calls", format!("at most {} past the deadline", Rounded(sum.latest_call))),
+            ("no locks", format!("{empty} s in all, {longest} s at most at a time")),
+            ("margin", format!("at least {margin} masters above the quorum")),
+            ("faults", faults),
+            ("left", format!("{} not released everywhere; they end with their TTL", sum.unreleased)),
+        ] {
+            let _ = writeln!(text, "{name:<12} {value}");
+        }
+        for overlap in found.overlaps.iter().take(SHOWN_COUNT_MAX) {
+            let _ = writeln!(text, "  {overlap}");
+        }
+        text.push_str("\n   second    locks  margin\n");
+        let size = sum.seconds.len().div_ceil(ROW_COUNT_MAX).max(1);
+        for (row, seconds) in sum.seconds.chunks(size).enumerate() {
+            let mut all = Second::default();
+            seconds.iter().for_each(|second| all.add(*second));
+            let margin = all.margin.map_or_else(|| "-".to_owned(), |margin| margin.to_string());
+            let _ = writeln!(text, "{:>9} {:>8} {margin:>7}", row * size, all.locked);
+        }
+        text
+    }
+
+    pub(super) fn json(&self) -> String {
+        let Self { sum, found, faults, .. } = self;
+        let (longest, empty) = self.seconds_without_locks();
+        let seconds: Vec<_> =
+            sum.seconds.iter().map(|it| json!({ "locks": it.locked, "least_margin": it.margin })).collect();
+        let value = json!({
+            "seconds": self.time.as_secs_f64(),
+            "masters": self.master_count,
+            "quorum": quorum(self.master_count),
+            "contenders": self.contenders,
+            "resources": self.resources,
+            "visits": found.visit_count,
+            "two_holders": found.overlaps,
+            "locks": sum.locked,
+            "contended": sum.contended,
+            "no_quorum": sum.no_quorum,
+            "other_errors": sum.failed,
+            "ended_early": sum.lost,
+            "latest_call_ms": sum.latest_call.as_secs_f64() * 1000.0,
+            "seconds_without_locks": empty,
+            "longest_seconds_without_locks": longest,
+            "least_margin": self.least_margin(),
+            "faults": { "pauses": faults.pauses, "hooks": faults.hooks, "failed": faults.failed },
+            "unreleased": sum.unreleased,
+            "by_second": seconds,
+        });
+        format!("{value}\n")
+    }
+}

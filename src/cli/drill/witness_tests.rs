@@ -1,0 +1,24 @@
+//! The witness itself must be able to say no.
+
+use std::time::{Duration, Instant};
+
+use super::witness::Witness;
+
+#[test]
+fn only_overlapping_visits_of_writers_are_found() {
+    let now = Instant::now();
+    let at = |ms| now + Duration::from_millis(ms);
+    let count = |first: (u64, u64, bool), second: (u64, u64, bool)| {
+        let witness = Witness::new(1);
+        for (from, until, is_reader) in [first, second] {
+            witness.note(0, at(from), at(until), is_reader);
+        }
+        assert_eq!(witness.found().visit_count, 2);
+        witness.found().overlaps.len()
+    };
+    assert_eq!(count((0, 10, false), (9, 20, false)), 1);
+    assert_eq!(count((9, 20, false), (0, 10, false)), 1, "in whichever order they end");
+    assert_eq!(count((0, 10, true), (9, 20, false)), 1);
+    assert_eq!(count((0, 10, true), (9, 20, true)), 0);
+    assert_eq!(count((0, 10, false), (10, 20, false)), 0);
+}

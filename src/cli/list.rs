@@ -1,0 +1,376 @@
+//! `redlatch ls`: the locks on the masters, judged by quorum.
+//!
+//! The names come from `SCAN` on all masters. Then each name is inspected as `redlatch inspect` does, so both
+//! judge alike.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use redlatch::engine::{Resource, quorum};
+use redlatch::internals::env::parse_time;
+use redlatch::internals::probe::{Answer, Probe, ProbeError, each};
+use redlatch::internals::words::{Printable, Rounded};
+use redlatch::{Client, Config, HolderTtl, Inspection, KeyState, LockStatus};
+use serde_json::{Value, json};
+
+use super::layout::{add_paragraph, terminal_width};
+use super::message::Message;
+use super::options::{Exit, MasterOptions, code, print, say};
+
+/// List the locks on the masters, of any holder.
+///
+/// It asks each master for the keys that begin with the prefix, and then for each lock. It takes no part in
+/// any lock. A lock that comes or goes meanwhile may be missing, or be listed though it is gone. Keys that
+/// are no locks are counted, and not listed. The login needs the right +scan, and for waiters +zcard and
+/// +pubsub|numsub.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Args {
+    /// Names to list, as a pattern of Redis: `*` stands for any text, `?` for a character [default: all].
+    #[arg(value_name = "PATTERN")]
+    pattern: Option<OsString>,
+
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    json: bool,
+
+    /// How long the search for names may take on each master.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    time_limit: Duration,
+
+    #[command(flatten)]
+    masters: MasterOptions,
+}
+
+const HELP: &str = "\
+Columns: state; masters that hold it; time left by the masters' clocks; kind; waiters; name and holder.
+  A fair lock without a queue is shown as plain, and a lock is fenced if its name has a fence.
+  Waiters are those in the queue of a fair lock and the clients that receive notifications; ? if unknown.
+
+Exit codes:
+  0 if the list is complete as far as a quorum of masters knows, 64 bad usage, 69 if fewer than a quorum answered
+
+Examples:
+  redlatch ls 'orders:*'
+  redlatch ls --json | jq -r '.locks[] | select(.status == \"split\") | .name'";
+
+/// Keys that a master looks at for one `SCAN`, about: it answers others in between.
+const SCAN_COUNT: &str = "128";
+
+/// The most names that are listed.
+const NAME_COUNT_MAX: usize = 100_000;
+
+/// Names that are asked for in one write.
+const CHUNK_SIZE: usize = 64;
+
+/// Inspections at the same time.
+const THREAD_COUNT: usize = 16;
+
+/// One lock of the list.
+struct Listed {
+    name: Vec<u8>,
+    inspection: Inspection,
+    extras: Extras,
+}
+
+/// What is known of a lock beside its key.
+#[derive(Clone, Copy, Default)]
+struct Extras {
+    is_fenced: bool,
+    /// Entries of its queue; `None` if too few masters report it.
+    queued: Option<i64>,
+    /// Clients that receive its notifications; likewise.
+    subscribed: Option<i64>,
+}
+
+/// Runs `ls`; the result is the program's exit code.
+pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
+    let config = args.masters.config(|builder| builder)?;
+    let prefix: Arc<[u8]> = args.masters.prefix().into();
+    let pattern = args.pattern.as_ref().map_or(b"*".as_slice(), |pattern| pattern.as_bytes());
+    let (names, is_cut) = find_names(&config, args.time_limit, &prefix, pattern)?;
+    let extras = find_extras(&config, args.time_limit, &prefix, &names)?;
+    let inspections = inspect_all(&Client::open(config)?, &names)?;
+    let (mut locks, mut other_count) = (Vec::new(), 0);
+    for ((name, extras), inspection) in names.into_iter().zip(extras).zip(inspections) {
+        match what_is(&inspection) {
+            What::Lock => locks.push(Listed { name, inspection, extras }),
+            What::Other => other_count += 1,
+            What::Gone => {}
+        }
+    }
+    if args.json {
+        let all: Vec<Value> = locks.iter().map(Listed::json).collect();
+        let all = json!({ "locks": all, "other_keys": other_count, "is_cut": is_cut });
+        print(&format!("{all}\n"))?;
+    } else {
+        let width = terminal_width();
+        print(&locks.iter().map(|lock| lock.text(width)).collect::<String>())?;
+    }
+    if other_count > 0 {
+        say(Message::OtherKeys { count: other_count });
+    }
+    if is_cut {
+        say(Message::ListCut { count: NAME_COUNT_MAX });
+    }
+    Ok(0)
+}
+
+/// The names of keys behind the prefix that can be locks, and whether there are more.
+fn find_names(
+    config: &Config,
+    limit: Duration,
+    prefix: &Arc<[u8]>,
+    pattern: &[u8],
+) -> Result<(Vec<Vec<u8>>, bool), Exit> {
+    let escaped: Vec<u8> = prefix.iter().flat_map(|byte| escaped(*byte)).collect();
+    let pattern = [&escaped, pattern].concat();
+    let size = prefix.len();
+    let found = each(config, limit, move |probe, _| scan(probe, &pattern, size))?;
+    let (count, needed) = (found.len(), quorum(found.len()));
+    let mut names = BTreeMap::new();
+    let (mut answered, mut failures, mut is_cut) = (0, Vec::new(), false);
+    for (index, result) in found.into_iter().enumerate() {
+        match result {
+            Ok((some, more)) => {
+                answered += 1;
+                is_cut |= more;
+                names.extend(some.into_iter().map(|name| (name, ())));
+            }
+            Err(error) => failures.push(format!("master {}: {error}", index + 1)),
+        }
+    }
+    if answered < needed {
+        let why = Message::TooFewMasters { ready: answered, count, needed }.to_string();
+        return Err(Exit::new(code::NO_QUORUM, [vec![why], failures].concat().join("\n  ")));
+    }
+    failures.iter().for_each(say);
+    is_cut |= names.len() > NAME_COUNT_MAX;
+    Ok((names.into_keys().take(NAME_COUNT_MAX).collect(), is_cut))
+}
+
+/// A byte that stands for itself in a pattern.
+fn escaped(byte: u8) -> impl Iterator<Item = u8> {
+    let escape = b"*?[]^-\\".contains(&byte).then_some(b'\\');
+    escape.into_iter().chain([byte])
+}
+
+/// The names on one master. A key may be reported twice, and one that comes or goes meanwhile may be missed.
+fn scan(probe: &mut Probe, pattern: &[u8], prefix_size: usize) -> Result<(Vec<Vec<u8>>, bool), ProbeError> {
+    let (mut names, mut cursor) = (Vec::new(), b"0".to_vec());
+    loop {
+        let command = [b"SCAN", cursor.as_slice(), b"MATCH", pattern, b"COUNT", SCAN_COUNT.as_bytes()];
+        let answer = probe.exchange(&[command])?.remove(0);
+        let unusable = |answer: &Answer| match answer {
+            Answer::Error(text) => ProbeError::Unreachable(text.clone()),
+            _ => ProbeError::Unreachable("its reply to SCAN has an unknown form".to_owned()),
+        };
+        let Answer::List(parts) = &answer else { return Err(unusable(&answer)) };
+        let (Some(Answer::Text(next)), Some(Answer::List(keys))) = (parts.first(), parts.get(1)) else {
+            return Err(unusable(&answer));
+        };
+        let keys = keys.iter().filter_map(Answer::text).filter_map(|key| key.get(prefix_size..));
+        names.extend(keys.filter(|name| Resource::new(name).is_ok()).map(<[u8]>::to_vec));
+        if next == b"0" {
+            return Ok((names, false));
+        }
+        if names.len() > 2 * NAME_COUNT_MAX {
+            return Ok((names, true));
+        }
+        cursor.clone_from(next);
+    }
+}
+
+/// What stands beside the locks' keys, for each name.
+fn find_extras(
+    config: &Config,
+    limit: Duration,
+    prefix: &Arc<[u8]>,
+    names: &[Vec<u8>],
+) -> Result<Vec<Extras>, Exit> {
+    let (all, prefix) = (Arc::new(names.to_vec()), prefix.clone());
+    let told = each(config, limit, move |probe, _| {
+        all.chunks(CHUNK_SIZE).map(|names| ask_extras(probe, &prefix, names)).collect::<Result<Vec<_>, _>>()
+    })?;
+    // By master, and then by name. A master that did not answer reports nothing.
+    let told: Vec<Vec<Extras>> = told.into_iter().filter_map(Result::ok).map(|all| all.concat()).collect();
+    let needed = quorum(config.master_count());
+    let combine = |index: usize| {
+        let of = |number: fn(&Extras) -> Option<i64>| {
+            let mut numbers: Vec<i64> = told.iter().filter_map(|all| number(all.get(index)?)).collect();
+            numbers.sort_unstable_by(|one, other| other.cmp(one));
+            numbers.get(needed - 1).copied()
+        };
+        Extras {
+            is_fenced: told.iter().any(|all| all.get(index).is_some_and(|extras| extras.is_fenced)),
+            queued: of(|extras| extras.queued),
+            subscribed: of(|extras| extras.subscribed),
+        }
+    };
+    Ok((0..names.len()).map(combine).collect())
+}
+
+fn ask_extras(probe: &mut Probe, prefix: &[u8], names: &[Vec<u8>]) -> Result<Vec<Extras>, ProbeError> {
+    let key = |kind: &[u8], name: &[u8]| [prefix, kind, name].concat();
+    let mut commands: Vec<Vec<Vec<u8>>> = Vec::with_capacity(2 * names.len() + 1);
+    for name in names {
+        commands.push(vec![b"PTTL".to_vec(), key(b"redlatch:fence:", name)]);
+        commands.push(vec![b"ZCARD".to_vec(), key(b"redlatch:fair:t:", name)]);
+    }
+    let channels = names.iter().map(|name| key(b"", name));
+    commands.push([b"PUBSUB".to_vec(), b"NUMSUB".to_vec()].into_iter().chain(channels).collect());
+    let answers = probe.exchange(&commands)?;
+    // A channel and a number for each name, if the login may ask.
+    let subscribed = match answers.last() {
+        Some(Answer::List(pairs)) => pairs.iter().skip(1).step_by(2).map(Answer::integer).collect(),
+        _ => Vec::new(),
+    };
+    let extras = (0..names.len()).map(|index| Extras {
+        is_fenced: answers[2 * index].integer().is_some_and(|left| left != -2),
+        queued: answers[2 * index + 1].integer(),
+        subscribed: subscribed.get(index).copied().flatten(),
+    });
+    Ok(extras.collect())
+}
+
+/// Inspects all names, several at the same time.
+fn inspect_all(client: &Client, names: &[Vec<u8>]) -> Result<Vec<Inspection>, Exit> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(name) = names.get(index) else { return Ok(done) };
+            let inspection = client.inspect(name).map_err(|error| Exit::new(code::INTERNAL, error))?;
+            done.push((index, inspection));
+        }
+    };
+    let count = THREAD_COUNT.min(names.len());
+    let mut all = thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
+        let done = threads.into_iter().map(|thread| thread.join().expect("no panic in an inspection"));
+        done.collect::<Result<Vec<_>, Exit>>()
+    })?
+    .concat();
+    all.sort_unstable_by_key(|(index, _)| *index);
+    Ok(all.into_iter().map(|(_, inspection)| inspection).collect())
+}
+
+enum What {
+    Lock,
+    /// A key of another type, or without a TTL.
+    Other,
+    Gone,
+}
+
+fn what_is(inspection: &Inspection) -> What {
+    let any = |is: fn(&KeyState) -> bool| inspection.masters.iter().any(|(_, state)| is(state));
+    let is_lock = |state: &KeyState| {
+        matches!(
+            state,
+            KeyState::Holds { left: HolderTtl::Left(_), .. }
+                | KeyState::Shared { left: HolderTtl::Left(_), .. }
+        )
+    };
+    if any(is_lock) {
+        What::Lock
+    } else if any(|state| matches!(state, KeyState::Holds { .. } | KeyState::Shared { .. }))
+        || any(|state| matches!(state, KeyState::Failed(why) if why.to_string().contains("WRONGTYPE")))
+    {
+        What::Other
+    } else if inspection.status() == LockStatus::Unknown {
+        What::Lock
+    } else {
+        What::Gone
+    }
+}
+
+impl Listed {
+    fn state(&self) -> &'static str {
+        match self.inspection.status() {
+            LockStatus::Free => "free",
+            LockStatus::Held => "held",
+            LockStatus::Shared => "shared",
+            LockStatus::Split => "split",
+            _ => "unknown",
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        let is_shared = |(_, state): &(Arc<str>, KeyState)| matches!(state, KeyState::Shared { .. });
+        match self.extras {
+            _ if self.inspection.masters.iter().any(is_shared) => "readers",
+            Extras { queued: Some(1..), .. } => "fair",
+            Extras { is_fenced: true, .. } => "fenced",
+            _ => "plain",
+        }
+    }
+
+    /// Masters that hold a part of it.
+    fn holding(&self) -> usize {
+        let holds = |state: &KeyState| matches!(state, KeyState::Holds { .. } | KeyState::Shared { .. });
+        self.inspection.masters.iter().filter(|(_, state)| holds(state)).count()
+    }
+
+    fn waiters(&self) -> Option<i64> {
+        Some(self.extras.queued?.saturating_add(self.extras.subscribed?))
+    }
+
+    /// The holder, as `redlatch inspect` shows it.
+    fn holder(&self) -> Option<String> {
+        self.inspection.holder().map(|value| Printable(value).to_string())
+    }
+
+    /// One line; two on a narrow terminal.
+    fn text(&self, width: Option<usize>) -> String {
+        let (state, kind) = (self.state(), self.kind());
+        let on = format!("{}/{}", self.holding(), self.inspection.masters.len());
+        let left = match self.inspection.remaining() {
+            HolderTtl::Left(left) => Rounded(left).to_string(),
+            HolderTtl::Never => "ever".to_owned(),
+            _ => "-".to_owned(),
+        };
+        let waiters = self.waiters().map_or_else(|| "?".to_owned(), |count| count.to_string());
+        let name = self.name.escape_ascii();
+        let holder = match (self.inspection.holder_label(), self.holder()) {
+            (Some(label), _) => format!(" by {label}"),
+            // Enough of the value to distinguish holders; `inspect` shows all of it.
+            (None, Some(holder)) if holder.chars().count() > HOLDER_SHOWN_MAX => {
+                format!(" by {}…", holder.chars().take(HOLDER_SHOWN_MAX).collect::<String>())
+            }
+            (None, Some(holder)) => format!(" by {holder}"),
+            (None, None) => String::new(),
+        };
+        if let Some(width) = width.filter(|width| *width < WIDE) {
+            let mut text = format!("{name}\n");
+            let rest = format!("{state} {on} {left} {kind} {waiters}{holder}");
+            add_paragraph(&mut text, width, "  ", 4, &rest);
+            return text;
+        }
+        format!("{state:<7} {on:>5} {left:>6} {kind:<7} {waiters:>3} {name}{holder}\n")
+    }
+
+    fn json(&self) -> Value {
+        let left = match self.inspection.remaining() {
+            HolderTtl::Left(left) => Some(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+            _ => None,
+        };
+        json!({
+            "name": self.name.escape_ascii().to_string(), "status": self.state(), "kind": self.kind(),
+            "holder": self.holder(), "holder_label": self.inspection.holder_label(), "remaining_ms": left, "holding": self.holding(),
+            "masters": self.inspection.masters.len(), "queued": self.extras.queued,
+            "subscribed_clients": self.extras.subscribed,
+        })
+    }
+}
+
+/// Width from which a lock has one line.
+const WIDE: usize = 60;
+
+/// Characters of a holder's value that are shown.
+const HOLDER_SHOWN_MAX: usize = 12;

@@ -1,0 +1,294 @@
+//! `redlatch doctor`: each misconfiguration is found, planted one by one, and nothing on a healthy fleet.
+
+use std::net::Ipv4Addr;
+use std::process::Command;
+
+use redlatch::doctor::MasterAnswer;
+use redlatch::{Config, Credentials};
+
+use crate::certificates::Certificates;
+use crate::fleet::{Fleet, Place, eventually};
+use crate::harness::{PATIENCE, command, expect, finish, redlatch};
+
+const PAGE: &str = include_str!("../../docs/operating.md");
+
+/// The `redis.conf` of docs/operating.md as arguments; without the file of users, which does not exist here.
+fn healthy_settings() -> Vec<String> {
+    let (_, rest) = PAGE.split_once("```text\nmaxmemory ").expect("the page has a redis.conf");
+    let (settings, _) = rest.split_once("```").expect("it ends");
+    let settings = format!("maxmemory {settings}");
+    let lines = settings.lines().filter(|line| !line.starts_with("aclfile"));
+    let pair = |line: &str| {
+        let (name, value) = line.split_once(' ').expect("a name and a value");
+        [format!("--{name}"), value.trim_matches('"').to_owned()]
+    };
+    lines.flat_map(pair).collect()
+}
+
+/// Four masters on machines of their own, as far as addresses show it, and a fifth beside the first.
+fn start() -> Fleet {
+    let hosts = [2, 3, 4, 5, 2].map(|last| Ipv4Addr::new(127, 0, 0, last).into());
+    let mut fleet = Fleet::start_at(hosts.map(|host| Place { host, ..Place::default() }).into());
+    let settings = healthy_settings();
+    let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+    fleet.masters().for_each(|master| master.restart_with(&settings));
+    fleet
+}
+
+/// `redlatch doctor` that takes no slow machine for a fault.
+fn doctor(urls: &[String]) -> Command {
+    let mut command = doctor_with_max_ttl(urls, "1s");
+    command.args(["--connect-timeout", "20s"]);
+    command
+}
+
+fn doctor_with_max_ttl(urls: &[String], max_ttl: &str) -> Command {
+    let mut command = redlatch(urls);
+    command.args(["doctor", "--max-ttl", max_ttl, "--answer-timeout", "20s", "--time-limit", "20s"]);
+    command
+}
+
+/// The exit code, and the codes of the findings.
+fn examine(command: &mut Command) -> (Option<i32>, Vec<String>) {
+    let finished = finish(command.arg("--json"));
+    let found: serde_json::Value = serde_json::from_str(&finished.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {} {}", finished.stdout, finished.stderr));
+    let findings = found["findings"].as_array().expect("a list");
+    for finding in findings {
+        for text in ["what", "why", "advice"] {
+            assert!(finding[text].as_str().is_some_and(|text| !text.is_empty()), "{finding}");
+        }
+    }
+    let codes = findings.iter().map(|it| it["code"].as_str().expect("a text").to_owned()).collect();
+    (finished.code, codes)
+}
+
+/// Waits until the fleet is found to be healthy: its masters must have run for a while.
+#[track_caller]
+fn expect_healthy(urls: &[String]) {
+    let mut found = (None, Vec::new());
+    eventually(PATIENCE, "nothing is found", || {
+        found = examine(&mut doctor(urls));
+        found == (Some(0), Vec::new())
+    });
+}
+
+/// Waits until just these findings are left; a master may take a while to follow a command.
+#[track_caller]
+fn expect_found(urls: &[String], args: &[&str], exit: i32, codes: &[&str]) {
+    let expected = (Some(exit), codes.iter().map(|&code| code.to_owned()).collect::<Vec<_>>());
+    let mut found = (None, Vec::new());
+    let start = std::time::Instant::now();
+    while found != expected {
+        found = examine(doctor(urls).args(args));
+        assert!(start.elapsed() < PATIENCE, "found {found:?}, expected {expected:?}");
+    }
+}
+
+#[test]
+fn a_healthy_fleet_gives_no_finding() {
+    let mut fleet = start();
+    let urls = fleet.urls()[..3].to_vec();
+    let state = |fleet: &mut Fleet| -> Vec<String> {
+        let fields = |info: String| -> Vec<String> {
+            let is_kept = |line: &&str| {
+                line.starts_with("rdb_changes_since_last_save:")
+                    || line.starts_with("number_of_cached_scripts:")
+                    || line.starts_with("expired_keys:")
+            };
+            info.lines().filter(is_kept).map(str::to_owned).collect()
+        };
+        fleet
+            .masters()
+            .flat_map(|master| {
+                [fields(master.ask("INFO").text()), vec![master.ask("DBSIZE").text()]].concat()
+            })
+            .collect()
+    };
+    let before = state(&mut fleet);
+    expect_healthy(&urls);
+    assert_eq!(state(&mut fleet), before, "an examination changes nothing");
+    let text = finish(&mut doctor(&urls));
+    expect(&text, 0, &[]);
+    assert!(text.stdout.ends_with("\nnothing found\n"), "{}", text.stdout);
+    assert!(text.stdout.contains("round trip") && text.stdout.contains("noeviction"), "{}", text.stdout);
+    for master in fleet.masters().take(3) {
+        master.ask("CONFIG SET appendfsync always");
+    }
+    expect_found(&urls, &["--trust"], 0, &[]);
+    expect_found(&urls, &[], 0, &["trust-justified"]);
+}
+
+#[test]
+fn planted_misconfigurations_are_found_one_by_one() {
+    let mut fleet = start();
+    let all = fleet.urls();
+    let three = all[..3].to_vec();
+    expect_healthy(&three);
+    // Persistence that the client's trust does not justify.
+    expect_found(&three, &["--trust"], 2, &["trust-unsynced"]);
+    fleet.master(0).ask("CONFIG SET appendonly no");
+    expect_found(&three, &["--trust"], 2, &["trust-unsynced", "trust-unsynced"]);
+    expect_found(&three, &[], 0, &["restart-forgets"]);
+    fleet.master(0).ask("CONFIG SET appendonly yes");
+    // Memory.
+    fleet.master(0).ask("CONFIG SET maxmemory-policy allkeys-lru");
+    expect_found(&three, &[], 2, &["evicting-policy"]);
+    fleet.master(0).ask("CONFIG SET maxmemory-policy noeviction");
+    let used = fleet.master(0).ask("INFO memory").text();
+    let used = used.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("a field");
+    let used: u64 = used.parse().expect("a number");
+    // Far enough below the limit that the examination's own connection does not fill it.
+    fleet.master(0).ask(&format!("CONFIG SET maxmemory {}", used + used / 8));
+    expect_found(&three, &[], 1, &["memory-near-limit"]);
+    fleet.master(0).ask("CONFIG SET maxmemory 0");
+    expect_found(&three, &[], 0, &["no-memory-limit"]);
+    fleet.master(0).ask("CONFIG SET maxmemory 256mb");
+    // The list of masters.
+    expect_found(&all[..4], &[], 1, &["even-count"]);
+    expect_found(&all[..2], &[], 1, &["too-few-masters"]);
+    let twice = all[0].replace("127.0.0.2", "[::ffff:127.0.0.2]");
+    expect_found(&[all[0].clone(), all[1].clone(), twice], &[], 2, &["same-server"]);
+    expect_found(&[all[0].clone(), all[1].clone(), all[4].clone()], &[], 1, &["same-host"]);
+    // Time.
+    let quarantined = (Some(1), vec!["quarantined".to_owned()]);
+    assert_eq!(examine(&mut doctor_with_max_ttl(&three, "1day")), quarantined);
+    expect_found(&three, &["--strict"], 1, &["unobserved"]);
+    // Roles.
+    let addr = fleet.master(3).addr();
+    fleet.master(0).ask(&format!("REPLICAOF {} {}", addr.ip(), addr.port()));
+    expect_found(&three, &[], 2, &["replica"]);
+    fleet.master(0).ask("REPLICAOF NO ONE");
+    expect_healthy(&three);
+    let settings = [healthy_settings(), vec!["--cluster-enabled".into(), "yes".into()]].concat();
+    fleet.master(2).restart_with(&settings.iter().map(String::as_str).collect::<Vec<_>>());
+    let slots = "CLUSTER ADDSLOTS";
+    let slots: String = (0..16_384).fold(slots.to_owned(), |line, slot| format!("{line} {slot}"));
+    fleet.master(2).ask(&slots);
+    expect_found(&three, &["--prefix", "lock:"], 2, &["cluster-without-hash-tag"]);
+    expect_found(&three, &["--prefix", "{lock}:"], 1, &["cluster-node"]);
+    fleet.master(2).kill();
+    expect_found(&three, &[], 2, &["unreachable"]);
+}
+
+#[test]
+fn a_login_without_rights_gets_the_acl_line() {
+    let mut fleet = start();
+    let bare = fleet.urls()[..3].to_vec();
+    expect_healthy(&bare);
+    let rule = PAGE.lines().rfind(|line| line.starts_with("ACL SETUSER locker reset")).expect("a line");
+    let urls: Vec<_> = bare.iter().map(|url| url.replace("redis://", "redis://locker:PASSWORD@")).collect();
+    let args = ["--prefix", "lock:"];
+    let all = |fleet: &mut Fleet, rule: &str| fleet.masters().for_each(|master| _ = master.ask(rule));
+    all(&mut fleet, rule);
+    expect_found(&urls, &args, 0, &[]);
+    for (rights, exit, line) in [
+        ("-evalsha", 2, "ACL SETUSER locker +evalsha"),
+        ("-script|load", 0, "ACL SETUSER locker +script|load"),
+        ("-publish", 1, "ACL SETUSER locker +publish"),
+        ("-subscribe", 1, "ACL SETUSER locker +subscribe"),
+        ("resetchannels", 1, "ACL SETUSER locker &lock:*"),
+        ("resetkeys ~other:*", 2, "ACL SETUSER locker ~lock:*"),
+        ("-info", 1, "ACL SETUSER locker +info"),
+        ("-zrevrange", 0, "ACL SETUSER locker +zrevrange"),
+    ] {
+        all(&mut fleet, &format!("ACL SETUSER locker {rights}"));
+        expect_found(&urls, &args, exit, &["missing-rights"]);
+        let text = finish(doctor(&urls).args(args)).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(line), "{rights}: {line:?} is not in: {text}");
+        all(&mut fleet, rule);
+    }
+    all(&mut fleet, "ACL SETUSER locker reset on >PASSWORD");
+    let (code, codes) = examine(doctor(&urls).args(args));
+    assert_eq!(code, Some(2));
+    assert!(codes.len() >= 6 && codes.iter().all(|code| code == "missing-rights"), "{codes:?}");
+    let wrong: Vec<_> = urls.iter().map(|url| url.replace("PASSWORD", "s3cret")).collect();
+    let mixed = [wrong[0].clone(), urls[1].clone(), urls[2].clone()];
+    all(&mut fleet, rule);
+    expect_found(&mixed, &args, 2, &["login-refused"]);
+    let text = finish(&mut doctor(&wrong));
+    expect(&text, 69, &[]);
+    assert!(text.stdout.contains("WRONGPASS") && !text.stdout.contains("s3cret"), "{}", text.stdout);
+}
+
+#[test]
+fn the_library_call_logs_in_by_the_provider() {
+    let mut fleet = Fleet::start(1);
+    let rule = PAGE.lines().rfind(|line| line.starts_with("ACL SETUSER locker reset")).expect("a line");
+    assert_eq!(fleet.master(0).ask(rule).text(), "OK");
+    fleet.master(0).ask("ACL SETUSER default off");
+    let examined = |password: &'static str| {
+        let config = Config::builder().masters(fleet.urls()).prefix("lock:").connect_timeout(PATIENCE);
+        let config = config.credentials(move |_| Ok(Credentials::new(password).user("locker")));
+        redlatch::doctor::examine(&config.build().expect("valid settings"), PATIENCE)
+            .expect("threads")
+            .masters
+            .remove(0)
+    };
+    let user = examined("PASSWORD").facts().map(|facts| facts.rights.user.clone());
+    assert_eq!(user.as_deref(), Some("locker"));
+    assert!(matches!(examined("wrong").state, MasterAnswer::LoginRefused { .. }));
+}
+
+#[test]
+fn a_certificate_that_ends_soon_is_found() {
+    let certificates = Certificates::new();
+    let path = |file: &str| certificates.path(file).display().to_string();
+    let (certificate, key, ca) = (path("soon.pem"), path("soon.key"), path("ca.pem"));
+    let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
+    let mut fleet = Fleet::start_with_tls(3, &[&files[..], &["--tls-auth-clients", "no"]].concat());
+    let urls: Vec<_> = fleet.masters().map(|master| master.tls_url()).collect();
+    let (_, codes) = examine(doctor(&urls).args(["--tls-ca", &ca]));
+    assert!(codes.iter().any(|code| code == "certificate-expires"), "{codes:?}");
+    let text = finish(doctor(&urls).args(["--tls-ca", &ca])).stdout;
+    assert!(text.contains("its certificate ends in 2 days"), "{text}");
+    let server = [path("server.pem"), path("server.key")];
+    let files = ["--tls-cert-file", &server[0], "--tls-key-file", &server[1], "--tls-ca-cert-file", &ca];
+    let files = [&files[..], &["--tls-auth-clients", "no"]].concat();
+    fleet.masters().for_each(|master| master.restart_with(&files));
+    let (_, codes) = examine(doctor(&urls).args(["--tls-ca", &ca]));
+    assert!(!codes.iter().any(|code| code == "certificate-expires"), "{codes:?}");
+}
+
+#[test]
+fn a_fleet_that_is_down_gives_69() {
+    let mut fleet = Fleet::start(3);
+    let urls = fleet.urls();
+    fleet.master(0).kill();
+    fleet.master(1).kill();
+    let down = finish(&mut doctor(&urls));
+    expect(&down, 69, &[]);
+    assert!(down.stdout.contains("1 master answered, and a lock needs 2"), "{}", down.stdout);
+    fleet.master(2).stop();
+    // The whole limit passes: nobody answers.
+    let silent =
+        finish(redlatch(&urls).args(["doctor", "--time-limit", "300ms", "--connect-timeout", "100ms"]));
+    expect(&silent, 69, &[]);
+    assert!(silent.stdout.contains("no answer to the handshake within"), "{}", silent.stdout);
+    let none = finish(redlatch(&[]).env_remove("REDLATCH_MASTERS").arg("doctor"));
+    expect(&none, 64, &["no masters"]);
+}
+
+#[test]
+fn a_closed_pipe_changes_no_exit_code() {
+    let fleet = Fleet::start(1);
+    let script = "{ \"$REDLATCH\" doctor --trust; echo \"code $?\" >&2; } | :";
+    let mut shell = command("sh");
+    shell.args(["-c", script]).env("REDLATCH", env!("CARGO_BIN_EXE_redlatch"));
+    let finished = finish(shell.env("REDLATCH_MASTERS", fleet.urls().join(",")));
+    assert_eq!(finished.stderr, "code 2\n");
+}
+
+#[test]
+fn the_text_fits_into_forty_columns() {
+    let fleet = Fleet::start(1);
+    let script = "stty cols 40 && \"$REDLATCH\" doctor --trust; echo \"code $?\"";
+    let Some(session) = crate::terminal::Session::start(&fleet.urls(), script) else { return };
+    session.wait_for("code 2");
+    let screen = session.screen();
+    assert!(screen.contains("ERROR trust-unsynced"), "{screen}");
+    for line in screen.lines() {
+        let is_one_word = line.split_whitespace().count() <= 2;
+        assert!(line.trim_end().chars().count() <= 40 || is_one_word, "{line:?}");
+    }
+}

@@ -1,0 +1,87 @@
+//! `redlatch drill`: it finds two holders where there are some, and none where masters keep the promise.
+
+use std::process::Command;
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{PATIENCE, Running, expect, finish, trusting};
+
+fn drill(fleet: &Fleet, time: &str) -> Command {
+    let mut command = trusting(fleet, "drill");
+    command.args(["--time", time, "--ttl", "1s", "--json"]);
+    command
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).expect("JSON and nothing else")
+}
+
+#[test]
+fn a_drill_with_faults_finds_no_two_holders() {
+    let mut fleet = Fleet::start(5);
+    let pids: Vec<String> = fleet.masters().map(|master| master.pid().to_string()).collect();
+    // Stops the process of a master, and lets it go on.
+    let hook = format!(
+        "set -- {}; shift $((REDLATCH_MASTER_NUMBER - 1)); [ $REDLATCH_FAULT = begin ] && kill -STOP $1 || kill -CONT $1",
+        pids.join(" ")
+    );
+    let mut command = drill(&fleet, "4s");
+    command.args(["--pause", "--fault-time", "300ms", "--hook", &hook]);
+    let finished = finish(&mut command);
+    expect(&finished, 0, &[]);
+    let report = json(&finished.stdout);
+    assert_eq!(report["two_holders"], serde_json::json!([]), "{report}");
+    assert!(report["locks"].as_u64() > Some(10), "{report}");
+    assert_eq!(report["visits"], report["locks"], "{report}");
+    let faults = &report["faults"];
+    assert!(faults["pauses"].as_u64() > Some(0) && faults["hooks"].as_u64() > Some(0), "{report}");
+    assert_eq!(faults["failed"], 0, "{report}");
+    for master in fleet.masters() {
+        eventually(PATIENCE, "the keys are released", || master.ask("KEYS *").text() == "[]");
+    }
+}
+
+#[test]
+fn a_drill_finds_the_two_holders_of_a_forgetful_fleet() {
+    let mut fleet = Fleet::start(3);
+    let ports: Vec<String> = fleet.masters().map(|master| master.port().to_string()).collect();
+    // All masters lose their keys, as after a restart without a file, and are trusted.
+    let flush = "exec 3<>/dev/tcp/127.0.0.1/$port; echo FLUSHALL >&3; read -r line <&3";
+    let hook = format!("bash -c 'for port in {}; do {flush}; done'", ports.join(" "));
+    let mut command = drill(&fleet, "8s");
+    command.args(["--resources", "1", "--fault-time", "50ms", "--hook", &hook]);
+    let finished = finish(&mut command);
+    expect(&finished, 1, &[]);
+    assert!(!json(&finished.stdout)["two_holders"].as_array().expect("a list").is_empty());
+}
+
+#[test]
+fn a_drill_refuses_names_in_use_and_changes_nothing() {
+    let mut fleet = Fleet::start(3);
+    let first = Running::start(&mut drill(&fleet, "10min"));
+    eventually(PATIENCE, "it holds its lock", || {
+        fleet.masters().all(|master| master.ask("EXISTS redlatch-drill:own").text() == "1")
+    });
+    expect(&finish(&mut drill(&fleet, "1s")), 75, &["another drill runs", "--prefix"]);
+    first.signal("TERM");
+    assert_eq!(first.finish().code, Some(143));
+    for master in fleet.masters() {
+        eventually(PATIENCE, "the keys are released", || master.ask("KEYS *").text() == "[]");
+    }
+    fleet.master(1).ask("SET redlatch-drill:2 somebody");
+    expect(&finish(&mut drill(&fleet, "1s")), 75, &["redlatch-drill:2", "--prefix"]);
+    assert_eq!(fleet.master(1).ask("GET redlatch-drill:2").text(), "somebody");
+    expect(&finish(drill(&fleet, "1s").args(["--prefix", "mine:"])), 0, &[]);
+}
+
+#[test]
+fn a_drill_without_masters_or_sense_says_so() {
+    let mut fleet = Fleet::start(3);
+    for bad in [["--contenders", "1"], ["--resources", "0"], ["--fault-time", "0s"]] {
+        expect(&finish(drill(&fleet, "1s").args(bad)), 64, &[bad[0]]);
+    }
+    let failing = finish(drill(&fleet, "2s").args(["--fault-time", "50ms", "--hook", "exit 3"]));
+    expect(&failing, 0, &["the hook with REDLATCH_FAULT=begin", "exit status: 3"]);
+    assert!(json(&failing.stdout)["faults"]["failed"].as_u64() > Some(0));
+    (0..2).for_each(|index| fleet.master(index).kill());
+    expect(&finish(&mut drill(&fleet, "1s")), 69, &["1 of 3"]);
+}

@@ -1,0 +1,99 @@
+//! `redlatch run --at-least`: a command that runs once per interval.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, trusting};
+
+/// A run with a least time within the longest TTL.
+fn run(fleet: &Fleet, at_least: &str, command: &[&str]) -> Command {
+    let mut run = trusting(fleet, "run");
+    run.args(["--max-ttl", "1h", "--at-least", at_least, "report", "--"]).args(command);
+    run
+}
+
+#[test]
+fn a_second_run_in_the_interval_does_not_run() {
+    for (script, code) in [("true", 0), ("exit 3", 3), ("kill -KILL $$", 137)] {
+        let mut fleet = Fleet::start(3);
+        let begun = Instant::now();
+        expect(&finish(&mut run(&fleet, "10min", &["sh", "-c", script])), code, &[]);
+        assert!(begun.elapsed() < Duration::from_secs(500), "it does not stay");
+        expect(&finish(&mut run(&fleet, "10min", &["echo", "again"])), 75, &["held by another client ("]);
+        eventually(PATIENCE, "all masters keep it", || holder_count(&mut fleet, "report") == 3);
+    }
+}
+
+#[test]
+fn a_run_that_is_ended_by_a_signal_keeps_its_interval() {
+    let fleet = Fleet::start(3);
+    let mut first = Running::start(&mut run(&fleet, "10min", &["sh", "-c", &format!("echo in; {FOREVER}")]));
+    assert_eq!(first.line(), "in");
+    first.signal("TERM");
+    expect(&first.finish(), 143, &[]);
+    expect(&finish(&mut run(&fleet, "10min", &["echo", "again"])), 75, &[]);
+}
+
+#[test]
+fn the_interval_ends_and_the_next_run_runs() {
+    let fleet = Fleet::start(3);
+    let begun = Instant::now();
+    expect(&finish(&mut run(&fleet, "1500ms", &["true"])), 0, &[]);
+    let next = finish(trusting(&fleet, "run").args(["--wait", "30s", "report", "--", "echo", "next"]));
+    expect(&next, 0, &[]);
+    assert!(
+        begun.elapsed() >= Duration::from_millis(1500) && next.stdout == "next\n",
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+#[test]
+fn a_command_that_takes_longer_releases_at_once() {
+    let mut fleet = Fleet::start(3);
+    expect(&finish(&mut run(&fleet, "50ms", &["sleep", "0.2"])), 0, &[]);
+    eventually(PATIENCE, "it is released", || holder_count(&mut fleet, "report") == 0);
+}
+
+#[test]
+fn nothing_is_kept_where_no_command_ran() {
+    let mut fleet = Fleet::start(3);
+    expect(&finish(&mut run(&fleet, "10min", &["/no/such/command"])), 127, &[]);
+    eventually(PATIENCE, "it is released", || holder_count(&mut fleet, "report") == 0);
+    let too_long = finish(&mut run(&fleet, "25h", &["true"]));
+    expect(&too_long, 64, &["cannot be held for at least 25h, as max_hold is 24h; ask for less"]);
+}
+
+/// The least time is longer than the longest TTL: the program stays, until a signal comes.
+#[test]
+fn a_stay_beyond_max_ttl_ends_with_a_signal() {
+    let mut fleet = Fleet::start(3);
+    let mut command = trusting(&fleet, "run");
+    command.args(["--verbose", "--at-least", "10min", "report", "--", "sh", "-c", "exit 3"]);
+    let mut first = Running::start(&mut command);
+    first.wait_for_stderr("is held for another");
+    expect(&finish(trusting(&fleet, "run").args(["report", "--", "true"])), 75, &[]);
+    first.signal("TERM");
+    expect(&first.finish(), 3, &["ends in 30s, before its --at-least time; raise --max-ttl"]);
+    expect(&finish(trusting(&fleet, "run").args(["report", "--", "true"])), 75, &[]);
+    for master in fleet.masters() {
+        eventually(PATIENCE, "it has more than the TTL", || {
+            let left_ms: i64 = master.ask("PTTL report").text().parse().expect("a time");
+            (10_001..=30_000).contains(&left_ms)
+        });
+    }
+}
+
+#[test]
+fn a_stay_ends_when_the_rest_fits() {
+    let fleet = Fleet::start(3);
+    let begun = Instant::now();
+    let mut command = trusting(&fleet, "run");
+    command.args(["--max-ttl", "2s", "--ttl", "1s", "--at-least", "4s", "report", "--", "true"]);
+    expect(&finish(&mut command), 0, &[]);
+    assert!(begun.elapsed() >= Duration::from_millis(1900), "{:?}", begun.elapsed());
+    let next = finish(trusting(&fleet, "run").args(["--wait", "30s", "report", "--", "true"]));
+    expect(&next, 0, &[]);
+    assert!(begun.elapsed() >= Duration::from_secs(4), "{:?}", begun.elapsed());
+}

@@ -1,0 +1,120 @@
+//! `redlatch ls`: the locks on the masters, and keys that are none.
+
+use std::process::Command;
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, redlatch, trusting};
+
+fn list(fleet: &Fleet) -> Command {
+    let mut command = trusting(fleet, "ls");
+    command.args(["--prefix", "p[1]:"]);
+    command
+}
+
+/// The list as JSON, by name.
+fn listed(fleet: &Fleet) -> serde_json::Map<String, serde_json::Value> {
+    let finished = finish(list(fleet).arg("--json"));
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    let all: serde_json::Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    let locks = all["locks"].as_array().expect("a list");
+    locks.iter().map(|lock| (lock["name"].as_str().expect("a name").to_owned(), lock.clone())).collect()
+}
+
+#[test]
+fn locks_are_listed_by_kind_and_quorum() {
+    let mut fleet = Fleet::start(3);
+    let empty = finish(&mut list(&fleet));
+    expect(&empty, 0, &[]);
+    assert_eq!(empty.stdout, "");
+    let hold = |args: &[&str]| {
+        let mut command = trusting(&fleet, "run");
+        command.args(["--prefix", "p[1]:", "--ttl", "20s"]).args(args);
+        let mut run = Running::start(command.args(["--", "sh", "-c"]).arg(format!("echo inside; {FOREVER}")));
+        assert_eq!(run.line(), "inside");
+        run
+    };
+    let _holders = [
+        hold(&["--label", "host 7", "plain"]),
+        hold(&["--fenced", "orders:fenced"]),
+        hold(&["--fair", "--wait", "20s", "fair"]),
+        hold(&["--shared", "readers"]),
+    ];
+    let waiter = |args: &[&str]| {
+        let mut command = trusting(&fleet, "run");
+        command.args(["--prefix", "p[1]:", "--wait", "60s"]).args(args).args(["--", "true"]);
+        Running::start(&mut command)
+    };
+    let _waiters = [waiter(&["--fair", "fair"]), waiter(&["plain"])];
+    for (index, value) in ["one", "two"].into_iter().enumerate() {
+        fleet.master(index).ask(&format!("SET p[1]:split {value} PX 600000"));
+    }
+    fleet.master(0).ask("SET p[1]:part one PX 600000");
+    // Keys that are no locks, and one behind another prefix that the pattern of this one would match.
+    fleet.master(0).ask("RPUSH p[1]:list x");
+    fleet.masters().for_each(|master| _ = master.ask("SET p[1]:forever x"));
+    fleet.master(0).ask("SET p1:other one PX 600000");
+    let mut all = listed(&fleet);
+    eventually(PATIENCE, "both waiters are counted", || {
+        all = listed(&fleet);
+        all["fair"]["queued"].as_i64() >= Some(1) && all["plain"]["subscribed_clients"] == 1
+    });
+    let shown = |name: &str| {
+        let text = |field: &str| all[name][field].as_str().expect("a text").to_owned();
+        (text("status"), text("kind"), all[name]["holding"].as_i64().expect("a number"))
+    };
+    let expected = |status: &str, kind: &str, holding| (status.to_owned(), kind.to_owned(), holding);
+    assert_eq!(
+        all.keys().collect::<Vec<_>>(),
+        ["fair", "orders:fenced", "part", "plain", "readers", "split"]
+    );
+    assert_eq!(shown("plain"), expected("held", "plain", 3));
+    assert_eq!(shown("orders:fenced"), expected("held", "fenced", 3));
+    assert_eq!(shown("fair"), expected("held", "fair", 3));
+    assert_eq!(shown("readers"), expected("shared", "readers", 3));
+    assert_eq!(shown("split"), expected("split", "plain", 2));
+    assert_eq!(shown("part"), expected("free", "plain", 1));
+    assert_eq!(all["plain"]["holder_label"], "host 7");
+    assert!(all["plain"]["remaining_ms"].as_u64().is_some_and(|left| left <= 20_000));
+    let some = finish(list(&fleet).arg("orders:*"));
+    expect(&some, 0, &[]);
+    assert!(some.stdout.starts_with("held      3/3") && some.stdout.lines().count() == 1, "{}", some.stdout);
+    let text = finish(&mut list(&fleet));
+    expect(&text, 0, &["not listed: 2 keys"]);
+    assert_eq!(text.stdout.lines().count(), 6, "{}", text.stdout);
+}
+
+#[test]
+fn a_list_needs_a_quorum_and_rights() {
+    let mut fleet = Fleet::start(3);
+    for master in fleet.masters() {
+        master.ask("SET p[1]:a one PX 600000");
+        master.ask("ACL SETUSER locker on >pw ~* &* +get +getrange +zrevrank +pttl +info +ping +echo");
+    }
+    let urls: Vec<_> = fleet.urls().iter().map(|url| url.replace("redis://", "redis://locker:pw@")).collect();
+    let refused = finish(redlatch(&urls).args(["ls", "--trust"]));
+    expect(&refused, 69, &["0 of 3 masters count, 2 needed", "NOPERM", "scan"]);
+    for master in fleet.masters() {
+        master.ask("ACL SETUSER locker +scan");
+    }
+    let some = finish(redlatch(&urls).args(["ls", "--trust", "--prefix", "p[1]:"]));
+    expect(&some, 0, &[]);
+    assert!(some.stdout.contains(" ? a by one"), "waiters are unknown: {}", some.stdout);
+    fleet.master(0).kill();
+    let two = finish(&mut list(&fleet));
+    expect(&two, 0, &["master 1: Connection refused"]);
+    assert!(two.stdout.starts_with("held      2/3"), "{}", two.stdout);
+    fleet.master(1).kill();
+    expect(&finish(&mut list(&fleet)), 69, &["1 of 3 masters count, 2 needed"]);
+}
+
+#[test]
+fn a_list_fits_into_forty_columns() {
+    let mut fleet = Fleet::start(1);
+    fleet.master(0).ask("SET orders:42 somebody PX 600000");
+    let script = "stty cols 40 && \"$REDLATCH\" ls --trust";
+    let Some(session) = crate::terminal::Session::start(&fleet.urls(), script) else { return };
+    session.wait_for("orders:42");
+    let (_, screen) = session.finish();
+    assert!(screen.contains("  held 1/1 "), "{screen}");
+    assert!(screen.lines().all(|line| line.trim_end().chars().count() <= 40), "{screen}");
+}

@@ -1,0 +1,90 @@
+//! Events for an observer: what each one names, and that they are bounded.
+
+use std::time::Duration;
+
+use redlatch::engine::Request;
+use redlatch::{ConfigBuilder, Event, limits};
+
+use crate::rig::Rig;
+use crate::stats::stats;
+use crate::{defaults, ms};
+
+fn observed(builder: ConfigBuilder) -> ConfigBuilder {
+    builder.on_event(|_| unreachable!("an engine does not call it"))
+}
+
+fn events(rig: &mut Rig) -> Vec<Event> {
+    std::iter::from_fn(|| rig.engine.poll_event()).collect()
+}
+
+#[test]
+fn events_name_the_lock_without_its_prefix() {
+    let mut rig = Rig::new(3, |builder| observed(builder).prefix("p:"));
+    let connected: Vec<_> = events(&mut rig);
+    assert!(connected.iter().all(|it| matches!(it, Event::Connected { is_reconnect: false, .. })));
+    assert_eq!(connected.len(), 3);
+    let (resource, took) = (b"a".to_vec(), Duration::ZERO);
+    let lock = rig.acquire("a", 10_000, 0);
+    assert_eq!(events(&mut rig), [Event::Acquired { resource: resource.clone(), attempts: 1, took }]);
+    rig.acquire("a", 10_000, 0);
+    let denied = events(&mut rig);
+    assert!(matches!(&denied[..], [Event::Denied { resource, .. }] if resource == b"a"), "{denied:?}");
+    rig.advance(ms(20));
+    rig.release(lock, false);
+    assert_eq!(events(&mut rig), [Event::Released { resource: resource.clone(), held: ms(20) }]);
+    let lock = rig.acquire("a", 1000, 0);
+    events(&mut rig);
+    rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("taken");
+    rig.advance(ms(950));
+    let near = events(&mut rig);
+    assert!(matches!(&near[..], [Event::NearLoss { resource, .. }] if resource == b"a"), "{near:?}");
+    rig.advance(ms(100));
+    rig.release(lock, false);
+    assert_eq!(events(&mut rig), [Event::Lost { resource, held: ms(988) }]);
+}
+
+#[test]
+fn a_masters_ups_and_downs_are_events() {
+    let mut rig = Rig::new(3, observed);
+    events(&mut rig);
+    rig.refuse(1, true);
+    rig.disconnect(1);
+    rig.advance(ms(3000));
+    let name = || "redis://m1:6379".into();
+    let down = events(&mut rig);
+    assert_eq!(down, [Event::Disconnected { master: name(), why: "connection reset".into() }], "once");
+    let now = rig.now;
+    rig.masters[1].restart("other", now);
+    rig.refuse(1, false);
+    rig.advance(ms(3000));
+    let up = events(&mut rig);
+    assert_eq!(
+        up[..2],
+        [Event::Connected { master: name(), is_reconnect: true }, Event::Restarted { master: name() },]
+    );
+    assert!(matches!(&up[2..], [Event::Quarantined { master, .. }] if *master == name()), "{up:?}");
+}
+
+#[test]
+fn events_that_nobody_fetches_are_bounded() {
+    let mut rig = Rig::new(1, observed);
+    events(&mut rig);
+    let count = limits::EVENT_COUNT_MAX as u64;
+    for _ in 0..count {
+        let lock = rig.acquire("a", 10_000, 0);
+        rig.release(lock, false);
+    }
+    assert_eq!((stats(&rig).acquired, stats(&rig).events_dropped), (count, count));
+    assert_eq!(events(&mut rig).len() as u64, count);
+    rig.acquire("a", 10_000, 0);
+    assert_eq!((events(&mut rig).len(), stats(&rig).events_dropped), (1, count));
+}
+
+#[test]
+fn without_an_observer_there_is_no_event() {
+    let mut rig = Rig::new(1, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    rig.release(lock, false);
+    rig.disconnect(0);
+    assert_eq!((events(&mut rig), stats(&rig).events_dropped), (vec![], 0));
+}
