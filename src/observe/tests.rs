@@ -229,6 +229,23 @@ mod traced {
         }
     }
 
+    /// The place of a variant in the cases below. A new one does not compile before it has a place there.
+    fn place(event: &Event) -> usize {
+        match event {
+            Event::Acquired { .. } => 0,
+            Event::Denied { .. } => 1,
+            Event::Released { .. } => 2,
+            Event::Left { .. } => 3,
+            Event::NearLoss { .. } => 4,
+            Event::Lost { .. } => 5,
+            Event::Connected { .. } => 6,
+            Event::Disconnected { .. } => 7,
+            Event::Restarted { .. } => 8,
+            Event::CredentialsFailed { .. } => 9,
+            Event::Quarantined { .. } => 10,
+        }
+    }
+
     #[test]
     fn each_event_is_traced_with_its_fields() {
         let lock = || b"a\xff".to_vec();
@@ -250,6 +267,10 @@ mod traced {
             (
                 Event::Released { resource: lock(), held: ms(4) },
                 r#"DEBUG redlatch: held 4ms, lock "a\\xff", message lock released"#.to_owned(),
+            ),
+            (
+                Event::Left { resource: lock(), held: ms(8) },
+                r#"DEBUG redlatch: held 8ms, lock "a\\xff", message lock left to its TTL"#.to_owned(),
             ),
             (
                 Event::NearLoss { resource: lock(), left: ms(5) },
@@ -283,6 +304,7 @@ mod traced {
                 "WARN redlatch: left 7ms, master redis://h:6379, message master in quarantine".to_owned(),
             ),
         ];
+        assert!(cases.iter().map(|(event, _)| place(event)).eq(0..cases.len()));
         let notes = Notes::default();
         let noted = notes.0.clone();
         let observe = trace_events();
