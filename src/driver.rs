@@ -57,8 +57,27 @@ pub(crate) struct Driver {
     has_unsent: bool,
     resolver: Resolver,
     asker: Asker,
-    /// The other addresses of a name whose first one is being connected, the next one last.
-    spare_addresses: Vec<Vec<SocketAddr>>,
+    /// By [`LinkId::index`].
+    addresses: Vec<Addresses>,
+}
+
+/// The addresses of a name that is being connected.
+#[derive(Debug, Default)]
+struct Addresses {
+    /// Those that were not tried, the next one last.
+    spare: Vec<SocketAddr>,
+    /// The trouble with the one that came farthest, the latest of several.
+    trouble: Option<(Reach, String)>,
+}
+
+/// How far an attempt to connect came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Reach {
+    Nowhere,
+    /// A host refused it.
+    Refused,
+    /// A peer accepted it, and failed in its handshake.
+    Accepted,
 }
 
 /// Sleeps until something happens to the sockets of a [`Driver`].
@@ -114,7 +133,7 @@ impl Driver {
         let waker = Arc::new(Waker::new(&registry, WAKER_TOKEN)?);
         let (resolver, asker) = (Resolver::new(waker.clone()), Asker::new(waker.clone()));
         let sockets = (0..LinkId::COUNT_MAX).map(|_| None).collect();
-        let spare_addresses = vec![Vec::new(); LinkId::COUNT_MAX];
+        let addresses = (0..LinkId::COUNT_MAX).map(|_| Addresses::default()).collect();
         // With one core the servers' answers would have to wait until the looking ends.
         let has_cores_to_spare = thread::available_parallelism().is_ok_and(|count| count.get() > 1);
         let spin = if has_cores_to_spare { config.spin } else { Duration::ZERO };
@@ -129,7 +148,7 @@ impl Driver {
             has_unsent: false,
             resolver,
             asker,
-            spare_addresses,
+            addresses,
         };
         Ok((driver, Poller { poll, events, spin }))
     }
@@ -270,7 +289,7 @@ impl Driver {
                     Ok(true) => self.engine.handle_connected(clock::now(), link),
                     Ok(false) => {}
                     Err(error) => {
-                        self.fail(link, &error.to_string());
+                        self.fail(link, &error);
                         continue;
                     }
                 }
@@ -296,7 +315,7 @@ impl Driver {
                 Ok(Received::Connected) => self.engine.handle_connected(clock::now(), link),
                 Ok(Received::Nothing) => return,
                 Ok(Received::End) => return self.disconnect(link, "the server closed the connection"),
-                Err(error) => return self.fail(link, &error.to_string()),
+                Err(error) => return self.fail(link, &error),
             }
             if self.engine_wants_close(link) {
                 return;
@@ -316,7 +335,7 @@ impl Driver {
             match request {
                 LinkRequest::Close(link) => {
                     self.resolver.forget(link);
-                    self.spare_addresses[link.index()].clear();
+                    self.addresses[link.index()] = Addresses::default();
                     self.sockets[link.index()] = None;
                 }
                 LinkRequest::Credentials(master) => {
@@ -346,8 +365,8 @@ impl Driver {
         match found {
             Ok(mut addresses) => {
                 addresses.reverse();
-                self.spare_addresses[link.index()] = addresses;
-                self.connect_next(link, "its name has no address; check the name");
+                self.addresses[link.index()] = Addresses { spare: addresses, trouble: None };
+                self.connect_next(link);
             }
             Err(error) => {
                 self.disconnect(link, &format!("its name cannot be resolved ({error}); check the name"))
@@ -355,11 +374,15 @@ impl Driver {
         }
     }
 
-    /// Tries the next address of a master's name; `why` says what became of the one before.
-    fn connect_next(&mut self, link: LinkId, why: &str) {
-        match self.spare_addresses[link.index()].pop() {
-            Some(address) => self.connect(link, |registry, token| Socket::tcp(address, registry, token)),
-            None => self.disconnect(link, why),
+    /// Tries the next address of a master's name. Without one, says what became of those before.
+    fn connect_next(&mut self, link: LinkId) {
+        let addresses = &mut self.addresses[link.index()];
+        if let Some(address) = addresses.spare.pop() {
+            return self.connect(link, |registry, token| Socket::tcp(address, registry, token));
+        }
+        match addresses.trouble.take() {
+            Some((_, why)) => self.disconnect(link, &why),
+            None => self.disconnect(link, "its name has no address; check the name"),
         }
     }
 
@@ -367,16 +390,34 @@ impl Driver {
         let socket = open(&self.registry, Token(link.index()));
         match socket.and_then(|socket| self.channels.open(link.master(), socket)) {
             Ok(channel) => self.sockets[link.index()] = Some(channel),
-            Err(error) => self.connect_next(link, &error.to_string()),
+            Err(error) => self.try_next(link, Reach::Nowhere, &error),
         }
     }
 
     /// An attempt to connect goes on with the next address; a connection that stood is lost.
-    fn fail(&mut self, link: LinkId, why: &str) {
+    fn fail(&mut self, link: LinkId, error: &io::Error) {
         match self.sockets[link.index()].take() {
-            Some(channel) if !channel.is_connected() => self.connect_next(link, why),
-            _ => self.disconnect(link, why),
+            Some(channel) if !channel.is_connected() => {
+                let reach = if channel.is_accepted() {
+                    Reach::Accepted
+                } else if error.kind() == io::ErrorKind::ConnectionRefused {
+                    Reach::Refused
+                } else {
+                    Reach::Nowhere
+                };
+                self.try_next(link, reach, error);
+            }
+            _ => self.disconnect(link, &error.to_string()),
         }
+    }
+
+    /// An attempt to connect came so far: goes on with the next address.
+    fn try_next(&mut self, link: LinkId, reach: Reach, error: &io::Error) {
+        let trouble = &mut self.addresses[link.index()].trouble;
+        if trouble.as_ref().is_none_or(|(farthest, _)| *farthest <= reach) {
+            *trouble = Some((reach, error.to_string()));
+        }
+        self.connect_next(link);
     }
 
     fn disconnect(&mut self, link: LinkId, why: &str) {
@@ -418,3 +459,6 @@ impl Poller {
         }
     }
 }
+
+#[cfg(all(test, feature = "tls"))]
+mod tests;

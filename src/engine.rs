@@ -497,6 +497,9 @@ impl Engine {
             self.claims.void_grants(master, admission.predecessor);
         }
         if let Some(why) = admission.refusal {
+            if admission.is_restart {
+                self.report_restart(master);
+            }
             return self.fail_link(now, master, &why);
         }
         self.report_connected(now, master, admission.is_reconnect, admission.is_restart);

@@ -22,7 +22,7 @@ pub enum Event {
         /// Time from the request to the grant.
         took: Duration,
     },
-    /// An acquisition ended without the lock.
+    /// An acquisition ended without the lock, or there was no room for it (`Overloaded`).
     Denied {
         /// Name of the lock.
         resource: Vec<u8>,

@@ -121,3 +121,6 @@ fn record(histogram: &metrics::Histogram, times: &Histogram) {
         histogram.record_many(mean.as_secs_f64(), usize::try_from(bucket.count).unwrap_or(usize::MAX));
     }
 }
+
+#[cfg(test)]
+mod tests;

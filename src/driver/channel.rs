@@ -66,6 +66,15 @@ impl Channel {
         }
     }
 
+    /// Whether a peer has accepted the connection, which may not stand for all that.
+    pub(super) const fn is_accepted(&self) -> bool {
+        match self {
+            Self::Plain { socket, .. } => socket.is_connected(),
+            #[cfg(feature = "tls")]
+            Self::Tls(socket) => socket.is_accepted(),
+        }
+    }
+
     /// The end of the validity of the peer's certificate, as a time since the Unix epoch; `None` without TLS.
     #[cfg(feature = "doctor")]
     pub(super) fn certificate_end(&self) -> Option<Duration> {
@@ -115,7 +124,7 @@ impl Channel {
                 if *has_received || !socket.is_connected() {
                     received
                 } else {
-                    first_reply(received, space, has_received)
+                    first_reply(received, space, socket.is_unix(), has_received)
                 }
             }
             #[cfg(feature = "tls")]
@@ -124,15 +133,19 @@ impl Channel {
     }
 }
 
-/// The first bytes from a peer in plaintext, or its end instead of them: the peer may speak TLS.
+/// The first bytes from a peer in plaintext, or its end instead of them: the peer may speak TLS, unless it is
+/// a Unix socket.
 #[cold]
 fn first_reply(
     received: io::Result<Received>,
     space: &[u8],
+    is_unix: bool,
     has_received: &mut bool,
 ) -> io::Result<Received> {
     *has_received = matches!(received, Ok(Received::Bytes { .. }));
     match received {
+        Ok(Received::End) if is_unix => Err(io::Error::other(NoPlaintext::EndOfUnix)),
+        received if is_unix => received,
         Ok(Received::Bytes { .. }) if space.first() == Some(&TLS_ALERT) => {
             Err(io::Error::other(NoPlaintext::Alert))
         }
@@ -154,4 +167,9 @@ pub(crate) enum NoPlaintext {
     End,
     #[error("{0} before its first reply; if it wants TLS, write rediss://")]
     Broken(io::Error),
+    #[error("the server closed the connection before its first reply; read the server's log")]
+    EndOfUnix,
 }
+
+#[cfg(test)]
+mod tests;

@@ -71,6 +71,10 @@ impl Socket {
         Ok(Self { stream: Stream::Unix(stream), is_connected: false, is_writable: false })
     }
 
+    pub(super) const fn is_unix(&self) -> bool {
+        matches!(self.stream, Stream::Unix(_))
+    }
+
     pub(super) const fn is_connected(&self) -> bool {
         self.is_connected
     }

@@ -29,6 +29,7 @@ use super::socket::{Received, Socket};
 use crate::limits;
 pub use setup::TlsError;
 pub(super) use setup::masters;
+use trouble::Stage;
 pub(crate) use trouble::TlsTrouble;
 
 /// The part that all connections to one master share, its sessions included.
@@ -94,6 +95,11 @@ impl TlsMaster {
 impl TlsSocket {
     pub(super) const fn is_connected(&self) -> bool {
         self.is_established
+    }
+
+    /// Whether a peer has accepted the connection below.
+    pub(super) const fn is_accepted(&self) -> bool {
+        self.socket.is_connected()
     }
 
     /// The end of the validity of the peer's certificate, as a time since the Unix epoch.
@@ -192,8 +198,16 @@ impl TlsSocket {
                     && self.socket.is_writable()
                     && self.session.write_tls(&mut Records(&mut self.socket)).is_ok()
                 {}
-                Err(TlsTrouble::new(&error, self.is_established, self.has_client_certificate).into())
+                Err(TlsTrouble::new(&error, self.stage(), self.has_client_certificate).into())
             }
+        }
+    }
+
+    fn stage(&self) -> Stage {
+        match self.session.negotiated_cipher_suite() {
+            _ if self.is_established => Stage::Established,
+            Some(_) => Stage::Agreed,
+            None => Stage::Hello,
         }
     }
 
@@ -245,3 +259,6 @@ impl Write for Records<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,8 +51,7 @@ impl Engine {
         let waits = !wait.is_zero();
         let wait_until = waits.then(|| now.checked_add(wait).unwrap_or(now + limits::FOREVER));
         let Some((id, op)) = self.ops.take(now, ttl) else {
-            self.stats.overloaded += 1;
-            return Err(SubmitError::Overloaded);
+            return Err(self.refuse_acquisition(resource));
         };
         op.begin(now, ttl, options.min_validity, wait_until);
         if self.pace.is_due() {

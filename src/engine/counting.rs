@@ -6,11 +6,11 @@ use super::op::OpState;
 use super::renewal::loss_lead;
 use super::slab::Id;
 use super::stats::Stats;
-use super::{Engine, OpId, Outcome};
+use super::{Engine, OpId, Outcome, SubmitError};
 use crate::error::AcquireError;
 use crate::event::Event;
 use crate::lock::command;
-use crate::lock::{MasterId, Ttl};
+use crate::lock::{MasterId, Resource, Ttl};
 use crate::mutants::mutant;
 
 impl Engine {
@@ -62,6 +62,17 @@ impl Engine {
         }
         self.end_op(now, id);
         self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(error))));
+    }
+
+    /// There is no room for an acquisition.
+    #[cold]
+    pub(super) fn refuse_acquisition(&mut self, resource: Resource<'_>) -> SubmitError {
+        self.stats.overloaded += 1;
+        self.events.push(|| {
+            let resource = resource.as_bytes().to_vec();
+            Event::Denied { resource, error: AcquireError::Overloaded }
+        });
+        SubmitError::Overloaded
     }
 
     /// A lock was acquired of which more is to be noted.
@@ -181,11 +192,18 @@ impl Engine {
         let name = &self.config.labels[master.index()];
         self.events.push(|| Event::Connected { master: name.clone(), is_reconnect });
         if is_restart {
-            self.events.push(|| Event::Restarted { master: name.clone() });
+            self.report_restart(master);
         }
+        let name = &self.config.labels[master.index()];
         if let Some(until) = self.fleet.link(master).quarantined_until {
             let left = until.saturating_duration_since(now);
             self.events.push(|| Event::Quarantined { master: name.clone(), left });
         }
+    }
+
+    /// Another process answered in place of the one before, whether it is taken in or not.
+    pub(super) fn report_restart(&mut self, master: MasterId) {
+        let name = &self.config.labels[master.index()];
+        self.events.push(|| Event::Restarted { master: name.clone() });
     }
 }

@@ -234,3 +234,60 @@ fn draw(rng: &mut impl Rng, waiting_count: u32, pause: Duration) -> Draw {
         Draw::Try(rng.random_range(Duration::ZERO..=pause))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    const LONGEST: Duration = Duration::from_millis(100);
+    const QUORUM: usize = 2;
+    const CROWD: u32 = 1000;
+
+    fn rival() -> Subscription {
+        let group = Some(b"group".as_slice().into());
+        Subscription::new(Id::NOBODY, Waiter::Rival, b"lock", group, Duration::from_millis(1))
+    }
+
+    fn master(index: usize) -> MasterId {
+        MasterId::new(index).expect("small")
+    }
+
+    #[test]
+    fn pauses_are_wide_only_if_no_publisher_is_missing() {
+        let all = MasterSet::first(3);
+        for has_heard in [false, true] {
+            let mut rival = Subscription { has_heard, ..rival() };
+            let bounds = |rival: &Subscription, able| rival.pause_bounds(QUORUM, able, LONGEST);
+            rival.confirmed.insert(master(0));
+            assert_eq!(bounds(&rival, MasterSet::only(master(0))), None, "no quorum");
+            rival.confirmed.insert(master(1));
+            assert_eq!(bounds(&rival, all), None, "the third master may publish alone");
+            assert!(bounds(&rival, MasterSet::first(2)).is_some(), "the third master cannot publish");
+            assert_eq!(bounds(&rival, MasterSet::only(master(0))), None, "of those, no quorum");
+            rival.confirmed.insert(master(2));
+            assert!(bounds(&rival, all).is_some());
+        }
+    }
+
+    #[test]
+    fn a_skipped_release_of_a_group_hides_no_later_one() {
+        let now = Instant::now();
+        let mut try_count = 0;
+        for seed in 0..100 {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let mut rival = rival();
+            (0..3).for_each(|index| rival.confirmed.insert(master(index)));
+            rival.note_freed(master(0), b"group");
+            rival.note_waiting(CROWD);
+            let is_skipped = rival.wake(now, QUORUM, LONGEST, &mut rng).is_none();
+            // Another client, which has not waited, releases the lock: few wait now.
+            (1..3).for_each(|index| rival.note_freed(master(index), b"lock"));
+            let wake = rival.wake(now, QUORUM, LONGEST, &mut rng);
+            assert!(wake.is_some_and(|wake| wake.is_woken), "{is_skipped}");
+            try_count += u32::from(!is_skipped);
+        }
+        assert!(try_count < 100, "some are skipped");
+    }
+}

@@ -47,8 +47,7 @@ impl Engine {
         };
         if self.queues.count(head) > limits::QUEUED_COUNT_MAX {
             self.ops.free(id);
-            self.stats.overloaded += 1;
-            return Err(SubmitError::Overloaded);
+            return Err(self.refuse_acquisition(resource));
         }
         self.queues.join(id.index, head);
         let op = self.ops.op_mut(id);

@@ -297,6 +297,7 @@ fn samples_of_channels() -> Vec<Sample> {
             Alert => NoPlaintext::Alert, "it answers in TLS; write rediss:// in its URL";
             End => NoPlaintext::End, "if it wants TLS, write rediss://";
             Broken(_) => NoPlaintext::Broken(reset()), "(os error 104) before its first reply; if it wants TLS, write rediss://";
+            EndOfUnix => NoPlaintext::EndOfUnix, "before its first reply; read the server's log";
         }
     }
 }
@@ -328,6 +329,7 @@ fn samples_of_tls() -> Vec<Sample> {
             CertificateRefused(_) => TlsTrouble::CertificateRefused(Alert::UnknownCA), "it refused the client certificate (UnknownCA); check its CA";
             Refused(_) => TlsTrouble::Refused(Alert::HandshakeFailure), "it refused the TLS handshake (HandshakeFailure); check";
             Incompatible(_) => TlsTrouble::Incompatible("Tls12NotOffered".to_owned()), "enable TLS 1.2 or 1.3 there";
+            NoCommonCipher => TlsTrouble::NoCommonCipher, "it has no TLS cipher in common; enable ECDHE";
             NoTls => TlsTrouble::NoTls, "it does not answer in TLS; check the port, or write redis:// for plaintext";
             ClosedInHandshake => TlsTrouble::ClosedInHandshake, "check that the port speaks TLS";
             BrokenInHandshake(_) => TlsTrouble::BrokenInHandshake(reset()), "(os error 104) in the TLS handshake; check that the port speaks TLS";

@@ -184,12 +184,20 @@ fn an_observer_that_blocks_stops_no_other_thread() {
     let its = client.clone();
     let blocked = thread::spawn(move || drop(its.lock("first").ttl(TTL).acquire().expect("free")));
     is_entered.recv_timeout(PATIENCE).expect("the observer is called");
-    // More than may wait for the observer.
+    let other = open(&fleet.urls(), LONG);
+    let held = other.lock("led").ttl(TTL).acquire().expect("free");
     within("other threads go on", move || {
+        let its = client.clone();
+        let leading = thread::spawn(move || its.lock("led").ttl(TTL).wait(PATIENCE).acquire().map(drop));
+        let is_refused = || client.stats().masters.iter().any(|master| master.refused > 0);
+        eventually(PATIENCE, "a thread waits, and leads", is_refused);
+        // More than may wait for the observer.
         for _ in 0..redlatch::limits::EVENT_COUNT_MAX {
             client.lock("other").ttl(TTL).acquire().expect("free").release().expect("confirmed");
         }
         assert!(client.stats().events_dropped > 0);
+        held.release().expect("confirmed");
+        leading.join().expect("no panic").expect("released");
     });
     drop(end);
     blocked.join().expect("no panic");

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::rig::{Rig, id};
 use redlatch::engine::{Outcome, Request, Resource, SubmitError};
-use redlatch::{AcquireError, Failure, HeldBy, HolderTtl, InputError, Options, Vote, limits};
+use redlatch::{AcquireError, Event, Failure, HeldBy, HolderTtl, InputError, Options, Vote, limits};
 
 use crate::{defaults, denied, granted, ms, no_quorum};
 
@@ -263,9 +263,10 @@ fn retries_are_jittered_and_bounded() {
 
 #[test]
 fn the_table_of_locks_is_bounded() {
-    let mut rig = Rig::unconnected(1, defaults);
+    let mut rig = Rig::unconnected(1, |builder| builder.on_event(|_| unreachable!("an engine calls none")));
     rig.pump();
     rig.stop(0);
+    while rig.engine.poll_event().is_some() {}
     let mut last = None;
     for count in 1..=limits::OPERATION_COUNT_MAX {
         last = Some(rig.submit_acquire("a", 10_000, 0));
@@ -278,6 +279,8 @@ fn the_table_of_locks_is_bounded() {
     let request =
         Request::Acquire { resource, options: Options::new().ttl(ttl).wait(Duration::ZERO), label: None };
     assert_eq!(rig.engine.submit(rig.now, request), Err(SubmitError::Overloaded));
+    let refused = Event::Denied { resource: b"b".to_vec(), error: AcquireError::Overloaded };
+    assert_eq!(rig.engine.poll_event(), Some(refused));
     rig.resume(0);
     rig.release(last.expect("some"), false);
     assert!(rig.engine.submit(rig.now, request).is_ok());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redlatch::engine::{OpId, Outcome, Request, Resource, SubmitError};
-use redlatch::{AcquireError, Denial, Failure, HolderTtl, Options, Vote, limits};
+use redlatch::{AcquireError, Denial, Event, Failure, HolderTtl, Options, Vote, limits};
 
 use crate::model::digest;
 use crate::rig::{Rig, id};
@@ -194,7 +194,11 @@ fn an_acquisition_without_wait_passes_the_queue() {
 
 #[test]
 fn the_line_is_bounded_and_says_so_at_once() {
-    let (mut rig, _) = rig_with_holder(1);
+    let mut rig = Rig::new(1, |builder| builder.on_event(|_| unreachable!("an engine calls none")));
+    rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    forget_logs(&mut rig);
+    while rig.engine.poll_event().is_some() {}
     for _ in 0..limits::QUEUED_COUNT_MAX {
         rig.submit_acquire("a", 10_000, 60_000);
     }
@@ -206,6 +210,8 @@ fn the_line_is_bounded_and_says_so_at_once() {
     };
     let count = rig.engine.operation_count();
     assert_eq!(rig.engine.submit(rig.now, request("a")), Err(SubmitError::Overloaded));
+    let refused = Event::Denied { resource: b"a".to_vec(), error: AcquireError::Overloaded };
+    assert_eq!(rig.engine.poll_event(), Some(refused));
     assert_eq!(rig.engine.operation_count(), count);
     assert!(rig.engine.submit(rig.now, request("b")).is_ok());
     assert!(rig.masters[0].log.is_empty());

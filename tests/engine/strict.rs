@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::rig::{Rig, id};
-use redlatch::{ConfigBuilder, Failure, MasterState, MasterStatus, Quarantine, Vote, Warning};
+use redlatch::{ConfigBuilder, Event, Failure, MasterState, MasterStatus, Quarantine, Vote, Warning};
 
 use crate::{granted, ms, no_quorum};
 
@@ -434,6 +434,20 @@ fn one_server_twice_is_refused_with_both_names() {
     rig.pump();
     let MasterState::Down(why) = rig.engine.master_status(rig.now, id(1)).state else { panic!("refused") };
     assert!(why.contains("same server as redis://m0") && why.contains("list each server once"), "{why}");
+}
+
+#[test]
+fn an_unfit_masters_restart_is_counted_and_an_event() {
+    let mut rig = Rig::new(1, |builder| strict(builder).on_event(|_| unreachable!("an engine calls none")));
+    reconnect_after(&mut rig, |rig| {
+        rig.masters[0].restart("run0b", rig.now);
+        rig.masters[0].role = "slave".into();
+    });
+    assert!(why_down(&rig).contains("strict mode refuses"), "{}", why_down(&rig));
+    let events: Vec<_> = std::iter::from_fn(|| rig.engine.poll_event()).collect();
+    let is_restart = |event: &&Event| matches!(event, Event::Restarted { .. });
+    assert_eq!(rig.engine.stats(rig.now).restarts(), 1);
+    assert_eq!(events.iter().filter(is_restart).count(), 1, "{events:?}");
 }
 
 // ---- another server in place of the old one ----

@@ -42,6 +42,15 @@ fn a_missing_or_foreign_client_certificate_is_named() {
 }
 
 #[test]
+fn a_missing_common_cipher_is_named() {
+    let certificates = Certificates::new();
+    let args = ["--tls-auth-clients", "no", "--tls-protocols", "TLSv1.2", "--tls-ciphers", "AES128-SHA"];
+    let mut fleet = start_as(1, "server", &args, &certificates);
+    let client = open(settings(&tls_urls(&mut fleet)).tls(trusting(&certificates)));
+    expect_refusal(&client, &["it has no TLS cipher in common; enable ECDHE"]);
+}
+
+#[test]
 fn a_wrong_scheme_is_named() {
     let (mut fleet, certificates) = start(1, "no");
     let plain_as_tls = fleet.master(0).url().replace("redis://", "rediss://");

@@ -239,6 +239,30 @@ fn an_elected_leader_waits_for_no_waker() {
     assert_eq!(*order.lock().expect("no panic"), [0, 1, 2]);
 }
 
+#[test]
+fn an_early_write_of_a_task_wakes_a_late_leader() {
+    let client = client();
+    let shared = client.shared();
+    let start = clock::now();
+    let (mut core, poller) = loop {
+        let mut core = shared.enter().expect("it goes on");
+        if let Some(poller) = core.poller.take() {
+            break (core, poller);
+        }
+        drop(core);
+        assert!(clock::now() - start < PATIENCE, "the background thread leads for ever");
+        thread::yield_now();
+    };
+    // A leader that knows of no deadline; the next attempt to connect is one.
+    core.sleep = Some(Sleep { until: None, is_woken: false });
+    core.unsent_count = EARLY_WRITE_COUNT * core.driver.engine.config().masters.len() - 1;
+    core.write_for_task();
+    assert_eq!(core.unsent_count, 0, "it is written");
+    assert!(core.sleep.take().is_some_and(|sleep| sleep.is_woken));
+    core.poller = Some(poller);
+    shared.leave(core);
+}
+
 /// Takes a hold when it is woken.
 struct Locks(crate::client::ReentrantLock, mpsc::Sender<Result<(), LockReentrantError>>);
 

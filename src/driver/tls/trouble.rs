@@ -27,6 +27,8 @@ pub(crate) enum TlsTrouble {
     Refused(Alert),
     #[error("it has no TLS version or cipher in common: {0}; enable TLS 1.2 or 1.3 there")]
     Incompatible(String),
+    #[error("it has no TLS cipher in common; enable ECDHE with AES-GCM or ChaCha20-Poly1305 there")]
+    NoCommonCipher,
     #[error("it does not answer in TLS; check the port, or write redis:// for plaintext")]
     NoTls,
     #[error("the server closed the connection in the TLS handshake; check that the port speaks TLS")]
@@ -37,6 +39,17 @@ pub(crate) enum TlsTrouble {
     Truncated,
     #[error("TLS failed: {0}; check the master and the network")]
     Other(String),
+}
+
+/// How far a session has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The peer has not answered the first message.
+    Hello,
+    /// Both sides have agreed on a version and a cipher.
+    Agreed,
+    /// The handshake is done.
+    Established,
 }
 
 /// Names of a certificate that are shown; there may be hundreds.
@@ -63,13 +76,15 @@ impl From<TlsTrouble> for io::Error {
 }
 
 impl TlsTrouble {
-    pub(super) fn new(error: &Error, is_established: bool, has_client_certificate: bool) -> Self {
+    pub(super) fn new(error: &Error, stage: Stage, has_client_certificate: bool) -> Self {
         match error {
             Error::InvalidCertificate(error) => Self::of_certificate(error),
             Error::AlertReceived(Alert::CertificateRequired) => Self::WantsCertificate,
+            // Nobody has asked for a certificate at that stage.
+            Error::AlertReceived(Alert::HandshakeFailure) if stage == Stage::Hello => Self::NoCommonCipher,
             // TLS 1.2 has no alert for a missing certificate.
             Error::AlertReceived(Alert::HandshakeFailure | Alert::BadCertificate)
-                if !has_client_certificate && !is_established =>
+                if !has_client_certificate && stage == Stage::Agreed =>
             {
                 Self::WantsCertificate
             }
@@ -85,7 +100,7 @@ impl TlsTrouble {
             ) if has_client_certificate => Self::CertificateRefused(*alert),
             Error::AlertReceived(alert) => Self::Refused(*alert),
             Error::PeerIncompatible(why) => Self::Incompatible(format!("{why:?}")),
-            Error::InvalidMessage(_) if !is_established => Self::NoTls,
+            Error::InvalidMessage(_) if stage != Stage::Established => Self::NoTls,
             error => Self::Other(error.to_string()),
         }
     }
@@ -102,6 +117,37 @@ impl TlsTrouble {
                 Self::CaAsServer
             }
             error => Self::BadCertificate(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_certificate_is_named_only_where_it_counts() {
+        let trouble = |alert, stage, has_certificate| {
+            TlsTrouble::new(&Error::AlertReceived(alert), stage, has_certificate).to_string()
+        };
+        let (wants, refused) = ("it wants a client certificate", "it refused the client certificate");
+        let other = "it refused the TLS handshake";
+        for (alert, stage, without, with) in [
+            (Alert::CertificateRequired, Stage::Established, wants, wants),
+            (Alert::HandshakeFailure, Stage::Hello, "no TLS cipher in common", "no TLS cipher in common"),
+            (Alert::HandshakeFailure, Stage::Agreed, wants, other),
+            (Alert::HandshakeFailure, Stage::Established, other, other),
+            (Alert::BadCertificate, Stage::Agreed, wants, refused),
+            (Alert::BadCertificate, Stage::Established, other, refused),
+            (Alert::UnknownCA, Stage::Agreed, other, refused),
+            (Alert::UnknownCA, Stage::Established, other, refused),
+            (Alert::CertificateExpired, Stage::Established, other, refused),
+            (Alert::CertificateRevoked, Stage::Agreed, other, refused),
+            (Alert::AccessDenied, Stage::Agreed, other, refused),
+            (Alert::ProtocolVersion, Stage::Hello, other, other),
+        ] {
+            let said = [false, true].map(|has_certificate| trouble(alert, stage, has_certificate));
+            assert!(said[0].contains(without) && said[1].contains(with), "{alert:?}, {stage:?}: {said:?}");
         }
     }
 }

@@ -1,0 +1,64 @@
+//! The advice on TLS: only where TLS may be the cause.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use mio::{Events, Poll, Token};
+
+use super::{Channel, Received, Socket};
+use crate::clock;
+
+/// How long anything may take that must happen: a slow machine only takes longer.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// What a connection in plaintext says when it fails; `connects` if it stands before that.
+fn trouble(connects: bool, open: impl FnOnce(&Poll) -> Socket, fail: impl FnOnce()) -> String {
+    let mut poll = Poll::new().expect("a poller");
+    let mut channel = Channel::Plain { socket: open(&poll), has_received: false };
+    let given_up = clock::now() + PATIENCE;
+    let mut events = Events::with_capacity(1);
+    while connects && !channel.is_connected() {
+        assert!(clock::now() < given_up, "it does not connect");
+        poll.poll(&mut events, Some(PATIENCE)).expect("an event");
+        channel.handle_writable().expect("it connects");
+    }
+    fail();
+    loop {
+        match channel.recv(&mut [0; 64]) {
+            Err(error) => return error.to_string(),
+            Ok(Received::Nothing) => assert!(clock::now() < given_up, "it does not fail"),
+            Ok(other) => panic!("{other:?}"),
+        }
+        poll.poll(&mut events, Some(PATIENCE)).expect("an event");
+    }
+}
+
+#[test]
+fn a_refused_connection_gets_no_advice_on_tls() {
+    // Nothing listens there.
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
+    let open = |poll: &Poll| Socket::tcp(address, poll.registry(), Token(0)).expect("an attempt");
+    let why = trouble(false, open, || {});
+    assert!(why.contains("refused") && !why.contains("rediss"), "{why}");
+}
+
+#[test]
+fn a_connection_closed_at_once_gets_advice_on_tls() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let open = |poll: &Poll| Socket::tcp(address, poll.registry(), Token(0)).expect("an attempt");
+    let why = trouble(true, open, || drop(listener.accept().expect("a client")));
+    assert!(why.contains("if it wants TLS, write rediss://"), "{why}");
+}
+
+#[test]
+fn a_unix_socket_gets_no_advice_on_tls() {
+    let name = format!("redlatch-channel-{}.sock", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let listener = UnixListener::bind(&path).expect("a free name");
+    let open = |poll: &Poll| Socket::unix(&path, poll.registry(), Token(0)).expect("an attempt");
+    let why = trouble(true, open, || drop(listener.accept().expect("a client")));
+    std::fs::remove_file(&path).expect("it is there");
+    assert_eq!(why, "the server closed the connection before its first reply; read the server's log");
+}
