@@ -501,11 +501,6 @@ impl Fleet {
             + if is_gathered { self.gathered.owed.len() } else { 0 }
     }
 
-    /// Whether each usable master has answered all its commands.
-    pub(super) fn is_answered(&self) -> bool {
-        self.usable().iter().all(|master| self.owed_count(master) == 0)
-    }
-
     // ---- the mark of strict mode ----
 
     /// This client's own watch over a master is over: looks whether a mark says so already.

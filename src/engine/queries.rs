@@ -172,14 +172,14 @@ impl Engine {
 
     /// Ends a query for which no answer is to be waited for any more.
     fn check_query(&mut self, now: Instant, id: Id) {
+        let claim_count = self.claims.count();
+        let is_drained = claim_count == 0 && (self.is_answered() || mutant!(DrainEndsUnanswered));
         let op = self.ops.op_mut(id);
         let OpState::Query(query) = &mut op.state else { unreachable!("it is a query") };
         if !query.is_over(now) {
             return;
         }
-        let claim_count = self.claims.count();
-        let (fleet, is_released) = (&self.fleet, claim_count == 0);
-        if query.looks_again(now, || is_released && (fleet.is_answered() || mutant!(DrainEndsUnanswered))) {
+        if query.looks_again(now, is_drained) {
             return self.arm_op(id);
         }
         let OpState::Query(query) = std::mem::replace(&mut op.state, OpState::Releasing) else {

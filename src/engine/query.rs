@@ -102,10 +102,10 @@ impl Query {
     }
 
     /// Whether a drain looks again, and later: something is left, or under way. False for any other query.
-    pub(super) fn looks_again(&mut self, now: Instant, is_done: impl FnOnce() -> bool) -> bool {
+    pub(super) fn looks_again(&mut self, now: Instant, is_drained: bool) -> bool {
         let Work::Drain { until } = self.work else { return false };
         self.deadline = until.min(now + limits::DRAIN_LOOK_PAUSE);
-        now < until && !is_done()
+        now < until && !is_drained
     }
 
     pub(super) fn note_value(&mut self, master: MasterId, value: Result<Box<[u8]>, Failure>) {

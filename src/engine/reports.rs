@@ -149,7 +149,7 @@ impl Engine {
     /// Returns whether each usable master has answered all its commands.
     #[must_use]
     pub fn is_answered(&self) -> bool {
-        self.fleet.is_answered()
+        self.fleet.usable().iter().all(|master| self.owed_count(master) == 0)
     }
 
     /// Returns whether a connection for commands is being opened: its address, its credentials or its first
