@@ -128,8 +128,8 @@ impl Logins {
         (own.is_asked, own.late_at) = (false, None);
     }
 
-    /// Takes credentials; `is_unused` if they are for the next connect, and `is_refused` if an open connection
-    /// has refused the login that there is.
+    /// Takes credentials; `is_unused` if they are for the next connect, and `is_refused` if an open
+    /// connection has refused the login that there is.
     pub(super) fn take(
         &mut self,
         now: Instant,

@@ -58,8 +58,8 @@ impl Core {
         earlier(self.driver.engine.next_timeout().map(|(at, _)| at), self.linger_until)
     }
 
-    /// When the background thread looks after a turn that ended then, although nothing is due. Nobody may have
-    /// looked for long: servers close idle connections, and a task does not wait for new ones.
+    /// When the background thread looks after a turn that ended then, although nothing is due. Nobody may
+    /// have looked for long: servers close idle connections, and a task does not wait for new ones.
     pub(super) fn look_at(&self, turn: Instant) -> Instant {
         let is_connecting = self.driver.engine.is_connecting();
         turn + if is_connecting { limits::CONNECT_LOOK_PAUSE } else { limits::LOOK_PAUSE }
