@@ -62,7 +62,10 @@ impl Client {
     fn end_drain(&self, result: Result<usize, NotDrained>) -> usize {
         if let Ok(count) = result {
             // Without time nothing of it has been written yet.
-            self.shared().flush();
+            let _ = self.shared().with(|core| {
+                core.flush();
+                core.is_drained = true;
+            });
             self.shared().stop("it was drained; open a new client");
             return count;
         }

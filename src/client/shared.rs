@@ -97,6 +97,8 @@ pub(super) struct Core {
     names: Vec<Vec<u8>>,
     is_closing: bool,
     stopped: Option<Stopped>,
+    /// Whether a drain has stopped it.
+    pub(super) is_drained: bool,
 }
 
 #[derive(Debug)]
@@ -183,6 +185,7 @@ impl Shared {
             names: Vec::new(),
             is_closing: false,
             stopped: None,
+            is_drained: false,
         };
         let shared = Arc::new(Self {
             core: Mutex::new(core),
@@ -224,10 +227,11 @@ impl Shared {
         self.lock_also_stopped().and_then(Self::unless_stopped)
     }
 
-    /// As [`Shared::lock`], also in a client that was stopped if the answer has come before.
+    /// As [`Shared::lock`], also in a client that was drained if the answer has come before its end.
     fn lock_for(&self, completion: CompletionToken) -> Result<MutexGuard<'_, Core>, Stopped> {
         let core = self.lock_also_stopped()?;
-        if core.completions.is_done(completion) { Ok(core) } else { Self::unless_stopped(core) }
+        let is_there = core.is_drained && core.completions.is_done(completion);
+        if is_there { Ok(core) } else { Self::unless_stopped(core) }
     }
 
     fn lock_also_stopped(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
@@ -424,11 +428,12 @@ impl Shared {
     ) -> Poll<Result<Option<Outcome>, Stopped>> {
         // Also later on: in a fork no answer would ever come.
         let entered = self.check_process().and_then(|()| self.lock_also_stopped());
-        let mut core =
-            match entered.and_then(|core| if is_new { Self::unless_stopped(core) } else { Ok(core) }) {
-                Ok(core) => core,
-                Err(why) => return Poll::Ready(Err(why)),
-            };
+        let mut core = match entered
+            .and_then(|core| if core.is_drained && !is_new { Ok(core) } else { Self::unless_stopped(core) })
+        {
+            Ok(core) => core,
+            Err(why) => return Poll::Ready(Err(why)),
+        };
         let Some(completion) = ask(&mut core) else {
             self.leave(core);
             return Poll::Ready(Ok(None));
@@ -440,7 +445,7 @@ impl Shared {
             self.leave(core);
             return Poll::Ready(Ok(Some(outcome)));
         }
-        // What has come is still handed out.
+        // What came before the end of a drain is still handed out.
         if let Some(why) = &core.stopped {
             return Poll::Ready(Err(why.clone()));
         }

@@ -6,6 +6,8 @@
 //! before a link's bytes are looked at, and before it fails. So each link has its requests in the order in
 //! which they were made, and an entry for each beside its bytes.
 
+mod marks;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,8 +20,7 @@ use super::groups::{Groups, Notify};
 use super::link::{Link, Predecessor};
 use super::link_id::{LinkId, LinkRequest};
 use super::logins::CurrentLogin;
-use super::mark::{self, MarkAnswer};
-use super::owed::{MarkStep, Owed, Shape};
+use super::owed::{Owed, Shape};
 use super::timers::{Timers, master_timer};
 use super::trouble::{self, Trouble};
 use crate::config::{Config, Login};
@@ -27,7 +28,6 @@ use crate::limits;
 use crate::lock::command::{self, Entry, Script};
 use crate::lock::{Failure, MasterId, MasterSet, Token, Ttl, quorum};
 use crate::mutants::mutant;
-use crate::resp;
 
 /// With this much gathered it is handed over: with one more request usually below 4 KiB, up to which copies
 /// are cheap (`scripts/instructions`), and surely still in the cache when it is copied for each link.
@@ -499,42 +499,6 @@ impl Fleet {
         let is_gathered = self.gathered.masters.contains(master);
         self.link(master).connection.wire.owed_count()
             + if is_gathered { self.gathered.owed.len() } else { 0 }
-    }
-
-    // ---- the mark of strict mode ----
-
-    /// This client's own watch over a master is over: looks whether a mark says so already.
-    fn read_mark(&mut self, master: MasterId) {
-        let key = mark::key(&self.config.prefix);
-        self.send(MasterSet::only(master), Owed::Mark(MarkStep::Read), |out| {
-            resp::encode_command(out, &[b"GET", &key]);
-        });
-    }
-
-    /// Writes the mark, unless there is one that serves all whom this client's would serve.
-    pub(super) fn handle_mark(&mut self, master: MasterId, answer: MarkAnswer) {
-        let link = &mut self.links[master.index()];
-        let observed = self.config.quarantine_time();
-        let is_absent = answer == MarkAnswer::Absent;
-        let longest = match answer {
-            MarkAnswer::Failed(text) => return link.learnt.note_refused(mark::READING, text),
-            MarkAnswer::Foreign => return link.learnt.note_refused(mark::WRITING, mark::FOREIGN.into()),
-            MarkAnswer::Absent => Duration::ZERO,
-            MarkAnswer::Observed(longest) => longest,
-        };
-        let Some(run_id) = link.learnt.run_id.as_deref().filter(|_| longest < observed) else { return };
-        let key = mark::key(&self.config.prefix);
-        let mark = format!("{run_id} {}", observed.as_millis());
-        self.send(MasterSet::only(master), Owed::Mark(MarkStep::Write), |out| {
-            let words: [&[u8]; 4] = [b"SET", &key, mark.as_bytes(), b"NX"];
-            // Nothing that came in the meantime is overwritten either.
-            resp::encode_command(out, if is_absent { &words } else { &words[..3] });
-        });
-    }
-
-    /// A later client has to watch for itself then; this client has.
-    pub(super) fn handle_mark_refused(&mut self, master: MasterId, text: Box<str>) {
-        self.link_mut(master).learnt.note_refused(mark::WRITING, text);
     }
 
     // ---- votes ----

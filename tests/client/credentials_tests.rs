@@ -258,7 +258,9 @@ fn refused_credentials_stay_until_the_server_closes() {
         Event::CredentialsFailed { error: CredentialsError::Refused { refusal }, .. } => Some(refusal),
         _ => None,
     };
-    let refusals: Vec<_> = events.try_iter().filter_map(refusal).collect();
+    // The observer has a thread of its own.
+    let refusals = std::iter::from_fn(|| events.recv_timeout(PATIENCE).ok()).filter_map(refusal);
+    let refusals: Vec<_> = refusals.take(3).collect();
     assert!(refusals.len() == 3 && refusals[0].starts_with("WRONGPASS"), "{refusals:?}");
     assert!(!format!("{client:?} {:#}", client.health()).contains("wr0ng"));
     // The server ends it, and the next login is refused.

@@ -111,7 +111,7 @@ impl Core {
         }
     }
 
-    pub(super) fn flush(&mut self) {
+    pub(in crate::client) fn flush(&mut self) {
         (self.linger_until, self.unsent_count) = (None, 0);
         self.driver.flush();
         self.deliver();
