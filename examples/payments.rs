@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlatch::{AcquireError, Client, Config, Credentials, Event, HeldLocks, Pem, Tls};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
@@ -39,6 +39,9 @@ const WAIT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// No charge takes longer.
 const CHARGE_MAX: Duration = Duration::from_secs(60);
+/// How long a connection may take, and the most bytes of its request.
+const CONNECTION_MAX: Duration = Duration::from_secs(90);
+const REQUEST_SIZE_MAX: u64 = 8192;
 /// How long a shutdown waits for charges under way.
 const GRACE: Duration = Duration::from_secs(20);
 /// The agent that writes the login keeps the login before valid for longer than this.
@@ -110,8 +113,18 @@ async fn serve(settings: &Settings, shutdown: impl Future<Output = ()>) -> Resul
         tokio::select! {
             () = &mut shutdown => break,
             accepted = listener.accept() => {
-                let (connection, _) = accepted?;
-                connections.spawn(answer(client.clone(), ledger.clone(), connection));
+                match accepted {
+                    Ok((connection, _)) => {
+                        let answering = answer(client.clone(), ledger.clone(), connection);
+                        // A caller that stands still holds no connection for ever.
+                        connections.spawn(timeout(CONNECTION_MAX, answering));
+                    }
+                    // Such as too many open files: charges under way go on.
+                    Err(error) => {
+                        eprintln!("a connection was not accepted: {error}");
+                        sleep(Duration::from_millis(100)).await;
+                    }
+                }
             }
             Some(_) = connections.join_next() => {}
         }
@@ -128,13 +141,14 @@ async fn serve(settings: &Settings, shutdown: impl Future<Output = ()>) -> Resul
 }
 
 async fn answer(client: Client, ledger: Arc<Path>, connection: TcpStream) -> io::Result<()> {
-    let mut connection = BufReader::new(connection);
+    let (input, mut output) = connection.into_split();
+    let mut input = BufReader::new(input.take(REQUEST_SIZE_MAX));
     let mut request = String::new();
-    connection.read_line(&mut request).await?;
+    input.read_line(&mut request).await?;
     let mut header = String::from("-");
     while !header.trim_end().is_empty() {
         header.clear();
-        connection.read_line(&mut header).await?;
+        input.read_line(&mut header).await?;
     }
     let mut words = request.split(' ');
     let (status, body) = match (words.next(), words.next()) {
@@ -151,9 +165,12 @@ async fn answer(client: Client, ledger: Arc<Path>, connection: TcpStream) -> io:
         _ => ("404 Not Found", String::new()),
     };
     let size = body.len();
-    let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {size}\r\nConnection: close\r\n\r\n{body}");
-    connection.write_all(answer.as_bytes()).await?;
-    connection.shutdown().await
+    let kind = "text/plain; version=0.0.4"; // as Prometheus wants it
+    let answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {size}\r\nConnection: close\r\n\r\n{body}"
+    );
+    output.write_all(answer.as_bytes()).await?;
+    output.shutdown().await
 }
 
 /// Charges an order under its lock. Status and text of the answer.

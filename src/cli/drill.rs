@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use redlatch::internals::env::parse_time;
 use redlatch::internals::words::Rounded;
 use redlatch::{AcquireError, Client, Config, Guard, HeldLocks, KeyState, Redlock, limits};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::message::Message;
 use super::options::{self, Enough, Exit, MasterOptions, code, print, say};
@@ -60,11 +60,12 @@ pub(crate) struct Args {
     /// if that is `end`.
     ///
     /// REDLATCH_MASTER is the master's URL without the login, and REDLATCH_MASTER_NUMBER its place in the
-    /// list, from 1. The call with `end` always follows. A call of 10s is killed and counts as failed.
+    /// list, from 1. The call with `end` always follows; if it fails three times, no other fault
+    /// begins. A call is killed after 10s.
     #[arg(long, value_name = "COMMAND")]
     hook: Option<String>,
 
-    /// The longest time of one fault.
+    /// The longest time of one fault; a pause takes 10s at the most, as nothing can end it before.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_time)]
     fault_time: Duration,
 
@@ -78,8 +79,9 @@ pub(crate) struct Args {
 
 const AFTER_HELP: &str = "\
 Exit codes:
-  0 if no lock had two holders, 1 if one had, 64 bad usage, 69 if too few masters can grant or nobody got a lock,
-  75 if another drill runs or has left keys, 130 after Ctrl-C, 143 after SIGTERM, both once faults are healed
+  0 if no lock had two holders, 1 if one had, 2 if a hook could not heal its master, 64 bad usage,
+  69 if too few masters can grant or nobody got a lock, 75 if another drill runs or has left keys,
+  130 after Ctrl-C, 143 after SIGTERM, both once faults are healed
 
 Examples:
   redlatch drill --time 5min                              contention alone
@@ -93,6 +95,8 @@ const NAMES: &str = "redlatch-drill:";
 const OWN_LOCK: &str = "own";
 /// Exit code of a broken promise.
 const TWO_HOLDERS: u8 = 1;
+/// Exit code if a fault could not be ended.
+const UNHEALED: u8 = 2;
 const CONTENDER_COUNT_MAX: usize = 100;
 const RESOURCE_COUNT_MAX: usize = 1000;
 /// How long the end waits for releases that are under way.
@@ -133,7 +137,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let config = args.masters.config(|builder| builder)?;
     config.ttl(args.ttl)?;
     let interrupt = Arc::new(AtomicUsize::new(0));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         let number = usize::try_from(signal).unwrap_or_default();
         signal_hook::flag::register_usize(signal, interrupt.clone(), number)?;
     }
@@ -157,6 +161,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     print(&if args.json { report.json() } else { report.text() })?;
     Ok(match report.lock_count() {
         _ if report.has_two_holders() => TWO_HOLDERS,
+        _ if report.has_unhealed() => UNHEALED,
         count => interrupted(&drill.interrupt).unwrap_or(if count > 0 { 0 } else { code::NO_QUORUM }),
     })
 }
@@ -253,7 +258,7 @@ fn run(
             if said_at.elapsed() >= PROGRESS_EVERY {
                 said_at = Instant::now();
                 let found = drill.witness.found();
-                let (locks, two_holders) = (found.visit_count, found.overlaps.len());
+                let (locks, two_holders) = (found.visit_count, found.overlap_count);
                 say(Message::DrillProgress {
                     elapsed: drill.begun.elapsed(),
                     time: args.time,

@@ -127,7 +127,7 @@ pub(crate) enum Message<'a> {
         elapsed: Duration,
         time: Duration,
         locks: u64,
-        two_holders: usize,
+        two_holders: u64,
     },
     FaultFailed {
         what: Text<'a>,

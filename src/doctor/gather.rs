@@ -6,6 +6,7 @@ use crate::clock;
 use crate::config::{Config, Quarantine};
 use crate::driver::probe::{Answer, Probe, ProbeError};
 use crate::engine::{info_field, mark_key, observed_by_mark};
+use crate::lock::command::error_text;
 
 use super::facts::{ClockOffset, Facts, RoundTrip, Server, Settings};
 use super::rights::{Trial, trials};
@@ -104,7 +105,7 @@ fn wall_clock(answer: &Answer) -> Option<Duration> {
 
 fn server(sections: &[Answer]) -> Server {
     let field = |name: &str| sections.iter().filter_map(Answer::text).find_map(|info| info_field(info, name));
-    let text = |name: &str| field(name).map(|value| String::from_utf8_lossy(value).into());
+    let text = |name: &str| field(name).map(error_text);
     let number = |name: &str| field(name).and_then(parse::<u64>);
     let is_cluster = field("redis_mode")
         .or_else(|| field("server_mode"))
@@ -130,7 +131,7 @@ fn server(sections: &[Answer]) -> Server {
 /// Each answer is a list of names and values.
 fn read_settings(answers: &[Answer]) -> Settings {
     let value = |answer: &Answer| match answer {
-        Answer::List(pair) => pair.get(1).and_then(Answer::text).map(|it| String::from_utf8_lossy(it).into()),
+        Answer::List(pair) => pair.get(1).and_then(Answer::text).map(error_text),
         _ => None,
     };
     let value = |index: usize| answers.get(index).and_then(value);

@@ -129,10 +129,14 @@ impl Rights {
         if text.starts_with("ERR unknown command") || text.starts_with("ERR unknown subcommand") {
             self.unknown.push(right);
         } else if text.starts_with("NOPERM") {
-            if text.contains("channel") {
-                self.lacks_channels = true;
-            } else if text.contains("access a key") || text.contains("of the keys") {
+            // The name of the user is in the text, and may be any.
+            let says = |words: &[&str]| words.iter().any(|it| text.contains(it));
+            if says(&["to run the '", "run this command"]) {
+                self.denied.push(right);
+            } else if says(&["to access a key", "one of the keys"]) {
                 self.lacks_keys = true;
+            } else if says(&["to access a channel", "to access a Pub/Sub channel", "one of the channels"]) {
+                self.lacks_channels = true;
             } else {
                 self.denied.push(right);
             }
@@ -178,6 +182,8 @@ mod tests {
                 "publish",
                 error("NOPERM this user has no permissions to access one of the channels used as arguments"),
             ),
+            ("del", error("NOPERM User payment-channel has no permissions to run the 'del' command")),
+            ("info", error("NOPERM User one of the keys has no permissions to run the 'info' command")),
             ("eval", error("ERR unknown command 'EVAL', with args beginning with: ")),
             ("evalsha", error("NOSCRIPT No matching script.")),
             ("zadd", error("READONLY You can't write against a read only replica.")),
@@ -186,7 +192,7 @@ mod tests {
             rights.note(right, &answer);
         }
         let Rights { denied, unknown, lacks_keys, lacks_channels, .. } = rights;
-        assert_eq!((denied, unknown), (vec!["get"], vec!["eval"]));
+        assert_eq!((denied, unknown), (vec!["get", "del", "info"], vec!["eval"]));
         assert!(lacks_keys && lacks_channels);
     }
 }

@@ -19,7 +19,9 @@ use super::socket::{Received, Socket};
 use crate::clock;
 use crate::config::{Address, Config, Login};
 use crate::engine::trouble::{Trouble, step_refused};
+use crate::limits;
 use crate::lock::MasterId;
+use crate::lock::command::error_text;
 use crate::resp::{self, Reply};
 use crate::wire::Wire;
 
@@ -70,7 +72,7 @@ impl Answer {
     fn new(reply: &Reply<'_>) -> Self {
         match reply {
             Reply::Simple(text) | Reply::Bulk(text) => Self::Text(text.to_vec()),
-            Reply::Error(text) => Self::Error(String::from_utf8_lossy(text).into_owned()),
+            Reply::Error(text) => Self::Error(error_text(text).into()),
             Reply::Integer(number) => Self::Integer(*number),
             Reply::Array(array) => Self::List(array.iter().map(|reply| Self::new(&reply)).collect()),
             Reply::NullBulk | Reply::NullArray => Self::Null,
@@ -124,7 +126,8 @@ pub fn each<T: Send + 'static>(
     work: impl Fn(&mut Probe, MasterId) -> Result<T, ProbeError> + Send + Sync + 'static,
 ) -> Result<Vec<Result<T, ProbeError>>, ConnectError> {
     let shared = Arc::new((config.clone(), Channels::new(config)?, work));
-    let deadline = clock::now() + limit;
+    let now = clock::now();
+    let deadline = now.checked_add(limit).unwrap_or(now + limits::FOREVER);
     let (sender, receiver) = mpsc::channel();
     for index in 0..config.master_count() {
         let (sender, shared) = (sender.clone(), shared.clone());

@@ -80,8 +80,39 @@ fn a_drill_without_masters_or_sense_says_so() {
         expect(&finish(drill(&fleet, "1s").args(bad)), 64, &[bad[0]]);
     }
     let failing = finish(drill(&fleet, "2s").args(["--fault-time", "50ms", "--hook", "exit 3"]));
-    expect(&failing, 0, &["the hook with REDLATCH_FAULT=begin", "exit status: 3"]);
-    assert!(json(&failing.stdout)["faults"]["failed"].as_u64() > Some(0));
+    expect(&failing, 2, &["the hook with REDLATCH_FAULT=begin", "exit status: 3"]);
+    let faults = &json(&failing.stdout)["faults"];
+    assert_eq!(
+        (&faults["hooks"], &faults["failed"]),
+        (&1.into(), &4.into()),
+        "one fault, healed three times in vain"
+    );
+    assert!(
+        faults["unhealed"].as_str().is_some_and(|name| name.starts_with("redis://127.0.0.1:")),
+        "{faults}"
+    );
     (0..2).for_each(|index| fleet.master(index).kill());
     expect(&finish(&mut drill(&fleet, "1s")), 69, &["1 of 3"]);
+}
+
+#[test]
+fn a_signal_ends_a_drill_once_its_fault_is_healed() {
+    let fleet = Fleet::start(3);
+    let healed = std::env::temp_dir().join(format!("redlatch-drill-{}", std::process::id()));
+    // Its words are for people: stdout is the report alone.
+    let hook = format!(
+        "echo $REDLATCH_FAULT; if [ $REDLATCH_FAULT = end ]; then sleep 0.3; echo x >>{}; fi",
+        healed.display()
+    );
+    let mut command = drill(&fleet, "10min");
+    let mut run = Running::start(command.args(["--fault-time", "200ms", "--hook", &hook]));
+    run.wait_for_stderr("begin");
+    run.signal("INT");
+    let finished = run.finish();
+    expect(&finished, 130, &[]);
+    let text = std::fs::read_to_string(&healed).unwrap_or_default();
+    std::fs::remove_file(&healed).ok();
+    let faults = &json(&finished.stdout)["faults"];
+    assert_eq!(faults["hooks"].as_u64(), Some(text.lines().count() as u64), "each fault was ended: {faults}");
+    assert_eq!(faults["failed"], 0, "{faults}");
 }

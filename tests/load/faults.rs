@@ -11,23 +11,35 @@ use rand::{RngExt, SeedableRng};
 use crate::fleet::Fleet;
 
 /// The thread that harms the masters.
-pub(crate) struct Faults(Option<JoinHandle<Fleet>>);
+pub(crate) struct Faults {
+    harming: Option<JoinHandle<Fleet>>,
+    is_over: Arc<AtomicBool>,
+}
 
 impl Faults {
     pub(crate) fn begin(fleet: Fleet, is_over: Arc<AtomicBool>) -> Self {
-        Self(Some(thread::spawn(move || harm(fleet, &is_over))))
+        let its = is_over.clone();
+        Self { harming: Some(thread::spawn(move || harm(fleet, &its))), is_over }
     }
 
     /// Fails if the thread has panicked.
     pub(crate) fn assert_alive(&mut self) {
-        if self.0.as_ref().is_some_and(JoinHandle::is_finished) {
-            drop(self.0.take().map(JoinHandle::join).expect("it is there").expect("no panic"));
+        if self.harming.as_ref().is_some_and(JoinHandle::is_finished) {
+            drop(self.harming.take().map(JoinHandle::join).expect("it is there").expect("no panic"));
         }
     }
 
     /// All masters run again.
-    pub(crate) fn end(self) -> Fleet {
-        self.0.expect("it is there").join().expect("no panic")
+    pub(crate) fn end(mut self) -> Fleet {
+        self.harming.take().expect("it is there").join().expect("no panic")
+    }
+}
+
+impl Drop for Faults {
+    /// A failed test ends its servers, too.
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        drop(self.harming.take().map(JoinHandle::join));
     }
 }
 

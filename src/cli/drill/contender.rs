@@ -28,6 +28,8 @@ pub(super) struct Record {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Second {
     pub(super) locked: u64,
+    /// Whether somebody held a lock.
+    pub(super) is_held: bool,
     /// The least number of masters above the quorum that held a lock at its end.
     pub(super) margin: Option<usize>,
 }
@@ -35,6 +37,7 @@ pub(super) struct Second {
 impl Second {
     pub(super) fn add(&mut self, other: Self) {
         self.locked += other.locked;
+        self.is_held |= other.is_held;
         self.margin = self.margin.into_iter().chain(other.margin).min();
     }
 }
@@ -121,8 +124,18 @@ impl<'a> Contender<'a> {
         let now = Instant::now();
         self.record.lost += u64::from(!lease.is_valid());
         self.drill.witness.note(number, from, now.min(lease.valid_until()), false);
-        let index = usize::try_from(now.saturating_duration_since(self.drill.begun).as_secs()).unwrap_or(0);
-        self.record.second(index).add(Second { locked: 1, margin });
+        let begun = self.drill.begun;
+        let second =
+            |at: Instant| usize::try_from(at.saturating_duration_since(begun).as_secs()).unwrap_or(0);
+        self.record.second(second(now)).add(Second { margin, ..Second::default() });
+        // A lock that lasts counts in each second.
+        for index in second(from)..=second(now) {
+            self.record.second(index).add(Second {
+                locked: u64::from(index == second(from)),
+                is_held: true,
+                margin: None,
+            });
+        }
         // Every other lock is dropped: the next call sends its release.
         if self.rng.random_bool(0.5) {
             let begun = Instant::now();

@@ -1,6 +1,7 @@
 //! Faults that the user allows, to one master at a time.
 
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use rand::{RngExt, SeedableRng};
 use redlatch::Config;
 use redlatch::internals::probe;
 use redlatch::internals::words::Rounded;
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::{Args, Drill, LOOK_PAUSE, seed};
 use crate::cli::message::Message;
@@ -17,16 +19,22 @@ use crate::cli::options::say;
 
 /// How long a hook may take.
 const HOOK_LIMIT: Duration = Duration::from_secs(10);
+/// How often the end of a fault is tried.
+const HEAL_COUNT_MAX: usize = 3;
+/// The longest pause of a master: nothing can end it before.
+const PAUSE_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long a master may take to connect and to be paused.
 const PAUSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How often what was done.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Counts {
     pub(super) pauses: u64,
     pub(super) hooks: u64,
     /// Faults that could not be brought about.
     pub(super) failed: u64,
+    /// The master whose fault could not be ended.
+    pub(super) unhealed: Option<String>,
 }
 
 pub(super) struct Faults<'a> {
@@ -53,26 +61,37 @@ impl<'a> Faults<'a> {
         Self { config, masters, kinds, longest: args.fault_time, rng, counts: Counts::default() }
     }
 
-    /// One fault after the other, until the drill is over. What has begun is ended.
+    /// One fault after the other, each kind in turn, until the drill is over or a master cannot be healed.
+    /// What has begun is ended.
     pub(super) fn run(&mut self, drill: &Drill) -> Counts {
-        while !self.kinds.is_empty() && drill.pause(self.longest.mul_f64(self.rng.random_range(0.0..1.0))) {
-            let kind = self.kinds[self.rng.random_range(0..self.kinds.len())];
+        for turn in 0.. {
+            let pause = self.longest.mul_f64(self.rng.random_range(0.0..1.0));
+            if self.kinds.is_empty() || self.counts.unhealed.is_some() || !drill.pause(pause) {
+                break;
+            }
             let master = self.rng.random_range(0..self.masters.len());
             let time = self.longest.mul_f64(self.rng.random_range(0.0..1.0));
-            match kind {
-                Kind::Pause => self.pause(drill, master, time),
-                Kind::Hook(command) => {
-                    self.counts.hooks += 1;
-                    self.call(command, master, "begin");
-                    drill.pause(time);
-                    self.call(command, master, "end");
-                }
+            match self.kinds[turn % self.kinds.len()] {
+                Kind::Pause => self.pause(master, time.min(PAUSE_TIME_MAX)),
+                Kind::Hook(command) => self.hook(drill, command, master, time),
             }
         }
-        self.counts
+        self.counts.clone()
     }
 
-    fn pause(&mut self, drill: &Drill, master: usize, time: Duration) {
+    fn hook(&mut self, drill: &Drill, command: &str, master: usize, time: Duration) {
+        self.counts.hooks += 1;
+        self.call(command, master, "begin");
+        drill.pause(time);
+        // Also if it has not begun, as far as is known.
+        let is_healed = (0..HEAL_COUNT_MAX).any(|_| self.call(command, master, "end"));
+        if !is_healed {
+            self.counts.unhealed = Some(self.masters[master].clone());
+        }
+    }
+
+    /// Returns when the pause is over, whatever comes: a server in a pause takes no command that ends it.
+    fn pause(&mut self, master: usize, time: Duration) {
         let command = ["CLIENT".to_owned(), "PAUSE".to_owned(), time.as_millis().to_string()];
         let done = probe::each(self.config, PAUSE_LIMIT, move |probe, id| match id.index() == master {
             true => probe.exchange(&[&command]),
@@ -92,11 +111,16 @@ impl<'a> Faults<'a> {
             });
         }
         self.counts.pauses += 1;
-        drill.pause(time);
+        thread::sleep(time);
     }
 
-    fn call(&mut self, command: &str, master: usize, fault: &str) {
+    /// Calls the hook; whether it succeeded.
+    fn call(&mut self, command: &str, master: usize, fault: &str) -> bool {
+        // A group of its own: Ctrl-C at the terminal is for the drill, which then heals the master.
         let child = Command::new("sh")
+            .process_group(0)
+            // Stdout is for the report.
+            .stdout(io::stderr())
             .args(["-c", command])
             .env("REDLATCH_FAULT", fault)
             .env("REDLATCH_MASTER", &self.masters[master])
@@ -104,7 +128,7 @@ impl<'a> Faults<'a> {
             .stdin(Stdio::null())
             .spawn();
         let why = match child.and_then(await_end) {
-            Ok(Some(status)) if status.success() => return,
+            Ok(Some(status)) if status.success() => return true,
             Ok(Some(status)) => status.to_string(),
             Ok(None) => format!("it did not end within {}", Rounded(HOOK_LIMIT)),
             Err(error) => error.to_string(),
@@ -112,6 +136,7 @@ impl<'a> Faults<'a> {
         self.counts.failed += 1;
         let what = format!("the hook with REDLATCH_FAULT={fault}");
         say(Message::FaultFailed { what: &what, master: &self.masters[master], why: &why });
+        false
     }
 }
 
@@ -123,7 +148,8 @@ fn await_end(mut hook: Child) -> io::Result<Option<ExitStatus>> {
             return Ok(Some(status));
         }
         if Instant::now() >= until {
-            hook.kill()?;
+            // With all that it has started: a late `begin` must not harm a master that was healed.
+            kill_process_group(Pid::from_child(&hook), Signal::KILL)?;
             hook.wait()?;
             return Ok(None);
         }

@@ -51,7 +51,11 @@ impl Report {
     }
 
     pub(super) const fn has_two_holders(&self) -> bool {
-        !self.found.overlaps.is_empty()
+        self.found.overlap_count > 0
+    }
+
+    pub(super) const fn has_unhealed(&self) -> bool {
+        self.faults.unhealed.is_some()
     }
 
     pub(super) const fn lock_count(&self) -> u64 {
@@ -63,7 +67,7 @@ impl Report {
         let whole = usize::try_from(self.time.as_secs()).unwrap_or(usize::MAX);
         let (mut longest, mut sum, mut run) = (0, 0, 0);
         for index in 0..whole {
-            let is_empty = self.sum.seconds.get(index).is_none_or(|second| second.locked == 0);
+            let is_empty = self.sum.seconds.get(index).is_none_or(|second| !second.is_held);
             run = if is_empty { run + 1 } else { 0 };
             sum += usize::from(is_empty);
             longest = longest.max(run);
@@ -86,13 +90,15 @@ impl Report {
             Counted(self.resources, "lock"),
             Rounded(self.time)
         );
-        let faults = if self.has_faults {
-            format!("{} pauses, {} hooks, {} failed", faults.pauses, faults.hooks, faults.failed)
+        let faults = if let Some(master) = &faults.unhealed {
+            format!("{master} IS NOT HEALED: its hook failed at the end; heal it by hand")
+        } else if self.has_faults {
+            format!("{} pauses, {} hooks, {} failed calls", faults.pauses, faults.hooks, faults.failed)
         } else {
             "none allowed (--pause, --hook)".to_owned()
         };
         let (longest, empty) = self.seconds_without_locks();
-        let holders = match found.overlaps.len() {
+        let holders = match found.overlap_count {
             0 => format!("never, in {} visits", found.visit_count),
             count => format!("{count} TIMES in {} visits", found.visit_count),
         };
@@ -152,7 +158,7 @@ impl Report {
             "seconds_without_locks": empty,
             "longest_seconds_without_locks": longest,
             "least_margin": self.least_margin(),
-            "faults": { "pauses": faults.pauses, "hooks": faults.hooks, "failed": faults.failed },
+            "faults": { "pauses": faults.pauses, "hooks": faults.hooks, "failed": faults.failed, "unhealed": faults.unhealed },
             "unreleased": sum.unreleased,
             "by_second": seconds,
         });

@@ -26,7 +26,9 @@ pub(crate) struct Witness {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Found {
     pub(crate) visit_count: u64,
-    /// Two holders at once, in words.
+    /// How often two held a lock at once.
+    pub(crate) overlap_count: u64,
+    /// The first of them, in words.
     pub(crate) overlaps: Vec<String>,
 }
 
@@ -55,8 +57,9 @@ impl Witness {
         let mut found = locked(&self.found);
         found.visit_count += 1;
         for both in overlaps {
+            found.overlap_count += 1;
             if found.overlaps.len() < OVERLAP_COUNT_MAX {
-                found.overlaps.push(format!("resource {resource}: two holders for {both:.1?}"));
+                found.overlaps.push(format!("resource {}: two holders for {both:.1?}", resource + 1));
             }
         }
     }
