@@ -270,7 +270,7 @@ pub enum LeaveError {
     #[error("the lock is not held by this client; acquire it first")]
     NotHeld,
     /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
-    /// comes from a function or a waker that the client is calling. The lock is released as if dropped.
+    /// comes from a function or a waker that the client is calling. The lock ends with its TTL.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }

@@ -367,9 +367,8 @@ impl Run {
             let last = held.iter().map(|(_, grant)| grant.valid_until).max().unwrap_or(valid_until);
             let until = last.checked_sub(self.ttl.validity()).and_then(|since| since.checked_add(at_least));
             let is_signalled = end.as_ref().map_or(true, |end| end.is_signalled);
-            has_stayed = true;
             let max_ttl = self.redlock.config().max_ttl();
-            self.stay(until.unwrap_or(last), max_ttl, is_signalled);
+            has_stayed = self.stay(until.unwrap_or(last), max_ttl, is_signalled);
         }
         let was_held = self.end_locks(&locks, args.at_least.unwrap_or_default());
         self.close();

@@ -28,7 +28,8 @@ use crate::mutants::mutant;
 /// [`std::thread::scope`] may end after its scope unless it is joined.
 ///
 /// A lock with [`LockRequest::hold_at_least`](crate::LockRequest::hold_at_least) stays on the masters until
-/// that time is over, whichever way the guard ends.
+/// that time is over, whether the guard is dropped or released. [`Guard::leave`] leaves it to its TTL alone,
+/// and a drain with [`crate::HeldLocks::Release`] releases it at once.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
     client: Client,

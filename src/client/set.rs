@@ -56,6 +56,15 @@ struct AcquireSet {
     asking: Asking,
 }
 
+impl Drop for AcquireSet {
+    /// What was acquired so far was not handed out, so no least time has begun.
+    fn drop(&mut self) {
+        if let Some(acquisition) = self.acquisition.take() {
+            GuardSet::new(acquisition.give_up()).give_up();
+        }
+    }
+}
+
 /// What is under way.
 #[derive(Debug)]
 enum Asking {

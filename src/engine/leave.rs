@@ -22,6 +22,9 @@ use crate::mutants::mutant;
 /// A kept lock lives for at least this: with the largest drift allowance it is the shortest TTL.
 const KEPT_TTL_MIN: Duration = Duration::from_millis(6);
 
+/// By how much the rest of a least time is rounded up, to whole milliseconds and to [`KEPT_TTL_MIN`].
+pub(super) const KEPT_ROUNDING_MAX: Duration = Duration::from_millis(8);
+
 impl Engine {
     /// Gives up a held lock without a release, and extends it no more: nothing is sent, and its keys end by
     /// their TTL. Returns the end of its validity, until which nobody else gets the lock. There is no

@@ -182,6 +182,19 @@ fn a_waiter_behind_a_kept_lock_waits_for_its_end() {
 }
 
 #[test]
+fn a_least_time_may_be_the_longest_hold() {
+    for (max_ttl, at_least) in [(20_000, 10_000), (3000, 10_000)] {
+        let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(max_ttl)).max_hold(ms(at_least)));
+        let lock = hold(&mut rig, 1000);
+        // The rest is no whole number of milliseconds, and is rounded up.
+        rig.advance(Duration::from_micros(100_300));
+        release_after(&mut rig, lock, ms(at_least));
+        assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(it))) if it.is_kept));
+        assert_ends_after(&mut rig, ms(at_least) - Duration::from_micros(100_300));
+    }
+}
+
+#[test]
 fn a_least_time_above_max_hold_is_refused() {
     let mut rig = Rig::new(3, |builder| builder.max_hold(ms(60_000)));
     let options = Options::new().hold_at_least(ms(60_001));

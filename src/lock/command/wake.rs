@@ -5,8 +5,9 @@
 //! group alone, and no other master publishes this release.
 
 use super::scripts::RELEASE_WAKE;
-use super::{CRLF, Entry, Script, encode_decimal, encode_decimal_bulk, encode_joined, key_bytes};
+use super::{Entry, Script, encode_decimal, encode_decimal_bulk, encode_joined, key_bytes};
 use crate::limits;
+use crate::lock::Token;
 use crate::resp;
 
 /// What the channel of a group has between the prefix and the lock's name. No lock may have a name that
@@ -16,8 +17,10 @@ pub(crate) const WAKE_NAME: &[u8] = b"redlatch:wake:";
 /// Compare and delete; notifies group 0, and two of the others that have members. The token is random, and so
 /// is the group with which the search for them begins.
 pub(crate) fn encode_release_wake(out: &mut Vec<u8>, script: Script, entry: &Entry, prefix_size: usize) {
-    let (key, token) = entry.parts();
-    let last = token.iter().rev().nth(CRLF.len()).copied().unwrap_or_default();
+    let (key, value) = entry.parts();
+    // Behind the header; a label may follow it.
+    let token = value.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let last = value.get(token + Token::SIZE - 1).copied().unwrap_or_default();
     let group_count = u64::from(limits::WAKE_GROUP_COUNT);
     RELEASE_WAKE.encode_head(out, script);
     out.extend_from_slice(&entry.bytes);
@@ -54,7 +57,6 @@ fn encode_with(out: &mut Vec<u8>, name: &[u8], channels: &[&[u8]]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::Token;
 
     #[test]
     fn the_release_names_the_channels_of_groups() {
@@ -68,6 +70,12 @@ mod tests {
             &[b"EVALSHA", sha, b"1", b"p:a:1", token, b"p:redlatch:wake:a:1:", b"1", b"16"],
         );
         assert_eq!(out.escape_ascii().to_string(), expected.escape_ascii().to_string());
+        // A label changes nothing about the group.
+        entry.add_label(&Token(*b"0123456789abcdefghi\x21"), b"host:1:job");
+        out.clear();
+        encode_release_wake(&mut out, Script::Sha, &entry, 2);
+        let shown = out.escape_ascii().to_string();
+        assert!(shown.ends_with("a:1:\\r\\n$1\\r\\n1\\r\\n$2\\r\\n16\\r\\n"), "{shown}");
         encode_group_channel(&mut channel, entry.key(), 2, 32);
         assert_eq!(channel, b"$22\r\np:redlatch:wake:a:1:32\r\n");
     }
