@@ -3,7 +3,6 @@
 mod credentials;
 pub mod env;
 mod error;
-mod retry_delay;
 mod time;
 #[cfg(feature = "tls")]
 mod tls;
@@ -21,7 +20,6 @@ use crate::lock::{Drift, HolderLabel, InputError, MasterId, Ttl, Window};
 pub use credentials::Credentials;
 use credentials::CredentialsProvider;
 pub use error::ConfigError;
-pub(crate) use retry_delay::{Inside, RetryDelay};
 #[cfg(feature = "tls")]
 pub(crate) use tls::server_name;
 #[cfg(feature = "tls")]
@@ -58,7 +56,8 @@ pub struct Config {
     pub(crate) connect_timeout: Duration,
     pub(crate) retry_delay_min: Duration,
     pub(crate) retry_delay_max: Duration,
-    pub(crate) retry_delay_by: Option<RetryDelay>,
+    /// The delay after each number of failed attempts, from one; the last one serves all later ones.
+    pub(crate) retry_delays: Option<Arc<[Duration]>>,
     pub(crate) answer_ppm: Option<u32>,
     pub(crate) quarantine: Quarantine,
     pub(crate) ask_holder: bool,
@@ -107,6 +106,14 @@ pub enum Quarantine {
 }
 
 impl Config {
+    /// The delay after so many failed attempts, at least one, by the function given to
+    /// [`ConfigBuilder::retry_delay_by`].
+    pub(crate) fn retry_delay_after(&self, failed_count: u32) -> Option<Duration> {
+        let delays = self.retry_delays.as_deref()?;
+        let index = usize::try_from(failed_count).unwrap_or(usize::MAX).saturating_sub(1);
+        delays.get(index).or(delays.last()).map(|delay| (*delay).min(limits::TIME_LIMIT_MAX))
+    }
+
     /// Returns a builder with the default settings and no master.
     #[must_use]
     pub fn builder() -> ConfigBuilder {
@@ -211,7 +218,7 @@ impl Default for ConfigBuilder {
             connect_timeout: Duration::from_secs(1),
             retry_delay_min: Duration::from_millis(1),
             retry_delay_max: Duration::from_millis(100),
-            retry_delay_by: None,
+            retry_delays: None,
             answer_ppm: None,
             quarantine: Quarantine::default(),
             ask_holder: true,
@@ -332,19 +339,26 @@ impl ConfigBuilder {
     }
 
     /// Sets the delay between two attempts of a waiting acquisition by a function of your own, in place of
-    /// [`ConfigBuilder::retry_delay`]. Its argument is the number of failed attempts.
+    /// [`ConfigBuilder::retry_delay`]. Its argument is the number of failed attempts. It is called here, for
+    /// 1 to 64, and the results are kept; later attempts use the last one.
     ///
     /// The result is a lower bound: the delay is never shorter than the time that the attempt took, nor than
     /// 1 ms. Up to as much again is added at random, so that clients that met once do not meet again and
     /// again. The end of the holder's time shortens the delay, and so does a release notification
     /// ([`ConfigBuilder::wake_waiters`]).
     ///
-    /// The client is locked while it calls the function, so the function must be short. In it a call of the
-    /// same client fails at once, and the client shows no valid lock and no masters. Locks dropped in it are
-    /// released when it has returned. If it panics, this one delay is as by default.
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let config = redlatch::Config::builder()
+    ///     .masters(["redis://10.0.0.1"])
+    ///     .retry_delay_by(|failed| Duration::from_millis(10) * failed.min(20))
+    ///     .build()?;
+    /// # Ok::<(), redlatch::ConfigError>(())
+    /// ```
     #[must_use]
-    pub fn retry_delay_by(mut self, delay: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
-        self.config.retry_delay_by = Some(RetryDelay::new(delay));
+    pub fn retry_delay_by(mut self, delay: impl FnMut(u32) -> Duration) -> Self {
+        self.config.retry_delays = Some((1..=limits::RETRY_DELAY_COUNT).map(delay).collect());
         self
     }
 
@@ -509,71 +523,4 @@ impl ConfigBuilder {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn one() -> ConfigBuilder {
-        Config::builder().master("redis://h")
-    }
-
-    #[test]
-    fn a_config_needs_one_to_thirty_two_different_masters() {
-        let count = |count: usize| {
-            Config::builder().masters((0..count).map(|port| format!("redis://h:{}", port + 1)))
-        };
-        assert_eq!(count(0).build().err(), Some(ConfigError::MasterCount { count: 0 }));
-        assert_eq!(count(32).build().map(|config| config.master_count()), Ok(32));
-        assert_eq!(count(33).build().err(), Some(ConfigError::MasterCount { count: 33 }));
-        let twice = one().master("redis://other").master("redis://user:pw@h:6379/1").build();
-        assert!(matches!(twice, Err(ConfigError::SameMaster { index: 2, other: 0, .. })), "{twice:?}");
-    }
-
-    #[test]
-    fn the_builder_shows_no_password() {
-        assert!(!format!("{:?}", one().master("redis://me:s3cret@h2")).contains("s3cret"));
-    }
-
-    #[test]
-    fn settings_outside_their_bounds_are_refused() {
-        let bad = [
-            one().max_ttl(Duration::ZERO),
-            one().max_ttl(Duration::from_millis(3)),
-            one().max_ttl(limits::MAX_TTL_MAX + Duration::from_millis(1)),
-            one().drift_ppm(limits::DRIFT_PPM_MAX + 1),
-            one().prefix([b'x'; limits::PREFIX_SIZE_MAX + 1]),
-            one().client_name("two words"),
-            one().client_name(""),
-            one().holder_label(""),
-            one().holder_label("x".repeat(limits::HOLDER_LABEL_SIZE_MAX + 1)),
-            one().holder_label("two\nlines"),
-            one().answer_timeout(Duration::ZERO),
-            one().connect_timeout(Duration::MAX),
-            one().spin(limits::SPIN_MAX + Duration::from_nanos(1)),
-            one().answer_timeout_ppm(0),
-            one().answer_timeout_ppm(1_000_001),
-            one().retry_delay(Duration::from_millis(2)..=Duration::from_millis(1)),
-            one().master("redis://h2?x=1"),
-        ];
-        for (row, builder) in bad.into_iter().enumerate() {
-            assert!(builder.build().is_err(), "row {row}");
-        }
-    }
-
-    #[test]
-    fn the_answer_limit_scales_between_5_and_50_ms() {
-        let limit = |config: &Config, ms| {
-            config.answer_limit(config.ttl(Duration::from_millis(ms)).expect("valid")).as_millis()
-        };
-        let config = one().build().expect("valid");
-        let limits = [10, 250, 1000, 2500, 30_000].map(|ms| limit(&config, ms));
-        assert_eq!(limits, [5, 5, 20, 50, 50]);
-        let tiny = config.ttl(Duration::from_millis(4)).expect("valid");
-        assert_eq!(config.answer_limit(tiny), tiny.validity(), "no longer than the lock is valid");
-        let config = one().answer_timeout(Duration::from_millis(300)).build().expect("valid");
-        assert_eq!(limit(&config, 1000), 300);
-        let config = one().answer_timeout_ppm(50_000).build().expect("valid");
-        assert_eq!([10, 1000, 30_000].map(|ms| limit(&config, ms)), [1, 50, 1500]);
-        let config = one().answer_timeout_ppm(1_000_000).build().expect("valid");
-        assert_eq!(limit(&config, 1000), 988, "no longer than the lock is valid");
-    }
-}
+mod tests;

@@ -27,6 +27,10 @@ pub const DRIFT_PPM_MAX: u32 = 500_000;
 /// A wait has no bound.
 pub const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
+/// Numbers of failed attempts for which the function given to [`crate::ConfigBuilder::retry_delay_by`] is
+/// called: 64.
+pub const RETRY_DELAY_COUNT: u32 = 64;
+
 /// Largest number of locks of one engine that are being acquired, held, or whose release is awaited: 131,072.
 /// One more is `Overloaded`, at once.
 pub const OPERATION_COUNT_MAX: usize = 131_072;

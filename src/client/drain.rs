@@ -24,8 +24,7 @@ impl Client {
     /// Returns the number of locks that are not released on every master. A master that cannot be reached
     /// keeps them there until their TTL; that harms nobody if the others have released them.
     ///
-    /// It returns at once in a fork of the process, where it is 0, and in a waker that this client calls. In
-    /// the delay function of this client it returns [`usize::MAX`], as it cannot look there.
+    /// It returns at once in a fork of the process, where it is 0, and in a waker that this client calls.
     ///
     /// ```no_run
     /// # use redlatch::{Client, HeldLocks};
@@ -70,8 +69,7 @@ impl Client {
             return count;
         }
         // A client that has stopped leaves its locks to their TTL; those of a fork are its parent's.
-        let unknown = if self.shared().is_in_delay() { usize::MAX } else { 0 };
-        self.shared().peek(|core| core.driver.engine.claim_count()).unwrap_or(unknown)
+        self.shared().peek(|core| core.driver.engine.claim_count()).unwrap_or_default()
     }
 }
 

@@ -257,7 +257,8 @@ impl Drop for Guard {
         }
         let name = std::mem::replace(&mut self.resource, HeldName::NONE);
         let (lock, hold_at_least) = (self.lock, self.hold_at_least);
-        self.client.shared().with_or_later(move |core| core.release_dropped(lock, hold_at_least, name));
+        let released = self.client.shared().with(|core| core.release_dropped(lock, hold_at_least, name));
+        drop(released);
         note_drop(self.client.shared());
     }
 }
@@ -265,14 +266,11 @@ impl Drop for Guard {
 /// Has the loss of a held lock reported to this callback.
 pub(super) fn on_lost(client: &Client, lock: OpId, callback: impl FnOnce() + Send + 'static) {
     let callback = client.callbacks().call_once(callback);
-    client.shared().do_or_later(move |shared| {
-        if let Watching::Stopped =
-            watch(shared, lock, None, &Waker::from(callback.clone()), Audience::Callback)
-        {
-            // Nobody would report it: the client has stopped, or belongs to another process.
-            callback.call();
-        }
-    });
+    let waker = Waker::from(callback.clone());
+    if let Watching::Stopped = watch(client.shared(), lock, None, &waker, Audience::Callback) {
+        // Nobody would report it: the client has stopped, or belongs to another process.
+        callback.call();
+    }
 }
 
 /// Until when a lock of this client's is valid; `None` if it is over or cannot be looked at.
@@ -362,8 +360,7 @@ impl Future for Lost {
 impl Drop for Lost {
     fn drop(&mut self) {
         if let Some(watcher) = self.watcher {
-            let lock = self.lock;
-            self.client.shared().with_or_later(move |core| core.completions.unwatch_one(lock, watcher));
+            drop(self.client.shared().with(|core| core.completions.unwatch_one(self.lock, watcher)));
         }
     }
 }

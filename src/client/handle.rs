@@ -9,7 +9,7 @@ use super::callbacks::Callbacks;
 use super::drive::Drive;
 use super::shared::{Core, Shared};
 use crate::clock;
-use crate::config::{Config, ConfigBuilder, RetryDelay};
+use crate::config::{Config, ConfigBuilder};
 use crate::driver::{ConnectError, Driver};
 use crate::engine::{Health, MasterStatus, Stats};
 
@@ -95,8 +95,7 @@ impl Client {
     /// # Errors
     /// [`ConnectError::Io`] if the operating system gives no event queue, randomness or thread;
     /// `ConnectError::Tls` if certificates or a key of `rediss://` masters cannot be used.
-    pub fn open(mut config: Config) -> Result<Self, ConnectError> {
-        config.retry_delay_by = config.retry_delay_by.as_ref().map(RetryDelay::of_another_client);
+    pub fn open(config: Config) -> Result<Self, ConnectError> {
         let config = Arc::new(config);
         let (mut driver, mut poller) = Driver::new(config.clone())?;
         driver.settle(&mut poller)?;
@@ -130,15 +129,15 @@ impl Client {
     /// liveness probe must not depend on it: a restart of the process brings no master back, and gives up the
     /// locks that it holds. `docs/monitoring.md` of the repository has an example.
     ///
-    /// Without masters, and so without a quorum, in a fork of the process, in a client that has stopped, and
-    /// inside the function given to [`ConfigBuilder::retry_delay_by`].
+    /// Without masters, and so without a quorum, in a fork of the process and in a client that has
+    /// stopped.
     #[must_use]
     pub fn health(&self) -> Health {
         self.shared().peek(|core| core.driver.engine.health(clock::now())).unwrap_or_default()
     }
 
     /// Returns what was counted and timed since this client was made, of all its handles. All is zero in a
-    /// fork of the process, and inside the function given to [`ConfigBuilder::retry_delay_by`].
+    /// fork of the process.
     ///
     /// It copies some 10 KiB while the client is locked; call it for each scrape, not for each lock.
     #[must_use]

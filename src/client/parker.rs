@@ -1,8 +1,10 @@
-//! Where a thread sleeps until somebody wakes it, with a memory: a wake-up that comes first is not lost.
+//! Where a thread sleeps until somebody wakes it, with a memory: a wake-up that comes first is not lost. And
+//! which thread is inside something that calls a user's code.
 //!
 //! Not [`std::thread::park`]: that has one memory for the whole thread, and a wake-up meant for the caller's
 //! own use of it would be lost to us.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Instant;
@@ -61,6 +63,42 @@ impl Wake for Parker {
         *self.is_woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_one();
     }
+}
+
+/// The thread that is inside something, one at most.
+///
+/// It is noted with that something and not with the thread, which may be inside several at once.
+#[derive(Debug, Default)]
+pub(super) struct Inside(AtomicUsize);
+
+thread_local! {
+    /// Its address stands for the thread, also while the thread ends: it has no destructor.
+    static HERE: u8 = const { 0 };
+}
+
+impl Inside {
+    pub(super) fn run<T>(&self, run: impl FnOnce() -> T) -> T {
+        self.0.store(here(), Ordering::Relaxed);
+        let _left = Left(self);
+        run()
+    }
+
+    pub(super) fn is_here(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == here()
+    }
+}
+
+/// The thread goes out, also by a panic.
+struct Left<'a>(&'a Inside);
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        self.0.0.store(0, Ordering::Relaxed);
+    }
+}
+
+fn here() -> usize {
+    HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
 #[cfg(test)]

@@ -185,7 +185,7 @@ impl<A: Ask> Drop for Pending<A> {
         if let State::Waiting(completion) = self.state {
             // A client that cannot be used has nothing to give up.
             let client = self.ask.client();
-            client.shared().with_or_later(move |core| core.abandon(completion));
+            drop(client.shared().with(|core| core.abandon(completion)));
             note_drop(client.shared());
         }
     }

@@ -2,10 +2,9 @@
 //!
 //! [`super::holds`] decides what counts, and what the first and the last hold do with the lock; this module
 //! waits. Owns the holds of one owner's callers, and nothing else: the lock itself is an acquisition and a
-//! guard of the client. A task that polls drives the attempt
-//! that all wait for, so that a task which is not polled delays nobody. Keeps that no waker is called, no
-//! guard dropped and the client not asked with the state locked: the user's delay function may lock the state
-//! while its thread has the client locked.
+//! guard of the client. A task that polls drives the attempt that all wait for, so that a task which is not
+//! polled delays nobody. Keeps that no waker is called, no guard dropped and the client not asked with the
+//! state locked.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -373,7 +372,6 @@ impl Owner {
         waker: &Waker,
     ) -> Poll<Result<(), LockReentrantError>> {
         let shared = self.request.client.shared();
-        shared.check_may_ask().map_err(AcquireError::Stopped)?;
         loop {
             if let Some(result) = caller.take_result() {
                 return Poll::Ready(result.and_then(|()| self.check_hold()));

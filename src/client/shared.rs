@@ -21,26 +21,23 @@
 
 mod background;
 mod core;
-mod later;
 mod observing;
 
 use std::io;
 use std::iter;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Instant;
 
 use super::completions::{CompletionToken, Completions, Question};
-use super::parker::Parker;
+use super::parker::{Inside, Parker};
 use crate::clock;
-use crate::config::{Inside, RetryDelay};
 use crate::driver::{Driver, Poller};
 use crate::engine::Outcome;
 use crate::limits;
 use crate::process::Process;
-use later::Later;
 use observing::Observing;
 
 /// With more outcomes waited for than this, a write is left to the leader: it costs a wake-up, and gathers
@@ -62,10 +59,6 @@ pub(super) struct Shared {
     core: Mutex<Core>,
     /// The process that has the background thread.
     pub(super) process: Process,
-    /// The function that is called with the lock held.
-    retry_delay: Option<RetryDelay>,
-    /// What that function has left to be done.
-    later: Later<Self>,
     observing: Option<Arc<Observing>>,
     /// The leader while it calls wakers.
     waking: Inside,
@@ -121,8 +114,8 @@ struct Background {
     has_unsent: bool,
 }
 
-/// Why a call inside [`crate::ConfigBuilder::retry_delay_by`] fails.
-const IN_RETRY_DELAY: &str = "the function given to retry_delay_by uses its own client; use no client there";
+/// Why nothing can be done after a panic.
+const PANICKED: &str = "a thread panicked while using it; open a new client";
 
 /// Why a blocking call inside a waker fails.
 pub(super) const IN_WAKER: &str = "a waker that it calls would wait for it; wait in another thread or task";
@@ -145,7 +138,7 @@ struct PanicGuard<'a>(&'a Shared);
 
 impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
-        self.0.stop("a thread panicked while using it; open a new client");
+        self.0.stop(PANICKED);
     }
 }
 
@@ -163,7 +156,6 @@ impl Shared {
     pub(super) fn start(driver: Driver, poller: Poller) -> io::Result<Arc<Self>> {
         let (background, waker) = Parker::pair();
         let (ended, ended_waker) = Parker::pair();
-        let retry_delay = driver.engine.config().retry_delay_by.clone();
         let observing = driver.engine.config().observer.clone().map(|it| Arc::new(Observing::new(it)));
         let core = Core {
             driver,
@@ -190,8 +182,6 @@ impl Shared {
         let shared = Arc::new(Self {
             core: Mutex::new(core),
             process: Process::own(),
-            retry_delay,
-            later: Later::default(),
             observing,
             waking: Inside::default(),
             background,
@@ -211,101 +201,17 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Takes the lock, unless this is another process: a fork has no background, and its parent's
-    /// connections.
+    /// Takes the lock. An error if the client cannot be used, also in a fork: that has no background, and its
+    /// parent's connections.
     pub(super) fn enter(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
         self.check_process()?;
-        self.lock()
+        self.lock_unless_stopped()
     }
 
-    /// An error in a fork of the client's process.
-    pub(super) fn check_process(&self) -> Result<(), Stopped> {
-        self.process.check()
-    }
-
-    fn lock(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
-        self.lock_also_stopped().and_then(Self::unless_stopped)
-    }
-
-    /// As [`Shared::lock`], also in a client that was drained if the answer has come before its end.
-    fn lock_for(&self, completion: CompletionToken) -> Result<MutexGuard<'_, Core>, Stopped> {
-        let core = self.lock_also_stopped()?;
-        let is_there = core.is_drained && core.completions.is_done(completion);
-        if is_there { Ok(core) } else { Self::unless_stopped(core) }
-    }
-
-    fn lock_also_stopped(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
-        match self.lock_whatever_happened() {
-            None => Err(IN_RETRY_DELAY.into()),
-            Some(Ok(core)) => Ok(core),
-            Some(Err(poisoned)) => {
-                drop(poisoned);
-                Err(self.stop("a thread panicked while using it; open a new client"))
-            }
-        }
-    }
-
-    /// Takes the lock, whatever a panic has left; `None` if this thread has it: it calls the user's delay
-    /// function.
-    fn lock_whatever_happened(&self) -> Option<LockResult<MutexGuard<'_, Core>>> {
-        match self.core.try_lock() {
-            Ok(core) => Some(Ok(core)),
-            Err(TryLockError::Poisoned(poisoned)) => Some(Err(poisoned)),
-            Err(TryLockError::WouldBlock) if self.is_in_delay() => None,
-            Err(TryLockError::WouldBlock) => Some(self.core.lock()),
-        }
-    }
-
-    /// Whether this thread has the client locked, and calls the user's delay function.
-    pub(super) fn is_in_delay(&self) -> bool {
-        self.retry_delay.as_ref().is_some_and(RetryDelay::is_called)
-    }
-
-    /// An error inside the user's delay function: nothing can be asked there.
-    pub(super) fn check_may_ask(&self) -> Result<(), Stopped> {
-        if self.is_in_delay() { Err(IN_RETRY_DELAY.into()) } else { Ok(()) }
-    }
-
-    /// An error where the client would wait for this thread to return, and this thread for the client.
-    pub(super) fn check_may_wait(&self) -> Result<(), Stopped> {
-        if self.waking.is_here() { Err(IN_WAKER.into()) } else { self.check_may_ask() }
-    }
-
-    fn unless_stopped(core: MutexGuard<'_, Core>) -> Result<MutexGuard<'_, Core>, Stopped> {
-        match &core.stopped {
-            Some(why) => Err(why.clone()),
-            None => Ok(core),
-        }
-    }
-
-    /// Looks at something, also in a client that was stopped. `None` in a fork, and inside the user's delay
-    /// function.
+    /// Looks at something, also in a client that was stopped; `None` in a fork.
     pub(super) fn peek<T>(&self, look: impl FnOnce(&mut Core) -> T) -> Option<T> {
         self.check_process().ok()?;
-        let core = self.lock_whatever_happened()?;
-        Some(look(&mut core.unwrap_or_else(PoisonError::into_inner)))
-    }
-
-    /// Writes what is queued, as far as that needs no waiting.
-    pub(super) fn flush(&self) {
-        // A client that cannot be used has nothing to write.
-        let _ = self.with(|core| {
-            core.flush();
-            core.wake_late_leader();
-        });
-    }
-
-    /// As [`Shared::flush`], when a thread ends. The thread itself may have the lock for ever, if its process
-    /// exits meanwhile.
-    pub(super) fn flush_at_end(&self) {
-        let until = clock::now() + limits::CLOSE_WAIT;
-        while self.check_process().is_ok() && matches!(self.core.try_lock(), Err(TryLockError::WouldBlock)) {
-            if clock::now() >= until {
-                return;
-            }
-            thread::sleep(limits::DROP_LINGER);
-        }
-        self.flush();
+        Some(look(&mut self.lock()))
     }
 
     /// Does something with the lock held. An error if the client cannot be used.
@@ -318,23 +224,53 @@ impl Shared {
         })
     }
 
-    /// As [`Shared::with`] for what must not be lost: inside the user's delay function it is done when that
-    /// has returned. What it returns is dropped without the lock. A client that cannot be used does nothing.
-    pub(super) fn with_or_later<T>(&self, run: impl FnOnce(&mut Core) -> T + Send + 'static) {
-        self.do_or_later(move |shared| drop(shared.with(run)));
+    /// Writes what is queued, as far as that needs no waiting, when a thread ends. The thread itself may have
+    /// the lock for ever, if its process exits meanwhile.
+    pub(super) fn flush_at_end(&self) {
+        let until = clock::now() + limits::CLOSE_WAIT;
+        while self.check_process().is_ok() && self.is_locked() {
+            if clock::now() >= until {
+                return;
+            }
+            thread::sleep(limits::DROP_LINGER);
+        }
+        // A client that cannot be used has nothing to write.
+        let _ = self.with(|core| {
+            core.flush();
+            core.wake_late_leader();
+        });
     }
 
-    /// As [`Shared::with_or_later`], without the lock.
-    pub(super) fn do_or_later(&self, run: impl FnOnce(&Self) + Send + 'static) {
-        if self.is_in_delay() && self.check_process().is_ok() {
-            self.later.push(run);
-        } else {
-            run(self);
+    /// Whether some thread has the lock.
+    fn is_locked(&self) -> bool {
+        matches!(self.core.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
+    /// The lock itself; for the files of the leader only. A panic with the lock held stops the client.
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(|poisoned| {
+            drop(poisoned);
+            self.stop(PANICKED);
+            self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        })
+    }
+
+    fn lock_unless_stopped(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
+        let core = self.lock();
+        match &core.stopped {
+            Some(why) => Err(why.clone()),
+            None => Ok(core),
         }
     }
 
-    fn has_later(&self) -> bool {
-        self.retry_delay.is_some() && !self.later.is_empty()
+    /// An error in a fork of the client's process.
+    pub(super) fn check_process(&self) -> Result<(), Stopped> {
+        self.process.check()
+    }
+
+    /// An error where the client would wait for this thread to return, and this thread for the client.
+    pub(super) fn check_may_wait(&self) -> Result<(), Stopped> {
+        if self.waking.is_here() { Err(IN_WAKER.into()) } else { Ok(()) }
     }
 
     /// Ends the client for all who wait and all who come.
@@ -405,7 +341,10 @@ impl Shared {
             core.completions.wait_as_thread(completion, waker);
             self.leave(core);
             parker.park(None);
-            core = self.lock_for(completion)?;
+            core = self.lock();
+            if let Some(why) = core.why_unanswered(completion) {
+                return Err(why);
+            }
         }
     }
 
@@ -427,13 +366,13 @@ impl Shared {
         ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Poll<Result<Option<Outcome>, Stopped>> {
         // Also later on: in a fork no answer would ever come.
-        let entered = self.check_process().and_then(|()| self.lock_also_stopped());
-        let mut core = match entered
-            .and_then(|core| if core.is_drained && !is_new { Ok(core) } else { Self::unless_stopped(core) })
-        {
-            Ok(core) => core,
-            Err(why) => return Poll::Ready(Err(why)),
-        };
+        if let Err(why) = self.check_process() {
+            return Poll::Ready(Err(why));
+        }
+        let mut core = self.lock();
+        if let Some(why) = core.stopped.as_ref().filter(|_| is_new || !core.is_drained) {
+            return Poll::Ready(Err(why.clone()));
+        }
         let Some(completion) = ask(&mut core) else {
             self.leave(core);
             return Poll::Ready(Ok(None));
@@ -483,7 +422,7 @@ impl Shared {
             core.sleep = Some(Sleep { until, is_woken: false });
             drop(core);
             let slept = poller.wait(timeout);
-            core = self.lock()?;
+            core = self.lock_unless_stopped()?;
             core.sleep = None;
             match slept {
                 Ok(is_whole) => core.end_turn(&poller, is_whole),
@@ -509,14 +448,14 @@ impl Shared {
     /// Wakes the threads, and of the tasks as many as the loop leader wakes. A waker that waits for this
     /// client meanwhile gets an error.
     fn wake_as_leader<'a>(&'a self, core: MutexGuard<'a, Core>) -> Result<MutexGuard<'a, Core>, Stopped> {
-        if !core.completions.has_woken() && !self.has_later() {
+        if !core.completions.has_woken() {
             return Ok(core);
         }
         let now = clock::now();
         self.waking.run(|| self.wake_others(core, |core| core.completions.pop_woken_as_leader(now)))
     }
 
-    /// Wakes those whose outcome has come, without the lock, and does what was left for later.
+    /// Wakes those whose outcome has come, without the lock.
     fn wake_others<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
@@ -527,18 +466,14 @@ impl Shared {
             for (place, waker) in woken.iter_mut().zip(iter::from_fn(|| next(&mut core))) {
                 *place = Some(waker);
             }
-            if woken[0].is_none() && !self.has_later() {
+            if woken[0].is_none() {
                 return Ok(core);
             }
             drop(core);
             if !wake_all(woken.into_iter().flatten()) {
                 return Err(self.stop("a waker panicked; open a new client"));
             }
-            for work in self.later.take() {
-                // What is dropped there may be anybody's, as wakers are.
-                let _ = catch_unwind(AssertUnwindSafe(|| work(self)));
-            }
-            core = self.lock()?;
+            core = self.lock_unless_stopped()?;
         }
     }
 
@@ -571,7 +506,7 @@ impl Shared {
     pub(super) fn leave(&self, mut core: MutexGuard<'_, Core>) {
         let elected = core.elect();
         self.notify_observer(&core);
-        if !core.completions.has_woken() && !self.has_later() {
+        if !core.completions.has_woken() {
             core.completions.end_relay();
             drop(core);
             elected.into_iter().for_each(Waker::wake);

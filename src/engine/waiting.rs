@@ -51,7 +51,7 @@ impl Engine {
         let is_held = self.claims.claim(op.claim).tally.granted.is_empty();
         let delay = match bounds {
             Some(_) if mutant!(NoTimerBehindWake) => limits::TIME_LIMIT_MAX,
-            Some(bounds) if is_held && self.config.retry_delay_by.is_none() => {
+            Some(bounds) if is_held && self.config.retry_delays.is_none() => {
                 self.rng.random_range(bounds).max(took)
             }
             _ => self.draw_pause(took, attempts),
@@ -63,11 +63,9 @@ impl Engine {
     pub(super) fn draw_pause(&mut self, took: Duration, attempts: u32) -> Duration {
         // At least a millisecond: known-down masters fail an attempt in no time at all.
         let floor = took.max(Duration::from_millis(1));
-        let asked = self.config.retry_delay_by.as_ref().and_then(|delay| delay.after(attempts));
-        if let Some(asked) = asked {
-            // Longer than the attempt was, and at random times all the same: else those who met once would
+        if let Some(asked) = self.config.retry_delay_after(attempts) {
+            // Longer than the attempt was, and at random times all the same: else clients that met once would
             // meet again.
-            let asked = asked.min(limits::TIME_LIMIT_MAX);
             return asked.max(floor) + self.rng.random_range(Duration::ZERO..=floor);
         }
         let base = floor.max(self.config.retry_delay_min);

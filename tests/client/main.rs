@@ -3,7 +3,6 @@
 mod batch_tests;
 mod callback_tests;
 mod credentials_tests;
-mod delay_tests;
 mod drain_tests;
 #[cfg(unix)]
 mod drive_tests;

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
+use crate::client::parker::Inside;
 use crate::client::request::LockRequest;
 use crate::client::shared::wake_all;
 use crate::clock;
-use crate::config::Inside;
 use crate::error::{AcquireError, LockReentrantError};
 use crate::limits;
 

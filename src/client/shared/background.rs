@@ -2,7 +2,7 @@
 //! calls; and the event loops of others that do its work ([`crate::Drive`]).
 
 use std::io;
-use std::sync::{MutexGuard, TryLockError};
+use std::sync::MutexGuard;
 use std::task::Waker;
 use std::thread;
 use std::time::Instant;
@@ -16,10 +16,6 @@ impl Shared {
     /// The last handle is gone: has the background thread bring out what is queued, and waits for it,
     /// [`limits::CLOSE_WAIT`] at most.
     pub(in crate::client) fn close(&self) {
-        self.do_or_later(Self::close_now);
-    }
-
-    fn close_now(&self) {
         let Ok(mut core) = self.enter() else { return };
         core.is_closing = true;
         core.wake_leader();
@@ -60,19 +56,12 @@ impl Shared {
     pub(super) fn keep(&self, seen_drop_count: &mut u64) -> Result<(), Stopped> {
         let mut was_woken = true;
         loop {
-            let mut core = match self.core.try_lock() {
+            if !was_woken && self.is_locked() {
                 // Somebody is at work, and what is due is done by the way.
-                Err(TryLockError::WouldBlock) if !was_woken => {
-                    was_woken = self.background.park(Some(clock::now() + limits::DROP_LINGER));
-                    continue;
-                }
-                Ok(core) => Self::unless_stopped(core)?,
-                Err(TryLockError::WouldBlock) => self.lock()?,
-                Err(TryLockError::Poisoned(poisoned)) => {
-                    drop(poisoned);
-                    self.lock()?
-                }
-            };
+                was_woken = self.background.park(Some(clock::now() + limits::DROP_LINGER));
+                continue;
+            }
+            let mut core = self.lock_unless_stopped()?;
             if core.is_closing {
                 return self.finish(core);
             }
@@ -144,12 +133,13 @@ impl Shared {
     /// Gives the background thread's work back to its thread.
     #[cfg(unix)]
     pub(in crate::client) fn end_drive(&self) {
-        self.with_or_later(|core| {
+        let driving = self.with(|core| {
             core.background.sleeps_until = None;
             let waker = core.background.waker.clone();
             core.completions.wake_too(waker);
             core.background.drive.take()
         });
+        drop(driving);
     }
 
     /// A turn of the background thread's without waiting; returns when it is to have the next one. `None` if

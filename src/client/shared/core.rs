@@ -4,7 +4,8 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::{
-    CompletionToken, Core, DIRECT_WRITE_MAX, EARLY_WRITE_COUNT, SPARE_NAME_COUNT_MAX, earlier, is_before,
+    CompletionToken, Core, DIRECT_WRITE_MAX, EARLY_WRITE_COUNT, SPARE_NAME_COUNT_MAX, Stopped, earlier,
+    is_before,
 };
 use crate::client::name::HeldName;
 use crate::clock;
@@ -44,6 +45,11 @@ impl Core {
         self.write_drop();
         self.give_name(name);
         self.completions.unwatch(lock)
+    }
+
+    /// Why there is no answer. What came before the end of a drain is still handed out.
+    pub(super) fn why_unanswered(&self, completion: CompletionToken) -> Option<Stopped> {
+        self.stopped.clone().filter(|_| !(self.is_drained && self.completions.is_done(completion)))
     }
 
     /// Hands outcomes to those who wait for them.

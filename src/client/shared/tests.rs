@@ -325,40 +325,6 @@ fn an_exit_in_a_panic_hook_does_not_hang() {
 }
 
 #[test]
-fn clients_may_share_a_delay_function() {
-    let config = Config::builder().masters(["redis://127.0.0.1:1"]);
-    let (called, is_called) = mpsc::channel();
-    let (sender, receiver) = mpsc::channel();
-    let other = Arc::new(std::sync::OnceLock::<Client>::new());
-    let its = other.clone();
-    let config = config.retry_delay_by(move |_| {
-        if let Some(other) = its.get() {
-            let _ = called.send(());
-            let _ = sender.send(other.masters().len());
-        }
-        BRIEF
-    });
-    let config = config.build().expect("valid settings");
-    let [one, two] = [(); 2].map(|()| Client::open(config.clone()).expect("an event loop"));
-    let its = two.clone();
-    let (locked, is_locked) = mpsc::channel();
-    let locking = thread::spawn(move || {
-        its.shared().peek(|_| {
-            locked.send(()).expect("it is waited for");
-            is_called.recv_timeout(PATIENCE).expect("the function is called");
-            // The function finds the other client locked, by this thread.
-            thread::sleep(BRIEF);
-        })
-    });
-    is_locked.recv_timeout(PATIENCE).expect("it is locked");
-    assert!(other.set(two).is_ok());
-    let mut waiting = one.lock("waiting").wait(LONG).acquire_async();
-    assert!(poll(&mut waiting, &Arc::<Count>::default()).is_pending());
-    assert_eq!(receiver.recv_timeout(PATIENCE), Ok(1), "the other client answers");
-    locking.join().expect("no panic");
-}
-
-#[test]
 fn memory_of_names_is_kept_up_to_its_bound() {
     let client = client();
     let shared = client.shared();
