@@ -174,10 +174,6 @@ pub(crate) const BACKGROUND_STAY: Duration = Duration::from_millis(5);
 /// confirm queued releases: 100 ms.
 pub const CLOSE_WAIT: Duration = Duration::from_millis(100);
 
-/// Largest number of threads of a client that run callbacks of [`crate::Guard::on_lost`] at once: 16. Further
-/// callbacks wait until one returns.
-pub const CALLBACK_THREAD_COUNT_MAX: usize = 16;
-
 /// TTL of a [`crate::LockRequest`] without one: 10 s, or `max_ttl` if that is shorter.
 pub const TTL_DEFAULT: Duration = Duration::from_secs(10);
 

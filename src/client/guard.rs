@@ -181,10 +181,10 @@ impl Guard {
     /// the loss. It is called at most once, also when the client stops. It is not called if the guard is
     /// released or dropped before.
     ///
-    /// Callbacks run on threads of their own, started in the order in which losses are reported. They may
-    /// block and may use the client. Up to 16 of a client run at once
-    /// ([`crate::limits::CALLBACK_THREAD_COUNT_MAX`]); further ones wait. A panic ends its own callback only.
-    /// If the lock is over already, the callback is called at once, also on such a thread. If the client has
+    /// All callbacks of a client run on one thread of their own, in the order in which losses are reported.
+    /// They may use the client. One that blocks delays those behind it: await [`Guard::lost`] where that
+    /// matters. A panic ends its own callback only. If the lock is over already, the callback is called at
+    /// once, also on that thread. If the client has
     /// stopped, or in a fork, it runs on the calling thread. A lock whose loss was reported is not renewed
     /// any more.
     ///

@@ -120,23 +120,6 @@ fn a_loss_callback_that_panics_ends_alone() {
 }
 
 #[test]
-fn a_loss_callback_that_blocks_delays_no_other_loss() {
-    let mut fleet = Fleet::start(3);
-    let client = open(&fleet.urls(), LONG);
-    let (first, second) = (acquire_brief(&client, "first"), acquire_brief(&client, "second"));
-    let (end, ended) = mpsc::channel::<()>();
-    let (reported, is_reported) = mpsc::channel();
-    first.on_lost(move || {
-        // It returns only when the other loss was reported.
-        let _ = ended.recv();
-    });
-    second.on_lost(move || reported.send(()).expect("it is waited for"));
-    is_reported.recv_timeout(PATIENCE).expect("the second loss is reported");
-    drop((end, first, second));
-    assert_nothing_left(&client, &mut fleet);
-}
-
-#[test]
 fn a_late_loss_callback_runs_on_another_thread() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
