@@ -1,8 +1,7 @@
 //! The engine under operations in any order: a seeded run of the property that the fuzz target `engine_ops`
 //! checks.
 //!
-//! The seeds are fixed, so a failure comes back in every run. `cargo +nightly fuzz run engine_ops` looks
-//! further.
+//! The seeds are fixed, so a failure comes back in every run. `scripts/fuzz` looks further.
 
 #[path = "../fuzz/engine_ops.rs"]
 mod engine_ops;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{MasterState, Quarantine};
+use redlatch::{AcquireError, MasterState, Quarantine};
 
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::{Fleet, Raw};
@@ -136,6 +136,36 @@ fn masters_that_sync_each_write_are_trusted() {
     fleet.masters().for_each(|master| master.restart());
     contest.recovers("all were killed");
     contest.finish(&mut fleet);
+}
+
+/// A quorum is killed that granted a lock, and comes back at once. What it synced to disk is still held; without a file the
+/// same masters give the lock to a second holder.
+#[test]
+fn trusted_masters_hold_what_they_synced() {
+    for (args, has_two_holders) in
+        [(&["--appendonly", "yes", "--appendfsync", "always"][..], false), (&[], true)]
+    {
+        let mut fleet = Fleet::start_with(5, args);
+        let ttl = Duration::from_secs(120);
+        let mut holder = open(settings(&fleet.urls()).max_ttl(ttl));
+        let leases: Vec<_> = (0..50)
+            .map(|index| holder.lock(&format!("a:{index}")).ttl(ttl).acquire().expect("free"))
+            .collect();
+        (0..3).for_each(|index| fleet.master(index).kill());
+        (0..3).for_each(|index| fleet.master(index).restart());
+        let mut rival = open(settings(&fleet.urls()).max_ttl(ttl));
+        for (index, lease) in leases.iter().enumerate() {
+            let result = rival.lock(&format!("a:{index}")).ttl(ttl).try_acquire();
+            assert!(lease.is_valid(), "the test took too long");
+            match result {
+                Ok(_) => assert!(has_two_holders, "{args:?}: a lock was given twice"),
+                Err(AcquireError::Contended(_)) => {
+                    assert!(!has_two_holders, "{args:?}: nothing was forgotten")
+                }
+                Err(error) => panic!("{args:?}: {error:#}"),
+            }
+        }
+    }
 }
 
 #[test]
