@@ -164,7 +164,7 @@ pub use error::{
 };
 pub use error::{LockReentrantError, SetError};
 pub use event::Event;
-pub use lock::{Failure, FencingToken, HolderTtl, InputError, Token, TokenRefusal, Vote};
+pub use lock::{Failure, FencingToken, HolderTtl, InputError, LockName, Token, TokenRefusal, Vote};
 #[cfg(feature = "metrics")]
 pub use observe::record_metrics;
 #[cfg(feature = "tracing")]
