@@ -160,7 +160,7 @@ pub use engine::status::{Health, MasterState, MasterStatus};
 pub use engine::trouble::Warning;
 pub use error::{
     AcquireError, CredentialsError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError, LeaveError,
-    ReleaseError, Report, Round,
+    ProviderError, ReleaseError, Report, Round,
 };
 pub use error::{LockReentrantError, SetError};
 pub use event::Event;
