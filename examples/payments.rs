@@ -78,13 +78,17 @@ impl Settings {
             .answer_timeout(ANSWER_TIMEOUT)
             .tls(Tls::new().ca(Pem::File(self.ca_file.clone())))
             .credentials(move |_master| {
-                let login = fs::read_to_string(&login_file).map_err(|_| "the login file cannot be read")?;
+                let login = fs::read_to_string(&login_file)?;
                 let (user, password) = login.trim_end().split_once('\n').ok_or("the login has two lines")?;
                 Ok(Credentials::new(password).user(user).valid_for(LOGIN_VALID_FOR))
             })
             .on_event(|event| match event {
                 // Each order has two of these; the others are rare, and for people.
                 Event::Acquired { .. } | Event::Released { .. } => {}
+                // The error of the function above is its source; an `io::Error` of a file has no secret.
+                Event::CredentialsFailed { master, error } => {
+                    eprintln!("{master}: {error}: {:?}", error.source());
+                }
                 event => eprintln!("{event:?}"),
             });
         Ok(config.build()?)

@@ -8,6 +8,7 @@ mod time;
 mod tls;
 mod url;
 
+use std::error::Error;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -151,9 +152,9 @@ impl Config {
     /// [`LinkRequest::Credentials`](crate::engine::LinkRequest::Credentials) wants. It may block.
     ///
     /// # Errors
-    /// [`CredentialsError`]; also if there is no provider.
+    /// [`CredentialsError`]
     pub fn ask_credentials(&self, master: MasterId) -> Result<Credentials, CredentialsError> {
-        let provider = self.provider.as_ref().ok_or(CredentialsError::Failed("there is no provider"))?;
+        let provider = self.provider.as_ref().ok_or(CredentialsError::NoProvider)?;
         provider.ask(&self.labels[master.index()])
     }
 
@@ -433,12 +434,13 @@ impl ConfigBuilder {
     /// The client calls it at each connect, and before the end that [`Credentials::valid_for`] states. New
     /// credentials reach open connections by `AUTH` in place. It runs on a thread of its own, one for each
     /// master at a time, so it may block. At a connect, `connect_timeout` covers it. If it fails, panics or
-    /// hangs, only this master is affected, and its open connections stay. Errors show the text that it
-    /// returns, a literal, and never credentials. The page `docs/operating.md` of the repository has more.
+    /// hangs, only this master is affected, and its open connections stay. The error that it returns is the
+    /// source of the [`CredentialsError`] in [`Event::CredentialsFailed`]. No text shows it, as it may have
+    /// a secret. The page `docs/operating.md` of the repository has more.
     #[must_use]
     pub fn credentials(
         mut self,
-        provide: impl Fn(&str) -> Result<Credentials, &'static str> + Send + Sync + 'static,
+        provide: impl Fn(&str) -> Result<Credentials, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     ) -> Self {
         self.config.provider = Some(CredentialsProvider::new(provide));
         self

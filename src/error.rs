@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::lock::{Failure, HolderTtl, InputError, Vote};
 use crate::words::{Counted, Labelled, Named, Rounded};
 pub(crate) use advice::advice;
-pub use credentials::CredentialsError;
+pub use credentials::{CredentialsError, ProviderError};
 pub use report::{Report, Round};
 
 /// Holder that keeps an acquisition from a lock that a quorum of masters can grant.

@@ -78,8 +78,9 @@ pub enum Event {
         /// URL of the master.
         master: Arc<str>,
     },
-    /// New credentials for an open connection could not be had, or the server refused them. The connection
-    /// stays, with the old ones. Reported once for each reason in a row.
+    /// New credentials could not be had, or the server refused them on an open connection. Open connections
+    /// stay, with the old ones. Reported once for each reason in a row. If the provider failed, its own error
+    /// is the source of this one.
     CredentialsFailed {
         /// URL of the master.
         master: Arc<str>,

@@ -160,11 +160,11 @@ pub use engine::status::{Health, MasterState, MasterStatus};
 pub use engine::trouble::Warning;
 pub use error::{
     AcquireError, CredentialsError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError, LeaveError,
-    ReleaseError, Report, Round,
+    ProviderError, ReleaseError, Report, Round,
 };
 pub use error::{LockReentrantError, SetError};
 pub use event::Event;
-pub use lock::{Failure, FencingToken, HolderTtl, InputError, Token, TokenRefusal, Vote};
+pub use lock::{Failure, FencingToken, HolderTtl, InputError, LockName, Token, TokenRefusal, Vote};
 #[cfg(feature = "metrics")]
 pub use observe::record_metrics;
 #[cfg(feature = "tracing")]

@@ -8,6 +8,7 @@
 pub(crate) mod command;
 mod fencing;
 mod label;
+mod name;
 mod tally;
 mod vote;
 
@@ -27,6 +28,7 @@ pub use fencing::FencingToken;
 pub(crate) use fencing::Window;
 pub use label::HolderLabel;
 pub(crate) use label::{encode_label, label_part_size, split_value};
+pub use name::LockName;
 pub use tally::{Tally, Verdict, quorum};
 pub use vote::{Failure, HolderTtl, TokenRefusal, Vote};
 

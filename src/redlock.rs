@@ -17,7 +17,7 @@ use crate::engine::{Health, HeldLocks, MasterStatus, OpId, Outcome, Released, Re
 use crate::error::{AcquireError, ExtendError, LeaveError, ReleaseError};
 use crate::event::Observer;
 use crate::limits;
-use crate::lock::{FencingToken, HolderLabel, Resource, Token};
+use crate::lock::{FencingToken, HolderLabel, LockName, Resource, Token};
 use crate::mutants::mutant;
 use crate::options::{Options, fair_method, label_method, option_methods, request_methods};
 use crate::process::Process;
@@ -94,7 +94,7 @@ impl Wake for LoopWaker {
 #[must_use = "nothing is asked before one of the acquire calls"]
 pub struct LeaseRequest<'a> {
     redlock: &'a mut Redlock,
-    resource: &'a [u8],
+    resource: LockName<'a>,
     options: Options,
     label: Option<Cow<'a, str>>,
     cancel: Option<Cancel>,
@@ -159,12 +159,12 @@ impl Redlock {
         Ok(redlock)
     }
 
-    /// Returns a request for the lock of this name, of 1 to 1,024 bytes ([`limits::RESOURCE_SIZE_MAX`]).
+    /// Returns a request for the lock of this name; see [`LockName`].
     ///
     /// It has the options of [`crate::LockRequest`] except automatic extension, as nothing happens between
     /// the calls of a `Redlock`. [`Redlock::submit`] takes that option, too.
-    pub fn lock<'a>(&'a mut self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> LeaseRequest<'a> {
-        let (resource, options) = (resource.as_ref(), Options::new());
+    pub fn lock<'a, 'n: 'a>(&'a mut self, name: impl Into<LockName<'n>>) -> LeaseRequest<'a> {
+        let (resource, options) = (name.into(), Options::new());
         LeaseRequest { redlock: self, resource, options, label: None, cancel: None }
     }
 
@@ -520,7 +520,7 @@ impl<'a> LeaseRequest<'a> {
     /// [`AcquireError`] of the last attempt. A lock that was acquired in part is released.
     /// [`AcquireError::NoQuorum`] of a fenced lock also says that the clocks of the masters differ too much.
     pub fn acquire(self) -> Result<Lease, AcquireError> {
-        let resource = Resource::new(&self.resource)?;
+        let resource = Resource::new(self.resource.as_bytes())?;
         let label = self.label.as_deref().map(HolderLabel::new).transpose()?;
         self.redlock.hold(Request::Acquire { resource, options: self.options, label }, self.cancel)
     }

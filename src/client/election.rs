@@ -8,19 +8,17 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::guard::{Guard, Lost, Release};
 use super::handle::Client;
 use super::request::LockRequest;
 use crate::cancel::Cancel;
 use crate::engine::Released;
 use crate::error::{AcquireError, ReleaseError};
-use crate::lock::FencingToken;
+use crate::lock::{FencingToken, LockName};
 
 impl Client {
-    /// Returns a candidate for the leadership of this name: the lock of this name, fenced and renewed while
-    /// it is held. Let nobody lock the name otherwise.
+    /// Returns a candidate for the leadership of this name (see [`LockName`]): the lock of this name, fenced
+    /// and renewed while it is held. Let nobody lock the name otherwise.
     ///
     /// ```no_run
     /// # async fn start(client: redlatch::Client) -> Result<(), redlatch::AcquireError> {
@@ -28,14 +26,15 @@ impl Client {
     ///
     /// let candidate = client.lead("reports").ttl(std::time::Duration::from_secs(5));
     /// candidate
-    ///     .run_async(|term| async move {
+    ///     .run_async(async |leadership| {
+    ///         let term = leadership.term();
     ///         // … lead; give `term` to the storage, which refuses an older one …
     ///         ControlFlow::Break(())
     ///     })
     ///     .await
     /// # }
     /// ```
-    pub fn lead(&self, name: impl Into<Bytes>) -> Candidate {
+    pub fn lead<'n>(&self, name: impl Into<LockName<'n>>) -> Candidate {
         Candidate { request: self.lock_owned(name).fenced().auto_extend(Duration::MAX).wait(Duration::MAX) }
     }
 }
@@ -117,25 +116,21 @@ impl Candidate {
 
     /// Campaigns, leads and resigns, again and again, until `work` breaks; returns its value.
     ///
-    /// `work` makes one future for each leadership, from its term. The future is dropped at its next `.await`
-    /// when the leadership is lost or about to be lost, a tenth of the validity before its end. It must not
-    /// block, or it notices too late. Dropping the future of this call drops the work, then resigns.
+    /// `work` makes one future for each leadership. The future is dropped at its next `.await` when the
+    /// leadership is lost or about to be lost, a tenth of the validity before its end. It must not block, or
+    /// it notices too late. Dropping the future of this call drops the work, then resigns.
     ///
     /// # Errors
     /// As [`Candidate::campaign`].
-    pub fn run_async<T, F, W>(
+    pub fn run_async<T, W: AsyncFnMut(&Leadership) -> ControlFlow<T>>(
         &self,
         mut work: W,
-    ) -> impl Future<Output = Result<T, AcquireError>> + use<T, F, W>
-    where
-        F: Future<Output = ControlFlow<T>>,
-        W: FnMut(FencingToken) -> F,
-    {
+    ) -> impl Future<Output = Result<T, AcquireError>> + use<T, W> {
         let candidate = self.clone();
         async move {
             loop {
                 let leadership = candidate.campaign_async().await?;
-                let done = unless_lost(work(leadership.term()), leadership.lost()).await;
+                let done = unless_lost(work(&leadership), leadership.lost()).await;
                 // What is not confirmed goes on in the background, or ends with the TTL.
                 let _ = leadership.resign_async().await;
                 if let Some(ControlFlow::Break(value)) = done {

@@ -6,7 +6,7 @@ use super::pending::{Ask, Pending, future};
 use super::shared::{Core, Stopped};
 use crate::engine::{ForceUnlocked, Inspection, OpId, Outcome, Request};
 use crate::error::{ForceUnlockError, InspectError};
-use crate::lock::{Resource, quorum};
+use crate::lock::{LockName, Resource, quorum};
 
 /// A look at a lock under way.
 #[must_use = "nothing is asked before this is awaited"]
@@ -34,21 +34,21 @@ impl Client {
     ///
     /// # Errors
     /// [`InspectError`]. A master that does not answer is part of the [`Inspection`].
-    pub fn inspect(&self, resource: &(impl AsRef<[u8]> + ?Sized)) -> Result<Inspection, InspectError> {
-        self.look(resource).0.wait()
+    pub fn inspect<'n>(&self, name: impl Into<LockName<'n>>) -> Result<Inspection, InspectError> {
+        self.look(name.into()).0.wait()
     }
 
     /// Returns the future of [`Client::inspect`], for tasks. It sends nothing before it is polled. It is
     /// cancel-safe: dropping it changes nothing.
-    pub fn inspect_async<'a>(
+    pub fn inspect_async<'a, 'n: 'a>(
         &'a self,
-        resource: &'a (impl AsRef<[u8]> + ?Sized),
+        name: impl Into<LockName<'n>>,
     ) -> impl Future<Output = Result<Inspection, InspectError>> + Send + 'a {
-        self.look(resource)
+        self.look(name.into())
     }
 
-    fn look<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> Inspect<'a> {
-        Inspect(Pending::new(Looking { client: self, resource: resource.as_ref() }))
+    const fn look<'a>(&'a self, name: LockName<'a>) -> Inspect<'a> {
+        Inspect(Pending::new(Looking { client: self, name }))
     }
 
     /// Deletes the lock of this name on all usable masters, **whoever holds it**: one holder alone, or all
@@ -73,24 +73,21 @@ impl Client {
     /// # Errors
     /// [`ForceUnlockError::Unconfirmed`] if fewer than a quorum deleted a lock or had none. Deleted keys stay
     /// deleted; the others end with their TTL.
-    pub fn force_unlock(
-        &self,
-        resource: &(impl AsRef<[u8]> + ?Sized),
-    ) -> Result<ForceUnlocked, ForceUnlockError> {
-        self.break_open(resource).0.wait()
+    pub fn force_unlock<'n>(&self, name: impl Into<LockName<'n>>) -> Result<ForceUnlocked, ForceUnlockError> {
+        self.break_open(name.into()).0.wait()
     }
 
     /// Returns the future of [`Client::force_unlock`], for tasks. It sends nothing before it is polled. It is
     /// safe to drop, and not cancel-safe: dropping it does not take back a deletion that was sent.
-    pub fn force_unlock_async<'a>(
+    pub fn force_unlock_async<'a, 'n: 'a>(
         &'a self,
-        resource: &'a (impl AsRef<[u8]> + ?Sized),
+        name: impl Into<LockName<'n>>,
     ) -> impl Future<Output = Result<ForceUnlocked, ForceUnlockError>> + Send + 'a {
-        self.break_open(resource)
+        self.break_open(name.into())
     }
 
-    fn break_open<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> ForceUnlock<'a> {
-        ForceUnlock(Pending::new(Breaking { client: self, resource: resource.as_ref() }))
+    const fn break_open<'a>(&'a self, name: LockName<'a>) -> ForceUnlock<'a> {
+        ForceUnlock(Pending::new(Breaking { client: self, name }))
     }
 }
 
@@ -100,7 +97,7 @@ future!(ForceUnlock<'_>, Result<ForceUnlocked, ForceUnlockError>);
 #[derive(Debug)]
 struct Looking<'a> {
     client: &'a Client,
-    resource: &'a [u8],
+    name: LockName<'a>,
 }
 
 impl Ask for Looking<'_> {
@@ -113,7 +110,7 @@ impl Ask for Looking<'_> {
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, InspectError> {
-        let resource = Resource::new(&self.resource)?;
+        let resource = Resource::new(self.name.as_bytes())?;
         Ok(core.submit(Request::Inspect { resource })?)
     }
 
@@ -132,7 +129,7 @@ impl Ask for Looking<'_> {
 #[derive(Debug)]
 struct Breaking<'a> {
     client: &'a Client,
-    resource: &'a [u8],
+    name: LockName<'a>,
 }
 
 impl Ask for Breaking<'_> {
@@ -145,7 +142,7 @@ impl Ask for Breaking<'_> {
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<OpId, ForceUnlockError> {
-        let resource = Resource::new(&self.resource)?;
+        let resource = Resource::new(self.name.as_bytes())?;
         Ok(core.submit(Request::ForceUnlock { resource })?)
     }
 

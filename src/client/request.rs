@@ -5,34 +5,33 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
 use super::completions::Question;
 use super::guard::Guard;
 use super::handle::Client;
-use super::name::{HeldName, Name};
+use super::name::HeldName;
 use super::pending::{Ask, How, Pending, resolve_cancellable};
 use super::shared::{Core, Stopped};
 use crate::cancel::{Cancel, Registration};
 use crate::clock;
 use crate::engine::{Grant, OpId, Outcome, Request, Validity};
 use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
-use crate::lock::{HolderLabel, HolderTtl, MasterId, Resource, Vote};
+use crate::lock::{HolderLabel, HolderTtl, LockName, MasterId, Resource, Vote};
 use crate::mutants::mutant;
 use crate::options::{
     Options, auto_extend_method, fair_method, label_method, option_methods, request_methods,
 };
 
 impl Client {
-    /// Returns a request for the lock of this name, of 1 to 1,024 bytes
-    /// ([`crate::limits::RESOURCE_SIZE_MAX`]). It borrows the client and the name; [`Client::lock_owned`] and
-    /// [`LockRequest::into_owned`] give requests that can be stored and spawned.
-    pub fn lock<'a>(&'a self, resource: &'a (impl AsRef<[u8]> + ?Sized)) -> LockRequest<'a> {
-        LockRequest::new(Cow::Borrowed(self), Name::Borrowed(resource.as_ref()))
+    /// Returns a request for the lock of this name; see [`LockName`]. It borrows the client, and the name if
+    /// that is a reference. [`Client::lock_owned`] and [`LockRequest::into_owned`] give requests that can be
+    /// stored and spawned.
+    pub fn lock<'a, 'n: 'a>(&'a self, name: impl Into<LockName<'n>>) -> LockRequest<'a> {
+        LockRequest::new(Cow::Borrowed(self), name.into())
     }
 
     /// Returns a request like [`Client::lock`] that owns a handle and the name. It can be stored, sent to
-    /// another thread and spawned, and so can its future. The guard shares the name without a copy.
+    /// another thread and spawned, and so can its future. A borrowed name is copied once; the guard shares
+    /// the name without a copy.
     ///
     /// ```no_run
     /// # async fn start(client: redlatch::Client) {
@@ -45,8 +44,8 @@ impl Client {
     /// });
     /// # }
     /// ```
-    pub fn lock_owned(&self, resource: impl Into<Bytes>) -> LockRequest<'static> {
-        LockRequest::new(Cow::Owned(self.clone()), Name::Shared(resource.into()))
+    pub fn lock_owned<'n>(&self, name: impl Into<LockName<'n>>) -> LockRequest<'static> {
+        LockRequest::new(Cow::Owned(self.clone()), name.into().into_shared().into())
     }
 
     /// Starts to acquire several unrelated locks, with one write for each master. Each result comes from its
@@ -76,14 +75,14 @@ impl Client {
 #[must_use = "nothing is asked before one of the acquire calls"]
 pub struct LockRequest<'a> {
     pub(super) client: Cow<'a, Client>,
-    pub(super) resource: Name<'a>,
+    pub(super) resource: LockName<'a>,
     pub(super) options: Options,
     pub(super) label: Option<Cow<'a, str>>,
     pub(super) cancel: Option<Cancel>,
 }
 
 impl<'a> LockRequest<'a> {
-    pub(super) const fn new(client: Cow<'a, Client>, resource: Name<'a>) -> Self {
+    pub(super) const fn new(client: Cow<'a, Client>, resource: LockName<'a>) -> Self {
         Self { client, resource, options: Options::new(), label: None, cancel: None }
     }
 
@@ -96,7 +95,7 @@ impl<'a> LockRequest<'a> {
     pub fn into_owned(self) -> LockRequest<'static> {
         LockRequest {
             client: Cow::Owned(self.client.into_owned()),
-            resource: self.resource.into_shared(),
+            resource: self.resource.into_shared().into(),
             options: self.options,
             label: self.label.map(|label| Cow::Owned(label.into_owned())),
             cancel: self.cancel,
@@ -114,6 +113,11 @@ impl<'a> LockRequest<'a> {
     /// [`AcquireError`] distinguishes contention from an outage, and has what each master said.
     pub fn try_acquire(self) -> Result<Guard, AcquireError> {
         self.wait(Duration::ZERO).acquire()
+    }
+
+    /// Returns the future of [`LockRequest::try_acquire`], for tasks; [`Acquire`] says what dropping it does.
+    pub fn try_acquire_async(self) -> Acquire<'a> {
+        self.wait(Duration::ZERO).acquire_async()
     }
 
     /// Acquires the lock, and retries after random delays until the wait is over. The default wait is the
@@ -244,9 +248,9 @@ impl LockRequest<'_> {
         let resource = Resource::new(&name)?;
         let label = self.label.as_deref().map(HolderLabel::new).transpose()?;
         let op = core.submit(Request::Acquire { resource, options: self.options, label })?;
-        asked.name = match &self.resource {
-            Name::Borrowed(name) => HeldName::Copied(core.take_name(name)),
-            Name::Shared(name) => HeldName::Shared(name.clone()),
+        asked.name = match self.resource.shared() {
+            None => HeldName::Copied(core.take_name(name)),
+            Some(name) => HeldName::Shared(name.clone()),
         };
         asked.submitted = Some(clock::now());
         asked.validity = core.driver.engine.validity(op);

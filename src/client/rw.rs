@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::handle::Client;
 use super::request::LockRequest;
+use crate::lock::LockName;
 
 /// Lock that many readers hold together or one writer holds alone; made by [`Client::rw_lock`].
 ///
@@ -40,12 +41,10 @@ pub struct RwLock {
 }
 
 impl Client {
-    /// Returns the lock of this name for many readers or one writer: 1 to 1,024 bytes
-    /// ([`crate::limits::RESOURCE_SIZE_MAX`]). It keeps a copy of the name, which its requests and guards
-    /// share.
-    pub fn rw_lock(&self, resource: impl AsRef<[u8]>) -> RwLock {
-        let resource = Bytes::copy_from_slice(resource.as_ref());
-        RwLock { client: self.clone(), resource, prefers_writers: false }
+    /// Returns the lock of this name, for many readers or one writer; see [`LockName`]. A borrowed name is
+    /// copied once; the requests and guards of the lock share it.
+    pub fn rw_lock<'n>(&self, name: impl Into<LockName<'n>>) -> RwLock {
+        RwLock { client: self.clone(), resource: name.into().into_shared(), prefers_writers: false }
     }
 }
 

@@ -23,7 +23,7 @@ use crate::clock;
 use crate::engine::{OpId, Outcome, Request};
 use crate::error::{AcquireError, SetError};
 use crate::limits;
-use crate::lock::InputError;
+use crate::lock::{InputError, LockName};
 use crate::options::{
     Options, WaitPolicy, auto_extend_method, label_method, option_methods, request_methods,
 };
@@ -77,8 +77,8 @@ enum Asking {
 impl Client {
     /// Returns a request for several locks together: one guard for all of them, or none.
     ///
-    /// Each name is a lock of its own, of 1 to 1,024 bytes ([`limits::RESOURCE_SIZE_MAX`]). A name given
-    /// twice counts once. A set has at most 256 locks ([`limits::SET_SIZE_MAX`]).
+    /// Each name is a lock of its own; see [`LockName`]. A name given twice counts once. A set has at most 256
+    /// locks ([`limits::SET_SIZE_MAX`]).
     ///
     /// The client asks for all of them at once. If all are free, that takes one round trip and one write for
     /// each master. If some are taken, the granted ones are released at once, and the caller waits for the
@@ -97,9 +97,8 @@ impl Client {
     /// both.release()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn lock_set<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> LockSetRequest {
-        let names = names.into_iter().map(|name| Bytes::copy_from_slice(name.as_ref()));
-        let mut names: Vec<Bytes> = names.collect();
+    pub fn lock_set<'n, N: Into<LockName<'n>>>(&self, names: impl IntoIterator<Item = N>) -> LockSetRequest {
+        let mut names: Vec<Bytes> = names.into_iter().map(|name| name.into().into_shared()).collect();
         names.sort_unstable();
         names.dedup();
         LockSetRequest { client: self.clone(), names, options: Options::new(), label: None, cancel: None }
@@ -117,6 +116,14 @@ impl LockSetRequest {
     /// [`SetError`] names the first lock, by name, that failed. Nothing is held then.
     pub fn try_acquire(self) -> Result<GuardSet, SetError<AcquireError>> {
         self.wait(Duration::ZERO).acquire()
+    }
+
+    /// Returns the future of [`LockSetRequest::try_acquire`], for tasks; see
+    /// [`LockSetRequest::acquire_async`].
+    pub fn try_acquire_async(
+        self,
+    ) -> impl Future<Output = Result<GuardSet, SetError<AcquireError>>> + Send + use<> {
+        self.wait(Duration::ZERO).acquire_async()
     }
 
     /// Acquires all of them, and retries until the wait is over.

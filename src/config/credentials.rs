@@ -1,12 +1,13 @@
 //! Credentials that change: a caller's own function that returns them.
 
+use std::error::Error;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Login;
-use crate::error::CredentialsError;
+use crate::error::{CredentialsError, ProviderError};
 use crate::limits;
 
 /// User and password for a master, from the provider given to
@@ -20,7 +21,7 @@ use crate::limits;
 /// let config = Config::builder()
 ///     .masters(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
 ///     .credentials(|_master| {
-///         let password = fs::read_to_string("/run/secrets/redis").map_err(|_| "no password file")?;
+///         let password = fs::read_to_string("/run/secrets/redis")?; // any error
 ///         Ok(Credentials::new(password.trim()).user("locker").valid_for(Duration::from_secs(60)))
 ///     })
 ///     .build()?;
@@ -78,11 +79,11 @@ impl fmt::Debug for Credentials {
 #[derive(Clone)]
 pub(crate) struct CredentialsProvider(Arc<Provide>);
 
-type Provide = dyn Fn(&str) -> Result<Credentials, &'static str> + Send + Sync;
+type Provide = dyn Fn(&str) -> Result<Credentials, Box<dyn Error + Send + Sync>> + Send + Sync;
 
 impl CredentialsProvider {
     pub(super) fn new(
-        provide: impl Fn(&str) -> Result<Credentials, &'static str> + Send + Sync + 'static,
+        provide: impl Fn(&str) -> Result<Credentials, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(provide))
     }
@@ -90,8 +91,9 @@ impl CredentialsProvider {
     /// Calls it, which may take any time.
     pub(super) fn ask(&self, label: &str) -> Result<Credentials, CredentialsError> {
         // The panic hook has shown its panic.
-        let answer = catch_unwind(AssertUnwindSafe(|| (self.0)(label)));
-        answer.map_err(|_| CredentialsError::Panicked)?.map_err(CredentialsError::Failed)?.checked()
+        let ask = || (self.0)(label).map_err(ProviderError::new);
+        let answer = catch_unwind(AssertUnwindSafe(ask)).map_err(|_| CredentialsError::Panicked)?;
+        answer.map_err(CredentialsError::Failed)?.checked()
     }
 }
 
@@ -113,8 +115,8 @@ mod tests {
         let size = long.len() + 1;
         for (provider, error) in [
             (
-                CredentialsProvider::new(|_| Err("the vault is sealed")),
-                CredentialsError::Failed("the vault is sealed"),
+                CredentialsProvider::new(|_| Err("the vault is sealed".into())),
+                CredentialsError::Failed(ProviderError::new("the vault is sealed")),
             ),
             (CredentialsProvider::new(|_| Ok(Credentials::new("").user("me"))), CredentialsError::Empty),
             (
@@ -130,6 +132,16 @@ mod tests {
         }
         let provider = CredentialsProvider::new(|label| Ok(Credentials::new(label)));
         assert_eq!(ask(provider), Ok(Credentials::new("redis://h:6379")));
+    }
+
+    #[test]
+    fn a_providers_error_is_kept_and_not_shown() {
+        let refuse = |_: &str| Err(std::io::Error::other("GET https://vault/?token=s3cret: 403").into());
+        let error = CredentialsProvider::new(refuse).ask("redis://h:6379").expect_err("it fails");
+        let shown = format!("{error} {error:#} {error:?} {error:#?}");
+        assert!(shown.contains("provider failed") && !shown.contains("s3cret"), "{shown}");
+        let source = std::error::Error::source(&error).expect("it is kept");
+        assert!(source.is::<std::io::Error>() && source.to_string().contains("s3cret"), "{source}");
     }
 
     #[test]
@@ -150,7 +162,7 @@ mod tests {
     #[test]
     fn a_login_in_a_url_beside_a_provider_is_refused() {
         let builder = Config::builder().masters(["redis://h", "redis://me:s3cret@h2"]);
-        let built = builder.credentials(|_| Err("unused")).build();
+        let built = builder.credentials(|_| Err("unused".into())).build();
         assert_eq!(built.err(), Some(ConfigError::TwoLogins { index: 1 }));
     }
 }

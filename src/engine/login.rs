@@ -62,15 +62,15 @@ impl Engine {
         self.note_no_credentials(now, master, error);
     }
 
-    /// Counts a failure, has the provider asked again for a connection, and reports it if that is open.
+    /// Counts a failure, reports a new reason, and has the provider asked again for a connection.
     fn note_no_credentials(&mut self, now: Instant, master: MasterId, error: CredentialsError) {
         self.fleet.link_mut(master).stats.credentials_failed += 1;
-        // The next connect asks by itself.
-        if !self.has_connection(master) {
-            return;
+        let is_new = self.logins.note_reason(master, &error);
+        // Without a connection the next connect asks by itself.
+        if self.has_connection(master) {
+            self.logins.note_failed(now, master, &error, &mut self.rng, &mut self.timers);
         }
-        let is_new = self.logins.note_failed(now, master, &error, &mut self.rng, &mut self.timers);
-        if is_new && self.has_open_connection(master) {
+        if is_new {
             let name = &self.config.labels[master.index()];
             self.events.push(|| Event::CredentialsFailed { master: name.clone(), error });
         }

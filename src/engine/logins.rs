@@ -47,7 +47,7 @@ struct MasterLogin {
     late_at: Option<Instant>,
     /// Failures in a row.
     failure_count: u32,
-    /// Why open connections have no newer login.
+    /// Why there is no newer login.
     error: Option<CredentialsError>,
 }
 
@@ -160,7 +160,13 @@ impl Logins {
         (own.failure_count, own.error, own.resend_at) = (0, None, None);
     }
 
-    /// Open connections get no newer login for now. Returns whether this is a new reason.
+    /// There is no newer login for this reason. Returns whether it is a new one.
+    pub(super) fn note_reason(&mut self, master: MasterId, error: &CredentialsError) -> bool {
+        let own = &mut self.masters[master.index()];
+        own.error.replace(error.clone()).as_ref() != Some(error)
+    }
+
+    /// Open connections get no newer login for now.
     pub(super) fn note_failed(
         &mut self,
         now: Instant,
@@ -168,13 +174,11 @@ impl Logins {
         error: &CredentialsError,
         rng: &mut impl Rng,
         timers: &mut Timers,
-    ) -> bool {
+    ) {
         let own = &mut self.masters[master.index()];
         own.failure_count = own.failure_count.saturating_add(1);
         let doubled = limits::CREDENTIALS_PAUSE_MIN.saturating_mul(1 << (own.failure_count - 1).min(16));
         let longest = doubled.min(limits::CREDENTIALS_PAUSE_MAX).max(limits::CREDENTIALS_PAUSE_MIN * 2);
-        let is_new = own.error.as_ref() != Some(error);
-        own.error = Some(error.clone());
         let retry_at = now + rng.random_range(limits::CREDENTIALS_PAUSE_MIN..=longest);
         if matches!(error, CredentialsError::Refused { .. }) {
             own.resend_at = Some(own.resend_at.map_or(retry_at, |at| at.min(retry_at)));
@@ -183,7 +187,6 @@ impl Logins {
         if !own.is_asked {
             self.retry(retry_at, master, timers);
         }
-        is_new
     }
 
     /// Asks the provider again at this time at the latest.

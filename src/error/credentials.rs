@@ -1,5 +1,8 @@
 //! Why a master has no new credentials.
 
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limits;
@@ -10,9 +13,12 @@ use crate::words::Rounded;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialsError {
-    /// The provider returned this error.
-    #[error("the credentials provider failed: {0}")]
-    Failed(&'static str),
+    /// No function was given to [`ConfigBuilder::credentials`](crate::ConfigBuilder::credentials).
+    #[error("there is no credentials provider; set one, or give the login in the URL")]
+    NoProvider,
+    /// The provider returned an error, which is the source of this one.
+    #[error(transparent)]
+    Failed(ProviderError),
     /// The provider panicked.
     #[error("the credentials provider panicked; see its panic message")]
     Panicked,
@@ -41,3 +47,51 @@ pub enum CredentialsError {
         refusal: Box<str>,
     },
 }
+
+/// Error that a credentials provider returned.
+///
+/// Neither `Display` nor `Debug` shows its text, which may have a secret: [`Error::source`] returns it. Two of
+/// them are equal if their texts are.
+#[derive(Clone)]
+pub struct ProviderError(Arc<Returned>);
+
+struct Returned {
+    error: Box<dyn Error + Send + Sync>,
+    /// Taken on the provider's thread, as it is a caller's own function that makes it.
+    text: String,
+}
+
+impl ProviderError {
+    /// Keeps this error.
+    pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        let error = error.into();
+        let text = error.to_string();
+        Self(Arc::new(Returned { error, text }))
+    }
+}
+
+impl Error for ProviderError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.0.error)
+    }
+}
+
+impl fmt::Display for ProviderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the credentials provider failed; see Event::CredentialsFailed for its own error")
+    }
+}
+
+impl fmt::Debug for ProviderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ProviderError")
+    }
+}
+
+impl PartialEq for ProviderError {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.text == other.0.text
+    }
+}
+
+impl Eq for ProviderError {}

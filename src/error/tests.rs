@@ -260,7 +260,8 @@ fn samples_of_masters() -> Vec<Sample> {
             CredentialsFailed { .. } => Warning::CredentialsFailed { error: CredentialsError::Panicked }, "its connections keep their old credentials: the credentials provider panicked";
         }
         CredentialsError {
-            Failed(_) => CredentialsError::Failed("the vault is sealed"), "the credentials provider failed: the vault is sealed";
+            NoProvider => CredentialsError::NoProvider, "set one, or give the login in the URL";
+            Failed(_) => CredentialsError::Failed(ProviderError::new("the vault is sealed")), "the credentials provider failed; see Event::CredentialsFailed";
             Panicked => CredentialsError::Panicked, "see its panic message";
             NoAnswer { .. } => CredentialsError::NoAnswer { limit: LONG }, "gave no answer within 4.4s; give it a time-out";
             Empty => CredentialsError::Empty, "returned an empty password; check the provider";

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::{
-    AcquireError, Client, Config, ConfigBuilder, Credentials, CredentialsError, Event, MasterState, Redlock,
-    Warning,
+    AcquireError, Client, Config, ConfigBuilder, Credentials, CredentialsError, Event, MasterState,
+    ProviderError, Redlock, Warning,
 };
 
 use crate::fleet::{Fleet, eventually};
@@ -55,11 +55,11 @@ impl Vault {
             let conduct = vault.0.lock().expect("no panic")[url].clone();
             match conduct {
                 Conduct::Return(password) => Ok(Credentials::new(password).user("app").valid_for(BRIEF)),
-                Conduct::Fail => Err("the vault is sealed"),
+                Conduct::Fail => Err("the vault is sealed".into()),
                 Conduct::Panic => std::panic::resume_unwind(Box::new("s3cret")),
                 Conduct::Hang(end) => {
                     let _ = end.lock().expect("no panic").recv();
-                    Err("the vault was away")
+                    Err("the vault was away".into())
                 }
             }
         })
@@ -218,18 +218,19 @@ fn a_bad_provider_costs_its_masters_only() {
     assert_eq!(client.health().may_fail, 0);
     // A connection that stands stays; its server need not be asked.
     vault.set(&urls[2], Conduct::Fail);
-    let sealed = CredentialsError::Failed("the vault is sealed");
+    let sealed = CredentialsError::Failed(ProviderError::new("the vault is sealed"));
     eventually(PATIENCE, "a failed renewal is a warning", || errors(&client) == [sealed.clone()]);
     client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("three masters").release().expect("confirmed");
     // Fewer masters than a quorum.
     fleet.master(2).restart();
     set_user(&mut fleet, "on >s3cret ~* &* +@all");
-    eventually(PATIENCE, "the reason is shown", || why_down(&client, 2).contains("the vault is sealed"));
+    eventually(PATIENCE, "the reason is shown", || why_down(&client, 2).contains("provider failed"));
     let error = client.lock("a").ttl(TTL).try_acquire().map(drop).expect_err("no quorum");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
     let shown = format!("{error} {error:?} {client:?} {:#} {:?}", client.health(), client.config());
     assert!(!shown.contains("s3cret") && !shown.contains("115, 51, 99"), "{shown}");
-    assert!(shown.contains("the vault is sealed") && shown.contains("provider panicked"), "{shown}");
+    assert!(shown.contains("provider failed") && !shown.contains("sealed"), "{shown}");
+    assert!(shown.contains("provider panicked"), "{shown}");
     // All return.
     vault.set_all(&urls, "s3cret");
     drop(end);
@@ -322,7 +323,10 @@ fn an_idle_client_reconnects_by_host_names() {
 #[test]
 fn a_provider_needs_urls_without_a_login() {
     let urls = ["redis://app:s3cret@127.0.0.1:1"];
-    let error =
-        Config::builder().masters(urls).credentials(|_| Err("unused")).build().expect_err("two logins");
+    let error = Config::builder()
+        .masters(urls)
+        .credentials(|_| Err("unused".into()))
+        .build()
+        .expect_err("two logins");
     assert!(!error.to_string().contains("s3cret"), "{error}");
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use redlatch::{AcquireError, Cancel, Candidate, Client, HeldLocks, LockEnd};
+use redlatch::{AcquireError, Cancel, Candidate, Client, HeldLocks, Leadership, LockEnd};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, block_on, open, poll_once, within};
@@ -40,7 +40,7 @@ fn one_leads_at_a_time_and_terms_rise() {
                     if rounds == 5 { ControlFlow::Break(rounds) } else { ControlFlow::Continue(()) }
                 };
                 let result = if index == 0 {
-                    block_on(candidate(client).run_async(|term| std::future::ready(lead(term))))
+                    block_on(candidate(client).run_async(async |leadership| lead(leadership.term())))
                 } else {
                     candidate(client).run(|leadership| lead(leadership.term()))
                 };
@@ -63,17 +63,14 @@ fn a_lost_leadership_ends_the_work_and_campaigns_again() {
     let leading = thread::spawn(move || {
         let candidate = its.lead("leader").ttl(std::time::Duration::from_millis(500));
         let mut count = 0;
-        block_on(candidate.run_async(|term| {
+        block_on(candidate.run_async(async |leadership| {
             count += 1;
-            let (count, sender) = (count, sender.clone());
-            async move {
-                sender.send(term).expect("the test waits");
-                if count == 1 {
-                    // Until it is lost: nothing else ends this work.
-                    std::future::pending::<()>().await;
-                }
-                ControlFlow::Break(term)
+            sender.send(leadership.term()).expect("the test waits");
+            if count == 1 {
+                // Until it is lost: nothing else ends this work.
+                std::future::pending::<()>().await;
             }
+            ControlFlow::Break(leadership.term())
         }))
     });
     let first = receiver.recv_timeout(PATIENCE).expect("it leads");
@@ -129,9 +126,9 @@ fn dropped_work_resigns() {
     let client = open(&fleet.urls(), LONG);
     let began = Arc::new(AtomicUsize::new(0));
     let its = candidate(&client);
-    let mut running = Box::pin(its.run_async(|_| {
+    let mut running = Box::pin(its.run_async(async |_| {
         began.fetch_add(1, Ordering::SeqCst);
-        std::future::pending::<ControlFlow<()>>()
+        std::future::pending::<ControlFlow<()>>().await
     }));
     eventually(PATIENCE, "it leads", || {
         assert!(poll_once(&mut running).is_pending());
@@ -146,4 +143,23 @@ fn a_leadership_without_a_name_is_an_input_error() {
     let fleet = Fleet::start(1);
     let client = open(&fleet.urls(), LONG);
     assert!(matches!(client.lead("").campaign(), Err(AcquireError::Input(_))));
+}
+
+#[test]
+fn a_campaign_is_spawned_with_its_work() {
+    let fleet = Fleet::start(1);
+    let candidate = candidate(&open(&fleet.urls(), LONG));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build();
+    let its = candidate.clone();
+    let spawned = runtime.expect("a runtime").block_on(async {
+        let running = its.run_async(async |leadership: &Leadership| {
+            tokio::task::yield_now().await;
+            ControlFlow::Break((leadership.term(), leadership.guard().margin()))
+        });
+        tokio::spawn(running).await.expect("no panic")
+    });
+    let (term, margin) = spawned.expect("it leads");
+    assert_eq!(margin, 0);
+    let next = candidate.run(|leadership| ControlFlow::Break(leadership.term())).expect("it leads");
+    assert!(next > term);
 }

@@ -20,6 +20,7 @@ mod lead_tests;
 mod leading_tests;
 mod leave_tests;
 mod life_tests;
+mod name_tests;
 mod news_tests;
 mod options_tests;
 mod overload_tests;

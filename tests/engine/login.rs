@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::rig::{Rig, id};
 use redlatch::engine::LinkId;
-use redlatch::{ConfigBuilder, Credentials, CredentialsError, Event, MasterState, Warning, limits};
+use redlatch::{
+    ConfigBuilder, Credentials, CredentialsError, Event, MasterState, ProviderError, Warning, limits,
+};
 
 use crate::{defaults, granted, ms};
 
@@ -15,6 +17,10 @@ const RENEWAL: Duration = Duration::from_secs(45);
 /// The rig answers in place of the provider.
 fn asking(builder: ConfigBuilder) -> ConfigBuilder {
     builder.credentials(|_| unreachable!("only an event loop asks")).on_event(|_| {})
+}
+
+fn sealed() -> CredentialsError {
+    CredentialsError::Failed(ProviderError::new("sealed"))
 }
 
 fn credentials(password: &str) -> Credentials {
@@ -106,7 +112,7 @@ fn a_failing_provider_costs_its_master_only() {
     };
     assert!(why(0).starts_with("the credentials provider panicked"), "{}", why(0));
     assert!(why(1).starts_with("the credentials provider gave no answer within 1s"), "{}", why(1));
-    assert!(events(&mut rig).is_empty(), "no connection was open");
+    assert_eq!(events(&mut rig), [CredentialsError::Panicked], "a hang is the reason of the connect");
     // A question that stays open is not asked again.
     let asked_of = |index: usize| rig.asked.iter().filter(|asked| **asked == index).count();
     assert_eq!([asked_of(0), asked_of(1)], [2, 1]);
@@ -167,14 +173,28 @@ fn refused_credentials_are_a_warning_until_accepted() {
 }
 
 #[test]
+fn a_provider_that_fails_at_a_connect_is_an_event() {
+    let mut rig = Rig::unconnected(3, asking);
+    rig.pump();
+    answer(&mut rig, 0, Err(sealed()));
+    assert_eq!(events(&mut rig), [sealed()]);
+    // Once for each reason in a row.
+    rig.asked.clear();
+    rig.advance(limits::BACKOFF_MAX);
+    assert!(rig.asked.contains(&0), "the next connect asks again");
+    answer(&mut rig, 0, Err(sealed()));
+    assert_eq!((events(&mut rig), errors(&rig, 0)), (vec![], vec![]));
+}
+
+#[test]
 fn a_provider_that_fails_later_is_a_warning() {
     let mut rig = connected("pw");
     rig.advance(RENEWAL);
     assert_eq!(rig.asked.len(), 3);
     rig.asked.clear();
-    answer(&mut rig, 0, Err(CredentialsError::Failed("sealed")));
+    answer(&mut rig, 0, Err(sealed()));
     rig.advance(ms(1000));
-    assert_eq!(errors(&rig, 0), [CredentialsError::Failed("sealed")]);
+    assert_eq!(errors(&rig, 0), [sealed()]);
     assert_eq!(errors(&rig, 1), [CredentialsError::NoAnswer { limit: ms(1000) }]);
     assert_eq!(events(&mut rig).len(), 3);
     assert!((0..3).all(|index| state(&rig, index) == MasterState::Ready));
@@ -305,9 +325,9 @@ fn refused_credentials_are_sent_again_whatever_failed_since() {
     answer_all(&mut rig, "early");
     rig.advance(limits::CREDENTIALS_PAUSE_MIN * 2);
     while let Some(master) = rig.asked.pop_front() {
-        answer(&mut rig, master, Err(CredentialsError::Failed("sealed")));
+        answer(&mut rig, master, Err(sealed()));
     }
-    assert_eq!(errors(&rig, 0), [CredentialsError::Failed("sealed")]);
+    assert_eq!(errors(&rig, 0), [sealed()]);
     rig.masters.iter_mut().for_each(|master| master.password = Some("early".to_owned()));
     rig.advance(limits::CREDENTIALS_PAUSE_MAX);
     (0..3).for_each(|index| drop(seen(&mut rig, index)));
@@ -406,7 +426,7 @@ fn a_failed_renewal_in_a_handshake_is_repeated() {
     answer(&mut rig, 0, Ok(credentials("pw").valid_for(limits::CREDENTIALS_PAUSE_MIN)));
     rig.advance(limits::CREDENTIALS_PAUSE_MIN);
     assert_eq!((rig.asked.pop_front(), state(&rig, 0)), (Some(0), MasterState::Connecting));
-    answer(&mut rig, 0, Err(CredentialsError::Failed("sealed")));
+    answer(&mut rig, 0, Err(sealed()));
     rig.resume(0);
     assert_eq!(state(&rig, 0), MasterState::Ready);
     rig.advance(limits::CREDENTIALS_PAUSE_MIN * 2);

@@ -1,0 +1,104 @@
+//! [`LockName`]: how every call takes the name of a lock.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+/// Name of a lock as every call of [`Client`](crate::Client) and [`Redlock`](crate::Redlock) takes it, by
+/// `impl Into<LockName>`: borrowed bytes of any kind, or bytes that the request keeps.
+///
+/// | given | kept |
+/// | --- | --- |
+/// | a reference: `&str`, `&String`, `&[u8]`, `&Vec<u8>`, `&[u8; 16]`, `&Bytes` | borrowed; a request that outlives the call's borrow, as that of [`Client::lock_owned`](crate::Client::lock_owned), copies it once |
+/// | `String`, as from `format!`, `Vec<u8>`, `Bytes` | without a copy |
+///
+/// A name has 1 to 1,024 bytes ([`crate::limits::RESOURCE_SIZE_MAX`]); the call that asks the masters checks
+/// that. [`Resource`](crate::engine::Resource), for an event loop of your own, always borrows.
+///
+/// ```no_run
+/// use redlatch::{Client, LockName};
+///
+/// # let client = Client::connect(["redis://10.0.0.1"])?;
+/// let (id, name) = (42, String::from("orders:42"));
+/// let requests = [client.lock("orders:42"), client.lock(&name), client.lock(format!("orders:{id}"))];
+/// let owned = [client.lock_owned(&name), client.lock_owned(name.clone()), client.lock_owned("orders:42")];
+/// let candidates = [client.lead("reports"), client.lead(&name), client.lead(name.clone())];
+/// let prices = [client.rw_lock("prices"), client.rw_lock(&name), client.rw_lock(name.clone())];
+/// let set = client.lock_set([&name, "orders:43"]);
+/// client.inspect(&name)?;
+/// client.force_unlock(format!("orders:{id}"))?;
+///
+/// // A type of your own that is a name:
+/// struct Order(u64);
+///
+/// impl From<&Order> for LockName<'_> {
+///     fn from(order: &Order) -> Self {
+///         format!("orders:{}", order.0).into()
+///     }
+/// }
+///
+/// let guard = client.lock(&Order(42)).acquire()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct LockName<'a>(Kept<'a>);
+
+#[derive(Clone)]
+enum Kept<'a> {
+    Borrowed(&'a [u8]),
+    Shared(Bytes),
+}
+
+impl<'a> LockName<'a> {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Kept::Borrowed(name) => name,
+            Kept::Shared(name) => name,
+        }
+    }
+
+    /// The name in memory of its own; `None` if it is borrowed.
+    pub(crate) const fn shared(&self) -> Option<&Bytes> {
+        match &self.0 {
+            Kept::Borrowed(_) => None,
+            Kept::Shared(name) => Some(name),
+        }
+    }
+
+    pub(crate) fn into_shared(self) -> Bytes {
+        match self.0 {
+            Kept::Borrowed(name) => Bytes::copy_from_slice(name),
+            Kept::Shared(name) => name,
+        }
+    }
+}
+
+impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for LockName<'a> {
+    fn from(name: &'a T) -> Self {
+        Self(Kept::Borrowed(name.as_ref()))
+    }
+}
+
+impl From<Bytes> for LockName<'_> {
+    fn from(name: Bytes) -> Self {
+        Self(Kept::Shared(name))
+    }
+}
+
+impl From<String> for LockName<'_> {
+    fn from(name: String) -> Self {
+        Bytes::from(name).into()
+    }
+}
+
+impl From<Vec<u8>> for LockName<'_> {
+    fn from(name: Vec<u8>) -> Self {
+        Bytes::from(name).into()
+    }
+}
+
+impl fmt::Debug for LockName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.as_bytes().escape_ascii())
+    }
+}
