@@ -2,6 +2,7 @@
 
 mod acquire;
 mod bad_input;
+mod drain;
 mod errand;
 mod events;
 mod fair;
@@ -17,6 +18,7 @@ mod model;
 mod regressions;
 #[path = "../sim/rig.rs"]
 mod rig;
+mod second_faults;
 mod stats;
 mod strict;
 

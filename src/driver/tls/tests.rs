@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mio::{Poll, Token};
+use mio::{Events, Poll, Token};
 use rcgen::{CertificateParams, DnType, KeyPair, date_time_ymd};
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -18,6 +18,7 @@ use rustls::{
 
 use super::{TlsMaster, TlsSocket};
 use crate::driver::socket::{Received, Socket};
+use crate::limits;
 
 /// How long anything may take that must happen: a slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -46,7 +47,7 @@ struct Pair {
     peer: TcpStream,
     session: ServerConnection,
     /// Has the client's socket registered.
-    _poll: Poll,
+    poll: Poll,
 }
 
 impl Pair {
@@ -76,7 +77,7 @@ impl Pair {
             TlsMaster { config: Arc::new(config), server_name: "h".try_into().expect("a valid name") };
         let socket = master.connect(socket).expect("a session");
         let session = ServerConnection::new(Arc::new(server)).expect("a session");
-        Self { socket, peer, session, _poll: poll }
+        Self { socket, peer, session, poll }
     }
 
     /// A pair whose handshake is done on both sides.
@@ -109,6 +110,43 @@ impl Pair {
         let received = self.socket.recv(&mut [0; 64])?;
         self.answer().expect("the peer goes on");
         Ok(received)
+    }
+
+    /// Reads as the driver does: at an event, and on for as long as more may have arrived. Returns what came
+    /// before the end, or before this many bytes are there.
+    #[track_caller]
+    fn receive(&mut self, size_max: usize) -> Vec<u8> {
+        let (mut events, mut space, mut received) = (Events::with_capacity(4), [0; 64], Vec::new());
+        while received.len() < size_max {
+            self.poll.poll(&mut events, Some(PATIENCE)).expect("a poll");
+            let is_timeout = events.is_empty();
+            assert!(!is_timeout, "no event for what was left after {} bytes", received.len());
+            loop {
+                match self.socket.recv(&mut space).expect("records") {
+                    Received::Bytes { size, has_more } => {
+                        received.extend_from_slice(&space[..size]);
+                        if !has_more {
+                            break;
+                        }
+                    }
+                    Received::Nothing | Received::Connected => break,
+                    Received::End => return received,
+                }
+            }
+        }
+        received
+    }
+
+    /// The peer encrypts these bytes, as records of at most 16 KiB.
+    fn encrypt(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut records = Vec::new();
+        for piece in bytes.chunks(10_000) {
+            self.session.writer().write_all(piece).expect("room");
+            while self.session.wants_write() {
+                self.session.write_tls(&mut records).expect("room");
+            }
+        }
+        records
     }
 
     /// The peer reads what has come, and answers. False at the end.
@@ -180,4 +218,73 @@ fn an_alert_behind_unread_replies_is_named() {
     pair.write();
     let error = pair.until(|pair| pair.socket.why_refused()).to_string();
     assert!(error.contains("it refused the TLS handshake (DecodeError)"), "{error}");
+}
+
+/// No event comes for bytes that were there at the last one: of one record that is larger than the room of a
+/// read, of several records, of more records than one read of the socket takes, and of half a record.
+#[test]
+fn all_that_has_arrived_is_read_at_one_event() {
+    for size in [1000, 10_001, limits::READ_SIZE, 3 * limits::READ_SIZE + 7] {
+        for tail_size in [0, 1, 500] {
+            let mut pair = Pair::established();
+            let sent: Vec<u8> = (0..=250).cycle().take(size).collect();
+            let mut records = pair.encrypt(&sent);
+            let tail = records.split_off(records.len() - tail_size);
+            let reader = pair.peer.try_clone().expect("a copy");
+            let writing = thread::spawn(move || write_all(reader, &records, &tail));
+            assert!(pair.receive(size) == sent, "{size} bytes, the last {tail_size} of them apart");
+            writing.join().expect("it is read");
+        }
+    }
+}
+
+/// Writes both parts to a socket that does not block.
+fn write_all(mut peer: TcpStream, first: &[u8], second: &[u8]) {
+    peer.set_nonblocking(false).expect("a socket option");
+    [first, second].into_iter().for_each(|part| peer.write_all(part).expect("it is read"));
+    peer.set_nonblocking(true).expect("a socket option");
+}
+
+/// The peer leaves the connection below open.
+#[test]
+fn an_end_behind_a_reply_is_read_with_it() {
+    for size in [1, 64, 10_000] {
+        let mut pair = Pair::established();
+        let sent = vec![b'+'; size];
+        let mut records = pair.encrypt(&sent);
+        pair.session.send_close_notify();
+        pair.session.write_tls(&mut records).expect("room");
+        pair.peer.write_all(&records).expect("it fits");
+        assert!(pair.receive(usize::MAX) == sent, "{size} bytes before the end");
+    }
+}
+
+/// What the session takes at once, and what the socket takes at once, are no ends of a write.
+#[test]
+fn a_write_of_any_size_arrives_whole() {
+    for size in [1, 20_000, 200_000, 4_000_000] {
+        let mut pair = Pair::established();
+        let sent: Vec<u8> = (0..=250).cycle().take(size).collect();
+        let (mut rest, mut received) = (sent.as_slice(), Vec::new());
+        let (mut events, given_up) = (Events::with_capacity(4), Instant::now() + PATIENCE);
+        while received.len() < size {
+            assert!(Instant::now() < given_up, "{} of {size} bytes have come", received.len());
+            // As the driver does: it writes while the socket takes all of it, and then waits for an event.
+            while !rest.is_empty() && pair.socket.is_writable() {
+                let written = pair.socket.send(rest).expect("it stands");
+                assert!(written > 0 || !pair.socket.is_writable(), "a write that is neither done nor refused");
+                rest = &rest[written..];
+            }
+            assert!(pair.answer().expect("records"), "it ended");
+            let mut bytes = [0; 16 * 1024];
+            while let Ok(size @ 1..) = std::io::Read::read(&mut pair.session.reader(), &mut bytes) {
+                received.extend_from_slice(&bytes[..size]);
+            }
+            pair.poll.poll(&mut events, Some(Duration::ZERO)).expect("a poll");
+            if events.iter().any(mio::event::Event::is_writable) {
+                pair.socket.handle_writable().expect("it stands");
+            }
+        }
+        assert!(received == sent, "{size} bytes");
+    }
 }

@@ -1,0 +1,161 @@
+//! The end of an engine's locks, beside renewals and extensions that are under way.
+
+use std::time::Duration;
+
+use redlatch::engine::{HolderLabel, OpId, Outcome, Request, Resource};
+use redlatch::{AcquireError, ExtendError, HeldLocks, Options};
+
+use crate::rig::Rig;
+use crate::{defaults, granted, ms};
+
+const TTL_MS: u64 = 3000;
+
+fn options() -> Options {
+    Options::new().ttl(ms(TTL_MS)).wait(Duration::ZERO)
+}
+
+fn hold(rig: &mut Rig, name: &str, options: Options) -> OpId {
+    let lock = rig.acquire_with(name, options);
+    granted(rig);
+    lock
+}
+
+fn watch(rig: &mut Rig, lock: OpId) {
+    rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("always taken");
+}
+
+fn drain(rig: &mut Rig, held: HeldLocks) -> OpId {
+    rig.engine.submit(rig.now, Request::Drain { held, limit: ms(60_000) }).expect("room")
+}
+
+/// No answer of a master is needed for it, and none comes.
+#[test]
+fn a_drain_notifies_watchers_before_any_answer() {
+    let mut rig = Rig::new(3, defaults);
+    let plain = hold(&mut rig, "a", options());
+    let kept = hold(&mut rig, "b", options().auto_extend(ms(600_000)));
+    let unwatched = hold(&mut rig, "c", options());
+    [plain, kept].into_iter().for_each(|lock| watch(&mut rig, lock));
+    (0..3).for_each(|index| rig.stop(index));
+    drain(&mut rig, HeldLocks::Release);
+    while let Some(outcome) = rig.engine.poll_outcome() {
+        rig.outcomes.push_back(outcome);
+    }
+    let lost = Outcome::Lost(rig.now);
+    assert_eq!(rig.outcomes, [(plain, lost.clone()), (kept, lost)], "at once, and once");
+    for lock in [plain, kept, unwatched] {
+        assert_eq!(rig.engine.valid_until(lock), None);
+    }
+}
+
+/// A lock is kept, extended or neither, and its renewal or extension is answered or not.
+#[test]
+fn a_drain_releases_locks_that_are_being_extended() {
+    for is_kept in [false, true] {
+        for is_answered in [false, true] {
+            let mut rig = Rig::new(3, defaults);
+            let options = if is_kept { options().auto_extend(ms(600_000)) } else { options() };
+            let lock = hold(&mut rig, "a", options);
+            (0..3).for_each(|index| rig.hold(index));
+            match is_kept {
+                // The renewal is under way.
+                true => rig.advance(ms(TTL_MS / 3)),
+                false => rig.extend(lock, TTL_MS),
+            }
+            let drain = drain(&mut rig, HeldLocks::Release);
+            rig.pump();
+            let ended = Outcome::Extend(Err(ExtendError::NotHeld));
+            let expected = if is_kept { vec![] } else { vec![(lock, ended)] };
+            assert_eq!(std::mem::take(&mut rig.outcomes), expected, "kept {is_kept}");
+            if is_answered {
+                rig.deliver_all();
+            } else {
+                (0..3).for_each(|index| rig.disconnect(index));
+                (0..3).for_each(|index| rig.deliver(index));
+            }
+            rig.advance(ms(4000));
+            assert_eq!(rig.outcomes, [(drain, Outcome::Drained(0))], "kept {is_kept}, {is_answered}");
+            let left = (rig.holder_count("a"), rig.engine.operation_count(), rig.engine.claim_count());
+            assert_eq!(left, (0, 0, 0), "kept {is_kept}, {is_answered}");
+        }
+    }
+}
+
+#[test]
+fn a_drain_leaves_a_kept_lock_kept_until_its_release() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, "a", options().auto_extend(ms(600_000)));
+    let drain = drain(&mut rig, HeldLocks::Leave);
+    rig.advance(ms(10 * TTL_MS));
+    assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 3));
+    assert!(rig.engine.valid_until(lock).is_some_and(|until| until > rig.now), "it is renewed no more");
+    rig.release(lock, false);
+    rig.advance(ms(100));
+    assert_eq!((rig.outcomes.pop_front(), rig.holder_count("a")), (Some((drain, Outcome::Drained(0))), 0));
+}
+
+#[test]
+fn a_drain_answers_each_waiter_once() {
+    let mut rig = Rig::new(3, defaults);
+    rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
+    let waiters = [(); 3].map(|()| rig.acquire("a", TTL_MS, 60_000));
+    let attempting = {
+        (0..3).for_each(|index| rig.hold(index));
+        rig.acquire("b", TTL_MS, 60_000)
+    };
+    drain(&mut rig, HeldLocks::Leave);
+    rig.deliver_all();
+    rig.advance(ms(1000));
+    for waiter in waiters.into_iter().chain([attempting]) {
+        let mut answers = rig.outcomes.iter().filter(|(lock, _)| *lock == waiter);
+        assert!(matches!(answers.next(), Some((_, Outcome::Acquire(Err(AcquireError::Stopped(_)))))));
+        assert_eq!(answers.next(), None);
+    }
+    assert_eq!((rig.holder_count("b"), rig.engine.operation_count()), (0, 0));
+}
+
+/// The end of a lock is the end of the extension that its caller waits for.
+#[test]
+fn an_extension_under_way_is_answered_when_its_lock_ends() {
+    let release = |rig: &mut Rig, lock| rig.release(lock, false);
+    let leave = |rig: &mut Rig, lock| drop(rig.engine.leave(rig.now, lock).expect("held"));
+    let ends: [(&str, fn(&mut Rig, OpId)); 2] = [("release", release), ("leave", leave)];
+    for (name, end) in ends {
+        let mut rig = Rig::new(3, defaults);
+        let lock = hold(&mut rig, "a", options());
+        (0..3).for_each(|index| rig.hold(index));
+        rig.extend(lock, TTL_MS);
+        end(&mut rig, lock);
+        rig.deliver_all();
+        let ended = (lock, Outcome::Extend(Err(ExtendError::NotHeld)));
+        assert_eq!(std::mem::take(&mut rig.outcomes), [ended], "{name}");
+        rig.advance(ms(1000));
+        assert_eq!((rig.outcome(), rig.engine.operation_count()), (None, 0), "{name}");
+    }
+}
+
+#[test]
+fn a_hand_over_carries_the_next_holders_label() {
+    let mut rig = Rig::new(3, defaults);
+    let submit = |rig: &mut Rig, label: Option<&str>| {
+        let resource = Resource::new("a").expect("a valid name");
+        let label = label.map(|label| HolderLabel::new(label).expect("a valid label"));
+        let options = Options::new().ttl(ms(TTL_MS)).wait(ms(60_000));
+        let lock = rig.engine.submit(rig.now, Request::Acquire { resource, options, label }).expect("room");
+        rig.pump();
+        lock
+    };
+    let labels = [Some("job 1"), Some("job 2"), None, Some("job 3")];
+    let locks = labels.map(|label| submit(&mut rig, label));
+    for (lock, label) in locks.into_iter().zip(labels) {
+        let grant = granted(&mut rig);
+        let label = label.map_or_else(String::new, |label| format!("\t{label}"));
+        let expected = [grant.token.as_bytes().as_slice(), label.as_bytes()].concat();
+        for master in &rig.masters {
+            assert_eq!(master.value(rig.now, b"a"), Some(expected.as_slice()));
+        }
+        rig.release(lock, false);
+    }
+    assert_eq!(rig.engine.stats(rig.now).hand_overs, 3, "each was handed over");
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
+}

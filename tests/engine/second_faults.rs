@@ -1,0 +1,244 @@
+//! A second fault, while the first one is being repaired or when it was: lost again, lost elsewhere, silent.
+
+use redlatch::engine::{OpId, Outcome, Request};
+use redlatch::{AcquireError, ExtendError, Options, Quarantine};
+
+use crate::rig::{Rig, id};
+use crate::{defaults, denied, granted, ms};
+
+/// A master's data is gone, its process is not.
+fn empty(rig: &mut Rig, index: usize) {
+    rig.masters[index].load_keys(Default::default());
+}
+
+/// Puts of this master fail from now on, or do not any more.
+fn fill(rig: &mut Rig, index: usize, is_full: bool) {
+    rig.masters[index].errors.clear();
+    if is_full {
+        rig.masters[index].errors.insert("SET".into(), "OOM x".into());
+    }
+}
+
+fn hold(rig: &mut Rig) -> OpId {
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(rig);
+    lock
+}
+
+#[track_caller]
+fn extend(rig: &mut Rig, lock: OpId) -> Result<(), ExtendError> {
+    rig.extend(lock, 10_000);
+    match rig.outcome() {
+        Some(Outcome::Extend(result)) => result.map(drop),
+        other => panic!("no answer to an extension but {other:?}"),
+    }
+}
+
+/// All masters hold the lock, and the client knows it.
+#[track_caller]
+fn assert_whole(rig: &Rig, lock: OpId) {
+    assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
+}
+
+#[test]
+fn masters_that_lose_the_lock_in_turn_prove_no_loss() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig);
+    for index in [0, 1, 0, 2, 2, 1] {
+        empty(&mut rig, index);
+        assert_eq!(extend(&mut rig, lock), Ok(()), "one of three lost it, after others had it put back");
+        assert_whole(&rig, lock);
+    }
+    assert_eq!(rig.engine.stats(rig.now).repairs, 6);
+}
+
+#[test]
+fn a_master_that_lost_the_lock_twice_proves_a_loss() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig);
+    empty(&mut rig, 0);
+    assert_eq!(extend(&mut rig, lock), Ok(()));
+    assert_whole(&rig, lock);
+    // Lost again, with no quorum that knows better. Then it is not there to be asked.
+    empty(&mut rig, 0);
+    (1..3).for_each(|index| drop(rig.masters[index].errors.insert("EVALSHA".into(), "BUSY x".into())));
+    assert!(matches!(extend(&mut rig, lock), Err(ExtendError::NoQuorum(_))));
+    rig.refuse(0, true);
+    rig.disconnect(0);
+    empty(&mut rig, 1);
+    rig.masters[1].errors.clear();
+    assert!(matches!(extend(&mut rig, lock), Err(ExtendError::Lost(_))), "one of three may hold it");
+}
+
+/// The refusal of an earlier round arrives in one piece with the end of a silence, for which the lock is put
+/// back.
+#[test]
+fn an_absence_from_before_the_repair_proves_nothing() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig);
+    empty(&mut rig, 0);
+    rig.hold(0);
+    assert_eq!(extend(&mut rig, lock), Ok(()));
+    rig.hold(1);
+    rig.acquire("b", 10_000, 0);
+    rig.advance(ms(50));
+    assert!(matches!(denied(&mut rig), AcquireError::NoQuorum(_)), "masters 0 and 1 are silent");
+    rig.deliver(1);
+    assert_eq!(extend(&mut rig, lock), Ok(()), "without the silent master 0");
+    rig.deliver(0);
+    assert_whole(&rig, lock);
+    empty(&mut rig, 1);
+    assert_eq!(extend(&mut rig, lock), Ok(()), "master 0 has it again");
+}
+
+#[test]
+fn a_master_that_got_its_data_back_holds_the_lock() {
+    let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
+    let lock = hold(&mut rig);
+    let data = rig.masters[0].keys().clone();
+    empty(&mut rig, 0);
+    fill(&mut rig, 0, true);
+    assert_eq!(extend(&mut rig, lock), Ok(()), "master 0 says that it has nothing");
+    rig.disconnect(0);
+    let now = rig.now;
+    rig.masters[0].restart("from its disk", now);
+    rig.masters[0].load_keys(data);
+    rig.advance(ms(2000));
+    empty(&mut rig, 1);
+    assert_eq!(extend(&mut rig, lock), Ok(()), "masters 0 and 2 hold it");
+}
+
+#[test]
+fn a_connection_lost_in_a_repair_costs_the_lock_nothing() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig);
+    empty(&mut rig, 0);
+    // The answer to the repair is lost, once before and once after the master has carried it out.
+    rig.hold(0);
+    extend(&mut rig, lock).expect("two of three");
+    rig.deliver_some(0, 4);
+    rig.stop(0);
+    rig.pump();
+    drop(rig.cut(0));
+    rig.resume(0);
+    rig.deliver(0);
+    rig.advance(ms(2000));
+    assert_eq!(extend(&mut rig, lock), Ok(()));
+    assert_whole(&rig, lock);
+    empty(&mut rig, 1);
+    assert_eq!(extend(&mut rig, lock), Ok(()));
+    assert_whole(&rig, lock);
+    rig.release(lock, true);
+    assert_eq!(rig.holder_count("a"), 0);
+    // The lost one of two puts may come late, until it could not be there any more.
+    rig.advance(ms(11_000));
+    assert_eq!(rig.engine.claim_count(), 0);
+}
+
+/// A repair and the faults before it are those of one lock.
+#[test]
+fn the_next_lock_inherits_no_fault() {
+    let mut rig = Rig::new(3, defaults);
+    for _ in 0..3 {
+        let lock = hold(&mut rig);
+        empty(&mut rig, 0);
+        fill(&mut rig, 0, true);
+        assert_eq!(extend(&mut rig, lock), Ok(()), "two of three");
+        // Released while master 0 is known to have nothing, and while it owes the answer to a repair.
+        fill(&mut rig, 0, false);
+        rig.release(lock, true);
+        assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(_)))));
+        rig.advance(ms(100));
+        assert_eq!(rig.engine.claim_count(), 0);
+        let next = hold(&mut rig);
+        empty(&mut rig, 1);
+        assert_eq!(extend(&mut rig, next), Ok(()), "master 0 holds this one");
+        rig.hold(2);
+        empty(&mut rig, 2);
+        assert_eq!(extend(&mut rig, next), Ok(()));
+        rig.release(next, false);
+        rig.deliver(2);
+        rig.advance(ms(100));
+        assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
+    }
+}
+
+fn keep(rig: &mut Rig) -> OpId {
+    let options = Options::new().ttl(ms(3000)).wait(ms(0)).auto_extend(ms(600_000));
+    let lock = rig.acquire_with("a", options);
+    granted(rig);
+    lock
+}
+
+fn renewal_count(rig: &Rig) -> usize {
+    rig.masters[0].log.iter().filter(|args| args[0] == b"EVALSHA").count()
+}
+
+#[test]
+fn a_kept_lock_survives_faults_one_after_the_other() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = keep(&mut rig);
+    rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("always taken");
+    for round in 0..6 {
+        let index = round % 3;
+        match round % 2 {
+            0 => empty(&mut rig, index),
+            _ => rig.disconnect(index),
+        }
+        rig.advance(ms(4000));
+        assert!(rig.engine.valid_until(lock).is_some_and(|until| until > rig.now), "fault {round}");
+        assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 3), "fault {round}");
+    }
+}
+
+/// Renewals fail, succeed again, and fail for good.
+#[test]
+fn a_kept_lock_that_fails_at_last_leaves_nothing() {
+    for is_dropped in [false, true] {
+        let mut rig = Rig::new(3, defaults);
+        let lock = keep(&mut rig);
+        rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("always taken");
+        for is_failing in [true, false, true] {
+            (0..2).for_each(|index| match is_failing {
+                true => drop(rig.masters[index].errors.insert("EVALSHA".into(), "BUSY x".into())),
+                false => rig.masters[index].errors.clear(),
+            });
+            rig.advance(ms(2000));
+        }
+        rig.advance(ms(1000));
+        let Some(Outcome::Lost(valid_until)) = rig.outcome() else { panic!("its loss is not reported") };
+        assert_eq!(rig.outcome(), None);
+        rig.advance(valid_until.saturating_duration_since(rig.now));
+        (0..2).for_each(|index| rig.masters[index].errors.clear());
+        let count = renewal_count(&rig);
+        rig.advance(ms(20_000));
+        assert_eq!((renewal_count(&rig), rig.outcome()), (count, None), "a lock that is over is renewed");
+        rig.release(lock, !is_dropped);
+        let answered = matches!(rig.outcome(), Some(Outcome::Release(Ok(it))) if it.was_already_gone());
+        assert_eq!(answered, !is_dropped);
+        assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0), "it is forgotten");
+        let stats = rig.engine.stats(rig.now);
+        assert_eq!((stats.lost, stats.released, stats.held()), (1, 0, 0));
+        // Nothing is planned for it any more.
+        let is_quiet = |rig: &Rig| rig.engine.next_timeout().is_none_or(|(at, _)| at > rig.now);
+        rig.advance(ms(20_000));
+        assert!(is_quiet(&rig) && rig.engine.owed_count(id(0)) == 0);
+    }
+}
+
+/// The next occupant of its slot is kept by its own options alone.
+#[test]
+fn the_lock_after_a_kept_one_is_not_kept() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = keep(&mut rig);
+    rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("always taken");
+    rig.release(lock, false);
+    let lock = hold(&mut rig);
+    let validity = rig.engine.validity(lock).expect("held");
+    let granted_until = rig.engine.valid_until(lock).expect("held");
+    assert_eq!(validity.until(granted_until), granted_until);
+    let count = renewal_count(&rig);
+    rig.advance(ms(9950));
+    assert_eq!((renewal_count(&rig), rig.outcome()), (count, None), "neither renewed nor watched");
+    assert_eq!(rig.engine.valid_until(lock), Some(granted_until));
+}
