@@ -329,6 +329,10 @@ pub enum Mutant {
     HoldsEndWithFirst,
     /// A caller that comes while the first hold is being acquired is not counted.
     JoinedUncounted,
+    /// A reentrant lock repeats an attempt that failed before its wait was over.
+    EarlyFailureRepeated,
+    /// A failed attempt of a reentrant lock also answers callers whose wait lasts longer.
+    LongerWaitForgotten,
     /// A reentrant lock that is over is taken again.
     LostTakenAgain,
     /// A hold that is fetched late is not looked at.

@@ -4,16 +4,23 @@
 //! ```text
 //!           first caller asks the masters        answer           last hold ends
 //!   Free ────────────────────────────► Acquiring ──────► Held(n) ──────────────► Free, and released
-//!    ▲                                  │  ▲ others join    ▲ │
-//!    └────────── refused, given up ─────┘  └─ and wait      └─┘ taken again, or a hold ends: no command
+//!    ▲                                  │ ▲ │ others join   ▲ │
+//!    └─ failed for all, or given up ────┘ └─┘ or go on      └─┘ taken again, or a hold ends: no command
 //! ```
 //!
-//! Owns the counts. Does not know connections, the clock and the callers that wait, so that the simulator
-//! counts by the same rules as a [`crate::ReentrantLock`]. Keeps that a hold is counted before its caller
-//! knows of it, that nobody gets a hold of a lock that is over, and that the lock is held at the masters from
-//! the first hold to the last and no longer.
+//! An attempt lasts for the shortest wait of its callers, so nobody waits beyond its own. Its failure is the
+//! answer to each caller whose wait does not reach further. Callers with a longer wait go on together, with
+//! an attempt for the shortest wait among them. So there are no more attempts than callers, however early
+//! each of them fails.
+//!
+//! Owns the counts and the waits. Does not know connections, the clock and how callers wait: the time is an
+//! argument, so that the simulator counts and goes on by the same rules as a [`crate::ReentrantLock`]. Keeps
+//! that a hold is counted before its caller knows of it, that nobody gets a hold of a lock that is over, and
+//! that the lock is held at the masters from the first hold to the last and no longer.
 
-use crate::error::LockReentrantError;
+use std::time::Instant;
+
+use crate::error::{AcquireError, LockReentrantError};
 use crate::limits;
 use crate::mutants::mutant;
 
@@ -26,8 +33,10 @@ pub enum Holds<A, L> {
     Acquiring {
         /// What answers it.
         attempt: A,
-        /// Callers that want a hold.
-        caller_count: usize,
+        /// When it ends at the latest.
+        until: Instant,
+        /// When the wait of each caller ends that wants a hold: not before the attempt.
+        waits: Vec<Instant>,
     },
     /// The lock is held, or was and its holds have not ended.
     Held {
@@ -71,36 +80,54 @@ impl<A, L> Holds<A, L> {
         Some(Ok(()))
     }
 
-    /// The first caller asks for the lock, which is free.
-    pub fn begin(&mut self, attempt: A) {
-        *self = Self::Acquiring { attempt, caller_count: 1 };
+    /// The first caller asks for the lock, which is free, and waits until then.
+    pub fn begin(&mut self, attempt: A, wait_until: Instant) {
+        *self = Self::Acquiring { attempt, until: wait_until, waits: vec![wait_until] };
     }
 
-    /// One caller more wants what is being acquired.
-    pub fn join(&mut self) {
-        if let Self::Acquiring { caller_count, .. } = self
+    /// One caller more wants what is being acquired, and waits until then. All callers of an owner wait for
+    /// equally long, so the attempt ends no later.
+    pub fn join(&mut self, wait_until: Instant) {
+        if let Self::Acquiring { waits, .. } = self
             && !mutant!(JoinedUncounted)
         {
-            *caller_count += 1;
+            waits.push(wait_until);
         }
     }
 
-    /// The attempt has its answer: with a lock each caller that wants one has its hold.
-    pub fn finish(&mut self, lock: Option<L>) {
-        let Self::Acquiring { caller_count, .. } = self else { unreachable!("there is no attempt") };
-        *self = match lock {
-            Some(lock) => Self::Held { lock, hold_count: *caller_count },
-            None => Self::Free,
-        };
+    /// The attempt got the lock: each caller that wants one has its hold.
+    pub fn acquired(&mut self, lock: L) {
+        let Self::Acquiring { waits, .. } = self else { unreachable!("there is no attempt") };
+        *self = Self::Held { lock, hold_count: waits.len() };
     }
 
-    /// A caller does not want what is being acquired any more. Returns the attempt after the last one, to be
-    /// given up.
+    /// The attempt failed. Returns the end of the waits whose callers it answers. If callers are left, they
+    /// need another attempt until the new `until`. After an error that no attempt can mend, nobody is left.
+    pub fn fail(&mut self, now: Instant, error: &AcquireError) -> Instant {
+        let Self::Acquiring { until, waits, .. } = self else { unreachable!("there is no attempt") };
+        let mut answered_until = now.max(*until);
+        if mutant!(EarlyFailureRepeated) {
+            answered_until = now;
+        }
+        if error.is_final() || mutant!(LongerWaitForgotten) {
+            answered_until = waits.iter().copied().fold(answered_until, Instant::max);
+        }
+        waits.retain(|wait_until| *wait_until > answered_until);
+        match waits.iter().min() {
+            Some(next) => *until = *next,
+            None => *self = Self::Free,
+        }
+        answered_until
+    }
+
+    /// A caller that would wait until then does not want what is being acquired any more. Returns the attempt
+    /// after the last one, to be given up.
     #[must_use = "an attempt that nobody wants is to be given up"]
-    pub fn leave(&mut self) -> Option<A> {
-        let Self::Acquiring { caller_count, .. } = self else { return None };
-        *caller_count -= 1;
-        if *caller_count > 0 {
+    pub fn leave(&mut self, wait_until: Instant) -> Option<A> {
+        let Self::Acquiring { waits, .. } = self else { return None };
+        let place = waits.iter().position(|other| *other == wait_until)?;
+        waits.swap_remove(place);
+        if !waits.is_empty() {
             return None;
         }
         match std::mem::replace(self, Self::Free) {

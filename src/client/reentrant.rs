@@ -14,21 +14,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::completions::Question;
 use super::guard::{self, Guard, LockEnd, Release};
 use super::handle::Client;
 use super::holds::Holds;
 use super::parker::Parker;
-use super::pending::{Ask, How, Pending};
+use super::pending::{How, Pending};
 use super::request::{Acquisition, LockRequest};
-use super::shared::{Core, IN_WAKER, Shared, Stopped};
+use super::shared::{IN_WAKER, Shared, Stopped};
 use crate::clock;
-use crate::engine::{OpId, Outcome, Released};
+use crate::engine::{OpId, Released};
 use crate::error::{AcquireError, ExtendError, LockReentrantError, ReleaseError};
 use crate::lock::{FencingToken, Token};
-use attempt::{Attempt, Caller};
+use attempt::{Attempts, Caller};
+use extension::Extension;
 
 mod attempt;
+mod extension;
 
 /// Lock that its owner may take again while it holds it; made by [`LockRequest::reentrant`].
 ///
@@ -80,51 +81,16 @@ struct ReleaseReentrant(Option<Release>);
 struct Owner {
     request: LockRequest<'static>,
     state: Mutex<State>,
-    /// Whether a hold extends the lock: an answer is for one caller.
-    is_extending: AtomicBool,
-}
-
-/// The extension of the lock for one of its holds.
-struct Extension {
-    owner: Arc<Owner>,
-    lock: OpId,
-    ttl: Duration,
-}
-
-impl Drop for Extension {
-    fn drop(&mut self) {
-        self.owner.is_extending.store(false, Ordering::SeqCst);
-    }
-}
-
-impl Ask for Extension {
-    const QUESTION: Question = Question::Extend;
-    type Answer = ();
-    type Error = ExtendError;
-
-    fn client(&self) -> &Client {
-        &self.owner.request.client
-    }
-
-    fn submit(&mut self, core: &mut Core) -> Result<OpId, ExtendError> {
-        guard::submit_extension(core, self.lock, self.ttl)
-    }
-
-    fn answer(&mut self, _: OpId, outcome: Outcome) -> Result<(), ExtendError> {
-        guard::extension_result(outcome)
-    }
-
-    fn stopped(why: Stopped) -> ExtendError {
-        ExtendError::Stopped(why)
-    }
+    /// Whether a hold extends the lock.
+    is_extending: Arc<AtomicBool>,
 }
 
 type State = Holds<UnderWay, Guard>;
 
 /// What is being acquired for all callers.
 struct UnderWay {
-    attempt: Arc<Attempt>,
-    /// What answers it; `None` while somebody polls it, or a thread waits with it.
+    attempts: Arc<Attempts>,
+    /// What answers the one under way; `None` while somebody polls it, or a thread waits with it.
     pending: Option<Pending<Acquisition<'static>>>,
 }
 
@@ -134,7 +100,7 @@ impl LockRequest<'_> {
     #[must_use = "nothing is asked before it is locked"]
     pub fn reentrant(self) -> ReentrantLock {
         let (request, state) = (self.into_owned(), Mutex::new(State::Free));
-        ReentrantLock { owner: Arc::new(Owner { request, state, is_extending: AtomicBool::new(false) }) }
+        ReentrantLock { owner: Arc::new(Owner { request, state, is_extending: Arc::default() }) }
     }
 }
 
@@ -146,8 +112,9 @@ impl ReentrantLock {
     /// The holder of a plain [`Guard`] of the same name is another owner, even on the same thread: this call
     /// then waits for that guard.
     ///
-    /// If the attempt is refused, the joined callers whose own wait is not over retry. The others get its
-    /// error.
+    /// An attempt lasts for the shortest wait of its callers, and makes at most
+    /// [`LockRequest::max_attempts`] tries. If it fails, callers with a longer wait go on with the next
+    /// attempt. The others get its error, also if it failed early.
     ///
     /// # Errors
     /// [`LockReentrantError::Lost`] if this owner has holds of a lock whose validity has ended: end those
@@ -177,10 +144,7 @@ impl ReentrantLock {
     }
 
     const fn join(&self) -> LockReentrant<'_> {
-        LockReentrant {
-            owner: &self.owner,
-            caller: Caller { wait_until: None, joined: None, failed_before: None },
-        }
+        LockReentrant { owner: &self.owner, caller: Caller::NEW }
     }
 
     /// Returns whether this owner has holds and the lock is valid.
@@ -281,10 +245,7 @@ impl ReentrantGuard {
 
     fn extension(&self, ttl: Duration) -> Result<Pending<Extension>, ExtendError> {
         let lock = self.owner.look(Guard::lock).ok_or(ExtendError::NotHeld)?;
-        if self.owner.is_extending.swap(true, Ordering::SeqCst) {
-            return Err(ExtendError::Busy);
-        }
-        Ok(Pending::new(Extension { owner: self.owner.clone(), lock, ttl }))
+        Extension::begin(&self.owner.request.client, &self.owner.is_extending, lock, ttl)
     }
 
     /// Returns a future that is ready when the lock is lost or about to be lost, or when the last hold has
@@ -372,14 +333,20 @@ impl Owner {
         waker: &Waker,
     ) -> Poll<Result<(), LockReentrantError>> {
         let shared = self.request.client.shared();
+        // First: a fork may have inherited the answers locked.
+        shared.check_process().map_err(AcquireError::Stopped)?;
         loop {
-            if let Some(result) = caller.take_result() {
-                return Poll::Ready(result.and_then(|()| self.check_hold()));
+            if let Some(answer) = caller.answer() {
+                caller.joined = None;
+                return Poll::Ready(match answer {
+                    Ok(()) => self.check_hold(),
+                    Err(error) => Err(error.into()),
+                });
             }
             let seen = self.see();
             let mut state = self.state().map_err(AcquireError::Stopped)?;
-            if caller.is_answered() {
-                // The answer came just now, and with it the hold that was counted for this caller.
+            if caller.answer().is_some() {
+                // It came just now, and with it the hold that was counted for this caller.
                 continue;
             }
             let Some(is_valid) = judge(seen, &state) else { continue };
@@ -390,47 +357,63 @@ impl Owner {
                 // Before it joins: what this caller must not do is no answer to the others.
                 check_may_wait(shared, &state).map_err(AcquireError::Stopped)?;
             }
-            if caller.joined.is_none() && matches!(*state, State::Acquiring { .. }) {
-                state.join();
-            }
-            let left = caller.wait_left(&self.request);
-            let (attempt, pending) = match &mut *state {
-                State::Acquiring { attempt: UnderWay { attempt, pending }, .. } => {
-                    caller.joined.get_or_insert_with(|| attempt.clone());
-                    // First: a waker that panics when it is copied takes nothing with it.
-                    attempt.register(waker, matches!(how, How::Thread));
-                    (attempt.clone(), pending.take())
-                }
-                State::Free | State::Held { .. } => {
-                    let attempt = Arc::<Attempt>::default();
-                    let pending = Some(self.acquisition(left));
-                    state.begin(UnderWay { attempt: attempt.clone(), pending });
-                    caller.joined = Some(attempt);
-                    continue;
-                }
-            };
+            let (attempts, pending) = self.join(&mut state, caller, waker, matches!(how, How::Thread));
             let Some(mut pending) = pending else { return Poll::Pending };
             drop(state);
             // Without the state locked: other tasks may be woken meanwhile, which may do anything.
-            let change_count = attempt.change_count.load(Ordering::SeqCst);
-            let its_waker = Waker::from(attempt.clone());
-            let stand_in = StandIn { owner: self, attempt: &attempt, wait: left };
-            let polled = attempt.driving.run(|| match how {
+            let change_count = attempts.change_count.load(Ordering::SeqCst);
+            let its_waker = Waker::from(attempts.clone());
+            let stand_in = StandIn { owner: self, attempts: &attempts };
+            let polled = attempts.driving.run(|| match how {
                 How::Thread => pending.resolve(how),
                 How::Task(_) => pending.resolve(How::Task(&Context::from_waker(&its_waker))),
             });
             std::mem::forget(stand_in);
             match polled {
-                Poll::Ready(result) => self.finish(&attempt, result),
+                Poll::Ready(result) => self.finish(&attempts, result),
                 Poll::Pending => {
                     self.put_back(pending);
                     // A caller that was woken or came meanwhile found nothing to wait with.
-                    if attempt.change_count.load(Ordering::SeqCst) != change_count {
-                        attempt.wake_by_ref();
+                    if attempts.change_count.load(Ordering::SeqCst) != change_count {
+                        attempts.wake_by_ref();
                     }
                     return Poll::Pending;
                 }
             }
+        }
+    }
+
+    /// The caller joins the others that want the lock, or is the first of them. Returns what answers their
+    /// attempt, unless somebody waits with it.
+    fn join(
+        &self,
+        state: &mut State,
+        caller: &mut Caller,
+        waker: &Waker,
+        is_thread: bool,
+    ) -> (Arc<Attempts>, Option<Pending<Acquisition<'static>>>) {
+        let wait_until = caller.wait_until(&self.request);
+        if !matches!(state, State::Acquiring { .. }) {
+            let attempts = Arc::<Attempts>::default();
+            state.begin(UnderWay { attempts: attempts.clone(), pending: None }, wait_until);
+            self.ask(state);
+            caller.joined = Some(attempts);
+        } else if caller.joined.is_none() {
+            state.join(wait_until);
+        }
+        let State::Acquiring { attempt: UnderWay { attempts, pending }, .. } = state else {
+            unreachable!("it was begun")
+        };
+        caller.joined.get_or_insert_with(|| attempts.clone());
+        // First: a waker that panics when it is copied takes nothing with it.
+        attempts.register(waker, is_thread);
+        (attempts.clone(), pending.take())
+    }
+
+    /// What is to answer the next attempt, if callers want one.
+    fn ask(&self, state: &mut State) {
+        if let State::Acquiring { attempt, until, .. } = state {
+            attempt.pending = Some(self.acquisition(until.saturating_duration_since(clock::now())));
         }
     }
 
@@ -455,34 +438,43 @@ impl Owner {
         }
     }
 
-    /// The attempt has its answer, for all who joined it.
-    fn finish(&self, attempt: &Arc<Attempt>, result: Result<Guard, AcquireError>) {
-        let (lock, told) = match result {
-            Ok(guard) => (Some(guard), Ok(())),
-            Err(error) => (None, Err(error)),
-        };
+    /// The attempt under way has its answer.
+    fn finish(&self, attempts: &Arc<Attempts>, result: Result<Guard, AcquireError>) {
         let Ok(mut state) = self.state() else { return };
-        state.finish(lock);
-        let _ = attempt.result.set(told);
+        match result {
+            Ok(guard) => {
+                state.acquired(guard);
+                attempts.note_locked();
+            }
+            Err(error) => {
+                let now = clock::now();
+                let answered_until = state.fail(now, &error);
+                attempts.note_failed(now, answered_until, error);
+                self.ask(&mut state);
+            }
+        }
         drop(state);
-        attempt.wake_by_ref();
+        attempts.wake_by_ref();
     }
 
     /// A caller does not want its hold any more.
-    fn leave(&self, attempt: &Arc<Attempt>) {
+    fn leave(&self, caller: &mut Caller) {
+        let Some(attempts) = caller.joined.take() else { return };
         let Ok(mut state) = self.state() else { return };
-        match attempt.result.get() {
+        let wait_until = caller.wait_until(&self.request);
+        match attempts.answer(wait_until) {
             Some(Ok(())) => {
                 drop(state);
-                return drop(self.end_hold());
+                drop(self.end_hold());
             }
-            Some(Err(_)) => return,
-            None => {}
+            Some(Err(_)) => {}
+            None => {
+                let given_up = state.leave(wait_until);
+                drop(state);
+                drop(given_up);
+                attempts.wake_by_ref();
+            }
         }
-        let given_up = state.leave();
-        drop(state);
-        drop(given_up);
-        attempt.wake_by_ref();
     }
 }
 
@@ -512,23 +504,24 @@ fn judge(seen: Option<Seen>, state: &State) -> Option<bool> {
 fn check_may_wait(shared: &Shared, state: &State) -> Result<(), Stopped> {
     shared.check_may_wait()?;
     match state {
-        State::Acquiring { attempt, .. } if attempt.attempt.driving.is_here() => Err(IN_WAKER.into()),
+        State::Acquiring { attempt, .. } if attempt.attempts.driving.is_here() => Err(IN_WAKER.into()),
         _ => Ok(()),
     }
 }
 
 /// Leaves the attempt to the other callers if the one that drives it panics: they find a new acquisition in
-/// place of its.
+/// its place.
 struct StandIn<'a> {
     owner: &'a Owner,
-    attempt: &'a Arc<Attempt>,
-    wait: Duration,
+    attempts: &'a Arc<Attempts>,
 }
 
 impl Drop for StandIn<'_> {
     fn drop(&mut self) {
-        self.owner.put_back(self.owner.acquisition(self.wait));
-        self.attempt.wake_by_ref();
+        if let Ok(mut state) = self.owner.state() {
+            self.owner.ask(&mut state);
+        }
+        self.attempts.wake_by_ref();
     }
 }
 
@@ -544,9 +537,7 @@ impl Future for LockReentrant<'_> {
 
 impl Drop for LockReentrant<'_> {
     fn drop(&mut self) {
-        if let Some(attempt) = self.caller.joined.take() {
-            self.owner.leave(&attempt);
-        }
+        self.owner.leave(&mut self.caller);
     }
 }
 

@@ -7,6 +7,7 @@ mod drain_tests;
 #[cfg(unix)]
 mod drive_tests;
 mod dropping_tests;
+mod early_tests;
 mod fair_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;

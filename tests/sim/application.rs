@@ -29,7 +29,7 @@ impl World {
     }
 
     /// A lock of any kind that this world knows.
-    fn draw_options(&mut self, ttl: Duration, wait: Duration) -> Options {
+    pub fn draw_options(&mut self, ttl: Duration, wait: Duration) -> Options {
         let is_fenced = self.habits.fenced_ppm > 0 && chance(&mut self.rng, self.habits.fenced_ppm);
         let is_fair = self.habits.fair_ppm > 0 && chance(&mut self.rng, self.habits.fair_ppm);
         let is_shared = self.habits.shared_ppm > 0 && chance(&mut self.rng, self.habits.shared_ppm);

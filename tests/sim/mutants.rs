@@ -212,6 +212,8 @@ killed! {
     set_expired_unchecked: SetExpiredUnchecked by sets::a_set_keeps_distance_from_its_end;
     set_validity_of_longest: SetValidityOfLongest by sets::a_set_ends_with_its_first_lock;
     holds_end_with_first: HoldsEndWithFirst by owners::a_reentrant_lock_lasts_from_first_to_last;
+    early_failure_repeated: EarlyFailureRepeated by owners::a_failed_attempt_is_not_repeated_without_end;
+    longer_wait_forgotten: LongerWaitForgotten by owners::a_longer_wait_outlasts_a_failed_attempt;
     joined_uncounted: JoinedUncounted by owners::joining_callers_have_their_own_holds;
     lost_taken_again: LostTakenAgain by owners::a_lock_that_is_over_is_not_taken_again;
     fetched_hold_unchecked: FetchedHoldUnchecked by owners::a_hold_fetched_after_the_end_is_void;

@@ -1,10 +1,11 @@
 //! Owners of reentrant locks: several callers that take one lock again and again, counted by [`Holds`] as in
-//! a `Client`.
+//! a `Client`, which also decides how they go on after an attempt that failed.
 //!
 //! The lock is a lock like others, and judged like them. Beside that: it is held at the masters from the
-//! first hold to the last and no longer, and nobody gets a hold of a lock that is over.
+//! first hold to the last and no longer, nobody gets a hold of a lock that is over, there are no more
+//! attempts than callers, and no attempt outlasts the wait of one of them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use redlatch::engine::{OpId, Outcome};
@@ -17,6 +18,12 @@ use crate::world::{World, note};
 pub struct Owner {
     pub holds: Holds<OpId, OpId>,
     key: Vec<u8>,
+    /// TTL and wait of its request, which are those of each caller; drawn with the first.
+    terms: Option<(Duration, Duration)>,
+    pub attempts_max: Option<u32>,
+    /// Since the lock was free: callers that wanted it, and attempts for them.
+    joined_count: usize,
+    attempt_count: usize,
     pub callers: Vec<OwnCaller>,
     is_directed: bool,
 }
@@ -31,8 +38,8 @@ pub struct OwnCaller {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallerState {
     Outside,
-    /// It wants what is being acquired.
-    Joined,
+    /// It wants what is being acquired, and waits until then.
+    Joined(Instant),
     /// A hold was counted for it, and it does not know yet.
     Counted,
     Inside,
@@ -41,7 +48,16 @@ pub enum CallerState {
 impl Owner {
     pub fn new(caller_count: usize) -> Self {
         let callers = vec![OwnCaller { state: CallerState::Outside, due: 0 }; caller_count];
-        Self { holds: Holds::Free, key: b"a".to_vec(), callers, is_directed: false }
+        Self {
+            holds: Holds::Free,
+            key: b"a".to_vec(),
+            terms: None,
+            attempts_max: None,
+            joined_count: 0,
+            attempt_count: 0,
+            callers,
+            is_directed: false,
+        }
     }
 
     /// One whose callers do nothing of their own accord.
@@ -51,7 +67,7 @@ impl Owner {
 
     /// Its process is gone, and all that it knew.
     pub fn forget(&mut self, now: Time) {
-        self.holds = Holds::Free;
+        (self.holds, self.terms) = (Holds::Free, None);
         self.callers.fill(OwnCaller { state: CallerState::Outside, due: now });
     }
 
@@ -78,19 +94,21 @@ impl World {
         let now = self.local(client);
         let it = &mut self.clients[client];
         let (owner, engine) = (&mut it.owners[index], &it.engine);
+        owner.terms = Some((ttl, wait));
         let is_valid = |lock: &OpId| engine.valid_until(*lock).is_some_and(|at| now < at);
         let state = match owner.holds.take_again(is_valid) {
             Some(Ok(())) => CallerState::Inside,
             Some(Err(_)) => CallerState::Outside,
             None if owner.is_busy() => {
-                owner.holds.join();
-                CallerState::Joined
+                owner.joined_count += 1;
+                owner.holds.join(now + wait);
+                CallerState::Joined(now + wait)
             }
             None => {
-                let key = owner.key.clone();
-                let lock = self.submit_acquire(client, &key, ttl, wait).expect("room");
-                self.clients[client].owners[index].holds.begin(lock);
-                CallerState::Joined
+                (owner.joined_count, owner.attempt_count) = (1, 0);
+                let lock = self.attempt(client, index, now + wait);
+                self.clients[client].owners[index].holds.begin(lock, now + wait);
+                CallerState::Joined(now + wait)
             }
         };
         note!(self, "c{client} owner {index} caller {caller} enters: {state:?}");
@@ -100,6 +118,18 @@ impl World {
             self.check_entered(client, index);
         }
         self.set_caller(client, index, caller, state);
+    }
+
+    /// Begins an attempt for the callers of an owner.
+    fn attempt(&mut self, client: usize, index: usize, until: Instant) -> OpId {
+        let wait = until.saturating_duration_since(self.local(client));
+        let owner = &mut self.clients[client].owners[index];
+        owner.attempt_count += 1;
+        let (ttl, _) = owner.terms.expect("a caller has asked");
+        let (key, attempts_max) = (owner.key.clone(), owner.attempts_max);
+        let options = self.draw_options(ttl, wait);
+        let options = attempts_max.map_or(options, |max| options.max_attempts(max));
+        self.submit_with(client, &key, options).expect("room")
     }
 
     /// A caller looks whether the hold that was counted for it is one.
@@ -127,7 +157,7 @@ impl World {
         let owner = &mut self.clients[client].owners[index];
         let (given_up, last) = match owner.callers[caller].state {
             CallerState::Outside => (None, None),
-            CallerState::Joined => (owner.holds.leave(), None),
+            CallerState::Joined(wait_until) => (owner.holds.leave(wait_until), None),
             CallerState::Counted | CallerState::Inside => (None, owner.holds.end()),
         };
         self.set_caller(client, index, caller, CallerState::Outside);
@@ -146,7 +176,7 @@ impl World {
         let pause = match state {
             CallerState::Counted => self.rng.random_range(0..=50 * MS),
             // Most wait until they are notified.
-            CallerState::Joined if self.rng.random_range(0..4) > 0 => Time::MAX - self.now,
+            CallerState::Joined(_) if self.rng.random_range(0..4) > 0 => Time::MAX - self.now,
             _ => self.rng.random_range(0..=self.habits.pause_max),
         };
         self.clients[client].owners[index].callers[caller] = OwnCaller { state, due: self.now + pause };
@@ -157,13 +187,38 @@ impl World {
         let is_its = |it: &Owner| matches!(it.holds, Holds::Acquiring { attempt, .. } if attempt == op);
         let Some(index) = self.clients[client].owners.iter().position(is_its) else { return };
         let Outcome::Acquire(result) = outcome else { return };
-        let owner = &mut self.clients[client].owners[index];
-        owner.holds.finish(result.is_ok().then_some(op));
-        let state = if result.is_ok() { CallerState::Counted } else { CallerState::Outside };
-        for caller in 0..owner.callers.len() {
-            if self.clients[client].owners[index].callers[caller].state == CallerState::Joined {
+        let now = self.local(client);
+        let holds = &mut self.clients[client].owners[index].holds;
+        // How long the callers wait that this answers, and what they are now.
+        let (answered_until, state) = match result {
+            Ok(_) => {
+                holds.acquired(op);
+                (None, CallerState::Counted)
+            }
+            Err(error) => (Some(holds.fail(now, error)), CallerState::Outside),
+        };
+        for caller in 0..self.clients[client].owners[index].callers.len() {
+            let it = self.clients[client].owners[index].callers[caller].state;
+            let CallerState::Joined(wait_until) = it else { continue };
+            if answered_until.is_none_or(|until| wait_until <= until) {
                 self.set_caller(client, index, caller, state);
             }
+        }
+        self.go_on(client, index);
+    }
+
+    /// The callers that are left after a failed attempt need another one.
+    fn go_on(&mut self, client: usize, index: usize) {
+        let owner = &self.clients[client].owners[index];
+        let Holds::Acquiring { until, .. } = owner.holds else { return };
+        *self.statistics.outcomes.entry("owner goes on after a failure").or_default() += 1;
+        if owner.attempt_count >= owner.joined_count {
+            let why = format!("c{client} makes more attempts than it has callers: {}", owner.joined_count);
+            return self.checker.violate(why);
+        }
+        let next = self.attempt(client, index, until);
+        if let Holds::Acquiring { attempt, .. } = &mut self.clients[client].owners[index].holds {
+            *attempt = next;
         }
     }
 
@@ -185,14 +240,17 @@ impl World {
                         self.clients[client].owners[index].callers[caller].due = Time::MAX;
                     }
                     CallerState::Outside => {
-                        let ttl = self.habits.ttls[self.rng.random_range(0..self.habits.ttls.len())];
-                        let wait = Duration::from_nanos(self.rng.random_range(0..=self.habits.wait_max));
+                        let drawn = (
+                            self.habits.ttls[self.rng.random_range(0..self.habits.ttls.len())],
+                            Duration::from_nanos(self.rng.random_range(0..=self.habits.wait_max)),
+                        );
+                        let (ttl, wait) = self.clients[client].owners[index].terms.unwrap_or(drawn);
                         self.enter(client, index, caller, ttl, wait);
                     }
                     CallerState::Counted if self.rng.random_range(0..8) > 0 => {
                         self.fetch_hold(client, index, caller);
                     }
-                    CallerState::Joined | CallerState::Counted | CallerState::Inside => {
+                    CallerState::Joined(_) | CallerState::Counted | CallerState::Inside => {
                         self.exit(client, index, caller);
                     }
                 }
@@ -210,9 +268,14 @@ impl World {
     }
 
     /// Callers are inside exactly while the lock is held: it is neither let go before the last, nor kept
-    /// after.
+    /// after. No attempt outlasts the wait of a caller.
     pub fn check_owners(&mut self, client: usize) {
         for owner in &self.clients[client].owners {
+            if let Holds::Acquiring { until, waits, .. } = &owner.holds
+                && waits.iter().any(|wait_until| wait_until < until)
+            {
+                return self.checker.violate(format!("c{client}: an attempt outlasts a caller's wait"));
+            }
             let (count, inside_count) = (owner.holds.count(), owner.inside_count());
             let is_held = owner.holds.lock().is_some_and(|lock| self.checker.guard(client, *lock).is_some());
             if count != inside_count || is_held != (inside_count > 0) {

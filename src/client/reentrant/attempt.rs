@@ -1,75 +1,97 @@
-//! One attempt for all callers of an owner who want a hold at the same time, and what each caller knows of
-//! it.
+//! What all callers of an owner who want a hold at the same time wait for, and what each caller knows of it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::client::parker::Inside;
 use crate::client::request::LockRequest;
 use crate::client::shared::wake_all;
 use crate::clock;
-use crate::error::{AcquireError, LockReentrantError};
+use crate::error::AcquireError;
 use crate::limits;
 
-/// One attempt, as its callers know it.
+/// Attempts one after the other until the lock is held or nobody wants it, as their callers know them.
 #[derive(Default)]
-pub(super) struct Attempt {
-    pub(super) result: OnceLock<Result<(), AcquireError>>,
+pub(super) struct Attempts {
+    answers: Mutex<Answers>,
     pub(super) wakers: Mutex<Vec<Waker>>,
     /// Goes up when they are woken, and when a thread comes.
     pub(super) change_count: AtomicU64,
-    /// The thread that polls it, or waits with it.
+    /// The thread that polls the attempt under way, or waits with it.
     pub(super) driving: Inside,
 }
 
-/// A caller that wants a hold.
 #[derive(Default)]
+struct Answers {
+    failed: Option<Failed>,
+    is_locked: bool,
+}
+
+/// How the last attempt failed: the answer to each caller whose wait ends by then.
+struct Failed {
+    answered_until: Instant,
+    error: AcquireError,
+}
+
+/// A caller that wants a hold.
 pub(super) struct Caller {
-    /// When its last attempt may begin; set with the first.
-    pub(super) wait_until: Option<Instant>,
-    pub(super) joined: Option<Arc<Attempt>>,
-    /// How the attempt before the one under way failed.
-    pub(super) failed_before: Option<AcquireError>,
+    /// When its wait ends; set when it first asks.
+    wait_until: Option<Instant>,
+    pub(super) joined: Option<Arc<Attempts>>,
 }
 
 impl Caller {
-    pub(super) fn wait_left(&mut self, request: &LockRequest<'_>) -> Duration {
-        let now = clock::now();
-        let until = self.wait_until.get_or_insert_with(|| {
+    pub(super) const NEW: Self = Self { wait_until: None, joined: None };
+
+    pub(super) fn wait_until(&mut self, request: &LockRequest<'_>) -> Instant {
+        *self.wait_until.get_or_insert_with(|| {
+            let now = clock::now();
             let wait = request.options.wait_or_default(request.client.config().max_ttl);
             now.checked_add(wait).unwrap_or(now + limits::FOREVER)
-        });
-        until.saturating_duration_since(now)
+        })
     }
 
-    pub(super) fn is_answered(&self) -> bool {
-        self.joined.as_ref().is_some_and(|attempt| attempt.result.get().is_some())
-    }
-
-    /// What has come of the attempt that it joined, unless it is to try again.
-    pub(super) fn take_result(&mut self) -> Option<Result<(), LockReentrantError>> {
-        let result = self.joined.as_ref()?.result.get()?.clone();
-        self.joined = None;
-        let is_over = self.wait_until.is_none_or(|until| until <= clock::now());
-        match result {
-            Ok(()) => Some(Ok(())),
-            // An attempt that had to end with the wait says nothing of its masters: the one before it does.
-            Err(AcquireError::NoQuorum(error)) if is_over => {
-                let error = self.failed_before.take().unwrap_or(AcquireError::NoQuorum(error));
-                Some(Err(error.into()))
-            }
-            Err(error) if is_over || error.is_final() => Some(Err(error.into())),
-            Err(error) => {
-                self.failed_before = Some(error);
-                None
-            }
-        }
+    /// What has come of the attempts that it joined.
+    pub(super) fn answer(&self) -> Option<Result<(), AcquireError>> {
+        self.joined.as_ref()?.answer(self.wait_until?)
     }
 }
 
-impl Attempt {
+impl Attempts {
+    /// The answer to a caller whose wait ends then.
+    pub(super) fn answer(&self, wait_until: Instant) -> Option<Result<(), AcquireError>> {
+        let answers = self.answers();
+        match &answers.failed {
+            // Perhaps others have gone on, and have the lock by now.
+            Some(failed) if wait_until <= failed.answered_until => Some(Err(failed.error.clone())),
+            _ => answers.is_locked.then_some(Ok(())),
+        }
+    }
+
+    /// The lock is held, and a hold is counted for each caller that went on until now.
+    pub(super) fn note_locked(&self) {
+        self.answers().is_locked = true;
+    }
+
+    /// An attempt failed, which answers the callers whose waits end by then.
+    pub(super) fn note_failed(&self, now: Instant, answered_until: Instant, error: AcquireError) {
+        let mut answers = self.answers();
+        let is_cut_short =
+            answered_until <= now && matches!(&error, AcquireError::NoQuorum(denial) if denial.attempts <= 1);
+        let error = match answers.failed.take() {
+            // An attempt that had to end with the wait says nothing of its masters: the one before it does.
+            Some(before) if is_cut_short => before.error,
+            _ => error,
+        };
+        answers.failed = Some(Failed { answered_until, error });
+    }
+
+    fn answers(&self) -> MutexGuard<'_, Answers> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn register(&self, waker: &Waker, is_thread: bool) {
         let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         if !wakers.iter().any(|other| other.will_wake(waker)) {
@@ -81,7 +103,7 @@ impl Attempt {
     }
 }
 
-impl Wake for Attempt {
+impl Wake for Attempts {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }

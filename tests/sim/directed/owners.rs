@@ -66,7 +66,7 @@ pub fn joining_callers_have_their_own_holds() -> Verdict {
         let mut world = world(1);
         (world.weather.delay_min, world.weather.delay_max) = (5 * MS, 5 * MS);
         (0..3).for_each(|caller| enter(&mut world, caller));
-        let all_joined = (0..3).all(|caller| state(&world, caller) == CallerState::Joined);
+        let all_joined = (0..3).all(|caller| matches!(state(&world, caller), CallerState::Joined(_)));
         demand(all_joined, "not all wait for one attempt")?;
         leaver.into_iter().for_each(|leaver| world.exit(0, 0, leaver));
         world.run_for(20 * MS);
@@ -110,7 +110,56 @@ pub fn a_hold_fetched_after_the_end_is_void() -> Verdict {
     demand(!world.clients[0].owners[0].is_busy(), "the hold that is none is counted still")
 }
 
+/// Callers that ask in steps of a millisecond, and wait for a second.
+fn enter_all(world: &mut World) {
+    for caller in 0..3 {
+        world.enter(0, 0, caller, ms(1000), ms(1000));
+        world.run_for(MS);
+    }
+}
+
+pub fn a_failed_attempt_is_not_repeated_without_end() -> Verdict {
+    // More tries are not wanted.
+    let mut world = world(2);
+    hold(&mut world, 1, KEY, ms(10_000))?;
+    world.weather.delay_min = 2 * MS;
+    world.weather.delay_max = 2 * MS;
+    world.clients[0].owners[0].attempts_max = Some(1);
+    enter_all(&mut world);
+    world.run_for(100 * MS);
+    verdict(&mut world)?;
+    demand(!world.clients[0].owners[0].is_busy(), "it goes on after the last try")?;
+    // None would help: all masters are in quarantine beyond the wait.
+    let mut world = self::world(1);
+    (0..3).for_each(|master| world.kill_master(master, true));
+    world.run_for(MS);
+    (0..3).for_each(|master| world.start_master(master, Data::Empty));
+    world.run_for(2 * SECOND);
+    enter_all(&mut world);
+    verdict(&mut world)?;
+    demand(!world.clients[0].owners[0].is_busy(), "it waits for the end of the quarantine")
+}
+
+pub fn a_longer_wait_outlasts_a_failed_attempt() -> Verdict {
+    let mut world = world(2);
+    let lock = hold(&mut world, 1, KEY, ms(10_000))?;
+    world.enter(0, 0, 0, ms(1000), ms(1000));
+    world.run_for(500 * MS);
+    world.enter(0, 0, 1, ms(1000), ms(1000));
+    world.run_for(700 * MS);
+    verdict(&mut world)?;
+    demand(state(&world, 0) == CallerState::Outside, "the first one waits for longer than it wants")?;
+    demand(matches!(state(&world, 1), CallerState::Joined(_)), "the second one does not go on")?;
+    world.submit_release(1, lock, true);
+    world.run_for(290 * MS);
+    fetch(&mut world);
+    verdict(&mut world)?;
+    demand(state(&world, 1) == CallerState::Inside, "it does not get the lock within its wait")
+}
+
 tests!(
+    a_failed_attempt_is_not_repeated_without_end,
+    a_longer_wait_outlasts_a_failed_attempt,
     a_reentrant_lock_lasts_from_first_to_last,
     joining_callers_have_their_own_holds,
     a_lock_that_is_over_is_not_taken_again,

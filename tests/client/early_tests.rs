@@ -1,0 +1,275 @@
+//! Acquisitions that fail before their wait is over, and those that go on through an outage, by each way to
+//! ask: the error comes at once, nobody repeats without a pause, and other tasks of the thread go on.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use redlatch::internals::settle;
+use redlatch::{
+    AcquireError, Client, Config, LockReentrantError, LockRequest, Quarantine, Redlock, ReentrantLock,
+};
+
+use crate::batch_tests::work;
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{
+    Count, LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open, poll_once, within,
+};
+
+/// The wait of each caller: none of them may use it up.
+const FOREVER: Duration = Duration::from_secs(3600);
+
+type Asking = Pin<Box<dyn Future<Output = Result<(), AcquireError>>>>;
+
+/// A way to ask for the lock "a", as a task and as a thread.
+struct Way {
+    name: &'static str,
+    task: fn(LockRequest<'static>) -> Asking,
+    thread: fn(LockRequest<'static>) -> Result<(), AcquireError>,
+}
+
+fn source(error: LockReentrantError) -> AcquireError {
+    match error {
+        LockReentrantError::Acquire(error) => error,
+        error => panic!("{error}"),
+    }
+}
+
+const WAYS: [Way; 7] = [
+    Way {
+        name: "a plain lock",
+        task: |request| Box::pin(async { request.acquire_async().await.map(drop) }),
+        thread: |request| request.acquire().map(drop),
+    },
+    Way {
+        name: "a fenced lock",
+        task: |request| Box::pin(async { request.fenced().acquire_async().await.map(drop) }),
+        thread: |request| request.fenced().acquire().map(drop),
+    },
+    Way {
+        name: "a fair lock",
+        task: |request| Box::pin(async { request.fair().acquire_async().await.map(drop) }),
+        thread: |request| request.fair().acquire().map(drop),
+    },
+    Way {
+        name: "a reader",
+        task: |request| Box::pin(async { request.shared().acquire_async().await.map(drop) }),
+        thread: |request| request.shared().acquire().map(drop),
+    },
+    Way {
+        name: "a writer",
+        task: |request| Box::pin(async { request.keep_readers_out().acquire_async().await.map(drop) }),
+        thread: |request| request.keep_readers_out().acquire().map(drop),
+    },
+    Way {
+        name: "a kept lock",
+        task: |request| Box::pin(async { request.auto_extend(TTL).acquire_async().await.map(drop) }),
+        thread: |request| request.auto_extend(TTL).acquire().map(drop),
+    },
+    Way {
+        name: "a reentrant lock",
+        task: |request| Box::pin(async { request.reentrant().lock_async().await.map(drop).map_err(source) }),
+        thread: |request| request.reentrant().lock().map(drop).map_err(source),
+    },
+];
+
+/// Asks as a task and as a thread; neither may hang.
+fn errors_of(way: &'static Way, ask: impl Fn() -> LockRequest<'static>) -> Vec<AcquireError> {
+    let (task, thread) = (ask(), ask());
+    within(way.name, move || {
+        [block_on((way.task)(task)), (way.thread)(thread)].map(|it| it.expect_err(way.name)).to_vec()
+    })
+}
+
+fn attempts(client: &Client) -> u64 {
+    let stats = client.stats();
+    stats.acquired + stats.contended + stats.no_quorum + stats.expired + stats.overloaded + stats.retries
+}
+
+fn commands(fleet: &mut Fleet) -> usize {
+    fleet.masters().map(|master| work(master).command_count).sum()
+}
+
+/// No lock is left; the keys that count fencing tokens stay.
+fn assert_nothing_locked<const N: usize>(clients: [&Client; N], fleet: &mut Fleet) {
+    assert!(clients.iter().all(|client| settle(client, PATIENCE) == 0), "locks left on some master");
+    for master in fleet.masters() {
+        let keys = master.ask("KEYS *").text();
+        assert!(keys == "[]" || keys == "[redlatch:fence:a]", "{keys}");
+    }
+}
+
+#[test]
+fn one_attempt_is_one_attempt_for_each_caller() {
+    let mut fleet = Fleet::start(3);
+    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    let held = other.lock("a").ttl(TTL).acquire().expect("free");
+    eventually(PATIENCE, "all have it", || fleet.masters().all(|it| it.ask("EXISTS a").text() == "1"));
+    for way in &WAYS {
+        let (attempts_before, commands_before) = (attempts(&client), commands(&mut fleet));
+        let ask = || client.lock_owned("a").ttl(TTL).wait(FOREVER).max_attempts(1);
+        for error in errors_of(way, ask) {
+            assert!(matches!(error, AcquireError::Contended(_)), "{}: {error}", way.name);
+        }
+        let made = attempts(&client) - attempts_before;
+        assert_eq!(made, 2, "{}: attempts of two callers", way.name);
+        // An attempt, its release, and the same again for scripts that a master did not know.
+        let sent = commands(&mut fleet) - commands_before;
+        assert!(sent <= 2 * 3 * 6, "{}: {sent} commands", way.name);
+    }
+    for is_task in [false, true] {
+        let before = attempts(&client);
+        let request = client.lock_set(["a", "b"]).ttl(TTL).wait(FOREVER).max_attempts(1);
+        let error = within("a set", move || {
+            if is_task { block_on(request.acquire_async()) } else { request.acquire() }.expect_err("held")
+        });
+        assert!(matches!(error.source, AcquireError::Contended(_)), "{error}");
+        assert_eq!(attempts(&client) - before, 2, "one for each lock of the set");
+    }
+    let mut redlock =
+        Redlock::open(config(&fleet.urls(), LONG).build().expect("valid")).expect("an event loop");
+    let error = within("a lease", move || {
+        let result = redlock.lock("a").ttl(TTL).wait(FOREVER).max_attempts(1).acquire().map(drop);
+        assert_eq!(redlock.stats().retries, 0);
+        result.expect_err("held")
+    });
+    assert!(matches!(error, AcquireError::Contended(_)), "{error}");
+    drop(held);
+    assert_nothing_locked([&client, &other], &mut fleet);
+}
+
+/// A client for which all masters are in quarantine for long.
+fn quarantined(fleet: &Fleet) -> Config {
+    config(&fleet.urls(), LONG)
+        .quarantine(Quarantine::Uptime)
+        .max_ttl(2 * FOREVER)
+        .build()
+        .expect("valid settings")
+}
+
+#[test]
+fn a_quarantine_beyond_the_wait_is_an_error_at_once() {
+    let mut fleet = Fleet::start(3);
+    let client = Client::open(quarantined(&fleet)).expect("an event loop");
+    eventually(PATIENCE, "all are connected", || {
+        client.health().masters.iter().all(|it| matches!(it.state, redlatch::MasterState::Quarantined(_)))
+    });
+    for way in &WAYS {
+        let before = attempts(&client);
+        for error in errors_of(way, || client.lock_owned("a").ttl(TTL).wait(FOREVER)) {
+            assert!(matches!(error, AcquireError::NoQuorum(_)), "{}: {error}", way.name);
+        }
+        let made = attempts(&client) - before;
+        assert!(made <= 4, "{}: {made} attempts of two callers", way.name);
+    }
+    for is_task in [false, true] {
+        let before = attempts(&client);
+        let request = client.lock_set(["a", "b"]).ttl(TTL).wait(FOREVER);
+        let error = within("a set", move || {
+            if is_task { block_on(request.acquire_async()) } else { request.acquire() }.expect_err("held")
+        });
+        assert!(matches!(error.source, AcquireError::NoQuorum(_)), "{error}");
+        let made = attempts(&client) - before;
+        assert!(made <= 4, "{made} attempts of one set");
+    }
+    let mut redlock = Redlock::open(quarantined(&fleet)).expect("an event loop");
+    let error = within("a lease", move || {
+        redlock.lock("a").ttl(TTL).wait(FOREVER).acquire().map(drop).expect_err("in quarantine")
+    });
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    assert_nothing_locked([&client], &mut fleet);
+}
+
+#[test]
+fn each_caller_adds_at_most_one_attempt() {
+    let mut fleet = Fleet::start(3);
+    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    let held = other.lock("a").ttl(TTL).acquire().expect("free");
+    let lock = client.lock("a").ttl(TTL).wait(FOREVER).max_attempts(1).reentrant();
+    let before = attempts(&client);
+    let callers: Vec<_> = (0..8)
+        .map(|index| {
+            let lock: ReentrantLock = lock.clone();
+            let ask = move || if index % 2 == 0 { lock.lock() } else { block_on(lock.lock_async()) };
+            std::thread::spawn(move || ask().map(drop).map_err(source).expect_err("held"))
+        })
+        .collect();
+    let errors =
+        within("callers", move || callers.into_iter().map(|it| it.join().expect("no panic")).collect());
+    let errors: Vec<AcquireError> = errors;
+    assert!(errors.iter().all(|it| matches!(it, AcquireError::Contended(_))), "{errors:?}");
+    let made = attempts(&client) - before;
+    assert!((1..=8).contains(&made), "{made} attempts of 8 callers");
+    drop(held);
+    assert_nothing_left(&other, &mut fleet);
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn a_longer_wait_goes_on_after_a_failure() {
+    let mut fleet = Fleet::start(3);
+    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    let held = other.lock("a").ttl(TTL).acquire().expect("free");
+    let lock = client.lock("a").ttl(TTL).wait(FOREVER).max_attempts(1).reentrant();
+    let mut first = lock.lock_async();
+    assert!(poll_once(&mut first).is_pending());
+    let mut second = lock.lock_async();
+    assert!(poll_once(&mut second).is_pending(), "it joins, and waits for longer by a moment");
+    let failed = block_on(first).map(drop).map_err(source).expect_err("held");
+    assert!(matches!(failed, AcquireError::Contended(_)), "{failed}");
+    held.release().expect("confirmed");
+    assert_eq!(block_on(second).expect("free by now").release().map(|it| it.is_some()), Ok(true));
+    assert_nothing_left(&client, &mut fleet);
+}
+
+/// Polls a task that waits out an outage, as an executor of one thread does, until it has made some attempts.
+/// A poll that does not return hangs.
+fn goes_on_in_an_outage(name: &str, client: &Client, mut asking: Asking) {
+    const ATTEMPTS: u64 = 8;
+    let (begun, before) = (Instant::now(), attempts(client));
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(woken.clone());
+    let mut polled_at = None;
+    while attempts(client) - before < ATTEMPTS {
+        let count = woken.get();
+        if polled_at != Some(count) {
+            polled_at = Some(count);
+            let polled = asking.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending(), "{name}: {polled:?}");
+        }
+        // Whatever else this thread does.
+        std::thread::yield_now();
+        assert!(begun.elapsed() < PATIENCE, "{name}: it does not try again");
+    }
+    let made = u128::from(attempts(client) - before);
+    // Each pause lasts for a millisecond at least; a set asks for two locks at once.
+    assert!(made <= 2 * (begun.elapsed().as_millis() + 2), "{name}: {made} attempts without a pause");
+}
+
+#[test]
+fn other_tasks_go_on_while_one_waits_out_an_outage() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    (1..3).for_each(|index| fleet.master(index).kill());
+    eventually(PATIENCE, "they are missed", || {
+        client.stats().masters.iter().filter(|it| it.is_ready).count() == 1
+    });
+    let its = client.clone();
+    within("a poll", move || {
+        for way in &WAYS {
+            let request = its.lock_owned("a").ttl(TTL).wait(FOREVER);
+            goes_on_in_an_outage(way.name, &its, (way.task)(request));
+        }
+        let set = its.lock_set(["a", "b"]).ttl(TTL).wait(FOREVER);
+        let set = async { set.acquire_async().await.map(drop).map_err(|error| error.source) };
+        goes_on_in_an_outage("a set", &its, Box::pin(set));
+        let candidate = its.lead("a").ttl(TTL);
+        let campaign = candidate.campaign_async();
+        goes_on_in_an_outage("a candidate", &its, Box::pin(async { campaign.await.map(drop) }));
+    });
+    (1..3).for_each(|index| fleet.master(index).restart());
+    drop(client.lock("b").ttl(TTL).wait(PATIENCE).acquire().expect("they are back"));
+    eventually(PATIENCE, "nothing is left", || client.stats().claims == 0);
+}
