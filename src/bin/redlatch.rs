@@ -15,6 +15,7 @@ mod cli {
     pub(crate) mod list;
     pub(crate) mod message;
     pub(crate) mod options;
+    pub(crate) mod output;
     pub(crate) mod ping;
     pub(crate) mod run;
 }
@@ -30,7 +31,7 @@ use clap::{CommandFactory, Parser};
 
 use cli::message::Message;
 use cli::options::{self, Exit, code};
-use cli::{bench, doctor, drill, generate, inspect, list, run};
+use cli::{bench, doctor, drill, generate, inspect, list, output, run};
 
 /// Locks across independent Redis or Valkey masters (Redlock).
 #[derive(Parser)]
@@ -76,13 +77,12 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Ls(args) }) => list::execute(&args),
         Err(error) => refuse(&error),
     };
-    match result {
-        Ok(code) => ExitCode::from(code),
-        Err(Exit { code, why }) => {
-            options::say(&why);
-            ExitCode::from(code)
-        }
-    }
+    let code = result.unwrap_or_else(|Exit { code, why }| {
+        options::say(&why);
+        code
+    });
+    output::finish();
+    ExitCode::from(code)
 }
 
 /// Shows help or version where it was asked for; anything else that clap has to say is bad usage.

@@ -140,7 +140,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
         round_trip,
         measured,
     };
-    report.print(args.json);
+    options::print_until(report.text(args.json), || interrupted(&interrupt).is_some())?;
     let done = if report.measured.pairs > 0 { 0 } else { code::NO_QUORUM };
     Ok(interrupted(&interrupt).unwrap_or(done))
 }
@@ -281,7 +281,6 @@ impl Load {
             progress.show(now - start, attempts, measured.pairs);
         }
         measured.elapsed = start.elapsed();
-        progress.finish(measured.elapsed, attempts, measured.pairs);
         Ok(measured)
     }
 

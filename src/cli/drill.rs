@@ -21,7 +21,7 @@ use redlatch::{AcquireError, Client, Config, Guard, HeldLocks, KeyState, Redlock
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::message::Message;
-use super::options::{self, Enough, Exit, MasterOptions, code, print, say};
+use super::options::{self, Enough, Exit, MasterOptions, code, say};
 use contender::{Contender, Record};
 use faults::Faults;
 use report::Report;
@@ -158,7 +158,8 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     if unreleased > 0 {
         say(Message::ReleasesUnconfirmed { left: unreleased });
     }
-    print(&if args.json { report.json() } else { report.text() })?;
+    let text = if args.json { report.json() } else { report.text() };
+    options::print_until(text, || interrupted(&drill.interrupt).is_some())?;
     Ok(match report.lock_count() {
         _ if report.has_two_holders() => TWO_HOLDERS,
         _ if report.has_unhealed() => UNHEALED,

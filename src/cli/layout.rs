@@ -1,6 +1,7 @@
 //! Text for a screen of any width.
 
 use std::io;
+use std::os::fd::AsFd;
 
 use rustix::termios::tcgetwinsize;
 
@@ -17,7 +18,16 @@ pub(crate) fn stdout_width() -> usize {
 
 /// Width of the terminal that stdout is; `None` if it is none.
 pub(crate) fn terminal_width() -> Option<usize> {
-    let size = tcgetwinsize(io::stdout()).ok()?;
+    width_of(io::stdout())
+}
+
+/// Width of the terminal that stderr is; `None` if it is none.
+pub(crate) fn stderr_width() -> Option<usize> {
+    width_of(io::stderr())
+}
+
+fn width_of(stream: impl AsFd) -> Option<usize> {
+    let size = tcgetwinsize(stream).ok()?;
     // Zero is a terminal that does not know its size.
     Some(usize::from(size.ws_col)).filter(|width| *width > 0)
 }

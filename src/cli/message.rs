@@ -21,6 +21,9 @@ pub(crate) enum Message<'a> {
     UnknownPage {
         names: Text<'a>,
     },
+    LinesDropped {
+        count: usize,
+    },
     TtlTooLong {
         ttl: Duration,
         max_ttl: Duration,
@@ -199,6 +202,10 @@ impl fmt::Display for Message<'_> {
         match *self {
             Self::BadSetting { option, variable, reason } => write!(f, "{option} ({variable}): {reason}"),
             Self::UnknownPage { names } => write!(f, "no such page; give {names}, or nothing for the program's own"),
+            Self::LinesDropped { count } => {
+                let were = if count == 1 { "was" } else { "were" };
+                write!(f, "{} {were} dropped, as nobody took them; read stderr faster", Counted(count, "message"))
+            }
             Self::NoDashes => f.write_str(
                 "write -- between the lock's name and the command: redlatch run NAME -- COMMAND",
             ),
@@ -405,6 +412,8 @@ mod tests {
         for (text, words) in table! {
             BadSetting { .. } => BadSetting { option: "--max-ttl", variable: "REDLATCH_MAX_TTL", reason: &"give a time such as 30s" }, "--max-ttl (REDLATCH_MAX_TTL): give a time";
             UnknownPage { .. } => UnknownPage { names: &"run, bench" }, "no such page; give run, bench";
+            LinesDropped { .. } => LinesDropped { count: 1 }, "1 message was dropped";
+            LinesDropped { .. } => LinesDropped { count: 2 }, "2 messages were dropped, as nobody took them; read stderr faster";
             NoDashes => NoDashes, "write -- between the lock's name and the command";
             TtlTooLong { .. } => TtlTooLong { ttl: LONG, max_ttl: LONG }, "--ttl is 4.4s, above";
             OutOfBounds { .. } => OutOfBounds { option: "--depth", value: &0, min: &1, max: &9 }, "--depth is 0; give 1 to 9";

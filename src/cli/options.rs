@@ -1,11 +1,14 @@
 //! What the subcommands share: which masters and how they are reached, how the program ends, what it prints.
 //!
-//! Everything for stderr goes through [`say`], so that a login in a URL is never shown.
+//! Everything for stderr goes through [`say`], so that a login in a URL is never shown and nothing waits for a
+//! reader.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::quorum;
@@ -14,10 +17,9 @@ use redlatch::{
     AcquireError, Config, ConfigBuilder, ConfigError, ConnectError, Failure, InputError, MasterState,
     MasterStatus, Redlock,
 };
-use rustix::process::getpgrp;
-use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp};
 
 use super::message::{self, Message};
+use super::output::{self, END_LIMIT};
 
 /// The program's own exit codes; 64 to 76 are those of sysexits(3), 126 and 127 those of the shell.
 pub(crate) mod code {
@@ -50,8 +52,8 @@ const QUARANTINE_SLACK: Duration = Duration::from_secs(2);
 /// marks are written.
 const NEARLY: Duration = Duration::from_millis(500);
 
-/// How often a countdown is shown again.
-const COUNTDOWN_EVERY: Duration = Duration::from_millis(100);
+/// How often to look whether a signal has come.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// The masters and how they are reached. Each option that has a variable stands for it: the library reads
 /// both by the same table.
@@ -257,15 +259,9 @@ impl From<AcquireError> for Exit {
     }
 }
 
-/// Prints to stderr, in front of each message the program's name. Prints nothing where the terminal would
-/// stop the program for it (`stty tostop`, and another group is in the foreground): a lock must be extended,
-/// and its loss followed.
+/// Has a message printed to stderr. Never waits for that.
 pub(crate) fn say(text: impl fmt::Display) {
-    if would_be_stopped() {
-        return;
-    }
-    // There is nowhere to complain to if stderr is gone.
-    let _ = writeln!(io::stderr().lock(), "redlatch: {}", without_logins(&format!("{text:#}")));
+    output::say(&without_logins(&format!("{text:#}")));
 }
 
 /// Prints the result to stdout.
@@ -277,14 +273,19 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-fn would_be_stopped() -> bool {
-    let stderr = io::stderr();
-    tcgetpgrp(&stderr).is_ok_and(|foreground| foreground != getpgrp())
-        && tcgetattr(&stderr).is_ok_and(|settings| settings.local_modes.contains(LocalModes::TOSTOP))
-}
-
-pub(crate) fn stderr_is_terminal() -> bool {
-    io::stderr().is_terminal()
+/// The same for a program that catches signals: one that came ends the wait for a reader that does not read.
+pub(crate) fn print_until(text: String, is_interrupted: impl Fn() -> bool) -> io::Result<()> {
+    let (sender, printed) = mpsc::channel();
+    thread::Builder::new().name("stdout".to_owned()).spawn(move || sender.send(print(&text)))?;
+    loop {
+        // After a signal the reader has this time once more.
+        let is_last = is_interrupted();
+        match printed.recv_timeout(if is_last { END_LIMIT } else { LOOK_PAUSE }) {
+            Ok(result) => return result,
+            Err(_) if is_last => return Ok(()),
+            Err(_) => {}
+        }
+    }
 }
 
 /// The text without logins: from each `://` to the last `@` before the next `://` or the end of the line. So
@@ -339,36 +340,26 @@ pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
 }
 
 /// A wait shown as one line: it counts down on a terminal, and is printed once elsewhere.
-struct Countdown {
-    is_shown: bool,
-    shown_at: Option<Instant>,
+#[derive(Default)]
+pub(crate) struct Countdown {
+    is_said: bool,
 }
 
 impl Countdown {
-    fn show(&mut self, now: Instant, message: &Message<'_>) {
-        let is_first = self.shown_at.is_none();
-        if !self.is_shown {
-            return;
+    pub(crate) fn show(&mut self, message: &Message<'_>) {
+        if output::stderr_is_terminal() {
+            output::show(&without_logins(&message.to_string()));
+        } else if !self.is_said {
+            say(message);
         }
-        if !stderr_is_terminal() {
-            if is_first {
-                say(message);
-            }
-        } else if self.shown_at.is_none_or(|at| now - at >= COUNTDOWN_EVERY) && !would_be_stopped() {
-            let _ = write!(io::stderr().lock(), "\r\x1b[Kredlatch: {message}");
-        } else {
-            return;
-        }
-        self.shown_at = Some(now);
+        self.is_said = true;
     }
 }
 
 impl Drop for Countdown {
     /// Clears the line: what follows says what became of the wait.
     fn drop(&mut self) {
-        if self.shown_at.is_some() && stderr_is_terminal() && !would_be_stopped() {
-            let _ = write!(io::stderr().lock(), "\r\x1b[K");
-        }
+        output::clear();
     }
 }
 
@@ -390,7 +381,7 @@ pub(crate) fn wait_for_masters(
     mut is_interrupted: impl FnMut() -> bool,
 ) -> Result<(), Exit> {
     let deadline = Instant::now() + redlock.config().quarantine_time() + QUARANTINE_SLACK;
-    let mut countdown = Countdown { is_shown, shown_at: None };
+    let mut countdown = Countdown::default();
     loop {
         let masters = redlock.masters();
         let longest = masters.iter().filter_map(|master| match master.state {
@@ -416,8 +407,10 @@ pub(crate) fn wait_for_masters(
             let why = Message::TooFewMasters { ready, count: masters.len(), needed }.to_string();
             return Err(Exit::new(code::NO_QUORUM, [vec![why], doubts(&masters)].concat().join("\n  ")));
         }
-        countdown
-            .show(now, &Message::AwaitingMasters { left: longest, restarted: count, count: masters.len() });
+        if is_shown {
+            let count_all = masters.len();
+            countdown.show(&Message::AwaitingMasters { left: longest, restarted: count, count: count_all });
+        }
         redlock.turn(longest.min(Duration::from_millis(100)))?;
     }
 }

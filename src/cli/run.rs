@@ -168,6 +168,10 @@ Processes:
   go on without the lock: let the command wait for those that need it.
   KILL to redlatch leaves the command running without a lock.
 
+Output:
+  What redlatch says never delays it: messages that nobody reads from stderr are dropped and counted, and its end waits at
+  most 1s for a reader.
+
 Signals:
   TERM, INT, HUP and QUIT to redlatch go on to the whole group, USR1 and USR2 to the command.
 

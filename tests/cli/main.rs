@@ -5,6 +5,7 @@
 
 mod bad_input_tests;
 mod bench_tests;
+mod blocked_tests;
 #[path = "../tls/certificates.rs"]
 mod certificates;
 mod descendant_tests;

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::fleet::eventually;
 use crate::harness::{Leftovers, PATIENCE, command};
@@ -25,6 +26,11 @@ impl Session {
     /// Starts `sh -c` in a session of its own, in the foreground of a terminal of its own; in the script,
     /// `$REDLATCH` is the program. `None`, visibly, if `setsid` of util-linux is missing.
     pub(crate) fn start(urls: &[String], script: &str) -> Option<Self> {
+        Self::start_with_width(urls, script, 0)
+    }
+
+    /// The same on a terminal with so many columns; zero is one that does not know.
+    pub(crate) fn start_with_width(urls: &[String], script: &str, columns: u16) -> Option<Self> {
         let tool = Command::new("setsid").arg("--version").output();
         if !tool.is_ok_and(|tool| String::from_utf8_lossy(&tool.stdout).contains("util-linux")) {
             let why = "no setsid of util-linux, which makes a controlling terminal";
@@ -34,6 +40,8 @@ impl Session {
         }
         let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
         grantpt(&keyboard).and_then(|()| unlockpt(&keyboard)).expect("a pseudo-terminal");
+        let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&keyboard, size).expect("a pseudo-terminal");
         let path = ptsname(&keyboard, Vec::new()).expect("it has a name");
         let path = std::ffi::OsStr::from_bytes(path.as_bytes());
         // This process must not have it as its own controlling terminal.

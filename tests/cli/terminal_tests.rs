@@ -165,3 +165,16 @@ fn a_wait_can_be_stopped_and_continued() {
     assert_eq!(session.wait_for("ended "), "0");
     session.finish();
 }
+
+#[test]
+fn messages_break_between_words_on_a_narrow_terminal() {
+    let mut fleet = Fleet::start(1);
+    fleet.master(0).ask("SET r other PX 600000");
+    let session = Session::start_with_width(&fleet.urls(), &run("10s", "true"), 40);
+    let Some(session) = session else { return };
+    let (code, screen) = session.finish();
+    assert_eq!(code, Some(75));
+    let text = screen.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("is held by another client, for at most"), "{screen}");
+    assert!(screen.lines().all(|line| line.trim_end().chars().count() <= 40), "{screen}");
+}

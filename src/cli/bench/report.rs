@@ -1,16 +1,15 @@
 //! What `redlatch bench` shows: progress on stderr, the result on stdout as a table or as JSON.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use indicatif::{ProgressBar, ProgressStyle};
 use redlatch::internals::words::Rounded;
 use serde_json::{Value, json};
 
 use super::{Limit, Measured};
-use crate::cli::options::{say, stderr_is_terminal};
+use crate::cli::options::say;
+use crate::cli::output::{self, stderr_is_terminal};
 use crate::cli::ping::RoundTrip;
 
 /// The result, and what is needed to read it.
@@ -29,10 +28,8 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn print(&self, as_json: bool) {
-        let text = if as_json { format!("{}\n", self.json()) } else { self.table() };
-        // A reader that closed the pipe does not want it.
-        let _ = io::stdout().lock().write_all(text.as_bytes());
+    pub(super) fn text(&self, as_json: bool) -> String {
+        if as_json { format!("{}\n", self.json()) } else { self.table() }
     }
 
     fn pairs_per_s(&self) -> f64 {
@@ -147,71 +144,48 @@ fn shown(ns: u64) -> String {
     Rounded(Duration::from_nanos(ns)).to_string()
 }
 
-/// A bar on a terminal, else a line now and then; both on stderr.
+/// A line on stderr: on a terminal it changes in place, elsewhere there is another one now and then.
 pub(super) struct Progress {
     limit: Limit,
-    bar: Option<ProgressBar>,
     shown_at: Duration,
     is_hidden: bool,
 }
 
-/// How often the bar moves.
-const BAR_EVERY: Duration = Duration::from_millis(100);
+/// How often the line changes.
+const CHANGE_EVERY: Duration = Duration::from_millis(100);
 
 /// How often a line is printed where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
 impl Progress {
-    pub(super) fn new(limit: Limit) -> Self {
-        let length = match limit {
-            Limit::Pairs(count) => count,
-            Limit::Time(time) => milliseconds(time),
-        };
-        let bar = stderr_is_terminal().then(|| {
-            let style =
-                ProgressStyle::with_template("{bar:40} {percent:>3}%  {msg}").expect("a valid template");
-            ProgressBar::new(length).with_style(style)
-        });
-        Self { limit, bar, shown_at: Duration::ZERO, is_hidden: false }
+    pub(super) const fn new(limit: Limit) -> Self {
+        Self { limit, shown_at: Duration::ZERO, is_hidden: false }
     }
 
     /// Shows nothing.
     pub(super) const fn hidden() -> Self {
-        Self { limit: Limit::Pairs(0), bar: None, shown_at: Duration::ZERO, is_hidden: true }
+        Self { limit: Limit::Pairs(0), shown_at: Duration::ZERO, is_hidden: true }
     }
 
     pub(super) fn show(&mut self, elapsed: Duration, attempts: u64, pairs: u64) {
-        let every = if self.bar.is_some() { BAR_EVERY } else { LINE_EVERY };
+        let every = if stderr_is_terminal() { CHANGE_EVERY } else { LINE_EVERY };
         if self.is_hidden || elapsed < self.shown_at + every {
             return;
         }
-        self.draw(elapsed, attempts, pairs);
-    }
-
-    fn draw(&mut self, elapsed: Duration, attempts: u64, pairs: u64) {
         self.shown_at = elapsed;
-        let text = format!("{:.1} s, {pairs} pairs", elapsed.as_secs_f64());
-        match &self.bar {
-            Some(bar) => {
-                let length = bar.length().unwrap_or_default();
-                bar.set_message(text);
-                bar.set_position(length.min(match self.limit {
-                    Limit::Pairs(_) => attempts,
-                    Limit::Time(_) => milliseconds(elapsed),
-                }));
-            }
-            None => say(text),
-        }
+        let (done, all) = match self.limit {
+            Limit::Pairs(count) => (attempts, count),
+            Limit::Time(time) => (milliseconds(elapsed), milliseconds(time)),
+        };
+        let percent = (u128::from(done) * 100 / u128::from(all.max(1))).min(100);
+        let text = format!("{percent}%, {:.1} s, {pairs} pairs", elapsed.as_secs_f64());
+        if stderr_is_terminal() { output::show(&text) } else { say(text) }
     }
+}
 
-    /// Leaves the bar where the load ended, which a Ctrl-C may have made early.
-    pub(super) fn finish(&mut self, elapsed: Duration, attempts: u64, pairs: u64) {
-        if self.bar.is_some() {
-            self.draw(elapsed, attempts, pairs);
-        }
-        if let Some(bar) = self.bar.take() {
-            bar.abandon();
-        }
+impl Drop for Progress {
+    fn drop(&mut self) {
+        output::clear();
     }
 }
 

@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::{Args, Drill, LOOK_PAUSE, seed};
 use crate::cli::message::Message;
 use crate::cli::options::say;
+use crate::cli::output;
 
 /// How long a hook may take.
 const HOOK_LIMIT: Duration = Duration::from_secs(10);
@@ -116,18 +117,23 @@ impl<'a> Faults<'a> {
 
     /// Calls the hook; whether it succeeded.
     fn call(&mut self, command: &str, master: usize, fault: &str) -> bool {
-        // A group of its own: Ctrl-C at the terminal is for the drill, which then heals the master.
-        let child = Command::new("sh")
-            .process_group(0)
-            // Stdout is for the report.
-            .stdout(io::stderr())
-            .args(["-c", command])
-            .env("REDLATCH_FAULT", fault)
-            .env("REDLATCH_MASTER", &self.masters[master])
-            .env("REDLATCH_MASTER_NUMBER", (master + 1).to_string())
-            .stdin(Stdio::null())
-            .spawn();
-        let why = match child.and_then(await_end) {
+        let start = || {
+            // Stdout is for the report. A hook must heal its master though nobody reads stderr.
+            let (reader, writer) = io::pipe()?;
+            output::relay(reader)?;
+            // A group of its own: Ctrl-C at the terminal is for the drill, which then heals the master.
+            Command::new("sh")
+                .process_group(0)
+                .stdout(writer.try_clone()?)
+                .stderr(writer)
+                .args(["-c", command])
+                .env("REDLATCH_FAULT", fault)
+                .env("REDLATCH_MASTER", &self.masters[master])
+                .env("REDLATCH_MASTER_NUMBER", (master + 1).to_string())
+                .stdin(Stdio::null())
+                .spawn()
+        };
+        let why = match start().and_then(await_end) {
             Ok(Some(status)) if status.success() => return true,
             Ok(Some(status)) => status.to_string(),
             Ok(None) => format!("it did not end within {}", Rounded(HOOK_LIMIT)),

@@ -12,7 +12,8 @@ use redlatch::{AcquireError, WaitPolicy};
 
 use super::{FOREVER, Held, Run, TURN_LIMIT, Voice};
 use crate::cli::message::{Message, with_lock};
-use crate::cli::options::{self, Exit, code, say};
+use crate::cli::options::{Exit, code, say};
+use crate::cli::output;
 
 /// How long the lock is waited for before it is said why.
 const SILENT_WAIT: Duration = Duration::from_millis(300);
@@ -76,7 +77,7 @@ impl Run {
     fn shows_waits(&self) -> bool {
         match self.voice {
             Voice::Quiet => false,
-            Voice::Usual => options::stderr_is_terminal(),
+            Voice::Usual => output::stderr_is_terminal(),
             Voice::Verbose => true,
         }
     }

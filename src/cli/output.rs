@@ -1,0 +1,270 @@
+//! The one way to stderr: lines in their order, and on a terminal one line that shows the present state.
+//!
+//! A thread of its own writes. So no caller waits for a full pipe, a stopped terminal or a slow log collector: a
+//! lock is extended, and its loss followed, whether or not anybody reads. What does not fit into the queue is
+//! dropped and counted.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::getpgrp;
+use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp};
+
+use super::layout::{add_paragraph, stderr_width};
+use super::message::Message;
+
+/// The most texts that wait for stderr. Each has at most some lines for each master.
+const TEXT_COUNT_MAX: usize = 256;
+
+/// How long the program's end waits for the texts that are left.
+pub(crate) const END_LIMIT: Duration = Duration::from_secs(1);
+
+/// The longest piece of another program's output that is passed on at once.
+const PIECE_SIZE_MAX: u64 = 4096;
+
+/// Clears the present line of a terminal.
+const CLEAR: &str = "\r\x1b[K";
+
+static STDERR: Stderr = Stderr { queue: Mutex::new(Queue::new()), changed: Condvar::new() };
+
+struct Stderr {
+    queue: Mutex<Queue>,
+    /// Something is to be written, or was.
+    changed: Condvar,
+}
+
+/// What is to be written.
+struct Queue {
+    texts: VecDeque<String>,
+    /// Texts that did not fit since the last one that did.
+    dropped: usize,
+    /// The line that shows the present state, as it should be.
+    status: Option<String>,
+    /// The same as the terminal has it.
+    shown: Option<String>,
+    has_thread: bool,
+    is_writing: bool,
+}
+
+impl Queue {
+    const fn new() -> Self {
+        Self {
+            texts: VecDeque::new(),
+            dropped: 0,
+            status: None,
+            shown: None,
+            has_thread: false,
+            is_writing: false,
+        }
+    }
+
+    fn push(&mut self, text: String) {
+        if self.texts.len() >= TEXT_COUNT_MAX {
+            self.dropped += 1;
+            return;
+        }
+        if self.dropped > 0 {
+            self.texts.push_back(dropped(std::mem::take(&mut self.dropped)));
+        }
+        self.texts.push_back(text);
+    }
+
+    /// What to write next.
+    fn take(&mut self) -> Option<String> {
+        let dropped = (self.texts.is_empty() && self.dropped > 0).then(|| std::mem::take(&mut self.dropped));
+        match self.texts.pop_front().or_else(|| dropped.map(self::dropped)) {
+            Some(text) if self.shown.take().is_some() => Some(format!("{CLEAR}{text}")),
+            Some(text) => Some(text),
+            None if self.shown == self.status => None,
+            None => {
+                self.shown.clone_from(&self.status);
+                Some(format!("{CLEAR}{}", self.shown.as_deref().unwrap_or_default()))
+            }
+        }
+    }
+}
+
+fn dropped(count: usize) -> String {
+    formatted(&Message::LinesDropped { count }.to_string(), stderr_width())
+}
+
+/// The text behind the program's name. On a terminal of this width no word is cut in two.
+fn formatted(text: &str, width: Option<usize>) -> String {
+    let Some(width) = width else { return format!("redlatch: {text}\n") };
+    let mut out = String::new();
+    for (index, line) in text.lines().enumerate() {
+        add_paragraph(&mut out, width, if index == 0 { "redlatch: " } else { "  " }, 4, line);
+    }
+    out
+}
+
+/// The text behind the program's name, in one line of a terminal.
+fn cut(text: &str, width: Option<usize>) -> String {
+    let line = format!("redlatch: {}", text.replace('\n', " "));
+    match width {
+        Some(width) if line.chars().count() >= width => {
+            line.chars().take(width.saturating_sub(2)).chain(['…']).collect()
+        }
+        _ => line,
+    }
+}
+
+fn queue() -> MutexGuard<'static, Queue> {
+    STDERR.queue.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Changes the queue, and has the change written.
+fn change(what: impl FnOnce(&mut Queue)) {
+    let mut queue = queue();
+    what(&mut queue);
+    if !queue.has_thread {
+        // Without a thread the texts are written at the end.
+        queue.has_thread = thread::Builder::new().name("stderr".to_owned()).spawn(write_all).is_ok();
+    }
+    STDERR.changed.notify_all();
+}
+
+fn write_all() {
+    let mut queue = queue();
+    loop {
+        let Some(text) = queue.take() else {
+            queue = STDERR.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            continue;
+        };
+        queue.is_writing = true;
+        drop(queue);
+        write(&text);
+        queue = self::queue();
+        queue.is_writing = false;
+        STDERR.changed.notify_all();
+    }
+}
+
+/// Writes nothing where the terminal would stop the program for it (`stty tostop`, and another group is in the
+/// foreground): a lock must be extended, and its loss followed.
+fn write(text: &str) {
+    let stderr = io::stderr();
+    let would_be_stopped = tcgetpgrp(&stderr).is_ok_and(|foreground| foreground != getpgrp())
+        && tcgetattr(&stderr).is_ok_and(|settings| settings.local_modes.contains(LocalModes::TOSTOP));
+    if !would_be_stopped {
+        // There is nowhere to complain to if stderr is gone.
+        let _ = stderr.lock().write_all(text.as_bytes());
+    }
+}
+
+/// Has a message printed. Never waits.
+pub(super) fn say(text: &str) {
+    let text = formatted(text, stderr_width());
+    change(|queue| queue.push(text));
+}
+
+/// Has a line of a terminal show this, instead of what it showed last. Never waits, and shows nothing where
+/// stderr is no terminal.
+pub(crate) fn show(text: &str) {
+    if stderr_is_terminal() {
+        let line = cut(text, stderr_width());
+        change(|queue| queue.status = Some(line));
+    }
+}
+
+/// Removes what [`show`] shows.
+pub(crate) fn clear() {
+    if queue().status.is_some() {
+        change(|queue| queue.status = None);
+    }
+}
+
+/// Passes on what another program prints, until it closes its end. It never waits for this program's stderr.
+pub(crate) fn relay(from: impl Read + Send + 'static) -> io::Result<()> {
+    let relay = move || {
+        let mut from = BufReader::new(from);
+        loop {
+            let mut piece = Vec::new();
+            match from.by_ref().take(PIECE_SIZE_MAX).read_until(b'\n', &mut piece) {
+                Ok(1..) => change(|queue| queue.push(String::from_utf8_lossy(&piece).into_owned())),
+                _ => return,
+            }
+        }
+    };
+    thread::Builder::new().name("relay".to_owned()).spawn(relay).map(drop)
+}
+
+/// Waits until all is written, for a bounded time: for the end of the program.
+pub(crate) fn finish() {
+    let mut queue = queue();
+    queue.status = None;
+    STDERR.changed.notify_all();
+    if !queue.has_thread {
+        std::iter::from_fn(|| queue.take()).for_each(|text| write(&text));
+        return;
+    }
+    let is_left = |queue: &mut Queue| {
+        queue.is_writing || !queue.texts.is_empty() || queue.dropped > 0 || queue.shown.is_some()
+    };
+    drop(STDERR.changed.wait_timeout_while(queue, END_LIMIT, is_left));
+}
+
+pub(crate) fn stderr_is_terminal() -> bool {
+    io::stderr().is_terminal()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(queue: &mut Queue) -> Vec<String> {
+        std::iter::from_fn(|| queue.take()).collect()
+    }
+
+    #[test]
+    fn lines_that_do_not_fit_are_counted() {
+        let mut queue = Queue::new();
+        (0..TEXT_COUNT_MAX + 3).for_each(|number| queue.push(number.to_string()));
+        assert_eq!(queue.take().as_deref(), Some("0"));
+        queue.push("later".to_owned());
+        (0..2).for_each(|_| queue.push("too late".to_owned()));
+        let texts = all(&mut queue);
+        let (last, first) = (&texts[TEXT_COUNT_MAX - 1..], &texts[..TEXT_COUNT_MAX - 1]);
+        assert!(first.iter().enumerate().all(|(index, text)| *text == (index + 1).to_string()));
+        let [dropped, later, more] = last else { panic!("{last:?}") };
+        assert!(dropped.starts_with("redlatch: 3 messages were dropped"), "{dropped}");
+        assert_eq!(later, "later");
+        assert!(more.starts_with("redlatch: 2 messages were dropped"), "{more}");
+        assert_eq!(queue.take(), None);
+    }
+
+    #[test]
+    fn a_status_gives_way_to_texts_and_returns() {
+        let mut queue = Queue::new();
+        queue.status = Some("one".to_owned());
+        assert_eq!(all(&mut queue), ["\r\x1b[Kone"]);
+        queue.push("text\n".to_owned());
+        assert_eq!(all(&mut queue), ["\r\x1b[Ktext\n", "\r\x1b[Kone"]);
+        queue.status = Some("two".to_owned());
+        queue.status = Some("three".to_owned());
+        assert_eq!(all(&mut queue), ["\r\x1b[Kthree"], "only the present one");
+        queue.status = None;
+        assert_eq!(all(&mut queue), ["\r\x1b[K"]);
+    }
+
+    #[test]
+    fn messages_break_between_words() {
+        let text = "lock \"orders:42\" is held by another client (web-3:4711:tar), for at most 4.4s\n  all 3 masters: refused";
+        assert_eq!(formatted(text, None), format!("redlatch: {text}\n"));
+        for width in [20, 40, 80] {
+            let out = formatted(text, Some(width));
+            let words: Vec<&str> = text.split_whitespace().collect();
+            assert_eq!(out.split_whitespace().skip(1).collect::<Vec<_>>(), words);
+            let is_one_word =
+                |line: &str| line.trim_start_matches("redlatch:").split_whitespace().count() == 1;
+            assert!(
+                out.lines().all(|line| line.chars().count() <= width || is_one_word(line)),
+                "{width}: {out}"
+            );
+            assert!(cut(text, Some(width)).chars().count() < width);
+        }
+    }
+}

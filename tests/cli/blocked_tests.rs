@@ -1,0 +1,141 @@
+//! Output that nobody takes: stderr or stdout is a pipe that is full. Locks are extended, faults healed and signals
+//! followed all the same.
+
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{
+    FOREVER, Leftovers, PATIENCE, exists, expect, finish, holder_count, redlatch, signal, trusting,
+};
+
+/// A program with a stderr that nobody reads. Whatever it started ends with this.
+struct Unheard {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    /// Both ends, so that nothing is closed.
+    stderr: (PipeReader, PipeWriter),
+    _leftovers: Leftovers,
+}
+
+impl Unheard {
+    fn start(command: &mut Command) -> Self {
+        let stderr = pipe().expect("a pipe");
+        let leftovers = Leftovers::of(command);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child =
+            command.stderr(stderr.1.try_clone().expect("a file")).spawn().expect("redlatch was built");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, stdout, stderr, _leftovers: leftovers }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("stdout is text");
+        line.trim_end().to_owned()
+    }
+
+    /// From now on no byte fits into stderr.
+    fn fill_stderr(&mut self) {
+        fill(&mut self.stderr.1);
+    }
+
+    fn code(&mut self) -> Option<i32> {
+        let mut status = None;
+        eventually(PATIENCE, "redlatch ends", || {
+            status = self.child.try_wait().expect("a child can be waited for");
+            status.is_some()
+        });
+        status.and_then(|status| status.code())
+    }
+}
+
+/// Fills a pipe. It blocks its other writers as it did before.
+fn fill(pipe: &mut PipeWriter) {
+    let flags = fcntl_getfl(&*pipe).expect("an open file");
+    fcntl_setfl(&*pipe, flags | OFlags::NONBLOCK).expect("an open file");
+    // Single bytes fill it to the last one.
+    while pipe.write(&[b'x'; 4096]).is_ok() {}
+    while pipe.write(b"x").is_ok() {}
+    fcntl_setfl(&*pipe, flags).expect("an open file");
+}
+
+#[test]
+fn a_lock_is_extended_though_nobody_reads_stderr() {
+    let mut fleet = Fleet::start(3);
+    let script = format!("echo $$; {FOREVER}");
+    let options = ["--verbose", "--ttl", "1s", "r", "--", "sh", "-c", &script];
+    let mut first = Unheard::start(trusting(&fleet, "run").args(options));
+    let pid = first.line();
+    first.fill_stderr();
+    // Longer than the TTL, several times.
+    let both = format!("kill -0 {pid} && echo both");
+    let second = finish(trusting(&fleet, "run").args(["--wait", "4s", "r", "--", "sh", "-c", &both]));
+    assert_eq!(second.stdout, "");
+    expect(&second, 75, &["is held by another client"]);
+    signal(first.child.id(), "TERM");
+    assert_eq!(first.code(), Some(143));
+    assert_eq!(holder_count(&mut fleet, "r"), 0, "released before the exit");
+}
+
+#[test]
+fn a_lost_lock_ends_the_command_though_nobody_reads_stderr() {
+    let mut fleet = Fleet::start(3);
+    let script = format!("trap '' TERM; echo $$; {FOREVER}");
+    let options = ["--ttl", "2s", "--grace", "200ms", "r", "--", "sh", "-c", &script];
+    let mut run = Unheard::start(trusting(&fleet, "run").args(options));
+    let pid = run.line();
+    run.fill_stderr();
+    fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
+    assert_eq!(run.code(), Some(76));
+    assert!(!exists(&pid));
+}
+
+#[test]
+fn an_error_ends_the_program_though_nobody_reads_it() {
+    let mut run = Unheard::start(redlatch(&[]).args(["run", "r", "--", "true"]));
+    run.fill_stderr();
+    assert_eq!(run.code(), Some(64));
+}
+
+#[test]
+fn a_signal_ends_a_drill_that_nobody_reads() {
+    let fleet = Fleet::start(3);
+    let log = std::env::temp_dir().join(format!("redlatch-unread-{}", std::process::id()));
+    // It would block at its own words.
+    let hook = format!("head -c 200000 /dev/zero; echo $REDLATCH_FAULT >>{}", log.display());
+    let (_reader, mut stdout) = pipe().expect("a pipe");
+    fill(&mut stdout);
+    let mut command = trusting(&fleet, "drill");
+    command.args(["--time", "10min", "--ttl", "1s", "--fault-time", "100ms", "--hook", &hook]);
+    let stderr = stdout.try_clone().expect("a file");
+    let leftovers = Leftovers::of(&mut command);
+    let mut child = command.stdout(stdout).stderr(stderr).spawn().expect("redlatch was built");
+    let lines = || std::fs::read_to_string(&log).unwrap_or_default();
+    eventually(PATIENCE, "some faults were healed", || lines().matches("end").count() >= 3);
+    signal(child.id(), "TERM");
+    let mut status = None;
+    eventually(PATIENCE, "the drill ends", || {
+        status = child.try_wait().expect("a child can be waited for");
+        status.is_some()
+    });
+    let lines = lines();
+    std::fs::remove_file(&log).ok();
+    drop(leftovers);
+    assert_eq!(status.and_then(|status| status.code()), Some(143));
+    assert_eq!(lines.matches("begin").count(), lines.matches("end").count(), "{lines}");
+}
+
+#[test]
+fn output_that_is_closed_harms_nothing() {
+    let fleet = Fleet::start(3);
+    let closed = || pipe().expect("a pipe").1;
+    let mut run = trusting(&fleet, "run");
+    run.args(["--verbose", "r", "--", "sh", "-c", "exit 3"]).stdout(closed()).stderr(closed());
+    assert_eq!(run.status().expect("redlatch was built").code(), Some(3));
+    let mut bench = trusting(&fleet, "bench");
+    bench.args(["--pairs", "10"]).stdout(closed()).stderr(closed());
+    assert_eq!(bench.status().expect("redlatch was built").code(), Some(0));
+}
