@@ -1,4 +1,4 @@
-//! The access rights of docs/operating.md: each line there is complete, in both of its forms.
+//! The access rights of docs/operating.md: each line there is complete, also in an ACL file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,10 +23,10 @@ const FEATURES: [&[Kind]; 5] = [
     &KINDS,
 ];
 
-/// The rules of the page's lines that begin with this command, each with its locks.
-fn rules(command: &str) -> Vec<(&'static str, &'static [Kind])> {
-    let rules: Vec<_> = PAGE.lines().filter_map(|line| line.strip_prefix(command)).collect();
-    assert_eq!(rules.len(), FEATURES.len(), "lines of the page that begin with {command:?}");
+/// The rules of the page's lines for `redis-cli`, each with its locks.
+fn rules() -> Vec<(&'static str, &'static [Kind])> {
+    let rules: Vec<_> = PAGE.lines().filter_map(|line| line.strip_prefix("ACL SETUSER ")).collect();
+    assert_eq!(rules.len(), FEATURES.len(), "lines of the page for redis-cli");
     rules.into_iter().zip(FEATURES).collect()
 }
 
@@ -57,7 +57,7 @@ fn use_all(master: &Master, kinds: &[Kind]) {
 #[test]
 fn each_line_for_redis_cli_is_enough() {
     let mut fleet = Fleet::start(1);
-    for (rule, kinds) in rules("ACL SETUSER ") {
+    for (rule, kinds) in rules() {
         let master = fleet.master(0);
         ok(master, "SCRIPT FLUSH");
         ok(master, "FLUSHALL");
@@ -71,7 +71,7 @@ fn each_line_for_an_acl_file_is_enough() {
     let path = std::env::temp_dir().join(format!("redlatch-{}.acl", std::process::id()));
     fs::write(&path, "").expect("a temporary file");
     let mut fleet = Fleet::start_with(1, &["--aclfile", path.to_str().expect("UTF-8")]);
-    for (rule, kinds) in rules("user ") {
+    for (rule, kinds) in rules() {
         fs::write(&path, format!("user {rule}\n")).expect("a temporary file");
         let master = fleet.master(0);
         ok(master, "SCRIPT FLUSH");
@@ -85,7 +85,7 @@ fn each_line_for_an_acl_file_is_enough() {
 /// `a_missing_right_is_named_where_it_is_needed` proves that no right of these is superfluous.
 #[test]
 fn the_line_for_all_locks_has_no_other_rights() {
-    let (rule, _) = rules("ACL SETUSER ")[FEATURES.len() - 1];
+    let (rule, _) = rules()[FEATURES.len() - 1];
     let given: BTreeSet<_> = rule.split(' ').filter_map(|word| word.strip_prefix('+')).collect();
     let elsewhere = ["&", "~", "select", "delifeq"];
     let needed: BTreeSet<_> = RIGHTS.into_iter().filter(|right| !elsewhere.contains(right)).collect();
@@ -95,7 +95,7 @@ fn the_line_for_all_locks_has_no_other_rights() {
 #[test]
 fn the_plain_rights_suffice_for_strict_mode() {
     let mut fleet = Fleet::start(1);
-    let (rule, _) = rules("ACL SETUSER ")[0];
+    let (rule, _) = rules()[0];
     let master = fleet.master(0);
     ok(master, &format!("ACL SETUSER {rule}"));
     let url = master.url().replace("redis://", "redis://locker:PASSWORD@");
