@@ -2,7 +2,7 @@
 //! readiness probe and an orderly shutdown.
 //!
 //! ```text
-//!   POST /orders/42   charges order 42 under its lock: 200; 409 if it is held; 503 without a quorum
+//!   POST /orders/42   charges order 42 under its lock: 200; 409 if it is held; 503 without a quorum or room
 //!   GET  /ready       200 as long as a quorum of masters can grant locks, else 503
 //!   GET  /live        200
 //!   GET  /metrics     the statistics, for Prometheus
@@ -24,7 +24,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redlatch::{AcquireError, Client, Config, Credentials, Event, HeldLocks, Pem, Tls};
+use redlatch::{Client, Config, Credentials, ErrorClass, Event, HeldLocks, Pem, Tls};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
@@ -185,15 +185,25 @@ async fn charge(client: &Client, ledger: &Path, order: &str) -> (&'static str, S
     let request = client.lock(order).ttl(TTL).wait(WAIT).auto_extend(CHARGE_MAX);
     let guard = match request.acquire_async().await {
         Ok(guard) => guard,
-        Err(AcquireError::Contended(denial)) => return ("409 Conflict", format!("{denial}\n")),
-        Err(error) => return ("503 Service Unavailable", format!("{error}\n")),
+        Err(error) => {
+            // Our log gets what each master says; the caller gets no address.
+            eprintln!("order {order}: {error}");
+            let status = match error.class() {
+                ErrorClass::Contended => "409 Conflict",
+                ErrorClass::Rejected => "500 Internal Server Error",
+                _ => "503 Service Unavailable",
+            };
+            return (status, format!("{}\n", error.public_message()));
+        }
     };
     let charged = tokio::select! {
         charged = pay(ledger, order) => charged.map_err(|error| error.to_string()),
         _ = guard.lost() => Err("the lock was about to end before the order was charged".to_owned()),
     };
-    // What is not confirmed goes on in the background, or ends with the TTL.
-    let _ = guard.release_async().await;
+    // The order is charged or not, whatever becomes of the release: it goes on in the background.
+    if let Err(error) = guard.release_async().await {
+        eprintln!("order {order}: {error}");
+    }
     match charged {
         Ok(()) => ("200 OK", "charged\n".to_owned()),
         Err(why) => ("500 Internal Server Error", format!("{why}\n")),

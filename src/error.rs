@@ -4,6 +4,7 @@
 //! whatever an attempt may have left on a master is released, now or when that master can be reached again.
 
 mod advice;
+mod class;
 mod credentials;
 mod report;
 #[cfg(test)]
@@ -13,9 +14,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::lock::{Failure, HolderTtl, InputError, Vote};
+use bytes::Bytes;
+
+use crate::lock::{Failure, HolderTtl, InputError, LockName, Vote};
 use crate::words::{Counted, Labelled, Named, Rounded};
 pub(crate) use advice::advice;
+pub use class::ErrorClass;
+pub(crate) use class::classes;
 pub use credentials::{CredentialsError, ProviderError};
 pub use report::{Report, Round};
 
@@ -71,6 +76,28 @@ impl fmt::Display for Denial {
 }
 
 impl Denial {
+    /// Returns a denial with this report: without attempts, of an unknown holder. Its fields can be set. It
+    /// is for tests of code that handles errors, such as a double of a service that takes locks.
+    ///
+    /// ```
+    /// use redlatch::{AcquireError, Denial, Report, Round};
+    ///
+    /// let denial = Denial::new(Report::new(Round::Acquire, "orders:42"));
+    /// let error = AcquireError::Contended(Box::new(denial));
+    /// assert!(error.is_contended() && error.to_string().contains("orders:42"));
+    /// ```
+    #[must_use]
+    pub fn new(report: Report) -> Self {
+        Self {
+            attempts: 0,
+            took: Duration::ZERO,
+            holder: HolderTtl::Unknown,
+            held_by: HeldBy::default(),
+            holder_label: None,
+            report,
+        }
+    }
+
     fn lock(&self) -> Named<'_> {
         Named(&self.report.resource)
     }
@@ -319,14 +346,15 @@ pub enum ForceUnlockError {
 #[non_exhaustive]
 pub struct SetError<E> {
     /// Name of the first lock, by name, that failed; empty if the set itself is at fault.
-    pub resource: Vec<u8>,
+    pub resource: Bytes,
     /// Error of that lock.
     pub source: E,
 }
 
 impl<E> SetError<E> {
-    pub(crate) const fn new(resource: Vec<u8>, source: E) -> Self {
-        Self { resource, source }
+    /// Returns the error of the lock of this name; for tests of code that handles errors.
+    pub fn new<'n>(name: impl Into<LockName<'n>>, source: E) -> Self {
+        Self { resource: name.into().into_shared(), source }
     }
 }
 

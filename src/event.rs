@@ -5,6 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::error::{AcquireError, CredentialsError};
 
 /// Event of one client, for the function given to
@@ -16,7 +18,7 @@ pub enum Event {
     /// A lock was acquired.
     Acquired {
         /// Name of the lock.
-        resource: Vec<u8>,
+        resource: Bytes,
         /// Number of attempts, at least 1.
         attempts: u32,
         /// Time from the request to the grant.
@@ -25,21 +27,21 @@ pub enum Event {
     /// An acquisition ended without the lock, or there was no room for it (`Overloaded`).
     Denied {
         /// Name of the lock.
-        resource: Vec<u8>,
+        resource: Bytes,
         /// The error that its caller gets.
         error: AcquireError,
     },
     /// A held lock was released within its validity.
     Released {
         /// Name of the lock.
-        resource: Vec<u8>,
+        resource: Bytes,
         /// Time for which it was held.
         held: Duration,
     },
     /// A held lock was left to the end of its TTL, or released before its least time and kept.
     Left {
         /// Name of the lock.
-        resource: Vec<u8>,
+        resource: Bytes,
         /// Time for which its caller held it.
         held: Duration,
     },
@@ -47,14 +49,14 @@ pub enum Event {
     /// loss notification.
     NearLoss {
         /// Name of the lock.
-        resource: Vec<u8>,
+        resource: Bytes,
         /// Validity that was left.
         left: Duration,
     },
     /// A held lock ended before its release. If nothing showed it before, it is reported at the release.
     Lost {
         /// Name of the lock.
-        resource: Vec<u8>,
+        resource: Bytes,
         /// Time for which it was held.
         held: Duration,
     },

@@ -26,7 +26,7 @@
 //! match client.lock("orders:42").ttl(Duration::from_secs(10)).wait(Duration::from_secs(2)).acquire() {
 //!     Ok(guard) => {
 //!         // … the protected work, while guard.is_valid() …
-//!         guard.release()?;
+//!         drop(guard); // released in the background; `release` waits for the masters
 //!     }
 //!     Err(AcquireError::Contended(denial)) => println!("another client holds it: {denial}"),
 //!     Err(error) => return Err(error.into()), // an outage, and what each master said
@@ -40,7 +40,7 @@
 //! # async fn import(client: redlatch::Client) -> Result<(), Box<dyn std::error::Error>> {
 //! let guard = client.lock("orders:42").acquire_async().await?;
 //! // … the protected work, in a `select!` with guard.lost() …
-//! guard.release_async().await?;
+//! drop(guard);
 //! # Ok(())
 //! # }
 //! ```
@@ -159,8 +159,8 @@ pub use engine::stats::{MasterStats, Stats};
 pub use engine::status::{Health, MasterState, MasterStatus};
 pub use engine::trouble::Warning;
 pub use error::{
-    AcquireError, CredentialsError, Denial, ExtendError, ForceUnlockError, HeldBy, InspectError, LeaveError,
-    ProviderError, ReleaseError, Report, Round,
+    AcquireError, CredentialsError, Denial, ErrorClass, ExtendError, ForceUnlockError, HeldBy, InspectError,
+    LeaveError, ProviderError, ReleaseError, Report, Round,
 };
 pub use error::{LockReentrantError, SetError};
 pub use event::Event;

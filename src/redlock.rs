@@ -43,7 +43,7 @@ use crate::process::Process;
 /// let mut redlock = Redlock::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 /// let lease = redlock.lock("orders:42").wait(Duration::from_secs(2)).acquire()?;
 /// // … work while lease.is_valid() …
-/// redlock.release(lease)?;
+/// drop(lease); // released by the next call, or by `redlock.release(lease)` with the masters' answer
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Redlock {

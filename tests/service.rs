@@ -90,6 +90,7 @@ fn a_service_outlives_passwords_masters_and_signals() {
         load.expect_end(0);
         services[0].terminate();
         load.await_charges("with one service");
+        refuses_without_addresses(&mut fleet, &services[1]);
         let [of_second, of_others] = ["redlatch_lost_total", "redlatch_near_losses_total"]
             .map(|name| value_of(&services[1].get("/metrics").1, name));
         assert_eq!((of_second, of_others), (0, 0), "a lock was lost");
@@ -106,6 +107,15 @@ fn a_service_outlives_passwords_masters_and_signals() {
         assert_eq!(keys, "[]", "master {index} has locks that nobody holds");
     }
     assert!(place.charge_count() >= load.charged.load(Ordering::SeqCst), "a charge is missing");
+}
+
+/// The caller of an order that another client holds gets no address, though a master is dead.
+fn refuses_without_addresses(fleet: &mut Fleet, service: &Service) {
+    let mut ask_all = |line: &str| (0..4).for_each(|index| drop(fleet.master(index).ask(line)));
+    ask_all("SET orders:7 other");
+    let (status, body) = request(service.addr, "POST", "/orders/7").expect("an answer");
+    assert!(status == 409 && !body.contains("127.0.0.1"), "{status}: {body}");
+    ask_all("DEL orders:7");
 }
 
 fn fleet(certificates: &Certificates) -> Fleet {

@@ -212,7 +212,8 @@ impl Guard {
     /// round at most. An expired lock is a result ([`Released::was_already_gone`]) and no error.
     ///
     /// # Errors
-    /// [`ReleaseError`] if too few masters answered in time. The release goes on in the background.
+    /// [`ReleaseError`] if too few masters answered in time. The release goes on in the background, so log
+    /// the error: the protected work is done.
     pub fn release(self) -> Result<Released, ReleaseError> {
         self.release_async().wait()
     }

@@ -36,7 +36,7 @@ use crate::engine::{Health, MasterStatus, Stats};
 /// let client = Client::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 /// let guard = client.lock("orders:42").ttl(Duration::from_secs(10)).wait(Duration::from_secs(2)).acquire()?;
 /// // … work while guard.is_valid() …
-/// guard.release()?;
+/// drop(guard); // released in the background; `release` waits for the masters
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -46,7 +46,7 @@ use crate::engine::{Health, MasterStatus, Stats};
 /// # use redlatch::Client;
 /// # async fn task(client: Client) -> Result<(), Box<dyn std::error::Error>> {
 /// let guard = client.lock("orders:42").acquire_async().await?;
-/// guard.release_async().await?;
+/// drop(guard);
 /// # Ok(())
 /// # }
 /// ```

@@ -50,7 +50,7 @@ mod extension;
 /// let inner = lock.lock()?; // asks nobody
 /// assert_eq!(lock.hold_count(), 2);
 /// drop(outer);
-/// inner.release()?; // the last one: released at the masters
+/// drop(inner); // the last one: released at the masters
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]

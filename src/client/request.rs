@@ -5,6 +5,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
 use super::completions::Question;
 use super::guard::Guard;
 use super::handle::Client;
@@ -14,8 +16,8 @@ use super::shared::{Core, Stopped};
 use crate::cancel::{Cancel, Registration};
 use crate::clock;
 use crate::engine::{Grant, OpId, Outcome, Request, Validity};
-use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
-use crate::lock::{HolderLabel, HolderTtl, LockName, MasterId, Resource, Vote};
+use crate::error::{AcquireError, Denial, Report, Round};
+use crate::lock::{HolderLabel, LockName, MasterId, Resource, Vote};
 use crate::mutants::mutant;
 use crate::options::{
     Options, auto_extend_method, fair_method, label_method, option_methods, request_methods,
@@ -288,17 +290,10 @@ impl LockRequest<'_> {
             let has_granted = MasterId::new(index).is_some_and(|master| grant.granted.contains(master));
             (label.clone(), if has_granted { Vote::Granted } else { Vote::Pending })
         });
-        let resource = self.resource.as_bytes().to_vec();
-        let report = Report { round: Round::Acquire, resource, votes: votes.collect() };
+        let name = Bytes::copy_from_slice(self.resource.as_bytes());
+        let report = Report { votes: votes.collect(), ..Report::new(Round::Acquire, name) };
         let took = asked.submitted.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
-        AcquireError::Expired(Box::new(Denial {
-            attempts: grant.attempts,
-            took,
-            holder: HolderTtl::Unknown,
-            held_by: HeldBy::default(),
-            holder_label: None,
-            report,
-        }))
+        AcquireError::Expired(Box::new(Denial { attempts: grant.attempts, took, ..Denial::new(report) }))
     }
 }
 

@@ -18,7 +18,7 @@ use crate::lock::LockName;
 ///
 /// let guard = prices.read().acquire()?; // beside other readers
 /// println!("{:?}", guard.remaining());
-/// guard.release()?; // before it writes: who reads and asks to write waits for itself
+/// drop(guard); // before it writes: a reader that asks to write waits for itself
 ///
 /// let guard = prices.write().fenced().acquire()?;
 /// println!("{:?}", guard.fencing_token());

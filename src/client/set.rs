@@ -77,8 +77,8 @@ enum Asking {
 impl Client {
     /// Returns a request for several locks together: one guard for all of them, or none.
     ///
-    /// Each name is a lock of its own; see [`LockName`]. A name given twice counts once. A set has at most 256
-    /// locks ([`limits::SET_SIZE_MAX`]).
+    /// Each name is a lock of its own; see [`LockName`]. A name given twice counts once. A set has at most
+    /// 256 locks ([`limits::SET_SIZE_MAX`]).
     ///
     /// The client asks for all of them at once. If all are free, that takes one round trip and one write for
     /// each master. If some are taken, the granted ones are released at once, and the caller waits for the
@@ -94,7 +94,7 @@ impl Client {
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
     /// let both = client.lock_set(["account:1", "account:2"]).acquire()?;
     /// // … move money while both.is_valid() …
-    /// both.release()?;
+    /// drop(both); // released in the background
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn lock_set<'n, N: Into<LockName<'n>>>(&self, names: impl IntoIterator<Item = N>) -> LockSetRequest {
@@ -207,7 +207,7 @@ impl AcquireSet {
                 }
                 Step::Held(guards) => return Poll::Ready(Ok(GuardSet::new(guards))),
                 Step::Failed(Failed { place, error: source }) => {
-                    let resource = self.request.names[place].to_vec();
+                    let resource = self.request.names[place].clone();
                     return Poll::Ready(Err(SetError::new(resource, source)));
                 }
             };
@@ -216,7 +216,7 @@ impl AcquireSet {
 
     fn begin(&mut self) -> Result<Step<Guard>, SetError<AcquireError>> {
         let LockSetRequest { client, options, .. } = &self.request;
-        self.request.check().map_err(|error| SetError::new(Vec::new(), error.into()))?;
+        self.request.check().map_err(|error| SetError::new(Bytes::new(), error.into()))?;
         let config = client.shared_config().clone();
         let (acquisition, step) =
             SetAcquisition::begin(clock::now(), config, self.request.names.len(), options);

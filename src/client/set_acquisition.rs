@@ -22,10 +22,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
 use crate::config::Config;
-use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
+use crate::error::{AcquireError, Denial, Report, Round};
 use crate::limits;
-use crate::lock::{HolderTtl, Vote};
+use crate::lock::Vote;
 use crate::mutants::mutant;
 use crate::options::Options;
 
@@ -262,11 +264,9 @@ impl<L> SetAcquisition<L> {
 
     fn expired(&self, now: Instant, since: Instant) -> AcquireError {
         let votes = self.config.labels.iter().map(|name| (name.clone(), Vote::Pending)).collect();
-        let report = Report { round: Round::Acquire, resource: Vec::new(), votes };
-        let (took, held_by) = (now.saturating_duration_since(since), HeldBy::default());
-        let (holder, holder_label) = (HolderTtl::Unknown, None);
-        let denial = Denial { attempts: 1, took, holder, held_by, holder_label, report };
-        AcquireError::Expired(Box::new(denial))
+        let report = Report { votes, ..Report::new(Round::Acquire, Bytes::new()) };
+        let took = now.saturating_duration_since(since);
+        AcquireError::Expired(Box::new(Denial { attempts: 1, took, ..Denial::new(report) }))
     }
 }
 
@@ -277,16 +277,8 @@ mod tests {
 
     fn contended(config: &Config) -> AcquireError {
         let votes = config.labels.iter().map(|name| (name.clone(), Vote::Pending)).collect();
-        let report = Report { round: Round::Acquire, resource: Vec::new(), votes };
-        let (took, held_by) = (Duration::ZERO, HeldBy::default());
-        AcquireError::Contended(Box::new(Denial {
-            attempts: 1,
-            took,
-            holder: HolderTtl::Unknown,
-            held_by,
-            holder_label: None,
-            report,
-        }))
+        let report = Report { votes, ..Report::new(Round::Acquire, Bytes::new()) };
+        AcquireError::Contended(Box::new(Denial { attempts: 1, ..Denial::new(report) }))
     }
 
     #[test]

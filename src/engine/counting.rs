@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
 use super::op::OpState;
 use super::renewal::loss_lead;
 use super::slab::Id;
@@ -45,8 +47,8 @@ impl Engine {
     }
 
     /// The name of the lock of an operation.
-    pub(super) fn name_of(&self, id: Id) -> Vec<u8> {
-        command::name_in(self.lock_key_of(id.index), self.config.prefix.len()).to_vec()
+    pub(super) fn name_of(&self, id: Id) -> Bytes {
+        Bytes::copy_from_slice(command::name_in(self.lock_key_of(id.index), self.config.prefix.len()))
     }
 
     /// Ends an acquisition that did not get the lock.
@@ -69,7 +71,7 @@ impl Engine {
     pub(super) fn refuse_acquisition(&mut self, resource: Resource<'_>) -> SubmitError {
         self.stats.overloaded += 1;
         self.events.push(|| {
-            let resource = resource.as_bytes().to_vec();
+            let resource = Bytes::copy_from_slice(resource.as_bytes());
             Event::Denied { resource, error: AcquireError::Overloaded }
         });
         SubmitError::Overloaded
@@ -148,7 +150,7 @@ impl Engine {
     }
 
     /// A lock was held for so long: records the time if it is timed, and the event of its end.
-    fn note_hold(&mut self, id: Id, held: Duration, event: fn(Vec<u8>, Duration) -> Event) {
+    fn note_hold(&mut self, id: Id, held: Duration, event: fn(Bytes, Duration) -> Event) {
         if self.ops.op(id).is_timed {
             self.stats.hold_time.record(held);
         }

@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
 use super::inspection::{ForceUnlocked, Inspection, KeyState};
 use super::request::Outcome;
 use crate::error::{Report, Round};
@@ -182,7 +184,8 @@ impl Query {
             }
             Work::ForceUnlock { votes } => {
                 let votes = labels.zip(votes).collect();
-                let report = Report { round: Round::Release, resource: resource.to_vec(), votes };
+                let report =
+                    Report { round: Round::Release, resource: Bytes::copy_from_slice(resource), votes };
                 Outcome::ForceUnlock(ForceUnlocked { report })
             }
         }

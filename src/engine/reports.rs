@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use bytes::Bytes;
+
 use super::Engine;
 use super::claim::{Claim, Release};
 use super::connection::State;
@@ -41,7 +43,7 @@ impl Engine {
             }
             (self.config.labels[master.index()].clone(), vote)
         });
-        let resource = command::name_in(claim.entry.key(), self.config.prefix.len()).to_vec();
+        let resource = Bytes::copy_from_slice(command::name_in(claim.entry.key(), self.config.prefix.len()));
         Report { round, resource, votes: votes.collect() }
     }
 

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::inspection::{ForceUnlocked, Inspection};
 use super::slab::Id;
-use crate::error::{AcquireError, ExtendError, ForceUnlockError, InspectError, ReleaseError};
+use crate::error::{
+    AcquireError, ErrorClass, ExtendError, ForceUnlockError, InspectError, ReleaseError, classes,
+};
 use crate::lock::{FencingToken, HolderLabel, InputError, MasterSet, Resource, Token};
 use crate::options::Options;
 
@@ -173,6 +175,14 @@ macro_rules! from_submit_error {
 }
 
 from_submit_error! { AcquireError InspectError ForceUnlockError }
+
+classes! {
+    SubmitError {
+        Self::Overloaded => ErrorClass::Overloaded,
+        Self::Input(_) => ErrorClass::Rejected,
+        Self::Stopped(_) => ErrorClass::Stopped,
+    }
+}
 
 /// Answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]

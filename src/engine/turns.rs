@@ -20,6 +20,8 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
 use super::fair::{self, Leaving};
 use super::op::{OpState, Turn};
 use super::slab::Id;
@@ -233,7 +235,7 @@ impl Engine {
             None => {
                 let labels = self.config.labels.iter().cloned();
                 let votes = labels.map(|label| (label, Vote::Failed(Failure::Queued))).collect();
-                let resource = command::name_in(key, self.config.prefix.len()).to_vec();
+                let resource = Bytes::copy_from_slice(command::name_in(key, self.config.prefix.len()));
                 let report = Report { round: Round::Acquire, resource, votes };
                 let (attempts, took) = (op.attempts, now - op.submitted);
                 let denial = Denial { attempts, took, holder, held_by, holder_label, report };

@@ -50,8 +50,8 @@ pub enum CredentialsError {
 
 /// Error that a credentials provider returned.
 ///
-/// Neither `Display` nor `Debug` shows its text, which may have a secret: [`Error::source`] returns it. Two of
-/// them are equal if their texts are.
+/// Neither `Display` nor `Debug` shows its text, which may have a secret: [`Error::source`] returns it. Two
+/// of them are equal if their texts are.
 #[derive(Clone)]
 pub struct ProviderError(Arc<Returned>);
 

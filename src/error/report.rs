@@ -4,8 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::advice::advice;
-use crate::lock::{Failure, HolderTtl, TokenRefusal, Vote, quorum};
+use crate::lock::{Failure, HolderTtl, LockName, TokenRefusal, Vote, quorum};
 use crate::words::{self, Counted, Rounded};
 
 /// Command that the votes of a [`Report`] answer.
@@ -29,12 +31,19 @@ pub struct Report {
     /// Command of the round.
     pub round: Round,
     /// Name of the lock, without the prefix.
-    pub resource: Vec<u8>,
+    pub resource: Bytes,
     /// Name (its URL without login) and vote of each master, in the order of the configuration.
     pub votes: Vec<(Arc<str>, Vote)>,
 }
 
 impl Report {
+    /// Returns the report of a round in which no master was asked. Its votes can be set. It is for tests of
+    /// code that handles errors; see [`Denial::new`](crate::Denial::new).
+    #[must_use]
+    pub fn new<'n>(round: Round, name: impl Into<LockName<'n>>) -> Self {
+        Self { round, resource: name.into().into_shared(), votes: Vec::new() }
+    }
+
     /// Returns the number of masters that make a quorum.
     #[must_use]
     pub fn quorum(&self) -> usize {

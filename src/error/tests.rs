@@ -21,7 +21,7 @@ const LONG: Duration = Duration::from_nanos(4_408_173_216);
 fn report(round: Round, votes: &[Vote]) -> Report {
     let name = |index| format!("redis://10.0.0.{}:6379", index + 1).into();
     let votes = votes.iter().enumerate().map(|(index, vote)| (name(index), vote.clone())).collect();
-    Report { round, resource: b"orders:42".to_vec(), votes }
+    Report { round, resource: "orders:42".into(), votes }
 }
 
 /// All five masters say the same.
@@ -154,11 +154,11 @@ fn samples_of_calls() -> Vec<Sample> {
 
 #[rustfmt::skip]
 fn samples_of_sets(contended: AcquireError) -> [Sample; 6] {
-    let resource = || b"orders:42".to_vec();
+    let resource = || "orders:42";
     [
         sample(&SetError::new(resource(), contended), "lock \"orders:42\" is held"),
         sample(&SetError::new(resource(), AcquireError::Overloaded), "lock \"orders:42\": this client"),
-        sample(&SetError::new(Vec::new(), AcquireError::Input(InputError::SetEmpty)), "no resource"),
+        sample(&SetError::new("", AcquireError::Input(InputError::SetEmpty)), "no resource"),
         sample(&SetError::new(resource(), ExtendError::Busy), "lock \"orders:42\": another extension"),
         sample(&SetError::new(resource(), ReleaseError::NotHeld), "lock \"orders:42\": the lock is not held"),
         sample(&DriveEnded, "drop the drive too"),
@@ -414,4 +414,106 @@ fn a_quarantine_is_named_only_where_it_is_the_cause() {
     ] {
         assert_eq!(quarantine(&votes), expected, "{votes:?}");
     }
+}
+
+/// Each error of an operation, by its class.
+#[test]
+fn each_class_says_what_to_do() {
+    use ErrorClass as Class;
+    let held = || contended(HolderTtl::Gone, HeldBy::ThisClient);
+    let away = || no_quorum(Failure::ConnectionLost);
+    let unconfirmed = || ReleaseError::Unconfirmed(all(Round::Release, Vote::Pending));
+    for (class, expected) in [
+        (held().class(), Class::Contended),
+        (LockReentrantError::Acquire(held()).class(), Class::Contended),
+        (SetError::new("orders:42", held()).class(), Class::Contended),
+        (away().class(), Class::Outage),
+        (
+            AcquireError::Expired(Box::new(Denial::new(all(Round::Acquire, Vote::Granted)))).class(),
+            Class::Outage,
+        ),
+        (ExtendError::NoQuorum(all(Round::Extend, Vote::Pending)).class(), Class::Outage),
+        (ForceUnlockError::Unconfirmed(all(Round::Release, Vote::Pending)).class(), Class::Outage),
+        (unconfirmed().class(), Class::Unconfirmed),
+        (SetError::new("orders:42", unconfirmed()).class(), Class::Unconfirmed),
+        (AcquireError::Overloaded.class(), Class::Overloaded),
+        (InspectError::Overloaded.class(), Class::Overloaded),
+        (SubmitError::Overloaded.class(), Class::Overloaded),
+        (ExtendError::Busy.class(), Class::Overloaded),
+        (ExtendError::Lost(all(Round::Extend, Vote::Pending)).class(), Class::Lost),
+        (LeaveError::Expired.class(), Class::Lost),
+        (LockReentrantError::Lost { hold_count: 1 }.class(), Class::Lost),
+        (AcquireError::Cancelled.class(), Class::Cancelled),
+        (AcquireError::Stopped("drained".into()).class(), Class::Stopped),
+        (AcquireError::Input(InputError::ResourceEmpty).class(), Class::Rejected),
+        (ExtendError::HoldLimit { max_hold: LONG }.class(), Class::Rejected),
+    ] {
+        assert_eq!(class, expected);
+    }
+    let judged = |error: AcquireError| (error.is_contended(), error.is_outage(), error.is_retryable());
+    assert_eq!(judged(held()), (true, false, true));
+    assert_eq!(judged(away()), (false, true, true));
+    assert_eq!(judged(AcquireError::Overloaded), (false, false, true));
+    assert_eq!(judged(AcquireError::Cancelled), (false, false, false));
+    assert!(unconfirmed().is_outage() && !unconfirmed().is_retryable(), "it continues by itself");
+}
+
+/// The table of classes in the manual.
+#[test]
+fn the_manual_has_each_class() {
+    use ErrorClass::*;
+    let page = include_str!("../../docs/errors.md");
+    for class in [Contended, Outage, Unconfirmed, Overloaded, Lost, Cancelled, Stopped, Rejected] {
+        let mark = |is: bool| if is { "yes" } else { "no" };
+        let row = format!(
+            "| `{class:?}` | {} | {} | {} | {} |",
+            mark(class.is_contended()),
+            mark(class.is_outage()),
+            mark(class.is_retryable()),
+            class.public_message(),
+        );
+        assert!(page.contains(&row), "{row}");
+    }
+}
+
+#[test]
+fn debug_output_shows_names_as_text() {
+    let report = all(Round::Acquire, Vote::Pending);
+    let set = SetError::new("orders:42", AcquireError::Contended(Box::new(Denial::new(report))));
+    let event = crate::Event::Lost { resource: "orders:42".into(), held: LONG };
+    let shown = format!("{set:?} {event:?}");
+    assert_eq!(shown.matches("b\"orders:42\"").count(), 3, "{shown}");
+    assert!(!shown.contains("111, 114"), "{shown}");
+}
+
+/// A release that is not confirmed goes on by itself: no example makes it the error of its caller.
+#[test]
+fn no_example_fails_for_an_unconfirmed_release() {
+    const FAILING: [&str; 7] = [
+        ".release()?",
+        ".resign()?",
+        ".release_async().await?",
+        ".release_async().await.map(drop)?",
+        ".release_async())??",
+        ".release(lease)?",
+        ".resign_async().await?",
+    ];
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut places = vec![root.join("README.md"), root.join("docs"), root.join("examples"), root.join("src")];
+    let (mut file_count, mut found) = (0, Vec::new());
+    while let Some(place) = places.pop() {
+        if place.is_dir() {
+            let entries = std::fs::read_dir(&place).expect("a folder of the package");
+            places.extend(entries.map(|entry| entry.expect("an entry").path()));
+        } else if place.extension().is_some_and(|kind| kind == "md" || kind == "rs")
+            && !place.ends_with(file!())
+        {
+            file_count += 1;
+            let text = std::fs::read_to_string(&place).expect("text");
+            let lines = text.lines().filter(|line| FAILING.iter().any(|call| line.contains(call)));
+            found.extend(lines.map(|line| format!("{}: {line}", place.display())));
+        }
+    }
+    assert!(file_count > 150, "the pages and sources are there: {file_count}");
+    assert!(found.is_empty(), "{found:#?}");
 }

@@ -248,7 +248,7 @@ mod traced {
 
     #[test]
     fn each_event_is_traced_with_its_fields() {
-        let lock = || b"a\xff".to_vec();
+        let lock = || bytes::Bytes::from_static(b"a\xff");
         let master = || "redis://h:6379".into();
         let ms = Duration::from_millis;
         let error = CredentialsError::Empty;

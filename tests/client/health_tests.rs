@@ -98,7 +98,7 @@ fn an_observer_gets_locks_and_masters_in_order() {
     else {
         panic!("{names:?}")
     };
-    assert_eq!(resource, b"a");
+    assert_eq!(resource, "a");
     // Nobody calls the client meanwhile: its own thread reports it.
     fleet.master(1).kill();
     let lost = next_of(&events, |it| !matches!(it, Event::Connected { .. }));
@@ -173,7 +173,7 @@ fn an_observer_that_blocks_stops_no_other_thread() {
     let (entered, ended) = (Mutex::new(entered), Mutex::new(ended));
     let observe = move |event: &Event| {
         if let Event::Acquired { resource, .. } = event
-            && resource == b"first"
+            && resource == "first"
         {
             entered.lock().expect("no panic").send(()).expect("it is waited for");
             let _ = ended.lock().expect("no panic").recv();

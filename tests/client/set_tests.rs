@@ -117,7 +117,7 @@ fn nothing_is_held_while_a_set_waits() {
     let held = client.lock("c").ttl(TTL).acquire().expect("free");
     let begun = Instant::now();
     let error = client.lock_set(["a", "c"]).ttl(TTL).wait(SHORT).acquire().expect_err("held");
-    assert!(error.resource == b"c" && begun.elapsed() >= SHORT / 2 && begun.elapsed() < PATIENCE, "{error}");
+    assert!(error.resource == "c" && begun.elapsed() >= SHORT / 2 && begun.elapsed() < PATIENCE, "{error}");
     drop(held);
     assert_nothing_left(&client, &mut fleet);
 }
@@ -130,7 +130,7 @@ fn contention_at_a_waits_end_is_no_outage() {
     for wait_us in (0..8000).step_by(50) {
         let request = client.lock_set(["a", "c"]).ttl(TTL).wait(Duration::from_micros(wait_us));
         let error = request.acquire().expect_err("held");
-        assert!(matches!(error.source, AcquireError::Contended(_)) && error.resource == b"c", "{error}");
+        assert!(matches!(error.source, AcquireError::Contended(_)) && error.resource == "c", "{error}");
     }
     drop(held);
     assert_eq!(settle(&other, PATIENCE), 0);
@@ -231,7 +231,7 @@ fn one_lost_lock_loses_the_set_once() {
     eventually(PATIENCE, "the callback", || told_count.load(Ordering::SeqCst) == 1);
     assert_eq!(set.remaining(), Duration::ZERO);
     let error = set.extend(ttl).expect_err("one is lost");
-    assert_eq!(error.resource, b"b");
+    assert_eq!(error.resource, "b");
     drop(set);
     fleet.masters().for_each(|master| drop(master.ask("DEL b")));
     assert_eq!(told_count.load(Ordering::SeqCst), 1);

@@ -118,7 +118,7 @@ fn a_denial_names_this_client_as_holder() {
     fair(&mut rig, Duration::ZERO);
     granted(&mut rig);
     let held_by = |rig: &mut Rig| match denied(rig) {
-        AcquireError::Contended(denial) => (denial.held_by, denial.report.resource),
+        AcquireError::Contended(denial) => (denial.held_by, denial.report.resource.to_vec()),
         other => panic!("{other}"),
     };
     rig.acquire("a", 10_000, 0);
@@ -279,7 +279,7 @@ fn the_table_of_locks_is_bounded() {
     let request =
         Request::Acquire { resource, options: Options::new().ttl(ttl).wait(Duration::ZERO), label: None };
     assert_eq!(rig.engine.submit(rig.now, request), Err(SubmitError::Overloaded));
-    let refused = Event::Denied { resource: b"b".to_vec(), error: AcquireError::Overloaded };
+    let refused = Event::Denied { resource: "b".into(), error: AcquireError::Overloaded };
     assert_eq!(rig.engine.poll_event(), Some(refused));
     rig.resume(0);
     rig.release(last.expect("some"), false);

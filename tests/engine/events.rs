@@ -23,12 +23,12 @@ fn events_name_the_lock_without_its_prefix() {
     let connected: Vec<_> = events(&mut rig);
     assert!(connected.iter().all(|it| matches!(it, Event::Connected { is_reconnect: false, .. })));
     assert_eq!(connected.len(), 3);
-    let (resource, took) = (b"a".to_vec(), Duration::ZERO);
+    let (resource, took) = (bytes::Bytes::from_static(b"a"), Duration::ZERO);
     let lock = rig.acquire("a", 10_000, 0);
     assert_eq!(events(&mut rig), [Event::Acquired { resource: resource.clone(), attempts: 1, took }]);
     rig.acquire("a", 10_000, 0);
     let denied = events(&mut rig);
-    assert!(matches!(&denied[..], [Event::Denied { resource, .. }] if resource == b"a"), "{denied:?}");
+    assert!(matches!(&denied[..], [Event::Denied { resource, .. }] if resource == "a"), "{denied:?}");
     rig.advance(ms(20));
     rig.release(lock, false);
     assert_eq!(events(&mut rig), [Event::Released { resource: resource.clone(), held: ms(20) }]);
@@ -37,7 +37,7 @@ fn events_name_the_lock_without_its_prefix() {
     rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("taken");
     rig.advance(ms(950));
     let near = events(&mut rig);
-    assert!(matches!(&near[..], [Event::NearLoss { resource, .. }] if resource == b"a"), "{near:?}");
+    assert!(matches!(&near[..], [Event::NearLoss { resource, .. }] if resource == "a"), "{near:?}");
     rig.advance(ms(100));
     rig.release(lock, false);
     assert_eq!(events(&mut rig), [Event::Lost { resource, held: ms(988) }]);

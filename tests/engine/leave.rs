@@ -49,7 +49,7 @@ fn a_left_lock_sends_nothing_and_ends_by_its_ttl() {
     assert_eq!(sent.iter().find(is_about_locks), None, "neither a release nor a renewal");
     let stats = rig.engine.stats(rig.now);
     assert_eq!((stats.left, stats.released, stats.lost, stats.held()), (1, 0, 0, 0));
-    let is_left = |event: Event| matches!(event, Event::Left { resource, .. } if resource == b"a");
+    let is_left = |event: Event| matches!(event, Event::Left { resource, .. } if resource == "a");
     assert!(std::iter::from_fn(|| rig.engine.poll_event()).any(is_left));
 }
 

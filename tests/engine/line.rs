@@ -210,7 +210,7 @@ fn the_line_is_bounded_and_says_so_at_once() {
     };
     let count = rig.engine.operation_count();
     assert_eq!(rig.engine.submit(rig.now, request("a")), Err(SubmitError::Overloaded));
-    let refused = Event::Denied { resource: b"a".to_vec(), error: AcquireError::Overloaded };
+    let refused = Event::Denied { resource: "a".into(), error: AcquireError::Overloaded };
     assert_eq!(rig.engine.poll_event(), Some(refused));
     assert_eq!(rig.engine.operation_count(), count);
     assert!(rig.engine.submit(rig.now, request("b")).is_ok());

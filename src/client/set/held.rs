@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
 use crate::client::guard::{Extend, Guard, LockEnd, Lost, Release};
 use crate::client::pending::How;
 use crate::client::set_acquisition;
@@ -28,7 +30,7 @@ pub struct GuardSet {
 #[must_use = "nothing is extended before this is awaited"]
 #[derive(Debug)]
 struct ExtendSet<'g> {
-    pending: Vec<(Vec<u8>, Extend<'g>)>,
+    pending: Vec<(Bytes, Extend<'g>)>,
     failed: Option<SetError<ExtendError>>,
 }
 
@@ -36,7 +38,7 @@ struct ExtendSet<'g> {
 #[must_use = "the answer of the masters is in here"]
 #[derive(Debug)]
 struct ReleaseSet {
-    pending: Vec<(Vec<u8>, Release)>,
+    pending: Vec<(Bytes, Release)>,
     released: Vec<Released>,
     failed: Option<SetError<ReleaseError>>,
 }
@@ -125,7 +127,7 @@ impl GuardSet {
     }
 
     fn start_extension(&mut self, ttl: Duration) -> ExtendSet<'_> {
-        let names: Vec<Vec<u8>> = self.resources().map(<[u8]>::to_vec).collect();
+        let names: Vec<Bytes> = self.resources().map(Bytes::copy_from_slice).collect();
         let Some(client) = self.guards.first().map(|guard| guard.client().clone()) else {
             return ExtendSet { pending: Vec::new(), failed: None };
         };
@@ -180,14 +182,14 @@ impl GuardSet {
     pub fn leave(mut self) -> Result<(), SetError<LeaveError>> {
         let mut left = Ok(());
         for guard in std::mem::take(&mut self.guards) {
-            let name = guard.resource().to_vec();
+            let name = Bytes::copy_from_slice(guard.resource());
             left = left.and(guard.leave().map_err(|error| SetError::new(name, error)));
         }
         left
     }
 
     fn start_release(mut self) -> ReleaseSet {
-        let names: Vec<Vec<u8>> = self.resources().map(<[u8]>::to_vec).collect();
+        let names: Vec<Bytes> = self.resources().map(Bytes::copy_from_slice).collect();
         let guards = std::mem::take(&mut self.guards);
         let releasing = match guards.first().map(|guard| guard.client().clone()) {
             Some(client) => client.release_all(guards),

@@ -1,0 +1,174 @@
+//! [`ErrorClass`]: what a caller can do about an error, whichever operation it comes from.
+
+use super::{
+    AcquireError, ExtendError, ForceUnlockError, InspectError, LeaveError, LockReentrantError, ReleaseError,
+    SetError,
+};
+
+/// Class of an error: what it means for a service, whichever operation failed.
+///
+/// Each error of an operation has `class()`, and the methods of this type. They name no master and no lock,
+/// so a service may pass them on. The page `docs/errors.md` of the repository has a table of all errors.
+///
+/// ```
+/// use redlatch::{AcquireError, ErrorClass};
+///
+/// /// Status and text of an HTTP answer.
+/// fn answer(error: &AcquireError) -> (u16, &'static str) {
+///     let status = match error.class() {
+///         ErrorClass::Contended => 409,
+///         ErrorClass::Outage | ErrorClass::Overloaded | ErrorClass::Cancelled | ErrorClass::Stopped => 503,
+///         _ => 500, // a bug of this service
+///     };
+///     (status, error.public_message())
+/// }
+///
+/// assert_eq!(answer(&AcquireError::Overloaded).0, 503);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorClass {
+    /// Another holder or waiter is in the way. It is part of normal work.
+    Contended,
+    /// Too few masters did their part, or too late.
+    Outage,
+    /// The release is not confirmed, as too few masters answered. It continues without the caller.
+    Unconfirmed,
+    /// This client has too much under way, of this lock or in all.
+    Overloaded,
+    /// The lock is over: another caller may hold it.
+    Lost,
+    /// A [`Cancel`](crate::Cancel) handle of this service ended the call.
+    Cancelled,
+    /// The client cannot be used: it was drained, or belongs to another process.
+    Stopped,
+    /// The call cannot work as it is: its arguments, or its lock.
+    Rejected,
+}
+
+impl ErrorClass {
+    /// Returns whether another holder or waiter is in the way: no fault, and no reason for an alert.
+    #[must_use]
+    pub const fn is_contended(self) -> bool {
+        matches!(self, Self::Contended)
+    }
+
+    /// Returns whether too few masters did their part in time: a reason for an alert.
+    #[must_use]
+    pub const fn is_outage(self) -> bool {
+        matches!(self, Self::Outage | Self::Unconfirmed)
+    }
+
+    /// Returns whether the same call on the same client may succeed later, and is worth a retry after a
+    /// pause.
+    #[must_use]
+    pub const fn is_retryable(self) -> bool {
+        matches!(self, Self::Contended | Self::Outage | Self::Overloaded)
+    }
+
+    /// Returns a text for the callers of a service: without addresses, names of locks, or what masters say.
+    #[must_use]
+    pub const fn public_message(self) -> &'static str {
+        match self {
+            Self::Contended => "another request holds this lock; retry later",
+            Self::Outage => "locks are not available at the moment; retry later",
+            Self::Unconfirmed => "the lock may stay held for a moment",
+            Self::Overloaded => "too many requests are under way; retry later",
+            Self::Lost => "the lock ended before the work",
+            Self::Cancelled => "the request was cancelled",
+            Self::Stopped => "locks are not available here any more",
+            Self::Rejected => "the lock cannot be used like this",
+        }
+    }
+}
+
+/// The methods of the class, of each error of an operation, and the class of each variant.
+macro_rules! classes {
+    ($($type:ty { $($pattern:pat => $class:expr,)* })*) => {$(
+        impl $type {
+            /// Returns the class of this error: what a caller can do about it.
+            #[must_use]
+            pub const fn class(&self) -> $crate::error::ErrorClass {
+                match self { $($pattern => $class,)* }
+            }
+
+            /// Returns whether another holder or waiter is in the way; see
+            /// [`ErrorClass::is_contended`](crate::ErrorClass::is_contended).
+            #[must_use]
+            pub const fn is_contended(&self) -> bool {
+                self.class().is_contended()
+            }
+
+            /// Returns whether too few masters did their part in time; see
+            /// [`ErrorClass::is_outage`](crate::ErrorClass::is_outage).
+            #[must_use]
+            pub const fn is_outage(&self) -> bool {
+                self.class().is_outage()
+            }
+
+            /// Returns whether the same call may succeed later; see
+            /// [`ErrorClass::is_retryable`](crate::ErrorClass::is_retryable).
+            #[must_use]
+            pub const fn is_retryable(&self) -> bool {
+                self.class().is_retryable()
+            }
+
+            /// Returns a text for the callers of a service, without addresses; see
+            /// [`ErrorClass::public_message`](crate::ErrorClass::public_message).
+            #[must_use]
+            pub const fn public_message(&self) -> &'static str {
+                self.class().public_message()
+            }
+        }
+    )*};
+}
+
+pub(crate) use classes;
+
+classes! {
+    AcquireError {
+        Self::Contended(_) => ErrorClass::Contended,
+        Self::NoQuorum(_) | Self::Expired(_) => ErrorClass::Outage,
+        Self::Overloaded => ErrorClass::Overloaded,
+        Self::Cancelled => ErrorClass::Cancelled,
+        Self::Input(_) => ErrorClass::Rejected,
+        Self::Stopped(_) => ErrorClass::Stopped,
+    }
+    ExtendError {
+        Self::Expired | Self::Lost(_) => ErrorClass::Lost,
+        Self::NoQuorum(_) => ErrorClass::Outage,
+        Self::Busy => ErrorClass::Overloaded,
+        Self::HoldLimit { .. } | Self::NotHeld | Self::Input(_) => ErrorClass::Rejected,
+        Self::Stopped(_) => ErrorClass::Stopped,
+    }
+    ReleaseError {
+        Self::Unconfirmed(_) | Self::NotKept(_) => ErrorClass::Unconfirmed,
+        Self::NotHeld => ErrorClass::Rejected,
+        Self::Stopped(_) => ErrorClass::Stopped,
+    }
+    LeaveError {
+        Self::Expired => ErrorClass::Lost,
+        Self::NotHeld => ErrorClass::Rejected,
+        Self::Stopped(_) => ErrorClass::Stopped,
+    }
+    InspectError {
+        Self::Overloaded => ErrorClass::Overloaded,
+        Self::Input(_) => ErrorClass::Rejected,
+        Self::Stopped(_) => ErrorClass::Stopped,
+    }
+    ForceUnlockError {
+        Self::Unconfirmed(_) => ErrorClass::Outage,
+        Self::Overloaded => ErrorClass::Overloaded,
+        Self::Input(_) => ErrorClass::Rejected,
+        Self::Stopped(_) => ErrorClass::Stopped,
+    }
+    LockReentrantError {
+        Self::Lost { .. } => ErrorClass::Lost,
+        Self::TooManyHolds => ErrorClass::Overloaded,
+        Self::Acquire(error) => error.class(),
+    }
+    SetError<AcquireError> { Self { source, .. } => source.class(), }
+    SetError<ExtendError> { Self { source, .. } => source.class(), }
+    SetError<ReleaseError> { Self { source, .. } => source.class(), }
+    SetError<LeaveError> { Self { source, .. } => source.class(), }
+}
