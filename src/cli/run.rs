@@ -54,10 +54,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
     ttl: Duration,
 
-    /// How long to wait for the lock, or `forever`; 0 makes one attempt. With --strict the wait for masters
+    /// How long to wait for the lock, or `forever`; 0 makes one attempt [default: one attempt, and 2s while too
+    /// few masters can grant].
+    ///
+    /// Without it a lock that another client holds ends redlatch at once. Too few masters may be a short stall of
+    /// some, so redlatch tries again for 2s, unless a quarantine outlasts them. With --strict the wait for masters
     /// comes before it.
-    #[arg(short, long, value_name = "TIME", default_value = "0", value_parser = parse_wait)]
-    wait: Duration,
+    #[arg(short, long, value_name = "TIME", value_parser = parse_wait)]
+    wait: Option<Duration>,
 
     /// Time between TERM and KILL for the command if the lock is lost [default: a third of the TTL].
     ///
@@ -146,7 +150,7 @@ const AFTER_HELP: &str = "\
 Exit codes:
   The command's own; 128+N if signal N ended it or the wait for the lock. Others:
    64  bad usage: the message names the argument
-   69  too few masters could grant the lock: unreachable, in error, or restarted lately
+   69  too few masters could grant the lock, for 2s or for the --wait: unreachable, in error, or restarted lately
    70  the operating system refused something
    75  another client holds the lock, readers share it, or --fair waiters are ahead (another code: --conflict-exit-code)
    76  the lock was lost, or could not be extended, while the command ran
@@ -200,7 +204,7 @@ Examples:
   redlatch run --shared prices -- ./report.sh                       together with other readers
   redlatch run --keep-readers-out --wait 1min prices -- ./import.sh alone, also under constant readers
   redlatch run account:1 --also account:2 -- ./transfer.sh          both locks, or none
-  redlatch run --max-ttl 5min --at-least 4min report -- ./report.sh  once per 5 minutes, whichever machine
+  redlatch run --at-least 5min report -- ./report.sh                once, whichever machines start it within 5 minutes
   redlatch run backup -- tar cf /backup/home.tar /home || [ $? -eq 75 ]     fine if another machine does it";
 
 /// A wait without an end: no process runs for so long.
@@ -237,7 +241,7 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
         (_, true) => Voice::Verbose,
         _ => Voice::Usual,
     };
-    let mut run = Run { redlock, label, ttl, options, voice, signals };
+    let mut run = Run { redlock, label, ttl, options, voice, signals, shown: None };
     run.tell(|run| run.describe_masters(started));
     // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
     let masters =
@@ -312,6 +316,8 @@ struct Run {
     options: redlatch::Options,
     voice: Voice,
     signals: process::Signals,
+    /// The wait for the lock that a terminal shows.
+    shown: Option<acquire::ShownWait>,
 }
 
 impl Run {

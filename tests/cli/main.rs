@@ -20,6 +20,7 @@ mod inspect_tests;
 mod least_tests;
 mod list_tests;
 mod loss_tests;
+mod outage_tests;
 mod run_tests;
 mod several_tests;
 mod shared_tests;
