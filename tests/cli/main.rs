@@ -17,6 +17,7 @@ mod habits_tests;
 mod harness;
 mod harness_tests;
 mod inspect_tests;
+mod interval_tests;
 mod least_tests;
 mod list_tests;
 mod loss_tests;
