@@ -66,6 +66,9 @@ Examples:
 `redlatch run --help` and the like say more, exit codes included.";
 
 fn main() -> ExitCode {
+    if let Some(code) = run::stage::enter() {
+        return ExitCode::from(code);
+    }
     let result = match Cli::try_parse() {
         Ok(Cli { command: Command::Run(args) }) => run::execute(args),
         Ok(Cli { command: Command::Bench(args) }) => bench::execute(&args),

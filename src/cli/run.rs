@@ -15,6 +15,11 @@ mod holder;
 mod least;
 mod locks;
 mod process;
+#[cfg(target_os = "linux")]
+pub(crate) mod stage;
+#[cfg(not(target_os = "linux"))]
+#[path = "run/no_stage.rs"]
+pub(crate) mod stage;
 mod supervisor;
 mod terminal;
 mod timeline;
@@ -32,7 +37,7 @@ use super::message::{Message, label, with_lock};
 use super::options::{self, Enough, Exit, MasterOptions, code, say};
 use super::ping;
 use process::Process;
-use supervisor::Supervisor;
+use supervisor::{End, Supervisor};
 use timeline::Timeline;
 
 /// Run a command while holding a lock.
@@ -49,16 +54,21 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
     ttl: Duration,
 
-    /// How long to wait for the lock, or `forever`; 0 makes one attempt. With --strict the wait for masters
+    /// How long to wait for the lock, or `forever`; 0 makes one attempt [default: one attempt, and 2s while too
+    /// few masters can grant].
+    ///
+    /// Without it a lock that another client holds ends redlatch at once. Too few masters may be a short stall of
+    /// some, so redlatch tries again for 2s, unless a quarantine outlasts them. With --strict the wait for masters
     /// comes before it.
-    #[arg(short, long, value_name = "TIME", default_value = "0", value_parser = parse_wait)]
-    wait: Duration,
+    #[arg(short, long, value_name = "TIME", value_parser = parse_wait)]
+    wait: Option<Duration>,
 
     /// Time between TERM and KILL for the command if the lock is lost [default: a third of the TTL].
     ///
     /// KILL comes before the lock's validity ends, by a twentieth of it (at most 1s), however long the grace
-    /// is. TERM is sent so early that a grace of up to a quarter of the TTL fits. If redlatch could not run
-    /// until then (stopped, or the machine slept), KILL comes at once when it does.
+    /// is; by up to a sixth where the machine ran redlatch late before. TERM is sent so early that a grace of up
+    /// to a quarter of the TTL fits. If redlatch could not run until then (stopped, or the machine slept or was
+    /// too busy), KILL comes at once when it does.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     grace: Option<Duration>,
 
@@ -140,7 +150,7 @@ const AFTER_HELP: &str = "\
 Exit codes:
   The command's own; 128+N if signal N ended it or the wait for the lock. Others:
    64  bad usage: the message names the argument
-   69  too few masters could grant the lock: unreachable, in error, or restarted lately
+   69  too few masters could grant the lock, for 2s or for the --wait: unreachable, in error, or restarted lately
    70  the operating system refused something
    75  another client holds the lock, readers share it, or --fair waiters are ahead (another code: --conflict-exit-code)
    76  the lock was lost, or could not be extended, while the command ran
@@ -158,15 +168,19 @@ Environment of the command:
 When the lock is lost:
   An extension that too few masters answer is tried again. If none has succeeded after two thirds of the TTL, or
   the masters say that the lock is gone, the command gets TERM, and KILL when the grace has passed. With a --grace
-  below a quarter of the TTL the TERM may come later. KILL comes at the latest when a twentieth of the validity is
-  left (at most 1s), and at once if redlatch itself did not run until then.
+  below a quarter of the TTL the TERM may come later. KILL is due at the latest when a twentieth of the validity is
+  left (at most 1s), or up to a sixth of it where the machine ran redlatch late before. It goes to the command's group
+  first, then to the other descendants as they are found. A machine that does not run redlatch until the validity has
+  ended makes KILL late: it comes at once when redlatch runs. Only fenced storage refuses the work of such a command.
 
 Processes:
   The command leads a process group of its own. A lost lock ends the group and, on Linux, all descendants of the
   command wherever they went (setsid, daemons); redlatch exits when none of them is left.
   When the command ends by itself redlatch releases the lock and exits. Processes that the command left in the background
   go on without the lock: let the command wait for those that need it.
-  KILL to redlatch leaves the command running without a lock.
+  If redlatch itself gets KILL (also by the system, which is out of memory), the command gets KILL, too, on Linux. What
+  the command has started does not, and neither does a set-user-ID command: they go on without the lock. On other
+  systems all of them do.
 
 Output:
   What redlatch says never delays it: messages that nobody reads from stderr are dropped and counted, and its end waits at
@@ -190,7 +204,7 @@ Examples:
   redlatch run --shared prices -- ./report.sh                       together with other readers
   redlatch run --keep-readers-out --wait 1min prices -- ./import.sh alone, also under constant readers
   redlatch run account:1 --also account:2 -- ./transfer.sh          both locks, or none
-  redlatch run --max-ttl 5min --at-least 4min report -- ./report.sh  once per 5 minutes, whichever machine
+  redlatch run --at-least 5min report -- ./report.sh                once, whichever machines start it within 5 minutes
   redlatch run backup -- tar cf /backup/home.tar /home || [ $? -eq 75 ]     fine if another machine does it";
 
 /// A wait without an end: no process runs for so long.
@@ -227,7 +241,7 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
         (_, true) => Voice::Verbose,
         _ => Voice::Usual,
     };
-    let mut run = Run { redlock, label, ttl, options, voice, signals };
+    let mut run = Run { redlock, label, ttl, options, voice, signals, shown: None };
     run.tell(|run| run.describe_masters(started));
     // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
     let masters =
@@ -302,6 +316,8 @@ struct Run {
     options: redlatch::Options,
     voice: Voice,
     signals: process::Signals,
+    /// The wait for the lock that a terminal shows.
+    shown: Option<acquire::ShownWait>,
 }
 
 impl Run {
@@ -363,6 +379,11 @@ impl Run {
         let (label, is_verbose) = (self.label.clone(), self.is_verbose());
         let end = Supervisor::new(&mut self.redlock, process, held, label, timeline, is_verbose)
             .supervise(self.signals.arrivals());
+        if let Ok(End { failure: Some(error), .. }) = &end {
+            let _ = self.release(&locks);
+            self.close();
+            return Err(cannot_start(&args.command, error));
+        }
         if let Ok(end) = &end {
             self.tell(|_| Message::CommandEnded { code: end.code }.to_string());
         }

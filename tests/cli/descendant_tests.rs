@@ -1,7 +1,10 @@
-//! `redlatch run` and the descendants of its command: those that left its group end with a lost lock, too.
+//! `redlatch run` and the descendants of its command: those that left its group end with a lost lock, too. The
+//! command itself ends with redlatch.
+
+use std::process::Command;
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{FOREVER, PATIENCE, Running, exists, expect, holder_count, trusting};
+use crate::harness::{FOREVER, PATIENCE, Running, command, exists, expect, holder_count, trusting};
 
 /// A command whose descendant, with a session of its own, shows its process id.
 fn start(fleet: &Fleet, options: &[&str], script: &str) -> Running {
@@ -91,4 +94,28 @@ fn adopted_processes_that_have_ended_are_reaped() {
     eventually(PATIENCE, "the orphan is gone, not a zombie", || !std::path::Path::new(&stat).exists());
     run.signal("TERM");
     expect(&run.finish(), 143, &[]);
+}
+
+#[test]
+fn a_killed_redlatch_ends_its_command() {
+    let fleet = Fleet::start(3);
+    // The command ignores what can be ignored, and leads a group of its own.
+    let mut run = start(&fleet, &["--ttl", "10s"], &format!("trap '' TERM HUP; echo $$; {FOREVER}"));
+    let pid = run.line();
+    run.signal("KILL");
+    eventually(PATIENCE, "the command has ended", || !exists(&pid));
+}
+
+#[test]
+fn the_command_has_the_files_that_redlatch_has() {
+    let fleet = Fleet::start(1);
+    let script = ["sh", "-c", "cat; ls /proc/self/fd"];
+    let output_of = |command: &mut Command| {
+        let mut run = Running::start_with_stdin(command);
+        run.send("line\n");
+        run.finish().stdout
+    };
+    let direct = output_of(command(script[0]).args(&script[1..]));
+    assert_eq!(output_of(trusting(&fleet, "run").args(["r", "--"]).args(script)), direct);
+    assert!(direct.starts_with("line\n0\n1\n"), "{direct}");
 }

@@ -1,6 +1,5 @@
-//! Habits of the shell: variables, lists, a quiet run, completions, manual pages, a systemd unit.
+//! Habits of the shell: variables, lists, a quiet run, completions, manual pages.
 
-use std::path::Path;
 use std::process::Command;
 
 use crate::fleet::{Fleet, eventually};
@@ -192,32 +191,4 @@ fn completions_exist_for_each_shell() {
     let completed = Command::new("bash").args(["-c", &script]).output().expect("bash runs");
     assert_eq!(String::from_utf8_lossy(&completed.stdout).trim(), "run");
     expect(&finish(redlatch(&[]).args(["generate", "completions", "csh"])), 64, &["zsh"]);
-}
-
-/// The unit as it stands, with another program and command, and the variables of its file.
-#[test]
-fn the_systemd_unit_runs_and_accepts_contention() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/systemd");
-    let read = |file: &str| std::fs::read_to_string(folder.join(file)).expect("an example");
-    let unit = read("nightly-report.service");
-    let value = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)).expect(key).to_owned();
-    let words = value("ExecStart=/usr/local/bin/redlatch ");
-    let (options, _) = words.split_once(" -- ").expect("a command");
-    let mut fleet = Fleet::start(3);
-    let urls = fleet.urls();
-    let start = || {
-        let mut command = by_variables(&urls);
-        let file = read("fleet.env");
-        let variables =
-            file.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('='));
-        command.envs(variables.filter(|(name, _)| *name != "REDLATCH_MASTERS"));
-        finish(command.args(options.split(' ')).args(["--", "echo", "report"]))
-    };
-    let ran = start();
-    expect(&ran, 0, &[]);
-    assert_eq!((&ran.stdout[..], &ran.stderr[..]), ("report\n", ""));
-    fleet.masters().for_each(|master| drop(master.ask("SET lock:nightly-report other PX 600000")));
-    let refused = start();
-    assert_eq!(refused.code.map(|code| code.to_string()), Some(value("SuccessExitStatus=")));
-    assert_eq!(refused.stderr, "");
 }

@@ -178,3 +178,24 @@ fn messages_break_between_words_on_a_narrow_terminal() {
     assert!(text.contains("is held by another client, for at most"), "{screen}");
     assert!(screen.lines().all(|line| line.trim_end().chars().count() <= 40), "{screen}");
 }
+
+#[test]
+fn a_wait_shows_its_progress_in_one_line() {
+    let mut fleet = Fleet::start(1);
+    fleet.master(0).ask("SET r other");
+    let waits = run("10s", "echo done").replacen(" r ", " --wait 1h r ", 1);
+    let session = Session::start_with_width(&fleet.urls(), &format!("{waits}; echo ended $?"), 40);
+    let Some(session) = session else { return };
+    // The line is written anew at its beginning.
+    eventually(PATIENCE, "the wait counts down", || {
+        let screen = session.screen();
+        let lines = screen.split("\r\x1b[K").filter(|line| line.starts_with("redlatch: waiting up to"));
+        let mut lines: Vec<_> = lines.collect();
+        lines.dedup();
+        assert!(lines.iter().all(|line| line.chars().count() < 40), "{screen}");
+        lines.len() >= 2
+    });
+    fleet.master(0).ask("DEL r");
+    session.wait_for("ended 0");
+    session.finish();
+}

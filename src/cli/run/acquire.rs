@@ -1,6 +1,6 @@
 //! How `redlatch run` acquires its lock, or several of them: all, or none.
 //!
-//! Several are acquired as the library's sets are ([`redlatch::internals::acquisition`]), through the
+//! Several are acquired as the library's sets are ([`redlatch::internals::set_acquisition`]), through the
 //! pipelined form, so that a signal ends any wait.
 
 use std::sync::Arc;
@@ -12,8 +12,12 @@ use redlatch::{AcquireError, WaitPolicy};
 
 use super::{FOREVER, Held, Run, TURN_LIMIT, Voice};
 use crate::cli::message::{Message, with_lock};
-use crate::cli::options::{Exit, code, say};
+use crate::cli::options::{Countdown, Exit, code, say};
 use crate::cli::output;
+
+/// How long too few masters are tried again where no wait is asked for: a stall of some must not end a nightly
+/// job.
+const OUTAGE_GRACE: Duration = Duration::from_secs(2);
 
 /// How long the lock is waited for before it is said why.
 const SILENT_WAIT: Duration = Duration::from_millis(300);
@@ -24,47 +28,99 @@ const STRETCH_MIN: Duration = Duration::from_millis(5);
 /// How often it is said again that the lock is still waited for.
 const WAIT_SHOWN_EVERY: Duration = Duration::from_secs(10);
 
+/// How long the lock may be waited for. Where no wait is asked for, contention ends the run at once, and an outage
+/// after a grace.
+#[derive(Debug, Clone, Copy)]
+struct Patience(Option<Duration>);
+
+impl Patience {
+    /// The longest wait after this error: none if another attempt would fail, too.
+    fn with(self, error: &AcquireError) -> Duration {
+        match error {
+            AcquireError::Contended(_) => self.0.unwrap_or_default(),
+            AcquireError::NoQuorum(_) | AcquireError::Expired(_) => self.0.unwrap_or(OUTAGE_GRACE),
+            _ => Duration::ZERO,
+        }
+    }
+}
+
+/// A wait that a terminal shows.
+#[derive(Default)]
+pub(super) struct ShownWait {
+    countdown: Countdown,
+    /// `None` for a wait without an end.
+    until: Option<Instant>,
+    why: String,
+}
+
+impl ShownWait {
+    fn show(&mut self, now: Instant) {
+        // Whole seconds, so that the line can be read.
+        let left =
+            self.until.map(|until| Duration::from_secs(until.saturating_duration_since(now).as_secs()));
+        self.countdown.show(&Message::AwaitingLock { left, error: &self.why });
+    }
+}
+
 impl Run {
-    /// Acquires the locks, and says why it waits if that takes a while. A signal ends the wait.
-    pub(super) fn acquire(&mut self, names: &[Resource<'_>], wait: Duration) -> Result<Vec<Held>, Exit> {
+    /// Acquires the locks, and says why it waits if that takes a while. A signal ends the wait. No `wait` is one
+    /// attempt, and a grace for an outage.
+    pub(super) fn acquire(
+        &mut self,
+        names: &[Resource<'_>],
+        wait: Option<Duration>,
+    ) -> Result<Vec<Held>, Exit> {
         let start = Instant::now();
-        // A place in a queue is kept for as long as one acquisition waits.
-        let (first, later) = if self.options.policy == WaitPolicy::Fair {
-            (wait, wait)
-        } else {
-            (SILENT_WAIT, WAIT_SHOWN_EVERY)
+        let acquired = self.acquire_within(start, names, Patience(wait));
+        self.shown = None;
+        let held = acquired?;
+        let waited = start.elapsed();
+        names.iter().zip(&held).for_each(|(name, (_, grant))| {
+            self.tell(|run| run.describe_grant(name, grant, waited));
+        });
+        Ok(held)
+    }
+
+    fn acquire_within(
+        &mut self,
+        start: Instant,
+        names: &[Resource<'_>],
+        patience: Patience,
+    ) -> Result<Vec<Held>, Exit> {
+        let (first, later) = match patience.0 {
+            // A place in a queue is kept for as long as one acquisition waits.
+            Some(wait) if self.options.policy == WaitPolicy::Fair => (wait, wait),
+            Some(_) => (SILENT_WAIT, WAIT_SHOWN_EVERY),
+            // An outage may become contention, which ends the wait.
+            None => (SILENT_WAIT, SILENT_WAIT),
         };
         let mut stretch = first;
         let mut result = self.attempt(names, Duration::ZERO)?;
         loop {
             let error = match result {
-                Ok(held) => {
-                    let waited = start.elapsed();
-                    names.iter().zip(&held).for_each(|(name, (_, grant))| {
-                        self.tell(|run| run.describe_grant(name, grant, waited));
-                    });
-                    return Ok(held);
-                }
+                Ok(held) => return Ok(held),
                 Err(error) => error,
             };
+            let wait = patience.with(&error);
             let left = wait.saturating_sub(start.elapsed());
-            let may_pass = matches!(error, AcquireError::Contended(_) | AcquireError::NoQuorum(_));
-            if left < STRETCH_MIN || !may_pass {
+            if left < STRETCH_MIN {
                 return Err(Exit::from(error).of_lock(&self.label));
             }
-            if stretch == later && self.shows_waits() {
-                let left = (wait < FOREVER).then_some(left);
-                say(Message::AwaitingLock { left, error: &with_lock(&self.label, format!("{error:#}")) });
+            if stretch == later {
+                self.show_wait((wait < FOREVER).then_some(left), &error);
             }
             // Between two stretches readers would come in.
             let longest = if self.options.keeps_readers_out { left } else { stretch };
             let (limit, begun) = (longest.min(left), Instant::now());
             result = self.attempt(names, limit)?;
-            if result.is_err() && begun.elapsed() + STRETCH_MIN < limit {
+            if let Err(error) = &result
+                && begun.elapsed() + STRETCH_MIN < limit
+            {
                 // Nothing can change within the stretch, as when a quarantine outlasts it: the whole wait,
                 // once.
                 let left = wait.saturating_sub(start.elapsed());
-                result = Ok(self.attempt(names, left)??);
+                self.show_wait((wait < FOREVER).then_some(left), error);
+                return self.attempt(names, left)?.map_err(|error| Exit::from(error).of_lock(&self.label));
             } else if result.is_err() {
                 // The end of the stretch may have cut its last attempt short; one with the full time has the
                 // reason.
@@ -74,11 +130,19 @@ impl Run {
         }
     }
 
-    fn shows_waits(&self) -> bool {
+    /// Says, or has a terminal show, that and why the lock is waited for.
+    fn show_wait(&mut self, left: Option<Duration>, error: &AcquireError) {
+        let why = |text: String| with_lock(&self.label, without_patience(text));
         match self.voice {
-            Voice::Quiet => false,
-            Voice::Usual => output::stderr_is_terminal(),
-            Voice::Verbose => true,
+            Voice::Verbose => {
+                say(Message::AwaitingLock { left, error: &why(format!("{error:#}")) });
+            }
+            Voice::Usual if output::stderr_is_terminal() => {
+                let why = why(error.to_string());
+                let shown = self.shown.get_or_insert_default();
+                (shown.until, shown.why) = (left.and_then(|left| Instant::now().checked_add(left)), why);
+            }
+            Voice::Usual | Voice::Quiet => {}
         }
     }
 
@@ -186,6 +250,7 @@ impl Run {
                 ids.iter().for_each(|id| self.release_unawaited(*id));
                 return Err(self.ended_by(signal));
             }
+            self.shown.iter_mut().for_each(|shown| shown.show(Instant::now()));
             self.redlock.turn(TURN_LIMIT)?;
         }
     }
@@ -196,5 +261,14 @@ impl Run {
 
     fn release_unawaited(&mut self, lock: OpId) {
         let _ = self.redlock.submit(Request::Release { lock, awaited: false });
+    }
+}
+
+/// The error's text without the advice to wait: for a wait.
+fn without_patience(text: String) -> String {
+    let (first, rest) = text.split_at(text.find('\n').unwrap_or(text.len()));
+    match first.rsplit_once("; ") {
+        Some((what, advice)) if advice.contains("wait longer") => format!("{what}{rest}"),
+        _ => text,
     }
 }

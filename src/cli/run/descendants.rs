@@ -7,6 +7,10 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
 
 use rustix::process::{Pid, getpid};
 
@@ -68,9 +72,64 @@ pub(super) fn adopt() {
     let _ = rustix::process::set_child_subreaper(Some(getpid()));
 }
 
+/// What a search has found; `None` where there is no `/proc`.
+pub(super) type Found = Option<Vec<Descendant>>;
+
+/// Searches in a thread of its own: `/proc` may have many thousand entries, and meanwhile a lock must be
+/// extended, and KILL sent in time.
+#[derive(Debug)]
+pub(super) struct Search {
+    begin: Sender<()>,
+    found: Receiver<Found>,
+    is_under_way: bool,
+    /// Whether the search under way began too early.
+    is_outdated: bool,
+}
+
+impl Search {
+    pub(super) fn start(strangers: Arc<HashSet<Identity>>) -> io::Result<Self> {
+        let (begin, begun) = mpsc::channel();
+        let (sender, found) = mpsc::channel();
+        thread::Builder::new()
+            .name("descendants".to_owned())
+            .spawn(move || while begun.recv().is_ok() && sender.send(list(&strangers)).is_ok() {})?;
+        Ok(Self { begin, found, is_under_way: false, is_outdated: false })
+    }
+
+    /// Begins a search, unless one is under way.
+    pub(super) fn begin(&mut self) {
+        if !self.is_under_way {
+            self.is_under_way = self.begin.send(()).is_ok();
+        }
+    }
+
+    /// Begins a search that sees all that has happened so far.
+    pub(super) fn begin_anew(&mut self) {
+        self.is_outdated = self.is_under_way;
+        self.begin();
+    }
+
+    /// What the search has found that was begun last, once.
+    pub(super) fn take(&mut self) -> Option<Found> {
+        let found = self.found.try_recv().ok()?;
+        self.is_under_way = false;
+        if std::mem::take(&mut self.is_outdated) {
+            self.begin();
+            return None;
+        }
+        Some(found)
+    }
+}
+
+/// Whether this process is still there: its number may be another's since it was found.
+pub(super) fn exists(id: Identity) -> bool {
+    let stat = fs::read(format!("/proc/{}/stat", id.pid)).unwrap_or_default();
+    Descendant::parse(&stat).is_some_and(|it| it.id == id)
+}
+
 /// All descendants of this process, without strangers and what is below them; `None` where there is no
 /// `/proc`.
-pub(super) fn list(strangers: &HashSet<Identity>) -> Option<Vec<Descendant>> {
+pub(super) fn list(strangers: &HashSet<Identity>) -> Found {
     let pids = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
     // One that has ended since is no error.
     let all: Vec<_> = pids
@@ -147,7 +206,10 @@ mod tests {
         let found = || list(&HashSet::new()).expect("/proc").into_iter().find(|it| it.id.pid == pid);
         assert!(found().is_some_and(|it| it.is_child() && !it.is_zombie()));
         drop(child.stdin.take());
+        let id = found().expect("it is not reaped").id;
+        assert!(exists(id) && !exists(Identity { started: id.started + 1, ..id }), "another with its number");
         child.wait().expect("a child of this process");
         assert_eq!(found(), None);
+        assert!(!exists(id));
     }
 }

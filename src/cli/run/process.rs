@@ -1,14 +1,14 @@
 //! The command's process: its start, its group and its descendants, the signals that are passed on to it, its
 //! end.
 //!
-//! A signal is never sent to a child that was already reaped: one thread reaps and sends.
+//! A signal is never sent to a child that was already reaped: one thread reaps and sends. The command itself is
+//! reaped last, as until then its number is no other group's.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
@@ -17,13 +17,14 @@ use std::thread;
 use redlatch::Redlock;
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpid, kill_current_process_group,
-    kill_process, kill_process_group, test_kill_process_group, waitid, waitpid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_current_process_group, kill_process,
+    kill_process_group, test_kill_process_group, waitid, waitpid,
 };
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals as SignalStream;
 
-use super::descendants::{self, Descendant, Identity};
+use super::descendants::{self, Descendant, Found, Identity, Search};
+use super::stage::{self, Failure};
 use super::terminal::Terminal;
 use crate::cli::message::Message;
 use crate::cli::options::{code, say};
@@ -114,10 +115,17 @@ pub(super) struct Process {
     /// Of the process, and of its group.
     pid: Pid,
     terminal: Option<Terminal>,
-    /// Set once it is reaped.
-    status: Option<WaitStatus>,
+    /// The exit code once it has ended.
+    code: Option<u8>,
+    /// What the stage before it says if the command cannot run.
+    failure: Option<Failure>,
+    search: Search,
     /// Descendants of this program that were there before the command.
-    strangers: HashSet<Identity>,
+    strangers: Arc<HashSet<Identity>>,
+    /// Descendants outside the command's group that were found last.
+    known: Vec<Identity>,
+    /// Whether nothing was found since TERM.
+    is_first: bool,
     /// Those outside the command's group that got TERM.
     asked: HashSet<Identity>,
     /// Those outside the command's group that were stopped with it.
@@ -127,14 +135,14 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts the command, and gives it the terminal's foreground if this program has it.
+    /// Starts the command, and gives it the terminal's foreground if this program has it. For the main thread:
+    /// the command ends with the thread that starts it.
     pub(super) fn spawn(
         words: &[OsString],
         variables: impl IntoIterator<Item = (&'static str, Option<OsString>)>,
     ) -> io::Result<Self> {
-        let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-        let mut command = Command::new(program);
-        command.args(arguments).process_group(0);
+        let (mut command, failure) = stage::command(words)?;
+        command.process_group(0);
         for (name, value) in variables {
             match value {
                 Some(value) => command.env(name, value),
@@ -143,15 +151,20 @@ impl Process {
         }
         // There are some if a script started them and then became this program.
         let strangers = descendants::list(&HashSet::new()).unwrap_or_default();
-        let strangers = strangers.into_iter().map(|it| it.id).collect();
+        let strangers: Arc<HashSet<_>> = Arc::new(strangers.into_iter().map(|it| it.id).collect());
+        let search = Search::start(strangers.clone())?;
         descendants::adopt();
         let terminal = Terminal::open();
         let pid = Pid::from_child(&command.spawn()?);
         let process = Self {
             pid,
             terminal,
-            status: None,
+            code: None,
+            failure,
+            search,
             strangers,
+            known: Vec::new(),
+            is_first: false,
             asked: HashSet::new(),
             paused: HashSet::new(),
             unreachable: HashSet::new(),
@@ -164,7 +177,7 @@ impl Process {
     pub(super) fn pass_on(&self, signal: i32) {
         match Signal::from_named_raw(signal) {
             None | Some(Signal::CHILD) => {}
-            Some(signal @ (Signal::USR1 | Signal::USR2)) if self.status.is_none() => {
+            Some(signal @ (Signal::USR1 | Signal::USR2)) => {
                 let _ = kill_process(self.pid, signal);
             }
             Some(signal) => self.send_to_group(signal),
@@ -172,24 +185,19 @@ impl Process {
     }
 
     fn send_to_group(&self, signal: Signal) {
-        // Once its leader is reaped, the number is the group's only as long as somebody is in it.
-        let is_in_it = |it: &Descendant| it.group == Some(self.pid);
-        if self.status.is_none() || self.descendants().is_none_or(|found| found.iter().any(is_in_it)) {
-            let _ = kill_process_group(self.pid, signal);
-        }
+        let _ = kill_process_group(self.pid, signal);
     }
 
     /// Gives the command the foreground if this program has it: it may have come by `fg`, without a signal.
     pub(super) fn hand_over_terminal(&self) {
-        if let (Some(terminal), None) = (&self.terminal, self.status) {
+        if let (Some(terminal), None) = (&self.terminal, self.code) {
             terminal.hand_over(self.pid);
         }
     }
 
-    /// Notices that the command has ended, and reaps it; or that the terminal has stopped it. Returns whether
-    /// it is stopped.
+    /// Notices that the command has ended, or that the terminal has stopped it. Returns whether it is stopped.
     pub(super) fn look(&mut self) -> io::Result<bool> {
-        if self.status.is_some() {
+        if self.code.is_some() {
             return Ok(false);
         }
         let look =
@@ -200,12 +208,15 @@ impl Process {
             let taken = waitid(WaitId::Pid(self.pid), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG)?;
             return Ok(taken.is_some() && self.is_stopped_by_terminal(signal));
         }
-        // As long as it is not reaped its group exists.
         let had_terminal = self.terminal.as_ref().is_some_and(|terminal| terminal.take_back(self.pid));
-        let status = waitpid(Some(self.pid), WaitOptions::empty())?.map(|(_, status)| status);
-        self.status = status;
+        let signal = seen.terminating_signal();
+        self.code = Some(match (seen.exit_status(), signal) {
+            (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
+            (None, Some(signal)) => code_of(signal),
+            (None, None) => u8::MAX,
+        });
         if had_terminal
-            && let Some(signal @ (SIGINT | SIGQUIT)) = status.and_then(WaitStatus::terminating_signal)
+            && let Some(signal @ (SIGINT | SIGQUIT)) = signal
             && let Some(signal) = Signal::from_named_raw(signal)
         {
             // Ctrl-C reached the command only; a script around this program is to end by it, too.
@@ -238,8 +249,10 @@ impl Process {
     pub(super) fn stop_with_own_group(&mut self) {
         self.send_to_group(Signal::STOP);
         for _ in 0..SEARCH_COUNT_MAX {
-            let found = self.outside_group();
-            let running = found.iter().filter(|it| !it.is_stopped() && !self.paused.contains(&it.id));
+            let found = descendants::list(&self.strangers).unwrap_or_default();
+            let running = found.iter().filter(|it| {
+                self.is_outside(it) && !(it.is_zombie() || it.is_stopped() || self.paused.contains(&it.id))
+            });
             let running: Vec<_> = running.map(|it| it.id).collect();
             if running.is_empty() {
                 break;
@@ -261,85 +274,99 @@ impl Process {
         }
     }
 
-    /// Sends TERM to all of the command, and continues what is stopped, so that it can end.
+    /// Sends TERM to the command's group, and continues what is stopped, so that it can end. [`Self::pursue`]
+    /// sends it to the others.
     pub(super) fn end(&mut self) {
         self.send_to_group(Signal::TERM);
         self.send_to_group(Signal::CONT);
-        for it in self.outside_group() {
-            self.ask(it.id);
-        }
+        self.is_first = true;
+        self.search.begin_anew();
     }
 
-    /// Sends TERM to those that escaped it: started while it was sent, by a parent that has ended. What
-    /// others start now is part of their own end.
-    pub(super) fn end_rest(&mut self) {
-        for it in self.outside_group().iter().filter(|it| it.is_child()) {
-            self.ask(it.id);
-        }
-    }
-
-    fn ask(&mut self, id: Identity) {
-        if self.asked.insert(id) {
-            self.send(id, Signal::TERM);
-            self.send(id, Signal::CONT);
-        }
-    }
-
-    /// Sends KILL to all of the command.
+    /// Sends KILL to the command's group, and to the others that are known. [`Self::pursue`] sends it to those
+    /// that a search has still to find.
     pub(super) fn kill(&mut self) {
         self.send_to_group(Signal::KILL);
-        for it in self.descendants().unwrap_or_default() {
-            self.send(it.id, Signal::KILL);
+        for id in std::mem::take(&mut self.known) {
+            self.send(id, Signal::KILL);
         }
+        self.search.begin_anew();
+    }
+
+    /// Begins to search descendants.
+    pub(super) fn search(&mut self) {
+        self.search.begin();
+    }
+
+    /// What a search has found, once, without those that have ended. Reaps these, if this program adopted them.
+    pub(super) fn found(&mut self) -> Option<Found> {
+        let mut found = self.search.take()?;
+        if let Some(found) = &mut found {
+            found.retain(|it| {
+                if it.is_zombie() && it.is_child() && it.id.pid != self.pid {
+                    let _ = waitpid(Some(it.id.pid), WaitOptions::NOHANG);
+                }
+                !it.is_zombie()
+            });
+        }
+        Some(found)
+    }
+
+    /// Sends TERM, or KILL, to those that have not got it. Returns whether nothing of the command is left that
+    /// this program can reach.
+    pub(super) fn pursue(&mut self, found: Found, is_killed: bool) -> bool {
+        if is_killed {
+            self.send_to_group(Signal::KILL);
+        }
+        let Some(found) = found else {
+            // Only a group without the command's own entry shows whether others are in it.
+            return self.code.is_some() && {
+                self.reap();
+                test_kill_process_group(self.pid).is_err()
+            };
+        };
+        let is_first = std::mem::take(&mut self.is_first);
+        let outside: Vec<_> = found.iter().filter(|it| self.is_outside(it)).copied().collect();
+        self.known = outside.iter().map(|it| it.id).collect();
+        for it in outside {
+            if is_killed {
+                self.send(it.id, Signal::KILL);
+            } else if (is_first || it.is_child()) && self.asked.insert(it.id) {
+                // Later only those that escaped it: started while it was sent, by a parent that has ended.
+                // What others start then is part of their own end.
+                self.send(it.id, Signal::TERM);
+                self.send(it.id, Signal::CONT);
+            }
+        }
+        self.code.is_some() && found.iter().all(|it| self.unreachable.contains(&it.id))
     }
 
     fn send(&mut self, id: Identity, signal: Signal) {
-        if kill_process(id.pid, signal) == Err(Errno::PERM) && self.unreachable.insert(id) {
+        if descendants::exists(id)
+            && kill_process(id.pid, signal) == Err(Errno::PERM)
+            && self.unreachable.insert(id)
+        {
             let pid = id.pid;
             say(Message::CannotKill { pid: &pid });
         }
     }
 
-    /// The command's exit code once it is reaped.
-    pub(super) fn code(&self) -> Option<u8> {
-        let status = self.status?;
-        Some(match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
-            (None, Some(signal)) => code_of(signal),
-            (None, None) => u8::MAX,
-        })
+    fn is_outside(&self, it: &Descendant) -> bool {
+        it.group != Some(self.pid)
     }
 
-    /// Whether nothing of the command is left that this program can reach.
-    pub(super) fn is_gone(&mut self) -> bool {
-        self.status.is_some()
-            && match self.descendants() {
-                Some(found) => found.iter().all(|it| self.unreachable.contains(&it.id)),
-                None => test_kill_process_group(self.pid).is_err(),
-            }
+    /// The command's exit code once it has ended.
+    pub(super) const fn code(&self) -> Option<u8> {
+        self.code
     }
 
-    /// Reaps adopted processes that have ended.
-    pub(super) fn reap_adopted(&self) {
-        let _ = self.descendants();
+    /// Why the command never ran; for one that has ended.
+    pub(super) fn take_failure(&mut self) -> Option<io::Error> {
+        self.failure.as_mut().and_then(Failure::take)
     }
 
-    /// The command and its descendants that have not ended. Reaps adopted ones that have.
-    fn descendants(&self) -> Option<Vec<Descendant>> {
-        let mut found = descendants::list(&self.strangers)?;
-        found.retain(|it| {
-            let is_zombie = it.is_zombie();
-            if is_zombie && it.is_child() && it.id.pid != self.pid {
-                let _ = waitpid(Some(it.id.pid), WaitOptions::NOHANG);
-            }
-            !is_zombie
-        });
-        Some(found)
-    }
-
-    fn outside_group(&self) -> Vec<Descendant> {
-        let mut found = self.descendants().unwrap_or_default();
-        found.retain(|it| it.group != Some(self.pid));
-        found
+    /// Reaps the command, which has ended. Its number may be another's from now on.
+    pub(super) fn reap(&self) {
+        let _ = waitpid(Some(self.pid), WaitOptions::NOHANG);
     }
 }

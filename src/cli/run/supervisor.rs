@@ -1,10 +1,11 @@
 //! What happens between the start of the command and its end: reports of renewals, signals, and the end of a
 //! lock that is lost.
 //!
-//! The engine extends the locks, tries again, and gives up. Each extension that succeeds starts the
+//! A signal comes before what is said of it. The engine extends the locks, tries again, and gives up. Each extension that succeeds starts the
 //! [`Timeline`] anew. Extending goes on while the command is being ended: as long as it runs, nobody else
 //! should work. Of several locks the one with the least validity counts, and a loss of any.
 
+use std::io;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -28,9 +29,11 @@ const SEARCH_PAUSE: Duration = Duration::from_millis(20);
 const REAP_PAUSE: Duration = Duration::from_secs(1);
 
 /// How the command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct End {
     pub(super) code: u8,
+    /// Why it never ran, if it did not.
+    pub(super) failure: Option<io::Error>,
     /// Whether the lock was lost before.
     pub(super) is_lost: bool,
     /// Whether a signal asked this program to end.
@@ -56,6 +59,8 @@ pub(super) struct Supervisor<'a> {
     reap_at: Option<Instant>,
     /// When to look next what is left of a command that is to end.
     search_at: Instant,
+    /// When this program is to run again at the latest.
+    wake_by: Instant,
 }
 
 impl<'a> Supervisor<'a> {
@@ -89,6 +94,7 @@ impl<'a> Supervisor<'a> {
             is_signalled: false,
             reap_at: None,
             search_at: Instant::now(),
+            wake_by: Instant::now(),
         }
     }
 
@@ -103,6 +109,7 @@ impl<'a> Supervisor<'a> {
             let is_stopped = self.process.look()? && !self.timeline.is_ending();
             if is_stopped {
                 self.process.stop_with_own_group();
+                self.wake_by = Instant::now();
                 self.turn(Duration::ZERO);
             }
             if let Some(end) = self.end() {
@@ -114,7 +121,9 @@ impl<'a> Supervisor<'a> {
                     self.handle_renewal(lock, result);
                 }
             }
-            self.do_what_is_due(Instant::now());
+            let now = Instant::now();
+            self.timeline.run_late(now.saturating_duration_since(self.wake_by));
+            self.do_what_is_due(now);
             // What got KILL must not run again.
             if is_stopped && !self.timeline.is_killed() {
                 self.process.resume();
@@ -128,25 +137,20 @@ impl<'a> Supervisor<'a> {
         let now = Instant::now();
         if self.reap_at.is_some_and(|at| at <= now) {
             self.reap_at = None;
-            self.process.reap_adopted();
+            self.process.search();
         }
-        if is_lost {
-            if now < self.search_at {
-                return None;
-            }
-            if self.timeline.is_killed() {
-                self.process.kill();
-            } else {
-                self.process.end_rest();
-            }
-            let is_gone = self.process.is_gone();
-            self.search_at = Instant::now() + SEARCH_PAUSE;
-            if !is_gone {
-                return None;
-            }
+        if is_lost && self.search_at <= now {
+            self.search_at = now + SEARCH_PAUSE;
+            self.process.search();
+        }
+        let found = self.process.found();
+        if is_lost && !self.process.pursue(found?, self.timeline.is_killed()) {
+            return None;
         }
         let code = self.process.code()?;
-        Some(End { code, is_lost, is_signalled: self.is_signalled })
+        let failure = self.process.take_failure();
+        self.process.reap();
+        Some(End { code, failure, is_lost, is_signalled: self.is_signalled })
     }
 
     /// Waits for a signal, at most until something is due; meanwhile lets the connections work.
@@ -156,6 +160,7 @@ impl<'a> Supervisor<'a> {
         let due = self.timeline.next_due().map_or(LOOK_EVERY, |due| due.saturating_duration_since(now));
         let longest = if self.timeline.is_ending() { SEARCH_PAUSE } else { LOOK_EVERY };
         let limit = due.min(longest);
+        self.wake_by = now + limit;
         if self.has_stopped {
             return signals.recv_timeout(limit).ok();
         }

@@ -7,22 +7,20 @@
 //!               extends            extension succeeded
 //! ```
 //!
-//! Each extension that succeeds starts the line anew. KILL precedes the end of the validity, always: by
-//! [`kill_allowance`], which covers what passes between a due time and the signal (the scheduler, a search
-//! for descendants). If this program did not run when KILL was due (a stopped process, a machine that slept),
-//! KILL comes as soon as it runs, and without a grace.
+//! Each extension that succeeds starts the line anew. KILL is due before the end of the validity, by
+//! [`Timeline::kill_allowance`]: what may pass between a due time and the signal. A machine that ran this program
+//! late may do so again, so the lateness counts into it. If this program did not run when KILL was due (a stopped
+//! process, a machine that slept or has no time for it), KILL comes as soon as it runs, and without a grace.
 
 use std::time::{Duration, Instant};
 
 use redlatch::engine::Ttl;
 
-/// The longest allowance for the time between a due KILL and its arrival.
+/// The longest allowance on a machine that runs this program in time.
 const KILL_ALLOWANCE_MAX: Duration = Duration::from_secs(1);
 
-/// How long before the end of the validity the KILL is due at the latest: a twentieth of the whole.
-fn kill_allowance(validity: Duration) -> Duration {
-    (validity / 20).min(KILL_ALLOWANCE_MAX)
-}
+/// The largest allowance on any machine is this part of the validity.
+const LATE_PART: u32 = 6;
 
 /// The times of a lock, or of several that are extended together, and how far the end of the command has
 /// come.
@@ -32,6 +30,8 @@ pub(super) struct Timeline {
     validity: Duration,
     grace: Duration,
     valid_until: Instant,
+    /// By how much this program ran later than planned, lately.
+    lateness: Duration,
     ending: Ending,
 }
 
@@ -57,12 +57,18 @@ impl Timeline {
     pub(super) fn new(ttl: Ttl, grace: Option<Duration>, valid_until: Instant) -> Self {
         let validity = ttl.validity();
         let grace = grace.unwrap_or(validity / 3);
-        Self { validity, grace, valid_until, ending: Ending::NotWanted }
+        Self { validity, grace, valid_until, lateness: Duration::ZERO, ending: Ending::NotWanted }
     }
 
-    /// An extension succeeded.
+    /// An extension succeeded. What was measured long ago says less of the machine.
     pub(super) fn renew(&mut self, valid_until: Instant) {
         self.valid_until = valid_until;
+        self.lateness /= 2;
+    }
+
+    /// This program ran so much later than planned.
+    pub(super) fn run_late(&mut self, by: Duration) {
+        self.lateness = self.lateness.max(by);
     }
 
     /// The machine slept, which the clock of these times did not count: all that is still to come is nearer
@@ -126,8 +132,15 @@ impl Timeline {
         self.kill_at(now).saturating_duration_since(now)
     }
 
+    /// How long before the end of the validity the KILL is due at the latest: a twentieth of the whole, and
+    /// twice the lateness.
+    fn kill_allowance(&self) -> Duration {
+        let least = (self.validity / 20).min(KILL_ALLOWANCE_MAX);
+        least.saturating_add(self.lateness.saturating_mul(2)).min(self.validity / LATE_PART)
+    }
+
     fn kill_deadline(&self) -> Instant {
-        earlier(self.valid_until, kill_allowance(self.validity))
+        earlier(self.valid_until, self.kill_allowance())
     }
 
     /// The grace after TERM, and never later than the deadline. A grace beyond the clock ends there too.
@@ -138,7 +151,7 @@ impl Timeline {
 
     /// So early that the grace, within bounds, ends with the deadline.
     fn term_at(&self) -> Instant {
-        let longest = self.validity / 3 - kill_allowance(self.validity);
+        let longest = self.validity / 3 - self.kill_allowance();
         earlier(self.kill_deadline(), self.grace.clamp((self.validity / 10).min(longest), longest))
     }
 }
@@ -214,12 +227,30 @@ mod tests {
     }
 
     #[test]
+    fn a_supervisor_that_runs_late_kills_earlier() {
+        let (mut timeline, now, validity) = granted(Some(Duration::MAX));
+        let end = now + validity;
+        let allowance = |timeline: &Timeline| end - timeline.kill_deadline();
+        assert_eq!(allowance(&timeline), validity / 20);
+        timeline.run_late(ms(300));
+        timeline.run_late(ms(1));
+        assert_eq!(allowance(&timeline), validity / 20 + ms(600));
+        let (term_at, kill_at) = signals(&mut timeline);
+        assert!(term_at >= now + validity * 2 / 3 - ms(1) && kill_at == end - validity / 20 - ms(600));
+        // It is bounded, and forgotten.
+        timeline.run_late(Duration::MAX);
+        assert_eq!(allowance(&timeline), validity / LATE_PART);
+        (0..100).for_each(|_| timeline.renew(end));
+        assert_eq!(allowance(&timeline), validity / 20);
+    }
+
+    #[test]
     fn an_extension_moves_the_timeline_and_the_kill() {
         let (mut timeline, now, validity) = granted(Some(Duration::MAX));
         timeline.asked(now + validity / 2);
         timeline.renew(now + validity * 3 / 2);
         let kill_at = timeline.next_due().expect("KILL");
-        assert_eq!(kill_at, now + validity * 3 / 2 - kill_allowance(validity));
+        assert_eq!(kill_at, now + validity * 3 / 2 - timeline.kill_allowance());
         assert_eq!(timeline.grace(now), kill_at - now);
     }
 

@@ -1,0 +1,121 @@
+//! The last stage before the command, on Linux: this program once more. It binds itself to the life of its
+//! parent, and becomes the command.
+//!
+//! ```text
+//!  redlatch run ──── starts ────► the stage ──── exec ────► the command
+//!     │    ▲                        │ gets KILL at its parent's end from now on; is the parent still there?
+//!     │    └── why it could not ────┘
+//!     └─────── the command's stdin ─►
+//! ```
+//!
+//! Both go over a socket that is the stage's own stdin, as no other file can be passed on without `unsafe`. The
+//! kernel sends KILL at the end of the parent's *thread*, so the main thread starts the stage. It sends it to the
+//! command alone, and not to what that has started.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::cmsg_space;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+
+use crate::cli::options::code;
+
+/// The first argument of a stage. Its parent's number and the command's words follow.
+const WORD: &str = "__stage";
+
+/// This program, also if its file has been replaced.
+const PROGRAM: &str = "/proc/self/exe";
+
+/// What a stage says if it cannot become the command.
+#[derive(Debug)]
+pub(super) struct Failure(UnixStream);
+
+impl Failure {
+    /// Why the command never ran; for a stage that has ended.
+    pub(super) fn take(&mut self) -> Option<io::Error> {
+        let mut number = [0; size_of::<i32>()];
+        self.0.read_exact(&mut number).ok()?;
+        Some(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))
+    }
+}
+
+/// The start of these words in a stage, and what it says if it fails. Where there is no `/proc`, the words are
+/// started without a stage.
+pub(super) fn command(words: &[OsString]) -> io::Result<(Command, Option<Failure>)> {
+    let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    if !Path::new(PROGRAM).exists() {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        return Ok((command, None));
+    }
+    let (own, other) = UnixStream::pair()?;
+    let stdin = io::stdin();
+    let files = [stdin.as_fd()];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&files));
+    sendmsg(&own, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)?;
+    own.set_nonblocking(true)?;
+    let mut command = Command::new(PROGRAM);
+    command.arg0("redlatch").arg(WORD).arg(getpid().to_string()).args(words).stdin(OwnedFd::from(other));
+    Ok((command, Some(Failure(own))))
+}
+
+/// The exit code if this process is a stage that cannot become its command; `None` if it is no stage.
+pub(crate) fn enter() -> Option<u8> {
+    let mut words = std::env::args_os().skip(1);
+    if words.next()? != WORD {
+        return None;
+    }
+    let (parent, program) = (words.next()?, words.next()?);
+    let channel = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from);
+    let Ok(mut channel) = channel else { return Some(code::INTERNAL) };
+    let error = become_command(&channel, &parent, &program, words);
+    let number = error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error());
+    let _ = channel.write_all(&number.to_ne_bytes());
+    Some(code::NOT_EXECUTABLE)
+}
+
+/// Returns only if that fails.
+fn become_command(
+    channel: &UnixStream,
+    parent: &OsStr,
+    program: &OsStr,
+    arguments: impl Iterator<Item = OsString>,
+) -> io::Error {
+    let stdin = match receive_file(channel) {
+        Ok(stdin) => stdin,
+        Err(error) => return error,
+    };
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        return error.into();
+    }
+    // The end of a parent before this moment has sent nothing.
+    if getppid().is_none_or(|now| *parent != *now.to_string()) {
+        return Errno::SRCH.into();
+    }
+    Command::new(program).args(arguments).stdin(stdin).exec()
+}
+
+fn receive_file(channel: &UnixStream) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(channel, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut files = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        _ => None,
+    });
+    files.next().ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}

@@ -1,0 +1,56 @@
+//! `redlatch run` before it has its lock: a short outage is tried again, contention is not.
+
+use crate::fleet::Fleet;
+use crate::harness::{Running, expect, finish, redlatch, trusting};
+
+#[test]
+fn a_stall_of_two_masters_does_not_end_a_run() {
+    let mut fleet = Fleet::start(3);
+    for index in 0..2 {
+        assert_eq!(fleet.master(index).ask("CLIENT PAUSE 600000 WRITE").text(), "OK");
+    }
+    let mut command = redlatch(&fleet.urls());
+    command.args(["run", "--trust", "--connect-timeout", "20s", "-v", "r", "--", "echo", "ran"]);
+    let mut run = Running::start(&mut command);
+    run.wait_for_stderr("no quorum");
+    for index in 0..2 {
+        assert_eq!(fleet.master(index).ask("CLIENT UNPAUSE").text(), "OK");
+    }
+    let finished = run.finish();
+    expect(&finished, 0, &[]);
+    assert_eq!(finished.stdout, "ran\n");
+}
+
+#[test]
+fn an_outage_that_lasts_gives_69_after_the_grace() {
+    let mut fleet = Fleet::start(3);
+    (0..2).for_each(|index| fleet.master(index).kill());
+    let run = |wait: &[&str]| {
+        finish(redlatch(&fleet.urls()).args(["run", "--trust", "-v"]).args(wait).args(["r", "--", "true"]))
+    };
+    expect(&run(&[]), 69, &["waiting up to", "no quorum"]);
+    // Unless the caller says otherwise.
+    let once = run(&["--wait", "0"]);
+    expect(&once, 69, &["no quorum"]);
+    assert!(!once.stderr.contains("waiting"), "{}", once.stderr);
+}
+
+#[test]
+fn a_held_lock_ends_a_run_at_once() {
+    let mut fleet = Fleet::start(3);
+    fleet.masters().for_each(|master| drop(master.ask("SET r other PX 600000")));
+    let refused = finish(trusting(&fleet, "run").args(["-v", "r", "--", "true"]));
+    expect(&refused, 75, &["1 attempt in"]);
+    assert!(!refused.stderr.contains("waiting"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_wait_does_not_advise_to_wait() {
+    let mut fleet = Fleet::start(3);
+    fleet.masters().for_each(|master| drop(master.ask("SET r other PX 600000")));
+    let waits = ["-v", "--wait", "3s", "r", "--", "true"];
+    let refused = finish(trusting(&fleet, "run").args(waits));
+    expect(&refused, 75, &["wait longer, or retry later"]);
+    let lines: Vec<_> = refused.stderr.lines().filter(|line| line.contains("waiting")).collect();
+    assert!(!lines.is_empty() && lines.iter().all(|line| !line.contains("wait longer")), "{lines:?}");
+}
