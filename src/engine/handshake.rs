@@ -185,8 +185,8 @@ pub(super) fn encode_auth(out: &mut Vec<u8>, login: &Login) {
     }
 }
 
-/// Why a login on an open connection was refused, in the server's words.
-pub(super) fn login_refusal(text: &[u8], login: Option<&Login>) -> Box<str> {
+/// An error in the server's words, without what it repeats of this login or of a command's arguments.
+pub(crate) fn error_without_login(text: &[u8], login: Option<&Login>) -> Box<str> {
     command::error_text(without_password(without_arguments(text), login))
 }
 
