@@ -12,7 +12,7 @@ use redlatch::{Client, ForceUnlockError, HolderTtl, InspectError, Inspection, Ke
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::layout::{add_paragraph, terminal_width};
+use super::layout::{add_paragraph, json_line, terminal_width};
 use super::message::{Message, label};
 use super::options::{Exit, MasterOptions, code, print, say};
 
@@ -233,7 +233,7 @@ fn json(inspection: &Inspection) -> String {
         "status": status, "holder": holder, "holder_label": inspection.holder_label(),
         "remaining_ms": ms(inspection.remaining()), "masters": masters,
     });
-    format!("{all}\n")
+    json_line(&all)
 }
 
 fn whole_ms(time: Duration) -> u64 {

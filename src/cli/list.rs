@@ -14,11 +14,11 @@ use std::time::Duration;
 use redlatch::engine::{Resource, quorum};
 use redlatch::internals::env::parse_time;
 use redlatch::internals::probe::{Answer, Probe, ProbeError, each};
-use redlatch::internals::words::{Printable, Rounded};
+use redlatch::internals::words::{Printable, Rounded, Shown};
 use redlatch::{Client, Config, HolderTtl, Inspection, KeyState, LockStatus};
 use serde_json::{Value, json};
 
-use super::layout::{add_paragraph, terminal_width};
+use super::layout::{add_paragraph, json_line, terminal_width};
 use super::message::Message;
 use super::options::{Exit, MasterOptions, code, print, say};
 
@@ -107,10 +107,13 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     if args.json {
         let all: Vec<Value> = locks.iter().map(Listed::json).collect();
         let all = json!({ "locks": all, "other_keys": other_count, "is_cut": is_cut });
-        print(&format!("{all}\n"))?;
+        print(&json_line(&all))?;
     } else {
         let width = terminal_width();
-        print(&locks.iter().map(|lock| lock.text(width)).collect::<String>())?;
+        let is_wide = width.is_none_or(|width| width >= WIDE);
+        let header = if is_wide && !locks.is_empty() { HEADER } else { "" };
+        let lines = locks.iter().map(|lock| lock.text(width));
+        print(&[header.to_owned()].into_iter().chain(lines).collect::<String>())?;
     }
     if other_count > 0 {
         say(Message::OtherKeys { count: other_count });
@@ -336,9 +339,10 @@ impl Listed {
             _ => "-".to_owned(),
         };
         let waiters = self.waiters().map_or_else(|| "?".to_owned(), |count| count.to_string());
-        let name = self.name.escape_ascii();
+        // A blank in a name must not look like the end of its column.
+        let name = self.name.escape_ascii().to_string().replace(' ', "\\x20");
         let holder = match (self.inspection.holder_label(), self.holder()) {
-            (Some(label), _) => format!(" by {label}"),
+            (Some(label), _) => format!(" by {}", Shown(label)),
             // Enough of the value to distinguish holders; `inspect` shows all of it.
             (None, Some(holder)) if holder.chars().count() > HOLDER_SHOWN_MAX => {
                 format!(" by {}…", holder.chars().take(HOLDER_SHOWN_MAX).collect::<String>())
@@ -352,7 +356,7 @@ impl Listed {
             add_paragraph(&mut text, width, "  ", 4, &rest);
             return text;
         }
-        format!("{state:<7} {on:>5} {left:>6} {kind:<7} {waiters:>3} {name}{holder}\n")
+        format!("{state:<7} {on:<5} {left:>6} {kind:<7} {waiters:>7} {name}{holder}\n")
     }
 
     fn json(&self) -> Value {
@@ -368,6 +372,9 @@ impl Listed {
         })
     }
 }
+
+/// The names of the columns of [`Listed::text`].
+const HEADER: &str = "STATE   ON      LEFT KIND    WAITERS NAME by HOLDER\n";
 
 /// Width from which a lock has one line.
 const WIDE: usize = 60;
