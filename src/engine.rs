@@ -97,7 +97,7 @@ use crate::event::Event;
 use crate::mutants::{self, mutant};
 pub use fair::Ticket;
 #[cfg(feature = "doctor")]
-pub(crate) use handshake::info_field;
+pub(crate) use handshake::{error_without_login, info_field};
 #[cfg(feature = "metrics")]
 pub(crate) use histogram::Histogram;
 pub(crate) use inspection::{ForceUnlocked, Inspection};

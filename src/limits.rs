@@ -116,6 +116,21 @@ pub const VALUE_SHOWN_MAX: usize = 256;
 /// Largest number of bytes of an error reply that are kept to be shown: 160. The rest is cut off.
 pub const ERROR_TEXT_SIZE_MAX: usize = 160;
 
+/// Largest number of bytes that a connection of administration (`doctor`, `ls`, `drill`) reads for one page
+/// of a search for names: 64 MiB, also of long names that are no locks. For any other exchange it is
+/// [`REPLY_SIZE_MAX`]. A larger one ends the connection.
+pub const PROBE_PAGE_SIZE_MAX: usize = 64 * 1024 * 1024;
+
+/// Largest number of replies and of their elements that such a connection reads for one exchange: 16,384.
+pub const PROBE_VALUE_COUNT_MAX: usize = 16 * 1024;
+
+/// Largest number of bytes of a text that such a connection keeps: 16 KiB. The rest is dropped.
+pub const PROBE_TEXT_SIZE_MAX: usize = 16 * 1024;
+
+/// The same for a key's name: one byte more than a lock's name with its prefix, so that a longer key is known
+/// to be no lock.
+pub(crate) const PROBE_NAME_SIZE_MAX: usize = PREFIX_SIZE_MAX + RESOURCE_SIZE_MAX + 1;
+
 /// Smallest number of bytes that a connection lends to one read: 16 KiB. The inbox grows from here up to one
 /// reply.
 pub const READ_SIZE: usize = 16 * 1024;

@@ -36,13 +36,17 @@ pub use vote::{Failure, HolderTtl, TokenRefusal, Vote};
 /// mode, for the mark would overwrite it.
 pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
 
+/// How keys begin behind the prefix on which commands are tried that change nothing: a lock with such a name
+/// would be found there.
+pub(crate) const PROBE_NAME: &[u8] = b"redlatch:probe:";
+
 /// The beginning of the values by which scripts know a queue and a reservation from keys of other
 /// applications. Its number changes with their meaning.
 pub(crate) const TOKEN_MARK: &[u8] = b"redlatch:1:";
 
 /// Name of a lock: 1 to 1,024 bytes ([`limits::RESOURCE_SIZE_MAX`]) of any value. `redlatch:mark` is
-/// reserved, and so are names that start with `redlatch:fence:`, `redlatch:fair:`, `redlatch:writer:` or
-/// `redlatch:wake:`.
+/// reserved, and so are names that start with `redlatch:fence:`, `redlatch:fair:`, `redlatch:writer:`,
+/// `redlatch:wake:` or `redlatch:probe:`.
 ///
 /// ```
 /// use redlatch::engine::Resource;
@@ -57,7 +61,7 @@ impl<'a> Resource<'a> {
     ///
     /// # Errors
     /// [`InputError`] if the name is empty, longer than 1,024 bytes, or reserved for the mark, a fence, a
-    /// queue or a writer's reservation.
+    /// queue, a writer's reservation or a probe.
     pub fn new<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
         let name = name.as_ref();
         match name.len() {
@@ -80,7 +84,9 @@ fn is_own_name(name: &[u8]) -> bool {
     // Nearly all names differ from these in their first byte.
     name.first() == Some(&b'r')
         && (name == MARK_NAME
-            || [FENCE_NAME, FAIR_NAME, INTENT_NAME, WAKE_NAME].iter().any(|own| name.starts_with(own)))
+            || [FENCE_NAME, FAIR_NAME, INTENT_NAME, WAKE_NAME, PROBE_NAME]
+                .iter()
+                .any(|own| name.starts_with(own)))
 }
 
 impl fmt::Debug for Resource<'_> {
@@ -251,8 +257,8 @@ pub enum InputError {
     },
     /// The name of a key that the client itself keeps on the masters.
     #[error(
-        "a resource name cannot be redlatch:mark, nor start with redlatch:fence:, redlatch:fair:, redlatch:writer: or \
-         redlatch:wake:; choose another"
+        "a resource name cannot be redlatch:mark, nor start with redlatch:fence:, redlatch:fair:, redlatch:writer:, \
+         redlatch:wake: or redlatch:probe:; choose another"
     )]
     ResourceReserved,
     /// A holder label of no bytes.
@@ -518,6 +524,7 @@ mod tests {
         assert!(Resource::new("redlatch:fair").is_ok());
         assert_eq!(Resource::new("redlatch:writer:a"), Err(InputError::ResourceReserved));
         assert_eq!(Resource::new("redlatch:wake:a"), Err(InputError::ResourceReserved));
+        assert_eq!(Resource::new("redlatch:probe:doctor"), Err(InputError::ResourceReserved));
         assert!(Resource::new("redlatch:marks").is_ok());
         assert!(Resource::new("redlatch:fence").is_ok());
     }

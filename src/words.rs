@@ -66,13 +66,53 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
+/// Whether a character may change how the text around it looks: it controls a terminal, has no width, turns
+/// the direction of writing, or is a blank other than the usual one.
+pub(crate) fn is_deceptive(char: char) -> bool {
+    char.is_control()
+        || char.is_whitespace() && char != ' '
+        || matches!(
+            char,
+            // Format characters of Unicode, and those that are drawn as nothing.
+            '\u{ad}' | '\u{34f}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}'
+            | '\u{8e2}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}'
+            | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+        )
+}
+
+/// Text of another client or of a master, for people: what may deceive them is escaped, as `\u{202e}`, and of
+/// blanks all that do not stand alone between two words.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown<'a>(pub &'a str);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut chars = self.0.chars().peekable();
+        // A blank at the beginning or the end stands beside one of the text around it.
+        let mut before = ' ';
+        while let Some(char) = chars.next() {
+            let is_run = char == ' ' && (before == ' ' || chars.peek().is_none_or(|next| *next == ' '));
+            if is_deceptive(char) || is_run {
+                write!(f, "{}", char.escape_unicode())?;
+            } else {
+                write!(f, "{char}")?;
+            }
+            before = char;
+        }
+        Ok(())
+    }
+}
+
 /// A holder's label behind what it describes: ` (web-3:4711:billing)`; nothing without one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Labelled<'a>(pub(crate) Option<&'a str>);
 
 impl fmt::Display for Labelled<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |label| write!(f, " ({label})"))
+        self.0.map_or(Ok(()), |label| write!(f, " ({})", Shown(label)))
     }
 }
 
@@ -133,6 +173,26 @@ mod tests {
             assert_eq!(Rounded(Duration::from_nanos(ns)).to_string(), shown, "{ns} ns");
         }
         assert_eq!(Rounded(Duration::MAX).to_string(), "18446744073709551616s");
+    }
+
+    #[test]
+    fn text_of_others_is_shown_without_deception() {
+        for (text, shown) in [
+            ("web-3:4711:nightly report", "web-3:4711:nightly report"),
+            ("Zoë, 東京", "Zoë, 東京"),
+            ("a\u{202e}b", "a\\u{202e}b"),
+            ("a\u{200b}\u{2066}\u{feff}", "a\\u{200b}\\u{2066}\\u{feff}"),
+            ("a\u{a0}b\u{3000}c", "a\\u{a0}b\\u{3000}c"),
+            ("a\u{1b}[31m\n", "a\\u{1b}[31m\\u{a}"),
+            ("a  b", "a\\u{20}\\u{20}b"),
+            (" a ", "\\u{20}a\\u{20}"),
+            ("a b", "a b"),
+            ("", ""),
+        ] {
+            assert_eq!(Shown(text).to_string(), shown);
+            assert!(!Shown(text).to_string().contains(is_deceptive));
+        }
+        assert_eq!(Labelled(Some("a\u{202e}")).to_string(), " (a\\u{202e})");
     }
 
     #[test]

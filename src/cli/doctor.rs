@@ -9,7 +9,7 @@ use redlatch::internals::words::{Counted, Rounded};
 use redlatch::{Config, Quarantine};
 use serde_json::{Value, json};
 
-use super::layout::{add_paragraph, stdout_width};
+use super::layout::{add_paragraph, json_line, stdout_width};
 use super::options::{Exit, MasterOptions, code, print};
 
 /// Examine the masters: what is wrong, why it matters, and what to do.
@@ -153,7 +153,7 @@ fn json_text(diagnosis: &Diagnosis) -> String {
     let masters: Vec<Value> = diagnosis.masters.iter().map(master_json).collect();
     let findings: Vec<Value> = diagnosis.findings.iter().map(finding_json).collect();
     let worst = diagnosis.severity().map(|severity| severity.to_string());
-    format!("{}\n", json!({ "worst": worst, "masters": masters, "findings": findings }))
+    json_line(&json!({ "worst": worst, "masters": masters, "findings": findings }))
 }
 
 fn finding_json(finding: &Finding) -> Value {

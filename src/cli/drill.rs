@@ -105,7 +105,8 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 const COUNT_LIMIT: Duration = Duration::from_secs(3);
 /// How often to look whether the time is over.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+/// How often progress is shown: after a tenth of the time, within these bounds.
+const PROGRESS_EVERY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 
 /// What contenders and faults share.
 struct Drill {
@@ -253,10 +254,12 @@ fn run(
             .map(|redlock| scope.spawn(move || Contender::new(redlock, args, drill).run()))
             .collect();
         let harming = scope.spawn(move || faults.run(drill));
+        let [shortest, longest] = PROGRESS_EVERY;
+        let every = (args.time / 10).clamp(shortest, longest);
         let mut said_at = Instant::now();
         while !drill.is_over() {
             thread::sleep(LOOK_PAUSE);
-            if said_at.elapsed() >= PROGRESS_EVERY {
+            if said_at.elapsed() >= every {
                 said_at = Instant::now();
                 let found = drill.witness.found();
                 let (locks, two_holders) = (found.visit_count, found.overlap_count);

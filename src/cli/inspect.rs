@@ -4,21 +4,25 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use redlatch::internals::words::Printable;
-use redlatch::{Client, ForceUnlockError, HolderTtl, InspectError, Inspection, KeyState, LockStatus, Report};
+use redlatch::{
+    Client, ForceUnlockError, HolderTtl, InspectError, Inspection, KeyState, LockStatus, MasterState, Report,
+};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::layout::{add_paragraph, terminal_width};
+use super::layout::{add_paragraph, json_line, terminal_width};
 use super::message::{Message, label};
 use super::options::{Exit, MasterOptions, code, print, say};
 
 /// Show what each master holds of a lock, of any holder.
 ///
-/// It asks once, in one round trip, and takes no part in the lock. By the time that the result is read,
+/// It asks each master once, and takes no part in the lock. A master without an answer delays it by the time
+/// limits of --connect-timeout and --answer-timeout. By the time that the result is read,
 /// anything may have changed. A master that restarted lately and has no such key does not count as free, as
 /// it may have forgotten one.
 #[derive(clap::Args)]
@@ -43,6 +47,9 @@ pub(crate) struct InspectArgs {
 
 /// How often `--watch` asks the masters.
 const WATCH_PAUSE: Duration = Duration::from_millis(500);
+
+/// How often to look whether a master is connected.
+const CONNECT_LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 const INSPECT_HELP: &str = "\
 Exit codes:
@@ -191,8 +198,15 @@ fn wait_for_reader(time: Duration) -> io::Result<bool> {
     }
 }
 
-fn connect(masters: &MasterOptions) -> Result<Client, Exit> {
-    Ok(Client::open(masters.config(|builder| builder)?)?)
+/// A client for questions: each master is connected, or has failed. Opening waits for a straggler only shortly
+/// once a quorum is there, and a question wants every answer.
+pub(super) fn connect(masters: &MasterOptions) -> Result<Client, Exit> {
+    let client = Client::open(masters.query_config()?)?;
+    // The client's time limit for connecting ends this.
+    while client.masters().iter().any(|master| matches!(master.state, MasterState::Connecting)) {
+        thread::sleep(CONNECT_LOOK_PAUSE);
+    }
+    Ok(client)
 }
 
 fn json(inspection: &Inspection) -> String {
@@ -233,7 +247,7 @@ fn json(inspection: &Inspection) -> String {
         "status": status, "holder": holder, "holder_label": inspection.holder_label(),
         "remaining_ms": ms(inspection.remaining()), "masters": masters,
     });
-    format!("{all}\n")
+    json_line(&all)
 }
 
 fn whole_ms(time: Duration) -> u64 {

@@ -32,6 +32,25 @@ fn width_of(stream: impl AsFd) -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|width| *width > 0)
 }
 
+/// A value as one line of JSON in ASCII: text of others stays whole, and looks like nothing else.
+pub(crate) fn json_line(value: &serde_json::Value) -> String {
+    let mut line = String::new();
+    for char in value.to_string().chars() {
+        if matches!(char, ' '..='~') {
+            line.push(char);
+        } else {
+            let units = char
+                .encode_utf16(&mut [0; 2])
+                .iter()
+                .map(|unit| format!("\\u{unit:04x}"))
+                .collect::<String>();
+            line.push_str(&units);
+        }
+    }
+    line.push('\n');
+    line
+}
+
 /// Adds a paragraph to a text: lines of at most `width` characters, where words allow that. The first line
 /// begins with `first`, the others with as many spaces as `indent` says.
 pub(crate) fn add_paragraph(out: &mut String, width: usize, first: &str, indent: usize, text: &str) {
@@ -58,6 +77,17 @@ pub(crate) fn add_paragraph(out: &mut String, width: usize, first: &str, indent:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_keeps_text_and_shows_ascii_only() {
+        let value = serde_json::json!({ "name": "a\u{202e}b \u{7f}\n\"é𝄞" });
+        let line = json_line(&value);
+        assert!(
+            line.ends_with("}\n") && line.trim_end().chars().all(|char| matches!(char, ' '..='~')),
+            "{line}"
+        );
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&line).expect("JSON"), value);
+    }
 
     #[test]
     fn paragraphs_fit_into_their_width() {

@@ -14,11 +14,12 @@ use std::time::Duration;
 use redlatch::engine::{Resource, quorum};
 use redlatch::internals::env::parse_time;
 use redlatch::internals::probe::{Answer, Probe, ProbeError, each};
-use redlatch::internals::words::{Printable, Rounded};
+use redlatch::internals::words::{Printable, Rounded, Shown, grouped};
 use redlatch::{Client, Config, HolderTtl, Inspection, KeyState, LockStatus};
 use serde_json::{Value, json};
 
-use super::layout::{add_paragraph, terminal_width};
+use super::inspect::connect;
+use super::layout::{add_paragraph, json_line, terminal_width};
 use super::message::Message;
 use super::options::{Exit, MasterOptions, code, print, say};
 
@@ -90,12 +91,12 @@ struct Extras {
 
 /// Runs `ls`; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
-    let config = args.masters.config(|builder| builder)?;
+    let client = connect(&args.masters)?;
     let prefix: Arc<[u8]> = args.masters.prefix().into();
     let pattern = args.pattern.as_ref().map_or(b"*".as_slice(), |pattern| pattern.as_bytes());
-    let (names, is_cut) = find_names(&config, args.time_limit, &prefix, pattern)?;
-    let extras = find_extras(&config, args.time_limit, &prefix, &names)?;
-    let inspections = inspect_all(&Client::open(config)?, &names)?;
+    let (names, is_cut) = find_names(&client, args.time_limit, &prefix, pattern)?;
+    let extras = find_extras(client.config(), args.time_limit, &prefix, &names)?;
+    let inspections = inspect_all(&client, &names)?;
     let (mut locks, mut other_count) = (Vec::new(), 0);
     for ((name, extras), inspection) in names.into_iter().zip(extras).zip(inspections) {
         match what_is(&inspection) {
@@ -107,10 +108,13 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     if args.json {
         let all: Vec<Value> = locks.iter().map(Listed::json).collect();
         let all = json!({ "locks": all, "other_keys": other_count, "is_cut": is_cut });
-        print(&format!("{all}\n"))?;
+        print(&json_line(&all))?;
     } else {
         let width = terminal_width();
-        print(&locks.iter().map(|lock| lock.text(width)).collect::<String>())?;
+        let is_wide = width.is_none_or(|width| width >= WIDE);
+        let header = if is_wide && !locks.is_empty() { HEADER } else { "" };
+        let lines = locks.iter().map(|lock| lock.text(width));
+        print(&[header.to_owned()].into_iter().chain(lines).collect::<String>())?;
     }
     if other_count > 0 {
         say(Message::OtherKeys { count: other_count });
@@ -123,7 +127,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
 
 /// The names of keys behind the prefix that can be locks, and whether there are more.
 fn find_names(
-    config: &Config,
+    client: &Client,
     limit: Duration,
     prefix: &Arc<[u8]>,
     pattern: &[u8],
@@ -131,20 +135,21 @@ fn find_names(
     let escaped: Vec<u8> = prefix.iter().flat_map(|byte| escaped(*byte)).collect();
     let pattern = [&escaped, pattern].concat();
     let size = prefix.len();
-    let found = each(config, limit, move |probe, _| scan(probe, &pattern, size))?;
+    let found = each(client.config(), limit, move |probe, _| scan(probe, &pattern, size))?;
     let (count, needed) = (found.len(), quorum(found.len()));
     let mut names = BTreeMap::new();
     let (mut answered, mut failures, mut is_cut) = (0, Vec::new(), false);
-    for (index, result) in found.into_iter().enumerate() {
+    for (master, result) in client.masters().into_iter().zip(found) {
         match result {
             Ok((some, more)) => {
                 answered += 1;
                 is_cut |= more;
                 names.extend(some.into_iter().map(|name| (name, ())));
             }
-            Err(error) => failures.push(format!("master {}: {error}", index + 1)),
+            Err(error) => failures.push((master.name, error.to_string())),
         }
     }
+    let failures = grouped(failures.iter().map(|(master, why)| (&**master, why.clone())), count);
     if answered < needed {
         let why = Message::TooFewMasters { ready: answered, count, needed }.to_string();
         return Err(Exit::new(code::NO_QUORUM, [vec![why], failures].concat().join("\n  ")));
@@ -161,11 +166,12 @@ fn escaped(byte: u8) -> impl Iterator<Item = u8> {
 }
 
 /// The names on one master. A key may be reported twice, and one that comes or goes meanwhile may be missed.
+/// A key that is longer than a lock's is none.
 fn scan(probe: &mut Probe, pattern: &[u8], prefix_size: usize) -> Result<(Vec<Vec<u8>>, bool), ProbeError> {
     let (mut names, mut cursor) = (Vec::new(), b"0".to_vec());
     loop {
         let command = [b"SCAN", cursor.as_slice(), b"MATCH", pattern, b"COUNT", SCAN_COUNT.as_bytes()];
-        let answer = probe.exchange(&[command])?.remove(0);
+        let answer = probe.exchange_page(&command)?;
         let unusable = |answer: &Answer| match answer {
             Answer::Error(text) => ProbeError::Unreachable(text.clone()),
             _ => ProbeError::Unreachable("its reply to SCAN has an unknown form".to_owned()),
@@ -336,9 +342,10 @@ impl Listed {
             _ => "-".to_owned(),
         };
         let waiters = self.waiters().map_or_else(|| "?".to_owned(), |count| count.to_string());
-        let name = self.name.escape_ascii();
+        // A blank in a name must not look like the end of its column.
+        let name = self.name.escape_ascii().to_string().replace(' ', "\\x20");
         let holder = match (self.inspection.holder_label(), self.holder()) {
-            (Some(label), _) => format!(" by {label}"),
+            (Some(label), _) => format!(" by {}", Shown(label)),
             // Enough of the value to distinguish holders; `inspect` shows all of it.
             (None, Some(holder)) if holder.chars().count() > HOLDER_SHOWN_MAX => {
                 format!(" by {}…", holder.chars().take(HOLDER_SHOWN_MAX).collect::<String>())
@@ -352,7 +359,7 @@ impl Listed {
             add_paragraph(&mut text, width, "  ", 4, &rest);
             return text;
         }
-        format!("{state:<7} {on:>5} {left:>6} {kind:<7} {waiters:>3} {name}{holder}\n")
+        format!("{state:<7} {on:<5} {left:>6} {kind:<7} {waiters:>7} {name}{holder}\n")
     }
 
     fn json(&self) -> Value {
@@ -368,6 +375,9 @@ impl Listed {
         })
     }
 }
+
+/// The names of the columns of [`Listed::text`].
+const HEADER: &str = "STATE   ON      LEFT KIND    WAITERS NAME by HOLDER\n";
 
 /// Width from which a lock has one line.
 const WIDE: usize = 60;

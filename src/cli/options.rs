@@ -55,6 +55,9 @@ const NEARLY: Duration = Duration::from_millis(500);
 /// How often to look whether a signal has come.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
+/// How long a question waits for each master, unless `--answer-timeout` says otherwise.
+const QUERY_LIMIT: Duration = Duration::from_secs(1);
+
 /// The masters and how they are reached. Each option that has a variable stands for it: the library reads
 /// both by the same table.
 #[derive(clap::Args)]
@@ -77,7 +80,8 @@ pub(crate) struct MasterOptions {
     #[arg(long, value_name = "TIME", env = env::MAX_TTL)]
     max_ttl: Option<OsString>,
 
-    /// How long to wait for a master's answer [default: a fiftieth of the TTL, between 5ms and 50ms].
+    /// How long to wait for a master's answer [default: a fiftieth of the TTL, between 5ms and 50ms; 1s in
+    /// inspect, ls and unlock].
     ///
     /// Set it well above the network's round trip.
     #[arg(long, value_name = "TIME", env = env::ANSWER_TIMEOUT)]
@@ -123,6 +127,12 @@ impl MasterOptions {
     pub(crate) fn config(&self, more: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Result<Config, Exit> {
         let builder = env::builder(|variable| self.value(variable))?;
         Ok(more(builder).build()?)
+    }
+
+    /// The settings for questions that want an answer of every master: a healthy one may be slow.
+    pub(crate) fn query_config(&self) -> Result<Config, Exit> {
+        let is_set = self.answer_timeout.as_ref().is_some_and(|text| !text.is_empty());
+        self.config(|builder| if is_set { builder } else { builder.answer_timeout(QUERY_LIMIT) })
     }
 
     /// The text in front of each name.

@@ -8,7 +8,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How long one master may take to connect, or to answer.
+/// How long one master may take to connect, or to answer in full.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The longest answer that is read: an error line, at most.
@@ -74,6 +74,7 @@ impl Line {
         if let Some(path) = name.strip_prefix("unix://") {
             let stream = UnixStream::connect(path)?;
             stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
             return Ok(Self(Box::new(stream)));
         }
         let place = name.strip_prefix("redis://").unwrap_or(name);
@@ -82,6 +83,7 @@ impl Line {
         let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
         Ok(Self(Box::new(stream)))
     }
 
@@ -92,10 +94,20 @@ impl Line {
     fn hear(&mut self) -> io::Result<()> {
         let mut answer = [0; ANSWER_SIZE_MAX];
         let mut size = 0;
+        let until = Instant::now() + PATIENCE;
         while !answer[..size].ends_with(b"\r\n") {
-            match self.0.read(&mut answer[size..])? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                read => size += read,
+            // An answer of one byte after the other is none in time, either.
+            if size > 0 && Instant::now() >= until {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match self.0.read(&mut answer[size..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => size += read,
+                // What a read beyond its time limit is called differs by system.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Err(error) => return Err(error),
             }
         }
         Ok(())

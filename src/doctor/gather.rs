@@ -9,7 +9,7 @@ use crate::engine::{info_field, mark_key, observed_by_mark};
 use crate::lock::command::error_text;
 
 use super::facts::{ClockOffset, Facts, RoundTrip, Server, Settings};
-use super::rights::{Trial, trials};
+use super::rights::{Trial, trial_key, trials};
 
 /// Number of round trips that are measured, if there is time.
 const ROUND_TRIP_COUNT_MAX: usize = 100;
@@ -145,7 +145,7 @@ fn native_release(
     probe: &mut Probe,
     config: &Config,
 ) -> Result<(Option<&'static str>, Vec<&'static str>), ProbeError> {
-    let key = [&config.prefix, b"redlatch:probe:doctor".as_slice()].concat();
+    let key = trial_key(config);
     let key = key.as_slice();
     let trials: [&[&[u8]]; 2] = [&[b"DELIFEQ", key, b"none"], &[b"DELEX", key, b"IFEQ", b"none"]];
     let (mut works, mut denied) = (None, Vec::new());

@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::driver::probe::Answer;
+use crate::lock::PROBE_NAME;
 
 use super::facts::Rights;
 
@@ -75,11 +76,15 @@ pub(super) struct Trial {
     pub(super) command: Vec<Vec<u8>>,
 }
 
+/// A key that no lock has, and that nothing creates.
+pub(super) fn trial_key(config: &Config) -> Vec<u8> {
+    [&config.prefix, PROBE_NAME, b"doctor"].concat()
+}
+
 /// The commands in the order in which they are sent. Nothing follows the last two: a connection with a
 /// subscription takes no other commands.
 pub(super) fn trials(config: &Config) -> Vec<Trial> {
-    // No lock has this key, and nothing creates it.
-    let key = [&config.prefix, b"redlatch:probe:doctor".as_slice()].concat();
+    let key = trial_key(config);
     let key = key.as_slice();
     let unknown_script = [b'0'; 40];
     let rows: [(&'static str, &[&[u8]]); 27] = [

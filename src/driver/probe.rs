@@ -3,9 +3,12 @@
 //! It has the sockets, TLS and login of a client, so it meets the same server and the same refusals. One
 //! caller uses it. Each exchange has a time limit, and so has the whole session.
 
+mod replies;
+
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,27 +22,29 @@ use super::socket::{Received, Socket};
 use crate::clock;
 use crate::config::{Address, Config, Login};
 use crate::engine::trouble::{Trouble, step_refused};
+use crate::error::CredentialsError;
 use crate::limits;
 use crate::lock::MasterId;
-use crate::lock::command::error_text;
-use crate::resp::{self, Reply};
-use crate::wire::Wire;
+use crate::resp;
+pub use replies::Answer;
+use replies::{Bounds, Replies};
 
 /// A connection to one master. A drop closes it.
 pub struct Probe {
     poll: Poll,
     events: Events,
     channel: Channel,
-    wire: Wire<()>,
+    /// Whether the socket may have something to read.
+    is_readable: bool,
+    /// Room for one read.
+    space: Box<[u8]>,
     /// Longest time of one exchange.
     limit: Duration,
     /// End of the session.
     deadline: Instant,
     address: Option<IpAddr>,
-    /// Name of the user that is logged in.
-    user: Box<str>,
-    /// Whether the server has closed the connection.
-    has_ended: bool,
+    /// The login, to keep it out of messages.
+    login: Option<Login>,
 }
 
 /// Reason why a master cannot be asked.
@@ -53,60 +58,6 @@ pub enum ProbeError {
     LoginRefused(String),
 }
 
-/// A reply to one command, with its own memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
-    /// A status line or a string.
-    Text(Vec<u8>),
-    /// An error line.
-    Error(String),
-    /// A number.
-    Integer(i64),
-    /// Replies one after another.
-    List(Vec<Answer>),
-    /// No string, or no list.
-    Null,
-}
-
-impl Answer {
-    fn new(reply: &Reply<'_>) -> Self {
-        match reply {
-            Reply::Simple(text) | Reply::Bulk(text) => Self::Text(text.to_vec()),
-            Reply::Error(text) => Self::Error(error_text(text).into()),
-            Reply::Integer(number) => Self::Integer(*number),
-            Reply::Array(array) => Self::List(array.iter().map(|reply| Self::new(&reply)).collect()),
-            Reply::NullBulk | Reply::NullArray => Self::Null,
-        }
-    }
-
-    /// Returns the bytes of a status line or a string.
-    #[must_use]
-    pub fn text(&self) -> Option<&[u8]> {
-        match self {
-            Self::Text(text) => Some(text),
-            _ => None,
-        }
-    }
-
-    /// Returns the error line.
-    #[must_use]
-    pub fn error(&self) -> Option<&str> {
-        match self {
-            Self::Error(text) => Some(text),
-            _ => None,
-        }
-    }
-
-    /// Returns the number.
-    #[must_use]
-    pub fn integer(&self) -> Option<i64> {
-        match self {
-            Self::Integer(number) => Some(*number),
-            _ => None,
-        }
-    }
-}
-
 impl fmt::Debug for Probe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Probe").field("channel", &self.channel).finish_non_exhaustive()
@@ -116,7 +67,8 @@ impl fmt::Debug for Probe {
 /// Runs `work` with a connection to each master, for all masters in parallel, each in a thread of its own.
 /// Returns the results in the order of the configuration, after `limit` at the latest.
 ///
-/// A thread that is still busy then, as with the lookup of a name, ends by itself.
+/// No exchange goes on beyond `limit`, so each thread ends then, too. Only a lookup of a name and a call of
+/// the credentials provider cannot be interrupted: each has a thread of its own, which ends when it returns.
 ///
 /// # Errors
 /// [`ConnectError`] if certificates cannot be used, or if no thread can be started.
@@ -125,11 +77,33 @@ pub fn each<T: Send + 'static>(
     limit: Duration,
     work: impl Fn(&mut Probe, MasterId) -> Result<T, ProbeError> + Send + Sync + 'static,
 ) -> Result<Vec<Result<T, ProbeError>>, ConnectError> {
+    some(config, 0..config.master_count(), limit, work)
+}
+
+/// The same with one master, by its place in the configuration.
+///
+/// # Errors
+/// As [`each`].
+pub fn one<T: Send + 'static>(
+    config: &Config,
+    master: usize,
+    limit: Duration,
+    work: impl Fn(&mut Probe, MasterId) -> Result<T, ProbeError> + Send + Sync + 'static,
+) -> Result<Result<T, ProbeError>, ConnectError> {
+    Ok(some(config, master..master + 1, limit, work)?.remove(0))
+}
+
+fn some<T: Send + 'static>(
+    config: &Config,
+    masters: Range<usize>,
+    limit: Duration,
+    work: impl Fn(&mut Probe, MasterId) -> Result<T, ProbeError> + Send + Sync + 'static,
+) -> Result<Vec<Result<T, ProbeError>>, ConnectError> {
     let shared = Arc::new((config.clone(), Channels::new(config)?, work));
     let now = clock::now();
     let deadline = now.checked_add(limit).unwrap_or(now + limits::FOREVER);
     let (sender, receiver) = mpsc::channel();
-    for index in 0..config.master_count() {
+    for index in masters.clone() {
         let (sender, shared) = (sender.clone(), shared.clone());
         let run = move || {
             let (config, channels, work) = &*shared;
@@ -141,12 +115,12 @@ pub fn each<T: Send + 'static>(
         thread::Builder::new().name("redlatch-probe".to_owned()).spawn(run)?;
     }
     drop(sender);
-    let late = || Err(ProbeError::Unreachable(Trouble::NoHandshake(limit).to_string()));
-    let mut results: Vec<_> = (0..config.master_count()).map(|_| late()).collect();
+    let late = || Err(ProbeError::Unreachable(Trouble::NoAnswer(limit).to_string()));
+    let mut results: Vec<_> = masters.clone().map(|_| late()).collect();
     // A moment more than the threads have, so that their own words arrive.
     let patience = deadline + GRACE;
     while let Ok((index, result)) = receiver.recv_timeout(patience.saturating_duration_since(clock::now())) {
-        results[index] = result;
+        results[index - masters.start] = result;
     }
     Ok(results)
 }
@@ -154,8 +128,40 @@ pub fn each<T: Send + 'static>(
 /// Time for a result to arrive that came at the deadline.
 const GRACE: Duration = Duration::from_millis(200);
 
+/// Makes a call that cannot be interrupted, in a thread of its own. `None` if it lasts longer than to `end`.
+fn call_until<T: Send + 'static>(
+    end: Instant,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> Result<Option<T>, ProbeError> {
+    let (sender, receiver) = mpsc::channel();
+    // The receiver may be gone by then: nobody wants the result.
+    let run = move || drop(sender.send(call()));
+    thread::Builder::new().name("redlatch-probe".to_owned()).spawn(run).map_err(unreachable)?;
+    Ok(receiver.recv_timeout(end.saturating_duration_since(clock::now())).ok())
+}
+
+fn unreachable(error: impl fmt::Display) -> ProbeError {
+    ProbeError::Unreachable(error.to_string())
+}
+
+/// A time limit of the session.
+#[derive(Clone, Copy)]
+struct Limit {
+    time: Duration,
+    end: Instant,
+}
+
+impl Limit {
+    /// So long from now on, and not beyond the deadline.
+    fn new(time: Duration, deadline: Instant) -> Self {
+        let now = clock::now();
+        let time = time.min(deadline.saturating_duration_since(now));
+        Self { time, end: now + time }
+    }
+}
+
 impl Probe {
-    /// Connects to a master and logs in, as a client does. No exchange goes on beyond `deadline`.
+    /// Connects to a master and logs in, as a client does. Nothing goes on beyond `deadline`.
     fn open(
         config: &Config,
         channels: &Channels,
@@ -163,71 +169,78 @@ impl Probe {
         deadline: Instant,
     ) -> Result<Self, ProbeError> {
         let url = &config.masters[master.index()];
-        let connect = |address: Option<SocketAddr>| -> io::Result<Self> {
-            let poll = Poll::new()?;
-            let socket = match (&url.address, address) {
-                (Address::Unix { path }, _) => Socket::unix(path, poll.registry(), TOKEN)?,
-                (_, Some(address)) => Socket::tcp(address, poll.registry(), TOKEN)?,
-                (_, None) => return Err(io::Error::other("its name has no address; check the name")),
-            };
-            let (channel, address) =
-                (channels.open(master, socket)?, address.map(|address| address.ip().to_canonical()));
-            let (events, wire, limit) = (Events::with_capacity(4), Wire::new(), config.connect_timeout);
-            let mut probe = Self {
-                poll,
-                events,
-                channel,
-                wire,
-                limit,
-                deadline,
-                address,
-                user: USER_DEFAULT.into(),
-                has_ended: false,
-            };
-            let end = deadline.min(clock::now() + limit);
-            while !probe.channel.is_connected() {
-                if !probe.turn(end)? {
-                    let is_tls = url.address.is_tls();
-                    let why =
-                        if is_tls { Trouble::NoTlsConnection(limit) } else { Trouble::NoConnection(limit) };
-                    return Err(io::Error::other(why.to_string()));
-                }
-            }
-            Ok(probe)
-        };
-        let addresses = match &url.address {
-            Address::Unix { .. } => Vec::new(),
+        let limit = Limit::new(config.connect_timeout, deadline);
+        let mut probe = match &url.address {
+            Address::Unix { path } => Self::connect(config, channels, master, deadline, None, |poll| {
+                Socket::unix(path, poll.registry(), TOKEN)
+            }),
             Address::Tcp { host, port } | Address::Tls { host, port } => {
-                let unresolved = |error| format!("its name cannot be resolved ({error}); check the name");
-                look_up(host, *port, 0).map_err(|error| ProbeError::Unreachable(unresolved(error)))?
+                let (host, port) = (host.clone(), *port);
+                let addresses = addresses(limit, move || look_up(&host, port, 0))?;
+                let none = Err(unreachable("its name has no address; check the name"));
+                addresses.into_iter().fold(none, |connected, address| match connected {
+                    Ok(probe) => Ok(probe),
+                    Err(_) => Self::connect(config, channels, master, deadline, Some(address), |poll| {
+                        Socket::tcp(address, poll.registry(), TOKEN)
+                    }),
+                })
             }
-        };
-        let mut attempts = addresses.into_iter().map(Some);
-        let mut connected = connect(attempts.next().flatten());
-        for address in attempts {
-            if connected.is_ok() {
-                break;
-            }
-            connected = connect(address);
-        }
-        let mut probe = connected.map_err(|error| ProbeError::Unreachable(error.to_string()))?;
+        }?;
+        probe.login.clone_from(&url.login);
         if config.has_provider() {
-            let credentials = config.ask_credentials(master);
+            let limit = Limit::new(config.connect_timeout, deadline);
+            let config = config.clone();
+            let credentials = call_until(limit.end, move || config.ask_credentials(master))?;
+            let credentials = credentials.unwrap_or(Err(CredentialsError::NoAnswer { limit: limit.time }));
             let credentials = credentials.map_err(|error| ProbeError::LoginRefused(error.to_string()))?;
-            probe.log_in(Some(&credentials.login), url.db)?;
-        } else {
-            probe.log_in(url.login.as_ref(), url.db)?;
+            probe.login = Some(credentials.login);
+        }
+        probe.log_in(url.db)?;
+        Ok(probe)
+    }
+
+    /// Connects to one address.
+    fn connect(
+        config: &Config,
+        channels: &Channels,
+        master: MasterId,
+        deadline: Instant,
+        address: Option<SocketAddr>,
+        open: impl FnOnce(&Poll) -> io::Result<Socket>,
+    ) -> Result<Self, ProbeError> {
+        let poll = Poll::new().map_err(unreachable)?;
+        let socket = open(&poll).map_err(unreachable)?;
+        let channel = channels.open(master, socket).map_err(unreachable)?;
+        let mut probe = Self {
+            poll,
+            events: Events::with_capacity(4),
+            channel,
+            is_readable: false,
+            space: vec![0; limits::READ_SIZE].into(),
+            limit: config.connect_timeout,
+            deadline,
+            address: address.map(|address| address.ip().to_canonical()),
+            login: None,
+        };
+        let limit = Limit::new(config.connect_timeout, deadline);
+        while !probe.channel.is_connected() {
+            if clock::now() >= limit.end {
+                let is_tls = config.masters[master.index()].address.is_tls();
+                let (plain, tls) = (Trouble::NoConnection(limit.time), Trouble::NoTlsConnection(limit.time));
+                return Err(unreachable(if is_tls { tls } else { plain }));
+            }
+            // Over TLS, reading makes the connection. One in plaintext stands before it can be read.
+            if !probe.is_readable || probe.read().map_err(unreachable)?.is_none() {
+                probe.wait(limit.end).map_err(unreachable)?;
+            }
         }
         Ok(probe)
     }
 
-    fn log_in(&mut self, login: Option<&Login>, db: u32) -> Result<(), ProbeError> {
-        let db = db.to_string();
-        if let Some(user) = login.and_then(|login| login.user.as_ref()) {
-            self.user = String::from_utf8_lossy(user).into();
-        }
+    fn log_in(&mut self, db: u32) -> Result<(), ProbeError> {
+        let (login, db) = (self.login.clone(), db.to_string());
         let mut commands: Vec<Vec<&[u8]>> = Vec::new();
-        match login {
+        match &login {
             Some(Login { user: Some(user), password }) => commands.push(vec![b"AUTH", user, password]),
             Some(Login { user: None, password }) => commands.push(vec![b"AUTH", password]),
             None => {}
@@ -237,11 +250,9 @@ impl Probe {
         if db != "0" {
             commands.push(vec![b"SELECT", db.as_bytes()]);
         }
-        let answers = self.exchange(&commands)?;
+        let answers = self.ask(&commands, Bounds::SMALL, Trouble::NoHandshake)?;
         for (index, answer) in answers.iter().enumerate() {
             let Some(text) = answer.error() else { continue };
-            // What follows a repeated command are its arguments: a password is one.
-            let text = text.split(", with args").next().unwrap_or(text);
             if index < login_count || text.starts_with("NOAUTH") || text.starts_with("DENIED") {
                 return Err(ProbeError::LoginRefused(step_refused("AUTH", text.as_bytes())));
             }
@@ -257,8 +268,9 @@ impl Probe {
 
     /// Returns the name of the user that is logged in.
     #[must_use]
-    pub fn user(&self) -> &str {
-        &self.user
+    pub fn user(&self) -> String {
+        let user = self.login.as_ref().and_then(|login| login.user.as_deref());
+        user.map_or_else(|| USER_DEFAULT.to_owned(), |user| String::from_utf8_lossy(user).into_owned())
     }
 
     /// Returns the server's address; `None` over a Unix socket.
@@ -277,77 +289,104 @@ impl Probe {
     /// Sends commands in one write, and returns their replies in order.
     ///
     /// # Errors
-    /// [`ProbeError::Unreachable`] if the connection ended, or if a reply is missing at the time limit. The
-    /// probe is then of no use any more.
+    /// [`ProbeError::Unreachable`] if the connection ended, if a reply is missing at the time limit, or if
+    /// the replies exceed their bounds. The probe is then of no use any more.
     pub fn exchange<C: AsRef<[A]>, A: AsRef<[u8]>>(
         &mut self,
         commands: &[C],
     ) -> Result<Vec<Answer>, ProbeError> {
-        let unreachable = |error: io::Error| ProbeError::Unreachable(error.to_string());
-        let (mut bytes, tags) = (Vec::new(), vec![(); commands.len()]);
+        self.ask(commands, Bounds::SMALL, Trouble::NoAnswer)
+    }
+
+    /// Sends one command, and returns its reply, which may be a large list. A text in it is cut off behind
+    /// the longest key of a lock.
+    ///
+    /// # Errors
+    /// As [`Probe::exchange`].
+    pub fn exchange_page<A: AsRef<[u8]>>(&mut self, command: &[A]) -> Result<Answer, ProbeError> {
+        let answers = self.ask(&[command], Bounds::PAGE, Trouble::NoAnswer)?;
+        Ok(answers.into_iter().next().unwrap_or(Answer::Null))
+    }
+
+    fn ask<C: AsRef<[A]>, A: AsRef<[u8]>>(
+        &mut self,
+        commands: &[C],
+        bounds: Bounds,
+        late: fn(Duration) -> Trouble<'static>,
+    ) -> Result<Vec<Answer>, ProbeError> {
+        let mut request = Vec::new();
         for command in commands {
             let command: Vec<&[u8]> = command.as_ref().iter().map(AsRef::as_ref).collect();
-            resp::encode_command(&mut bytes, &command);
+            resp::encode_command(&mut request, &command);
         }
-        let full = || ProbeError::Unreachable("the request is too large".to_owned());
-        self.wire.request(&bytes, &tags).map_err(|_| full())?;
-        let end = self.deadline.min(clock::now() + self.limit);
-        let mut answers = Vec::with_capacity(commands.len());
+        let (login, mut unsent) = (self.login.clone(), request.as_slice());
+        let mut replies = Replies::new(commands.len(), bounds, login.as_ref());
+        let limit = Limit::new(self.limit, self.deadline);
         loop {
-            self.write().map_err(unreachable)?;
-            while let Some((_, reply)) =
-                self.wire.next_reply().map_err(io::Error::other).map_err(unreachable)?
-            {
-                answers.push(Answer::new(&reply));
-            }
-            if answers.len() == commands.len() {
+            if let Some(answers) = replies.take() {
                 return Ok(answers);
             }
-            if !self.turn(end).map_err(unreachable)? {
-                return Err(ProbeError::Unreachable(Trouble::NoHandshake(self.limit).to_string()));
+            // Looked at between any two reads: a peer that sends without end does not hold this up.
+            if clock::now() >= limit.end {
+                return Err(unreachable(late(limit.time)));
+            }
+            while !unsent.is_empty() && self.channel.is_writable() {
+                let size = self.channel.send(unsent).map_err(unreachable)?;
+                unsent = &unsent[size..];
+            }
+            match self.read().map_err(unreachable)? {
+                Some(bytes) => replies.read(bytes).map_err(ProbeError::Unreachable)?,
+                None => self.wait(limit.end).map_err(unreachable)?,
             }
         }
     }
 
-    fn write(&mut self) -> io::Result<()> {
-        while !self.wire.send_ready().is_empty() && self.channel.is_writable() {
-            let size = self.channel.send(self.wire.send_ready())?;
-            self.wire.send_done(size);
+    /// Reads once; `None` if there is nothing before the next event.
+    fn read(&mut self) -> io::Result<Option<&[u8]>> {
+        if !self.is_readable {
+            return Ok(None);
         }
-        Ok(())
+        match self.channel.recv(&mut self.space)? {
+            Received::Bytes { size, .. } => Ok(Some(&self.space[..size])),
+            Received::Connected => Ok(Some(&[])),
+            Received::Nothing => {
+                self.is_readable = false;
+                Ok(None)
+            }
+            Received::End => Err(io::Error::other("the server closed the connection")),
+        }
     }
 
-    /// Waits for the socket, and reads what has arrived. False if it is too late.
-    fn turn(&mut self, end: Instant) -> io::Result<bool> {
-        let now = clock::now();
-        if self.has_ended {
-            return Err(io::Error::other("the server closed the connection"));
-        }
-        if now >= end {
-            return Ok(false);
-        }
-        match self.poll.poll(&mut self.events, Some(end - now)) {
+    /// Waits for the socket.
+    fn wait(&mut self, end: Instant) -> io::Result<()> {
+        let timeout = end.saturating_duration_since(clock::now());
+        match self.poll.poll(&mut self.events, Some(timeout)) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
         }
-        let (mut is_writable, mut is_readable) = (false, false);
+        let mut is_writable = false;
         for event in &self.events {
             is_writable |= event.is_writable();
-            is_readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+            self.is_readable |= event.is_readable() || event.is_read_closed() || event.is_error();
         }
         if is_writable {
             self.channel.handle_writable()?;
         }
-        while is_readable {
-            match self.channel.recv(self.wire.recv_space())? {
-                Received::Bytes { size, .. } => self.wire.recv_done(size),
-                Received::Connected => {}
-                Received::Nothing => is_readable = false,
-                // Replies that came before it still count.
-                Received::End => (is_readable, self.has_ended) = (false, true),
-            }
+        Ok(())
+    }
+}
+
+/// The addresses of a name, or why there are none.
+fn addresses(
+    limit: Limit,
+    look_up: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
+) -> Result<Vec<SocketAddr>, ProbeError> {
+    match call_until(limit.end, look_up)? {
+        Some(Ok(addresses)) => Ok(addresses),
+        Some(Err(error)) => {
+            Err(unreachable(format!("its name cannot be resolved ({error}); check the name")))
         }
-        Ok(true)
+        None => Err(unreachable(Trouble::NoAddress(limit.time))),
     }
 }
 
@@ -356,3 +395,28 @@ const USER_DEFAULT: &str = "default";
 
 /// The only socket of its poll.
 const TOKEN: Token = Token(0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lookup_that_hangs_is_named() {
+        let (_never, receiver) = mpsc::channel::<()>();
+        let limit = Limit::new(Duration::from_millis(20), clock::now() + limits::FOREVER);
+        let hanging = addresses(limit, move || {
+            let _ = receiver.recv();
+            Ok(Vec::new())
+        });
+        let said = "its name was not resolved within 20ms; check the name and the name server";
+        assert_eq!(hanging, Err(ProbeError::Unreachable(said.to_owned())));
+    }
+
+    #[test]
+    fn a_limit_ends_with_the_session() {
+        let second = Duration::from_secs(1);
+        assert_eq!(Limit::new(second, clock::now() + limits::FOREVER).time, second);
+        assert!(Limit::new(second, clock::now() + second / 2).time <= second / 2);
+        assert_eq!(Limit::new(second, clock::now() - second).time, Duration::ZERO);
+    }
+}

@@ -132,7 +132,9 @@ impl TlsSocket {
         }
     }
 
-    /// Hands out what the session has decrypted; reads the socket only if there is nothing.
+    /// Hands out what the session has decrypted; reads the socket only if there is nothing. Records without
+    /// data, such as session tickets, count as a read of no bytes: a peer that sends them without end must not
+    /// keep a caller that has a time limit.
     pub(super) fn recv(&mut self, space: &mut [u8]) -> io::Result<Received> {
         loop {
             if self.is_established {
@@ -162,6 +164,9 @@ impl TlsSocket {
             }
             self.take_records()?;
             self.write_records()?;
+            if self.is_established && self.plaintext_size == 0 && !self.has_ended {
+                return Ok(Received::Bytes { size: 0, has_more: true });
+            }
         }
     }
 

@@ -186,7 +186,7 @@ impl LoginState {
         let (answer, refusal) = match (&self.answer, reply) {
             (LoginAnswer::Pending(_), Reply::Simple(b"OK")) => (LoginAnswer::Accepted, None),
             (LoginAnswer::Pending(sent), Reply::Error(text)) => {
-                (LoginAnswer::Refused, Some(handshake::login_refusal(text, sent.as_deref())))
+                (LoginAnswer::Refused, Some(handshake::error_without_login(text, sent.as_deref())))
             }
             _ => return Err(WrongShape),
         };

@@ -13,8 +13,8 @@ use super::groups;
 use super::mark;
 use super::trouble::{self, Trouble};
 use crate::config::{Config, Login, Quarantine};
-use crate::lock::MasterId;
 use crate::lock::command::{self, ExtendBy, RELEASE_WAKE, ReleaseBy};
+use crate::lock::{MasterId, PROBE_NAME};
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 
@@ -185,8 +185,8 @@ pub(super) fn encode_auth(out: &mut Vec<u8>, login: &Login) {
     }
 }
 
-/// Why a login on an open connection was refused, in the server's words.
-pub(super) fn login_refusal(text: &[u8], login: Option<&Login>) -> Box<str> {
+/// An error in the server's words, without what it repeats of this login or of a command's arguments.
+pub(crate) fn error_without_login(text: &[u8], login: Option<&Login>) -> Box<str> {
     command::error_text(without_password(without_arguments(text), login))
 }
 
@@ -212,7 +212,7 @@ impl Handshake {
         let nonce = draw_nonce(rng);
         // No lock has this key, and the conditions name a value that it never has: the trials write nothing
         // anywhere.
-        let key = [&config.prefix, b"redlatch:probe:".as_slice(), &nonce].concat();
+        let key = [&config.prefix, PROBE_NAME, &nonce].concat();
         let url = &config.masters[master.index()];
         let db = url.db.to_string();
         let mut commands = Commands(Vec::new());

@@ -96,7 +96,7 @@ impl Link {
             quarantined_since: now,
             mark_due_at: None,
             heard_at: now,
-            why: Trouble::Untried.to_string().into(),
+            why: Trouble::UnderWay.to_string().into(),
             identity: None,
             changes: None,
             scripts_loading: [false; Tag::ALL.len()],

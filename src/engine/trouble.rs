@@ -54,14 +54,28 @@ pub enum Warning {
 /// Why a connection ended, or cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Trouble<'a> {
-    #[error("it was not tried yet")]
-    Untried,
+    #[error("the attempt to connect is under way")]
+    UnderWay,
     #[error("no connection within {}; check address and firewall", Rounded(*.0))]
     NoConnection(Duration),
     #[error("no connection within {}; check address, firewall, and that the port speaks TLS", Rounded(*.0))]
     NoTlsConnection(Duration),
     #[error("no answer to the handshake within {}; check the master", Rounded(*.0))]
     NoHandshake(Duration),
+    #[cfg(feature = "doctor")]
+    #[error("no answer within {}; check the master", Rounded(*.0))]
+    NoAnswer(Duration),
+    #[cfg(feature = "doctor")]
+    #[error("its name was not resolved within {}; check the name and the name server", Rounded(*.0))]
+    NoAddress(Duration),
+    #[cfg(feature = "doctor")]
+    #[error(
+        "its replies are larger than {size} bytes; check its keys, and that it is a Redis or Valkey server"
+    )]
+    RepliesTooLarge { size: usize },
+    #[cfg(feature = "doctor")]
+    #[error("its replies have more than {} values; {NO_SERVER}", limits::PROBE_VALUE_COUNT_MAX)]
+    RepliesTooMany,
     #[error("no answer for {}; check the master", Rounded(limits::SILENCE_MAX))]
     Silent,
     #[error("the login was refused: {}", with_advice(.refusal))]

@@ -225,7 +225,7 @@ fn samples_of_settings() -> Vec<Sample> {
 fn samples_of_masters() -> Vec<Sample> {
     table! {
         Failure {
-            NotConnected { .. } => Failure::NotConnected { why: Trouble::Untried.to_string().into() }, "not connected: it was not tried yet";
+            NotConnected { .. } => Failure::NotConnected { why: Trouble::UnderWay.to_string().into() }, "not connected: the attempt to connect is under way";
             ConnectionLost => Failure::ConnectionLost, "the connection broke before the answer";
             NoAnswer { .. } => Failure::NoAnswer { limit: LONG }, "no answer within 4.4s; check the master, or raise answer_timeout";
             Silent => Failure::Silent, "still owes an earlier answer";
@@ -270,10 +270,14 @@ fn samples_of_masters() -> Vec<Sample> {
             Refused { .. } => CredentialsError::Refused { refusal: "WRONGPASS invalid username-password pair".into() }, "keeps the old: WRONGPASS";
         }
         Trouble {
-            Untried => Trouble::Untried, "it was not tried yet";
+            UnderWay => Trouble::UnderWay, "the attempt to connect is under way";
             NoConnection(_) => Trouble::NoConnection(LONG), "no connection within 4.4s; check address and firewall";
             NoTlsConnection(_) => Trouble::NoTlsConnection(LONG), "no connection within 4.4s; check address, firewall, and that the port speaks TLS";
             NoHandshake(_) => Trouble::NoHandshake(LONG), "no answer to the handshake within 4.4s; check the master";
+            #[cfg(feature = "doctor")] NoAnswer(_) => Trouble::NoAnswer(LONG), "no answer within 4.4s; check the master";
+            #[cfg(feature = "doctor")] NoAddress(_) => Trouble::NoAddress(LONG), "its name was not resolved within 4.4s";
+            #[cfg(feature = "doctor")] RepliesTooLarge { .. } => Trouble::RepliesTooLarge { size: 1 << 20 }, "larger than 1048576 bytes";
+            #[cfg(feature = "doctor")] RepliesTooMany => Trouble::RepliesTooMany, "more than 16384 values; is it a Redis or Valkey server?";
             Silent => Trouble::Silent, "no answer for 5s; check the master";
             NoLogin { .. } => Trouble::NoLogin { refusal: "NOAUTH Authentication required." }, "it needs a password; put user and password into this master's URL";
             NoLogin { .. } => Trouble::NoLogin { refusal: "ERR AUTH <password> called without any password configured" }, "it has no password; remove it from this master's URL";

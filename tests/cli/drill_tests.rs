@@ -28,6 +28,7 @@ fn a_drill_with_faults_finds_no_two_holders() {
     command.args(["--pause", "--fault-time", "300ms", "--hook", &hook]);
     let finished = finish(&mut command);
     expect(&finished, 0, &[]);
+    assert!(finished.stderr.contains(" of 4s: "), "its progress is shown: {}", finished.stderr);
     let report = json(&finished.stdout);
     assert_eq!(report["two_holders"], serde_json::json!([]), "{report}");
     assert!(report["locks"].as_u64() > Some(10), "{report}");

@@ -77,10 +77,15 @@ fn locks_are_listed_by_kind_and_quorum() {
     assert!(all["plain"]["remaining_ms"].as_u64().is_some_and(|left| left <= 20_000));
     let some = finish(list(&fleet).arg("orders:*"));
     expect(&some, 0, &[]);
-    assert!(some.stdout.starts_with("held      3/3") && some.stdout.lines().count() == 1, "{}", some.stdout);
+    let lines: Vec<_> = some.stdout.lines().collect();
+    assert_eq!(
+        lines[0].split_whitespace().collect::<Vec<_>>(),
+        ["STATE", "ON", "LEFT", "KIND", "WAITERS", "NAME", "by", "HOLDER"]
+    );
+    assert!(lines[1].starts_with("held    3/3 ") && lines.len() == 2, "{}", some.stdout);
     let text = finish(&mut list(&fleet));
     expect(&text, 0, &["not listed: 2 keys"]);
-    assert_eq!(text.stdout.lines().count(), 6, "{}", text.stdout);
+    assert_eq!(text.stdout.lines().count(), 7, "{}", text.stdout);
 }
 
 #[test]
@@ -101,8 +106,9 @@ fn a_list_needs_a_quorum_and_rights() {
     assert!(some.stdout.contains(" ? a by one"), "waiters are unknown: {}", some.stdout);
     fleet.master(0).kill();
     let two = finish(&mut list(&fleet));
-    expect(&two, 0, &["master 1: Connection refused"]);
-    assert!(two.stdout.starts_with("held      2/3"), "{}", two.stdout);
+    let said = format!("{}: Connection refused", fleet.urls()[0]);
+    expect(&two, 0, &[&said]);
+    assert!(two.stdout.contains("\nheld    2/3 "), "{}", two.stdout);
     fleet.master(1).kill();
     expect(&finish(&mut list(&fleet)), 69, &["1 of 3 masters count, 2 needed"]);
 }
@@ -117,4 +123,59 @@ fn a_list_fits_into_forty_columns() {
     let (_, screen) = session.finish();
     assert!(screen.contains("  held 1/1 "), "{screen}");
     assert!(screen.lines().all(|line| line.trim_end().chars().count() <= 40), "{screen}");
+}
+
+#[test]
+fn long_foreign_keys_are_no_locks_and_no_trouble() {
+    let mut fleet = Fleet::start(3);
+    for master in fleet.masters() {
+        for index in 0..400 {
+            let key = format!("{index:0>9000}");
+            master.command(&[b"SET", key.as_bytes(), b"x", b"PX", b"600000"]);
+        }
+        // The longest name of a lock, and a key that is longer by one byte.
+        for size in [1024, 1025] {
+            master.command(&[b"SET", &vec![b'n'; size], b"one", b"PX", b"600000"]);
+        }
+    }
+    let finished = finish(trusting(&fleet, "ls").arg("--json"));
+    assert_eq!((finished.code, &*finished.stderr), (Some(0), ""));
+    let all: serde_json::Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    let names: Vec<_> = all["locks"].as_array().expect("a list").iter().map(|lock| &lock["name"]).collect();
+    assert_eq!(names, ["n".repeat(1024).as_str()]);
+}
+
+#[test]
+fn names_and_labels_forge_no_columns() {
+    let mut fleet = Fleet::start(1);
+    let token = "0123456789abcdefghij";
+    let label = "x\u{202e}\u{200b}  held    1/1";
+    let value = format!("{token}\t{label}");
+    let name = "a by b\u{202e}  1/1";
+    fleet.master(0).command(&[b"SET", name.as_bytes(), value.as_bytes(), b"PX", b"600000"]);
+    let list = finish(&mut trusting(&fleet, "ls"));
+    expect(&list, 0, &[]);
+    assert!(list.stdout.is_ascii(), "{}", list.stdout);
+    let line = list.stdout.lines().nth(1).expect("a lock");
+    assert!(
+        line.contains(" a\\x20by\\x20b\\xe2\\x80\\xae\\x20\\x201/1 by x\\u{202e}\\u{200b}\\u{20}\\u{20}held"),
+        "{line}"
+    );
+    let inspection = finish(trusting(&fleet, "inspect").arg(name));
+    assert!(
+        inspection.stdout.is_ascii() && !inspection.stdout.contains("held    1/1"),
+        "{}",
+        inspection.stdout
+    );
+    let refused = finish(trusting(&fleet, "run").arg(name).args(["--", "true"]));
+    expect(&refused, 75, &[]);
+    assert!(!refused.stderr.contains(['\u{202e}', '\u{200b}']), "{}", refused.stderr);
+    // JSON keeps the text, in ASCII.
+    for subcommand in [vec!["ls"], vec!["inspect", name]] {
+        let json = finish(trusting(&fleet, subcommand[0]).arg("--json").args(&subcommand[1..]));
+        assert!(json.stdout.is_ascii(), "{}", json.stdout);
+        let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
+        let of = if subcommand.len() == 1 { &json["locks"][0] } else { &json };
+        assert_eq!(of["holder_label"], label);
+    }
 }

@@ -16,6 +16,8 @@ mod fleet;
 mod habits_tests;
 mod harness;
 mod harness_tests;
+mod hostile;
+mod hostile_tests;
 mod inspect_tests;
 mod interval_tests;
 mod least_tests;

@@ -94,11 +94,8 @@ impl<'a> Faults<'a> {
     /// Returns when the pause is over, whatever comes: a server in a pause takes no command that ends it.
     fn pause(&mut self, master: usize, time: Duration) {
         let command = ["CLIENT".to_owned(), "PAUSE".to_owned(), time.as_millis().to_string()];
-        let done = probe::each(self.config, PAUSE_LIMIT, move |probe, id| match id.index() == master {
-            true => probe.exchange(&[&command]),
-            false => Ok(Vec::new()),
-        });
-        let why = match done.map(|mut answers| answers.swap_remove(master)) {
+        let done = probe::one(self.config, master, PAUSE_LIMIT, move |probe, _| probe.exchange(&[&command]));
+        let why = match done {
             Ok(Ok(answers)) => answers.iter().find_map(|it| it.error().map(str::to_owned)),
             Ok(Err(error)) => Some(error.to_string()),
             Err(error) => Some(error.to_string()),

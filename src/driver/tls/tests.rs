@@ -288,3 +288,18 @@ fn a_write_of_any_size_arrives_whole() {
         assert!(received == sent, "{size} bytes");
     }
 }
+
+#[test]
+fn records_without_data_return_to_the_caller() {
+    let mut pair = Pair::established();
+    for _ in 0..4 {
+        pair.session.refresh_traffic_keys().expect("a session of TLS 1.3");
+        pair.write();
+        pair.until(|pair| {
+            matches!(pair.turn(), Ok(Received::Bytes { size: 0, has_more: true })).then_some(())
+        });
+    }
+    pair.session.writer().write_all(b"+OK").expect("room");
+    pair.write();
+    pair.until(|pair| matches!(pair.turn(), Ok(Received::Bytes { size: 3, .. })).then_some(()));
+}

@@ -8,6 +8,7 @@ use crate::limits;
 use crate::lock::{Failure, HolderTtl, Vote};
 use crate::mutants::mutant;
 use crate::resp::Reply;
+use crate::words::is_deceptive;
 
 /// A reply that no command of ours can get: replies and requests no longer match, so the connection must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,7 +148,7 @@ pub(super) fn failure(text: &[u8]) -> Failure {
 /// An error reply as text to be shown: bounded, and nothing in it that could upset a terminal or a log.
 pub(crate) fn error_text(text: &[u8]) -> Box<str> {
     let shown = text.get(..limits::ERROR_TEXT_SIZE_MAX).unwrap_or(text);
-    String::from_utf8_lossy(shown).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    String::from_utf8_lossy(shown).chars().map(|c| if is_deceptive(c) { '?' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -214,5 +215,6 @@ mod tests {
         let text = error_text(&[b'\x1b'; 4096]);
         assert_eq!(text.len(), limits::ERROR_TEXT_SIZE_MAX);
         assert!(text.chars().all(|c| c == '?'));
+        assert_eq!(&*error_text("ERR a\u{202e}b\u{2028}c".as_bytes()), "ERR a?b?c");
     }
 }
