@@ -213,10 +213,13 @@ fn a_longer_wait_goes_on_after_a_failure() {
     let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
     let held = other.lock("a").ttl(TTL).acquire().expect("free");
     let lock = client.lock("a").ttl(TTL).wait(FOREVER).max_attempts(1).reentrant();
+    // So that the second one finds an attempt without an answer.
+    fleet.masters().for_each(|master| master.stop());
     let mut first = lock.lock_async();
     assert!(poll_once(&mut first).is_pending());
     let mut second = lock.lock_async();
     assert!(poll_once(&mut second).is_pending(), "it joins, and waits for longer by a moment");
+    fleet.masters().for_each(|master| master.cont());
     let failed = block_on(first).map(drop).map_err(source).expect_err("held");
     assert!(matches!(failed, AcquireError::Contended(_)), "{failed}");
     held.release().expect("confirmed");

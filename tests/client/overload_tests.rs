@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{AcquireError, limits};
+use redlatch::{AcquireError, LockReentrantError, limits};
 
 use crate::fleet::Fleet;
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, open, poll_once};
@@ -35,6 +35,19 @@ fn bytes_beyond_the_queues_are_overload_at_once() {
     assert!(matches!(client.lock(other).wait(PATIENCE).acquire(), Err(AcquireError::Overloaded)));
     let batch = client.acquire_all(others.iter().map(|name| client.lock(name).wait(PATIENCE)));
     assert!(batch.into_iter().all(|it| matches!(it.wait(), Err(AcquireError::Overloaded))));
+    let request = || client.lock_owned(other.clone()).wait(PATIENCE);
+    assert!(matches!(block_on(request().acquire_async()), Err(AcquireError::Overloaded)));
+    assert!(matches!(request().fair().acquire(), Err(AcquireError::Overloaded)));
+    assert!(matches!(request().shared().acquire(), Err(AcquireError::Overloaded)));
+    let overloaded = LockReentrantError::Acquire(AcquireError::Overloaded);
+    assert_eq!(request().reentrant().lock().map(drop), Err(overloaded.clone()));
+    assert_eq!(block_on(request().reentrant().lock_async()).map(drop), Err(overloaded));
+    let set = || client.lock_set([other]).wait(PATIENCE);
+    assert!(set().acquire().is_err_and(|error| error.source == AcquireError::Overloaded));
+    assert!(block_on(set().acquire_async()).is_err_and(|error| error.source == AcquireError::Overloaded));
+    let candidate = client.lead(other.clone());
+    assert!(matches!(candidate.campaign(), Err(AcquireError::Overloaded)));
+    assert!(matches!(block_on(candidate.campaign_async()), Err(AcquireError::Overloaded)));
     let took = begun.elapsed();
     assert!(took < PROMPT, "{took:?}");
     fleet.masters().for_each(|master| master.cont());
