@@ -125,7 +125,7 @@ fn an_examination_outlasts_no_provider() {
     let config = config.credentials(move |_| {
         // Until the test ends.
         let _ = released.lock().expect("one call").recv();
-        Err("too late")
+        Err("too late".into())
     });
     let diagnosis = examine(&config.build().expect("valid settings"), PATIENCE).expect("threads");
     match &diagnosis.masters[0].state {
