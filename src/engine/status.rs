@@ -35,7 +35,8 @@ pub struct MasterStatus {
     pub version: Option<Box<str>>,
     /// Identity of the server's process; `None` before it reported one.
     pub run_id: Option<Box<str>>,
-    /// Command that releases locks there: `DELIFEQ`, `DELEX IFEQ` or `EVALSHA`.
+    /// Command that releases locks there: `DELIFEQ`, `DELEX IFEQ` (run on models only, on no server) or
+    /// `EVALSHA`.
     pub release_command: &'static str,
     /// Optional commands that the server refused, each with its latest error text.
     pub refused: Vec<(&'static str, Box<str>)>,

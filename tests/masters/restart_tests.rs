@@ -138,8 +138,8 @@ fn masters_that_sync_each_write_are_trusted() {
     contest.finish(&mut fleet);
 }
 
-/// A quorum is killed that granted a lock, and comes back at once. What it synced to disk is still held; without a file the
-/// same masters give the lock to a second holder.
+/// A quorum is killed that granted a lock, and comes back at once. What it synced to disk is still held;
+/// without a file the same masters give the lock to a second holder.
 #[test]
 fn trusted_masters_hold_what_they_synced() {
     for (args, has_two_holders) in
