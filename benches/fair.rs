@@ -73,7 +73,7 @@ fn contend(fleet: &mut Fleet, count: usize, way: Way, time: Duration) {
         for _ in 0..count {
             scope.spawn(|| {
                 let mut redlock = connect(&urls, way);
-                drop(redlock.lock(&format!("warm {:?}", thread::current().id())).ttl(TTL).try_acquire());
+                drop(redlock.lock(format!("warm {:?}", thread::current().id())).ttl(TTL).try_acquire());
                 let mut own = Vec::new();
                 ready.wait();
                 while !is_over.load(Ordering::SeqCst) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::advice::advice;
+use crate::limits;
 use crate::lock::{Failure, HolderTtl, LockName, TokenRefusal, Vote, quorum};
 use crate::words::{self, Counted, Rounded};
 
@@ -44,10 +45,10 @@ impl Report {
         Self { round, resource: name.into().into_shared(), votes: Vec::new() }
     }
 
-    /// Returns the number of masters that make a quorum.
+    /// Returns the number of masters that make a quorum; 0 in a report without votes.
     #[must_use]
     pub fn quorum(&self) -> usize {
-        quorum(self.votes.len())
+        if self.votes.is_empty() { 0 } else { quorum(self.votes.len().min(limits::MASTER_COUNT_MAX)) }
     }
 
     /// Returns the number of masters that granted.
@@ -97,6 +98,9 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.votes.is_empty() {
+            return f.write_str("no master was asked");
+        }
         let done = Self::done(self.round);
         let masters = Counted(self.votes.len(), "master");
         write!(f, "{} of {masters} {done}, {} needed", self.granted(), self.quorum())?;

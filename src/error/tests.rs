@@ -521,3 +521,25 @@ fn no_example_fails_for_an_unconfirmed_release() {
     assert!(file_count > 150, "the pages and sources are there: {file_count}");
     assert!(found.is_empty(), "{found:#?}");
 }
+
+/// A test double may give any report, and each of its errors is shown.
+#[test]
+fn an_error_of_a_double_is_shown() {
+    let vote = (Arc::from("redis://h:6379"), Vote::Granted);
+    for count in [0, 1, 33, 1000] {
+        let report = Report { votes: vec![vote.clone(); count], ..Report::new(Round::Acquire, "orders:42") };
+        let denial = || Box::new(Denial::new(report.clone()));
+        for error in [
+            AcquireError::Contended(denial()),
+            AcquireError::NoQuorum(denial()),
+            AcquireError::Expired(denial()),
+        ] {
+            let shown = format!("{error} {error:#}");
+            assert!(
+                shown.contains("orders:42") && (count > 0 || shown.contains("no master was asked")),
+                "{shown}"
+            );
+        }
+        assert!(ReleaseError::Unconfirmed(report).to_string().contains("orders:42"));
+    }
+}

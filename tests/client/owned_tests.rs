@@ -27,7 +27,7 @@ impl Job {
 fn a_struct_stores_a_request_and_its_guard() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
-    for request in [client.lock_owned("a").ttl(TTL), client.lock(&String::from("a")).ttl(TTL).into_owned()] {
+    for request in [client.lock_owned("a").ttl(TTL), client.lock(String::from("a")).ttl(TTL).into_owned()] {
         let mut job = Job { request, guard: None };
         job.start().expect("free");
         let error = job.request.clone().try_acquire().expect_err("held");
