@@ -13,12 +13,18 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::lateness::Lateness;
 use crate::witness::Witness;
-use crate::{Scale, TTL};
+use crate::{ANSWER_TIMEOUT, RETRY_DELAY_MAX, Scale, TTL};
 
 /// Resources that most callers want.
 const POPULAR_COUNT: usize = 40;
 const NAMES_PER_SET: usize = 3;
+/// Threads through which an answer comes to its task: the loop leader, the client's own thread that takes
+/// over from it, the runtime's thread that is woken, the one that polls the task.
+const THREADS_PASSED: u32 = 4;
+/// A lock that is answered so long after its sending is over.
+const VALIDITY: Duration = TTL.saturating_sub(ANSWER_TIMEOUT.saturating_mul(2));
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
@@ -50,11 +56,46 @@ const KINDS: [Kind; 9] = [
 pub(crate) struct Report {
     /// By kind: locks, refusals, outages, other errors.
     counts: BTreeMap<Kind, [u64; 4]>,
-    /// Longest time by which an acquisition outlasted its wait.
-    pub(crate) latest_call: Duration,
+    /// By variant, beside contention and too few masters.
+    other_errors: BTreeMap<&'static str, u64>,
+    pub(crate) latest: LatestCall,
+}
+
+/// The acquisition that outlasted its wait by the longest time.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct LatestCall {
+    /// How long it outlasted its wait.
+    late: Duration,
+    /// How late the machine was meanwhile.
+    machine: Duration,
+    kind: Option<Kind>,
+    wait: Duration,
+}
+
+impl LatestCall {
+    /// What the machine does not explain: an answer passes through few threads, and each may be late once.
+    pub(crate) fn unexplained(&self) -> Duration {
+        self.late.saturating_sub(self.machine * THREADS_PASSED)
+    }
 }
 
 impl Report {
+    /// Errors that nothing explains: not contention, not too few masters, not a late machine.
+    pub(crate) fn unexplained_errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let errors = self.other_errors.iter().map(|(name, count)| (*name, *count));
+        errors.filter(|(name, _)| *name != EXPIRED_WITH_MACHINE)
+    }
+
+    /// Tokens of one client that its callers need, of which there are so many.
+    ///
+    /// If masters hang, each token counts until its TTL has ended. A caller pauses after an attempt, for half
+    /// of the longest retry delay on average. A set asks for all its names at once.
+    pub(crate) fn tokens_needed(caller_count: usize) -> usize {
+        let pauses = TTL.as_millis() / (RETRY_DELAY_MAX / 2).as_millis();
+        let attempt_count = usize::try_from(pauses).expect("a small number");
+        caller_count * attempt_count * (KINDS.len() - 1 + NAMES_PER_SET) / KINDS.len()
+    }
+
     pub(crate) fn locked_count(&self) -> u64 {
         self.counts.values().map(|[locked, ..]| locked).sum()
     }
@@ -64,19 +105,49 @@ impl Report {
             let sums = self.counts.entry(*kind).or_default();
             sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
-        self.latest_call = self.latest_call.max(other.latest_call);
+        for (error, count) in &other.other_errors {
+            *self.other_errors.entry(error).or_default() += count;
+        }
+        self.note_call(other.latest);
     }
 
-    /// An acquisition with this wait has ended.
-    fn count<T>(&mut self, kind: Kind, begun: Instant, wait: Duration, result: &Result<T, AcquireError>) {
-        self.latest_call = self.latest_call.max(begun.elapsed().saturating_sub(wait));
+    fn note_call(&mut self, call: LatestCall) {
+        if call.unexplained() > self.latest.unexplained() || self.latest.kind.is_none() {
+            self.latest = call;
+        }
+    }
+
+    /// An acquisition has ended, during which the machine was late by so much.
+    fn count<T>(&mut self, kind: Kind, result: &Result<T, AcquireError>, machine: Duration) {
         let place = match result {
             Ok(_) => 0,
             Err(AcquireError::Contended(_)) => 1,
             Err(AcquireError::NoQuorum(_)) => 2,
-            Err(_) => 3,
+            Err(error) => {
+                let is_explained = machine * THREADS_PASSED >= VALIDITY;
+                *self.other_errors.entry(name(error, is_explained)).or_default() += 1;
+                3
+            }
         };
         self.counts.entry(kind).or_default()[place] += 1;
+    }
+}
+
+/// Expiry that a late machine explains.
+const EXPIRED_WITH_MACHINE: &str = "Expired on a late machine";
+
+/// The variant of an error.
+fn name(error: &AcquireError, is_explained: bool) -> &'static str {
+    match error {
+        AcquireError::Expired(_) if is_explained => EXPIRED_WITH_MACHINE,
+        AcquireError::Contended(_) => "Contended",
+        AcquireError::NoQuorum(_) => "NoQuorum",
+        AcquireError::Expired(_) => "Expired",
+        AcquireError::Overloaded => "Overloaded",
+        AcquireError::Cancelled => "Cancelled",
+        AcquireError::Stopped(_) => "Stopped",
+        AcquireError::Input(_) => "Input",
+        _ => "another one",
     }
 }
 
@@ -89,7 +160,13 @@ impl fmt::Display for Report {
                 "{kind:>9}: {locked:>8} locks, {contended:>8} contended, {no_quorum:>6} without a quorum, {other} other"
             )?;
         }
-        write!(f, "latest call: {:.3} s past its wait", self.latest_call.as_secs_f64())
+        writeln!(f, "errors other than contention and too few masters: {:?}", self.other_errors)?;
+        let LatestCall { late, machine, kind, wait } = self.latest;
+        let kind = kind.map(|kind| format!("{kind:?}")).unwrap_or_default();
+        write!(
+            f,
+            "latest call: {late:.3?} past its wait of {wait:.3?} ({kind}), while the machine was late by {machine:.3?}"
+        )
     }
 }
 
@@ -104,6 +181,7 @@ impl Tasks {
         scale: Scale,
         clients: &Arc<[Client]>,
         witness: &Arc<Witness>,
+        lateness: &Lateness,
         is_over: &Arc<AtomicBool>,
     ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -113,6 +191,7 @@ impl Tasks {
             let caller = Caller {
                 client: clients[number % clients.len()].clone(),
                 witness: witness.clone(),
+                lateness: lateness.clone(),
                 resource_count: scale.resource_count,
                 // So that many callers leave the machine some time.
                 pause_max: Duration::from_millis(scale.task_count as u64),
@@ -139,6 +218,7 @@ impl Tasks {
 struct Caller {
     client: Client,
     witness: Arc<Witness>,
+    lateness: Lateness,
     resource_count: usize,
     pause_max: Duration,
     rng: StdRng,
@@ -159,6 +239,16 @@ impl Caller {
             sleep(self.pause_max.mul_f64(self.rng.random_range(0.0..1.0))).await;
         }
         self.report
+    }
+
+    /// An acquisition with this wait has ended.
+    fn count<T>(&mut self, kind: Kind, begun: Instant, wait: Duration, result: &Result<T, AcquireError>) {
+        let late = begun.elapsed().saturating_sub(wait);
+        let machine = self.lateness.since(begun);
+        self.report.count(kind, result, machine);
+        if !late.is_zero() {
+            self.report.note_call(LatestCall { late, machine, kind: Some(kind), wait });
+        }
     }
 
     fn resource(&mut self) -> usize {
@@ -183,7 +273,7 @@ impl Caller {
         };
         let begun = Instant::now();
         let result = request.acquire_async().await;
-        self.report.count(kind, begun, wait, &result);
+        self.count(kind, begun, wait, &result);
         let Ok(mut guard) = result else { return };
         let from = Instant::now();
         self.hold(if kind == Kind::Kept { 2 * TTL } else { TTL / 4 }).await;
@@ -215,7 +305,7 @@ impl Caller {
         let begun = Instant::now();
         let result = request.acquire_async().await.map_err(|error| error.source);
         // A set may make one more attempt than a lock for each of its names.
-        self.report.count(Kind::Set, begun, wait, &result);
+        self.count(Kind::Set, begun, wait, &result);
         let Ok(set) = result else { return };
         let from = Instant::now();
         self.hold(TTL / 8).await;
@@ -237,7 +327,7 @@ impl Caller {
             redlatch::LockReentrantError::Acquire(error) => error,
             error => panic!("a fresh owner: {error}"),
         });
-        self.report.count(Kind::Reentrant, begun, wait, &result);
+        self.count(Kind::Reentrant, begun, wait, &result);
         let Ok(outer) = result else { return };
         let from = Instant::now();
         let inner = lock.lock_async().await;
@@ -256,7 +346,7 @@ impl Caller {
         let patience = wait.mul_f64(self.rng.random_range(0.0..1.0));
         let begun = Instant::now();
         if let Ok(result) = timeout(patience, request.acquire_async()).await {
-            self.report.count(Kind::Abandoned, begun, wait, &result);
+            self.count(Kind::Abandoned, begun, wait, &result);
             let Ok(guard) = result else { return };
             let from = Instant::now();
             self.leave(resource, from, guard, false).await;
