@@ -69,6 +69,11 @@ fn main() -> ExitCode {
     if let Some(code) = run::stage::enter() {
         return ExitCode::from(code);
     }
+    // Nor does a panic wait for stderr: the command would go on without its lock.
+    std::panic::set_hook(Box::new(|panic| {
+        options::say(panic);
+        output::finish();
+    }));
     let result = match Cli::try_parse() {
         Ok(Cli { command: Command::Run(args) }) => run::execute(args),
         Ok(Cli { command: Command::Bench(args) }) => bench::execute(&args),

@@ -1,7 +1,7 @@
 //! What the subcommands share: which masters and how they are reached, how the program ends, what it prints.
 //!
-//! Everything for stderr goes through [`say`], so that a login in a URL is never shown and nothing waits for a
-//! reader.
+//! Everything for stderr goes through [`say`], so that a login in a URL is never shown and nothing waits
+//! for a reader.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};

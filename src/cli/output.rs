@@ -1,8 +1,8 @@
 //! The one way to stderr: lines in their order, and on a terminal one line that shows the present state.
 //!
-//! A thread of its own writes. So no caller waits for a full pipe, a stopped terminal or a slow log collector: a
-//! lock is extended, and its loss followed, whether or not anybody reads. What does not fit into the queue is
-//! dropped and counted.
+//! A thread of its own writes. So no caller waits for a full pipe, a stopped terminal or a slow log
+//! collector: a lock is extended, and its loss followed, whether or not anybody reads. What does not fit
+//! into the queue is dropped and counted.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
@@ -143,8 +143,8 @@ fn write_all() {
     }
 }
 
-/// Writes nothing where the terminal would stop the program for it (`stty tostop`, and another group is in the
-/// foreground): a lock must be extended, and its loss followed.
+/// Writes nothing where the terminal would stop the program for it (`stty tostop`, and another group is in
+/// the foreground): a lock must be extended, and its loss followed.
 fn write(text: &str) {
     let stderr = io::stderr();
     let would_be_stopped = tcgetpgrp(&stderr).is_ok_and(|foreground| foreground != getpgrp())

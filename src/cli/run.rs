@@ -54,21 +54,21 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
     ttl: Duration,
 
-    /// How long to wait for the lock, or `forever`; 0 makes one attempt [default: one attempt, and 2s while too
-    /// few masters can grant].
+    /// How long to wait for the lock, or `forever`; 0 makes one attempt [default: one attempt, and 2s
+    /// while too few masters can grant].
     ///
-    /// Without it a lock that another client holds ends redlatch at once. Too few masters may be a short stall of
-    /// some, so redlatch tries again for 2s, unless a quarantine outlasts them. With --strict the wait for masters
-    /// comes before it.
+    /// Without it a lock that another client holds ends redlatch at once. Too few masters may be a short
+    /// stall of some, so redlatch tries again for 2s, unless a quarantine outlasts them. With --strict the
+    /// wait for masters comes before it.
     #[arg(short, long, value_name = "TIME", value_parser = parse_wait)]
     wait: Option<Duration>,
 
     /// Time between TERM and KILL for the command if the lock is lost [default: a third of the TTL].
     ///
-    /// KILL comes before the lock's validity ends, by a twentieth of it (at most 1s), however long the grace
-    /// is; by up to a sixth where the machine ran redlatch late before. TERM is sent so early that a grace of up
-    /// to a quarter of the TTL fits. If redlatch could not run until then (stopped, or the machine slept or was
-    /// too busy), KILL comes at once when it does.
+    /// KILL comes before the lock's validity ends, by a twentieth of it (at most 1s), however long the
+    /// grace is; by up to a sixth where the machine ran redlatch late before. TERM is sent so early that a
+    /// grace of up to a quarter of the TTL fits. If redlatch could not run until then (stopped, or the
+    /// machine slept or was too busy), KILL comes at once when it does.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     grace: Option<Duration>,
 

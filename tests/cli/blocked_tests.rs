@@ -1,5 +1,5 @@
-//! Output that nobody takes: stderr or stdout is a pipe that is full. Locks are extended, faults healed and signals
-//! followed all the same.
+//! Output that nobody takes: stderr or stdout is a pipe that is full. Locks are extended, faults healed
+//! and signals followed all the same.
 
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
 use std::process::{Child, ChildStdout, Command, Stdio};

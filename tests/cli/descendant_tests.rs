@@ -1,5 +1,5 @@
-//! `redlatch run` and the descendants of its command: those that left its group end with a lost lock, too. The
-//! command itself ends with redlatch.
+//! `redlatch run` and the descendants of its command: those that left its group end with a lost lock, too.
+//! The command itself ends with redlatch.
 
 use std::process::Command;
 

@@ -22,6 +22,27 @@ fn a_stall_of_two_masters_does_not_end_a_run() {
 }
 
 #[test]
+fn contention_after_a_stall_ends_a_run() {
+    let mut fleet = Fleet::start(3);
+    for master in fleet.masters() {
+        assert_eq!(master.ask("SET r other PX 600000").text(), "OK");
+    }
+    for index in 0..2 {
+        assert_eq!(fleet.master(index).ask("CLIENT PAUSE 600000 WRITE").text(), "OK");
+    }
+    let mut command = redlatch(&fleet.urls());
+    command.args(["run", "--trust", "--connect-timeout", "20s", "-v", "r", "--", "echo", "ran"]);
+    let mut run = Running::start(&mut command);
+    run.wait_for_stderr("no quorum");
+    for index in 0..2 {
+        assert_eq!(fleet.master(index).ask("CLIENT UNPAUSE").text(), "OK");
+    }
+    let finished = run.finish();
+    expect(&finished, 75, &["is held by another client"]);
+    assert_eq!(finished.stdout, "");
+}
+
+#[test]
 fn an_outage_that_lasts_gives_69_after_the_grace() {
     let mut fleet = Fleet::start(3);
     (0..2).for_each(|index| fleet.master(index).kill());

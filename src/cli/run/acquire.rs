@@ -15,8 +15,8 @@ use crate::cli::message::{Message, with_lock};
 use crate::cli::options::{Countdown, Exit, code, say};
 use crate::cli::output;
 
-/// How long too few masters are tried again where no wait is asked for: a stall of some must not end a nightly
-/// job.
+/// How long too few masters are tried again where no wait is asked for: a stall of some must not end a
+/// nightly job.
 const OUTAGE_GRACE: Duration = Duration::from_secs(2);
 
 /// How long the lock is waited for before it is said why.
@@ -28,8 +28,8 @@ const STRETCH_MIN: Duration = Duration::from_millis(5);
 /// How often it is said again that the lock is still waited for.
 const WAIT_SHOWN_EVERY: Duration = Duration::from_secs(10);
 
-/// How long the lock may be waited for. Where no wait is asked for, contention ends the run at once, and an outage
-/// after a grace.
+/// How long the lock may be waited for. Where no wait is asked for, contention ends the run at once, and
+/// an outage after a grace.
 #[derive(Debug, Clone, Copy)]
 struct Patience(Option<Duration>);
 
@@ -63,8 +63,8 @@ impl ShownWait {
 }
 
 impl Run {
-    /// Acquires the locks, and says why it waits if that takes a while. A signal ends the wait. No `wait` is one
-    /// attempt, and a grace for an outage.
+    /// Acquires the locks, and says why it waits if that takes a while. A signal ends the wait. No `wait`
+    /// is one attempt, and a grace for an outage.
     pub(super) fn acquire(
         &mut self,
         names: &[Resource<'_>],
@@ -118,6 +118,7 @@ impl Run {
             {
                 // Nothing can change within the stretch, as when a quarantine outlasts it: the whole wait,
                 // once.
+                let wait = patience.with(error);
                 let left = wait.saturating_sub(start.elapsed());
                 self.show_wait((wait < FOREVER).then_some(left), error);
                 return self.attempt(names, left)?.map_err(|error| Exit::from(error).of_lock(&self.label));

@@ -1,8 +1,8 @@
 //! The command's process: its start, its group and its descendants, the signals that are passed on to it, its
 //! end.
 //!
-//! A signal is never sent to a child that was already reaped: one thread reaps and sends. The command itself is
-//! reaped last, as until then its number is no other group's.
+//! A signal is never sent to a child that was already reaped: one thread reaps and sends. The command
+//! itself is reaped last, as until then its number is no other group's.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -135,8 +135,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts the command, and gives it the terminal's foreground if this program has it. For the main thread:
-    /// the command ends with the thread that starts it.
+    /// Starts the command, and gives it the terminal's foreground if this program has it. For the main
+    /// thread: the command ends with the thread that starts it.
     pub(super) fn spawn(
         words: &[OsString],
         variables: impl IntoIterator<Item = (&'static str, Option<OsString>)>,
@@ -195,7 +195,8 @@ impl Process {
         }
     }
 
-    /// Notices that the command has ended, or that the terminal has stopped it. Returns whether it is stopped.
+    /// Notices that the command has ended, or that the terminal has stopped it. Returns whether it is
+    /// stopped.
     pub(super) fn look(&mut self) -> io::Result<bool> {
         if self.code.is_some() {
             return Ok(false);
@@ -283,8 +284,8 @@ impl Process {
         self.search.begin_anew();
     }
 
-    /// Sends KILL to the command's group, and to the others that are known. [`Self::pursue`] sends it to those
-    /// that a search has still to find.
+    /// Sends KILL to the command's group, and to the others that are known. [`Self::pursue`] sends it to
+    /// those that a search has still to find.
     pub(super) fn kill(&mut self) {
         self.send_to_group(Signal::KILL);
         for id in std::mem::take(&mut self.known) {
@@ -298,7 +299,8 @@ impl Process {
         self.search.begin();
     }
 
-    /// What a search has found, once, without those that have ended. Reaps these, if this program adopted them.
+    /// What a search has found, once, without those that have ended. Reaps these, if this program adopted
+    /// them.
     pub(super) fn found(&mut self) -> Option<Found> {
         let mut found = self.search.take()?;
         if let Some(found) = &mut found {
@@ -312,8 +314,8 @@ impl Process {
         Some(found)
     }
 
-    /// Sends TERM, or KILL, to those that have not got it. Returns whether nothing of the command is left that
-    /// this program can reach.
+    /// Sends TERM, or KILL, to those that have not got it. Returns whether nothing of the command is left
+    /// that this program can reach.
     pub(super) fn pursue(&mut self, found: Found, is_killed: bool) -> bool {
         if is_killed {
             self.send_to_group(Signal::KILL);

@@ -8,9 +8,9 @@
 //!     └─────── the command's stdin ─►
 //! ```
 //!
-//! Both go over a socket that is the stage's own stdin, as no other file can be passed on without `unsafe`. The
-//! kernel sends KILL at the end of the parent's *thread*, so the main thread starts the stage. It sends it to the
-//! command alone, and not to what that has started.
+//! Both go over a socket that is the stage's own stdin, as no other file can be passed on without
+//! `unsafe`. The kernel sends KILL at the end of the parent's *thread*, so the main thread starts the
+//! stage. It sends it to the command alone, and not to what that has started.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -50,8 +50,8 @@ impl Failure {
     }
 }
 
-/// The start of these words in a stage, and what it says if it fails. Where there is no `/proc`, the words are
-/// started without a stage.
+/// The start of these words in a stage, and what it says if it fails. Where there is no `/proc`, the words
+/// are started without a stage.
 pub(super) fn command(words: &[OsString]) -> io::Result<(Command, Option<Failure>)> {
     let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     if !Path::new(PROGRAM).exists() {

@@ -1,9 +1,10 @@
 //! What happens between the start of the command and its end: reports of renewals, signals, and the end of a
 //! lock that is lost.
 //!
-//! A signal comes before what is said of it. The engine extends the locks, tries again, and gives up. Each extension that succeeds starts the
-//! [`Timeline`] anew. Extending goes on while the command is being ended: as long as it runs, nobody else
-//! should work. Of several locks the one with the least validity counts, and a loss of any.
+//! A signal comes before what is said of it. The engine extends the locks, tries again, and gives up. Each
+//! extension that succeeds starts the [`Timeline`] anew. Extending goes on while the command is being
+//! ended: as long as it runs, nobody else should work. Of several locks the one with the least validity
+//! counts, and a loss of any.
 
 use std::io;
 use std::sync::mpsc::Receiver;

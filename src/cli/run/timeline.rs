@@ -8,9 +8,10 @@
 //! ```
 //!
 //! Each extension that succeeds starts the line anew. KILL is due before the end of the validity, by
-//! [`Timeline::kill_allowance`]: what may pass between a due time and the signal. A machine that ran this program
-//! late may do so again, so the lateness counts into it. If this program did not run when KILL was due (a stopped
-//! process, a machine that slept or has no time for it), KILL comes as soon as it runs, and without a grace.
+//! [`Timeline::kill_allowance`]: what may pass between a due time and the signal. A machine that ran this
+//! program late may do so again, so the lateness counts into it. If this program did not run when KILL was
+//! due (a stopped process, a machine that slept or has no time for it), KILL comes as soon as it runs, and
+//! without a grace.
 
 use std::time::{Duration, Instant};
 
