@@ -1,5 +1,5 @@
-//! Replies taken apart as their bytes arrive. Texts are kept up to a bound and the rest of them is dropped, so
-//! a page of long names costs no more memory than a page of short ones.
+//! Replies taken apart as their bytes arrive. Texts are kept up to a bound and the rest of them is dropped,
+//! so a page of long names costs no more memory than a page of short ones.
 
 use crate::config::Login;
 use crate::engine::error_without_login;
