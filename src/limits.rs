@@ -129,6 +129,7 @@ pub const PROBE_TEXT_SIZE_MAX: usize = 16 * 1024;
 
 /// The same for a key's name: one byte more than a lock's name with its prefix, so that a longer key is known
 /// to be no lock.
+#[cfg(feature = "doctor")]
 pub(crate) const PROBE_NAME_SIZE_MAX: usize = PREFIX_SIZE_MAX + RESOURCE_SIZE_MAX + 1;
 
 /// Smallest number of bytes that a connection lends to one read: 16 KiB. The inbox grows from here up to one

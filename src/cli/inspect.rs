@@ -22,9 +22,9 @@ use super::options::{Exit, MasterOptions, code, print, say};
 /// Show what each master holds of a lock, of any holder.
 ///
 /// It asks each master once, and takes no part in the lock. A master without an answer delays it by the time
-/// limits of --connect-timeout and --answer-timeout. By the time that the result is read,
-/// anything may have changed. A master that restarted lately and has no such key does not count as free, as
-/// it may have forgotten one.
+/// limits of --connect-timeout and --answer-timeout. By the time that the result is read, anything may have
+/// changed. A master that restarted lately and has no such key does not count as free, as it may have
+/// forgotten one.
 #[derive(clap::Args)]
 #[command(after_help = INSPECT_HELP)]
 pub(crate) struct InspectArgs {
@@ -198,8 +198,8 @@ fn wait_for_reader(time: Duration) -> io::Result<bool> {
     }
 }
 
-/// A client for questions: each master is connected, or has failed. Opening waits for a straggler only shortly
-/// once a quorum is there, and a question wants every answer.
+/// A client for questions: each master is connected, or has failed. Opening waits for a straggler only
+/// shortly once a quorum is there, and a question wants every answer.
 pub(super) fn connect(masters: &MasterOptions) -> Result<Client, Exit> {
     let client = Client::open(masters.query_config()?)?;
     // The client's time limit for connecting ends this.

@@ -66,6 +66,9 @@ const SCAN_COUNT: &str = "128";
 /// The most names that are listed.
 const NAME_COUNT_MAX: usize = 100_000;
 
+/// The most bytes of names that one master may report.
+const NAMES_SIZE_MAX: usize = 64 << 20;
+
 /// Names that are asked for in one write.
 const CHUNK_SIZE: usize = 64;
 
@@ -168,7 +171,7 @@ fn escaped(byte: u8) -> impl Iterator<Item = u8> {
 /// The names on one master. A key may be reported twice, and one that comes or goes meanwhile may be missed.
 /// A key that is longer than a lock's is none.
 fn scan(probe: &mut Probe, pattern: &[u8], prefix_size: usize) -> Result<(Vec<Vec<u8>>, bool), ProbeError> {
-    let (mut names, mut cursor) = (Vec::new(), b"0".to_vec());
+    let (mut names, mut size, mut cursor) = (Vec::new(), 0, b"0".to_vec());
     loop {
         let command = [b"SCAN", cursor.as_slice(), b"MATCH", pattern, b"COUNT", SCAN_COUNT.as_bytes()];
         let answer = probe.exchange_page(&command)?;
@@ -181,11 +184,12 @@ fn scan(probe: &mut Probe, pattern: &[u8], prefix_size: usize) -> Result<(Vec<Ve
             return Err(unusable(&answer));
         };
         let keys = keys.iter().filter_map(Answer::text).filter_map(|key| key.get(prefix_size..));
-        names.extend(keys.filter(|name| Resource::new(name).is_ok()).map(<[u8]>::to_vec));
+        let found = keys.filter(|name| Resource::new(name).is_ok()).map(<[u8]>::to_vec);
+        names.extend(found.inspect(|name| size += name.len()));
         if next == b"0" {
             return Ok((names, false));
         }
-        if names.len() > 2 * NAME_COUNT_MAX {
+        if names.len() > 2 * NAME_COUNT_MAX || size > NAMES_SIZE_MAX {
             return Ok((names, true));
         }
         cursor.clone_from(next);

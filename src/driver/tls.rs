@@ -133,8 +133,8 @@ impl TlsSocket {
     }
 
     /// Hands out what the session has decrypted; reads the socket only if there is nothing. Records without
-    /// data, such as session tickets, count as a read of no bytes: a peer that sends them without end must not
-    /// keep a caller that has a time limit.
+    /// data, such as session tickets, count as a read of no bytes: a peer that sends them without end must
+    /// not keep a caller that has a time limit.
     pub(super) fn recv(&mut self, space: &mut [u8]) -> io::Result<Received> {
         loop {
             if self.is_established {

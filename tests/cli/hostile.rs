@@ -255,7 +255,11 @@ fn act(client: &mut dyn Stream, shared: &Shared) -> std::io::Result<()> {
         Conduct::Say(bytes) => {
             say(bytes, client)?;
             // Until the client goes.
-            while !shared.is_over.load(Ordering::SeqCst) && read(client, &mut [0; 1024])? != Some(0) {}
+            while !shared.is_over.load(Ordering::SeqCst) {
+                if read(client, &mut [0; 1024])? == Some(0) {
+                    break;
+                }
+            }
         }
         Conduct::Close(bytes) => say(bytes, client)?,
         Conduct::Late(_) => unreachable!("it goes on as a proxy"),

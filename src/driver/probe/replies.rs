@@ -1,5 +1,5 @@
-//! Replies taken apart as their bytes arrive. Texts are kept up to a bound and the rest of them is dropped, so
-//! a page of long names costs no more memory than a page of short ones.
+//! Replies taken apart as their bytes arrive. Texts are kept up to a bound and the rest of them is dropped,
+//! so a page of long names costs no more memory than a page of short ones.
 
 use crate::config::Login;
 use crate::engine::error_without_login;
@@ -11,7 +11,7 @@ use crate::wire::WireError;
 /// A reply to one command, with its own memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// A status line or a string, cut off at the [bound](Bounds) of its exchange.
+    /// A status line or a string, cut off at the bound of its exchange.
     Text(Vec<u8>),
     /// An error line, without the password that was sent.
     Error(String),
