@@ -294,31 +294,6 @@ fn the_configured_longest_hold_is_used_up() {
 }
 
 #[test]
-fn a_renewal_that_comes_due_leaves_an_extension_alone() {
-    // The same seed and times give the same renewal.
-    let due = {
-        let mut rig = Rig::new(3, defaults);
-        keep(&mut rig, 10_000, ms(600_000));
-        let begun = rig.now;
-        while extension_count(&rig) == 0 {
-            rig.advance(ms(1));
-        }
-        rig.now - begun
-    };
-    let mut rig = Rig::new(3, defaults);
-    let lock = keep_and_report(&mut rig, ms(600_000));
-    rig.advance(due - ms(10));
-    assert_eq!(extension_count(&rig), 0);
-    (0..3).for_each(|index| rig.hold(index));
-    rig.extend(lock, 10_000);
-    rig.advance(ms(30));
-    assert_eq!(rig.outcome(), None);
-    (0..3).for_each(|index| rig.deliver(index));
-    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
-    assert_eq!(rig.outcome(), None);
-}
-
-#[test]
 fn a_lock_is_losing_in_its_last_tenth() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire("a", 10_000, 0);

@@ -152,12 +152,14 @@ fn another_thread_cancels_a_wait() {
 fn a_blocking_call_keeps_outcomes_of_the_pipelined_form() {
     let fleet = Fleet::start(1);
     // No deadline ends the sleep of a turn that has an outcome.
-    let mut redlock = open(settings(&fleet.urls()).answer_timeout(10 * PATIENCE));
+    let settings = settings(&fleet.urls()).answer_timeout(10 * PATIENCE).connect_timeout(10 * PATIENCE);
+    let mut redlock = open(settings);
+    let ttl = PATIENCE + TTL;
     let (resource, options) =
-        (Resource::new("a").expect("valid"), Options::new().ttl(TTL).wait(Duration::ZERO));
+        (Resource::new("a").expect("valid"), Options::new().ttl(ttl).wait(Duration::ZERO));
     let lock = redlock.submit(Request::Acquire { resource, options, label: None }).expect("room");
     // Both go to one master, which answers in order.
-    let lease = redlock.lock("b").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+    let lease = redlock.lock("b").ttl(ttl).wait(PATIENCE).acquire().expect("free");
     let start = Instant::now();
     redlock.turn(10 * PATIENCE).expect("the loop runs");
     assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
