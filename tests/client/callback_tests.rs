@@ -11,7 +11,7 @@ use redlatch::{Acquire, AcquireError, Client, Guard, HeldLocks, LockReentrantErr
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
-    LONG, PATIENCE, TTL, assert_nothing_left, block_on, open, poll_once, poll_with, within,
+    Count, LONG, PATIENCE, TTL, assert_nothing_left, block_on, open, poll_once, poll_with, within,
 };
 
 /// The TTL of a lock that is lost soon, for it is not extended.
@@ -280,4 +280,21 @@ fn tasks_are_woken_in_the_order_of_their_answers() {
     assert!(order.lock().expect("no panic").is_sorted(), "{order:?}");
     drop(batch);
     assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn a_task_that_moved_is_woken_where_it_is() {
+    let fleet = Fleet::start(3);
+    let (holder, client) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
+    let held = holder.lock("a").ttl(TTL).acquire().expect("free");
+    let [before, after] = std::array::from_fn(|_| Arc::new(Count::default()));
+    let mut acquiring = client.lock("a").ttl(TTL).wait(PATIENCE).acquire_async();
+    for count in [&before, &after] {
+        assert!(poll_with(&mut acquiring, &Waker::from(count.clone())).is_pending());
+    }
+    assert_eq!(Arc::strong_count(&before), 1, "its waker is kept");
+    held.release().expect("confirmed");
+    eventually(PATIENCE, "it is woken", || after.get() == 1);
+    assert_eq!(before.get(), 0);
+    block_on(acquiring).expect("it is there").release().expect("confirmed");
 }

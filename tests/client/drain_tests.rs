@@ -1,13 +1,16 @@
 //! The end of a client within a stated time: `drain` and `drain_async`.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
+use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
 use redlatch::{AcquireError, Client, HeldLocks, LockEnd, Redlock};
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{LONG, PATIENCE, TTL, await_no_keys, block_on, config, open, poll_once, within};
+use crate::harness::{
+    Count, LONG, PATIENCE, TTL, await_no_keys, block_on, config, open, poll_once, poll_with, within,
+};
 
 /// Until when a drain waits that a test waits for.
 const LIMIT: Duration = Duration::from_millis(200);
@@ -232,4 +235,21 @@ fn a_fair_waiter_leaves_no_ticket_behind_a_drain() {
     assert_eq!(client.drain(PATIENCE, HeldLocks::Release), 0);
     held.release().expect("confirmed");
     assert_no_keys(&mut fleet);
+}
+
+/// Nobody reports a loss any more.
+#[test]
+fn the_end_of_a_client_wakes_those_who_watch_its_locks() {
+    let fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    let count = Arc::<Count>::default();
+    let mut lost = guard.lost();
+    assert!(poll_with(&mut lost, &Waker::from(count.clone())).is_pending());
+    let (sender, receiver) = mpsc::channel();
+    guard.on_lost(move || sender.send(()).expect("the test waits"));
+    assert_eq!(client.drain(LIMIT, HeldLocks::Leave), 1);
+    eventually(PATIENCE, "the task is woken", || count.get() == 1);
+    receiver.recv_timeout(PATIENCE).expect("the callback is called");
+    assert_eq!(block_on(lost), LockEnd::Lost);
 }

@@ -8,6 +8,7 @@ mod drain_tests;
 mod drive_tests;
 mod dropping_tests;
 mod early_tests;
+mod expired_tests;
 mod fair_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
@@ -30,6 +31,7 @@ mod owned_tests;
 mod proxy;
 mod reentrant_tests;
 mod rw_tests;
+mod scarce_tests;
 mod set_tests;
 mod stopping_tests;
 mod stress_tests;

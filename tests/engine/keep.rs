@@ -272,3 +272,33 @@ fn a_renewal_under_way_is_reported_to_a_caller_that_asks_then() {
     (0..3).for_each(|index| rig.deliver(index));
     assert!(renewal(&mut rig).is_ok());
 }
+
+#[test]
+fn a_kept_lock_is_renewed_after_a_longer_extension() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = keep(&mut rig, 3000, ms(600_000));
+    rig.extend(lock, 30_000);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
+    rig.advance(ms(60_000));
+    assert!(rig.engine.valid_until(lock).is_some_and(|until| until > rig.now));
+}
+
+#[test]
+fn the_configured_longest_hold_is_used_up() {
+    let mut rig = Rig::new(3, |builder| builder.max_hold(ms(11_000)));
+    let start = rig.now;
+    let lock = keep(&mut rig, 10_000, ms(600_000));
+    rig.advance(ms(20_000));
+    let until = rig.engine.valid_until(lock).expect("it is not released");
+    assert!(until <= start + ms(11_000) && until >= start + ms(10_897), "{:?}", until - start);
+}
+
+#[test]
+fn a_lock_is_losing_in_its_last_tenth() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    let valid_until = granted(&mut rig).valid_until;
+    let begin = valid_until - (valid_until - rig.now) / 10;
+    let is_losing = |at| rig.engine.is_losing(at, lock);
+    assert!(!is_losing(begin - ms(1)) && is_losing(begin) && is_losing(valid_until));
+}

@@ -403,3 +403,27 @@ fn thousands_of_queued_waits_end_together() {
     rig.advance(ms(100));
     assert_eq!((rig.outcomes.len(), rig.engine.operation_count()), (limits::QUEUED_COUNT_MAX, 1));
 }
+
+#[test]
+fn a_waiter_whose_time_is_over_gets_no_hand_over() {
+    let (mut rig, held) = rig_with_holder(3);
+    rig.acquire("a", 10_000, 100);
+    // The process stood still, and so nobody was told.
+    rig.jump(ms(200));
+    rig.release(held, false);
+    contended(&mut rig);
+    rig.advance(ms(100));
+    assert_eq!((rig.outcome(), rig.holder_count("a"), rig.engine.operation_count()), (None, 0, 0));
+}
+
+#[test]
+fn an_orphan_lasts_until_its_key_has_expired_by_any_clock() {
+    let (mut rig, held) = rig_with_holder(1);
+    rig.stop(0);
+    rig.release(held, false);
+    // The TTL of 10 s, and the drift allowance of a hundredth and 2 ms.
+    rig.advance(ms(10_101));
+    assert_eq!(rig.engine.claim_count(), 1);
+    rig.advance(ms(1));
+    assert_eq!(rig.engine.claim_count(), 0);
+}

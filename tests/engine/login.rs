@@ -439,3 +439,69 @@ fn no_master_needs_a_provider() {
     rig.advance(MINUTE);
     assert!(rig.asked.is_empty() && rig.engine.stats(rig.now).masters[0].credentials_failed == 0);
 }
+
+#[test]
+fn accepted_credentials_end_the_row_of_failures() {
+    let mut rig = connected("pw");
+    let fail = |rig: &mut Rig, count: usize| {
+        for _ in 0..count {
+            while rig.asked.is_empty() {
+                rig.advance(ms(100));
+            }
+            while let Some(master) = rig.asked.pop_front() {
+                answer(rig, master, Err(CredentialsError::Failed("sealed")));
+            }
+        }
+    };
+    fail(&mut rig, 20);
+    while rig.asked.len() < 3 {
+        rig.advance(ms(100));
+    }
+    answer_all(&mut rig, "pw");
+    assert_eq!(errors(&rig, 0), []);
+    rig.advance(RENEWAL);
+    assert_eq!(rig.asked.len(), 3);
+    while let Some(master) = rig.asked.pop_front() {
+        answer(&mut rig, master, Err(CredentialsError::Failed("sealed")));
+    }
+    rig.advance(limits::CREDENTIALS_PAUSE_MIN * 2);
+    assert_eq!(rig.asked.len(), 3, "the pause is that after many failures");
+}
+
+#[test]
+fn a_provider_that_hangs_has_failed_once() {
+    let mut rig = connected("pw");
+    rig.advance(RENEWAL);
+    assert_eq!(rig.asked, [0, 1, 2]);
+    rig.advance(MINUTE);
+    let stats = rig.engine.stats(rig.now);
+    assert!(stats.masters.iter().all(|master| master.credentials_failed == 1), "{stats:?}");
+    assert_eq!(rig.asked, [0, 1, 2], "it is not asked again");
+}
+
+/// Credentials without an end are renewed by nothing else.
+#[test]
+fn a_refused_login_that_comes_again_early_is_repeated() {
+    let mut rig = connected("pw");
+    (0..3).for_each(|index| drop(seen(&mut rig, index)));
+    for _ in 0..2 {
+        answer(&mut rig, 0, Ok(Credentials::new("early").user("me")));
+    }
+    assert_eq!((seen(&mut rig, 0), errors(&rig, 0).len()), (vec!["early".to_owned()], 1));
+    rig.masters[0].password = Some("early".to_owned());
+    rig.advance(limits::CREDENTIALS_PAUSE_MIN * 2);
+    assert_eq!(rig.asked, [0]);
+    rig.asked.clear();
+    answer(&mut rig, 0, Ok(Credentials::new("early").user("me")));
+    assert_eq!((seen(&mut rig, 0), errors(&rig, 0)), (vec!["early".to_owned()], vec![]));
+}
+
+#[test]
+fn credentials_that_come_between_connects_serve_the_next() {
+    let mut rig = connected("pw");
+    rig.disconnect(0);
+    assert!(matches!(state(&rig, 0), MasterState::Down(_)));
+    answer(&mut rig, 0, Ok(credentials("pw")));
+    rig.advance(limits::BACKOFF_MAX);
+    assert_eq!((rig.asked.len(), state(&rig, 0)), (0, MasterState::Ready));
+}

@@ -1,7 +1,7 @@
 //! A second fault, while the first one is being repaired or when it was: lost again, lost elsewhere, silent.
 
 use redlatch::engine::{OpId, Outcome, Request};
-use redlatch::{AcquireError, ExtendError, Options, Quarantine};
+use redlatch::{AcquireError, ExtendError, MasterState, Options, Quarantine};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, denied, granted, ms};
@@ -97,8 +97,10 @@ fn a_master_that_got_its_data_back_holds_the_lock() {
     let lock = hold(&mut rig);
     let data = rig.masters[0].keys().clone();
     empty(&mut rig, 0);
+    (1..3).for_each(|index| drop(rig.masters[index].errors.insert("EVALSHA".into(), "BUSY x".into())));
+    assert!(matches!(extend(&mut rig, lock), Err(ExtendError::NoQuorum(_))), "master 0 has nothing");
+    (1..3).for_each(|index| rig.masters[index].errors.clear());
     fill(&mut rig, 0, true);
-    assert_eq!(extend(&mut rig, lock), Ok(()), "master 0 says that it has nothing");
     rig.disconnect(0);
     let now = rig.now;
     rig.masters[0].restart("from its disk", now);
@@ -106,6 +108,93 @@ fn a_master_that_got_its_data_back_holds_the_lock() {
     rig.advance(ms(2000));
     empty(&mut rig, 1);
     assert_eq!(extend(&mut rig, lock), Ok(()), "masters 0 and 2 hold it");
+}
+
+/// The put is carried out, for the validity of that time, and its answer comes behind a longer extension.
+#[test]
+fn a_repair_from_before_an_extension_is_no_margin() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig);
+    empty(&mut rig, 0);
+    rig.hold(0);
+    assert_eq!(extend(&mut rig, lock), Ok(()));
+    rig.deliver_some(0, b":0\r\n".len());
+    assert_eq!(rig.holder_count("a"), 3, "it is put back");
+    rig.masters[0].errors.insert("EVALSHA".into(), "BUSY x".into());
+    rig.advance(ms(3000));
+    rig.extend(lock, 10_000);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
+    rig.deliver(0);
+    assert_eq!(rig.engine.margin(lock), 0, "master 0 lets it go earlier");
+}
+
+#[test]
+fn a_master_that_refused_is_not_asked_again() {
+    let mut rig = Rig::new(3, defaults);
+    rig.masters[2].put(b"a", b"other", None);
+    let lock = hold(&mut rig);
+    let put_count =
+        |rig: &Rig| rig.masters[2].log.iter().filter(|args| args[..2] == [&b"SET"[..], b"a"]).count();
+    rig.disconnect(2);
+    rig.advance(ms(2000));
+    assert_eq!(extend(&mut rig, lock), Ok(()));
+    assert_eq!(put_count(&rig), 1);
+}
+
+/// An answer that comes late proves the loss of a lock that nothing renews.
+#[test]
+fn a_loss_that_is_proven_late_is_reported_then() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig);
+    let next = rig.acquire("a", 10_000, 60_000);
+    rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("always taken");
+    (0..2).for_each(|index| empty(&mut rig, index));
+    rig.hold(1);
+    rig.masters[2].errors.insert("EVALSHA".into(), "BUSY x".into());
+    rig.extend(lock, 10_000);
+    rig.advance(ms(50));
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))));
+    rig.masters[2].load_keys(Default::default());
+    rig.deliver(1);
+    assert_eq!(rig.outcome(), Some(Outcome::Lost(rig.now)));
+    rig.advance(ms(10));
+    let granted = rig.outcomes.pop_front();
+    assert!(matches!(granted, Some((lock, Outcome::Acquire(Ok(_)))) if lock == next), "{granted:?}");
+}
+
+#[test]
+fn one_absence_that_is_told_late_proves_no_loss() {
+    let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
+    let lock = hold(&mut rig);
+    // Nobody knows of master 2, so that the lock is not put back on master 1 either.
+    let now = rig.now;
+    rig.disconnect(2);
+    rig.masters[2].restart_from_snapshot("from its disk", now);
+    fill(&mut rig, 2, true);
+    rig.advance(ms(2000));
+    empty(&mut rig, 1);
+    rig.hold(1);
+    rig.masters[2].errors.insert("EVALSHA".into(), "BUSY x".into());
+    rig.extend(lock, 10_000);
+    rig.advance(ms(50));
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))));
+    rig.deliver(1);
+    rig.masters[2].errors.clear();
+    assert!(rig.engine.valid_until(lock) > Some(rig.now));
+    assert_eq!(extend(&mut rig, lock), Ok(()), "masters 0 and 2 hold it");
+}
+
+#[test]
+fn masters_that_miss_an_extension_are_silent() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig);
+    (1..3).for_each(|index| rig.stop(index));
+    rig.extend(lock, 10_000);
+    rig.advance(ms(50));
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))));
+    for index in 1..3 {
+        assert_eq!(rig.engine.master_status(rig.now, id(index)).state, MasterState::Silent);
+    }
 }
 
 #[test]
@@ -135,32 +224,35 @@ fn a_connection_lost_in_a_repair_costs_the_lock_nothing() {
     assert_eq!(rig.engine.claim_count(), 0);
 }
 
-/// A repair and the faults before it are those of one lock.
+/// What became of the extensions of one lock is nothing to the next one.
 #[test]
 fn the_next_lock_inherits_no_fault() {
     let mut rig = Rig::new(3, defaults);
-    for _ in 0..3 {
-        let lock = hold(&mut rig);
-        empty(&mut rig, 0);
-        fill(&mut rig, 0, true);
-        assert_eq!(extend(&mut rig, lock), Ok(()), "two of three");
-        // Released while master 0 is known to have nothing, and while it owes the answer to a repair.
-        fill(&mut rig, 0, false);
-        rig.release(lock, true);
-        assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(_)))));
-        rig.advance(ms(100));
-        assert_eq!(rig.engine.claim_count(), 0);
-        let next = hold(&mut rig);
-        empty(&mut rig, 1);
-        assert_eq!(extend(&mut rig, next), Ok(()), "master 0 holds this one");
-        rig.hold(2);
-        empty(&mut rig, 2);
-        assert_eq!(extend(&mut rig, next), Ok(()));
-        rig.release(next, false);
-        rig.deliver(2);
-        rig.advance(ms(100));
-        assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
+    let lock = hold(&mut rig);
+    // A shorter extension is lost on its way to master 0, and master 1 says that it has nothing.
+    rig.hold(0);
+    empty(&mut rig, 1);
+    fill(&mut rig, 1, true);
+    rig.masters[2].errors.insert("EVALSHA".into(), "BUSY x".into());
+    rig.extend(lock, 1000);
+    rig.advance(ms(50));
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))));
+    rig.disconnect(0);
+    (1..3).for_each(|index| rig.masters[index].errors.clear());
+    rig.deliver(0);
+    rig.advance(ms(2000));
+    rig.release(lock, false);
+    rig.advance(ms(12_000));
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
+    let next = hold(&mut rig);
+    // Also by masters that are asked for less, and then for more.
+    for ttl_ms in [1000, 10_000] {
+        rig.extend(next, ttl_ms);
+        assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))), "{ttl_ms}");
+        assert_whole(&rig, next);
     }
+    empty(&mut rig, 2);
+    assert_eq!(extend(&mut rig, next), Ok(()), "masters 0 and 1 hold it");
 }
 
 fn keep(rig: &mut Rig) -> OpId {
@@ -232,6 +324,8 @@ fn the_lock_after_a_kept_one_is_not_kept() {
     let mut rig = Rig::new(3, defaults);
     let lock = keep(&mut rig);
     rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("always taken");
+    rig.extend(lock, 4000);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
     rig.release(lock, false);
     let lock = hold(&mut rig);
     let validity = rig.engine.validity(lock).expect("held");

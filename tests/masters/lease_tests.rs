@@ -8,7 +8,7 @@ use redlatch::engine::{Outcome, Request, Resource};
 use redlatch::{AcquireError, Cancel, ExtendError, HeldLocks, MasterState, Options, ReleaseError};
 
 use crate::fleet::{Fleet, eventually};
-use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, open, settings, state};
+use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};
 use crate::proxy::Proxy;
 
 #[test]
@@ -51,8 +51,10 @@ fn an_unsent_extension_changes_no_lease() {
 #[test]
 fn a_foreign_lease_is_refused() {
     let mut fleet = Fleet::start(1);
-    let (mut first, mut second) = (open(settings(&fleet.urls())), open(settings(&fleet.urls())));
-    let mut lease = first.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+    let patient = || open(settings(&fleet.urls()).max_ttl(2 * PATIENCE));
+    let (mut first, mut second) = (patient(), patient());
+    // No key ends by itself within the patience of this test.
+    let mut lease = first.lock("a").ttl(2 * PATIENCE).wait(PATIENCE).acquire().expect("free");
     assert_eq!(second.extend(&mut lease, TTL), Err(ExtendError::NotHeld));
     assert_eq!(second.release(lease), Err(ReleaseError::NotHeld));
     assert_eq!(fleet.master(0).ask("EXISTS a").text(), "1");
@@ -144,4 +146,44 @@ fn another_thread_cancels_a_wait() {
     for master in fleet.masters() {
         assert_eq!(master.ask("KEYS *").text(), "[]");
     }
+}
+
+#[test]
+fn a_blocking_call_keeps_outcomes_of_the_pipelined_form() {
+    let fleet = Fleet::start(1);
+    // No deadline ends the sleep of a turn that has an outcome.
+    let settings = settings(&fleet.urls()).answer_timeout(10 * PATIENCE).connect_timeout(10 * PATIENCE);
+    let mut redlock = open(settings);
+    let ttl = PATIENCE + TTL;
+    let (resource, options) =
+        (Resource::new("a").expect("valid"), Options::new().ttl(ttl).wait(Duration::ZERO));
+    let lock = redlock.submit(Request::Acquire { resource, options, label: None }).expect("room");
+    // Both go to one master, which answers in order.
+    let lease = redlock.lock("b").ttl(ttl).wait(PATIENCE).acquire().expect("free");
+    let start = Instant::now();
+    redlock.turn(10 * PATIENCE).expect("the loop runs");
+    assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
+    let outcome = redlock.poll_outcome();
+    assert!(matches!(outcome, Some((id, Outcome::Acquire(Ok(_)))) if id == lock), "{outcome:?}");
+    redlock.release(lease).expect("confirmed");
+}
+
+#[test]
+fn a_cancelled_wait_asks_for_nothing_any_more() {
+    let mut fleet = Fleet::start(1);
+    let patient = || open(settings(&fleet.urls()).max_ttl(2 * PATIENCE));
+    let (mut holder, mut waiter) = (patient(), patient());
+    let held = holder.lock("a").ttl(2 * PATIENCE).try_acquire().expect("free");
+    let cancel = Cancel::new();
+    let handle = cancel.clone();
+    let cancelling = thread::spawn(move || {
+        eventually(PATIENCE, "it waits", || format!("{handle:?}").contains("waiting_count: 1"));
+        handle.cancel();
+    });
+    let result = waiter.lock("a").ttl(2 * PATIENCE).wait(PATIENCE * 10).cancel_with(&cancel).acquire();
+    assert_eq!(result.map(drop), Err(AcquireError::Cancelled));
+    cancelling.join().expect("no panic");
+    drive(&mut waiter, "it is given up", |waiter| waiter.stats().operations == 0);
+    holder.release(held).expect("confirmed");
+    assert_eq!(fleet.master(0).ask("EXISTS a").text(), "0");
 }
