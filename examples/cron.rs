@@ -3,28 +3,31 @@
 //! `cargo run --example cron redis://10.0.0.1 redis://10.0.0.2 redis://10.0.0.3`
 
 use std::error::Error;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use redlatch::{AcquireError, Client};
 
 /// Runs the job of this interval, unless another machine does or did within `least`. Returns whether it ran.
 ///
-/// A job that must not run twice after a crash records its end in its own storage.
+/// The rest of `least` must fit into the client's `max_ttl`. A job that must not run twice after a crash
+/// records its end in its own storage.
 pub fn run_once(
     client: &Client,
     interval: u64,
     least: Duration,
     job: impl FnOnce(),
-) -> Result<bool, AcquireError> {
+) -> Result<bool, Box<dyn Error>> {
     // Each interval has a lock of its own.
     let name = format!("report:{interval}");
-    // A machine whose clock is late finds the lock taken, also when this process has ended.
-    let request = client.lock(&name).ttl(Duration::from_secs(10)).hold_at_least(least);
-    let _guard = match request.auto_extend(Duration::from_secs(3600)).try_acquire() {
+    let request = client.lock(&name).ttl(Duration::from_secs(10));
+    let started = Instant::now();
+    let guard = match request.auto_extend(Duration::from_secs(3600)).try_acquire() {
         Err(AcquireError::Contended(_)) => return Ok(false),
         result => result?,
     };
     job();
+    // A machine whose clock is late finds the lock taken, also when this process has ended.
+    guard.leave_for(least.saturating_sub(started.elapsed()))?;
     Ok(true)
 }
 

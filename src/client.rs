@@ -11,6 +11,7 @@ mod guard;
 mod handle;
 pub mod holds;
 mod inspect;
+mod leaving;
 mod lingering;
 mod name;
 mod parker;

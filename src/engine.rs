@@ -104,8 +104,8 @@ pub(crate) use inspection::{ForceUnlocked, Inspection};
 pub use link_id::{LinkId, LinkRequest, Reason};
 #[cfg(feature = "doctor")]
 pub(crate) use mark::{key as mark_key, observed as observed_by_mark};
-pub(crate) use request::Released;
 pub use request::{Grant, HeldLocks, OpId, Outcome, Request, SubmitError};
+pub(crate) use request::{Left, Released};
 pub(crate) use stats::Stats;
 pub(crate) use status::{Health, MasterStatus};
 pub use validity::Validity;
@@ -119,7 +119,7 @@ use fence::WallClock;
 use fleet::Fleet;
 use link::Predecessor;
 use logins::Logins;
-use op::{Kept, Op, OpState};
+use op::{Op, OpState};
 use ops::Ops;
 use owed::Answer;
 use pace::Pace;
@@ -225,8 +225,8 @@ impl Engine {
                 self.submit_release(now, lock.0, awaited);
                 Ok(lock)
             }
-            Request::ReleaseAfter { lock, hold_at_least, awaited } => {
-                self.submit_release_after(now, lock.0, hold_at_least, awaited);
+            Request::LeaveFor { lock, rest } => {
+                self.submit_leave_for(now, lock.0, rest);
                 Ok(lock)
             }
             Request::Pause { attempts, took } => self.submit_pause(now, attempts, took),
@@ -428,13 +428,12 @@ impl Engine {
         }
     }
 
-    /// Returns when the validity of a held lock ends, or ended. A lock that was released and is kept is not
-    /// held.
+    /// Returns when the validity of a held lock ends, or ended.
     #[must_use]
     pub fn valid_until(&self, lock: OpId) -> Option<Instant> {
         let op = self.ops.find(lock.0)?;
         match op.state {
-            OpState::Held { valid_until, .. } if op.kept == Kept::No => Some(valid_until),
+            OpState::Held { valid_until, .. } => Some(valid_until),
             _ => None,
         }
     }
@@ -473,6 +472,7 @@ impl Engine {
             Answer::Acquire(id, vote) => self.handle_acquire_vote(now, master, id, vote),
             Answer::Attempt(id, answer) => self.handle_attempt_answer(now, master, id, answer),
             Answer::Release(id, answer) => self.handle_release_answer(now, master, id, answer),
+            Answer::Rest(id, vote) => self.handle_rest_answer(now, master, id, vote),
             Answer::Swap(id, from, vote) => self.handle_swap_vote(now, master, id, from, vote),
             Answer::Extend(id, round, vote) => self.handle_extend_vote(now, master, id, round, vote),
             Answer::Holder(id, told) => self.handle_holder(now, master, id, told),
@@ -503,7 +503,7 @@ impl Engine {
             return self.fail_link(now, master, &why);
         }
         self.report_connected(now, master, admission.is_reconnect, admission.is_restart);
-        self.claims.release_orphans(&mut self.fleet, master);
+        self.claims.release_orphans(&mut self.fleet, now, master);
         self.repair(now, master);
         self.subscriptions.open(now, self.fleet.ready(), &mut self.timers);
         // It may have changed during the handshake.

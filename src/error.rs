@@ -12,7 +12,7 @@ mod tests;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -273,10 +273,6 @@ pub enum ReleaseError {
     /// So few masters answered that the lock may exclude others until its TTL has passed.
     #[error(fmt = fmt_unconfirmed)]
     Unconfirmed(Report),
-    /// So few masters have the rest of the lock's least time ([`crate::Options::hold_at_least`]) that it may
-    /// end earlier. This is tried again while the validity lasts.
-    #[error(fmt = fmt_not_kept)]
-    NotKept(Report),
     /// The lease belongs to another client.
     #[error("the lock is not held by this client; acquire it first")]
     NotHeld,
@@ -293,9 +289,25 @@ pub enum LeaveError {
     /// The validity had ended: another caller may hold the lock. What is left of it is being released.
     #[error("the lock's validity has ended, so there is nothing to leave; stop the protected work")]
     Expired,
+    /// So many masters no longer have the key that no quorum can be left: another caller may hold the lock.
+    #[error(fmt = fmt_left_lost)]
+    Lost(Report),
+    /// Too few masters have the rest of the time. Until the latest end, others may be excluded for longer
+    /// than it, or not for all of it. This goes on in the background: a master that is reached again gets
+    /// the rest, or a release once the time is over.
+    #[error(fmt = fmt_unconfirmed_rest)]
+    Unconfirmed {
+        /// Answers of the masters.
+        report: Report,
+        /// Latest time at which any master may still have the key.
+        latest_end: Instant,
+    },
     /// The lock is not held by this client: it was released, or never acquired.
     #[error("the lock is not held by this client; acquire it first")]
     NotHeld,
+    /// The time is longer than the configured `max_ttl`. The lock is released.
+    #[error(transparent)]
+    Input(#[from] InputError),
     /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
     /// comes from a function or a waker that the client is calling. The lock ends with its TTL.
     #[error("the client cannot be used: {0}")]
@@ -406,7 +418,7 @@ impl MayName for ExtendError {
 impl MayName for ReleaseError {
     fn report(&self) -> Option<&Report> {
         match self {
-            Self::Unconfirmed(report) | Self::NotKept(report) => Some(report),
+            Self::Unconfirmed(report) => Some(report),
             Self::NotHeld | Self::Stopped(_) => None,
         }
     }
@@ -414,7 +426,10 @@ impl MayName for ReleaseError {
 
 impl MayName for LeaveError {
     fn report(&self) -> Option<&Report> {
-        None
+        match self {
+            Self::Lost(report) | Self::Unconfirmed { report, .. } => Some(report),
+            Self::Expired | Self::NotHeld | Self::Input(_) | Self::Stopped(_) => None,
+        }
     }
 }
 
@@ -463,8 +478,13 @@ fn fmt_not_extended(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result 
     fmt::Display::fmt(report, f)
 }
 
-fn fmt_not_kept(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{} may end before its least time; check the masters: ", Named(&report.resource))?;
+fn fmt_left_lost(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{} is lost, so there is nothing to leave: ", Named(&report.resource))?;
+    fmt::Display::fmt(report, f)
+}
+
+fn fmt_unconfirmed_rest(report: &Report, _: &Instant, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{} may end earlier or later than asked; check the masters: ", Named(&report.resource))?;
     fmt::Display::fmt(report, f)
 }
 

@@ -38,7 +38,7 @@ pub enum Event {
         /// Time for which it was held.
         held: Duration,
     },
-    /// A held lock was left to the end of its TTL, or released before its least time and kept.
+    /// A held lock was left to the end of its TTL, or for a time.
     Left {
         /// Name of the lock.
         resource: Bytes,

@@ -154,7 +154,7 @@ pub use driver::ConnectError;
 pub use driver::TlsError;
 pub use engine::histogram::{Bucket, Histogram};
 pub use engine::inspection::{ForceUnlocked, Inspection, KeyState, LockStatus};
-pub use engine::request::{HeldLocks, Released};
+pub use engine::request::{HeldLocks, Left, Released};
 pub use engine::stats::{MasterStats, Stats};
 pub use engine::status::{Health, MasterState, MasterStatus};
 pub use engine::trouble::Warning;

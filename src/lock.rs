@@ -292,17 +292,6 @@ pub enum InputError {
         "max_hold is zero, so auto_extend would never extend the lock; raise max_hold, or leave auto_extend out"
     )]
     MaxHoldZero,
-    /// A least time that is longer than the configured `max_hold`.
-    #[error(
-        "a lock cannot be held for at least {}, as max_hold is {}; ask for less, or raise max_hold",
-        Rounded(*asked), Rounded(*max_hold)
-    )]
-    HoldAtLeastTooLong {
-        /// The least time asked for.
-        asked: Duration,
-        /// The configured limit.
-        max_hold: Duration,
-    },
     /// A set without a lock.
     #[error("no resource is named; name at least one")]
     SetEmpty,

@@ -80,8 +80,12 @@ pub enum Mutant {
     LeftReleased,
     /// A lock whose validity has ended can be left.
     ExpiredLeft,
-    /// A lock that is kept for a least time keeps the TTL that it has.
-    KeptByOldTtl,
+    /// A master that gets the rest of a time late counts as one that got it in time.
+    LateRestCounts,
+    /// A master that misses the rest of a time does not get it again.
+    RestSentOnce,
+    /// A master that has not got the rest of a time is not released after it.
+    RestWithoutEnd,
     /// A release compares with the token alone, where the value has a label behind it.
     LabelForgotten,
     /// Release deletes whatever the key holds.

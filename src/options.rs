@@ -38,19 +38,6 @@ macro_rules! option_methods {
             self
         }
 
-        /// Sets the least time for which the lock is held, counted from the start of the attempt that gets
-        /// it: for jobs that run once per interval. A lock that is released or dropped earlier stays on the
-        /// masters until then, and ends by itself. It is at most the configured `max_hold`.
-        ///
-        /// At the release the TTL of its keys is set to the rest, up to `max_ttl`, so the end of the process
-        /// does not matter. A longer rest is renewed by the client, while it lives: the end of the process
-        /// shortens it to `max_ttl` after the last renewal. A crash before the release shortens it to what is
-        /// left of the TTL. A lock that is given up before its guard was handed out is released at once.
-        pub fn hold_at_least(mut self, hold_at_least: Duration) -> Self {
-            self.$($field.)*hold_at_least = Some(hold_at_least);
-            self
-        }
-
         /// Asks for a fencing token, for storage that checks it: it is larger than the token of each earlier
         /// fenced holder. The lock excludes plain and shared locks of the same name, which have no token. It
         /// costs each master a script where a plain lock is a `SET`, and never passes to another caller of
@@ -226,9 +213,6 @@ pub struct Options {
     pub min_validity: Duration,
     /// Longest time for which the lock is extended automatically; `None` leaves extensions to the caller.
     pub auto_extend: Option<Duration>,
-    /// Least time for which the lock is held. A release within it is a
-    /// [`Request::ReleaseAfter`](crate::engine::Request::ReleaseAfter), which an engine is to be sent.
-    pub hold_at_least: Option<Duration>,
     /// Whether new readers are kept out while this request waits.
     pub keeps_readers_out: bool,
     /// Whether two modes were asked for.
@@ -246,7 +230,6 @@ impl Options {
             max_attempts: None,
             min_validity: Duration::ZERO,
             auto_extend: None,
-            hold_at_least: None,
             keeps_readers_out: false,
             has_two_modes: false,
         }
@@ -263,7 +246,6 @@ impl Options {
         matches!((self.mode, self.policy), (Mode::Plain, WaitPolicy::Notified))
             && self.max_attempts.is_none()
             && self.auto_extend.is_none()
-            && self.hold_at_least.is_none()
             && !self.keeps_readers_out
     }
 

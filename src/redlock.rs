@@ -1,5 +1,7 @@
 //! [`Redlock`]: the protocol owned by one thread, without a background thread and without a hand-off.
 
+mod lease;
+
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,14 +15,16 @@ use crate::cancel::{Cancel, Registration};
 use crate::clock;
 use crate::config::{Config, ConfigBuilder};
 use crate::driver::{ConnectError, Driver, Poller, PollerWaker};
-use crate::engine::{Health, HeldLocks, MasterStatus, OpId, Outcome, Released, Request, Stats, SubmitError};
+use crate::engine::{
+    Health, HeldLocks, Left, MasterStatus, OpId, Outcome, Released, Request, Stats, SubmitError,
+};
 use crate::error::{AcquireError, ExtendError, LeaveError, ReleaseError};
 use crate::event::Observer;
 use crate::limits;
-use crate::lock::{FencingToken, HolderLabel, LockName, Resource, Token};
-use crate::mutants::mutant;
+use crate::lock::{HolderLabel, LockName, Resource};
 use crate::options::{Options, fair_method, label_method, option_methods, request_methods};
 use crate::process::Process;
+pub use lease::Lease;
 
 /// Lock client for one thread, with the lowest latency. Nothing happens between its calls.
 ///
@@ -61,14 +65,14 @@ pub struct Redlock {
 /// Where a lease comes from.
 struct Origin {
     process: Process,
-    /// Locks whose lease was dropped, and their least times, to be released by the next call.
-    dropped: Mutex<Vec<(OpId, Duration)>>,
+    /// Locks whose lease was dropped, to be released by the next call.
+    dropped: Mutex<Vec<OpId>>,
     /// Whether a drain has released the locks of all leases.
     is_released: AtomicBool,
 }
 
 impl Origin {
-    fn dropped(&self) -> MutexGuard<'_, Vec<(OpId, Duration)>> {
+    fn dropped(&self) -> MutexGuard<'_, Vec<OpId>> {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -98,25 +102,6 @@ pub struct LeaseRequest<'a> {
     options: Options,
     label: Option<Cow<'a, str>>,
     cancel: Option<Cancel>,
-}
-
-/// Lock held by a [`Redlock`].
-///
-/// Dropping it queues its release, which goes out with the next call of its `Redlock`, in one write with all
-/// that the call sends. The drop never blocks, and may happen on another thread or in a panic. To send the
-/// release at once, call [`Redlock::release`], or [`Redlock::flush`] after the drop.
-#[must_use = "dropping the lease releases the lock"]
-pub struct Lease {
-    lock: OpId,
-    token: Token,
-    fencing_token: Option<FencingToken>,
-    /// By the clock of this crate, as all that the engine reports.
-    valid_until: Instant,
-    /// Least time for which the lock is held.
-    hold_at_least: Duration,
-    origin: Arc<Origin>,
-    /// Whether the drop is to queue a release.
-    is_armed: bool,
 }
 
 impl Redlock {
@@ -178,10 +163,6 @@ impl Redlock {
         if is_cancelled() {
             return Err(AcquireError::Cancelled);
         }
-        let hold_at_least = match &request {
-            Request::Acquire { options, .. } => options.hold_at_least.unwrap_or_default(),
-            _ => Duration::ZERO,
-        };
         let lock = self.submit(request)?;
         match self.wait_unless(lock, is_cancelled) {
             Ok(None) => {
@@ -195,7 +176,6 @@ impl Redlock {
                 token: grant.token,
                 fencing_token: grant.fencing_token,
                 valid_until: grant.valid_until,
-                hold_at_least,
                 origin: self.origin.clone(),
                 is_armed: true,
             }),
@@ -243,7 +223,7 @@ impl Redlock {
         }
         let lock = lease.lock;
         lease.is_armed = false;
-        match self.submit(Request::end(lock, lease.hold_at_least, true)) {
+        match self.submit(Request::Release { lock, awaited: true }) {
             Ok(_) => {}
             Err(SubmitError::Stopped(why)) => return Err(ReleaseError::Stopped(why)),
             Err(error) => unreachable!("a release is always taken: {error}"),
@@ -268,6 +248,32 @@ impl Redlock {
         self.driver.engine.leave(clock::now(), lease.lock)?;
         lease.is_armed = false;
         Ok(())
+    }
+
+    /// Gives a lock up, and leaves it on the masters for the rest of a time, as
+    /// [`Guard::leave_for`](crate::Guard::leave_for) does. Later calls go on with what is owed to masters
+    /// that have not confirmed.
+    ///
+    /// # Errors
+    /// [`LeaveError`], as for [`Guard::leave_for`](crate::Guard::leave_for). A lease of another `Redlock`
+    /// goes back to that one, as if dropped.
+    pub fn leave_for(&mut self, mut lease: Lease, rest: Duration) -> Result<Left, LeaveError> {
+        if !self.has_made(&lease) {
+            return Err(LeaveError::NotHeld);
+        }
+        let lock = lease.lock;
+        match self.submit(Request::LeaveFor { lock, rest }) {
+            Ok(_) => {}
+            Err(SubmitError::Stopped(why)) => return Err(LeaveError::Stopped(why)),
+            Err(error) => unreachable!("this is always taken: {error}"),
+        }
+        // After an error the lease still has it, and its drop releases it.
+        lease.is_armed = self.driver.engine.valid_until(lock).is_some();
+        match self.wait_for(lock) {
+            Ok(Outcome::Leave(result)) => Left::by_clock(result, clock::to_std),
+            Ok(_) => unreachable!("a lock that is left is answered by its own outcome"),
+            Err(error) => Err(LeaveError::Stopped(error.to_string().into())),
+        }
     }
 
     /// Returns how many masters above the quorum are known to hold this lock. As many masters may lose it
@@ -381,6 +387,7 @@ impl Redlock {
             Outcome::Extend(Ok(valid_until))
             | Outcome::Renewal(Ok(valid_until))
             | Outcome::Lost(valid_until) => *valid_until = clock::to_std(*valid_until),
+            Outcome::Leave(result) => *result = Left::by_clock(result.clone(), clock::to_std),
             _ => {}
         }
         Some((lock, outcome))
@@ -489,9 +496,9 @@ impl Redlock {
 
     /// Queues the release of locks whose lease was dropped since the last call.
     fn release_dropped(&mut self, now: Instant) {
-        for (lock, hold_at_least) in self.origin.dropped().drain(..) {
+        for lock in self.origin.dropped().drain(..) {
             // A release is always taken, and this one's outcome is not wanted.
-            let _ = self.driver.engine.submit(now, Request::end(lock, hold_at_least, false));
+            let _ = self.driver.engine.submit(now, Request::Release { lock, awaited: false });
         }
     }
 }
@@ -535,66 +542,5 @@ impl Drop for Redlock {
 impl fmt::Debug for Redlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Redlock").field("masters", &self.masters()).finish_non_exhaustive()
-    }
-}
-
-impl Lease {
-    /// Returns the random value that the masters hold for this lock.
-    #[must_use]
-    pub const fn token(&self) -> Token {
-        self.token
-    }
-
-    /// Returns the fencing token of a lock from [`LeaseRequest::fenced`]: it is larger than the token of each
-    /// earlier fenced holder. `None` for any other lock.
-    #[must_use]
-    pub const fn fencing_token(&self) -> Option<FencingToken> {
-        self.fencing_token
-    }
-
-    /// Returns the end of the validity, to be compared with [`Instant::now`]. Nothing is promised after it:
-    /// stop the protected work before.
-    ///
-    /// With the feature `suspend`, time in which the machine slept counts; on Linux, [`Instant::now`] does
-    /// not count it. The returned moment is right until the machine sleeps again: call this again, or call
-    /// [`Lease::is_valid`].
-    #[must_use]
-    pub fn valid_until(&self) -> Instant {
-        clock::to_std(self.deadline())
-    }
-
-    /// Returns the validity left; zero once it has ended.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.deadline().saturating_duration_since(clock::now())
-    }
-
-    /// Returns whether the validity lasts; always false in a fork of the process.
-    #[must_use]
-    pub fn is_valid(&self) -> bool {
-        let deadline = self.deadline();
-        clock::now() < deadline
-    }
-
-    /// By the clock of this crate.
-    fn deadline(&self) -> Instant {
-        let origin = &self.origin;
-        let is_over = origin.process.is_forked() || origin.is_released.load(Ordering::Acquire);
-        if is_over { clock::now() } else { self.valid_until }
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        // A fork may have inherited the mutex locked.
-        if self.is_armed && !self.origin.process.is_forked() && !mutant!(DropForgets) {
-            self.origin.dropped().push((self.lock, self.hold_at_least));
-        }
-    }
-}
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("remaining", &self.remaining()).finish_non_exhaustive()
     }
 }

@@ -102,8 +102,19 @@ pub(crate) enum Message<'a> {
         lock: &'a str,
         left: Duration,
     },
+    LeastTimeTooLong {
+        at_least: Duration,
+        max_hold: Duration,
+    },
+    LostInStay {
+        lock: &'a str,
+    },
     Kept {
         lock: &'a str,
+    },
+    RestUnconfirmed {
+        lock: &'a str,
+        left: Duration,
     },
     Released {
         lock: &'a str,
@@ -219,6 +230,12 @@ impl fmt::Display for Message<'_> {
             Self::OutOfBounds { option, value, min, max } => {
                 write!(f, "{option} is {value}; give {min} to {max}")
             }
+            Self::LeastTimeTooLong { at_least, max_hold } => write!(
+                f,
+                "--at-least is {}, above the --max-hold of {}; ask for less, or raise --max-hold",
+                Rounded(at_least),
+                Rounded(max_hold)
+            ),
             Self::UnlockWithoutForce => f.write_str(
                 "unlock deletes the lock of any holder, and does not notify it. See `redlatch inspect`; give --force if two \
                  holders may work at once",
@@ -276,6 +293,10 @@ impl Message<'_> {
             }
             Self::LeastTimeCut { lock, left } => {
                 write!(f, "{lock} ends in {}, before its --at-least time; raise --max-ttl", Rounded(left))
+            }
+            Self::LostInStay { lock } => write!(f, "{lock} was lost before its --at-least time"),
+            Self::RestUnconfirmed { lock, left } => {
+                write!(f, "{lock} ends in {} at the latest, and sooner if masters answer", Rounded(left))
             }
             Self::Kept { lock } => write!(f, "{lock} stays held until its --at-least time is over"),
             Self::Released { lock, deleted, count } => {
@@ -436,6 +457,9 @@ mod tests {
             LoopEnded { .. } => LoopEnded { lock, error: &"bad file descriptor" }, "lock \"orders:42\" is lost";
             Staying { .. } => Staying { lock, left: LONG }, "lock \"orders:42\" is held for another 4.4s";
             LeastTimeCut { .. } => LeastTimeCut { lock, left: LONG }, "ends in 4.4s, before its --at-least time; raise --max-ttl";
+            LeastTimeTooLong { .. } => LeastTimeTooLong { at_least: 2 * LONG, max_hold: LONG }, "above the --max-hold of 4.4s; ask for less";
+            LostInStay { .. } => LostInStay { lock }, "was lost before its --at-least time";
+            RestUnconfirmed { .. } => RestUnconfirmed { lock, left: LONG }, "ends in 4.4s at the latest, and sooner if masters answer";
             Kept { .. } => Kept { lock }, "lock \"orders:42\" stays held until";
             Released { .. } => Released { lock, deleted: 2, count: 3 }, "lock \"orders:42\" released on 2 of 3 masters";
             GoneBefore { .. } => GoneBefore { lock, absent: 2, count: 3 }, "lock \"orders:42\" was gone on 2 of 3 masters before the command ended; check its work";

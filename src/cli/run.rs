@@ -82,7 +82,8 @@ pub(crate) struct Args {
     ///
     /// The lock then ends by itself, also if the command fails or is ended by a signal. If the rest is longer
     /// than --max-ttl, redlatch stays after the command's end until it fits. A signal ends that stay, and
-    /// shortens the rest to --max-ttl; a crash shortens it to what is left of the TTL. At most --max-hold.
+    /// shortens the rest to --max-ttl; a crash shortens it to what is left of the TTL. If too few masters
+    /// confirm the rest, redlatch stays until they do, at most for the TTL. At most --max-hold.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     at_least: Option<Duration>,
 
@@ -222,6 +223,10 @@ const PING_TIME: Duration = Duration::from_millis(10);
 /// Runs the subcommand; the result is the program's exit code.
 pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let names = names(&args)?;
+    if let Some(at_least) = args.at_least.filter(|at_least| *at_least > args.max_hold) {
+        let why = Message::LeastTimeTooLong { at_least, max_hold: args.max_hold };
+        return Err(Exit::new(code::USAGE, why));
+    }
     let config = args.masters.config(|builder| {
         let builder = builder.max_hold(args.max_hold);
         match holder::label(args.label.as_deref(), &args.command) {
@@ -266,9 +271,6 @@ fn lock_options(args: &Args) -> redlatch::Options {
     options = if args.fenced { options.fenced() } else { options };
     options = if args.fair { options.fair() } else { options };
     options = if args.shared { options.shared() } else { options };
-    if let Some(at_least) = args.at_least {
-        options = options.hold_at_least(at_least);
-    }
     if args.keep_readers_out { options.keep_readers_out() } else { options }
 }
 
@@ -387,30 +389,24 @@ impl Run {
         if let Ok(end) = &end {
             self.tell(|_| Message::CommandEnded { code: end.code }.to_string());
         }
-        let mut has_stayed = false;
-        if let (Some(at_least), false) = (args.at_least, end.as_ref().is_ok_and(|end| end.is_lost)) {
-            let last = held.iter().map(|(_, grant)| grant.valid_until).max().unwrap_or(valid_until);
-            let until = last.checked_sub(self.ttl.validity()).and_then(|since| since.checked_add(at_least));
-            let is_signalled = end.as_ref().map_or(true, |end| end.is_signalled);
-            let max_ttl = self.redlock.config().max_ttl();
-            has_stayed = self.stay(until.unwrap_or(last), max_ttl, is_signalled);
-        }
-        let was_held = self.end_locks(&locks, args.at_least.unwrap_or_default());
+        let last = held.iter().map(|(_, grant)| grant.valid_until).max().unwrap_or(valid_until);
+        let since = last.checked_sub(self.ttl.validity());
+        let until = since.zip(args.at_least).and_then(|(since, at_least)| since.checked_add(at_least));
+        let (is_lost, is_signalled) =
+            end.as_ref().map_or((false, true), |end| (end.is_lost, end.is_signalled));
+        let was_held = match until {
+            Some(until) if !is_lost => self.leave_until(&locks, until, is_signalled),
+            _ => self.release(&locks),
+        };
         self.close();
         let end = end?;
-        // A lock that was lost after the command's end did not harm it.
-        Ok(if end.is_lost || !(was_held || has_stayed) { code::LOST } else { end.code })
+        Ok(if end.is_lost || !was_held { code::LOST } else { end.code })
     }
 
     /// Releases the locks. False if the answers prove that one no longer was held.
     fn release(&mut self, locks: &[OpId]) -> bool {
-        self.end_locks(locks, Duration::ZERO)
-    }
-
-    /// The same, but no earlier than so long after the acquisition.
-    fn end_locks(&mut self, locks: &[OpId], hold_at_least: Duration) -> bool {
         for lock in locks {
-            let request = Request::ReleaseAfter { lock: *lock, hold_at_least, awaited: true };
+            let request = Request::Release { lock: *lock, awaited: true };
             let submitted = self.redlock.submit(request);
             assert!(submitted.is_ok(), "a release is always taken");
         }
@@ -435,10 +431,6 @@ impl Run {
     fn describe_release(&self, result: Result<Released, ReleaseError>) -> bool {
         let (count, lock) = (self.redlock.config().master_count(), &self.label);
         match result {
-            Ok(Released { is_kept: true, .. }) => {
-                self.tell(|_| Message::Kept { lock }.to_string());
-                true
-            }
             // So many masters no longer had the key that the others cannot be a quorum.
             Ok(Released { absent, .. }) if count - absent < quorum(count) => {
                 say(Message::GoneBefore { lock, absent, count });

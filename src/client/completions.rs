@@ -73,6 +73,8 @@ pub enum Question {
     Extend,
     /// That to an awaited release.
     Release,
+    /// That to a lock that is left for a time.
+    Leave,
     /// That to a look at a lock.
     Inspect,
     /// That to a forced unlock.
@@ -117,6 +119,7 @@ impl Question {
             (Self::Acquire, Outcome::Acquire(_))
                 | (Self::Extend, Outcome::Extend(_))
                 | (Self::Release, Outcome::Release(_))
+                | (Self::Leave, Outcome::Leave(_))
                 | (Self::Inspect, Outcome::Inspect(_))
                 | (Self::ForceUnlock, Outcome::ForceUnlock(_))
                 | (Self::Pause, Outcome::Paused)
@@ -243,7 +246,8 @@ impl Completions {
                 None
             }
             Slot::Waiting(question, _) => {
-                if !matches!(question, Question::Extend | Question::Release) && !mutant!(AbandonForgets) {
+                let goes_on = matches!(question, Question::Extend | Question::Release | Question::Leave);
+                if !goes_on && !mutant!(AbandonForgets) {
                     // A release is always taken, and cancels an acquisition or a query.
                     let _ = engine.submit(now, Request::Release { lock: completion.op, awaited: false });
                 }

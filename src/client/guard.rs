@@ -27,9 +27,8 @@ use crate::mutants::mutant;
 /// main thread, so a process may end right after the drop, except in a panic hook. A thread of
 /// [`std::thread::scope`] may end after its scope unless it is joined.
 ///
-/// A lock with [`LockRequest::hold_at_least`](crate::LockRequest::hold_at_least) stays on the masters until
-/// that time is over, whether the guard is dropped or released. [`Guard::leave`] leaves it to its TTL alone,
-/// and a drain with [`crate::HeldLocks::Release`] releases it at once.
+/// [`Guard::leave`] and [`Guard::leave_for`] give the lock up without a release, for jobs that run once per
+/// interval.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
     client: Client,
@@ -40,8 +39,6 @@ pub struct Guard {
     token: Token,
     fencing_token: Option<FencingToken>,
     resource: HeldName,
-    /// Least time for which the lock is held.
-    hold_at_least: Duration,
     /// Whether the drop is to release.
     is_armed: bool,
     /// A caller that watched it while it was held; dropped with the guard, for that may run anybody's code.
@@ -65,16 +62,9 @@ impl Guard {
             token,
             fencing_token,
             resource,
-            hold_at_least: Duration::ZERO,
             is_armed: true,
             unwatched: Vec::new(),
         }
-    }
-
-    /// The lock is handed to its caller, and held for at least this time; with zero it may be released at
-    /// once.
-    pub(super) const fn hold_at_least(&mut self, time: Duration) {
-        self.hold_at_least = time;
     }
 
     /// Returns the lock's name, without the configured prefix.
@@ -257,8 +247,7 @@ impl Drop for Guard {
             return;
         }
         let name = std::mem::replace(&mut self.resource, HeldName::NONE);
-        let (lock, hold_at_least) = (self.lock, self.hold_at_least);
-        let released = self.client.shared().with(|core| core.release_dropped(lock, hold_at_least, name));
+        let released = self.client.shared().with(|core| core.release_dropped(self.lock, name));
         drop(released);
         note_drop(self.client.shared());
     }
@@ -527,7 +516,7 @@ impl Ask for Guard {
         if !core.has(self.lock()) {
             return Err(ReleaseError::NotHeld);
         }
-        let request = Request::end(self.lock(), self.hold_at_least, true);
+        let request = Request::Release { lock: self.lock(), awaited: true };
         core.submit(request).map_err(|_| ReleaseError::NotHeld)
     }
 

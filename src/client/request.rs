@@ -270,14 +270,13 @@ impl LockRequest<'_> {
                 }
                 let name = std::mem::replace(&mut asked.name, HeldName::NONE);
                 let validity = asked.validity.take().expect("it was submitted");
-                let mut guard = Guard::new(Client::clone(&self.client), op, validity, &grant, name);
+                let guard = Guard::new(Client::clone(&self.client), op, validity, &grant, name);
                 // Looked at last (I2): a task may fetch its answer long after it came. The guard's drop
                 // releases the lock.
                 let now = clock::now();
                 if now + min_validity >= guard.deadline() && !mutant!(FetchedUnchecked) {
                     return Err(self.expired(now, asked, &grant));
                 }
-                guard.hold_at_least(self.options.hold_at_least.unwrap_or_default());
                 Ok(guard)
             }
             _ => unreachable!("an acquisition is answered by its own outcome"),

@@ -57,7 +57,6 @@ struct AcquireSet {
 }
 
 impl Drop for AcquireSet {
-    /// What was acquired so far was not handed out, so no least time has begun.
     fn drop(&mut self) {
         if let Some(acquisition) = self.acquisition.take() {
             GuardSet::new(acquisition.give_up()).give_up();

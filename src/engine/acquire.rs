@@ -73,10 +73,6 @@ impl Engine {
     #[cold]
     fn check_options(&self, options: &Options) -> Result<(), InputError> {
         mode::check(options)?;
-        let max_hold = self.config.max_hold;
-        if let Some(asked) = options.hold_at_least.filter(|asked| *asked > max_hold) {
-            return Err(InputError::HoldAtLeastTooLong { asked, max_hold });
-        }
         match options.auto_extend {
             Some(Duration::ZERO) => Err(InputError::AutoExtendZero),
             Some(_) if self.config.max_hold.is_zero() => Err(InputError::MaxHoldZero),

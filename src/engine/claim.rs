@@ -2,16 +2,18 @@
 //!
 //! An acquisition has a claim for each attempt. When the attempt fails, or the lock is released, the claim
 //! goes on by itself until each master that was sent the `SET` has answered the release (I9); until then it
-//! is what Redis's users would call an orphan.
+//! is what Redis's users would call an orphan. A lock that is left for a time ends in the same way: before
+//! that time, the command that a master is owed sets its key's TTL to the rest; afterwards it is a release.
 
 use std::time::{Duration, Instant};
 
 use super::groups::Notify;
 use super::kind::Kind;
 use super::slab::Id;
+use crate::config::Config;
 use crate::limits;
 use crate::lock::command::Entry;
-use crate::lock::{Drift, Failure, MasterId, MasterSet, Tally, Token, Ttl, Vote};
+use crate::lock::{Drift, Failure, InputError, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
 #[derive(Debug)]
@@ -45,6 +47,8 @@ pub(super) struct Claim {
     /// Why masters failed in the round under way.
     pub(super) failures: Vec<(MasterId, Failure)>,
     pub(super) release: Option<Release>,
+    /// Of a lock that is left for a time. In a box, as few are.
+    pub(super) leaving: Option<Box<Leaving>>,
     /// Whether its release notifies waiters: that of a lock that was held does.
     pub(super) tells: bool,
     /// Masters one of which is to publish the release alone, as this client hears of releases there; once the
@@ -74,6 +78,27 @@ pub(super) struct Claim {
 }
 
 pub(super) const NO_RELEASE: &str = "the release has begun";
+
+const LEFT_ONLY: &str = "the lock is left for a time";
+
+/// The shortest rest that a master gets: with the largest drift allowance it is the shortest TTL.
+const REST_MIN: Duration = Duration::from_millis(6);
+
+/// How a lock is left for a time. Its progress is in its [`Release`]: a master that has the rest counts as
+/// one that has deleted the key.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    /// Keys are to end at this time. A master that has not got the rest in time is sent a release then.
+    pub(super) until: Instant,
+    /// The validity that its caller gave up.
+    pub(super) valid_until: Instant,
+    /// Nobody else gets the lock before this, if a quorum of masters has the rest.
+    pub(super) held_until: Instant,
+    /// When the last command was sent to any master.
+    sent_at: Instant,
+    /// The TTL that it set; `None` for a release.
+    pub(super) rest_sent: Option<Ttl>,
+}
 
 /// How far the release of a claim is.
 #[derive(Debug, Clone, Copy)]
@@ -120,6 +145,7 @@ impl Claim {
             counts_grants: true,
             failures: Vec::new(),
             release: None,
+            leaving: None,
             tells: false,
             publishers: MasterSet::EMPTY,
             successor: Id::NOBODY,
@@ -154,6 +180,7 @@ impl Claim {
             counts_grants,
             failures,
             release,
+            leaving,
             tells,
             publishers,
             successor,
@@ -170,6 +197,7 @@ impl Claim {
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants) = (true, true);
         (*release, *successor, *tells, *publishers) = (None, Id::NOBODY, false, MasterSet::EMPTY);
+        *leaving = None;
         (*twins, *connection_lost, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY, MasterSet::EMPTY);
         (*gone, *owes_repair) = (MasterSet::EMPTY, MasterSet::EMPTY);
         (*owes_extension, *lost_extension) = (MasterSet::EMPTY, MasterSet::EMPTY);
@@ -210,7 +238,45 @@ impl Claim {
     /// way.
     pub(super) fn gone_at(&self, drift: Drift) -> Instant {
         let longest_ttl = Duration::from_millis(u64::from(self.longest_ttl_ms));
-        self.sent_at + longest_ttl + drift.of(longest_ttl)
+        let gone_at = self.sent_at + longest_ttl + drift.of(longest_ttl);
+        self.leaving.as_ref().map_or(gone_at, |leaving| gone_at.max(leaving.gone_at(drift)))
+    }
+
+    /// The latest end of any key of a lock that is being left. A master that has not answered may carry out
+    /// the last command just before its key would have ended.
+    pub(super) fn latest_end(&self, now: Instant, drift: Drift) -> Instant {
+        let (Some(leaving), Some(release)) = (&self.leaving, &self.release) else {
+            unreachable!("{LEFT_ONLY}")
+        };
+        let rest = leaving.rest_sent.map_or(Duration::ZERO, |ttl| {
+            let ttl = ttl.as_duration();
+            ttl + drift.of(ttl)
+        });
+        if release.owed.is_empty() {
+            now + rest
+        } else if release.sent.union(self.lost_extension).is_empty() {
+            self.gone_at(drift)
+        } else {
+            self.gone_at(drift) + rest
+        }
+    }
+
+    /// A command that ends the claim is about to be sent. Returns the TTL that it is to set, or `None` if
+    /// it is to be a release.
+    pub(super) fn next_rest(&mut self, now: Instant, config: &Config) -> Option<Ttl> {
+        let leaving = self.leaving.as_mut()?;
+        leaving.sent_at = now;
+        leaving.rest_sent = leaving.rest_at(now, config);
+        leaving.rest_sent
+    }
+
+    /// A master has the rest of the time, it says. That is no proof of an end in time if the command was on
+    /// its way for long: the master counts from when it got it.
+    pub(super) fn note_rest_answer(&mut self, now: Instant, master: MasterId) {
+        let Some(leaving) = &self.leaving else { unreachable!("{LEFT_ONLY}") };
+        if now > leaving.sent_at + self.answer_limit && !mutant!(LateRestCounts) {
+            self.release_mut().unproven.insert(master);
+        }
     }
 
     /// Starts the release on the masters that may hold the key; the command was `sent` to these.
@@ -232,6 +298,9 @@ impl Claim {
             self.lost_extension.insert(master);
         }
         if let Some(release) = &mut self.release {
+            if self.leaving.is_some() && release.sent.contains(master) {
+                self.lost_extension.insert(master);
+            }
             release.sent.remove(master);
             if mutant!(OrphansDropped) {
                 release.owed.remove(master);
@@ -387,12 +456,15 @@ impl Claim {
     }
 
     /// Masters where a deletion is no proof: of two `SET`s one was carried out, and the other may still come.
+    /// For a rest, an extension that may still come is enough.
     pub(super) fn unproven(&self) -> MasterSet {
-        if mutant!(DeletedIsProof) {
+        let unproven = if mutant!(DeletedIsProof) {
             MasterSet::EMPTY
         } else {
             self.sent_again.intersection(self.connection_lost)
-        }
+        };
+        let is_rest = self.leaving.as_ref().is_some_and(|leaving| leaving.rest_sent.is_some());
+        if is_rest { unproven.union(self.lost_extension) } else { unproven }
     }
 
     pub(super) fn failure(&self, master: MasterId) -> Option<&Failure> {
@@ -405,12 +477,46 @@ impl Claim {
         self.release.as_mut().expect(NO_RELEASE)
     }
 
-    /// When something is to be done for the release.
+    /// When something is to be done for the release, or for the end of the time that the lock is left for.
     pub(super) fn release_deadline(&self, now: Instant, drift: Drift) -> Option<Instant> {
         let release = self.release?;
         // Each pause is as long as all the time so far, so a master is asked about log2(TTL / limit) times.
         let pause = (now - release.started).max(self.answer_limit);
-        Some((now + pause).min(self.gone_at(drift).max(now + self.answer_limit)))
+        let again = (now + pause).min(self.gone_at(drift).max(now + self.answer_limit));
+        let until = self.leaving.as_ref().map(|leaving| leaving.until).filter(|until| *until > now);
+        Some(until.map_or(again, |until| again.min(until)))
+    }
+}
+
+impl Leaving {
+    /// A lock that is left for so long; with zero it is released. The rest is rounded up to whole
+    /// milliseconds and to the shortest TTL.
+    pub(super) fn new(
+        now: Instant,
+        rest: Duration,
+        valid_until: Instant,
+        config: &Config,
+    ) -> Result<Self, InputError> {
+        if rest > config.max_ttl {
+            return Err(InputError::TtlTooLong { ttl: rest, max_ttl: config.max_ttl });
+        }
+        let until = now + rest;
+        let mut leaving = Self { until, valid_until, held_until: now, sent_at: now, rest_sent: None };
+        leaving.held_until += leaving.rest_at(now, config).map_or(Duration::ZERO, |ttl| ttl.validity());
+        Ok(leaving)
+    }
+
+    /// The TTL of a key that is to end in time; `None` once it is over.
+    fn rest_at(&self, now: Instant, config: &Config) -> Option<Ttl> {
+        let rest = self.until.saturating_duration_since(now);
+        let whole = (rest + Duration::from_nanos(999_999)).max(REST_MIN).min(config.max_ttl);
+        let ttl = config.ttl(whole).expect("the rest was checked, and gets shorter");
+        (!rest.is_zero()).then_some(ttl)
+    }
+
+    /// When a key ends that was given the rest.
+    fn gone_at(&self, drift: Drift) -> Instant {
+        self.until + REST_MIN + self.rest_sent.map_or(Duration::ZERO, |ttl| drift.of(ttl.as_duration()))
     }
 }
 

@@ -1,21 +1,21 @@
 //! The claims of one engine: which token is on its way to the masters, on them, or on its way off.
 //!
 //! A release goes to every master that may hold the key, behind whatever was sent before, and again until
-//! each has answered or the key has expired (I9).
+//! each has answered or the key has expired (I9). So does the rest of the time that a lock is left for.
 
 use std::time::Instant;
 
-use super::claim::{Claim, Counted, NO_RELEASE};
+use super::claim::{Claim, Counted, Leaving, NO_RELEASE};
 use super::fleet::Fleet;
 use super::groups::Notify;
 use super::kind::Tag;
 use super::link::{Link, Predecessor};
-use super::mode::send_release;
+use super::mode::{send_release, send_rest};
 use super::owed::{Owed, Shape, Verb};
 use super::slab::{Id, Slab};
 use super::timers::{Timers, claim_timer};
 use crate::limits;
-use crate::lock::command::{self, ReleaseAnswer};
+use crate::lock::command::{self, ReleaseAnswer, Script};
 use crate::lock::{MasterId, MasterSet};
 use crate::mutants::mutant;
 
@@ -179,14 +179,48 @@ impl Claims {
         !sent.is_empty()
     }
 
-    /// Queues the release again on those of `masters` that owe no answer to it.
-    pub(super) fn send_release_again(&mut self, fleet: &mut Fleet, id: Id, masters: MasterSet) {
+    /// Gives a held lock up for a time: each master that may hold its key is sent the rest, behind whatever
+    /// was sent before. As [`Claims::release`] otherwise.
+    pub(super) fn leave(
+        &mut self,
+        fleet: &mut Fleet,
+        timers: &mut Timers,
+        now: Instant,
+        id: Id,
+        leaving: Leaving,
+    ) -> bool {
+        let claim = self.claim_mut(id);
+        let owed = claim.holders();
+        claim.failures.clear();
+        claim.leaving = Some(Box::new(leaving));
+        claim.begin_release(now, owed, MasterSet::EMPTY);
+        timers.arm(claim_timer(id), now + claim.answer_limit);
+        self.send_end(fleet, now, id, owed);
+        !self.claim_mut(id).release_mut().sent.is_empty()
+    }
+
+    /// Queues the release, or the rest of the time, on those of `masters` that owe no answer to the last one.
+    pub(super) fn send_end(&mut self, fleet: &mut Fleet, now: Instant, id: Id, masters: MasterSet) {
         let claim = self.claim_mut(id);
         // Whatever became of the script, a message to all waiters is as good.
         claim.publishers = MasterSet::EMPTY;
         let under_way = claim.release_mut().sent;
-        let sent = send_release(fleet, masters.without(under_way), id, claim);
-        let unproven = claim.unproven();
+        let mut to = masters.without(under_way);
+        if mutant!(RestSentOnce) && claim.leaving.as_ref().is_some_and(|leaving| leaving.rest_sent.is_some())
+        {
+            to = MasterSet::EMPTY;
+        }
+        let rest = claim.next_rest(now, fleet.config());
+        let sent = match rest {
+            Some(ttl) => send_rest(fleet, to, id, claim, ttl, Script::Sha),
+            None if mutant!(RestWithoutEnd) && claim.leaving.is_some() => MasterSet::EMPTY,
+            None => send_release(fleet, to, id, claim),
+        };
+        let mut unproven = claim.unproven();
+        if rest.is_some() && !mutant!(LateRestCounts) {
+            // They were sent another rest, and earlier.
+            unproven = unproven.union(under_way);
+        }
         let release = claim.release_mut();
         release.unproven = unproven;
         release.sent = under_way.union(sent);
@@ -261,7 +295,7 @@ impl Claims {
         else {
             return;
         };
-        self.send_release_again(fleet, id, owed);
+        self.send_end(fleet, now, id, owed);
         let (claim, drift) = (self.claim(id), fleet.config().drift);
         if now >= claim.gone_at(drift) && claim.owner.is_none() {
             self.orphan_count += 1;
@@ -295,12 +329,12 @@ impl Claims {
     }
 
     /// A link is ready: sends what claims still owe there, before anything else.
-    pub(super) fn release_orphans(&mut self, fleet: &mut Fleet, master: MasterId) {
+    pub(super) fn release_orphans(&mut self, fleet: &mut Fleet, now: Instant, master: MasterId) {
         for id in self.ids() {
             let claim = self.claim(id);
             let is_owed = claim.release.is_some_and(|release| release.owed.contains(master));
             if is_owed && !(mutant!(AwaitedSentOnce) && claim.owner.is_some()) {
-                self.send_release_again(fleet, id, MasterSet::only(master));
+                self.send_end(fleet, now, id, MasterSet::only(master));
             }
         }
     }

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::op::{Kept, OpState};
+use super::op::OpState;
 use super::query::Query;
 use super::slab::Id;
 use super::validity::Validity;
@@ -32,9 +32,6 @@ impl Engine {
         // Those who wait end first: none of them is to get a lock that is released next.
         for id in self.ops.ids() {
             self.end_acquisition(now, id);
-        }
-        for id in self.ops.ids() {
-            self.end_keeping(now, id);
         }
         if held == HeldLocks::Release || mutant!(DrainReleasesLeft) {
             for id in self.ops.ids() {
@@ -69,7 +66,7 @@ impl Engine {
 
     fn end_held(&mut self, now: Instant, id: Id) {
         let Some(op) = self.ops.find_mut(id) else { return };
-        let (OpState::Held { valid_until, .. }, Kept::No) = (&op.state, op.kept) else { return };
+        let OpState::Held { valid_until, .. } = &op.state else { return };
         if now < *valid_until && !mutant!(DrainedStaysValid) {
             op.validity.move_to(now);
         }

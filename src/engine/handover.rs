@@ -166,7 +166,7 @@ impl Engine {
     pub(super) fn fail_swap(&mut self, now: Instant, master: MasterId, id: Id, from: u32, failure: Failure) {
         self.handle_swap_vote(now, master, id, from, Vote::Failed(failure));
         if let Some(from) = self.released_for(id, from) {
-            self.claims.send_release_again(&mut self.fleet, from, MasterSet::only(master));
+            self.claims.send_end(&mut self.fleet, now, from, MasterSet::only(master));
         }
     }
 }

@@ -4,10 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::claim::Claim;
 use super::fair::{self, Leaving};
-use super::leave::KEPT_ROUNDING_MAX;
 use super::link::Link;
 use super::mode;
-use super::op::{Extension, Kept, OpState};
+use super::op::{Extension, OpState};
 use super::owed::Owed;
 use super::slab::Id;
 use super::{Engine, OpId, Outcome, Released};
@@ -44,9 +43,7 @@ fn why_unsent(link: &Link, claim: &Claim, unsure: MasterSet, usable: MasterSet) 
 
 impl Engine {
     pub(super) fn submit_extend(&mut self, now: Instant, id: Id, ttl: Duration) {
-        let is_kept = self.ops.find(id).is_some_and(|op| op.kept != Kept::No);
         let started = self.config.ttl(ttl).map_err(ExtendError::Input);
-        let started = if is_kept { Err(ExtendError::NotHeld) } else { started };
         if let Err(error) = started.and_then(|ttl| self.start_extend(now, id, ttl)) {
             self.outcomes.push_back((OpId(id), Outcome::Extend(Err(error))));
         } else {
@@ -73,9 +70,7 @@ impl Engine {
         if now >= *valid_until && !mutant!(ExtensionAfterDeadline) {
             return Err(ExtendError::Expired);
         }
-        // A kept lock may go beyond it by what its rest is rounded up.
-        let rounding = if op.kept == Kept::No { Duration::ZERO } else { KEPT_ROUNDING_MAX };
-        if (now - *since).saturating_add(ttl.as_duration()) > max_hold.saturating_add(rounding) {
+        if (now - *since).saturating_add(ttl.as_duration()) > max_hold {
             return Err(ExtendError::HoldLimit { max_hold });
         }
         let extended_until = now + ttl.validity();
@@ -225,7 +220,6 @@ impl Engine {
         if !is_renewal {
             self.outcomes.push_back((OpId(id), Outcome::Extend(result)));
         }
-        self.leave_kept(now, id);
     }
 
     /// An answer came after its round: ends the validity if it proves that the lock is lost.
@@ -242,7 +236,6 @@ impl Engine {
             }
             self.end_validity(now, id);
             self.follow_extension(now, id, false);
-            self.leave_kept(now, id);
         }
     }
 
@@ -302,7 +295,7 @@ impl Engine {
         let Some(op) = self.ops.find_mut(id) else {
             // Released before: the answer is that nothing was left to release.
             if awaited {
-                let nothing = Released { deleted: 0, absent: 0, unanswered: 0, is_kept: false };
+                let nothing = Released { deleted: 0, absent: 0, unanswered: 0 };
                 self.outcomes.push_back((OpId(id), Outcome::Release(Ok(nothing))));
             }
             return;
@@ -435,25 +428,30 @@ impl Engine {
 
     /// Ends an awaited release if nothing more is to be waited for.
     pub(super) fn check_release(&mut self, now: Instant, claim_id: Id, id: Id) {
-        let release = &self.claims.claim(claim_id).release;
-        if release.is_some_and(|release| release.is_settled(self.fleet.quorum())) {
+        let claim = self.claims.claim(claim_id);
+        let needed = if claim.leaving.is_some() { self.fleet.count() } else { self.fleet.quorum() };
+        if claim.release.is_some_and(|release| release.is_settled(needed)) {
             self.settle_release(now, claim_id, id);
         }
     }
 
-    /// Ends an awaited release with what has been heard; what is owed goes on without the caller.
+    /// Ends an awaited release, or a lock that is left for a time, with what has been heard; what is owed
+    /// goes on without the caller.
     pub(super) fn settle_release(&mut self, now: Instant, claim_id: Id, id: Id) {
         let claim = self.claims.claim_mut(claim_id);
         claim.owner = None;
+        let is_left = claim.leaving.is_some();
         let release = claim.release_mut();
         let ((deleted, absent, unanswered), is_over) = (release.counts(), release.owed.is_empty());
-        let result = if unanswered <= self.fleet.spare() {
-            Ok(Released { deleted, absent, unanswered, is_kept: false })
+        let outcome = if is_left {
+            Outcome::Leave(self.left(now, claim_id))
+        } else if unanswered <= self.fleet.spare() {
+            Outcome::Release(Ok(Released { deleted, absent, unanswered }))
         } else {
-            Err(self.unconfirmed(now, claim_id))
+            Outcome::Release(Err(self.unconfirmed(now, claim_id)))
         };
         self.ops.free(id);
-        self.outcomes.push_back((OpId(id), Outcome::Release(result)));
+        self.outcomes.push_back((OpId(id), outcome));
         if is_over {
             self.claims.free(claim_id);
         }

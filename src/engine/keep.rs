@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::op::{Kept, OpState};
+use super::op::OpState;
 use super::renewal::{Extended, Renewal, loss_lead};
 use super::slab::Id;
 use super::{Engine, OpId, Outcome};
@@ -44,7 +44,7 @@ impl Engine {
     /// Reports the loss of a held lock, once.
     pub(super) fn submit_notify_loss(&mut self, id: Id) {
         if let Some(op) = self.ops.find_mut(id)
-            && let (OpState::Held { .. }, Kept::No) = (&op.state, op.kept)
+            && let OpState::Held { .. } = op.state
         {
             op.notifies_loss = true;
             self.arm_op(id);
@@ -67,10 +67,6 @@ impl Engine {
         let OpState::Held { extension, .. } = &self.ops.op(id).state else { unreachable!("a lock is held") };
         if extension.is_some_and(|extension| extension.deadline <= now) {
             self.miss_extend(now, id);
-        }
-        self.leave_kept(now, id);
-        if self.ops.find(id).is_none() {
-            return;
         }
         if self.ops.op(id).warn_at().is_some_and(|at| at <= now) {
             self.tell_loss(now, id);
@@ -126,7 +122,6 @@ impl Engine {
 
     /// Reports how a renewal ended, if the caller asked for it.
     pub(super) fn report_renewal(&mut self, id: Id, result: &Result<Instant, ExtendError>) {
-        self.answer_kept(id, result);
         if self.ops.op(id).renewal.is_some_and(|renewal| renewal.is_reported()) {
             self.outcomes.push_back((OpId(id), Outcome::Renewal(result.clone())));
         }

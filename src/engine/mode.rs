@@ -270,6 +270,21 @@ pub(super) fn send_extend(
     }
 }
 
+/// Queues the rest of the time for which a lock is left on those of `to` that are ready; returns those that
+/// had room for it.
+pub(super) fn send_rest(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    id: Id,
+    claim: &Claim,
+    rest: Ttl,
+    script: Script,
+) -> MasterSet {
+    let owed = Owed::rest(claim.kind.tag(), id);
+    let owed = if script == Script::Text { owed.whole() } else { owed };
+    send_extend(fleet, to, owed, claim, rest, script)
+}
+
 /// Queues the command of a held lock for masters that missed it, with this TTL; returns those that had room
 /// for it.
 pub(super) fn send_repair(

@@ -73,8 +73,6 @@ pub(super) struct Op {
     pub(super) is_counted: bool,
     /// Whether the end of its validity, as it is now, is counted as a near loss.
     pub(super) is_near_loss: bool,
-    /// Whether it is kept after its release.
-    pub(super) kept: Kept,
     /// Whether more is to be noted of it than that it was acquired and released: it is timed or observed, or
     /// had to wait.
     pub(super) is_noted: bool,
@@ -122,17 +120,6 @@ pub(super) struct HandoverStreak {
     /// How often it was handed over.
     pub(super) count: u32,
     pub(super) since: Instant,
-}
-
-/// Whether a lock is kept after its release, to end by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kept {
-    /// A caller has it.
-    No,
-    /// Nobody has it.
-    Yes,
-    /// Nobody has it, and a caller waits for the first extension.
-    Awaited,
 }
 
 /// An extension under way.
@@ -283,7 +270,6 @@ impl Op {
             notifies_loss: false,
             is_counted: false,
             is_near_loss: false,
-            kept: Kept::No,
             is_noted: false,
             is_timed: false,
             is_sampled: false,
@@ -325,7 +311,6 @@ impl Op {
             notifies_loss,
             is_counted,
             is_near_loss,
-            kept,
             is_noted,
             is_timed,
             is_sampled,
@@ -341,8 +326,8 @@ impl Op {
         (*attempts, *round, *has_queued) = (0, 0, false);
         (*attempts_max, *max_hold) = (u32::MAX, None);
         (*denied_before, *renewal, *notifies_loss) = (None, None, false);
-        (*kept, *is_near_loss) = (Kept::No, false);
-        (*is_counted, *is_noted, *is_timed, *is_sampled, *is_special) = (false, false, false, false, false);
+        (*is_counted, *is_near_loss, *is_noted) = (false, false, false);
+        (*is_timed, *is_sampled, *is_special) = (false, false, false);
         (*mode, *policy) = (ModeState::Plain, Policy::Notified);
         validity.reset();
         (*reservation, *is_subscribed, *reader_count) = (None, false, 0);
@@ -380,13 +365,12 @@ impl Op {
             OpState::Queued { turn: Turn::AfterHolder(at) | Turn::At(at) } => {
                 Some(self.wait_until.map_or(*at, |until| until.min(*at)))
             }
-            OpState::Held { extension, valid_until, .. } => {
+            OpState::Held { extension, .. } => {
                 let due = match extension {
                     Some(extension) => Some(extension.deadline),
                     None => self.renewal.and_then(|renewal| renewal.renew_at()),
                 };
-                let end = (self.kept != Kept::No).then_some(*valid_until);
-                due.into_iter().chain(self.warn_at()).chain(end).min()
+                due.into_iter().chain(self.warn_at()).min()
             }
             OpState::Releasing => None,
             OpState::Query(query) => Some(query.deadline()),

@@ -53,6 +53,8 @@ pub(super) enum Verb {
     Swap,
     /// Deletes the key.
     Release,
+    /// Sets the key's TTL to the rest of the time that the lock is left for.
+    Rest,
 }
 
 /// Whether a script goes with a request.
@@ -106,6 +108,7 @@ pub(super) enum Answer {
     Attempt(Id, AttemptAnswer),
     Extend(Id, u32, Vote),
     Release(Id, ReleaseAnswer),
+    Rest(Id, Vote),
     Repair(Id, u32, Vote),
     Swap(Id, u32, Vote),
     Holder(Id, HolderTtl),
@@ -173,6 +176,10 @@ impl Owed {
         Self::round(Verb::Release, tag, 0, claim)
     }
 
+    pub(super) const fn rest(tag: Tag, claim: Id) -> Self {
+        Self::round(Verb::Rest, tag, 0, claim)
+    }
+
     /// The same with the script in full.
     pub(super) const fn whole(self) -> Self {
         match self {
@@ -197,9 +204,9 @@ impl Owed {
             (Verb::Acquire, tag) => tag != Tag::Plain,
             // Always in full.
             (Verb::Repair, _) => false,
-            (Verb::Extend, tag) if tag.extends_by_script() => true,
+            (Verb::Extend | Verb::Rest, tag) if tag.extends_by_script() => true,
             (Verb::Release, tag) if tag.releases_by_script() => true,
-            (Verb::Extend | Verb::Swap, _) => by.extend == ExtendBy::EvalSha,
+            (Verb::Extend | Verb::Rest | Verb::Swap, _) => by.extend == ExtendBy::EvalSha,
             // Where there is a native command it may be the script that notifies waiters all the same.
             (Verb::Release, _) => by.release == ReleaseBy::EvalSha || by.has_telling,
         }
@@ -209,7 +216,7 @@ impl Owed {
     /// memory.
     fn is_native_set(self, by: Commands) -> bool {
         let Self::Round { verb, tag, form: Form::Usual, .. } = self else { return false };
-        let is_set = matches!(verb, Verb::Extend | Verb::Swap) && !tag.extends_by_script();
+        let is_set = matches!(verb, Verb::Extend | Verb::Rest | Verb::Swap) && !tag.extends_by_script();
         is_set && by.extend == ExtendBy::SetIfEq && !mutant!(FullTakenForLost)
     }
 
@@ -242,6 +249,7 @@ fn round_answer(verb: Verb, tag: Tag, number: u32, id: Id, reply: &Reply<'_>) ->
         (Verb::Extend, _) => Answer::Extend(id, number, command::compare_vote(reply)?),
         (Verb::Swap, _) => Answer::Swap(id, number, command::compare_vote(reply)?),
         (Verb::Release, _) => Answer::Release(id, command::release_answer(reply)?),
+        (Verb::Rest, _) => Answer::Rest(id, command::compare_vote(reply)?),
     })
 }
 
@@ -270,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_reply_of_another_shape_is_always_noticed() {
-        let verbs = [Verb::Acquire, Verb::Repair, Verb::Extend, Verb::Swap, Verb::Release];
+        let verbs = [Verb::Acquire, Verb::Repair, Verb::Extend, Verb::Swap, Verb::Release, Verb::Rest];
         for verb in verbs {
             for tag in Tag::ALL {
                 let owed = Owed::round(verb, tag, 0, Id::NOBODY);

@@ -37,7 +37,7 @@ impl Engine {
             if let Some(at) = link.quarantined_until
                 && at > now
                 && matches!(vote, Vote::Granted | Vote::Pending)
-                && round != Round::Release
+                && !matches!(round, Round::Release | Round::Leave)
             {
                 vote = Vote::Failed(Failure::Quarantined { left: at - now });
             }
@@ -47,10 +47,11 @@ impl Engine {
         Report { round, resource, votes: votes.collect() }
     }
 
-    /// The same for a release, whose answers are kept apart.
+    /// The same for a release, or a lock that is left for a time: their answers are kept apart.
     pub(super) fn release_report(&self, now: Instant, claim: &Claim, release: &Release) -> Report {
         let tally = Tally { granted: release.deleted, refused: release.absent, failed: MasterSet::EMPTY };
-        let mut report = self.report(now, Round::Release, claim, &tally);
+        let round = if claim.leaving.is_some() { Round::Leave } else { Round::Release };
+        let mut report = self.report(now, round, claim, &tally);
         for ((_, vote), link) in report.votes.iter_mut().zip(self.fleet.links()) {
             if *vote != Vote::Pending {
                 continue;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::inspection::{ForceUnlocked, Inspection};
 use super::slab::Id;
 use crate::error::{
-    AcquireError, ErrorClass, ExtendError, ForceUnlockError, InspectError, ReleaseError, classes,
+    AcquireError, ErrorClass, ExtendError, ForceUnlockError, InspectError, LeaveError, ReleaseError, classes,
 };
 use crate::lock::{FencingToken, HolderLabel, InputError, MasterSet, Resource, Token};
 use crate::options::Options;
@@ -71,19 +71,18 @@ pub enum Request<'a> {
         /// Whether an [`Outcome::Release`] is wanted.
         awaited: bool,
     },
-    /// Releases a lock as [`Request::Release`] does, but no earlier than `hold_at_least` after the start of
-    /// the attempt that got it. Until then it stays on the masters, and nobody owns it.
+    /// Gives up a held lock, which stays on the masters for the rest of a time, counted from now; with zero
+    /// it is released. Answered by [`Outcome::Leave`]. After an error other than
+    /// [`LeaveError::Unconfirmed`] and [`LeaveError::Lost`] the lock is as before; otherwise a later
+    /// [`Request::Release`] has no effect.
     ///
-    /// The TTL of its keys is set to the rest, or to `max_ttl` if that is shorter. In that case the lock is
-    /// extended again and again while the engine is driven. Nothing else is sent: its TTL ends it. A
-    /// [`Request::Release`] ends it earlier.
-    ReleaseAfter {
+    /// Each master gets the rest as the TTL of its key. A master that misses it gets it again after a
+    /// reconnect, as a release is, and a release once the time is over, while the engine is driven.
+    LeaveFor {
         /// The lock.
         lock: OpId,
-        /// Least time for which the lock is held.
-        hold_at_least: Duration,
-        /// Whether an [`Outcome::Release`] is wanted, once masters have the new TTL.
-        awaited: bool,
+        /// The rest of the time, at most `max_ttl`; it is rounded up to the shortest TTL, 6 ms.
+        rest: Duration,
     },
     /// Waits for the random time that an acquisition of this engine waits after as many failed attempts.
     /// Answered by [`Outcome::Paused`]; a release of it cancels it.
@@ -128,18 +127,6 @@ pub enum HeldLocks {
     /// Their holders go on, and release them while the drain waits. A lock that is held at the end of the
     /// drain stays on the masters until its TTL has run out; nobody renews it or releases it any more.
     Leave,
-}
-
-impl Request<'_> {
-    /// The end of a lock that its caller does not need any more.
-    #[inline]
-    pub(crate) const fn end(lock: OpId, hold_at_least: Duration, awaited: bool) -> Self {
-        if hold_at_least.is_zero() {
-            Self::Release { lock, awaited }
-        } else {
-            Self::ReleaseAfter { lock, hold_at_least, awaited }
-        }
-    }
 }
 
 /// Error of a request that was not taken; nothing was sent.
@@ -201,8 +188,10 @@ pub enum Outcome {
     /// Answer to [`Request::NotifyLoss`]: the lock is not kept any longer, and its validity ends or has ended
     /// at this time.
     Lost(Instant),
-    /// Answer to an awaited [`Request::Release`] or [`Request::ReleaseAfter`].
+    /// Answer to an awaited [`Request::Release`].
     Release(Result<Released, ReleaseError>),
+    /// Answer to [`Request::LeaveFor`].
+    Leave(Result<Left, LeaveError>),
     /// Answer to [`Request::Pause`].
     Paused,
     /// Answer to [`Request::Inspect`].
@@ -240,15 +229,42 @@ pub struct Released {
     pub absent: usize,
     /// Number of masters that had not answered; they are released in the background.
     pub unanswered: usize,
-    /// Whether the lock stays held until its least time is over ([`Options::hold_at_least`]). The numbers are
-    /// zero then.
-    pub is_kept: bool,
+}
+
+/// Lock that was left for a time: a quorum of masters has the rest as the TTL of its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Left {
+    /// Nobody else gets the lock before this: the rest minus the drift after its sending.
+    pub held_until: Instant,
+    /// Latest time at which any master may still have the key.
+    pub latest_end: Instant,
+    /// Number of masters that had not confirmed; they get the rest in the background.
+    pub unanswered: usize,
+}
+
+impl Left {
+    /// A result by another clock, of which `at` returns the times.
+    pub(crate) fn by_clock(
+        result: Result<Self, LeaveError>,
+        at: fn(Instant) -> Instant,
+    ) -> Result<Self, LeaveError> {
+        match result {
+            Ok(Self { held_until, latest_end, unanswered }) => {
+                Ok(Self { held_until: at(held_until), latest_end: at(latest_end), unanswered })
+            }
+            Err(LeaveError::Unconfirmed { report, latest_end }) => {
+                Err(LeaveError::Unconfirmed { report, latest_end: at(latest_end) })
+            }
+            other => other,
+        }
+    }
 }
 
 impl Released {
     /// Returns whether the lock was already gone everywhere: expired, or released before. That is no error.
     #[must_use]
     pub const fn was_already_gone(&self) -> bool {
-        self.deleted == 0 && !self.is_kept
+        self.deleted == 0
     }
 }

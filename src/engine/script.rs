@@ -31,6 +31,14 @@ impl Engine {
                 let Some(claim) = self.claims.find(id) else { return };
                 mode::send_whole_release(&mut self.fleet, only, owed, claim)
             }
+            Verb::Rest => {
+                let Some(claim) = self.claims.find(id) else { return };
+                // The release that has taken its place follows when its time has come.
+                match claim.leaving.as_ref().and_then(|leaving| leaving.rest_sent) {
+                    Some(ttl) => mode::send_rest(&mut self.fleet, only, id, claim, ttl, Script::Text),
+                    None => MasterSet::EMPTY,
+                }
+            }
             Verb::Extend => {
                 // An extension that has given way to a later one may not come behind it, with an answer
                 // nobody expects.
@@ -52,6 +60,7 @@ impl Engine {
             Verb::Release => {
                 self.handle_release_answer(now, master, id, command::ReleaseAnswer::Failed(failure));
             }
+            Verb::Rest => self.handle_rest_answer(now, master, id, Vote::Failed(failure)),
             Verb::Swap => self.fail_swap(now, master, id, number, failure),
             Verb::Acquire | Verb::Repair => self.handle_acquire_vote(now, master, id, Vote::Failed(failure)),
         }

@@ -36,7 +36,7 @@ pub struct Stats {
     pub abandoned: u64,
     /// Locks released within their validity.
     pub released: u64,
-    /// Locks left to the end of their TTL, or released before their least time and kept.
+    /// Locks left to the end of their TTL, or for a time.
     pub left: u64,
     /// Locks that ended before their release. A loss that masters prove counts at once, any other loss when
     /// the lock is released.
@@ -312,7 +312,7 @@ listed! { Stats, counters counters_mut: [u64; 18] {
     overloaded "redlatch_overloaded_total" "Acquisitions refused because the client has too much to do.",
     abandoned "redlatch_abandoned_total" "Acquisitions that their caller gave up, or that a drain ended.",
     released "redlatch_released_total" "Locks released within their validity.",
-    left "redlatch_left_total" "Locks left to the end of their TTL, or kept for their least time.",
+    left "redlatch_left_total" "Locks left to the end of their TTL, or for a time.",
     lost "redlatch_lost_total" "Locks that ended before their release.",
     near_losses "redlatch_near_losses_total" "Times that a lock came within a tenth of its validity of its end.",
     extended "redlatch_extended_total" "Extensions that succeeded, renewals included.",

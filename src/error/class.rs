@@ -32,7 +32,7 @@ pub enum ErrorClass {
     Contended,
     /// Too few masters did their part, or too late.
     Outage,
-    /// The release is not confirmed, as too few masters answered. It continues without the caller.
+    /// The end of the lock is not confirmed, as too few masters answered. It continues without the caller.
     Unconfirmed,
     /// This client has too much under way, of this lock or in all.
     Overloaded,
@@ -142,13 +142,14 @@ classes! {
         Self::Stopped(_) => ErrorClass::Stopped,
     }
     ReleaseError {
-        Self::Unconfirmed(_) | Self::NotKept(_) => ErrorClass::Unconfirmed,
+        Self::Unconfirmed(_) => ErrorClass::Unconfirmed,
         Self::NotHeld => ErrorClass::Rejected,
         Self::Stopped(_) => ErrorClass::Stopped,
     }
     LeaveError {
-        Self::Expired => ErrorClass::Lost,
-        Self::NotHeld => ErrorClass::Rejected,
+        Self::Expired | Self::Lost(_) => ErrorClass::Lost,
+        Self::Unconfirmed { .. } => ErrorClass::Unconfirmed,
+        Self::NotHeld | Self::Input(_) => ErrorClass::Rejected,
         Self::Stopped(_) => ErrorClass::Stopped,
     }
     InspectError {

@@ -21,6 +21,8 @@ pub enum Round {
     Extend,
     /// Release or forced unlock; a granted vote is a deleted key.
     Release,
+    /// Rest of the time for which the lock is left, as its TTL.
+    Leave,
 }
 
 /// Answers of all masters in one round.
@@ -75,6 +77,7 @@ impl Report {
             Round::Acquire => "granted",
             Round::Extend => "extended",
             Round::Release => "deleted",
+            Round::Leave => "set the rest",
         }
     }
 
@@ -153,7 +156,7 @@ impl fmt::Display for Shown<'_> {
                 HolderTtl::Never => f.write_str("refused, held by a key without a TTL"),
                 HolderTtl::Gone => f.write_str("refused, and free since"),
             },
-            (Vote::Refused { .. }, Round::Extend) => f.write_str("no longer has this lock"),
+            (Vote::Refused { .. }, Round::Extend | Round::Leave) => f.write_str("no longer has this lock"),
             (Vote::Refused { .. }, Round::Release) => f.write_str("had no such lock"),
             (Vote::Failed(failure), _) => write!(f, "{failure}"),
             (Vote::Pending, _) => f.write_str("not waited for"),

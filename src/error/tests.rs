@@ -3,6 +3,8 @@
 //!
 //! A new message is one line here, and a new variant without a line does not compile.
 
+use std::time::Instant;
+
 use super::*;
 use crate::Config;
 use crate::client::DriveEnded;
@@ -122,12 +124,14 @@ fn samples_of_calls() -> Vec<Sample> {
         }
         LeaveError {
             Expired => LeaveError::Expired, "stop the protected work";
+            Lost(_) => LeaveError::Lost(gone(Round::Leave)), "lock \"orders:42\" is lost, so there is nothing to leave: 0 of 5 masters set the rest, 3 needed";
+            Unconfirmed { .. } => LeaveError::Unconfirmed { report: granted(Failure::Silent), latest_end: Instant::now() }, "lock \"orders:42\" may end earlier or later than asked; check the masters";
             NotHeld => LeaveError::NotHeld, "acquire it first";
+            Input(_) => LeaveError::Input(InputError::ResourceEmpty), "at least one byte";
             Stopped(_) => LeaveError::Stopped(stopped()), "connect anew";
         }
         ReleaseError {
             Unconfirmed(_) => ReleaseError::Unconfirmed(granted(Failure::Silent)), "the release of lock \"orders:42\" is not confirmed; it ends with its TTL";
-            NotKept(_) => ReleaseError::NotKept(granted(Failure::Silent)), "lock \"orders:42\" may end before its least time; check the masters";
             NotHeld => ReleaseError::NotHeld, "not held by this client";
             Stopped(_) => ReleaseError::Stopped(stopped()), "connect anew";
         }
@@ -185,7 +189,6 @@ fn samples_of_settings() -> Vec<Sample> {
             SharedFair => InputError::SharedFair, "ask for one of the two";
             AutoExtendZero => InputError::AutoExtendZero, "leave auto_extend out";
             MaxHoldZero => InputError::MaxHoldZero, "raise max_hold";
-            HoldAtLeastTooLong { .. } => InputError::HoldAtLeastTooLong { asked: 2 * LONG, max_hold: LONG }, "ask for less, or raise max_hold";
             SetEmpty => InputError::SetEmpty, "name at least one";
             SetFair => InputError::SetFair, "leave fair out";
             SetTooLarge { .. } => InputError::SetTooLarge { count: 99 }, "name at most";

@@ -62,7 +62,7 @@ fn nothing_is_kept_where_no_command_ran() {
     expect(&finish(&mut run(&fleet, "10min", &["/no/such/command"])), 127, &[]);
     eventually(PATIENCE, "it is released", || holder_count(&mut fleet, "report") == 0);
     let too_long = finish(&mut run(&fleet, "25h", &["true"]));
-    expect(&too_long, 64, &["cannot be held for at least 25h, as max_hold is 24h; ask for less"]);
+    expect(&too_long, 64, &["--at-least is 25h, above the --max-hold of 24h; ask for less"]);
 }
 
 /// The least time is longer than the longest TTL: the program stays, until a signal comes.
@@ -96,4 +96,55 @@ fn a_stay_ends_when_the_rest_fits() {
     let next = finish(trusting(&fleet, "run").args(["--wait", "30s", "report", "--", "true"]));
     expect(&next, 0, &[]);
     assert!(begun.elapsed() >= Duration::from_secs(4), "{:?}", begun.elapsed());
+}
+
+/// Two connections break before the command ends: the masters get the rest over new ones.
+#[test]
+fn a_broken_connection_does_not_block_for_the_old_ttl() {
+    let mut fleet = Fleet::start(3);
+    let mut command = trusting(&fleet, "run");
+    command.args(["--ttl", "25s", "--at-least", "3s", "report", "--", "sh", "-c", "echo in; read line"]);
+    let mut first = Running::start_with_stdin(&mut command);
+    assert_eq!(first.line(), "in");
+    let begun = Instant::now();
+    eventually(PATIENCE, "all masters have it", || holder_count(&mut fleet, "report") == 3);
+    (0..2).for_each(|index| drop(fleet.master(index).ask("CLIENT KILL TYPE normal")));
+    first.send("go on\n");
+    expect(&first.finish(), 0, &[]);
+    let next = finish(trusting(&fleet, "run").args(["--wait", "60s", "report", "--", "echo", "next"]));
+    expect(&next, 0, &[]);
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+/// Two masters stand still while the command ends, and for longer than its least time.
+#[test]
+fn a_silent_master_does_not_block_for_the_old_ttl() {
+    let mut fleet = Fleet::start(3);
+    let mut command = trusting(&fleet, "run");
+    command.args(["--ttl", "25s", "--at-least", "500ms", "report", "--", "sh", "-c", "echo in; read line"]);
+    let mut first = Running::start_with_stdin(&mut command);
+    assert_eq!(first.line(), "in");
+    let begun = Instant::now();
+    eventually(PATIENCE, "all masters have it", || holder_count(&mut fleet, "report") == 3);
+    (0..2).for_each(|index| fleet.master(index).stop());
+    first.send("go on\n");
+    first.wait_for_stderr("may end earlier or later than asked; check the masters");
+    first.wait_for_stderr("at the latest, and sooner if masters answer");
+    (0..2).for_each(|index| fleet.master(index).cont());
+    expect(&first.finish(), 0, &[]);
+    eventually(PATIENCE, "no master has it", || holder_count(&mut fleet, "report") == 0);
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_lock_that_is_lost_in_the_stay_is_reported() {
+    let mut fleet = Fleet::start(3);
+    let mut command = trusting(&fleet, "run");
+    command.args(["--verbose", "--ttl", "1s", "--at-least", "10min", "report", "--", "true"]);
+    let mut first = Running::start(&mut command);
+    first.wait_for_stderr("is held for another");
+    fleet.masters().for_each(|master| master.stop());
+    first.wait_for_stderr("was lost before its --at-least time");
+    fleet.masters().for_each(|master| master.cont());
+    expect(&first.finish(), 76, &[]);
 }

@@ -1,12 +1,14 @@
-//! Locks that end by themselves, on real servers: left to their TTL, or kept for a least time.
+//! Locks that are given up and not released, on real servers: left to their TTL, or for a time.
 
 use std::time::{Duration, Instant};
 
 use redlatch::internals::settle;
-use redlatch::{AcquireError, Client, Guard, HeldLocks, InputError, LeaveError, LockEnd, Redlock};
+use redlatch::{AcquireError, Guard, HeldLocks, InputError, LeaveError, Left, LockEnd, Redlock};
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, await_no_keys, block_on, config, open};
+use crate::harness::{
+    LONG, PATIENCE, TTL, assert_nothing_left, await_no_keys, block_on, config, open, poll_once,
+};
 
 /// The shortest and the longest time left to the key on any master.
 fn times_left(fleet: &mut Fleet, key: &str) -> (Duration, Duration) {
@@ -55,117 +57,93 @@ fn a_lock_that_masters_lost_cannot_be_left() {
 }
 
 #[test]
-fn a_least_time_outlives_guard_and_client() {
-    type End = fn(Guard);
-    let ends: [(&str, End); 4] = [
-        ("released", |guard| assert!(guard.release().expect("confirmed").is_kept)),
-        ("released in a task", |guard| {
-            assert!(block_on(guard.release_async()).expect("confirmed").is_kept);
-        }),
-        ("dropped", drop),
-        ("dropped in a release", |guard| drop(guard.release_async())),
-    ];
-    for (how, end) in ends {
+fn a_lock_that_is_left_for_a_time_outlives_its_client() {
+    type Leave = fn(Guard, Duration) -> Result<Left, LeaveError>;
+    let ways: [(&str, Leave); 2] =
+        [("a thread", Guard::leave_for), ("a task", |guard, rest| block_on(guard.leave_for_async(rest)))];
+    for (how, leave) in ways {
         let mut fleet = Fleet::start(3);
         let client = open(&fleet.urls(), LONG);
-        let begun = Instant::now();
-        let request = client.lock("a").ttl(Duration::from_secs(10)).hold_at_least(Duration::from_secs(25));
-        let guard = request.acquire().expect("free");
+        let guard = client.lock("a").ttl(Duration::from_secs(10)).acquire().expect("free");
         await_keys(&mut fleet, "a");
-        end(guard);
+        let rest = Duration::from_secs(25);
+        let before = Instant::now();
+        let left = leave(guard, rest).expect("confirmed");
+        assert!(left.held_until <= before + rest && before + rest <= left.latest_end, "{how}: {left:?}");
+        assert_eq!((left.unanswered, client.stats().left, client.stats().claims), (0, 1, 0), "{how}");
         drop(client);
-        eventually(PATIENCE, how, || times_left(&mut fleet, "a").0 > Duration::from_secs(10));
-        let (_, longest) = times_left(&mut fleet, "a");
-        assert!(longest <= Duration::from_secs(25), "{how}: {longest:?} after {:?}", begun.elapsed());
+        let (shortest, longest) = times_left(&mut fleet, "a");
+        assert!(Duration::from_secs(10) < shortest && longest <= rest, "{how}: {shortest:?} to {longest:?}");
         let other = open(&fleet.urls(), LONG);
         assert!(matches!(other.lock("a").try_acquire(), Err(AcquireError::Contended(_))), "{how}");
     }
 }
 
 #[test]
-fn a_least_time_ends_by_itself() {
+fn a_lock_that_is_left_for_a_time_ends_by_itself() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
-    let least = Duration::from_millis(600);
+    let rest = Duration::from_millis(600);
     let begun = Instant::now();
-    drop(client.lock("a").ttl(TTL).hold_at_least(least).acquire().expect("free"));
+    client.lock("a").ttl(TTL).acquire().expect("free").leave_for(rest).expect("confirmed");
     let next = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("it ends");
-    assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() >= rest, "{:?}", begun.elapsed());
     drop(next);
     await_no_keys(&mut fleet);
 }
 
 #[test]
-fn a_least_time_beyond_max_ttl_is_kept_by_the_client() {
+fn a_dropped_guard_releases_always() {
     let mut fleet = Fleet::start(3);
-    let short = Duration::from_secs(2);
-    let settings = config(&fleet.urls(), LONG).max_ttl(short).build().expect("valid settings");
-    let client = Client::open(settings).expect("an event loop");
-    let least = Duration::from_secs(5);
-    let begun = Instant::now();
-    drop(client.lock("a").ttl(short).hold_at_least(least).acquire().expect("free"));
+    let client = open(&fleet.urls(), LONG);
+    let guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    let unpolled = guard.leave_for_async(Duration::from_secs(20));
     await_keys(&mut fleet, "a");
-    let other = open(&fleet.urls(), LONG);
-    let next = other.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("it ends");
-    assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
-    drop(next);
-    assert_nothing_left(&other, &mut fleet);
-    assert_eq!(settle(&client, PATIENCE), 0);
+    drop(unpolled);
+    await_no_keys(&mut fleet);
+    // So does a guard that could not be left.
+    let guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    let refused = guard.leave_for(Duration::from_secs(3600 * 24 * 8));
+    assert!(matches!(refused, Err(LeaveError::Input(InputError::TtlTooLong { .. }))), "{refused:?}");
+    await_no_keys(&mut fleet);
+    // One that has been polled goes on.
+    let guard = client.lock("a").ttl(Duration::from_secs(10)).acquire().expect("free");
+    let mut polled = Box::pin(guard.leave_for_async(Duration::from_secs(25)));
+    let _ = poll_once(&mut polled);
+    drop(polled);
+    eventually(PATIENCE, "it is left", || times_left(&mut fleet, "a").0 > Duration::from_secs(10));
+    assert_eq!(client.stats().left, 1);
 }
 
 #[test]
-fn a_lock_that_nobody_fetched_has_no_least_time() {
+fn sets_can_be_left() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
-    let batch = client.acquire_all([client.lock("a").ttl(TTL).hold_at_least(Duration::from_secs(3000))]);
-    await_keys(&mut fleet, "a");
-    drop(batch);
-    await_no_keys(&mut fleet);
-    // Nor has a set of which one lock is taken.
-    let taken = client.lock("b").ttl(TTL).acquire().expect("free");
-    let set = client.lock_set(["a", "b"]).ttl(TTL).hold_at_least(Duration::from_secs(3000)).try_acquire();
-    set.expect_err("one is taken");
-    taken.release().expect("confirmed");
-    await_no_keys(&mut fleet);
-    assert_eq!(client.stats().left, 0);
-}
-
-#[test]
-fn sets_and_reentrant_locks_have_least_times() {
-    let mut fleet = Fleet::start(3);
-    let client = open(&fleet.urls(), LONG);
-    let least = Duration::from_secs(20);
-    let set = client.lock_set(["a", "b"]).ttl(TTL).hold_at_least(least).acquire().expect("free");
-    assert!(set.release().expect("confirmed").iter().all(|released| released.is_kept));
-    let set = client.lock_set(["c", "d"]).ttl(TTL).acquire().expect("free");
-    set.leave().expect("held");
-    let lock = client.lock("e").ttl(TTL).hold_at_least(least).reentrant();
-    let (one, two) = (lock.lock().expect("free"), lock.lock().expect("held"));
-    drop(one);
-    assert!(two.release().expect("confirmed").is_some_and(|released| released.is_kept));
-    assert_eq!(client.stats().left, 5);
-    for name in ["a", "b", "c", "d", "e"] {
+    client.lock_set(["a", "b"]).ttl(TTL).acquire().expect("free").leave().expect("held");
+    assert_eq!(client.stats().left, 2);
+    for name in ["a", "b"] {
         assert!(matches!(client.lock(name).try_acquire(), Err(AcquireError::Contended(_))), "{name}");
         await_keys(&mut fleet, name);
     }
-    let too_long = client.lock("f").hold_at_least(Duration::from_secs(3601)).acquire();
-    assert!(matches!(too_long, Err(AcquireError::Input(InputError::HoldAtLeastTooLong { .. }))));
 }
 
 #[test]
-fn leases_can_be_left_and_kept() {
+fn leases_can_be_left() {
     let mut fleet = Fleet::start(3);
     let settings = config(&fleet.urls(), LONG).build().expect("valid settings");
     let mut redlock = Redlock::open(settings).expect("an event loop");
     let lease = redlock.lock("a").ttl(TTL).acquire().expect("free");
     redlock.leave(lease).expect("held");
-    let least = Duration::from_secs(25);
-    let lease = redlock.lock("b").ttl(Duration::from_secs(10)).hold_at_least(least).acquire().expect("free");
-    assert!(redlock.release(lease).expect("confirmed").is_kept);
-    drop(redlock.lock("c").ttl(Duration::from_secs(10)).hold_at_least(least).acquire().expect("free"));
+    let lease = redlock.lock("b").ttl(Duration::from_secs(10)).acquire().expect("free");
+    redlock.leave_for(lease, Duration::from_secs(25)).expect("confirmed");
+    let lease = redlock.lock("c").ttl(TTL).acquire().expect("free");
+    let refused = redlock.leave_for(lease, Duration::from_secs(3600 * 24 * 8));
+    assert!(matches!(refused, Err(LeaveError::Input(_))), "{refused:?}");
     redlock.flush();
-    assert_eq!((redlock.stats().left, redlock.drain(PATIENCE, HeldLocks::Leave)), (3, 0));
-    for name in ["a", "b", "c"] {
-        eventually(PATIENCE, name, || times_left(&mut fleet, name).0 > Duration::from_secs(10));
+    assert_eq!((redlock.stats().left, redlock.drain(PATIENCE, HeldLocks::Leave)), (2, 0));
+    await_keys(&mut fleet, "a");
+    eventually(PATIENCE, "it has the rest", || times_left(&mut fleet, "b").0 > Duration::from_secs(10));
+    for master in fleet.masters() {
+        eventually(PATIENCE, "it is released", || master.ask("EXISTS c").text() == "0");
     }
 }

@@ -1,10 +1,10 @@
-//! Locks that end by themselves: left to their TTL, or kept for a least time.
+//! Locks that are given up and not released: left to their TTL, or for a time.
 
 use std::time::Duration;
 
 use crate::rig::Rig;
-use redlatch::engine::{OpId, Outcome, Request, SubmitError};
-use redlatch::{Event, ExtendError, HeldBy, HeldLocks, InputError, LeaveError, Options, ReleaseError};
+use redlatch::engine::{OpId, Outcome, Request};
+use redlatch::{Event, ExtendError, HeldBy, HeldLocks, InputError, LeaveError, Left, Options};
 
 use crate::{defaults, denied, granted, ms};
 
@@ -14,10 +14,21 @@ fn hold(rig: &mut Rig, ttl_ms: u64) -> OpId {
     lock
 }
 
-fn release_after(rig: &mut Rig, lock: OpId, hold_at_least: Duration) {
-    let request = Request::ReleaseAfter { lock, hold_at_least, awaited: true };
-    rig.engine.submit(rig.now, request).expect("always taken");
+fn submit_leave(rig: &mut Rig, lock: OpId, rest: Duration) {
+    rig.engine.submit(rig.now, Request::LeaveFor { lock, rest }).expect("always taken");
     rig.pump();
+}
+
+fn result(rig: &mut Rig) -> Result<Left, LeaveError> {
+    match rig.outcome() {
+        Some(Outcome::Leave(result)) => result,
+        other => panic!("not left, but {other:?}"),
+    }
+}
+
+fn leave_for(rig: &mut Rig, lock: OpId, rest: Duration) -> Result<Left, LeaveError> {
+    submit_leave(rig, lock, rest);
+    result(rig)
 }
 
 /// The key is on all masters so long, and on none a moment later.
@@ -99,82 +110,125 @@ fn a_waiter_gets_a_left_lock_after_its_ttl() {
 }
 
 #[test]
-fn a_lock_is_held_for_its_least_time() {
-    for (ttl_ms, used_ms, least_ms) in
-        [(1000, 300, 5000), (9000, 300, 2000), (9000, 300, 303), (1000, 0, 1000)]
-    {
+fn a_lock_is_left_for_the_rest_of_a_time() {
+    // Longer and shorter than what its TTL has left; less than a millisecond is rounded up.
+    for (ttl_ms, rest) in [(1000, ms(5000)), (9000, ms(2000)), (9000, Duration::from_micros(700_300))] {
         let mut rig = Rig::new(3, defaults);
         let lock = hold(&mut rig, ttl_ms);
-        rig.advance(ms(used_ms));
-        release_after(&mut rig, lock, ms(least_ms));
-        let Some(Outcome::Release(Ok(released))) = rig.outcome() else { panic!("no answer") };
-        assert!(released.is_kept && !released.was_already_gone());
-        assert_eq!(rig.engine.valid_until(lock), None, "nobody holds it any more");
-        // The shortest TTL is 6 ms.
-        assert_ends_after(&mut rig, ms(least_ms - used_ms).max(ms(6)));
-        assert_eq!((rig.engine.stats(rig.now).left, rig.engine.stats(rig.now).lost), (1, 0));
-    }
-}
-
-#[test]
-fn a_lock_used_for_longer_is_released_at_once() {
-    for least_ms in [0, 200, 300] {
-        let mut rig = Rig::new(3, defaults);
-        let lock = hold(&mut rig, 5000);
         rig.advance(ms(300));
-        release_after(&mut rig, lock, ms(least_ms));
-        let Some(Outcome::Release(Ok(released))) = rig.outcome() else { panic!("no answer") };
-        assert!(!released.is_kept && released.deleted >= 2, "{released:?}");
-        assert_eq!(rig.holder_count("a"), 0);
+        let left = leave_for(&mut rig, lock, rest).expect("confirmed");
+        assert!(left.held_until < rig.now + rest && rig.now + rest <= left.latest_end, "{left:?}");
+        assert!(left.latest_end < rig.now + rest + ms(60) && left.unanswered == 0, "{left:?}");
+        assert_eq!(rig.engine.valid_until(lock), None, "nobody holds it any more");
+        assert_ends_after(&mut rig, rest);
+        let stats = rig.engine.stats(rig.now);
+        assert_eq!((stats.left, stats.released, stats.lost, stats.orphans), (1, 0, 0, 0));
     }
 }
 
 #[test]
-fn a_least_time_beyond_max_ttl_is_renewed() {
-    let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(3000)));
-    let lock = hold(&mut rig, 1000);
-    release_after(&mut rig, lock, ms(20_000));
-    assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(it))) if it.is_kept));
-    rig.advance(ms(10_000));
-    assert_eq!((rig.holder_count("a"), rig.engine.operation_count()), (3, 1));
-    assert_eq!(rig.outcome(), None, "nobody is told of renewals");
-    assert_ends_after(&mut rig, ms(10_000));
+fn a_lock_that_is_left_for_no_time_is_released() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, 5000);
+    leave_for(&mut rig, lock, Duration::ZERO).expect("confirmed");
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
 }
 
 #[test]
-fn a_least_time_survives_masters_that_fail_for_a_while() {
-    let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(3000)));
-    let lock = hold(&mut rig, 2000);
-    [0, 1].into_iter().for_each(|master| rig.stop(master));
-    release_after(&mut rig, lock, ms(20_000));
-    rig.advance(ms(200));
-    let answer = rig.outcome();
-    assert!(matches!(answer, Some(Outcome::Release(Err(ReleaseError::NotKept(_))))), "{answer:?}");
-    [0, 1].into_iter().for_each(|master| rig.resume(master));
-    assert_ends_after(&mut rig, ms(19_800));
+fn a_lock_that_cannot_be_left_for_a_time_is_as_before() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, 5000);
+    let too_long = leave_for(&mut rig, lock, ms(30_001));
+    assert_eq!(too_long, Err(InputError::TtlTooLong { ttl: ms(30_001), max_ttl: ms(30_000) }.into()));
+    assert!(rig.engine.valid_until(lock).is_some_and(|end| rig.now < end));
+    rig.advance(ms(5000));
+    assert_eq!(leave_for(&mut rig, lock, ms(1000)), Err(LeaveError::Expired));
+    rig.release(lock, true);
+    assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(_)))));
+    assert_eq!(leave_for(&mut rig, lock, ms(1000)), Err(LeaveError::NotHeld));
+    assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0));
 }
 
 #[test]
-fn a_kept_lock_can_be_released_at_last() {
-    let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(3000)));
-    let lock = hold(&mut rig, 1000);
-    release_after(&mut rig, lock, ms(20_000));
-    rig.outcomes.clear();
+fn a_lock_is_left_for_a_time_once() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, 5000);
+    submit_leave(&mut rig, lock, ms(2000));
+    assert_eq!(leave_for(&mut rig, lock, ms(0)).map(drop), Ok(()));
+    assert_eq!(result(&mut rig), Err(LeaveError::NotHeld));
     rig.extend(lock, 500);
     assert_eq!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NotHeld))));
     rig.release(lock, true);
-    assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(it))) if it.deleted >= 2));
-    let stats = rig.engine.stats(rig.now);
-    assert_eq!((stats.left, stats.released, stats.lost, rig.holder_count("a")), (1, 0, 0, 0));
+    assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(it))) if it.was_already_gone()));
+    assert_ends_after(&mut rig, ms(2000));
+}
+
+/// Two connections break before the lock is left, and the masters come back before or after its time.
+#[test]
+fn a_master_that_is_back_does_not_block_for_the_old_ttl() {
+    for away_ms in [50, 450, 600, 3000] {
+        let mut rig = Rig::new(3, defaults);
+        let lock = hold(&mut rig, 8000);
+        let gone_at = rig.now + ms(8000);
+        (0..2).for_each(|index| rig.refuse(index, true));
+        (0..2).for_each(|index| rig.disconnect(index));
+        submit_leave(&mut rig, lock, ms(500));
+        match result(&mut rig) {
+            Err(LeaveError::Unconfirmed { latest_end, report }) => {
+                assert!((gone_at..gone_at + ms(100)).contains(&latest_end), "{:?}", latest_end - rig.now);
+                assert_eq!(
+                    report.votes.iter().filter(|(_, vote)| *vote == redlatch::Vote::Granted).count(),
+                    1
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        rig.advance(ms(away_ms));
+        (0..2).for_each(|index| rig.refuse(index, false));
+        // Pauses between two attempts to connect grow with the time that the master is away.
+        rig.advance(ms(4500));
+        assert_eq!(rig.holder_count("a"), 0, "away for {away_ms} ms");
+        assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0));
+        assert_eq!(rig.engine.stats(rig.now).orphans, 0);
+    }
 }
 
 #[test]
-fn a_waiter_behind_a_kept_lock_waits_for_its_end() {
-    let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(3000)));
+fn a_silent_master_is_released_after_the_time() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, 8000);
+    rig.stop(2);
+    submit_leave(&mut rig, lock, ms(2000));
+    assert_eq!(rig.outcome(), None, "it may still answer");
+    rig.advance(ms(200));
+    let left = result(&mut rig).expect("a quorum has the rest");
+    assert_eq!(left.unanswered, 1);
+    assert!(left.latest_end >= rig.now + ms(9700), "it may carry out the rest at its end: {left:?}");
+    rig.advance(ms(1700));
+    rig.resume(2);
+    assert_eq!(rig.holder_count("a"), 3, "it counts the rest from now");
+    rig.advance(ms(400));
+    assert_eq!(rig.holder_count("a"), 0, "it is released in time all the same");
+    assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0));
+}
+
+#[test]
+fn a_lock_that_masters_lost_is_not_called_left() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, 8000);
+    let others = rig.now + ms(1);
+    (0..2).for_each(|index| rig.masters[index].put(b"a", b"another value", Some(others)));
+    assert!(matches!(leave_for(&mut rig, lock, ms(2000)), Err(LeaveError::Lost(_))));
+    rig.advance(ms(2010));
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
+}
+
+#[test]
+fn a_waiter_behind_a_left_lock_waits_for_its_end() {
+    let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 1000);
     rig.acquire("a", 1000, 60_000);
-    release_after(&mut rig, lock, ms(8000));
-    rig.outcomes.clear();
+    leave_for(&mut rig, lock, ms(8000)).expect("confirmed");
     rig.advance(ms(7990));
     assert_eq!(rig.outcome(), None);
     rig.advance(ms(300));
@@ -182,70 +236,49 @@ fn a_waiter_behind_a_kept_lock_waits_for_its_end() {
 }
 
 #[test]
-fn a_least_time_may_be_the_longest_hold() {
-    for (max_ttl, at_least) in [(20_000, 10_000), (3000, 10_000)] {
-        let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(max_ttl)).max_hold(ms(at_least)));
-        let lock = hold(&mut rig, 1000);
-        // The rest is no whole number of milliseconds, and is rounded up.
-        rig.advance(Duration::from_micros(100_300));
-        release_after(&mut rig, lock, ms(at_least));
-        assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(it))) if it.is_kept));
-        assert_ends_after(&mut rig, ms(at_least) - Duration::from_micros(100_300));
-    }
-}
-
-#[test]
-fn a_least_time_above_max_hold_is_refused() {
-    let mut rig = Rig::new(3, |builder| builder.max_hold(ms(60_000)));
-    let options = Options::new().hold_at_least(ms(60_001));
-    let resource = redlatch::engine::Resource::new("a").expect("valid");
-    let refused = rig.engine.submit(rig.now, Request::Acquire { resource, options, label: None });
-    let expected = InputError::HoldAtLeastTooLong { asked: ms(60_001), max_hold: ms(60_000) };
-    assert_eq!(refused, Err(SubmitError::Input(expected)));
-}
-
-#[test]
-fn each_mode_of_a_lock_can_be_left_and_kept() {
+fn each_mode_of_a_lock_can_be_left() {
     let plain = Options::new().ttl(ms(2000)).wait(ms(1000));
     for options in [plain, plain.fenced(), plain.fair(), plain.shared()] {
-        for is_kept in [false, true] {
-            let mut rig = Rig::new(3, defaults);
-            let lock = rig.acquire_with("a", options);
-            granted(&mut rig);
-            if is_kept {
-                release_after(&mut rig, lock, ms(5000));
-                assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(it))) if it.is_kept));
-            } else {
-                rig.engine.leave(rig.now, lock).expect("held");
+        for rest_ms in [None, Some(5000)] {
+            for is_forgotten in [false, true] {
+                let mut rig = Rig::new(3, defaults);
+                let lock = rig.acquire_with("a", options);
+                granted(&mut rig);
+                if is_forgotten {
+                    rig.masters.iter_mut().for_each(|master| master.flush_scripts());
+                }
+                match rest_ms {
+                    Some(rest_ms) => drop(leave_for(&mut rig, lock, ms(rest_ms)).expect("confirmed")),
+                    None => drop(rig.engine.leave(rig.now, lock).expect("held")),
+                }
+                let nothing = (rig.engine.operation_count(), rig.engine.claim_count());
+                assert_eq!(nothing, (0, 0), "{options:?}, {rest_ms:?}");
+                rig.advance(ms(rest_ms.unwrap_or(2000) - 10));
+                rig.acquire("a", 1000, 0);
+                denied(&mut rig);
+                rig.advance(ms(60));
+                rig.acquire("a", 1000, 0);
+                granted(&mut rig);
             }
-            assert_eq!(rig.engine.operation_count(), 0, "{options:?}, kept: {is_kept}");
-            let lasts_ms = if is_kept { 4990 } else { 1990 };
-            rig.advance(ms(lasts_ms));
-            rig.acquire("a", 1000, 0);
-            denied(&mut rig);
-            rig.advance(ms(60));
-            rig.acquire("a", 1000, 0);
-            granted(&mut rig);
         }
     }
 }
 
 #[test]
-fn a_drain_leaves_kept_locks_to_their_ttl() {
-    for is_released_first in [true, false] {
-        let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(3000)));
-        let lock = hold(&mut rig, 1000);
-        let drain = Request::Drain { held: HeldLocks::Leave, limit: ms(2000) };
-        if is_released_first {
-            release_after(&mut rig, lock, ms(20_000));
-            rig.engine.submit(rig.now, drain).expect("room");
-        } else {
-            rig.engine.submit(rig.now, drain).expect("room");
-            release_after(&mut rig, lock, ms(20_000));
+fn a_drain_waits_for_a_rest_that_is_owed() {
+    for is_back in [true, false] {
+        let mut rig = Rig::new(3, defaults);
+        let lock = hold(&mut rig, 8000);
+        rig.stop(0);
+        submit_leave(&mut rig, lock, ms(1000));
+        rig.advance(ms(200));
+        result(&mut rig).expect("a quorum has the rest");
+        rig.engine.submit(rig.now, Request::Drain { held: HeldLocks::Leave, limit: ms(900) }).expect("room");
+        if is_back {
+            rig.resume(0);
         }
-        rig.outcomes.clear();
-        rig.advance(ms(500));
-        assert!(matches!(rig.outcome(), Some(Outcome::Drained(0))), "it holds nobody up");
-        assert_ends_after(&mut rig, ms(2500));
+        rig.advance(ms(1000));
+        let owed = usize::from(!is_back);
+        assert_eq!((rig.outcome(), rig.holder_count("a")), (Some(Outcome::Drained(owed)), owed));
     }
 }

@@ -449,7 +449,7 @@ fn accepted_credentials_end_the_row_of_failures() {
                 rig.advance(ms(100));
             }
             while let Some(master) = rig.asked.pop_front() {
-                answer(rig, master, Err(CredentialsError::Failed("sealed")));
+                answer(rig, master, Err(sealed()));
             }
         }
     };
@@ -462,7 +462,7 @@ fn accepted_credentials_end_the_row_of_failures() {
     rig.advance(RENEWAL);
     assert_eq!(rig.asked.len(), 3);
     while let Some(master) = rig.asked.pop_front() {
-        answer(&mut rig, master, Err(CredentialsError::Failed("sealed")));
+        answer(&mut rig, master, Err(sealed()));
     }
     rig.advance(limits::CREDENTIALS_PAUSE_MIN * 2);
     assert_eq!(rig.asked.len(), 3, "the pause is that after many failures");

@@ -150,29 +150,41 @@ impl World {
         self.wake(client, self.now);
     }
 
-    /// Leaves a lock to its TTL, or releases it after its least time.
-    pub fn submit_leave(&mut self, client: usize, lock: OpId, hold_at_least: Option<Duration>) {
+    /// Leaves a lock to its TTL, or for the rest of a time; one whose validity has ended is released.
+    pub fn submit_leave(&mut self, client: usize, lock: OpId, rest: Option<Duration>) {
         if !self.end_asking(client, lock) {
             return;
         }
         self.deliver(client);
         let now = self.local(client);
-        note!(self, "c{client} leaves {lock:?}, held for at least {hold_at_least:?}");
+        if self.clients[client].engine.valid_until(lock).is_none_or(|end| end <= now) {
+            return self.submit_release(client, lock, rest.is_some());
+        }
+        note!(self, "c{client} leaves {lock:?}, for {rest:?}");
         let token = self.checker.guard(client, lock).map(|guard| guard.token.clone());
         if let Some(facts) = token.and_then(|token| self.checker.facts.get_mut(&token)) {
             facts.is_left = true;
         }
         self.checker.end_guard(client, lock);
         self.checker.end_waiting(client, lock);
-        let engine = &mut self.clients[client].engine;
-        let is_left = hold_at_least.is_none() && engine.leave(now, lock).is_ok();
-        if !is_left {
-            let hold_at_least = hold_at_least.unwrap_or_default();
-            let request = Request::ReleaseAfter { lock, hold_at_least, awaited: false };
-            engine.submit(now, request).expect("always taken");
+        match rest {
+            None => {
+                self.clients[client].engine.leave(now, lock).expect("valid");
+                self.clients[client].forget(lock);
+                self.deliver(client);
+            }
+            Some(rest) => {
+                let answer_limit =
+                    self.config.answer_limit(self.config.ttl(self.config_max_ttl()).expect("valid"));
+                let request = Request::LeaveFor { lock, rest };
+                self.clients[client].engine.submit(now, request).expect("always taken");
+                if let Some(it) = self.clients[client].lock(lock) {
+                    it.pending = Some((Pending::Release, now + answer_limit));
+                    it.is_held = false;
+                    self.ask(client, lock, Pending::Release);
+                }
+            }
         }
-        self.clients[client].forget(lock);
-        self.deliver(client);
         self.wake(client, self.now);
     }
 
@@ -274,6 +286,7 @@ impl World {
             Outcome::Extend(Err(_)) => ("not extended", Pending::Extend),
             Outcome::Release(Ok(_)) => ("released", Pending::Release),
             Outcome::Release(Err(_)) => ("release not confirmed", Pending::Release),
+            Outcome::Leave(_) => ("left for a time", Pending::Release),
             _ => ("other", Pending::Release),
         };
         *self.statistics.outcomes.entry(name).or_default() += 1;
@@ -296,7 +309,7 @@ impl World {
             self.checker.violate(format!("an outcome that nobody waits for: {name}"));
         }
         self.check_outcome(client, lock, &outcome);
-        let is_over = matches!(&outcome, Outcome::Acquire(Err(_)) | Outcome::Release(_));
+        let is_over = matches!(&outcome, Outcome::Acquire(Err(_)) | Outcome::Release(_) | Outcome::Leave(_));
         if let Some(it) = self.clients[client].lock(lock) {
             it.pending = None;
             it.is_held = !is_over;
@@ -417,10 +430,15 @@ impl World {
             self.submit_extend(client, lock, ttl);
             self.grow_impatient(client, worker, lock);
         } else if dice < 98 {
-            let ttl = self.habits.ttls[self.rng.random_range(0..self.habits.ttls.len())];
-            self.submit_leave(client, lock, (dice < 97).then_some(ttl));
-            self.clients[client].workers[worker] =
-                Worker { lock: None, due: self.now + self.habits.pause_max / 4 };
+            let rest = self.rng.random_range(Duration::ZERO..=self.config_max_ttl());
+            if dice < 97 && self.clients[client].callers.is_none() {
+                self.submit_leave(client, lock, Some(rest));
+                self.grow_impatient(client, worker, lock);
+            } else {
+                self.submit_leave(client, lock, None);
+                self.clients[client].workers[worker] =
+                    Worker { lock: None, due: self.now + self.habits.pause_max / 4 };
+            }
         } else {
             self.clients[client].workers[worker].due = self.now + self.rng.random_range(0..=SECOND);
         }

@@ -224,7 +224,7 @@ impl World {
             (Question::Acquire, Some(_)) => "denial dropped before it was fetched",
             (Question::Extend, None) => "extension dropped half-way",
             (Question::Extend, Some(_)) => "extension dropped before it was fetched",
-            (Question::Release, _) => "release dropped half-way",
+            (Question::Release | Question::Leave, _) => "release dropped half-way",
             (Question::Inspect | Question::ForceUnlock | Question::Pause | Question::Drain, _) => {
                 "errand dropped"
             }

@@ -37,7 +37,7 @@ pub struct Facts {
     pub forgotten: MasterSet,
     /// Whether some master put it in another one's place.
     pub is_handed_over: bool,
-    /// Its client left it to its TTL, or keeps it for a least time.
+    /// Its client left it to its TTL, or for a time.
     pub is_left: bool,
     /// Of a fenced lock: its fencing token, and when a master first took it.
     pub fence: Option<(u64, Time)>,

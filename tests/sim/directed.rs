@@ -28,6 +28,7 @@ pub mod fence;
 pub mod handover;
 pub mod hold;
 pub mod keep;
+pub mod leave;
 pub mod lists;
 pub mod login;
 pub mod masters;

@@ -9,7 +9,8 @@ use redlatch::internals::SCRIPTS;
 use redlatch::mutants::{Mutant, SCRIPT_DEFECTS, ScriptDefect, switch};
 
 use crate::directed::{
-    Verdict, acquire, bytes, completions, drain, fair, fence, handover, hold, keep, masters, news, sharing,
+    Verdict, acquire, bytes, completions, drain, fair, fence, handover, hold, keep, leave, masters, news,
+    sharing,
 };
 use crate::directed::{errands, login, owners, sets};
 use crate::lua::{self, Break};
@@ -88,9 +89,11 @@ killed! {
     noscript_is_no: NoScriptIsNo by hold::a_flushed_script_is_sent_again;
     no_jitter: NoJitter by acquire::retries_come_at_random_times;
     timeout_pops_owed: TimeoutPopsOwed by acquire::a_time_out_leaves_the_order_of_replies_alone;
-    left_released: LeftReleased by hold::a_left_lock_lives_to_the_end_of_its_ttl;
-    expired_left: ExpiredLeft by hold::a_lost_lock_is_not_left;
-    kept_by_old_ttl: KeptByOldTtl by hold::a_released_lock_lasts_for_its_least_time;
+    left_released: LeftReleased by leave::a_left_lock_lives_to_the_end_of_its_ttl;
+    expired_left: ExpiredLeft by leave::a_lost_lock_is_not_left;
+    late_rest_counts: LateRestCounts by leave::a_rest_that_comes_late_does_not_count;
+    rest_sent_once: RestSentOnce by leave::a_master_that_is_back_gets_the_rest;
+    rest_without_end: RestWithoutEnd by leave::a_master_that_is_back_late_is_released;
     label_forgotten: LabelForgotten by hold::a_labelled_lock_is_released_at_once;
     bare_extension: BareExtension by hold::an_extension_leaves_somebody_elses_key_alone;
     bare_del: BareDel by hold::a_release_leaves_somebody_elses_key_alone;

@@ -1,43 +1,105 @@
 //! The least time of a run's locks (`--at-least`), which its command did not use up.
 //!
-//! A rest within the maximum TTL is a matter of the release: it sets the TTL of the keys, which outlives this
-//! program. Before that, the program stays and goes on extending the locks.
+//! A rest within the maximum TTL becomes the TTL of the keys, which outlives this program. Before that, the
+//! program stays and goes on extending the locks. After it, the program stays for as long as a master that
+//! has missed the rest may still be reached and block the name.
 
 use std::time::{Duration, Instant};
 
-use redlatch::ExtendError;
-use redlatch::engine::Outcome;
+use redlatch::engine::{OpId, Outcome, Request};
+use redlatch::{ExtendError, LeaveError, Left};
 
 use super::{Run, TURN_LIMIT};
-use crate::cli::message::Message;
+use crate::cli::message::{Message, with_lock};
 use crate::cli::options::say;
 
 impl Run {
-    /// Stays until the time left fits into one TTL. A signal ends that, and shortens the time. Returns
-    /// whether it stayed at all: a lock that is lost then did not harm the command.
-    pub(super) fn stay(&mut self, until: Instant, max_ttl: Duration, mut is_signalled: bool) -> bool {
+    /// Gives the locks up, and leaves them until this time. Returns whether all of them were held so far. A
+    /// signal ends what this waits for.
+    pub(super) fn leave_until(&mut self, locks: &[OpId], until: Instant, mut is_signalled: bool) -> bool {
+        let max_ttl = self.redlock.config().max_ttl();
+        if !self.stay(locks, until, max_ttl, &mut is_signalled) {
+            say(Message::LostInStay { lock: &self.label });
+            self.release(locks);
+            return false;
+        }
+        let rest = until.saturating_duration_since(Instant::now()).min(max_ttl);
+        if rest.is_zero() {
+            return self.release(locks);
+        }
+        let submitted = locks.iter().map(|lock| self.redlock.submit(Request::LeaveFor { lock: *lock, rest }));
+        assert!(submitted.fold(true, |all, it| all && it.is_ok()), "this is always taken");
+        let mut left = Vec::with_capacity(locks.len());
+        while left.len() < locks.len() {
+            while let Some((id, outcome)) = self.redlock.poll_outcome() {
+                if let (true, Outcome::Leave(result)) = (locks.contains(&id), outcome) {
+                    left.push(result);
+                }
+            }
+            if left.len() < locks.len()
+                && let Err(error) = self.redlock.turn(TURN_LIMIT)
+            {
+                say(Message::ReleaseUnsent { lock: &self.label, error: &error });
+                return true;
+            }
+        }
+        let latest = left.iter().filter_map(|result| self.describe_rest(result)).max();
+        if let Some(latest) = latest {
+            self.repeat_rest(latest, is_signalled);
+        }
+        left.iter().all(|result| matches!(result, Ok(_) | Err(LeaveError::Unconfirmed { .. })))
+    }
+
+    /// Stays until the time left fits into one TTL. A signal ends that, and shortens the time. False if a
+    /// lock's validity has ended meanwhile.
+    fn stay(&mut self, locks: &[OpId], until: Instant, max_ttl: Duration, is_signalled: &mut bool) -> bool {
         let left = |now: Instant| until.saturating_duration_since(now);
         let all = left(Instant::now());
-        let stays = all > max_ttl && !is_signalled;
-        if stays {
+        if all > max_ttl && !*is_signalled {
             self.tell(|run| Message::Staying { lock: &run.label, left: all }.to_string());
         }
         while left(Instant::now()) > max_ttl {
-            if is_signalled {
+            if *is_signalled {
                 say(Message::LeastTimeCut { lock: &self.label, left: max_ttl });
-                return stays;
+                break;
             }
-            if self.redlock.turn(TURN_LIMIT).is_err() {
-                return stays;
+            let has_turned = self.redlock.turn(TURN_LIMIT).is_ok();
+            let outcomes: Vec<Outcome> =
+                std::iter::from_fn(|| self.redlock.poll_outcome()).map(|it| it.1).collect();
+            let is_lost = |outcome: &Outcome| matches!(outcome, Outcome::Renewal(Err(ExtendError::Lost(_))));
+            let now = Instant::now();
+            let is_valid = |lock: &OpId| self.redlock.valid_until(*lock).is_some_and(|end| now < end);
+            if !has_turned || outcomes.iter().any(is_lost) || !locks.iter().all(is_valid) {
+                return false;
             }
-            while let Some((_, outcome)) = self.redlock.poll_outcome() {
-                if let Outcome::Renewal(Err(ExtendError::Lost(_))) = outcome {
-                    // The release says so.
-                    return stays;
-                }
-            }
+            *is_signalled = self.signals.take().is_some();
+        }
+        true
+    }
+
+    /// Says how a lock was left. Returns its latest end if too few masters have the rest.
+    fn describe_rest(&self, result: &Result<Left, LeaveError>) -> Option<Instant> {
+        let lock = &self.label;
+        match result {
+            Ok(_) => self.tell(|_| Message::Kept { lock }.to_string()),
+            Err(error) => say(with_lock(lock, format!("{error:#}"))),
+        }
+        match result {
+            Err(LeaveError::Unconfirmed { latest_end, .. }) => Some(*latest_end),
+            _ => None,
+        }
+    }
+
+    /// Too few masters have the rest: stays while one that is reached again gets it, or is released.
+    fn repeat_rest(&mut self, latest: Instant, mut is_signalled: bool) {
+        let left = |now: Instant| latest.saturating_duration_since(now);
+        say(Message::RestUnconfirmed { lock: &self.label, left: left(Instant::now()) });
+        while !is_signalled
+            && self.redlock.stats().claims > 0
+            && !left(Instant::now()).is_zero()
+            && self.redlock.turn(TURN_LIMIT).is_ok()
+        {
             is_signalled = self.signals.take().is_some();
         }
-        stays
     }
 }

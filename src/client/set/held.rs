@@ -58,9 +58,7 @@ impl GuardSet {
 
     /// Has all of them released at once, in one write for each master, without waiting for the answers.
     pub(super) fn give_up(mut self) {
-        let mut guards = std::mem::take(&mut self.guards);
-        // The set was not handed out: no least time has begun.
-        guards.iter_mut().for_each(|guard| guard.hold_at_least(Duration::ZERO));
+        let guards = std::mem::take(&mut self.guards);
         if let Some(client) = guards.first().map(|guard| guard.client().clone()) {
             drop(client.release_all(guards));
         }

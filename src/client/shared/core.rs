@@ -1,7 +1,7 @@
 //! What is done with the client's lock held, whoever has it: requests, writes, turns, and whom to wake.
 
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{
     CompletionToken, Core, DIRECT_WRITE_MAX, EARLY_WRITE_COUNT, SPARE_NAME_COUNT_MAX, Stopped, earlier,
@@ -34,14 +34,9 @@ impl Core {
     }
 
     /// Releases a lock whose guard was dropped. The wakers are to be dropped without the lock.
-    pub(in crate::client) fn release_dropped(
-        &mut self,
-        lock: OpId,
-        hold_at_least: Duration,
-        name: HeldName,
-    ) -> Vec<Waker> {
+    pub(in crate::client) fn release_dropped(&mut self, lock: OpId, name: HeldName) -> Vec<Waker> {
         // A release is always taken, and this one's outcome is not wanted.
-        let _ = self.submit(Request::end(lock, hold_at_least, false));
+        let _ = self.submit(Request::Release { lock, awaited: false });
         self.write_drop();
         self.give_name(name);
         self.completions.unwatch(lock)

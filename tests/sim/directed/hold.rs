@@ -25,45 +25,6 @@ pub fn a_release_leaves_somebody_elses_key_alone() -> Verdict {
     )
 }
 
-pub fn a_left_lock_lives_to_the_end_of_its_ttl() -> Verdict {
-    let mut world = world(3, 1, defaults);
-    let lock = hold(&mut world, 0, KEY, ms(1000))?;
-    world.submit_leave(0, lock, None);
-    world.run_for(990 * MS);
-    demand((0..3).all(|master| is_held(&world, master, KEY)), "a left lock is released")?;
-    world.run_for(20 * MS);
-    demand((0..3).all(|master| !is_held(&world, master, KEY)), "a left lock is renewed")?;
-    verdict(&mut world)
-}
-
-pub fn a_lost_lock_is_not_left() -> Verdict {
-    let mut world = world(3, 1, defaults);
-    let lock = hold(&mut world, 0, KEY, ms(1000))?;
-    world.run_for(995 * MS);
-    let now = world.local(0);
-    let left = world.clients[0].engine.leave(now, lock);
-    demand(left == Err(LeaveError::Expired), "a lock whose validity has ended is called left")?;
-    world.submit_release(0, lock, true);
-    outcome(&mut world, 0)?;
-    verdict(&mut world)
-}
-
-pub fn a_released_lock_lasts_for_its_least_time() -> Verdict {
-    // Within the longest TTL, shorter than its own, and beyond the longest.
-    for (ttl, least) in [(1000, 5000), (9000, 2000), (1000, 30_000)] {
-        let mut world = world(3, 1, defaults);
-        let lock = hold(&mut world, 0, KEY, ms(ttl))?;
-        world.run_for(300 * MS);
-        world.submit_leave(0, lock, Some(ms(least)));
-        world.run_for((least - 300 - 20) * MS);
-        demand((0..3).all(|master| is_held(&world, master, KEY)), "it ends before its least time")?;
-        world.run_for(40 * MS);
-        demand((0..3).all(|master| !is_held(&world, master, KEY)), "it goes on after its least time")?;
-        verdict(&mut world)?;
-    }
-    Ok(())
-}
-
 /// Each mode of a lock, with a label and without one, in turn.
 pub fn a_labelled_lock_is_released_at_once() -> Verdict {
     let mut world = world(3, 2, defaults);
@@ -444,9 +405,6 @@ tests!(
     a_lock_that_is_over_is_not_extended,
     a_shorter_ttl_counts_though_its_round_fails,
     a_labelled_lock_is_released_at_once,
-    a_left_lock_lives_to_the_end_of_its_ttl,
-    a_lost_lock_is_not_left,
-    a_released_lock_lasts_for_its_least_time,
     a_labelled_lock_is_handed_over,
     the_own_key_met_again_is_not_somebody_elses,
     the_margin_counts_extended_masters_only,

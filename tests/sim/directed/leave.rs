@@ -1,0 +1,103 @@
+//! Locks that are given up and not released: left to their TTL, or for a time.
+
+use super::*;
+
+fn held_on(world: &World) -> usize {
+    (0..3).filter(|master| is_held(world, *master, KEY)).count()
+}
+
+pub fn a_left_lock_lives_to_the_end_of_its_ttl() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(1000))?;
+    world.submit_leave(0, lock, None);
+    world.run_for(990 * MS);
+    demand((0..3).all(|master| is_held(&world, master, KEY)), "a left lock is released")?;
+    world.run_for(20 * MS);
+    demand((0..3).all(|master| !is_held(&world, master, KEY)), "a left lock is renewed")?;
+    verdict(&mut world)
+}
+
+pub fn a_lost_lock_is_not_left() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(1000))?;
+    world.run_for(995 * MS);
+    let now = world.local(0);
+    let left = world.clients[0].engine.leave(now, lock);
+    demand(left == Err(LeaveError::Expired), "a lock whose validity has ended is called left")?;
+    world.submit_release(0, lock, true);
+    outcome(&mut world, 0)?;
+    verdict(&mut world)
+}
+
+pub fn a_lock_lasts_for_the_rest_of_a_time() -> Verdict {
+    // Longer than what its TTL has left, and shorter.
+    for (ttl, rest) in [(1000, 5000), (9000, 2000)] {
+        let mut world = world(3, 1, defaults);
+        let lock = hold(&mut world, 0, KEY, ms(ttl))?;
+        world.run_for(300 * MS);
+        world.submit_leave(0, lock, Some(ms(rest)));
+        let Outcome::Leave(Ok(left)) = outcome(&mut world, 0)? else {
+            return Err("nobody confirms the rest".to_owned());
+        };
+        demand(left.unanswered == 0 && left.held_until < left.latest_end, "it is not on all masters")?;
+        world.run_for((rest - 20) * MS);
+        demand(held_on(&world) == 3, "it ends before its time")?;
+        world.run_for(40 * MS);
+        demand(held_on(&world) == 0, "it goes on after its time")?;
+        verdict(&mut world)?;
+    }
+    Ok(())
+}
+
+pub fn a_master_that_is_back_gets_the_rest() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(1000))?;
+    world.break_conn(0, 0);
+    world.submit_leave(0, lock, Some(ms(5000)));
+    outcome(&mut world, 0)?;
+    world.run_for(4900 * MS);
+    demand(held_on(&world) == 3, "a master that was away for a moment has the old TTL")?;
+    world.run_for(200 * MS);
+    demand(held_on(&world) == 0, "it goes on after its time")?;
+    verdict(&mut world)
+}
+
+pub fn a_master_that_is_back_late_is_released() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+    for master in 0..2 {
+        world.break_conn(0, master);
+        world.stop_master(master, 2 * SECOND);
+    }
+    world.submit_leave(0, lock, Some(ms(1000)));
+    let Outcome::Leave(Err(LeaveError::Unconfirmed { .. })) = outcome(&mut world, 0)? else {
+        return Err("silence confirms the rest".to_owned());
+    };
+    world.run_for(1500 * MS);
+    demand(held_on(&world) == 2, "nobody has answered")?;
+    world.run_for(3 * SECOND);
+    demand(held_on(&world) == 0, "a master that came back after the time blocks the name")?;
+    verdict(&mut world)
+}
+
+pub fn a_rest_that_comes_late_does_not_count() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+    world.stall(0, 0, true, false, 2 * SECOND);
+    world.submit_leave(0, lock, Some(ms(3000)));
+    outcome(&mut world, 0)?;
+    world.run_for(2 * SECOND);
+    demand(is_held(&world, 0, KEY), "it has the rest, from now on")?;
+    world.run_for(1500 * MS);
+    demand(held_on(&world) == 0, "a master counts the rest from when it came")?;
+    verdict(&mut world)
+}
+
+tests!(
+    a_left_lock_lives_to_the_end_of_its_ttl,
+    a_lost_lock_is_not_left,
+    a_lock_lasts_for_the_rest_of_a_time,
+    a_master_that_is_back_gets_the_rest,
+    a_master_that_is_back_late_is_released,
+    a_rest_that_comes_late_does_not_count,
+);
