@@ -272,7 +272,10 @@ fn a_write_of_any_size_arrives_whole() {
             // As the driver does: it writes while the socket takes all of it, and then waits for an event.
             while !rest.is_empty() && pair.socket.is_writable() {
                 let written = pair.socket.send(rest).expect("it stands");
-                assert!(written > 0 || !pair.socket.is_writable(), "a write that is neither done nor refused");
+                assert!(
+                    written > 0 || !pair.socket.is_writable(),
+                    "a write that is neither done nor refused"
+                );
                 rest = &rest[written..];
             }
             assert!(pair.answer().expect("records"), "it ended");
