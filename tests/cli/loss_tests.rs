@@ -18,6 +18,23 @@ fn a_lost_lock_ends_the_command_with_term() {
     assert_eq!(finished.stdout, "term\n");
 }
 
+/// The command need not wait for the end of the validity, nor for the local clock to come near it.
+#[test]
+fn a_proven_loss_ends_the_command_at_the_renewal() {
+    let mut fleet = Fleet::start(3);
+    let ttl = Duration::from_secs(30);
+    let script = format!("echo ready; {FOREVER}");
+    let mut run =
+        Running::start(trusting(&fleet, "run").args(["--ttl", "30s", "r", "--", "sh", "-c", &script]));
+    run.line();
+    let flushed = Instant::now();
+    fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
+    run.wait_for_stderr("TERM to the command");
+    // A renewal is due at a third of the TTL, and a loss by the clock at nine tenths.
+    assert!(flushed.elapsed() < ttl * 4 / 5, "{:?}", flushed.elapsed());
+    expect(&run.finish(), 76, &["no longer has this lock"]);
+}
+
 #[test]
 fn a_lost_lock_kills_what_ignores_term() {
     let mut fleet = Fleet::start(3);

@@ -117,20 +117,21 @@ fn a_drain_answers_each_waiter_once() {
 /// The end of a lock is the end of the extension that its caller waits for.
 #[test]
 fn an_extension_under_way_is_answered_when_its_lock_ends() {
-    let release = |rig: &mut Rig, lock| rig.release(lock, false);
-    let leave = |rig: &mut Rig, lock| assert!(rig.engine.leave(rig.now, lock).is_ok(), "it is held");
-    let ends: [(&str, fn(&mut Rig, OpId)); 2] = [("release", release), ("leave", leave)];
-    for (name, end) in ends {
+    for is_left in [false, true] {
         let mut rig = Rig::new(3, defaults);
         let lock = hold(&mut rig, "a", options());
         (0..3).for_each(|index| rig.hold(index));
         rig.extend(lock, TTL_MS);
-        end(&mut rig, lock);
+        if is_left {
+            rig.engine.leave(rig.now, lock).expect("held");
+        } else {
+            rig.release(lock, false);
+        }
         rig.deliver_all();
         let ended = (lock, Outcome::Extend(Err(ExtendError::NotHeld)));
-        assert_eq!(std::mem::take(&mut rig.outcomes), [ended], "{name}");
+        assert_eq!(std::mem::take(&mut rig.outcomes), [ended], "left {is_left}");
         rig.advance(ms(1000));
-        assert_eq!((rig.outcome(), rig.engine.operation_count()), (None, 0), "{name}");
+        assert_eq!((rig.outcome(), rig.engine.operation_count()), (None, 0), "left {is_left}");
     }
 }
 

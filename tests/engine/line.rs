@@ -408,7 +408,7 @@ fn thousands_of_queued_waits_end_together() {
 fn a_waiter_whose_time_is_over_gets_no_hand_over() {
     let (mut rig, held) = rig_with_holder(3);
     rig.acquire("a", 10_000, 100);
-    // The process stood still, and so nobody was told.
+    // The process stood still, and its wait has no answer yet.
     rig.jump(ms(200));
     rig.release(held, false);
     contended(&mut rig);
