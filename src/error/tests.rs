@@ -125,7 +125,7 @@ fn samples_of_calls() -> Vec<Sample> {
         LeaveError {
             Expired => LeaveError::Expired, "stop the protected work";
             Lost(_) => LeaveError::Lost(gone(Round::Leave)), "lock \"orders:42\" is lost, so there is nothing to leave: 0 of 5 masters set the rest, 3 needed";
-            Unconfirmed { .. } => LeaveError::Unconfirmed { report: granted(Failure::Silent), latest_end: Instant::now() }, "lock \"orders:42\" may end earlier or later than asked; check the masters";
+            Unconfirmed { .. } => LeaveError::Unconfirmed { report: granted(Failure::Silent).into(), latest_end: Instant::now() }, "lock \"orders:42\" may end earlier or later than asked; check the masters";
             NotHeld => LeaveError::NotHeld, "acquire it first";
             Input(_) => LeaveError::Input(InputError::ResourceEmpty), "at least one byte";
             Stopped(_) => LeaveError::Stopped(stopped()), "connect anew";
