@@ -298,7 +298,7 @@ pub enum LeaveError {
     #[error(fmt = fmt_unconfirmed_rest)]
     Unconfirmed {
         /// Answers of the masters.
-        report: Report,
+        report: Box<Report>,
         /// Latest time at which any master may still have the key.
         latest_end: Instant,
     },
@@ -427,7 +427,8 @@ impl MayName for ReleaseError {
 impl MayName for LeaveError {
     fn report(&self) -> Option<&Report> {
         match self {
-            Self::Lost(report) | Self::Unconfirmed { report, .. } => Some(report),
+            Self::Lost(report) => Some(report),
+            Self::Unconfirmed { report, .. } => Some(report),
             Self::Expired | Self::NotHeld | Self::Input(_) | Self::Stopped(_) => None,
         }
     }

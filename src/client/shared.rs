@@ -28,7 +28,7 @@ use std::iter;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Poll, Waker};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use super::completions::{CompletionToken, Completions, Question};
@@ -154,6 +154,15 @@ pub(super) fn wake_all(woken: impl IntoIterator<Item = Waker>) -> bool {
 impl Shared {
     /// Starts the background thread of a driver that has settled.
     pub(super) fn start(driver: Driver, poller: Poller) -> io::Result<Arc<Self>> {
+        Self::start_by(driver, poller, |name, run| thread::Builder::new().name(name.to_owned()).spawn(run))
+    }
+
+    /// Starts them in this way. After an error no thread is left, and no connection.
+    fn start_by(
+        driver: Driver,
+        poller: Poller,
+        spawn: impl Fn(&str, Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>,
+    ) -> io::Result<Arc<Self>> {
         let (background, waker) = Parker::pair();
         let (ended, ended_waker) = Parker::pair();
         let observing = driver.engine.config().observer.clone().map(|it| Arc::new(Observing::new(it)));
@@ -190,19 +199,17 @@ impl Shared {
         });
         if let Some(observing) = shared.observing.clone() {
             let its = shared.clone();
-            thread::Builder::new()
-                .name("redlatch-events".to_owned())
-                .spawn(move || its.run_observer(&observing))?;
+            spawn("redlatch-events", Box::new(move || its.run_observer(&observing)))?;
         }
         let its = shared.clone();
-        let background =
-            thread::Builder::new().name("redlatch".to_owned()).spawn(move || its.run_background())?;
+        let background = spawn("redlatch", Box::new(move || its.run_background()))
+            .inspect_err(|_| shared.observing.iter().for_each(|it| it.end()))?;
         shared.peek(|core| core.background.thread = Some(background.thread().id()));
         Ok(shared)
     }
 
-    /// Takes the lock. An error if the client cannot be used, also in a fork: that has no background, and its
-    /// parent's connections.
+    /// Takes the lock. An error if the client cannot be used, also in a fork: that has no background thread, and
+    /// its parent's connections.
     pub(super) fn enter(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
         self.check_process()?;
         self.lock_unless_stopped()

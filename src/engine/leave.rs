@@ -91,6 +91,8 @@ impl Engine {
     }
 
     /// How a lock was left for a time.
+    #[cold]
+    #[inline(never)]
     pub(super) fn left(&self, now: Instant, claim_id: Id) -> Result<Left, LeaveError> {
         let claim = self.claims.claim(claim_id);
         let (Some(leaving), Some(release)) = (&claim.leaving, claim.release) else {
@@ -104,7 +106,7 @@ impl Engine {
         }
         let report = self.release_report(now, claim, &release);
         Err(if confirmed.union(release.owed).has(self.fleet.quorum()) {
-            LeaveError::Unconfirmed { report, latest_end }
+            LeaveError::Unconfirmed { report: report.into(), latest_end }
         } else {
             LeaveError::Lost(report)
         })

@@ -125,7 +125,7 @@ fn samples_of_calls() -> Vec<Sample> {
         LeaveError {
             Expired => LeaveError::Expired, "stop the protected work";
             Lost(_) => LeaveError::Lost(gone(Round::Leave)), "lock \"orders:42\" is lost, so there is nothing to leave: 0 of 5 masters set the rest, 3 needed";
-            Unconfirmed { .. } => LeaveError::Unconfirmed { report: granted(Failure::Silent), latest_end: Instant::now() }, "lock \"orders:42\" may end earlier or later than asked; check the masters";
+            Unconfirmed { .. } => LeaveError::Unconfirmed { report: granted(Failure::Silent).into(), latest_end: Instant::now() }, "lock \"orders:42\" may end earlier or later than asked; check the masters";
             NotHeld => LeaveError::NotHeld, "acquire it first";
             Input(_) => LeaveError::Input(InputError::ResourceEmpty), "at least one byte";
             Stopped(_) => LeaveError::Stopped(stopped()), "connect anew";
@@ -272,6 +272,12 @@ fn samples_of_masters() -> Vec<Sample> {
             NoThread => CredentialsError::NoThread, "check the limits of this process";
             Refused { .. } => CredentialsError::Refused { refusal: "WRONGPASS invalid username-password pair".into() }, "keeps the old: WRONGPASS";
         }
+    }
+}
+
+#[rustfmt::skip]
+fn samples_of_trouble() -> Vec<Sample> {
+    table! {
         Trouble {
             UnderWay => Trouble::UnderWay, "the attempt to connect is under way";
             NoConnection(_) => Trouble::NoConnection(LONG), "no connection within 4.4s; check address and firewall";
@@ -353,7 +359,13 @@ fn samples_of_tls() -> Vec<Sample> {
 }
 
 fn samples() -> Vec<Sample> {
-    let samples = [samples_of_calls(), samples_of_settings(), samples_of_masters(), samples_of_channels()];
+    let samples = [
+        samples_of_calls(),
+        samples_of_settings(),
+        samples_of_masters(),
+        samples_of_trouble(),
+        samples_of_channels(),
+    ];
     samples.into_iter().chain([samples_of_tls()]).flatten().collect()
 }
 

@@ -339,3 +339,25 @@ fn memory_of_names_is_kept_up_to_its_bound() {
     assert_eq!(shared.with(|core| core.take_name(b"b")).as_deref(), Ok(&b"b"[..]));
     assert_eq!(shared.with(kept), Ok(SPARE_NAME_COUNT_MAX - 1));
 }
+
+#[test]
+fn a_client_that_cannot_start_leaves_no_thread() {
+    for failing in ["redlatch", "redlatch-events"] {
+        let held = Arc::new(());
+        let left = Arc::downgrade(&held);
+        let config = Config::builder().masters(["redis://127.0.0.1:1"]).on_event(move |_| drop(held.clone()));
+        let config = config.build().expect("valid settings");
+        let (driver, poller) = Driver::new(Arc::new(config)).expect("an event loop");
+        let started = Shared::start_by(driver, poller, |name, run| match name {
+            name if name == failing => Err(io::Error::other("no more threads")),
+            _ => Ok(thread::spawn(run)),
+        });
+        assert!(started.is_err());
+        // Whatever is left has the settings, and the observer in them.
+        let given_up = Instant::now() + PATIENCE;
+        while left.strong_count() > 0 {
+            assert!(Instant::now() < given_up, "{failing}: something is left");
+            thread::yield_now();
+        }
+    }
+}

@@ -11,6 +11,8 @@
 //!    which no master can miss, so the handshake loads what follows it ([`PLAIN`]). An attempt for another
 //!    lock is a script itself: behind the first one that a master did not know, it gets all scripts of that
 //!    kind of lock ([`FENCED`], [`FAIR`], [`SHARED`]).
+//!    That first attempt takes two round trips. The handshake does not load them, as each connection of each
+//!    client would pay for kinds of locks that most never ask for.
 //! 4. A repair, a writer's reservation and a forced unlock are sent in full at once. They are rare, and a
 //!    master that needs a repair has mostly restarted, so that it knows no script.
 //!
