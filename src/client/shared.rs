@@ -208,8 +208,8 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Takes the lock. An error if the client cannot be used, also in a fork: that has no background thread, and
-    /// its parent's connections.
+    /// Takes the lock. An error if the client cannot be used, also in a fork: that has no background thread,
+    /// and its parent's connections.
     pub(super) fn enter(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
         self.check_process()?;
         self.lock_unless_stopped()
