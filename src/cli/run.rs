@@ -154,7 +154,7 @@ Exit codes:
    69  too few masters could grant the lock, for 2s or for the --wait: unreachable, in error, or restarted lately
    70  the operating system refused something
    75  another client holds the lock, readers share it, or --fair waiters are ahead (another code: --conflict-exit-code)
-   76  the lock was lost, or could not be extended, while the command ran
+   76  the lock was lost, or could not be extended, while the command ran or before its --at-least time
   126  the command cannot be executed
   127  the command was not found
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
-use super::claim::Claim;
+use super::claim::{Claim, Course};
 use super::drain;
 use super::fair::Queuing;
 use super::kind::Tag;
@@ -131,7 +131,7 @@ impl Engine {
                 command::encode_acquire(out, &claim.entry, &self.terms.tail);
             })
         } else {
-            claim.attempter = id;
+            claim.course = Course::Attempt(id);
             let tail = &self.terms.tail;
             op.send_unusual_attempt(&mut self.fleet, now, claim_id, claim, &self.wall_clock, tail)
         };

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Engine;
+use super::claim::Course;
 use super::kind::AttemptAnswer;
 use super::mode;
 use super::op::Op;
@@ -19,7 +20,10 @@ impl Engine {
         answer: AttemptAnswer,
     ) {
         let Some(claim) = self.claims.find_mut(id) else { return };
-        let op = self.ops.find_mut(claim.attempter).map(Op::learner);
+        let op = match claim.course {
+            Course::Attempt(attempter) => self.ops.find_mut(attempter).map(Op::learner),
+            Course::HandedOver(_) | Course::Left(_) => None,
+        };
         if let Some(vote) = mode::vote(answer, master, claim, op, self.fleet.quorum()) {
             self.handle_acquire_vote(now, master, id, vote);
         }

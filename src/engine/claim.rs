@@ -33,8 +33,8 @@ pub(super) struct Claim {
     pub(super) answer_limit: Duration,
     /// The operation that gets to know what happens to this claim.
     pub(super) owner: Option<Id>,
-    /// The operation whose attempt it was, of an attempt for a fair lock.
-    pub(super) attempter: Id,
+    /// In one place, for the size of a claim.
+    pub(super) course: Course,
     /// Masters that were sent the `SET`.
     pub(super) asked: MasterSet,
     /// Their votes, late ones included.
@@ -47,15 +47,11 @@ pub(super) struct Claim {
     /// Why masters failed in the round under way.
     pub(super) failures: Vec<(MasterId, Failure)>,
     pub(super) release: Option<Release>,
-    /// Of a lock that is left for a time. In a box, as few are.
-    pub(super) leaving: Option<Box<Leaving>>,
     /// Whether its release notifies waiters: that of a lock that was held does.
     pub(super) tells: bool,
     /// Masters one of which is to publish the release alone, as this client hears of releases there; once the
     /// release has begun, that one. Empty if nobody else wants the lock, as far as this client knows.
     pub(super) publishers: MasterSet,
-    /// The claim that the lock was handed over to: where the swap was carried out this one's key is gone.
-    pub(super) successor: Id,
     /// Masters whose answer to the `SET` showed that it had been carried out there before. It is sent to each
     /// master once, so another address leads to the same server. They are released as all others, and never
     /// vote.
@@ -78,6 +74,17 @@ pub(super) struct Claim {
 }
 
 pub(super) const NO_RELEASE: &str = "the release has begun";
+
+/// How far a claim is, as far as something is to be known of it.
+#[derive(Debug)]
+pub(super) enum Course {
+    /// It is attempted, held or released. Of an attempt that has a script: by this operation.
+    Attempt(Id),
+    /// The lock was handed over to this claim.
+    HandedOver(Id),
+    /// The lock is left for a time.
+    Left(Box<Leaving>),
+}
 
 const LEFT_ONLY: &str = "the lock is left for a time";
 
@@ -138,17 +145,15 @@ impl Claim {
             shortest_ttl_ms: u32::MAX,
             answer_limit: Duration::ZERO,
             owner: None,
-            attempter: Id::NOBODY,
+            course: Course::Attempt(Id::NOBODY),
             asked: MasterSet::EMPTY,
             tally: Tally::default(),
             is_open: true,
             counts_grants: true,
             failures: Vec::new(),
             release: None,
-            leaving: None,
             tells: false,
             publishers: MasterSet::EMPTY,
-            successor: Id::NOBODY,
             twins: MasterSet::EMPTY,
             connection_lost: MasterSet::EMPTY,
             sent_again: MasterSet::EMPTY,
@@ -173,17 +178,15 @@ impl Claim {
             shortest_ttl_ms,
             answer_limit,
             owner,
-            attempter: _,
+            course,
             asked,
             tally,
             is_open,
             counts_grants,
             failures,
             release,
-            leaving,
             tells,
             publishers,
-            successor,
             twins,
             connection_lost,
             sent_again,
@@ -196,8 +199,11 @@ impl Claim {
         (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (whole_ms(ttl), u32::MAX, limit);
         (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
         (*is_open, *counts_grants) = (true, true);
-        (*release, *successor, *tells, *publishers) = (None, Id::NOBODY, false, MasterSet::EMPTY);
-        *leaving = None;
+        (*release, *tells, *publishers) = (None, false, MasterSet::EMPTY);
+        // An attempt that has a script sets its operation.
+        if !matches!(course, Course::Attempt(_)) {
+            *course = Course::Attempt(Id::NOBODY);
+        }
         (*twins, *connection_lost, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY, MasterSet::EMPTY);
         (*gone, *owes_repair) = (MasterSet::EMPTY, MasterSet::EMPTY);
         (*owes_extension, *lost_extension) = (MasterSet::EMPTY, MasterSet::EMPTY);
@@ -227,7 +233,7 @@ impl Claim {
     ) {
         let (owed, sent) = (self.holders(), swapped.union(released));
         let owed = if mutant!(HandoverForgetsClaim) { owed.without(swapped) } else { owed };
-        self.successor = successor;
+        self.course = Course::HandedOver(successor);
         // The lock is not free.
         self.tells = false;
         self.failures.clear();
@@ -239,13 +245,13 @@ impl Claim {
     pub(super) fn gone_at(&self, drift: Drift) -> Instant {
         let longest_ttl = Duration::from_millis(u64::from(self.longest_ttl_ms));
         let gone_at = self.sent_at + longest_ttl + drift.of(longest_ttl);
-        self.leaving.as_ref().map_or(gone_at, |leaving| gone_at.max(leaving.gone_at(drift)))
+        self.leaving().map_or(gone_at, |leaving| gone_at.max(leaving.gone_at(drift)))
     }
 
     /// The latest end of any key of a lock that is being left. A master that has not answered may carry out
     /// the last command just before its key would have ended.
     pub(super) fn latest_end(&self, now: Instant, drift: Drift) -> Instant {
-        let (Some(leaving), Some(release)) = (&self.leaving, &self.release) else {
+        let (Some(leaving), Some(release)) = (self.leaving(), &self.release) else {
             unreachable!("{LEFT_ONLY}")
         };
         let rest = leaving.rest_sent.map_or(Duration::ZERO, |ttl| {
@@ -261,10 +267,23 @@ impl Claim {
         }
     }
 
+    /// How the lock is left, if it is left for a time.
+    pub(super) const fn leaving(&self) -> Option<&Leaving> {
+        match &self.course {
+            Course::Left(leaving) => Some(leaving),
+            Course::Attempt(_) | Course::HandedOver(_) => None,
+        }
+    }
+
+    /// Whether the lock was handed over to this claim: where the swap was carried out this one's key is gone.
+    pub(super) fn has_successor(&self, id: Id) -> bool {
+        matches!(self.course, Course::HandedOver(successor) if successor == id)
+    }
+
     /// A command that ends the claim is about to be sent. Returns the TTL that it is to set, or `None` if
     /// it is to be a release.
     pub(super) fn next_rest(&mut self, now: Instant, config: &Config) -> Option<Ttl> {
-        let leaving = self.leaving.as_mut()?;
+        let Course::Left(leaving) = &mut self.course else { return None };
         leaving.sent_at = now;
         leaving.rest_sent = leaving.rest_at(now, config);
         leaving.rest_sent
@@ -273,7 +292,7 @@ impl Claim {
     /// A master has the rest of the time, it says. That is no proof of an end in time if the command was on
     /// its way for long: the master counts from when it got it.
     pub(super) fn note_rest_answer(&mut self, now: Instant, master: MasterId) {
-        let Some(leaving) = &self.leaving else { unreachable!("{LEFT_ONLY}") };
+        let Some(leaving) = self.leaving() else { unreachable!("{LEFT_ONLY}") };
         if now > leaving.sent_at + self.answer_limit && !mutant!(LateRestCounts) {
             self.release_mut().unproven.insert(master);
         }
@@ -298,7 +317,7 @@ impl Claim {
             self.lost_extension.insert(master);
         }
         if let Some(release) = &mut self.release {
-            if self.leaving.is_some() && release.sent.contains(master) {
+            if matches!(self.course, Course::Left(_)) && release.sent.contains(master) {
                 self.lost_extension.insert(master);
             }
             release.sent.remove(master);
@@ -463,7 +482,7 @@ impl Claim {
         } else {
             self.sent_again.intersection(self.connection_lost)
         };
-        let is_rest = self.leaving.as_ref().is_some_and(|leaving| leaving.rest_sent.is_some());
+        let is_rest = self.leaving().is_some_and(|leaving| leaving.rest_sent.is_some());
         if is_rest { unproven.union(self.lost_extension) } else { unproven }
     }
 
@@ -483,7 +502,7 @@ impl Claim {
         // Each pause is as long as all the time so far, so a master is asked about log2(TTL / limit) times.
         let pause = (now - release.started).max(self.answer_limit);
         let again = (now + pause).min(self.gone_at(drift).max(now + self.answer_limit));
-        let until = self.leaving.as_ref().map(|leaving| leaving.until).filter(|until| *until > now);
+        let until = self.leaving().map(|leaving| leaving.until).filter(|until| *until > now);
         Some(until.map_or(again, |until| again.min(until)))
     }
 }

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use super::claim::{Claim, Counted, Leaving, NO_RELEASE};
+use super::claim::{Claim, Counted, Course, Leaving, NO_RELEASE};
 use super::fleet::Fleet;
 use super::groups::Notify;
 use super::kind::Tag;
@@ -192,7 +192,7 @@ impl Claims {
         let claim = self.claim_mut(id);
         let owed = claim.holders();
         claim.failures.clear();
-        claim.leaving = Some(Box::new(leaving));
+        claim.course = Course::Left(Box::new(leaving));
         claim.begin_release(now, owed, MasterSet::EMPTY);
         timers.arm(claim_timer(id), now + claim.answer_limit);
         self.send_end(fleet, now, id, owed);
@@ -206,14 +206,13 @@ impl Claims {
         claim.publishers = MasterSet::EMPTY;
         let under_way = claim.release_mut().sent;
         let mut to = masters.without(under_way);
-        if mutant!(RestSentOnce) && claim.leaving.as_ref().is_some_and(|leaving| leaving.rest_sent.is_some())
-        {
+        if mutant!(RestSentOnce) && claim.leaving().is_some_and(|leaving| leaving.rest_sent.is_some()) {
             to = MasterSet::EMPTY;
         }
         let rest = claim.next_rest(now, fleet.config());
         let sent = match rest {
             Some(ttl) => send_rest(fleet, to, id, claim, ttl, Script::Sha),
-            None if mutant!(RestWithoutEnd) && claim.leaving.is_some() => MasterSet::EMPTY,
+            None if mutant!(RestWithoutEnd) && claim.leaving().is_some() => MasterSet::EMPTY,
             None => send_release(fleet, to, id, claim),
         };
         let mut unproven = claim.unproven();
@@ -310,7 +309,7 @@ impl Claims {
     pub(super) fn stray(&mut self, fleet: &mut Fleet, master: MasterId, id: Id) -> Option<Id> {
         self.publish_without(fleet, master, id);
         let is_forgotten = mutant!(LateSwapForgotten)
-            && self.ids().any(|other| self.table.find(other).is_some_and(|claim| claim.successor == id));
+            && self.ids().any(|other| self.table.find(other).is_some_and(|claim| claim.has_successor(id)));
         let claim = self.table.find_mut(id).filter(|claim| claim.asked.contains(master))?;
         claim.note_stray(master, is_forgotten);
         claim.owner

@@ -159,7 +159,7 @@ impl Engine {
     /// The claim at this place, if it is the one that was handed over to `successor`.
     fn released_for(&self, successor: Id, from: u32) -> Option<Id> {
         let from = self.claims.occupant(from)?;
-        self.claims.find(from).filter(|claim| claim.successor == successor).map(|_| from)
+        self.claims.find(from).filter(|claim| claim.has_successor(successor)).map(|_| from)
     }
 
     /// A swap that was not carried out cannot be sent again: what it was to replace is released on its own.

@@ -429,7 +429,7 @@ impl Engine {
     /// Ends an awaited release if nothing more is to be waited for.
     pub(super) fn check_release(&mut self, now: Instant, claim_id: Id, id: Id) {
         let claim = self.claims.claim(claim_id);
-        let needed = if claim.leaving.is_some() { self.fleet.count() } else { self.fleet.quorum() };
+        let needed = if claim.leaving().is_some() { self.fleet.count() } else { self.fleet.quorum() };
         if claim.release.is_some_and(|release| release.is_settled(needed)) {
             self.settle_release(now, claim_id, id);
         }
@@ -440,7 +440,7 @@ impl Engine {
     pub(super) fn settle_release(&mut self, now: Instant, claim_id: Id, id: Id) {
         let claim = self.claims.claim_mut(claim_id);
         claim.owner = None;
-        let is_left = claim.leaving.is_some();
+        let is_left = claim.leaving().is_some();
         let release = claim.release_mut();
         let ((deleted, absent, unanswered), is_over) = (release.counts(), release.owed.is_empty());
         let outcome = if is_left {

@@ -95,7 +95,7 @@ impl Engine {
     #[inline(never)]
     pub(super) fn left(&self, now: Instant, claim_id: Id) -> Result<Left, LeaveError> {
         let claim = self.claims.claim(claim_id);
-        let (Some(leaving), Some(release)) = (&claim.leaving, claim.release) else {
+        let (Some(leaving), Some(release)) = (claim.leaving(), claim.release) else {
             unreachable!("the lock is left for a time")
         };
         let latest_end = claim.latest_end(now, self.config.drift);

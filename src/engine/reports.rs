@@ -50,7 +50,7 @@ impl Engine {
     /// The same for a release, or a lock that is left for a time: their answers are kept apart.
     pub(super) fn release_report(&self, now: Instant, claim: &Claim, release: &Release) -> Report {
         let tally = Tally { granted: release.deleted, refused: release.absent, failed: MasterSet::EMPTY };
-        let round = if claim.leaving.is_some() { Round::Leave } else { Round::Release };
+        let round = if claim.leaving().is_some() { Round::Leave } else { Round::Release };
         let mut report = self.report(now, round, claim, &tally);
         for ((_, vote), link) in report.votes.iter_mut().zip(self.fleet.links()) {
             if *vote != Vote::Pending {

@@ -34,7 +34,7 @@ impl Engine {
             Verb::Rest => {
                 let Some(claim) = self.claims.find(id) else { return };
                 // The release that has taken its place follows when its time has come.
-                match claim.leaving.as_ref().and_then(|leaving| leaving.rest_sent) {
+                match claim.leaving().and_then(|leaving| leaving.rest_sent) {
                     Some(ttl) => mode::send_rest(&mut self.fleet, only, id, claim, ttl, Script::Text),
                     None => MasterSet::EMPTY,
                 }
@@ -93,7 +93,7 @@ impl Engine {
     /// overtaken.
     fn send_whole_swap(&mut self, now: Instant, master: MasterId, id: Id, from: u32) -> MasterSet {
         let old = self.claims.occupant(from).and_then(|from| self.claims.find(from));
-        let (Some(old), Some(new)) = (old.filter(|old| old.successor == id), self.claims.find(id)) else {
+        let (Some(old), Some(new)) = (old.filter(|old| old.has_successor(id)), self.claims.find(id)) else {
             return MasterSet::EMPTY;
         };
         if new.release.is_some() && !mutant!(SwapBehindRelease) {
