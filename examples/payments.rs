@@ -35,7 +35,7 @@ use tokio::time::{sleep, timeout};
 const TTL: Duration = Duration::from_secs(10);
 /// How long a charge waits for its lock.
 const WAIT: Duration = Duration::from_secs(10);
-/// A master that takes longer does not vote. The default for this TTL, 50 ms, ends a charge on a slow day.
+/// A master that takes longer does not vote. The default is 50 ms where round trips are short.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// No charge takes longer.
 const CHARGE_MAX: Duration = Duration::from_secs(60);

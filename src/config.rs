@@ -106,6 +106,17 @@ pub enum Quarantine {
     Trust,
 }
 
+/// Bounds of the time that a round waits for answers; between them it follows the measured round trip.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AnswerBounds {
+    pub(crate) min: Duration,
+    pub(crate) max: Duration,
+}
+
+impl AnswerBounds {
+    pub(crate) const NONE: Self = Self { min: Duration::ZERO, max: Duration::ZERO };
+}
+
 impl Config {
     /// The delay after so many failed attempts, at least one, by the function given to
     /// [`ConfigBuilder::retry_delay_by`].
@@ -136,16 +147,27 @@ impl Config {
         Ttl::new(ttl, self.drift, self.max_ttl)
     }
 
-    /// Returns how long one round of a lock with this TTL waits for a master; never longer than the lock
-    /// would be valid. The default is a fiftieth of the TTL, from 5 to 50 ms.
+    /// Returns the longest time that one round of a lock with this TTL waits for a master; never longer than
+    /// the lock would be valid. It is the configured answer time-out, and by default a fifth of the TTL, at
+    /// most 1 s.
     #[must_use]
     pub fn answer_limit(&self, ttl: Ttl) -> Duration {
-        let scaled = Duration::from_millis((ttl.as_millis() / 50).clamp(5, 50));
+        self.answer_bounds(ttl).max
+    }
+
+    pub(crate) fn answer_bounds(&self, ttl: Ttl) -> AnswerBounds {
         let share = self.answer_ppm.map(|ppm| {
             let share = ttl.as_duration().as_nanos() * u128::from(ppm) / 1_000_000;
             Duration::from_nanos(u64::try_from(share).unwrap_or(u64::MAX)).max(Duration::from_millis(1))
         });
-        self.answer_timeout.or(share).unwrap_or(scaled).min(ttl.validity())
+        let [min, max] = self.answer_timeout.or(share).map_or_else(
+            || {
+                let min = Duration::from_millis((ttl.as_millis() / 50).clamp(5, 50));
+                [min, (ttl.as_duration() / 5).clamp(min, limits::ANSWER_LIMIT_MAX)]
+            },
+            |limit| [limit; 2],
+        );
+        AnswerBounds { min: min.min(ttl.validity()), max: max.min(ttl.validity()) }
     }
 
     /// Asks the provider given to [`ConfigBuilder::credentials`] for the credentials of a master, as
@@ -300,11 +322,13 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets how long one round waits for a master's answer: from 1 ms to one day, by default a fiftieth of
-    /// the TTL, between 5 and 50 ms.
+    /// Sets how long one round waits for a master's answer: from 1 ms to one day.
     ///
-    /// A master that misses it is skipped until it answers again. So set it well above the usual round trip;
-    /// a round trip near 50 ms needs a larger value.
+    /// By default it follows the measured round trips of the masters that a quorum needs, by the rule of
+    /// TCP's retransmission timer (RFC 6298): from a fiftieth of the TTL, between 5 and 50 ms, to a fifth of
+    /// it, at most 1 s ([`limits::ANSWER_LIMIT_MAX`]).
+    ///
+    /// A master that misses it is skipped until it answers again. So set it well above the usual round trip.
     #[must_use]
     pub const fn answer_timeout(mut self, limit: Duration) -> Self {
         self.config.answer_timeout = Some(limit);

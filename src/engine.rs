@@ -69,6 +69,7 @@ mod renewal;
 mod repair;
 mod reports;
 pub(crate) mod request;
+mod round_trip;
 mod script;
 mod sharing;
 mod slab;

@@ -31,6 +31,10 @@ pub const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// called: 64.
 pub const RETRY_DELAY_COUNT: u32 = 64;
 
+/// Upper bound of the time that a round waits for answers, unless an answer time-out is configured: 1 s, and
+/// a fifth of the TTL.
+pub const ANSWER_LIMIT_MAX: Duration = Duration::from_secs(1);
+
 /// Largest number of locks of one engine that are being acquired, held, or whose release is awaited: 131,072.
 /// One more is `Overloaded`, at once.
 pub const OPERATION_COUNT_MAX: usize = 131_072;

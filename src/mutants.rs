@@ -286,6 +286,10 @@ pub enum Mutant {
     StrayExtensionIgnored,
     /// A verdict waits for every master.
     WaitsForAll,
+    /// No round trip changes how long answers are waited for.
+    RoundTripUnheard,
+    /// The slowest round trip so far is that of a master for ever.
+    SlownessRemembered,
     /// A server that already ran when another was heard in its place is taken for a restarted one.
     ReplacedServerTrusted,
     /// Strict mode believes the uptime that a server reports.

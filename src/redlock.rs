@@ -185,7 +185,7 @@ impl Redlock {
     }
 
     /// Gives a held lock a new TTL, counted from now, if a quorum of masters still has it. Returns within the
-    /// answer limit of one round, from 5 to 50 ms by default.
+    /// answer limit of one round ([`ConfigBuilder::answer_timeout`]).
     ///
     /// # Errors
     /// [`ExtendError`]. The lease stays valid as long as it was before, unless the error says that it is
@@ -510,9 +510,9 @@ impl<'a> LeaseRequest<'a> {
 
     /// Makes one attempt, in about one round trip.
     ///
-    /// Returns within the answer limit ([`ConfigBuilder::answer_timeout`]; a fiftieth of the TTL by default,
-    /// from 5 to 50 ms). A refused attempt that asks for the holder's time takes up to twice that. If the
-    /// connections were closed while the client was idle, it takes up to 200 ms more.
+    /// Returns within the answer limit ([`ConfigBuilder::answer_timeout`]). A refused attempt that asks for
+    /// the holder's time takes up to twice that. If the connections were closed while the client was idle, it
+    /// takes up to 200 ms more.
     ///
     /// # Errors
     /// [`AcquireError`] distinguishes contention from an outage, and has what each master said.

@@ -80,10 +80,11 @@ pub(crate) struct MasterOptions {
     #[arg(long, value_name = "TIME", env = env::MAX_TTL)]
     max_ttl: Option<OsString>,
 
-    /// How long to wait for a master's answer [default: a fiftieth of the TTL, between 5ms and 50ms; 1s in
-    /// inspect, ls and unlock].
+    /// How long to wait for a master's answer [default: it follows the round trip; 1s in inspect, ls and
+    /// unlock].
     ///
-    /// Set it well above the network's round trip.
+    /// The default is from a fiftieth of the TTL, between 5ms and 50ms, to a fifth of it, at most 1s. Set it
+    /// well above the network's round trip.
     #[arg(long, value_name = "TIME", env = env::ANSWER_TIMEOUT)]
     answer_timeout: Option<OsString>,
 

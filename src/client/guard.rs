@@ -153,7 +153,7 @@ impl Guard {
     }
 
     /// Gives the lock a new TTL, counted from now, if a quorum of masters still has it. Returns within the
-    /// answer limit of one round, from 5 to 50 ms by default.
+    /// answer limit of one round ([`crate::ConfigBuilder::answer_timeout`]).
     ///
     /// # Errors
     /// [`ExtendError`]. The lock stays valid as long as it was before, unless the error says that it is lost.

@@ -22,8 +22,7 @@ impl Client {
     /// Returns what each master holds of the lock of this name, of any holder, in one round trip.
     ///
     /// Returns when each usable master has answered, or at the answer limit of the longest TTL
-    /// ([`crate::ConfigBuilder::answer_timeout`]; 50 ms by default). It takes no part in any lock and changes
-    /// nothing.
+    /// ([`crate::ConfigBuilder::answer_timeout`]). It takes no part in any lock and changes nothing.
     ///
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;

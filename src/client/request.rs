@@ -106,10 +106,9 @@ impl<'a> LockRequest<'a> {
 
     /// Makes one attempt, in about one round trip.
     ///
-    /// Returns within the answer limit ([`crate::ConfigBuilder::answer_timeout`]; a fiftieth of the TTL by
-    /// default, from 5 to 50 ms). A refused attempt that asks for the holder's time takes up to twice that.
-    /// If the connections were closed while the client was idle, it takes up to 200 ms more
-    /// ([`crate::limits::REVIVE_MAX`]).
+    /// Returns within the answer limit ([`crate::ConfigBuilder::answer_timeout`]). A refused attempt that
+    /// asks for the holder's time takes up to twice that. If the connections were closed while the client was
+    /// idle, it takes up to 200 ms more ([`crate::limits::REVIVE_MAX`]).
     ///
     /// # Errors
     /// [`AcquireError`] distinguishes contention from an outage, and has what each master said.

@@ -67,13 +67,19 @@ fn settings_outside_their_bounds_are_refused() {
 }
 
 #[test]
-fn the_answer_limit_scales_between_5_and_50_ms() {
+fn the_answer_limit_has_bounds_by_the_ttl() {
+    let bounds = |config: &Config, ms| {
+        let bounds = config.answer_bounds(config.ttl(Duration::from_millis(ms)).expect("valid"));
+        (bounds.min.as_millis(), bounds.max.as_millis())
+    };
     let limit = |config: &Config, ms| {
-        config.answer_limit(config.ttl(Duration::from_millis(ms)).expect("valid")).as_millis()
+        let (min, max) = bounds(config, ms);
+        assert_eq!(min, max, "it was configured");
+        max
     };
     let config = one().build().expect("valid");
-    let limits = [10, 250, 1000, 2500, 30_000].map(|ms| limit(&config, ms));
-    assert_eq!(limits, [5, 5, 20, 50, 50]);
+    let by_ttl = [10, 250, 1000, 2500, 30_000].map(|ms| bounds(&config, ms));
+    assert_eq!(by_ttl, [(5, 5), (5, 50), (20, 200), (50, 500), (50, 1000)]);
     let tiny = config.ttl(Duration::from_millis(4)).expect("valid");
     assert_eq!(config.answer_limit(tiny), tiny.validity(), "no longer than the lock is valid");
     let config = one().answer_timeout(Duration::from_millis(300)).build().expect("valid");

@@ -118,7 +118,7 @@ impl Engine {
     pub(super) fn note_round_trip(&mut self, now: Instant, master: MasterId, id: Id) {
         if let Some(claim) = self.claims.find(id) {
             let round_trip = now.saturating_duration_since(claim.started);
-            self.fleet.link_mut(master).stats.round_trip.record(round_trip);
+            self.fleet.note_round_trip(master, round_trip);
         }
     }
 

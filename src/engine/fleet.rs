@@ -23,7 +23,7 @@ use super::logins::CurrentLogin;
 use super::owed::{Owed, Shape};
 use super::timers::{Timers, master_timer};
 use super::trouble::{self, Trouble};
-use crate::config::{Config, Login};
+use crate::config::{AnswerBounds, Config, Login};
 use crate::limits;
 use crate::lock::command::{self, Entry, Script};
 use crate::lock::{Failure, MasterId, MasterSet, Token, Ttl, quorum};
@@ -51,6 +51,8 @@ pub(super) struct Fleet {
     usable: MasterSet,
     /// Masters whose votes may not count yet; each has a time in its link.
     quarantined: MasterSet,
+    /// Within which a quorum of those that vote answers, if nothing is wrong.
+    round_trip_limit: Duration,
     pub(super) wishes: Wishes,
     /// Whether a link got bytes to write since [`Fleet::take_queued`] was asked.
     has_queued: bool,
@@ -94,6 +96,7 @@ impl Fleet {
             ready: MasterSet::EMPTY,
             usable: MasterSet::EMPTY,
             quarantined: MasterSet::EMPTY,
+            round_trip_limit: Duration::ZERO,
             has_queued: false,
             gathered: Gathered::default(),
             groups: Groups::new(),
@@ -389,6 +392,7 @@ impl Fleet {
             } else {
                 self.quarantined.remove(master);
             }
+            self.follow_round_trips();
             self.arm(master, timers);
         }
         Admission { predecessor, refusal, is_reconnect, is_restart }
@@ -423,6 +427,7 @@ impl Fleet {
         link.fail(now, why, rng);
         self.ready.remove(master);
         self.usable.remove(master);
+        self.follow_round_trips();
         self.wishes.close(master, was_open);
         self.arm(master, timers);
         was_ready
@@ -484,8 +489,36 @@ impl Fleet {
         if link.is_ready() && link.silent_since.is_none() && now - link.heard_at >= limit {
             link.silent_since = Some(now);
             self.usable.remove(master);
+            self.follow_round_trips();
             self.arm(master, timers);
         }
+    }
+
+    /// A master has answered an attempt that is measured.
+    pub(super) fn note_round_trip(&mut self, master: MasterId, round_trip: Duration) {
+        let link = &mut self.links[master.index()];
+        link.stats.round_trip.record(round_trip);
+        link.round_trip.note(round_trip);
+        self.follow_round_trips();
+    }
+
+    /// A quorum answers within the limit of the slowest of its masters. Those that do not vote do not count.
+    fn follow_round_trips(&mut self) {
+        let voters = self.usable.without(self.quarantined);
+        let mut limits = [Duration::ZERO; limits::MASTER_COUNT_MAX];
+        let mut count = 0;
+        for (place, master) in limits.iter_mut().zip(voters.iter()) {
+            *place = self.links[master.index()].round_trip.limit();
+            count += 1;
+        }
+        limits[..count].sort_unstable();
+        self.round_trip_limit = limits[..count].iter().take(self.quorum).last().copied().unwrap_or_default();
+    }
+
+    /// How long a round waits for answers, within these bounds.
+    #[inline(always)]
+    pub(super) fn answer_limit(&self, bounds: AnswerBounds) -> Duration {
+        self.round_trip_limit.max(bounds.min).min(bounds.max)
     }
 
     fn arm(&self, master: MasterId, timers: &mut Timers) {

@@ -15,6 +15,7 @@ use super::handshake::{Handshake, Learnt, Step};
 use super::kind::Tag;
 use super::logins::CurrentLogin;
 use super::owed::{Answer, Owed};
+use super::round_trip::RoundTrip;
 use super::slab::Id;
 use super::stats::MasterStats;
 use super::trouble::{Trouble, Warning};
@@ -78,6 +79,7 @@ pub(super) struct Link {
     changes: Option<Changes>,
     /// Whether the scripts of each kind of lock are on their way to it.
     pub(super) scripts_loading: [bool; Tag::ALL.len()],
+    pub(super) round_trip: RoundTrip,
     /// What was counted of it. State and time in quarantine are filled in for a snapshot.
     pub(super) stats: MasterStats,
     /// Whether it was ever connected.
@@ -100,6 +102,7 @@ impl Link {
             identity: None,
             changes: None,
             scripts_loading: [false; Tag::ALL.len()],
+            round_trip: RoundTrip::default(),
             stats: MasterStats::new(name),
             was_connected: false,
         }
@@ -185,6 +188,10 @@ impl Link {
     /// The nonce came back: takes over what was learnt, and decides when the master counts. Whether it may
     /// count at all, [`Link::refuse_unfit`] says.
     pub(super) fn finish_handshake(&mut self, now: Instant, config: &Config) -> Predecessor {
+        if let Some(deadline) = self.connection.deadline() {
+            let left = deadline.saturating_duration_since(now);
+            self.round_trip.note(config.connect_timeout.saturating_sub(left));
+        }
         self.learnt = self.connection.finish_handshake(now);
         self.by = self.learnt.commands();
         let is_known = |identity: &Identity| {

@@ -93,7 +93,7 @@ pub enum Request<'a> {
         took: Duration,
     },
     /// Asks each master what it holds of a lock, of any holder. Answered by [`Outcome::Inspect`] when each
-    /// usable master has answered, or at the answer limit of the longest TTL (50 ms by default). It is no
+    /// usable master has answered, or at the answer limit of the longest TTL. It is no
     /// vote, and a release of it cancels it.
     Inspect {
         /// The lock's name.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::Config;
+use crate::config::{AnswerBounds, Config};
 use crate::limits;
 use crate::lock::command::AcquireTail;
 use crate::lock::{InputError, Ttl};
@@ -14,14 +14,14 @@ pub(super) struct Terms {
     ttl: Option<Ttl>,
     /// The TTL that was asked for last, and what it became.
     asked: Option<(Option<Duration>, Ttl)>,
-    /// How long each round waits for answers.
-    pub(super) answer_limit: Duration,
+    /// Bounds of the time that each round waits for answers.
+    pub(super) answer_bounds: AnswerBounds,
     pub(super) tail: AcquireTail,
 }
 
 impl Terms {
     pub(super) const NONE: Self =
-        Self { ttl: None, asked: None, answer_limit: Duration::ZERO, tail: AcquireTail::EMPTY };
+        Self { ttl: None, asked: None, answer_bounds: AnswerBounds::NONE, tail: AcquireTail::EMPTY };
 
     /// The TTL of an acquisition that asks for this one, or for the default.
     #[inline(always)]
@@ -52,7 +52,7 @@ impl Terms {
     #[inline(never)]
     fn set(&mut self, ttl: Ttl, config: &Config) {
         self.ttl = Some(ttl);
-        self.answer_limit = config.answer_limit(ttl);
+        self.answer_bounds = config.answer_bounds(ttl);
         self.tail.set(ttl.as_millis());
     }
 }

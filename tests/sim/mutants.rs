@@ -194,6 +194,8 @@ killed! {
     late_set_after_extension: LateSetAfterExtension by hold::a_late_set_is_void_after_an_extension;
     stray_extension_ignored: StrayExtensionIgnored by hold::a_broken_shorter_extension_cuts_nothing;
     waits_for_all: WaitsForAll by acquire::one_stopped_master_delays_nobody;
+    round_trip_unheard: RoundTripUnheard by acquire::the_answer_limit_follows_the_round_trip;
+    slowness_remembered: SlownessRemembered by acquire::the_answer_limit_follows_the_round_trip;
     replaced_server_trusted: ReplacedServerTrusted by masters::a_replaced_server_is_no_restart;
     uptime_in_strict: UptimeInStrict by masters::strict_mode_believes_no_uptime;
     mark_of_other_process: MarkOfOtherProcess by masters::a_mark_speaks_for_the_process_that_it_names;

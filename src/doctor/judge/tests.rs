@@ -98,13 +98,7 @@ fn each_fact_has_its_finding_alone() {
         (Uptime, "", |it| it.server.is_append_only = Some(false), "restart-forgets", Severity::Note),
         (Uptime, "", |it| it.server.uptime = Some(Duration::from_secs(31)), "quarantined", Severity::Warning),
         (Strict, "", |it| it.observed = Duration::from_secs(30), "unobserved", Severity::Warning),
-        (
-            Uptime,
-            "",
-            |it| it.round_trip.p99 = Duration::from_millis(50),
-            "slow-round-trip",
-            Severity::Warning,
-        ),
+        (Uptime, "", |it| it.round_trip.p99 = Duration::from_secs(1), "slow-round-trip", Severity::Warning),
         (
             Uptime,
             "",

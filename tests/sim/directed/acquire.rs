@@ -163,6 +163,37 @@ pub fn one_stopped_master_delays_nobody() -> Verdict {
     demand(world.now - start <= 3 * MS, "a lock took more than a round trip and a turn")
 }
 
+pub fn the_answer_limit_follows_the_round_trip() -> Verdict {
+    // The network is slower from the start: the handshake has shown it.
+    let mut world = unconnected(3, defaults);
+    (world.weather.delay_min, world.weather.delay_max) = (40 * MS, 40 * MS);
+    world.add_client(Clock::new(0, 0), 0);
+    world.run_for(SECOND);
+    hold(&mut world, 0, b"far", ms(10_000))?;
+    verdict(&mut world)?;
+    // It becomes slower: answers that come too late for their attempt have shown it.
+    let mut world = super::world(3, 1, defaults);
+    hold(&mut world, 0, b"near", ms(10_000))?;
+    (world.weather.delay_min, world.weather.delay_max) = (40 * MS, 40 * MS);
+    world.run_for(SECOND);
+    let first = acquire(&mut world, 0, b"first", ms(10_000), Duration::ZERO)?;
+    demand(matches!(first, Outcome::Acquire(Err(AcquireError::NoQuorum(_)))), "the limit is never below")?;
+    world.run_for(SECOND);
+    hold(&mut world, 0, b"second", ms(10_000))?;
+    // It becomes fast again: a fleet that hangs costs a short attempt.
+    (world.weather.delay_min, world.weather.delay_max) = (0, 0);
+    for _ in 0..40 {
+        world.run_for(20 * MS);
+        let lock = hold(&mut world, 0, b"third", ms(10_000))?;
+        world.submit_release(0, lock, false);
+    }
+    (0..3).for_each(|master| world.stop_master(master, 5 * SECOND));
+    let start = world.now;
+    acquire(&mut world, 0, b"fourth", ms(10_000), Duration::ZERO)?;
+    demand(world.now - start <= 55 * MS, "an attempt waits as for the slow network")?;
+    verdict(&mut world)
+}
+
 pub fn without_masters_calls_end_by_their_deadline() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, b"b", ms(1000))?;
@@ -207,5 +238,6 @@ tests!(
     a_time_out_leaves_the_order_of_replies_alone,
     a_dead_client_leaves_nothing_beyond_its_ttl,
     one_stopped_master_delays_nobody,
+    the_answer_limit_follows_the_round_trip,
     without_masters_calls_end_by_their_deadline,
 );
