@@ -63,12 +63,12 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "TIME", value_parser = parse_wait)]
     wait: Option<Duration>,
 
-    /// Time between TERM and KILL for the command if the lock is lost [default: a third of the TTL].
+    /// Time between TERM and KILL for the command if the lock is lost [default: a third of the validity].
     ///
     /// KILL comes before the lock's validity ends, by a twentieth of it (at most 1s), however long the
-    /// grace is; by up to a sixth where the machine ran redlatch late before. Where it ran in time, TERM
-    /// is sent so early that a grace of up to a quarter of the TTL fits. If redlatch could not run until then (stopped, or the
-    /// machine slept or was too busy), KILL comes at once when it does.
+    /// grace is; by up to a sixth where the machine ran redlatch late before. Where it ran in time, TERM is
+    /// sent so early that a grace of up to a quarter of the TTL fits. If redlatch could not run until then
+    /// (stopped, or the machine slept or was too busy), KILL comes at once when it does.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     grace: Option<Duration>,
 
@@ -121,7 +121,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
 
-    /// Report on stderr each event of the lock.
+    /// Report on stderr what happens to the lock.
     #[arg(short, long)]
     verbose: bool,
 
@@ -178,7 +178,7 @@ When the lock is lost:
 Processes:
   The command leads a process group of its own. A lost lock ends the group and, on Linux, all descendants of the
   command wherever they went (setsid, daemons); redlatch exits when none of them is left.
-  When the command ends by itself redlatch releases the lock and exits. Processes that the command left in the background
+  When the command ends by itself redlatch releases or leaves the lock and exits. Processes that the command left in the background
   go on without the lock: let the command wait for those that need it.
   If redlatch itself gets KILL (also by the system, which is out of memory), the command gets KILL, too, on Linux with /proc. What
   the command has started does not, and neither does a set-user-ID command: they go on without the lock. On other
