@@ -355,7 +355,8 @@ impl ConfigBuilder {
     /// Sets the bounds of the random delay between two attempts of a waiting acquisition; 1 ms to 100 ms by
     /// default, at most one day.
     ///
-    /// The delay is longer than the time that the attempt took, and grows from attempt to attempt.
+    /// The delay is longer than the time that the attempt took, and grows from attempt to attempt. It ends
+    /// early, or is longer, as [`ConfigBuilder::wake_waiters`] says.
     #[must_use]
     pub const fn retry_delay(mut self, bounds: RangeInclusive<Duration>) -> Self {
         self.config.retry_delay_min = *bounds.start();
@@ -367,9 +368,9 @@ impl ConfigBuilder {
     /// [`ConfigBuilder::retry_delay`]. Its argument is the number of failed attempts. It is called here, for
     /// 1 to 64, and the results are kept; later attempts use the last one.
     ///
-    /// The result is a lower bound: the delay is never shorter than the time that the attempt took, nor than
-    /// 1 ms. Up to as much again is added at random, so that clients that met once do not meet again and
-    /// again. The end of the holder's time shortens the delay, and so does a release notification
+    /// The delay is at least the result, the time that the attempt took, and 1 ms. A random time of up to the
+    /// larger of the last two is added, so that clients that met once do not meet again and again. The end
+    /// of the holder's time shortens the delay, and so does a release notification
     /// ([`ConfigBuilder::wake_waiters`]).
     ///
     /// ```

@@ -63,10 +63,10 @@ impl Diagnosis {
 /// Part of the limit for which round trips are measured.
 const ROUND_TRIP_SHARE: u32 = 4;
 
-/// Examines the masters of a configuration, all at the same time, and returns after `limit` at the latest.
-/// Each connection, and each exchange over it, takes at most the configuration's `connect_timeout`.
-/// Its threads end then, too. Only a lookup of a name and a call of the credentials provider that hang cannot
-/// be interrupted: the thread of each ends when it returns.
+/// Examines the masters of a configuration, all at the same time, and returns after about `limit` at the
+/// latest. Each connection, and each exchange over it, takes at most the configuration's `connect_timeout`.
+/// Its threads end at `limit`, too. Only a lookup of a name and a call of the credentials provider that hang
+/// cannot be interrupted: the thread of each ends when it returns.
 ///
 /// It writes nothing: rights are tried with commands that change nothing. A command that the login may not
 /// run leaves an entry in the ACL log of the master.

@@ -297,7 +297,7 @@ impl Engine {
     /// of a short write does not count.
     #[inline]
     pub(crate) fn take_queued(&mut self) -> bool {
-        // Connections for notifications are few, and open only while callers wait.
+        // Connections for notifications are few, and open while callers wait and shortly after.
         self.fleet.take_queued() || !self.subscriptions.open_links().is_empty()
     }
 

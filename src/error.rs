@@ -185,7 +185,7 @@ pub enum AcquireError {
     /// The request itself cannot work; nothing was sent.
     Input(#[from] InputError),
     /// The client cannot be used: it was drained, its event loop cannot go on, this is a fork of its process,
-    /// or the call comes from a function or a waker that the client is calling.
+    /// or the call comes from a waker that the client is calling.
     Stopped(Arc<str>),
 }
 
@@ -260,7 +260,7 @@ pub enum ExtendError {
     #[error(transparent)]
     Input(#[from] InputError),
     /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
-    /// comes from a function or a waker that the client is calling.
+    /// comes from a waker that the client is calling.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
@@ -277,7 +277,7 @@ pub enum ReleaseError {
     #[error("the lock is not held by this client; acquire it first")]
     NotHeld,
     /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
-    /// comes from a function or a waker that the client is calling.
+    /// comes from a waker that the client is calling.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
@@ -309,7 +309,7 @@ pub enum LeaveError {
     #[error(transparent)]
     Input(#[from] InputError),
     /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
-    /// comes from a function or a waker that the client is calling. The lock ends with its TTL.
+    /// comes from a waker that the client is calling. The lock ends with its TTL.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
@@ -325,7 +325,7 @@ pub enum InspectError {
     #[error(transparent)]
     Input(#[from] InputError),
     /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
-    /// comes from a function or a waker that the client is calling.
+    /// comes from a waker that the client is calling.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
@@ -345,7 +345,7 @@ pub enum ForceUnlockError {
     #[error(transparent)]
     Input(#[from] InputError),
     /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
-    /// comes from a function or a waker that the client is calling.
+    /// comes from a waker that the client is calling.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }

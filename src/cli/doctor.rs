@@ -25,7 +25,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// How long the examination may take; a master without an answer takes all of it.
+    /// How long the examination may take.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_time)]
     time_limit: Duration,
 
@@ -36,7 +36,7 @@ pub(crate) struct Args {
 const HELP: &str = "\
 Exit codes:
   0 if nothing was found but notes, 1 if there are warnings, 2 if there are errors, 64 bad usage,
-  69 if fewer than a quorum of masters answered
+  69 if fewer than a quorum of masters answered, 70 if the operating system refused something
 
 Examples:
   redlatch doctor --prefix lock: --max-ttl 30s

@@ -31,8 +31,8 @@ use witness::Witness;
 ///
 /// Contenders lock a few resources again and again, each as a client of its own, while the faults that you
 /// allow happen to one master at a time. Shows whether a lock ever had two holders, how late calls ended, and
-/// how long nobody got a lock. Its keys begin with PREFIXredlatch-drill: and it touches no other key. It
-/// loads the masters like a few busy services.
+/// how long nobody held a lock. Its keys begin with PREFIXredlatch-drill: and with --strict its clients also
+/// write PREFIXredlatch:mark. It loads the masters like a few busy services.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -80,7 +80,7 @@ pub(crate) struct Args {
 const AFTER_HELP: &str = "\
 Exit codes:
   0 if no lock had two holders, 1 if one had, 2 if a hook could not heal its master, 64 bad usage,
-  69 if too few masters can grant or nobody got a lock, 75 if another drill runs or has left keys,
+  69 if too few masters can grant or nobody got a lock, 70 if the operating system refused something, 75 if another drill runs or has left keys,
   130 after Ctrl-C, 143 after SIGTERM, both once faults are healed
 
 Examples:

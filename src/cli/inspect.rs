@@ -36,8 +36,8 @@ pub(crate) struct InspectArgs {
     #[arg(long)]
     json: bool,
 
-    /// Show the lock until the program is ended or nobody reads any more: on a terminal in place, elsewhere
-    /// whenever the status, the holder or a master's report changes.
+    /// Show the lock until the program is ended or nobody reads any more: on a terminal in place; elsewhere,
+    /// and with --json, when a master's key or holder changes, or a master begins or ceases to answer.
     #[arg(long)]
     watch: bool,
 
@@ -53,8 +53,8 @@ const CONNECT_LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 const INSPECT_HELP: &str = "\
 Exit codes:
-  0 if the lock is free on a quorum of masters, 75 if it is held, shared or split, 64 bad usage, 69 if fewer than a quorum answered;
-  with --watch 0 once nobody reads the output any more
+  0 if the lock is free on a quorum of masters, 75 if it is held, shared or split, 64 bad usage, 69 if fewer than a quorum answered,
+  70 if the operating system refused something; with --watch 0 once nobody reads the output any more
 
 Examples:
   redlatch inspect nightly-report
@@ -84,7 +84,7 @@ pub(crate) struct UnlockArgs {
 const UNLOCK_HELP: &str = "\
 Exit codes:
   0 if a quorum of masters has no such lock any more, whether it had one before or not, 64 bad usage or without --force,
-  69 if fewer than a quorum said so
+  69 if fewer than a quorum said so, 70 if the operating system refused something
 
 A key that is no lock, of another type than a string or a set of readers, stays as it is.
 

@@ -54,7 +54,9 @@ Columns: state; masters that hold it; time left by the masters' clocks; kind; wa
   Waiters are those in the queue of a fair lock and the clients that receive notifications; ? if unknown.
 
 Exit codes:
-  0 if the list is complete as far as a quorum of masters knows, 64 bad usage, 69 if fewer than a quorum answered
+  0 if a quorum of masters answered, 64 bad usage, 69 if fewer did, 70 if the operating system refused something
+
+The list ends at 100,000 names, or at 64 MiB of names of one master. A message on stderr says so.
 
 Examples:
   redlatch ls 'orders:*'

@@ -88,8 +88,9 @@ pub(crate) struct MasterOptions {
     #[arg(long, value_name = "TIME", env = env::ANSWER_TIMEOUT)]
     answer_timeout: Option<OsString>,
 
-    /// How long connecting to a master may take; a master without an answer delays the start by this long
-    /// [default: 1s].
+    /// How long connecting to a master may take [default: 1s].
+    ///
+    /// A master without an answer delays the start, by about twice this time at most.
     #[arg(long, value_name = "TIME", env = env::CONNECT_TIMEOUT)]
     connect_timeout: Option<OsString>,
 

@@ -57,18 +57,18 @@ pub(crate) struct Args {
     /// How long to wait for the lock, or `forever`; 0 makes one attempt [default: one attempt, and 2s
     /// while too few masters can grant].
     ///
-    /// Without it a lock that another client holds ends redlatch at once. Too few masters may be a short
-    /// stall of some, so redlatch tries again for 2s, unless a quarantine outlasts them. With --strict the
-    /// wait for masters comes before it.
+    /// Without it redlatch ends at the first attempt if another client holds the lock. Too few masters may be
+    /// a short stall of some, so redlatch tries again for 2s, unless a quarantine outlasts them. With
+    /// --strict the wait for masters comes before it.
     #[arg(short, long, value_name = "TIME", value_parser = parse_wait)]
     wait: Option<Duration>,
 
-    /// Time between TERM and KILL for the command if the lock is lost [default: a third of the TTL].
+    /// Time between TERM and KILL for the command if the lock is lost [default: a third of the validity].
     ///
     /// KILL comes before the lock's validity ends, by a twentieth of it (at most 1s), however long the
-    /// grace is; by up to a sixth where the machine ran redlatch late before. TERM is sent so early that a
-    /// grace of up to a quarter of the TTL fits. If redlatch could not run until then (stopped, or the
-    /// machine slept or was too busy), KILL comes at once when it does.
+    /// grace is; by up to a sixth where the machine ran redlatch late before. Where it ran in time, TERM is
+    /// sent so early that a grace of up to a quarter of the TTL fits. If redlatch could not run until then
+    /// (stopped, or the machine slept or was too busy), KILL comes at once when it does.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     grace: Option<Duration>,
 
@@ -83,7 +83,8 @@ pub(crate) struct Args {
     /// The lock then ends by itself, also if the command fails or is ended by a signal. If the rest is longer
     /// than --max-ttl, redlatch stays after the command's end until it fits. A signal ends that stay, and
     /// shortens the rest to --max-ttl; a crash shortens it to what is left of the TTL. If too few masters
-    /// confirm the rest, redlatch stays until they do, at most for the TTL. At most --max-hold.
+    /// confirm the rest, redlatch stays at most until no master can have the lock any more. At most
+    /// --max-hold.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     at_least: Option<Duration>,
 
@@ -98,8 +99,8 @@ pub(crate) struct Args {
 
     /// Wait in a queue with all other --fair callers of the lock: first come, first served.
     ///
-    /// Callers without --fair ignore the queue. Without --wait the lock is taken only if no caller waits for
-    /// it. Not together with --fenced, --shared or --also.
+    /// Callers without --fair ignore the queue. Without --wait the first attempt succeeds only if no caller
+    /// waits for the lock. Not together with --fenced, --shared or --also.
     #[arg(long, conflicts_with_all = ["fenced", "also", "shared"])]
     fair: bool,
 
@@ -109,7 +110,7 @@ pub(crate) struct Args {
     shared: bool,
 
     /// While waiting to hold the lock alone, keep new --shared holders out. Otherwise holders that come and
-    /// go may keep it waiting. Without --wait it has no effect.
+    /// go may keep it waiting. Give a --wait with it.
     #[arg(long, conflicts_with = "shared")]
     keep_readers_out: bool,
 
@@ -120,7 +121,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
 
-    /// Report on stderr each event of the lock.
+    /// Report on stderr what happens to the lock.
     #[arg(short, long)]
     verbose: bool,
 
@@ -151,10 +152,10 @@ const AFTER_HELP: &str = "\
 Exit codes:
   The command's own; 128+N if signal N ended it or the wait for the lock. Others:
    64  bad usage: the message names the argument
-   69  too few masters could grant the lock, for 2s or for the --wait: unreachable, in error, or restarted lately
+   69  too few masters could grant the lock, within 2s or within the --wait: unreachable, in error, or restarted lately
    70  the operating system refused something
    75  another client holds the lock, readers share it, or --fair waiters are ahead (another code: --conflict-exit-code)
-   76  the lock was lost, or could not be extended, while the command ran or before its --at-least time
+   76  the lock was lost, or could not be extended: before the command, while it ran, or before its --at-least time
   126  the command cannot be executed
   127  the command was not found
 
@@ -177,9 +178,9 @@ When the lock is lost:
 Processes:
   The command leads a process group of its own. A lost lock ends the group and, on Linux, all descendants of the
   command wherever they went (setsid, daemons); redlatch exits when none of them is left.
-  When the command ends by itself redlatch releases the lock and exits. Processes that the command left in the background
+  When the command ends by itself redlatch releases or leaves the lock and exits. Processes that the command left in the background
   go on without the lock: let the command wait for those that need it.
-  If redlatch itself gets KILL (also by the system, which is out of memory), the command gets KILL, too, on Linux. What
+  If redlatch itself gets KILL (also by the system, which is out of memory), the command gets KILL, too, on Linux with /proc. What
   the command has started does not, and neither does a set-user-ID command: they go on without the lock. On other
   systems all of them do.
 

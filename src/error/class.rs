@@ -40,7 +40,7 @@ pub enum ErrorClass {
     Lost,
     /// A [`Cancel`](crate::Cancel) handle of this service ended the call.
     Cancelled,
-    /// The client cannot be used: it was drained, or belongs to another process.
+    /// The client cannot be used, as after a drain or in a fork of its process.
     Stopped,
     /// The call cannot work as it is: its arguments, or its lock.
     Rejected,

@@ -28,8 +28,8 @@ const STRETCH_MIN: Duration = Duration::from_millis(5);
 /// How often it is said again that the lock is still waited for.
 const WAIT_SHOWN_EVERY: Duration = Duration::from_secs(10);
 
-/// How long the lock may be waited for. Where no wait is asked for, contention ends the run at once, and
-/// an outage after a grace.
+/// How long the lock may be waited for. Where no wait is asked for, contention ends the run after one
+/// acquisition, and an outage after a grace.
 #[derive(Debug, Clone, Copy)]
 struct Patience(Option<Duration>);
 
@@ -40,6 +40,17 @@ impl Patience {
             AcquireError::Contended(_) => self.0.unwrap_or_default(),
             AcquireError::NoQuorum(_) | AcquireError::Expired(_) => self.0.unwrap_or(OUTAGE_GRACE),
             _ => Duration::ZERO,
+        }
+    }
+
+    /// How long the first acquisition waits, and each later one. A place in a queue and a writer's
+    /// reservation are kept for as long as one waits.
+    fn stretches(self, has_place: bool) -> (Duration, Duration) {
+        match self.0 {
+            Some(wait) if has_place => (wait, wait),
+            Some(_) => (SILENT_WAIT, WAIT_SHOWN_EVERY),
+            // An outage may become contention, which ends the wait.
+            None => (SILENT_WAIT, SILENT_WAIT),
         }
     }
 }
@@ -87,13 +98,8 @@ impl Run {
         names: &[Resource<'_>],
         patience: Patience,
     ) -> Result<Vec<Held>, Exit> {
-        let (first, later) = match patience.0 {
-            // A place in a queue is kept for as long as one acquisition waits.
-            Some(wait) if self.options.policy == WaitPolicy::Fair => (wait, wait),
-            Some(_) => (SILENT_WAIT, WAIT_SHOWN_EVERY),
-            // An outage may become contention, which ends the wait.
-            None => (SILENT_WAIT, SILENT_WAIT),
-        };
+        let has_place = self.options.policy == WaitPolicy::Fair || self.options.keeps_readers_out;
+        let (first, later) = patience.stretches(has_place);
         let mut stretch = first;
         let mut result = self.attempt(names, Duration::ZERO)?;
         loop {
@@ -109,9 +115,7 @@ impl Run {
             if stretch == later {
                 self.show_wait((wait < FOREVER).then_some(left), &error);
             }
-            // Between two stretches readers would come in.
-            let longest = if self.options.keeps_readers_out { left } else { stretch };
-            let (limit, begun) = (longest.min(left), Instant::now());
+            let (limit, begun) = (stretch.min(left), Instant::now());
             result = self.attempt(names, limit)?;
             if let Err(error) = &result
                 && begun.elapsed() + STRETCH_MIN < limit
@@ -271,5 +275,24 @@ fn without_patience(text: String) -> String {
     match first.rsplit_once("; ") {
         Some((what, advice)) if advice.contains("wait longer") => format!("{what}{rest}"),
         _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grace_waits_in_short_stretches() {
+        for has_place in [false, true] {
+            assert_eq!(Patience(None).stretches(has_place), (SILENT_WAIT, SILENT_WAIT));
+        }
+    }
+
+    #[test]
+    fn one_acquisition_keeps_a_place_for_the_whole_wait() {
+        let wait = Duration::from_secs(60);
+        assert_eq!(Patience(Some(wait)).stretches(true), (wait, wait));
+        assert_eq!(Patience(Some(wait)).stretches(false), (SILENT_WAIT, WAIT_SHOWN_EVERY));
     }
 }
