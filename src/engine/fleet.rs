@@ -512,7 +512,7 @@ impl Fleet {
             count += 1;
         }
         limits[..count].sort_unstable();
-        self.round_trip_limit = limits[..count].iter().take(self.quorum).last().copied().unwrap_or_default();
+        self.round_trip_limit = limits[..count.min(self.quorum)].last().copied().unwrap_or_default();
     }
 
     /// How long a round waits for answers, within these bounds.
