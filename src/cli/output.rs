@@ -1,8 +1,8 @@
 //! The one way to stderr: lines in their order, and on a terminal one line that shows the present state.
 //!
 //! A thread of its own writes. So no caller waits for a full pipe, a stopped terminal or a slow log
-//! collector: a lock is extended, and its loss followed, whether or not anybody reads. What does not fit
-//! into the queue is dropped and counted.
+//! collector: a lock is extended, and its loss followed, whether or not anybody reads. If the queue is full,
+//! its oldest text is dropped and counted.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
@@ -39,7 +39,7 @@ struct Stderr {
 /// What is to be written.
 struct Queue {
     texts: VecDeque<String>,
-    /// Texts that did not fit since the last one that did.
+    /// Texts in front of these that had to give way.
     dropped: usize,
     /// The line that shows the present state, as it should be.
     status: Option<String>,
@@ -61,21 +61,19 @@ impl Queue {
         }
     }
 
+    /// The oldest text gives way: the last ones say how it ends.
     fn push(&mut self, text: String) {
         if self.texts.len() >= TEXT_COUNT_MAX {
+            self.texts.pop_front();
             self.dropped += 1;
-            return;
-        }
-        if self.dropped > 0 {
-            self.texts.push_back(dropped(std::mem::take(&mut self.dropped)));
         }
         self.texts.push_back(text);
     }
 
     /// What to write next.
     fn take(&mut self) -> Option<String> {
-        let dropped = (self.texts.is_empty() && self.dropped > 0).then(|| std::mem::take(&mut self.dropped));
-        match self.texts.pop_front().or_else(|| dropped.map(self::dropped)) {
+        let dropped = (self.dropped > 0).then(|| dropped(std::mem::take(&mut self.dropped)));
+        match dropped.or_else(|| self.texts.pop_front()) {
             Some(text) if self.shown.take().is_some() => Some(format!("{CLEAR}{text}")),
             Some(text) => Some(text),
             None if self.shown == self.status => None,
@@ -220,20 +218,16 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_do_not_fit_are_counted() {
+    fn the_oldest_lines_give_way_and_are_counted() {
         let mut queue = Queue::new();
         (0..TEXT_COUNT_MAX + 3).for_each(|number| queue.push(number.to_string()));
-        assert_eq!(queue.take().as_deref(), Some("0"));
-        queue.push("later".to_owned());
-        (0..2).for_each(|_| queue.push("too late".to_owned()));
         let texts = all(&mut queue);
-        let (last, first) = (&texts[TEXT_COUNT_MAX - 1..], &texts[..TEXT_COUNT_MAX - 1]);
-        assert!(first.iter().enumerate().all(|(index, text)| *text == (index + 1).to_string()));
-        let [dropped, later, more] = last else { panic!("{last:?}") };
+        let (dropped, rest) = texts.split_first().expect("texts");
         assert!(dropped.starts_with("redlatch: 3 messages were dropped"), "{dropped}");
-        assert_eq!(later, "later");
-        assert!(more.starts_with("redlatch: 2 messages were dropped"), "{more}");
-        assert_eq!(queue.take(), None);
+        assert_eq!(rest.len(), TEXT_COUNT_MAX);
+        assert!(rest.iter().zip(3..).all(|(text, number)| *text == number.to_string()), "{rest:?}");
+        queue.push("later".to_owned());
+        assert_eq!(all(&mut queue), ["later"]);
     }
 
     #[test]

@@ -184,8 +184,8 @@ Processes:
   systems all of them do.
 
 Output:
-  What redlatch says never delays it: messages that nobody reads from stderr are dropped and counted, and its end waits at
-  most 1s for a reader.
+  What redlatch says never delays it: of messages that nobody reads from stderr the oldest are dropped and counted, and
+  its end waits at most 1s for a reader.
 
 Signals:
   TERM, INT, HUP and QUIT to redlatch go on to the whole group, USR1 and USR2 to the command.
