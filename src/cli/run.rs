@@ -58,8 +58,7 @@ pub(crate) struct Args {
     /// while too few masters can grant].
     ///
     /// Without it a lock that another client holds ends redlatch at once. Too few masters may be a short
-    /// stall of some, so redlatch tries again for 2s, unless a quarantine outlasts them. With --strict the
-    /// wait for masters comes before it.
+    /// stall of some, so redlatch tries again for 2s. With --strict the wait for masters comes before it.
     #[arg(short, long, value_name = "TIME", value_parser = parse_wait)]
     wait: Option<Duration>,
 

@@ -91,7 +91,6 @@ impl Run {
             // A place in a queue is kept for as long as one acquisition waits.
             Some(wait) if self.options.policy == WaitPolicy::Fair => (wait, wait),
             Some(_) => (SILENT_WAIT, WAIT_SHOWN_EVERY),
-            // An outage may become contention, which ends the wait.
             None => (SILENT_WAIT, SILENT_WAIT),
         };
         let mut stretch = first;
@@ -108,6 +107,12 @@ impl Run {
             }
             if stretch == later {
                 self.show_wait((wait < FOREVER).then_some(left), &error);
+            }
+            if patience.0.is_none() {
+                // No attempt waits: an outage may become contention, which ends the run.
+                self.turn_for(stretch.min(left))?;
+                result = self.attempt(names, Duration::ZERO)?;
+                continue;
             }
             // Between two stretches readers would come in.
             let longest = if self.options.keeps_readers_out { left } else { stretch };
@@ -253,6 +258,22 @@ impl Run {
             }
             self.shown.iter_mut().for_each(|shown| shown.show(Instant::now()));
             self.redlock.turn(TURN_LIMIT)?;
+        }
+    }
+
+    /// Lets the connections work for so long. A signal ends it.
+    fn turn_for(&mut self, time: Duration) -> Result<(), Exit> {
+        let start = Instant::now();
+        loop {
+            if let Some(signal) = self.signals.take() {
+                return Err(self.ended_by(signal));
+            }
+            let left = time.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.shown.iter_mut().for_each(|shown| shown.show(Instant::now()));
+            self.redlock.turn(left.min(TURN_LIMIT))?;
         }
     }
 
