@@ -47,6 +47,8 @@ struct Queue {
     shown: Option<String>,
     has_thread: bool,
     is_writing: bool,
+    /// Whether a command may have the terminal's foreground.
+    has_command: bool,
 }
 
 impl Queue {
@@ -58,6 +60,7 @@ impl Queue {
             shown: None,
             has_thread: false,
             is_writing: false,
+            has_command: false,
         }
     }
 
@@ -68,6 +71,10 @@ impl Queue {
             self.dropped += 1;
         }
         self.texts.push_back(text);
+    }
+
+    fn is_left(&self) -> bool {
+        self.is_writing || !self.texts.is_empty() || self.dropped > 0 || self.shown.is_some()
     }
 
     /// What to write next.
@@ -128,7 +135,8 @@ fn change(what: impl FnOnce(&mut Queue)) {
 fn write_all() {
     let mut queue = queue();
     loop {
-        let Some(text) = queue.take() else {
+        let next = if queue.has_command && stops_writers() { None } else { queue.take() };
+        let Some(text) = next else {
             queue = STDERR.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
             continue;
         };
@@ -145,12 +153,44 @@ fn write_all() {
 /// the foreground): a lock must be extended, and its loss followed.
 fn write(text: &str) {
     let stderr = io::stderr();
-    let would_be_stopped = tcgetpgrp(&stderr).is_ok_and(|foreground| foreground != getpgrp())
-        && tcgetattr(&stderr).is_ok_and(|settings| settings.local_modes.contains(LocalModes::TOSTOP));
+    let would_be_stopped =
+        tcgetpgrp(&stderr).is_ok_and(|foreground| foreground != getpgrp()) && stops_writers();
     if !would_be_stopped {
         // There is nowhere to complain to if stderr is gone.
         let _ = stderr.lock().write_all(text.as_bytes());
     }
+}
+
+/// Whether stderr is a terminal that stops programs in the background for their output.
+fn stops_writers() -> bool {
+    tcgetattr(io::stderr()).is_ok_and(|settings| settings.local_modes.contains(LocalModes::TOSTOP))
+}
+
+/// The time in which a command may have the terminal's foreground. A terminal that stops writers is written
+/// to afterwards: the foreground may move between a look at it and a write.
+pub(crate) struct BesideCommand(());
+
+impl BesideCommand {
+    /// Waits for what such a terminal has still to show, for a bounded time.
+    pub(crate) fn begin() -> Self {
+        let mut queue = queue();
+        if stops_writers() {
+            queue = wait_until_written(queue);
+        }
+        queue.has_command = true;
+        Self(())
+    }
+}
+
+impl Drop for BesideCommand {
+    fn drop(&mut self) {
+        change(|queue| queue.has_command = false);
+    }
+}
+
+fn wait_until_written(queue: MutexGuard<'static, Queue>) -> MutexGuard<'static, Queue> {
+    let waited = STDERR.changed.wait_timeout_while(queue, END_LIMIT, |queue| queue.is_left());
+    waited.unwrap_or_else(PoisonError::into_inner).0
 }
 
 /// Has a message printed. Never waits.
@@ -199,10 +239,7 @@ pub(crate) fn finish() {
         std::iter::from_fn(|| queue.take()).for_each(|text| write(&text));
         return;
     }
-    let is_left = |queue: &mut Queue| {
-        queue.is_writing || !queue.texts.is_empty() || queue.dropped > 0 || queue.shown.is_some()
-    };
-    drop(STDERR.changed.wait_timeout_while(queue, END_LIMIT, is_left));
+    drop(wait_until_written(queue));
 }
 
 pub(crate) fn stderr_is_terminal() -> bool {

@@ -35,7 +35,7 @@ use redlatch::{HeldLocks, InputError, MasterState, Quarantine, Redlock, ReleaseE
 
 use super::message::{Message, label, with_lock};
 use super::options::{self, Enough, Exit, MasterOptions, code, say};
-use super::ping;
+use super::{output, ping};
 use process::Process;
 use supervisor::{End, Supervisor};
 use timeline::Timeline;
@@ -195,6 +195,7 @@ In a terminal:
   Ctrl-Z stops the command, all of its descendants, and redlatch, so nothing extends the lock. After `fg` or `bg` the
   command goes on if the lock is still valid; else it gets KILL and does nothing more.
   STOP to the command alone leaves it its lock.
+  Under `stty tostop` redlatch says what happened when the command has ended.
 
 Examples:
   redlatch run -m redis://a,redis://b,redis://c nightly-report -- ./report.sh
@@ -369,6 +370,7 @@ impl Run {
             self.close();
             return Err(exit);
         }
+        let beside_command = output::BesideCommand::begin();
         let process = match Process::spawn(&args.command, variables) {
             Ok(process) => process,
             Err(error) => {
@@ -380,6 +382,7 @@ impl Run {
         let (label, is_verbose) = (self.label.clone(), self.is_verbose());
         let end = Supervisor::new(&mut self.redlock, process, held, label, timeline, is_verbose)
             .supervise(self.signals.arrivals());
+        drop(beside_command);
         if let Ok(End { failure: Some(error), .. }) = &end {
             let _ = self.release(&locks);
             self.close();
