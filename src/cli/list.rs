@@ -15,7 +15,7 @@ use redlatch::engine::{Resource, quorum};
 use redlatch::internals::env::parse_time;
 use redlatch::internals::probe::{Answer, Probe, ProbeError, each};
 use redlatch::internals::words::{Printable, Rounded, Shown, grouped};
-use redlatch::{Client, Config, HolderTtl, Inspection, KeyState, LockStatus};
+use redlatch::{Client, Failure, HolderTtl, Inspection, KeyState, LockStatus};
 use serde_json::{Value, json};
 
 use super::inspect::connect;
@@ -54,7 +54,8 @@ Columns: state; masters that hold it; time left by the masters' clocks; kind; wa
   Waiters are those in the queue of a fair lock and the clients that receive notifications; ? if unknown.
 
 Exit codes:
-  0 if a quorum of masters answered, 64 bad usage, 69 if fewer did, 70 if the operating system refused something
+  0 if a quorum of masters answered, 64 bad usage, 69 if fewer did, for the names or for a lock of the list,
+  which then is unknown, 70 if the operating system refused something
 
 The list ends at 100,000 names, or at 64 MiB of names of one master. A message on stderr says so.
 
@@ -99,9 +100,11 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let client = connect(&args.masters)?;
     let prefix: Arc<[u8]> = args.masters.prefix().into();
     let pattern = args.pattern.as_ref().map_or(b"*".as_slice(), |pattern| pattern.as_bytes());
-    let (names, is_cut) = find_names(&client, args.time_limit, &prefix, pattern)?;
-    let extras = find_extras(client.config(), args.time_limit, &prefix, &names)?;
+    let mut failures = Failures::default();
+    let (names, is_cut) = find_names(&client, args.time_limit, &prefix, pattern, &mut failures)?;
+    let extras = find_extras(&client, args.time_limit, &prefix, &names, &mut failures)?;
     let inspections = inspect_all(&client, &names)?;
+    inspections.iter().for_each(|inspection| failures.add_inspection(inspection));
     let (mut locks, mut other_count) = (Vec::new(), 0);
     for ((name, extras), inspection) in names.into_iter().zip(extras).zip(inspections) {
         match what_is(&inspection) {
@@ -121,13 +124,44 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
         let lines = locks.iter().map(|lock| lock.text(width));
         print(&[header.to_owned()].into_iter().chain(lines).collect::<String>())?;
     }
+    failures.lines(client.masters().len()).iter().for_each(say);
     if other_count > 0 {
         say(Message::OtherKeys { count: other_count });
     }
     if is_cut {
         say(Message::ListCut { count: NAME_COUNT_MAX });
     }
-    Ok(0)
+    let is_unknown = locks.iter().any(|lock| lock.inspection.status() == LockStatus::Unknown);
+    Ok(if is_unknown { code::NO_QUORUM } else { 0 })
+}
+
+/// Masters that failed, each with its first failure.
+#[derive(Default)]
+struct Failures(Vec<(Arc<str>, String)>);
+
+impl Failures {
+    fn add(&mut self, master: &Arc<str>, why: impl ToString) {
+        if self.0.iter().all(|(other, _)| other != master) {
+            self.0.push((master.clone(), why.to_string()));
+        }
+    }
+
+    /// A key of another type is no failure of its master, nor is a quarantine unless a lock's status hangs
+    /// on it.
+    fn add_inspection(&mut self, inspection: &Inspection) {
+        let is_unknown = inspection.status() == LockStatus::Unknown;
+        for (master, state) in &inspection.masters {
+            match state {
+                KeyState::Failed(Failure::Quarantined { .. }) if !is_unknown => {}
+                KeyState::Failed(why) if !is_other_type(why) => self.add(master, why),
+                _ => {}
+            }
+        }
+    }
+
+    fn lines(&self, count: usize) -> Vec<String> {
+        grouped(self.0.iter().map(|(master, why)| (&**master, why.clone())), count)
+    }
 }
 
 /// The names of keys behind the prefix that can be locks, and whether there are more.
@@ -136,6 +170,7 @@ fn find_names(
     limit: Duration,
     prefix: &Arc<[u8]>,
     pattern: &[u8],
+    failures: &mut Failures,
 ) -> Result<(Vec<Vec<u8>>, bool), Exit> {
     let escaped: Vec<u8> = prefix.iter().flat_map(|byte| escaped(*byte)).collect();
     let pattern = [&escaped, pattern].concat();
@@ -143,7 +178,7 @@ fn find_names(
     let found = each(client.config(), limit, move |probe, _| scan(probe, &pattern, size))?;
     let (count, needed) = (found.len(), quorum(found.len()));
     let mut names = BTreeMap::new();
-    let (mut answered, mut failures, mut is_cut) = (0, Vec::new(), false);
+    let (mut answered, mut is_cut) = (0, false);
     for (master, result) in client.masters().into_iter().zip(found) {
         match result {
             Ok((some, more)) => {
@@ -151,15 +186,13 @@ fn find_names(
                 is_cut |= more;
                 names.extend(some.into_iter().map(|name| (name, ())));
             }
-            Err(error) => failures.push((master.name, error.to_string())),
+            Err(error) => failures.add(&master.name, error),
         }
     }
-    let failures = grouped(failures.iter().map(|(master, why)| (&**master, why.clone())), count);
     if answered < needed {
         let why = Message::TooFewMasters { ready: answered, count, needed }.to_string();
-        return Err(Exit::new(code::NO_QUORUM, [vec![why], failures].concat().join("\n  ")));
+        return Err(Exit::new(code::NO_QUORUM, [vec![why], failures.lines(count)].concat().join("\n  ")));
     }
-    failures.iter().for_each(say);
     is_cut |= names.len() > NAME_COUNT_MAX;
     Ok((names.into_keys().take(NAME_COUNT_MAX).collect(), is_cut))
 }
@@ -200,26 +233,33 @@ fn scan(probe: &mut Probe, pattern: &[u8], prefix_size: usize) -> Result<(Vec<Ve
 
 /// What stands beside the locks' keys, for each name.
 fn find_extras(
-    config: &Config,
+    client: &Client,
     limit: Duration,
     prefix: &Arc<[u8]>,
     names: &[Vec<u8>],
+    failures: &mut Failures,
 ) -> Result<Vec<Extras>, Exit> {
     let (all, prefix) = (Arc::new(names.to_vec()), prefix.clone());
-    let told = each(config, limit, move |probe, _| {
+    let told = each(client.config(), limit, move |probe, _| {
         all.chunks(CHUNK_SIZE).map(|names| ask_extras(probe, &prefix, names)).collect::<Result<Vec<_>, _>>()
     })?;
     // By master, and then by name. A master that did not answer reports nothing.
-    let told: Vec<Vec<Extras>> = told.into_iter().filter_map(Result::ok).map(|all| all.concat()).collect();
-    let needed = quorum(config.master_count());
+    let mut answers: Vec<Vec<Extras>> = Vec::new();
+    for (master, result) in client.masters().into_iter().zip(told) {
+        match result {
+            Ok(all) => answers.push(all.concat()),
+            Err(error) => failures.add(&master.name, error),
+        }
+    }
+    let needed = quorum(client.masters().len());
     let combine = |index: usize| {
         let of = |number: fn(&Extras) -> Option<i64>| {
-            let mut numbers: Vec<i64> = told.iter().filter_map(|all| number(all.get(index)?)).collect();
+            let mut numbers: Vec<i64> = answers.iter().filter_map(|all| number(all.get(index)?)).collect();
             numbers.sort_unstable_by(|one, other| other.cmp(one));
             numbers.get(needed - 1).copied()
         };
         Extras {
-            is_fenced: told.iter().any(|all| all.get(index).is_some_and(|extras| extras.is_fenced)),
+            is_fenced: answers.iter().any(|all| all.get(index).is_some_and(|extras| extras.is_fenced)),
             queued: of(|extras| extras.queued),
             subscribed: of(|extras| extras.subscribed),
         }
@@ -292,7 +332,7 @@ fn what_is(inspection: &Inspection) -> What {
     if any(is_lock) {
         What::Lock
     } else if any(|state| matches!(state, KeyState::Holds { .. } | KeyState::Shared { .. }))
-        || any(|state| matches!(state, KeyState::Failed(why) if why.to_string().contains("WRONGTYPE")))
+        || any(|state| matches!(state, KeyState::Failed(why) if is_other_type(why)))
     {
         What::Other
     } else if inspection.status() == LockStatus::Unknown {
@@ -300,6 +340,10 @@ fn what_is(inspection: &Inspection) -> What {
     } else {
         What::Gone
     }
+}
+
+fn is_other_type(why: &Failure) -> bool {
+    why.to_string().contains("WRONGTYPE")
 }
 
 impl Listed {

@@ -1,8 +1,8 @@
 //! The one way to stderr: lines in their order, and on a terminal one line that shows the present state.
 //!
 //! A thread of its own writes. So no caller waits for a full pipe, a stopped terminal or a slow log
-//! collector: a lock is extended, and its loss followed, whether or not anybody reads. What does not fit
-//! into the queue is dropped and counted.
+//! collector: a lock is extended, and its loss followed, whether or not anybody reads. If the queue is full,
+//! its oldest text is dropped and counted.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
@@ -39,7 +39,7 @@ struct Stderr {
 /// What is to be written.
 struct Queue {
     texts: VecDeque<String>,
-    /// Texts that did not fit since the last one that did.
+    /// Texts in front of these that had to give way.
     dropped: usize,
     /// The line that shows the present state, as it should be.
     status: Option<String>,
@@ -47,6 +47,8 @@ struct Queue {
     shown: Option<String>,
     has_thread: bool,
     is_writing: bool,
+    /// Whether a command may have the terminal's foreground.
+    has_command: bool,
 }
 
 impl Queue {
@@ -58,24 +60,27 @@ impl Queue {
             shown: None,
             has_thread: false,
             is_writing: false,
+            has_command: false,
         }
     }
 
+    /// The oldest text gives way: the last ones say how it ends.
     fn push(&mut self, text: String) {
         if self.texts.len() >= TEXT_COUNT_MAX {
+            self.texts.pop_front();
             self.dropped += 1;
-            return;
-        }
-        if self.dropped > 0 {
-            self.texts.push_back(dropped(std::mem::take(&mut self.dropped)));
         }
         self.texts.push_back(text);
     }
 
+    fn is_left(&self) -> bool {
+        self.is_writing || !self.texts.is_empty() || self.dropped > 0 || self.shown.is_some()
+    }
+
     /// What to write next.
     fn take(&mut self) -> Option<String> {
-        let dropped = (self.texts.is_empty() && self.dropped > 0).then(|| std::mem::take(&mut self.dropped));
-        match self.texts.pop_front().or_else(|| dropped.map(self::dropped)) {
+        let dropped = (self.dropped > 0).then(|| dropped(std::mem::take(&mut self.dropped)));
+        match dropped.or_else(|| self.texts.pop_front()) {
             Some(text) if self.shown.take().is_some() => Some(format!("{CLEAR}{text}")),
             Some(text) => Some(text),
             None if self.shown == self.status => None,
@@ -130,7 +135,8 @@ fn change(what: impl FnOnce(&mut Queue)) {
 fn write_all() {
     let mut queue = queue();
     loop {
-        let Some(text) = queue.take() else {
+        let next = if queue.has_command && stops_writers() { None } else { queue.take() };
+        let Some(text) = next else {
             queue = STDERR.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
             continue;
         };
@@ -147,12 +153,44 @@ fn write_all() {
 /// the foreground): a lock must be extended, and its loss followed.
 fn write(text: &str) {
     let stderr = io::stderr();
-    let would_be_stopped = tcgetpgrp(&stderr).is_ok_and(|foreground| foreground != getpgrp())
-        && tcgetattr(&stderr).is_ok_and(|settings| settings.local_modes.contains(LocalModes::TOSTOP));
+    let would_be_stopped =
+        tcgetpgrp(&stderr).is_ok_and(|foreground| foreground != getpgrp()) && stops_writers();
     if !would_be_stopped {
         // There is nowhere to complain to if stderr is gone.
         let _ = stderr.lock().write_all(text.as_bytes());
     }
+}
+
+/// Whether stderr is a terminal that stops programs in the background for their output.
+fn stops_writers() -> bool {
+    tcgetattr(io::stderr()).is_ok_and(|settings| settings.local_modes.contains(LocalModes::TOSTOP))
+}
+
+/// The time in which a command may have the terminal's foreground. A terminal that stops writers is written
+/// to afterwards: the foreground may move between a look at it and a write.
+pub(crate) struct BesideCommand(());
+
+impl BesideCommand {
+    /// Waits for what such a terminal has still to show, for a bounded time.
+    pub(crate) fn begin() -> Self {
+        let mut queue = queue();
+        if stops_writers() {
+            queue = wait_until_written(queue);
+        }
+        queue.has_command = true;
+        Self(())
+    }
+}
+
+impl Drop for BesideCommand {
+    fn drop(&mut self) {
+        change(|queue| queue.has_command = false);
+    }
+}
+
+fn wait_until_written(queue: MutexGuard<'static, Queue>) -> MutexGuard<'static, Queue> {
+    let waited = STDERR.changed.wait_timeout_while(queue, END_LIMIT, |queue| queue.is_left());
+    waited.unwrap_or_else(PoisonError::into_inner).0
 }
 
 /// Has a message printed. Never waits.
@@ -201,10 +239,7 @@ pub(crate) fn finish() {
         std::iter::from_fn(|| queue.take()).for_each(|text| write(&text));
         return;
     }
-    let is_left = |queue: &mut Queue| {
-        queue.is_writing || !queue.texts.is_empty() || queue.dropped > 0 || queue.shown.is_some()
-    };
-    drop(STDERR.changed.wait_timeout_while(queue, END_LIMIT, is_left));
+    drop(wait_until_written(queue));
 }
 
 pub(crate) fn stderr_is_terminal() -> bool {
@@ -220,20 +255,16 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_do_not_fit_are_counted() {
+    fn the_oldest_lines_give_way_and_are_counted() {
         let mut queue = Queue::new();
         (0..TEXT_COUNT_MAX + 3).for_each(|number| queue.push(number.to_string()));
-        assert_eq!(queue.take().as_deref(), Some("0"));
-        queue.push("later".to_owned());
-        (0..2).for_each(|_| queue.push("too late".to_owned()));
         let texts = all(&mut queue);
-        let (last, first) = (&texts[TEXT_COUNT_MAX - 1..], &texts[..TEXT_COUNT_MAX - 1]);
-        assert!(first.iter().enumerate().all(|(index, text)| *text == (index + 1).to_string()));
-        let [dropped, later, more] = last else { panic!("{last:?}") };
+        let (dropped, rest) = texts.split_first().expect("texts");
         assert!(dropped.starts_with("redlatch: 3 messages were dropped"), "{dropped}");
-        assert_eq!(later, "later");
-        assert!(more.starts_with("redlatch: 2 messages were dropped"), "{more}");
-        assert_eq!(queue.take(), None);
+        assert_eq!(rest.len(), TEXT_COUNT_MAX);
+        assert!(rest.iter().zip(3..).all(|(text, number)| *text == number.to_string()), "{rest:?}");
+        queue.push("later".to_owned());
+        assert_eq!(all(&mut queue), ["later"]);
     }
 
     #[test]

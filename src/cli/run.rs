@@ -35,7 +35,7 @@ use redlatch::{HeldLocks, InputError, MasterState, Quarantine, Redlock, ReleaseE
 
 use super::message::{Message, label, with_lock};
 use super::options::{self, Enough, Exit, MasterOptions, code, say};
-use super::ping;
+use super::{output, ping};
 use process::Process;
 use supervisor::{End, Supervisor};
 use timeline::Timeline;
@@ -57,9 +57,8 @@ pub(crate) struct Args {
     /// How long to wait for the lock, or `forever`; 0 makes one attempt [default: one attempt, and 2s
     /// while too few masters can grant].
     ///
-    /// Without it redlatch ends at the first attempt if another client holds the lock. Too few masters may be
-    /// a short stall of some, so redlatch tries again for 2s, unless a quarantine outlasts them. With
-    /// --strict the wait for masters comes before it.
+    /// Without it a lock that another client holds ends redlatch at once. Too few masters may be a short
+    /// stall of some, so redlatch tries again for 2s. With --strict the wait for masters comes before it.
     #[arg(short, long, value_name = "TIME", value_parser = parse_wait)]
     wait: Option<Duration>,
 
@@ -185,8 +184,8 @@ Processes:
   systems all of them do.
 
 Output:
-  What redlatch says never delays it: messages that nobody reads from stderr are dropped and counted, and its end waits at
-  most 1s for a reader.
+  What redlatch says never delays it: of messages that nobody reads from stderr the oldest are dropped and counted, and
+  its end waits at most 1s for a reader.
 
 Signals:
   TERM, INT, HUP and QUIT to redlatch go on to the whole group, USR1 and USR2 to the command.
@@ -197,6 +196,7 @@ In a terminal:
   Ctrl-Z stops the command, all of its descendants, and redlatch, so nothing extends the lock. After `fg` or `bg` the
   command goes on if the lock is still valid; else it gets KILL and does nothing more.
   STOP to the command alone leaves it its lock.
+  Under `stty tostop` redlatch says what happened when the command has ended.
 
 Examples:
   redlatch run -m redis://a,redis://b,redis://c nightly-report -- ./report.sh
@@ -371,6 +371,7 @@ impl Run {
             self.close();
             return Err(exit);
         }
+        let beside_command = output::BesideCommand::begin();
         let process = match Process::spawn(&args.command, variables) {
             Ok(process) => process,
             Err(error) => {
@@ -382,6 +383,7 @@ impl Run {
         let (label, is_verbose) = (self.label.clone(), self.is_verbose());
         let end = Supervisor::new(&mut self.redlock, process, held, label, timeline, is_verbose)
             .supervise(self.signals.arrivals());
+        drop(beside_command);
         if let Ok(End { failure: Some(error), .. }) = &end {
             let _ = self.release(&locks);
             self.close();

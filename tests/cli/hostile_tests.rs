@@ -176,10 +176,19 @@ fn a_list_of_locks_survives_any_peer() {
         assert!(shown(&list).contains("orders:42"), "{conduct:?}");
         expect_taken(&peer, PAGE_TAKEN_SIZE_MAX);
     }
-    let (peer, urls) = replace(&fleet, b"ZCARD", FAULTS[0].0);
-    let list = finish(&mut patient(&urls, "ls"));
-    expect(&list, 0, &[]);
-    assert!(shown(&list).contains("orders:42"));
+    // Behind the search for names.
+    for (command, conduct) in [(b"ZCARD".as_slice(), FAULTS[0].0), (b"GETRANGE", Say(b""))] {
+        let (peer, urls) = replace(&fleet, command, conduct);
+        let list = finish(&mut patient(&urls, "ls"));
+        expect(&list, 0, &[&format!("{}: ", peer.url(""))]);
+        assert!(shown(&list).contains("orders:42"), "{conduct:?}");
+        expect_left(&peer);
+    }
+    // Without a quorum for its locks a list is no success.
+    let (peer, urls) = replace(&fleet, b"GETRANGE", Close(b""));
+    let list = finish(&mut patient(&urls[2..], "ls"));
+    expect(&list, 69, &[&format!("{}: ", peer.url(""))]);
+    assert!(shown(&list).contains("unknown 0/1"), "{}", list.stdout);
     expect_left(&peer);
 }
 

@@ -1,7 +1,7 @@
 //! `redlatch run` before it has its lock: a short outage is tried again, contention is not.
 
-use crate::fleet::Fleet;
-use crate::harness::{Running, expect, finish, redlatch, trusting};
+use crate::fleet::{Fleet, Master, eventually};
+use crate::harness::{PATIENCE, Running, expect, finish, redlatch, trusting};
 
 #[test]
 fn a_stall_of_two_masters_does_not_end_a_run() {
@@ -40,6 +40,29 @@ fn contention_after_a_stall_ends_a_run() {
     let finished = run.finish();
     expect(&finished, 75, &["is held by another client"]);
     assert_eq!(finished.stdout, "");
+}
+
+#[test]
+fn contention_after_a_quarantine_ends_a_run() {
+    let mut fleet = Fleet::start(3);
+    // A quarantine of one to two seconds. On a machine so slow that it ends before, the run finds no
+    // contention.
+    eventually(PATIENCE, "a run finds the lock taken", || {
+        fleet.masters().for_each(Master::restart);
+        let mut command = redlatch(&fleet.urls());
+        command.args(["run", "--max-ttl", "1s", "--ttl", "1s", "--answer-timeout", "5s"]);
+        let run = Running::start(command.args(["r", "--", "true"]));
+        for master in fleet.masters() {
+            let is_asked =
+                |master: &mut Master| master.ask("INFO commandstats").text().contains("cmdstat_set:");
+            eventually(PATIENCE, "an attempt", || is_asked(master));
+            assert_eq!(master.ask("SET r other PX 600000").text(), "OK");
+        }
+        let finished = run.finish();
+        let is_taken = finished.code == Some(75);
+        assert!(!is_taken || finished.stderr.contains("1 attempt in"), "{}", finished.stderr);
+        is_taken
+    });
 }
 
 #[test]

@@ -32,6 +32,20 @@ fn in_a_terminal_a_lost_lock_ends_everything() {
     assert!(!exists(&first), "{screen}");
 }
 
+/// The foreground may move between a look at it and a write, which then would stop the program.
+#[test]
+fn a_terminal_that_stops_writers_is_written_to_afterwards() {
+    let mut fleet = Fleet::start(3);
+    let script =
+        format!("stty tostop; {}; echo ended $?", run("2s", &format!("sh -c 'echo ready; {FOREVER}'")));
+    let Some(session) = Session::start(&fleet.urls(), &script) else { return };
+    session.wait_for("ready");
+    fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
+    session.wait_for("redlatch: TERM to the command");
+    assert_eq!(session.wait_for("ended "), "76");
+    session.finish();
+}
+
 #[test]
 fn the_terminal_returns_after_the_command() {
     let fleet = Fleet::start(1);

@@ -149,13 +149,13 @@ fn trusted_masters_hold_what_they_synced() {
         let ttl = Duration::from_secs(120);
         let mut holder = open(settings(&fleet.urls()).max_ttl(ttl));
         let leases: Vec<_> = (0..50)
-            .map(|index| holder.lock(&format!("a:{index}")).ttl(ttl).acquire().expect("free"))
+            .map(|index| holder.lock(format!("a:{index}")).ttl(ttl).acquire().expect("free"))
             .collect();
         (0..3).for_each(|index| fleet.master(index).kill());
         (0..3).for_each(|index| fleet.master(index).restart());
         let mut rival = open(settings(&fleet.urls()).max_ttl(ttl));
         for (index, lease) in leases.iter().enumerate() {
-            let result = rival.lock(&format!("a:{index}")).ttl(ttl).try_acquire();
+            let result = rival.lock(format!("a:{index}")).ttl(ttl).try_acquire();
             assert!(lease.is_valid(), "the test took too long");
             match result {
                 Ok(_) => assert!(has_two_holders, "{args:?}: a lock was given twice"),

@@ -115,6 +115,12 @@ impl Run {
             if stretch == later {
                 self.show_wait((wait < FOREVER).then_some(left), &error);
             }
+            if patience.0.is_none() {
+                // No attempt waits: an outage may become contention, which ends the run.
+                self.turn_for(stretch.min(left))?;
+                result = self.attempt(names, Duration::ZERO)?;
+                continue;
+            }
             let (limit, begun) = (stretch.min(left), Instant::now());
             result = self.attempt(names, limit)?;
             if let Err(error) = &result
@@ -257,6 +263,22 @@ impl Run {
             }
             self.shown.iter_mut().for_each(|shown| shown.show(Instant::now()));
             self.redlock.turn(TURN_LIMIT)?;
+        }
+    }
+
+    /// Lets the connections work for so long. A signal ends it.
+    fn turn_for(&mut self, time: Duration) -> Result<(), Exit> {
+        let start = Instant::now();
+        loop {
+            if let Some(signal) = self.signals.take() {
+                return Err(self.ended_by(signal));
+            }
+            let left = time.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.shown.iter_mut().for_each(|shown| shown.show(Instant::now()));
+            self.redlock.turn(left.min(TURN_LIMIT))?;
         }
     }
 
