@@ -40,10 +40,13 @@ impl Engine {
                 }
             }
             Verb::Extend => {
-                // An extension that has given way to a later one may not come behind it, with an answer
-                // nobody expects.
+                // An extension that has given way to a later one, to a release or to a rest may not come
+                // behind it, with an answer nobody expects.
                 let Some(op) = self.ops.find(id).filter(|op| op.round == number) else { return };
                 let claim = self.claims.claim(op.claim);
+                if claim.release.is_some() {
+                    return;
+                }
                 mode::send_extend(&mut self.fleet, only, owed.whole(), claim, op.ttl, Script::Text)
             }
             Verb::Repair => unreachable!("never by a digest"),

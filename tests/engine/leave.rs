@@ -212,6 +212,20 @@ fn a_silent_master_is_released_after_the_time() {
     assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0));
 }
 
+/// Two masters do not know the script of the extension, and know it when the rest comes.
+#[test]
+fn an_extension_never_follows_the_rest() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, 8000);
+    (0..2).for_each(|index| rig.hold(index));
+    rig.masters.iter_mut().for_each(|master| master.flush_scripts());
+    rig.extend(lock, 20_000);
+    rig.masters.iter_mut().for_each(|master| master.load_scripts());
+    submit_leave(&mut rig, lock, ms(1000));
+    (0..2).for_each(|index| rig.deliver(index));
+    assert_ends_after(&mut rig, ms(1000));
+}
+
 #[test]
 fn a_lock_that_masters_lost_is_not_called_left() {
     let mut rig = Rig::new(3, defaults);
