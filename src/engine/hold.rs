@@ -404,12 +404,11 @@ impl Engine {
         id: Id,
         answer: ReleaseAnswer,
     ) {
-        let quorum = self.fleet.quorum();
         // A master that has lost the key has published nothing either.
         if let ReleaseAnswer::Failed(_) | ReleaseAnswer::Absent = answer {
             self.claims.publish_without(&mut self.fleet, master, id);
         }
-        if let Some(op) = self.claims.handle_release_answer(quorum, master, id, answer) {
+        if let Some(op) = self.claims.handle_release_answer(&self.fleet, master, id, answer) {
             self.settle_release(now, id, op);
         }
     }
@@ -429,8 +428,7 @@ impl Engine {
     /// Ends an awaited release if nothing more is to be waited for.
     pub(super) fn check_release(&mut self, now: Instant, claim_id: Id, id: Id) {
         let claim = self.claims.claim(claim_id);
-        let needed = if claim.leaving().is_some() { self.fleet.count() } else { self.fleet.quorum() };
-        if claim.release.is_some_and(|release| release.is_settled(needed)) {
+        if claim.release.is_some_and(|release| release.is_settled(claim.needed_answers(&self.fleet))) {
             self.settle_release(now, claim_id, id);
         }
     }

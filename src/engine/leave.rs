@@ -20,7 +20,7 @@ use super::slab::Id;
 use super::{Engine, Left, OpId, Outcome};
 use crate::error::{ExtendError, LeaveError};
 use crate::lock::command::ReleaseAnswer;
-use crate::lock::{MasterId, Vote};
+use crate::lock::{MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
 impl Engine {
@@ -84,9 +84,18 @@ impl Engine {
             Vote::Failed(failure) => ReleaseAnswer::Failed(failure),
             Vote::Pending => unreachable!("it is the vote of a reply"),
         };
-        let all = self.fleet.count();
-        if let Some(op) = self.claims.handle_release_answer(all, master, id, answer) {
+        if let Some(op) = self.claims.handle_release_answer(&self.fleet, master, id, answer) {
             self.settle_release(now, id, op);
+        }
+        self.follow_rest(now, master, id);
+    }
+
+    /// A master owes no answer to a rest any more. If the time is over, the release follows at once.
+    pub(super) fn follow_rest(&mut self, now: Instant, master: MasterId, id: Id) {
+        let Some(claim) = self.claims.find(id) else { return };
+        let is_over = claim.leaving().is_some_and(|leaving| leaving.until <= now);
+        if is_over && claim.release.is_some_and(|release| release.owed.contains(master)) {
+            self.claims.send_end(&mut self.fleet, now, id, MasterSet::only(master));
         }
     }
 
@@ -99,13 +108,13 @@ impl Engine {
             unreachable!("the lock is left for a time")
         };
         let latest_end = claim.latest_end(now, self.config.drift);
-        let confirmed = release.deleted;
         // A quorum that was seen to have the key while the lock was valid has had it all the time.
-        if confirmed.has(self.fleet.quorum()) && now < leaving.valid_until {
-            return Ok(Left { held_until: leaving.held_until, latest_end, unanswered: release.counts().2 });
+        if claim.confirmed_rest().has(self.fleet.quorum()) && now < leaving.valid_until {
+            let held_until = leaving.held_until(release.started);
+            return Ok(Left { held_until, latest_end, unanswered: release.counts().2 });
         }
         let report = self.release_report(now, claim, &release);
-        Err(if confirmed.union(release.owed).has(self.fleet.quorum()) {
+        Err(if release.deleted.union(release.owed).has(self.fleet.quorum()) {
             LeaveError::Unconfirmed { report: report.into(), latest_end }
         } else {
             LeaveError::Lost(report)

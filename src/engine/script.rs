@@ -32,11 +32,13 @@ impl Engine {
                 mode::send_whole_release(&mut self.fleet, only, owed, claim)
             }
             Verb::Rest => {
-                let Some(claim) = self.claims.find(id) else { return };
-                // The release that has taken its place follows when its time has come.
-                match claim.leaving().and_then(|leaving| leaving.rest_sent) {
+                let Some(claim) = self.claims.find_mut(id) else { return };
+                match claim.rest_to_repeat(now) {
                     Some(ttl) => mode::send_rest(&mut self.fleet, only, id, claim, ttl, Script::Text),
-                    None => MasterSet::EMPTY,
+                    None => {
+                        claim.release_mut().sent.remove(master);
+                        return self.follow_rest(now, master, id);
+                    }
                 }
             }
             Verb::Extend => {
