@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::fleet::Fleet;
 use super::groups::Notify;
 use super::kind::Kind;
 use super::slab::Id;
@@ -99,8 +100,10 @@ pub(super) struct Leaving {
     pub(super) until: Instant,
     /// The validity that its caller gave up.
     pub(super) valid_until: Instant,
-    /// Nobody else gets the lock before this, if a quorum of masters has the rest.
-    pub(super) held_until: Instant,
+    /// When the lock was acquired.
+    pub(super) since: Instant,
+    /// The TTL that the first command set, the longest of all; `None` if that was a release.
+    pub(super) rest: Option<Ttl>,
     /// When the last command was sent to any master.
     sent_at: Instant,
     /// The TTL that it set; `None` for a release.
@@ -243,28 +246,36 @@ impl Claim {
     /// No key of this claim lives after this time, if clocks drift as allowed and no command was stuck on its
     /// way.
     pub(super) fn gone_at(&self, drift: Drift) -> Instant {
-        let longest_ttl = Duration::from_millis(u64::from(self.longest_ttl_ms));
+        let longest_ttl = self.longest_ttl();
         let gone_at = self.sent_at + longest_ttl + drift.of(longest_ttl);
         self.leaving().map_or(gone_at, |leaving| gone_at.max(leaving.gone_at(drift)))
     }
 
-    /// The latest end of any key of a lock that is being left. A master that has not answered may carry out
-    /// the last command just before its key would have ended.
+    /// The latest end of any key of a lock that is being left. A master that has answered counts the rest
+    /// from before now. Another one may carry out what was sent to it just before its key would have ended:
+    /// the rest, or an earlier extension that is still on its way.
     pub(super) fn latest_end(&self, now: Instant, drift: Drift) -> Instant {
         let (Some(leaving), Some(release)) = (self.leaving(), &self.release) else {
             unreachable!("{LEFT_ONLY}")
         };
-        let rest = leaving.rest_sent.map_or(Duration::ZERO, |ttl| {
-            let ttl = ttl.as_duration();
-            ttl + drift.of(ttl)
-        });
+        let lifetime = |ttl: Duration| ttl + drift.of(ttl);
+        let rest = leaving.rest.map_or(Duration::ZERO, |ttl| lifetime(ttl.as_duration()));
+        let answered_end = now + rest;
         if release.owed.is_empty() {
-            now + rest
-        } else if release.sent.union(self.lost_extension).is_empty() {
-            self.gone_at(drift)
-        } else {
-            self.gone_at(drift) + rest
+            return answered_end;
         }
+        let prolonged = if !self.lost_extension.is_empty() {
+            rest.max(lifetime(self.longest_ttl()))
+        } else if !release.sent.is_empty() {
+            rest
+        } else {
+            Duration::ZERO
+        };
+        answered_end.max(self.gone_at(drift) + prolonged)
+    }
+
+    fn longest_ttl(&self) -> Duration {
+        Duration::from_millis(u64::from(self.longest_ttl_ms))
     }
 
     /// How the lock is left, if it is left for a time.
@@ -289,13 +300,30 @@ impl Claim {
         leaving.rest_sent
     }
 
-    /// A master has the rest of the time, it says. That is no proof of an end in time if the command was on
-    /// its way for long: the master counts from when it got it.
+    /// A master answers that it has set the rest as the TTL. It counts the rest from when the command
+    /// arrived, so a late answer is no proof that the key ends in time. Nor is one that comes after the
+    /// release took the place of the rest.
     pub(super) fn note_rest_answer(&mut self, now: Instant, master: MasterId) {
         let Some(leaving) = self.leaving() else { unreachable!("{LEFT_ONLY}") };
-        if now > leaving.sent_at + self.answer_limit && !mutant!(LateRestCounts) {
+        let is_late = leaving.rest_sent.is_none() || now > leaving.sent_at + self.answer_limit;
+        // It has answered everything that was sent before, too.
+        self.note_extension_answer(master);
+        if is_late && !mutant!(LateRestCounts) {
             self.release_mut().unproven.insert(master);
         }
+    }
+
+    /// The TTL that a master gets which did not know the script of the rest; `None` once the time is over.
+    pub(super) fn rest_to_repeat(&self, now: Instant) -> Option<Ttl> {
+        self.leaving().filter(|leaving| now < leaving.until)?.rest_sent
+    }
+
+    /// Masters that have the rest, and on which no earlier extension can end the key before it.
+    pub(super) fn confirmed_rest(&self) -> MasterSet {
+        let (Some(leaving), Some(release)) = (self.leaving(), &self.release) else {
+            unreachable!("{LEFT_ONLY}")
+        };
+        release.deleted.without(self.may_cut_short(leaving.rest.map_or(0, |ttl| ttl.as_millis())))
     }
 
     /// Starts the release on the masters that may hold the key; the command was `sent` to these.
@@ -337,6 +365,12 @@ impl Claim {
             self.connection_lost.remove(master);
             self.lost_extension.remove(master);
         }
+    }
+
+    /// Number of answers that end the wait for a release: all to the rest of a time, else a quorum.
+    pub(super) fn needed_answers(&self, fleet: &Fleet) -> usize {
+        let is_rest = self.leaving().is_some_and(|leaving| leaving.rest_sent.is_some());
+        if is_rest { fleet.count() } else { fleet.quorum() }
     }
 
     /// Whether nobody owns it, and no master may hold its key.
@@ -475,7 +509,7 @@ impl Claim {
     }
 
     /// Masters where a deletion is no proof: of two `SET`s one was carried out, and the other may still come.
-    /// For a rest, an extension that may still come is enough.
+    /// For a rest, an extension or another rest that may still come is enough.
     pub(super) fn unproven(&self) -> MasterSet {
         let unproven = if mutant!(DeletedIsProof) {
             MasterSet::EMPTY
@@ -513,16 +547,21 @@ impl Leaving {
     pub(super) fn new(
         now: Instant,
         rest: Duration,
-        valid_until: Instant,
+        (since, valid_until): (Instant, Instant),
         config: &Config,
     ) -> Result<Self, InputError> {
         if rest > config.max_ttl {
             return Err(InputError::TtlTooLong { ttl: rest, max_ttl: config.max_ttl });
         }
         let until = now + rest;
-        let mut leaving = Self { until, valid_until, held_until: now, sent_at: now, rest_sent: None };
-        leaving.held_until += leaving.rest_at(now, config).map_or(Duration::ZERO, |ttl| ttl.validity());
+        let mut leaving = Self { until, valid_until, since, rest: None, sent_at: now, rest_sent: None };
+        leaving.rest = leaving.rest_at(now, config);
         Ok(leaving)
+    }
+
+    /// Nobody else gets a lock that was left at `now` before this, if a quorum of masters has the rest.
+    pub(super) fn held_until(&self, now: Instant) -> Instant {
+        now + self.rest.map_or(Duration::ZERO, |ttl| ttl.validity())
     }
 
     /// The TTL of a key that is to end in time; `None` once it is over.

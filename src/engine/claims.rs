@@ -217,7 +217,7 @@ impl Claims {
         };
         let mut unproven = claim.unproven();
         if rest.is_some() && !mutant!(LateRestCounts) {
-            // They were sent another rest, and earlier.
+            // Their rest was sent earlier than the time that is noted now.
             unproven = unproven.union(under_way);
         }
         let release = claim.release_mut();
@@ -228,16 +228,17 @@ impl Claims {
     /// Any answer to a release. Returns the operation whose awaited release it has settled.
     pub(super) fn handle_release_answer(
         &mut self,
-        quorum: usize,
+        fleet: &Fleet,
         master: MasterId,
         id: Id,
         answer: ReleaseAnswer,
     ) -> Option<Id> {
         let claim = self.table.find_mut(id)?;
+        let needed = claim.needed_answers(fleet);
         let release = claim.release.as_mut().expect(NO_RELEASE);
         match answer {
             ReleaseAnswer::Deleted => {
-                return match claim.count_deleted(master, quorum) {
+                return match claim.count_deleted(master, needed) {
                     Counted::Open => None,
                     Counted::Decides => claim.owner,
                     Counted::Done => {
@@ -258,7 +259,7 @@ impl Claims {
             ReleaseAnswer::Failed(failure) => claim.failures.push((master, failure)),
         }
         release.sent.remove(master);
-        let settled = claim.owner.filter(|_| release.is_settled(quorum));
+        let settled = claim.owner.filter(|_| release.is_settled(needed));
         self.free_if_done(id);
         settled
     }

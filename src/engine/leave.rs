@@ -15,12 +15,13 @@
 use std::time::{Duration, Instant};
 
 use super::claim::Leaving;
+use super::fair::{self, Queuing};
 use super::op::OpState;
 use super::slab::Id;
 use super::{Engine, Left, OpId, Outcome};
 use crate::error::{ExtendError, LeaveError};
 use crate::lock::command::ReleaseAnswer;
-use crate::lock::{MasterId, Vote};
+use crate::lock::{MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
 impl Engine {
@@ -32,8 +33,9 @@ impl Engine {
     /// [`LeaveError::Expired`] if its validity has ended: release it. [`LeaveError::NotHeld`] if it is not
     /// held.
     pub fn leave(&mut self, now: Instant, lock: OpId) -> Result<Instant, LeaveError> {
-        let valid_until = self.check_valid(now, lock)?;
-        self.give_up(now, lock.0);
+        let (since, valid_until) = self.check_valid(now, lock.0)?;
+        self.note_left(lock.0, now.saturating_duration_since(since), false);
+        drop(self.give_up(now, lock.0));
         let op = self.ops.op_mut(lock.0);
         let claim_id = op.claim;
         op.clear_state();
@@ -57,17 +59,25 @@ impl Engine {
 
     /// After an error the lock is as it was.
     fn leave_for(&mut self, now: Instant, id: Id, rest: Duration) -> Result<(), LeaveError> {
-        let valid_until = self.check_valid(now, OpId(id))?;
-        let leaving = Leaving::new(now, rest, valid_until, &self.config)?;
-        let is_fair = self.ops.op(id).policy.queuing().is_some();
-        self.give_up(now, id);
+        let held = self.check_valid(now, id)?;
+        let leaving = Leaving::new(now, rest, held, &self.config)?;
+        // With a rest, masters' answers show whether it was left or lost.
+        if rest.is_zero() {
+            self.note_ended(now, id);
+        }
+        let queuing = self.give_up(now, id);
         let op = self.ops.op_mut(id);
         op.set_state(OpState::Releasing);
         let claim_id = op.claim;
+        let left_queue =
+            queuing.map(|queuing| fair::Leaving { queuing, key: op.key.clone(), was_held: true });
         // The queue of a fair lock says which waiter is to be notified.
-        self.claims.claim_mut(claim_id).tells &= !is_fair;
+        self.claims.claim_mut(claim_id).tells &= left_queue.is_none();
         if !self.claims.leave(&mut self.fleet, &mut self.timers, now, claim_id, leaving) {
             self.settle_release(now, claim_id, id);
+        }
+        if let Some(left_queue) = left_queue {
+            fair::leave(&mut self.fleet, &left_queue);
         }
         Ok(())
     }
@@ -84,52 +94,77 @@ impl Engine {
             Vote::Failed(failure) => ReleaseAnswer::Failed(failure),
             Vote::Pending => unreachable!("it is the vote of a reply"),
         };
-        let all = self.fleet.count();
-        if let Some(op) = self.claims.handle_release_answer(all, master, id, answer) {
+        if let Some(op) = self.claims.handle_release_answer(&self.fleet, master, id, answer) {
             self.settle_release(now, id, op);
+        }
+        self.follow_rest(now, master, id);
+    }
+
+    /// A master owes no answer to a rest any more. If the time is over, the release follows at once.
+    pub(super) fn follow_rest(&mut self, now: Instant, master: MasterId, id: Id) {
+        let Some(claim) = self.claims.find(id) else { return };
+        let is_over = claim.leaving().is_some_and(|leaving| leaving.until <= now);
+        if is_over && claim.release.is_some_and(|release| release.owed.contains(master)) {
+            self.claims.send_end(&mut self.fleet, now, id, MasterSet::only(master));
         }
     }
 
-    /// How a lock was left for a time.
+    /// A lock that was left for a time has its outcome; counts it.
     #[cold]
     #[inline(never)]
-    pub(super) fn left(&self, now: Instant, claim_id: Id) -> Result<Left, LeaveError> {
+    pub(super) fn settle_left(&mut self, now: Instant, claim_id: Id, id: Id) {
+        let result = self.left(now, claim_id);
+        let claim = self.claims.claim(claim_id);
+        let (Some(leaving), Some(release)) = (claim.leaving(), &claim.release) else {
+            unreachable!("the lock is left for a time")
+        };
+        // With a rest of zero it was released.
+        if leaving.rest.is_some() {
+            let held = release.started.saturating_duration_since(leaving.since);
+            self.note_left(id, held, matches!(result, Err(LeaveError::Lost(_))));
+        }
+        self.outcomes.push_back((OpId(id), Outcome::Leave(result)));
+    }
+
+    /// How a lock was left for a time.
+    fn left(&self, now: Instant, claim_id: Id) -> Result<Left, LeaveError> {
         let claim = self.claims.claim(claim_id);
         let (Some(leaving), Some(release)) = (claim.leaving(), claim.release) else {
             unreachable!("the lock is left for a time")
         };
         let latest_end = claim.latest_end(now, self.config.drift);
-        let confirmed = release.deleted;
         // A quorum that was seen to have the key while the lock was valid has had it all the time.
-        if confirmed.has(self.fleet.quorum()) && now < leaving.valid_until {
-            return Ok(Left { held_until: leaving.held_until, latest_end, unanswered: release.counts().2 });
+        if claim.confirmed_rest().has(self.fleet.quorum()) && now < leaving.valid_until {
+            let held_until = leaving.held_until(release.started);
+            return Ok(Left { held_until, latest_end, unanswered: release.counts().2 });
         }
         let report = self.release_report(now, claim, &release);
-        Err(if confirmed.union(release.owed).has(self.fleet.quorum()) {
+        Err(if release.deleted.union(release.owed).has(self.fleet.quorum()) {
             LeaveError::Unconfirmed { report: report.into(), latest_end }
         } else {
             LeaveError::Lost(report)
         })
     }
 
-    /// The end of a lock's validity.
-    fn check_valid(&self, now: Instant, lock: OpId) -> Result<Instant, LeaveError> {
-        let valid_until = self.valid_until(lock).ok_or(LeaveError::NotHeld)?;
-        let is_valid = now < valid_until || mutant!(ExpiredLeft);
-        if is_valid { Ok(valid_until) } else { Err(LeaveError::Expired) }
+    /// The time at which a lock was acquired, and the end of its validity, which is to come.
+    fn check_valid(&self, now: Instant, id: Id) -> Result<(Instant, Instant), LeaveError> {
+        let Some(OpState::Held { since, valid_until, .. }) = self.ops.find(id).map(|op| &op.state) else {
+            return Err(LeaveError::NotHeld);
+        };
+        let is_valid = now < *valid_until || mutant!(ExpiredLeft);
+        if is_valid { Ok((*since, *valid_until)) } else { Err(LeaveError::Expired) }
     }
 
-    /// A lock has no holder any more. An extension under way has no caller, and the ticket of a fair lock
-    /// ends with its heartbeat.
-    fn give_up(&mut self, now: Instant, id: Id) {
+    /// A lock has no holder any more. An extension under way has no caller. Returns the place of a fair lock
+    /// in its queues, which ends with its heartbeat if nobody ends it.
+    fn give_up(&mut self, now: Instant, id: Id) -> Option<Box<Queuing>> {
         let OpState::Held { extension, .. } = &mut self.ops.op_mut(id).state else {
             unreachable!("only a held lock is left")
         };
         if extension.take().is_some_and(|extension| !extension.is_renewal) {
             self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
         }
-        self.note_left(now, id);
         self.leave_queue(now, id, Duration::ZERO);
-        drop(self.ops.op_mut(id).policy.take_queuing());
+        self.ops.op_mut(id).policy.take_queuing()
     }
 }

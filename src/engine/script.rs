@@ -32,18 +32,23 @@ impl Engine {
                 mode::send_whole_release(&mut self.fleet, only, owed, claim)
             }
             Verb::Rest => {
-                let Some(claim) = self.claims.find(id) else { return };
-                // The release that has taken its place follows when its time has come.
-                match claim.leaving().and_then(|leaving| leaving.rest_sent) {
+                let Some(claim) = self.claims.find_mut(id) else { return };
+                match claim.rest_to_repeat(now) {
                     Some(ttl) => mode::send_rest(&mut self.fleet, only, id, claim, ttl, Script::Text),
-                    None => MasterSet::EMPTY,
+                    None => {
+                        claim.release_mut().sent.remove(master);
+                        return self.follow_rest(now, master, id);
+                    }
                 }
             }
             Verb::Extend => {
-                // An extension that has given way to a later one may not come behind it, with an answer
-                // nobody expects.
+                // An extension that has given way to a later one, to a release or to a rest may not come
+                // behind it, with an answer nobody expects.
                 let Some(op) = self.ops.find(id).filter(|op| op.round == number) else { return };
                 let claim = self.claims.claim(op.claim);
+                if claim.release.is_some() {
+                    return;
+                }
                 mode::send_extend(&mut self.fleet, only, owed.whole(), claim, op.ttl, Script::Text)
             }
             Verb::Repair => unreachable!("never by a digest"),

@@ -193,23 +193,156 @@ fn a_master_that_is_back_does_not_block_for_the_old_ttl() {
     }
 }
 
+/// Its answer comes before the time is over, just after it, and when the release is overdue.
 #[test]
 fn a_silent_master_is_released_after_the_time() {
+    for (silent_ms, is_forgotten) in [(1900, false), (2020, false), (2020, true), (2300, false), (2300, true)]
+    {
+        let mut rig = Rig::new(3, defaults);
+        let lock = hold(&mut rig, 8000);
+        rig.stop(2);
+        if is_forgotten {
+            rig.masters[2].flush_scripts();
+        }
+        submit_leave(&mut rig, lock, ms(2000));
+        assert_eq!(rig.outcome(), None, "it may still answer");
+        rig.advance(ms(200));
+        let left = result(&mut rig).expect("a quorum has the rest");
+        assert_eq!(left.unanswered, 1);
+        assert!(left.latest_end >= rig.now + ms(9700), "it may carry out the rest at its end: {left:?}");
+        rig.advance(ms(silent_ms - 200));
+        rig.resume(2);
+        if silent_ms < 2000 {
+            assert_eq!(rig.holder_count("a"), 3, "it counts the rest from now");
+            rig.advance(ms(400));
+        }
+        assert_eq!(rig.holder_count("a"), 0, "{silent_ms} ms: it is released in time all the same");
+        assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0));
+    }
+}
+
+/// The connections of two masters break while an extension is on its way to them.
+#[test]
+fn a_broken_shorter_extension_confirms_no_rest() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 8000);
-    rig.stop(2);
-    submit_leave(&mut rig, lock, ms(2000));
-    assert_eq!(rig.outcome(), None, "it may still answer");
+    (0..2).for_each(|index| rig.stop(index));
+    rig.extend(lock, 1500);
+    let late: Vec<Vec<u8>> = (0..2).map(|index| rig.cut(index)).collect();
+    (0..2).for_each(|index| rig.resume(index));
+    rig.advance(ms(300));
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(_))));
+    submit_leave(&mut rig, lock, ms(5000));
     rig.advance(ms(200));
+    let left = result(&mut rig);
+    // The client sends nothing more.
+    (0..3).for_each(|index| rig.stop(index));
+    for (index, bytes) in late.into_iter().enumerate() {
+        rig.carry_out(index, bytes);
+    }
+    rig.advance(ms(1600));
+    assert_eq!(rig.holder_count("a"), 1, "the others carried the extension out after the rest");
+    assert!(matches!(left, Err(LeaveError::Unconfirmed { .. })), "{left:?}");
+}
+
+#[test]
+fn an_answered_shorter_extension_confirms_the_rest() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, 8000);
+    (0..2).for_each(|index| rig.hold(index));
+    rig.extend(lock, 1500);
+    submit_leave(&mut rig, lock, ms(5000));
+    (0..2).for_each(|index| rig.deliver(index));
+    assert_eq!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NotHeld))));
+    result(&mut rig).expect("confirmed");
+    assert_ends_after(&mut rig, ms(5000));
+}
+
+/// Two masters do not know the script of the extension, and know it when the rest comes.
+#[test]
+fn an_extension_never_follows_the_rest() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, 8000);
+    (0..2).for_each(|index| rig.hold(index));
+    rig.masters.iter_mut().for_each(|master| master.flush_scripts());
+    rig.extend(lock, 20_000);
+    rig.masters.iter_mut().for_each(|master| master.load_scripts());
+    submit_leave(&mut rig, lock, ms(1000));
+    (0..2).for_each(|index| rig.deliver(index));
+    assert_ends_after(&mut rig, ms(1000));
+}
+
+#[test]
+fn latest_end_counts_each_rest_from_its_answer() {
+    let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(500)));
+    let lock = hold(&mut rig, 8000);
+    rig.refuse(2, true);
+    rig.disconnect(2);
+    (0..2).for_each(|index| rig.stop(index));
+    submit_leave(&mut rig, lock, ms(9000));
+    rig.advance(ms(150));
+    (0..2).for_each(|index| rig.resume(index));
     let left = result(&mut rig).expect("a quorum has the rest");
-    assert_eq!(left.unanswered, 1);
-    assert!(left.latest_end >= rig.now + ms(9700), "it may carry out the rest at its end: {left:?}");
-    rig.advance(ms(1700));
-    rig.resume(2);
-    assert_eq!(rig.holder_count("a"), 3, "it counts the rest from now");
-    rig.advance(ms(400));
-    assert_eq!(rig.holder_count("a"), 0, "it is released in time all the same");
-    assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0));
+    rig.advance(ms(8999));
+    assert_eq!(rig.holder_count("a"), 2);
+    assert!(rig.now < left.latest_end, "{:?} too early", rig.now - left.latest_end);
+}
+
+#[test]
+fn latest_end_counts_an_extension_that_may_come_late() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, 8000);
+    rig.stop(0);
+    rig.refuse(0, true);
+    rig.extend(lock, 30_000);
+    let late = rig.cut(0);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
+    let left = leave_for(&mut rig, lock, ms(2000)).expect("a quorum has the rest");
+    rig.advance(ms(7900));
+    rig.carry_out(0, late);
+    rig.advance(ms(29_900));
+    assert_eq!(rig.holder_count("a"), 1);
+    assert!(rig.now < left.latest_end, "{:?} too early", rig.now - left.latest_end);
+}
+
+#[test]
+fn a_fair_lock_left_for_no_time_passes_on_at_once() {
+    let mut rig = Rig::new(3, defaults);
+    let options = Options::new().ttl(ms(8000)).wait(ms(60_000)).fair();
+    let lock = rig.acquire_with("a", options);
+    granted(&mut rig);
+    rig.acquire_with("a", options);
+    rig.advance(ms(100));
+    leave_for(&mut rig, lock, Duration::ZERO).expect("confirmed");
+    granted(&mut rig);
+}
+
+/// By the rest, and whether the masters have lost the key.
+#[test]
+fn a_lock_is_counted_by_how_its_leave_ended() {
+    for (rest_ms, is_lost, expected) in
+        [(0, false, (1, 0, 0)), (1000, false, (0, 1, 0)), (1000, true, (0, 0, 1))]
+    {
+        let mut rig = Rig::new(3, |builder| builder.on_event(|_| {}));
+        let lock = hold(&mut rig, 8000);
+        let others = rig.now + ms(1);
+        if is_lost {
+            rig.masters.iter_mut().for_each(|master| master.put(b"a", b"another value", Some(others)));
+        }
+        rig.advance(ms(10));
+        assert_eq!(leave_for(&mut rig, lock, ms(rest_ms)).is_err(), is_lost);
+        let stats = rig.engine.stats(rig.now);
+        assert_eq!((stats.released, stats.left, stats.lost), expected);
+        let ends: Vec<(bool, bool, bool)> = std::iter::from_fn(|| rig.engine.poll_event())
+            .filter_map(|event| match event {
+                Event::Released { held, .. } if held == ms(10) => Some((true, false, false)),
+                Event::Left { held, .. } if held == ms(10) => Some((false, true, false)),
+                Event::Lost { held, .. } if held == ms(10) => Some((false, false, true)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(ends, [(expected.0 == 1, expected.1 == 1, expected.2 == 1)]);
+    }
 }
 
 #[test]
