@@ -359,9 +359,10 @@ impl Owner {
             }
             let (attempts, pending) = self.join(&mut state, caller, waker, matches!(how, How::Thread));
             let Some(mut pending) = pending else { return Poll::Pending };
-            drop(state);
-            // Without the state locked: other tasks may be woken meanwhile, which may do anything.
+            // With the state locked: a thread that joins from here on finds nothing to wait with, and counts.
             let change_count = attempts.change_count.load(Ordering::SeqCst);
+            drop(state);
+            // Without it: other tasks may be woken meanwhile, which may do anything.
             let its_waker = Waker::from(attempts.clone());
             let stand_in = StandIn { owner: self, attempts: &attempts };
             let polled = attempts.driving.run(|| match how {
