@@ -9,7 +9,7 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
@@ -81,8 +81,6 @@ struct ReleaseReentrant(Option<Release>);
 struct Owner {
     request: LockRequest<'static>,
     state: Mutex<State>,
-    /// Whether a hold extends the lock.
-    is_extending: Arc<AtomicBool>,
 }
 
 type State = Holds<UnderWay, Guard>;
@@ -100,7 +98,7 @@ impl LockRequest<'_> {
     #[must_use = "nothing is asked before it is locked"]
     pub fn reentrant(self) -> ReentrantLock {
         let (request, state) = (self.into_owned(), Mutex::new(State::Free));
-        ReentrantLock { owner: Arc::new(Owner { request, state, is_extending: Arc::default() }) }
+        ReentrantLock { owner: Arc::new(Owner { request, state }) }
     }
 }
 
@@ -245,7 +243,7 @@ impl ReentrantGuard {
 
     fn extension(&self, ttl: Duration) -> Result<Pending<Extension>, ExtendError> {
         let lock = self.owner.look(Guard::lock).ok_or(ExtendError::NotHeld)?;
-        Extension::begin(&self.owner.request.client, &self.owner.is_extending, lock, ttl)
+        Ok(Pending::new(Extension { client: self.owner.request.client.clone().into_owned(), lock, ttl }))
     }
 
     /// Returns a future that is ready when the lock is lost or about to be lost, or when the last hold has
