@@ -19,7 +19,7 @@ use super::handle::Client;
 use super::holds::Holds;
 use super::parker::Parker;
 use super::pending::{How, Pending};
-use super::request::{Acquisition, LockRequest};
+use super::request::{Acquire, LockRequest};
 use super::shared::{IN_WAKER, Shared, Stopped};
 use crate::clock;
 use crate::engine::{OpId, Released};
@@ -89,7 +89,7 @@ type State = Holds<UnderWay, Guard>;
 struct UnderWay {
     attempts: Arc<Attempts>,
     /// What answers the one under way; `None` while somebody polls it, or a thread waits with it.
-    pending: Option<Pending<Acquisition<'static>>>,
+    pending: Option<Acquire<'static>>,
 }
 
 impl LockRequest<'_> {
@@ -112,7 +112,8 @@ impl ReentrantLock {
     ///
     /// An attempt lasts for the shortest wait of its callers, and makes at most
     /// [`LockRequest::max_attempts`] tries. If it fails, callers with a longer wait go on with the next
-    /// attempt. The others get its error, also if it failed early.
+    /// attempt. The others get its error, also if it failed early. A handle given to
+    /// [`LockRequest::cancel_with`] ends the attempt for all its callers, and each later one.
     ///
     /// # Errors
     /// [`LockReentrantError::Lost`] if this owner has holds of a lock whose validity has ended: end those
@@ -297,8 +298,8 @@ impl Owner {
         Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn acquisition(&self, wait: Duration) -> Pending<Acquisition<'static>> {
-        Pending::new(Acquisition::new(self.request.clone().wait(wait)))
+    fn acquisition(&self, wait: Duration) -> Acquire<'static> {
+        Acquire::new(self.request.clone().wait(wait))
     }
 
     fn look<T>(&self, look: impl FnOnce(&Guard) -> T) -> Option<T> {
@@ -390,7 +391,7 @@ impl Owner {
         caller: &mut Caller,
         waker: &Waker,
         is_thread: bool,
-    ) -> (Arc<Attempts>, Option<Pending<Acquisition<'static>>>) {
+    ) -> (Arc<Attempts>, Option<Acquire<'static>>) {
         let wait_until = caller.wait_until(&self.request);
         if !matches!(state, State::Acquiring { .. }) {
             let attempts = Arc::<Attempts>::default();
@@ -429,7 +430,7 @@ impl Owner {
         }
     }
 
-    fn put_back(&self, its: Pending<Acquisition<'static>>) {
+    fn put_back(&self, its: Acquire<'static>) {
         if let Ok(mut state) = self.state()
             && let State::Acquiring { attempt, .. } = &mut *state
         {

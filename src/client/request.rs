@@ -196,13 +196,13 @@ impl Future for Acquire<'_> {
 
 /// What [`Acquire`] asks.
 #[derive(Debug)]
-pub(super) struct Acquisition<'a> {
+struct Acquisition<'a> {
     request: LockRequest<'a>,
     asked: Asked,
 }
 
 impl<'a> Acquisition<'a> {
-    pub(super) const fn new(request: LockRequest<'a>) -> Self {
+    const fn new(request: LockRequest<'a>) -> Self {
         Self { request, asked: Asked::NOTHING }
     }
 }
