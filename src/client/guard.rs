@@ -174,9 +174,8 @@ impl Guard {
     /// All callbacks of a client run on one thread of their own, in the order in which losses are reported.
     /// They may use the client. One that blocks delays those behind it: await [`Guard::lost`] where that
     /// matters. A panic ends its own callback only. If the lock is over already, the callback is called at
-    /// once, also on that thread. If the client has
-    /// stopped, or in a fork, it runs on the calling thread. A lock whose loss was reported is not renewed
-    /// any more.
+    /// once, also on that thread. If the client has stopped, or in a fork, it runs on the calling thread. A
+    /// lock whose loss was reported is not renewed any more.
     ///
     /// ```no_run
     /// # use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
