@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+
+use crate::caught::caught;
 
 /// Handle that ends acquisitions from another thread or task; given to them by
 /// [`LockRequest::cancel_with`](crate::LockRequest::cancel_with) and
@@ -58,7 +59,7 @@ impl Cancel {
         drop(state);
         for (_, waker) in woken {
             // A waker that panics keeps no other from being called.
-            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            let _ = caught(|| waker.wake());
         }
     }
 

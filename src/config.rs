@@ -366,7 +366,9 @@ impl ConfigBuilder {
 
     /// Sets the delay between two attempts of a waiting acquisition by a function of your own, in place of
     /// [`ConfigBuilder::retry_delay`]. Its argument is the number of failed attempts. It is called here, for
-    /// 1 to 64, and the results are kept; later attempts use the last one.
+    /// 1 to 64 or until it returns a day ([`limits::TIME_LIMIT_MAX`]) or more, and the results are kept.
+    /// Later attempts use the last one. So a function that doubles 10 ms each time is not called where it
+    /// overflows. A panic in it reaches the caller of this method.
     ///
     /// The delay is at least the result, the time that the attempt took, and 1 ms. A random time of up to the
     /// larger of the last two is added, so that clients that met once do not meet again and again. The end
@@ -383,8 +385,16 @@ impl ConfigBuilder {
     /// # Ok::<(), redlatch::ConfigError>(())
     /// ```
     #[must_use]
-    pub fn retry_delay_by(mut self, delay: impl FnMut(u32) -> Duration) -> Self {
-        self.config.retry_delays = Some((1..=limits::RETRY_DELAY_COUNT).map(delay).collect());
+    pub fn retry_delay_by(mut self, mut delay: impl FnMut(u32) -> Duration) -> Self {
+        let mut delays = Vec::new();
+        for failed_count in 1..=limits::RETRY_DELAY_COUNT {
+            let delay = delay(failed_count);
+            delays.push(delay);
+            if delay >= limits::TIME_LIMIT_MAX {
+                break;
+            }
+        }
+        self.config.retry_delays = Some(delays.into());
         self
     }
 

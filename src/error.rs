@@ -148,6 +148,9 @@ impl Denial {
 
     /// Why too few masters can grant, and what to do.
     fn fmt_no_quorum(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.report.is_queue_full() {
+            return write!(f, "the wait queue of {} is full; retry later", self.lock());
+        }
         write!(f, "no quorum of masters for {}", self.lock())?;
         let Some((left, count)) = self.report.quarantine() else {
             return f.write_str("; repair what the masters report, then retry");
@@ -172,10 +175,12 @@ pub enum AcquireError {
     Contended(Box<Denial>),
     /// Too few masters can grant. They cannot be reached, are silent, answer with errors or are in
     /// quarantine; or they refused the fencing token, as their clocks differ; or the queue of a fair lock is
-    /// full, at 4,096 waiters ([`crate::limits::FAIR_QUEUE_COUNT_MAX`]). The report says which. A wait ends
-    /// at once if the quarantine of too many masters outlasts it.
+    /// full, at 4,096 waiters ([`crate::limits::FAIR_QUEUE_COUNT_MAX`]), which is
+    /// [`ErrorClass::Overloaded`]. The report says which. A wait ends at once if the quarantine of too many
+    /// masters outlasts it.
     NoQuorum(Box<Denial>),
-    /// A quorum granted, and by then less validity was left than asked for. Ask for a longer TTL.
+    /// A quorum granted, and by then less validity was left than asked for. As a rule this process was late:
+    /// masters that are too slow end an attempt by its answer limit. Ask for a longer TTL.
     Expired(Box<Denial>),
     /// The client has too many locks (131,072), too many callers wait for this one (4,096), or too many bytes
     /// wait for the masters (8 MiB each). It is reported at once. Release some locks, or retry later.
@@ -253,7 +258,8 @@ pub enum ExtendError {
     /// Another extension of this lock is under way.
     #[error("another extension of this lock is under way; wait for it")]
     Busy,
-    /// The lock is not held by this client: it was released, or never acquired.
+    /// The lock is not held by this client: a drain has released it, or it belongs to another client. Another
+    /// caller may hold it.
     #[error("the lock is not held by this client; acquire it first")]
     NotHeld,
     /// The TTL cannot work; nothing was sent.
@@ -273,7 +279,7 @@ pub enum ReleaseError {
     /// So few masters answered that the lock may exclude others until its TTL has passed.
     #[error(fmt = fmt_unconfirmed)]
     Unconfirmed(Report),
-    /// The lease belongs to another client.
+    /// A drain has released the lock, or the lease belongs to another client.
     #[error("the lock is not held by this client; acquire it first")]
     NotHeld,
     /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
@@ -282,7 +288,7 @@ pub enum ReleaseError {
     Stopped(Arc<str>),
 }
 
-/// Error of a lock that was not left to its TTL.
+/// Error of [`Guard::leave`](crate::Guard::leave) and [`Guard::leave_for`](crate::Guard::leave_for).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaveError {
@@ -302,14 +308,16 @@ pub enum LeaveError {
         /// Latest time at which any master may still have the key.
         latest_end: Instant,
     },
-    /// The lock is not held by this client: it was released, or never acquired.
+    /// The lock is not held by this client: a drain has released it, or it belongs to another client. Another
+    /// caller may hold it.
     #[error("the lock is not held by this client; acquire it first")]
     NotHeld,
     /// The time is longer than the configured `max_ttl`. The lock is released.
     #[error(transparent)]
     Input(#[from] InputError),
     /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
-    /// comes from a waker that the client is calling. The lock ends with its TTL.
+    /// comes from a waker that the client is calling. In such a waker the lock is released as if dropped;
+    /// otherwise it ends with its TTL.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
@@ -335,7 +343,8 @@ pub enum InspectError {
 #[non_exhaustive]
 pub enum ForceUnlockError {
     /// So few masters deleted the lock, or had none, that it may exclude others until its TTL has passed.
-    /// Nothing goes on in the background.
+    /// Nothing goes on in the background. A repetition may delete the lock of the next holder: inspect it
+    /// first.
     #[error(fmt = fmt_unconfirmed)]
     Unconfirmed(Report),
     /// The client has too many locks and queries, 131,072.

@@ -1,12 +1,12 @@
 //! Events, and the user's function that observes them.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::caught::caught;
 use crate::error::{AcquireError, CredentialsError};
 
 /// Event of one client, for the function given to
@@ -109,7 +109,7 @@ impl Observer {
 
     /// Calls it. The panic hook has shown its panic, and later events are to be reported all the same.
     pub(crate) fn call(&self, event: &Event) {
-        let _ = catch_unwind(AssertUnwindSafe(|| (self.0)(event)));
+        let _ = caught(|| (self.0)(event));
     }
 }
 

@@ -119,6 +119,7 @@ pub mod resp;
 pub mod testing;
 
 mod cancel;
+mod caught;
 mod client;
 mod clock;
 mod config;

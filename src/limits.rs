@@ -28,7 +28,7 @@ pub const DRIFT_PPM_MAX: u32 = 500_000;
 pub const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Numbers of failed attempts for which the function given to [`crate::ConfigBuilder::retry_delay_by`] is
-/// called: 64.
+/// called: 64, or fewer if it returns [`TIME_LIMIT_MAX`] before.
 pub const RETRY_DELAY_COUNT: u32 = 64;
 
 /// Upper bound of the time that a round waits for answers, unless an answer time-out is configured: 1 s, and

@@ -5,10 +5,11 @@
 //! ends when none is. A callback that blocks delays those behind it. Does not know what they are called for.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
 use std::thread;
+
+use crate::caught::caught;
 
 type Callback = Box<dyn FnOnce() + Send>;
 
@@ -89,7 +90,7 @@ impl Wake for CallOnce {
 
 /// The panic hook has shown its panic, and the callbacks behind it are to run all the same.
 fn call(callback: Callback) {
-    let _ = catch_unwind(AssertUnwindSafe(callback));
+    let _ = caught(callback);
 }
 
 #[cfg(test)]
@@ -132,5 +133,22 @@ mod tests {
         let (again, receiver) = mpsc::channel();
         report(&callbacks, move || again.send(()).expect("it is waited for"));
         receiver.recv_timeout(PATIENCE).expect("a thread is started again");
+    }
+    /// Payload of a panic that panics once more when it is dropped.
+    struct PanicsAgain;
+
+    impl Drop for PanicsAgain {
+        fn drop(&mut self) {
+            std::panic::resume_unwind(Box::new("the payload panics, too"));
+        }
+    }
+
+    #[test]
+    fn a_payload_that_panics_stops_no_callback() {
+        let callbacks = Callbacks::default();
+        let (sender, receiver) = mpsc::channel();
+        report(&callbacks, || std::panic::resume_unwind(Box::new(PanicsAgain)));
+        report(&callbacks, move || sender.send(()).expect("it is waited for"));
+        receiver.recv_timeout(PATIENCE).expect("the next callback runs");
     }
 }

@@ -170,6 +170,11 @@ impl Completions {
         completion
     }
 
+    /// Whether an answer about this operation is to come.
+    pub(super) fn is_asked(&self, op: OpId) -> bool {
+        self.questions.get(op.index()).is_some_and(|question| question.is_some_and(|it| it.op == op))
+    }
+
     /// Takes the outcomes that the engine has, and notes whom to wake.
     pub fn deliver(&mut self, now: Instant, engine: &mut Engine) {
         while let Some((op, outcome)) = engine.poll_outcome() {

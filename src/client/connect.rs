@@ -1,13 +1,13 @@
 //! [`Connect`]: a client that is being opened, for tasks.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use super::handle::Client;
+use crate::caught::caught;
 use crate::config::{Config, ConfigError};
 use crate::driver::ConnectError;
 
@@ -93,8 +93,8 @@ fn start(config: Config) -> Result<Arc<Mutex<Opening>>, ConnectError> {
     let opening = Arc::<Mutex<Opening>>::default();
     let its = opening.clone();
     thread::Builder::new().name("redlatch-open".to_owned()).spawn(move || {
-        let result = catch_unwind(AssertUnwindSafe(|| Client::open(config)));
-        let result = result.unwrap_or_else(|_| Err(io::Error::other("opening the client panicked").into()));
+        let result = caught(|| Client::open(config));
+        let result = result.unwrap_or_else(|| Err(io::Error::other("opening the client panicked").into()));
         let mut shared = its.lock().unwrap_or_else(PoisonError::into_inner);
         shared.result = Some(result);
         let waker = shared.waker.take();

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use super::handle::Client;
 use super::holds::Holds;
 use super::parker::Parker;
 use super::pending::{How, Pending};
-use super::request::{Acquisition, LockRequest};
+use super::request::{Acquire, LockRequest};
 use super::shared::{IN_WAKER, Shared, Stopped};
 use crate::clock;
 use crate::engine::{OpId, Released};
@@ -81,8 +81,6 @@ struct ReleaseReentrant(Option<Release>);
 struct Owner {
     request: LockRequest<'static>,
     state: Mutex<State>,
-    /// Whether a hold extends the lock.
-    is_extending: Arc<AtomicBool>,
 }
 
 type State = Holds<UnderWay, Guard>;
@@ -91,7 +89,7 @@ type State = Holds<UnderWay, Guard>;
 struct UnderWay {
     attempts: Arc<Attempts>,
     /// What answers the one under way; `None` while somebody polls it, or a thread waits with it.
-    pending: Option<Pending<Acquisition<'static>>>,
+    pending: Option<Acquire<'static>>,
 }
 
 impl LockRequest<'_> {
@@ -100,7 +98,7 @@ impl LockRequest<'_> {
     #[must_use = "nothing is asked before it is locked"]
     pub fn reentrant(self) -> ReentrantLock {
         let (request, state) = (self.into_owned(), Mutex::new(State::Free));
-        ReentrantLock { owner: Arc::new(Owner { request, state, is_extending: Arc::default() }) }
+        ReentrantLock { owner: Arc::new(Owner { request, state }) }
     }
 }
 
@@ -114,7 +112,8 @@ impl ReentrantLock {
     ///
     /// An attempt lasts for the shortest wait of its callers, and makes at most
     /// [`LockRequest::max_attempts`] tries. If it fails, callers with a longer wait go on with the next
-    /// attempt. The others get its error, also if it failed early.
+    /// attempt. The others get its error, also if it failed early. A handle given to
+    /// [`LockRequest::cancel_with`] ends the attempt for all its callers, and each later one.
     ///
     /// # Errors
     /// [`LockReentrantError::Lost`] if this owner has holds of a lock whose validity has ended: end those
@@ -245,7 +244,7 @@ impl ReentrantGuard {
 
     fn extension(&self, ttl: Duration) -> Result<Pending<Extension>, ExtendError> {
         let lock = self.owner.look(Guard::lock).ok_or(ExtendError::NotHeld)?;
-        Extension::begin(&self.owner.request.client, &self.owner.is_extending, lock, ttl)
+        Ok(Pending::new(Extension { client: self.owner.request.client.clone().into_owned(), lock, ttl }))
     }
 
     /// Returns a future that is ready when the lock is lost or about to be lost, or when the last hold has
@@ -299,8 +298,8 @@ impl Owner {
         Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn acquisition(&self, wait: Duration) -> Pending<Acquisition<'static>> {
-        Pending::new(Acquisition::new(self.request.clone().wait(wait)))
+    fn acquisition(&self, wait: Duration) -> Acquire<'static> {
+        Acquire::new(self.request.clone().wait(wait))
     }
 
     fn look<T>(&self, look: impl FnOnce(&Guard) -> T) -> Option<T> {
@@ -359,9 +358,10 @@ impl Owner {
             }
             let (attempts, pending) = self.join(&mut state, caller, waker, matches!(how, How::Thread));
             let Some(mut pending) = pending else { return Poll::Pending };
-            drop(state);
-            // Without the state locked: other tasks may be woken meanwhile, which may do anything.
+            // With the state locked: a thread that joins from here on finds nothing to wait with, and counts.
             let change_count = attempts.change_count.load(Ordering::SeqCst);
+            drop(state);
+            // Without it: other tasks may be woken meanwhile, which may do anything.
             let its_waker = Waker::from(attempts.clone());
             let stand_in = StandIn { owner: self, attempts: &attempts };
             let polled = attempts.driving.run(|| match how {
@@ -391,7 +391,7 @@ impl Owner {
         caller: &mut Caller,
         waker: &Waker,
         is_thread: bool,
-    ) -> (Arc<Attempts>, Option<Pending<Acquisition<'static>>>) {
+    ) -> (Arc<Attempts>, Option<Acquire<'static>>) {
         let wait_until = caller.wait_until(&self.request);
         if !matches!(state, State::Acquiring { .. }) {
             let attempts = Arc::<Attempts>::default();
@@ -430,7 +430,7 @@ impl Owner {
         }
     }
 
-    fn put_back(&self, its: Pending<Acquisition<'static>>) {
+    fn put_back(&self, its: Acquire<'static>) {
         if let Ok(mut state) = self.state()
             && let State::Acquiring { attempt, .. } = &mut *state
         {

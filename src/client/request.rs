@@ -5,8 +5,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
 use super::completions::Question;
 use super::guard::Guard;
 use super::handle::Client;
@@ -195,13 +193,13 @@ impl Future for Acquire<'_> {
 
 /// What [`Acquire`] asks.
 #[derive(Debug)]
-pub(super) struct Acquisition<'a> {
+struct Acquisition<'a> {
     request: LockRequest<'a>,
     asked: Asked,
 }
 
 impl<'a> Acquisition<'a> {
-    pub(super) const fn new(request: LockRequest<'a>) -> Self {
+    const fn new(request: LockRequest<'a>) -> Self {
         Self { request, asked: Asked::NOTHING }
     }
 }
@@ -288,8 +286,7 @@ impl LockRequest<'_> {
             let has_granted = MasterId::new(index).is_some_and(|master| grant.granted.contains(master));
             (label.clone(), if has_granted { Vote::Granted } else { Vote::Pending })
         });
-        let name = Bytes::copy_from_slice(self.resource.as_bytes());
-        let report = Report { votes: votes.collect(), ..Report::new(Round::Acquire, name) };
+        let report = Report { votes: votes.collect(), ..Report::new(Round::Acquire, self.resource.clone()) };
         let took = asked.submitted.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         AcquireError::Expired(Box::new(Denial { attempts: grant.attempts, took, ..Denial::new(report) }))
     }

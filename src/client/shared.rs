@@ -25,7 +25,6 @@ mod observing;
 
 use std::io;
 use std::iter;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Poll, Waker};
 use std::thread::{self, JoinHandle};
@@ -33,6 +32,7 @@ use std::time::Instant;
 
 use super::completions::{CompletionToken, Completions, Question};
 use super::parker::{Inside, Parker};
+use crate::caught::caught;
 use crate::clock;
 use crate::driver::{Driver, Poller};
 use crate::engine::Outcome;
@@ -146,7 +146,7 @@ impl Drop for PanicGuard<'_> {
 pub(super) fn wake_all(woken: impl IntoIterator<Item = Waker>) -> bool {
     let mut is_sound = true;
     for waker in woken {
-        is_sound &= catch_unwind(AssertUnwindSafe(|| waker.wake())).is_ok();
+        is_sound &= caught(|| waker.wake()).is_some();
     }
     is_sound
 }

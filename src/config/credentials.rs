@@ -2,11 +2,11 @@
 
 use std::error::Error;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Login;
+use crate::caught::caught;
 use crate::error::{CredentialsError, ProviderError};
 use crate::limits;
 
@@ -92,7 +92,7 @@ impl CredentialsProvider {
     pub(super) fn ask(&self, label: &str) -> Result<Credentials, CredentialsError> {
         // The panic hook has shown its panic.
         let ask = || (self.0)(label).map_err(ProviderError::new);
-        let answer = catch_unwind(AssertUnwindSafe(ask)).map_err(|_| CredentialsError::Panicked)?;
+        let answer = caught(ask).ok_or(CredentialsError::Panicked)?;
         answer.map_err(CredentialsError::Failed)?.checked()
     }
 }

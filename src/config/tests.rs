@@ -12,16 +12,28 @@ fn a_delay_function_is_called_for_the_settings_only() {
     let config = one()
         .retry_delay_by(|failed| {
             called.push(failed);
-            if failed == 2 { Duration::MAX } else { Duration::from_millis(failed.into()) }
+            Duration::from_millis(failed.into())
         })
         .build()
         .expect("valid settings");
     assert!(called.into_iter().eq(1..=64));
     let after = |failed| config.retry_delay_after(failed).map(|delay| delay.as_millis());
-    assert_eq!(after(1), Some(1));
-    assert_eq!(after(2), Some(limits::TIME_LIMIT_MAX.as_millis()));
+    assert_eq!([after(1), after(2)], [Some(1), Some(2)]);
     assert_eq!([after(64), after(65), after(u32::MAX)], [Some(64); 3]);
     assert_eq!(one().build().expect("valid settings").retry_delay_after(1), None);
+}
+
+/// Its power overflows at 32, far beyond the longest delay.
+#[test]
+fn a_delay_function_may_grow_without_bound() {
+    let config = one().retry_delay_by(|failed| Duration::from_millis(10) * 2_u32.pow(failed));
+    let config = config.build().expect("valid settings");
+    let after = |failed| config.retry_delay_after(failed).expect("a function is set");
+    assert_eq!(after(1), Duration::from_millis(20));
+    assert_eq!(after(23), Duration::from_millis(10 << 23));
+    for failed in [24, 25, 32, 33, 64, 65, u32::MAX] {
+        assert_eq!(after(failed), limits::TIME_LIMIT_MAX, "{failed}");
+    }
 }
 
 #[test]

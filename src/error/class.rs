@@ -32,9 +32,12 @@ pub enum ErrorClass {
     Contended,
     /// Too few masters did their part, or too late.
     Outage,
-    /// The end of the lock is not confirmed, as too few masters answered. It continues without the caller.
+    /// The end of the lock is not confirmed, as too few masters answered. The lock may stay longer, and a
+    /// lock that is left for a time may also end earlier. A repeated forced unlock may delete the lock of the
+    /// next holder: inspect it first.
     Unconfirmed,
-    /// This client has too much under way, of this lock or in all.
+    /// Too much is under way: in this client, in this process, which was late with its answer, or in the wait
+    /// queue of a fair lock.
     Overloaded,
     /// The lock is over: another caller may hold it.
     Lost,
@@ -72,9 +75,9 @@ impl ErrorClass {
         match self {
             Self::Contended => "another request holds this lock; retry later",
             Self::Outage => "locks are not available at the moment; retry later",
-            Self::Unconfirmed => "the lock may stay held for a moment",
+            Self::Unconfirmed => "it is not confirmed when the lock ends",
             Self::Overloaded => "too many requests are under way; retry later",
-            Self::Lost => "the lock ended before the work",
+            Self::Lost => "the lock ended before the work was done",
             Self::Cancelled => "the request was cancelled",
             Self::Stopped => "locks are not available here any more",
             Self::Rejected => "the lock cannot be used like this",
@@ -84,39 +87,39 @@ impl ErrorClass {
 
 /// The methods of the class, of each error of an operation, and the class of each variant.
 macro_rules! classes {
-    ($($type:ty { $($pattern:pat => $class:expr,)* })*) => {$(
+    ($($type:ty { $($pattern:pat $(if $guard:expr)? => $class:expr,)* })*) => {$(
         impl $type {
             /// Returns the class of this error: what a caller can do about it.
             #[must_use]
-            pub const fn class(&self) -> $crate::error::ErrorClass {
-                match self { $($pattern => $class,)* }
+            pub fn class(&self) -> $crate::error::ErrorClass {
+                match self { $($pattern $(if $guard)? => $class,)* }
             }
 
             /// Returns whether another holder or waiter is in the way; see
             /// [`ErrorClass::is_contended`](crate::ErrorClass::is_contended).
             #[must_use]
-            pub const fn is_contended(&self) -> bool {
+            pub fn is_contended(&self) -> bool {
                 self.class().is_contended()
             }
 
             /// Returns whether too few masters did their part in time; see
             /// [`ErrorClass::is_outage`](crate::ErrorClass::is_outage).
             #[must_use]
-            pub const fn is_outage(&self) -> bool {
+            pub fn is_outage(&self) -> bool {
                 self.class().is_outage()
             }
 
             /// Returns whether the same call may succeed later; see
             /// [`ErrorClass::is_retryable`](crate::ErrorClass::is_retryable).
             #[must_use]
-            pub const fn is_retryable(&self) -> bool {
+            pub fn is_retryable(&self) -> bool {
                 self.class().is_retryable()
             }
 
             /// Returns a text for the callers of a service, without addresses; see
             /// [`ErrorClass::public_message`](crate::ErrorClass::public_message).
             #[must_use]
-            pub const fn public_message(&self) -> &'static str {
+            pub fn public_message(&self) -> &'static str {
                 self.class().public_message()
             }
         }
@@ -128,28 +131,29 @@ pub(crate) use classes;
 classes! {
     AcquireError {
         Self::Contended(_) => ErrorClass::Contended,
-        Self::NoQuorum(_) | Self::Expired(_) => ErrorClass::Outage,
-        Self::Overloaded => ErrorClass::Overloaded,
+        Self::NoQuorum(denial) if denial.report.is_queue_full() => ErrorClass::Overloaded,
+        Self::NoQuorum(_) => ErrorClass::Outage,
+        Self::Expired(_) | Self::Overloaded => ErrorClass::Overloaded,
         Self::Cancelled => ErrorClass::Cancelled,
         Self::Input(_) => ErrorClass::Rejected,
         Self::Stopped(_) => ErrorClass::Stopped,
     }
     ExtendError {
-        Self::Expired | Self::Lost(_) => ErrorClass::Lost,
+        Self::Expired | Self::Lost(_) | Self::NotHeld => ErrorClass::Lost,
         Self::NoQuorum(_) => ErrorClass::Outage,
         Self::Busy => ErrorClass::Overloaded,
-        Self::HoldLimit { .. } | Self::NotHeld | Self::Input(_) => ErrorClass::Rejected,
+        Self::HoldLimit { .. } | Self::Input(_) => ErrorClass::Rejected,
         Self::Stopped(_) => ErrorClass::Stopped,
     }
     ReleaseError {
         Self::Unconfirmed(_) => ErrorClass::Unconfirmed,
-        Self::NotHeld => ErrorClass::Rejected,
+        Self::NotHeld => ErrorClass::Lost,
         Self::Stopped(_) => ErrorClass::Stopped,
     }
     LeaveError {
-        Self::Expired | Self::Lost(_) => ErrorClass::Lost,
+        Self::Expired | Self::Lost(_) | Self::NotHeld => ErrorClass::Lost,
         Self::Unconfirmed { .. } => ErrorClass::Unconfirmed,
-        Self::NotHeld | Self::Input(_) => ErrorClass::Rejected,
+        Self::Input(_) => ErrorClass::Rejected,
         Self::Stopped(_) => ErrorClass::Stopped,
     }
     InspectError {
@@ -158,7 +162,8 @@ classes! {
         Self::Stopped(_) => ErrorClass::Stopped,
     }
     ForceUnlockError {
-        Self::Unconfirmed(_) => ErrorClass::Outage,
+        // The lock may be another holder's by now, and a repetition would delete it.
+        Self::Unconfirmed(_) => ErrorClass::Unconfirmed,
         Self::Overloaded => ErrorClass::Overloaded,
         Self::Input(_) => ErrorClass::Rejected,
         Self::Stopped(_) => ErrorClass::Stopped,

@@ -71,6 +71,20 @@ impl Report {
         words::grouped(lines, self.votes.len())
     }
 
+    /// Returns whether full wait queues of a fair lock keep a quorum from granting, on masters that are well.
+    pub(super) fn is_queue_full(&self) -> bool {
+        let (mut full_count, mut well_count) = (0, 0);
+        for (_, vote) in &self.votes {
+            match vote {
+                Vote::Failed(failure) if failure.is_queue_of_lock_full() => full_count += 1,
+                Vote::Failed(Failure::OthersFirst { .. }) => well_count += 1,
+                Vote::Failed(_) => {}
+                Vote::Granted | Vote::Pending | Vote::Refused { .. } => well_count += 1,
+            }
+        }
+        full_count > 0 && full_count + well_count >= self.quorum()
+    }
+
     /// The word for a vote that was granted.
     const fn done(round: Round) -> &'static str {
         match round {

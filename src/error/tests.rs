@@ -19,6 +19,8 @@ use crate::words::rules::broken_rule;
 
 /// A time with more digits than a message may have.
 const LONG: Duration = Duration::from_nanos(4_408_173_216);
+/// The reply of a master whose queue of a fair lock is full.
+const QUEUE_FULL: &str = "ERR too many wait for this lock script: 567376a0, on @user_script:1.";
 
 fn report(round: Round, votes: &[Vote]) -> Report {
     let name = |index| format!("redis://10.0.0.{}:6379", index + 1).into();
@@ -106,6 +108,7 @@ fn samples_of_calls() -> Vec<Sample> {
             NoQuorum(_) => no_quorum(Failure::ConnectionLost), "no quorum of masters for lock \"orders:42\"; repair what the masters report, then retry";
             NoQuorum(_) => no_quorum(Failure::NotConnected { why: "Connection refused (os error 111)".into() }), "all 5 masters: not connected: Connection refused";
             NoQuorum(_) => no_quorum(replied("NOPERM User locker has no permissions to run the 'time' command")), "(the ACL user lacks +time, which fenced, fair and shared locks need)";
+            NoQuorum(_) => no_quorum(replied(QUEUE_FULL)), "the wait queue of lock \"orders:42\" is full; retry later";
             Expired(_) => AcquireError::Expired(denial(Ttl::Unknown, other, Vote::Granted)), "lock \"orders:42\" expired while it was acquired; ask for a longer TTL";
             Overloaded => AcquireError::Overloaded, "release some, or retry later";
             Cancelled => AcquireError::Cancelled, "the acquisition was cancelled; nothing is held";
@@ -447,12 +450,13 @@ fn each_class_says_what_to_do() {
         (LockReentrantError::Acquire(held()).class(), Class::Contended),
         (SetError::new("orders:42", held()).class(), Class::Contended),
         (away().class(), Class::Outage),
+        (no_quorum(replied(QUEUE_FULL)).class(), Class::Overloaded),
         (
             AcquireError::Expired(Box::new(Denial::new(all(Round::Acquire, Vote::Granted)))).class(),
-            Class::Outage,
+            Class::Overloaded,
         ),
         (ExtendError::NoQuorum(all(Round::Extend, Vote::Pending)).class(), Class::Outage),
-        (ForceUnlockError::Unconfirmed(all(Round::Release, Vote::Pending)).class(), Class::Outage),
+        (ForceUnlockError::Unconfirmed(all(Round::Release, Vote::Pending)).class(), Class::Unconfirmed),
         (unconfirmed().class(), Class::Unconfirmed),
         (SetError::new("orders:42", unconfirmed()).class(), Class::Unconfirmed),
         (AcquireError::Overloaded.class(), Class::Overloaded),
@@ -461,6 +465,9 @@ fn each_class_says_what_to_do() {
         (ExtendError::Busy.class(), Class::Overloaded),
         (ExtendError::Lost(all(Round::Extend, Vote::Pending)).class(), Class::Lost),
         (LeaveError::Expired.class(), Class::Lost),
+        (ExtendError::NotHeld.class(), Class::Lost),
+        (ReleaseError::NotHeld.class(), Class::Lost),
+        (LeaveError::NotHeld.class(), Class::Lost),
         (LockReentrantError::Lost { hold_count: 1 }.class(), Class::Lost),
         (AcquireError::Cancelled.class(), Class::Cancelled),
         (AcquireError::Stopped("drained".into()).class(), Class::Stopped),
@@ -475,6 +482,27 @@ fn each_class_says_what_to_do() {
     assert_eq!(judged(AcquireError::Overloaded), (false, false, true));
     assert_eq!(judged(AcquireError::Cancelled), (false, false, false));
     assert!(unconfirmed().is_outage() && !unconfirmed().is_retryable(), "it continues by itself");
+    let unlock = ForceUnlockError::Unconfirmed(all(Round::Release, Vote::Pending));
+    assert!(unlock.is_outage() && !unlock.is_retryable(), "it would delete the lock of the next holder");
+}
+
+#[test]
+fn full_queues_are_named_where_masters_are_well() {
+    let down = || Vote::Failed(Failure::ConnectionLost);
+    let full = || Vote::Failed(replied(QUEUE_FULL));
+    let ahead = || Vote::Failed(Failure::OthersFirst { ahead: 9 });
+    for (votes, expected) in [
+        (vec![full(), full(), full()], true),
+        (vec![full(), full(), down()], true),
+        (vec![full(), ahead(), down()], true),
+        (vec![full(), Vote::Granted, Vote::Pending], true),
+        (vec![full(), down(), down()], false),
+        (vec![ahead(), ahead(), down()], false),
+        (vec![down(), down(), down()], false),
+        (vec![], false),
+    ] {
+        assert_eq!(report(Round::Acquire, &votes).is_queue_full(), expected, "{votes:?}");
+    }
 }
 
 /// The table of classes in the manual.

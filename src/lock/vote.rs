@@ -84,6 +84,13 @@ pub enum Failure {
     Replied(Box<str>),
 }
 
+impl Failure {
+    /// Returns whether this master's wait queue of a fair lock is full, as `fair_join.lua` replies.
+    pub(crate) fn is_queue_of_lock_full(&self) -> bool {
+        matches!(self, Self::Replied(text) if text.starts_with("ERR too many wait for this lock"))
+    }
+}
+
 /// Reason why a master refused a fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

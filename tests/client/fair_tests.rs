@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::internals::settle;
-use redlatch::{AcquireError, Client, Guard, InputError, MasterState, limits};
+use redlatch::{AcquireError, Client, ErrorClass, Guard, InputError, MasterState, limits};
 
 use crate::fleet::{Fleet, Master, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, config, open, within};
@@ -281,4 +281,24 @@ fn a_queue_that_is_full_says_so() {
     assert!(matches!(error, Err(AcquireError::NoQuorum(_))), "it is no contention: {error:?}");
     let text = error.err().map(|error| format!("{error:#}")).expect("as above");
     assert!(text.contains("too many wait for this lock"), "{text}");
+}
+
+#[test]
+fn a_full_queue_is_no_outage() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    // More than one attempt removes, as they end before it on a slow machine.
+    let fill = "local n=redis.call('time')[1]*1000 for i=1,tonumber(ARGV[1]) do \
+        redis.call('zadd',KEYS[1],i,'redlatch:1:'..i) redis.call('zadd',KEYS[2],n+1000,'redlatch:1:'..i) end return 1";
+    let count = (2 * limits::FAIR_QUEUE_COUNT_MAX).to_string();
+    let words = ["EVAL", fill, "2", "redlatch:fair:t:a", "redlatch:fair:h:a", &count];
+    for master in fleet.masters() {
+        assert_eq!(master.command(&words.map(str::as_bytes)).text(), "1");
+    }
+    let request = client.lock("a").fair().ttl(TTL).wait(PATIENCE).max_attempts(1);
+    let error = request.acquire().map(drop).expect_err("full");
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    assert_eq!(error.class(), ErrorClass::Overloaded, "{error}");
+    assert!(error.to_string().starts_with("the wait queue of lock \"a\" is full"), "{error}");
+    assert!(!error.is_outage() && error.is_retryable());
 }

@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::internals::settle;
-use redlatch::{AcquireError, ExtendError, LockEnd, LockReentrantError, ReentrantGuard, ReentrantLock};
+use redlatch::{
+    AcquireError, Cancel, ExtendError, LockEnd, LockReentrantError, ReentrantGuard, ReentrantLock,
+};
 
 use crate::batch_tests::work;
 use crate::fleet::{Fleet, eventually};
@@ -123,15 +125,25 @@ fn any_hold_extends_the_lock_for_all() {
     assert_eq!(one.resource(), b"a");
     one.extend(TTL / 2).expect("held");
     assert!(other.remaining() > TTL / 3);
-    block_on(other.extend_async(TTL)).expect("held");
-    assert!(one.remaining() > TTL / 2);
     {
+        fleet.masters().for_each(|master| master.stop());
         let mut extending = pin!(other.extend_async(TTL));
         assert!(poll_once(&mut extending).is_pending());
         assert_eq!(one.extend(TTL), Err(ExtendError::Busy), "an answer is for one hold");
+        fleet.masters().for_each(|master| master.cont());
+        eventually(PATIENCE, "the answer has come", || one.remaining() > TTL / 2);
+        one.extend(TTL).expect("an answer that nobody has fetched is in nobody's way");
         block_on(extending).expect("held");
     }
-    one.extend(TTL).expect("held");
+    {
+        fleet.masters().for_each(|master| master.stop());
+        let mut given_up = Box::pin(other.extend_async(TTL));
+        assert!(poll_once(&mut given_up).is_pending());
+        drop(given_up);
+        assert_eq!(one.extend(TTL), Err(ExtendError::Busy), "it was sent");
+        fleet.masters().for_each(|master| master.cont());
+    }
+    eventually(PATIENCE, "the answer has come", || one.extend(TTL).is_ok());
     let lost = one.lost();
     drop(one);
     other.release().expect("confirmed");
@@ -164,6 +176,47 @@ fn a_refusal_reaches_all_joined_callers() {
     assert!(matches!(bad.lock(), Err(LockReentrantError::Acquire(AcquireError::Input(_)))));
     drop(held);
     assert_eq!(settle(&other, PATIENCE), 0);
+    assert_nothing_left(&client, &mut fleet);
+}
+
+/// The handle belongs to the owner's request.
+#[test]
+fn a_cancelled_request_ends_all_its_callers() {
+    let mut fleet = Fleet::start(3);
+    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    let held = other.lock("a").ttl(TTL).acquire().expect("free");
+    let wait = Duration::from_secs(3600);
+    for (thread_count, task_count) in [(1, 0), (0, 1), (4, 0), (0, 4), (3, 3)] {
+        let cancel = Cancel::new();
+        let lock = client.lock("a").ttl(TTL).wait(wait).cancel_with(&cancel).reentrant();
+        let before = client.stats().retries;
+        let callers: Vec<_> = (0..thread_count + task_count)
+            .map(|index| {
+                let lock = lock.clone();
+                let is_task = index >= thread_count;
+                thread::spawn(move || {
+                    if is_task { block_on(lock.lock_async()) } else { lock.lock() }.map(drop)
+                })
+            })
+            .collect();
+        eventually(PATIENCE, "they wait", || client.stats().retries > before);
+        cancel.cancel();
+        let cancelled = Err(LockReentrantError::Acquire(AcquireError::Cancelled));
+        for caller in callers {
+            let result = within("a cancelled wait", move || caller.join()).expect("no panic");
+            assert_eq!(result, cancelled, "{thread_count} threads, {task_count} tasks");
+        }
+        assert_eq!(lock.lock().map(drop), cancelled, "it stays cancelled");
+        assert_eq!(lock.hold_count(), 0);
+    }
+    drop(held);
+    assert_eq!(settle(&other, PATIENCE), 0);
+    let cancel = Cancel::new();
+    let lock = client.lock("a").ttl(TTL).wait(wait).cancel_with(&cancel).reentrant();
+    let hold = lock.lock().expect("free");
+    cancel.cancel();
+    drop(lock.lock().expect("a hold of a lock that is held asks nobody"));
+    drop(hold);
     assert_nothing_left(&client, &mut fleet);
 }
 

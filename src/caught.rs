@@ -1,0 +1,30 @@
+//! Calls of users' code whose panic must not end the caller.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Calls this and returns its result, or `None` if it panics. The panic hook has shown the panic.
+///
+/// The payload of the panic is forgotten: it may be anybody's type, and its drop may panic again.
+pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
+    let result = catch_unwind(AssertUnwindSafe(call));
+    result.map_err(std::mem::forget).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct PanicsAgain;
+
+    impl Drop for PanicsAgain {
+        fn drop(&mut self) {
+            std::panic::resume_unwind(Box::new("the payload panics, too"));
+        }
+    }
+
+    #[test]
+    fn a_payload_that_panics_harms_nobody() {
+        assert_eq!(caught(|| 7), Some(7));
+        assert_eq!(caught(|| -> u32 { std::panic::resume_unwind(Box::new(PanicsAgain)) }), None);
+    }
+}
