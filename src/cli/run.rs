@@ -178,9 +178,11 @@ Processes:
   command wherever they went (setsid, daemons); redlatch exits when none of them is left.
   When the command ends by itself redlatch releases the lock and exits. Processes that the command left in the background
   go on without the lock: let the command wait for those that need it.
-  If redlatch itself gets KILL (also by the system, which is out of memory), the command gets KILL, too, on Linux. What
-  the command has started does not, and neither does a set-user-ID command: they go on without the lock. On other
-  systems all of them do.
+  If redlatch itself gets KILL (also by the system, which is out of memory), the command gets KILL, too, on Linux with
+  /proc. What the command has started does not get it, and goes on without the lock. Nor does a command get it whose file
+  is set-user-ID or set-group-ID or has capabilities, or that changes its user or group (sudo, setpriv, gosu, chpst -u).
+  Run redlatch itself as the final user: setpriv ... redlatch run ... On other systems the command and its descendants go
+  on.
 
 Output:
   What redlatch says never delays it: of messages that nobody reads from stderr the oldest are dropped and counted, and

@@ -8,9 +8,11 @@
 //!     └─────── the command's stdin ─►
 //! ```
 //!
-//! Both go over a socket that is the stage's own stdin, as no other file can be passed on without
-//! `unsafe`. The kernel sends KILL at the end of the parent's *thread*, so the main thread starts the
-//! stage. It sends it to the command alone, and not to what that has started.
+//! Stdin and the failure go over a socket that is the stage's own stdin, as no other file can be passed on
+//! without `unsafe`. The kernel sends KILL at the end of the parent's *thread*, so the main thread starts the
+//! stage. The kernel sends KILL to the command alone. It forgets that at the `exec` of a file that is
+//! set-user-ID or set-group-ID or has capabilities, and when the process changes its effective or filesystem
+//! user or group.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
