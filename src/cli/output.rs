@@ -43,7 +43,7 @@ struct Queue {
     dropped: usize,
     /// The line that shows the present state, as it should be.
     status: Option<String>,
-    /// The same as the terminal has it.
+    /// The status line that the terminal shows now.
     shown: Option<String>,
     has_thread: bool,
     is_writing: bool,

@@ -66,8 +66,8 @@ pub(crate) struct Args {
     ///
     /// KILL comes before the lock's validity ends, by a twentieth of it (at most 1s), however long the
     /// grace is; by up to a sixth where the machine ran redlatch late before. TERM is sent so early that a
-    /// grace of up to a quarter of the TTL fits. If redlatch could not run until then (stopped, or the
-    /// machine slept or was too busy), KILL comes at once when it does.
+    /// grace of up to a quarter of the TTL fits, or a seventh on such a machine. If redlatch could not run
+    /// until then (stopped, or the machine slept or was too busy), KILL comes at once when it does.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     grace: Option<Duration>,
 

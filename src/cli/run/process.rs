@@ -125,7 +125,7 @@ pub(super) struct Process {
     /// Descendants outside the command's group that were found last.
     known: Vec<Identity>,
     /// Whether nothing was found since TERM.
-    is_first: bool,
+    is_first_search: bool,
     /// Those outside the command's group that got TERM.
     asked: HashSet<Identity>,
     /// Those outside the command's group that were stopped with it.
@@ -164,7 +164,7 @@ impl Process {
             search,
             strangers,
             known: Vec::new(),
-            is_first: false,
+            is_first_search: false,
             asked: HashSet::new(),
             paused: HashSet::new(),
             unreachable: HashSet::new(),
@@ -280,7 +280,7 @@ impl Process {
     pub(super) fn end(&mut self) {
         self.send_to_group(Signal::TERM);
         self.send_to_group(Signal::CONT);
-        self.is_first = true;
+        self.is_first_search = true;
         self.search.begin_anew();
     }
 
@@ -327,13 +327,13 @@ impl Process {
                 test_kill_process_group(self.pid).is_err()
             };
         };
-        let is_first = std::mem::take(&mut self.is_first);
+        let is_first_search = std::mem::take(&mut self.is_first_search);
         let outside: Vec<_> = found.iter().filter(|it| self.is_outside(it)).copied().collect();
         self.known = outside.iter().map(|it| it.id).collect();
         for it in outside {
             if is_killed {
                 self.send(it.id, Signal::KILL);
-            } else if (is_first || it.is_child()) && self.asked.insert(it.id) {
+            } else if (is_first_search || it.is_child()) && self.asked.insert(it.id) {
                 // Later only those that escaped it: started while it was sent, by a parent that has ended.
                 // What others start then is part of their own end.
                 self.send(it.id, Signal::TERM);
