@@ -24,6 +24,7 @@ mod cli {
 #[path = "../words/rules.rs"]
 mod rules;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -68,6 +69,11 @@ Examples:
 fn main() -> ExitCode {
     if let Some(code) = run::stage::enter() {
         return ExitCode::from(code);
+    }
+    if let Err(error) = output::start() {
+        // Nothing runs yet that a reader could delay.
+        let _ = writeln!(io::stderr(), "redlatch: {error}");
+        return ExitCode::from(code::INTERNAL);
     }
     // Nor does a panic wait for stderr: the command would go on without its lock.
     std::panic::set_hook(Box::new(|panic| {

@@ -45,7 +45,6 @@ struct Queue {
     status: Option<String>,
     /// The status line that the terminal shows now.
     shown: Option<String>,
-    has_thread: bool,
     is_writing: bool,
     /// Whether a command may have the terminal's foreground.
     has_command: bool,
@@ -58,7 +57,6 @@ impl Queue {
             dropped: 0,
             status: None,
             shown: None,
-            has_thread: false,
             is_writing: false,
             has_command: false,
         }
@@ -121,14 +119,14 @@ fn queue() -> MutexGuard<'static, Queue> {
     STDERR.queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Starts the thread that writes: once, at the beginning of the program.
+pub(crate) fn start() -> io::Result<()> {
+    thread::Builder::new().name("stderr".to_owned()).spawn(write_all).map(drop)
+}
+
 /// Changes the queue, and has the change written.
 fn change(what: impl FnOnce(&mut Queue)) {
-    let mut queue = queue();
-    what(&mut queue);
-    if !queue.has_thread {
-        // Without a thread the texts are written at the end.
-        queue.has_thread = thread::Builder::new().name("stderr".to_owned()).spawn(write_all).is_ok();
-    }
+    what(&mut queue());
     STDERR.changed.notify_all();
 }
 
@@ -235,10 +233,6 @@ pub(crate) fn finish() {
     let mut queue = queue();
     queue.status = None;
     STDERR.changed.notify_all();
-    if !queue.has_thread {
-        std::iter::from_fn(|| queue.take()).for_each(|text| write(&text));
-        return;
-    }
     drop(wait_until_written(queue));
 }
 
