@@ -37,6 +37,8 @@ pub(crate) mod code {
     pub(crate) const CONTENDED: u8 = 75;
     /// The lock was lost while the command ran.
     pub(crate) const LOST: u8 = 76;
+    /// A bug of the program: the code of Rust.
+    pub(crate) const PANIC: u8 = 101;
     /// The command exists and cannot be executed.
     pub(crate) const NOT_EXECUTABLE: u8 = 126;
     /// The command does not exist.

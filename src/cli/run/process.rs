@@ -372,3 +372,12 @@ impl Process {
         let _ = waitpid(Some(self.pid), WaitOptions::NOHANG);
     }
 }
+
+impl Drop for Process {
+    /// A command that nobody supervises any more must not run on.
+    fn drop(&mut self) {
+        if self.code.is_none() {
+            self.kill();
+        }
+    }
+}
