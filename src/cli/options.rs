@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, Write};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -294,8 +294,11 @@ pub(crate) fn print_until(text: String, is_interrupted: impl Fn() -> bool) -> io
         let is_last = is_interrupted();
         match printed.recv_timeout(if is_last { END_LIMIT } else { LOOK_PAUSE }) {
             Ok(result) => return result,
-            Err(_) if is_last => return Ok(()),
-            Err(_) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(io::Error::other("the thread for stdout ended"));
+            }
+            Err(RecvTimeoutError::Timeout) if is_last => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => {}
         }
     }
 }
