@@ -107,9 +107,17 @@ fn formatted(text: &str, width: Option<usize>) -> String {
 /// The text behind the program's name, in one line of a terminal.
 fn cut(text: &str, width: Option<usize>) -> String {
     let line = format!("redlatch: {}", text.replace('\n', " "));
+    // A character outside ASCII may take two columns.
+    let columns = |char: char| if char.is_ascii() { 1 } else { 2 };
     match width {
-        Some(width) if line.chars().count() >= width => {
-            line.chars().take(width.saturating_sub(2)).chain(['…']).collect()
+        Some(width) if line.chars().map(columns).sum::<usize>() >= width => {
+            let mut left = width.saturating_sub(2);
+            let fits = |char: &char| {
+                let fits = columns(*char) <= left;
+                left = left.saturating_sub(columns(*char));
+                fits
+            };
+            line.chars().take_while(fits).chain(['…']).collect()
         }
         _ => line,
     }
@@ -291,5 +299,8 @@ mod tests {
             );
             assert!(cut(text, Some(width)).chars().count() < width);
         }
+        let wide = "東京".repeat(40);
+        assert_eq!(cut(&wide, Some(20)), "redlatch: 東京東京…");
+        assert_eq!(cut("東京", Some(16)), "redlatch: 東京");
     }
 }
