@@ -228,9 +228,15 @@ pub(crate) fn relay(from: impl Read + Send + 'static) -> io::Result<()> {
         loop {
             let mut piece = Vec::new();
             match from.by_ref().take(PIECE_SIZE_MAX).read_until(b'\n', &mut piece) {
-                Ok(1..) => change(|queue| queue.push(String::from_utf8_lossy(&piece).into_owned())),
+                Ok(1..) => {}
                 _ => return,
             }
+            // One text for all whole lines that came together: many short ones would fill the queue.
+            let more = from.buffer();
+            let size = more.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+            piece.extend_from_slice(&more[..size]);
+            from.consume(size);
+            change(|queue| queue.push(String::from_utf8_lossy(&piece).into_owned()));
         }
     };
     thread::Builder::new().name("relay".to_owned()).spawn(relay).map(drop)
