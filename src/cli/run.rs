@@ -375,10 +375,10 @@ impl Run {
         let beside_command = output::BesideCommand::begin();
         let process = match Process::spawn(&args.command, variables) {
             Ok(process) => process,
-            Err(error) => {
+            Err(exit) => {
                 let _ = self.release(&locks);
                 self.close();
-                return Err(cannot_start(&args.command, &error));
+                return Err(exit);
             }
         };
         let (label, is_verbose) = (self.label.clone(), self.is_verbose());

@@ -23,11 +23,12 @@ use rustix::process::{
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals as SignalStream;
 
+use super::cannot_start;
 use super::descendants::{self, Descendant, Found, Identity, Search};
 use super::stage::{self, Failure};
 use super::terminal::Terminal;
 use crate::cli::message::Message;
-use crate::cli::options::{code, say};
+use crate::cli::options::{Exit, code, say};
 
 const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGTSTP];
 
@@ -136,11 +137,12 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts the command, and gives it the terminal's foreground if this program has it. For the main
-    /// thread: the command ends with the thread that starts it.
+    /// thread: the command ends with the thread that starts it. Fails with the code of the system's refusal,
+    /// or of a command that cannot run.
     pub(super) fn spawn(
         words: &[OsString],
         variables: impl IntoIterator<Item = (&'static str, Option<OsString>)>,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, Exit> {
         let (mut command, failure) = stage::command(words)?;
         command.process_group(0);
         for (name, value) in variables {
@@ -155,7 +157,12 @@ impl Process {
         let search = Search::start(strangers.clone())?;
         descendants::adopt();
         let terminal = Terminal::open();
-        let pid = Pid::from_child(&command.spawn()?);
+        let child = command.spawn().map_err(|error| match error.kind() {
+            // The stage is this program, and its start no fault of the command.
+            kind if failure.is_some() && kind != io::ErrorKind::ArgumentListTooLong => error.into(),
+            _ => cannot_start(words, &error),
+        })?;
+        let pid = Pid::from_child(&child);
         let process = Self {
             pid,
             terminal,

@@ -83,7 +83,9 @@ pub(crate) fn enter() -> Option<u8> {
     let (parent, program) = (words.next()?, words.next()?);
     let channel = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from);
     let Ok(mut channel) = channel else { return Some(code::INTERNAL) };
-    let error = become_command(&channel, &parent, &program, words);
+    // Without a file the channel is none, as when a user gives these words.
+    let Ok(stdin) = receive_file(&channel) else { return Some(code::INTERNAL) };
+    let error = become_command(stdin, &parent, &program, words);
     let number = error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error());
     let _ = channel.write_all(&number.to_ne_bytes());
     Some(code::NOT_EXECUTABLE)
@@ -91,15 +93,11 @@ pub(crate) fn enter() -> Option<u8> {
 
 /// Returns only if that fails.
 fn become_command(
-    channel: &UnixStream,
+    stdin: OwnedFd,
     parent: &OsStr,
     program: &OsStr,
     arguments: impl Iterator<Item = OsString>,
 ) -> io::Error {
-    let stdin = match receive_file(channel) {
-        Ok(stdin) => stdin,
-        Err(error) => return error,
-    };
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         return error.into();
     }
