@@ -183,7 +183,7 @@ pub mod internals {
     pub use crate::driver::probe;
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
     pub mod words {
-        pub use crate::words::{Counted, NO_SERVER, Named, Printable, Rounded, Shown, grouped};
+        pub use crate::words::{Counted, NO_SERVER, Named, Printable, Rounded, Shown, grouped, is_deceptive};
     }
 }
 

@@ -68,7 +68,8 @@ impl fmt::Display for Printable<'_> {
 
 /// Whether a character may change how the text around it looks: it controls a terminal, has no width, turns
 /// the direction of writing, or is a blank other than the usual one.
-pub(crate) fn is_deceptive(char: char) -> bool {
+#[must_use]
+pub fn is_deceptive(char: char) -> bool {
     char.is_control()
         || char.is_whitespace() && char != ' '
         || matches!(
@@ -106,13 +107,17 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// A holder's label behind what it describes: ` (web-3:4711:billing)`; nothing without one.
+/// A holder's label behind what it describes: ` (web-3:4711:billing)`; nothing without one. What would end the
+/// label early, or begin a name, is escaped.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Labelled<'a>(pub(crate) Option<&'a str>);
 
 impl fmt::Display for Labelled<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |label| write!(f, " ({})", Shown(label)))
+        let Some(label) = self.0 else { return Ok(()) };
+        let shown = Shown(label).to_string();
+        let shown = shown.replace('(', "\\u{28}").replace(')', "\\u{29}").replace('"', "\\u{22}");
+        write!(f, " ({shown})")
     }
 }
 
@@ -193,6 +198,8 @@ mod tests {
             assert!(!Shown(text).to_string().contains(is_deceptive));
         }
         assert_eq!(Labelled(Some("a\u{202e}")).to_string(), " (a\\u{202e})");
+        let forged = Labelled(Some("x), for at most 24h (y\"")).to_string();
+        assert_eq!(forged, " (x\\u{29}, for at most 24h \\u{28}y\\u{22})");
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod cli {
 #[path = "../words/rules.rs"]
 mod rules;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -69,11 +70,20 @@ fn main() -> ExitCode {
     if let Some(code) = run::stage::enter() {
         return ExitCode::from(code);
     }
-    // Nor does a panic wait for stderr: the command would go on without its lock.
-    std::panic::set_hook(Box::new(|panic| {
-        options::say(panic);
-        output::finish();
-    }));
+    if let Err(error) = output::start() {
+        // Nothing runs yet that a reader could delay.
+        let _ = writeln!(io::stderr(), "redlatch: {error}");
+        return ExitCode::from(code::INTERNAL);
+    }
+    std::panic::set_hook(Box::new(|panic| options::say(panic)));
+    // A panic ends the command before it waits for a reader.
+    let code = std::panic::catch_unwind(execute).unwrap_or(code::PANIC);
+    output::finish();
+    ExitCode::from(code)
+}
+
+/// Runs the subcommand; the result is the program's exit code.
+fn execute() -> u8 {
     let result = match Cli::try_parse() {
         Ok(Cli { command: Command::Run(args) }) => run::execute(args),
         Ok(Cli { command: Command::Bench(args) }) => bench::execute(&args),
@@ -85,12 +95,10 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Ls(args) }) => list::execute(&args),
         Err(error) => refuse(&error),
     };
-    let code = result.unwrap_or_else(|Exit { code, why }| {
+    result.unwrap_or_else(|Exit { code, why }| {
         options::say(&why);
         code
-    });
-    output::finish();
-    ExitCode::from(code)
+    })
 }
 
 /// Shows help or version where it was asked for; anything else that clap has to say is bad usage.

@@ -61,7 +61,8 @@ pub(crate) struct Args {
     ///
     /// REDLATCH_MASTER is the master's URL without the login, and REDLATCH_MASTER_NUMBER its place in the
     /// list, from 1. The call with `end` always follows; if it fails three times, no other fault
-    /// begins. A call is killed after 10s.
+    /// begins. A call is killed after 10s. A process that the hook leaves running finds its stdout and stderr
+    /// closed after the drill.
     #[arg(long, value_name = "COMMAND")]
     hook: Option<String>,
 

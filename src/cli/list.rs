@@ -102,6 +102,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let pattern = args.pattern.as_ref().map_or(b"*".as_slice(), |pattern| pattern.as_bytes());
     let mut failures = Failures::default();
     let (names, is_cut) = find_names(&client, args.time_limit, &prefix, pattern, &mut failures)?;
+    let count = names.len();
     let extras = find_extras(&client, args.time_limit, &prefix, &names, &mut failures)?;
     let inspections = inspect_all(&client, &names)?;
     inspections.iter().for_each(|inspection| failures.add_inspection(inspection));
@@ -129,7 +130,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
         say(Message::OtherKeys { count: other_count });
     }
     if is_cut {
-        say(Message::ListCut { count: NAME_COUNT_MAX });
+        say(Message::ListCut { count });
     }
     let is_unknown = locks.iter().any(|lock| lock.inspection.status() == LockStatus::Unknown);
     Ok(if is_unknown { code::NO_QUORUM } else { 0 })

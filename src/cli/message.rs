@@ -203,9 +203,10 @@ pub(crate) fn label<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> String {
     }
 }
 
-/// An error with the lock's name, if it has no name of its own.
+/// An error with the lock's name, if it has no name of its own: that would come before anybody else's text.
 pub(crate) fn with_lock(lock: &str, error: String) -> String {
-    if error.contains("lock \"") { error } else { format!("{lock}: {error}") }
+    let own = error.split([':', '(']).next().unwrap_or_default();
+    if own.contains("lock \"") { error } else { format!("{lock}: {error}") }
 }
 
 impl fmt::Display for Message<'_> {
@@ -493,6 +494,8 @@ mod tests {
         let lock = label([b"a".as_slice()]);
         assert_eq!(with_lock(&lock, "too many".to_owned()), "lock \"a\": too many");
         assert_eq!(with_lock(&lock, "lock \"b\" is lost".to_owned()), "lock \"b\" is lost");
+        let others = "the client cannot be used: lock \"b\" is lost";
+        assert_eq!(with_lock(&lock, others.to_owned()), format!("lock \"a\": {others}"));
         assert_eq!(label([b"a".as_slice(), b"b"]), "one of lock \"a\", lock \"b\"");
     }
 }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, Write};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,8 @@ pub(crate) mod code {
     pub(crate) const CONTENDED: u8 = 75;
     /// The lock was lost while the command ran.
     pub(crate) const LOST: u8 = 76;
+    /// A bug of the program: the code of Rust.
+    pub(crate) const PANIC: u8 = 101;
     /// The command exists and cannot be executed.
     pub(crate) const NOT_EXECUTABLE: u8 = 126;
     /// The command does not exist.
@@ -294,8 +296,11 @@ pub(crate) fn print_until(text: String, is_interrupted: impl Fn() -> bool) -> io
         let is_last = is_interrupted();
         match printed.recv_timeout(if is_last { END_LIMIT } else { LOOK_PAUSE }) {
             Ok(result) => return result,
-            Err(_) if is_last => return Ok(()),
-            Err(_) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(io::Error::other("the thread for stdout ended"));
+            }
+            Err(RecvTimeoutError::Timeout) if is_last => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => {}
         }
     }
 }

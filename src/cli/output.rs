@@ -43,9 +43,8 @@ struct Queue {
     dropped: usize,
     /// The line that shows the present state, as it should be.
     status: Option<String>,
-    /// The same as the terminal has it.
+    /// The status line that the terminal shows now.
     shown: Option<String>,
-    has_thread: bool,
     is_writing: bool,
     /// Whether a command may have the terminal's foreground.
     has_command: bool,
@@ -58,7 +57,6 @@ impl Queue {
             dropped: 0,
             status: None,
             shown: None,
-            has_thread: false,
             is_writing: false,
             has_command: false,
         }
@@ -109,9 +107,17 @@ fn formatted(text: &str, width: Option<usize>) -> String {
 /// The text behind the program's name, in one line of a terminal.
 fn cut(text: &str, width: Option<usize>) -> String {
     let line = format!("redlatch: {}", text.replace('\n', " "));
+    // A character outside ASCII may take two columns.
+    let columns = |char: char| if char.is_ascii() { 1 } else { 2 };
     match width {
-        Some(width) if line.chars().count() >= width => {
-            line.chars().take(width.saturating_sub(2)).chain(['…']).collect()
+        Some(width) if line.chars().map(columns).sum::<usize>() >= width => {
+            let mut left = width.saturating_sub(2);
+            let fits = |char: &char| {
+                let fits = columns(*char) <= left;
+                left = left.saturating_sub(columns(*char));
+                fits
+            };
+            line.chars().take_while(fits).chain(['…']).collect()
         }
         _ => line,
     }
@@ -121,14 +127,14 @@ fn queue() -> MutexGuard<'static, Queue> {
     STDERR.queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Starts the thread that writes: once, at the beginning of the program.
+pub(crate) fn start() -> io::Result<()> {
+    thread::Builder::new().name("stderr".to_owned()).spawn(write_all).map(drop)
+}
+
 /// Changes the queue, and has the change written.
 fn change(what: impl FnOnce(&mut Queue)) {
-    let mut queue = queue();
-    what(&mut queue);
-    if !queue.has_thread {
-        // Without a thread the texts are written at the end.
-        queue.has_thread = thread::Builder::new().name("stderr".to_owned()).spawn(write_all).is_ok();
-    }
+    what(&mut queue());
     STDERR.changed.notify_all();
 }
 
@@ -222,9 +228,15 @@ pub(crate) fn relay(from: impl Read + Send + 'static) -> io::Result<()> {
         loop {
             let mut piece = Vec::new();
             match from.by_ref().take(PIECE_SIZE_MAX).read_until(b'\n', &mut piece) {
-                Ok(1..) => change(|queue| queue.push(String::from_utf8_lossy(&piece).into_owned())),
+                Ok(1..) => {}
                 _ => return,
             }
+            // One text for all whole lines that came together: many short ones would fill the queue.
+            let more = from.buffer();
+            let size = more.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+            piece.extend_from_slice(&more[..size]);
+            from.consume(size);
+            change(|queue| queue.push(String::from_utf8_lossy(&piece).into_owned()));
         }
     };
     thread::Builder::new().name("relay".to_owned()).spawn(relay).map(drop)
@@ -235,10 +247,6 @@ pub(crate) fn finish() {
     let mut queue = queue();
     queue.status = None;
     STDERR.changed.notify_all();
-    if !queue.has_thread {
-        std::iter::from_fn(|| queue.take()).for_each(|text| write(&text));
-        return;
-    }
     drop(wait_until_written(queue));
 }
 
@@ -297,5 +305,8 @@ mod tests {
             );
             assert!(cut(text, Some(width)).chars().count() < width);
         }
+        let wide = "東京".repeat(40);
+        assert_eq!(cut(&wide, Some(20)), "redlatch: 東京東京…");
+        assert_eq!(cut("東京", Some(16)), "redlatch: 東京");
     }
 }

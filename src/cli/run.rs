@@ -65,9 +65,9 @@ pub(crate) struct Args {
     /// Time between TERM and KILL for the command if the lock is lost [default: a third of the validity].
     ///
     /// KILL comes before the lock's validity ends, by a twentieth of it (at most 1s), however long the
-    /// grace is; by up to a sixth where the machine ran redlatch late before. Where it ran in time, TERM is
-    /// sent so early that a grace of up to a quarter of the TTL fits. If redlatch could not run until then
-    /// (stopped, or the machine slept or was too busy), KILL comes at once when it does.
+    /// grace is; by up to a sixth where the machine ran redlatch late before. TERM is sent so early that a
+    /// grace of up to a quarter of the TTL fits, or a seventh on such a machine. If redlatch could not run
+    /// until then (stopped, or the machine slept or was too busy), KILL comes at once when it does.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     grace: Option<Duration>,
 
@@ -179,9 +179,11 @@ Processes:
   command wherever they went (setsid, daemons); redlatch exits when none of them is left.
   When the command ends by itself redlatch releases or leaves the lock and exits. Processes that the command left in the background
   go on without the lock: let the command wait for those that need it.
-  If redlatch itself gets KILL (also by the system, which is out of memory), the command gets KILL, too, on Linux with /proc. What
-  the command has started does not, and neither does a set-user-ID command: they go on without the lock. On other
-  systems all of them do.
+  If redlatch itself gets KILL (also by the system, which is out of memory), the command gets KILL, too, on Linux with
+  /proc. What the command has started does not get it, and goes on without the lock. Nor does a command get it whose file
+  is set-user-ID or set-group-ID or has capabilities, or that changes its user or group (sudo, setpriv, gosu, chpst -u).
+  Run redlatch itself as the final user: setpriv ... redlatch run ... On other systems the command and its descendants go
+  on.
 
 Output:
   What redlatch says never delays it: of messages that nobody reads from stderr the oldest are dropped and counted, and
@@ -374,10 +376,10 @@ impl Run {
         let beside_command = output::BesideCommand::begin();
         let process = match Process::spawn(&args.command, variables) {
             Ok(process) => process,
-            Err(error) => {
+            Err(exit) => {
                 let _ = self.release(&locks);
                 self.close();
-                return Err(cannot_start(&args.command, &error));
+                return Err(exit);
             }
         };
         let (label, is_verbose) = (self.label.clone(), self.is_verbose());

@@ -40,8 +40,8 @@ pub struct Probe {
     space: Box<[u8]>,
     /// Longest time of one exchange.
     limit: Duration,
-    /// End of the session.
-    deadline: Instant,
+    /// Time limit of the whole session.
+    session: Limit,
     address: Option<IpAddr>,
     /// The login, to keep it out of messages.
     login: Option<Login>,
@@ -101,24 +101,24 @@ fn some<T: Send + 'static>(
 ) -> Result<Vec<Result<T, ProbeError>>, ConnectError> {
     let shared = Arc::new((config.clone(), Channels::new(config)?, work));
     let now = clock::now();
-    let deadline = now.checked_add(limit).unwrap_or(now + limits::FOREVER);
+    let session = Limit { time: limit, end: now.checked_add(limit).unwrap_or(now + limits::FOREVER) };
     let (sender, receiver) = mpsc::channel();
     for index in masters.clone() {
         let (sender, shared) = (sender.clone(), shared.clone());
         let run = move || {
             let (config, channels, work) = &*shared;
             let Some(master) = MasterId::new(index) else { return };
-            let result = Probe::open(config, channels, master, deadline);
+            let result = Probe::open(config, channels, master, session);
             // The caller may be gone by now: then nobody wants the result.
             let _ = sender.send((index, result.and_then(|mut probe| work(&mut probe, master))));
         };
         thread::Builder::new().name("redlatch-probe".to_owned()).spawn(run)?;
     }
     drop(sender);
-    let late = || Err(ProbeError::Unreachable(Trouble::NoAnswer(limit).to_string()));
+    let late = || Err(ProbeError::Unreachable(Trouble::NotFinished(limit).to_string()));
     let mut results: Vec<_> = masters.clone().map(|_| late()).collect();
     // A moment more than the threads have, so that their own words arrive.
-    let patience = deadline + GRACE;
+    let patience = session.end + GRACE;
     while let Ok((index, result)) = receiver.recv_timeout(patience.saturating_duration_since(clock::now())) {
         results[index - masters.start] = result;
     }
@@ -161,17 +161,17 @@ impl Limit {
 }
 
 impl Probe {
-    /// Connects to a master and logs in, as a client does. Nothing goes on beyond `deadline`.
+    /// Connects to a master and logs in, as a client does. Nothing goes on beyond the session.
     fn open(
         config: &Config,
         channels: &Channels,
         master: MasterId,
-        deadline: Instant,
+        session: Limit,
     ) -> Result<Self, ProbeError> {
         let url = &config.masters[master.index()];
-        let limit = Limit::new(config.connect_timeout, deadline);
+        let limit = Limit::new(config.connect_timeout, session.end);
         let mut probe = match &url.address {
-            Address::Unix { path } => Self::connect(config, channels, master, deadline, None, |poll| {
+            Address::Unix { path } => Self::connect(config, channels, master, session, None, |poll| {
                 Socket::unix(path, poll.registry(), TOKEN)
             }),
             Address::Tcp { host, port } | Address::Tls { host, port } => {
@@ -180,7 +180,7 @@ impl Probe {
                 let none = Err(unreachable("its name has no address; check the name"));
                 addresses.into_iter().fold(none, |connected, address| match connected {
                     Ok(probe) => Ok(probe),
-                    Err(_) => Self::connect(config, channels, master, deadline, Some(address), |poll| {
+                    Err(_) => Self::connect(config, channels, master, session, Some(address), |poll| {
                         Socket::tcp(address, poll.registry(), TOKEN)
                     }),
                 })
@@ -188,7 +188,7 @@ impl Probe {
         }?;
         probe.login.clone_from(&url.login);
         if config.has_provider() {
-            let limit = Limit::new(config.connect_timeout, deadline);
+            let limit = Limit::new(config.connect_timeout, session.end);
             let config = config.clone();
             let credentials = call_until(limit.end, move || config.ask_credentials(master))?;
             let credentials = credentials.unwrap_or(Err(CredentialsError::NoAnswer { limit: limit.time }));
@@ -204,7 +204,7 @@ impl Probe {
         config: &Config,
         channels: &Channels,
         master: MasterId,
-        deadline: Instant,
+        session: Limit,
         address: Option<SocketAddr>,
         open: impl FnOnce(&Poll) -> io::Result<Socket>,
     ) -> Result<Self, ProbeError> {
@@ -218,11 +218,11 @@ impl Probe {
             is_readable: false,
             space: vec![0; limits::READ_SIZE].into(),
             limit: config.connect_timeout,
-            deadline,
+            session,
             address: address.map(|address| address.ip().to_canonical()),
             login: None,
         };
-        let limit = Limit::new(config.connect_timeout, deadline);
+        let limit = Limit::new(config.connect_timeout, session.end);
         while !probe.channel.is_connected() {
             if clock::now() >= limit.end {
                 let is_tls = config.masters[master.index()].address.is_tls();
@@ -321,14 +321,20 @@ impl Probe {
         }
         let (login, mut unsent) = (self.login.clone(), request.as_slice());
         let mut replies = Replies::new(commands.len(), bounds, login.as_ref());
-        let limit = Limit::new(self.limit, self.deadline);
+        let limit = Limit::new(self.limit, self.session.end);
         loop {
             if let Some(answers) = replies.take() {
                 return Ok(answers);
             }
             // Looked at between any two reads: a peer that sends without end does not hold this up.
             if clock::now() >= limit.end {
-                return Err(unreachable(late(limit.time)));
+                // A session that is over does not say that the master is slow.
+                let is_over = limit.time < self.limit;
+                return Err(unreachable(if is_over {
+                    Trouble::NotFinished(self.session.time)
+                } else {
+                    late(limit.time)
+                }));
             }
             while !unsent.is_empty() && self.channel.is_writable() {
                 let size = self.channel.send(unsent).map_err(unreachable)?;

@@ -66,6 +66,9 @@ pub(crate) enum Trouble<'a> {
     #[error("no answer within {}; check the master", Rounded(*.0))]
     NoAnswer(Duration),
     #[cfg(feature = "doctor")]
+    #[error("not finished within {}; give more time, or ask for less", Rounded(*.0))]
+    NotFinished(Duration),
+    #[cfg(feature = "doctor")]
     #[error("its name was not resolved within {}; check the name and the name server", Rounded(*.0))]
     NoAddress(Duration),
     #[cfg(feature = "doctor")]

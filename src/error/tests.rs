@@ -287,6 +287,7 @@ fn samples_of_trouble() -> Vec<Sample> {
             NoTlsConnection(_) => Trouble::NoTlsConnection(LONG), "no connection within 4.4s; check address, firewall, and that the port speaks TLS";
             NoHandshake(_) => Trouble::NoHandshake(LONG), "no answer to the handshake within 4.4s; check the master";
             #[cfg(feature = "doctor")] NoAnswer(_) => Trouble::NoAnswer(LONG), "no answer within 4.4s; check the master";
+            #[cfg(feature = "doctor")] NotFinished(_) => Trouble::NotFinished(LONG), "not finished within 4.4s; give more time";
             #[cfg(feature = "doctor")] NoAddress(_) => Trouble::NoAddress(LONG), "its name was not resolved within 4.4s";
             #[cfg(feature = "doctor")] RepliesTooLarge { .. } => Trouble::RepliesTooLarge { size: 1 << 20 }, "larger than 1048576 bytes";
             #[cfg(feature = "doctor")] RepliesTooMany => Trouble::RepliesTooMany, "more than 16384 values; is it a Redis or Valkey server?";

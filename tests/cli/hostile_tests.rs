@@ -223,6 +223,11 @@ fn a_stalling_peer_is_named_with_its_limit() {
         finish(redlatch(&urls).args(["ls", "--trust", "--connect-timeout", "5s", "--time-limit", "60s"]));
     expect(&list, 0, &[&format!("{}: no answer within 5s", peer.url(""))]);
     expect_left(&peer);
+    let (peer, urls) = replace(&fleet, b"SCAN", Say(b""));
+    let list =
+        finish(redlatch(&urls).args(["ls", "--trust", "--connect-timeout", "60s", "--time-limit", "5s"]));
+    expect(&list, 0, &[&format!("{}: not finished within 5s; give more time", peer.url(""))]);
+    expect_left(&peer);
 }
 
 #[test]

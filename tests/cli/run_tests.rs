@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::fleet::{Fleet, Raw, eventually};
 use crate::harness::{
-    FOREVER, PATIENCE, Running, command, expect, finish, holder_count, impatient, redlatch, trusting,
+    FOREVER, PATIENCE, PATIENT, Running, command, expect, finish, holder_count, impatient, redlatch, trusting,
 };
 
 // ---- the command and its lock ----
@@ -82,6 +82,28 @@ fn a_command_that_cannot_start_frees_the_lock() {
         expect(&run, code, &["cannot run", program]);
         assert_eq!(holder_count(&mut fleet, "r"), 0);
     }
+}
+
+#[test]
+fn a_lack_of_files_is_no_fault_of_the_command() {
+    let fleet = Fleet::start(1);
+    let codes: Vec<Option<i32>> = (4..40)
+        .map(|limit| {
+            let mut limited = command("sh");
+            limited.args([
+                "-c",
+                &format!("ulimit -n {limit}; exec \"$@\""),
+                "sh",
+                env!("CARGO_BIN_EXE_redlatch"),
+                "run",
+            ]);
+            limited.args(PATIENT).args(["--wait", "0", "-m", &fleet.urls()[0], "r", "--", "true"]);
+            finish(&mut limited).code
+        })
+        .collect();
+    let expected = [Some(0), Some(69), Some(70)];
+    assert!(codes.iter().all(|code| expected.contains(code)), "{codes:?}");
+    assert_eq!(codes.last(), Some(&Some(0)), "{codes:?}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+use redlatch::internals::words::is_deceptive;
 use redlatch::limits::HOLDER_LABEL_SIZE_MAX;
 
 /// The label in effect: what was asked for, none if that is empty, or else `HOST:PID:PROGRAM`.
@@ -28,7 +29,7 @@ fn default_label(host: &str, pid: u32, program: &OsStr) -> String {
         size += char.len_utf8();
         size <= HOLDER_LABEL_SIZE_MAX
     };
-    label.chars().map(|char| if char.is_control() { '?' } else { char }).take_while(is_within).collect()
+    label.chars().map(|char| if is_deceptive(char) { '?' } else { char }).take_while(is_within).collect()
 }
 
 #[cfg(test)]
@@ -39,6 +40,7 @@ mod tests {
     #[test]
     fn a_default_label_is_always_a_label() {
         assert_eq!(default_label("web-3.example.com", 4711, OsStr::new("/bin/tar")), "web-3:4711:tar");
+        assert_eq!(default_label("web", 7, OsStr::new("a\u{202e}b\u{200b}c")), "web:7:a?b?c");
         let long = "é".repeat(100);
         for (host, program) in
             [("", ""), (&*long, "tar"), ("web", &*long), ("a\nb", "c\x1b[31m"), (".", "..")]

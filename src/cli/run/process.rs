@@ -23,11 +23,12 @@ use rustix::process::{
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals as SignalStream;
 
+use super::cannot_start;
 use super::descendants::{self, Descendant, Found, Identity, Search};
 use super::stage::{self, Failure};
 use super::terminal::Terminal;
 use crate::cli::message::Message;
-use crate::cli::options::{code, say};
+use crate::cli::options::{Exit, code, say};
 
 const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGTSTP];
 
@@ -125,7 +126,7 @@ pub(super) struct Process {
     /// Descendants outside the command's group that were found last.
     known: Vec<Identity>,
     /// Whether nothing was found since TERM.
-    is_first: bool,
+    is_first_search: bool,
     /// Those outside the command's group that got TERM.
     asked: HashSet<Identity>,
     /// Those outside the command's group that were stopped with it.
@@ -136,11 +137,12 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts the command, and gives it the terminal's foreground if this program has it. For the main
-    /// thread: the command ends with the thread that starts it.
+    /// thread: the command ends with the thread that starts it. Fails with the code of the system's refusal,
+    /// or of a command that cannot run.
     pub(super) fn spawn(
         words: &[OsString],
         variables: impl IntoIterator<Item = (&'static str, Option<OsString>)>,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, Exit> {
         let (mut command, failure) = stage::command(words)?;
         command.process_group(0);
         for (name, value) in variables {
@@ -155,7 +157,12 @@ impl Process {
         let search = Search::start(strangers.clone())?;
         descendants::adopt();
         let terminal = Terminal::open();
-        let pid = Pid::from_child(&command.spawn()?);
+        let child = command.spawn().map_err(|error| match error.kind() {
+            // The stage is this program, and its start no fault of the command.
+            kind if failure.is_some() && kind != io::ErrorKind::ArgumentListTooLong => error.into(),
+            _ => cannot_start(words, &error),
+        })?;
+        let pid = Pid::from_child(&child);
         let process = Self {
             pid,
             terminal,
@@ -164,7 +171,7 @@ impl Process {
             search,
             strangers,
             known: Vec::new(),
-            is_first: false,
+            is_first_search: false,
             asked: HashSet::new(),
             paused: HashSet::new(),
             unreachable: HashSet::new(),
@@ -280,7 +287,7 @@ impl Process {
     pub(super) fn end(&mut self) {
         self.send_to_group(Signal::TERM);
         self.send_to_group(Signal::CONT);
-        self.is_first = true;
+        self.is_first_search = true;
         self.search.begin_anew();
     }
 
@@ -327,13 +334,13 @@ impl Process {
                 test_kill_process_group(self.pid).is_err()
             };
         };
-        let is_first = std::mem::take(&mut self.is_first);
+        let is_first_search = std::mem::take(&mut self.is_first_search);
         let outside: Vec<_> = found.iter().filter(|it| self.is_outside(it)).copied().collect();
         self.known = outside.iter().map(|it| it.id).collect();
         for it in outside {
             if is_killed {
                 self.send(it.id, Signal::KILL);
-            } else if (is_first || it.is_child()) && self.asked.insert(it.id) {
+            } else if (is_first_search || it.is_child()) && self.asked.insert(it.id) {
                 // Later only those that escaped it: started while it was sent, by a parent that has ended.
                 // What others start then is part of their own end.
                 self.send(it.id, Signal::TERM);
@@ -370,5 +377,14 @@ impl Process {
     /// Reaps the command, which has ended. Its number may be another's from now on.
     pub(super) fn reap(&self) {
         let _ = waitpid(Some(self.pid), WaitOptions::NOHANG);
+    }
+}
+
+impl Drop for Process {
+    /// A command that nobody supervises any more must not run on.
+    fn drop(&mut self) {
+        if self.code.is_none() {
+            self.kill();
+        }
     }
 }

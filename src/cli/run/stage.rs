@@ -8,9 +8,11 @@
 //!     └─────── the command's stdin ─►
 //! ```
 //!
-//! Both go over a socket that is the stage's own stdin, as no other file can be passed on without
-//! `unsafe`. The kernel sends KILL at the end of the parent's *thread*, so the main thread starts the
-//! stage. It sends it to the command alone, and not to what that has started.
+//! Stdin and the failure go over a socket that is the stage's own stdin, as no other file can be passed on
+//! without `unsafe`. The kernel sends KILL at the end of the parent's *thread*, so the main thread starts the
+//! stage. The kernel sends KILL to the command alone. It forgets that at the `exec` of a file that is
+//! set-user-ID or set-group-ID or has capabilities, and when the process changes its effective or filesystem
+//! user or group.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -81,7 +83,9 @@ pub(crate) fn enter() -> Option<u8> {
     let (parent, program) = (words.next()?, words.next()?);
     let channel = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from);
     let Ok(mut channel) = channel else { return Some(code::INTERNAL) };
-    let error = become_command(&channel, &parent, &program, words);
+    // Without a file the channel is none, as when a user gives these words.
+    let Ok(stdin) = receive_file(&channel) else { return Some(code::INTERNAL) };
+    let error = become_command(stdin, &parent, &program, words);
     let number = error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error());
     let _ = channel.write_all(&number.to_ne_bytes());
     Some(code::NOT_EXECUTABLE)
@@ -89,15 +93,11 @@ pub(crate) fn enter() -> Option<u8> {
 
 /// Returns only if that fails.
 fn become_command(
-    channel: &UnixStream,
+    stdin: OwnedFd,
     parent: &OsStr,
     program: &OsStr,
     arguments: impl Iterator<Item = OsString>,
 ) -> io::Error {
-    let stdin = match receive_file(channel) {
-        Ok(stdin) => stdin,
-        Err(error) => return error,
-    };
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         return error.into();
     }
