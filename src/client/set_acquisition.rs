@@ -287,7 +287,7 @@ mod tests {
         let config = Arc::new(config);
         let (now, wait) = (clock::now(), Duration::from_secs(60));
         let (mut acquisition, step) =
-            SetAcquisition::<()>::begin(now, config.clone(), 2, &Options::new().wait(wait));
+            SetAcquisition::<()>::begin(now, config.clone(), 2, &Options::new().wait(wait).max_attempts(5));
         assert!(matches!(step, Step::Ask(places) if places == [0, 1]));
         let mut back = Vec::new();
         let remaining = |&(): &()| wait;
@@ -308,5 +308,8 @@ mod tests {
             assert!(matches!(acquisition.paused(now, Ok(())), Step::Wait(place, _) if place == other));
             waited = other;
         }
+        assert!(matches!(acquisition.answer(now, waited, Ok(()), &mut back, remaining), Some(Step::Ask(_))));
+        let step = acquisition.answer(now, 1 - waited, Err(contended(&config)), &mut back, remaining);
+        assert!(matches!(step, Some(Step::Failed(_))), "the fifth round is the last: {step:?}");
     }
 }

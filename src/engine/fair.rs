@@ -330,3 +330,20 @@ fn holder_left(queuing: &Queuing, spare: usize) -> Option<Duration> {
     // With all of the others, all but those that may refuse.
     left.get(left.len().saturating_sub(spare + 1)).copied()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_predecessor_is_waited_for_where_it_lasts_longest() {
+        let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
+        let mut queuing = Queuing::new(Token::UNSET, true, &config);
+        for (index, seconds) in [2, 3, 1].into_iter().enumerate() {
+            let way = Way::Queued(Duration::from_secs(seconds));
+            let told = QueueState { way, ticket: Some(2), ahead: 1 };
+            queuing.told.push((MasterId::new(index).expect("small"), told));
+        }
+        assert_eq!(queuing.predecessor_left(), Some(Duration::from_secs(3)));
+    }
+}

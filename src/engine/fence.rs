@@ -343,4 +343,14 @@ mod tests {
         clock.set(now, Duration::from_secs(8));
         assert_eq!(clock.masters_us(now), 10_000_000);
     }
+
+    #[test]
+    fn each_row_of_attempts_may_renumber_anew() {
+        let mut fencing = fencing(1);
+        for _ in 0..3 {
+            let count = (0..10).filter(|_| fencing.may_renumber()).count();
+            assert_eq!(count, limits::RENUMBERING_COUNT_MAX as usize);
+            fencing.end_row(&mut Vec::new());
+        }
+    }
 }

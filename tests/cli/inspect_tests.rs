@@ -148,6 +148,28 @@ fn a_watch_shows_each_change_until_nobody_reads() {
 }
 
 #[test]
+fn a_watch_shows_another_number_of_readers() {
+    let fleet = Fleet::start(3);
+    // A line that does not come ends it.
+    let mut watch = crate::harness::command("timeout");
+    watch.arg(PATIENCE.as_secs().to_string()).arg(env!("CARGO_BIN_EXE_redlatch"));
+    watch.args(["inspect", "--trust", "--watch", "report"]).env("REDLATCH_MASTERS", fleet.urls().join(","));
+    let mut watch = Running::start(&mut watch);
+    let mut readers = Vec::new();
+    for count in ["1 reader", "2 readers"] {
+        let mut reader = trusting(&fleet, "run");
+        reader.args(["--shared", "report", "--", "sh", "-c"]).arg(format!("echo inside; {FOREVER}"));
+        readers.push(Running::start(&mut reader));
+        while !watch.line().contains(&format!("all 3 masters: {count}")) {}
+    }
+    readers.push(watch);
+    for run in readers {
+        run.signal("TERM");
+        run.finish();
+    }
+}
+
+#[test]
 fn a_watch_on_a_terminal_draws_in_place() {
     let fleet = Fleet::start(1);
     let script = "stty cols 40 && \"$REDLATCH\" inspect --trust --watch report";

@@ -85,6 +85,18 @@ fn a_stay_beyond_max_ttl_ends_with_a_signal() {
     }
 }
 
+/// The signal came before the stay.
+#[test]
+fn a_run_that_is_ended_by_a_signal_does_not_stay() {
+    let fleet = Fleet::start(3);
+    let mut command = trusting(&fleet, "run");
+    command.args(["--at-least", "10min", "report", "--", "sh", "-c", &format!("echo in; {FOREVER}")]);
+    let mut first = Running::start(&mut command);
+    assert_eq!(first.line(), "in");
+    first.signal("TERM");
+    expect(&first.finish(), 143, &["ends in 30s, before its --at-least time"]);
+}
+
 #[test]
 fn a_stay_ends_when_the_rest_fits() {
     let fleet = Fleet::start(3);

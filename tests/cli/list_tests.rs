@@ -49,6 +49,8 @@ fn locks_are_listed_by_kind_and_quorum() {
         fleet.master(index).ask(&format!("SET p[1]:split {value} PX 600000"));
     }
     fleet.master(0).ask("SET p[1]:part one PX 600000");
+    // One master alone knows of a waiter.
+    fleet.master(0).ask("ZADD p[1]:redlatch:fair:t:split 1 redlatch:1:somebody");
     // Keys that are no locks, and one behind another prefix that the pattern of this one would match.
     fleet.master(0).ask("RPUSH p[1]:list x");
     fleet.masters().for_each(|master| _ = master.ask("SET p[1]:forever x"));
@@ -73,6 +75,7 @@ fn locks_are_listed_by_kind_and_quorum() {
     assert_eq!(shown("readers"), expected("shared", "readers", 3));
     assert_eq!(shown("split"), expected("split", "plain", 2));
     assert_eq!(shown("part"), expected("free", "plain", 1));
+    assert_eq!(all["split"]["queued"], 0);
     assert_eq!(all["plain"]["holder_label"], "host 7");
     assert!(all["plain"]["remaining_ms"].as_u64().is_some_and(|left| left <= 20_000));
     let some = finish(list(&fleet).arg("orders:*"));

@@ -177,6 +177,13 @@ fn fair_commands_run_in_order_of_start() {
         })
         .collect();
     expect(&finish(trusting(&fleet, "run").args(["--fair", "r", "--", "true"])), 75, &["held by another"]);
+    // Each of them keeps its place beyond the time after which another waiting command asks anew.
+    let places = |fleet: &mut Fleet| fleet.master(0).ask("ZRANGE redlatch:fair:t:r 0 -1").text();
+    let (before, until) = (places(&mut fleet), Instant::now() + Duration::from_millis(1500));
+    while Instant::now() < until {
+        assert_eq!(places(&mut fleet), before);
+        std::thread::sleep(Duration::from_millis(50));
+    }
     holder.send("\n");
     expect(&holder.finish(), 0, &[]);
     waiting.into_iter().for_each(|run| expect(&run.finish(), 0, &[]));

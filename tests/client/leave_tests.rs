@@ -127,6 +127,26 @@ fn sets_can_be_left() {
     }
 }
 
+/// A set of which one lock is over, and the other one has been extended.
+#[test]
+fn what_is_held_of_a_broken_set_is_left() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let mut set = client.lock_set(["a", "b"]).ttl(Duration::from_secs(5)).acquire().expect("free");
+    fleet.masters().for_each(|master| assert_eq!(master.ask("SET a foreign PX 600000").text(), "OK"));
+    let refused = set.extend(TTL).expect_err("one is lost");
+    assert_eq!(&*refused.resource, b"a");
+    eventually(PATIENCE, "the lost one is over", || !set.guards()[0].is_valid());
+    assert!(set.guards()[1].is_valid());
+    let error = set.leave().expect_err("one is over");
+    assert_eq!(&*error.resource, b"a");
+    assert_eq!(client.stats().left, 1);
+    drop(client);
+    for master in fleet.masters() {
+        assert_eq!(master.ask("EXISTS b").text(), "1");
+    }
+}
+
 #[test]
 fn leases_can_be_left() {
     let mut fleet = Fleet::start(3);

@@ -14,7 +14,9 @@ use redlatch::{
 };
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{Count, LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open, poll_with};
+use crate::harness::{
+    Count, LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open, poll_with, within,
+};
 
 /// What the compiler knows: handles go everywhere.
 #[allow(dead_code, reason = "it is enough that it compiles")]
@@ -270,4 +272,14 @@ fn a_client_abandoned_while_it_opens_is_closed() {
 fn an_impossible_setting_is_an_error_of_opening() {
     let error = block_on(Client::connect_async(["http://127.0.0.1"])).expect_err("no such scheme");
     assert!(matches!(error, ConnectError::Config(_)), "{error}");
+}
+
+/// No time limit of the masters ends this before the patience does.
+#[test]
+fn a_client_opens_with_a_quorum_while_a_master_hangs() {
+    let mut fleet = Fleet::start(3);
+    fleet.master(2).stop();
+    let config = config(&fleet.urls(), LONG).connect_timeout(10 * PATIENCE).build().expect("valid settings");
+    let client = within("it opens", move || Client::open(config).expect("an event loop"));
+    assert!(client.health().has_quorum);
 }

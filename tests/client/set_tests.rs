@@ -237,3 +237,15 @@ fn one_lost_lock_loses_the_set_once() {
     assert_eq!(told_count.load(Ordering::SeqCst), 1);
     assert_nothing_left(&client, &mut fleet);
 }
+
+#[test]
+fn the_margin_of_a_set_is_that_of_its_weakest_lock() {
+    let mut fleet = Fleet::start(3);
+    assert_eq!(fleet.master(2).ask("SET b foreign PX 600000").text(), "OK");
+    let client = open(&fleet.urls(), LONG);
+    let set = client.lock_set(["a", "b", "c"]).ttl(TTL).acquire().expect("free on a quorum");
+    for place in [0, 2] {
+        eventually(PATIENCE, "all masters have it", || set.guards()[place].margin() == 1);
+    }
+    assert_eq!(set.margin(), 0);
+}

@@ -197,7 +197,7 @@ fn fleet_at(hosts: &[IpAddr]) -> Option<Fleet> {
 }
 
 /// A lock is acquired on all masters at these URLs, extended and released, by the library and by the command
-/// line.
+/// line. An examination reaches them, too.
 fn lock_by_library_and_command_line(fleet: &mut Fleet, urls: &[String]) {
     let mut redlock = open(settings(urls));
     drive(&mut redlock, "all are connected", |it| {
@@ -220,6 +220,9 @@ fn lock_by_library_and_command_line(fleet: &mut Fleet, urls: &[String]) {
         eventually(PATIENCE, "each master had the lock", || {
             fleet.masters().all(|master| master.ask("INFO commandstats").text().contains("cmdstat_set:"))
         });
+        let config = settings(urls).build().expect("valid settings");
+        let examined = redlatch::doctor::examine(&config, PATIENCE).expect("threads");
+        assert_eq!(examined.answered(), urls.len(), "{:?}", examined.masters);
     }
     eventually(PATIENCE, "nothing is left", || fleet.masters().all(|it| it.ask("DBSIZE").text() == "0"));
 }
@@ -259,6 +262,7 @@ fn a_master_is_reached_at_any_address() {
             let urls: Vec<String> = fleet.masters().map(url).collect();
             lock_by_library_and_command_line(&mut fleet, &urls);
         }
+        pass_by_silent_addresses(NAME);
         return println!("reached");
     }
     let hosts = std::env::temp_dir().join(format!("redlatch-hosts-{}", std::process::id()));
@@ -281,6 +285,22 @@ fn a_master_is_reached_at_any_address() {
     } else {
         println!("skipped: no name with two addresses here: {said}");
     }
+}
+
+/// At the other address of each name somebody listens who never answers.
+fn pass_by_silent_addresses(name: &str) {
+    let hosts = [IPV4, IPV6, IPV4];
+    let Some(mut fleet) = fleet_at(&hosts) else { return };
+    let ports: Vec<u16> = fleet.masters().map(|master| master.port()).collect();
+    let other = |host: IpAddr| if host == IPV4 { IPV6 } else { IPV4 };
+    // Where another test has the port, it stays without.
+    let _silent: Vec<_> =
+        hosts.iter().zip(&ports).map(|(host, port)| TcpListener::bind((other(*host), *port))).collect();
+    let urls: Vec<String> = ports.iter().map(|port| format!("redis://{name}:{port}")).collect();
+    let mut redlock = open(settings(&urls).connect_timeout(Duration::from_millis(300)));
+    drive(&mut redlock, "each master is reached in its turn", |it| {
+        it.masters().iter().all(|master| master.state == MasterState::Ready)
+    });
 }
 
 fn proxies(fleet: &Fleet) -> (Vec<Proxy>, Vec<String>) {

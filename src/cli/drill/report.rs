@@ -165,3 +165,31 @@ impl Report {
         format!("{value}\n")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_without_locks_are_counted_and_the_longest_row_found() {
+        let seconds_of = |held: &str, time: u64| {
+            let seconds = held.chars().map(|it| Second { is_held: it == 'x', ..Second::default() }).collect();
+            let report = Report {
+                time: Duration::from_secs(time),
+                master_count: 3,
+                contenders: 2,
+                resources: 1,
+                sum: Record { seconds, ..Record::default() },
+                found: Found::default(),
+                faults: Counts::default(),
+                has_faults: false,
+            };
+            report.seconds_without_locks()
+        };
+        assert_eq!(seconds_of("x--x---xx-", 10), (3, 6));
+        assert_eq!(seconds_of("---x-", 5), (3, 4));
+        assert_eq!(seconds_of("xxx", 3), (0, 0));
+        assert_eq!(seconds_of("x", 4), (3, 3), "nobody recorded the others");
+        assert_eq!(seconds_of("xx---", 2), (0, 0), "the rest is after the end");
+    }
+}

@@ -115,3 +115,31 @@ impl Wake for Attempts {
         let _ = wake_all(woken);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    use bytes::Bytes;
+
+    use crate::error::{Denial, Report, Round};
+
+    fn denial() -> Box<Denial> {
+        Box::new(Denial { attempts: 1, ..Denial::new(Report::new(Round::Acquire, Bytes::new())) })
+    }
+
+    #[test]
+    fn an_attempt_cut_short_leaves_the_reason_before_it() {
+        let (attempts, now) = (Attempts::default(), clock::now());
+        let (first, second) = (now + Duration::from_secs(1), now + Duration::from_secs(2));
+        attempts.note_failed(first, first, AcquireError::Contended(denial()));
+        assert!(attempts.answer(second).is_none(), "its wait reaches further");
+        attempts.note_failed(second, second, AcquireError::NoQuorum(denial()));
+        assert!(matches!(attempts.answer(second), Some(Err(AcquireError::Contended(_)))));
+        // One with all of its time has its own reason.
+        let third = second + Duration::from_secs(1);
+        attempts.note_failed(second, third, AcquireError::NoQuorum(denial()));
+        assert!(matches!(attempts.answer(third), Some(Err(AcquireError::NoQuorum(_)))));
+    }
+}

@@ -1,5 +1,6 @@
 //! The advice on TLS: only where TLS may be the cause.
 
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
@@ -61,4 +62,30 @@ fn a_unix_socket_gets_no_advice_on_tls() {
     let why = trouble(true, open, || drop(listener.accept().expect("a client")));
     std::fs::remove_file(&path).expect("it is there");
     assert_eq!(why, "the server closed the connection before its first reply; read the server's log");
+}
+
+#[test]
+fn a_connection_that_has_answered_gets_no_advice_on_tls() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let mut poll = Poll::new().expect("a poller");
+    let socket = Socket::tcp(address, poll.registry(), Token(0)).expect("an attempt");
+    let mut channel = Channel::Plain { socket, has_received: false };
+    let (mut peer, _) = listener.accept().expect("a client");
+    peer.write_all(b"+PONG\r\n").expect("there is room");
+    drop(peer);
+    let (mut events, mut received) = (Events::with_capacity(1), 0);
+    let given_up = clock::now() + PATIENCE;
+    loop {
+        assert!(clock::now() < given_up, "it does not end");
+        poll.poll(&mut events, Some(PATIENCE)).expect("an event");
+        channel.handle_writable().expect("it connects");
+        while channel.is_connected() {
+            match channel.recv(&mut [0; 64]).expect("an end without an error") {
+                Received::Bytes { size, .. } => received += size,
+                Received::End => return assert_eq!(received, 7),
+                _ => break,
+            }
+        }
+    }
 }

@@ -230,6 +230,24 @@ pub fn a_dead_holder_is_followed_at_its_end() -> Verdict {
     Ok(())
 }
 
+/// One that has waited stands in the queue as long as its heartbeat lasts.
+pub fn a_dead_holder_that_had_waited_is_followed_at_its_end() -> Verdict {
+    for ttl in [ms(700), ms(1300), ms(2900)] {
+        let mut world = world(3, 3, defaults);
+        let held = hold_fairly(&mut world, 0)?;
+        world.submit_fair(1, KEY, ttl, LONG).expect("room");
+        world.run_for(100 * MS);
+        world.submit_release(0, held, false);
+        let Outcome::Acquire(Ok(_)) = outcome(&mut world, 1)? else { return Err("it is denied".to_owned()) };
+        wait_fairly(&mut world, 2)?;
+        world.crash_client(1);
+        let end = Time::try_from(ttl.as_nanos()).expect("small");
+        world.run_until(end, |world| !is_held(world, 0, KEY));
+        each_has_it(&mut world, &[2], 20 * MS)?;
+    }
+    Ok(())
+}
+
 pub fn only_the_first_fair_waiter_tries() -> Verdict {
     let mut world = world(3, 9, defaults);
     (world.weather.delay_min, world.weather.delay_max) = (TRIP / 2, TRIP / 2);
@@ -441,6 +459,7 @@ tests!(
     those_who_died_cost_one_heartbeat_together,
     a_queue_of_the_dead_leaves_no_key,
     a_dead_holder_is_followed_at_its_end,
+    a_dead_holder_that_had_waited_is_followed_at_its_end,
     only_the_first_fair_waiter_tries,
     a_lost_message_costs_a_part_of_a_heartbeat,
     a_minority_that_restarts_changes_no_order,

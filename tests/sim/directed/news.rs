@@ -128,6 +128,22 @@ pub fn a_release_without_a_message_costs_a_bounded_pause() -> Verdict {
     demand(took <= bound + 10 * MS, &format!("it took {took} ns, and the longest pause is {bound} ns"))
 }
 
+/// The masters do not notify over the next connections.
+pub fn a_waiter_that_lost_its_notifications_asks_often_again() -> Verdict {
+    let mut world = distant(2, |builder| builder.ask_holder(false).max_ttl(ms(60_000)));
+    hold(&mut world, 0, KEY, ms(60_000))?;
+    world.submit_acquire(1, KEY, ms(10_000), ms(50_000)).expect("room");
+    world.run_for(15 * SECOND);
+    let before = attempts_in(&mut world, 5 * SECOND);
+    refuse(&mut world, 0..3, "SUBSCRIBE");
+    (3..6).for_each(|place| world.break_conn(1, place));
+    // The pause that was drawn before is over by then.
+    world.run_for(3 * SECOND);
+    let after = attempts_in(&mut world, 5 * SECOND);
+    verdict(&mut world)?;
+    demand(before <= 5 && after >= 25, &format!("{before} attempts in five seconds, and then {after}"))
+}
+
 pub fn a_release_wakes_few_waiters() -> Verdict {
     let mut world = distant(20, patient);
     let lock = hold_and_wait(&mut world)?;
@@ -448,6 +464,7 @@ tests!(
     a_lost_message_costs_one_pause,
     a_subscribed_waiter_asks_less_and_less,
     a_release_without_a_message_costs_a_bounded_pause,
+    a_waiter_that_lost_its_notifications_asks_often_again,
     a_release_wakes_few_waiters,
     a_fenced_release_wakes_few_waiters,
     any_crowd_passes_on_in_three_round_trips,
