@@ -102,8 +102,8 @@ impl Report {
         caller_count * attempt_count * (KINDS.len() - 1 + NAMES_PER_SET) / KINDS.len()
     }
 
-    /// Kinds of which fewer locks were acquired than so many callers must have had in this time: each kind has
-    /// a third of its share at least.
+    /// Kinds of which fewer locks were acquired than so many callers must have had in this time: each kind
+    /// has a third of its share at least.
     pub(crate) fn scarce_kinds(&self, caller_count: usize, time: Duration) -> Vec<String> {
         let needed = caller_count as u128 * time.as_millis() / TIME_PER_LOCK.as_millis();
         let needed = needed / KINDS.len() as u128 / 3;
