@@ -56,10 +56,11 @@ impl Lateness {
         }
     }
 
-    /// Time by which sleeps that ended since then were late, all together.
-    pub(crate) fn since(&self, begun: Instant) -> Duration {
+    /// Time by which sleeps were late since then, all together: never more than has passed.
+    pub(crate) fn since(&self, from: Instant) -> Duration {
         let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        noted.recent.iter().rev().take_while(|(at, _)| *at >= begun).map(|(_, late)| *late).sum()
+        let late = noted.recent.iter().rev().take_while(|(at, _)| *at >= from);
+        late.map(|(at, late)| (*late).min(*at - from)).sum()
     }
 
     /// The latest sleep of all.
