@@ -107,8 +107,8 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// A holder's label behind what it describes: ` (web-3:4711:billing)`; nothing without one. What would end the
-/// label early, or begin a name, is escaped.
+/// A holder's label behind what it describes: ` (web-3:4711:billing)`; nothing without one. What would end
+/// the label early, or begin a name, is escaped.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Labelled<'a>(pub(crate) Option<&'a str>);
 
