@@ -45,8 +45,7 @@ fn contention_after_a_stall_ends_a_run() {
 #[test]
 fn contention_after_a_quarantine_ends_a_run() {
     let mut fleet = Fleet::start(3);
-    // A quarantine of one to two seconds. On a machine so slow that it ends before, the run finds no
-    // contention.
+    // A quarantine of one to two seconds. If it is over before the run of a slow machine, that gets the lock.
     eventually(PATIENCE, "a run finds the lock taken", || {
         fleet.masters().for_each(Master::restart);
         let mut command = redlatch(&fleet.urls());
