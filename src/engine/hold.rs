@@ -441,15 +441,16 @@ impl Engine {
         let is_left = claim.leaving().is_some();
         let release = claim.release_mut();
         let ((deleted, absent, unanswered), is_over) = (release.counts(), release.owed.is_empty());
-        let outcome = if is_left {
-            Outcome::Leave(self.left(now, claim_id))
+        if is_left {
+            self.settle_left(now, claim_id, id);
         } else if unanswered <= self.fleet.spare() {
-            Outcome::Release(Ok(Released { deleted, absent, unanswered }))
+            // Each branch queues its own outcome: built here and moved, one took 20 instructions more.
+            let released = Released { deleted, absent, unanswered };
+            self.outcomes.push_back((OpId(id), Outcome::Release(Ok(released))));
         } else {
-            Outcome::Release(Err(self.unconfirmed(now, claim_id)))
-        };
+            self.settle_unconfirmed(now, claim_id, id);
+        }
         self.ops.free(id);
-        self.outcomes.push_back((OpId(id), outcome));
         if is_over {
             self.claims.free(claim_id);
         }
@@ -457,8 +458,9 @@ impl Engine {
 
     #[cold]
     #[inline(never)]
-    fn unconfirmed(&mut self, now: Instant, claim_id: Id) -> ReleaseError {
+    fn settle_unconfirmed(&mut self, now: Instant, claim_id: Id, id: Id) {
         let release = *self.claims.claim_mut(claim_id).release_mut();
-        ReleaseError::Unconfirmed(self.release_report(now, self.claims.claim(claim_id), &release))
+        let report = self.release_report(now, self.claims.claim(claim_id), &release);
+        self.outcomes.push_back((OpId(id), Outcome::Release(Err(ReleaseError::Unconfirmed(report)))));
     }
 }

@@ -99,10 +99,16 @@ impl Engine {
         }
     }
 
-    /// How a lock was left for a time.
+    /// A lock that was left for a time has its outcome.
     #[cold]
     #[inline(never)]
-    pub(super) fn left(&self, now: Instant, claim_id: Id) -> Result<Left, LeaveError> {
+    pub(super) fn settle_left(&mut self, now: Instant, claim_id: Id, id: Id) {
+        let result = self.left(now, claim_id);
+        self.outcomes.push_back((OpId(id), Outcome::Leave(result)));
+    }
+
+    /// How a lock was left for a time.
+    fn left(&self, now: Instant, claim_id: Id) -> Result<Left, LeaveError> {
         let claim = self.claims.claim(claim_id);
         let (Some(leaving), Some(release)) = (claim.leaving(), claim.release) else {
             unreachable!("the lock is left for a time")
