@@ -100,6 +100,8 @@ pub(super) struct Leaving {
     pub(super) until: Instant,
     /// The validity that its caller gave up.
     pub(super) valid_until: Instant,
+    /// When the lock was acquired.
+    pub(super) since: Instant,
     /// The TTL that the first command set, the longest of all; `None` if that was a release.
     pub(super) rest: Option<Ttl>,
     /// When the last command was sent to any master.
@@ -545,14 +547,14 @@ impl Leaving {
     pub(super) fn new(
         now: Instant,
         rest: Duration,
-        valid_until: Instant,
+        (since, valid_until): (Instant, Instant),
         config: &Config,
     ) -> Result<Self, InputError> {
         if rest > config.max_ttl {
             return Err(InputError::TtlTooLong { ttl: rest, max_ttl: config.max_ttl });
         }
         let until = now + rest;
-        let mut leaving = Self { until, valid_until, rest: None, sent_at: now, rest_sent: None };
+        let mut leaving = Self { until, valid_until, since, rest: None, sent_at: now, rest_sent: None };
         leaving.rest = leaving.rest_at(now, config);
         Ok(leaving)
     }

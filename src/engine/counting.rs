@@ -122,17 +122,17 @@ impl Engine {
         }
     }
 
-    /// A held lock is left to its TTL. Counts it, and not as lost later.
+    /// A lock is left to its TTL or for a time, after it was `held` so long; or masters showed that it was
+    /// lost before.
     #[cold]
-    pub(super) fn note_left(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op_mut(id);
-        let OpState::Held { since, .. } = op.state else { unreachable!("only a held lock is left") };
-        (op.is_counted, op.is_noted) = (true, true);
-        self.stats.left += 1;
-        self.note_hold(id, now.saturating_duration_since(since), |resource, held| Event::Left {
-            resource,
-            held,
-        });
+    pub(super) fn note_left(&mut self, id: Id, held: Duration, is_lost: bool) {
+        if is_lost {
+            self.stats.lost += 1;
+            self.note_hold(id, held, |resource, held| Event::Lost { resource, held });
+        } else {
+            self.stats.left += 1;
+            self.note_hold(id, held, |resource, held| Event::Left { resource, held });
+        }
     }
 
     /// A held lock is over without a release. Counts it once.

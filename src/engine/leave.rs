@@ -15,6 +15,7 @@
 use std::time::{Duration, Instant};
 
 use super::claim::Leaving;
+use super::fair::{self, Queuing};
 use super::op::OpState;
 use super::slab::Id;
 use super::{Engine, Left, OpId, Outcome};
@@ -32,8 +33,9 @@ impl Engine {
     /// [`LeaveError::Expired`] if its validity has ended: release it. [`LeaveError::NotHeld`] if it is not
     /// held.
     pub fn leave(&mut self, now: Instant, lock: OpId) -> Result<Instant, LeaveError> {
-        let valid_until = self.check_valid(now, lock)?;
-        self.give_up(now, lock.0);
+        let (since, valid_until) = self.check_valid(now, lock.0)?;
+        self.note_left(lock.0, now.saturating_duration_since(since), false);
+        drop(self.give_up(now, lock.0));
         let op = self.ops.op_mut(lock.0);
         let claim_id = op.claim;
         op.clear_state();
@@ -57,17 +59,25 @@ impl Engine {
 
     /// After an error the lock is as it was.
     fn leave_for(&mut self, now: Instant, id: Id, rest: Duration) -> Result<(), LeaveError> {
-        let valid_until = self.check_valid(now, OpId(id))?;
-        let leaving = Leaving::new(now, rest, valid_until, &self.config)?;
-        let is_fair = self.ops.op(id).policy.queuing().is_some();
-        self.give_up(now, id);
+        let held = self.check_valid(now, id)?;
+        let leaving = Leaving::new(now, rest, held, &self.config)?;
+        // With a rest, masters' answers show whether it was left or lost.
+        if rest.is_zero() {
+            self.note_ended(now, id);
+        }
+        let queuing = self.give_up(now, id);
         let op = self.ops.op_mut(id);
         op.set_state(OpState::Releasing);
         let claim_id = op.claim;
+        let left_queue =
+            queuing.map(|queuing| fair::Leaving { queuing, key: op.key.clone(), was_held: true });
         // The queue of a fair lock says which waiter is to be notified.
-        self.claims.claim_mut(claim_id).tells &= !is_fair;
+        self.claims.claim_mut(claim_id).tells &= left_queue.is_none();
         if !self.claims.leave(&mut self.fleet, &mut self.timers, now, claim_id, leaving) {
             self.settle_release(now, claim_id, id);
+        }
+        if let Some(left_queue) = left_queue {
+            fair::leave(&mut self.fleet, &left_queue);
         }
         Ok(())
     }
@@ -99,11 +109,20 @@ impl Engine {
         }
     }
 
-    /// A lock that was left for a time has its outcome.
+    /// A lock that was left for a time has its outcome; counts it.
     #[cold]
     #[inline(never)]
     pub(super) fn settle_left(&mut self, now: Instant, claim_id: Id, id: Id) {
         let result = self.left(now, claim_id);
+        let claim = self.claims.claim(claim_id);
+        let (Some(leaving), Some(release)) = (claim.leaving(), &claim.release) else {
+            unreachable!("the lock is left for a time")
+        };
+        // With a rest of zero it was released.
+        if leaving.rest.is_some() {
+            let held = release.started.saturating_duration_since(leaving.since);
+            self.note_left(id, held, matches!(result, Err(LeaveError::Lost(_))));
+        }
         self.outcomes.push_back((OpId(id), Outcome::Leave(result)));
     }
 
@@ -127,24 +146,25 @@ impl Engine {
         })
     }
 
-    /// The end of a lock's validity.
-    fn check_valid(&self, now: Instant, lock: OpId) -> Result<Instant, LeaveError> {
-        let valid_until = self.valid_until(lock).ok_or(LeaveError::NotHeld)?;
-        let is_valid = now < valid_until || mutant!(ExpiredLeft);
-        if is_valid { Ok(valid_until) } else { Err(LeaveError::Expired) }
+    /// The time at which a lock was acquired, and the end of its validity, which is to come.
+    fn check_valid(&self, now: Instant, id: Id) -> Result<(Instant, Instant), LeaveError> {
+        let Some(OpState::Held { since, valid_until, .. }) = self.ops.find(id).map(|op| &op.state) else {
+            return Err(LeaveError::NotHeld);
+        };
+        let is_valid = now < *valid_until || mutant!(ExpiredLeft);
+        if is_valid { Ok((*since, *valid_until)) } else { Err(LeaveError::Expired) }
     }
 
-    /// A lock has no holder any more. An extension under way has no caller, and the ticket of a fair lock
-    /// ends with its heartbeat.
-    fn give_up(&mut self, now: Instant, id: Id) {
+    /// A lock has no holder any more. An extension under way has no caller. Returns the place of a fair lock
+    /// in its queues, which ends with its heartbeat if nobody ends it.
+    fn give_up(&mut self, now: Instant, id: Id) -> Option<Box<Queuing>> {
         let OpState::Held { extension, .. } = &mut self.ops.op_mut(id).state else {
             unreachable!("only a held lock is left")
         };
         if extension.take().is_some_and(|extension| !extension.is_renewal) {
             self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
         }
-        self.note_left(now, id);
         self.leave_queue(now, id, Duration::ZERO);
-        drop(self.ops.op_mut(id).policy.take_queuing());
+        self.ops.op_mut(id).policy.take_queuing()
     }
 }

@@ -36,7 +36,7 @@ pub struct Stats {
     pub abandoned: u64,
     /// Locks released within their validity.
     pub released: u64,
-    /// Locks left to the end of their TTL, or for a time.
+    /// Locks left to the end of their TTL, or for a time; not those left for no time, which are released.
     pub left: u64,
     /// Locks that ended before their release. A loss that masters prove counts at once, any other loss when
     /// the lock is released.

@@ -221,20 +221,6 @@ fn a_silent_master_is_released_after_the_time() {
     }
 }
 
-/// Two masters do not know the script of the extension, and know it when the rest comes.
-#[test]
-fn an_extension_never_follows_the_rest() {
-    let mut rig = Rig::new(3, defaults);
-    let lock = hold(&mut rig, 8000);
-    (0..2).for_each(|index| rig.hold(index));
-    rig.masters.iter_mut().for_each(|master| master.flush_scripts());
-    rig.extend(lock, 20_000);
-    rig.masters.iter_mut().for_each(|master| master.load_scripts());
-    submit_leave(&mut rig, lock, ms(1000));
-    (0..2).for_each(|index| rig.deliver(index));
-    assert_ends_after(&mut rig, ms(1000));
-}
-
 /// The connections of two masters break while an extension is on its way to them.
 #[test]
 fn a_broken_shorter_extension_confirms_no_rest() {
@@ -272,6 +258,20 @@ fn an_answered_shorter_extension_confirms_the_rest() {
     assert_ends_after(&mut rig, ms(5000));
 }
 
+/// Two masters do not know the script of the extension, and know it when the rest comes.
+#[test]
+fn an_extension_never_follows_the_rest() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, 8000);
+    (0..2).for_each(|index| rig.hold(index));
+    rig.masters.iter_mut().for_each(|master| master.flush_scripts());
+    rig.extend(lock, 20_000);
+    rig.masters.iter_mut().for_each(|master| master.load_scripts());
+    submit_leave(&mut rig, lock, ms(1000));
+    (0..2).for_each(|index| rig.deliver(index));
+    assert_ends_after(&mut rig, ms(1000));
+}
+
 #[test]
 fn latest_end_counts_each_rest_from_its_answer() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(500)));
@@ -303,6 +303,46 @@ fn latest_end_counts_an_extension_that_may_come_late() {
     rig.advance(ms(29_900));
     assert_eq!(rig.holder_count("a"), 1);
     assert!(rig.now < left.latest_end, "{:?} too early", rig.now - left.latest_end);
+}
+
+#[test]
+fn a_fair_lock_left_for_no_time_passes_on_at_once() {
+    let mut rig = Rig::new(3, defaults);
+    let options = Options::new().ttl(ms(8000)).wait(ms(60_000)).fair();
+    let lock = rig.acquire_with("a", options);
+    granted(&mut rig);
+    rig.acquire_with("a", options);
+    rig.advance(ms(100));
+    leave_for(&mut rig, lock, Duration::ZERO).expect("confirmed");
+    granted(&mut rig);
+}
+
+/// By the rest, and whether the masters have lost the key.
+#[test]
+fn a_lock_is_counted_by_how_its_leave_ended() {
+    for (rest_ms, is_lost, expected) in
+        [(0, false, (1, 0, 0)), (1000, false, (0, 1, 0)), (1000, true, (0, 0, 1))]
+    {
+        let mut rig = Rig::new(3, |builder| builder.on_event(|_| {}));
+        let lock = hold(&mut rig, 8000);
+        let others = rig.now + ms(1);
+        if is_lost {
+            rig.masters.iter_mut().for_each(|master| master.put(b"a", b"another value", Some(others)));
+        }
+        rig.advance(ms(10));
+        assert_eq!(leave_for(&mut rig, lock, ms(rest_ms)).is_err(), is_lost);
+        let stats = rig.engine.stats(rig.now);
+        assert_eq!((stats.released, stats.left, stats.lost), expected);
+        let ends: Vec<(bool, bool, bool)> = std::iter::from_fn(|| rig.engine.poll_event())
+            .filter_map(|event| match event {
+                Event::Released { held, .. } if held == ms(10) => Some((true, false, false)),
+                Event::Left { held, .. } if held == ms(10) => Some((false, true, false)),
+                Event::Lost { held, .. } if held == ms(10) => Some((false, false, true)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(ends, [(expected.0 == 1, expected.1 == 1, expected.2 == 1)]);
+    }
 }
 
 #[test]
