@@ -165,15 +165,17 @@ impl World {
         if let Some(facts) = token.and_then(|token| self.checker.facts.get_mut(&token)) {
             facts.is_left = true;
         }
-        self.checker.end_guard(client, lock);
         self.checker.end_waiting(client, lock);
         match rest {
             None => {
+                self.checker.end_guard(client, lock);
                 self.clients[client].engine.leave(now, lock).expect("valid");
                 self.clients[client].forget(lock);
                 self.deliver(client);
             }
             Some(rest) => {
+                // The answer may prolong it.
+                self.checker.limit_guard(client, lock, now);
                 let answer_limit =
                     self.config.answer_limit(self.config.ttl(self.config_max_ttl()).expect("valid"));
                 let request = Request::LeaveFor { lock, rest };

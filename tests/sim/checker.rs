@@ -387,6 +387,14 @@ impl Checker {
         self.guards.iter().find(|guard| guard.client == client && guard.lock == lock)
     }
 
+    /// A guard is valid until this time; what counts for it is known later.
+    pub fn limit_guard(&mut self, client: usize, lock: OpId, until: Instant) {
+        let guard = self.guards.iter_mut().find(|guard| guard.client == client && guard.lock == lock);
+        if let Some(guard) = guard {
+            guard.valid_until = until;
+        }
+    }
+
     /// The holder does not take the lock for its own any more.
     pub fn end_guard(&mut self, client: usize, lock: OpId) {
         self.guards.retain(|guard| guard.client != client || guard.lock != lock);

@@ -79,8 +79,21 @@ impl World {
                 let denied = facts.map(|facts| facts.denied).unwrap_or_default().union(refused);
                 self.check_refusals(client, report, |server| denied.contains(id(server)));
             }
+            Outcome::Leave(Ok(left)) => self.check_left(client, lock, left.held_until),
+            Outcome::Leave(Err(_)) => self.checker.end_guard(client, lock),
             _ => {}
         }
+    }
+
+    /// Nobody else gets a lock that was left for a time before that is over: a quorum has its key until then.
+    fn check_left(&mut self, client: usize, lock: OpId, held_until: Instant) {
+        self.checker.limit_guard(client, lock, held_until);
+        let Some(guard) = self.checker.guard(client, lock) else { return };
+        let counted = (0..self.config.master_count()).map(id);
+        let counted =
+            counted.filter(|master| self.is_covered(guard, self.server(client, master.index()))).collect();
+        self.checker.count_masters(client, lock, counted);
+        self.check_guard(client, lock);
     }
 
     /// What masters have forgotten of queues since this was asked last.
