@@ -328,12 +328,10 @@ impl Probe {
             }
             // Looked at between any two reads: a peer that sends without end does not hold this up.
             if clock::now() >= limit.end {
-                // A session that is over does not say that the master is slow.
-                let is_over = limit.time < self.limit;
-                return Err(unreachable(if is_over {
-                    Trouble::NotFinished(self.session.time)
-                } else {
-                    late(limit.time)
+                return Err(unreachable(match late(limit.time) {
+                    // A session that is over does not say that the master is slow.
+                    Trouble::NoAnswer(time) if time < self.limit => Trouble::NotFinished(self.session.time),
+                    trouble => trouble,
                 }));
             }
             while !unsent.is_empty() && self.channel.is_writable() {
