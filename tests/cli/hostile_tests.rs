@@ -281,7 +281,8 @@ fn a_bench_survives_any_peer_in_its_round_trip() {
     let faults = FAULTS.into_iter().map(|(conduct, _)| conduct).chain(STALLS);
     for conduct in faults.chain([Drip(b"", b"-ERR one by one ")]) {
         let (peer, urls) = replace(&fleet, b"PING", conduct);
-        let mut bench = patient(&urls, "bench");
+        // It alone: a quorum of others would not wait until it is ready, and only ready masters are asked.
+        let mut bench = patient(&urls[2..], "bench");
         let bench = finish(bench.args(["--pairs", "10"]));
         assert_eq!(bench.code, Some(0), "{conduct:?}: {}", shown(&bench));
         shown(&bench);
