@@ -52,6 +52,7 @@ pub(crate) mod inspection;
 mod keep;
 mod kind;
 mod leave;
+mod leaving;
 mod link;
 mod link_id;
 mod login;

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use super::fleet::Fleet;
 use super::groups::Notify;
 use super::kind::Kind;
+use super::leaving::Leaving;
 use super::slab::Id;
 use crate::config::Config;
 use crate::limits;
 use crate::lock::command::Entry;
-use crate::lock::{Drift, Failure, InputError, MasterId, MasterSet, Tally, Token, Ttl, Vote};
+use crate::lock::{Drift, Failure, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
 #[derive(Debug)]
@@ -88,27 +89,6 @@ pub(super) enum Course {
 }
 
 const LEFT_ONLY: &str = "the lock is left for a time";
-
-/// The shortest rest that a master gets: with the largest drift allowance it is the shortest TTL.
-const REST_MIN: Duration = Duration::from_millis(6);
-
-/// How a lock is left for a time. Its progress is in its [`Release`]: a master that has the rest counts as
-/// one that has deleted the key.
-#[derive(Debug)]
-pub(super) struct Leaving {
-    /// Keys are to end at this time. A master that has not got the rest in time is sent a release then.
-    pub(super) until: Instant,
-    /// The validity that its caller gave up.
-    pub(super) valid_until: Instant,
-    /// When the lock was acquired.
-    pub(super) since: Instant,
-    /// The TTL that the first command set, the longest of all; `None` if that was a release.
-    pub(super) rest: Option<Ttl>,
-    /// When the last command was sent to any master.
-    sent_at: Instant,
-    /// The TTL that it set; `None` for a release.
-    pub(super) rest_sent: Option<Ttl>,
-}
 
 /// How far the release of a claim is.
 #[derive(Debug, Clone, Copy)]
@@ -294,18 +274,22 @@ impl Claim {
     /// A command that ends the claim is about to be sent. Returns the TTL that it is to set, or `None` if
     /// it is to be a release.
     pub(super) fn next_rest(&mut self, now: Instant, config: &Config) -> Option<Ttl> {
-        let Course::Left(leaving) = &mut self.course else { return None };
-        leaving.sent_at = now;
-        leaving.rest_sent = leaving.rest_at(now, config);
-        leaving.rest_sent
+        match &mut self.course {
+            Course::Left(leaving) => leaving.send(now, self.answer_limit, config),
+            Course::Attempt(_) | Course::HandedOver(_) => None,
+        }
+    }
+
+    /// Whether the answer to a rest that is under way comes in time now.
+    pub(super) fn is_rest_in_time(&self, now: Instant) -> bool {
+        self.leaving().is_some_and(|leaving| leaving.is_in_time(now, self.answer_limit))
     }
 
     /// A master answers that it has set the rest as the TTL. It counts the rest from when the command
     /// arrived, so a late answer is no proof that the key ends in time. Nor is one that comes after the
     /// release took the place of the rest.
     pub(super) fn note_rest_answer(&mut self, now: Instant, master: MasterId) {
-        let Some(leaving) = self.leaving() else { unreachable!("{LEFT_ONLY}") };
-        let is_late = leaving.rest_sent.is_none() || now > leaving.sent_at + self.answer_limit;
+        let is_late = !self.is_rest_in_time(now);
         // It has answered everything that was sent before, too.
         self.note_extension_answer(master);
         if is_late && !mutant!(LateRestCounts) {
@@ -538,43 +522,6 @@ impl Claim {
         let again = (now + pause).min(self.gone_at(drift).max(now + self.answer_limit));
         let until = self.leaving().map(|leaving| leaving.until).filter(|until| *until > now);
         Some(until.map_or(again, |until| again.min(until)))
-    }
-}
-
-impl Leaving {
-    /// A lock that is left for so long; with zero it is released. The rest is rounded up to whole
-    /// milliseconds and to the shortest TTL.
-    pub(super) fn new(
-        now: Instant,
-        rest: Duration,
-        (since, valid_until): (Instant, Instant),
-        config: &Config,
-    ) -> Result<Self, InputError> {
-        if rest > config.max_ttl {
-            return Err(InputError::TtlTooLong { ttl: rest, max_ttl: config.max_ttl });
-        }
-        let until = now + rest;
-        let mut leaving = Self { until, valid_until, since, rest: None, sent_at: now, rest_sent: None };
-        leaving.rest = leaving.rest_at(now, config);
-        Ok(leaving)
-    }
-
-    /// Nobody else gets a lock that was left at `now` before this, if a quorum of masters has the rest.
-    pub(super) fn held_until(&self, now: Instant) -> Instant {
-        now + self.rest.map_or(Duration::ZERO, |ttl| ttl.validity())
-    }
-
-    /// The TTL of a key that is to end in time; `None` once it is over.
-    fn rest_at(&self, now: Instant, config: &Config) -> Option<Ttl> {
-        let rest = self.until.saturating_duration_since(now);
-        let whole = (rest + Duration::from_nanos(999_999)).max(REST_MIN).min(config.max_ttl);
-        let ttl = config.ttl(whole).expect("the rest was checked, and gets shorter");
-        (!rest.is_zero()).then_some(ttl)
-    }
-
-    /// When a key ends that was given the rest.
-    fn gone_at(&self, drift: Drift) -> Instant {
-        self.until + REST_MIN + self.rest_sent.map_or(Duration::ZERO, |ttl| drift.of(ttl.as_duration()))
     }
 }
 

@@ -5,10 +5,11 @@
 
 use std::time::Instant;
 
-use super::claim::{Claim, Counted, Course, Leaving, NO_RELEASE};
+use super::claim::{Claim, Counted, Course, NO_RELEASE};
 use super::fleet::Fleet;
 use super::groups::Notify;
 use super::kind::Tag;
+use super::leaving::Leaving;
 use super::link::{Link, Predecessor};
 use super::mode::{send_release, send_rest};
 use super::owed::{Owed, Shape, Verb};
@@ -209,6 +210,7 @@ impl Claims {
         if mutant!(RestSentOnce) && claim.leaving().is_some_and(|leaving| leaving.rest_sent.is_some()) {
             to = MasterSet::EMPTY;
         }
+        let is_in_time = claim.is_rest_in_time(now);
         let rest = claim.next_rest(now, fleet.config());
         let sent = match rest {
             Some(ttl) => send_rest(fleet, to, id, claim, ttl, Script::Sha),
@@ -216,8 +218,8 @@ impl Claims {
             None => send_release(fleet, to, id, claim),
         };
         let mut unproven = claim.unproven();
-        if rest.is_some() && !mutant!(LateRestCounts) {
-            // Their rest was sent earlier than the time that is noted now.
+        if rest.is_some() && !is_in_time && !mutant!(LateRestCounts) {
+            // Their rest was sent too early for an answer to come in time.
             unproven = unproven.union(under_way);
         }
         let release = claim.release_mut();

@@ -14,8 +14,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::claim::Leaving;
 use super::fair::{self, Queuing};
+use super::leaving::Leaving;
 use super::op::OpState;
 use super::slab::Id;
 use super::{Engine, Left, OpId, Outcome};

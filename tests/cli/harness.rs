@@ -162,8 +162,8 @@ impl Running {
         line.trim_end().to_owned()
     }
 
-    /// Reads stderr up to a line with this text.
-    pub(crate) fn wait_for_stderr(&mut self, text: &str) {
+    /// Reads stderr up to a line with this text, and returns that line.
+    pub(crate) fn wait_for_stderr(&mut self, text: &str) -> String {
         let given_up = Instant::now() + PATIENCE;
         let (mut line, mut said) = (String::new(), String::new());
         while !line.contains(text) {
@@ -176,6 +176,7 @@ impl Running {
             assert!(size > 0, "redlatch ended without saying {text:?}: {said}");
             said.push_str(&line);
         }
+        line
     }
 
     /// What of it, and of what it has started, runs.

@@ -221,6 +221,23 @@ fn a_silent_master_is_released_after_the_time() {
     }
 }
 
+/// One master answers the rest after another one, which was away, was sent it.
+#[test]
+fn a_rest_sent_later_leaves_an_earlier_one_in_time() {
+    let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(5000)));
+    let lock = hold(&mut rig, 8000);
+    rig.stop(0);
+    rig.refuse(1, true);
+    rig.disconnect(1);
+    submit_leave(&mut rig, lock, ms(3000));
+    rig.refuse(1, false);
+    rig.advance(ms(1000));
+    assert_eq!(rig.outcome(), None, "the other one may still answer");
+    rig.resume(0);
+    result(&mut rig).expect("all masters have the rest");
+    assert_eq!(rig.engine.claim_count(), 0, "nothing is owed");
+}
+
 /// The connections of two masters break while an extension is on its way to them.
 #[test]
 fn a_broken_shorter_extension_confirms_no_rest() {
