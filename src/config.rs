@@ -106,17 +106,6 @@ pub enum Quarantine {
     Trust,
 }
 
-/// Bounds of the time that a round waits for answers; between them it follows the measured round trip.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct AnswerBounds {
-    pub(crate) min: Duration,
-    pub(crate) max: Duration,
-}
-
-impl AnswerBounds {
-    pub(crate) const NONE: Self = Self { min: Duration::ZERO, max: Duration::ZERO };
-}
-
 impl Config {
     /// The delay after so many failed attempts, at least one, by the function given to
     /// [`ConfigBuilder::retry_delay_by`].
@@ -152,22 +141,21 @@ impl Config {
     /// most 1 s.
     #[must_use]
     pub fn answer_limit(&self, ttl: Ttl) -> Duration {
-        self.answer_bounds(ttl).max
+        self.answer_limit_by(ttl, Duration::MAX)
     }
 
-    pub(crate) fn answer_bounds(&self, ttl: Ttl) -> AnswerBounds {
+    /// How long one round waits where a quorum of masters answers within this limit, if nothing is wrong.
+    pub(crate) fn answer_limit_by(&self, ttl: Ttl, round_trip_limit: Duration) -> Duration {
         let share = self.answer_ppm.map(|ppm| {
             let share = ttl.as_duration().as_nanos() * u128::from(ppm) / 1_000_000;
             Duration::from_nanos(u64::try_from(share).unwrap_or(u64::MAX)).max(Duration::from_millis(1))
         });
-        let [min, max] = self.answer_timeout.or(share).map_or_else(
-            || {
-                let min = Duration::from_millis((ttl.as_millis() / 50).clamp(5, 50));
-                [min, (ttl.as_duration() / 5).clamp(min, limits::ANSWER_LIMIT_MAX)]
-            },
-            |limit| [limit; 2],
-        );
-        AnswerBounds { min: min.min(ttl.validity()), max: max.min(ttl.validity()) }
+        let by_round_trip = || {
+            let min = Duration::from_millis(ttl.as_millis() / 50);
+            let min = min.clamp(limits::ANSWER_LIMIT_MIN, limits::ANSWER_LIMIT_MIN_MAX);
+            round_trip_limit.clamp(min, (ttl.as_duration() / 5).clamp(min, limits::ANSWER_LIMIT_MAX))
+        };
+        self.answer_timeout.or(share).unwrap_or_else(by_round_trip).min(ttl.validity())
     }
 
     /// Asks the provider given to [`ConfigBuilder::credentials`] for the credentials of a master, as

@@ -31,6 +31,13 @@ pub const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// called: 64, or fewer if it returns [`TIME_LIMIT_MAX`] before.
 pub const RETRY_DELAY_COUNT: u32 = 64;
 
+/// Lower bound of the time that a round waits for answers, unless an answer time-out is configured: 5 ms, or
+/// a fiftieth of the TTL.
+pub const ANSWER_LIMIT_MIN: Duration = Duration::from_millis(5);
+
+/// The largest lower bound of that time, for a TTL of 2.5 s or more: 50 ms.
+pub const ANSWER_LIMIT_MIN_MAX: Duration = Duration::from_millis(50);
+
 /// Upper bound of the time that a round waits for answers, unless an answer time-out is configured: 1 s, and
 /// a fifth of the TTL.
 pub const ANSWER_LIMIT_MAX: Duration = Duration::from_secs(1);

@@ -81,8 +81,8 @@ fn settings_outside_their_bounds_are_refused() {
 #[test]
 fn the_answer_limit_has_bounds_by_the_ttl() {
     let bounds = |config: &Config, ms| {
-        let bounds = config.answer_bounds(config.ttl(Duration::from_millis(ms)).expect("valid"));
-        (bounds.min.as_millis(), bounds.max.as_millis())
+        let ttl = config.ttl(Duration::from_millis(ms)).expect("valid");
+        (config.answer_limit_by(ttl, Duration::ZERO).as_millis(), config.answer_limit(ttl).as_millis())
     };
     let limit = |config: &Config, ms| {
         let (min, max) = bounds(config, ms);

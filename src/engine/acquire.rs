@@ -120,9 +120,8 @@ impl Engine {
         let Some((claim_id, claim)) = self.claims.take(now) else {
             return self.start_with_room(now, id, resource);
         };
-        self.terms.fit(op.ttl, &self.config);
-        let answer_limit = self.fleet.answer_limit(self.terms.answer_bounds);
-        claim.begin(now, id, Token::random(&mut self.rng), op.ttl, answer_limit);
+        self.terms.fit(op.ttl, self.fleet.round_trip_limit(), &self.config);
+        claim.begin(now, id, Token::random(&mut self.rng), op.ttl, self.terms.answer_limit);
         match resource {
             Some(resource) => claim.entry.set(&self.config.prefix, resource.as_bytes(), &claim.token),
             None => claim.entry.set_key(&op.key, &claim.token),
@@ -136,7 +135,7 @@ impl Engine {
             let tail = &self.terms.tail;
             op.send_unusual_attempt(&mut self.fleet, now, claim_id, claim, &self.wall_clock, tail)
         };
-        let deadline = op.await_votes(claim_id, now + answer_limit);
+        let deadline = op.await_votes(claim_id, now + self.terms.answer_limit);
         op.streak.count = 0;
         if op.is_subscribed {
             self.subscriptions.begin_attempt(id);

@@ -23,7 +23,7 @@ use super::logins::CurrentLogin;
 use super::owed::{Owed, Shape};
 use super::timers::{Timers, master_timer};
 use super::trouble::{self, Trouble};
-use crate::config::{AnswerBounds, Config, Login};
+use crate::config::{Config, Login};
 use crate::limits;
 use crate::lock::command::{self, Entry, Script};
 use crate::lock::{Failure, MasterId, MasterSet, Token, Ttl, quorum};
@@ -51,7 +51,8 @@ pub(super) struct Fleet {
     usable: MasterSet,
     /// Masters whose votes may not count yet; each has a time in its link.
     quarantined: MasterSet,
-    /// Within which a quorum of those that vote answers, if nothing is wrong.
+    /// Within which a quorum of those that vote answers, if nothing is wrong; zero for all that is shorter
+    /// than any answer limit.
     round_trip_limit: Duration,
     pub(super) wishes: Wishes,
     /// Whether a link got bytes to write since [`Fleet::take_queued`] was asked.
@@ -499,26 +500,35 @@ impl Fleet {
         let link = &mut self.links[master.index()];
         link.stats.round_trip.record(round_trip);
         link.round_trip.note(round_trip);
-        self.follow_round_trips();
+        // The usual case: no limit of a TTL is so short.
+        if !self.round_trip_limit.is_zero() || link.round_trip.limit() > limits::ANSWER_LIMIT_MIN {
+            self.follow_round_trips();
+        }
     }
 
     /// A quorum answers within the limit of the slowest of its masters. Those that do not vote do not count.
     fn follow_round_trips(&mut self) {
         let voters = self.usable.without(self.quarantined);
-        let mut limits = [Duration::ZERO; limits::MASTER_COUNT_MAX];
+        let mut by_master = [Duration::ZERO; limits::MASTER_COUNT_MAX];
         let mut count = 0;
-        for (place, master) in limits.iter_mut().zip(voters.iter()) {
+        for (place, master) in by_master.iter_mut().zip(voters.iter()) {
             *place = self.links[master.index()].round_trip.limit();
             count += 1;
         }
-        limits[..count].sort_unstable();
-        self.round_trip_limit = limits[..count.min(self.quorum)].last().copied().unwrap_or_default();
+        by_master[..count].sort_unstable();
+        let limit = by_master[..count.min(self.quorum)].last().copied().unwrap_or_default();
+        self.round_trip_limit = if limit > limits::ANSWER_LIMIT_MIN { limit } else { Duration::ZERO };
     }
 
-    /// How long a round waits for answers, within these bounds.
+    /// See the field.
     #[inline(always)]
-    pub(super) fn answer_limit(&self, bounds: AnswerBounds) -> Duration {
-        self.round_trip_limit.max(bounds.min).min(bounds.max)
+    pub(super) const fn round_trip_limit(&self) -> Duration {
+        self.round_trip_limit
+    }
+
+    /// How long a round of a lock with this TTL waits for answers.
+    pub(super) fn answer_limit(&self, ttl: Ttl) -> Duration {
+        self.config.answer_limit_by(ttl, self.round_trip_limit)
     }
 
     fn arm(&self, master: MasterId, timers: &mut Timers) {

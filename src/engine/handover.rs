@@ -114,9 +114,8 @@ impl Engine {
         let op = self.ops.op_mut(successor);
         let (claim_id, claim) = self.claims.take(now).expect("without room there would be no successor");
         let ttl = op.ttl;
-        self.terms.fit(ttl, &self.config);
-        let answer_limit = self.fleet.answer_limit(self.terms.answer_bounds);
-        claim.begin(now, successor, Token::random(&mut self.rng), ttl, answer_limit);
+        self.terms.fit(ttl, self.fleet.round_trip_limit(), &self.config);
+        claim.begin(now, successor, Token::random(&mut self.rng), ttl, self.terms.answer_limit);
         claim.entry.set_key(&op.key, &claim.token);
         op.add_label(claim);
         if let OpState::Waiting { denied, .. } =

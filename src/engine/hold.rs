@@ -74,7 +74,7 @@ impl Engine {
             return Err(ExtendError::HoldLimit { max_hold });
         }
         let extended_until = now + ttl.validity();
-        let answer_limit = self.fleet.answer_limit(self.config.answer_bounds(ttl));
+        let answer_limit = self.fleet.answer_limit(ttl);
         let deadline = (now + answer_limit).min(*valid_until);
         // A shorter TTL may take effect on some masters even if the round fails, so it counts from here on.
         if extended_until < *valid_until && !mutant!(ShorterExtensionIgnored) {

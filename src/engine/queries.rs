@@ -74,7 +74,7 @@ impl Engine {
         if let Some(resource) = resource {
             command::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
         }
-        Ok((id, self.fleet.answer_limit(self.config.answer_bounds(ttl))))
+        Ok((id, self.fleet.answer_limit(ttl)))
     }
 
     pub(super) fn start_query(&mut self, now: Instant, id: Id, query: Query) {

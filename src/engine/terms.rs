@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::{AnswerBounds, Config};
+use crate::config::Config;
 use crate::limits;
 use crate::lock::command::AcquireTail;
 use crate::lock::{InputError, Ttl};
@@ -14,14 +14,21 @@ pub(super) struct Terms {
     ttl: Option<Ttl>,
     /// The TTL that was asked for last, and what it became.
     asked: Option<(Option<Duration>, Ttl)>,
-    /// Bounds of the time that each round waits for answers.
-    pub(super) answer_bounds: AnswerBounds,
+    /// The limit of the fleet's round trips when this was worked out.
+    round_trip_limit: Duration,
+    /// How long each round waits for answers.
+    pub(super) answer_limit: Duration,
     pub(super) tail: AcquireTail,
 }
 
 impl Terms {
-    pub(super) const NONE: Self =
-        Self { ttl: None, asked: None, answer_bounds: AnswerBounds::NONE, tail: AcquireTail::EMPTY };
+    pub(super) const NONE: Self = Self {
+        ttl: None,
+        asked: None,
+        round_trip_limit: Duration::ZERO,
+        answer_limit: Duration::ZERO,
+        tail: AcquireTail::EMPTY,
+    };
 
     /// The TTL of an acquisition that asks for this one, or for the default.
     #[inline(always)]
@@ -40,19 +47,19 @@ impl Terms {
         Ok(ttl)
     }
 
-    /// Makes them those of this TTL.
+    /// Makes them those of this TTL, on masters of which a quorum answers within this limit.
     #[inline(always)]
-    pub(super) fn fit(&mut self, ttl: Ttl, config: &Config) {
-        if self.ttl != Some(ttl) {
-            self.set(ttl, config);
+    pub(super) fn fit(&mut self, ttl: Ttl, round_trip_limit: Duration, config: &Config) {
+        if self.ttl != Some(ttl) || self.round_trip_limit != round_trip_limit {
+            self.set(ttl, round_trip_limit, config);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn set(&mut self, ttl: Ttl, config: &Config) {
-        self.ttl = Some(ttl);
-        self.answer_bounds = config.answer_bounds(ttl);
+    fn set(&mut self, ttl: Ttl, round_trip_limit: Duration, config: &Config) {
+        (self.ttl, self.round_trip_limit) = (Some(ttl), round_trip_limit);
+        self.answer_limit = config.answer_limit_by(ttl, round_trip_limit);
         self.tail.set(ttl.as_millis());
     }
 }

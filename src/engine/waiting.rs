@@ -172,7 +172,7 @@ impl Engine {
     ) -> Option<Instant> {
         let op = self.ops.op_mut(id);
         let (Some(retry_at), Some(reservation)) = (retry_at, &mut op.reservation) else { return retry_at };
-        let answers = self.fleet.answer_limit(self.config.answer_bounds(op.ttl));
+        let answers = self.fleet.answer_limit(op.ttl);
         Some(retry_at.min(reservation.send(&mut self.fleet, now, &op.key, answers, &mut self.rng)))
     }
 
