@@ -340,11 +340,11 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets the bounds of the random delay between two attempts of a waiting acquisition; 1 ms to 100 ms by
-    /// default, at most one day.
+    /// Sets the least delay between two attempts of a waiting acquisition, and the most random time that is
+    /// added to it: 1 ms and 100 ms by default, at most one day. Release notifications
+    /// ([`ConfigBuilder::wake_waiters`]) replace it.
     ///
-    /// The delay is longer than the time that the attempt took, and grows from attempt to attempt. It ends
-    /// early, or is longer, as [`ConfigBuilder::wake_waiters`] says.
+    /// The delay is not shorter than the attempt was, and grows from attempt to attempt.
     #[must_use]
     pub const fn retry_delay(mut self, bounds: RangeInclusive<Duration>) -> Self {
         self.config.retry_delay_min = *bounds.start();

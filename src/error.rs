@@ -298,9 +298,9 @@ pub enum LeaveError {
     /// So many masters no longer have the key that no quorum can be left: another caller may hold the lock.
     #[error(fmt = fmt_left_lost)]
     Lost(Report),
-    /// Too few masters have the rest of the time. Until the latest end, others may be excluded for longer
-    /// than it, or not for all of it. This goes on in the background: a master that is reached again gets
-    /// the rest, or a release once the time is over.
+    /// Too few masters confirmed the rest before the validity ended. Until the latest end, others may be
+    /// excluded for longer than it, or not for all of it. This goes on in the background: a master that is
+    /// reached again gets the rest, or a release once the time is over.
     #[error(fmt = fmt_unconfirmed_rest)]
     Unconfirmed {
         /// Answers of the masters.
@@ -359,10 +359,10 @@ pub enum ForceUnlockError {
     Stopped(Arc<str>),
 }
 
-/// Error of several locks of which not all were acquired, extended or released.
+/// Error of several locks of which not all were acquired, extended, released or left.
 ///
-/// After a failed acquisition none of them is held. After a failed extension the others may be extended. A
-/// release that is not confirmed goes on in the background.
+/// After a failed acquisition none of them is held. After a failed extension the others may be extended, and
+/// after a failed leave the others are left. A release that is not confirmed goes on in the background.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SetError<E> {

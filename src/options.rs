@@ -137,9 +137,10 @@ macro_rules! fair_method {
 /// The builder method for automatic extension, of a type whose locks are driven while they are held.
 macro_rules! auto_extend_method {
     ($($field:ident).*) => {
-        /// Extends the lock again and again while it is held, after each third of the TTL. It does so for at
-        /// most `max_hold` since the acquisition (or the configured `max_hold`, 1 h by default, if that is
-        /// shorter) and 1,000,000,000 times. Zero is an error, also as the configured `max_hold`.
+        /// Extends the lock again and again while it is held, between a quarter and a third of the TTL. It
+        /// does so for at most `max_hold` since the acquisition (or the configured `max_hold`, 1 h by
+        /// default, if that is shorter) and 1,000,000,000 times. Zero is an error, also as the
+        /// configured `max_hold`.
         ///
         /// Extensions begin with the grant, also before a task fetches the guard: a future that is kept and
         /// not polled keeps the lock. Dropping the future gives it up.

@@ -55,7 +55,8 @@ Columns: state; masters that hold it; time left by the masters' clocks; kind; wa
 
 Exit codes:
   0 if a quorum of masters answered, 64 bad usage, 69 if fewer did, for the names or for a lock of the list,
-  which then is unknown, 70 if the operating system refused something
+  which then is unknown, 70 if the operating system refused something. A master in quarantine without the key of
+  a lock counts as no answer.
 
 The list ends at 100,000 names, or at 64 MiB of names of one master. A message on stderr says so.
 

@@ -76,8 +76,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_time)]
     max_hold: Duration,
 
-    /// How long the lock is held in any case, however early the command ends: for commands that run once per
-    /// interval. It counts from the acquisition.
+    /// How long the lock is held, however early the command ends: for commands that run once per interval. It
+    /// counts from the acquisition. A command that cannot be executed releases the lock.
     ///
     /// The lock then ends by itself, also if the command fails or is ended by a signal. If the rest is longer
     /// than --max-ttl, redlatch stays after the command's end until it fits. A signal ends that stay, and
@@ -186,7 +186,7 @@ Processes:
   on.
 
 Output:
-  What redlatch says never delays it: of messages that nobody reads from stderr the oldest are dropped and counted, and
+  What redlatch says does not delay it while the command runs: of messages that nobody reads from stderr the oldest are dropped and counted, and
   its end waits at most 1s for a reader.
 
 Signals:
@@ -198,7 +198,7 @@ In a terminal:
   Ctrl-Z stops the command, all of its descendants, and redlatch, so nothing extends the lock. After `fg` or `bg` the
   command goes on if the lock is still valid; else it gets KILL and does nothing more.
   STOP to the command alone leaves it its lock.
-  Under `stty tostop` redlatch says what happened when the command has ended.
+  Under `stty tostop` redlatch says what happened when the command has ended, and as a background job nothing.
 
 Examples:
   redlatch run -m redis://a,redis://b,redis://c nightly-report -- ./report.sh

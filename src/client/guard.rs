@@ -167,9 +167,9 @@ impl Guard {
     }
 
     /// Calls `callback` when the lock is lost or about to be lost: a tenth of the validity before its end by
-    /// the local clock, unless the lock is extended before, or at once when a majority of masters has shown
-    /// the loss. It is called at most once, also when the client stops. It is not called if the guard is
-    /// released or dropped before.
+    /// the local clock, unless the lock is extended before, or at once when so many masters have shown the
+    /// loss that no quorum is left. It is called at most once, also when the client stops. It is not called
+    /// if the guard is released or dropped before.
     ///
     /// All callbacks of a client run on one thread of their own, in the order in which losses are reported.
     /// They may use the client there. One that blocks delays those behind it: await [`Guard::lost`] where

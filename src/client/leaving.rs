@@ -14,7 +14,7 @@ use crate::error::LeaveError;
 impl Guard {
     /// Gives the lock up, and leaves it on the masters for the rest of a time, counted from now: for jobs
     /// that run once per interval. Sets the TTL of its keys to the rest, which is at most the configured
-    /// `max_ttl`, and waits until each master has confirmed it, for the answer limit of one round at most.
+    /// `max_ttl`, and waits until each master that was asked has answered, for the answer limit at most.
     /// Nobody else gets the lock before [`Left::held_until`], also if this process ends. With a rest of zero
     /// the lock is released.
     ///
@@ -23,7 +23,8 @@ impl Guard {
     ///
     /// # Errors
     /// [`LeaveError`]. After [`LeaveError::Unconfirmed`] the lock is left, and masters are asked again in the
-    /// background. After any other error it is lost, or released as if dropped.
+    /// background. After [`LeaveError::Stopped`] it ends with its TTL. After any other error it is lost, or
+    /// released as if dropped.
     pub fn leave_for(self, rest: Duration) -> Result<Left, LeaveError> {
         Pending::new(Leaving { guard: self, rest }).wait()
     }

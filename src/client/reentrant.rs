@@ -39,9 +39,9 @@ mod extension;
 /// one owner from each other. [`LockRequest::auto_extend`] keeps the lock, and [`ReentrantGuard::extend`]
 /// extends it for all holds.
 ///
-/// Only the first hold asks the masters. Callers that come meanwhile wait for its answer, and all get it. The
-/// last hold that ends releases the lock at the masters. A handle without holds has nothing on the masters,
-/// and may be kept.
+/// Only the first hold asks the masters. Callers that come meanwhile wait for its answer: all share a grant,
+/// and after a failure those with a longer wait go on. The last hold that ends releases the lock at the
+/// masters. A handle without holds has nothing on the masters, and may be kept.
 ///
 /// ```no_run
 /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;

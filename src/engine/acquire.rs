@@ -120,7 +120,7 @@ impl Engine {
         let Some((claim_id, claim)) = self.claims.take(now) else {
             return self.start_with_room(now, id, resource);
         };
-        self.terms.fit(op.ttl, self.fleet.round_trip_limit(), &self.config);
+        self.terms.fit(op.ttl, self.fleet.round_trip_limit, &self.config);
         claim.begin(now, id, Token::random(&mut self.rng), op.ttl, self.terms.answer_limit);
         match resource {
             Some(resource) => claim.entry.set(&self.config.prefix, resource.as_bytes(), &claim.token),

@@ -21,6 +21,7 @@ use super::link::{Link, Predecessor};
 use super::link_id::{LinkId, LinkRequest};
 use super::logins::CurrentLogin;
 use super::owed::{Owed, Shape};
+use super::round_trip;
 use super::timers::{Timers, master_timer};
 use super::trouble::{self, Trouble};
 use crate::config::{Config, Login};
@@ -53,7 +54,7 @@ pub(super) struct Fleet {
     quarantined: MasterSet,
     /// Within which a quorum of those that vote answers, if nothing is wrong; zero for all that is shorter
     /// than any answer limit.
-    round_trip_limit: Duration,
+    pub(super) round_trip_limit: Duration,
     pub(super) wishes: Wishes,
     /// Whether a link got bytes to write since [`Fleet::take_queued`] was asked.
     has_queued: bool,
@@ -506,24 +507,11 @@ impl Fleet {
         }
     }
 
-    /// A quorum answers within the limit of the slowest of its masters. Those that do not vote do not count.
+    /// Masters that do not vote do not count.
     fn follow_round_trips(&mut self) {
         let voters = self.usable.without(self.quarantined);
-        let mut by_master = [Duration::ZERO; limits::MASTER_COUNT_MAX];
-        let mut count = 0;
-        for (place, master) in by_master.iter_mut().zip(voters.iter()) {
-            *place = self.links[master.index()].round_trip.limit();
-            count += 1;
-        }
-        by_master[..count].sort_unstable();
-        let limit = by_master[..count.min(self.quorum)].last().copied().unwrap_or_default();
-        self.round_trip_limit = if limit > limits::ANSWER_LIMIT_MIN { limit } else { Duration::ZERO };
-    }
-
-    /// See the field.
-    #[inline(always)]
-    pub(super) const fn round_trip_limit(&self) -> Duration {
-        self.round_trip_limit
+        let limits = voters.iter().map(|master| self.links[master.index()].round_trip.limit());
+        self.round_trip_limit = round_trip::limit_of_quorum(limits, self.quorum);
     }
 
     /// How long a round of a lock with this TTL waits for answers.

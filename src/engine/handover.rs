@@ -114,7 +114,7 @@ impl Engine {
         let op = self.ops.op_mut(successor);
         let (claim_id, claim) = self.claims.take(now).expect("without room there would be no successor");
         let ttl = op.ttl;
-        self.terms.fit(ttl, self.fleet.round_trip_limit(), &self.config);
+        self.terms.fit(ttl, self.fleet.round_trip_limit, &self.config);
         claim.begin(now, successor, Token::random(&mut self.rng), ttl, self.terms.answer_limit);
         claim.entry.set_key(&op.key, &claim.token);
         op.add_label(claim);

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::limits;
 use crate::mutants::mutant;
 
 /// A smoothed mean and a smoothed deviation; zero before the first sample.
@@ -34,9 +35,33 @@ impl RoundTrip {
     }
 }
 
+/// A quorum answers within the limit of the slowest of its masters. Zero for a time that is shorter than any
+/// answer limit.
+pub(super) fn limit_of_quorum(limits: impl Iterator<Item = Duration>, quorum: usize) -> Duration {
+    let mut by_master = [Duration::ZERO; limits::MASTER_COUNT_MAX];
+    let mut count = 0;
+    for (place, limit) in by_master.iter_mut().zip(limits) {
+        *place = limit;
+        count += 1;
+    }
+    by_master[..count].sort_unstable();
+    let limit = by_master[..count.min(quorum)].last().copied().unwrap_or_default();
+    if limit > limits::ANSWER_LIMIT_MIN { limit } else { Duration::ZERO }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_slowest_master_of_the_quorum_counts() {
+        let limit = |ms: &[u64], quorum| {
+            limit_of_quorum(ms.iter().map(|ms| Duration::from_millis(*ms)), quorum).as_millis()
+        };
+        assert_eq!(limit(&[50, 8, 7, 50, 9], 3), 9);
+        assert_eq!(limit(&[50, 8], 3), 50, "all that there are");
+        assert_eq!([limit(&[], 3), limit(&[5, 5, 5], 2)], [0, 0], "no answer limit is so short");
+    }
 
     #[test]
     fn the_limit_follows_samples_and_forgets_a_stall() {
