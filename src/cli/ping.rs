@@ -95,7 +95,7 @@ impl Line {
         let mut answer = [0; ANSWER_SIZE_MAX];
         let mut size = 0;
         let until = Instant::now() + PATIENCE;
-        while !answer[..size].ends_with(b"\r\n") {
+        while !answer[..size].contains(&b'\n') {
             // An answer of one byte after the other is none in time, either.
             if size > 0 && Instant::now() >= until {
                 return Err(io::ErrorKind::TimedOut.into());
@@ -110,6 +110,10 @@ impl Line {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        // A peer that sends without end would be read for the whole time of the measurement.
+        match answer[..size].split_last() {
+            Some((b'\n', line)) if !line.contains(&b'\n') => Ok(()),
+            _ => Err(io::Error::other("more came than one answer")),
+        }
     }
 }
