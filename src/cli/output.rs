@@ -36,7 +36,7 @@ struct Stderr {
     changed: Condvar,
 }
 
-/// What is to be written.
+/// Texts that wait for the thread that writes them, and the status line.
 struct Queue {
     texts: VecDeque<String>,
     /// Texts in front of these that had to give way.
