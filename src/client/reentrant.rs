@@ -410,7 +410,7 @@ impl Owner {
         (attempts.clone(), pending.take())
     }
 
-    /// Returns the acquisition of the next attempt, if callers want one.
+    /// Makes the acquisition of the next attempt, if callers want one.
     fn ask(&self, state: &mut State) {
         if let State::Acquiring { attempt, until, .. } = state {
             attempt.pending = Some(self.acquisition(until.saturating_duration_since(clock::now())));
