@@ -56,9 +56,9 @@ pub enum Warning {
 pub(crate) enum Trouble<'a> {
     #[error("the attempt to connect is under way")]
     UnderWay,
-    #[error("no connection within {}; check address and firewall", Rounded(*.0))]
+    #[error("no connection within {}; check name service, address and firewall", Rounded(*.0))]
     NoConnection(Duration),
-    #[error("no connection within {}; check address, firewall, and that the port speaks TLS", Rounded(*.0))]
+    #[error("no connection within {}; check name service, address, firewall, and that the port speaks TLS", Rounded(*.0))]
     NoTlsConnection(Duration),
     #[error("no answer to the handshake within {}; check the master", Rounded(*.0))]
     NoHandshake(Duration),

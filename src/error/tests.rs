@@ -283,8 +283,8 @@ fn samples_of_trouble() -> Vec<Sample> {
     table! {
         Trouble {
             UnderWay => Trouble::UnderWay, "the attempt to connect is under way";
-            NoConnection(_) => Trouble::NoConnection(LONG), "no connection within 4.4s; check address and firewall";
-            NoTlsConnection(_) => Trouble::NoTlsConnection(LONG), "no connection within 4.4s; check address, firewall, and that the port speaks TLS";
+            NoConnection(_) => Trouble::NoConnection(LONG), "no connection within 4.4s; check name service, address and firewall";
+            NoTlsConnection(_) => Trouble::NoTlsConnection(LONG), "no connection within 4.4s; check name service, address, firewall, and that the port speaks TLS";
             NoHandshake(_) => Trouble::NoHandshake(LONG), "no answer to the handshake within 4.4s; check the master";
             #[cfg(feature = "doctor")] NoAnswer(_) => Trouble::NoAnswer(LONG), "no answer within 4.4s; check the master";
             #[cfg(feature = "doctor")] NotFinished(_) => Trouble::NotFinished(LONG), "not finished within 4.4s; give more time";

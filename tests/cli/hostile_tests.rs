@@ -108,7 +108,7 @@ fn an_examination_of_a_stalling_peer_ends_in_time() {
         let peer = Hostile::start(target, b"", conduct);
         let why = reason(&peer.tls_url(), Some(Tls::new().ca(Pem::File(certificates.path("ca.pem")))));
         let said = [
-            "no connection within 1s; check address, firewall, and that the port speaks TLS",
+            "no connection within 1s; check name service, address, firewall, and that the port speaks TLS",
             "does not answer in TLS",
         ];
         assert!(said.iter().any(|said| why.contains(said)), "{conduct:?}: {why}");

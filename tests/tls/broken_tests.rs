@@ -60,7 +60,7 @@ fn a_peer_that_stalls_ends_by_the_time_limit() {
     assert!(start.elapsed() >= limit, "no handshake, no connection");
     expect_refusal(
         &client,
-        &["no connection within 200ms; check address, firewall, and that the port speaks TLS"],
+        &["no connection within 200ms; check name service, address, firewall, and that the port speaks TLS"],
     );
     eventually(PATIENCE, "it is tried again", || front.accepted_count() >= 3);
 }

@@ -219,7 +219,7 @@ fn a_hash_tag_is_recognized_as_servers_do() {
 fn all_findings_keep_the_rules_of_writing() {
     let (left, user) = (Duration::from_nanos(4_408_173_216), Box::<str>::from("locker"));
     let mut problems = vec![
-        Problem::Unreachable { why: "no connection within 1s; check address and firewall".to_owned() },
+        Problem::Unreachable { why: "no connection within 1s; check name service, address and firewall".to_owned() },
         Problem::LoginRefused { why: "the login was refused: WRONGPASS".to_owned() },
         Problem::NoQuorum { answered: 1, needed: 2 },
         Problem::TooFewMasters { count: 1 },
