@@ -148,7 +148,9 @@ impl LockSetRequest {
     }
 
     fn one(&self, place: usize, wait: Duration) -> LockRequest<'static> {
-        let mut request = self.client.lock_owned(self.names[place].clone()).options(self.options).wait(wait);
+        // The set counts its rounds itself.
+        let options = Options { max_attempts: None, wait: Some(wait), ..self.options };
+        let mut request = self.client.lock_owned(self.names[place].clone()).options(options);
         request.label.clone_from(&self.label);
         request.cancel.clone_from(&self.cancel);
         request

@@ -123,6 +123,21 @@ fn nothing_is_held_while_a_set_waits() {
 }
 
 #[test]
+fn the_rounds_of_a_set_do_not_bound_the_attempts_for_the_lock_in_its_way() {
+    let mut fleet = Fleet::start(3);
+    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    let held = other.lock("b").ttl(TTL).acquire().expect("free");
+    let request = client.lock_set(["a", "b"]).ttl(TTL).wait(PATIENCE).max_attempts(2);
+    let waiting = thread::spawn(move || request.acquire());
+    eventually(PATIENCE, "it tries on", || waiting.is_finished() || client.stats().retries > 5);
+    assert!(!waiting.is_finished());
+    drop(held);
+    assert_eq!(waiting.join().expect("no panic").expect("both are free").guards().len(), 2);
+    assert_eq!(settle(&other, PATIENCE), 0);
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
 fn contention_at_a_waits_end_is_no_outage() {
     let mut fleet = Fleet::start(3);
     let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
