@@ -19,15 +19,10 @@ const KEPT_TTL: Duration = Duration::from_secs(30);
 
 /// The tokio runtime on which tasks run.
 #[derive(Clone, Copy)]
-pub(crate) struct Executor {
-    /// Two worker threads; else the thread that waits for the tasks.
-    pub(crate) has_workers: bool,
-    /// It drives the client's event loop, too.
-    pub(crate) is_driving: bool,
-}
-
-impl Executor {
-    pub(crate) const ONE_THREAD: Self = Self { has_workers: false, is_driving: false };
+pub(crate) enum Executor {
+    /// The thread that waits for the tasks.
+    OneThread,
+    TwoWorkers,
 }
 
 /// Clients and the names of the locks that they take in turn.
@@ -102,18 +97,12 @@ impl ClientLoop {
 
     /// So many tasks, each with a lock at a time, on one thread or on two workers.
     pub(crate) fn task_pairs(&self, pair_count: usize, task_count: usize, executor: Executor) -> Duration {
-        let mut builder = match executor.has_workers {
-            false => tokio::runtime::Builder::new_current_thread(),
-            true => tokio::runtime::Builder::new_multi_thread(),
+        let mut builder = match executor {
+            Executor::OneThread => tokio::runtime::Builder::new_current_thread(),
+            Executor::TwoWorkers => tokio::runtime::Builder::new_multi_thread(),
         };
         let runtime = builder.worker_threads(2).enable_all().build().expect("an executor");
         let start = Instant::now();
-        if executor.is_driving {
-            #[cfg(feature = "tokio")]
-            self.clients.iter().for_each(|client| drop(runtime.spawn(client.drive_on_tokio())));
-            #[cfg(not(feature = "tokio"))]
-            panic!("built without the feature tokio");
-        }
         let tasks: Vec<_> = (0..task_count)
             .map(|_| {
                 let (clients, names, next_name) =

@@ -11,7 +11,7 @@
 //!             client (`Client` on this thread), client-threads, client-tasks (DEPTH of them);
 //!             kept: PAIRS locks are kept for DEPTH seconds
 //!       behind a client: +drop: no release is awaited; +spin: it looks for answers before it sleeps;
-//!             +driven: tokio drives it; +workers: two threads of tokio run the tasks;
+//!             +workers: two threads of tokio run the tasks;
 //!             +2clients, +4clients: so many clients, each with its own names, as so many event loops
 //! ```
 
@@ -81,7 +81,7 @@ fn run_one(what: &str, depth: usize, pairs: usize, addresses: &[SocketAddr]) {
         "client" => settled(client(), |client| client.blocking_pairs(pairs, !has("drop"))),
         "client-threads" => settled(client(), |client| client.thread_pairs(pairs, depth, !has("drop"))),
         "client-tasks" => {
-            let executor = Executor { has_workers: has("workers"), is_driving: has("driven") };
+            let executor = if has("workers") { Executor::TwoWorkers } else { Executor::OneThread };
             settled(client(), |client| client.task_pairs(pairs, depth, executor));
         }
         // PAIRS locks for DEPTH seconds.
@@ -225,25 +225,18 @@ fn compare_spinning(urls: &[String], rounds: usize, pairs: usize) {
     println!("N = 5,   1 thread that spins for {SPIN:?} ÷ one that sleeps: {ratio:.2} of the pairs/s");
 }
 
-/// `Client` with 128 tasks, on one thread and on two workers, driven by its own thread and by the executor,
-/// against the raw loop, in turns.
+/// `Client` with 128 tasks, on one thread and on two workers, against the raw loop, in turns.
 fn compare_client(raw: &mut RawLoop, urls: &[String], rounds: usize, pairs: usize) {
-    for (has_workers, is_driving) in [(false, false), (false, true), (true, false), (true, true)] {
-        if is_driving && !cfg!(feature = "tokio") {
-            println!("N = 5, 128 tasks, driven by tokio: left out, the feature tokio is off");
-            continue;
-        }
+    for (executor, name) in [(Executor::OneThread, "one thread"), (Executor::TwoWorkers, "two workers")] {
         let client = ClientLoop::connect(urls, KEY_COUNT);
         let mut ratios = Vec::new();
         for _ in 0..rounds {
             let floor = raw.pairs(KEY_COUNT, 128, pairs);
-            let own = client.task_pairs(pairs, 128, Executor { has_workers, is_driving });
+            let own = client.task_pairs(pairs, 128, executor);
             ratios.push(floor.as_secs_f64() / own.as_secs_f64());
         }
         println!(
-            "N = 5, 128 tasks of one Client on {}, driven by {}: ratio to the raw loop {:.2} ({:.2} to {:.2}), median of {rounds} rounds",
-            if has_workers { "two workers" } else { "one thread" },
-            if is_driving { "tokio" } else { "its own thread" },
+            "N = 5, 128 tasks of one Client on {name}: ratio to the raw loop {:.2} ({:.2} to {:.2}), median of {rounds} rounds",
             median(&mut ratios),
             ratios[0],
             ratios[ratios.len() - 1],

@@ -129,7 +129,7 @@ fn through_client(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(BATCH as u64));
     group.bench_function("16 threads", |bencher| bencher.iter(|| client.thread_pairs(BATCH, 16, true)));
     group.bench_function("128 tasks", |bencher| {
-        bencher.iter(|| client.task_pairs(BATCH, 128, Executor::ONE_THREAD))
+        bencher.iter(|| client.task_pairs(BATCH, 128, Executor::OneThread))
     });
     group.finish();
 }

@@ -12,7 +12,7 @@
 //! ```sh
 //! export MASTERS=rediss://10.0.0.1:6379,rediss://10.0.0.2:6379,rediss://10.0.0.3:6379
 //! export CA_FILE=ca.pem LOGIN_FILE=/run/secrets/login LEDGER=/var/lib/ledger LISTEN=127.0.0.1:8080
-//! cargo run --example payments --features tls,tokio
+//! cargo run --example payments --features tls
 //! ```
 
 use std::env;
@@ -107,7 +107,6 @@ pub async fn main() -> Result<(), Box<dyn Error>> {
 /// Serves until `shutdown` is ready.
 async fn serve(settings: &Settings, shutdown: impl Future<Output = ()>) -> Result<(), Box<dyn Error>> {
     let client = Client::open_async(settings.config()?).await?;
-    let driver = tokio::spawn(client.drive_on_tokio());
     let listener = TcpListener::bind(&settings.listen).await?;
     println!("serving http://{}", listener.local_addr()?);
     let ledger: Arc<Path> = settings.ledger.clone().into();
@@ -138,7 +137,6 @@ async fn serve(settings: &Settings, shutdown: impl Future<Output = ()>) -> Resul
     let unreleased = client.drain_async(GRACE, HeldLocks::Leave).await;
     // What is left are answers on their way.
     let _ = timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
-    driver.abort();
     let stats = client.stats();
     println!("{} locks, {} lost, {unreleased} not released", stats.acquired, stats.lost);
     Ok(())

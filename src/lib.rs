@@ -34,7 +34,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A task awaits, on any executor:
+//! A task awaits, on any executor; futures need no runtime:
 //!
 //! ```no_run
 //! # async fn import(client: redlatch::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -94,7 +94,6 @@
 //! - `suspend`: deadlines count the time in which the machine was suspended, on Linux and Android; without
 //!   it, and elsewhere, they count as [`std::time::Instant`] does. For laptops, and virtual machines that are
 //!   put to sleep. See [`Lease::valid_until`].
-//! - `tokio`: `Client::drive_on_tokio`. Futures need neither it nor any other runtime.
 //! - `tracing`: `trace_events`, an observer that emits events of the crate `tracing`.
 //! - `metrics`: `record_metrics`, which feeds the crate `metrics`. [`Stats::to_prometheus`] needs neither.
 //! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to

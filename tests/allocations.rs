@@ -224,11 +224,6 @@ fn client_allocates_nothing() {
     block_on(measure_async(&client, "Client, a bare task"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(measure_async(&client, "Client, a task on tokio"));
-    #[cfg(feature = "tokio")]
-    {
-        runtime.spawn(client.drive_on_tokio());
-        runtime.block_on(measure_async(&client, "Client, driven by tokio"));
-    }
     assert_counted(&client.stats());
 }
 

@@ -15,7 +15,7 @@ use crate::clock;
 /// background thread; made by [`crate::Client::drive`].
 ///
 /// With it an answer reaches a task without a hand-over between threads, and requests of many tasks of one
-/// executor share a write. On tokio, `Client::drive_on_tokio` (feature `tokio`) does all of this.
+/// executor share a write.
 ///
 /// 1. Watch the descriptor ([`AsFd`]) for input. It is edge-triggered: note that it has become readable
 ///    *before* the call that follows.
@@ -70,55 +70,5 @@ impl AsRawFd for Drive {
 impl Drop for Drive {
     fn drop(&mut self) {
         self.shared.end_drive();
-    }
-}
-
-#[cfg(feature = "tokio")]
-pub(super) mod on_tokio {
-    use std::future::poll_fn;
-    use std::io;
-    use std::pin::pin;
-    use std::task::Poll;
-
-    use tokio::io::Interest;
-    use tokio::io::unix::AsyncFd;
-    use tokio::time::{Instant, sleep_until};
-
-    use crate::client::drive::Drive;
-    use crate::clock;
-
-    fn present() -> Instant {
-        Instant::from_std(clock::to_std(clock::now()))
-    }
-
-    /// Drives until the client is dropped.
-    pub(in super::super) async fn drive(drive: io::Result<Drive>) -> io::Result<()> {
-        let drive = drive?;
-        #[allow(deprecated, reason = "the others are unsafe; a drive owns its descriptor and keeps it open")]
-        let mut drive = AsyncFd::with_interest(drive, Interest::READABLE)?;
-        let mut armed = present();
-        let mut timer = pin!(sleep_until(armed));
-        poll_fn(move |context| {
-            loop {
-                // Before the turn: an event that comes after it is a new one.
-                if let Poll::Ready(ready) = drive.poll_read_ready_mut(context) {
-                    ready?.clear_ready();
-                }
-                let Ok(due) = drive.get_mut().turn(context.waker()) else { return Poll::Ready(Ok(())) };
-                let mut is_due = false;
-                if let Some(due) = due.map(Instant::from_std) {
-                    // A timer that fires too early costs a turn, and setting it anew costs more.
-                    if due < armed || armed <= present() {
-                        armed = due;
-                        timer.as_mut().reset(due);
-                    }
-                    is_due = timer.as_mut().poll(context).is_ready();
-                }
-                if !is_due && drive.poll_read_ready_mut(context).is_pending() {
-                    return Poll::Pending;
-                }
-            }
-        })
-        .await
     }
 }

@@ -169,35 +169,6 @@ impl Client {
         Drive::new(self.handle.shared.clone())
     }
 
-    /// Returns a future that drives the event loop on tokio, in place of the client's background thread.
-    /// Answers then reach tasks without a hand-over between threads.
-    ///
-    /// Spawn it at once: the thread gives way when this is called. The future ends when the last handle of
-    /// the client is dropped, and it is no handle itself. It is cancel-safe: dropping it gives the loop back
-    /// to the background thread.
-    ///
-    /// The runtime must have I/O and time enabled, and must run while callers wait for locks.
-    ///
-    /// Use it on a current-thread runtime. On tokio's multi-thread runtime leave the loop to the background
-    /// thread: there each turn finds few requests, and costs eight times as many system calls per pair of
-    /// acquire and release (4 to 6 and 0.6, with 128 tasks on two workers).
-    ///
-    /// ```no_run
-    /// # async fn start() -> Result<(), Box<dyn std::error::Error>> {
-    /// let client = redlatch::Client::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-    /// tokio::spawn(client.drive_on_tokio());
-    /// let guard = client.lock("orders:42").acquire_async().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// An error if the runtime cannot watch the event queue.
-    #[cfg(all(unix, feature = "tokio"))]
-    pub fn drive_on_tokio(&self) -> impl Future<Output = std::io::Result<()>> + Send + use<> {
-        super::drive::on_tokio::drive(self.drive())
-    }
-
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.handle.shared
     }

@@ -11,7 +11,8 @@ use redlatch::{Acquire, AcquireError, Client, Guard, HeldLocks, LockReentrantErr
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
-    Count, LONG, PATIENCE, TTL, assert_nothing_left, block_on, open, poll_once, poll_with, within,
+    Count, LONG, PATIENCE, TTL, assert_nothing_left, block_on, drive_on_tokio, open, poll_once, poll_with,
+    within,
 };
 
 /// The TTL of a lock that is lost soon, for it is not extended.
@@ -62,14 +63,14 @@ fn a_loss_callback_may_acquire_on_an_idle_client() {
     assert_nothing_left(&client, &mut fleet);
 }
 
-#[cfg(all(unix, feature = "tokio"))]
+#[cfg(unix)]
 #[test]
 fn a_loss_callback_may_acquire_on_a_driven_client() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.expect("a runtime");
-    runtime.spawn(client.drive_on_tokio());
+    runtime.spawn(drive_on_tokio(client.clone()));
     acquires_in_callback(&client);
     drop(runtime);
     assert_nothing_left(&client, &mut fleet);

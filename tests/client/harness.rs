@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::internals::settle;
 use redlatch::{Client, Config, ConfigBuilder, Quarantine};
+use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::fleet::{Fleet, eventually};
 
@@ -105,6 +106,33 @@ impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
+}
+
+/// Drives the event loop of a client on tokio, in place of its thread.
+pub(crate) async fn drive_on_tokio(client: Client) {
+    let drive = client.drive().expect("a descriptor");
+    // The drive ends with the last handle.
+    drop(client);
+    #[allow(deprecated, reason = "the others are unsafe; a drive owns its descriptor and keeps it open")]
+    let mut drive = AsyncFd::with_interest(drive, Interest::READABLE).expect("tokio watches it");
+    let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
+    std::future::poll_fn(move |context| {
+        loop {
+            // Before the turn: an event that comes after it is a new one.
+            if let Poll::Ready(ready) = drive.poll_read_ready_mut(context) {
+                ready.expect("tokio watches it").clear_ready();
+            }
+            let Ok(due) = drive.get_mut().turn(context.waker()) else { return Poll::Ready(()) };
+            let is_due = due.is_some_and(|due| {
+                timer.as_mut().reset(due.into());
+                timer.as_mut().poll(context).is_ready()
+            });
+            if !is_due && drive.poll_read_ready_mut(context).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await;
 }
 
 /// Polls once, with a waker that does nothing.

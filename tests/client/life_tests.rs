@@ -15,7 +15,8 @@ use redlatch::{
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
-    Count, LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open, poll_with, within,
+    Count, LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, drive_on_tokio, open, poll_with,
+    within,
 };
 
 /// What the compiler knows: handles go everywhere.
@@ -156,11 +157,7 @@ fn contend(client: &Client, is_driven: bool) {
         }
         let runtime = on_tokio(tokio::runtime::Builder::new_current_thread());
         let tasks = tokio::task::LocalSet::new();
-        #[cfg(feature = "tokio")]
-        let drive = is_driven.then(|| runtime.spawn(client.drive_on_tokio()));
-        #[cfg(not(feature = "tokio"))]
-        let drive =
-            Some(()).filter(|()| is_driven).map(|()| panic!("tasks are driven with the feature tokio only"));
+        let drive = is_driven.then(|| runtime.spawn(drive_on_tokio(client.clone())));
         runtime.block_on(tasks.run_until(async {
             let task = async |caller: usize| {
                 let own = format!("own:task:{caller}");
@@ -201,7 +198,6 @@ fn threads_and_tasks_of_one_client_exclude_each_other() {
     assert_nothing_left(&client, &mut fleet);
 }
 
-#[cfg(feature = "tokio")]
 #[test]
 fn threads_and_driven_tasks_exclude_each_other() {
     let mut fleet = Fleet::start(3);

@@ -16,7 +16,7 @@ use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ExtendError, Guard, ReleaseError, limits};
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{PATIENCE, await_no_keys, block_on, config};
+use crate::harness::{PATIENCE, await_no_keys, block_on, config, drive_on_tokio};
 use crate::proxy::Proxy;
 
 const THREAD_COUNT: usize = 64;
@@ -274,12 +274,9 @@ fn hammer(stress: &Stress, is_driven: bool) {
         for group in 1..TASK_COUNT / 32 {
             scope.spawn(move || block_on(tasks(32, group * 32)));
         }
-        #[cfg(feature = "tokio")]
         if is_driven {
-            runtime.spawn(stress.client.drive_on_tokio());
+            runtime.spawn(drive_on_tokio(stress.client.clone()));
         }
-        #[cfg(not(feature = "tokio"))]
-        assert!(!is_driven);
         runtime.block_on(async {
             tasks(32, 0).await;
             // The drive is needed until the others are done, too.
@@ -337,7 +334,6 @@ fn a_client_withstands_many_threads_and_tasks_and_harm() {
     withstand(false);
 }
 
-#[cfg(feature = "tokio")]
 #[test]
 fn a_driven_client_withstands_threads_tasks_and_harm() {
     withstand(true);

@@ -43,7 +43,7 @@ pub const FRONT: Chart = Chart {
         ("one-stopped", "median acquire, ms (shorter is better)", Figure::Acquire),
     ],
     columns: 3,
-    peers: &[Peer::ClientOnTokio, Peer::RedisRs, Peer::Fred, Peer::Rslock],
+    peers: &[Peer::ClientTasks, Peer::RedisRs, Peer::Fred, Peer::Rslock],
 };
 
 #[derive(Clone, Copy)]

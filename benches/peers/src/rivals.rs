@@ -33,7 +33,6 @@ pub enum Peer {
     RedlatchPipelined,
     Client,
     ClientTasks,
-    ClientOnTokio,
     RedisRs,
     RedisRsThreads,
     Fred,
@@ -42,10 +41,9 @@ pub enum Peer {
 }
 
 impl Peer {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 11] = [
         Self::Client,
         Self::ClientTasks,
-        Self::ClientOnTokio,
         Self::Redlatch,
         Self::RedlatchPipelined,
         Self::RedisRs,
@@ -65,7 +63,6 @@ impl Peer {
             Self::Redlatch => "redlatch, Redlock",
             Self::Client => "redlatch, Client, threads",
             Self::ClientTasks => "redlatch, Client, tasks",
-            Self::ClientOnTokio => "redlatch, Client on tokio",
             Self::RedlatchPipelined => "redlatch, pipelined",
             Self::RedisRs => "redis-rs by hand",
             Self::RedisRsThreads => "redis-rs by hand, 2 threads",
@@ -76,10 +73,7 @@ impl Peer {
     }
 
     pub const fn is_ours(self) -> bool {
-        matches!(
-            self,
-            Self::Redlatch | Self::RedlatchPipelined | Self::Client | Self::ClientTasks | Self::ClientOnTokio
-        )
+        matches!(self, Self::Redlatch | Self::RedlatchPipelined | Self::Client | Self::ClientTasks)
     }
 
     pub const fn is_raw(self) -> bool {
@@ -90,11 +84,9 @@ impl Peer {
     pub const fn package(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Raw | Self::RawQuorum => None,
-            Self::Redlatch
-            | Self::RedlatchPipelined
-            | Self::Client
-            | Self::ClientTasks
-            | Self::ClientOnTokio => Some(("redlatch", "")),
+            Self::Redlatch | Self::RedlatchPipelined | Self::Client | Self::ClientTasks => {
+                Some(("redlatch", ""))
+            }
             Self::RedisRs | Self::RedisRsThreads => Some(("redis", "1.")),
             Self::Fred => Some(("fred", "")),
             Self::Rslock => Some(("rslock", "")),
@@ -115,7 +107,6 @@ impl Peer {
             Self::ClientTasks => {
                 "one `Client` for all tasks of a tokio current-thread runtime, futures; the same settings"
             }
-            Self::ClientOnTokio => "as before, with `Client::drive_on_tokio` in the same runtime",
             Self::RedlatchPipelined => {
                 "one `Redlock`, one thread, `submit`/`turn`/`poll_outcome`; the same settings"
             }
@@ -163,9 +154,6 @@ impl Peer {
                 blocking(work, || client.clone(), |_| {})
             }
             Self::ClientTasks => on_tokio(work, false, async || ours::Shared::connect(urls)),
-            Self::ClientOnTokio => {
-                on_tokio(work, false, async || ours::Shared::connect(urls).drive_on_tokio())
-            }
             Self::RedisRs => on_tokio(work, false, async || redis_rs::RedisRs::connect(urls).await),
             Self::RedisRsThreads => on_tokio(work, true, async || redis_rs::RedisRs::connect(urls).await),
             Self::Fred => on_tokio(work, false, async || fred::Fred::connect(urls).await),

@@ -73,7 +73,7 @@ impl Scenario {
 
     fn separate(id: &'static str, title: &'static str, callers: usize, master_count: usize) -> Self {
         let (ours, floor) =
-            if callers == 1 { (Peer::Client, Peer::RawQuorum) } else { (Peer::ClientOnTokio, Peer::Raw) };
+            if callers == 1 { (Peer::Client, Peer::RawQuorum) } else { (Peer::ClientTasks, Peer::Raw) };
         let work = Work { callers, one_key: false };
         Self { id, title, master_count, work, network: Network::Direct, ours, floor: Some(floor) }
     }

@@ -227,7 +227,7 @@ pub(super) fn page(figures: &Figures) -> String {
 const NOTES: &str = "
 How to read the tables:
 
-- The form of redlatch that the others are compared with is `Client` with blocking calls for 1 caller, and `Client` on tokio
+- The form of redlatch that the others are compared with is `Client` with blocking calls for 1 caller, and `Client` in tasks
   for more; it is the row that says 1.00.
 - All rivals wait for the answers of all masters, as these libraries do and as `join_all` does. redlatch, and the raw loop at
   the quorum, go on when a majority has answered. The other raw loop sends for all callers at once and waits for all answers

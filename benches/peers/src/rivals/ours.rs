@@ -145,12 +145,6 @@ impl Shared {
     pub(super) fn connect(urls: &[String]) -> Self {
         Self(Client::open(config(urls)).expect("an event loop"))
     }
-
-    /// From within a runtime, which then drives the client's event loop, too.
-    pub(super) fn drive_on_tokio(self) -> Self {
-        tokio::spawn(self.0.drive_on_tokio());
-        self
-    }
 }
 
 impl BlockingLocks for Shared {
