@@ -179,6 +179,8 @@ pub mod internals {
     pub use crate::client::{completions, holds, set_acquisition, settle};
     pub use crate::config::env;
     #[cfg(feature = "doctor")]
+    pub use crate::doctor::facts::{Diagnosis, Facts, Master, diagnose};
+    #[cfg(feature = "doctor")]
     pub use crate::driver::probe;
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
     pub mod words {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use redlatch::doctor::{Diagnosis, Facts, Finding, Master, MasterAnswer, Severity, examine};
+use redlatch::doctor::{Finding, Severity};
 use redlatch::engine::quorum;
 use redlatch::internals::env::parse_time;
 use redlatch::internals::words::{Counted, Rounded};
+use redlatch::internals::{Diagnosis, Facts, Master, diagnose};
 use redlatch::{Config, Quarantine};
 use serde_json::{Value, json};
 
@@ -45,11 +46,13 @@ Examples:
 /// Runs `doctor`; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let config = args.masters.config(|builder| builder)?;
-    let diagnosis = examine(&config, args.time_limit)?;
+    let diagnosis = diagnose(&config, args.time_limit)?;
+    let severity = diagnosis.findings.iter().map(|finding| finding.severity).max();
+    let answered = diagnosis.masters.iter().filter(|master| master.facts.is_ok()).count();
     let text = if args.json { json_text(&diagnosis) } else { text(&config, &diagnosis, stdout_width()) };
     print(&text)?;
-    Ok(match diagnosis.severity() {
-        _ if diagnosis.answered() < quorum(config.master_count()) => code::NO_QUORUM,
+    Ok(match severity {
+        _ if answered < quorum(config.master_count()) => code::NO_QUORUM,
         Some(Severity::Error) => code::ERRORS,
         Some(Severity::Warning) => code::WARNINGS,
         _ => 0,
@@ -75,11 +78,8 @@ fn text(config: &Config, diagnosis: &Diagnosis, width: usize) -> String {
         }),
     );
     add_paragraph(&mut out, width, "", 2, &summary);
-    for Master { name, state, .. } in &diagnosis.masters {
-        let what = match state {
-            MasterAnswer::Facts(facts) => facts_line(facts),
-            _ => "no answer".to_owned(),
-        };
+    for Master { name, facts } in &diagnosis.masters {
+        let what = facts.as_ref().map_or_else(|_| "no answer".to_owned(), |facts| facts_line(facts));
         add_paragraph(&mut out, width, "", 2, &format!("{name}: {what}"));
     }
     for finding in &diagnosis.findings {
@@ -152,7 +152,8 @@ fn mib(bytes: u64) -> String {
 fn json_text(diagnosis: &Diagnosis) -> String {
     let masters: Vec<Value> = diagnosis.masters.iter().map(master_json).collect();
     let findings: Vec<Value> = diagnosis.findings.iter().map(finding_json).collect();
-    let worst = diagnosis.severity().map(|severity| severity.to_string());
+    let worst =
+        diagnosis.findings.iter().map(|finding| finding.severity).max().map(|severity| severity.to_string());
     json_line(&json!({ "worst": worst, "masters": masters, "findings": findings }))
 }
 
@@ -165,7 +166,7 @@ fn finding_json(finding: &Finding) -> Value {
 }
 
 fn master_json(master: &Master) -> Value {
-    let Some(facts) = master.facts() else { return json!({ "name": *master.name, "answered": false }) };
+    let Ok(facts) = &master.facts else { return json!({ "name": *master.name, "answered": false }) };
     let server = &facts.server;
     json!({
         "name": *master.name,

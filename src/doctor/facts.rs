@@ -1,40 +1,40 @@
-//! What was found out about each master, before anything is judged.
+//! The questions to one master, and the facts in its answers, before anything is judged.
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use crate::clock;
+use crate::config::{Config, Quarantine};
+use crate::driver::ConnectError;
+use crate::driver::probe::{Answer, Probe, ProbeError, each};
+use crate::engine::{info_field, mark_key, observed_by_mark};
+use crate::lock::command::error_text;
+
+use super::finding::Finding;
+use super::judge::judge;
+use super::rights::{Trial, trial_key, trials};
+
+/// Result of an examination.
+#[derive(Debug, Clone)]
+pub struct Diagnosis {
+    /// Each master with its facts, in the order of the configuration.
+    pub masters: Vec<Master>,
+    /// What was found, the heaviest first; empty for a healthy fleet.
+    pub findings: Vec<Finding>,
+}
 
 /// One master of the configuration, and what the examination found out about it.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
 pub struct Master {
     /// Name of the master: its URL without login.
     pub name: Arc<str>,
     /// Its facts, or why there are none.
-    pub state: MasterAnswer,
-}
-
-/// Result of asking one master.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub enum MasterAnswer {
-    /// The master answered.
-    Facts(Box<Facts>),
-    /// There is no connection, or the master did not answer over it.
-    Unreachable {
-        /// The reason, with advice.
-        why: String,
-    },
-    /// The master refused the login.
-    LoginRefused {
-        /// The reason, with advice.
-        why: String,
-    },
+    pub facts: Result<Facts, ProbeError>,
 }
 
 /// Facts about a master that answered. A fact that the login may not ask for is `None`.
 #[derive(Debug, Clone, Default)]
-#[non_exhaustive]
 pub struct Facts {
     /// Address of the server; `None` over a Unix socket.
     pub address: Option<IpAddr>,
@@ -60,7 +60,6 @@ pub struct Facts {
 
 /// Round trips of some `PING`s, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
 pub struct RoundTrip {
     /// Median.
     pub p50: Duration,
@@ -72,7 +71,6 @@ pub struct RoundTrip {
 
 /// Difference of two wall clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct ClockOffset {
     /// Milliseconds by which the master is ahead of this machine; negative if it is behind.
     pub ahead_ms: i64,
@@ -82,7 +80,6 @@ pub struct ClockOffset {
 
 /// Fields of `INFO`, as the server reports them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[non_exhaustive]
 pub struct Server {
     /// `run_id`: differs for each process.
     pub run_id: Option<Box<str>>,
@@ -110,7 +107,6 @@ pub struct Server {
 
 /// Settings that `CONFIG GET` shows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[non_exhaustive]
 pub struct Settings {
     /// `appendfsync`: when the append-only file is written to disk.
     pub appendfsync: Option<Box<str>>,
@@ -120,7 +116,6 @@ pub struct Settings {
 
 /// Rights of the login, found by commands that change nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[non_exhaustive]
 pub struct Rights {
     /// Name of the user; `default` for a login without a name.
     pub user: Box<str>,
@@ -147,13 +142,217 @@ impl Facts {
     }
 }
 
-impl Master {
-    /// Returns its facts, if it answered.
-    #[must_use]
-    pub fn facts(&self) -> Option<&Facts> {
-        match &self.state {
-            MasterAnswer::Facts(facts) => Some(facts),
-            MasterAnswer::Unreachable { .. } | MasterAnswer::LoginRefused { .. } => None,
+/// Part of the limit for which round trips are measured.
+const ROUND_TRIP_SHARE: u32 = 4;
+
+/// Number of round trips that are measured, if there is time.
+const ROUND_TRIP_COUNT_MAX: usize = 100;
+
+/// Number of readings of a master's clock; the one with the shortest round trip counts.
+const CLOCK_READING_COUNT: usize = 5;
+
+/// The sections of `INFO` that are asked for.
+const SECTIONS: [&str; 6] = ["server", "replication", "memory", "stats", "persistence", "cluster"];
+
+/// Examines the masters of a configuration; see [`super::examine`].
+///
+/// # Errors
+/// As [`super::examine`].
+pub fn diagnose(config: &Config, limit: Duration) -> Result<Diagnosis, ConnectError> {
+    let settings = config.clone();
+    let time = limit / ROUND_TRIP_SHARE;
+    let answers = each(config, limit, move |probe, _| gather(probe, &settings, time))?;
+    let names = config.labels.iter().cloned();
+    let masters: Vec<_> = names.zip(answers).map(|(name, facts)| Master { name, facts }).collect();
+    let findings = judge(config, &masters);
+    Ok(Diagnosis { masters, findings })
+}
+
+/// Asks for everything. Round trips are measured for `time` at most.
+fn gather(probe: &mut Probe, config: &Config, time: Duration) -> Result<Facts, ProbeError> {
+    let mut facts = Facts {
+        address: probe.address(),
+        round_trip: round_trip(probe, time)?,
+        clock: clock_offset(probe)?,
+        certificate_left: probe.certificate_end().map(|end| end.saturating_sub(clock::wall())),
+        ..Facts::default()
+    };
+    let sections = SECTIONS.map(|section| vec![b"INFO".to_vec(), section.as_bytes().to_vec()]);
+    let info = probe.exchange(&sections)?;
+    facts.rights.note("info", &info[0]);
+    facts.server = server(&info);
+    let settings = ["appendfsync", "no-appendfsync-on-rewrite"];
+    let questions = settings.map(|name| vec!["CONFIG", "GET", name]);
+    facts.settings = read_settings(&probe.exchange(&questions)?);
+    facts.rights.user = probe.user().into();
+    if config.quarantine() == Quarantine::Strict {
+        let mark = probe.exchange(&[[b"GET".to_vec(), mark_key(&config.prefix)]])?.remove(0);
+        let mark = mark.text().unwrap_or_default();
+        facts.observed = observed_by_mark(mark, facts.server.run_id.as_deref());
+    }
+    let (native_release, denied) = native_release(probe, config)?;
+    facts.native_release = native_release;
+    facts.rights.denied.extend(denied);
+    let trials = trials(config);
+    let commands: Vec<_> = trials.iter().map(|Trial { command, .. }| command).collect();
+    for (Trial { right, .. }, answer) in trials.iter().zip(probe.exchange(&commands)?) {
+        facts.rights.note(right, &answer);
+        if *right == "set" {
+            let text = answer.error().filter(|text| !text.starts_with("NOPERM") && !text.starts_with("ERR"));
+            facts.write_refusal = text.map(str::to_owned);
         }
+    }
+    Ok(facts)
+}
+
+fn round_trip(probe: &mut Probe, time: Duration) -> Result<RoundTrip, ProbeError> {
+    let (start, mut took) = (clock::now(), Vec::with_capacity(ROUND_TRIP_COUNT_MAX));
+    // The first one warms up the connection, and does not count.
+    probe.exchange(&[["PING"]])?;
+    loop {
+        let asked = clock::now();
+        probe.exchange(&[["PING"]])?;
+        let now = clock::now();
+        took.push(now - asked);
+        if took.len() == ROUND_TRIP_COUNT_MAX || now - start >= time {
+            break;
+        }
+    }
+    took.sort_unstable();
+    let at = |hundredths: usize| took[((took.len() * hundredths).div_ceil(100)).clamp(1, took.len()) - 1];
+    Ok(RoundTrip { p50: at(50), p99: at(99), count: took.len() })
+}
+
+/// The master's clock was read somewhere between question and answer.
+fn clock_offset(probe: &mut Probe) -> Result<Option<ClockOffset>, ProbeError> {
+    let mut best: Option<(Duration, i64)> = None;
+    for _ in 0..CLOCK_READING_COUNT {
+        let (asked, wall): (Instant, Duration) = (clock::now(), clock::wall());
+        let answer = probe.exchange(&[["TIME"]])?.remove(0);
+        let took = clock::now() - asked;
+        let Some(there) = wall_clock(&answer) else { return Ok(None) };
+        let here = wall + took / 2;
+        if best.is_none_or(|(shortest, _)| took < shortest) {
+            best = Some((took, signed_ms(there) - signed_ms(here)));
+        }
+    }
+    let offset = |(took, ahead_ms)| ClockOffset { ahead_ms, error: took / 2 + Duration::from_millis(1) };
+    Ok(best.map(offset))
+}
+
+fn signed_ms(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 2)
+}
+
+/// `TIME`: seconds and microseconds.
+fn wall_clock(answer: &Answer) -> Option<Duration> {
+    let Answer::List(parts) = answer else { return None };
+    let number = |index: usize| parse::<u64>(parts.get(index)?.text()?);
+    Some(Duration::from_secs(number(0)?) + Duration::from_micros(number(1)?))
+}
+
+fn server(sections: &[Answer]) -> Server {
+    let field = |name: &str| sections.iter().filter_map(Answer::text).find_map(|info| info_field(info, name));
+    let text = |name: &str| field(name).map(error_text);
+    let number = |name: &str| field(name).and_then(parse::<u64>);
+    let is_cluster = field("redis_mode")
+        .or_else(|| field("server_mode"))
+        .map(|mode| mode == b"cluster")
+        .or_else(|| number("cluster_enabled").map(|enabled| enabled == 1));
+    let fine =
+        ["rdb_last_bgsave_status", "aof_last_write_status"].map(|name| field(name).map(|it| it == b"ok"));
+    Server {
+        run_id: text("run_id"),
+        version: text("valkey_version").or_else(|| text("redis_version")),
+        uptime: number("uptime_in_seconds").map(Duration::from_secs),
+        role: text("role"),
+        is_cluster,
+        maxmemory: number("maxmemory"),
+        used_memory: number("used_memory"),
+        maxmemory_policy: text("maxmemory_policy"),
+        evicted_keys: number("evicted_keys"),
+        is_append_only: number("aof_enabled").map(|enabled| enabled == 1),
+        is_disk_fine: fine.into_iter().flatten().reduce(|one, other| one && other),
+    }
+}
+
+/// Each answer is a list of names and values.
+fn read_settings(answers: &[Answer]) -> Settings {
+    let value = |answer: &Answer| match answer {
+        Answer::List(pair) => pair.get(1).and_then(Answer::text).map(error_text),
+        _ => None,
+    };
+    let value = |index: usize| answers.get(index).and_then(value);
+    let rewrite: Option<Box<str>> = value(1);
+    Settings { appendfsync: value(0), skips_fsync_on_rewrite: rewrite.map(|value| &*value == "yes") }
+}
+
+/// Tries the native commands on a key that does not exist. Returns the one that works, and those that the
+/// login may not run.
+fn native_release(
+    probe: &mut Probe,
+    config: &Config,
+) -> Result<(Option<&'static str>, Vec<&'static str>), ProbeError> {
+    let key = trial_key(config);
+    let key = key.as_slice();
+    let trials: [&[&[u8]]; 2] = [&[b"DELIFEQ", key, b"none"], &[b"DELEX", key, b"IFEQ", b"none"]];
+    let (mut works, mut denied) = (None, Vec::new());
+    for (answer, (name, right)) in
+        probe.exchange(&trials)?.iter().zip([("DELIFEQ", "delifeq"), ("DELEX IFEQ", "delex")])
+    {
+        if answer.integer() == Some(0) {
+            works = works.or(Some(name));
+        } else if answer.error().is_some_and(|text| text.contains("run the '")) {
+            denied.push(right);
+        }
+    }
+    Ok((works, denied))
+}
+
+fn parse<N: std::str::FromStr>(digits: &[u8]) -> Option<N> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fields_of_all_sections_are_read() {
+        let text = |text: &str| Answer::Text(text.as_bytes().to_vec());
+        let found = server(&[
+            text("redis_version:7.0.15\r\nredis_mode:cluster\r\nrun_id:abc\r\nuptime_in_seconds:9\r\n"),
+            Answer::Error("NOPERM".to_owned()),
+            text("used_memory:10\r\nmaxmemory:20\r\nmaxmemory_policy:noeviction\r\n"),
+            text("evicted_keys:3\r\n"),
+            text("rdb_last_bgsave_status:ok\r\naof_enabled:1\r\naof_last_write_status:err\r\n"),
+        ]);
+        let expected = Server {
+            run_id: Some("abc".into()),
+            version: Some("7.0.15".into()),
+            uptime: Some(Duration::from_secs(9)),
+            role: None,
+            is_cluster: Some(true),
+            maxmemory: Some(20),
+            used_memory: Some(10),
+            maxmemory_policy: Some("noeviction".into()),
+            evicted_keys: Some(3),
+            is_append_only: Some(true),
+            is_disk_fine: Some(false),
+        };
+        assert_eq!(found, expected);
+        assert_eq!(server(&[]), Server::default());
+    }
+
+    #[test]
+    fn answers_of_another_shape_are_no_facts() {
+        let text = |text: &str| Answer::Text(text.as_bytes().to_vec());
+        let time = |parts: &[&str]| wall_clock(&Answer::List(parts.iter().map(|it| text(it)).collect()));
+        assert_eq!(time(&["5", "7"]), Some(Duration::from_micros(5_000_007)));
+        assert_eq!((time(&["5"]), time(&["-5", "7"]), wall_clock(&Answer::Null)), (None, None, None));
+        let pair = Answer::List(vec![text("appendfsync"), text("always")]);
+        let read = read_settings(&[pair, Answer::List(Vec::new())]);
+        let expected = Settings { appendfsync: Some("always".into()), skips_fsync_on_rewrite: None };
+        assert_eq!(read, expected);
     }
 }

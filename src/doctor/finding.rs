@@ -8,8 +8,6 @@ use std::time::Duration;
 use crate::error::advice;
 use crate::words::{Counted, Rounded};
 
-use super::rights::Feature;
-
 /// Something that is wrong with a fleet, or worth knowing.
 ///
 /// `{}` is one sentence that says what was found. [`Finding::why`] and [`Finding::advice`] say why it
@@ -132,8 +130,10 @@ pub enum Problem {
     DiskFailing,
     /// The client trusts restarted masters, and a restart of this one loses locks.
     TrustUnsynced {
-        /// What a restart loses.
-        loss: RestartLoss,
+        /// What a restart or a crash loses, and the setting that causes it.
+        loss: &'static str,
+        /// The settings that keep each write.
+        remedy: &'static str,
     },
     /// The client trusts restarted masters, and nothing shows what a restart of this one loses.
     TrustUnverified,
@@ -154,7 +154,9 @@ pub enum Problem {
     /// The login lacks rights, or the server lacks commands.
     MissingRights {
         /// The part of the client that needs them.
-        feature: Feature,
+        feature: &'static str,
+        /// What does not work without them.
+        effect: &'static str,
         /// Rights as an ACL names them: `+get`, `~lock:*`, `&lock:*`.
         rights: Vec<String>,
         /// Name of the user.
@@ -163,7 +165,9 @@ pub enum Problem {
     /// The server does not know commands that a feature needs.
     MissingCommands {
         /// The part of the client that needs them.
-        feature: Feature,
+        feature: &'static str,
+        /// What does not work without them.
+        effect: &'static str,
         /// The commands.
         commands: Vec<&'static str>,
     },
@@ -181,41 +185,12 @@ pub enum Problem {
     },
 }
 
-/// What a restart of a master loses, by its persistence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RestartLoss {
-    /// It has no append-only file: everything since the last snapshot, or everything.
-    All,
-    /// The append-only file is synced each second: up to two seconds of locks.
-    Seconds,
-    /// The operating system syncs the append-only file when it likes: half a minute of locks or more.
-    Unknown,
-    /// The append-only file is not synced while it is rewritten.
-    DuringRewrite,
-}
-
 impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Note => "note",
             Self::Warning => "warning",
             Self::Error => "error",
-        })
-    }
-}
-
-impl fmt::Display for Feature {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Locks => "all locks",
-            Self::Quarantine => "quarantine and strict mode",
-            Self::Notifications => "release notifications",
-            Self::Inspections => "inspections",
-            Self::Comfort => "names of connections and loaded scripts",
-            Self::Fenced => "fenced locks",
-            Self::Fair => "fair locks",
-            Self::Shared => "readers and writers",
         })
     }
 }
@@ -293,7 +268,7 @@ impl fmt::Display for Finding {
             Problem::MemoryNearLimit { percent } => write!(f, "{percent} % of maxmemory are in use"),
             Problem::NoMemoryLimit => f.write_str("maxmemory is not set"),
             Problem::DiskFailing => f.write_str("the last write of its data to disk failed"),
-            Problem::TrustUnsynced { loss } => write!(f, "{loss}"),
+            Problem::TrustUnsynced { loss, .. } => f.write_str(loss),
             Problem::TrustUnverified => f.write_str("nothing shows whether each write is synced to disk"),
             Problem::TrustJustified => f.write_str("each master syncs each write to disk"),
             Problem::RestartForgets => f.write_str("a restart loses all locks: appendonly is no"),
@@ -307,10 +282,10 @@ impl fmt::Display for Finding {
                     Rounded(*needed)
                 )
             }
-            Problem::MissingRights { feature, rights, user } => {
+            Problem::MissingRights { feature, rights, user, .. } => {
                 write!(f, "user {user} lacks rights for {feature} ({})", rights.join(" "))
             }
-            Problem::MissingCommands { feature, commands } => {
+            Problem::MissingCommands { feature, commands, .. } => {
                 write!(f, "the server does not know commands for {feature} ({})", commands.join(" "))
             }
             Problem::NativeDenied { right, .. } => write!(f, "the login lacks the native release, {right}"),
@@ -321,17 +296,6 @@ impl fmt::Display for Finding {
                 write!(f, "its certificate ends in {}", Counted(days(*left), "day"))
             }
         }
-    }
-}
-
-impl fmt::Display for RestartLoss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::All => "a restart loses all locks: appendonly is no",
-            Self::Seconds => "a crash loses up to 2s of locks: appendfsync is everysec",
-            Self::Unknown => "a crash loses half a minute of locks or more: appendfsync is no",
-            Self::DuringRewrite => "a crash during a rewrite loses locks: no-appendfsync-on-rewrite is yes",
-        })
     }
 }
 
@@ -394,9 +358,7 @@ impl Finding {
             Problem::Unobserved { .. } => {
                 "its votes do not count until a client has observed it for that time"
             }
-            Problem::MissingRights { feature, .. } | Problem::MissingCommands { feature, .. } => {
-                without(*feature)
-            }
+            Problem::MissingRights { effect, .. } | Problem::MissingCommands { effect, .. } => effect,
             Problem::NativeDenied { .. } => "releases run as scripts, which cost the master more",
             Problem::CertificateExpires { .. } => "after its end no client connects to this master",
         };
@@ -436,10 +398,7 @@ impl Finding {
             Problem::MemoryNearLimit { .. } => "raise maxmemory, or move other data elsewhere",
             Problem::NoMemoryLimit => "set maxmemory, with the policy noeviction",
             Problem::DiskFailing => "look at its log and its disk",
-            Problem::TrustUnsynced { loss: RestartLoss::DuringRewrite } => "set no-appendfsync-on-rewrite no",
-            Problem::TrustUnsynced { .. } => {
-                "set appendonly yes and appendfsync always, or use Quarantine::Uptime"
-            }
+            Problem::TrustUnsynced { remedy, .. } => remedy,
             Problem::TrustUnverified => "grant +config|get and +info to the login of the examination",
             Problem::TrustJustified => "keep the quarantine, or set Trust if the wait costs more",
             Problem::RestartForgets => "nothing; or set appendonly yes to keep the margin",
@@ -459,21 +418,5 @@ impl Finding {
             }
         };
         fixed.to_owned()
-    }
-}
-
-/// The effect of missing rights.
-const fn without(feature: Feature) -> &'static str {
-    match feature {
-        Feature::Locks => "locks cannot be taken, extended or released there",
-        Feature::Quarantine => {
-            "each reconnect counts as a restart; strict mode refuses the master; less can be examined"
-        }
-        Feature::Notifications => "waiters retry at random times instead of receiving release notifications",
-        Feature::Inspections => "inspect does not work there",
-        Feature::Comfort => "connections have no name, and the first release costs one more round trip",
-        Feature::Fenced => "fenced, fair and shared locks cannot be taken there",
-        Feature::Fair => "fair locks cannot be taken there",
-        Feature::Shared => "readers and writers cannot take locks there",
     }
 }

@@ -8,9 +8,10 @@ use crate::config::{Config, Quarantine};
 use crate::limits;
 use crate::lock::quorum;
 
-use super::facts::{Facts, Master, MasterAnswer};
-use super::finding::{Finding, Problem, RestartLoss, Severity};
+use super::facts::{Facts, Master};
+use super::finding::{Finding, Problem, Severity};
 use super::rights::Feature;
+use crate::driver::probe::ProbeError;
 
 /// Memory in use from which it is called close to the limit, in percent.
 const MEMORY_PERCENT_MAX: u64 = 80;
@@ -23,14 +24,14 @@ pub(super) fn judge(config: &Config, masters: &[Master]) -> Vec<Finding> {
     let mut findings = Findings(Vec::new());
     findings.of_list(config, masters);
     for master in masters {
-        match &master.state {
-            MasterAnswer::Unreachable { why } => {
+        match &master.facts {
+            Ok(facts) => findings.of_master(config, &master.name, facts),
+            Err(ProbeError::Unreachable(why)) => {
                 findings.add(Severity::Error, &master.name, Problem::Unreachable { why: why.clone() });
             }
-            MasterAnswer::LoginRefused { why } => {
+            Err(ProbeError::LoginRefused(why)) => {
                 findings.add(Severity::Error, &master.name, Problem::LoginRefused { why: why.clone() });
             }
-            MasterAnswer::Facts(facts) => findings.of_master(config, &master.name, facts),
         }
     }
     findings.of_persistence(config, masters);
@@ -57,7 +58,7 @@ impl Findings {
     /// Findings about all masters together.
     fn of_list(&mut self, config: &Config, masters: &[Master]) {
         let (count, needed) = (masters.len(), quorum(masters.len()));
-        let answered = masters.iter().filter(|master| master.facts().is_some()).count();
+        let answered = masters.iter().filter(|master| master.facts.is_ok()).count();
         if answered < needed {
             self.add_of(Severity::Error, Vec::new(), Problem::NoQuorum { answered, needed });
         }
@@ -84,7 +85,7 @@ impl Findings {
 
     /// Fenced locks need clocks within half of `max_ttl`; a warning comes at half of that.
     fn of_clocks(&mut self, config: &Config, masters: &[Master]) {
-        let offsets = masters.iter().filter_map(|master| Some((master, master.facts()?.clock?)));
+        let offsets = masters.iter().filter_map(|master| Some((master, master.facts.as_ref().ok()?.clock?)));
         let ahead = offsets.clone().max_by_key(|(_, clock)| clock.ahead_ms);
         let behind = offsets.min_by_key(|(_, clock)| clock.ahead_ms);
         let (Some((ahead, first)), Some((behind, last))) = (ahead, behind) else { return };
@@ -203,12 +204,14 @@ impl Findings {
                 missing.insert(0, format!("&{pattern}*"));
             }
             if !missing.is_empty() {
-                let problem = Problem::MissingRights { feature, rights: missing, user: user.clone() };
+                let (feature, effect) = (feature.name(), feature.without());
+                let problem = Problem::MissingRights { feature, effect, rights: missing, user: user.clone() };
                 self.add(severity, name, problem);
             }
             let commands = of_feature(&rights.unknown);
             if !commands.is_empty() {
-                self.add(severity, name, Problem::MissingCommands { feature, commands });
+                let (feature, effect) = (feature.name(), feature.without());
+                self.add(severity, name, Problem::MissingCommands { feature, effect, commands });
             }
         }
         let native = [("delifeq", "+delifeq"), ("delex", "+delex")];
@@ -220,11 +223,12 @@ impl Findings {
     /// What a restart of each master loses, held against the mode of the client.
     fn of_persistence(&mut self, config: &Config, masters: &[Master]) {
         let is_trusting = config.quarantine == Quarantine::Trust;
-        let answered = || masters.iter().filter_map(|master| Some((&master.name, master.facts()?)));
+        let answered =
+            || masters.iter().filter_map(|master| Some((&master.name, master.facts.as_ref().ok()?)));
         for (name, facts) in answered() {
             match (facts.syncs_each_write(), restart_loss(facts)) {
                 (Some(false), Some(loss)) if is_trusting => {
-                    self.add(Severity::Error, name, Problem::TrustUnsynced { loss });
+                    self.add(Severity::Error, name, loss.problem());
                 }
                 (Some(false), Some(RestartLoss::All)) => {
                     self.add(Severity::Note, name, Problem::RestartForgets);
@@ -237,6 +241,38 @@ impl Findings {
         if !is_trusting && answered().count() == masters.len() && answered().all(is_synced) {
             self.add_of(Severity::Note, Vec::new(), Problem::TrustJustified);
         }
+    }
+}
+
+/// What a restart of a master loses, by its persistence.
+#[derive(Clone, Copy)]
+enum RestartLoss {
+    /// It has no append-only file: everything since the last snapshot, or everything.
+    All,
+    /// The append-only file is synced each second: up to two seconds of locks.
+    Seconds,
+    /// The operating system syncs the append-only file when it likes: half a minute of locks or more.
+    Unknown,
+    /// The append-only file is not synced while it is rewritten.
+    DuringRewrite,
+}
+
+impl RestartLoss {
+    /// The problem of a client that trusts the master.
+    const fn problem(self) -> Problem {
+        let loss = match self {
+            Self::All => "a restart loses all locks: appendonly is no",
+            Self::Seconds => "a crash loses up to 2s of locks: appendfsync is everysec",
+            Self::Unknown => "a crash loses half a minute of locks or more: appendfsync is no",
+            Self::DuringRewrite => "a crash during a rewrite loses locks: no-appendfsync-on-rewrite is yes",
+        };
+        let remedy = match self {
+            Self::DuringRewrite => "set no-appendfsync-on-rewrite no",
+            Self::All | Self::Seconds | Self::Unknown => {
+                "set appendonly yes and appendfsync always, or use Quarantine::Uptime"
+            }
+        };
+        Problem::TrustUnsynced { loss, remedy }
     }
 }
 
@@ -256,7 +292,7 @@ fn restart_loss(facts: &Facts) -> Option<RestartLoss> {
 fn shared_by<K: Ord>(masters: &[Master], fact: impl Fn(&Facts) -> Option<K>) -> Vec<(K, Vec<Arc<str>>)> {
     let mut groups: BTreeMap<K, Vec<Arc<str>>> = BTreeMap::new();
     for master in masters {
-        if let Some(key) = master.facts().and_then(&fact) {
+        if let Some(key) = master.facts.as_ref().ok().and_then(|facts| fact(facts)) {
             groups.entry(key).or_default().push(master.name.clone());
         }
     }

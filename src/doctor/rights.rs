@@ -8,21 +8,17 @@ use super::facts::Rights;
 
 /// Part of the client that needs rights of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Feature {
+pub(super) enum Feature {
     /// All kinds of lock.
     Locks,
     /// Quarantine of restarted masters, and strict mode.
     Quarantine,
     /// Release notifications.
     Notifications,
-    /// Inspections.
     Inspections,
     /// Names of connections, and scripts that are loaded ahead.
     Comfort,
-    /// Fenced locks.
     Fenced,
-    /// Fair locks.
     Fair,
     /// Readers and writers.
     Shared,
@@ -30,7 +26,7 @@ pub enum Feature {
 
 impl Feature {
     /// All features, the most important first.
-    pub const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::Locks,
         Self::Quarantine,
         Self::Notifications,
@@ -41,9 +37,38 @@ impl Feature {
         Self::Shared,
     ];
 
-    /// Returns the commands that it needs, as an ACL names them.
-    #[must_use]
-    pub const fn rights(self) -> &'static [&'static str] {
+    /// Its name in findings.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Locks => "all locks",
+            Self::Quarantine => "quarantine and strict mode",
+            Self::Notifications => "release notifications",
+            Self::Inspections => "inspections",
+            Self::Comfort => "names of connections and loaded scripts",
+            Self::Fenced => "fenced locks",
+            Self::Fair => "fair locks",
+            Self::Shared => "readers and writers",
+        }
+    }
+
+    /// The effect of missing rights.
+    pub(super) const fn without(self) -> &'static str {
+        match self {
+            Self::Locks => "locks cannot be taken, extended or released there",
+            Self::Quarantine => {
+                "each reconnect counts as a restart; strict mode refuses the master; less can be examined"
+            }
+            Self::Notifications => "waiters retry at random times instead of receiving release notifications",
+            Self::Inspections => "inspect does not work there",
+            Self::Comfort => "connections have no name, and the first release costs one more round trip",
+            Self::Fenced => "fenced, fair and shared locks cannot be taken there",
+            Self::Fair => "fair locks cannot be taken there",
+            Self::Shared => "readers and writers cannot take locks there",
+        }
+    }
+
+    /// The commands that it needs, as an ACL names them.
+    pub(super) const fn rights(self) -> &'static [&'static str] {
         match self {
             Self::Locks => &["set", "get", "del", "pexpire", "pttl", "evalsha", "eval", "echo"],
             Self::Quarantine => &["info"],

@@ -3,7 +3,8 @@
 use std::net::Ipv4Addr;
 use std::process::Command;
 
-use redlatch::doctor::MasterAnswer;
+use redlatch::internals::diagnose;
+use redlatch::internals::probe::ProbeError;
 use redlatch::{Config, Credentials};
 
 use crate::certificates::Certificates;
@@ -220,14 +221,11 @@ fn the_library_call_logs_in_by_the_provider() {
     let examined = |password: &'static str| {
         let config = Config::builder().masters(fleet.urls()).prefix("lock:").connect_timeout(PATIENCE);
         let config = config.credentials(move |_| Ok(Credentials::new(password).user("locker")));
-        redlatch::doctor::examine(&config.build().expect("valid settings"), PATIENCE)
-            .expect("threads")
-            .masters
-            .remove(0)
+        diagnose(&config.build().expect("valid settings"), PATIENCE).expect("threads").masters.remove(0)
     };
-    let user = examined("PASSWORD").facts().map(|facts| facts.rights.user.clone());
+    let user = examined("PASSWORD").facts.ok().map(|facts| facts.rights.user.clone());
     assert_eq!(user.as_deref(), Some("locker"));
-    assert!(matches!(examined("wrong").state, MasterAnswer::LoginRefused { .. }));
+    assert!(matches!(examined("wrong").facts, Err(ProbeError::LoginRefused(_))));
 }
 
 #[test]

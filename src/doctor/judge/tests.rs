@@ -36,10 +36,7 @@ fn config(count: usize, quarantine: Quarantine, prefix: &str) -> Config {
 }
 
 fn masters(count: u8) -> Vec<Master> {
-    let master = |index: u8| Master {
-        name: format!("m{index}").into(),
-        state: MasterAnswer::Facts(Box::new(healthy(index))),
-    };
+    let master = |index: u8| Master { name: format!("m{index}").into(), facts: Ok(healthy(index)) };
     (1..=count).map(master).collect()
 }
 
@@ -48,7 +45,7 @@ fn findings(quarantine: Quarantine, prefix: &str, change: impl FnOnce(&mut Facts
     let mut masters = masters(3);
     let mut facts = healthy(1);
     change(&mut facts);
-    masters[0].state = MasterAnswer::Facts(Box::new(facts));
+    masters[0].facts = Ok(facts);
     judge(&config(3, quarantine, prefix), &masters)
 }
 
@@ -66,7 +63,7 @@ fn a_healthy_fleet_has_no_findings() {
     for (index, master) in (1..).zip(&mut all) {
         let mut facts = healthy(index);
         synced(&mut facts);
-        master.state = MasterAnswer::Facts(Box::new(facts));
+        master.facts = Ok(facts);
     }
     assert_eq!(judge(&config(5, Quarantine::Trust, ""), &all), []);
     let found = judge(&config(5, Quarantine::Uptime, ""), &all);
@@ -125,7 +122,7 @@ fn trust_needs_each_write_on_disk() {
         let found = findings(Quarantine::Trust, "", change);
         found.into_iter().find(|finding| finding.masters[0] == "m1".into()).map(|finding| finding.problem)
     };
-    let unsynced = |loss| Some(Problem::TrustUnsynced { loss });
+    let unsynced = |loss: RestartLoss| Some(loss.problem());
     assert_eq!(loss(|it| it.server.is_append_only = Some(false)), unsynced(RestartLoss::All));
     assert_eq!(loss(|_| {}), unsynced(RestartLoss::Seconds));
     assert_eq!(loss(|it| it.settings.appendfsync = Some("no".into())), unsynced(RestartLoss::Unknown));
@@ -151,10 +148,7 @@ fn the_list_of_masters_is_judged() {
     let down = |count: usize| {
         let mut masters = masters(3);
         let why = "no connection".to_owned();
-        masters
-            .iter_mut()
-            .take(count)
-            .for_each(|it| it.state = MasterAnswer::Unreachable { why: why.clone() });
+        masters.iter_mut().take(count).for_each(|it| it.facts = Err(ProbeError::Unreachable(why.clone())));
         judge(&config(3, Quarantine::Uptime, ""), &masters)
     };
     assert_eq!(codes(&down(1)), ["unreachable"]);
@@ -184,7 +178,7 @@ fn missing_rights_come_with_the_acl_line() {
     let found = findings(Quarantine::Uptime, "lock:", lacking);
     let line = |feature: Feature| {
         let mut it = found.iter().filter(
-            |it| matches!(&it.problem, Problem::MissingRights { feature: other, .. } if *other == feature),
+            |it| matches!(&it.problem, Problem::MissingRights { feature: other, .. } if *other == feature.name()),
         );
         it.next().map(|it| (it.severity, it.advice())).expect("a finding")
     };
@@ -248,11 +242,13 @@ fn all_findings_keep_the_rules_of_writing() {
         Problem::CertificateExpires { left },
     ];
     use RestartLoss::{All, DuringRewrite, Seconds, Unknown};
-    problems.extend([All, Seconds, Unknown, DuringRewrite].map(|loss| Problem::TrustUnsynced { loss }));
+    problems.extend([All, Seconds, Unknown, DuringRewrite].map(RestartLoss::problem));
     for feature in Feature::ALL {
-        problems.push(Problem::MissingCommands { feature, commands: vec!["eval"] });
+        let (feature, effect) = (feature.name(), feature.without());
+        problems.push(Problem::MissingCommands { feature, effect, commands: vec!["eval"] });
         problems.push(Problem::MissingRights {
             feature,
+            effect,
             rights: vec!["+get".to_owned()],
             user: user.clone(),
         });
