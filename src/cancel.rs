@@ -85,8 +85,8 @@ impl fmt::Debug for Cancel {
 }
 
 impl Registration {
-    pub(crate) const fn new(cancel: Cancel) -> Self {
-        Self { cancel, id: None }
+    pub(crate) fn new(cancel: &Cancel) -> Self {
+        Self { cancel: cancel.clone(), id: None }
     }
 
     /// Has this waker called when the handle is cancelled, in place of the last one. Returns whether it is
@@ -101,15 +101,21 @@ impl Registration {
         let known = state.wakers.iter_mut().find(|(id, _)| Some(*id) == self.id);
         if let Some((_, known)) = known {
             mem::swap(known, &mut waker);
+            drop(state);
         } else {
             let id = state.count;
             state.count += 1;
             state.wakers.push((id, waker));
             self.id = Some(id);
-            return false;
         }
-        drop(state);
         false
+    }
+}
+
+/// A copy of a request is an acquisition of its own.
+impl Clone for Registration {
+    fn clone(&self) -> Self {
+        Self::new(&self.cancel)
     }
 }
 

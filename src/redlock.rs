@@ -1,7 +1,5 @@
 //! [`Redlock`]: the protocol owned by one thread, without a background thread and without a hand-off.
 
-mod lease;
-
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,10 +19,10 @@ use crate::engine::{
 use crate::error::{AcquireError, ExtendError, LeaveError, ReleaseError};
 use crate::event::Observer;
 use crate::limits;
-use crate::lock::{HolderLabel, LockName, Resource};
-use crate::options::{Options, fair_method, label_method, option_methods, request_methods};
+use crate::lock::{FencingToken, HolderLabel, LockName, Resource, Token};
+use crate::mutants::mutant;
+use crate::options::{Options, fair_method, held_methods, label_method, option_methods, request_methods};
 use crate::process::Process;
-pub use lease::Lease;
 
 /// Lock client for one thread, with the lowest latency. Nothing happens between its calls.
 ///
@@ -101,7 +99,7 @@ pub struct LeaseRequest<'a> {
     resource: LockName<'a>,
     options: Options,
     label: Option<Cow<'a, str>>,
-    cancel: Option<Cancel>,
+    cancel: Option<Registration>,
 }
 
 impl Redlock {
@@ -154,9 +152,12 @@ impl Redlock {
     }
 
     /// Waits until an acquisition has its outcome.
-    fn hold(&mut self, request: Request<'_>, cancel: Option<Cancel>) -> Result<Lease, AcquireError> {
+    fn hold(
+        &mut self,
+        request: Request<'_>,
+        mut registration: Option<Registration>,
+    ) -> Result<Lease, AcquireError> {
         self.revive().map_err(|error| AcquireError::Stopped(error.to_string().into()))?;
-        let mut registration = cancel.map(Registration::new);
         let waker = registration.as_ref().map(|_| self.waker());
         let mut is_cancelled =
             || registration.as_mut().zip(waker.as_ref()).is_some_and(|(it, waker)| it.register(waker));
@@ -530,6 +531,49 @@ impl<'a> LeaseRequest<'a> {
         let resource = Resource::new(self.resource.as_bytes())?;
         let label = self.label.as_deref().map(HolderLabel::new).transpose()?;
         self.redlock.hold(Request::Acquire { resource, options: self.options, label }, self.cancel)
+    }
+}
+
+/// Lock held by a [`Redlock`].
+///
+/// Dropping it queues its release, which goes out with the next call of its `Redlock`, in one write with all
+/// that the call sends. The drop never blocks, and may happen on another thread or in a panic. To send the
+/// release at once, call [`Redlock::release`], or [`Redlock::flush`] after the drop.
+#[must_use = "dropping the lease releases the lock"]
+pub struct Lease {
+    lock: OpId,
+    token: Token,
+    fencing_token: Option<FencingToken>,
+    /// By the clock of this crate, as all that the engine reports.
+    valid_until: Instant,
+    origin: Arc<Origin>,
+    /// Whether the drop is to queue a release.
+    is_armed: bool,
+}
+
+impl Lease {
+    held_methods!();
+
+    /// By the clock of this crate; now, once it is over.
+    fn deadline_at(&self, now: Instant) -> Instant {
+        let origin = &self.origin;
+        let is_over = origin.process.is_forked_at(now) || origin.is_released.load(Ordering::Acquire);
+        if is_over { now } else { self.valid_until }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // A fork may have inherited the mutex locked.
+        if self.is_armed && !self.origin.process.is_forked() && !mutant!(DropForgets) {
+            self.origin.dropped().push(self.lock);
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("remaining", &self.remaining()).finish_non_exhaustive()
     }
 }
 

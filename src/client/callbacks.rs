@@ -5,11 +5,15 @@
 //! ends when none is. A callback that blocks delays those behind it. Does not know what they are called for.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Wake;
+use std::task::{Wake, Waker};
 use std::thread;
 
+use super::parker::Parker;
 use crate::caught::caught;
+use crate::engine::Engine;
+use crate::event::{Event, Observer};
 
 type Callback = Box<dyn FnOnce() + Send>;
 
@@ -93,11 +97,66 @@ fn call(callback: Callback) {
     let _ = caught(callback);
 }
 
+/// Events that are taken with the lock given back once.
+const TAKEN_COUNT_MAX: usize = 64;
+
+/// The observer of a client.
+#[derive(Debug)]
+pub(in crate::client) struct Observing {
+    observer: Observer,
+    parker: Arc<Parker>,
+    waker: Waker,
+    /// Whether its thread will look for events. Changed with the lock held.
+    is_awake: AtomicBool,
+    has_ended: AtomicBool,
+}
+
+impl Observing {
+    /// Its thread is about to start.
+    pub(in crate::client) fn new(observer: Observer) -> Self {
+        let (parker, waker) = Parker::pair();
+        Self { observer, parker, waker, is_awake: AtomicBool::new(true), has_ended: AtomicBool::new(false) }
+    }
+
+    /// Has the events of the engine reported; to be called with the lock held.
+    pub(in crate::client) fn notify(&self, engine: &Engine) {
+        if engine.has_event() && !self.is_awake.swap(true, Ordering::AcqRel) {
+            self.waker.wake_by_ref();
+        }
+    }
+
+    /// Takes events for its thread, with the lock held. If there are none, the thread is about to sleep.
+    pub(in crate::client) fn take(&self, engine: &mut Engine) -> Vec<Event> {
+        let events: Vec<Event> = std::iter::from_fn(|| engine.poll_event()).take(TAKEN_COUNT_MAX).collect();
+        self.is_awake.store(!events.is_empty(), Ordering::Release);
+        events
+    }
+
+    /// Calls the observer with each. A panic of it is caught.
+    pub(in crate::client) fn report(&self, events: &[Event]) {
+        events.iter().for_each(|event| self.observer.call(event));
+    }
+
+    pub(in crate::client) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
+    }
+
+    /// Sleeps until there are events, or will be no more.
+    pub(in crate::client) fn park(&self) {
+        self.parker.park(None);
+    }
+
+    /// No further events come; the thread ends when it has reported those that wait.
+    pub(in crate::client) fn end(&self) {
+        self.has_ended.store(true, Ordering::Release);
+        self.waker.wake_by_ref();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::mpsc;
-    use std::task::Waker;
     use std::time::Duration;
 
     /// A slow machine only takes longer.

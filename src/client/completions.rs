@@ -64,31 +64,31 @@ struct Watching {
     audience: Audience,
 }
 
-/// Which answer is expected.
+/// Kind of the outcome that a call expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Question {
-    /// That to an acquisition.
+pub enum OutcomeKind {
+    /// Answer to an acquisition.
     Acquire,
-    /// That to an extension.
+    /// Answer to an extension.
     Extend,
-    /// That to an awaited release.
+    /// Answer to an awaited release.
     Release,
-    /// That to a lock that is left for a time.
+    /// Answer to a lock that is left for a time.
     Leave,
-    /// That to a look at a lock.
+    /// Answer to an inspection.
     Inspect,
-    /// That to a forced unlock.
+    /// Answer to a forced unlock.
     ForceUnlock,
-    /// The end of a pause.
+    /// End of a pause.
     Pause,
-    /// The end of a drain.
+    /// End of a drain.
     Drain,
 }
 
 #[derive(Debug)]
 enum Slot {
     Free,
-    Waiting(Question, Waiter),
+    Waiting(OutcomeKind, Waiter),
     Done(Outcome),
 }
 
@@ -112,7 +112,7 @@ impl Waiter {
     }
 }
 
-impl Question {
+impl OutcomeKind {
     const fn is_answered_by(self, outcome: &Outcome) -> bool {
         matches!(
             (self, outcome),
@@ -152,7 +152,7 @@ impl Default for Completions {
 impl Completions {
     /// Says that the answer to a question about this operation is wanted: the next one of that kind. What the
     /// engine has answered before must have been delivered.
-    pub fn expect(&mut self, op: OpId, question: Question) -> CompletionToken {
+    pub fn expect(&mut self, op: OpId, question: OutcomeKind) -> CompletionToken {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::Free);
             // Room for all, so that freeing never allocates.
@@ -251,7 +251,8 @@ impl Completions {
                 None
             }
             Slot::Waiting(question, _) => {
-                let goes_on = matches!(question, Question::Extend | Question::Release | Question::Leave);
+                let goes_on =
+                    matches!(question, OutcomeKind::Extend | OutcomeKind::Release | OutcomeKind::Leave);
                 if !goes_on && !mutant!(AbandonForgets) {
                     // A release is always taken, and cancels an acquisition or a query.
                     let _ = engine.submit(now, Request::Release { lock: completion.op, awaited: false });

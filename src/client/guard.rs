@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::completions::{Audience, Question, Watcher};
+use super::completions::{Audience, OutcomeKind, Watcher};
 use super::handle::Client;
-use super::lingering::note_drop;
-use super::name::HeldName;
-use super::pending::{Ask, How, Pending, future};
+use super::pending::{Ask, Pending};
+use super::shared::background::note_drop;
 use super::shared::{Core, Shared, Stopped};
 use crate::clock;
-use crate::engine::{Grant, OpId, Outcome, Released, Request, Validity};
+use crate::engine::{Grant, Left, OpId, Outcome, Released, Request, Validity};
 use crate::error::{ExtendError, LeaveError, ReleaseError};
 use crate::lock::{FencingToken, Token};
 use crate::mutants::mutant;
+use crate::options::held_methods;
 
 /// Lock held by a [`Client`].
 ///
@@ -43,6 +43,25 @@ pub struct Guard {
     is_armed: bool,
     /// A caller that watched it while it was held; dropped with the guard, for that may run anybody's code.
     unwatched: Vec<Waker>,
+}
+
+/// The name of a lock that a guard has.
+#[derive(Debug)]
+pub(super) enum HeldName {
+    /// A copy in memory that the client lends.
+    Copied(Vec<u8>),
+    Shared(Bytes),
+}
+
+impl HeldName {
+    pub(super) const NONE: Self = Self::Copied(Vec::new());
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Copied(name) => name,
+            Self::Shared(name) => name,
+        }
+    }
 }
 
 impl Guard {
@@ -89,52 +108,10 @@ impl Guard {
         }
     }
 
-    /// Returns the random value that the masters hold for this lock.
-    #[must_use]
-    pub const fn token(&self) -> Token {
-        self.token
-    }
+    held_methods!();
 
-    /// Returns the fencing token of a lock from [`crate::LockRequest::fenced`]: it is larger than the token
-    /// of each earlier fenced holder. `None` for any other lock.
-    #[must_use]
-    pub const fn fencing_token(&self) -> Option<FencingToken> {
-        self.fencing_token
-    }
-
-    /// Returns the end of the validity, to be compared with [`Instant::now`]. Nothing is promised after it:
-    /// stop the protected work before. An extension that was lost or dropped half-way counts, too.
-    ///
-    /// With the feature `suspend`, time in which the machine slept counts; on Linux, [`Instant::now`] does
-    /// not count it. The returned moment is right until the machine sleeps again: call this again, or call
-    /// [`Guard::is_valid`].
-    #[must_use]
-    pub fn valid_until(&self) -> Instant {
-        clock::to_std(self.deadline())
-    }
-
-    /// Returns the validity left; zero once it has ended.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        let now = clock::now();
-        self.deadline_at(now).saturating_duration_since(now)
-    }
-
-    /// Returns whether the validity lasts; always false in a fork of the process. It takes no lock, as
-    /// [`Guard::remaining`] and [`Guard::valid_until`].
-    #[must_use]
-    pub fn is_valid(&self) -> bool {
-        let now = clock::now();
-        now < self.deadline_at(now)
-    }
-
-    /// By the clock of this crate.
-    pub(super) fn deadline(&self) -> Instant {
-        self.deadline_at(clock::now())
-    }
-
-    /// Now, in a fork of the process.
-    fn deadline_at(&self, now: Instant) -> Instant {
+    /// By the clock of this crate; now, in a fork of the process.
+    pub(super) fn deadline_at(&self, now: Instant) -> Instant {
         let is_forked = self.client.shared().process.is_forked_at(now);
         if is_forked { now } else { self.validity.until(self.granted_until) }
     }
@@ -158,12 +135,16 @@ impl Guard {
     /// # Errors
     /// [`ExtendError`]. The lock stays valid as long as it was before, unless the error says that it is lost.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), ExtendError> {
-        self.extend_async(ttl).wait()
+        self.extension(ttl).wait()
     }
 
     /// Returns the future of [`Guard::extend`], for tasks; [`Extend`] says what dropping it does.
     pub const fn extend_async(&mut self, ttl: Duration) -> Extend<'_> {
-        Extend::new(self, ttl)
+        Extend(self.extension(ttl))
+    }
+
+    pub(super) const fn extension(&self, ttl: Duration) -> Pending<Extension<'_>> {
+        Pending::new(Extension { client: &self.client, lock: self.lock, ttl })
     }
 
     /// Calls `callback` when the lock is lost or about to be lost: a tenth of the validity before its end by
@@ -205,12 +186,12 @@ impl Guard {
     /// [`ReleaseError`] if too few masters answered in time. The release goes on in the background, so log
     /// the error: the protected work is done.
     pub fn release(self) -> Result<Released, ReleaseError> {
-        self.release_async().wait()
+        Pending::new(self).wait()
     }
 
     /// Returns the future of [`Guard::release`], for tasks; [`Release`] says what dropping it does.
     pub const fn release_async(self) -> Release {
-        Release::new(self)
+        Release(Pending::new(self))
     }
 
     /// Leaves the lock to the end of its TTL: nothing is released, nothing extends it, and nothing is sent.
@@ -227,6 +208,34 @@ impl Guard {
             Ok(())
         });
         left.map_err(LeaveError::Stopped)?
+    }
+
+    /// Gives the lock up, and leaves it on the masters for the rest of a time, counted from now: for jobs
+    /// that run once per interval. Sets the TTL of its keys to the rest, which is at most the configured
+    /// `max_ttl`, and waits until each master that was asked has answered, for the answer limit at most.
+    /// Nobody else gets the lock before [`Left::held_until`], also if this process ends. With a rest of zero
+    /// the lock is released.
+    ///
+    /// A master that misses it gets it again after a reconnect, and a release once the time is over, while
+    /// the client lives.
+    ///
+    /// # Errors
+    /// [`LeaveError`]. After [`LeaveError::Unconfirmed`] the lock is left, and masters are asked again in the
+    /// background. After [`LeaveError::Stopped`] it ends with its TTL. After any other error it is lost, or
+    /// released as if dropped.
+    pub fn leave_for(self, rest: Duration) -> Result<Left, LeaveError> {
+        Pending::new(LeaveFor { guard: self, rest }).wait()
+    }
+
+    /// Returns the future of [`Guard::leave_for`], for tasks. The rest counts from its first poll.
+    ///
+    /// Dropping it before its first poll releases the lock. It is cancel-safe afterwards: dropping it leaves
+    /// the masters' answers to the background.
+    pub fn leave_for_async(
+        self,
+        rest: Duration,
+    ) -> impl Future<Output = Result<Left, LeaveError>> + Send + use<> {
+        Pending::new(LeaveFor { guard: self, rest })
     }
 
     pub(super) const fn lock(&self) -> OpId {
@@ -372,16 +381,16 @@ impl Client {
         guards: impl IntoIterator<Item = &'g mut Guard>,
         ttl: Duration,
     ) -> Vec<Extend<'g>> {
-        let mut batch: Vec<_> = guards.into_iter().map(|guard| Extend::new(guard, ttl)).collect();
-        self.submit_all(batch.iter_mut().map(|it| (it.client().is(self), it)), Extend::submit);
+        let mut batch: Vec<_> = guards.into_iter().map(|guard| guard.extend_async(ttl)).collect();
+        self.submit_all(batch.iter_mut().map(|it| &mut it.0));
         batch
     }
 
     /// Starts to release several locks, with one write for each master. Each result comes from its own
     /// [`Release`]; dropping one leaves that release to the background.
     pub fn release_all(&self, guards: impl IntoIterator<Item = Guard>) -> Vec<Release> {
-        let mut batch: Vec<_> = guards.into_iter().map(Release::new).collect();
-        self.submit_all(batch.iter_mut().map(|it| (it.client().is(self), it)), Release::submit);
+        let mut batch: Vec<_> = guards.into_iter().map(Guard::release_async).collect();
+        self.submit_all(batch.iter_mut().map(|it| &mut it.0));
         batch
     }
 }
@@ -403,83 +412,78 @@ pub struct Extend<'g>(Pending<Extension<'g>>);
 #[derive(Debug)]
 pub struct Release(Pending<Guard>);
 
-impl<'g> Extend<'g> {
-    pub(super) const fn new(guard: &'g mut Guard, ttl: Duration) -> Self {
-        Self(Pending::new(Extension { guard, ttl }))
-    }
-
-    pub(super) fn client(&self) -> &Client {
-        self.0.ask().client()
-    }
-
-    pub(super) fn submit(&mut self, core: &mut Core) {
-        self.0.submit(core);
-    }
-
-    pub(super) fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<(), ExtendError>> {
-        self.0.resolve(how)
-    }
-
+impl Extend<'_> {
     /// Waits on this thread, for the answer limit of one round at most.
     ///
     /// # Errors
     /// As [`Guard::extend`].
-    pub fn wait(self) -> Result<(), ExtendError> {
+    pub fn wait(mut self) -> Result<(), ExtendError> {
         self.0.wait()
     }
 }
 
 impl Release {
-    pub(super) const fn new(guard: Guard) -> Self {
-        Self(Pending::new(guard))
-    }
-
-    pub(super) fn client(&self) -> &Client {
-        self.0.ask().client()
-    }
-
-    pub(super) fn submit(&mut self, core: &mut Core) {
-        self.0.submit(core);
-    }
-
-    pub(super) fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<Released, ReleaseError>> {
-        self.0.resolve(how)
-    }
-
     /// Waits on this thread, for the answer limit of one round at most.
     ///
     /// # Errors
     /// As [`Guard::release`].
-    pub fn wait(self) -> Result<Released, ReleaseError> {
+    pub fn wait(mut self) -> Result<Released, ReleaseError> {
         self.0.wait()
     }
 }
 
-future!(Extend<'_>, Result<(), ExtendError>);
-future!(Release, Result<Released, ReleaseError>);
+impl Future for Extend<'_> {
+    type Output = Result<(), ExtendError>;
 
-/// What [`Extend`] asks.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl Future for Release {
+    type Output = Result<Released, ReleaseError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+/// Extension of a lock, by its guard or by one hold of a reentrant lock for all of them.
 #[derive(Debug)]
-struct Extension<'g> {
-    guard: &'g mut Guard,
-    ttl: Duration,
+pub(super) struct Extension<'g> {
+    pub(super) client: &'g Client,
+    pub(super) lock: OpId,
+    pub(super) ttl: Duration,
 }
 
 impl Ask for Extension<'_> {
-    const QUESTION: Question = Question::Extend;
+    const OUTCOME: OutcomeKind = OutcomeKind::Extend;
     type Answer = ();
     type Error = ExtendError;
+    type Submitted = ();
 
     fn client(&self) -> &Client {
-        self.guard.client()
+        self.client
     }
 
-    fn submit(&mut self, core: &mut Core) -> Result<OpId, ExtendError> {
-        submit_extension(core, self.guard.lock(), self.ttl)
+    fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), ExtendError> {
+        core.deliver();
+        // An answer is for one hold: that of another one is to come.
+        if core.completions.is_asked(self.lock) {
+            return Err(ExtendError::Busy);
+        }
+        if !core.has(self.lock) {
+            return Err(ExtendError::NotHeld);
+        }
+        let op = core.submit(Request::Extend { lock: self.lock, ttl: self.ttl });
+        Ok((op.map_err(|_| ExtendError::NotHeld)?, ()))
     }
 
-    fn answer(&mut self, _: OpId, outcome: Outcome) -> Result<(), ExtendError> {
-        extension_result(outcome)
+    fn answer(&mut self, _: OpId, (): (), outcome: Outcome) -> Result<(), ExtendError> {
+        match outcome {
+            Outcome::Extend(result) => result.map(drop),
+            _ => unreachable!("an extension is answered by its own outcome"),
+        }
     }
 
     fn stopped(why: Stopped) -> ExtendError {
@@ -487,40 +491,27 @@ impl Ask for Extension<'_> {
     }
 }
 
-pub(super) fn submit_extension(core: &mut Core, lock: OpId, ttl: Duration) -> Result<OpId, ExtendError> {
-    if !core.has(lock) {
-        return Err(ExtendError::NotHeld);
-    }
-    core.submit(Request::Extend { lock, ttl }).map_err(|_| ExtendError::NotHeld)
-}
-
-pub(super) fn extension_result(outcome: Outcome) -> Result<(), ExtendError> {
-    match outcome {
-        Outcome::Extend(result) => result.map(drop),
-        _ => unreachable!("an extension is answered by its own outcome"),
-    }
-}
-
 /// The release of a guard.
 impl Ask for Guard {
-    const QUESTION: Question = Question::Release;
+    const OUTCOME: OutcomeKind = OutcomeKind::Release;
     type Answer = Released;
     type Error = ReleaseError;
+    type Submitted = ();
 
     fn client(&self) -> &Client {
-        self.client()
+        &self.client
     }
 
-    fn submit(&mut self, core: &mut Core) -> Result<OpId, ReleaseError> {
+    fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), ReleaseError> {
         self.disarm(core);
-        if !core.has(self.lock()) {
+        if !core.has(self.lock) {
             return Err(ReleaseError::NotHeld);
         }
-        let request = Request::Release { lock: self.lock(), awaited: true };
-        core.submit(request).map_err(|_| ReleaseError::NotHeld)
+        let op = core.submit(Request::Release { lock: self.lock, awaited: true });
+        Ok((op.map_err(|_| ReleaseError::NotHeld)?, ()))
     }
 
-    fn answer(&mut self, _: OpId, outcome: Outcome) -> Result<Released, ReleaseError> {
+    fn answer(&mut self, _: OpId, (): (), outcome: Outcome) -> Result<Released, ReleaseError> {
         match outcome {
             Outcome::Release(result) => result,
             _ => unreachable!("a release is answered by its own outcome"),
@@ -529,5 +520,48 @@ impl Ask for Guard {
 
     fn stopped(why: Stopped) -> ReleaseError {
         ReleaseError::Stopped(why)
+    }
+}
+
+/// Lock that is being left for a time.
+#[derive(Debug)]
+struct LeaveFor {
+    guard: Guard,
+    rest: Duration,
+}
+
+impl Ask for LeaveFor {
+    const OUTCOME: OutcomeKind = OutcomeKind::Leave;
+    type Answer = Left;
+    type Error = LeaveError;
+    type Submitted = ();
+
+    fn client(&self) -> &Client {
+        &self.guard.client
+    }
+
+    fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), LeaveError> {
+        let lock = self.guard.lock();
+        if !core.has(lock) {
+            self.guard.disarm(core);
+            return Err(LeaveError::NotHeld);
+        }
+        let submitted = core.submit(Request::LeaveFor { lock, rest: self.rest });
+        // After an error the guard still has it, and its drop releases it.
+        if core.driver.engine.valid_until(lock).is_none() {
+            self.guard.disarm(core);
+        }
+        Ok((submitted.map_err(|_| LeaveError::NotHeld)?, ()))
+    }
+
+    fn answer(&mut self, _: OpId, (): (), outcome: Outcome) -> Result<Left, LeaveError> {
+        match outcome {
+            Outcome::Leave(result) => Left::by_clock(result, clock::to_std),
+            _ => unreachable!("a lock that is left is answered by its own outcome"),
+        }
+    }
+
+    fn stopped(why: Stopped) -> LeaveError {
+        LeaveError::Stopped(why)
     }
 }

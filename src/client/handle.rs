@@ -1,17 +1,25 @@
-//! [`Client`]: the handle that callers clone, and what it can say of its masters.
+//! [`Client`]: the handle that callers clone; how it is opened, what it reports of its masters, how it ends.
 
 use std::fmt;
-use std::sync::Arc;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::Duration;
 
 use super::callbacks::Callbacks;
+use super::completions::OutcomeKind;
+use super::pending::{Ask, Pending};
 #[cfg(unix)]
-use super::drive::Drive;
-use super::shared::{Core, Shared};
+use super::shared::background::Drive;
+use super::shared::{Core, Shared, Stopped};
+use crate::caught::caught;
 use crate::clock;
-use crate::config::{Config, ConfigBuilder};
+use crate::config::{Config, ConfigBuilder, ConfigError};
 use crate::driver::{ConnectError, Driver};
-use crate::engine::{Health, MasterStatus, Stats};
+use crate::engine::{Health, HeldLocks, MasterStatus, OpId, Outcome, Request, Stats, SubmitError};
+use crate::limits;
 
 /// Lock client for many threads and tasks: clones share one set of connections and one event loop.
 ///
@@ -103,14 +111,37 @@ impl Client {
         Ok(Self { handle: Arc::new(Handle { shared, config, callbacks: Callbacks::default() }) })
     }
 
+    /// Returns the future of [`Client::connect`], for tasks.
+    ///
+    /// ```no_run
+    /// # async fn start() -> Result<(), Box<dyn std::error::Error>> {
+    /// let urls = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    /// let client = redlatch::Client::connect_async(urls).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConnectError`]. A master that cannot be reached is no error.
+    pub fn connect_async<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Connect {
+        match Config::builder().masters(urls).build() {
+            Ok(config) => Self::open_async(config),
+            Err(error) => Connect { state: State::Invalid(error) },
+        }
+    }
+
+    /// Returns the future of [`Client::open`], for tasks; [`Connect`] says what dropping it does.
+    ///
+    /// # Errors
+    /// As [`Client::open`].
+    pub fn open_async(config: Config) -> Connect {
+        Connect { state: State::Idle(Box::new(config)) }
+    }
+
     /// Submits what is this client's; the rest, and all if the client was stopped, is left to its own wait.
-    pub(super) fn submit_all<'b, T: 'b>(
-        &self,
-        batch: impl Iterator<Item = (bool, &'b mut T)>,
-        submit: impl Fn(&mut T, &mut Core),
-    ) {
+    pub(super) fn submit_all<'b, A: Ask + 'b>(&self, batch: impl Iterator<Item = &'b mut Pending<A>>) {
         let _ = self.shared().with(|core| {
-            batch.filter(|(is_ours, _)| *is_ours).for_each(|(_, it)| submit(it, core));
+            batch.filter(|it| it.client().is(self)).for_each(|it| it.submit(core));
             core.write_batch();
         });
     }
@@ -165,8 +196,67 @@ impl Client {
     /// # Errors
     /// An error if the client has stopped, or if the operating system gives no descriptor.
     #[cfg(unix)]
-    pub fn drive(&self) -> std::io::Result<Drive> {
+    pub fn drive(&self) -> io::Result<Drive> {
         Drive::new(self.handle.shared.clone())
+    }
+
+    /// Ends the client's locks and then the client, within `limit`: for the shutdown of a service.
+    ///
+    /// 1. From now on nothing is acquired. Acquisitions under way end with [`crate::AcquireError::Stopped`],
+    ///    and so do later ones, of all handles.
+    /// 2. `held` says what becomes of locks that guards hold: they are released now, or left to their guards.
+    /// 3. This call returns when nothing is left on any master, or after `limit`.
+    /// 4. The client stops. Guards that still hold a lock keep their validity, and nobody renews or releases
+    ///    it: it ends with its TTL.
+    ///
+    /// Returns the number of locks that are not released on every master. A master that cannot be reached
+    /// keeps them there until their TTL; that harms nobody if the others have released them.
+    ///
+    /// It returns at once in a fork of the process, where it is 0, and in a waker that this client calls.
+    ///
+    /// ```no_run
+    /// # use redlatch::{Client, HeldLocks};
+    /// # use std::time::Duration;
+    /// # let client = Client::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+    /// let unreleased = client.drain(Duration::from_secs(10), HeldLocks::Leave);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn drain(&self, limit: Duration, held: HeldLocks) -> usize {
+        let result = self.draining(limit, held).wait();
+        self.end_drain(result)
+    }
+
+    /// Returns the future of [`Client::drain`], for tasks. It does nothing before it is polled. It is
+    /// cancel-safe: dropping it ends the wait only. The client then acquires nothing, has released what was
+    /// to be released, and serves its guards.
+    pub fn drain_async(
+        &self,
+        limit: Duration,
+        held: HeldLocks,
+    ) -> impl Future<Output = usize> + Send + use<> {
+        let client = self.clone();
+        async move {
+            let result = client.draining(limit, held).await;
+            client.end_drain(result)
+        }
+    }
+
+    fn draining(&self, limit: Duration, held: HeldLocks) -> Pending<Draining> {
+        Pending::new(Draining { client: self.clone(), limit, held })
+    }
+
+    fn end_drain(&self, result: Result<usize, NotDrained>) -> usize {
+        if let Ok(count) = result {
+            // Without time nothing of it has been written yet.
+            let _ = self.shared().with(|core| {
+                core.flush();
+                core.is_drained = true;
+            });
+            self.shared().stop("it was drained; open a new client");
+            return count;
+        }
+        // A client that has stopped leaves its locks to their TTL; those of a fork are its parent's.
+        self.shared().peek(|core| core.driver.engine.claim_count()).unwrap_or_default()
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -191,5 +281,128 @@ impl Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("masters", &self.masters()).finish_non_exhaustive()
+    }
+}
+
+/// Client that is being opened: a future for any executor; made by [`Client::open_async`] and
+/// [`Client::connect_async`].
+///
+/// It does nothing before it is polled. Then a thread of its own opens the client, within twice the
+/// `connect_timeout`, 2 s by default. No poll blocks. It is cancel-safe: if it is dropped before the client
+/// is open, that thread closes the client. A drop after that is the drop of the client's last handle.
+#[must_use = "nothing is connected before this is awaited"]
+#[derive(Debug)]
+pub struct Connect {
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Invalid(ConfigError),
+    Idle(Box<Config>),
+    Opening(Arc<Mutex<Opening>>),
+    Over,
+}
+
+/// The result of the thread, and the task that waits for it.
+#[derive(Debug, Default)]
+struct Opening {
+    result: Option<Result<Client, ConnectError>>,
+    waker: Option<Waker>,
+}
+
+impl Future for Connect {
+    type Output = Result<Client, ConnectError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let opening = match std::mem::replace(&mut self.state, State::Over) {
+            State::Over => panic!("polled after it was ready"),
+            State::Invalid(error) => return Poll::Ready(Err(error.into())),
+            State::Idle(config) => start(*config)?,
+            State::Opening(opening) => opening,
+        };
+        let mut shared = opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(result) = shared.result.take() {
+            return Poll::Ready(result);
+        }
+        let _replaced = shared.waker.replace(context.waker().clone());
+        drop(shared);
+        self.state = State::Opening(opening);
+        Poll::Pending
+    }
+}
+
+/// Opens the client on a thread of its own.
+fn start(config: Config) -> Result<Arc<Mutex<Opening>>, ConnectError> {
+    let opening = Arc::<Mutex<Opening>>::default();
+    let its = opening.clone();
+    thread::Builder::new().name("redlatch-open".to_owned()).spawn(move || {
+        let result = caught(|| Client::open(config));
+        let result = result.unwrap_or_else(|| Err(io::Error::other("opening the client panicked").into()));
+        let mut shared = its.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.result = Some(result);
+        let waker = shared.waker.take();
+        drop(shared);
+        // Before the waker, which may run anybody's code: a task that is gone leaves the client to this.
+        drop(its);
+        waker.into_iter().for_each(Waker::wake);
+    })?;
+    Ok(opening)
+}
+
+/// Waits at most that long until a client has nothing on any master, and looks each millisecond. Returns the
+/// number of locks that are not released everywhere. The client goes on, unlike after a drain: for tests.
+pub fn settle(client: &Client, limit: Duration) -> usize {
+    let until = clock::now().checked_add(limit);
+    loop {
+        let count = client.stats().claims;
+        if count == 0 || until.is_some_and(|until| until <= clock::now()) {
+            return count;
+        }
+        thread::sleep(limits::DRAIN_LOOK_PAUSE);
+    }
+}
+
+/// The client cannot be asked, or has no room for the question.
+#[derive(Debug)]
+struct NotDrained;
+
+#[derive(Debug)]
+struct Draining {
+    client: Client,
+    limit: Duration,
+    held: HeldLocks,
+}
+
+impl Ask for Draining {
+    const OUTCOME: OutcomeKind = OutcomeKind::Drain;
+    type Answer = usize;
+    type Error = NotDrained;
+    type Submitted = ();
+
+    fn client(&self) -> &Client {
+        &self.client
+    }
+
+    fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), NotDrained> {
+        let request = Request::Drain { held: self.held, limit: self.limit };
+        // Without room it has ended the acquisitions under way, and there is room now.
+        let again = |core: &mut Core| {
+            core.deliver();
+            core.submit(request)
+        };
+        let op = core.submit(request).or_else(|_| again(core)).map_err(|_: SubmitError| NotDrained)?;
+        Ok((op, ()))
+    }
+
+    fn answer(&mut self, _: OpId, (): (), outcome: Outcome) -> Result<usize, NotDrained> {
+        match outcome {
+            Outcome::Drained(count) => Ok(count),
+            _ => unreachable!("a drain is answered by its own outcome"),
+        }
+    }
+
+    fn stopped(_: Stopped) -> NotDrained {
+        NotDrained
     }
 }

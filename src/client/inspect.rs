@@ -1,22 +1,12 @@
-//! Looking at a lock, and breaking it by force.
+//! Inspect at a lock, and breaking it by force.
 
-use super::completions::Question;
+use super::completions::OutcomeKind;
 use super::handle::Client;
-use super::pending::{Ask, Pending, future};
+use super::pending::{Ask, Pending};
 use super::shared::{Core, Stopped};
 use crate::engine::{ForceUnlocked, Inspection, OpId, Outcome, Request};
 use crate::error::{ForceUnlockError, InspectError};
 use crate::lock::{LockName, Resource, quorum};
-
-/// A look at a lock under way.
-#[must_use = "nothing is asked before this is awaited"]
-#[derive(Debug)]
-struct Inspect<'a>(Pending<Looking<'a>>);
-
-/// A forced unlock under way.
-#[must_use = "nothing is deleted before this is awaited"]
-#[derive(Debug)]
-struct ForceUnlock<'a>(Pending<Breaking<'a>>);
 
 impl Client {
     /// Returns what each master holds of the lock of this name, of any holder, in one round trip.
@@ -34,7 +24,7 @@ impl Client {
     /// # Errors
     /// [`InspectError`]. A master that does not answer is part of the [`Inspection`].
     pub fn inspect<'n>(&self, name: impl Into<LockName<'n>>) -> Result<Inspection, InspectError> {
-        self.look(name.into()).0.wait()
+        Pending::new(Inspect { client: self, name: name.into() }).wait()
     }
 
     /// Returns the future of [`Client::inspect`], for tasks. It sends nothing before it is polled. It is
@@ -43,11 +33,7 @@ impl Client {
         &'a self,
         name: impl Into<LockName<'n>>,
     ) -> impl Future<Output = Result<Inspection, InspectError>> + Send + 'a {
-        self.look(name.into())
-    }
-
-    const fn look<'a>(&'a self, name: LockName<'a>) -> Inspect<'a> {
-        Inspect(Pending::new(Looking { client: self, name }))
+        Pending::new(Inspect { client: self, name: name.into() })
     }
 
     /// Deletes the lock of this name on all usable masters, **whoever holds it**: one holder alone, or all
@@ -73,7 +59,7 @@ impl Client {
     /// [`ForceUnlockError::Unconfirmed`] if fewer than a quorum deleted a lock or had none. Deleted keys stay
     /// deleted; the others end with their TTL.
     pub fn force_unlock<'n>(&self, name: impl Into<LockName<'n>>) -> Result<ForceUnlocked, ForceUnlockError> {
-        self.break_open(name.into()).0.wait()
+        Pending::new(ForceUnlock { client: self, name: name.into() }).wait()
     }
 
     /// Returns the future of [`Client::force_unlock`], for tasks. It sends nothing before it is polled. It is
@@ -82,41 +68,35 @@ impl Client {
         &'a self,
         name: impl Into<LockName<'n>>,
     ) -> impl Future<Output = Result<ForceUnlocked, ForceUnlockError>> + Send + 'a {
-        self.break_open(name.into())
-    }
-
-    const fn break_open<'a>(&'a self, name: LockName<'a>) -> ForceUnlock<'a> {
-        ForceUnlock(Pending::new(Breaking { client: self, name }))
+        Pending::new(ForceUnlock { client: self, name: name.into() })
     }
 }
 
-future!(Inspect<'_>, Result<Inspection, InspectError>);
-future!(ForceUnlock<'_>, Result<ForceUnlocked, ForceUnlockError>);
-
 #[derive(Debug)]
-struct Looking<'a> {
+struct Inspect<'a> {
     client: &'a Client,
     name: LockName<'a>,
 }
 
-impl Ask for Looking<'_> {
-    const QUESTION: Question = Question::Inspect;
+impl Ask for Inspect<'_> {
+    const OUTCOME: OutcomeKind = OutcomeKind::Inspect;
     type Answer = Inspection;
     type Error = InspectError;
+    type Submitted = ();
 
     fn client(&self) -> &Client {
         self.client
     }
 
-    fn submit(&mut self, core: &mut Core) -> Result<OpId, InspectError> {
+    fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), InspectError> {
         let resource = Resource::new(self.name.as_bytes())?;
-        Ok(core.submit(Request::Inspect { resource })?)
+        Ok((core.submit(Request::Inspect { resource })?, ()))
     }
 
-    fn answer(&mut self, _: OpId, outcome: Outcome) -> Result<Inspection, InspectError> {
+    fn answer(&mut self, _: OpId, (): (), outcome: Outcome) -> Result<Inspection, InspectError> {
         match outcome {
             Outcome::Inspect(inspection) => Ok(inspection),
-            _ => unreachable!("a look is answered by its own outcome"),
+            _ => unreachable!("an inspection is answered by its own outcome"),
         }
     }
 
@@ -126,26 +106,27 @@ impl Ask for Looking<'_> {
 }
 
 #[derive(Debug)]
-struct Breaking<'a> {
+struct ForceUnlock<'a> {
     client: &'a Client,
     name: LockName<'a>,
 }
 
-impl Ask for Breaking<'_> {
-    const QUESTION: Question = Question::ForceUnlock;
+impl Ask for ForceUnlock<'_> {
+    const OUTCOME: OutcomeKind = OutcomeKind::ForceUnlock;
     type Answer = ForceUnlocked;
     type Error = ForceUnlockError;
+    type Submitted = ();
 
     fn client(&self) -> &Client {
         self.client
     }
 
-    fn submit(&mut self, core: &mut Core) -> Result<OpId, ForceUnlockError> {
+    fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), ForceUnlockError> {
         let resource = Resource::new(self.name.as_bytes())?;
-        Ok(core.submit(Request::ForceUnlock { resource })?)
+        Ok((core.submit(Request::ForceUnlock { resource })?, ()))
     }
 
-    fn answer(&mut self, _: OpId, outcome: Outcome) -> Result<ForceUnlocked, ForceUnlockError> {
+    fn answer(&mut self, _: OpId, (): (), outcome: Outcome) -> Result<ForceUnlocked, ForceUnlockError> {
         match outcome {
             Outcome::ForceUnlock(done) => {
                 let count = done.report.votes.len();

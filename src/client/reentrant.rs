@@ -7,29 +7,27 @@
 //! state locked.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::guard::{self, Guard, LockEnd, Release};
+use super::guard::{self, Extension, Guard, LockEnd, Release};
 use super::handle::Client;
 use super::holds::Holds;
 use super::parker::Parker;
 use super::pending::{How, Pending};
-use super::request::{Acquire, LockRequest};
+use super::request::LockRequest;
 use super::shared::{IN_WAKER, Shared, Stopped};
 use crate::clock;
 use crate::engine::{OpId, Released};
 use crate::error::{AcquireError, ExtendError, LockReentrantError, ReleaseError};
 use crate::lock::{FencingToken, Token};
 use attempt::{Attempts, Caller};
-use extension::Extension;
 
 mod attempt;
-mod extension;
 
 /// Lock that its owner may take again while it holds it; made by [`LockRequest::reentrant`].
 ///
@@ -73,11 +71,6 @@ struct LockReentrant<'a> {
     caller: Caller,
 }
 
-/// The end of a hold under way.
-#[must_use = "the answer of the masters is in here"]
-#[derive(Debug)]
-struct ReleaseReentrant(Option<Release>);
-
 struct Owner {
     request: LockRequest<'static>,
     state: Mutex<State>,
@@ -89,7 +82,7 @@ type State = Holds<UnderWay, Guard>;
 struct UnderWay {
     attempts: Arc<Attempts>,
     /// What answers the one under way; `None` while somebody polls it, or a thread waits with it.
-    pending: Option<Acquire<'static>>,
+    pending: Option<Pending<LockRequest<'static>>>,
 }
 
 impl LockRequest<'_> {
@@ -238,13 +231,12 @@ impl ReentrantGuard {
     /// The future is cancel-safe: dropping it does not stop an extension that was sent. The lock then ends as
     /// before, or as asked for.
     pub async fn extend_async(&self, ttl: Duration) -> Result<(), ExtendError> {
-        let mut extension = self.extension(ttl)?;
-        poll_fn(|context| extension.poll(context)).await
+        self.extension(ttl)?.await
     }
 
-    fn extension(&self, ttl: Duration) -> Result<Pending<Extension>, ExtendError> {
+    fn extension(&self, ttl: Duration) -> Result<Pending<Extension<'_>>, ExtendError> {
         let lock = self.owner.look(Guard::lock).ok_or(ExtendError::NotHeld)?;
-        Ok(Pending::new(Extension { client: self.owner.request.client.clone().into_owned(), lock, ttl }))
+        Ok(Pending::new(Extension { client: &self.owner.request.client, lock, ttl }))
     }
 
     /// Returns a future that is ready when the lock is lost or about to be lost, or when the last hold has
@@ -266,7 +258,7 @@ impl ReentrantGuard {
     /// # Errors
     /// As [`Guard::release`].
     pub fn release(self) -> Result<Option<Released>, ReleaseError> {
-        self.end().0.map(Release::wait).transpose()
+        self.end().map(Release::wait).transpose()
     }
 
     /// Ends this hold at once, and returns the future of [`ReentrantGuard::release`], for tasks. It is
@@ -274,12 +266,18 @@ impl ReentrantGuard {
     pub fn release_async(
         self,
     ) -> impl Future<Output = Result<Option<Released>, ReleaseError>> + Send + use<> {
-        self.end()
+        let release = self.end();
+        async move {
+            match release {
+                Some(release) => release.await.map(Some),
+                None => Ok(None),
+            }
+        }
     }
 
-    fn end(mut self) -> ReleaseReentrant {
+    fn end(mut self) -> Option<Release> {
         self.is_armed = false;
-        ReleaseReentrant(self.owner.end_hold().map(Guard::release_async))
+        self.owner.end_hold().map(Guard::release_async)
     }
 }
 
@@ -296,10 +294,6 @@ impl Owner {
     fn state(&self) -> Result<MutexGuard<'_, State>, Stopped> {
         self.request.client.shared().check_process()?;
         Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn acquisition(&self, wait: Duration) -> Acquire<'static> {
-        Acquire::new(self.request.clone().wait(wait))
     }
 
     fn look<T>(&self, look: impl FnOnce(&Guard) -> T) -> Option<T> {
@@ -328,7 +322,7 @@ impl Owner {
     fn advance(
         &self,
         caller: &mut Caller,
-        how: How<'_, '_>,
+        how: How<'_>,
         waker: &Waker,
     ) -> Poll<Result<(), LockReentrantError>> {
         let shared = self.request.client.shared();
@@ -366,7 +360,7 @@ impl Owner {
             let stand_in = StandIn { owner: self, attempts: &attempts };
             let polled = attempts.driving.run(|| match how {
                 How::Thread => pending.resolve(how),
-                How::Task(_) => pending.resolve(How::Task(&Context::from_waker(&its_waker))),
+                How::Task(_) => pending.resolve(How::Task(&its_waker)),
             });
             std::mem::forget(stand_in);
             match polled {
@@ -391,7 +385,7 @@ impl Owner {
         caller: &mut Caller,
         waker: &Waker,
         is_thread: bool,
-    ) -> (Arc<Attempts>, Option<Acquire<'static>>) {
+    ) -> (Arc<Attempts>, Option<Pending<LockRequest<'static>>>) {
         let wait_until = caller.wait_until(&self.request);
         if !matches!(state, State::Acquiring { .. }) {
             let attempts = Arc::<Attempts>::default();
@@ -413,7 +407,8 @@ impl Owner {
     /// Makes the acquisition of the next attempt, if callers want one.
     fn ask(&self, state: &mut State) {
         if let State::Acquiring { attempt, until, .. } = state {
-            attempt.pending = Some(self.acquisition(until.saturating_duration_since(clock::now())));
+            let wait = until.saturating_duration_since(clock::now());
+            attempt.pending = Some(Pending::new(self.request.clone().wait(wait)));
         }
     }
 
@@ -430,7 +425,7 @@ impl Owner {
         }
     }
 
-    fn put_back(&self, its: Acquire<'static>) {
+    fn put_back(&self, its: Pending<LockRequest<'static>>) {
         if let Ok(mut state) = self.state()
             && let State::Acquiring { attempt, .. } = &mut *state
         {
@@ -530,7 +525,7 @@ impl Future for LockReentrant<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let owner = self.owner;
-        let advanced = owner.advance(&mut self.caller, How::Task(context), context.waker());
+        let advanced = owner.advance(&mut self.caller, How::Task(context.waker()), context.waker());
         advanced.map_ok(|()| ReentrantGuard::new(owner))
     }
 }
@@ -538,17 +533,6 @@ impl Future for LockReentrant<'_> {
 impl Drop for LockReentrant<'_> {
     fn drop(&mut self) {
         self.owner.leave(&mut self.caller);
-    }
-}
-
-impl Future for ReleaseReentrant {
-    type Output = Result<Option<Released>, ReleaseError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            Some(release) => Pin::new(release).poll(context).map_ok(Some),
-            None => Poll::Ready(Ok(None)),
-        }
     }
 }
 

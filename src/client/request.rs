@@ -1,15 +1,17 @@
-//! [`LockRequest`]: a lock to be acquired, with all its options, and [`Acquire`], its acquisition.
+//! [`LockRequest`]: a lock to be acquired, with all its options; [`Acquire`], its acquisition; and [`RwLock`],
+//! a name with a request to read and one to write.
 
 use std::borrow::Cow;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use super::completions::Question;
-use super::guard::Guard;
+use bytes::Bytes;
+
+use super::completions::OutcomeKind;
+use super::guard::{Guard, HeldName};
 use super::handle::Client;
-use super::name::HeldName;
-use super::pending::{Ask, How, Pending, resolve_cancellable};
+use super::pending::{Ask, Pending};
 use super::shared::{Core, Stopped};
 use crate::cancel::{Cancel, Registration};
 use crate::clock;
@@ -63,9 +65,15 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn acquire_all<'a>(&self, requests: impl IntoIterator<Item = LockRequest<'a>>) -> Vec<Acquire<'a>> {
-        let mut batch: Vec<_> = requests.into_iter().map(Acquire::new).collect();
-        self.submit_all(batch.iter_mut().map(|it| (it.client().is(self), it)), Acquire::submit);
+        let mut batch: Vec<_> = requests.into_iter().map(LockRequest::acquire_async).collect();
+        self.submit_all(batch.iter_mut().map(|it| &mut it.0));
         batch
+    }
+
+    /// Returns the lock of this name, for many readers or one writer; see [`LockName`]. A borrowed name is
+    /// copied once; the requests and guards of the lock share it.
+    pub fn rw_lock<'n>(&self, name: impl Into<LockName<'n>>) -> RwLock {
+        RwLock { client: self.clone(), resource: name.into().into_shared(), prefers_writers: false }
     }
 }
 
@@ -78,7 +86,7 @@ pub struct LockRequest<'a> {
     pub(super) resource: LockName<'a>,
     pub(super) options: Options,
     pub(super) label: Option<Cow<'a, str>>,
-    pub(super) cancel: Option<Cancel>,
+    pub(super) cancel: Option<Registration>,
 }
 
 impl<'a> LockRequest<'a> {
@@ -125,12 +133,12 @@ impl<'a> LockRequest<'a> {
     /// # Errors
     /// [`AcquireError`] of the last attempt. A lock that was acquired in part is released.
     pub fn acquire(self) -> Result<Guard, AcquireError> {
-        self.acquire_async().wait()
+        Pending::new(self).wait()
     }
 
     /// Returns the future of [`LockRequest::acquire`], for tasks; [`Acquire`] says what dropping it does.
-    pub fn acquire_async(self) -> Acquire<'a> {
-        Acquire::new(self)
+    pub const fn acquire_async(self) -> Acquire<'a> {
+        Acquire(Pending::new(self))
     }
 }
 
@@ -142,44 +150,15 @@ impl<'a> LockRequest<'a> {
 /// far is released in the background, and its place in a queue is lost.
 #[must_use = "nothing is acquired before this is awaited"]
 #[derive(Debug)]
-pub struct Acquire<'a> {
-    /// `None` once it was cancelled.
-    pending: Option<Pending<Acquisition<'a>>>,
-    registration: Option<Registration>,
-}
+pub struct Acquire<'a>(pub(super) Pending<LockRequest<'a>>);
 
-const CANCELLED: &str = "polled after it was cancelled";
-
-impl<'a> Acquire<'a> {
-    pub(super) fn new(mut request: LockRequest<'a>) -> Self {
-        let registration = request.cancel.take().map(Registration::new);
-        Self { pending: Some(Pending::new(Acquisition::new(request))), registration }
-    }
-
-    pub(super) fn client(&self) -> &Client {
-        self.pending.as_ref().expect(CANCELLED).ask().client()
-    }
-
-    pub(super) fn submit(&mut self, core: &mut Core) {
-        self.pending.as_mut().expect(CANCELLED).submit(core);
-    }
-
-    pub(super) fn resolve(&mut self, how: How<'_, '_>) -> Poll<Result<Guard, AcquireError>> {
-        match &mut self.registration {
-            None => self.pending.as_mut().expect(CANCELLED).resolve(how),
-            Some(registration) => resolve_cancellable(registration, &mut self.pending, how),
-        }
-    }
-
+impl Acquire<'_> {
     /// Waits on this thread. Returns by the end of the request's wait, or of one attempt if that is later.
     ///
     /// # Errors
     /// As [`LockRequest::acquire`].
     pub fn wait(mut self) -> Result<Guard, AcquireError> {
-        match self.resolve(How::Thread) {
-            Poll::Ready(result) => result,
-            Poll::Pending => unreachable!("a thread waits until it is over"),
-        }
+        self.0.wait()
     }
 }
 
@@ -187,108 +166,136 @@ impl Future for Acquire<'_> {
     type Output = Result<Guard, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.resolve(How::Task(context))
+        Pin::new(&mut self.0).poll(context)
     }
 }
 
-/// What [`Acquire`] asks.
+/// Data of an acquisition that its guard gets.
 #[derive(Debug)]
-struct Acquisition<'a> {
-    request: LockRequest<'a>,
-    asked: Asked,
-}
-
-impl<'a> Acquisition<'a> {
-    const fn new(request: LockRequest<'a>) -> Self {
-        Self { request, asked: Asked::NOTHING }
-    }
-}
-
-/// What an acquisition keeps for its answer.
-#[derive(Debug)]
-struct Asked {
-    /// The guard's name.
+pub(super) struct Submitted {
+    at: Instant,
     name: HeldName,
-    submitted: Option<Instant>,
-    /// `None` before it was submitted.
+    /// `None` if it ended at once.
     validity: Option<Validity>,
 }
 
-impl Asked {
-    const NOTHING: Self = Self { name: HeldName::NONE, submitted: None, validity: None };
-}
-
-impl Ask for Acquisition<'_> {
-    const QUESTION: Question = Question::Acquire;
+impl Ask for LockRequest<'_> {
+    const OUTCOME: OutcomeKind = OutcomeKind::Acquire;
     type Answer = Guard;
     type Error = AcquireError;
+    type Submitted = Submitted;
 
     fn client(&self) -> &Client {
-        &self.request.client
+        &self.client
     }
 
-    fn submit(&mut self, core: &mut Core) -> Result<OpId, AcquireError> {
-        self.request.submit(core, &mut self.asked)
+    fn submit(&mut self, core: &mut Core) -> Result<(OpId, Submitted), AcquireError> {
+        let name = self.resource.as_bytes();
+        let resource = Resource::new(&name)?;
+        let label = self.label.as_deref().map(HolderLabel::new).transpose()?;
+        let op = core.submit(Request::Acquire { resource, options: self.options, label })?;
+        let validity = core.driver.engine.validity(op);
+        let name = match self.resource.shared() {
+            None => HeldName::Copied(core.take_name(name)),
+            Some(name) => HeldName::Shared(name.clone()),
+        };
+        Ok((op, Submitted { at: clock::now(), name, validity }))
     }
 
-    fn answer(&mut self, op: OpId, outcome: Outcome) -> Result<Guard, AcquireError> {
-        self.request.guard(&mut self.asked, op, outcome)
+    fn answer(&mut self, op: OpId, submitted: Submitted, outcome: Outcome) -> Result<Guard, AcquireError> {
+        let Outcome::Acquire(result) = outcome else {
+            unreachable!("an acquisition is answered by its own outcome")
+        };
+        let grant = result?;
+        let mut min_validity = self.options.min_validity;
+        if mutant!(FetchedAnyValidity) {
+            min_validity = Duration::ZERO;
+        }
+        let Submitted { at, name, validity } = submitted;
+        let validity = validity.expect("a lock that is granted has one");
+        let guard = Guard::new(Client::clone(&self.client), op, validity, &grant, name);
+        // Looked at last (I2): a task may fetch its answer long after it came. The guard's drop releases the
+        // lock.
+        let now = clock::now();
+        if now + min_validity >= guard.deadline_at(now) && !mutant!(FetchedUnchecked) {
+            return Err(self.expired(now.saturating_duration_since(at), &grant));
+        }
+        Ok(guard)
     }
 
     fn stopped(why: Stopped) -> AcquireError {
         AcquireError::Stopped(why)
     }
+
+    fn cancellation(&mut self) -> Option<(&mut Registration, AcquireError)> {
+        Some((self.cancel.as_mut()?, AcquireError::Cancelled))
+    }
 }
 
 impl LockRequest<'_> {
-    /// Has the engine take it.
-    fn submit(&self, core: &mut Core, asked: &mut Asked) -> Result<OpId, AcquireError> {
-        let name = self.resource.as_bytes();
-        let resource = Resource::new(&name)?;
-        let label = self.label.as_deref().map(HolderLabel::new).transpose()?;
-        let op = core.submit(Request::Acquire { resource, options: self.options, label })?;
-        asked.name = match self.resource.shared() {
-            None => HeldName::Copied(core.take_name(name)),
-            Some(name) => HeldName::Shared(name.clone()),
-        };
-        asked.submitted = Some(clock::now());
-        asked.validity = core.driver.engine.validity(op);
-        Ok(op)
-    }
-
-    /// The guard of the lock that it was answered with.
-    fn guard(&self, asked: &mut Asked, op: OpId, outcome: Outcome) -> Result<Guard, AcquireError> {
-        match outcome {
-            Outcome::Acquire(result) => {
-                let grant = result?;
-                let mut min_validity = self.options.min_validity;
-                if mutant!(FetchedAnyValidity) {
-                    min_validity = Duration::ZERO;
-                }
-                let name = std::mem::replace(&mut asked.name, HeldName::NONE);
-                let validity = asked.validity.take().expect("it was submitted");
-                let guard = Guard::new(Client::clone(&self.client), op, validity, &grant, name);
-                // Looked at last (I2): a task may fetch its answer long after it came. The guard's drop
-                // releases the lock.
-                let now = clock::now();
-                if now + min_validity >= guard.deadline() && !mutant!(FetchedUnchecked) {
-                    return Err(self.expired(now, asked, &grant));
-                }
-                Ok(guard)
-            }
-            _ => unreachable!("an acquisition is answered by its own outcome"),
-        }
-    }
-
     /// The lock was acquired, and its answer fetched too late.
-    fn expired(&self, now: Instant, asked: &Asked, grant: &Grant) -> AcquireError {
+    fn expired(&self, took: Duration, grant: &Grant) -> AcquireError {
         let votes = self.client.config().labels.iter().zip(0..).map(|(label, index)| {
             let has_granted = MasterId::new(index).is_some_and(|master| grant.granted.contains(master));
             (label.clone(), if has_granted { Vote::Granted } else { Vote::Pending })
         });
         let report = Report { votes: votes.collect(), ..Report::new(Round::Acquire, self.resource.clone()) };
-        let took = asked.submitted.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         AcquireError::Expired(Box::new(Denial { attempts: grant.attempts, took, ..Denial::new(report) }))
+    }
+}
+
+/// Lock that many readers hold together or one writer holds alone; made by [`Client::rw_lock`].
+///
+/// It is a name and holds nothing: [`RwLock::read`] is [`LockRequest::shared`], and [`RwLock::write`] is an
+/// ordinary lock of the same name. A writer excludes readers, writers and plain locks, also of other
+/// libraries, and all of them exclude it. Readers exclude all of them but each other.
+///
+/// ```no_run
+/// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
+/// let prices = client.rw_lock("prices").prefer_writers();
+///
+/// let guard = prices.read().acquire()?; // beside other readers
+/// println!("{:?}", guard.remaining());
+/// drop(guard); // before it writes: a reader that asks to write waits for itself
+///
+/// let guard = prices.write().fenced().acquire()?;
+/// println!("{:?}", guard.fencing_token());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// **No upgrade.** A guard to read never becomes a guard to write, or back. A reader that asks to write waits
+/// for itself and for every other reader, until its wait ends; two such readers would wait for each other.
+/// Release, acquire, then look again at the data. A dropped guard's release is on its way before the request
+/// that follows.
+///
+/// **Order.** By default a writer has no preference. It gets the lock when a quorum is free of readers at one
+/// moment, so a stream of readers can keep it waiting until its wait is over. With
+/// [`RwLock::prefer_writers`], a stream of writers can keep readers waiting.
+#[derive(Debug, Clone)]
+pub struct RwLock {
+    client: Client,
+    resource: Bytes,
+    prefers_writers: bool,
+}
+
+impl RwLock {
+    /// Lets [`RwLock::write`] keep new readers out while it waits; see [`LockRequest::keep_readers_out`]. It
+    /// concerns the requests of this value: each writer chooses for itself.
+    #[must_use = "it is the returned lock that prefers writers"]
+    pub const fn prefer_writers(mut self) -> Self {
+        self.prefers_writers = true;
+        self
+    }
+
+    /// Returns a request to hold the lock together with other readers.
+    pub fn read(&self) -> LockRequest<'static> {
+        self.client.lock_owned(self.resource.clone()).shared()
+    }
+
+    /// Returns a request to hold the lock alone.
+    pub fn write(&self) -> LockRequest<'static> {
+        let request = self.client.lock_owned(self.resource.clone());
+        if self.prefers_writers { request.keep_readers_out() } else { request }
     }
 }
 
@@ -317,10 +324,10 @@ mod tests {
                 granted: MasterSet::EMPTY,
                 attempts: 1,
             };
-            let request = client.lock("a").min_validity(min_validity);
+            let mut request = client.lock("a").min_validity(min_validity);
             let validity = Some(Validity::new(clock::now()));
-            let mut asked = Asked { validity, ..Asked::NOTHING };
-            request.guard(&mut asked, op, Outcome::Acquire(Ok(grant))).map(drop)
+            let submitted = Submitted { at: clock::now(), name: HeldName::NONE, validity };
+            request.answer(op, submitted, Outcome::Acquire(Ok(grant))).map(drop)
         };
         fetch(Duration::ZERO).expect("it has the validity");
         fetch(Duration::from_secs(100)).expect("it has the validity");

@@ -4,33 +4,31 @@
 //! order; this module does it. Owns no protocol: each lock is an acquisition of the client's own.
 
 use std::borrow::Cow;
-use std::future::Future;
+use std::fmt;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::completions::Question;
-use super::guard::Guard;
+use super::completions::OutcomeKind;
+use super::guard::{Extend, Guard, LockEnd, Lost, Release};
 use super::handle::Client;
 use super::pending::{Ask, How, Pending};
 use super::request::{Acquire, LockRequest};
-use super::set_acquisition::{Failed, SetAcquisition, Step};
+use super::set_acquisition::{self, Failed, SetAcquisition, Step};
 use super::shared::{Core, Stopped};
-use crate::cancel::Cancel;
+use crate::cancel::{Cancel, Registration};
 use crate::clock;
-use crate::engine::{OpId, Outcome, Request};
-use crate::error::{AcquireError, SetError};
+use crate::engine::{OpId, Outcome, Released, Request};
+use crate::error::{AcquireError, ExtendError, LeaveError, ReleaseError, SetError};
 use crate::limits;
 use crate::lock::{InputError, LockName};
 use crate::options::{
     Options, WaitPolicy, auto_extend_method, label_method, option_methods, request_methods,
 };
-
-pub use held::GuardSet;
-
-mod held;
 
 /// Request for several locks together; made by [`Client::lock_set`]. It sends nothing before one of the
 /// acquire calls.
@@ -43,7 +41,7 @@ pub struct LockSetRequest {
     /// What is asked of each lock.
     options: Options,
     label: Option<Cow<'static, str>>,
-    cancel: Option<Cancel>,
+    cancel: Option<Registration>,
 }
 
 /// Several locks that are being acquired together.
@@ -175,7 +173,7 @@ impl AcquireSet {
     }
 
     /// Goes on until the next answer that is not there.
-    fn advance(&mut self, how: How<'_, '_>) -> Poll<Result<GuardSet, SetError<AcquireError>>> {
+    fn advance(&mut self, how: How<'_>) -> Poll<Result<GuardSet, SetError<AcquireError>>> {
         loop {
             let step = match (&mut self.acquisition, &mut self.asking) {
                 (None, _) => match self.begin() {
@@ -229,12 +227,12 @@ impl AcquireSet {
 /// Takes the answers that are there; the next step when all are. What is to be given back goes at once.
 fn settle(
     acquisition: &mut SetAcquisition<Guard>,
-    how: How<'_, '_>,
+    how: How<'_>,
     asking: &mut Vec<(usize, Acquire<'static>)>,
 ) -> Option<Step<Guard>> {
     let mut step = None;
     asking.retain_mut(|(place, acquire)| {
-        let Poll::Ready(result) = acquire.resolve(how) else { return true };
+        let Poll::Ready(result) = acquire.0.resolve(how) else { return true };
         let mut back = Vec::new();
         step = acquisition.answer(clock::now(), *place, result, &mut back, Guard::remaining);
         GuardSet::new(back).give_up();
@@ -247,7 +245,7 @@ impl Future for AcquireSet {
     type Output = Result<GuardSet, SetError<AcquireError>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.advance(How::Task(context))
+        self.advance(How::Task(context.waker()))
     }
 }
 
@@ -260,24 +258,227 @@ struct Pause {
 }
 
 impl Ask for Pause {
-    const QUESTION: Question = Question::Pause;
+    const OUTCOME: OutcomeKind = OutcomeKind::Pause;
     type Answer = ();
     type Error = AcquireError;
+    type Submitted = ();
 
     fn client(&self) -> &Client {
         &self.client
     }
 
-    fn submit(&mut self, core: &mut Core) -> Result<OpId, AcquireError> {
+    fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), AcquireError> {
         let request = Request::Pause { attempts: self.attempts, took: self.took };
-        core.submit(request).map_err(|_| AcquireError::Overloaded)
+        Ok((core.submit(request).map_err(|_| AcquireError::Overloaded)?, ()))
     }
 
-    fn answer(&mut self, _: OpId, _: Outcome) -> Result<(), AcquireError> {
+    fn answer(&mut self, _: OpId, (): (), _: Outcome) -> Result<(), AcquireError> {
         Ok(())
     }
 
     fn stopped(why: Stopped) -> AcquireError {
         AcquireError::Stopped(why)
+    }
+}
+
+/// Several locks held together, valid while each of them is valid.
+///
+/// Dropping it releases all of them in the background. The drop never blocks, and works in a panic and on any
+/// thread. The releases go out as for a dropped [`Guard`].
+#[must_use = "dropping the set releases its locks"]
+pub struct GuardSet {
+    /// Sorted by name.
+    guards: Vec<Guard>,
+}
+
+impl GuardSet {
+    fn new(mut guards: Vec<Guard>) -> Self {
+        guards.sort_unstable_by(|one, other| one.resource().cmp(other.resource()));
+        Self { guards }
+    }
+
+    /// Has all of them released at once, in one write for each master, without waiting for the answers.
+    fn give_up(mut self) {
+        let guards = std::mem::take(&mut self.guards);
+        if let Some(client) = guards.first().map(|guard| guard.client().clone()) {
+            drop(client.release_all(guards));
+        }
+    }
+
+    /// Returns the names of the locks, sorted, without the configured prefix.
+    pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
+        self.guards.iter().map(Guard::resource)
+    }
+
+    /// Returns the locks, sorted by name, for the token or the margin of each.
+    pub fn guards(&self) -> &[Guard] {
+        &self.guards
+    }
+
+    /// Takes the set apart: each lock is released by itself from now on.
+    pub fn into_guards(mut self) -> Vec<Guard> {
+        std::mem::take(&mut self.guards)
+    }
+
+    /// Returns the end of the validity that ends first; see [`Guard::valid_until`].
+    #[must_use]
+    pub fn valid_until(&self) -> Instant {
+        let first = self.guards.iter().map(Guard::valid_until).min();
+        first.unwrap_or_else(|| clock::to_std(clock::now()))
+    }
+
+    /// Returns the shortest validity left; zero once one has ended.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        set_acquisition::validity(self.guards.iter().map(Guard::remaining))
+    }
+
+    /// Returns whether the validity of each lock lasts.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// Returns the smallest margin; see [`Guard::margin`].
+    #[must_use]
+    pub fn margin(&self) -> usize {
+        self.guards.iter().map(Guard::margin).min().unwrap_or(0)
+    }
+
+    /// Gives all of them a new TTL, counted from now, with one write for each master.
+    ///
+    /// # Errors
+    /// [`SetError`] names the first lock, by name, that was not extended. The others may be extended; the set
+    /// is valid as long as each of them is.
+    pub fn extend(&mut self, ttl: Duration) -> Result<(), SetError<ExtendError>> {
+        let mut extended = Ok(Vec::new());
+        for (name, extending) in self.start_extension(ttl) {
+            add(&mut extended, name, extending.wait());
+        }
+        extended.map(drop)
+    }
+
+    /// Returns the future of [`GuardSet::extend`], for tasks. The extensions are sent at once.
+    ///
+    /// It is cancel-safe: dropping it does not stop the extensions. Each lock then ends as before, or as
+    /// asked for.
+    pub fn extend_async(
+        &mut self,
+        ttl: Duration,
+    ) -> impl Future<Output = Result<(), SetError<ExtendError>>> + Send + use<'_> {
+        let all = self.start_extension(ttl);
+        async move {
+            let mut extended = Ok(Vec::new());
+            for (name, extending) in all {
+                add(&mut extended, name, extending.await);
+            }
+            extended.map(drop)
+        }
+    }
+
+    fn start_extension(&mut self, ttl: Duration) -> Vec<(Bytes, Extend<'_>)> {
+        let names: Vec<Bytes> = self.resources().map(Bytes::copy_from_slice).collect();
+        let client = self.guards.first().map(|guard| guard.client().clone());
+        let extending = client.map(|client| client.extend_all(&mut self.guards, ttl));
+        names.into_iter().zip(extending.unwrap_or_default()).collect()
+    }
+
+    /// Calls `callback` at most once, when the first of them is lost or about to be lost; see
+    /// [`Guard::on_lost`].
+    pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
+        let callback = Arc::new(Mutex::new(Some(callback)));
+        for guard in &self.guards {
+            let callback = callback.clone();
+            guard.on_lost(move || {
+                let first = callback.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some(callback) = first {
+                    callback();
+                }
+            });
+        }
+    }
+
+    /// Returns a future that is ready when the first of them is lost, about to be lost, or released; see
+    /// [`Guard::lost`]. It is cancel-safe: dropping it ends the notification only.
+    pub fn lost(&self) -> impl Future<Output = LockEnd> + Send + use<> {
+        let mut each: Vec<Lost> = self.guards.iter().map(Guard::lost).collect();
+        poll_fn(move |context| {
+            // Each is polled, so that each has the waker.
+            let mut end = each.is_empty().then_some(LockEnd::Released);
+            for lost in &mut each {
+                match Pin::new(lost).poll(context) {
+                    Poll::Ready(LockEnd::Lost) => end = Some(LockEnd::Lost),
+                    Poll::Ready(LockEnd::Released) => end = end.or(Some(LockEnd::Released)),
+                    Poll::Pending => {}
+                }
+            }
+            end.map_or(Poll::Pending, Poll::Ready)
+        })
+    }
+
+    /// Releases all of them, with one write for each master, and waits until a quorum of masters has
+    /// confirmed each. Returns the results, sorted by name.
+    ///
+    /// # Errors
+    /// [`SetError`] names the first lock, by name, whose release is not confirmed. All releases go on in the
+    /// background.
+    pub fn release(self) -> Result<Vec<Released>, SetError<ReleaseError>> {
+        let mut released = Ok(Vec::new());
+        for (name, releasing) in self.start_release() {
+            add(&mut released, name, releasing.wait());
+        }
+        released
+    }
+
+    /// Returns the future of [`GuardSet::release`], for tasks. The releases are sent at once.
+    ///
+    /// It is cancel-safe: dropping it, at any time, leaves the releases to the background.
+    pub fn release_async(
+        self,
+    ) -> impl Future<Output = Result<Vec<Released>, SetError<ReleaseError>>> + Send + use<> {
+        let all = self.start_release();
+        async move {
+            let mut released = Ok(Vec::new());
+            for (name, releasing) in all {
+                add(&mut released, name, releasing.await);
+            }
+            released
+        }
+    }
+
+    /// Leaves all of them to the end of their TTL; see [`Guard::leave`].
+    ///
+    /// # Errors
+    /// [`SetError`] names the first lock, by name, that was lost. The others are left.
+    pub fn leave(mut self) -> Result<(), SetError<LeaveError>> {
+        let mut left = Ok(Vec::new());
+        for guard in std::mem::take(&mut self.guards) {
+            let name = Bytes::copy_from_slice(guard.resource());
+            add(&mut left, name, guard.leave());
+        }
+        left.map(drop)
+    }
+
+    fn start_release(mut self) -> Vec<(Bytes, Release)> {
+        let names: Vec<Bytes> = self.resources().map(Bytes::copy_from_slice).collect();
+        let guards = std::mem::take(&mut self.guards);
+        let client = guards.first().map(|guard| guard.client().clone());
+        let releasing = client.map(|client| client.release_all(guards));
+        names.into_iter().zip(releasing.unwrap_or_default()).collect()
+    }
+}
+
+/// Adds the result of one lock, in the order of names. The first error stays.
+fn add<T, E>(all: &mut Result<Vec<T>, SetError<E>>, name: Bytes, one: Result<T, E>) {
+    match (&mut *all, one) {
+        (Ok(all), Ok(one)) => all.push(one),
+        (Ok(_), Err(source)) => *all = Err(SetError::new(name, source)),
+        (Err(_), _) => {}
+    }
+}
+
+impl fmt::Debug for GuardSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.guards).finish()
     }
 }

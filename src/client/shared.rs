@@ -19,9 +19,8 @@
 //! and nobody leads, that no waker is called with the lock held, and that a leader's end is an error to all
 //! who wait.
 
-mod background;
+pub(super) mod background;
 mod core;
-mod observing;
 
 use std::io;
 use std::iter;
@@ -30,7 +29,8 @@ use std::task::{Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use super::completions::{CompletionToken, Completions, Question};
+use super::callbacks::Observing;
+use super::completions::{CompletionToken, Completions, OutcomeKind};
 use super::parker::{Inside, Parker};
 use crate::caught::caught;
 use crate::clock;
@@ -38,7 +38,6 @@ use crate::driver::{Driver, Poller};
 use crate::engine::Outcome;
 use crate::limits;
 use crate::process::Process;
-use observing::Observing;
 
 /// With more outcomes waited for than this, a write is left to the leader: it costs a wake-up, and gathers
 /// what others submit meanwhile. The caller's own is sooner on its way. (`benches/floor`, 16 tasks: 1.6 sends
@@ -306,7 +305,7 @@ impl Shared {
     /// Waits on this thread for the answer to the question that `ask` puts; `None` if it puts none.
     pub(super) fn wait(
         &self,
-        question: Question,
+        question: OutcomeKind,
         ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Result<Option<Outcome>, Stopped> {
         self.guarded(|| self.wait_guarded(question, ask))
@@ -314,12 +313,12 @@ impl Shared {
 
     fn wait_guarded(
         &self,
-        question: Question,
+        question: OutcomeKind,
         ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Result<Option<Outcome>, Stopped> {
         self.check_may_wait()?;
         let mut core = self.enter()?;
-        if !matches!(question, Question::Extend | Question::Release | Question::Drain) {
+        if !matches!(question, OutcomeKind::Extend | OutcomeKind::Release | OutcomeKind::Drain) {
             core = self.revive(core)?;
         }
         core.background.is_favoured = false;

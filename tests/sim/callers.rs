@@ -10,7 +10,7 @@ use std::task::{Wake, Waker};
 
 use rand::RngExt;
 use redlatch::engine::{OpId, Outcome};
-use redlatch::internals::completions::{CompletionToken, Completions, Question};
+use redlatch::internals::completions::{CompletionToken, Completions, OutcomeKind};
 
 use crate::client::{Pending, Worker};
 use crate::clock::{MS, Time};
@@ -29,7 +29,7 @@ pub struct Callers {
 struct Asked {
     lock: OpId,
     ticket: CompletionToken,
-    question: Question,
+    question: OutcomeKind,
     wakes: Arc<Count>,
     /// What it is to get, and when it looks.
     answer: Option<(Outcome, Time)>,
@@ -66,14 +66,14 @@ impl World {
     /// A caller waits for this answer from now on.
     pub fn ask(&mut self, client: usize, lock: OpId, pending: Pending) {
         let question = match pending {
-            Pending::Acquire => Question::Acquire,
-            Pending::Extend => Question::Extend,
-            Pending::Release => Question::Release,
+            Pending::Acquire => OutcomeKind::Acquire,
+            Pending::Extend => OutcomeKind::Extend,
+            Pending::Release => OutcomeKind::Release,
         };
         self.ask_question(client, lock, question);
     }
 
-    pub fn ask_question(&mut self, client: usize, lock: OpId, question: Question) {
+    pub fn ask_question(&mut self, client: usize, lock: OpId, question: OutcomeKind) {
         let Some(callers) = &mut self.clients[client].callers else { return };
         let ticket = callers.completions.expect(lock, question);
         let wakes = Arc::<Count>::default();
@@ -147,8 +147,8 @@ impl World {
             let (lock, question) = (callers.asked[index].lock, callers.asked[index].question);
             let is_impatient = !self.habits.is_closing && chance(&mut self.rng, 100_000);
             // A set is dropped as a whole, and an owner's callers leave one by one.
-            let is_alone = question == Question::Acquire && !self.is_of_owner(client, lock)
-                || matches!(question, Question::Extend | Question::Release);
+            let is_alone = question == OutcomeKind::Acquire && !self.is_of_owner(client, lock)
+                || matches!(question, OutcomeKind::Extend | OutcomeKind::Release);
             if is_impatient && let Some(set) = self.set_of(client, lock) {
                 self.give_up_set(client, set);
             } else if is_impatient && is_alone {
@@ -202,7 +202,7 @@ impl World {
         }
         // A query's answer was reported when it came.
         if let Some(outcome) = fetched
-            && asked.question == Question::Acquire
+            && asked.question == OutcomeKind::Acquire
         {
             self.tell_family(client, asked.lock, &outcome);
         }
@@ -219,27 +219,30 @@ impl World {
         self.checker.end_waiting(client, lock);
         note!(self, "c{client} {lock:?} is given up");
         self.count_call(match (asked.question, &asked.answer) {
-            (Question::Acquire, None) => "acquisition dropped before its answer",
-            (Question::Acquire, Some((Outcome::Acquire(Ok(_)), _))) => "lock dropped before it was fetched",
-            (Question::Acquire, Some(_)) => "denial dropped before it was fetched",
-            (Question::Extend, None) => "extension dropped half-way",
-            (Question::Extend, Some(_)) => "extension dropped before it was fetched",
-            (Question::Release | Question::Leave, _) => "release dropped half-way",
-            (Question::Inspect | Question::ForceUnlock | Question::Pause | Question::Drain, _) => {
-                "errand dropped"
+            (OutcomeKind::Acquire, None) => "acquisition dropped before its answer",
+            (OutcomeKind::Acquire, Some((Outcome::Acquire(Ok(_)), _))) => {
+                "lock dropped before it was fetched"
             }
+            (OutcomeKind::Acquire, Some(_)) => "denial dropped before it was fetched",
+            (OutcomeKind::Extend, None) => "extension dropped half-way",
+            (OutcomeKind::Extend, Some(_)) => "extension dropped before it was fetched",
+            (OutcomeKind::Release | OutcomeKind::Leave, _) => "release dropped half-way",
+            (
+                OutcomeKind::Inspect | OutcomeKind::ForceUnlock | OutcomeKind::Pause | OutcomeKind::Drain,
+                _,
+            ) => "errand dropped",
         });
         match (asked.question, asked.answer) {
-            (Question::Acquire, None | Some((Outcome::Acquire(Ok(_)), _))) => {
+            (OutcomeKind::Acquire, None | Some((Outcome::Acquire(Ok(_)), _))) => {
                 self.checker.end_guard(client, lock);
                 self.leave_lock(client, lock);
             }
-            (Question::Extend, None) => {
+            (OutcomeKind::Extend, None) => {
                 if let Some(it) = self.clients[client].lock(lock) {
                     it.pending = None;
                 }
             }
-            (Question::Release, None) => self.leave_lock(client, lock),
+            (OutcomeKind::Release, None) => self.leave_lock(client, lock),
             _ => {}
         }
         self.deliver(client);
@@ -281,7 +284,7 @@ impl World {
             self.fetch_at(client, index);
             return true;
         }
-        let is_lock = asked.question != Question::Extend;
+        let is_lock = asked.question != OutcomeKind::Extend;
         self.abandon_at(client, index);
         !is_lock
     }

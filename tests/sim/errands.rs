@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use redlatch::engine::{HeldLocks, OpId, Outcome, Request, Resource};
-use redlatch::internals::completions::Question;
+use redlatch::internals::completions::OutcomeKind;
 use redlatch::{Inspection, KeyState, Quarantine};
 
 use crate::checker::id;
@@ -16,7 +16,7 @@ use crate::world::{World, hex, note, shown};
 /// What a client is waiting for.
 pub struct Errand {
     pub op: OpId,
-    question: Question,
+    question: OutcomeKind,
     key: Vec<u8>,
     submitted: Time,
     /// By the client's clock.
@@ -33,7 +33,7 @@ pub const fn is_answer(outcome: &Outcome) -> bool {
 impl World {
     pub fn submit_inspect(&mut self, client: usize, key: &[u8]) -> OpId {
         let resource = Resource::new(key).expect("a valid name");
-        self.submit_errand(client, key, Request::Inspect { resource }, Question::Inspect)
+        self.submit_errand(client, key, Request::Inspect { resource }, OutcomeKind::Inspect)
     }
 
     pub fn submit_force_unlock(&mut self, client: usize, key: &[u8]) -> OpId {
@@ -41,25 +41,31 @@ impl World {
         for master in 0..self.masters.len() {
             *self.checker.forced.entry((client, master, key.to_vec())).or_default() += 1;
         }
-        self.submit_errand(client, key, Request::ForceUnlock { resource }, Question::ForceUnlock)
+        self.submit_errand(client, key, Request::ForceUnlock { resource }, OutcomeKind::ForceUnlock)
     }
 
     pub fn submit_pause(&mut self, client: usize, attempts: u32, took: Duration) -> OpId {
-        self.submit_errand(client, b"", Request::Pause { attempts, took }, Question::Pause)
+        self.submit_errand(client, b"", Request::Pause { attempts, took }, OutcomeKind::Pause)
     }
 
     pub fn submit_drain(&mut self, client: usize, held: HeldLocks, limit: Duration) -> OpId {
-        self.submit_errand(client, b"", Request::Drain { held, limit }, Question::Drain)
+        self.submit_errand(client, b"", Request::Drain { held, limit }, OutcomeKind::Drain)
     }
 
-    fn submit_errand(&mut self, client: usize, key: &[u8], request: Request<'_>, question: Question) -> OpId {
+    fn submit_errand(
+        &mut self,
+        client: usize,
+        key: &[u8],
+        request: Request<'_>,
+        question: OutcomeKind,
+    ) -> OpId {
         self.deliver(client);
         let now = self.local(client);
         let op = self.clients[client].engine.submit(now, request).expect("room");
         note!(self, "c{client} {question:?} of {} as {op:?}", shown(key));
         let limit = self.config.answer_limit(self.config.ttl(self.config_max_ttl()).expect("valid"));
         // The bound of a pause is drawn, and a drain has its own.
-        let has_own_limit = matches!(question, Question::Pause | Question::Drain);
+        let has_own_limit = matches!(question, OutcomeKind::Pause | OutcomeKind::Drain);
         let limit = if has_own_limit { Duration::from_secs(60) } else { limit };
         let errand = Errand {
             op,
@@ -96,13 +102,13 @@ impl World {
         };
         let errand = errands.swap_remove(index);
         let name = match (errand.question, outcome) {
-            (Question::Inspect, Outcome::Inspect(inspection)) => {
+            (OutcomeKind::Inspect, Outcome::Inspect(inspection)) => {
                 self.check_inspection(client, &errand, inspection);
                 "inspected"
             }
-            (Question::ForceUnlock, Outcome::ForceUnlock(_)) => "unlocked by force",
-            (Question::Pause, Outcome::Paused) => "paused",
-            (Question::Drain, Outcome::Drained(_)) => "drained",
+            (OutcomeKind::ForceUnlock, Outcome::ForceUnlock(_)) => "unlocked by force",
+            (OutcomeKind::Pause, Outcome::Paused) => "paused",
+            (OutcomeKind::Drain, Outcome::Drained(_)) => "drained",
             other => return self.checker.violate(format!("another answer than was asked for: {other:?}")),
         };
         *self.statistics.outcomes.entry(name).or_default() += 1;

@@ -1,14 +1,21 @@
-//! The background thread: the thread of a client that leads while tasks wait, and for what is due when nobody
-//! calls; and the event loops of others that do its work ([`crate::Drive`]).
+//! The threads of a client: the background thread, which leads while tasks wait, and for what is due when
+//! nobody calls; the observer's thread; the event loops of others that do the background's work ([`Drive`]);
+//! and the ends of threads that dropped guards.
 
+use std::cell::RefCell;
 use std::io;
-use std::sync::MutexGuard;
+#[cfg(unix)]
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::task::Waker;
 use std::thread;
 use std::time::Instant;
 
-use super::observing::Observing;
+#[cfg(unix)]
+use mio::Registry;
+
 use super::{Core, Shared, Stopped, earlier, wake_all};
+use crate::client::callbacks::Observing;
 use crate::clock;
 use crate::limits;
 
@@ -116,60 +123,6 @@ impl Shared {
         }
     }
 
-    /// Leaves the background thread's work to the calls of [`Shared::drive`]; returns what to watch.
-    #[cfg(unix)]
-    pub(in crate::client) fn begin_drive(&self) -> io::Result<mio::Registry> {
-        let mut core = self.enter().map_err(|why| io::Error::other(why.to_string()))?;
-        let registry = core.driver.registry()?;
-        let replaced = core.background.drive.replace(Waker::noop().clone());
-        core.background.is_favoured = false;
-        core.wake_leader();
-        drop(core);
-        // It learns that another one drives.
-        wake_all(replaced);
-        Ok(registry)
-    }
-
-    /// Gives the background thread's work back to its thread.
-    #[cfg(unix)]
-    pub(in crate::client) fn end_drive(&self) {
-        let driving = self.with(|core| {
-            core.background.sleeps_until = None;
-            let waker = core.background.waker.clone();
-            core.completions.wake_too(waker);
-            core.background.drive.take()
-        });
-        drop(driving);
-    }
-
-    /// A turn of the background thread's without waiting; returns when it is to have the next one. `None` if
-    /// the client has ended.
-    #[cfg(unix)]
-    pub(in crate::client) fn drive(&self, waker: &Waker) -> Option<Option<Instant>> {
-        self.guarded(|| self.drive_guarded(waker))
-    }
-
-    #[cfg(unix)]
-    pub(super) fn drive_guarded(&self, waker: &Waker) -> Option<Option<Instant>> {
-        let mut core = self.enter().ok().filter(|core| !core.is_closing)?;
-        let drive = core.background.drive.as_mut()?;
-        // Dropped after the lock is given back, as all wakers are.
-        let _replaced = (!drive.will_wake(waker)).then(|| std::mem::replace(drive, waker.clone()));
-        core.background.sleeps_until = None;
-        core.background.has_unsent = false;
-        if let Some(poller) = core.poller.take() {
-            core = self.lead(core, poller, Some(clock::now()), |_| false).ok()?;
-        } else {
-            // A thread leads, and may have read all before what this turn was for: it has the drive look
-            // again.
-            core.background.has_unsent = true;
-        }
-        let due = core.due();
-        core.background.sleeps_until = Some(due);
-        self.leave(core);
-        Some(due)
-    }
-
     /// Brings out what is queued to the masters that answer.
     pub(super) fn finish(&self, mut core: MutexGuard<'_, Core>) -> Result<(), Stopped> {
         let limit = Some(clock::now() + limits::CLOSE_WAIT);
@@ -177,5 +130,153 @@ impl Shared {
             drop(self.lead(core, poller, limit, |core| core.driver.engine.is_answered())?);
         }
         Ok(())
+    }
+}
+
+/// Driver of a [`crate::Client`]'s event loop from an event loop of your own, in place of the client's
+/// background thread; made by [`crate::Client::drive`].
+///
+/// With it an answer reaches a task without a hand-over between threads, and requests of many tasks of one
+/// executor share a write.
+///
+/// 1. Watch the descriptor ([`AsFd`]) for input. It is edge-triggered: note that it has become readable
+///    *before* the call that follows.
+/// 2. Call [`Drive::turn`] at the start, when the descriptor is readable, at the time that the last call
+///    returned, and when its waker is called.
+///
+/// A call never waits. While a thread waits in a blocking call, that thread may drive, and a turn does
+/// nothing. Dropping the drive gives the work back to the client's background thread. A drive is no handle:
+/// it ends when the last handle is dropped.
+#[cfg(unix)]
+#[derive(Debug)]
+pub struct Drive {
+    shared: Arc<Shared>,
+    /// Keeps the descriptor open.
+    registry: Registry,
+}
+
+/// Error of a [`Drive`] whose client was dropped or has stopped, or whose second drive was dropped.
+#[cfg(unix)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the client has ended; drop the drive too")]
+#[non_exhaustive]
+pub struct DriveEnded;
+
+#[cfg(unix)]
+impl Drive {
+    /// Takes the background thread's work.
+    pub(in crate::client) fn new(shared: Arc<Shared>) -> io::Result<Self> {
+        let mut core = shared.enter().map_err(|why| io::Error::other(why.to_string()))?;
+        let registry = core.driver.registry()?;
+        let replaced = core.background.drive.replace(Waker::noop().clone());
+        core.background.is_favoured = false;
+        core.wake_leader();
+        drop(core);
+        // It learns that another one drives.
+        wake_all(replaced);
+        Ok(Self { shared, registry })
+    }
+
+    /// Reads, writes and does all that is due, without waiting. Returns the time of the next turn if nothing
+    /// happens before, to be compared with [`Instant::now`]. Calls `waker` if a turn is needed sooner.
+    ///
+    /// # Errors
+    /// [`DriveEnded`]; drop the drive then.
+    pub fn turn(&mut self, waker: &Waker) -> Result<Option<Instant>, DriveEnded> {
+        let due = self.shared.guarded(|| self.turn_guarded(waker)).ok_or(DriveEnded)?;
+        Ok(due.map(clock::to_std))
+    }
+
+    /// `None` if the client has ended.
+    fn turn_guarded(&self, waker: &Waker) -> Option<Option<Instant>> {
+        let mut core = self.shared.enter().ok().filter(|core| !core.is_closing)?;
+        let drive = core.background.drive.as_mut()?;
+        // Dropped after the lock is given back, as all wakers are.
+        let _replaced = (!drive.will_wake(waker)).then(|| std::mem::replace(drive, waker.clone()));
+        core.background.sleeps_until = None;
+        core.background.has_unsent = false;
+        if let Some(poller) = core.poller.take() {
+            core = self.shared.lead(core, poller, Some(clock::now()), |_| false).ok()?;
+        } else {
+            // A thread leads, and may have read all before what this turn was for: it has the drive look
+            // again.
+            core.background.has_unsent = true;
+        }
+        let due = core.due();
+        core.background.sleeps_until = Some(due);
+        self.shared.leave(core);
+        Some(due)
+    }
+}
+
+#[cfg(unix)]
+impl AsFd for Drive {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.registry.as_fd()
+    }
+}
+
+#[cfg(unix)]
+impl AsRawFd for Drive {
+    fn as_raw_fd(&self) -> RawFd {
+        self.registry.as_raw_fd()
+    }
+}
+
+#[cfg(unix)]
+impl Drop for Drive {
+    /// Gives the work back to the background thread.
+    fn drop(&mut self) {
+        let driving = self.shared.with(|core| {
+            core.background.sleeps_until = None;
+            let waker = core.background.waker.clone();
+            core.completions.wake_too(waker);
+            core.background.drive.take()
+        });
+        drop(driving);
+    }
+}
+
+// Releases of dropped guards wait for a write that they can join; none waits longer than the thread that
+// dropped them. A process may end right behind the drop, and a client in a `static` is never dropped. So each
+// thread remembers the clients of which it dropped something, and writes what they have queued when it ends.
+// The main thread ends with the return of `main` and with `std::process::exit`, where the system runs
+// destructors of thread-local values (Linux with glibc does).
+//
+// A thread ends a moment after its closure: `std::thread::scope` waits for the closures only, `join` waits for
+// the end. An exit inside a panic hook writes nothing.
+thread_local! {
+    static DROPPED_OF: DroppedOf = const { DroppedOf(RefCell::new(Vec::new())) };
+}
+
+/// The clients of which this thread dropped something, the last one last.
+struct DroppedOf(RefCell<Vec<Weak<Shared>>>);
+
+/// Something of this client was dropped.
+pub(in crate::client) fn note_drop(client: &Arc<Shared>) {
+    // While a thread ends it may have no list any more: what it drops then is written at once.
+    if DROPPED_OF.try_with(|dropped| dropped.note(client)).is_err() {
+        client.flush_at_end();
+    }
+}
+
+impl DroppedOf {
+    fn note(&self, client: &Arc<Shared>) {
+        let mut clients = self.0.borrow_mut();
+        if clients.last().is_some_and(|last| last.as_ptr() == Arc::as_ptr(client)) {
+            return;
+        }
+        clients.retain(|other| other.as_ptr() != Arc::as_ptr(client) && other.strong_count() > 0);
+        clients.push(Arc::downgrade(client));
+    }
+}
+
+impl Drop for DroppedOf {
+    fn drop(&mut self) {
+        // A panic hook exits: the panic may have left a client locked by this thread, or half-way.
+        if thread::panicking() {
+            return;
+        }
+        self.0.take().iter().filter_map(Weak::upgrade).for_each(|client| client.flush_at_end());
     }
 }

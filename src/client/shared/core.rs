@@ -7,7 +7,7 @@ use super::{
     CompletionToken, Core, DIRECT_WRITE_MAX, EARLY_WRITE_COUNT, SPARE_NAME_COUNT_MAX, Stopped, earlier,
     is_before,
 };
-use crate::client::name::HeldName;
+use crate::client::guard::HeldName;
 use crate::clock;
 use crate::driver::Poller;
 use crate::engine::{OpId, Request, SubmitError};

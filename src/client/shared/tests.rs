@@ -13,7 +13,7 @@ use std::task::{Context, Wake};
 use std::time::Duration;
 
 use super::*;
-use crate::client::name::HeldName;
+use crate::client::guard::HeldName;
 use crate::client::{Acquire, Client};
 use crate::config::Config;
 use crate::error::{AcquireError, LockReentrantError};
@@ -157,7 +157,7 @@ fn a_panic_under_the_lock_stops_all_at_once() {
         all_others_get_an_error(has_thread, |client| {
             let its = client.clone();
             let caller = thread::spawn(move || {
-                its.shared().wait(Question::Acquire, |_| resume_unwind(Box::new("struck")))
+                its.shared().wait(OutcomeKind::Acquire, |_| resume_unwind(Box::new("struck")))
             });
             drop(caller.join());
         });

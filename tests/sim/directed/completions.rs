@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redlatch::Options;
 use redlatch::engine::{Outcome, Request, Resource};
-use redlatch::internals::completions::{Completions, Question};
+use redlatch::internals::completions::{Completions, OutcomeKind};
 
 use super::{KEY, Verdict, demand, is_held, ms, trust, unconnected, verdict};
 use crate::clock::{Clock, MS, SECOND};
@@ -61,13 +61,13 @@ pub fn an_answer_never_reaches_the_next_caller() -> Verdict {
         label: None,
     };
     let first = engine.submit(now, ask("first")).expect("room");
-    let ticket = completions.expect(first, Question::Acquire);
+    let ticket = completions.expect(first, OutcomeKind::Acquire);
     answer(&mut world);
     let engine = &mut world.clients[0].engine;
     demand(engine.has_outcome(), "the masters do not grant")?;
     completions.abandon(now, engine, ticket);
     let second = engine.submit(now, ask("second")).expect("room");
-    let ticket = completions.expect(second, Question::Acquire);
+    let ticket = completions.expect(second, OutcomeKind::Acquire);
     completions.deliver(now, engine);
     demand(completions.take(ticket).is_none(), "the second caller is told what the first one asked")?;
     answer(&mut world);
