@@ -5,7 +5,8 @@ use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Grant, MasterSet, OpId, Outcome, Request, Resource, SubmitError, Ttl};
-use redlatch::{AcquireError, ExtendError, MasterState, Options, ReleaseError};
+use redlatch::status::MasterState;
+use redlatch::{AcquireError, ExtendError, Options, ReleaseError};
 
 use super::net::Token;
 use super::{LOCK_COUNT_MAX, MAX_HOLD, MAX_TTL, Run, id};

@@ -22,7 +22,8 @@ use extras::{Errand, NewsPeer};
 use model::ModelMaster;
 use net::{ERRORS, Peer, REPLIES, Token, TokenLog};
 use redlatch::engine::{Engine, LinkId, LinkRequest, MasterId, OpId};
-use redlatch::{Config, MasterState, Quarantine, limits};
+use redlatch::status::MasterState;
+use redlatch::{Config, Quarantine, limits};
 
 /// Operations of one run; the rest of the input is not looked at.
 const STEP_COUNT_MAX: usize = 120;

@@ -2,7 +2,6 @@
 
 mod credentials;
 pub mod env;
-mod error;
 mod time;
 #[cfg(feature = "tls")]
 mod tls;
@@ -14,19 +13,18 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::CredentialsError;
+use crate::error::{ConfigError, CredentialsError};
 use crate::event::{Event, Observer};
 use crate::limits;
 use crate::lock::{Drift, HolderLabel, InputError, MasterId, Ttl, Window};
 pub use credentials::Credentials;
 use credentials::CredentialsProvider;
-pub use error::ConfigError;
 #[cfg(feature = "tls")]
 pub(crate) use tls::server_name;
 #[cfg(feature = "tls")]
 pub use tls::{Pem, Tls};
+pub use url::MasterUrl;
 pub(crate) use url::{Address, Login};
-pub use url::{MasterUrl, UrlError};
 
 /// Checked settings of a client. All clients of one fleet must share the masters, `max_ttl`, prefix and
 /// drift.
@@ -41,7 +39,7 @@ pub use url::{MasterUrl, UrlError};
 ///     .prefix("lock:")
 ///     .build()?;
 /// assert_eq!(config.master_count(), 3);
-/// # Ok::<(), redlatch::ConfigError>(())
+/// # Ok::<(), redlatch::error::ConfigError>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -276,8 +274,8 @@ impl ConfigBuilder {
 
     /// Sets the label of all locks of this client, such as `host:pid:job`: 1 to 64 bytes of text without
     /// control characters; none by default. It is in each lock's value, so it must be no secret.
-    /// [`crate::Client::inspect`], [`crate::Denial::holder_label`] and [`crate::Stats::holder_label`] show
-    /// it. A request may have its own ([`crate::LockRequest::holder_label`]).
+    /// [`crate::Client::inspect`], [`crate::error::Denial::holder_label`] and
+    /// [`crate::stats::Stats::holder_label`] show it. A request may have its own ([`crate::LockRequest::holder_label`]).
     #[must_use]
     pub fn holder_label(mut self, label: impl Into<String>) -> Self {
         self.config.holder_label = Some(label.into().into());
@@ -370,7 +368,7 @@ impl ConfigBuilder {
     ///     .masters(["redis://10.0.0.1"])
     ///     .retry_delay_by(|failed| Duration::from_millis(10) * failed.min(20))
     ///     .build()?;
-    /// # Ok::<(), redlatch::ConfigError>(())
+    /// # Ok::<(), redlatch::error::ConfigError>(())
     /// ```
     #[must_use]
     pub fn retry_delay_by(mut self, mut delay: impl FnMut(u32) -> Duration) -> Self {

@@ -26,9 +26,9 @@ use rand::TryRng;
 use rand::rngs::SysRng;
 
 use crate::clock;
-use crate::config::{Address, Config, ConfigError};
+use crate::config::{Address, Config};
 use crate::engine::{Engine, LinkId, LinkRequest, OpId, Request, SubmitError};
-use crate::error::CredentialsError;
+use crate::error::{ConfigError, CredentialsError};
 use crate::limits;
 use crate::mutants::mutant;
 use crate::options::{Mode, Options};

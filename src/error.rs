@@ -1,14 +1,20 @@
-//! What can go wrong with each operation, with what every master said.
+//! Errors of all calls and of settings, with what every master said.
+//!
+//! The errors of usual calls are at the root of the crate: [`AcquireError`], [`ExtendError`],
+//! [`ReleaseError`] and [`ConnectError`](crate::ConnectError). Here are their parts, and the errors of other
+//! calls.
 //!
 //! Contention, an outage and a misconfiguration are different errors. A failed operation loses nothing:
 //! whatever an attempt may have left on a master is released, now or when that master can be reached again.
 
 mod advice;
-mod class;
+pub(crate) mod class;
+mod config;
 mod credentials;
 mod report;
 #[cfg(test)]
 mod tests;
+pub(crate) mod usual;
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,13 +22,15 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::lock::{Failure, HolderTtl, InputError, LockName, Vote};
+use crate::lock::LockName;
+pub use crate::lock::{Failure, HolderTtl, InputError, TokenRefusal, Vote};
 use crate::words::{Counted, Labelled, Named, Rounded};
 pub(crate) use advice::advice;
-pub use class::ErrorClass;
-pub(crate) use class::classes;
+pub(crate) use class::{ErrorClass, classes};
+pub use config::{ConfigError, UrlError};
 pub use credentials::{CredentialsError, ProviderError};
 pub use report::{Report, Round};
+pub(crate) use usual::{AcquireError, ExtendError, ReleaseError};
 
 /// Holder that keeps an acquisition from a lock that a quorum of masters can grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -80,7 +88,8 @@ impl Denial {
     /// is for tests of code that handles errors, such as a double of a service that takes locks.
     ///
     /// ```
-    /// use redlatch::{AcquireError, Denial, Report, Round};
+    /// use redlatch::AcquireError;
+    /// use redlatch::error::{Denial, Report, Round};
     ///
     /// let denial = Denial::new(Report::new(Round::Acquire, "orders:42"));
     /// let error = AcquireError::Contended(Box::new(denial));
@@ -164,129 +173,9 @@ impl Denial {
     }
 }
 
-/// Error of an acquisition. Everything that the attempt left behind is being released.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AcquireError {
-    /// Enough masters answer, and another holder has keys on too many of them; or another caller of this
-    /// client holds the lock or is ahead of this one in its wait queue. A fair lock also fails like this
-    /// while waiters are ahead in the masters' queue. A reader does while a writer keeps new readers out, for
-    /// 1 s ([`crate::limits::RESERVATION_TIME`]) or a little more. Wait or retry.
-    Contended(Box<Denial>),
-    /// Too few masters can grant. They cannot be reached, are silent, answer with errors or are in
-    /// quarantine; or they refused the fencing token, as their clocks differ; or the queue of a fair lock is
-    /// full, at 4,096 waiters ([`crate::limits::FAIR_QUEUE_COUNT_MAX`]), which is
-    /// [`ErrorClass::Overloaded`]. The report says which. A wait ends at once if the quarantine of too many
-    /// masters outlasts it.
-    NoQuorum(Box<Denial>),
-    /// A quorum granted, and by then less validity was left than asked for. As a rule this process was late:
-    /// masters that are too slow end an attempt by its answer limit. Ask for a longer TTL.
-    Expired(Box<Denial>),
-    /// The client has too many locks (131,072), too many callers wait for this one (4,096), or too many bytes
-    /// wait for the masters (8 MiB each). It is reported at once. Release some locks, or retry later.
-    Overloaded,
-    /// Its [`Cancel`](crate::Cancel) handle ended it. Everything that it acquired is released.
-    Cancelled,
-    /// The request itself cannot work; nothing was sent.
-    Input(#[from] InputError),
-    /// The client cannot be used: it was drained, its event loop cannot go on, this is a fork of its process,
-    /// or the call comes from a waker that the client is calling.
-    Stopped(Arc<str>),
-}
-
-impl AcquireError {
-    /// Whether another attempt would fail, too.
-    pub(crate) const fn is_final(&self) -> bool {
-        matches!(self, Self::Input(_) | Self::Stopped(_) | Self::Overloaded | Self::Cancelled)
-    }
-}
-
-impl fmt::Display for AcquireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let denial = match self {
-            Self::Contended(denial) => {
-                denial.fmt_contended(f)?;
-                denial
-            }
-            Self::NoQuorum(denial) => {
-                denial.fmt_no_quorum(f)?;
-                denial
-            }
-            Self::Expired(denial) => {
-                let lock = denial.lock();
-                write!(
-                    f,
-                    "{lock} expired while it was acquired; ask for a longer TTL, or check slow masters"
-                )?;
-                denial
-            }
-            Self::Cancelled => return f.write_str("the acquisition was cancelled; nothing is held"),
-            Self::Overloaded => return f.write_str(OVERLOADED),
-            Self::Input(error) => return fmt::Display::fmt(error, f),
-            Self::Stopped(why) => return write!(f, "the client cannot be used: {why}"),
-        };
-        f.write_str(if f.alternate() { "\n  " } else { "; " })?;
-        fmt::Display::fmt(denial, f)
-    }
-}
-
 /// The text of each error of a client that has too much under way.
 pub(crate) const OVERLOADED: &str =
     "this client has too many locks, waiters or queued bytes; release some, or retry later";
-
-/// Error of an extension.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ExtendError {
-    /// The validity had ended; nothing was sent. Another caller may hold the lock. Stop the protected work.
-    #[error("the lock's validity has ended; stop the protected work")]
-    Expired,
-    /// So many masters no longer have the key, or never had it, that no quorum can be left. Stop the
-    /// protected work.
-    #[error(fmt = fmt_lost)]
-    Lost(Report),
-    /// Too few masters answered. The lock is valid as long as it was before, or as the new TTL if that is
-    /// sooner; retry until then.
-    #[error(fmt = fmt_not_extended)]
-    NoQuorum(Report),
-    /// The extension would pass the longest total time that a lock may be held, one hour by default.
-    #[error("the lock was held for {} in all, the limit max_hold; release it, and acquire it anew", Rounded(*max_hold))]
-    HoldLimit {
-        /// The configured limit.
-        max_hold: Duration,
-    },
-    /// Another extension of this lock is under way.
-    #[error("another extension of this lock is under way; wait for it")]
-    Busy,
-    /// The lock is not held by this client: a drain has released it, or it belongs to another client. Another
-    /// caller may hold it.
-    #[error("the lock is not held by this client; acquire it first")]
-    NotHeld,
-    /// The TTL cannot work; nothing was sent.
-    #[error(transparent)]
-    Input(#[from] InputError),
-    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
-    /// comes from a waker that the client is calling.
-    #[error("the client cannot be used: {0}")]
-    Stopped(Arc<str>),
-}
-
-/// Error of a release that is not known to have worked. It goes on in the background, until the keys have
-/// expired at the latest.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReleaseError {
-    /// So few masters answered that the lock may exclude others until its TTL has passed.
-    #[error(fmt = fmt_unconfirmed)]
-    Unconfirmed(Report),
-    /// A drain has released the lock, or the lease belongs to another client.
-    #[error("the lock is not held by this client; acquire it first")]
-    NotHeld,
-    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
-    /// comes from a waker that the client is calling.
-    #[error("the client cannot be used: {0}")]
-    Stopped(Arc<str>),
-}
 
 /// Error of [`Guard::leave`](crate::Guard::leave) and [`Guard::leave_for`](crate::Guard::leave_for).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

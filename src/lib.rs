@@ -66,7 +66,7 @@
 //!
 //! # Monitoring
 //!
-//! [`Client::stats`] counts and times locks and masters, always: [`Stats::to_prometheus`] is the text for a
+//! [`Client::stats`] counts and times locks and masters, always: [`Stats::to_prometheus`](stats::Stats::to_prometheus) is the text for a
 //! scrape. [`Client::health`] is for a readiness probe. [`ConfigBuilder::on_event`] takes a function that is
 //! called with each [`Event`]. The page `docs/monitoring.md` of the repository has alert rules.
 //!
@@ -95,7 +95,7 @@
 //!   it, and elsewhere, they count as [`std::time::Instant`] does. For laptops, and virtual machines that are
 //!   put to sleep. See [`Lease::valid_until`].
 //! - `tracing`: `trace_events`, an observer that emits events of the crate `tracing`.
-//! - `metrics`: `record_metrics`, which feeds the crate `metrics`. [`Stats::to_prometheus`] needs neither.
+//! - `metrics`: `record_metrics`, which feeds the crate `metrics`. [`Stats::to_prometheus`](stats::Stats::to_prometheus) needs neither.
 //! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to
 //!   build.
 //! - `doctor`: the module `doctor`, which finds what is wrong with a fleet.
@@ -112,6 +112,7 @@
 #[cfg(feature = "doctor")]
 pub mod doctor;
 pub mod engine;
+pub mod error;
 pub mod limits;
 pub mod resp;
 #[cfg(all(unix, feature = "testing"))]
@@ -123,7 +124,6 @@ mod client;
 mod clock;
 mod config;
 mod driver;
-mod error;
 mod event;
 mod lock;
 #[cfg(redlatch_mutants)]
@@ -146,31 +146,40 @@ pub use client::{
 };
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
-pub use config::{Config, ConfigBuilder, ConfigError, Credentials, MasterUrl, Quarantine, UrlError};
+pub use config::{Config, ConfigBuilder, Credentials, MasterUrl, Quarantine};
 #[cfg(feature = "tls")]
 pub use config::{Pem, Tls};
 pub use driver::ConnectError;
 #[cfg(feature = "tls")]
 pub use driver::TlsError;
-pub use engine::histogram::{Bucket, Histogram};
-pub use engine::inspection::{ForceUnlocked, Inspection, KeyState, LockStatus};
 pub use engine::request::{HeldLocks, Left, Released};
-pub use engine::stats::{MasterStats, Stats};
-pub use engine::status::{Health, MasterState, MasterStatus};
-pub use engine::trouble::Warning;
-pub use error::{
-    AcquireError, CredentialsError, Denial, ErrorClass, ExtendError, ForceUnlockError, HeldBy, InspectError,
-    LeaveError, ProviderError, ReleaseError, Report, Round,
-};
-pub use error::{LockReentrantError, SetError};
+pub use error::class::ErrorClass;
+pub use error::usual::{AcquireError, ExtendError, ReleaseError};
 pub use event::Event;
-pub use lock::{Failure, FencingToken, HolderTtl, InputError, LockName, Token, TokenRefusal, Vote};
+pub use lock::{FencingToken, LockName, Token};
 #[cfg(feature = "metrics")]
 pub use observe::record_metrics;
 #[cfg(feature = "tracing")]
 pub use observe::trace_events;
 pub use options::{Mode, Options, WaitPolicy};
 pub use redlock::{Lease, LeaseRequest, Redlock};
+
+/// Results of [`Client::inspect`] and [`Client::force_unlock`].
+pub mod inspection {
+    pub use crate::engine::inspection::{ForceUnlocked, Inspection, KeyState, LockStatus};
+}
+
+/// Results of [`Client::stats`].
+pub mod stats {
+    pub use crate::engine::histogram::{Bucket, Histogram};
+    pub use crate::engine::stats::{MasterStats, Stats};
+}
+
+/// Results of [`Client::health`] and [`Client::masters`].
+pub mod status {
+    pub use crate::engine::status::{Health, MasterState, MasterStatus};
+    pub use crate::engine::trouble::Warning;
+}
 
 /// What the command line, the simulator and the fuzz targets share with the library. Not for users: it may
 /// change in any version.

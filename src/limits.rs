@@ -264,7 +264,7 @@ pub const UNWOKEN_CROWD: u32 = 20;
 pub const UNWOKEN_CROWD_FACTOR_MAX: u32 = 5;
 
 /// Largest number of events that wait for the observer: 1,024. Further ones are dropped and counted
-/// ([`Stats::events_dropped`](crate::Stats::events_dropped)).
+/// ([`Stats::events_dropped`](crate::stats::Stats::events_dropped)).
 pub const EVENT_COUNT_MAX: usize = 1024;
 
 /// Mean pause between acquisitions above which each one is timed: 1 ms.

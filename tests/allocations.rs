@@ -16,9 +16,8 @@ use std::time::Duration;
 
 use fleet::Fleet;
 use redlatch::engine::{HolderLabel, OpId, Outcome, Request, Resource};
-use redlatch::{
-    AcquireError, Client, Config, Guard, Lease, LockRequest, Options, Quarantine, Redlock, Stats,
-};
+use redlatch::stats::Stats;
+use redlatch::{AcquireError, Client, Config, Guard, Lease, LockRequest, Options, Quarantine, Redlock};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]

@@ -19,10 +19,11 @@ use std::time::{Duration, Instant};
 use fleet::Fleet;
 use fork::{Fork, fork, waitpid_nohang};
 use redlatch::engine::{Outcome, Request, Resource, SubmitError};
+use redlatch::error::LockReentrantError;
 use redlatch::internals::settle;
 use redlatch::{
-    Acquire, AcquireError, Client, Config, Drive, ExtendError, Guard, GuardSet, HeldLocks, Lease,
-    LockReentrantError, Options, Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError,
+    Acquire, AcquireError, Client, Config, Drive, ExtendError, Guard, GuardSet, HeldLocks, Lease, Options,
+    Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError,
 };
 
 const TTL: Duration = Duration::from_secs(30);

@@ -17,7 +17,8 @@ use hdrhistogram::Histogram;
 use redlatch::engine::{OpId, Outcome, Request, Resource, quorum};
 use redlatch::internals::env::parse_time;
 use redlatch::internals::words::Rounded;
-use redlatch::{AcquireError, HeldLocks, MasterState, Options, Redlock, ReleaseError, limits};
+use redlatch::status::MasterState;
+use redlatch::{AcquireError, HeldLocks, Options, Redlock, ReleaseError, limits};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::message::Message;

@@ -15,9 +15,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use redlatch::inspection::KeyState;
 use redlatch::internals::env::parse_time;
 use redlatch::internals::words::Rounded;
-use redlatch::{AcquireError, Client, Config, Guard, HeldLocks, KeyState, Redlock, limits};
+use redlatch::{AcquireError, Client, Config, Guard, HeldLocks, Redlock, limits};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::message::Message;

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use redlatch::Client;
+use redlatch::error::{ForceUnlockError, HolderTtl, InspectError, Report};
+use redlatch::inspection::{Inspection, KeyState, LockStatus};
 use redlatch::internals::words::Printable;
-use redlatch::{
-    Client, ForceUnlockError, HolderTtl, InspectError, Inspection, KeyState, LockStatus, MasterState, Report,
-};
+use redlatch::status::MasterState;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

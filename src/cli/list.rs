@@ -11,11 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use redlatch::Client;
 use redlatch::engine::{Resource, quorum};
+use redlatch::error::{Failure, HolderTtl};
+use redlatch::inspection::{Inspection, KeyState, LockStatus};
 use redlatch::internals::env::parse_time;
 use redlatch::internals::probe::{Answer, Probe, ProbeError, each};
 use redlatch::internals::words::{Printable, Rounded, Shown, grouped};
-use redlatch::{Client, Failure, HolderTtl, Inspection, KeyState, LockStatus};
 use serde_json::{Value, json};
 
 use super::inspect::connect;

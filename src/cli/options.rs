@@ -12,11 +12,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::quorum;
+use redlatch::error::{ConfigError, Failure, InputError};
 use redlatch::internals::{env, words};
-use redlatch::{
-    AcquireError, Config, ConfigBuilder, ConfigError, ConnectError, Failure, InputError, MasterState,
-    MasterStatus, Redlock,
-};
+use redlatch::status::{MasterState, MasterStatus};
+use redlatch::{AcquireError, Config, ConfigBuilder, ConnectError, Redlock};
 
 use super::message::{self, Message};
 use super::output::{self, END_LIMIT};

@@ -30,8 +30,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Grant, OpId, Outcome, Request, Resource, Ttl, quorum};
+use redlatch::error::InputError;
 use redlatch::internals::env::parse_time;
-use redlatch::{HeldLocks, InputError, MasterState, Quarantine, Redlock, ReleaseError, Released, limits};
+use redlatch::status::MasterState;
+use redlatch::{HeldLocks, Quarantine, Redlock, ReleaseError, Released, limits};
 
 use super::message::{Message, label, with_lock};
 use super::options::{self, Enough, Exit, MasterOptions, code, say};

@@ -102,7 +102,7 @@ const TAKEN_COUNT_MAX: usize = 64;
 
 /// The observer of a client.
 #[derive(Debug)]
-pub(in crate::client) struct Observing {
+pub(super) struct Observing {
     observer: Observer,
     parker: Arc<Parker>,
     waker: Waker,
@@ -113,41 +113,41 @@ pub(in crate::client) struct Observing {
 
 impl Observing {
     /// Its thread is about to start.
-    pub(in crate::client) fn new(observer: Observer) -> Self {
+    pub(super) fn new(observer: Observer) -> Self {
         let (parker, waker) = Parker::pair();
         Self { observer, parker, waker, is_awake: AtomicBool::new(true), has_ended: AtomicBool::new(false) }
     }
 
     /// Has the events of the engine reported; to be called with the lock held.
-    pub(in crate::client) fn notify(&self, engine: &Engine) {
+    pub(super) fn notify(&self, engine: &Engine) {
         if engine.has_event() && !self.is_awake.swap(true, Ordering::AcqRel) {
             self.waker.wake_by_ref();
         }
     }
 
     /// Takes events for its thread, with the lock held. If there are none, the thread is about to sleep.
-    pub(in crate::client) fn take(&self, engine: &mut Engine) -> Vec<Event> {
+    pub(super) fn take(&self, engine: &mut Engine) -> Vec<Event> {
         let events: Vec<Event> = std::iter::from_fn(|| engine.poll_event()).take(TAKEN_COUNT_MAX).collect();
         self.is_awake.store(!events.is_empty(), Ordering::Release);
         events
     }
 
     /// Calls the observer with each. A panic of it is caught.
-    pub(in crate::client) fn report(&self, events: &[Event]) {
+    pub(super) fn report(&self, events: &[Event]) {
         events.iter().for_each(|event| self.observer.call(event));
     }
 
-    pub(in crate::client) fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Acquire)
     }
 
     /// Sleeps until there are events, or will be no more.
-    pub(in crate::client) fn park(&self) {
+    pub(super) fn park(&self) {
         self.parker.park(None);
     }
 
     /// No further events come; the thread ends when it has reported those that wait.
-    pub(in crate::client) fn end(&self) {
+    pub(super) fn end(&self) {
         self.has_ended.store(true, Ordering::Release);
         self.waker.wake_by_ref();
     }

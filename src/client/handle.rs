@@ -16,9 +16,10 @@ use super::shared::background::Drive;
 use super::shared::{Core, Shared, Stopped};
 use crate::caught::caught;
 use crate::clock;
-use crate::config::{Config, ConfigBuilder, ConfigError};
+use crate::config::{Config, ConfigBuilder};
 use crate::driver::{ConnectError, Driver};
 use crate::engine::{Health, HeldLocks, MasterStatus, OpId, Outcome, Request, Stats, SubmitError};
+use crate::error::ConfigError;
 use crate::limits;
 
 /// Lock client for many threads and tasks: clones share one set of connections and one event loop.

@@ -1,5 +1,5 @@
-//! [`LockRequest`]: a lock to be acquired, with all its options; [`Acquire`], its acquisition; and [`RwLock`],
-//! a name with a request to read and one to write.
+//! [`LockRequest`]: a lock to be acquired, with all its options. [`Acquire`]: its acquisition. [`RwLock`]: a
+//! name with a request to read and one to write.
 
 use std::borrow::Cow;
 use std::pin::Pin;

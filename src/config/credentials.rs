@@ -25,7 +25,7 @@ use crate::limits;
 ///         Ok(Credentials::new(password.trim()).user("locker").valid_for(Duration::from_secs(60)))
 ///     })
 ///     .build()?;
-/// # Ok::<(), redlatch::ConfigError>(())
+/// # Ok::<(), redlatch::error::ConfigError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
@@ -106,7 +106,8 @@ impl fmt::Debug for CredentialsProvider {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Config, ConfigError};
+    use crate::Config;
+    use crate::error::ConfigError;
 
     #[test]
     fn an_unusable_answer_of_a_provider_is_named() {

@@ -7,7 +7,8 @@ use std::ffi::{OsStr, OsString};
 
 use super::time;
 pub use super::time::parse_time;
-use super::{Config, ConfigBuilder, ConfigError, Quarantine};
+use super::{Config, ConfigBuilder, Quarantine};
+use crate::error::ConfigError;
 
 /// URLs of the masters, between commas or blanks.
 pub const MASTERS: &str = "REDLATCH_MASTERS";

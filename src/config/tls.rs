@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use rustls::pki_types::ServerName;
 
-use super::{Address, ConfigError, MasterUrl};
+use super::{Address, MasterUrl};
+use crate::error::ConfigError;
 
 /// TLS settings of a client, for all its masters with a `rediss://` URL.
 ///
@@ -25,7 +26,7 @@ use super::{Address, ConfigError, MasterUrl};
 ///     )
 ///     .server_name("locks.internal");
 /// let config = Config::builder().master("rediss://10.0.0.1").tls(tls).build()?;
-/// # Ok::<(), redlatch::ConfigError>(())
+/// # Ok::<(), redlatch::error::ConfigError>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Tls {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::error::UrlError;
 use crate::limits;
 
 /// Address of a master and its login: `redis://[user[:password]@]host[:port][/db]`,
@@ -21,7 +22,7 @@ use crate::limits;
 /// let url: MasterUrl = "redis://locker:s3cret@[::1]:7001/2".parse()?;
 /// assert_eq!(url.to_string(), "redis://[::1]:7001/2");
 /// assert!("redis://host?timeout=1".parse::<MasterUrl>().is_err());
-/// # Ok::<(), redlatch::UrlError>(())
+/// # Ok::<(), redlatch::error::UrlError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct MasterUrl {
@@ -75,16 +76,6 @@ impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Login")
     }
-}
-
-/// Error of a text that is not the URL of a master. It shows nothing of the text before its last `@`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{reason} in `{shown}`; write redis://[user[:password]@]host[:port][/db], rediss:// for TLS, or unix:///path"
-)]
-pub struct UrlError {
-    reason: &'static str,
-    shown: String,
 }
 
 const PORT_DEFAULT: u16 = 6379;

@@ -7,9 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use super::{Config, Driver, LinkRequest};
-use crate::MasterState;
 use crate::clock;
 use crate::lock::MasterId;
+use crate::status::MasterState;
 
 /// How long anything may take that must happen: a slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);

@@ -88,7 +88,7 @@ pub struct Stats {
 pub struct MasterStats {
     /// URL of the master, without the login.
     pub name: Arc<str>,
-    /// Whether its votes count now: [`MasterState::Ready`](crate::MasterState::Ready).
+    /// Whether its votes count now: [`MasterState::Ready`](crate::status::MasterState::Ready).
     pub is_ready: bool,
     /// Answers that granted an attempt, late ones included.
     pub granted: u64,

@@ -41,7 +41,7 @@ pub struct Report {
 
 impl Report {
     /// Returns the report of a round in which no master was asked. Its votes can be set. It is for tests of
-    /// code that handles errors; see [`Denial::new`](crate::Denial::new).
+    /// code that handles errors; see [`Denial::new`](crate::error::Denial::new).
     #[must_use]
     pub fn new<'n>(round: Round, name: impl Into<LockName<'n>>) -> Self {
         Self { round, resource: name.into().into_shared(), votes: Vec::new() }

@@ -8,7 +8,6 @@ use std::time::Instant;
 use super::*;
 use crate::Config;
 use crate::client::DriveEnded;
-use crate::config::ConfigError;
 use crate::driver::{ConnectError, NoPlaintext};
 #[cfg(feature = "tls")]
 use crate::driver::{TlsError, TlsTrouble};

@@ -11,7 +11,8 @@ mod recorded {
     };
 
     use crate::engine::{Histogram, Stats};
-    use crate::{MasterStats, record_metrics};
+    use crate::record_metrics;
+    use crate::stats::MasterStats;
 
     /// The values of each counter, gauge and histogram, by its kind and its name with its labels.
     type Values = Arc<Mutex<BTreeMap<(&'static str, String), Vec<f64>>>>;

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use redlatch::error::InputError;
 use redlatch::internals::settle;
-use redlatch::{AcquireError, Client, ExtendError, Guard, InputError};
+use redlatch::{AcquireError, Client, ExtendError, Guard};
 
 use crate::fleet::{Fleet, Master, eventually};
 use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, within};

@@ -6,8 +6,9 @@ use std::task::{Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
+use redlatch::error::LockReentrantError;
 use redlatch::internals::settle;
-use redlatch::{Acquire, AcquireError, Client, Guard, HeldLocks, LockReentrantError, ReentrantLock};
+use redlatch::{Acquire, AcquireError, Client, Guard, HeldLocks, ReentrantLock};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{

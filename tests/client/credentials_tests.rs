@@ -7,10 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use redlatch::{
-    AcquireError, Client, Config, ConfigBuilder, Credentials, CredentialsError, Event, MasterState,
-    ProviderError, Redlock, Warning,
-};
+use redlatch::error::{CredentialsError, ProviderError};
+use redlatch::status::{MasterState, Warning};
+use redlatch::{AcquireError, Client, Config, ConfigBuilder, Credentials, Event, Redlock};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, await_no_keys, config};

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
+use redlatch::error::LockReentrantError;
 use redlatch::internals::settle;
-use redlatch::{
-    AcquireError, Client, Config, LockReentrantError, LockRequest, Quarantine, Redlock, ReentrantLock,
-};
+use redlatch::{AcquireError, Client, Config, LockRequest, Quarantine, Redlock, ReentrantLock};
 
 use crate::batch_tests::work;
 use crate::fleet::{Fleet, eventually};
@@ -154,7 +153,11 @@ fn a_quarantine_beyond_the_wait_is_an_error_at_once() {
     let mut fleet = Fleet::start(3);
     let client = Client::open(quarantined(&fleet)).expect("an event loop");
     eventually(PATIENCE, "all are connected", || {
-        client.health().masters.iter().all(|it| matches!(it.state, redlatch::MasterState::Quarantined(_)))
+        client
+            .health()
+            .masters
+            .iter()
+            .all(|it| matches!(it.state, redlatch::status::MasterState::Quarantined(_)))
     });
     for way in &WAYS {
         let before = attempts(&client);

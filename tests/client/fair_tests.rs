@@ -4,8 +4,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use redlatch::error::InputError;
 use redlatch::internals::settle;
-use redlatch::{AcquireError, Client, ErrorClass, Guard, InputError, MasterState, limits};
+use redlatch::status::MasterState;
+use redlatch::{AcquireError, Client, ErrorClass, Guard, limits};
 
 use crate::fleet::{Fleet, Master, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, config, open, within};

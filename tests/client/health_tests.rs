@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use redlatch::{Client, Config, ConfigBuilder, Event, MasterState, Quarantine, Redlock, Warning};
+use redlatch::status::{MasterState, Warning};
+use redlatch::{Client, Config, ConfigBuilder, Event, Quarantine, Redlock};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, config, open, within};
@@ -18,7 +19,7 @@ fn health_counts_the_masters_that_may_fail() {
         [(2, true), (1, true), (0, true), (0, false)].into_iter().enumerate()
     {
         eventually(PATIENCE, "the health follows the masters", || {
-            let down = |it: &&redlatch::MasterStatus| matches!(it.state, MasterState::Down(_));
+            let down = |it: &&redlatch::status::MasterStatus| matches!(it.state, MasterState::Down(_));
             client.health().masters.iter().filter(down).count() == killed
         });
         let health = client.health();
@@ -45,7 +46,7 @@ fn a_fleet_in_quarantine_is_not_ready() {
     let client = Client::open(settings.build().expect("valid")).expect("an event loop");
     let health = client.health();
     assert!(!health.has_quorum, "{health:#}");
-    let is_young = |it: &redlatch::MasterStatus| matches!(it.state, MasterState::Quarantined(_));
+    let is_young = |it: &redlatch::status::MasterStatus| matches!(it.state, MasterState::Quarantined(_));
     assert!(health.masters.iter().all(is_young), "{health:#}");
     eventually(PATIENCE, "the quarantine ends", || client.health().has_quorum);
     assert!(client.lock("a").ttl(max_ttl).try_acquire().is_ok());

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use redlatch::{ExtendError, ForceUnlockError, HolderTtl, InspectError, LockStatus};
+use redlatch::ExtendError;
+use redlatch::error::{ForceUnlockError, HolderTtl, InspectError};
+use redlatch::inspection::LockStatus;
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, poll_once};

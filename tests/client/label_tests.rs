@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use redlatch::{AcquireError, Client, ConfigError, HeldBy, InputError, LockRequest};
+use redlatch::error::{ConfigError, HeldBy, InputError};
+use redlatch::{AcquireError, Client, LockRequest};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open};
@@ -14,7 +15,7 @@ fn labelled(fleet: &Fleet) -> Client {
     Client::open(config).expect("an event loop")
 }
 
-fn refusal(request: LockRequest<'_>) -> redlatch::Denial {
+fn refusal(request: LockRequest<'_>) -> redlatch::error::Denial {
     match request.ttl(TTL).try_acquire() {
         Err(AcquireError::Contended(denial)) => *denial,
         other => panic!("{other:?}"),
@@ -56,7 +57,7 @@ fn a_label_follows_the_token_in_the_value() {
     );
 }
 
-fn eventually_held(client: &Client) -> redlatch::Inspection {
+fn eventually_held(client: &Client) -> redlatch::inspection::Inspection {
     let mut found = None;
     eventually(PATIENCE, "all masters have it", || {
         let inspection = client.inspect("a").expect("an answer");

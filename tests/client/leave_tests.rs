@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use redlatch::error::{InputError, LeaveError};
 use redlatch::internals::settle;
-use redlatch::{AcquireError, Guard, HeldLocks, InputError, LeaveError, Left, LockEnd, Redlock};
+use redlatch::{AcquireError, Guard, HeldLocks, Left, LockEnd, Redlock};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use redlatch::error::{InputError, LockReentrantError};
 use redlatch::internals::settle;
-use redlatch::{AcquireError, Client, InputError, LockReentrantError};
+use redlatch::{AcquireError, Client};
 
 use crate::fleet::Fleet;
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open};

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{AcquireError, LockReentrantError, limits};
+use redlatch::error::LockReentrantError;
+use redlatch::{AcquireError, limits};
 
 use crate::fleet::Fleet;
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, open, poll_once};

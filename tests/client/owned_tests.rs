@@ -2,10 +2,9 @@
 
 use std::thread;
 
+use redlatch::error::InputError;
 use redlatch::internals::settle;
-use redlatch::{
-    AcquireError, Cancel, Client, Guard, InputError, LockEnd, LockRequest, LockSetRequest, Options,
-};
+use redlatch::{AcquireError, Cancel, Client, Guard, LockEnd, LockRequest, LockSetRequest, Options};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, within};

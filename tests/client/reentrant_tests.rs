@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use redlatch::error::LockReentrantError;
 use redlatch::internals::settle;
-use redlatch::{
-    AcquireError, Cancel, ExtendError, LockEnd, LockReentrantError, ReentrantGuard, ReentrantLock,
-};
+use redlatch::{AcquireError, Cancel, ExtendError, LockEnd, ReentrantGuard, ReentrantLock};
 
 use crate::batch_tests::work;
 use crate::fleet::{Fleet, eventually};

@@ -6,11 +6,10 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use redlatch::error::{HeldBy, HolderTtl, InputError};
+use redlatch::inspection::{KeyState, LockStatus};
 use redlatch::internals::settle;
-use redlatch::{
-    AcquireError, Client, ConfigBuilder, ExtendError, Guard, HeldBy, HolderTtl, InputError, KeyState,
-    LockStatus, RwLock, limits,
-};
+use redlatch::{AcquireError, Client, ConfigBuilder, ExtendError, Guard, RwLock, limits};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use redlatch::error::InputError;
 use redlatch::internals::settle;
-use redlatch::{AcquireError, Client, GuardSet, InputError, limits};
+use redlatch::{AcquireError, Client, GuardSet, limits};
 
 use crate::batch_tests::{reads_of, work};
 use crate::fleet::{Fleet, eventually};

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::rig::{Rig, id};
 use redlatch::engine::{Outcome, Request, Resource, SubmitError};
-use redlatch::{AcquireError, Event, Failure, HeldBy, HolderTtl, InputError, Options, Vote, limits};
+use redlatch::error::{Failure, HeldBy, HolderTtl, InputError, Vote};
+use redlatch::{AcquireError, Event, Options, limits};
 
 use crate::{defaults, denied, granted, ms, no_quorum};
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Engine, LinkRequest, OpId, Outcome, Request, Resource};
+use redlatch::error::{Failure, HolderTtl, Vote};
 use redlatch::resp::{self, Decoded, Reply};
-use redlatch::{
-    AcquireError, Config, ExtendError, Failure, HolderTtl, MasterState, Options, ReleaseError, Vote, limits,
-};
+use redlatch::status::MasterState;
+use redlatch::{AcquireError, Config, ExtendError, Options, ReleaseError, limits};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, denied, granted, ms};
@@ -252,7 +252,7 @@ fn incomplete_info_keeps_votes_from_counting() {
         assert_eq!(status.state, expected, "{}", info.escape_ascii());
         let has_run_id = info.starts_with(b"run_id:abc");
         assert_eq!(status.run_id.is_some(), has_run_id);
-        let is_said = status.warnings.contains(&redlatch::Warning::NoRunId);
+        let is_said = status.warnings.contains(&redlatch::status::Warning::NoRunId);
         assert_eq!(is_said, !has_run_id, "{:?}", status.warnings);
     }
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use redlatch::engine::{OpId, Outcome, Request, Resource};
-use redlatch::{Failure, HolderTtl, Inspection, KeyState, LockStatus, Vote, limits};
+use redlatch::error::{Failure, HolderTtl, Vote};
+use redlatch::inspection::{Inspection, KeyState, LockStatus};
+use redlatch::limits;
 
 use crate::rig::{Rig, id};
 use crate::{defaults, granted, ms};
@@ -236,7 +238,7 @@ fn an_impossible_reply_to_a_query_ends_the_connection() {
         let is_lost = match rig.outcome() {
             Some(Outcome::Inspect(it)) => it.masters[0].1 == KeyState::Failed(Failure::ConnectionLost),
             Some(Outcome::ForceUnlock(it)) => {
-                it.report.votes[0].1 == redlatch::Vote::Failed(Failure::ConnectionLost)
+                it.report.votes[0].1 == redlatch::error::Vote::Failed(Failure::ConnectionLost)
             }
             _ => false,
         };

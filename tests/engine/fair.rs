@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use redlatch::engine::OpId;
-use redlatch::{AcquireError, MasterState, Options};
+use redlatch::status::MasterState;
+use redlatch::{AcquireError, Options};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, denied, granted, ms};

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::rig::{Rig, id};
 use redlatch::engine::{OpId, Outcome, Request};
-use redlatch::{ExtendError, Options, Vote};
+use redlatch::error::Vote;
+use redlatch::{ExtendError, Options};
 
 use crate::{defaults, granted, ms};
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::rig::Rig;
 use redlatch::engine::{OpId, Outcome, Request};
-use redlatch::{Event, ExtendError, HeldBy, HeldLocks, InputError, LeaveError, Left, Options};
+use redlatch::error::{HeldBy, InputError, LeaveError};
+use redlatch::{Event, ExtendError, HeldLocks, Left, Options};
 
 use crate::{defaults, denied, granted, ms};
 
@@ -177,7 +178,7 @@ fn a_master_that_is_back_does_not_block_for_the_old_ttl() {
             Err(LeaveError::Unconfirmed { latest_end, report }) => {
                 assert!((gone_at..gone_at + ms(100)).contains(&latest_end), "{:?}", latest_end - rig.now);
                 assert_eq!(
-                    report.votes.iter().filter(|(_, vote)| *vote == redlatch::Vote::Granted).count(),
+                    report.votes.iter().filter(|(_, vote)| *vote == redlatch::error::Vote::Granted).count(),
                     1
                 );
             }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use redlatch::engine::{OpId, Outcome, Request, Resource, SubmitError};
-use redlatch::{AcquireError, Denial, Event, Failure, HolderTtl, Options, Vote, limits};
+use redlatch::error::{Denial, Failure, HolderTtl, Vote};
+use redlatch::{AcquireError, Event, Options, limits};
 
 use crate::model::digest;
 use crate::rig::{Rig, id};

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::rig::{Rig, id};
 use redlatch::engine::LinkId;
-use redlatch::{
-    ConfigBuilder, Credentials, CredentialsError, Event, MasterState, ProviderError, Warning, limits,
-};
+use redlatch::error::{CredentialsError, ProviderError};
+use redlatch::status::{MasterState, Warning};
+use redlatch::{ConfigBuilder, Credentials, Event, limits};
 
 use crate::{defaults, granted, ms};
 

@@ -1,7 +1,9 @@
 //! The proof that a lock is lost: masters that cannot hold it are so many that no quorum is left.
 
 use redlatch::engine::{OpId, Outcome, Request};
-use redlatch::{ExtendError, Failure, MasterState, Options, Vote};
+use redlatch::error::{Failure, Vote};
+use redlatch::status::MasterState;
+use redlatch::{ExtendError, Options};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, granted, ms};

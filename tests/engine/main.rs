@@ -25,7 +25,8 @@ mod strict;
 use std::time::Duration;
 
 use redlatch::engine::{Grant, Outcome};
-use redlatch::{AcquireError, ConfigBuilder, Denial};
+use redlatch::error::Denial;
+use redlatch::{AcquireError, ConfigBuilder};
 use rig::Rig;
 
 pub(crate) const fn ms(ms: u64) -> Duration {

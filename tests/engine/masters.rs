@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::rig::{Rig, id};
-use redlatch::{AcquireError, Failure, MasterState, Quarantine, Vote, limits};
+use redlatch::error::{Failure, Vote};
+use redlatch::status::MasterState;
+use redlatch::{AcquireError, Quarantine, limits};
 
 use crate::{defaults, denied, granted, ms, no_quorum};
 

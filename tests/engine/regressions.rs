@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Engine, Outcome, Request, Resource};
-use redlatch::{Config, ExtendError, MasterState, Options, Quarantine, limits};
+use redlatch::status::MasterState;
+use redlatch::{Config, ExtendError, Options, Quarantine, limits};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, granted, ms, no_quorum};

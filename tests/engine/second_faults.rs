@@ -1,7 +1,8 @@
 //! A second fault, while the first one is being repaired or when it was: lost again, lost elsewhere, silent.
 
 use redlatch::engine::{OpId, Outcome, Request};
-use redlatch::{AcquireError, ExtendError, MasterState, Options, Quarantine};
+use redlatch::status::MasterState;
+use redlatch::{AcquireError, ExtendError, Options, Quarantine};
 
 use crate::rig::{Rig, id};
 use crate::{defaults, denied, granted, ms};

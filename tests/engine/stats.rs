@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use redlatch::engine::{Request, Resource, SubmitError};
-use redlatch::{Options, Stats, limits};
+use redlatch::stats::Stats;
+use redlatch::{Options, limits};
 
 use crate::rig::Rig;
 use crate::{defaults, granted, ms};

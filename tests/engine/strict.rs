@@ -4,7 +4,9 @@
 use std::time::{Duration, Instant};
 
 use crate::rig::{Rig, id};
-use redlatch::{ConfigBuilder, Event, Failure, MasterState, MasterStatus, Quarantine, Vote, Warning};
+use redlatch::error::{Failure, Vote};
+use redlatch::status::{MasterState, MasterStatus, Warning};
+use redlatch::{ConfigBuilder, Event, Quarantine};
 
 use crate::{granted, ms, no_quorum};
 

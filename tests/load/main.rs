@@ -162,7 +162,7 @@ fn report_and_judge(
     let unreleased: usize = clients.iter().map(|client| client.drain(DRAIN_TIME, HeldLocks::Leave)).sum();
     // At once: soon the TTL ends them, whatever is wrong.
     let locks_left: usize = fleet.masters().map(|it| key_count(it, false)).sum();
-    let sum = |count: fn(&redlatch::Stats) -> u64| stats.iter().map(count).sum::<u64>();
+    let sum = |count: fn(&redlatch::stats::Stats) -> u64| stats.iter().map(count).sum::<u64>();
     println!("{report}");
     println!(
         "clients: {} locks, {} lost, {} near losses, {} hand-overs, {} repairs, {} reconnects, {} restarts",
@@ -171,8 +171,8 @@ fn report_and_judge(
         sum(|it| it.near_losses),
         sum(|it| it.hand_overs),
         sum(|it| it.repairs),
-        sum(redlatch::Stats::reconnects),
-        sum(redlatch::Stats::restarts),
+        sum(redlatch::stats::Stats::reconnects),
+        sum(redlatch::stats::Stats::restarts),
     );
     let [first, last] = usages else { panic!("two looks") };
     println!(

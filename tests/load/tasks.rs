@@ -341,7 +341,7 @@ impl Caller {
         let lock = self.request(resource, wait).reentrant();
         let begun = Instant::now();
         let result = lock.lock_async().await.map_err(|error| match error {
-            redlatch::LockReentrantError::Acquire(error) => error,
+            redlatch::error::LockReentrantError::Acquire(error) => error,
             error => panic!("a fresh owner: {error}"),
         });
         self.count(Kind::Reentrant, begun, wait, &result);

@@ -7,10 +7,8 @@
 use std::time::Duration;
 
 use redlatch::engine::{Outcome, Request, Resource};
-use redlatch::{
-    AcquireError, ConfigError, ConnectError, ExtendError, Failure, HolderTtl, InputError, Options, Redlock,
-    ReleaseError, Released, Report, Vote, limits,
-};
+use redlatch::error::{ConfigError, Failure, HolderTtl, InputError, Report, Vote};
+use redlatch::{AcquireError, ConnectError, ExtendError, Options, Redlock, ReleaseError, Released, limits};
 
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{PATIENCE, TTL, open, settings};

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use redlatch::{AcquireError, Config, ExtendError, MasterState, Quarantine, Redlock, ReleaseError, limits};
+use redlatch::status::MasterState;
+use redlatch::{AcquireError, Config, ExtendError, Quarantine, Redlock, ReleaseError, limits};
 
 use crate::fleet::{Connection, Fleet, Raw, eventually};
 use crate::judge::{self, Visit, VisitName};

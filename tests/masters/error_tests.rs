@@ -5,7 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{AcquireError, Vote};
+use redlatch::AcquireError;
+use redlatch::error::Vote;
 
 use crate::fleet::{Fleet, Master, eventually, free_port};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use redlatch::internals::SCRIPTS;
 use redlatch::internals::settle;
-use redlatch::{AcquireError, Client, Config, HeldLocks, Lease, MasterState, Redlock};
+use redlatch::status::MasterState;
+use redlatch::{AcquireError, Client, Config, HeldLocks, Lease, Redlock};
 
 use crate::fleet::{Fleet, Place, Raw, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};

@@ -8,7 +8,9 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Outcome, Request, Resource};
-use redlatch::{AcquireError, Config, Failure, HeldLocks, MasterState, Options, Quarantine, Redlock, Vote};
+use redlatch::error::{Failure, Vote};
+use redlatch::status::MasterState;
+use redlatch::{AcquireError, Config, HeldLocks, Options, Quarantine, Redlock};
 
 use crate::fleet::{Fleet, Master, Place, Raw};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};

@@ -5,7 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Outcome, Request, Resource};
-use redlatch::{AcquireError, Cancel, ExtendError, HeldLocks, MasterState, Options, ReleaseError};
+use redlatch::status::MasterState;
+use redlatch::{AcquireError, Cancel, ExtendError, HeldLocks, Options, ReleaseError};
 
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};

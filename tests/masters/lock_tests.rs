@@ -6,10 +6,12 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Outcome, Request, Resource};
+use redlatch::error::{Failure, HolderTtl, Vote};
 use redlatch::internals::SCRIPTS;
+use redlatch::status::{MasterState, Warning};
 use redlatch::{
-    AcquireError, Config, ConfigBuilder, ExtendError, Failure, HeldLocks, HolderTtl, MasterState, Options,
-    Quarantine, Redlock, ReleaseError, Vote, Warning, limits,
+    AcquireError, Config, ConfigBuilder, ExtendError, HeldLocks, Options, Quarantine, Redlock, ReleaseError,
+    limits,
 };
 
 use crate::fleet::{Fleet, eventually};

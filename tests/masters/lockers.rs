@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use redlatch::internals::settle;
+use redlatch::status::MasterStatus;
 use redlatch::{
-    AcquireError, Client, ExtendError, Guard, HeldLocks, Lease, LockRequest, MasterStatus, Redlock,
-    ReleaseError, Released,
+    AcquireError, Client, ExtendError, Guard, HeldLocks, Lease, LockRequest, Redlock, ReleaseError, Released,
 };
 
 /// By what the contestants take their locks.

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
-use redlatch::{HeldLocks, MasterState, Quarantine, Redlock};
+use redlatch::status::MasterState;
+use redlatch::{HeldLocks, Quarantine, Redlock};
 
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::{Fleet, Master, Place, command, eventually};

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Outcome, Request, Resource};
-use redlatch::{MasterState, Options, Redlock};
+use redlatch::status::MasterState;
+use redlatch::{Options, Redlock};
 
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::Fleet;

@@ -7,8 +7,11 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use redlatch::error::Failure;
+use redlatch::inspection::KeyState;
 use redlatch::internals::settle;
-use redlatch::{Client, Failure, Guard, KeyState, LockRequest, MasterState, Quarantine};
+use redlatch::status::MasterState;
+use redlatch::{Client, Guard, LockRequest, Quarantine};
 
 use crate::error_tests::{end_loading, fail_snapshot, load_slowly, ok};
 use crate::fleet::{Fleet, Master, eventually};

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{AcquireError, MasterState, Quarantine};
+use redlatch::status::MasterState;
+use redlatch::{AcquireError, Quarantine};
 
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::{Fleet, Raw};

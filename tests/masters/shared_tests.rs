@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{AcquireError, ExtendError, HeldLocks, HolderTtl, Redlock};
+use redlatch::error::HolderTtl;
+use redlatch::{AcquireError, ExtendError, HeldLocks, Redlock};
 
 use crate::contest::{Contest, Rules, TTL as CONTEST_TTL};
 use crate::fleet::{Fleet, Raw, eventually};

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{Config, ConfigBuilder, MasterState, Quarantine, Redlock};
+use redlatch::status::MasterState;
+use redlatch::{Config, ConfigBuilder, Quarantine, Redlock};
 
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, drive, open, state};

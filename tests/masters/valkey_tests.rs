@@ -7,7 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::internals::settle;
-use redlatch::{Client, HeldLocks, MasterState, Quarantine};
+use redlatch::status::MasterState;
+use redlatch::{Client, HeldLocks, Quarantine};
 
 use crate::contest::{Contest, Rules};
 use crate::fleet::{Fleet, Master, Place, Raw, command, eventually};

@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use redlatch::engine::{OpId, Outcome};
+use redlatch::error::{LeaveError, Vote};
 use redlatch::resp::{self, ProtocolError};
-use redlatch::{
-    AcquireError, Config, ConfigBuilder, ExtendError, LeaveError, MasterState, Options, Quarantine, Vote,
-};
+use redlatch::status::MasterState;
+use redlatch::{AcquireError, Config, ConfigBuilder, ExtendError, Options, Quarantine};
 
 use crate::checker::id;
 use crate::clock::{Clock, MS, SECOND, Time, WALL_US};

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
+use redlatch::Quarantine;
 use redlatch::engine::{HeldLocks, OpId, Outcome, Request, Resource};
+use redlatch::inspection::{Inspection, KeyState};
 use redlatch::internals::completions::OutcomeKind;
-use redlatch::{Inspection, KeyState, Quarantine};
 
 use crate::checker::id;
 use crate::clock::{MS, Time};

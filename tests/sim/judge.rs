@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{MasterId, MasterSet, OpId, Outcome};
-use redlatch::{AcquireError, ExtendError, MasterState, Quarantine, Report, Vote, limits};
+use redlatch::error::{Report, Vote};
+use redlatch::status::MasterState;
+use redlatch::{AcquireError, ExtendError, Quarantine, limits};
 
 use crate::checker::{Guard, Issued, id};
 use crate::client::LinkState;

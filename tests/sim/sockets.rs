@@ -10,7 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Outcome, Request, Resource};
-use redlatch::{AcquireError, Client, Config, MasterState, Options, Quarantine, Redlock, limits};
+use redlatch::status::MasterState;
+use redlatch::{AcquireError, Client, Config, Options, Quarantine, Redlock, limits};
 
 use crate::directed::Verdict;
 use crate::model::ModelMaster;

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
-use redlatch::MasterState;
 use redlatch::engine::{LinkId, LinkRequest};
 use redlatch::internals::words::NO_SERVER;
+use redlatch::status::MasterState;
 
 use crate::callers::Callers;
 use crate::checker::id;

@@ -10,7 +10,8 @@ mod work_tests;
 
 use std::time::Duration;
 
-use redlatch::{Client, Config, ConfigBuilder, MasterState, Pem, Quarantine, Tls};
+use redlatch::status::MasterState;
+use redlatch::{Client, Config, ConfigBuilder, Pem, Quarantine, Tls};
 
 use certificates::Certificates;
 use fleet::{Fleet, eventually};

@@ -5,7 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::internals::settle;
-use redlatch::{Client, Credentials, MasterState, Pem, Redlock, Tls};
+use redlatch::status::MasterState;
+use redlatch::{Client, Credentials, Pem, Redlock, Tls};
 use rustls::HandshakeKind;
 
 use crate::front::{Conduct, Front};

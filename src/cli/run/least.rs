@@ -7,7 +7,8 @@
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Outcome, Request};
-use redlatch::{ExtendError, LeaveError, Left};
+use redlatch::error::LeaveError;
+use redlatch::{ExtendError, Left};
 
 use super::{Run, TURN_LIMIT};
 use crate::cli::message::{Message, with_lock};

@@ -243,8 +243,8 @@ impl Drop for Drive {
 // The main thread ends with the return of `main` and with `std::process::exit`, where the system runs
 // destructors of thread-local values (Linux with glibc does).
 //
-// A thread ends a moment after its closure: `std::thread::scope` waits for the closures only, `join` waits for
-// the end. An exit inside a panic hook writes nothing.
+// A thread ends a moment after its closure: `std::thread::scope` waits for the closures only, `join` waits
+// for the end. An exit inside a panic hook writes nothing.
 thread_local! {
     static DROPPED_OF: DroppedOf = const { DroppedOf(RefCell::new(Vec::new())) };
 }

@@ -13,8 +13,9 @@ use rustls::{ClientConfig, Error, RootCertStore};
 use rustls_platform_verifier::Verifier;
 
 use super::TlsMaster;
-use crate::config::{Config, ConfigError, Pem, Tls, server_name};
+use crate::config::{Config, Pem, Tls, server_name};
 use crate::driver::ConnectError;
+use crate::error::ConfigError;
 
 /// Sessions that a client keeps for one master: both connections resume from them.
 const SESSION_COUNT_MAX: usize = 4;

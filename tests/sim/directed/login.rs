@@ -1,6 +1,7 @@
 //! Credentials that change on connections that stand.
 
-use redlatch::{Credentials, Warning};
+use redlatch::Credentials;
+use redlatch::status::Warning;
 
 use super::*;
 

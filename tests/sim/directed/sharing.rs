@@ -66,7 +66,7 @@ pub fn readers_share_a_lock_and_writers_do_not() -> Verdict {
         let refused = acquire(&mut world, 2, KEY, ms(1000), Duration::ZERO)?;
         demand(contended(&refused), "a plain lock beside readers")?;
         let Outcome::Acquire(Err(AcquireError::Contended(denial))) = refused else { unreachable!() };
-        let is_told = matches!(denial.holder, redlatch::HolderTtl::Left(left) if left > ms(9_000));
+        let is_told = matches!(denial.holder, redlatch::error::HolderTtl::Left(left) if left > ms(9_000));
         demand(is_told, &format!("it is not told of the last reader's end: {:?}", denial.holder))?;
         world.submit_fenced(3, KEY, ms(1000), Duration::ZERO).expect("room");
         let refused = outcome(&mut world, 3)?;

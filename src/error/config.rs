@@ -1,8 +1,7 @@
-//! Error of a configuration.
+//! Errors of a configuration.
 
 use std::time::Duration;
 
-use super::UrlError;
 use crate::limits;
 use crate::lock::InputError;
 use crate::words::Rounded;
@@ -91,4 +90,14 @@ pub enum ConfigError {
     /// A holder label that cannot be used, or a drift and a `max_ttl` that leave no validity.
     #[error(transparent)]
     Input(#[from] InputError),
+}
+
+/// Error of a text that is not the URL of a master. It shows nothing of the text before its last `@`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{reason} in `{shown}`; write redis://[user[:password]@]host[:port][/db], rediss:// for TLS, or unix:///path"
+)]
+pub struct UrlError {
+    pub(crate) reason: &'static str,
+    pub(crate) shown: String,
 }
