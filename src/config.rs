@@ -275,7 +275,8 @@ impl ConfigBuilder {
     /// Sets the label of all locks of this client, such as `host:pid:job`: 1 to 64 bytes of text without
     /// control characters; none by default. It is in each lock's value, so it must be no secret.
     /// [`crate::Client::inspect`], [`crate::error::Denial::holder_label`] and
-    /// [`crate::stats::Stats::holder_label`] show it. A request may have its own ([`crate::LockRequest::holder_label`]).
+    /// [`crate::stats::Stats::holder_label`] show it. A request may have its own
+    /// ([`crate::LockRequest::holder_label`]).
     #[must_use]
     pub fn holder_label(mut self, label: impl Into<String>) -> Self {
         self.config.holder_label = Some(label.into().into());

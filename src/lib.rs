@@ -66,9 +66,11 @@
 //!
 //! # Monitoring
 //!
-//! [`Client::stats`] counts and times locks and masters, always: [`Stats::to_prometheus`](stats::Stats::to_prometheus) is the text for a
+//! [`Client::stats`] counts and times locks and masters, always: [`Stats::to_prometheus`] is the text for a
 //! scrape. [`Client::health`] is for a readiness probe. [`ConfigBuilder::on_event`] takes a function that is
 //! called with each [`Event`]. The page `docs/monitoring.md` of the repository has alert rules.
+//!
+//! [`Stats::to_prometheus`]: stats::Stats::to_prometheus
 //!
 //! # Algorithm
 //!
@@ -95,7 +97,7 @@
 //!   it, and elsewhere, they count as [`std::time::Instant`] does. For laptops, and virtual machines that are
 //!   put to sleep. See [`Lease::valid_until`].
 //! - `tracing`: `trace_events`, an observer that emits events of the crate `tracing`.
-//! - `metrics`: `record_metrics`, which feeds the crate `metrics`. [`Stats::to_prometheus`](stats::Stats::to_prometheus) needs neither.
+//! - `metrics`: `record_metrics`, which feeds the crate `metrics`. [`Stats::to_prometheus`] needs neither.
 //! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to
 //!   build.
 //! - `doctor`: the module `doctor`, which finds what is wrong with a fleet.

@@ -177,9 +177,9 @@ macro_rules! held_methods {
         /// Returns the end of the validity, to be compared with [`Instant::now`]. Nothing is promised after
         /// it: stop the protected work before. An extension that was lost or dropped half-way counts, too.
         ///
-        /// With the feature `suspend`, time in which the machine slept counts; on Linux, [`Instant::now`] does
-        /// not count it. The returned moment is right until the machine sleeps again: call this again, or call
-        /// [`Self::is_valid`].
+        /// With the feature `suspend`, time in which the machine slept counts; on Linux, [`Instant::now`]
+        /// does not count it. The returned moment is right until the machine sleeps again: call this again,
+        /// or call [`Self::is_valid`].
         #[must_use]
         pub fn valid_until(&self) -> Instant {
             clock::to_std(self.deadline_at(clock::now()))

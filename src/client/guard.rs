@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -462,8 +463,8 @@ impl Ask for Extension<'_> {
     type Error = ExtendError;
     type Submitted = ();
 
-    fn client(&self) -> &Client {
-        self.client
+    fn shared(&self) -> &Arc<Shared> {
+        self.client.shared()
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), ExtendError> {
@@ -498,8 +499,8 @@ impl Ask for Guard {
     type Error = ReleaseError;
     type Submitted = ();
 
-    fn client(&self) -> &Client {
-        &self.client
+    fn shared(&self) -> &Arc<Shared> {
+        self.client.shared()
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), ReleaseError> {
@@ -536,8 +537,8 @@ impl Ask for LeaveFor {
     type Error = LeaveError;
     type Submitted = ();
 
-    fn client(&self) -> &Client {
-        &self.guard.client
+    fn shared(&self) -> &Arc<Shared> {
+        self.guard.client.shared()
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), LeaveError> {

@@ -142,7 +142,7 @@ impl Client {
     /// Submits what is this client's; the rest, and all if the client was stopped, is left to its own wait.
     pub(super) fn submit_all<'b, A: Ask + 'b>(&self, batch: impl Iterator<Item = &'b mut Pending<A>>) {
         let _ = self.shared().with(|core| {
-            batch.filter(|it| it.client().is(self)).for_each(|it| it.submit(core));
+            batch.filter(|it| Arc::ptr_eq(it.shared(), self.shared())).for_each(|it| it.submit(core));
             core.write_batch();
         });
     }
@@ -198,7 +198,7 @@ impl Client {
     /// An error if the client has stopped, or if the operating system gives no descriptor.
     #[cfg(unix)]
     pub fn drive(&self) -> io::Result<Drive> {
-        Drive::new(self.handle.shared.clone())
+        self.shared().drive()
     }
 
     /// Ends the client's locks and then the client, within `limit`: for the shutdown of a service.
@@ -272,10 +272,6 @@ impl Client {
     /// What reports losses by the users' callbacks.
     pub(super) fn callbacks(&self) -> &Callbacks {
         &self.handle.callbacks
-    }
-
-    pub(super) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.handle, &other.handle)
     }
 }
 
@@ -381,8 +377,8 @@ impl Ask for Draining {
     type Error = NotDrained;
     type Submitted = ();
 
-    fn client(&self) -> &Client {
-        &self.client
+    fn shared(&self) -> &Arc<Shared> {
+        self.client.shared()
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), NotDrained> {

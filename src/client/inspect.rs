@@ -1,9 +1,11 @@
 //! Inspect at a lock, and breaking it by force.
 
+use std::sync::Arc;
+
 use super::completions::OutcomeKind;
 use super::handle::Client;
 use super::pending::{Ask, Pending};
-use super::shared::{Core, Stopped};
+use super::shared::{Core, Shared, Stopped};
 use crate::engine::{ForceUnlocked, Inspection, OpId, Outcome, Request};
 use crate::error::{ForceUnlockError, InspectError};
 use crate::lock::{LockName, Resource, quorum};
@@ -84,8 +86,8 @@ impl Ask for Inspect<'_> {
     type Error = InspectError;
     type Submitted = ();
 
-    fn client(&self) -> &Client {
-        self.client
+    fn shared(&self) -> &Arc<Shared> {
+        self.client.shared()
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), InspectError> {
@@ -117,8 +119,8 @@ impl Ask for ForceUnlock<'_> {
     type Error = ForceUnlockError;
     type Submitted = ();
 
-    fn client(&self) -> &Client {
-        self.client
+    fn shared(&self) -> &Arc<Shared> {
+        self.client.shared()
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), ForceUnlockError> {

@@ -1,13 +1,13 @@
 //! Calls under way: futures for any executor, which a thread can wait for, too.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::completions::{CompletionToken, OutcomeKind};
-use super::handle::Client;
 use super::parker::Parker;
 use super::shared::background::note_drop;
-use super::shared::{Core, Stopped};
+use super::shared::{Core, Shared, Stopped};
 use crate::cancel::Registration;
 use crate::engine::{OpId, Outcome};
 
@@ -26,7 +26,7 @@ pub(super) trait Ask {
     /// Data that the submission leaves for the answer.
     type Submitted;
 
-    fn client(&self) -> &Client;
+    fn shared(&self) -> &Arc<Shared>;
 
     /// Has the engine take the request.
     fn submit(&mut self, core: &mut Core) -> Result<(OpId, Self::Submitted), Self::Error>;
@@ -70,8 +70,8 @@ impl<A: Ask> Pending<A> {
         Self { ask, state: State::Idle }
     }
 
-    pub(super) fn client(&self) -> &Client {
-        self.ask.client()
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        self.ask.shared()
     }
 
     /// Submits without waiting; the caller sees to it that the request is written.
@@ -109,7 +109,7 @@ impl<A: Ask> Pending<A> {
         if self.ask.cancellation().is_some() {
             return self.wait_cancellable();
         }
-        let shared = self.ask.client().shared().clone();
+        let shared = self.ask.shared().clone();
         let outcome = shared.wait(A::OUTCOME, |core| self.completion(core));
         self.finish(outcome)
     }
@@ -118,7 +118,7 @@ impl<A: Ask> Pending<A> {
     fn wait_cancellable(&mut self) -> Result<A::Answer, A::Error> {
         let (parker, waker) = Parker::own();
         loop {
-            self.ask.client().shared().check_may_wait().map_err(A::stopped)?;
+            self.ask.shared().check_may_wait().map_err(A::stopped)?;
             if let Poll::Ready(result) = self.poll_with(&waker) {
                 return result;
             }
@@ -134,7 +134,7 @@ impl<A: Ask> Pending<A> {
             self.give_up();
             return Poll::Ready(Err(cancelled));
         }
-        let shared = self.ask.client().shared().clone();
+        let shared = self.ask.shared().clone();
         let is_new = matches!(self.state, State::Idle);
         let outcome = shared.poll(waker, is_new, |core| self.completion(core));
         outcome.map(|outcome| self.finish(outcome))
@@ -160,7 +160,7 @@ impl<A: Ask> Pending<A> {
     fn give_up(&mut self) {
         if let State::Waiting(completion, _) = std::mem::replace(&mut self.state, State::Over) {
             // A client that cannot be used has nothing to give up.
-            let shared = self.ask.client().shared();
+            let shared = self.ask.shared();
             drop(shared.with(|core| core.abandon(completion)));
             note_drop(shared);
         }

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use super::completions::OutcomeKind;
 use super::guard::{Guard, HeldName};
 use super::handle::Client;
 use super::pending::{Ask, Pending};
-use super::shared::{Core, Stopped};
+use super::shared::{Core, Shared, Stopped};
 use crate::cancel::{Cancel, Registration};
 use crate::clock;
 use crate::engine::{Grant, OpId, Outcome, Request, Validity};
@@ -185,8 +186,8 @@ impl Ask for LockRequest<'_> {
     type Error = AcquireError;
     type Submitted = Submitted;
 
-    fn client(&self) -> &Client {
-        &self.client
+    fn shared(&self) -> &Arc<Shared> {
+        self.client.shared()
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<(OpId, Submitted), AcquireError> {

@@ -19,7 +19,7 @@ use super::handle::Client;
 use super::pending::{Ask, How, Pending};
 use super::request::{Acquire, LockRequest};
 use super::set_acquisition::{self, Failed, SetAcquisition, Step};
-use super::shared::{Core, Stopped};
+use super::shared::{Core, Shared, Stopped};
 use crate::cancel::{Cancel, Registration};
 use crate::clock;
 use crate::engine::{OpId, Outcome, Released, Request};
@@ -263,8 +263,8 @@ impl Ask for Pause {
     type Error = AcquireError;
     type Submitted = ();
 
-    fn client(&self) -> &Client {
-        &self.client
+    fn shared(&self) -> &Arc<Shared> {
+        self.client.shared()
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), AcquireError> {

@@ -22,7 +22,7 @@ use crate::limits;
 impl Shared {
     /// The last handle is gone: has the background thread bring out what is queued, and waits for it,
     /// [`limits::CLOSE_WAIT`] at most.
-    pub(in crate::client) fn close(&self) {
+    pub(crate) fn close(&self) {
         let Ok(mut core) = self.enter() else { return };
         core.is_closing = true;
         core.wake_leader();
@@ -123,6 +123,20 @@ impl Shared {
         }
     }
 
+    /// Takes the background thread's work from it.
+    #[cfg(unix)]
+    pub(crate) fn drive(self: &Arc<Self>) -> io::Result<Drive> {
+        let mut core = self.enter().map_err(|why| io::Error::other(why.to_string()))?;
+        let registry = core.driver.registry()?;
+        let replaced = core.background.drive.replace(Waker::noop().clone());
+        core.background.is_favoured = false;
+        core.wake_leader();
+        drop(core);
+        // It learns that another one drives.
+        wake_all(replaced);
+        Ok(Drive { shared: self.clone(), registry })
+    }
+
     /// Brings out what is queued to the masters that answer.
     pub(super) fn finish(&self, mut core: MutexGuard<'_, Core>) -> Result<(), Stopped> {
         let limit = Some(clock::now() + limits::CLOSE_WAIT);
@@ -164,19 +178,6 @@ pub struct DriveEnded;
 
 #[cfg(unix)]
 impl Drive {
-    /// Takes the background thread's work.
-    pub(in crate::client) fn new(shared: Arc<Shared>) -> io::Result<Self> {
-        let mut core = shared.enter().map_err(|why| io::Error::other(why.to_string()))?;
-        let registry = core.driver.registry()?;
-        let replaced = core.background.drive.replace(Waker::noop().clone());
-        core.background.is_favoured = false;
-        core.wake_leader();
-        drop(core);
-        // It learns that another one drives.
-        wake_all(replaced);
-        Ok(Self { shared, registry })
-    }
-
     /// Reads, writes and does all that is due, without waiting. Returns the time of the next turn if nothing
     /// happens before, to be compared with [`Instant::now`]. Calls `waker` if a turn is needed sooner.
     ///
@@ -253,7 +254,7 @@ thread_local! {
 struct DroppedOf(RefCell<Vec<Weak<Shared>>>);
 
 /// Something of this client was dropped.
-pub(in crate::client) fn note_drop(client: &Arc<Shared>) {
+pub(crate) fn note_drop(client: &Arc<Shared>) {
     // While a thread ends it may have no list any more: what it drops then is written at once.
     if DROPPED_OF.try_with(|dropped| dropped.note(client)).is_err() {
         client.flush_at_end();
