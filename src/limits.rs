@@ -29,14 +29,14 @@ pub const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Numbers of failed attempts for which the function given to [`crate::ConfigBuilder::retry_delay_by`] is
 /// called: 64, or fewer if it returns [`TIME_LIMIT_MAX`] before.
-pub const RETRY_DELAY_COUNT: u32 = 64;
+pub(crate) const RETRY_DELAY_COUNT: u32 = 64;
 
 /// Lower bound of the time that a round waits for answers, unless an answer time-out is configured: 5 ms, or
 /// a fiftieth of the TTL.
-pub const ANSWER_LIMIT_MIN: Duration = Duration::from_millis(5);
+pub(crate) const ANSWER_LIMIT_MIN: Duration = Duration::from_millis(5);
 
 /// The largest lower bound of that time, for a TTL of 2.5 s or more: 50 ms.
-pub const ANSWER_LIMIT_MIN_MAX: Duration = Duration::from_millis(50);
+pub(crate) const ANSWER_LIMIT_MIN_MAX: Duration = Duration::from_millis(50);
 
 /// Upper bound of the time that a round waits for answers, unless an answer time-out is configured: 1 s, and
 /// a fifth of the TTL.
@@ -80,7 +80,7 @@ pub const OUTBOX_SIZE_MAX: usize = 8 * 1024 * 1024;
 
 /// Largest number of replies owed by one master: 262,144. A command beyond it is not sent: that master's vote
 /// is a failure.
-pub const OWED_COUNT_MAX: usize = 262_144;
+pub(crate) const OWED_COUNT_MAX: usize = 262_144;
 
 /// Bytes of one encoded request: a script, three keys of a resource name with its prefix, two labels, and
 /// some more. No check: names and labels are bounded.
@@ -130,13 +130,13 @@ pub const ERROR_TEXT_SIZE_MAX: usize = 160;
 /// Largest number of bytes that a connection of administration (`doctor`, `ls`, `drill`) reads for one page
 /// of a search for names: 64 MiB, also of long names that are no locks. For any other exchange it is
 /// [`REPLY_SIZE_MAX`]. A larger one ends the connection.
-pub const PROBE_PAGE_SIZE_MAX: usize = 64 * 1024 * 1024;
+pub(crate) const PROBE_PAGE_SIZE_MAX: usize = 64 * 1024 * 1024;
 
 /// Largest number of replies and of their elements that such a connection reads for one exchange: 16,384.
-pub const PROBE_VALUE_COUNT_MAX: usize = 16 * 1024;
+pub(crate) const PROBE_VALUE_COUNT_MAX: usize = 16 * 1024;
 
 /// Largest number of bytes of a text that such a connection keeps: 16 KiB. The rest is dropped.
-pub const PROBE_TEXT_SIZE_MAX: usize = 16 * 1024;
+pub(crate) const PROBE_TEXT_SIZE_MAX: usize = 16 * 1024;
 
 /// The same for a key's name: one byte more than a lock's name with its prefix, so that a longer key is known
 /// to be no lock.
@@ -154,7 +154,7 @@ pub const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Upper bound of the random pause before the first reconnect: 50 ms. It doubles with each failure up to
 /// [`BACKOFF_MAX`], 2 s.
-pub const BACKOFF_MIN: Duration = Duration::from_millis(50);
+pub(crate) const BACKOFF_MIN: Duration = Duration::from_millis(50);
 
 /// Upper bound of the random pause between two attempts to connect: 2 s.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(2);
@@ -202,11 +202,11 @@ pub(crate) const BACKGROUND_STAY: Duration = Duration::from_millis(5);
 pub const CLOSE_WAIT: Duration = Duration::from_millis(100);
 
 /// TTL of a [`crate::LockRequest`] without one: 10 s, or `max_ttl` if that is shorter.
-pub const TTL_DEFAULT: Duration = Duration::from_secs(10);
+pub(crate) const TTL_DEFAULT: Duration = Duration::from_secs(10);
 
 /// Largest number of renewals of one kept lock: 1,000,000,000. Then it ends with its TTL. The longest hold
 /// comes before: a lock with a TTL of 100 ms reaches this number after more than half a year.
-pub const RENEWAL_COUNT_MAX: u32 = 1_000_000_000;
+pub(crate) const RENEWAL_COUNT_MAX: u32 = 1_000_000_000;
 
 /// Longest pause before a failed renewal is tried again: 1 s. The pause is a twentieth of the TTL, and up to
 /// as much again at random.
@@ -228,18 +228,18 @@ pub const RESERVATION_TIME: Duration = Duration::from_secs(1);
 
 /// Largest number of locks for which one engine receives release notifications while callers wait: 4,096,
 /// each a channel on every master. A waiter for another lock retries after random delays only.
-pub const WATCH_COUNT_MAX: usize = 4096;
+pub(crate) const WATCH_COUNT_MAX: usize = 4096;
 
 /// Time for which a connection for subscriptions is kept without a waiter: 5 s.
 pub const SUBSCRIPTION_IDLE_MAX: Duration = Duration::from_secs(5);
 
 /// Time for which a master that refused a subscription is not asked for another one: 60 s.
-pub const SUBSCRIPTION_REFUSED_PAUSE: Duration = Duration::from_secs(60);
+pub(crate) const SUBSCRIPTION_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
 /// Average number of waiting clients that try when the lock is released, if more are known to wait: 3. With
 /// three, none of them tries after one release of twenty; the first client that retries anyway then gets the
 /// lock.
-pub const WOKEN_COUNT: u32 = 3;
+pub(crate) const WOKEN_COUNT: u32 = 3;
 
 /// Number of groups of the clients that wait for one lock: 16. A client that has waited lately notifies two
 /// groups of its release. Each waiting client is in a random group. Of 15 waiting clients three are notified
@@ -258,7 +258,7 @@ pub const UNWOKEN_PAUSE_FACTOR: u32 = 10;
 
 /// Number of waiting clients that lengthen this pause once more: 20; see [`UNWOKEN_PAUSE_FACTOR`]. Without it
 /// half of the attempts of a hundred clients came from these pauses.
-pub const UNWOKEN_CROWD: u32 = 20;
+pub(crate) const UNWOKEN_CROWD: u32 = 20;
 
 /// Largest number of times that a crowd lengthens this pause: 5; see [`UNWOKEN_PAUSE_FACTOR`].
 pub const UNWOKEN_CROWD_FACTOR_MAX: u32 = 5;
