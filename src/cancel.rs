@@ -26,11 +26,11 @@ use crate::caught::caught;
 /// ```
 #[derive(Clone, Default)]
 pub struct Cancel {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<CancelState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct CancelState {
     is_cancelled: bool,
     /// Number of registrations so far.
     count: u64,
@@ -69,7 +69,7 @@ impl Cancel {
         self.state().is_cancelled
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CancelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

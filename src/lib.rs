@@ -190,7 +190,7 @@ pub mod internals {
     pub use crate::client::{completions, holds, set_acquisition, settle};
     pub use crate::config::env;
     #[cfg(feature = "doctor")]
-    pub use crate::doctor::facts::{Diagnosis, Facts, Master, diagnose};
+    pub use crate::doctor::facts::{Diagnosis, ExaminedMaster, Facts, diagnose};
     #[cfg(feature = "doctor")]
     pub use crate::driver::probe;
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};

@@ -6,7 +6,7 @@ use redlatch::doctor::{Finding, Severity};
 use redlatch::engine::quorum;
 use redlatch::internals::env::parse_time;
 use redlatch::internals::words::{Counted, Rounded};
-use redlatch::internals::{Diagnosis, Facts, Master, diagnose};
+use redlatch::internals::{Diagnosis, ExaminedMaster, Facts, diagnose};
 use redlatch::{Config, Quarantine};
 use serde_json::{Value, json};
 
@@ -78,7 +78,7 @@ fn text(config: &Config, diagnosis: &Diagnosis, width: usize) -> String {
         }),
     );
     add_paragraph(&mut out, width, "", 2, &summary);
-    for Master { name, facts } in &diagnosis.masters {
+    for ExaminedMaster { name, facts } in &diagnosis.masters {
         let what = facts.as_ref().map_or_else(|_| "no answer".to_owned(), |facts| facts_line(facts));
         add_paragraph(&mut out, width, "", 2, &format!("{name}: {what}"));
     }
@@ -165,7 +165,7 @@ fn finding_json(finding: &Finding) -> Value {
     })
 }
 
-fn master_json(master: &Master) -> Value {
+fn master_json(master: &ExaminedMaster) -> Value {
     let Ok(facts) = &master.facts else { return json!({ "name": *master.name, "answered": false }) };
     let server = &facts.server;
     json!({

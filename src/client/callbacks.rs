@@ -20,11 +20,11 @@ type Callback = Box<dyn FnOnce() + Send>;
 /// What is due of one client; clones share it.
 #[derive(Clone, Default)]
 pub(super) struct Callbacks {
-    due: Arc<Mutex<Due>>,
+    due: Arc<Mutex<DueCallbacks>>,
 }
 
 #[derive(Default)]
-struct Due {
+struct DueCallbacks {
     queue: VecDeque<Callback>,
     /// Whether a thread runs them, or is being started.
     is_running: bool,
@@ -41,7 +41,7 @@ impl Callbacks {
         Arc::new(CallOnce { callback: Mutex::new(Some(Box::new(callback))), callbacks: self.clone() })
     }
 
-    fn due(&self) -> MutexGuard<'_, Due> {
+    fn due(&self) -> MutexGuard<'_, DueCallbacks> {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

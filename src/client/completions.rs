@@ -1,9 +1,8 @@
-//! Waiters and the outcomes of an engine: a completion for each question, and a slot in which its answer is
-//! kept.
+//! The completion table: a slot for each outcome of an engine that a caller expects.
 //!
-//! Owns the outcomes that have come and were not fetched, and whom to wake for them. Does not know
-//! connections, time and who drives the engine. Keeps that each outcome reaches the caller that asked for it
-//! or nobody, and that a lock which nobody waits for any more is released.
+//! Owns the outcomes that have come and were not fetched, and the wakers of their callers. Does not know
+//! connections, time and the thread that drives the engine. Keeps that each outcome reaches its own caller or
+//! nobody, and that a lock which nobody waits for any more is released.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
@@ -16,39 +15,39 @@ use crate::mutants::mutant;
 /// The slots; see the [module](self).
 #[derive(Debug)]
 pub struct Completions {
-    slots: Vec<Slot>,
+    slots: Vec<Completion>,
     free: Vec<usize>,
-    /// The question about each operation that has no answer yet, by the operation's place.
-    questions: Vec<Option<CompletionToken>>,
+    /// The token of the outcome that is to come of each operation, by the operation's place.
+    tokens: Vec<Option<CompletionToken>>,
     /// Slots for which a thread sleeps; each knows its place here.
     threads: Vec<usize>,
     /// Slots for which a task waits.
     task_count: usize,
     /// Slots whose outcome has not come.
     waiting_count: usize,
-    /// Whom to notify of the loss of a lock.
-    watchers: HashMap<OpId, Vec<Watching>>,
-    /// How many there ever were.
-    watcher_count: u64,
-    /// Threads and watchers to be woken, in this order, as soon as that can be done without harm.
+    /// Callers that are notified of the loss of a lock.
+    loss_listeners: HashMap<OpId, Vec<LossListener>>,
+    /// Loss tokens so far.
+    loss_token_count: u64,
+    /// Wakers of threads and loss listeners, called in this order once the mutex is given back.
     woken: VecDeque<Waker>,
     /// Tasks to be woken after them.
     relay: Relay,
 }
 
-/// Entitles to one answer, to be fetched or abandoned.
+/// Entitles to one outcome, to be fetched or abandoned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompletionToken {
-    /// What the question is about.
+    /// The operation that has the outcome.
     pub op: OpId,
     slot: usize,
 }
 
-/// A caller that is to be notified of the loss of a lock.
+/// Names one loss listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Watcher(u64);
+pub struct LossToken(u64);
 
-/// What becomes of a watcher whose lock is released.
+/// Fate of a loss listener whose lock is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
     /// It is woken, and finds out.
@@ -57,9 +56,10 @@ pub enum Audience {
     Callback,
 }
 
+/// A caller that is notified of the loss of a lock.
 #[derive(Debug)]
-struct Watching {
-    watcher: Watcher,
+struct LossListener {
+    token: LossToken,
     waker: Waker,
     audience: Audience,
 }
@@ -86,15 +86,15 @@ pub enum OutcomeKind {
 }
 
 #[derive(Debug)]
-enum Slot {
+enum Completion {
     Free,
-    Waiting(OutcomeKind, Waiter),
+    Waiting(OutcomeKind, AwaitedBy),
     Done(Outcome),
 }
 
-/// Waiters for an outcome that has not come.
+/// Caller of an outcome that has not come.
 #[derive(Debug)]
-enum Waiter {
+enum AwaitedBy {
     /// Nobody yet, or somebody who looks again without being woken.
     Nobody,
     /// A task, and the thread that polled it last.
@@ -103,7 +103,7 @@ enum Waiter {
     Thread(Waker, usize),
 }
 
-impl Waiter {
+impl AwaitedBy {
     fn into_waker(self) -> Option<Waker> {
         match self {
             Self::Nobody => None,
@@ -137,12 +137,12 @@ impl Default for Completions {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
-            questions: Vec::new(),
+            tokens: Vec::new(),
             threads: Vec::with_capacity(WAITER_CAPACITY),
             task_count: 0,
             waiting_count: 0,
-            watchers: HashMap::new(),
-            watcher_count: 0,
+            loss_listeners: HashMap::new(),
+            loss_token_count: 0,
             woken: VecDeque::with_capacity(WAITER_CAPACITY),
             relay: Relay::with_capacity(WAITER_CAPACITY),
         }
@@ -150,48 +150,48 @@ impl Default for Completions {
 }
 
 impl Completions {
-    /// Says that the answer to a question about this operation is wanted: the next one of that kind. What the
-    /// engine has answered before must have been delivered.
-    pub fn expect(&mut self, op: OpId, question: OutcomeKind) -> CompletionToken {
+    /// Returns a token for the next outcome of this kind of the operation. Earlier outcomes of the engine must
+    /// have been delivered.
+    pub fn expect(&mut self, op: OpId, kind: OutcomeKind) -> CompletionToken {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::Free);
+            self.slots.push(Completion::Free);
             // Room for all, so that freeing never allocates.
             self.free.reserve(self.slots.len());
             self.slots.len() - 1
         });
-        self.slots[slot] = Slot::Waiting(question, Waiter::Nobody);
+        self.slots[slot] = Completion::Waiting(kind, AwaitedBy::Nobody);
         self.waiting_count += 1;
         let completion = CompletionToken { op, slot };
-        if op.index() >= self.questions.len() {
-            self.questions.resize(op.index() + 1, None);
+        if op.index() >= self.tokens.len() {
+            self.tokens.resize(op.index() + 1, None);
         }
-        let before = self.questions[op.index()].replace(completion);
-        assert!(before.is_none_or(|it| it.op == op), "the answer to the question before was not delivered");
+        let before = self.tokens[op.index()].replace(completion);
+        assert!(before.is_none_or(|it| it.op == op), "the outcome before was not delivered");
         completion
     }
 
-    /// Whether an answer about this operation is to come.
-    pub(super) fn is_asked(&self, op: OpId) -> bool {
-        self.questions.get(op.index()).is_some_and(|question| question.is_some_and(|it| it.op == op))
+    /// Whether an outcome of this operation is to come.
+    pub(super) fn is_expected(&self, op: OpId) -> bool {
+        self.tokens.get(op.index()).is_some_and(|token| token.is_some_and(|it| it.op == op))
     }
 
-    /// Takes the outcomes that the engine has, and notes whom to wake.
+    /// Takes the outcomes that the engine has, and notes the wakers of their callers.
     pub fn deliver(&mut self, now: Instant, engine: &mut Engine) {
         while let Some((op, outcome)) = engine.poll_outcome() {
             if let Outcome::Lost(_) = outcome {
-                self.woken.extend(wakers(self.watchers.remove(&op)));
+                self.woken.extend(wakers(self.loss_listeners.remove(&op)));
                 continue;
             }
-            let question = self.questions.get(op.index()).copied().flatten();
+            let token = self.tokens.get(op.index()).copied().flatten();
             let is_own = |completion: &CompletionToken| completion.op == op || mutant!(AnswerToNextCaller);
-            match question.filter(|completion| is_own(completion) && self.expects(*completion, &outcome)) {
+            match token.filter(|completion| is_own(completion) && self.expects(*completion, &outcome)) {
                 Some(completion) => {
                     match self.end_waiting(completion) {
-                        Waiter::Nobody => {}
-                        Waiter::Thread(waker, _) => self.woken.push_back(waker),
-                        Waiter::Task(waker, thread) => self.relay.push(waker, thread),
+                        AwaitedBy::Nobody => {}
+                        AwaitedBy::Thread(waker, _) => self.woken.push_back(waker),
+                        AwaitedBy::Task(waker, thread) => self.relay.push(waker, thread),
                     }
-                    self.slots[completion.slot] = Slot::Done(outcome);
+                    self.slots[completion.slot] = Completion::Done(outcome);
                 }
                 None => release_unwanted(now, engine, op, &outcome),
             }
@@ -199,43 +199,42 @@ impl Completions {
     }
 
     fn expects(&self, completion: CompletionToken, outcome: &Outcome) -> bool {
-        matches!(&self.slots[completion.slot], Slot::Waiting(question, _) if question.is_answered_by(outcome))
+        matches!(&self.slots[completion.slot], Completion::Waiting(kind, _) if kind.is_answered_by(outcome))
     }
 
-    /// Whether the answer has come.
+    /// Whether the outcome has come.
     #[must_use]
     pub fn is_done(&self, completion: CompletionToken) -> bool {
-        matches!(self.slots[completion.slot], Slot::Done(_))
+        matches!(self.slots[completion.slot], Completion::Done(_))
     }
 
-    /// The answer if it has come, to be fetched yet.
+    /// The outcome if it has come, still to be fetched.
     #[must_use]
-    pub fn answer(&self, completion: CompletionToken) -> Option<&Outcome> {
+    pub fn outcome(&self, completion: CompletionToken) -> Option<&Outcome> {
         match &self.slots[completion.slot] {
-            Slot::Done(outcome) => Some(outcome),
-            Slot::Free | Slot::Waiting(..) => None,
+            Completion::Done(outcome) => Some(outcome),
+            Completion::Free | Completion::Waiting(..) => None,
         }
     }
 
-    /// Questions whose answer is to come or to be fetched.
+    /// Outcomes that are to come or to be fetched.
     #[must_use]
     pub fn kept_count(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Fetches the answer if it has come; the completion is void then.
+    /// Fetches the outcome if it has come; the token is void then.
     pub fn take(&mut self, completion: CompletionToken) -> Option<Outcome> {
-        if !self.is_done(completion) {
+        let slot = &mut self.slots[completion.slot];
+        if !matches!(slot, Completion::Done(_)) {
             return None;
         }
+        let Completion::Done(outcome) = std::mem::replace(slot, Completion::Free) else { unreachable!() };
         self.free.push(completion.slot);
-        match std::mem::replace(&mut self.slots[completion.slot], Slot::Free) {
-            Slot::Done(outcome) => Some(outcome),
-            Slot::Free | Slot::Waiting(..) => None,
-        }
+        Some(outcome)
     }
 
-    /// Says that nobody will fetch the answer. A lock that was acquired is released, and one that is being
+    /// Ends the interest in an outcome. A lock that was acquired is released, and one that is being
     /// acquired is given up. Returns the waker that is not needed any more: dropping it may run anybody's
     /// code.
     pub fn abandon(
@@ -245,14 +244,13 @@ impl Completions {
         completion: CompletionToken,
     ) -> Option<Waker> {
         let waker = match &self.slots[completion.slot] {
-            Slot::Free => return None,
-            Slot::Done(outcome) => {
+            Completion::Free => return None,
+            Completion::Done(outcome) => {
                 release_unwanted(now, engine, completion.op, outcome);
                 None
             }
-            Slot::Waiting(question, _) => {
-                let goes_on =
-                    matches!(question, OutcomeKind::Extend | OutcomeKind::Release | OutcomeKind::Leave);
+            Completion::Waiting(kind, _) => {
+                let goes_on = matches!(kind, OutcomeKind::Extend | OutcomeKind::Release | OutcomeKind::Leave);
                 if !goes_on && !mutant!(AbandonForgets) {
                     // A release is always taken, and cancels an acquisition or a query.
                     let _ = engine.submit(now, Request::Release { lock: completion.op, awaited: false });
@@ -260,35 +258,35 @@ impl Completions {
                 self.end_waiting(completion).into_waker()
             }
         };
-        self.slots[completion.slot] = Slot::Free;
+        self.slots[completion.slot] = Completion::Free;
         self.free.push(completion.slot);
         waker
     }
 
-    /// A task waits: it is woken when the answer has come. Returns the waker that this one replaces, as
+    /// A task waits: it is woken when the outcome has come. Returns the waker that this one replaces, as
     /// [`Completions::abandon`] does.
     pub fn wait_as_task(&mut self, completion: CompletionToken, waker: &Waker) -> Option<Waker> {
         match &mut self.slots[completion.slot] {
-            Slot::Waiting(_, Waiter::Task(old, thread)) => {
+            Completion::Waiting(_, AwaitedBy::Task(old, thread)) => {
                 *thread = Thread::own();
                 let is_same = old.will_wake(waker);
                 (!is_same).then(|| std::mem::replace(old, waker.clone()))
             }
-            Slot::Waiting(_, waiter) => {
-                *waiter = Waiter::Task(waker.clone(), Thread::own());
+            Completion::Waiting(_, waiter) => {
+                *waiter = AwaitedBy::Task(waker.clone(), Thread::own());
                 self.task_count += 1;
                 None
             }
-            Slot::Free | Slot::Done(_) => None,
+            Completion::Free | Completion::Done(_) => None,
         }
     }
 
-    /// A thread is about to sleep: it is woken when the answer has come, or by
+    /// A thread is about to sleep: it is woken when the outcome has come, or by
     /// [`Completions::sleeping_thread`].
     pub(super) fn wait_as_thread(&mut self, completion: CompletionToken, waker: Waker) {
         self.stop_waiting(completion);
-        if let Slot::Waiting(_, waiter) = &mut self.slots[completion.slot] {
-            *waiter = Waiter::Thread(waker, self.threads.len());
+        if let Completion::Waiting(_, waiter) = &mut self.slots[completion.slot] {
+            *waiter = AwaitedBy::Thread(waker, self.threads.len());
             self.threads.push(completion.slot);
         }
     }
@@ -298,16 +296,18 @@ impl Completions {
         self.take_waiter(completion).into_waker()
     }
 
-    fn take_waiter(&mut self, completion: CompletionToken) -> Waiter {
-        let Slot::Waiting(_, waiter) = &mut self.slots[completion.slot] else { return Waiter::Nobody };
-        let waiter = std::mem::replace(waiter, Waiter::Nobody);
+    fn take_waiter(&mut self, completion: CompletionToken) -> AwaitedBy {
+        let Completion::Waiting(_, waiter) = &mut self.slots[completion.slot] else {
+            return AwaitedBy::Nobody;
+        };
+        let waiter = std::mem::replace(waiter, AwaitedBy::Nobody);
         match &waiter {
-            Waiter::Nobody => {}
-            Waiter::Task(..) => self.task_count -= 1,
-            Waiter::Thread(_, place) => {
+            AwaitedBy::Nobody => {}
+            AwaitedBy::Task(..) => self.task_count -= 1,
+            AwaitedBy::Thread(_, place) => {
                 self.threads.swap_remove(*place);
                 if let Some(&moved) = self.threads.get(*place)
-                    && let Slot::Waiting(_, Waiter::Thread(_, its_place)) = &mut self.slots[moved]
+                    && let Completion::Waiting(_, AwaitedBy::Thread(_, its_place)) = &mut self.slots[moved]
                 {
                     *its_place = *place;
                 }
@@ -316,67 +316,66 @@ impl Completions {
         waiter
     }
 
-    /// The question has its answer, or does not want one; returns whoever waited.
-    fn end_waiting(&mut self, completion: CompletionToken) -> Waiter {
+    /// The outcome has come, or nobody wants it; returns its caller.
+    fn end_waiting(&mut self, completion: CompletionToken) -> AwaitedBy {
         let waiter = self.take_waiter(completion);
         self.waiting_count -= 1;
-        // Of two questions about one operation the later one stays: an abandoned extension, and the release.
-        let question = &mut self.questions[completion.op.index()];
-        question.take_if(|it| *it == completion);
+        // The later of two tokens of one operation stays: an abandoned extension, and the release.
+        self.tokens[completion.op.index()].take_if(|it| *it == completion);
         waiter
     }
 
-    /// Has the loss of a lock reported to one more, or to one that watched before by another waker, once; the
-    /// engine must have been asked to report it. Returns the waker that this one replaces, as
+    /// Notifies one more caller of the loss of a lock, once; or a known one by another waker. The engine must
+    /// have been asked to report the loss. Returns the waker that this one replaces, as
     /// [`Completions::abandon`] does.
-    pub fn watch(
+    pub fn notify_loss(
         &mut self,
         lock: OpId,
-        watcher: Option<Watcher>,
+        token: Option<LossToken>,
         waker: &Waker,
         audience: Audience,
-    ) -> (Watcher, Option<Waker>) {
-        let watchers = self.watchers.entry(lock).or_default();
-        if let Some(it) = watchers.iter_mut().find(|it| Some(it.watcher) == watcher) {
+    ) -> (LossToken, Option<Waker>) {
+        let listeners = self.loss_listeners.entry(lock).or_default();
+        if let Some(it) = listeners.iter_mut().find(|it| Some(it.token) == token) {
             let is_same = it.waker.will_wake(waker);
-            return (it.watcher, (!is_same).then(|| std::mem::replace(&mut it.waker, waker.clone())));
+            return (it.token, (!is_same).then(|| std::mem::replace(&mut it.waker, waker.clone())));
         }
-        let watcher = Watcher(self.watcher_count);
-        self.watcher_count += 1;
-        watchers.push(Watching { watcher, waker: waker.clone(), audience });
-        (watcher, None)
+        let token = LossToken(self.loss_token_count);
+        self.loss_token_count += 1;
+        listeners.push(LossListener { token, waker: waker.clone(), audience });
+        (token, None)
     }
 
-    /// One does not watch any more. Returns what would have woken it, as [`Completions::abandon`] does.
-    pub fn unwatch_one(&mut self, lock: OpId, watcher: Watcher) -> Option<Waker> {
-        let watchers = self.watchers.get_mut(&lock)?;
-        let place = watchers.iter().position(|it| it.watcher == watcher)?;
-        Some(watchers.swap_remove(place).waker)
+    /// Removes one loss listener. Returns its waker, as [`Completions::abandon`] does.
+    pub fn end_loss_listener(&mut self, lock: OpId, token: LossToken) -> Option<Waker> {
+        let listeners = self.loss_listeners.get_mut(&lock)?;
+        let place = listeners.iter().position(|it| it.token == token)?;
+        Some(listeners.swap_remove(place).waker)
     }
 
     /// The lock is being released: wakes the tasks that await its loss, and returns the callbacks that are
     /// not called any more, as [`Completions::abandon`] does.
-    pub fn unwatch(&mut self, lock: OpId) -> Vec<Waker> {
-        if self.watchers.is_empty() {
+    pub fn end_loss_listeners(&mut self, lock: OpId) -> Vec<Waker> {
+        if self.loss_listeners.is_empty() {
             return Vec::new();
         }
-        let watchers = self.watchers.remove(&lock).unwrap_or_default();
+        let listeners = self.loss_listeners.remove(&lock).unwrap_or_default();
         let (tasks, callbacks): (Vec<_>, Vec<_>) =
-            watchers.into_iter().partition(|it| it.audience == Audience::Task);
+            listeners.into_iter().partition(|it| it.audience == Audience::Task);
         self.woken.extend(tasks.into_iter().map(|it| it.waker));
         callbacks.into_iter().map(|it| it.waker).collect()
     }
 
-    /// Makes the next answer a panic, as a broken invariant would.
+    /// Makes the next outcome a panic, as a broken invariant would.
     #[cfg(test)]
-    pub(super) fn break_questions(&mut self) {
-        self.questions.iter_mut().flatten().for_each(|question| question.slot = usize::MAX);
+    pub(super) fn break_tokens(&mut self) {
+        self.tokens.iter_mut().flatten().for_each(|token| token.slot = usize::MAX);
     }
 
     /// What wakes one of the sleeping threads.
     pub(super) fn sleeping_thread(&self) -> Option<Waker> {
         match &self.slots[*self.threads.last()?] {
-            Slot::Waiting(_, Waiter::Thread(waker, _)) => Some(waker.clone()),
+            Completion::Waiting(_, AwaitedBy::Thread(waker, _)) => Some(waker.clone()),
             _ => None,
         }
     }
@@ -386,7 +385,7 @@ impl Completions {
         self.task_count
     }
 
-    /// Answers that are waited for.
+    /// Outcomes that are to come.
     pub(super) const fn waiting_count(&self) -> usize {
         self.waiting_count
     }
@@ -431,23 +430,23 @@ impl Completions {
         self.relay.until()
     }
 
-    /// Wakes all who wait: no answer will come any more.
+    /// Wakes all callers: no outcome will come any more.
     pub(super) fn give_up(&mut self) {
         for slot in &mut self.slots {
-            if let Slot::Waiting(_, waiter) = slot
-                && let Some(waker) = std::mem::replace(waiter, Waiter::Nobody).into_waker()
+            if let Completion::Waiting(_, waiter) = slot
+                && let Some(waker) = std::mem::replace(waiter, AwaitedBy::Nobody).into_waker()
             {
                 self.woken.push_back(waker);
             }
         }
-        self.woken.extend(wakers(std::mem::take(&mut self.watchers).into_values()));
+        self.woken.extend(wakers(std::mem::take(&mut self.loss_listeners).into_values()));
         self.threads.clear();
         self.task_count = 0;
     }
 }
 
-fn wakers(watchers: impl IntoIterator<Item = Vec<Watching>>) -> impl Iterator<Item = Waker> {
-    watchers.into_iter().flatten().map(|it| it.waker)
+fn wakers(listeners: impl IntoIterator<Item = Vec<LossListener>>) -> impl Iterator<Item = Waker> {
+    listeners.into_iter().flatten().map(|it| it.waker)
 }
 
 /// Nobody wants this outcome: what it has acquired must not be kept.

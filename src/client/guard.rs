@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::completions::{Audience, OutcomeKind, Watcher};
+use super::completions::{Audience, LossToken, OutcomeKind};
 use super::handle::Client;
 use super::pending::{Ask, Pending};
 use super::shared::background::note_drop;
@@ -42,8 +42,8 @@ pub struct Guard {
     resource: HeldName,
     /// Whether the drop is to release.
     is_armed: bool,
-    /// A caller that watched it while it was held; dropped with the guard, for that may run anybody's code.
-    unwatched: Vec<Waker>,
+    /// Wakers of its loss listeners; dropped with the guard, for that may run anybody's code.
+    loss_wakers: Vec<Waker>,
 }
 
 /// The name of a lock that a guard has.
@@ -83,7 +83,7 @@ impl Guard {
             fencing_token,
             resource,
             is_armed: true,
-            unwatched: Vec::new(),
+            loss_wakers: Vec::new(),
         }
     }
 
@@ -144,8 +144,8 @@ impl Guard {
         Extend(self.extension(ttl))
     }
 
-    pub(super) const fn extension(&self, ttl: Duration) -> Pending<Extension<'_>> {
-        Pending::new(Extension { client: &self.client, lock: self.lock, ttl })
+    pub(super) const fn extension(&self, ttl: Duration) -> Pending<ExtendCall<'_>> {
+        Pending::new(ExtendCall { client: &self.client, lock: self.lock, ttl })
     }
 
     /// Calls `callback` when the lock is lost or about to be lost: a tenth of the validity before its end by
@@ -177,7 +177,7 @@ impl Guard {
     /// or when the guard is released or dropped. The future owns all that it needs: it can be stored, sent
     /// and spawned.
     pub fn lost(&self) -> Lost {
-        Lost { client: self.client.clone(), lock: self.lock, watcher: None }
+        Lost { client: self.client.clone(), lock: self.lock, loss_token: None }
     }
 
     /// Releases the lock and waits until a quorum of masters has confirmed it, for the answer limit of one
@@ -225,7 +225,7 @@ impl Guard {
     /// background. After [`LeaveError::Stopped`] it ends with its TTL. After any other error it is lost, or
     /// released as if dropped.
     pub fn leave_for(self, rest: Duration) -> Result<Left, LeaveError> {
-        Pending::new(LeaveFor { guard: self, rest }).wait()
+        Pending::new(LeaveCall { guard: self, rest }).wait()
     }
 
     /// Returns the future of [`Guard::leave_for`], for tasks. The rest counts from its first poll.
@@ -236,7 +236,7 @@ impl Guard {
         self,
         rest: Duration,
     ) -> impl Future<Output = Result<Left, LeaveError>> + Send + use<> {
-        Pending::new(LeaveFor { guard: self, rest })
+        Pending::new(LeaveCall { guard: self, rest })
     }
 
     pub(super) const fn lock(&self) -> OpId {
@@ -247,7 +247,7 @@ impl Guard {
     pub(super) fn disarm(&mut self, core: &mut Core) {
         self.is_armed = false;
         core.give_name(std::mem::replace(&mut self.resource, HeldName::NONE));
-        self.unwatched = core.completions.unwatch(self.lock);
+        self.loss_wakers = core.completions.end_loss_listeners(self.lock);
     }
 }
 
@@ -267,7 +267,7 @@ impl Drop for Guard {
 pub(super) fn on_lost(client: &Client, lock: OpId, callback: impl FnOnce() + Send + 'static) {
     let callback = client.callbacks().call_once(callback);
     let waker = Waker::from(callback.clone());
-    if let Watching::Stopped = watch(client.shared(), lock, None, &waker, Audience::Callback) {
+    if let Listening::Stopped = notify_loss(client.shared(), lock, None, &waker, Audience::Callback) {
         // Nobody would report it: the client has stopped, or belongs to another process.
         callback.call();
     }
@@ -279,35 +279,35 @@ pub(super) fn valid_until(client: &Client, lock: OpId) -> Option<Instant> {
 }
 
 /// Whether the loss of a lock will be reported.
-enum Watching {
-    Yes(Watcher),
+enum Listening {
+    Yes(LossToken),
     /// The lock was released.
     Released,
     /// The client has stopped, or belongs to another process.
     Stopped,
 }
 
-/// Has the loss reported to this waker, in place of the watcher's last one.
-fn watch(
+/// Has the loss reported to this waker, in place of the listener's last one.
+fn notify_loss(
     shared: &Shared,
     lock: OpId,
-    watcher: Option<Watcher>,
+    loss_token: Option<LossToken>,
     waker: &Waker,
     audience: Audience,
-) -> Watching {
-    let watched = shared.with(|core| {
+) -> Listening {
+    let listening = shared.with(|core| {
         core.driver.engine.valid_until(lock)?;
-        let watched = core.completions.watch(lock, watcher, waker, audience);
+        let listening = core.completions.notify_loss(lock, loss_token, waker, audience);
         let _ = core.submit(Request::NotifyLoss { lock });
         core.deliver();
         core.wake_late_leader();
-        Some(watched)
+        Some(listening)
     });
-    match watched {
+    match listening {
         // The waker that was replaced is dropped without the lock, as all wakers are.
-        Ok(Some((watcher, _replaced))) => Watching::Yes(watcher),
-        Ok(None) => Watching::Released,
-        Err(_) => Watching::Stopped,
+        Ok(Some((loss_token, _replaced))) => Listening::Yes(loss_token),
+        Ok(None) => Listening::Released,
+        Err(_) => Listening::Stopped,
     }
 }
 
@@ -328,7 +328,7 @@ pub enum LockEnd {
 pub struct Lost {
     client: Client,
     lock: OpId,
-    watcher: Option<Watcher>,
+    loss_token: Option<LossToken>,
 }
 
 impl Future for Lost {
@@ -346,11 +346,11 @@ impl Future for Lost {
         if let Some(end) = end.unwrap_or(Some(LockEnd::Lost)) {
             return Poll::Ready(end);
         }
-        match watch(self.client.shared(), lock, self.watcher, context.waker(), Audience::Task) {
-            Watching::Stopped => Poll::Ready(LockEnd::Lost),
-            Watching::Released => Poll::Ready(LockEnd::Released),
-            Watching::Yes(watcher) => {
-                self.watcher = Some(watcher);
+        match notify_loss(self.client.shared(), lock, self.loss_token, context.waker(), Audience::Task) {
+            Listening::Stopped => Poll::Ready(LockEnd::Lost),
+            Listening::Released => Poll::Ready(LockEnd::Released),
+            Listening::Yes(loss_token) => {
+                self.loss_token = Some(loss_token);
                 Poll::Pending
             }
         }
@@ -359,8 +359,8 @@ impl Future for Lost {
 
 impl Drop for Lost {
     fn drop(&mut self) {
-        if let Some(watcher) = self.watcher {
-            drop(self.client.shared().with(|core| core.completions.unwatch_one(self.lock, watcher)));
+        if let Some(loss_token) = self.loss_token {
+            drop(self.client.shared().with(|core| core.completions.end_loss_listener(self.lock, loss_token)));
         }
     }
 }
@@ -396,7 +396,7 @@ impl Client {
     }
 }
 
-/// Extension under way: a future for any executor, or a value to [`Extend::wait`] for.
+/// ExtendCall under way: a future for any executor, or a value to [`Extend::wait`] for.
 ///
 /// It sends nothing before it is polled or waited for, unless it comes from [`Client::extend_all`].
 ///
@@ -404,7 +404,7 @@ impl Client {
 /// or as asked for, and [`Guard::valid_until`] accounts for both.
 #[must_use = "nothing is extended before this is awaited"]
 #[derive(Debug)]
-pub struct Extend<'g>(Pending<Extension<'g>>);
+pub struct Extend<'g>(Pending<ExtendCall<'g>>);
 
 /// Release under way: a future for any executor, or a value to [`Release::wait`] for.
 ///
@@ -449,15 +449,15 @@ impl Future for Release {
     }
 }
 
-/// Extension of a lock, by its guard or by one hold of a reentrant lock for all of them.
+/// ExtendCall of a lock, by its guard or by one hold of a reentrant lock for all of them.
 #[derive(Debug)]
-pub(super) struct Extension<'g> {
+pub(super) struct ExtendCall<'g> {
     pub(super) client: &'g Client,
     pub(super) lock: OpId,
     pub(super) ttl: Duration,
 }
 
-impl Ask for Extension<'_> {
+impl Ask for ExtendCall<'_> {
     const OUTCOME: OutcomeKind = OutcomeKind::Extend;
     type Answer = ();
     type Error = ExtendError;
@@ -470,7 +470,7 @@ impl Ask for Extension<'_> {
     fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), ExtendError> {
         core.deliver();
         // An answer is for one hold: that of another one is to come.
-        if core.completions.is_asked(self.lock) {
+        if core.completions.is_expected(self.lock) {
             return Err(ExtendError::Busy);
         }
         if !core.has(self.lock) {
@@ -526,12 +526,12 @@ impl Ask for Guard {
 
 /// Lock that is being left for a time.
 #[derive(Debug)]
-struct LeaveFor {
+struct LeaveCall {
     guard: Guard,
     rest: Duration,
 }
 
-impl Ask for LeaveFor {
+impl Ask for LeaveCall {
     const OUTCOME: OutcomeKind = OutcomeKind::Leave;
     type Answer = Left;
     type Error = LeaveError;

@@ -127,7 +127,7 @@ impl Client {
     pub fn connect_async<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Connect {
         match Config::builder().masters(urls).build() {
             Ok(config) => Self::open_async(config),
-            Err(error) => Connect { state: State::Invalid(error) },
+            Err(error) => Connect { state: ConnectState::Invalid(error) },
         }
     }
 
@@ -136,7 +136,7 @@ impl Client {
     /// # Errors
     /// As [`Client::open`].
     pub fn open_async(config: Config) -> Connect {
-        Connect { state: State::Idle(Box::new(config)) }
+        Connect { state: ConnectState::Idle(Box::new(config)) }
     }
 
     /// Submits what is this client's; the rest, and all if the client was stopped, is left to its own wait.
@@ -242,8 +242,8 @@ impl Client {
         }
     }
 
-    fn draining(&self, limit: Duration, held: HeldLocks) -> Pending<Draining> {
-        Pending::new(Draining { client: self.clone(), limit, held })
+    fn draining(&self, limit: Duration, held: HeldLocks) -> Pending<DrainCall> {
+        Pending::new(DrainCall { client: self.clone(), limit, held })
     }
 
     fn end_drain(&self, result: Result<usize, NotDrained>) -> usize {
@@ -290,11 +290,11 @@ impl fmt::Debug for Client {
 #[must_use = "nothing is connected before this is awaited"]
 #[derive(Debug)]
 pub struct Connect {
-    state: State,
+    state: ConnectState,
 }
 
 #[derive(Debug)]
-enum State {
+enum ConnectState {
     Invalid(ConfigError),
     Idle(Box<Config>),
     Opening(Arc<Mutex<Opening>>),
@@ -312,11 +312,11 @@ impl Future for Connect {
     type Output = Result<Client, ConnectError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let opening = match std::mem::replace(&mut self.state, State::Over) {
-            State::Over => panic!("polled after it was ready"),
-            State::Invalid(error) => return Poll::Ready(Err(error.into())),
-            State::Idle(config) => start(*config)?,
-            State::Opening(opening) => opening,
+        let opening = match std::mem::replace(&mut self.state, ConnectState::Over) {
+            ConnectState::Over => panic!("polled after it was ready"),
+            ConnectState::Invalid(error) => return Poll::Ready(Err(error.into())),
+            ConnectState::Idle(config) => start(*config)?,
+            ConnectState::Opening(opening) => opening,
         };
         let mut shared = opening.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(result) = shared.result.take() {
@@ -324,7 +324,7 @@ impl Future for Connect {
         }
         let _replaced = shared.waker.replace(context.waker().clone());
         drop(shared);
-        self.state = State::Opening(opening);
+        self.state = ConnectState::Opening(opening);
         Poll::Pending
     }
 }
@@ -365,13 +365,13 @@ pub fn settle(client: &Client, limit: Duration) -> usize {
 struct NotDrained;
 
 #[derive(Debug)]
-struct Draining {
+struct DrainCall {
     client: Client,
     limit: Duration,
     held: HeldLocks,
 }
 
-impl Ask for Draining {
+impl Ask for DrainCall {
     const OUTCOME: OutcomeKind = OutcomeKind::Drain;
     type Answer = usize;
     type Error = NotDrained;

@@ -1,4 +1,4 @@
-//! Inspect at a lock, and breaking it by force.
+//! InspectCall at a lock, and breaking it by force.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Client {
     /// # Errors
     /// [`InspectError`]. A master that does not answer is part of the [`Inspection`].
     pub fn inspect<'n>(&self, name: impl Into<LockName<'n>>) -> Result<Inspection, InspectError> {
-        Pending::new(Inspect { client: self, name: name.into() }).wait()
+        Pending::new(InspectCall { client: self, name: name.into() }).wait()
     }
 
     /// Returns the future of [`Client::inspect`], for tasks. It sends nothing before it is polled. It is
@@ -35,7 +35,7 @@ impl Client {
         &'a self,
         name: impl Into<LockName<'n>>,
     ) -> impl Future<Output = Result<Inspection, InspectError>> + Send + 'a {
-        Pending::new(Inspect { client: self, name: name.into() })
+        Pending::new(InspectCall { client: self, name: name.into() })
     }
 
     /// Deletes the lock of this name on all usable masters, **whoever holds it**: one holder alone, or all
@@ -61,7 +61,7 @@ impl Client {
     /// [`ForceUnlockError::Unconfirmed`] if fewer than a quorum deleted a lock or had none. Deleted keys stay
     /// deleted; the others end with their TTL.
     pub fn force_unlock<'n>(&self, name: impl Into<LockName<'n>>) -> Result<ForceUnlocked, ForceUnlockError> {
-        Pending::new(ForceUnlock { client: self, name: name.into() }).wait()
+        Pending::new(ForceUnlockCall { client: self, name: name.into() }).wait()
     }
 
     /// Returns the future of [`Client::force_unlock`], for tasks. It sends nothing before it is polled. It is
@@ -70,17 +70,17 @@ impl Client {
         &'a self,
         name: impl Into<LockName<'n>>,
     ) -> impl Future<Output = Result<ForceUnlocked, ForceUnlockError>> + Send + 'a {
-        Pending::new(ForceUnlock { client: self, name: name.into() })
+        Pending::new(ForceUnlockCall { client: self, name: name.into() })
     }
 }
 
 #[derive(Debug)]
-struct Inspect<'a> {
+struct InspectCall<'a> {
     client: &'a Client,
     name: LockName<'a>,
 }
 
-impl Ask for Inspect<'_> {
+impl Ask for InspectCall<'_> {
     const OUTCOME: OutcomeKind = OutcomeKind::Inspect;
     type Answer = Inspection;
     type Error = InspectError;
@@ -108,12 +108,12 @@ impl Ask for Inspect<'_> {
 }
 
 #[derive(Debug)]
-struct ForceUnlock<'a> {
+struct ForceUnlockCall<'a> {
     client: &'a Client,
     name: LockName<'a>,
 }
 
-impl Ask for ForceUnlock<'_> {
+impl Ask for ForceUnlockCall<'_> {
     const OUTCOME: OutcomeKind = OutcomeKind::ForceUnlock;
     type Answer = ForceUnlocked;
     type Error = ForceUnlockError;

@@ -79,7 +79,7 @@ thread_local! {
 impl Inside {
     pub(super) fn run<T>(&self, run: impl FnOnce() -> T) -> T {
         self.0.store(here(), Ordering::Relaxed);
-        let _left = Left(self);
+        let _guard = InsideGuard(self);
         run()
     }
 
@@ -89,9 +89,9 @@ impl Inside {
 }
 
 /// The thread goes out, also by a panic.
-struct Left<'a>(&'a Inside);
+struct InsideGuard<'a>(&'a Inside);
 
-impl Drop for Left<'_> {
+impl Drop for InsideGuard<'_> {
     fn drop(&mut self) {
         self.0.0.store(0, Ordering::Relaxed);
     }

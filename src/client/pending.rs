@@ -50,11 +50,11 @@ pub(super) trait Ask {
 #[derive(Debug)]
 pub(super) struct Pending<A: Ask> {
     ask: A,
-    state: State<A::Error, A::Submitted>,
+    state: PendingState<A::Error, A::Submitted>,
 }
 
 #[derive(Debug)]
-enum State<E, S> {
+enum PendingState<E, S> {
     /// Nothing was sent.
     Idle,
     /// The outcome has not been fetched.
@@ -67,7 +67,7 @@ enum State<E, S> {
 
 impl<A: Ask> Pending<A> {
     pub(super) const fn new(ask: A) -> Self {
-        Self { ask, state: State::Idle }
+        Self { ask, state: PendingState::Idle }
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -77,8 +77,8 @@ impl<A: Ask> Pending<A> {
     /// Submits without waiting; the caller sees to it that the request is written.
     pub(super) fn submit(&mut self, core: &mut Core) {
         self.state = match self.ask.submit(core) {
-            Ok((op, submitted)) => State::Waiting(core.completions.expect(op, A::OUTCOME), submitted),
-            Err(error) => State::Refused(error),
+            Ok((op, submitted)) => PendingState::Waiting(core.completions.expect(op, A::OUTCOME), submitted),
+            Err(error) => PendingState::Refused(error),
         };
         // An answer that is there at once frees the operation's place, which the next request of a batch may
         // take.
@@ -88,11 +88,11 @@ impl<A: Ask> Pending<A> {
     /// The token of the answer; submits the request if that was not done yet. `None` if there will be no
     /// answer.
     fn completion(&mut self, core: &mut Core) -> Option<CompletionToken> {
-        if let State::Idle = self.state {
+        if let PendingState::Idle = self.state {
             self.submit(core);
         }
         match self.state {
-            State::Waiting(completion, _) => Some(completion),
+            PendingState::Waiting(completion, _) => Some(completion),
             _ => None,
         }
     }
@@ -127,7 +127,7 @@ impl<A: Ask> Pending<A> {
     }
 
     fn poll_with(&mut self, waker: &Waker) -> Poll<Result<A::Answer, A::Error>> {
-        assert!(!matches!(self.state, State::Over), "polled after it was ready");
+        assert!(!matches!(self.state, PendingState::Over), "polled after it was ready");
         if let Some((registration, cancelled)) = self.ask.cancellation()
             && registration.register(waker)
         {
@@ -135,19 +135,19 @@ impl<A: Ask> Pending<A> {
             return Poll::Ready(Err(cancelled));
         }
         let shared = self.ask.shared().clone();
-        let is_new = matches!(self.state, State::Idle);
+        let is_new = matches!(self.state, PendingState::Idle);
         let outcome = shared.poll(waker, is_new, |core| self.completion(core));
         outcome.map(|outcome| self.finish(outcome))
     }
 
     /// Makes the answer of an outcome.
     fn finish(&mut self, outcome: Result<Option<Outcome>, Stopped>) -> Result<A::Answer, A::Error> {
-        match (outcome, std::mem::replace(&mut self.state, State::Over)) {
-            (_, State::Over) => panic!("polled after it was ready"),
-            (Ok(Some(outcome)), State::Waiting(completion, submitted)) => {
+        match (outcome, std::mem::replace(&mut self.state, PendingState::Over)) {
+            (_, PendingState::Over) => panic!("polled after it was ready"),
+            (Ok(Some(outcome)), PendingState::Waiting(completion, submitted)) => {
                 self.ask.answer(completion.op, submitted, outcome)
             }
-            (_, State::Refused(error)) => Err(error),
+            (_, PendingState::Refused(error)) => Err(error),
             (Err(why), state) => {
                 // The client may go on, without this call: the drop gives up what was asked.
                 self.state = state;
@@ -158,7 +158,7 @@ impl<A: Ask> Pending<A> {
     }
 
     fn give_up(&mut self) {
-        if let State::Waiting(completion, _) = std::mem::replace(&mut self.state, State::Over) {
+        if let PendingState::Waiting(completion, _) = std::mem::replace(&mut self.state, PendingState::Over) {
             // A client that cannot be used has nothing to give up.
             let shared = self.ask.shared();
             drop(shared.with(|core| core.abandon(completion)));

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::guard::{self, Extension, Guard, LockEnd, Release};
+use super::guard::{self, ExtendCall, Guard, LockEnd, Release};
 use super::handle::Client;
 use super::holds::Holds;
 use super::parker::Parker;
@@ -73,10 +73,10 @@ struct LockReentrant<'a> {
 
 struct Owner {
     request: LockRequest<'static>,
-    state: Mutex<State>,
+    state: Mutex<OwnerHolds>,
 }
 
-type State = Holds<UnderWay, Guard>;
+type OwnerHolds = Holds<UnderWay, Guard>;
 
 /// What is being acquired for all callers.
 struct UnderWay {
@@ -90,7 +90,7 @@ impl LockRequest<'_> {
     /// before [`ReentrantLock::lock`].
     #[must_use = "nothing is asked before it is locked"]
     pub fn reentrant(self) -> ReentrantLock {
-        let (request, state) = (self.into_owned(), Mutex::new(State::Free));
+        let (request, state) = (self.into_owned(), Mutex::new(OwnerHolds::Free));
         ReentrantLock { owner: Arc::new(Owner { request, state }) }
     }
 }
@@ -234,9 +234,9 @@ impl ReentrantGuard {
         self.extension(ttl)?.await
     }
 
-    fn extension(&self, ttl: Duration) -> Result<Pending<Extension<'_>>, ExtendError> {
+    fn extension(&self, ttl: Duration) -> Result<Pending<ExtendCall<'_>>, ExtendError> {
         let lock = self.owner.look(Guard::lock).ok_or(ExtendError::NotHeld)?;
-        Ok(Pending::new(Extension { client: &self.owner.request.client, lock, ttl }))
+        Ok(Pending::new(ExtendCall { client: &self.owner.request.client, lock, ttl }))
     }
 
     /// Returns a future that is ready when the lock is lost or about to be lost, or when the last hold has
@@ -291,7 +291,7 @@ impl Drop for ReentrantGuard {
 
 impl Owner {
     /// An error in a fork of the process, which may have inherited the state locked.
-    fn state(&self) -> Result<MutexGuard<'_, State>, Stopped> {
+    fn state(&self) -> Result<MutexGuard<'_, OwnerHolds>, Stopped> {
         self.request.client.shared().check_process()?;
         Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -381,13 +381,13 @@ impl Owner {
     /// attempt, unless somebody waits with it.
     fn join(
         &self,
-        state: &mut State,
+        state: &mut OwnerHolds,
         caller: &mut Caller,
         waker: &Waker,
         is_thread: bool,
     ) -> (Arc<Attempts>, Option<Pending<LockRequest<'static>>>) {
         let wait_until = caller.wait_until(&self.request);
-        if !matches!(state, State::Acquiring { .. }) {
+        if !matches!(state, OwnerHolds::Acquiring { .. }) {
             let attempts = Arc::<Attempts>::default();
             state.begin(UnderWay { attempts: attempts.clone(), pending: None }, wait_until);
             self.ask(state);
@@ -395,7 +395,7 @@ impl Owner {
         } else if caller.joined.is_none() {
             state.join(wait_until);
         }
-        let State::Acquiring { attempt: UnderWay { attempts, pending }, .. } = state else {
+        let OwnerHolds::Acquiring { attempt: UnderWay { attempts, pending }, .. } = state else {
             unreachable!("it was begun")
         };
         caller.joined.get_or_insert_with(|| attempts.clone());
@@ -405,8 +405,8 @@ impl Owner {
     }
 
     /// Makes the acquisition of the next attempt, if callers want one.
-    fn ask(&self, state: &mut State) {
-        if let State::Acquiring { attempt, until, .. } = state {
+    fn ask(&self, state: &mut OwnerHolds) {
+        if let OwnerHolds::Acquiring { attempt, until, .. } = state {
             let wait = until.saturating_duration_since(clock::now());
             attempt.pending = Some(Pending::new(self.request.clone().wait(wait)));
         }
@@ -427,7 +427,7 @@ impl Owner {
 
     fn put_back(&self, its: Pending<LockRequest<'static>>) {
         if let Ok(mut state) = self.state()
-            && let State::Acquiring { attempt, .. } = &mut *state
+            && let OwnerHolds::Acquiring { attempt, .. } = &mut *state
         {
             attempt.pending = Some(its);
         }
@@ -483,7 +483,7 @@ struct Seen {
 
 /// Whether the owner's lock is valid; `None` if it must be seen again, for it is another one by now or has
 /// just ended.
-fn judge(seen: Option<Seen>, state: &State) -> Option<bool> {
+fn judge(seen: Option<Seen>, state: &OwnerHolds) -> Option<bool> {
     if state.lock().map(Guard::lock) != seen.map(|seen| seen.lock) {
         return None;
     }
@@ -496,10 +496,10 @@ fn judge(seen: Option<Seen>, state: &State) -> Option<bool> {
 
 /// An error where a thread would wait for itself: also inside a waker that is called while it drives the
 /// attempt.
-fn check_may_wait(shared: &Shared, state: &State) -> Result<(), Stopped> {
+fn check_may_wait(shared: &Shared, state: &OwnerHolds) -> Result<(), Stopped> {
     shared.check_may_wait()?;
     match state {
-        State::Acquiring { attempt, .. } if attempt.attempts.driving.is_here() => Err(IN_WAKER.into()),
+        OwnerHolds::Acquiring { attempt, .. } if attempt.attempts.driving.is_here() => Err(IN_WAKER.into()),
         _ => Ok(()),
     }
 }

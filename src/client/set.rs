@@ -67,7 +67,7 @@ impl Drop for AcquireSet {
 enum Asking {
     /// Locks, by their places among the names.
     Locks(Vec<(usize, Acquire<'static>)>),
-    Pause(Pending<Pause>),
+    Pause(Pending<PauseCall>),
     Nothing,
 }
 
@@ -202,7 +202,7 @@ impl AcquireSet {
                 }
                 Step::Pause { attempts, took } => {
                     let client = self.request.client.clone();
-                    Asking::Pause(Pending::new(Pause { client, attempts, took }))
+                    Asking::Pause(Pending::new(PauseCall { client, attempts, took }))
                 }
                 Step::Held(guards) => return Poll::Ready(Ok(GuardSet::new(guards))),
                 Step::Failed(Failed { place, error: source }) => {
@@ -251,13 +251,13 @@ impl Future for AcquireSet {
 
 /// A random pause between two rounds, longer than the last one took.
 #[derive(Debug)]
-struct Pause {
+struct PauseCall {
     client: Client,
     attempts: u32,
     took: Duration,
 }
 
-impl Ask for Pause {
+impl Ask for PauseCall {
     const OUTCOME: OutcomeKind = OutcomeKind::Pause;
     type Answer = ();
     type Error = AcquireError;

@@ -48,11 +48,11 @@ pub struct SetAcquisition<L> {
     failed_before: Option<Failed>,
     /// In no order.
     held: Vec<(usize, L)>,
-    state: State,
+    state: SetState,
 }
 
 #[derive(Debug)]
-enum State {
+enum SetState {
     /// All that are missing are asked for at once; one may be held already.
     Together {
         since: Instant,
@@ -120,7 +120,7 @@ impl<L> SetAcquisition<L> {
             failed_count: 0,
             failed_before: None,
             held: Vec::new(),
-            state: State::Over,
+            state: SetState::Over,
         };
         let step = acquisition.ask_together(now);
         (acquisition, step)
@@ -136,16 +136,16 @@ impl<L> SetAcquisition<L> {
         back: &mut Vec<L>,
         remaining: impl Fn(&L) -> Duration,
     ) -> Option<Step<L>> {
-        match std::mem::replace(&mut self.state, State::Over) {
-            State::Together { since, asked_count, failed } => {
+        match std::mem::replace(&mut self.state, SetState::Over) {
+            SetState::Together { since, asked_count, failed } => {
                 let failed = self.note(place, answer, back, failed);
                 if asked_count > 1 {
-                    self.state = State::Together { since, asked_count: asked_count - 1, failed };
+                    self.state = SetState::Together { since, asked_count: asked_count - 1, failed };
                     return None;
                 }
                 Some(self.end_round(now, since, failed, back, remaining))
             }
-            State::Waiting => Some(match answer {
+            SetState::Waiting => Some(match answer {
                 Ok(lock) => {
                     self.held.push((place, lock));
                     match self.held.len() == self.count {
@@ -161,13 +161,14 @@ impl<L> SetAcquisition<L> {
                     Step::Failed(before.unwrap_or(Failed { place, error }))
                 }
             }),
-            State::Pausing(_) | State::Over => unreachable!("nothing was asked"),
+            SetState::Pausing(_) | SetState::Over => unreachable!("nothing was asked"),
         }
     }
 
     /// The pause is over, or cannot be had.
     pub fn paused(&mut self, now: Instant, paused: Result<(), AcquireError>) -> Step<L> {
-        let State::Pausing(Failed { place, error }) = std::mem::replace(&mut self.state, State::Over) else {
+        let SetState::Pausing(Failed { place, error }) = std::mem::replace(&mut self.state, SetState::Over)
+        else {
             unreachable!("no pause was asked for")
         };
         let error = paused.err().unwrap_or(error);
@@ -210,7 +211,7 @@ impl<L> SetAcquisition<L> {
     fn ask_together(&mut self, now: Instant) -> Step<L> {
         let is_missing = |place: &usize| self.held.iter().all(|(held, _)| held != place);
         let missing: Vec<usize> = (0..self.count).filter(is_missing).collect();
-        self.state = State::Together { since: now, asked_count: missing.len(), failed: None };
+        self.state = SetState::Together { since: now, asked_count: missing.len(), failed: None };
         Step::Ask(missing)
     }
 
@@ -244,7 +245,7 @@ impl<L> SetAcquisition<L> {
             return self.wait_for(now, failed.place);
         }
         let took = now.saturating_duration_since(since).min(self.left(now));
-        self.state = State::Pausing(failed);
+        self.state = SetState::Pausing(failed);
         Step::Pause { attempts: self.failed_count, took }
     }
 
@@ -254,7 +255,7 @@ impl<L> SetAcquisition<L> {
     }
 
     fn wait_for(&mut self, now: Instant, place: usize) -> Step<L> {
-        self.state = State::Waiting;
+        self.state = SetState::Waiting;
         Step::Wait(place, self.left(now))
     }
 

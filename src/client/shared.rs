@@ -302,23 +302,23 @@ impl Shared {
         result
     }
 
-    /// Waits on this thread for the answer to the question that `ask` puts; `None` if it puts none.
+    /// Waits on this thread for the outcome that `ask` expects; `None` if it expects none.
     pub(super) fn wait(
         &self,
-        question: OutcomeKind,
+        kind: OutcomeKind,
         ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Result<Option<Outcome>, Stopped> {
-        self.guarded(|| self.wait_guarded(question, ask))
+        self.guarded(|| self.wait_guarded(kind, ask))
     }
 
     fn wait_guarded(
         &self,
-        question: OutcomeKind,
+        kind: OutcomeKind,
         ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Result<Option<Outcome>, Stopped> {
         self.check_may_wait()?;
         let mut core = self.enter()?;
-        if !matches!(question, OutcomeKind::Extend | OutcomeKind::Release | OutcomeKind::Drain) {
+        if !matches!(kind, OutcomeKind::Extend | OutcomeKind::Release | OutcomeKind::Drain) {
             core = self.revive(core)?;
         }
         core.background.is_favoured = false;
@@ -355,7 +355,7 @@ impl Shared {
     }
 
     /// The answer if it is there; else `waker` is woken when it is. As [`Shared::wait`] otherwise; `is_new`
-    /// if the question was not put before.
+    /// if it was not expected before.
     pub(super) fn poll(
         &self,
         waker: &Waker,

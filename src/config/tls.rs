@@ -31,13 +31,13 @@ use crate::error::ConfigError;
 #[derive(Debug, Clone, Default)]
 pub struct Tls {
     pub(crate) ca: Option<Pem>,
-    pub(crate) identity: Option<Identity>,
+    pub(crate) identity: Option<ClientCertificate>,
     server_name: Option<String>,
 }
 
 /// Certificate of a client, with its key.
 #[derive(Debug, Clone)]
-pub(crate) struct Identity {
+pub(crate) struct ClientCertificate {
     pub(crate) certificate: Pem,
     pub(crate) key: Pem,
 }
@@ -79,7 +79,7 @@ impl Tls {
     /// first; certificates of intermediate CAs may follow.
     #[must_use]
     pub fn client_certificate(mut self, certificate: Pem, key: Pem) -> Self {
-        self.identity = Some(Identity { certificate, key });
+        self.identity = Some(ClientCertificate { certificate, key });
         self
     }
 

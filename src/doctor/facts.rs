@@ -19,14 +19,14 @@ use super::rights::{Trial, trial_key, trials};
 #[derive(Debug, Clone)]
 pub struct Diagnosis {
     /// Each master with its facts, in the order of the configuration.
-    pub masters: Vec<Master>,
+    pub masters: Vec<ExaminedMaster>,
     /// What was found, the heaviest first; empty for a healthy fleet.
     pub findings: Vec<Finding>,
 }
 
 /// One master of the configuration, and what the examination found out about it.
 #[derive(Debug, Clone)]
-pub struct Master {
+pub struct ExaminedMaster {
     /// Name of the master: its URL without login.
     pub name: Arc<str>,
     /// Its facts, or why there are none.
@@ -39,11 +39,11 @@ pub struct Facts {
     /// Address of the server; `None` over a Unix socket.
     pub address: Option<IpAddr>,
     /// Round trip of `PING`.
-    pub round_trip: RoundTrip,
+    pub round_trip: PingTimes,
     /// Difference of the master's wall clock from the clock of this machine.
     pub clock: Option<ClockOffset>,
     /// Fields of `INFO`.
-    pub server: Server,
+    pub server: ServerFacts,
     /// Settings that `CONFIG GET` shows.
     pub settings: Settings,
     /// Rights of the login.
@@ -60,7 +60,7 @@ pub struct Facts {
 
 /// Round trips of some `PING`s, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RoundTrip {
+pub struct PingTimes {
     /// Median.
     pub p50: Duration,
     /// 99th percentile; the longest of up to 100.
@@ -80,7 +80,7 @@ pub struct ClockOffset {
 
 /// Fields of `INFO`, as the server reports them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Server {
+pub struct ServerFacts {
     /// `run_id`: differs for each process.
     pub run_id: Option<Box<str>>,
     /// Version of Redis or Valkey.
@@ -163,7 +163,7 @@ pub fn diagnose(config: &Config, limit: Duration) -> Result<Diagnosis, ConnectEr
     let time = limit / ROUND_TRIP_SHARE;
     let answers = each(config, limit, move |probe, _| gather(probe, &settings, time))?;
     let names = config.labels.iter().cloned();
-    let masters: Vec<_> = names.zip(answers).map(|(name, facts)| Master { name, facts }).collect();
+    let masters: Vec<_> = names.zip(answers).map(|(name, facts)| ExaminedMaster { name, facts }).collect();
     let findings = judge(config, &masters);
     Ok(Diagnosis { masters, findings })
 }
@@ -205,7 +205,7 @@ fn gather(probe: &mut Probe, config: &Config, time: Duration) -> Result<Facts, P
     Ok(facts)
 }
 
-fn round_trip(probe: &mut Probe, time: Duration) -> Result<RoundTrip, ProbeError> {
+fn round_trip(probe: &mut Probe, time: Duration) -> Result<PingTimes, ProbeError> {
     let (start, mut took) = (clock::now(), Vec::with_capacity(ROUND_TRIP_COUNT_MAX));
     // The first one warms up the connection, and does not count.
     probe.exchange(&[["PING"]])?;
@@ -220,7 +220,7 @@ fn round_trip(probe: &mut Probe, time: Duration) -> Result<RoundTrip, ProbeError
     }
     took.sort_unstable();
     let at = |hundredths: usize| took[((took.len() * hundredths).div_ceil(100)).clamp(1, took.len()) - 1];
-    Ok(RoundTrip { p50: at(50), p99: at(99), count: took.len() })
+    Ok(PingTimes { p50: at(50), p99: at(99), count: took.len() })
 }
 
 /// The master's clock was read somewhere between question and answer.
@@ -251,7 +251,7 @@ fn wall_clock(answer: &Answer) -> Option<Duration> {
     Some(Duration::from_secs(number(0)?) + Duration::from_micros(number(1)?))
 }
 
-fn server(sections: &[Answer]) -> Server {
+fn server(sections: &[Answer]) -> ServerFacts {
     let field = |name: &str| sections.iter().filter_map(Answer::text).find_map(|info| info_field(info, name));
     let text = |name: &str| field(name).map(error_text);
     let number = |name: &str| field(name).and_then(parse::<u64>);
@@ -261,7 +261,7 @@ fn server(sections: &[Answer]) -> Server {
         .or_else(|| number("cluster_enabled").map(|enabled| enabled == 1));
     let fine =
         ["rdb_last_bgsave_status", "aof_last_write_status"].map(|name| field(name).map(|it| it == b"ok"));
-    Server {
+    ServerFacts {
         run_id: text("run_id"),
         version: text("valkey_version").or_else(|| text("redis_version")),
         uptime: number("uptime_in_seconds").map(Duration::from_secs),
@@ -327,7 +327,7 @@ mod tests {
             text("evicted_keys:3\r\n"),
             text("rdb_last_bgsave_status:ok\r\naof_enabled:1\r\naof_last_write_status:err\r\n"),
         ]);
-        let expected = Server {
+        let expected = ServerFacts {
             run_id: Some("abc".into()),
             version: Some("7.0.15".into()),
             uptime: Some(Duration::from_secs(9)),
@@ -341,7 +341,7 @@ mod tests {
             is_disk_fine: Some(false),
         };
         assert_eq!(found, expected);
-        assert_eq!(server(&[]), Server::default());
+        assert_eq!(server(&[]), ServerFacts::default());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::config::{Config, Quarantine};
 use crate::limits;
 use crate::lock::quorum;
 
-use super::facts::{Facts, Master};
+use super::facts::{ExaminedMaster, Facts};
 use super::finding::{Finding, Problem, Severity};
 use super::rights::Feature;
 use crate::driver::probe::ProbeError;
@@ -20,7 +20,7 @@ const MEMORY_PERCENT_MAX: u64 = 80;
 const CERTIFICATE_LEFT_MIN: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// The findings, the heaviest first.
-pub(super) fn judge(config: &Config, masters: &[Master]) -> Vec<Finding> {
+pub(super) fn judge(config: &Config, masters: &[ExaminedMaster]) -> Vec<Finding> {
     let mut findings = Findings(Vec::new());
     findings.of_list(config, masters);
     for master in masters {
@@ -56,7 +56,7 @@ impl Findings {
     }
 
     /// Findings about all masters together.
-    fn of_list(&mut self, config: &Config, masters: &[Master]) {
+    fn of_list(&mut self, config: &Config, masters: &[ExaminedMaster]) {
         let (count, needed) = (masters.len(), quorum(masters.len()));
         let answered = masters.iter().filter(|master| master.facts.is_ok()).count();
         if answered < needed {
@@ -84,7 +84,7 @@ impl Findings {
     }
 
     /// Fenced locks need clocks within half of `max_ttl`; a warning comes at half of that.
-    fn of_clocks(&mut self, config: &Config, masters: &[Master]) {
+    fn of_clocks(&mut self, config: &Config, masters: &[ExaminedMaster]) {
         let offsets = masters.iter().filter_map(|master| Some((master, master.facts.as_ref().ok()?.clock?)));
         let ahead = offsets.clone().max_by_key(|(_, clock)| clock.ahead_ms);
         let behind = offsets.min_by_key(|(_, clock)| clock.ahead_ms);
@@ -221,7 +221,7 @@ impl Findings {
     }
 
     /// What a restart of each master loses, held against the mode of the client.
-    fn of_persistence(&mut self, config: &Config, masters: &[Master]) {
+    fn of_persistence(&mut self, config: &Config, masters: &[ExaminedMaster]) {
         let is_trusting = config.quarantine == Quarantine::Trust;
         let answered =
             || masters.iter().filter_map(|master| Some((&master.name, master.facts.as_ref().ok()?)));
@@ -289,7 +289,10 @@ fn restart_loss(facts: &Facts) -> Option<RestartLoss> {
 }
 
 /// The masters that share a fact, for each fact that several have.
-fn shared_by<K: Ord>(masters: &[Master], fact: impl Fn(&Facts) -> Option<K>) -> Vec<(K, Vec<Arc<str>>)> {
+fn shared_by<K: Ord>(
+    masters: &[ExaminedMaster],
+    fact: impl Fn(&Facts) -> Option<K>,
+) -> Vec<(K, Vec<Arc<str>>)> {
     let mut groups: BTreeMap<K, Vec<Arc<str>>> = BTreeMap::new();
     for master in masters {
         if let Some(key) = master.facts.as_ref().ok().and_then(|facts| fact(facts)) {

@@ -13,14 +13,14 @@ use crate::config::{Config, Credentials};
 use crate::error::CredentialsError;
 use crate::lock::MasterId;
 
-type Answer = (MasterId, Result<Credentials, CredentialsError>);
+type ProviderAnswer = (MasterId, Result<Credentials, CredentialsError>);
 
 /// Asks the provider.
 #[derive(Debug)]
 pub(super) struct Asker {
     waker: Arc<Waker>,
-    sender: Sender<Answer>,
-    receiver: Receiver<Answer>,
+    sender: Sender<ProviderAnswer>,
+    receiver: Receiver<ProviderAnswer>,
 }
 
 impl Asker {
@@ -41,7 +41,7 @@ impl Asker {
         thread::Builder::new().name("redlatch-login".to_owned()).spawn(ask).map(|_| ())
     }
 
-    pub(super) fn poll_answer(&self) -> Option<Answer> {
+    pub(super) fn poll_answer(&self) -> Option<ProviderAnswer> {
         self.receiver.try_recv().ok()
     }
 }

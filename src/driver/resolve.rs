@@ -13,13 +13,13 @@ use mio::Waker;
 
 use crate::engine::LinkId;
 
-type Found = (LinkId, io::Result<Vec<SocketAddr>>);
+type Resolved = (LinkId, io::Result<Vec<SocketAddr>>);
 
 #[derive(Debug)]
 pub(super) struct Resolver {
     waker: Arc<Waker>,
-    sender: Sender<Found>,
-    receiver: Receiver<Found>,
+    sender: Sender<Resolved>,
+    receiver: Receiver<Resolved>,
     /// By [`LinkId::index`].
     lookups: [Lookup; LinkId::COUNT_MAX],
 }
@@ -83,7 +83,7 @@ impl Resolver {
     }
 
     /// The next finished lookup that is still wanted.
-    pub(super) fn poll_found(&mut self) -> Option<Found> {
+    pub(super) fn poll_found(&mut self) -> Option<Resolved> {
         while let Ok((link, found)) = self.receiver.try_recv() {
             let own = &mut self.lookups[link.index()];
             own.is_busy = false;

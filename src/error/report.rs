@@ -66,7 +66,7 @@ impl Report {
         let lines = self.votes.iter().map(|(master, vote)| {
             let alike = self.votes.iter().map(|(_, other)| other).filter(|other| is_alike(vote, other));
             let vote = alike.max_by_key(|vote| time_in(vote)).unwrap_or(vote);
-            (&**master, Shown { round: self.round, vote }.to_string())
+            (&**master, RoundVote { round: self.round, vote }.to_string())
         });
         words::grouped(lines, self.votes.len())
     }
@@ -155,12 +155,12 @@ fn is_alike(one: &Vote, other: &Vote) -> bool {
     }
 }
 
-struct Shown<'a> {
+struct RoundVote<'a> {
     round: Round,
     vote: &'a Vote,
 }
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for RoundVote<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.vote, self.round) {
             (Vote::Granted, round) => f.write_str(Report::done(round)),

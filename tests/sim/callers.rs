@@ -93,7 +93,7 @@ impl World {
         let mut answers = Vec::new();
         for index in 0..callers.asked.len() {
             let asked = &callers.asked[index];
-            let Some(answer) = callers.completions.answer(asked.ticket).filter(|_| asked.answer.is_none())
+            let Some(answer) = callers.completions.outcome(asked.ticket).filter(|_| asked.answer.is_none())
             else {
                 continue;
             };

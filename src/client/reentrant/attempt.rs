@@ -25,12 +25,12 @@ pub(super) struct Attempts {
 
 #[derive(Default)]
 struct Answers {
-    failed: Option<Failed>,
+    failed: Option<FailedAttempt>,
     is_locked: bool,
 }
 
 /// How the last attempt failed: the answer to each caller whose wait ends by then.
-struct Failed {
+struct FailedAttempt {
     answered_until: Instant,
     error: AcquireError,
 }
@@ -85,7 +85,7 @@ impl Attempts {
             Some(before) if is_cut_short => before.error,
             _ => error,
         };
-        answers.failed = Some(Failed { answered_until, error });
+        answers.failed = Some(FailedAttempt { answered_until, error });
     }
 
     fn answers(&self) -> MutexGuard<'_, Answers> {

@@ -39,7 +39,7 @@ impl Core {
         let _ = self.submit(Request::Release { lock, awaited: false });
         self.write_drop();
         self.give_name(name);
-        self.completions.unwatch(lock)
+        self.completions.end_loss_listeners(lock)
     }
 
     /// Why there is no answer. What came before the end of a drain is still handed out.

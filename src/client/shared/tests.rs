@@ -102,7 +102,7 @@ fn strike_the_leader(client: &Client) {
         let count = Arc::<Count>::default();
         let mut short = client.lock("short").wait(BRIEF).acquire_async();
         let is_new = poll(&mut short, &count).is_pending();
-        let _ = client.shared().with(|core| core.completions.break_questions());
+        let _ = client.shared().with(|core| core.completions.break_tokens());
         // On a slow machine its answer may have come before.
         while is_new && count.0.load(Ordering::SeqCst) == 0 && !has_stopped() {
             assert!(clock::now() - start < PATIENCE, "nobody meets the broken answer");

@@ -1,14 +1,14 @@
 use super::*;
-use crate::doctor::facts::{ClockOffset, Rights, RoundTrip, Server, Settings};
+use crate::doctor::facts::{ClockOffset, PingTimes, Rights, ServerFacts, Settings};
 use crate::words::rules::broken_rule;
 
 /// A master of a healthy fleet.
 fn healthy(index: u8) -> Facts {
     Facts {
         address: Some([10, 0, 0, index].into()),
-        round_trip: RoundTrip { p50: Duration::from_millis(1), p99: Duration::from_millis(2), count: 100 },
+        round_trip: PingTimes { p50: Duration::from_millis(1), p99: Duration::from_millis(2), count: 100 },
         clock: Some(ClockOffset { ahead_ms: 3, error: Duration::from_millis(2) }),
-        server: Server {
+        server: ServerFacts {
             run_id: Some(format!("run{index}").into()),
             version: Some("7.0.15".into()),
             uptime: Some(Duration::from_secs(86_400)),
@@ -35,8 +35,8 @@ fn config(count: usize, quarantine: Quarantine, prefix: &str) -> Config {
     Config::builder().masters(urls).quarantine(quarantine).prefix(prefix).build().expect("valid")
 }
 
-fn masters(count: u8) -> Vec<Master> {
-    let master = |index: u8| Master { name: format!("m{index}").into(), facts: Ok(healthy(index)) };
+fn masters(count: u8) -> Vec<ExaminedMaster> {
+    let master = |index: u8| ExaminedMaster { name: format!("m{index}").into(), facts: Ok(healthy(index)) };
     (1..=count).map(master).collect()
 }
 
@@ -213,7 +213,9 @@ fn a_hash_tag_is_recognized_as_servers_do() {
 fn all_findings_keep_the_rules_of_writing() {
     let (left, user) = (Duration::from_nanos(4_408_173_216), Box::<str>::from("locker"));
     let mut problems = vec![
-        Problem::Unreachable { why: "no connection within 1s; check name service, address and firewall".to_owned() },
+        Problem::Unreachable {
+            why: "no connection within 1s; check name service, address and firewall".to_owned(),
+        },
         Problem::LoginRefused { why: "the login was refused: WRONGPASS".to_owned() },
         Problem::NoQuorum { answered: 1, needed: 2 },
         Problem::TooFewMasters { count: 1 },
