@@ -8,9 +8,9 @@ use redlatch::internals::words::Rounded;
 use serde_json::{Value, json};
 
 use super::{Limit, Measured};
-use crate::cli::options::say;
-use crate::cli::output::{self, stderr_is_terminal};
-use crate::cli::ping::RoundTrip;
+use crate::options::say;
+use crate::output::{self, stderr_is_terminal};
+use crate::ping::RoundTrip;
 
 /// The result, and what is needed to read it.
 pub(super) struct Report {

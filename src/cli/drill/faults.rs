@@ -14,9 +14,9 @@ use redlatch::internals::words::Rounded;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::{Args, Drill, LOOK_PAUSE, seed};
-use crate::cli::message::Message;
-use crate::cli::options::say;
-use crate::cli::output;
+use crate::message::Message;
+use crate::options::say;
+use crate::output;
 
 /// How long a hook may take.
 const HOOK_LIMIT: Duration = Duration::from_secs(10);

@@ -11,9 +11,9 @@ use redlatch::internals::set_acquisition::{Failed, SetAcquisition, Step};
 use redlatch::{AcquireError, WaitPolicy};
 
 use super::{FOREVER, Held, Run, TURN_LIMIT, Voice};
-use crate::cli::message::{Message, with_lock};
-use crate::cli::options::{Countdown, Exit, code, say};
-use crate::cli::output;
+use crate::message::{Message, with_lock};
+use crate::options::{Countdown, Exit, code, say};
+use crate::output;
 
 /// How long too few masters are tried again where no wait is asked for: a stall of some must not end a
 /// nightly job.
