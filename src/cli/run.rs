@@ -35,7 +35,8 @@ use redlatch::{HeldLocks, InputError, MasterState, Quarantine, Redlock, ReleaseE
 
 use super::message::{Message, label, with_lock};
 use super::options::{self, Enough, Exit, MasterOptions, code, say};
-use super::{output, ping};
+use super::output;
+use super::ping::{self, RoundTrip};
 use process::Process;
 use supervisor::{End, Supervisor};
 use timeline::Timeline;
@@ -475,13 +476,12 @@ impl Run {
         let took = started.elapsed();
         let masters = self.redlock.masters();
         let up = |state: &MasterState| !matches!(state, MasterState::Down(_) | MasterState::Connecting);
-        let names: Vec<_> =
-            masters.iter().filter(|master| up(&master.state)).map(|m| m.name.clone()).collect();
-        let (ready, count) = (names.len(), masters.len());
+        let ready = masters.iter().filter(|master| up(&master.state)).count();
+        let count = masters.len();
         let mut lines = vec![Message::Connected { ready, count, needed: quorum(count), took }.to_string()];
         lines.extend(options::doubts(&masters));
-        if let Ok(trip) = ping::measure(&names, PING_TIME) {
-            lines.push(Message::RoundTrip { one: trip.one, all: trip.all, count: ready }.to_string());
+        if let Ok(RoundTrip { one, all, count }) = ping::measure(&self.redlock, PING_TIME) {
+            lines.push(Message::RoundTrip { one, all, count }.to_string());
         }
         lines.join("\n  ")
     }

@@ -34,7 +34,7 @@ fn the_command_knows_its_lock_and_passes_its_code() {
     eventually(PATIENCE, "all three masters hold the token", || {
         fleet.masters().all(|master| match master.ask("GET p:orders:42") {
             // The label follows it.
-            Raw::Bulk(bytes) => hex(&bytes).starts_with(&token),
+            Raw::Text(bytes) => hex(&bytes).starts_with(&token),
             _ => false,
         })
     });
@@ -295,7 +295,7 @@ fn only_the_first_strict_run_waits_for_masters() {
     first.line();
     assert!(start.elapsed() >= Duration::from_millis(3032), "{:?}", start.elapsed());
     eventually(PATIENCE, "all three masters are marked", || {
-        fleet.masters().all(|master| master.ask("EXISTS p:redlatch:mark") == Raw::Int(1))
+        fleet.masters().all(|master| master.ask("EXISTS p:redlatch:mark") == Raw::Integer(1))
     });
     first.send("\n");
     expect(&first.finish(), 0, &["waiting", "may have restarted"]);

@@ -12,7 +12,7 @@ use redlatch::{AcquireError, WaitPolicy};
 
 use super::{FOREVER, Held, Run, TURN_LIMIT, Voice};
 use crate::message::{Message, with_lock};
-use crate::options::{Countdown, Exit, code, say};
+use crate::options::{Countdown, Exit, say};
 use crate::output;
 
 /// How long too few masters are tried again where no wait is asked for: a stall of some must not end a
@@ -241,7 +241,7 @@ impl Run {
     fn pause(&mut self, attempts: u32, took: Duration) -> Result<(), Exit> {
         match self.redlock.submit(Request::Pause { attempts, took }) {
             Ok(pause) => self.outcomes(&[pause]).map(drop),
-            Err(error) => Err(Exit::new(code::INTERNAL, error).of_lock(&self.label)),
+            Err(error) => Err(Exit::internal(error).of_lock(&self.label)),
         }
     }
 
