@@ -250,7 +250,7 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
         (_, true) => Voice::Verbose,
         _ => Voice::Usual,
     };
-    let mut run = Run { redlock, label, ttl, options, voice, signals, shown: None };
+    let mut run = Run { redlock, label, ttl, options, voice, signals, wait: None };
     run.tell(|run| run.describe_masters(started));
     // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
     let masters =
@@ -322,8 +322,8 @@ struct Run {
     options: redlatch::Options,
     voice: Voice,
     signals: process::Signals,
-    /// The wait for the lock that a terminal shows.
-    shown: Option<acquire::ShownWait>,
+    /// The wait for the locks, until they are held.
+    wait: Option<acquire::Wait>,
 }
 
 impl Run {
