@@ -127,9 +127,9 @@ pub const VALUE_SHOWN_MAX: usize = 256;
 /// Largest number of bytes of an error reply that are kept to be shown: 160. The rest is cut off.
 pub const ERROR_TEXT_SIZE_MAX: usize = 160;
 
-/// Largest number of bytes that a connection of administration (`doctor`, `ls`, `drill`) reads for one page
-/// of a search for names: 64 MiB, also of long names that are no locks. For any other exchange it is
-/// [`REPLY_SIZE_MAX`]. A larger one ends the connection.
+/// Largest number of bytes that a connection of administration (`doctor`, `ls`, `drill`, `bench`) reads for
+/// one page of a search for names: 64 MiB, also of long names that are no locks. For any other exchange it
+/// is [`REPLY_SIZE_MAX`]. A larger one ends the connection.
 pub(crate) const PROBE_PAGE_SIZE_MAX: usize = 64 * 1024 * 1024;
 
 /// Largest number of replies and of their elements that such a connection reads for one exchange: 16,384.

@@ -394,6 +394,14 @@ impl Redlock {
         Some((lock, outcome))
     }
 
+    /// Returns how the latest attempt of an acquisition of the pipelined form failed that goes on: the error
+    /// with which it would end now. `None` before its first attempt has failed, and while masters are asked
+    /// for the holder.
+    #[must_use]
+    pub fn last_failure(&self, lock: OpId) -> Option<AcquireError> {
+        if self.is_forked() { None } else { self.driver.engine.last_failure(clock::now(), lock) }
+    }
+
     /// Returns when the validity of a lock of the pipelined form ends, or ended, to be compared with
     /// [`Instant::now`]. With the feature `suspend` it comes earlier by the time that the machine slept; see
     /// [`Lease::valid_until`].

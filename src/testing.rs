@@ -42,7 +42,8 @@ use std::{env, fs, process};
 
 use crate::config::{Config, ConfigBuilder, Quarantine};
 
-pub use connection::{Connection, Reply};
+pub use crate::driver::probe::Answer as Reply;
+pub use connection::Connection;
 pub use error::FleetError;
 pub use master::Master;
 pub use port::free_port;

@@ -43,7 +43,7 @@ fn locks_go_on_through_stops_kills_and_restarts() {
     fleet.master(0).resume().expect("it runs");
     fleet.master(1).restart().expect("its port is free");
     assert_eq!(fleet.urls(), urls);
-    assert_eq!(fleet.master(1).command(&["EXISTS", "orders:42"]).expect("an answer"), Reply::Int(0));
+    assert_eq!(fleet.master(1).command(&["EXISTS", "orders:42"]).expect("an answer"), Reply::Integer(0));
     assert!(guard.is_valid());
     drop(guard);
     assert_eq!(client.drain(PATIENCE, HeldLocks::Leave), 0);
@@ -119,7 +119,7 @@ fn a_persistent_server_finds_its_keys_again() {
     }
     let values: Vec<Reply> =
         fleet.masters().map(|master| master.command(&["GET", "key"]).expect("an answer")).collect();
-    assert_eq!(values, [Reply::Bulk(b"value".to_vec()), Reply::Nil]);
+    assert_eq!(values, [Reply::Text(b"value".to_vec()), Reply::Null]);
 }
 
 #[test]

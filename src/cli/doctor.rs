@@ -79,7 +79,7 @@ fn text(config: &Config, diagnosis: &Diagnosis, width: usize) -> String {
     );
     add_paragraph(&mut out, width, "", 2, &summary);
     for ExaminedMaster { name, facts } in &diagnosis.masters {
-        let what = facts.as_ref().map_or_else(|_| "no answer".to_owned(), |facts| facts_line(facts));
+        let what = facts.as_ref().map_or_else(|_| "no answer".to_owned(), facts_line);
         add_paragraph(&mut out, width, "", 2, &format!("{name}: {what}"));
     }
     for finding in &diagnosis.findings {

@@ -215,7 +215,7 @@ fn claim(client: &Client, args: &Args) -> Result<Guard, Exit> {
     })?;
     for number in 0..args.resources {
         let name = resource(number);
-        let inspection = client.inspect(&name).map_err(|error| Exit::new(code::INTERNAL, error))?;
+        let inspection = client.inspect(&name).map_err(Exit::internal)?;
         if inspection
             .masters
             .iter()

@@ -98,7 +98,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<u8, Exit> {
     let look = || {
         client.inspect(args.resource.as_bytes()).map_err(|error| match error {
             InspectError::Input(error) => error.into(),
-            error => Exit::new(code::INTERNAL, error).of_lock(&label([args.resource.as_bytes()])),
+            error => Exit::internal(error).of_lock(&label([args.resource.as_bytes()])),
         })
     };
     if args.watch {
@@ -125,7 +125,7 @@ pub(crate) fn unlock(args: &UnlockArgs) -> Result<u8, Exit> {
         Ok(done) => (0, done.report),
         Err(ForceUnlockError::Unconfirmed(report)) => (code::NO_QUORUM, report),
         Err(ForceUnlockError::Input(error)) => return Err(error.into()),
-        Err(error) => return Err(Exit::new(code::INTERNAL, error).of_lock(lock)),
+        Err(error) => return Err(Exit::internal(error).of_lock(lock)),
     };
     print(&deletions(&report))?;
     if code != 0 {

@@ -222,7 +222,7 @@ fn scan(probe: &mut Probe, pattern: &[u8], prefix_size: usize) -> Result<(Vec<Ve
         let (Some(Answer::Text(next)), Some(Answer::List(keys))) = (parts.first(), parts.get(1)) else {
             return Err(unusable(&answer));
         };
-        let keys = keys.iter().filter_map(Answer::text).filter_map(|key| key.get(prefix_size..));
+        let keys = keys.iter().filter_map(Answer::bytes).filter_map(|key| key.get(prefix_size..));
         let found = keys.filter(|name| Resource::new(name).is_ok()).map(<[u8]>::to_vec);
         names.extend(found.inspect(|name| size += name.len()));
         if next == b"0" {
@@ -302,7 +302,7 @@ fn inspect_all(client: &Client, names: &[Vec<u8>]) -> Result<Vec<Inspection>, Ex
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(name) = names.get(index) else { return Ok(done) };
-            let inspection = client.inspect(name).map_err(|error| Exit::new(code::INTERNAL, error))?;
+            let inspection = client.inspect(name).map_err(Exit::internal)?;
             done.push((index, inspection));
         }
     };

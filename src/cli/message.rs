@@ -258,7 +258,7 @@ impl fmt::Display for Message<'_> {
             ),
             Self::RoundTrip { one, all, count } => write!(
                 f,
-                "round trip of PING over plain sockets: {} to one master, {} to all {count}",
+                "round trip of PING: {} to one master, {} to all {count}",
                 Rounded(one),
                 Rounded(all)
             ),

@@ -217,6 +217,11 @@ impl Exit {
         Self::new(code::USAGE, why)
     }
 
+    /// The operating system refused something, or the impossible happened.
+    pub(crate) fn internal(why: impl fmt::Display) -> Self {
+        Self::new(code::INTERNAL, why)
+    }
+
     /// The same with the lock's name, if the text has none.
     pub(crate) fn of_lock(self, lock: &str) -> Self {
         Self { why: message::with_lock(lock, self.why), ..self }
@@ -249,14 +254,14 @@ impl From<ConnectError> for Exit {
         match error {
             ConnectError::Config(error) => error.into(),
             ConnectError::Tls(error) => Self::usage(error),
-            error => Self::new(code::INTERNAL, error),
+            error => Self::internal(error),
         }
     }
 }
 
 impl From<io::Error> for Exit {
     fn from(error: io::Error) -> Self {
-        Self::new(code::INTERNAL, error)
+        Self::internal(error)
     }
 }
 

@@ -1,119 +1,74 @@
-//! The round trip to the masters, measured without redlatch: blocking `PING`s over sockets of the standard
-//! library.
+//! The round trip to the masters: `PING`s over connections that take no part in any lock.
 //!
-//! It is the yardstick for the time that a lock takes. Logs in nowhere: "NOAUTH" comes as fast as "PONG".
+//! It is the yardstick for the time that a lock takes.
 
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How long one master may take to connect, or to answer in full.
+use redlatch::Redlock;
+use redlatch::internals::probe::{Probe, ProbeError, some};
+use redlatch::stats::Histogram;
+use redlatch::status::MasterState;
+
+use super::options::Exit;
+
+/// How long one master may take to connect, or to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The longest answer that is read: an error line, at most.
-const ANSWER_SIZE_MAX: usize = 1024;
-
-/// Medians of what blocking exchanges took.
+/// Means of what exchanges took.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RoundTrip {
-    /// One `PING` to one master and its answer: the median over all masters.
+    /// One `PING` to one master and its answer: the mean over all masters.
     pub(crate) one: Duration,
-    /// One `PING` to each master, all written before the first answer is read, until the last is.
+    /// One `PING` to each master, all sent before the first answer is read, until the last is.
     pub(crate) all: Duration,
+    /// Number of masters.
+    pub(crate) count: usize,
 }
 
-/// Measures the round trip to these masters (names as the library shows them) for about `time`.
+/// Measures the round trip to the masters that answer, for about `time`.
 ///
 /// # Errors
-/// Of the first master that cannot be connected or does not answer.
-pub(crate) fn measure(names: &[impl AsRef<str>], time: Duration) -> io::Result<RoundTrip> {
-    let mut lines = names.iter().map(|name| Line::open(name.as_ref())).collect::<io::Result<Vec<_>>>()?;
-    if lines.is_empty() {
-        return Err(io::Error::other("no master to ask"));
+/// Of the first of them that cannot be connected or does not answer.
+pub(crate) fn measure(redlock: &Redlock, time: Duration) -> Result<RoundTrip, Exit> {
+    let answers = |state: &MasterState| matches!(state, MasterState::Ready | MasterState::Quarantined(_));
+    let masters = redlock.masters();
+    let masters = (0..masters.len()).filter(|place| answers(&masters[*place].state));
+    let probes = some(redlock.config(), masters, PATIENCE + time, |probe, _| Ok(probe))?;
+    let measured =
+        probes.into_iter().collect::<Result<Vec<_>, _>>().and_then(|probes| exchange(probes, time));
+    measured.map_err(Exit::internal)
+}
+
+fn exchange(mut probes: Vec<Probe>, time: Duration) -> Result<RoundTrip, ProbeError> {
+    if probes.is_empty() {
+        return Err(ProbeError::Unreachable("no master answers".to_owned()));
     }
-    let (mut one, mut all) = (Vec::new(), Vec::new());
+    let (mut one, mut all) = (Histogram::new(), Histogram::new());
     let start = Instant::now();
     // The first round warms up the connections and is not counted.
     for round in 0.. {
-        for line in &mut lines {
+        for probe in &mut probes {
             let asked = Instant::now();
-            line.ask()?;
-            line.hear()?;
-            one.push(asked.elapsed());
+            probe.exchange(&PING)?;
+            one.record(asked.elapsed());
         }
         let asked = Instant::now();
-        lines.iter_mut().try_for_each(Line::ask)?;
-        lines.iter_mut().try_for_each(Line::hear)?;
-        all.push(asked.elapsed());
+        probes.iter_mut().try_for_each(|probe| probe.send(&PING))?;
+        probes.iter_mut().try_for_each(|probe| probe.receive(PING.len()).map(drop))?;
+        all.record(asked.elapsed());
         if round == 0 {
-            one.clear();
-            all.clear();
+            (one, all) = (Histogram::new(), Histogram::new());
         } else if start.elapsed() >= time {
             break;
         }
     }
-    Ok(RoundTrip { one: median(one), all: median(all) })
+    Ok(RoundTrip { one: mean(&one), all: mean(&all), count: probes.len() })
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
-}
+const PING: [[&str; 1]; 1] = [["PING"]];
 
-/// A connection to one master.
-struct Line(Box<dyn Stream>);
-
-trait Stream: Read + Write {}
-impl Stream for TcpStream {}
-impl Stream for UnixStream {}
-
-impl Line {
-    /// `name` is a URL without login: `redis://host:port[/db]` or `unix:///path`.
-    fn open(name: &str) -> io::Result<Self> {
-        if let Some(path) = name.strip_prefix("unix://") {
-            let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            return Ok(Self(Box::new(stream)));
-        }
-        let place = name.strip_prefix("redis://").unwrap_or(name);
-        let place = place.split_once('/').map_or(place, |(place, _)| place);
-        let address = place.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self(Box::new(stream)))
-    }
-
-    fn ask(&mut self) -> io::Result<()> {
-        self.0.write_all(b"*1\r\n$4\r\nPING\r\n")
-    }
-
-    fn hear(&mut self) -> io::Result<()> {
-        let mut answer = [0; ANSWER_SIZE_MAX];
-        let mut size = 0;
-        let until = Instant::now() + PATIENCE;
-        while !answer[..size].contains(&b'\n') {
-            // An answer of one byte after the other is none in time, either.
-            if size > 0 && Instant::now() >= until {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            match self.0.read(&mut answer[size..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(read) => size += read,
-                // What a read beyond its time limit is called differs by system.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        // A peer that sends without end would be read for the whole time of the measurement.
-        match answer[..size].split_last() {
-            Some((b'\n', line)) if !line.contains(&b'\n') => Ok(()),
-            _ => Err(io::Error::other("more came than one answer")),
-        }
-    }
+/// Zero without any time.
+pub(crate) fn mean(times: &Histogram) -> Duration {
+    let count = u32::try_from(times.count()).unwrap_or(u32::MAX);
+    times.sum().checked_div(count).unwrap_or_default()
 }

@@ -37,7 +37,8 @@ use redlatch::{HeldLocks, Quarantine, Redlock, ReleaseError, Released, limits};
 
 use super::message::{Message, label, with_lock};
 use super::options::{self, Enough, Exit, MasterOptions, code, say};
-use super::{output, ping};
+use super::output;
+use super::ping::{self, RoundTrip};
 use process::Process;
 use supervisor::{End, Supervisor};
 use timeline::Timeline;
@@ -251,7 +252,7 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
         (_, true) => Voice::Verbose,
         _ => Voice::Usual,
     };
-    let mut run = Run { redlock, label, ttl, options, voice, signals, shown: None };
+    let mut run = Run { redlock, label, ttl, options, voice, signals, wait: None };
     run.tell(|run| run.describe_masters(started));
     // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
     let masters =
@@ -323,8 +324,8 @@ struct Run {
     options: redlatch::Options,
     voice: Voice,
     signals: process::Signals,
-    /// The wait for the lock that a terminal shows.
-    shown: Option<acquire::ShownWait>,
+    /// The wait for the locks, until they are held.
+    wait: Option<acquire::Wait>,
 }
 
 impl Run {
@@ -477,13 +478,12 @@ impl Run {
         let took = started.elapsed();
         let masters = self.redlock.masters();
         let up = |state: &MasterState| !matches!(state, MasterState::Down(_) | MasterState::Connecting);
-        let names: Vec<_> =
-            masters.iter().filter(|master| up(&master.state)).map(|m| m.name.clone()).collect();
-        let (ready, count) = (names.len(), masters.len());
+        let ready = masters.iter().filter(|master| up(&master.state)).count();
+        let count = masters.len();
         let mut lines = vec![Message::Connected { ready, count, needed: quorum(count), took }.to_string()];
         lines.extend(options::doubts(&masters));
-        if let Ok(trip) = ping::measure(&names, PING_TIME) {
-            lines.push(Message::RoundTrip { one: trip.one, all: trip.all, count: ready }.to_string());
+        if let Ok(RoundTrip { one, all, count }) = ping::measure(&self.redlock, PING_TIME) {
+            lines.push(Message::RoundTrip { one, all, count }.to_string());
         }
         lines.join("\n  ")
     }

@@ -150,8 +150,8 @@ impl Default for Completions {
 }
 
 impl Completions {
-    /// Returns a token for the next outcome of this kind of the operation. Earlier outcomes of the engine must
-    /// have been delivered.
+    /// Returns a token for the next outcome of this kind of the operation. The earlier outcomes of the engine
+    /// must have been delivered.
     pub fn expect(&mut self, op: OpId, kind: OutcomeKind) -> CompletionToken {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Completion::Free);

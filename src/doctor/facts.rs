@@ -187,7 +187,7 @@ fn gather(probe: &mut Probe, config: &Config, time: Duration) -> Result<Facts, P
     facts.rights.user = probe.user().into();
     if config.quarantine() == Quarantine::Strict {
         let mark = probe.exchange(&[[b"GET".to_vec(), mark_key(&config.prefix)]])?.remove(0);
-        let mark = mark.text().unwrap_or_default();
+        let mark = mark.bytes().unwrap_or_default();
         facts.observed = observed_by_mark(mark, facts.server.run_id.as_deref());
     }
     let (native_release, denied) = native_release(probe, config)?;
@@ -247,12 +247,13 @@ fn signed_ms(time: Duration) -> i64 {
 /// `TIME`: seconds and microseconds.
 fn wall_clock(answer: &Answer) -> Option<Duration> {
     let Answer::List(parts) = answer else { return None };
-    let number = |index: usize| parse::<u64>(parts.get(index)?.text()?);
+    let number = |index: usize| parse::<u64>(parts.get(index)?.bytes()?);
     Some(Duration::from_secs(number(0)?) + Duration::from_micros(number(1)?))
 }
 
 fn server(sections: &[Answer]) -> ServerFacts {
-    let field = |name: &str| sections.iter().filter_map(Answer::text).find_map(|info| info_field(info, name));
+    let field =
+        |name: &str| sections.iter().filter_map(Answer::bytes).find_map(|info| info_field(info, name));
     let text = |name: &str| field(name).map(error_text);
     let number = |name: &str| field(name).and_then(parse::<u64>);
     let is_cluster = field("redis_mode")
@@ -279,7 +280,7 @@ fn server(sections: &[Answer]) -> ServerFacts {
 /// Each answer is a list of names and values.
 fn read_settings(answers: &[Answer]) -> Settings {
     let value = |answer: &Answer| match answer {
-        Answer::List(pair) => pair.get(1).and_then(Answer::text).map(error_text),
+        Answer::List(pair) => pair.get(1).and_then(Answer::bytes).map(error_text),
         _ => None,
     };
     let value = |index: usize| answers.get(index).and_then(value);

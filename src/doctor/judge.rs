@@ -295,7 +295,7 @@ fn shared_by<K: Ord>(
 ) -> Vec<(K, Vec<Arc<str>>)> {
     let mut groups: BTreeMap<K, Vec<Arc<str>>> = BTreeMap::new();
     for master in masters {
-        if let Some(key) = master.facts.as_ref().ok().and_then(|facts| fact(facts)) {
+        if let Some(key) = master.facts.as_ref().ok().and_then(&fact) {
             groups.entry(key).or_default().push(master.name.clone());
         }
     }

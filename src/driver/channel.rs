@@ -52,11 +52,21 @@ impl Channels {
         }
         #[cfg(not(feature = "tls"))]
         let _ = master;
-        Ok(Channel::Plain { socket, has_received: false })
+        Ok(Channel::plain(socket))
     }
 }
 
 impl Channel {
+    /// A connection without TLS.
+    pub(super) const fn plain(socket: Socket) -> Self {
+        Self::Plain { socket, has_received: false }
+    }
+
+    #[cfg(feature = "doctor")]
+    pub(super) const fn is_tls(&self) -> bool {
+        !matches!(self, Self::Plain { .. })
+    }
+
     /// Whether the connection stands, or stood.
     pub(super) const fn is_connected(&self) -> bool {
         match self {

@@ -8,7 +8,6 @@ mod replies;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,8 +37,12 @@ pub struct Probe {
     is_readable: bool,
     /// Room for one read.
     space: Box<[u8]>,
+    /// Commands that are not written yet.
+    unsent: Vec<u8>,
     /// Longest time of one exchange.
     limit: Duration,
+    /// Bounds of its replies.
+    bounds: Bounds,
     /// Time limit of the whole session.
     session: Limit,
     address: Option<IpAddr>,
@@ -64,63 +67,53 @@ impl fmt::Debug for Probe {
     }
 }
 
-/// Runs `work` with a connection to each master, for all masters in parallel, each in a thread of its own.
-/// Returns the results in the order of the configuration, after `limit` at the latest.
+/// Runs `work` with a connection to each master; see [`some`].
+///
+/// # Errors
+/// As [`some`].
+pub fn each<T: Send + 'static>(
+    config: &Config,
+    limit: Duration,
+    work: impl Fn(&mut Probe, MasterId) -> Result<T, ProbeError> + Send + Sync + 'static,
+) -> Result<Vec<Result<T, ProbeError>>, ConnectError> {
+    some(config, 0..config.master_count(), limit, move |mut probe, master| work(&mut probe, master))
+}
+
+/// Runs `work` with a connection to each of these masters, named by their places in the configuration, for
+/// all of them in parallel, each in a thread of its own. Returns the results in the order of the places,
+/// after `limit` at the latest.
 ///
 /// No exchange goes on beyond `limit`, so each thread ends then, too. Only a lookup of a name and a call of
 /// the credentials provider cannot be interrupted: each has a thread of its own, which ends when it returns.
 ///
 /// # Errors
 /// [`ConnectError`] if certificates cannot be used, or if no thread can be started.
-pub fn each<T: Send + 'static>(
+pub fn some<T: Send + 'static>(
     config: &Config,
+    masters: impl IntoIterator<Item = usize>,
     limit: Duration,
-    work: impl Fn(&mut Probe, MasterId) -> Result<T, ProbeError> + Send + Sync + 'static,
-) -> Result<Vec<Result<T, ProbeError>>, ConnectError> {
-    some(config, 0..config.master_count(), limit, work)
-}
-
-/// The same with one master, by its place in the configuration.
-///
-/// # Errors
-/// As [`each`].
-pub fn one<T: Send + 'static>(
-    config: &Config,
-    master: usize,
-    limit: Duration,
-    work: impl Fn(&mut Probe, MasterId) -> Result<T, ProbeError> + Send + Sync + 'static,
-) -> Result<Result<T, ProbeError>, ConnectError> {
-    Ok(some(config, master..master + 1, limit, work)?.remove(0))
-}
-
-fn some<T: Send + 'static>(
-    config: &Config,
-    masters: Range<usize>,
-    limit: Duration,
-    work: impl Fn(&mut Probe, MasterId) -> Result<T, ProbeError> + Send + Sync + 'static,
+    work: impl Fn(Probe, MasterId) -> Result<T, ProbeError> + Send + Sync + 'static,
 ) -> Result<Vec<Result<T, ProbeError>>, ConnectError> {
     let shared = Arc::new((config.clone(), Channels::new(config)?, work));
-    let now = clock::now();
-    let session = Limit { time: limit, end: now.checked_add(limit).unwrap_or(now + limits::FOREVER) };
+    let session = Limit::new(limit, clock::now() + limits::FOREVER);
     let (sender, receiver) = mpsc::channel();
-    for index in masters.clone() {
+    let mut results = Vec::new();
+    for (place, master) in masters.into_iter().filter_map(MasterId::new).enumerate() {
         let (sender, shared) = (sender.clone(), shared.clone());
         let run = move || {
             let (config, channels, work) = &*shared;
-            let Some(master) = MasterId::new(index) else { return };
             let result = Probe::open(config, channels, master, session);
             // The caller may be gone by now: then nobody wants the result.
-            let _ = sender.send((index, result.and_then(|mut probe| work(&mut probe, master))));
+            let _ = sender.send((place, result.and_then(|probe| work(probe, master))));
         };
         thread::Builder::new().name("redlatch-probe".to_owned()).spawn(run)?;
+        results.push(Err(ProbeError::Unreachable(Trouble::NotFinished(limit).to_string())));
     }
     drop(sender);
-    let late = || Err(ProbeError::Unreachable(Trouble::NotFinished(limit).to_string()));
-    let mut results: Vec<_> = masters.clone().map(|_| late()).collect();
     // A moment more than the threads have, so that their own words arrive.
     let patience = session.end + GRACE;
-    while let Ok((index, result)) = receiver.recv_timeout(patience.saturating_duration_since(clock::now())) {
-        results[index - masters.start] = result;
+    while let Ok((place, result)) = receiver.recv_timeout(patience.saturating_duration_since(clock::now())) {
+        results[place] = result;
     }
     Ok(results)
 }
@@ -171,8 +164,8 @@ impl Probe {
         let url = &config.masters[master.index()];
         let limit = Limit::new(config.connect_timeout, session.end);
         let mut probe = match &url.address {
-            Address::Unix { path } => Self::connect(config, channels, master, session, None, |poll| {
-                Socket::unix(path, poll.registry(), TOKEN)
+            Address::Unix { path } => Self::connect(config.connect_timeout, session, None, |poll| {
+                channels.open(master, Socket::unix(path, poll.registry(), TOKEN)?)
             }),
             Address::Tcp { host, port } | Address::Tls { host, port } => {
                 let (host, port) = (host.clone(), *port);
@@ -180,8 +173,8 @@ impl Probe {
                 let none = Err(unreachable("its name has no address; check the name"));
                 addresses.into_iter().fold(none, |connected, address| match connected {
                     Ok(probe) => Ok(probe),
-                    Err(_) => Self::connect(config, channels, master, session, Some(address), |poll| {
-                        Socket::tcp(address, poll.registry(), TOKEN)
+                    Err(_) => Self::connect(config.connect_timeout, session, Some(address), |poll| {
+                        channels.open(master, Socket::tcp(address, poll.registry(), TOKEN)?)
                     }),
                 })
             }
@@ -199,35 +192,42 @@ impl Probe {
         Ok(probe)
     }
 
+    /// Connects in plaintext to one address, without a login. `limit` is that of connecting, and of each
+    /// exchange, whose replies may be large.
+    #[cfg(feature = "testing")]
+    pub(crate) fn plain(address: SocketAddr, limit: Duration) -> Result<Self, ProbeError> {
+        let session = Limit::new(limits::FOREVER, clock::now() + limits::FOREVER);
+        let open = |poll: &Poll| Ok(Channel::plain(Socket::tcp(address, poll.registry(), TOKEN)?));
+        Ok(Self { bounds: Bounds::WIDE, ..Self::connect(limit, session, Some(address), open)? })
+    }
+
     /// Connects to one address.
     fn connect(
-        config: &Config,
-        channels: &Channels,
-        master: MasterId,
+        limit: Duration,
         session: Limit,
         address: Option<SocketAddr>,
-        open: impl FnOnce(&Poll) -> io::Result<Socket>,
+        open: impl FnOnce(&Poll) -> io::Result<Channel>,
     ) -> Result<Self, ProbeError> {
         let poll = Poll::new().map_err(unreachable)?;
-        let socket = open(&poll).map_err(unreachable)?;
-        let channel = channels.open(master, socket).map_err(unreachable)?;
+        let channel = open(&poll).map_err(unreachable)?;
         let mut probe = Self {
             poll,
             events: Events::with_capacity(4),
             channel,
             is_readable: false,
             space: vec![0; limits::READ_SIZE].into(),
-            limit: config.connect_timeout,
+            unsent: Vec::new(),
+            limit,
+            bounds: Bounds::SMALL,
             session,
             address: address.map(|address| address.ip().to_canonical()),
             login: None,
         };
-        let limit = Limit::new(config.connect_timeout, session.end);
+        let limit = Limit::new(limit, session.end);
         while !probe.channel.is_connected() {
             if clock::now() >= limit.end {
-                let is_tls = config.masters[master.index()].address.is_tls();
                 let (plain, tls) = (Trouble::NoConnection(limit.time), Trouble::NoTlsConnection(limit.time));
-                return Err(unreachable(if is_tls { tls } else { plain }));
+                return Err(unreachable(if probe.channel.is_tls() { tls } else { plain }));
             }
             // Over TLS, reading makes the connection. One in plaintext stands before it can be read.
             if !probe.is_readable || probe.read().map_err(unreachable)?.is_none() {
@@ -250,7 +250,8 @@ impl Probe {
         if db != "0" {
             commands.push(vec![b"SELECT", db.as_bytes()]);
         }
-        let answers = self.ask(&commands, Bounds::SMALL, Trouble::NoHandshake)?;
+        self.send(&commands)?;
+        let answers = self.receive_within(commands.len(), self.bounds, Trouble::NoHandshake)?;
         for (index, answer) in answers.iter().enumerate() {
             let Some(text) = answer.error() else { continue };
             if index < login_count || text.starts_with("NOAUTH") || text.starts_with("DENIED") {
@@ -289,38 +290,55 @@ impl Probe {
     /// Sends commands in one write, and returns their replies in order.
     ///
     /// # Errors
-    /// [`ProbeError::Unreachable`] if the connection ended, if a reply is missing at the time limit, or if
-    /// the replies exceed their bounds. The probe is then of no use any more.
+    /// As [`Probe::receive`].
     pub fn exchange<C: AsRef<[A]>, A: AsRef<[u8]>>(
         &mut self,
         commands: &[C],
     ) -> Result<Vec<Answer>, ProbeError> {
-        self.ask(commands, Bounds::SMALL, Trouble::NoAnswer)
+        self.send(commands)?;
+        self.receive(commands.len())
     }
 
     /// Sends one command, and returns its reply, which may be a large list. A text in it is cut off behind
     /// the longest key of a lock.
     ///
     /// # Errors
-    /// As [`Probe::exchange`].
+    /// As [`Probe::receive`].
     pub fn exchange_page<A: AsRef<[u8]>>(&mut self, command: &[A]) -> Result<Answer, ProbeError> {
-        let answers = self.ask(&[command], Bounds::PAGE, Trouble::NoAnswer)?;
+        self.send(&[command])?;
+        let answers = self.receive_within(1, Bounds::PAGE, Trouble::NoAnswer)?;
         Ok(answers.into_iter().next().unwrap_or(Answer::Null))
     }
 
-    fn ask<C: AsRef<[A]>, A: AsRef<[u8]>>(
+    /// Sends commands. [`Probe::receive`] writes what the socket does not take now, and reads the replies.
+    ///
+    /// # Errors
+    /// [`ProbeError::Unreachable`] if the connection ended. The probe is then of no use any more.
+    pub fn send<C: AsRef<[A]>, A: AsRef<[u8]>>(&mut self, commands: &[C]) -> Result<(), ProbeError> {
+        for command in commands {
+            let command: Vec<&[u8]> = command.as_ref().iter().map(AsRef::as_ref).collect();
+            resp::encode_command(&mut self.unsent, &command);
+        }
+        self.write().map_err(unreachable)
+    }
+
+    /// Returns the replies to all commands that were sent since the last call, which are `count`.
+    ///
+    /// # Errors
+    /// [`ProbeError::Unreachable`] if the connection ended, if a reply is missing at the time limit, or if
+    /// the replies exceed their bounds. The probe is then of no use any more.
+    pub fn receive(&mut self, count: usize) -> Result<Vec<Answer>, ProbeError> {
+        self.receive_within(count, self.bounds, Trouble::NoAnswer)
+    }
+
+    fn receive_within(
         &mut self,
-        commands: &[C],
+        count: usize,
         bounds: Bounds,
         late: fn(Duration) -> Trouble<'static>,
     ) -> Result<Vec<Answer>, ProbeError> {
-        let mut request = Vec::new();
-        for command in commands {
-            let command: Vec<&[u8]> = command.as_ref().iter().map(AsRef::as_ref).collect();
-            resp::encode_command(&mut request, &command);
-        }
-        let (login, mut unsent) = (self.login.clone(), request.as_slice());
-        let mut replies = Replies::new(commands.len(), bounds, login.as_ref());
+        let login = self.login.clone();
+        let mut replies = Replies::new(count, bounds, login.as_ref());
         let limit = Limit::new(self.limit, self.session.end);
         loop {
             if let Some(answers) = replies.take() {
@@ -334,15 +352,21 @@ impl Probe {
                     trouble => trouble,
                 }));
             }
-            while !unsent.is_empty() && self.channel.is_writable() {
-                let size = self.channel.send(unsent).map_err(unreachable)?;
-                unsent = &unsent[size..];
-            }
+            self.write().map_err(unreachable)?;
             match self.read().map_err(unreachable)? {
                 Some(bytes) => replies.read(bytes).map_err(ProbeError::Unreachable)?,
                 None => self.wait(limit.end).map_err(unreachable)?,
             }
         }
+    }
+
+    /// Writes as much as the socket takes.
+    fn write(&mut self) -> io::Result<()> {
+        while !self.unsent.is_empty() && self.channel.is_writable() {
+            let size = self.channel.send(&self.unsent)?;
+            self.unsent.drain(..size);
+        }
+        Ok(())
     }
 
     /// Reads once; `None` if there is nothing before the next event.

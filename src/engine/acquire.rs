@@ -436,7 +436,7 @@ impl Engine {
     }
 
     /// The holder of a lock that this operation did not get.
-    fn held_by(&self, now: Instant, id: Id) -> HeldBy {
+    pub(super) fn held_by(&self, now: Instant, id: Id) -> HeldBy {
         if self.is_held_here(now, id) { HeldBy::ThisClient } else { self.ops.op(id).readers() }
     }
 

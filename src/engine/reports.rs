@@ -13,7 +13,7 @@ use super::link_id::LinkId;
 use super::request::OpId;
 use super::status::{Health, MasterState, MasterStatus};
 use super::trouble::Warning;
-use crate::error::{Report, Round};
+use crate::error::{AcquireError, Report, Round};
 use crate::lock::command::{self, ReleaseBy};
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Vote};
 
@@ -114,6 +114,15 @@ impl Engine {
             refused: link.learnt.refused.clone(),
             warnings,
         }
+    }
+
+    /// Returns how the latest attempt of an acquisition failed that goes on: the error with which it would
+    /// end now. `None` before its first attempt has failed, and while masters are asked for the holder.
+    #[must_use]
+    pub fn last_failure(&self, now: Instant, lock: OpId) -> Option<AcquireError> {
+        let op = self.ops.find(lock.0)?;
+        let denied = op.denied().filter(|denied| denied.asked.is_empty())?.clone();
+        Some(op.denial(now, denied, &op.holders, self.held_by(now, lock.0)))
     }
 
     /// Returns the number of locks that are being acquired, are held, or whose release is awaited.

@@ -13,7 +13,8 @@ use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::Directory;
-use super::connection::{Connection, Reply};
+use super::Reply;
+use super::connection::Connection;
 use super::error::FleetError;
 use super::port::{PORT_ATTEMPTS_MAX, free_port_at};
 use super::server::{Server, socket_path};
@@ -340,7 +341,7 @@ impl Master {
         let Some(pid) = self.pid() else { return false };
         let is_ready_by_log = || self.log().contains("eady to accept connections");
         match connection.command(&["PING"]) {
-            Ok(Reply::Simple(pong)) if pong == "PONG" => {}
+            Ok(Reply::Text(pong)) if pong == b"PONG" => {}
             Ok(Reply::Error(error)) if error.starts_with("LOADING") => return false,
             Ok(Reply::Error(_)) => return is_ready_by_log(),
             _ => return false,

@@ -172,7 +172,7 @@ fn a_foreign_key_is_contention_and_stays() {
         expect(&run, code, said);
         assert_eq!(run.stdout, "", "{command}");
         assert_eq!(holder_count(&mut fleet, "r"), 3, "{command}: somebody else's key is not deleted");
-        fleet.masters().for_each(|master| assert_eq!(master.ask("DEL r"), Raw::Int(1)));
+        fleet.masters().for_each(|master| assert_eq!(master.ask("DEL r"), Raw::Integer(1)));
         expect(&finish(patient(&fleet.urls()).args(["r", "--", "true"])), 0, &[]);
         assert_eq!(holder_count(&mut fleet, "r"), 0, "{command}");
     }
@@ -206,10 +206,10 @@ fn names_of_any_argument_bytes_are_keys() {
         ]);
         let mut run = Running::start_with_stdin(command);
         run.line();
-        assert_eq!(fleet.master(0).command(&[b"STRLEN", name]), Raw::Int(20), "{}", name.escape_ascii());
+        assert_eq!(fleet.master(0).command(&[b"STRLEN", name]), Raw::Integer(20), "{}", name.escape_ascii());
         run.send("\n");
         expect(&run.finish(), 0, &[]);
-        assert_eq!(fleet.master(0).command(&[b"EXISTS", name]), Raw::Int(0), "{}", name.escape_ascii());
+        assert_eq!(fleet.master(0).command(&[b"EXISTS", name]), Raw::Integer(0), "{}", name.escape_ascii());
     }
 }
 
@@ -228,7 +228,7 @@ fn any_number_of_masters_needs_a_majority_of_them() {
     expect(&run(&urls), 69, &["of 4 masters granted, 3 needed", &urls[2], &urls[3]]);
     expect(&run(&urls[..2]), 0, &[]);
     for index in 0..2 {
-        assert_eq!(fleet.master(index).ask("EXISTS r"), Raw::Int(0));
+        assert_eq!(fleet.master(index).ask("EXISTS r"), Raw::Integer(0));
     }
 }
 
@@ -259,7 +259,7 @@ fn an_endless_wait_ends_by_lock_or_signal() {
     expect(&waiter.finish(), 143, &["before the command started"]);
     let mut waiter = Running::start(patient(&fleet.urls()).args(wait));
     waiter.wait_for_stderr("waiting: ");
-    fleet.masters().for_each(|master| assert_eq!(master.ask("DEL r"), Raw::Int(1)));
+    fleet.masters().for_each(|master| assert_eq!(master.ask("DEL r"), Raw::Integer(1)));
     let waited = waiter.finish();
     expect(&waited, 0, &["acquired in"]);
     assert_eq!((waited.stdout.as_str(), holder_count(&mut fleet, "r")), ("mine\n", 0));

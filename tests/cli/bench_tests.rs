@@ -18,12 +18,13 @@ fn bench_prints_one_json_object_with_its_figures() {
             assert_eq!(json[field], value, "{field} in {json}");
         }
         let figures = |name: &str| {
-            ["min", "p50", "p99", "p99_9", "max"].map(|figure| json[name][figure].as_f64().expect("a number"))
+            ["mean", "p50", "p99", "p99_9", "max"]
+                .map(|figure| json[name][figure].as_f64().expect("a number"))
         };
-        assert!(figures("acquire_us").is_sorted() && figures("acquire_us")[0] > 1.0, "{json}");
+        assert!(figures("acquire_us")[1..].is_sorted() && figures("acquire_us")[0] > 1.0, "{json}");
         assert_eq!(json["fair"], more == ["--fair"], "{json}");
         if more != ["--no-await-release"] {
-            assert!(figures("release_us").is_sorted(), "{json}");
+            assert!(figures("release_us")[1..].is_sorted(), "{json}");
         } else {
             assert!(json["release_us"].is_null(), "{json}");
         }
@@ -43,7 +44,7 @@ fn bench_waits_visibly_for_masters_in_quarantine() {
     expect(&bench, 0, &["waiting", "may have restarted", "--trust"]);
     assert!(bench.stdout.contains("pairs/s") && bench.stdout.contains("p99.9"), "{}", bench.stdout);
     for master in fleet.masters() {
-        assert_eq!(master.ask("DBSIZE"), Raw::Int(0));
+        assert_eq!(master.ask("DBSIZE"), Raw::Integer(0));
     }
 }
 

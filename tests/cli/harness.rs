@@ -248,7 +248,7 @@ pub(crate) fn holder_count(fleet: &mut Fleet, key: &str) -> usize {
     fleet
         .masters()
         .map(|master| master.command(&[b"EXISTS", key.as_bytes()]))
-        .filter(|raw| *raw == Raw::Int(1))
+        .filter(|raw| *raw == Raw::Integer(1))
         .count()
 }
 

@@ -18,6 +18,7 @@ use crate::harness::{Leftovers, PATIENCE, command};
 pub(crate) struct Session {
     keyboard: File,
     screen: Arc<Mutex<String>>,
+    reader: thread::JoinHandle<()>,
     child: Child,
     _leftovers: Leftovers,
 }
@@ -60,14 +61,14 @@ impl Session {
         let keyboard = File::from(keyboard);
         let screen = Arc::new(Mutex::new(String::new()));
         let (mut shown, to) = (keyboard.try_clone().expect("an open file can be duplicated"), screen.clone());
-        thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let mut bytes = [0; 4096];
             // An error when the last process has closed the terminal.
             while let Ok(size @ 1..) = shown.read(&mut bytes) {
                 to.lock().expect("nobody panics with it").push_str(&String::from_utf8_lossy(&bytes[..size]));
             }
         });
-        Some(Self { keyboard, screen, child, _leftovers: leftovers })
+        Some(Self { keyboard, screen, reader, child, _leftovers: leftovers })
     }
 
     pub(crate) fn screen(&self) -> String {
@@ -80,8 +81,9 @@ impl Session {
         loop {
             let screen = self.screen();
             let (complete, _) = screen.rsplit_once('\n').unwrap_or_default();
-            // The terminal shows a control key at the beginning of the next line.
-            let mut lines = complete.lines().map(|line| line.trim_start_matches(CONTROL_KEYS));
+            // A line may be cleared, and the terminal shows a control key at the beginning of the next one.
+            let lines = complete.lines().filter_map(|line| line.rsplit(CLEAR).next());
+            let mut lines = lines.map(|line| line.trim_start_matches(CONTROL_KEYS));
             if let Some(rest) = lines.find_map(|line| line.strip_prefix(text)) {
                 return rest.trim().to_owned();
             }
@@ -101,9 +103,13 @@ impl Session {
             status = self.child.try_wait().expect("a child can be waited for");
             status.is_some()
         });
+        eventually(PATIENCE, "all that was shown is read", || self.reader.is_finished());
         (status.and_then(|status| status.code()), self.screen())
     }
 }
+
+/// Clears the line so far.
+const CLEAR: &str = "\r\x1b[K";
 
 /// `^C` and `^Z`.
 const CONTROL_KEYS: [char; 3] = ['^', 'C', 'Z'];

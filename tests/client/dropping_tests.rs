@@ -31,7 +31,7 @@ fn assert_answers_are_right(client: &Client, fleet: &mut Fleet) {
         eventually(PATIENCE, "each master has it", || {
             fleet
                 .masters()
-                .all(|master| master.ask(&format!("GET {name}")) == crate::fleet::Raw::Bulk(token.clone()))
+                .all(|master| master.ask(&format!("GET {name}")) == crate::fleet::Raw::Text(token.clone()))
         });
         let released = if round % 2 == 0 { guard.release() } else { block_on(guard.release_async()) };
         assert!(!released.expect("confirmed").was_already_gone());

@@ -178,6 +178,24 @@ fn a_waiter_gets_a_freed_lock_with_new_token() {
 }
 
 #[test]
+fn a_waiting_acquisition_says_how_it_failed() {
+    let mut rig = Rig::new(3, |builder| builder.wake_waiters(false));
+    let until = rig.now + ms(5000);
+    (0..2).for_each(|index| rig.masters[index].put(b"a", b"other", Some(until)));
+    (0..2).for_each(|index| rig.hold(index));
+    let lock = rig.acquire("a", 10_000, 60_000);
+    assert_eq!(rig.engine.last_failure(rig.now, lock), None, "no attempt has failed");
+    (0..2).for_each(|index| rig.deliver_some(index, b"$-1\r\n".len()));
+    assert_eq!(rig.engine.last_failure(rig.now, lock), None, "the holder is asked for");
+    rig.deliver_all();
+    let error = rig.engine.last_failure(rig.now, lock);
+    let Some(AcquireError::Contended(denial)) = error else { panic!("{error:?}") };
+    assert_eq!((denial.attempts, denial.holder), (1, HolderTtl::Left(ms(5000))));
+    rig.advance(ms(6000));
+    granted(&mut rig);
+}
+
+#[test]
 fn every_acquire_ends_by_its_deadline_whatever_is_up() {
     for up in 0..=1 {
         for wait in [0, 1, 7, 1000] {

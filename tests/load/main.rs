@@ -216,7 +216,7 @@ fn assert_none_inside_twice(witness: &Witness) {
 /// Keys of locks on a master, and those of queues, if they count. Those of fences, marks and reservations are
 /// no locks.
 fn key_count(master: &mut fleet::Master, has_queues: bool) -> usize {
-    let fleet::Raw::Array(keys) = master.ask("KEYS *") else { panic!("a list of keys") };
+    let fleet::Raw::List(keys) = master.ask("KEYS *") else { panic!("a list of keys") };
     let is_queue = |key: &str| key.starts_with("redlatch:fair:");
     let is_counted = |key: &str| !key.starts_with("redlatch:") || (has_queues && is_queue(key));
     keys.iter().filter(|key| is_counted(&key.text())).count()

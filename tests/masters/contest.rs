@@ -184,7 +184,7 @@ impl Contest {
         let mut wrong = judge::overlaps(&visits);
         for (index, name) in RESOURCES.iter().enumerate() {
             let log = match self.checker.master(0).ask(&format!("LRANGE {name} 0 -1")) {
-                Raw::Array(items) => items.iter().map(Raw::text).collect::<Vec<_>>(),
+                Raw::List(items) => items.iter().map(Raw::text).collect::<Vec<_>>(),
                 other => panic!("{other:?}"),
             };
             wrong.extend(judge::disorders(index, &log, &visits));

@@ -127,7 +127,7 @@ fn an_acquire_after_its_release_is_stale() {
             b"15000000",
             b"90000",
         ];
-        let Raw::Array(told) = master.command(&late) else { panic!("it was carried out") };
+        let Raw::List(told) = master.command(&late) else { panic!("it was carried out") };
         assert_eq!((told[0].text(), told[1].text()), ("1".to_owned(), token));
         assert_eq!(master.ask("EXISTS a").text(), "0");
     }
@@ -273,7 +273,7 @@ fn one_server_behind_two_addresses_votes_once_without_info() {
         let error = acquire(&mut redlock).expect_err(kind);
         let is_said = error.to_string().contains("the same server as another master");
         assert_eq!(is_said, matches!(kind, "fenced" | "shared"), "{kind}: {error}");
-        drive(&mut redlock, kind, |_| fleet.master(0).ask("EXISTS a") == Raw::Int(0));
+        drive(&mut redlock, kind, |_| fleet.master(0).ask("EXISTS a") == Raw::Integer(0));
     }
     assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
 }

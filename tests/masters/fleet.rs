@@ -1,8 +1,7 @@
 //! The fleet of `redlatch::testing`, as our own tests use it: a failure is a panic, and no server ignores a
 //! signal that the test program was started with ignoring.
 //!
-//! It asks the servers with the RESP reader of that module, which shares no code with the client, so that a
-//! bug of the client cannot hide here.
+//! It asks the servers by the probe, whose reader of replies shares no code with the client's.
 //!
 //! `REDLATCH_SERVER` names another server than `redis-server`; a `Place` names another for one master. If
 //! `REDLATCH_TEST_PIDS` names a directory, each process is recorded there as `PORT.PID.pid`, and

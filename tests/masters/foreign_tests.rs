@@ -73,7 +73,7 @@ fn put(master: &mut Master, key: String, (command, rest): (&str, &str), has_ttl:
     let reply = master.ask(&format!("{command} {key} {rest}"));
     assert!(!matches!(reply, Raw::Error(_)), "{command} {key}: {reply:?}");
     if has_ttl {
-        assert_eq!(master.ask(&format!("PEXPIRE {key} 600000")), Raw::Int(1));
+        assert_eq!(master.ask(&format!("PEXPIRE {key} 600000")), Raw::Integer(1));
     }
     let what = format!("{command} {rest:?} at {key}, TTL {has_ttl}");
     let image = image(master, &key);
@@ -313,7 +313,7 @@ fn no_waiter_changes_a_foreign_key() {
         }
         let deadline = Instant::now() + PATIENCE;
         for (_, key) in &waiters {
-            while fleet.master(0).ask(&format!("EXISTS {key}")) != Raw::Int(1) {
+            while fleet.master(0).ask(&format!("EXISTS {key}")) != Raw::Integer(1) {
                 assert!(Instant::now() < deadline && worker.outcomes.is_empty(), "not there: {key}");
                 worker.turn();
             }
@@ -356,7 +356,7 @@ fn no_repair_changes_a_foreign_key() {
     drive(&mut worker.redlock, "it is back", is_up);
     let free: Vec<_> = KINDS.map(|kind| format!("{kind:?}-{}", cases(&PLACES).count())).into();
     drive(&mut worker.redlock, "the free ones are put back", |_| {
-        free.iter().all(|name| fleet.master(2).ask(&format!("EXISTS {name}")) == Raw::Int(1))
+        free.iter().all(|name| fleet.master(2).ask(&format!("EXISTS {name}")) == Raw::Integer(1))
     });
     worker.wait_for_masters();
     assert_unchanged(fleet.master(2), &foreign, "repair");

@@ -53,7 +53,7 @@ fn a_full_server_extends_and_releases() {
             let released = redlock.release(lease).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
             assert!(released.deleted >= 2, "{kind:?}: {released:?}");
             drive(&mut redlock, "all masters have released it", |_| {
-                fleet.masters().all(|master| master.ask("EXISTS a") == Raw::Int(0))
+                fleet.masters().all(|master| master.ask("EXISTS a") == Raw::Integer(0))
             });
             fill(&mut fleet, false);
         }
@@ -76,7 +76,7 @@ fn a_full_server_grants_nothing_and_says_why() {
             // What is owed is given up when the TTL is over.
             assert_eq!(redlock.drain(TTL / 2, HeldLocks::Leave), 0, "{kind:?}: a release is owed");
             for master in fleet.masters() {
-                assert_eq!(master.ask("DBSIZE"), Raw::Int(0), "{kind:?}");
+                assert_eq!(master.ask("DBSIZE"), Raw::Integer(0), "{kind:?}");
             }
         }
     }
@@ -103,7 +103,7 @@ fn full_servers_allow_hand_overs() {
             redlock.submit(Request::Release { lock, awaited: false }).expect("always taken");
         }
         assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
-        fleet.masters().for_each(|master| assert_eq!(master.ask("EXISTS a"), Raw::Int(0)));
+        fleet.masters().for_each(|master| assert_eq!(master.ask("EXISTS a"), Raw::Integer(0)));
     }
 }
 

@@ -17,7 +17,7 @@ fn a_fleet_answers_and_leaves_nothing() {
     for (index, master) in fleet.masters().enumerate() {
         assert_eq!(
             master.command(&[b"SET", b"who", index.to_string().as_bytes()]),
-            Raw::Simple("OK".to_owned())
+            Raw::Text(b"OK".to_vec())
         );
     }
     for (index, master) in fleet.masters().enumerate() {
@@ -37,15 +37,15 @@ fn a_fleet_answers_and_leaves_nothing() {
 fn every_kind_of_reply_is_read() {
     let mut fleet = Fleet::start(1);
     let master = fleet.master(0);
-    assert_eq!(master.ask("GET nothing"), Raw::Nil);
-    assert_eq!(master.ask("INCRBY number -3"), Raw::Int(-3));
-    assert_eq!(master.ask("GET number"), Raw::Bulk(b"-3".to_vec()));
+    assert_eq!(master.ask("GET nothing"), Raw::Null);
+    assert_eq!(master.ask("INCRBY number -3"), Raw::Integer(-3));
+    assert_eq!(master.ask("GET number"), Raw::Text(b"-3".to_vec()));
     assert_eq!(
         master.ask("LPUSH number x").text(),
         "WRONGTYPE Operation against a key holding the wrong kind of value"
     );
     assert_eq!(master.ask("MGET number nothing").text(), "[-3, nil]");
-    assert_eq!(master.command(&[b"ECHO", b"a\r\nb\xff"]), Raw::Bulk(b"a\r\nb\xff".to_vec()));
+    assert_eq!(master.command(&[b"ECHO", b"a\r\nb\xff"]), Raw::Text(b"a\r\nb\xff".to_vec()));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_killed_master_returns_empty() {
     master.restart();
     assert_eq!(master.url(), url);
     assert_ne!(master.pid(), pid);
-    assert_eq!(master.ask("GET key"), Raw::Nil);
+    assert_eq!(master.ask("GET key"), Raw::Null);
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn a_stalled_proxy_keeps_order() {
     proxy.stall(true);
     stream.write_all(b"INCR n\r\nINCR n\r\n").expect("the proxy reads");
     assert_eq!(read_within(&mut stream, Duration::from_millis(50)), None);
-    assert_eq!(fleet.master(0).ask("GET n"), Raw::Nil);
+    assert_eq!(fleet.master(0).ask("GET n"), Raw::Null);
     let mut late = connect(proxy.addr()); // a new connection is accepted, and as deaf
     late.write_all(b"PING\r\n").expect("the proxy reads");
     assert_eq!(read_within(&mut late, Duration::from_millis(50)), None);

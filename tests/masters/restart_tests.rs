@@ -189,7 +189,7 @@ fn masters_that_sync_now_and_then_are_quarantined() {
     contest.survives("two are shut down", 10);
     fleet.master(4).restart();
     fleet.master(2).restart();
-    assert_eq!(fleet.master(4).ask("GETDEL kept"), Raw::Bulk(b"yes".to_vec()));
+    assert_eq!(fleet.master(4).ask("GETDEL kept"), Raw::Text(b"yes".to_vec()));
     contest.survives("two are back with what they kept", 10);
     contest.recovers("all restarts");
     contest.finish(&mut fleet);

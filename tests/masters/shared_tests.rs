@@ -100,7 +100,7 @@ fn a_redlock_reads_beside_others_and_writes_alone() {
     drop(one.lock("a").ttl(TTL).wait(PATIENCE).shared().acquire().expect("free"));
     one.flush();
     assert_eq!(one.drain(PATIENCE, HeldLocks::Leave), 0);
-    fleet.masters().for_each(|master| assert_eq!(master.ask("EXISTS a"), Raw::Int(0)));
+    fleet.masters().for_each(|master| assert_eq!(master.ask("EXISTS a"), Raw::Integer(0)));
 }
 
 /// Whatever takes the key by `SET NX`, as the locks of other libraries do, and whatever else is there.
@@ -109,7 +109,7 @@ fn readers_and_locks_of_other_libraries_exclude_each_other() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
     let reader = everywhere(&mut redlock);
-    fleet.masters().for_each(|master| assert_eq!(master.ask("SET a theirs NX PX 60000"), Raw::Nil));
+    fleet.masters().for_each(|master| assert_eq!(master.ask("SET a theirs NX PX 60000"), Raw::Null));
     redlock.release(reader).expect("confirmed");
     // A quorum has confirmed; the last one may be about to.
     fleet.masters().for_each(|master| {
@@ -127,7 +127,10 @@ fn readers_and_locks_of_other_libraries_exclude_each_other() {
         });
         assert_eq!(refused(redlock.lock("a").ttl(TTL).shared().try_acquire()), HolderTtl::Never, "{put}");
         for master in fleet.masters() {
-            assert_eq!((master.ask(look).text().as_str(), master.ask("PTTL a")), (expected, Raw::Int(-1)));
+            assert_eq!(
+                (master.ask(look).text().as_str(), master.ask("PTTL a")),
+                (expected, Raw::Integer(-1))
+            );
         }
     }
     assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
@@ -162,7 +165,7 @@ fn readers_leave_every_foreign_key_as_it_is() {
                 master.ask("DEL a");
                 master.ask(put);
                 if has_ttl {
-                    assert_eq!(master.ask("PEXPIRE a 600000"), Raw::Int(1), "{put}");
+                    assert_eq!(master.ask("PEXPIRE a 600000"), Raw::Integer(1), "{put}");
                 }
                 image(master)
             })
@@ -175,7 +178,7 @@ fn readers_leave_every_foreign_key_as_it_is() {
         assert!(is_same(&mut fleet), "{put}, TTL {has_ttl}: changed by an extension");
         assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(0), "{put}");
         assert!(is_same(&mut fleet), "{put}, TTL {has_ttl}: changed by a release");
-        fleet.masters().for_each(|master| assert_eq!(master.ask("DEL a"), Raw::Int(1), "{put}"));
+        fleet.masters().for_each(|master| assert_eq!(master.ask("DEL a"), Raw::Integer(1), "{put}"));
     }
     assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
 }
@@ -187,11 +190,11 @@ fn a_set_of_readers_goes_with_its_last_reader() {
     let [mut one, mut other] = [(); 2].map(|()| open(settings(&fleet.urls())));
     let first = one.lock("a").ttl(TTL).wait(PATIENCE).shared().acquire().expect("free");
     let second = other.lock("a").ttl(TTL).wait(PATIENCE).shared().acquire().expect("shared");
-    assert_eq!(fleet.master(0).ask("ZREVRANK a redlatch:readers:1"), Raw::Int(2));
+    assert_eq!(fleet.master(0).ask("ZREVRANK a redlatch:readers:1"), Raw::Integer(2));
     one.release(first).expect("confirmed");
-    assert_eq!(fleet.master(0).ask("ZREVRANK a redlatch:readers:1"), Raw::Int(1));
+    assert_eq!(fleet.master(0).ask("ZREVRANK a redlatch:readers:1"), Raw::Integer(1));
     other.release(second).expect("confirmed");
-    assert_eq!(fleet.master(0).ask("EXISTS a"), Raw::Int(0));
+    assert_eq!(fleet.master(0).ask("EXISTS a"), Raw::Integer(0));
 }
 
 /// Another reader may be extended, be released or join beside it.

@@ -139,8 +139,8 @@ impl Native {
     /// By asking it for them; a key of this name is none of the tests'.
     pub(crate) fn of(master: &mut Master) -> Self {
         Self {
-            set_if_eq: master.ask("SET no-such-key x IFEQ x PX 1") == Raw::Nil,
-            del_if_eq: master.ask("DELIFEQ no-such-key x") == Raw::Int(0),
+            set_if_eq: master.ask("SET no-such-key x IFEQ x PX 1") == Raw::Null,
+            del_if_eq: master.ask("DELIFEQ no-such-key x") == Raw::Integer(0),
         }
     }
 }

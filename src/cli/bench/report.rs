@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
 use redlatch::internals::words::Rounded;
+use redlatch::stats::Histogram;
 use serde_json::{Value, json};
 
 use super::{Limit, Measured};
-use crate::cli::options::say;
-use crate::cli::output::{self, stderr_is_terminal};
-use crate::cli::ping::RoundTrip;
+use crate::options::say;
+use crate::output::{self, stderr_is_terminal};
+use crate::ping::{RoundTrip, mean};
 
 /// The result, and what is needed to read it.
 pub(super) struct Report {
@@ -52,12 +52,12 @@ impl Report {
             if self.awaits_release { "" } else { "not " }
         );
         let _ =
-            writeln!(text, "{:<12}{:>10}{:>10}{:>10}{:>10}{:>10}", "", "min", "p50", "p99", "p99.9", "max");
+            writeln!(text, "{:<12}{:>10}{:>10}{:>10}{:>10}{:>10}", "", "mean", "p50", "p99", "p99.9", "max");
         for (name, histogram) in [("acquire", &measured.acquire), ("release", &measured.release)] {
-            if !histogram.is_empty() {
+            if histogram.count() > 0 {
                 let _ = write!(text, "{name:<12}");
                 for (_, value) in summary(histogram) {
-                    let _ = write!(text, "{:>10}", shown(value));
+                    let _ = write!(text, "{:>10}", Rounded(value).to_string());
                 }
                 text.push('\n');
             }
@@ -77,17 +77,16 @@ impl Report {
     }
 
     fn write_round_trip(&self, text: &mut String) {
-        let Some(RoundTrip { one, all }) = self.round_trip else { return };
+        let Some(RoundTrip { one, all, .. }) = self.round_trip else { return };
         let _ = writeln!(
             text,
-            "round trip by PING over plain sockets in this run: {} to one master, {} to all at once",
+            "round trip of PING in this run: {} to one master, {} to all at once (mean)",
             Rounded(one),
             Rounded(all),
         );
-        if self.depth == 1 && !self.measured.acquire.is_empty() {
-            let acquire = Duration::from_nanos(self.measured.acquire.value_at_quantile(0.5));
-            let ratio = acquire.as_secs_f64() / all.as_secs_f64();
-            let _ = writeln!(text, "an acquire took {ratio:.2} of the round trip to all (p50)");
+        if self.depth == 1 && self.measured.acquire.count() > 0 {
+            let ratio = mean(&self.measured.acquire).as_secs_f64() / all.as_secs_f64();
+            let _ = writeln!(text, "an acquire took {ratio:.2} of the round trip to all (mean)");
         }
     }
 
@@ -109,8 +108,8 @@ impl Report {
             "acquire_us": in_json(&measured.acquire),
             "release_us": in_json(&measured.release),
             "round_trip_us": self.round_trip.map(|trip| json!({
-                "one": trip.one.as_secs_f64() * 1e6,
-                "all": trip.all.as_secs_f64() * 1e6,
+                "one": micros(trip.one),
+                "all": micros(trip.all),
             })),
             "errors": errors
                 .map(|(kind, (count, first))| json!({ "kind": kind, "count": count, "first": first }))
@@ -119,29 +118,29 @@ impl Report {
     }
 }
 
-/// The figures of a histogram in nanoseconds, in the order of the table.
-fn summary(histogram: &Histogram<u64>) -> [(&'static str, u64); 5] {
+/// The figures of a histogram, in the order of the table.
+fn summary(histogram: &Histogram) -> [(&'static str, Duration); 5] {
+    let quantile = |q| histogram.quantile(q).unwrap_or_default();
     [
-        ("min", histogram.min()),
-        ("p50", histogram.value_at_quantile(0.5)),
-        ("p99", histogram.value_at_quantile(0.99)),
-        ("p99_9", histogram.value_at_quantile(0.999)),
+        ("mean", mean(histogram)),
+        ("p50", quantile(0.5)),
+        ("p99", quantile(0.99)),
+        ("p99_9", quantile(0.999)),
         ("max", histogram.max()),
     ]
 }
 
 /// Microseconds, or null if nothing was measured.
-fn in_json(histogram: &Histogram<u64>) -> Value {
-    if histogram.is_empty() {
+fn in_json(histogram: &Histogram) -> Value {
+    if histogram.count() == 0 {
         return Value::Null;
     }
-    let figures = summary(histogram)
-        .map(|(name, ns)| (name.to_owned(), Value::from(Duration::from_nanos(ns).as_secs_f64() * 1e6)));
+    let figures = summary(histogram).map(|(name, time)| (name.to_owned(), Value::from(micros(time))));
     Value::Object(figures.into_iter().collect())
 }
 
-fn shown(ns: u64) -> String {
-    Rounded(Duration::from_nanos(ns)).to_string()
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
 }
 
 /// A line on stderr: on a terminal it changes in place, elsewhere there is another one now and then.

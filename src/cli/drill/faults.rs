@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use redlatch::Config;
-use redlatch::internals::probe;
+use redlatch::internals::probe::{self, Probe};
 use redlatch::internals::words::Rounded;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::{Args, Drill, LOOK_PAUSE, seed};
-use crate::cli::message::Message;
-use crate::cli::options::say;
-use crate::cli::output;
+use crate::message::Message;
+use crate::options::say;
+use crate::output;
 
 /// How long a hook may take.
 const HOOK_LIMIT: Duration = Duration::from_secs(10);
@@ -94,8 +94,8 @@ impl<'a> Faults<'a> {
     /// Returns when the pause is over, whatever comes: a server in a pause takes no command that ends it.
     fn pause(&mut self, master: usize, time: Duration) {
         let command = ["CLIENT".to_owned(), "PAUSE".to_owned(), time.as_millis().to_string()];
-        let done = probe::one(self.config, master, PAUSE_LIMIT, move |probe, _| probe.exchange(&[&command]));
-        let why = match done {
+        let pause = move |mut probe: Probe, _| probe.exchange(&[&command]);
+        let why = match probe::some(self.config, [master], PAUSE_LIMIT, pause).map(|mut it| it.remove(0)) {
             Ok(Ok(answers)) => answers.iter().find_map(|it| it.error().map(str::to_owned)),
             Ok(Err(error)) => Some(error.to_string()),
             Err(error) => Some(error.to_string()),

@@ -6,14 +6,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use redlatch::AcquireError;
 use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::internals::set_acquisition::{Failed, SetAcquisition, Step};
-use redlatch::{AcquireError, WaitPolicy};
 
 use super::{FOREVER, Held, Run, TURN_LIMIT, Voice};
-use crate::cli::message::{Message, with_lock};
-use crate::cli::options::{Countdown, Exit, code, say};
-use crate::cli::output;
+use crate::message::{Message, with_lock};
+use crate::options::{Countdown, Exit, say};
+use crate::output;
 
 /// How long too few masters are tried again where no wait is asked for: a stall of some must not end a
 /// nightly job.
@@ -22,54 +22,31 @@ const OUTAGE_GRACE: Duration = Duration::from_secs(2);
 /// How long the lock is waited for before it is said why.
 const SILENT_WAIT: Duration = Duration::from_millis(300);
 
-/// Less time than this is too little to go on waiting.
-const STRETCH_MIN: Duration = Duration::from_millis(5);
-
 /// How often it is said again that the lock is still waited for.
 const WAIT_SHOWN_EVERY: Duration = Duration::from_secs(10);
 
-/// How long the lock may be waited for. Where no wait is asked for, contention ends the run after one
-/// acquisition, and an outage after a grace.
-#[derive(Debug, Clone, Copy)]
-struct Patience(Option<Duration>);
-
-impl Patience {
-    /// The longest wait after this error: none if another attempt would fail, too.
-    fn with(self, error: &AcquireError) -> Duration {
-        match error {
-            AcquireError::Contended(_) => self.0.unwrap_or_default(),
-            AcquireError::NoQuorum(_) | AcquireError::Expired(_) => self.0.unwrap_or(OUTAGE_GRACE),
-            _ => Duration::ZERO,
-        }
-    }
-
-    /// How long the first acquisition waits, and each later one. A place in a queue and a writer's
-    /// reservation are kept for as long as one waits.
-    fn stretches(self, has_place: bool) -> (Duration, Duration) {
-        match self.0 {
-            Some(wait) if has_place => (wait, wait),
-            Some(_) => (SILENT_WAIT, WAIT_SHOWN_EVERY),
-            // An outage may become contention, which ends the wait.
-            None => (SILENT_WAIT, SILENT_WAIT),
-        }
-    }
-}
-
-/// A wait that a terminal shows.
-#[derive(Default)]
-pub(super) struct ShownWait {
-    countdown: Countdown,
+/// A wait for the locks, and what is shown of it.
+pub(super) struct Wait {
     /// `None` for a wait without an end.
     until: Option<Instant>,
+    /// No wait was asked for: it is for an outage alone.
+    ends_by_contention: bool,
+    /// When to say next why it lasts.
+    said_next: Instant,
+    countdown: Countdown,
+    /// What a terminal shows; empty before there is anything to show.
     why: String,
 }
 
-impl ShownWait {
-    fn show(&mut self, now: Instant) {
-        // Whole seconds, so that the line can be read.
-        let left =
-            self.until.map(|until| Duration::from_secs(until.saturating_duration_since(now).as_secs()));
-        self.countdown.show(&Message::AwaitingLock { left, error: &self.why });
+impl Wait {
+    fn new(start: Instant, wait: Duration, ends_by_contention: bool) -> Self {
+        let until = start.checked_add(wait).filter(|_| wait < FOREVER);
+        let said_next = start + SILENT_WAIT;
+        Self { until, ends_by_contention, said_next, countdown: Countdown::default(), why: String::new() }
+    }
+
+    fn left(&self, now: Instant) -> Option<Duration> {
+        self.until.map(|until| until.saturating_duration_since(now))
     }
 }
 
@@ -82,9 +59,18 @@ impl Run {
         wait: Option<Duration>,
     ) -> Result<Vec<Held>, Exit> {
         let start = Instant::now();
-        let acquired = self.acquire_within(start, names, Patience(wait));
-        self.shown = None;
-        let held = acquired?;
+        let first = wait.unwrap_or_default();
+        self.wait = Some(Wait::new(start, first, false));
+        let mut result = self.attempt(names, first);
+        let grace = OUTAGE_GRACE.saturating_sub(start.elapsed());
+        if let (Ok(Err(AcquireError::NoQuorum(_) | AcquireError::Expired(_))), None) = (&result, wait)
+            && !grace.is_zero()
+        {
+            self.wait = Some(Wait::new(start, OUTAGE_GRACE, true));
+            result = self.attempt(names, grace);
+        }
+        self.wait = None;
+        let held = result?.map_err(|error| Exit::from(error).of_lock(&self.label))?;
         let waited = start.elapsed();
         names.iter().zip(&held).for_each(|(name, (_, grant))| {
             self.tell(|run| run.describe_grant(name, grant, waited));
@@ -92,69 +78,34 @@ impl Run {
         Ok(held)
     }
 
-    fn acquire_within(
-        &mut self,
-        start: Instant,
-        names: &[Resource<'_>],
-        patience: Patience,
-    ) -> Result<Vec<Held>, Exit> {
-        let has_place = self.options.policy == WaitPolicy::Fair || self.options.keeps_readers_out;
-        let (first, later) = patience.stretches(has_place);
-        let mut stretch = first;
-        let mut result = self.attempt(names, Duration::ZERO)?;
-        loop {
-            let error = match result {
-                Ok(held) => return Ok(held),
-                Err(error) => error,
-            };
-            let wait = patience.with(&error);
-            let left = wait.saturating_sub(start.elapsed());
-            if left < STRETCH_MIN {
-                return Err(Exit::from(error).of_lock(&self.label));
+    /// Says, or has a terminal show, why these are still waited for. Returns the error that ends the wait.
+    fn follow_wait(&mut self, locks: &[OpId]) -> Option<AcquireError> {
+        let (now, wait) = (Instant::now(), self.wait.as_mut()?);
+        if wait.ends_by_contention || now >= wait.said_next {
+            let error = locks.iter().find_map(|lock| self.redlock.last_failure(*lock));
+            match error {
+                Some(error @ AcquireError::Contended(_)) if wait.ends_by_contention => return Some(error),
+                Some(error) if now >= wait.said_next => {
+                    wait.said_next = now + WAIT_SHOWN_EVERY;
+                    let why = |text: String| with_lock(&self.label, without_patience(text));
+                    match self.voice {
+                        Voice::Verbose => {
+                            let (left, error) = (wait.left(now), why(format!("{error:#}")));
+                            say(Message::AwaitingLock { left, error: &error });
+                        }
+                        Voice::Usual if output::stderr_is_terminal() => wait.why = why(error.to_string()),
+                        Voice::Usual | Voice::Quiet => {}
+                    }
+                }
+                _ => {}
             }
-            if stretch == later {
-                self.show_wait((wait < FOREVER).then_some(left), &error);
-            }
-            if patience.0.is_none() {
-                // No attempt waits: an outage may become contention, which ends the run.
-                self.turn_for(stretch.min(left))?;
-                result = self.attempt(names, Duration::ZERO)?;
-                continue;
-            }
-            let (limit, begun) = (stretch.min(left), Instant::now());
-            result = self.attempt(names, limit)?;
-            if let Err(error) = &result
-                && begun.elapsed() + STRETCH_MIN < limit
-            {
-                // Nothing can change within the stretch, as when a quarantine outlasts it: the whole wait,
-                // once.
-                let wait = patience.with(error);
-                let left = wait.saturating_sub(start.elapsed());
-                self.show_wait((wait < FOREVER).then_some(left), error);
-                return self.attempt(names, left)?.map_err(|error| Exit::from(error).of_lock(&self.label));
-            } else if result.is_err() {
-                // The end of the stretch may have cut its last attempt short; one with the full time has the
-                // reason.
-                result = self.attempt(names, Duration::ZERO)?;
-            }
-            stretch = later;
         }
-    }
-
-    /// Says, or has a terminal show, that and why the lock is waited for.
-    fn show_wait(&mut self, left: Option<Duration>, error: &AcquireError) {
-        let why = |text: String| with_lock(&self.label, without_patience(text));
-        match self.voice {
-            Voice::Verbose => {
-                say(Message::AwaitingLock { left, error: &why(format!("{error:#}")) });
-            }
-            Voice::Usual if output::stderr_is_terminal() => {
-                let why = why(error.to_string());
-                let shown = self.shown.get_or_insert_default();
-                (shown.until, shown.why) = (left.and_then(|left| Instant::now().checked_add(left)), why);
-            }
-            Voice::Usual | Voice::Quiet => {}
+        if !wait.why.is_empty() {
+            // Whole seconds, so that the line can be read.
+            let left = wait.left(now).map(|left| Duration::from_secs(left.as_secs()));
+            wait.countdown.show(&Message::AwaitingLock { left, error: &wait.why });
         }
+        None
     }
 
     /// Tries for so long, or once.
@@ -241,7 +192,7 @@ impl Run {
     fn pause(&mut self, attempts: u32, took: Duration) -> Result<(), Exit> {
         match self.redlock.submit(Request::Pause { attempts, took }) {
             Ok(pause) => self.outcomes(&[pause]).map(drop),
-            Err(error) => Err(Exit::new(code::INTERNAL, error).of_lock(&self.label)),
+            Err(error) => Err(Exit::internal(error).of_lock(&self.label)),
         }
     }
 
@@ -257,28 +208,15 @@ impl Run {
             if outcomes.iter().all(Option::is_some) {
                 return Ok(outcomes.into_iter().flatten().collect());
             }
-            if let Some(signal) = self.signals.take() {
+            let ended = match self.signals.take() {
+                Some(signal) => Some(self.ended_by(signal)),
+                None => self.follow_wait(ids).map(|error| Exit::from(error).of_lock(&self.label)),
+            };
+            if let Some(exit) = ended {
                 ids.iter().for_each(|id| self.release_unawaited(*id));
-                return Err(self.ended_by(signal));
+                return Err(exit);
             }
-            self.shown.iter_mut().for_each(|shown| shown.show(Instant::now()));
             self.redlock.turn(TURN_LIMIT)?;
-        }
-    }
-
-    /// Lets the connections work for so long. A signal ends it.
-    fn turn_for(&mut self, time: Duration) -> Result<(), Exit> {
-        let start = Instant::now();
-        loop {
-            if let Some(signal) = self.signals.take() {
-                return Err(self.ended_by(signal));
-            }
-            let left = time.saturating_sub(start.elapsed());
-            if left.is_zero() {
-                return Ok(());
-            }
-            self.shown.iter_mut().for_each(|shown| shown.show(Instant::now()));
-            self.redlock.turn(left.min(TURN_LIMIT))?;
         }
     }
 
@@ -297,24 +235,5 @@ fn without_patience(text: String) -> String {
     match first.rsplit_once("; ") {
         Some((what, advice)) if advice.contains("wait longer") => format!("{what}{rest}"),
         _ => text,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_grace_waits_in_short_stretches() {
-        for has_place in [false, true] {
-            assert_eq!(Patience(None).stretches(has_place), (SILENT_WAIT, SILENT_WAIT));
-        }
-    }
-
-    #[test]
-    fn one_acquisition_keeps_a_place_for_the_whole_wait() {
-        let wait = Duration::from_secs(60);
-        assert_eq!(Patience(Some(wait)).stretches(true), (wait, wait));
-        assert_eq!(Patience(Some(wait)).stretches(false), (SILENT_WAIT, WAIT_SHOWN_EVERY));
     }
 }

@@ -11,8 +11,8 @@ use redlatch::error::LeaveError;
 use redlatch::{ExtendError, Left};
 
 use super::{Run, TURN_LIMIT};
-use crate::cli::message::{Message, with_lock};
-use crate::cli::options::say;
+use crate::message::{Message, with_lock};
+use crate::options::say;
 
 impl Run {
     /// Gives the locks up, and leaves them until this time. Returns whether all of them were held so far. A

@@ -27,8 +27,8 @@ use super::cannot_start;
 use super::descendants::{self, Descendant, Found, Identity, Search};
 use super::stage::{self, Failure};
 use super::terminal::Terminal;
-use crate::cli::message::Message;
-use crate::cli::options::{Exit, code, say};
+use crate::message::Message;
+use crate::options::{Exit, code, say};
 
 const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGTSTP];
 

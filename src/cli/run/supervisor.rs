@@ -17,8 +17,8 @@ use super::Held;
 use super::locks::Locks;
 use super::process::{self, Process};
 use super::timeline::{Due, Timeline};
-use crate::cli::message::{Message, with_lock};
-use crate::cli::options::{Exit, say};
+use crate::message::{Message, with_lock};
+use crate::options::{Exit, say};
 
 /// How long a sleep of the machine may go unnoticed after it.
 const LOOK_EVERY: Duration = Duration::from_millis(200);

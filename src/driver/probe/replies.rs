@@ -8,12 +8,13 @@ use crate::limits;
 use crate::resp::ProtocolError;
 use crate::wire::WireError;
 
-/// A reply to one command, with its own memory.
+/// Reply of a server, with its own memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// A status line or a string, cut off at the bound of its exchange.
+    /// A status line, such as `OK`, or a string, cut off at the bound of its exchange.
     Text(Vec<u8>),
-    /// An error line, without the password that was sent.
+    /// An error line, with its code in front and without the password that was sent. At most 160 bytes are
+    /// kept.
     Error(String),
     /// A number.
     Integer(i64),
@@ -24,9 +25,23 @@ pub enum Answer {
 }
 
 impl Answer {
+    /// Returns the reply in words, for assertions: `OK`, `ERR no such key`, `7`, a string, `nil`, `[a, b]`.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Self::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            Self::Error(text) => text.clone(),
+            Self::Integer(number) => number.to_string(),
+            Self::List(items) => {
+                format!("[{}]", items.iter().map(Self::text).collect::<Vec<_>>().join(", "))
+            }
+            Self::Null => "nil".to_owned(),
+        }
+    }
+
     /// Returns the bytes of a status line or a string.
     #[must_use]
-    pub fn text(&self) -> Option<&[u8]> {
+    pub fn bytes(&self) -> Option<&[u8]> {
         match self {
             Self::Text(text) => Some(text),
             _ => None,
@@ -56,14 +71,19 @@ impl Answer {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     /// Bytes that are read.
-    pub(super) read_size: usize,
+    read_size: usize,
     /// Bytes of each text that are kept.
-    pub(super) text_size: usize,
+    text_size: usize,
 }
 
 impl Bounds {
     pub(super) const SMALL: Self =
         Self { read_size: limits::REPLY_SIZE_MAX, text_size: limits::PROBE_TEXT_SIZE_MAX };
+
+    /// For a server of a test, which is trusted.
+    #[cfg(feature = "testing")]
+    pub(super) const WIDE: Self =
+        Self { read_size: limits::PROBE_PAGE_SIZE_MAX, text_size: limits::PROBE_PAGE_SIZE_MAX };
 
     pub(super) const PAGE: Self =
         Self { read_size: limits::PROBE_PAGE_SIZE_MAX, text_size: limits::PROBE_NAME_SIZE_MAX };

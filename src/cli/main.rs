@@ -2,23 +2,20 @@
 //! bench` measures locks over them, `redlatch inspect` shows who holds one, `redlatch unlock --force` breaks
 //! it, `redlatch doctor` examines the masters.
 //!
-//! Owns the choice of the subcommand and the exit code; each subcommand is a file of `src/cli`.
+//! Owns the choice of the subcommand and the exit code; each subcommand is a file beside this one.
 
-#[path = "../cli"]
-mod cli {
-    pub(crate) mod bench;
-    pub(crate) mod doctor;
-    pub(crate) mod drill;
-    pub(crate) mod generate;
-    pub(crate) mod inspect;
-    pub(crate) mod layout;
-    pub(crate) mod list;
-    pub(crate) mod message;
-    pub(crate) mod options;
-    pub(crate) mod output;
-    pub(crate) mod ping;
-    pub(crate) mod run;
-}
+mod bench;
+mod doctor;
+mod drill;
+mod generate;
+mod inspect;
+mod layout;
+mod list;
+mod message;
+mod options;
+mod output;
+mod ping;
+mod run;
 
 #[cfg(test)]
 #[path = "../words/rules.rs"]
@@ -30,9 +27,8 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
-use cli::message::Message;
-use cli::options::{self, Exit, code};
-use cli::{bench, doctor, drill, generate, inspect, list, output, run};
+use message::Message;
+use options::{Exit, code};
 
 /// Locks across independent Redis or Valkey masters (Redlock).
 #[derive(Parser)]
