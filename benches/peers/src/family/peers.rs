@@ -81,7 +81,7 @@ impl FamilyPeer {
     pub const fn keeps_by(self) -> Option<&'static str> {
         match self {
             Self::Woken => {
-                Some("`auto_extend`: between a quarter and a third of the TTL, a write per master for all")
+                Some("`auto_extend`: about a quarter to a third of the TTL, a write per master for all")
             }
             Self::Fair | Self::Polling => None,
             Self::Rslock => Some("`using`: 0.5 s before the end"),
