@@ -55,6 +55,11 @@ impl Peer {
         Self::RawQuorum,
     ];
 
+    /// Those in the pages: the others are in the data only.
+    pub fn shown() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|peer| *peer != Self::RedisRsThreads)
+    }
+
     /// As the tables call it.
     pub const fn name(self) -> &'static str {
         match self {

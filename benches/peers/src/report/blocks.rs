@@ -63,7 +63,7 @@ fn machine(figures: &Figures) -> String {
 
 fn participants(figures: &Figures) -> String {
     let mut text = String::from("| peer | version | settings |\n| --- | --- | --- |\n");
-    for peer in Peer::ALL {
+    for peer in Peer::shown() {
         let version = figures.versions.iter().find(|(of, _)| *of == peer);
         let version = version.map_or(DASH, |(_, version)| version);
         let _ = writeln!(text, "| {} | {version} | {} |", peer.name(), peer.settings());
@@ -92,7 +92,7 @@ fn of_peers(
     let titles = played.iter().map(|played| played.scenario.title);
     let mut table = Table::new(&["peer"].into_iter().chain(titles).collect::<Vec<_>>());
     let mut notes = String::new();
-    for peer in Peer::ALL {
+    for peer in Peer::shown() {
         let mut row = vec![peer.name().to_owned()];
         for played in &played {
             let figures = played.of(peer);
@@ -122,7 +122,7 @@ fn trouble(peer: &PeerFigures) -> Option<String> {
 /// Of one caller and of 128.
 fn counts(figures: &Figures) -> String {
     let mut table = Table::new(&["peer", "allocations", "system calls", "user instructions"]);
-    for peer in Peer::ALL {
+    for peer in Peer::shown() {
         let lines: Vec<_> = figures.counts.iter().filter(|line| line.peer == peer).collect();
         let cell = |shown: &dyn Fn(&crate::counts::Counts) -> Option<String>| {
             let shown = lines.iter().map(|line| shown(line).unwrap_or(DASH.to_owned()));
