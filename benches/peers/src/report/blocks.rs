@@ -10,16 +10,9 @@ use crate::rivals::Peer;
 const DASH: &str = "–";
 const FIVE_MASTERS: [&str; 6] =
     ["callers-1", "callers-16", "callers-128", "callers-1024", "one-key-16", "one-stopped"];
-const TIMES: [&str; 4] = ["callers-1", "callers-128", "callers-1024", "one-key-16"];
-const DELAYS: [&str; 2] = ["rtt-10", "rtt-mixed"];
-const SIZES: [&str; 6] = [
-    "masters-1",
-    "masters-3",
-    "masters-7",
-    "masters-1-callers-128",
-    "masters-3-callers-128",
-    "masters-7-callers-128",
-];
+const TIMES: [&str; 5] = ["callers-1", "callers-128", "callers-1024", "one-key-16", "rtt-mixed"];
+const SIZES: [&str; 4] =
+    ["masters-1", "masters-1-callers-128", "masters-3-callers-128", "masters-7-callers-128"];
 /// Forms of redlatch, as the table of targets has them.
 const OURS: [(Peer, &str); 4] = [
     (Peer::Client, "threads"),
@@ -38,10 +31,6 @@ pub(super) fn table(figures: &Figures, name: &str) -> Option<String> {
         "times" => of_peers(figures, &TIMES, &|_, peer| {
             let p99 = number(peer.median(|round| round.acquire_p99_us));
             Some(format!("{}/{p99}", number(Some(peer.median(acquire_us)?))))
-        }),
-        "delays" => of_peers(figures, &DELAYS, &|played, peer| {
-            let against = played.ratio(peer, Peer::RawQuorum, acquire_us);
-            Some(format!("{} ({})", number(peer.median(|round| round.acquire_p50_us / 1e3)), ratio(against)))
         }),
         "sizes" => of_peers(figures, &SIZES, &rate),
         "counts" => counts(figures),
