@@ -79,9 +79,8 @@ impl Results {
     }
 
     fn participants(&self) -> String {
-        let mut text = String::from(
-            "| peer | version | how a waiter waits | how a lock is kept |\n| --- | --- | --- | --- |\n",
-        );
+        let mut text =
+            String::from("| peer | version | how a waiter waits | how a lock is kept |\n|---|---|---|---|\n");
         for (peer, version) in &self.versions {
             let keeps = peer.keeps_by().unwrap_or(DASH);
             let _ = writeln!(text, "| {} | {version} | {} | {keeps} |", peer.name(), peer.waits_by());
@@ -111,7 +110,7 @@ impl Results {
     fn renewal(&self) -> String {
         let mut text = String::from(
             "| peer | of a core | memory, MiB | renewals/s at a master | reported lost | keys left |\n\
-             | --- | ---: | ---: | ---: | ---: | ---: |\n",
+             |---|---:|---:|---:|---:|---:|\n",
         );
         for (peer, kept) in &self.kept {
             let _ = match kept {
@@ -143,8 +142,7 @@ fn of_contests<const N: usize>(
     counts.sort_unstable();
     counts.dedup();
     let headers: Vec<String> = counts.iter().flat_map(|&count| header(count)).collect();
-    let mut text =
-        format!("| peer | {} |\n| --- |{}\n", headers.join(" | "), " ---: |".repeat(headers.len()));
+    let mut text = format!("| peer | {} |\n|---|{}\n", headers.join(" | "), "---:|".repeat(headers.len()));
     let mut notes = String::new();
     for peer in FamilyPeer::ALL {
         let own: Vec<_> = contests.iter().filter(|(of, _)| *of == peer).map(|(_, it)| it).collect();

@@ -1,4 +1,5 @@
-//! The tables of the pages, by name. A cell has a median over the rounds, and a ratio the median of those in one round.
+//! The tables of the pages, by name. A cell has a median over the rounds, and a ratio the median of those
+//! in one round.
 
 use std::fmt::Write;
 
@@ -51,7 +52,7 @@ fn machine(figures: &Figures) -> String {
 }
 
 fn participants(figures: &Figures) -> String {
-    let mut text = String::from("| peer | version | settings |\n| --- | --- | --- |\n");
+    let mut text = String::from("| peer | version | settings |\n|---|---|---|\n");
     for peer in Peer::shown() {
         let version = figures.versions.iter().find(|(of, _)| *of == peer);
         let version = version.map_or(DASH, |(_, version)| version);
@@ -127,7 +128,7 @@ fn counts(figures: &Figures) -> String {
     table.to_markdown()
 }
 
-/// Each target that `scripts/bench` measures: the scenario, what of it, the target, and whether more is better.
+/// A target that `scripts/bench` measures: the scenario, the figure, the wanted value.
 type Target = (&'static str, Share, &'static str);
 
 #[derive(Clone, Copy)]

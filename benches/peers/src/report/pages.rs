@@ -1,5 +1,5 @@
-//! The pages that quote figures. A line `<!-- KIND: NAME -->` begins a table of that name, and `<!-- end -->` ends it;
-//! a run of that kind writes what stands between them, and leaves the prose around as it is.
+//! The pages that quote figures. A line `<!-- KIND: NAME -->` begins a table of that name, and `<!-- end -->`
+//! ends it; a run of that kind writes the lines between them, and leaves the prose around as it is.
 
 use std::fs;
 use std::path::Path;

@@ -51,7 +51,7 @@ impl Table {
 
     pub(super) fn to_markdown(&self) -> String {
         let mut text =
-            format!("| {} |\n| --- |{}\n", self.header.join(" | "), " ---: |".repeat(self.header.len() - 1));
+            format!("| {} |\n|---|{}\n", self.header.join(" | "), "---:|".repeat(self.header.len() - 1));
         for row in &self.rows {
             let mut cells = row.clone();
             cells.resize(self.header.len(), String::new());
