@@ -21,7 +21,7 @@ pub struct Chart {
     peers: &'static [Peer],
 }
 
-/// The chart of `docs/peers.md`.
+/// The chart of `docs/dev/peers.md`.
 pub const ALL: Chart = Chart {
     panels: &[
         ("callers-1", "pairs per second", Figure::Rate),
@@ -70,7 +70,7 @@ impl Figure {
 
 pub fn draw(figures: &Figures, chart: &Chart) -> String {
     let panels = chart.panels.iter().filter_map(|(id, unit, figure)| {
-        let played = figures.scenarios.iter().find(|played| played.id == *id)?;
+        let played = figures.scenarios.iter().find(|played| played.scenario.id == *id)?;
         Some(panel(played, unit, *figure, chart.peers))
     });
     let panels: Vec<(String, f64)> = panels.collect();
@@ -97,7 +97,7 @@ fn panel(played: &ScenarioFigures, unit: &str, figure: Figure, shown: &[Peer]) -
     };
     let peers: Vec<&PeerFigures> = played.peers.iter().filter(takes_part).collect();
     let largest = peers.iter().filter_map(|peer| figure.of(peer)).fold(f64::MIN_POSITIVE, f64::max);
-    let mut text = format!("\n<text y=\"12\" font-weight=\"bold\">{}</text>", escaped(played.title));
+    let mut text = format!("\n<text y=\"12\" font-weight=\"bold\">{}</text>", escaped(played.scenario.title));
     let _ = write!(text, "<text y=\"28\" fill=\"#555\">{}</text>", escaped(unit));
     let mut top = 38.0;
     for peer in peers {

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::child::Job;
 use crate::rivals::Peer;
@@ -19,7 +19,7 @@ const FEW_PAIRS: (usize, usize) = (256, 768);
 const RUN_LIMIT_S: &str = "60";
 
 /// Per pair.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Counts {
     pub peer: Peer,
     pub callers: usize,

@@ -26,7 +26,7 @@ use crate::fleet::Fleet;
 pub use contend::{Contest, contest};
 pub use keep::{Kept, keep};
 pub use peers::{FamilyPeer, Pace, play};
-pub use tables::Page;
+pub use tables::Results;
 
 /// A peer's process, which is ended when this is dropped.
 struct Player {

@@ -1,6 +1,6 @@
 //! What was measured, and what is computed from it: medians, and ratios of turns that followed each other.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::counts::Counts;
 use crate::load::Round;
@@ -8,7 +8,7 @@ use crate::rivals::Peer;
 use crate::scenario::Scenario;
 
 /// A whole run.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Figures {
     pub machine: Machine,
     pub quick: bool,
@@ -22,7 +22,7 @@ pub struct Figures {
 }
 
 /// Where it was measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Machine {
     pub date: String,
     pub cpu: String,
@@ -33,16 +33,15 @@ pub struct Machine {
     pub load_before: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct ScenarioFigures {
-    pub id: &'static str,
-    pub title: &'static str,
-    #[serde(skip)]
+    /// Its id in the data.
+    #[serde(rename = "id")]
     pub scenario: Scenario,
     pub peers: Vec<PeerFigures>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct PeerFigures {
     pub peer: Peer,
     pub rounds: Vec<Round>,
@@ -50,11 +49,11 @@ pub struct PeerFigures {
 }
 
 /// How it went for a peer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
     Done,
-    NotApplicable(&'static str),
+    NotApplicable(String),
     /// It did not end its round, and was ended after so many seconds.
     StoppedAfter(f64),
     Failed(String),

@@ -2,34 +2,44 @@
 //! where.
 //!
 //! ```text
-//! peers [--quick] [--only ID]… [--write DIR] [--json FILE]
+//! peers [--quick] [--only ID]… [--write ROOT] [--json FILE]
+//! peers --render ROOT                                the pages again, from the results of the last run
 //! peers child JOB, peers once JOB PAIRS              its own processes
 //! ```
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use redlatch_peers::child::{self, Job};
 use redlatch_peers::report::{self, Options};
 
-const USAGE: &str = "usage: peers [--quick] [--only SCENARIO]... [--write DIR] [--json FILE]";
+const USAGE: &str =
+    "usage: peers [--quick] [--only SCENARIO]... [--write ROOT] [--json FILE] | --render ROOT";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["child", job] => child::serve(&Job::from_json(job)),
         ["once", job, pairs] => child::play_once(&Job::from_json(job), pairs.parse().expect("a number")),
+        ["--render", root] => exit(report::render(Path::new(root))),
         words => match options(words) {
-            Ok(options) => {
-                report::run(&options, progress);
-                ExitCode::SUCCESS
-            }
+            Ok(options) => exit(report::run(&options, progress)),
             Err(message) => {
                 eprintln!("peers: {message}\n{USAGE}");
                 ExitCode::from(64)
             }
         },
+    }
+}
+
+fn exit(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("peers: {message}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -1,11 +1,15 @@
-//! A whole run, and how it is shown: tables as text and as Markdown, JSON, a chart.
+//! A whole run, and how it is shown: tables as text and in pages, JSON, charts.
 
+mod blocks;
 mod machine;
+pub mod pages;
 mod tables;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use serde::Serialize;
 
 use crate::chart;
 use crate::child::Job;
@@ -26,13 +30,15 @@ const FULL_ONLY: [&str; 2] = ["masters-", "rtt-10"];
 /// With how many callers pairs are counted; a quick run counts with the first only.
 const COUNTED_CALLERS: [usize; 2] = [1, 128];
 const COUNTED_MASTERS: usize = 5;
+/// The figures of the last whole run, below the root of the repository.
+const RESULTS: &str = "benches/peers/results/peers.json";
 
 #[derive(Debug, Default)]
 pub struct Options {
     pub quick: bool,
     /// Ids of scenarios, or `counts`; all if there are none.
     pub only: Vec<String>,
-    /// Where `peers.md`, `peers.json`, `peers.svg` and `compare.svg` are to be written.
+    /// The root of the repository whose results, charts and tables in pages are to be written.
     pub write: Option<PathBuf>,
     pub json: Option<PathBuf>,
 }
@@ -50,14 +56,13 @@ impl Options {
 /// # Errors
 /// What is wrong with the options, in words.
 pub fn check(options: &Options) -> Result<(), String> {
-    let known: Vec<&str> = Scenario::all().iter().map(|scenario| scenario.id).chain(["counts"]).collect();
-    match options.only.iter().find(|id| !known.contains(&id.as_str())) {
-        Some(id) => Err(format!("no scenario is called {id}; there are {}", known.join(", "))),
-        None if options.write.is_some() && !options.only.is_empty() => {
-            Err("--write is for whole runs, not with --only".to_owned())
-        }
-        None => Ok(()),
+    for id in options.only.iter().filter(|id| *id != "counts") {
+        Scenario::find(id).map_err(|unknown| format!("{unknown}, counts"))?;
     }
+    if options.write.is_some() && !options.only.is_empty() {
+        return Err("--write is for whole runs, not with --only".to_owned());
+    }
+    Ok(())
 }
 
 /// What is measured on, in a line.
@@ -67,7 +72,10 @@ pub fn machine_line() -> String {
 }
 
 /// Measures, prints, writes.
-pub fn run(options: &Options, progress: fn(&str)) {
+///
+/// # Errors
+/// What cannot be written.
+pub fn run(options: &Options, progress: fn(&str)) -> Result<(), String> {
     let start = Instant::now();
     let pace = if options.quick { QUICK } else { FULL };
     let machine = machine::describe();
@@ -99,12 +107,30 @@ pub fn run(options: &Options, progress: fn(&str)) {
     if let Some(file) = &options.json {
         write(file, &to_json(&figures));
     }
-    if let Some(dir) = &options.write {
-        write(&dir.join("peers.json"), &to_json(&figures));
-        write(&dir.join("peers.svg"), &chart::draw(&figures, &chart::ALL));
-        write(&dir.join("compare.svg"), &chart::draw(&figures, &chart::FRONT));
-        write(&dir.join("peers.md"), &tables::page(&figures));
+    match &options.write {
+        Some(root) => {
+            write(&root.join(RESULTS), &to_json(&figures));
+            show(&figures, root)
+        }
+        None => Ok(()),
     }
+}
+
+/// Writes the charts and the tables of the pages again, from the results of the last run.
+///
+/// # Errors
+/// What cannot be read or written.
+pub fn render(root: &Path) -> Result<(), String> {
+    let file = root.join(RESULTS);
+    let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let figures = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?;
+    show(&figures, root)
+}
+
+fn show(figures: &Figures, root: &Path) -> Result<(), String> {
+    write(&root.join("docs/dev/peers.svg"), &chart::draw(figures, &chart::ALL));
+    write(&root.join("docs/compare.svg"), &chart::draw(figures, &chart::FRONT));
+    pages::write(root, pages::Kind::Bench, |name| blocks::table(figures, name))
 }
 
 fn play(scenario: &Scenario, pace: Pace, place: &str, start: Instant, progress: fn(&str)) -> ScenarioFigures {
@@ -144,7 +170,7 @@ fn count_all(quick: bool, start: Instant, progress: fn(&str)) -> Vec<Counts> {
 }
 
 fn heading(played: &ScenarioFigures) -> String {
-    format!("{} (N = {})", played.title, played.scenario.master_count)
+    format!("{} (N = {})", played.scenario.title, played.scenario.master_count)
 }
 
 fn version(peer: Peer) -> Option<String> {
@@ -152,13 +178,13 @@ fn version(peer: Peer) -> Option<String> {
     Some(format!("{package} {}", locked_version(package, prefix)?))
 }
 
-fn to_json(figures: &Figures) -> String {
+pub(crate) fn to_json(figures: &impl Serialize) -> String {
     let mut text = serde_json::to_string(figures).expect("plain data");
     text.push('\n');
     text
 }
 
-fn write(file: &Path, text: &str) {
+pub(crate) fn write(file: &Path, text: &str) {
     match fs::write(file, text) {
         Ok(()) => println!("written: {}", file.display()),
         Err(error) => eprintln!("peers: cannot write {}: {error}", file.display()),

@@ -55,6 +55,11 @@ impl Peer {
         Self::RawQuorum,
     ];
 
+    /// Those in the pages: the others are in the data only.
+    pub fn shown() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|peer| *peer != Self::RedisRsThreads)
+    }
+
     /// As the tables call it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -96,30 +101,22 @@ impl Peer {
 
     pub const fn settings(self) -> &'static str {
         match self {
-            Self::Raw => {
-                "no library: prepared bytes, one thread with mio, one write per master for all callers, waits for all masters"
-            }
-            Self::RawQuorum => "the same, goes on when a majority has answered; 1 caller only",
-            Self::Redlatch => "blocking, one `Redlock` per thread; the same settings",
+            Self::Raw => "prepared bytes, one thread with mio, one write per master for all callers",
+            Self::RawQuorum => "the same, goes on when a majority has answered",
+            Self::Redlatch => "blocking, one `Redlock` per thread",
             Self::Client => {
-                "one `Client` for all threads, blocking calls; `Quarantine::Trust`, `answer_timeout` 500 ms, `retry_delay` at most 10 ms"
+                "blocking, one `Client`; as all forms: `Quarantine::Trust`, `answer_timeout` 500 ms, `retry_delay` at most 10 ms"
             }
-            Self::ClientTasks => {
-                "one `Client` for all tasks of a tokio current-thread runtime, futures; the same settings"
-            }
-            Self::RedlatchPipelined => {
-                "one `Redlock`, one thread, `submit`/`turn`/`poll_outcome`; the same settings"
-            }
+            Self::ClientTasks => "tokio current-thread, one `Client`",
+            Self::RedlatchPipelined => "one `Redlock`, one thread, `submit`/`turn`/`poll_outcome`",
             Self::RedisRs => {
-                "tokio current-thread, one `MultiplexedConnection` per master, TCP_NODELAY, pipeline buffer 1,024, `join_all` of SET NX PX, then of EVALSHA; response timeout 500 ms (its default)"
+                "tokio current-thread, one `MultiplexedConnection` per master, TCP_NODELAY, pipeline buffer 1,024, `join_all` of SET NX PX, then of EVALSHA; response timeout 500 ms"
             }
             Self::RedisRsThreads => "the same on tokio's multi-thread runtime with 2 workers",
             Self::Fred => {
                 "tokio current-thread, one client per master, TCP_NODELAY, command timeout 500 ms, `join_all` as above"
             }
-            Self::Rslock => {
-                "tokio current-thread, TCP_NODELAY, one `LockManager` for all callers, retry delay below 10 ms"
-            }
+            Self::Rslock => "tokio current-thread, one `LockManager`, TCP_NODELAY, retry delay below 10 ms",
             Self::Redlock => {
                 "blocking, one manager per thread, retry delay below 10 ms; it connects anew for each command"
             }

@@ -57,7 +57,7 @@ pub fn play(
         }
     }
     let peers = players.into_iter().map(|player| player.figures).collect();
-    ScenarioFigures { id: scenario.id, title: scenario.title, scenario: scenario.clone(), peers }
+    ScenarioFigures { scenario: scenario.clone(), peers }
 }
 
 fn delayed(addresses: &[SocketAddr], round_trips: &[Duration]) -> Vec<Proxy> {
@@ -84,7 +84,7 @@ impl Player {
             Self { figures: PeerFigures { peer, rounds: Vec::new(), fate: Fate::Done }, process: None };
         let one_stopped = scenario.network == Network::OneStopped;
         if let Some(reason) = peer.declines(&scenario.work, one_stopped) {
-            player.figures.fate = Fate::NotApplicable(reason);
+            player.figures.fate = Fate::NotApplicable(reason.to_owned());
             return player;
         }
         if one_stopped && peer == Peer::RawQuorum {

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use crate::load::Work;
 use crate::rivals::Peer;
 
-/// One kind of work, for all peers.
+/// One kind of work, for all peers; in the data by its id.
 #[derive(Debug, Clone)]
 pub struct Scenario {
     pub id: &'static str,
@@ -41,9 +44,9 @@ impl Scenario {
     pub fn all() -> Vec<Self> {
         let mut list = vec![
             Self::separate("callers-1", "1 caller", 1, 5),
-            Self::separate("callers-16", "16 callers on keys of their own", 16, 5),
-            Self::separate("callers-128", "128 callers on keys of their own", 128, 5),
-            Self::separate("callers-1024", "1,024 callers on keys of their own", 1024, 5),
+            Self::separate("callers-16", "16 callers", 16, 5),
+            Self::separate("callers-128", "128 callers", 128, 5),
+            Self::separate("callers-1024", "1,024 callers", 1024, 5),
             Self {
                 work: Work { callers: 16, one_key: true },
                 floor: None,
@@ -55,7 +58,7 @@ impl Scenario {
             Self {
                 network: Network::OneStopped,
                 floor: Some(Peer::RawQuorum),
-                ..Self::separate("one-stopped", "1 caller, one of five masters stopped", 1, 5)
+                ..Self::separate("one-stopped", "1 caller, one master stopped", 1, 5)
             },
         ];
         for (id, title, callers, master_count) in [
@@ -69,6 +72,15 @@ impl Scenario {
             list.push(Self::separate(id, title, callers, master_count));
         }
         list
+    }
+
+    /// # Errors
+    /// Which scenarios there are, if none has this id.
+    pub fn find(id: &str) -> Result<Self, String> {
+        let all = Self::all();
+        let ids: Vec<&str> = all.iter().map(|scenario| scenario.id).collect();
+        let known = format!("no scenario is called {id}; there are {}", ids.join(", "));
+        all.into_iter().find(|scenario| scenario.id == id).ok_or(known)
     }
 
     fn separate(id: &'static str, title: &'static str, callers: usize, master_count: usize) -> Self {
@@ -100,5 +112,17 @@ impl Scenario {
     pub fn straggling(&self) -> Duration {
         let Network::Delayed(round_trips) = self.network else { return ms(20) };
         ms(20) + 2 * round_trips.iter().max().copied().unwrap_or_default()
+    }
+}
+
+impl Serialize for Scenario {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.id.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Scenario {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::find(&String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }

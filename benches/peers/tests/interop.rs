@@ -78,7 +78,7 @@ fn acquire(ours: &Client, name: &str) -> Guard {
 fn assert_contended(ours: &Client, name: &str) {
     match ours.lock(name).ttl(TTL).try_acquire() {
         Err(AcquireError::Contended(_)) => {
-            assert_eq!(settle(&ours, ANSWER_TIMEOUT), 0, "nothing is left to release")
+            assert_eq!(settle(ours, ANSWER_TIMEOUT), 0, "nothing is left to release")
         }
         Err(error) => panic!("another error than that somebody holds it: {error:#}"),
         Ok(_) => panic!("two hold the lock"),

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{FamilyPeer, Pace, Player, calls, median};
 use crate::fleet::Fleet;
 use crate::proxy::Proxy;
@@ -13,7 +15,7 @@ const LATER_US: u64 = 5_000;
 const READY_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What came of a contest.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Contest {
     pub contender_count: usize,
     pub locks_per_second: f64,

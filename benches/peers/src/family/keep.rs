@@ -3,13 +3,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{FamilyPeer, Player, calls};
 use crate::fleet::Fleet;
 
 const READY_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What came of keeping.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Kept {
     /// Share of a core that the client used, and its memory.
     pub core_share: f64,

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redlatch::{Client, Config, Quarantine, Redlock};
+use serde::{Deserialize, Serialize};
 
 use crate::rivals::locked_version;
 
@@ -18,7 +19,8 @@ const START: Duration = Duration::from_millis(500);
 /// While the keys are counted.
 const COUNTING: Duration = Duration::from_millis(500);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum FamilyPeer {
     Woken,
     Fair,
@@ -78,7 +80,9 @@ impl FamilyPeer {
 
     pub const fn keeps_by(self) -> Option<&'static str> {
         match self {
-            Self::Woken => Some("`auto_extend`: at a third of the TTL, a write per master for all"),
+            Self::Woken => {
+                Some("`auto_extend`: about a quarter to a third of the TTL, a write per master for all")
+            }
             Self::Fair | Self::Polling => None,
             Self::Rslock => Some("`using`: 0.5 s before the end"),
             Self::NodeRedlock => Some("`using`: 0.5 s before the end"),

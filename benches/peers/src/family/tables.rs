@@ -1,13 +1,25 @@
-//! The page of all figures.
+//! What was measured, and the tables of it.
 
 use std::fmt::Write as _;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
 
 use super::{Contest, FamilyPeer, Kept};
-use crate::report::machine_line;
+use crate::report::{self, pages};
 
-/// What was measured so far.
-#[derive(Debug, Default)]
-pub struct Page {
+const DASH: &str = "–";
+/// The figures of the last whole run, below the root of the repository.
+const RESULTS: &str = "benches/peers/results/family.json";
+const TABLES: [&str; 5] = ["machine", "participants", "hand-over", "fairness", "renewal"];
+
+/// A whole run.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Results {
+    /// What it was measured on, in a line.
+    pub machine: String,
+    pub quick: bool,
+    pub versions: Vec<(FamilyPeer, String)>,
     /// Peer, and what it came to with a round trip by a proxy.
     pub hand_overs: Vec<(FamilyPeer, Result<Contest, String>)>,
     pub contests: Vec<(FamilyPeer, Result<Contest, String>)>,
@@ -18,97 +30,93 @@ pub struct Page {
     pub ttl_s: u64,
 }
 
-impl Page {
+impl Results {
+    /// All tables.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut page = String::from(HEAD);
-        let _ = writeln!(page, "{}\n", machine_line());
-        self.write_peers(&mut page);
-        self.write_hand_overs(&mut page);
-        self.write_contests(&mut page);
-        self.write_kept(&mut page);
-        page
+        TABLES.iter().filter_map(|name| self.table(name)).collect::<Vec<_>>().join("\n")
     }
 
-    fn write_peers(&self, page: &mut String) {
-        page.push_str(
-            "| peer | version | how a waiter waits | how a lock is kept |\n| --- | --- | --- | --- |\n",
-        );
-        for peer in FamilyPeer::ALL {
-            let (name, version, waits) = (peer.name(), peer.version(), peer.waits_by());
-            let _ = writeln!(page, "| {name} | {version} | {waits} | {} |", peer.keeps_by().unwrap_or("–"));
+    /// Writes the results, and their tables into the pages.
+    ///
+    /// # Errors
+    /// What cannot be written.
+    pub fn write(&self, root: &Path) -> Result<(), String> {
+        report::write(&root.join(RESULTS), &report::to_json(self));
+        self.show(root)
+    }
+
+    /// Writes the tables of the pages again, from the results of the last run.
+    ///
+    /// # Errors
+    /// What cannot be read or written.
+    pub fn render(root: &Path) -> Result<(), String> {
+        let file = root.join(RESULTS);
+        let failed = |error: String| format!("{}: {error}", file.display());
+        let text = std::fs::read_to_string(&file).map_err(|error| failed(error.to_string()))?;
+        let results: Self = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
+        results.show(root)
+    }
+
+    fn show(&self, root: &Path) -> Result<(), String> {
+        pages::write(root, pages::Kind::Family, |name| self.table(name))
+    }
+
+    fn table(&self, name: &str) -> Option<String> {
+        Some(match name {
+            "machine" => self.machine(),
+            "participants" => self.participants(),
+            "hand-over" => self.hand_over(),
+            "fairness" => self.fairness(),
+            "renewal" => self.renewal(),
+            _ => return None,
+        })
+    }
+
+    fn machine(&self) -> String {
+        let quick = if self.quick { " (a quick run: rough figures)" } else { "" };
+        format!("Measured on {}{quick}.\n", self.machine)
+    }
+
+    fn participants(&self) -> String {
+        let mut text =
+            String::from("| peer | version | how a waiter waits | how a lock is kept |\n|---|---|---|---|\n");
+        for (peer, version) in &self.versions {
+            let keeps = peer.keeps_by().unwrap_or(DASH);
+            let _ = writeln!(text, "| {} | {version} | {} | {keeps} |", peer.name(), peer.waits_by());
         }
-        page.push_str(NOT_HERE);
+        text
     }
 
-    fn write_hand_overs(&self, page: &mut String) {
-        let _ = writeln!(
-            page,
-            "\n## Hand-over\n\nThe time from the release by one client to the acquisition by a waiting one. A proxy gives round trips of {} ms. \
-             Each client keeps the lock for ten round trips, and asks for it again after five.\n\n\
-             | peer | waiting | hand-over, median ms | ÷ round trip | attempts per lock |\n| --- | ---: | ---: | ---: | ---: |",
-            self.round_trip_ms
-        );
-        for (peer, contest) in &self.hand_overs {
-            let _ = match contest {
-                Err(why) => writeln!(page, "| {} | – | {why} | | |", peer.name()),
-                Ok(contest) => {
-                    let ms = contest.hand_over_us.map_or(f64::NAN, |us| us / 1e3);
-                    let (name, waiting, attempts) =
-                        (peer.name(), contest.contender_count - 1, contest.attempts_per_lock);
-                    writeln!(
-                        page,
-                        "| {name} | {waiting} | {ms:.1} | {:.2} | {attempts:.1} |",
-                        ms / self.round_trip_ms
-                    )
-                }
-            };
-        }
+    /// A row for each peer, its cells for each number of waiters.
+    fn hand_over(&self) -> String {
+        let header = |count: usize| [format!("{} waiting: ms", count - 1), "attempts".to_owned()];
+        of_contests(&self.hand_overs, header, |contest| {
+            let ms = contest.hand_over_us.map_or(f64::NAN, |us| us / 1e3);
+            [format!("{ms:.1}"), format!("{:.1}", contest.attempts_per_lock)]
+        })
     }
 
-    fn write_contests(&self, page: &mut String) {
-        let _ = writeln!(
-            page,
-            "\n## Fairness\n\nContenders with a client each, on loopback. Each keeps the lock for {} ms and asks for it again at once. \
-             Overtaken: the number of callers that asked at least 5 ms later and had the lock earlier.\n\n\
-             | peer | contenders | locks/s | wait, median ms | longest ms | overtaken, mean | most | fewest ÷ most locks | attempts per lock |\n\
-             | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-            self.hold_ms
-        );
-        for (peer, contest) in &self.contests {
-            let _ = match contest {
-                Err(why) => writeln!(page, "| {} | – | {why} | | | | | | |", peer.name()),
-                Ok(it) => writeln!(
-                    page,
-                    "| {} | {} | {:.0} | {:.1} | {:.0} | {:.2} | {} | {:.2} | {:.1} |{}",
-                    peer.name(),
-                    it.contender_count,
-                    it.locks_per_second,
-                    it.wait_ms,
-                    it.longest_wait_ms,
-                    it.overtaken_mean,
-                    it.overtaken_most,
-                    it.evenness,
-                    it.attempts_per_lock,
-                    if it.overlap_count > 0 { " **two at once**" } else { "" },
-                ),
-            };
-        }
+    fn fairness(&self) -> String {
+        let header =
+            |count: usize| [format!("{count}: locks/s"), "longest, ms".to_owned(), "overtaken".to_owned()];
+        of_contests(&self.contests, header, |contest| {
+            let broken = if contest.overlap_count > 0 { " **two at once**" } else { "" };
+            let (locks, longest) = (contest.locks_per_second, contest.longest_wait_ms);
+            [format!("{locks:.0}{broken}"), format!("{longest:.0}"), contest.overtaken_most.to_string()]
+        })
     }
 
-    fn write_kept(&self, page: &mut String) {
-        let _ = writeln!(
-            page,
-            "\n## Renewal\n\n{} locks with a TTL of {} s. One client keeps them by the library's own renewal.\n\n\
-             | peer | of a core | memory, MiB | renewals/s at a master | reported lost | keys left at the end |\n\
-             | --- | ---: | ---: | ---: | ---: | ---: |",
-            self.lock_count, self.ttl_s
+    fn renewal(&self) -> String {
+        let mut text = String::from(
+            "| peer | of a core | memory, MiB | renewals/s at a master | reported lost | keys left |\n\
+             |---|---:|---:|---:|---:|---:|\n",
         );
         for (peer, kept) in &self.kept {
             let _ = match kept {
-                Err(why) => writeln!(page, "| {} | {why} | | | | |", peer.name()),
+                Err(why) => writeln!(text, "| {} | {why} | | | | |", peer.name()),
                 Ok(it) => writeln!(
-                    page,
+                    text,
                     "| {} | {:.1} % | {} | {:.0} | {} | {} |",
                     peer.name(),
                     100.0 * it.core_share,
@@ -119,13 +127,36 @@ impl Page {
                 ),
             };
         }
+        text
     }
 }
 
-const HEAD: &str = "# Waiting, fairness and renewal, compared\n\n\
-    Written by `scripts/bench --family --write`; do not edit. Each library has its default settings, except that no caller gives up.\n\
-    There are five masters where a library can use several. Each peer has a process of its own, and all of them share the cores with\n\
-    the servers. So the figures include the cost of Python and JavaScript: compare the waits, not the languages.\n\n";
-
-const NOT_HERE: &str = "\nNot measured: Redisson (`RLock`, `RFairLock`) and rueidislock, as the packages of their languages could not be installed here.\n\
-    redsync and redlock-rs have neither notifications nor renewal, and poll like the others.\n";
+/// A row for each peer, with `N` cells for each number of contenders.
+fn of_contests<const N: usize>(
+    contests: &[(FamilyPeer, Result<Contest, String>)],
+    header: impl Fn(usize) -> [String; N],
+    cells: impl Fn(&Contest) -> [String; N],
+) -> String {
+    let mut counts: Vec<usize> =
+        contests.iter().filter_map(|(_, it)| Some(it.as_ref().ok()?.contender_count)).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    let headers: Vec<String> = counts.iter().flat_map(|&count| header(count)).collect();
+    let mut text = format!("| peer | {} |\n|---|{}\n", headers.join(" | "), "---:|".repeat(headers.len()));
+    let mut notes = String::new();
+    for peer in FamilyPeer::ALL {
+        let own: Vec<_> = contests.iter().filter(|(of, _)| *of == peer).map(|(_, it)| it).collect();
+        let shown = counts.iter().flat_map(|&count| {
+            let contest = own.iter().filter_map(|it| it.as_ref().ok()).find(|it| it.contender_count == count);
+            contest.map_or_else(|| std::array::from_fn(|_| DASH.to_owned()), &cells)
+        });
+        if !own.is_empty() {
+            let _ = writeln!(text, "| {} | {} |", peer.name(), shown.collect::<Vec<_>>().join(" | "));
+        }
+        if let Some(why) = own.iter().find_map(|it| it.as_ref().err()) {
+            let _ = writeln!(notes, "- {}: {why}", peer.name());
+        }
+    }
+    let gap = if notes.is_empty() { "" } else { "\n" };
+    format!("{text}{gap}{notes}")
+}

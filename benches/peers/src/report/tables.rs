@@ -1,9 +1,9 @@
-//! The tables, and the page that has them all.
+//! The tables, as a terminal has them.
 
 use std::fmt::Write;
 
 use crate::counts::Counts;
-use crate::figures::{Fate, Figures, Machine, PeerFigures, ScenarioFigures};
+use crate::figures::{Fate, Machine, PeerFigures, ScenarioFigures};
 use crate::load::Round;
 use crate::rivals::Peer;
 use crate::scenario::Network;
@@ -17,8 +17,12 @@ pub(super) struct Table {
 }
 
 impl Table {
-    fn new(header: &[&str]) -> Self {
+    pub(super) fn new(header: &[&str]) -> Self {
         Self { header: header.iter().map(|&text| text.to_owned()).collect(), rows: Vec::new() }
+    }
+
+    pub(super) fn push(&mut self, row: Vec<String>) {
+        self.rows.push(row);
     }
 
     pub(super) fn to_text(&self, title: &str) -> String {
@@ -45,9 +49,9 @@ impl Table {
         text
     }
 
-    fn to_markdown(&self) -> String {
+    pub(super) fn to_markdown(&self) -> String {
         let mut text =
-            format!("| {} |\n| --- |{}\n", self.header.join(" | "), " ---: |".repeat(self.header.len() - 1));
+            format!("| {} |\n|---|{}\n", self.header.join(" | "), "---:|".repeat(self.header.len() - 1));
         for row in &self.rows {
             let mut cells = row.clone();
             cells.resize(self.header.len(), String::new());
@@ -68,10 +72,10 @@ pub(super) fn of_scenario(played: &ScenarioFigures) -> Table {
     for figures in &played.peers {
         let name = figures.peer.name().to_owned();
         if matches!(figures.fate, Fate::NotApplicable(_)) {
-            continue; // said in the notes of the page
+            continue;
         }
         if figures.rounds.is_empty() {
-            table.rows.push(vec![name, fate(&figures.fate)]);
+            table.push(vec![name, fate(&figures.fate)]);
             continue;
         }
         let mut row = vec![name];
@@ -79,7 +83,7 @@ pub(super) fn of_scenario(played: &ScenarioFigures) -> Table {
         if figures.fate != Fate::Done {
             row[0] = format!("{} ({})", row[0], fate(&figures.fate));
         }
-        table.rows.push(row);
+        table.push(row);
     }
     table
 }
@@ -159,7 +163,7 @@ pub(super) fn of_counts(counts: &[Counts]) -> Table {
             Some(count) => format!("{count:.2}"),
             None => "–".to_owned(),
         }));
-        table.rows.push(row);
+        table.push(row);
     }
     table
 }
@@ -171,76 +175,8 @@ pub(super) fn machine_line(machine: &Machine) -> String {
     )
 }
 
-/// `docs/peers.md`.
-pub(super) fn page(figures: &Figures) -> String {
-    let mut text = String::from(
-        "# redlatch and its peers\n\n\
-         Written by `scripts/bench --write`; do not edit. The same lock work by other libraries over the same masters and the\n\
-         same 1,024 keys. Each peer runs in a process of its own, and they take turns; ratios are of turns of the same\n\
-         round, and their median over the rounds is shown. A pair is one lock acquired and released, with the release awaited.\n\n\
-         ```sh\n\
-         scripts/bench            # all of it, about ten minutes\n\
-         scripts/bench --quick    # less than a minute after the build, rough\n\
-         scripts/bench --write    # all of it, and this page anew\n\
-         ```\n\n",
-    );
-    let _ = writeln!(text, "Measured on {}.", machine_line(&figures.machine));
-    let _ = writeln!(
-        text,
-        "{} rounds of {} ms for each peer and kind of work, three times as long where all want one key{}.\n\nThe client and all servers share the cores, so absolute figures are low \
-         and vary with whatever else the machine does.\nThe figures as data: `docs/peers.json` of the repository.\n",
-        figures.round_count,
-        figures.round_ms,
-        if figures.quick { " (quick: rough figures)" } else { "" }
-    );
-    text.push_str("![pairs per second and acquire times](peers.svg)\n\n## Participants\n\n");
-    text.push_str("| peer | version | settings |\n| --- | --- | --- |\n");
-    for peer in Peer::ALL {
-        let version =
-            figures.versions.iter().find(|(of, _)| *of == peer).map_or("–", |(_, version)| version);
-        let _ = writeln!(text, "| {} | {version} | {} |", peer.name(), peer.settings());
-    }
-    text.push_str(NOTES);
-    for played in &figures.scenarios {
-        let _ = writeln!(text, "## {} (N = {})\n", played.title, played.scenario.master_count);
-        text.push_str(&of_scenario(played).to_markdown());
-        text.push('\n');
-        for peer in &played.peers {
-            if let Fate::NotApplicable(reason) = peer.fate {
-                let _ = writeln!(text, "- {}: not applicable ({reason})", peer.peer.name());
-            }
-            if let Some(error) = peer.rounds.iter().find_map(|round| round.first_error.as_ref()) {
-                let _ = writeln!(text, "- {}: the first error was `{error}`", peer.peer.name());
-            }
-        }
-        text.push('\n');
-    }
-    if !figures.counts.is_empty() {
-        let _ = writeln!(text, "## {COUNTS_TITLE}\n\n{}", of_counts(&figures.counts).to_markdown());
-    }
-    let end = text.trim_end().len();
-    text.truncate(end);
-    text.push('\n');
-    text
-}
-
-const NOTES: &str = "
-How to read the tables:
-
-- The form of redlatch that the others are compared with is `Client` with blocking calls for 1 caller, and `Client` in tasks
-  for more; it is the row that says 1.00.
-- All rivals wait for the answers of all masters, as these libraries do and as `join_all` does. redlatch, and the raw loop at
-  the quorum, go on when a majority has answered. The other raw loop sends for all callers at once and waits for all answers
-  before it goes on. A client that keeps the masters busy in that time can be faster.
-- Where masters are delayed, a proxy does it, and its own latency is in all figures: the column `÷ raw loop at the quorum` has
-  it on both sides.
-- The longest retry delay is the same for all, 10 ms; it matters for 16 callers on one key only.
-- A peer that does not end its round is ended: \"stopped after N s\".
-
-";
-
 /// Three digits that matter, with thousands apart.
-fn number(value: Option<f64>) -> String {
+pub(super) fn number(value: Option<f64>) -> String {
     let Some(value) = value else { return "–".to_owned() };
     if value < 100.0 {
         return format!("{value:.1}");
@@ -256,6 +192,6 @@ fn number(value: Option<f64>) -> String {
     text
 }
 
-fn ratio(value: Option<f64>) -> String {
+pub(super) fn ratio(value: Option<f64>) -> String {
     value.map_or("–".to_owned(), |value| format!("{value:.2}"))
 }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Config, Options, Quarantine, Redlock};
 use redlatch::engine::{OpId, Outcome, Request, Resource};
+use redlatch::{Client, Config, Options, Quarantine, Redlock};
 
 use crate::load::{AsyncLocks, BlockingLocks, Keys, Limit, Rig, Round, TTL, Tally, WAIT, Work};
 

@@ -1,0 +1,61 @@
+//! The pages that quote figures. A line `<!-- KIND: NAME -->` begins a table of that name, and `<!-- end -->`
+//! ends it; a run of that kind writes the lines between them, and leaves the prose around as it is.
+
+use std::fs;
+use std::path::Path;
+
+/// Pages with tables, from the root of the repository.
+const PAGES: [&str; 3] = ["README.md", "docs/dev/peers.md", "docs/dev/speed.md"];
+const END: &str = "<!-- end -->";
+
+/// What measures: `scripts/bench` or `scripts/bench --family`.
+#[derive(Debug, Clone, Copy)]
+pub enum Kind {
+    Bench,
+    Family,
+}
+
+impl Kind {
+    const fn marker(self) -> &'static str {
+        match self {
+            Self::Bench => "<!-- bench: ",
+            Self::Family => "<!-- family: ",
+        }
+    }
+}
+
+/// Writes the tables of this kind into each page below `root`. `table` knows them by name.
+///
+/// # Errors
+/// Which page cannot be read or written, or which of its tables is not known or has no end.
+pub fn write(root: &Path, kind: Kind, table: impl Fn(&str) -> Option<String>) -> Result<(), String> {
+    for page in PAGES {
+        let file = root.join(page);
+        let failed = |error| format!("{}: {error}", file.display());
+        let old = fs::read_to_string(&file).map_err(|error| failed(error.to_string()))?;
+        let new = with_tables(&old, kind, &table).map_err(failed)?;
+        if new != old {
+            super::write(&file, &new);
+        }
+    }
+    Ok(())
+}
+
+fn with_tables(page: &str, kind: Kind, table: &impl Fn(&str) -> Option<String>) -> Result<String, String> {
+    let mut text = String::with_capacity(page.len());
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        text.push_str(line);
+        text.push('\n');
+        let Some(name) = line.strip_prefix(kind.marker()).and_then(|rest| rest.strip_suffix(" -->")) else {
+            continue;
+        };
+        let table = table(name).ok_or(format!("no table is called {name}"))?;
+        lines.find(|line| *line == END).ok_or(format!("the table {name} has no line {END}"))?;
+        text.push_str(table.trim_end());
+        text.push('\n');
+        text.push_str(END);
+        text.push('\n');
+    }
+    Ok(text)
+}
