@@ -293,8 +293,9 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets how long a lock may be held in all, however often it is extended; one hour by default, without a
-    /// bound. With zero no lock is extended, and [`crate::LockRequest::auto_extend`] is refused.
+    /// Sets the time since its acquisition that no extension of a lock goes beyond; one hour by default,
+    /// without a bound. It bounds neither the TTL of the acquisition nor `leave_for`. With zero no lock is
+    /// extended, and [`crate::LockRequest::auto_extend`] is refused.
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.config.max_hold = max_hold;
@@ -340,8 +341,9 @@ impl ConfigBuilder {
     }
 
     /// Sets the least delay between two attempts of a waiting acquisition, and the most random time that is
-    /// added to it: 1 ms and 100 ms by default, at most one day. Release notifications
-    /// ([`ConfigBuilder::wake_waiters`]) replace it.
+    /// added to it: 1 ms and 100 ms by default, at most one day. The holder's end, a release notification
+    /// ([`ConfigBuilder::wake_waiters`]), the end of the wait, a fair queue and `keep_readers_out` shorten
+    /// it.
     ///
     /// The delay is not shorter than the attempt was, and grows from attempt to attempt.
     #[must_use]
@@ -357,10 +359,11 @@ impl ConfigBuilder {
     /// Later attempts use the last one. So a function that doubles 10 ms each time is not called where it
     /// overflows. A panic in it reaches the caller of this method.
     ///
-    /// The delay is at least the result, the time that the attempt took, and 1 ms. A random time of up to the
-    /// larger of the last two is added, so that clients that met once do not meet again and again. The end
-    /// of the holder's time shortens the delay, and so does a release notification
-    /// ([`ConfigBuilder::wake_waiters`]).
+    /// The delay is at least the result, the time that the attempt took, and 1 ms. A random time of up to
+    /// the larger of the last two is added, so that clients that met once do not meet again and again. The
+    /// end of the holder's time shortens the delay, and so does a release notification
+    /// ([`ConfigBuilder::wake_waiters`]). So do the end of the wait, a fair queue (1 s) and
+    /// `keep_readers_out` (0.5 s).
     ///
     /// ```
     /// use std::time::Duration;

@@ -4,8 +4,8 @@
 //! [`ReleaseError`] and [`ConnectError`](crate::ConnectError). Here are their parts, and the errors of other
 //! calls.
 //!
-//! Contention, an outage and a misconfiguration are different errors. A failed operation loses nothing:
-//! whatever an attempt may have left on a master is released, now or when that master can be reached again.
+//! Contention, an outage and a misconfiguration are different errors. While the client lives it releases what
+//! an attempt may have left on a master, now or when that master can be reached again; else the TTL ends it.
 
 mod advice;
 pub(crate) mod class;

@@ -28,7 +28,8 @@ pub enum Event {
     Denied {
         /// Name of the lock.
         resource: Bytes,
-        /// The error that its caller gets.
+        /// Error of this acquisition. A set, a candidate or `redlatch run` may repeat it, and then no caller
+        /// gets it.
         error: AcquireError,
     },
     /// A held lock was released within its validity.

@@ -164,8 +164,8 @@ pub const BACKOFF_MAX: Duration = Duration::from_secs(2);
 pub const CREDENTIALS_PAUSE_MIN: Duration = Duration::from_secs(1);
 
 /// Longest pause before the provider is called again after it failed, or after a server refused its
-/// credentials on an open connection: 60 s. The pause is random, and its bound doubles from
-/// [`CREDENTIALS_PAUSE_MIN`], 1 s.
+/// credentials on an open connection: 60 s. The pause is random, at least 1 s; its bound is 2 s at
+/// first, and doubles.
 pub const CREDENTIALS_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Upper bound of the spin setting: 10 ms.

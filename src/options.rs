@@ -25,8 +25,8 @@ macro_rules! option_methods {
 
         /// Sets the largest number of attempts at the masters; zero counts as one. By default only the wait
         /// limits them, and it still does: give a long wait if only the number is to count. A place in the
-        /// wait queue behind other callers of the same client is no attempt. One attempt right after the
-        /// masters confirm a subscription is made in addition.
+        /// wait queue behind other callers of the same client is no attempt. A refused fencing token adds up
+        /// to three attempts, and each confirmed subscription one. For a set it bounds the rounds.
         pub fn max_attempts(mut self, count: u32) -> Self {
             self.$($field.)*max_attempts = Some(count);
             self
@@ -138,10 +138,10 @@ macro_rules! fair_method {
 /// The builder method for automatic extension, of a type whose locks are driven while they are held.
 macro_rules! auto_extend_method {
     ($($field:ident).*) => {
-        /// Extends the lock again and again while it is held, between a quarter and a third of the TTL. It
-        /// does so for at most `max_hold` since the acquisition (or the configured `max_hold`, 1 h by
-        /// default, if that is shorter) and 1,000,000,000 times. Zero is an error, also as the
-        /// configured `max_hold`.
+        /// Extends the lock again and again while it is held, between about a quarter and a third of the
+        /// TTL; with a TTL below 200 ms from a sixth on. It does so for at most `max_hold` since the
+        /// acquisition (or the configured `max_hold`, 1 h by default, if that is shorter) and 1,000,000,000
+        /// times. Zero is an error, also as the configured `max_hold`.
         ///
         /// Extensions begin with the grant, also before a task fetches the guard: a future that is kept and
         /// not polled keeps the lock. Dropping the future gives it up.

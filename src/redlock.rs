@@ -189,8 +189,8 @@ impl Redlock {
     /// answer limit of one round ([`ConfigBuilder::answer_timeout`]).
     ///
     /// # Errors
-    /// [`ExtendError`]. The lease stays valid as long as it was before, unless the error says that it is
-    /// lost.
+    /// [`ExtendError`]. The lease stays valid as long as before, or as the new TTL if that is sooner, unless
+    /// the error says that it is lost.
     pub fn extend(&mut self, lease: &mut Lease, ttl: Duration) -> Result<(), ExtendError> {
         if !self.has_made(lease) {
             return Err(ExtendError::NotHeld);
@@ -212,7 +212,8 @@ impl Redlock {
     }
 
     /// Releases a lock and waits until a quorum of masters has confirmed it, for the answer limit of one
-    /// round at most. An expired lock is a result ([`Released::was_already_gone`]) and no error.
+    /// round at most. An expired lock is no error: compare the time with [`Lease::valid_until`] before the
+    /// release.
     ///
     /// # Errors
     /// [`ReleaseError`] if too few masters answered in time. Later calls go on with the release. A lease of
@@ -520,8 +521,8 @@ impl<'a> LeaseRequest<'a> {
     /// Makes one attempt, in about one round trip.
     ///
     /// Returns within the answer limit ([`ConfigBuilder::answer_timeout`]). A refused attempt that asks for
-    /// the holder's time takes up to twice that. If the connections were closed while the client was idle, it
-    /// takes up to 200 ms more.
+    /// the holder's time, or repeats with another fencing token, takes up to twice that. If the connections
+    /// were closed while the client was idle, it takes up to 200 ms more.
     ///
     /// # Errors
     /// [`AcquireError`] distinguishes contention from an outage, and has what each master said.

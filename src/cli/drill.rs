@@ -67,7 +67,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COMMAND")]
     hook: Option<String>,
 
-    /// The longest time of one fault; a pause takes 10s at the most, as nothing can end it before.
+    /// The longest time of one fault; a pause takes 10s at the most, as nothing can end it before. Each call
+    /// of a hook may take 10s more.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_time)]
     fault_time: Duration,
 

@@ -74,8 +74,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     grace: Option<Duration>,
 
-    /// How long the lock may be held in all; near the end of it the command is ended as if the lock were
-    /// lost.
+    /// How long extensions may keep the lock in all; near the end of it the command is ended as if the lock
+    /// were lost. A longer --ttl is not cut.
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_time)]
     max_hold: Duration,
 
@@ -193,7 +193,8 @@ Output:
   its end waits at most 1s for a reader.
 
 Signals:
-  TERM, INT, HUP and QUIT to redlatch go on to the whole group, USR1 and USR2 to the command.
+  TERM, INT, HUP and QUIT to redlatch go on to the whole group, USR1 and USR2 to the command. TERM, INT, HUP or QUIT
+  that was ignored when redlatch started stays ignored (nohup, background jobs of scripts).
 
 In a terminal:
   The command has the terminal's foreground, as under a shell, so keys reach the command only. In a pipeline it gets

@@ -80,7 +80,7 @@ impl Candidate {
     }
 
     /// Returns the future of [`Candidate::campaign`], for tasks. It is cancel-safe: dropping it gives the
-    /// campaign up and leaves nothing on the masters.
+    /// campaign up, and releases in the background what it had on the masters.
     ///
     /// # Errors
     /// As [`Candidate::campaign`].
@@ -203,7 +203,7 @@ impl Leadership {
         &self.guard
     }
 
-    /// Resigns: releases the lock, and another candidate leads within about a round trip.
+    /// Resigns: releases the lock, and another candidate leads after two to three round trips.
     ///
     /// # Errors
     /// [`ReleaseError`] if too few masters answered in time. The release goes on in the background.

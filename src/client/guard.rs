@@ -22,11 +22,11 @@ use crate::options::held_methods;
 
 /// Lock held by a [`Client`].
 ///
-/// Dropping it releases the lock in the background. The drop never blocks, and works in a panic and on any
-/// thread. The release goes out with the client's next write, at most 1 ms later
-/// ([`crate::limits::DROP_LINGER`]), or when the dropping thread ends. On Linux with glibc that includes the
-/// main thread, so a process may end right after the drop, except in a panic hook. A thread of
-/// [`std::thread::scope`] may end after its scope unless it is joined.
+/// Dropping it releases the lock in the background, and works in a panic and on any thread. It does not
+/// block; only the client's last handle waits, at most 100 ms. The release goes out with the client's next
+/// write, at most 1 ms later ([`crate::limits::DROP_LINGER`]), or when the dropping thread ends. On Linux
+/// with glibc that includes the main thread, so a process may end right after the drop, except in a panic
+/// hook. A thread of [`std::thread::scope`] may end after its scope unless it is joined.
 ///
 /// [`Guard::leave`] and [`Guard::leave_for`] give the lock up without a release, for jobs that run once per
 /// interval.
@@ -134,7 +134,8 @@ impl Guard {
     /// answer limit of one round ([`crate::ConfigBuilder::answer_timeout`]).
     ///
     /// # Errors
-    /// [`ExtendError`]. The lock stays valid as long as it was before, unless the error says that it is lost.
+    /// [`ExtendError`]. The lock stays valid as long as before, or as the new TTL if that is sooner, unless
+    /// the error says that it is lost.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), ExtendError> {
         self.extension(ttl).wait()
     }
@@ -181,7 +182,8 @@ impl Guard {
     }
 
     /// Releases the lock and waits until a quorum of masters has confirmed it, for the answer limit of one
-    /// round at most. An expired lock is a result ([`Released::was_already_gone`]) and no error.
+    /// round at most. An expired lock is no error: compare the time with [`Guard::valid_until`] before the
+    /// release.
     ///
     /// # Errors
     /// [`ReleaseError`] if too few masters answered in time. The release goes on in the background, so log

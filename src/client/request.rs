@@ -114,8 +114,9 @@ impl<'a> LockRequest<'a> {
     /// Makes one attempt, in about one round trip.
     ///
     /// Returns within the answer limit ([`crate::ConfigBuilder::answer_timeout`]). A refused attempt that
-    /// asks for the holder's time takes up to twice that. If the connections were closed while the client was
-    /// idle, it takes up to 200 ms more ([`crate::limits::REVIVE_MAX`]).
+    /// asks for the holder's time, or repeats with another fencing token, takes up to twice that. If the
+    /// connections were closed while the client was idle, it takes up to 200 ms more
+    /// ([`crate::limits::REVIVE_MAX`]).
     ///
     /// # Errors
     /// [`AcquireError`] distinguishes contention from an outage, and has what each master said.
@@ -147,8 +148,9 @@ impl<'a> LockRequest<'a> {
 ///
 /// It sends nothing before it is polled or waited for, unless it comes from [`Client::acquire_all`].
 ///
-/// It is cancel-safe: dropping it never blocks and gives the acquisition up. Everything that it acquired so
-/// far is released in the background, and its place in a queue is lost.
+/// It is cancel-safe: dropping it gives the acquisition up, and does not block unless it is the client's last
+/// handle. Everything that it acquired so far is released in the background, and its place in a queue is
+/// lost.
 #[must_use = "nothing is acquired before this is awaited"]
 #[derive(Debug)]
 pub struct Acquire<'a>(pub(super) Pending<LockRequest<'a>>);

@@ -89,7 +89,7 @@ pub enum Request<'a> {
     Pause {
         /// Number of failed attempts.
         attempts: u32,
-        /// Duration of the last one; the pause is longer.
+        /// Duration of the last one; the pause is not shorter.
         took: Duration,
     },
     /// Asks each master what it holds of a lock, of any holder. Answered by [`Outcome::Inspect`] when each
@@ -262,7 +262,7 @@ impl Left {
 }
 
 impl Released {
-    /// Returns whether the lock was already gone everywhere: expired, or released before. That is no error.
+    /// Returns whether none of the masters that had answered still had the key. That is no error.
     #[must_use]
     pub const fn was_already_gone(&self) -> bool {
         self.deleted == 0

@@ -17,8 +17,9 @@ use crate::lock::{Failure, Vote};
 ///
 /// Counters only grow. [`Stats::since`] has what was counted between two snapshots, and
 /// [`Stats::to_prometheus`] the text for a scrape. An acquisition that was taken ends as one of `acquired`,
-/// `contended`, `no_quorum`, `expired`, `overloaded` and `abandoned`. A lock that was acquired ends as
-/// `released`, `left` or `lost`.
+/// `contended`, `no_quorum`, `expired`, `overloaded` and `abandoned`. These count each lock by itself, also
+/// the attempts that a set, a candidate or `redlatch run` repeats; not answers that were fetched too late.
+/// A lock that was acquired ends as `released`, `left` or `lost`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {

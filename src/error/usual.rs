@@ -112,8 +112,8 @@ pub enum ExtendError {
     Stopped(Arc<str>),
 }
 
-/// Error of a release that is not known to have worked. It goes on in the background, until the keys have
-/// expired at the latest.
+/// Error of a release that is not known to have worked. After [`Self::Unconfirmed`] it goes on in the
+/// background, until the keys have expired at the latest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
